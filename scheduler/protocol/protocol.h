@@ -1,0 +1,179 @@
+// What rotad and its clients say to each other: fixed-size messages over a SOCK_SEQPACKET Unix socket, and two shared
+// pages per client. Plain data only: this header is compiled into other people's processes (the shim) and into rotad.
+//
+// A client connects, says `hello`, and gets `welcome` with two descriptors (SCM_RIGHTS): its lease page, which rotad
+// writes and the client can only map for reading, and its usage page, which the client writes. Both are memfds that
+// rotad made and sealed against resizing. The client then names the GPUs that it touches (`add_gpu`), asks for them
+// (`want`), and gives them back (`give_back`) once somebody waits. A grant is announced in the lease page alone: the
+// client's threads wait on its futex word, so a hand-over costs no message to the next holder.
+//
+// Every field that comes from the other side is checked before it is used.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace rota::protocol {
+
+inline constexpr std::uint32_t kMagic = 0x41544f52;  // "ROTA"
+inline constexpr std::uint16_t kVersion = 1;
+// GPUs that one rotad manages at most: a set of GPUs is one 64-bit mask, bit i being the GPU with index i.
+inline constexpr std::size_t kMaxGpus = 64;
+inline constexpr std::size_t kNameLength = 64;   // bytes, NUL included
+inline constexpr std::size_t kTextLength = 192;  // bytes, NUL included
+
+// A GPU's or MIG instance's UUID as cuDeviceGetUuid_v2 gives it.
+struct Uuid {
+  std::uint8_t bytes[16];
+  friend bool operator==(const Uuid&, const Uuid&) = default;
+};
+
+enum class Kind : std::uint16_t {
+  // client to rotad
+  kHello = 1,     // Hello; answered by kWelcome or kRefused
+  kAddGpu = 2,    // AddGpu; answered by kGpuAdded or kRefused
+  kWant = 3,      // Want: queue this client for the set; repeated wants replace the earlier one
+  kGiveBack = 4,  // GiveBack: the named grant ended; its work has drained
+  kUsage = 5,     // no body: the usage page changed by enough to matter
+  kStatus = 6,    // no body, no hello needed; answered by kStatusGpu and kStatusClient rows, then kStatusEnd
+  // rotad to client
+  kWelcome = 101,
+  kGpuAdded = 102,
+  kRefused = 103,
+  kStatusGpu = 104,
+  kStatusClient = 105,
+  kStatusEnd = 106,
+};
+
+enum class Mode : std::uint32_t {
+  kAutomatic = 0,   // together when their memory fits, in turns when it does not
+  kExclusive = 1,   // always in turns
+  kConcurrent = 2,  // always together
+};
+
+struct Hello {
+  std::int32_t pid;  // as the client sees itself; rotad trusts SO_PEERCRED
+  std::uint32_t reserved;
+  char name[kNameLength];     // the program's name, NUL-terminated
+  std::uint64_t held_before;  // after a reconnect: GPUs held (as indices of *this* connection: 0 for now)
+};
+
+struct AddGpu {
+  Uuid uuid;
+  std::uint64_t total_bytes;    // the GPU's memory
+  std::uint64_t context_bytes;  // measured cost of this client's context, 0 if unknown
+  char name[kNameLength];       // e.g. "NVIDIA H200"
+};
+
+struct GpuAdded {
+  Uuid uuid;
+  std::uint32_t index;  // bit in every GPU mask of this daemon, and place in UsagePage::device_bytes
+  std::uint32_t reserved;
+};
+
+struct Want {
+  std::uint64_t gpus;  // mask; all at once or not at all
+};
+
+struct GiveBack {
+  std::uint32_t grant;  // LeasePage::grant as the client saw it
+  std::uint32_t reserved;
+};
+
+struct Welcome {
+  std::uint32_t client;  // this client's number, for messages and `rota status`
+  Mode mode;
+  std::uint64_t daemon_pid;
+  std::uint64_t quantum_ns;
+};
+
+// Why rotad will not serve: one line for the user, naming the thing and the remedy.
+struct Refused {
+  char text[kTextLength];
+};
+
+struct StatusGpu {
+  Uuid uuid;
+  std::uint32_t index;
+  Mode mode;
+  std::uint64_t total_bytes;
+  std::uint64_t used_bytes;  // sum over clients
+  std::uint32_t clients;
+  std::uint32_t holders;
+  std::uint32_t waiters;
+  std::uint32_t reserved;
+  char name[kNameLength];
+};
+
+struct StatusClient {
+  std::uint32_t client;
+  std::int32_t pid;
+  std::uint32_t uid;
+  std::uint32_t reserved;
+  std::uint64_t gpus;          // touched
+  std::uint64_t held_gpus;     // mask
+  std::uint64_t wanted_gpus;   // mask, waiting
+  std::uint64_t device_bytes;  // sum over GPUs
+  std::uint64_t since_ns;      // how long it has held, or waited
+  char name[kNameLength];
+};
+
+struct StatusEnd {
+  std::uint64_t daemon_pid;
+  std::uint64_t quantum_ns;
+  std::uint64_t grants;  // since the daemon started
+  Mode mode;
+  std::uint32_t reserved;
+};
+
+struct Message {
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  Kind kind{};
+  union Body {
+    Hello hello;
+    AddGpu add_gpu;
+    Want want;
+    GiveBack give_back;
+    Welcome welcome;
+    GpuAdded gpu_added;
+    Refused refused;
+    StatusGpu status_gpu;
+    StatusClient status_client;
+    StatusEnd status_end;
+    std::uint8_t bytes[248];
+  } body{.bytes = {}};
+};
+static_assert(sizeof(Message) == 256 && std::is_trivially_copyable_v<Message>);
+
+// Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
+struct LeasePage {
+  std::uint32_t magic;
+  std::uint32_t version;
+  // Futex word: changes with every change of this page. Waiters use the shared (not the private) futex operations.
+  std::atomic<std::uint32_t> event;
+  // The grant in force, never 0 while a lease is held and never the same number twice in a row; 0 means none.
+  // After a give_back the page still shows the old grant for a moment: the client remembers what it gave back.
+  std::atomic<std::uint32_t> grant;
+  std::atomic<std::uint64_t> held_gpus;  // mask of the grant in force
+  // Clients that wait for a GPU of this grant. Nobody gives anything back while this is 0.
+  std::atomic<std::uint32_t> waiters;
+  std::atomic<std::uint32_t> reserved;
+  // When the holder begins to drain although it is busy; 0 while nobody waits.
+  std::atomic<std::uint64_t> drain_at_ns;
+};
+
+// Written by the client, read by rotad, which believes none of it beyond what concerns that client.
+struct UsagePage {
+  std::uint32_t magic;
+  std::uint32_t version;
+  std::atomic<std::uint64_t> device_bytes[kMaxGpus];  // live allocations by GPU index
+  std::atomic<std::uint64_t> host_bytes;              // pinned and swapped-out memory
+  std::atomic<std::uint64_t> submissions;             // gated calls let through, for `rota status`
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 && sizeof(UsagePage) <= 4096);
+inline constexpr std::size_t kPageBytes = 4096;
+
+}  // namespace rota::protocol
