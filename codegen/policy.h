@@ -1,0 +1,58 @@
+// cuda_headers/policy.toml: what each driver function does, which no header says. See DESIGN.md, "Policy".
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "codegen/model.h"
+#include "codegen/result.h"
+
+namespace rota::codegen {
+
+enum class Direction { kIn, kOut, kInOut };
+
+// How a pointer parameter is used.
+struct ParameterUse {
+  Direction direction = Direction::kIn;
+  bool opaque = false;            // not to be looked into
+  bool string = false;            // zero-terminated
+  std::string count;              // element count: a parameter's name, a number, or empty for one element
+  bool count_is_pointer = false;  // "out[*count]": the count is read through the pointer, after the call
+  bool reviewed = false;          // false: only derived from the type
+};
+
+// The facts of one base name (every version and stream form inherits them). Empty: not so.
+struct FunctionPolicy {
+  std::string base;
+  int line = 0;         // in policy.toml
+  std::string submits;  // parameter, "parameter.field" or "current"
+  std::vector<std::string> needs_mapping;
+  bool may_block = false;
+  std::string captures;
+  std::vector<std::string> allocates;
+  std::vector<std::string> frees;
+  std::vector<std::string> exports;
+  std::string context;
+  bool query = false;
+  bool undeclared = false;
+  std::string reason;
+  std::map<std::string, ParameterUse> parameters;
+  bool states_a_fact() const;
+};
+
+struct Policy {
+  std::map<std::string, FunctionPolicy, std::less<>> functions;  // by base name
+  const FunctionPolicy* find(std::string_view base) const;
+};
+
+Result<Policy> load_policy(const std::string& path);
+Result<Policy> parse_policy(std::string_view text, const std::string& path_for_errors);
+
+// What the policy says about a parameter, else the guess that its type gives: a typed non-const pointer is an output,
+// a pointer to const an input, char* that is const a string, void* opaque. Values that are no pointers are inputs.
+ParameterUse parameter_use(const Api& api, const FunctionPolicy* policy, const Function& function,
+                           const Parameter& parameter);
+
+}  // namespace rota::codegen
