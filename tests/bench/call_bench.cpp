@@ -1,0 +1,136 @@
+// What a call costs through rota, against a direct call to the same driver function in the same process.
+//
+// Run by tests/bench/run under `rota run` on simgpu, with and without tracing. Direct calls go to the real driver's own
+// address, found through a link of another name to the same file (the dlopen hook answers for libcuda's names); calls
+// through rota go to the preloaded symbol. The two alternate in batches, so that drift of the machine hits both alike;
+// what is printed is the mean of the paired differences with its 95% interval.
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "generated/driver_functions.h"
+
+namespace {
+
+using namespace rota;
+
+constexpr int kPairs = 60;
+constexpr int kWarmUpPairs = 5;
+
+struct Paired {
+  double direct_ns;
+  double difference_ns;
+  double half_interval_ns;  // of the 95% interval of the difference
+};
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+template <typename Call>
+double batch_ns(int calls, Call&& call) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < calls; ++i) call();
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count() / calls;
+}
+
+// The middle half of the pairs: a batch that was preempted says nothing about the call.
+std::vector<double> without_outliers(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const auto quarter = static_cast<std::ptrdiff_t>(values.size() / 4);
+  return {values.begin() + quarter, values.end() - quarter};
+}
+
+template <typename Direct, typename Through>
+Paired compare(int calls, Direct&& direct, Through&& through) {
+  std::vector<double> differences, directs;
+  for (int pair = -kWarmUpPairs; pair < kPairs; ++pair) {
+    double a, b;
+    if (pair % 2 == 0) {
+      a = batch_ns(calls, direct);
+      b = batch_ns(calls, through);
+    } else {
+      b = batch_ns(calls, through);
+      a = batch_ns(calls, direct);
+    }
+    if (pair < 0) continue;
+    directs.push_back(a);
+    differences.push_back(b - a);
+  }
+  differences = without_outliers(differences);
+  directs = without_outliers(directs);
+  const double average = mean(differences);
+  double squares = 0;
+  for (double value : differences) squares += (value - average) * (value - average);
+  const double deviation = std::sqrt(squares / static_cast<double>(differences.size() - 1));
+  return {mean(directs), average, 1.96 * deviation / std::sqrt(static_cast<double>(differences.size()))};
+}
+
+void print(const char* what, const Paired& paired, double target_ns) {
+  fmt::print("{:<42} direct {:7.2f} ns   through rota {:+7.2f} ± {:.2f} ns   ratio {:.2f}   target {:+.0f} ns  {}\n", what,
+             paired.direct_ns, paired.difference_ns, paired.half_interval_ns,
+             (paired.direct_ns + paired.difference_ns) / paired.direct_ns, target_ns,
+             paired.difference_ns <= target_ns ? "met" : "MISSED");
+}
+
+[[noreturn]] void fail(const std::string& text) {
+  fmt::print(stderr, "call_bench: {}\n", text);
+  std::exit(1);
+}
+
+template <typename Function>
+Function* symbol_in(void* handle, const char* name) {
+  auto* address = reinterpret_cast<Function*>(dlsym(handle, name));
+  if (address == nullptr) fail(fmt::format("no {}: run it through tests/bench/run", name));
+  return address;
+}
+
+}  // namespace
+
+int main() {
+  const char* real_path = std::getenv("ROTA_REAL_LIBCUDA");
+  if (real_path == nullptr) fail("ROTA_REAL_LIBCUDA is not set: run it through tests/bench/run");
+  const auto alias = std::filesystem::temp_directory_path() / fmt::format("rota-bench-{}.so", getpid());
+  std::filesystem::create_symlink(std::filesystem::canonical(real_path), alias);
+
+  if (symbol_in<api::cuInit_fn>(RTLD_DEFAULT, "cuInit")(0) != api::CUDA_SUCCESS) fail("cuInit failed");
+  void* real = dlopen(alias.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::filesystem::remove(alias);
+  if (real == nullptr) fail(dlerror());
+
+  api::CUcontext context = nullptr;
+  api::CUdevice device = 0;
+  if (symbol_in<api::cuDevicePrimaryCtxRetain_fn>(RTLD_DEFAULT, "cuDevicePrimaryCtxRetain")(&context, 0) !=
+      api::CUDA_SUCCESS)
+    fail("cuDevicePrimaryCtxRetain failed");
+  symbol_in<api::cuCtxSetCurrent_fn>(RTLD_DEFAULT, "cuCtxSetCurrent")(context);
+
+  const bool traced = std::getenv("ROTA_TRACE") != nullptr;
+  auto* through_query = symbol_in<api::cuCtxGetDevice_fn>(RTLD_DEFAULT, "cuCtxGetDevice");
+  auto* direct_query = symbol_in<api::cuCtxGetDevice_fn>(real, "cuCtxGetDevice");
+  if (through_query == direct_query) fail("the preload is not in force");
+  const int calls = 20'000;
+  print(traced ? "traced query (cuCtxGetDevice)" : "query (cuCtxGetDevice)",
+        compare(calls, [&] { direct_query(&device); }, [&] { through_query(&device); }), traced ? 25 : 2);
+
+  // A launch that the driver refuses at once: the gate does its whole work, the driver as little as possible.
+  auto* through_launch = symbol_in<api::cuLaunchKernel_fn>(RTLD_DEFAULT, "cuLaunchKernel");
+  auto* direct_launch = symbol_in<api::cuLaunchKernel_fn>(real, "cuLaunchKernel");
+  const auto launch = [](auto* function) {
+    return function(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+  };
+  if (launch(through_launch) != launch(direct_launch)) fail("the shim changed a result");
+  print(traced ? "traced gated call (cuLaunchKernel)" : "gated call, lease held (cuLaunchKernel)",
+        compare(calls, [&] { launch(direct_launch); }, [&] { launch(through_launch); }), traced ? 30 : 5);
+  return 0;
+}

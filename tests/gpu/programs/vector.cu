@@ -1,0 +1,103 @@
+// A small nvcc program: legacy and per-thread streams, pitched and managed memory, events, a graph. Prints what it got.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+#include <vector>
+
+#define CHECK(call)                                                                  \
+  do {                                                                               \
+    cudaError_t result = (call);                                                     \
+    if (result != cudaSuccess) {                                                     \
+      std::printf("%s: %s\n", #call, cudaGetErrorString(result));                    \
+      std::exit(1);                                                                  \
+    }                                                                                \
+  } while (0)
+
+__global__ void scale_add(const float* x, float* y, int n, float factor) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = factor * x[i] + y[i];
+}
+
+__global__ void row_sums(const float* image, size_t pitch, int width, float* sums) {
+  const float* row = reinterpret_cast<const float*>(reinterpret_cast<const char*>(image) + blockIdx.x * pitch);
+  float sum = 0;
+  for (int i = 0; i < width; ++i) sum += row[i];
+  if (threadIdx.x == 0) sums[blockIdx.x] = sum;
+}
+
+static double run_once(float factor) {
+  const int n = 1 << 20;
+  std::vector<float> host(n, 1.0f);
+  float *x, *y;
+  CHECK(cudaMalloc(&x, n * sizeof(float)));
+  CHECK(cudaMalloc(&y, n * sizeof(float)));
+  CHECK(cudaMemcpy(x, host.data(), n * sizeof(float), cudaMemcpyHostToDevice));
+  CHECK(cudaMemset(y, 0, n * sizeof(float)));
+  cudaStream_t stream;
+  CHECK(cudaStreamCreate(&stream));
+  cudaGraph_t graph;
+  cudaGraphExec_t executable;
+  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  scale_add<<<(n + 255) / 256, 256, 0, stream>>>(x, y, n, factor);
+  CHECK(cudaStreamEndCapture(stream, &graph));
+  CHECK(cudaGraphInstantiate(&executable, graph, 0));
+  for (int i = 0; i < 5; ++i) CHECK(cudaGraphLaunch(executable, stream));
+  CHECK(cudaStreamSynchronize(stream));
+  CHECK(cudaMemcpy(host.data(), y, n * sizeof(float), cudaMemcpyDeviceToHost));
+  double sum = 0;
+  for (float value : host) sum += value;
+
+  float *image, *sums;
+  size_t pitch;
+  CHECK(cudaMallocPitch(&image, &pitch, 100 * sizeof(float), 64));
+  CHECK(cudaMemset2D(image, pitch, 0, 100 * sizeof(float), 64));
+  std::vector<float> rows(100 * 64, 0.5f);
+  CHECK(cudaMemcpy2D(image, pitch, rows.data(), 100 * sizeof(float), 100 * sizeof(float), 64, cudaMemcpyHostToDevice));
+  CHECK(cudaMalloc(&sums, 64 * sizeof(float)));
+  row_sums<<<64, 32, 0, stream>>>(image, pitch, 100, sums);
+  float first[64];
+  CHECK(cudaMemcpyAsync(first, sums, sizeof(first), cudaMemcpyDeviceToHost, stream));
+  CHECK(cudaStreamSynchronize(stream));
+  for (float value : first) sum += value;
+
+  void* pooled;
+  CHECK(cudaMallocAsync(&pooled, 1 << 20, stream));
+  CHECK(cudaFreeAsync(pooled, stream));
+  CHECK(cudaFreeAsync(sums, stream));  // a plain allocation, freed in stream order
+  CHECK(cudaStreamSynchronize(stream));
+  CHECK(cudaGraphExecDestroy(executable));
+  CHECK(cudaGraphDestroy(graph));
+  CHECK(cudaStreamDestroy(stream));
+  CHECK(cudaFree(image));
+  CHECK(cudaFree(x));
+  CHECK(cudaFree(y));
+  std::printf("pitch %zu\n", pitch);
+  return sum;
+}
+
+int main(int count, char**) {
+  // A launch that cannot work must still say so (nvshare overwrote this result).
+  scale_add<<<1, 4096>>>(nullptr, nullptr, 0, 1);
+  std::printf("bad launch: %s\n", cudaGetErrorName(cudaGetLastError()));
+  size_t free_before, total, free_during;
+  void* block;
+  CHECK(cudaMemGetInfo(&free_before, &total));
+  CHECK(cudaMalloc(&block, 256 << 20));
+  CHECK(cudaMemGetInfo(&free_during, &total));
+  std::printf("memory accounted: %s\n", free_before - free_during >= (256u << 20) ? "yes" : "no");
+  CHECK(cudaFree(block));
+  double sums[4];
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back([i, &sums] { sums[i] = run_once(static_cast<float>(i + 1)); });
+  for (auto& thread : threads) thread.join();
+  for (double sum : sums) std::printf("sum %.1f\n", sum);
+  if (count > 1) {  // an out-of-bounds write for compute-sanitizer
+    float* small;
+    CHECK(cudaMalloc(&small, 16));
+    scale_add<<<1, 64>>>(small, small, 64, 1);
+    cudaDeviceSynchronize();
+  }
+  return 0;
+}
