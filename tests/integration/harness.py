@@ -1,0 +1,104 @@
+"""What the integration tests share: a scratch folder, a simulated GPU, a rotad of one's own, and children that end.
+
+Every test gets its own simulated device, socket and lock folder, so that tests run in any order and in parallel.
+"""
+import json
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("ROTA_BUILD", ROOT / "build/release"))
+ROTA = BUILD / "bin/rota"
+ROTAD = BUILD / "bin/rotad"
+SHIMS = BUILD / "lib/rota"
+SIM_DRIVER = SHIMS / "simgpu/libcuda.so.1"
+PROGRAMS = BUILD / "tests/programs"
+PATIENCE = 60  # seconds until a wait counts as a failure
+
+
+class Case(unittest.TestCase):
+    """One test with a simulated GPU of 256 MiB."""
+
+    memory = "256M"
+
+    def setUp(self):
+        self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="rota-test-"))
+        self.addCleanup(shutil.rmtree, self.scratch, ignore_errors=True)
+        self.children = []
+        self.addCleanup(self.end_children)
+        self.environment = {key: value for key, value in os.environ.items() if not key.startswith("ROTA_")}
+        self.environment.pop("LD_PRELOAD", None)
+        self.environment.update(
+            ROTA_SIM_STATE=str(self.scratch / "device"), ROTA_SIM_MEMORY=self.memory, ROTA_SIM_TIME_SCALE="0",
+            ROTA_SIM_KERNELS=str(SHIMS / "simgpu/libsimkernels.so"), ROTA_REAL_LIBCUDA=str(SIM_DRIVER),
+            ROTA_SOCKET=str(self.scratch / "rotad.sock"), ROTA_LOCK_DIRECTORY=str(self.scratch / "locks"),
+            LD_LIBRARY_PATH=str(SHIMS / "simgpu"),
+            # Programs are sanitized in the sanitizer builds; what the sandbox forbids must not fail a test.
+            ASAN_OPTIONS="detect_leaks=0:abort_on_error=0")
+
+    def end_children(self):
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.communicate()
+        subprocess.run(["pkill", "-KILL", "-f", str(self.scratch)], check=False)
+
+    def start(self, *command, **environment):
+        child = subprocess.Popen([str(part) for part in command], env=dict(self.environment, **environment),
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.children.append(child)
+        return child
+
+    def finish(self, child, timeout=PATIENCE):
+        out, err = child.communicate(timeout=timeout)
+        return subprocess.CompletedProcess(child.args, child.returncode, out, err)
+
+    def call(self, *command, timeout=PATIENCE, **environment):
+        return self.finish(self.start(*command, **environment), timeout)
+
+    def checked(self, *command, **options):
+        result = self.call(*command, **options)
+        self.assertEqual(result.returncode, 0, f"{command}: {result.stdout}\n{result.stderr}")
+        return result
+
+    def start_daemon(self, *options):
+        """A rotad on this test's socket; returns once it answers."""
+        daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
+                            *options)
+        self.eventually(lambda: self.status() is not None or daemon.poll() is not None, "rotad answers")
+        self.assertIsNone(daemon.poll(), "rotad ended at once")
+        return daemon
+
+    def status(self):
+        """What `rota status --json` says, or None where no rotad answers."""
+        result = self.call(ROTA, "status", "--json")
+        return json.loads(result.stdout) if result.returncode == 0 else None
+
+    def eventually(self, condition, what):
+        """Polls until the condition holds; running out of patience is a failure, never a pass."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            value = condition()
+            if value:
+                return value
+            time.sleep(0.01)
+        self.fail(f"never came true: {what}")
+
+    def clients(self):
+        status = self.status()
+        return status["clients"] if status else []
+
+
+def kill(child):
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+
+
+if __name__ == "__main__":
+    unittest.main()
