@@ -1,9 +1,10 @@
 // What rotad and its clients say to each other: fixed-size messages over a SOCK_SEQPACKET Unix socket, and two shared
 // pages per client. Plain data only: this header is compiled into other people's processes (the shim) and into rotad.
 //
-// A client connects, says `hello`, and gets `welcome` with two descriptors (SCM_RIGHTS): its lease page, which rotad
-// writes and the client can only map for reading, and its usage page, which the client writes. Both are memfds that
-// rotad made and sealed against resizing. The client then names the GPUs that it touches (`add_gpu`), asks for them
+// A client connects, says `hello`, and gets `welcome` with two descriptors (SCM_RIGHTS, in this order): its lease page,
+// which rotad writes and the client can only map for reading, and its usage page, which the client writes. Both are
+// memfds of kPageBytes that rotad made and sealed against resizing. The client then names the GPUs that it touches
+// (`add_gpu`), asks for them
 // (`want`), and gives them back (`give_back`) once somebody waits. A grant is announced in the lease page alone: the
 // client's threads wait on its futex word, so a hand-over costs no message to the next holder.
 //
@@ -34,14 +35,15 @@ enum class Kind : std::uint16_t {
   // client to rotad
   kHello = 1,     // Hello; answered by kWelcome or kRefused
   kAddGpu = 2,    // AddGpu; answered by kGpuAdded or kRefused
-  kWant = 3,      // Want: queue this client for the set; repeated wants replace the earlier one
-  kGiveBack = 4,  // GiveBack: the named grant ended; its work has drained
-  kUsage = 5,     // no body: the usage page changed by enough to matter
+  kWant = 3,      // Want: queue this client for the set; a later want replaces the set and keeps the place
+  kGiveBack = 4,  // GiveBack: the named grant has drained; ignored unless it is the one in force
+  kUsage = 5,     // no body: the usage page changed by enough to matter (rotad also looks by itself)
   kStatus = 6,    // no body, no hello needed; answered by kStatusGpu and kStatusClient rows, then kStatusEnd
+  kStay = 7,      // no body, no hello needed: rotad does not end as idle while the sending process lives
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
-  kRefused = 103,
+  kRefused = 103,  // in answer to kAddGpu it concerns that GPU alone; in answer to anything else rotad then hangs up
   kStatusGpu = 104,
   kStatusClient = 105,
   kStatusEnd = 106,
@@ -56,14 +58,13 @@ enum class Mode : std::uint32_t {
 struct Hello {
   std::int32_t pid;  // as the client sees itself; rotad trusts SO_PEERCRED
   std::uint32_t reserved;
-  char name[kNameLength];     // the program's name, NUL-terminated
-  std::uint64_t held_before;  // after a reconnect: GPUs held (as indices of *this* connection: 0 for now)
+  char name[kNameLength];  // the program's name, NUL-terminated
 };
 
 struct AddGpu {
   Uuid uuid;
   std::uint64_t total_bytes;    // the GPU's memory
-  std::uint64_t context_bytes;  // measured cost of this client's context, 0 if unknown
+  std::uint64_t context_bytes;  // measured cost of this client's context; 0 if unknown: rotad assumes one
   char name[kNameLength];       // e.g. "NVIDIA H200"
 };
 
@@ -74,8 +75,13 @@ struct GpuAdded {
 };
 
 struct Want {
-  std::uint64_t gpus;  // mask; all at once or not at all
+  std::uint64_t gpus;  // mask of GPUs that were added; all at once or not at all; 0 withdraws the want
+  // Not 0: this client's work already runs on these GPUs, by a grant of a rotad that died. Such a want is granted at
+  // once while the new rotad is young (kReclaimSeconds); later it is a want like any other.
+  std::uint32_t running;
+  std::uint32_t reserved;
 };
+inline constexpr int kReclaimSeconds = 10;
 
 struct GiveBack {
   std::uint32_t grant;  // LeasePage::grant as the client saw it
@@ -149,19 +155,26 @@ struct Message {
 static_assert(sizeof(Message) == 256 && std::is_trivially_copyable_v<Message>);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
+//
+// `grant` and `held_gpus` belong together: rotad first sets `grant` to 0, then `held_gpus`, then the new `grant`. A
+// reader loads grant, held_gpus, grant again, and starts over if the two differ. All accesses are sequentially
+// consistent.
 struct LeasePage {
   std::uint32_t magic;
   std::uint32_t version;
-  // Futex word: changes with every change of this page. Waiters use the shared (not the private) futex operations.
+  // Futex word: changes after every change of this page. Waiters use the shared (not the private) futex operations.
   std::atomic<std::uint32_t> event;
   // The grant in force, never 0 while a lease is held and never the same number twice in a row; 0 means none.
-  // After a give_back the page still shows the old grant for a moment: the client remembers what it gave back.
+  // After a give_back the page still shows the old grant for a moment: the client remembers what it gave back. A grant
+  // that goes away without a give_back was revoked: the client did not drain in time, and others run. It may also be
+  // replaced by another grant (the set grew).
   std::atomic<std::uint32_t> grant;
   std::atomic<std::uint64_t> held_gpus;  // mask of the grant in force
-  // Clients that wait for a GPU of this grant. Nobody gives anything back while this is 0.
+  // Not 0 while somebody needs a GPU of this grant: the number of waiters when that began, or when drain_at_ns last
+  // changed. Nobody gives anything back while this is 0.
   std::atomic<std::uint32_t> waiters;
   std::atomic<std::uint32_t> reserved;
-  // When the holder begins to drain although it is busy; 0 while nobody waits.
+  // When the holder begins to drain although it is busy, perhaps in the past; 0 while nobody waits.
   std::atomic<std::uint64_t> drain_at_ns;
 };
 
@@ -170,10 +183,12 @@ struct UsagePage {
   std::uint32_t magic;
   std::uint32_t version;
   std::atomic<std::uint64_t> device_bytes[kMaxGpus];  // live allocations by GPU index
+  std::atomic<std::uint64_t> fixed_bytes[kMaxGpus];   // the part that cannot leave the GPU (native, exported)
   std::atomic<std::uint64_t> host_bytes;              // pinned and swapped-out memory
   std::atomic<std::uint64_t> submissions;             // gated calls let through, for `rota status`
 };
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 && sizeof(UsagePage) <= 4096);
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
+              sizeof(UsagePage) <= 4096);
 inline constexpr std::size_t kPageBytes = 4096;
 
 }  // namespace rota::protocol
