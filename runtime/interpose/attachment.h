@@ -1,0 +1,51 @@
+// What the thin preload tells the core when it attaches it: plain C data, since the two are linked separately and may
+// be of different builds (a version is checked on both sides).
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// Raise it with every change of the struct or of the order of symbols that the count does not show.
+enum { kRotaAttachmentVersion = 1 };
+
+enum RotaDriverState {
+  kRotaDriverFound = 0,
+  // No libcuda.so.1 in any of the places that the loader and containers use.
+  kRotaDriverNotFound = 1,
+  // ROTA_REAL_LIBCUDA names something that is no usable driver; `detail` says why.
+  kRotaDriverRefused = 2,
+};
+
+struct RotaAttachment {
+  uint32_t version;
+  uint32_t symbol_count;
+  // slots[i] is what thunk i jumps to. The core fills them (release stores); 8-byte aligned words.
+  void** slots;
+  // The real driver's functions in symbol order; never null: where the driver lacks one, a function that returns an
+  // error.
+  void* const* real;
+  // available[i] is 1 where the real driver has the function.
+  const uint8_t* available;
+  // Thunk i lies at thunks + i * thunk_stride: the address that the shim exports under that name.
+  char* thunks;
+  uint32_t thunk_stride;
+  uint32_t driver_state;  // RotaDriverState
+  // Path of the real driver, or of what was refused, or "".
+  const char* driver_path;
+  // Why a driver was refused (one line, without a path), or "".
+  const char* detail;
+};
+
+// Returns 0 once every slot is filled. Any other value: the core changed no slot and the thin preload points them at
+// the real functions. Called once per process image, by one thread, not under the loader's lock, and must not take it
+// (no dlopen, no dlsym, no thread_local with a destructor): a library's constructor that calls CUDA may be waiting for
+// us under that lock. Must not wait for other threads or processes either.
+typedef int RotaCoreAttach(const struct RotaAttachment* attachment);
+#define ROTA_CORE_ATTACH_NAME "rota_core_attach"
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,33 @@
+// The one object that owns rota's parts inside a program. It is made when the thin preload attaches the core and is
+// never destroyed: other threads may be inside a CUDA call while the process exits.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace rota {
+
+class Runtime {
+ public:
+  Runtime();
+
+  // Work has gone, or may go, around the thunks: this process's memory must not be moved from now on. `why` is a
+  // literal.
+  void mark_unevictable(const char* why) noexcept;
+  bool unevictable() const noexcept { return unevictable_.load(std::memory_order_relaxed); }
+
+  // Pointers that cuGetProcAddress handed out although they belong to no export that we know.
+  std::atomic<std::uint64_t> unknown_pointers{0};
+
+  // In the child of a fork: close what was inherited and start afresh. Only async-signal-safe work, since another
+  // thread of the parent may have held any lock.
+  void after_fork_in_child() noexcept;
+
+ private:
+  std::atomic<bool> unevictable_{false};
+};
+
+// The process's runtime; made at the first use (attach makes it before any slot leads here). Tests build parts alone.
+Runtime& runtime();
+
+}  // namespace rota
