@@ -137,7 +137,7 @@ struct Resolved {
   TypeKind kind = TypeKind::kVoid;
   std::uint64_t size = 0;  // bytes; 0 for void and incomplete records
   bool is_const = false;
-  TypeRef pointee;                     // kPointer, kArray: the element
+  TypeRef pointee = {};                // kPointer, kArray: the element
   const Enum* enumeration = nullptr;   // kEnum
   const Record* record = nullptr;      // kRecord
   const Callback* callback = nullptr;  // kCallback
@@ -183,6 +183,9 @@ struct Model {
   Api driver;
   Api runtime;
 };
+
+// Whether a type's name needs no declaration: C's own and <stdint.h>'s.
+bool is_builtin_type(std::string_view name);
 
 // Reads and writes cuda_headers/api/<release>.json: one declaration per line, so that a difference reads well.
 Result<Model> load_model(const std::string& path);

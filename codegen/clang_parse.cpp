@@ -1,0 +1,91 @@
+#include "codegen/clang_parse.h"
+
+#include <fmt/format.h>
+
+namespace rota::codegen {
+namespace {
+
+constexpr const char* kVirtualFile = "rota-codegen-input.cpp";
+// Enough to see what is wrong; one missing header makes hundreds.
+constexpr unsigned kReportedDiagnostics = 3;
+
+std::string describe(CXDiagnostic diagnostic) {
+  CXFile file = nullptr;
+  unsigned line = 0;
+  clang_getExpansionLocation(clang_getDiagnosticLocation(diagnostic), &file, &line, nullptr, nullptr);
+  std::string path = file ? to_string(clang_getFileName(file)) : std::string("(no file)");
+  if (path == kVirtualFile) path = "(the headers asked for)";
+  return fmt::format("{}:{}: {}", path, line, to_string(clang_getDiagnosticSpelling(diagnostic)));
+}
+
+}  // namespace
+
+struct ParsedUnit::Handles {
+  CXIndex index = nullptr;
+  CXTranslationUnit unit = nullptr;
+  ~Handles() {
+    if (unit) clang_disposeTranslationUnit(unit);
+    if (index) clang_disposeIndex(index);
+  }
+};
+
+std::string to_string(CXString text) {
+  const char* characters = clang_getCString(text);
+  std::string result = characters ? characters : "";
+  clang_disposeString(text);
+  return result;
+}
+
+void for_each_child(CXCursor parent, const std::function<void(CXCursor)>& visit) {
+  clang_visitChildren(
+      parent,
+      [](CXCursor child, CXCursor, CXClientData data) {
+        (*static_cast<const std::function<void(CXCursor)>*>(data))(child);
+        return CXChildVisit_Continue;
+      },
+      const_cast<std::function<void(CXCursor)>*>(&visit));
+}
+
+std::string file_of(CXCursor cursor) {
+  CXFile file = nullptr;
+  clang_getExpansionLocation(clang_getCursorLocation(cursor), &file, nullptr, nullptr, nullptr);
+  return file ? to_string(clang_getFileName(file)) : std::string();
+}
+
+std::string location_of(CXCursor cursor) {
+  unsigned line = 0;
+  clang_getExpansionLocation(clang_getCursorLocation(cursor), nullptr, &line, nullptr, nullptr);
+  return fmt::format("{}:{}", file_of(cursor), line);
+}
+
+Result<ParsedUnit> ParsedUnit::parse(const std::string& source, const std::vector<std::string>& arguments) {
+  auto handles = std::make_shared<Handles>();
+  handles->index = clang_createIndex(0, 0);
+  std::vector<const char*> raw;
+  for (const std::string& argument : arguments) raw.push_back(argument.c_str());
+  CXUnsavedFile file{kVirtualFile, source.c_str(), source.size()};
+  const CXErrorCode code =
+      clang_parseTranslationUnit2(handles->index, kVirtualFile, raw.data(), static_cast<int>(raw.size()), &file, 1,
+                                  CXTranslationUnit_SkipFunctionBodies, &handles->unit);
+  if (code != CXError_Success) return Error{fmt::format("libclang could not parse the headers (code {})", int{code})};
+
+  std::string report;
+  unsigned errors = 0;
+  const unsigned count = clang_getNumDiagnostics(handles->unit);
+  for (unsigned i = 0; i < count; ++i) {
+    CXDiagnostic diagnostic = clang_getDiagnostic(handles->unit, i);
+    if (clang_getDiagnosticSeverity(diagnostic) >= CXDiagnostic_Error && errors++ < kReportedDiagnostics) {
+      report += (report.empty() ? "" : "\n") + describe(diagnostic);
+    }
+    clang_disposeDiagnostic(diagnostic);
+  }
+  if (errors > kReportedDiagnostics) report += fmt::format("\n… and {} more errors", errors - kReportedDiagnostics);
+  if (errors > 0) return Error{report};
+  return ParsedUnit(std::move(handles));
+}
+
+CXCursor ParsedUnit::root() const {
+  return clang_getTranslationUnitCursor(handles_->unit);
+}
+
+}  // namespace rota::codegen

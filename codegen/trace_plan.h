@@ -1,0 +1,56 @@
+// What tracing records of each function: derived once, so that the tracers that write a payload and the name tables
+// that decode it cannot disagree.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "codegen/emit.h"
+
+namespace rota::codegen {
+
+// What a pointer leads to.
+struct TraceCapture {
+  int parameter = -1;  // -1: the result
+  bool at_return = false;
+  bool text = false;              // zero-terminated, or characters within `count`
+  bool text_behind = false;       // const char**: the text that the call pointed it to
+  bool list = false;              // a count was given
+  TypeRef type;                   // of one element
+  std::uint64_t bytes = 0;        // of one element
+  std::string count = "1";        // elements: a number or a parameter's name
+  bool count_is_pointer = false;  // read through the pointer
+};
+
+struct TracePlan {
+  const Function* function = nullptr;  // null: undeclared, no tracer
+  std::string name;
+  bool result_in_value = true;         // else the result is a capture, or void
+  std::vector<TraceCapture> captures;  // at entry first
+};
+
+// One plan per symbol, in the symbols' order. `policy` may be null (the runtime API has none).
+Result<std::vector<TracePlan>> plan_traces(const Api& api, const Policy* policy,
+                                           const std::vector<std::string>& symbols);
+
+// The enum whose enumerators an integer parameter takes, where the headers declare the parameter as a mere integer;
+// empty if none is known. Names are enum tags of the model.
+std::string enumeration_of_parameter(const std::string& base, const std::string& parameter);
+
+// The runtime API and the calls that nvcc's launch syntax makes, which no public header declares.
+Result<Api> runtime_with_compiler_calls(const Api& runtime);
+
+// Every symbol of libcudart that gets a thunk, sorted: the declared ones and those no header of ours declares.
+std::vector<std::string> runtime_symbols(const Api& runtime);
+
+// The parts of emit_trace.
+Result<std::string> emit_name_tables(const Inputs& inputs, const Api& api, const std::vector<TracePlan>& plans,
+                                     const std::string& accessor, std::uint64_t& schema);
+Result<std::vector<EmittedFile>> emit_driver_tracers(const Inputs& inputs, const std::vector<TracePlan>& plans);
+Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, const std::vector<TracePlan>& plans);
+// The statements around the call that both kinds of tracer share. `call` is the expression that calls on.
+Result<std::string> tracer_body(const Api& api, const TracePlan& plan, std::size_t index, const std::string& api_name,
+                                const std::string& result_type, const std::string& call);
+
+}  // namespace rota::codegen
