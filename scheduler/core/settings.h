@@ -1,0 +1,36 @@
+// What the scheduler can be told, and how the words of a command line become that.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string_view>
+
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::scheduler {
+
+using protocol::Mode;
+// Since the epoch of CLOCK_MONOTONIC, as on the lease page. The core itself never reads a clock.
+using Time = std::chrono::nanoseconds;
+
+struct Settings {
+  Mode mode = Mode::kAutomatic;
+  // How long a holder runs undisturbed while others wait. Judgement, not measured: long against the 3 to 30 ms that a
+  // drain takes, short against what a person notices as a stall.
+  std::chrono::nanoseconds quantum = std::chrono::seconds(2);
+  // How long after its time is up a holder may go on draining before it is revoked and others run beside it.
+  std::chrono::nanoseconds grace = std::chrono::seconds(10);
+  // A client counts with the most memory it has used within this time, so that one that frees and allocates in every
+  // iteration does not make automatic mode change its mind each time.
+  std::chrono::nanoseconds memory_window = std::chrono::seconds(2);
+};
+
+// "automatic", "exclusive" or "concurrent"; nothing for any other word.
+std::optional<Mode> parse_mode(std::string_view text);
+const char* mode_name(Mode mode);
+
+// "500us", "100ms", "2s", "1.5s", "1m": a positive number and its unit, at most a day. Nothing for everything else,
+// 0 included: a quantum of 0 would be spent on switching alone.
+std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text);
+
+}  // namespace rota::scheduler
