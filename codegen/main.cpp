@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "codegen/extract.h"
+#include "codegen/generate.h"
 #include "codegen/model.h"
 
 namespace {
@@ -43,6 +44,38 @@ struct ExtractCommand {
   }
 };
 
+// The repository that the command is run in: the nearest folder upwards with cuda_headers/policy.toml.
+Result<std::string> find_root(const std::string& given) {
+  namespace fs = std::filesystem;
+  if (!given.empty()) return given;
+  for (fs::path at = fs::current_path();; at = at.parent_path()) {
+    if (fs::exists(at / "cuda_headers" / "policy.toml")) return at.string();
+    if (at == at.parent_path()) break;
+  }
+  return Error{"no cuda_headers/policy.toml here or above: run this in the repository or give --root"};
+}
+
+struct GenerateCommand {
+  std::string root;
+  std::string output;
+
+  int run() const {
+    const auto repository = find_root(root);
+    if (!repository) return fail(repository.error());
+    const auto inputs = load_inputs(*repository);
+    if (!inputs) return fail(inputs.error());
+    const auto files = emit_all(*inputs);
+    if (!files) return fail(files.error());
+    const std::string directory = output.empty() ? *repository + "/generated" : output;
+    const auto written = write_files(*files, directory);
+    if (!written) return fail(written.error());
+    for (const std::string& name : *written) std::cout << "wrote " << directory << '/' << name << '\n';
+    std::cout << fmt::format("{} files, {} of them new or changed; {} symbols\n", files->size(), written->size(),
+                             inputs->symbols.size());
+    return 0;
+  }
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -57,7 +90,13 @@ int main(int argc, char** argv) {
                           "clang's resource directory (default: looked for)");
   extract_app->add_option("-o,--output", extract.output, "the model to write")->required();
 
+  GenerateCommand generate;
+  CLI::App* generate_app = app.add_subcommand("generate", "write generated/ from the models and policy.toml");
+  generate_app->add_option("--root", generate.root, "the repository (default: the one this is run in)");
+  generate_app->add_option("-o,--output", generate.output, "folder to write into (default: generated/)");
+
   CLI11_PARSE(app, argc, argv);
   if (*extract_app) return extract.run();
+  if (*generate_app) return generate.run();
   return 0;
 }

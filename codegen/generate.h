@@ -1,0 +1,30 @@
+// From models and policy to the files of generated/, in memory or on disk.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "codegen/emit.h"
+
+namespace rota::codegen {
+
+// Reads cuda_headers/api/<newest>.json and cuda_headers/policy.toml under `root`, the repository.
+Result<Inputs> load_inputs(const std::string& root);
+
+// The newest release among the models in `directory`, for example "13.0".
+Result<std::string> newest_release(const std::string& directory);
+
+// Puts model and policy together; fails where the policy contradicts the model so that nothing could be emitted.
+Result<Inputs> make_inputs(Model model, Policy policy);
+
+// Every file of generated/ that rota-codegen makes, sorted by name.
+Result<std::vector<EmittedFile>> emit_all(const Inputs& inputs);
+
+// Writes those that differ from what is there (an unchanged file keeps its time stamp, so nothing is rebuilt for it).
+// Returns the names of the written ones.
+Result<std::vector<std::string>> write_files(const std::vector<EmittedFile>& files, const std::string& directory);
+
+// Those that are missing or differ.
+std::vector<std::string> stale_files(const std::vector<EmittedFile>& files, const std::string& directory);
+
+}  // namespace rota::codegen

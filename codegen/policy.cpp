@@ -1,0 +1,209 @@
+#include "codegen/policy.h"
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+
+namespace rota::codegen {
+namespace {
+
+constexpr std::array kContexts = {"init",    "create",  "destroy", "attach",   "current",
+                                  "primary", "release", "reset",   "settings", "peer"};
+constexpr std::array kCaptures = {"begin", "end", "update", "query", "thread_mode"};
+
+class PolicyReader {
+ public:
+  explicit PolicyReader(const std::string& path) : path_(path) {}
+
+  Result<Policy> read(const toml::table& root) {
+    for (const auto& [key, node] : root) {
+      if (key.str() != "driver") fail(node, fmt::format("unknown table '{}' (known: driver)", key.str()));
+    }
+    const toml::table* driver = root["driver"].as_table();
+    if (!driver) return Error{fmt::format("{}: the table [driver] is missing", path_)};
+    for (const auto& [key, node] : *driver) {
+      const toml::table* facts = node.as_table();
+      if (!facts) {
+        fail(node, fmt::format("{} is not a table of facts: write {} = {{ … }}", key.str(), key.str()));
+        continue;
+      }
+      read_function(std::string(key.str()), *facts);
+    }
+    if (!failures_.empty()) return Error{failures_};
+    return std::move(policy_);
+  }
+
+ private:
+  void fail(const toml::node& node, const std::string& text) {
+    failures_ += fmt::format("{}{}:{}: {}", failures_.empty() ? "" : "\n", path_, node.source().begin.line, text);
+  }
+
+  void read_text(const toml::node& node, std::string_view key, std::string& into) {
+    if (const auto text = node.value_exact<std::string>()) {
+      into = *text;
+    } else {
+      fail(node, fmt::format("{} must be a string", key));
+    }
+  }
+
+  void read_flag(const toml::node& node, std::string_view key, bool& into) {
+    if (const auto flag = node.value_exact<bool>()) {
+      into = *flag;
+    } else {
+      fail(node, fmt::format("{} must be true or false", key));
+    }
+  }
+
+  void read_list(const toml::node& node, std::string_view key, std::vector<std::string>& into) {
+    if (const toml::array* list = node.as_array()) {
+      for (const toml::node& item : *list) {
+        std::string text;
+        read_text(item, key, text);
+        into.push_back(text);
+      }
+    } else {
+      std::string text;
+      read_text(node, key, text);
+      into.push_back(text);
+    }
+  }
+
+  template <class Known>
+  void read_word(const toml::node& node, std::string_view key, const Known& known, std::string& into) {
+    read_text(node, key, into);
+    if (std::ranges::find(known, into) == known.end()) {
+      fail(node, fmt::format("{} = \"{}\" is unknown (known: {})", key, into, fmt::join(known, ", ")));
+    }
+  }
+
+  // "in", "out", "inout", each with [count] or [*count]; "string"; "opaque".
+  void read_use(const std::string& name, const toml::node& node, std::map<std::string, ParameterUse>& into) {
+    std::string text;
+    read_text(node, name, text);
+    ParameterUse use;
+    use.reviewed = true;
+    std::string direction = text;
+    if (const std::size_t bracket = text.find('['); bracket != std::string::npos && text.back() == ']') {
+      direction = text.substr(0, bracket);
+      use.count = text.substr(bracket + 1, text.size() - bracket - 2);
+      if (use.count.starts_with('*')) {
+        use.count_is_pointer = true;
+        use.count.erase(0, 1);
+      }
+    }
+    if (direction == "out") {
+      use.direction = Direction::kOut;
+    } else if (direction == "inout") {
+      use.direction = Direction::kInOut;
+    } else if (text == "string") {
+      use.string = true;
+    } else if (text == "opaque") {
+      use.opaque = true;
+    } else if (direction != "in") {
+      fail(node,
+           fmt::format("{} = \"{}\" is unknown (known: in, out, inout, each also with [count] or [*count]; string; "
+                       "opaque)",
+                       name, text));
+    }
+    into[name] = use;
+  }
+
+  void read_function(const std::string& base, const toml::table& facts) {
+    FunctionPolicy function;
+    function.base = base;
+    function.line = static_cast<int>(facts.source().begin.line);
+    for (const auto& [key_node, node] : facts) {
+      const std::string_view key = key_node.str();
+      if (key == "submits") {
+        read_text(node, key, function.submits);
+      } else if (key == "needs_mapping") {
+        read_list(node, key, function.needs_mapping);
+      } else if (key == "may_block") {
+        read_flag(node, key, function.may_block);
+      } else if (key == "captures") {
+        read_word(node, key, kCaptures, function.captures);
+      } else if (key == "allocates") {
+        read_list(node, key, function.allocates);
+      } else if (key == "frees") {
+        read_list(node, key, function.frees);
+      } else if (key == "exports") {
+        read_list(node, key, function.exports);
+      } else if (key == "context") {
+        read_word(node, key, kContexts, function.context);
+      } else if (key == "query") {
+        read_flag(node, key, function.query);
+      } else if (key == "undeclared") {
+        read_flag(node, key, function.undeclared);
+      } else if (key == "reason") {
+        read_text(node, key, function.reason);
+      } else if (key == "params" && node.is_table()) {
+        for (const auto& [name, use] : *node.as_table()) {
+          read_use(std::string(name.str()), use, function.parameters);
+        }
+      } else {
+        fail(node, fmt::format("{}: unknown fact '{}'", base, key));
+      }
+    }
+    if (!function.states_a_fact()) fail(facts, fmt::format("{} states no fact; a mere question is query = true", base));
+    policy_.functions.emplace(base, std::move(function));
+  }
+
+  const std::string& path_;
+  Policy policy_;
+  std::string failures_;
+};
+
+}  // namespace
+
+bool FunctionPolicy::states_a_fact() const {
+  return query || undeclared || may_block || !submits.empty() || !needs_mapping.empty() || !captures.empty() ||
+         !allocates.empty() || !frees.empty() || !exports.empty() || !context.empty();
+}
+
+const FunctionPolicy* Policy::find(std::string_view base) const {
+  const auto found = functions.find(base);
+  return found == functions.end() ? nullptr : &found->second;
+}
+
+Result<Policy> parse_policy(std::string_view text, const std::string& path_for_errors) {
+  try {
+    return PolicyReader(path_for_errors).read(toml::parse(text, path_for_errors));
+  } catch (const toml::parse_error& problem) {
+    return Error{fmt::format("{}:{}: {}", path_for_errors, problem.source().begin.line, problem.description())};
+  }
+}
+
+Result<Policy> load_policy(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return Error{fmt::format("{}: cannot be opened", path)};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return parse_policy(text.str(), path);
+}
+
+ParameterUse parameter_use(const Api& api, const FunctionPolicy* policy, const Function& function,
+                           const Parameter& parameter) {
+  if (policy) {
+    if (const auto stated = policy->parameters.find(parameter.name); stated != policy->parameters.end()) {
+      return stated->second;
+    }
+  }
+  ParameterUse use;
+  const auto resolved = api.resolve(parameter.type);
+  if (!resolved || resolved->kind != TypeKind::kPointer || api.is_handle(parameter.type)) return use;
+  const auto target = api.resolve(resolved->pointee);
+  if (!target || target->kind == TypeKind::kVoid || target->kind == TypeKind::kCallback) {
+    use.opaque = true;
+  } else if (target->kind == TypeKind::kCharacter && target->is_const) {
+    use.string = true;
+  } else if (!target->is_const) {
+    use.direction = Direction::kOut;
+  }
+  return use;
+}
+
+}  // namespace rota::codegen
