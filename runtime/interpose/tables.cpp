@@ -1,0 +1,8 @@
+#include "runtime/interpose/tables.h"
+
+namespace rota {
+
+void* real::table[kSymbolCount];
+void* next::table[kSymbolCount];
+
+}  // namespace rota

@@ -1,0 +1,12 @@
+// The tables that a call runs along: slot → (tracer →) next::table → override, gate or real function.
+#pragma once
+
+#include "generated/driver_real.h"
+#include "generated/driver_symbols.h"
+
+namespace rota::next {
+
+// What stands behind the tracer: the override, the gate or the real function of each symbol. Never null after attach.
+extern void* table[kSymbolCount];
+
+}  // namespace rota::next

@@ -1,0 +1,252 @@
+"""Processes under librota.so, with a driver of a handful of functions (interpose/driver.cpp) in the place of NVIDIA's.
+
+Each test starts real processes with LD_PRELOAD and compares what the probe (interpose/probe.cpp) saw.
+"""
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+SHIMS = os.environ["ROTA_SHIM_DIRECTORY"]
+BUILT = os.environ["ROTA_TEST_DIRECTORY"]
+SHIM = os.path.join(SHIMS, "librota.so")
+PROBE = os.path.join(BUILT, "probe", "interpose_probe")
+DRIVER = os.path.join(BUILT, "driver", "libcuda.so.1")
+
+NO_DEVICE, NOT_INITIALIZED, NOT_SUPPORTED, INVALID_VALUE, NOT_FOUND = 100, 3, 801, 1, 500
+
+
+class Preloaded(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="rota-interpose-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def start(self, *command, shim=SHIM, driver=DRIVER, folder=None, **variables):
+        """Runs a command under the preload; returns (stdout, stderr) of a process that ended with 0."""
+        environment = {"PATH": os.environ["PATH"], "ROTA_SOCKET": os.path.join(self.folder, "none.sock")}
+        if shim:
+            environment["LD_PRELOAD"] = shim
+        if driver:
+            environment["ROTA_REAL_LIBCUDA"] = driver
+        environment.update(variables)
+        done = subprocess.run(command, env=environment, cwd=folder or self.folder, capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 0, f"{command}: {done.stdout}{done.stderr}")
+        return done.stdout.strip(), done.stderr.strip()
+
+    def probe(self, *words, **options):
+        return self.start(PROBE, *words, **options)[0]
+
+    def copy_of_shim(self, *names):
+        """A folder with copies of the built libraries."""
+        folder = tempfile.mkdtemp(dir=self.folder)
+        for name in names:
+            shutil.copy(os.path.join(SHIMS, name), folder)
+        return folder
+
+
+class Calls(Preloaded):
+    def test_every_argument_arrives_on_the_first_call_and_on_later_ones(self):
+        self.assertEqual(self.probe("arguments"), "4242 4242")
+
+    def test_many_threads_may_make_the_first_call_at_once(self):
+        for _ in range(10):
+            self.assertEqual(self.probe("threads", "24"), "24")
+
+    def test_without_the_core_calls_go_straight_to_the_driver(self):
+        shim = os.path.join(self.copy_of_shim("librota.so"), "librota.so")
+        self.assertEqual(self.probe("arguments", shim=shim), "4242 4242")
+        self.assertEqual(self.probe("threads", "24", shim=shim), "24")
+
+    def test_a_core_that_cannot_be_loaded_is_as_good_as_none(self):
+        folder = self.copy_of_shim("librota.so")
+        with open(os.path.join(folder, "librota-core.so"), "w", encoding="ascii") as broken:
+            broken.write("no library")
+        self.assertEqual(self.probe("arguments", shim=os.path.join(folder, "librota.so")), "4242 4242")
+
+    def test_the_core_is_found_through_a_link_to_the_preload(self):
+        link = os.path.join(self.folder, "libcuda.so.1")
+        os.symlink(SHIM, link)
+        self.assertTrue(self.probe("address", "cuInit", "12000", "0", shim=link).startswith("0 0 cuInit "))
+
+    def test_a_function_that_the_driver_lacks_answers_not_supported(self):
+        self.assertEqual(self.probe("call", "cuMulticastCreate"), f"cuMulticastCreate {NOT_SUPPORTED}")
+
+    def test_calls_go_on_in_the_child_of_a_fork(self):
+        self.assertEqual(self.probe("fork").split(), ["7", "4242", "7"])
+
+    def test_a_library_that_calls_cuda_while_it_is_loaded_does_not_hang_the_first_call(self):
+        library = os.path.join(BUILT, "constructor", "libconstructor.so")
+        for _ in range(10):
+            self.assertEqual(self.probe("constructor", library), "4242 0")
+
+
+class Dlopen(Preloaded):
+    """The table of facts/interposition.md, one row a test."""
+
+    def answered(self, *words, **options):
+        file, result = self.probe("open", *words, **options).split()
+        return os.path.basename(file), int(result)
+
+    def test_libcuda_so_1_is_the_shim(self):
+        self.assertEqual(self.answered("libcuda.so.1"), ("librota.so", 0))
+
+    def test_also_with_deepbind(self):
+        self.assertEqual(self.answered("libcuda.so.1", "deepbind"), ("librota.so", 0))
+
+    def test_libcuda_so_is_the_shim(self):
+        # nvshare opened "libcuda.so", which only development machines have: here it is not even on the disk.
+        self.assertEqual(self.answered("libcuda.so"), ("librota.so", 0))
+
+    def test_a_path_to_a_driver_is_the_shim(self):
+        self.assertEqual(self.answered(DRIVER), ("librota.so", 0))
+        versioned = os.path.join(self.folder, "libcuda.so.580.159.04")
+        os.symlink(DRIVER, versioned)
+        self.assertEqual(self.answered(versioned), ("librota.so", 0))
+
+    def test_a_path_to_nothing_fails_as_without_rota(self):
+        nothing = os.path.join(self.folder, "libcuda.so.1")
+        under = self.probe("open", nothing)
+        self.assertEqual(under, self.probe("open", nothing, shim=None))
+        self.assertIn("cannot open shared object file", under)
+
+    def test_other_names_that_begin_alike_are_left_alone(self):
+        other = os.path.join(self.folder, "libcuda.so.1.backup")
+        shutil.copy(DRIVER, other)
+        self.assertEqual(self.answered(other), ("libcuda.so.1.backup", 0))
+
+    def test_noload_loads_nothing(self):
+        self.assertTrue(self.probe("open", os.path.join(BUILT, "constructor", "libconstructor.so"), "noload").startswith("null"))
+        self.assertEqual(self.answered("libcuda.so.1", "noload"), ("librota.so", 0))
+
+    def test_a_directly_linked_program_gets_the_shim(self):
+        program = os.path.join(BUILT, "probe", "interpose_direct")
+        out, _ = self.start(program)
+        self.assertEqual(out, f"0 0 1 {SHIM}")
+
+    def test_the_callers_origin_is_kept(self):
+        # Both look-ups go by RUNPATH=$ORIGIN/…: of the program, and of the plug-in that opens another library.
+        self.assertEqual(self.probe("plugin", "libinterpose_plugin.so"), "found 1")
+
+
+class FindingTheDriver(Preloaded):
+    def test_the_loaders_path_is_searched_and_the_shim_never_taken_for_the_driver(self):
+        # First in the path: links to the shim, a copy of it, another machine's library, a text file. Then the driver.
+        folders = []
+        for index in range(4):
+            folder = os.path.join(self.folder, str(index))
+            os.mkdir(folder)
+            folders.append(folder)
+        os.symlink(SHIM, os.path.join(folders[0], "libcuda.so.1"))
+        shutil.copy(SHIM, os.path.join(folders[1], "libcuda.so.1"))
+        with open(DRIVER, "rb") as file:
+            image = bytearray(file.read())
+        image[18:20] = (40).to_bytes(2, "little")  # e_machine: 32-bit ARM
+        with open(os.path.join(folders[2], "libcuda.so.1"), "wb") as file:
+            file.write(image)
+        with open(os.path.join(folders[3], "libcuda.so.1"), "w", encoding="ascii") as file:
+            file.write("INPUT(-lcuda)")
+        path = ":".join(folders + ["", "relative", os.path.dirname(DRIVER)])
+        self.assertEqual(self.probe("arguments", driver=None, LD_LIBRARY_PATH=path), "4242 4242")
+
+    def test_a_relative_choice_is_taken_from_where_the_program_stands(self):
+        name = os.path.basename(DRIVER)
+        self.assertEqual(self.probe("arguments", driver=name, folder=os.path.dirname(DRIVER)), "4242 4242")
+
+    def test_without_a_driver_programs_see_no_gpu_and_go_on(self):
+        # nvshare ended the program when cuInit failed.
+        for driver in ("/nonexistent/libcuda.so.1", SHIM):
+            with self.subTest(driver=driver):
+                out = self.probe("call", "cuInit", "cuDeviceGetCount", "cuInit", driver=driver)
+                self.assertEqual(out.split("\n"), [f"cuInit {NO_DEVICE}", f"cuDeviceGetCount {NOT_INITIALIZED}", f"cuInit {NO_DEVICE}"])
+
+    def refusal(self, driver):
+        _, errors = self.start(PROBE, "call", "cuInit", "cuInit", driver=driver)
+        self.assertEqual(len(errors.split("\n")), 1, errors)
+        self.assertTrue(errors.startswith(f"rota: ROTA_REAL_LIBCUDA is {driver}: "), errors)
+        self.assertIn("unset it", errors)
+        return errors
+
+    def test_a_missing_choice_is_named_in_one_line(self):
+        self.assertIn("no such file", self.refusal("/nonexistent/libcuda.so.1"))
+
+    def test_a_foreign_choice_is_named_in_one_line(self):
+        self.assertIn("no cuInit", self.refusal(os.path.join(BUILT, "foreign", "libforeign.so")))
+
+    def test_the_shim_as_choice_is_named_in_one_line(self):
+        self.assertIn("rota's own", self.refusal(SHIM))
+
+    def test_a_choice_that_is_no_library_is_named_in_one_line(self):
+        self.assertIn("no shared library", self.refusal(__file__))
+
+
+class ProcAddress(Preloaded):
+    def test_the_shims_own_pointers_come_back_by_version_and_flag(self):
+        out = self.probe("address", "cuInit", "12000", "0", "cuGetProcAddress", "12000", "0", "cuNothing", "12000", "0",
+                         "cuInit", "99000", "0", "cuProfilerStart", "12000", "2")
+        shim = os.path.basename(SHIM)
+        rows = [[row[0], row[1], row[2], os.path.basename(row[3])] for row in (line.split() for line in out.split("\n"))]
+        self.assertEqual(rows, [["0", "0", "cuInit", shim], ["0", "0", "cuGetProcAddress_v2", shim], ["0", "1", "-", "-"],
+                                ["1", "99", "-", "-"], ["0", "0", "cuProfilerStart", shim]])
+
+    def test_null_outputs_flags_and_unknown_results_pass_through(self):
+        self.assertEqual(self.probe("nulls"), "0 0 123452")
+
+    def test_the_form_with_four_arguments_comes_back_as_itself(self):
+        self.assertEqual(self.probe("first-form", "cuInit", "11040"), "0 cuInit")
+        driver = os.path.join(BUILT, "driver_11", "libcuda.so.1")
+        self.assertEqual(self.probe("first-form", "cuGetProcAddress", "11040", driver=driver), "0 cuGetProcAddress")
+
+    def test_a_driver_with_the_first_form_only_serves_the_second(self):
+        driver = os.path.join(BUILT, "driver_11", "libcuda.so.1")
+        out = self.probe("address", "cuInit", "11040", "0", "cuNothing", "11040", "0", "cuInit", "12000", "0", driver=driver)
+        self.assertEqual([line.split()[:3] for line in out.split("\n")], [["0", "0", "cuInit"], ["0", "1", "-"], ["1", "99", "-"]])
+
+    def test_a_driver_without_any_form_works(self):
+        driver = os.path.join(BUILT, "driver_old", "libcuda.so.1")
+        out = self.probe("address", "cuInit", "11000", "0", "cuNothing", "11000", "0", "cuInit", "12000", "0",
+                         "cuMemAlloc", "11000", "0", driver=driver)
+        self.assertEqual([line.split()[:3] for line in out.split("\n")],
+                         [["0", "0", "cuInit"], ["0", "1", "-"], ["1", "99", "-"], ["0", "2", "-"]])
+        self.assertEqual(self.probe("first-form", "cuNothing", "11000", driver=driver), f"{NOT_FOUND} -")
+
+    def test_without_a_driver_pointers_are_given_and_answer_no_device(self):
+        out = self.probe("address", "cuInit", "2000", "0", "cuGetProcAddress", "12000", "0", driver="/nonexistent/libcuda.so.1")
+        self.assertEqual([line.split()[:3] for line in out.split("\n")], [["0", "0", "cuInit"], ["0", "0", "cuGetProcAddress_v2"]])
+
+    def test_an_unknown_function_is_left_alone_and_reported_once(self):
+        out, errors = self.start(PROBE, "future", ROTA_LOG="info")
+        self.assertEqual(out, "77")
+        self.assertEqual(errors.count("no known export"), 1, errors)
+        self.assertIn("cuFromTheFuture", errors)
+        self.assertEqual(errors.count("stays on the GPU"), 1, errors)
+
+    def test_export_tables_are_the_drivers_own(self):
+        self.assertEqual(self.probe("table"), f"0 1 {DRIVER}")
+
+
+class Bystanders(Preloaded):
+    def test_a_program_without_cuda_sees_nothing(self):
+        out, errors = self.start("cat", "/proc/self/maps", ROTA_LOG="debug")
+        self.assertIn("librota.so", out)
+        self.assertNotIn("librota-core.so", out)
+        self.assertNotIn("libstdc++", out)
+        self.assertEqual(errors, "")
+
+    def test_a_program_that_only_opens_cuda_gets_neither_core_nor_message(self):
+        out, errors = self.start("python3", "-c", "import ctypes; ctypes.CDLL('libcuda.so.1'); print(open('/proc/self/maps').read())",
+                                 ROTA_LOG="debug")
+        self.assertNotIn("librota-core.so", out)
+        self.assertEqual(errors, "")
+
+    def test_names_of_our_own_do_not_collide_with_the_programs(self):
+        # nvshare exported global_mutex, strlcpy and others into every program.
+        self.assertEqual(self.probe("internals"), "- -")
+
+    def test_a_bad_log_level_is_named_once(self):
+        _, errors = self.start(PROBE, "call", "cuInit", "cuInit", ROTA_LOG="loud")
+        self.assertEqual(errors.count("ROTA_LOG is 'loud'"), 1, errors)
+
+
+if __name__ == "__main__":
+    unittest.main()
