@@ -38,17 +38,15 @@ Result<std::vector<TracePlan>> plan_traces(const Api& api, const Policy* policy,
 // empty if none is known. Names are enum tags of the model.
 std::string enumeration_of_parameter(const std::string& base, const std::string& parameter);
 
-// The runtime API and the calls that nvcc's launch syntax makes, which no public header declares.
-Result<Api> runtime_with_compiler_calls(const Api& runtime);
-
-// Every symbol of libcudart that gets a thunk, sorted: the declared ones and those no header of ours declares.
-std::vector<std::string> runtime_symbols(const Api& runtime);
+// Every symbol that libcudart exports, sorted bytewise: each gets a thunk, those that the model knows a tracer.
+std::vector<std::string> runtime_symbols();
 
 // The parts of emit_trace.
 Result<std::string> emit_name_tables(const Inputs& inputs, const Api& api, const std::vector<TracePlan>& plans,
                                      const std::string& accessor, std::uint64_t& schema);
 Result<std::vector<EmittedFile>> emit_driver_tracers(const Inputs& inputs, const std::vector<TracePlan>& plans);
-Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, const std::vector<TracePlan>& plans);
+Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, const Api& api,
+                                                      const std::vector<TracePlan>& plans);
 // The statements around the call that both kinds of tracer share. `call` is the expression that calls on.
 Result<std::string> tracer_body(const Api& api, const TracePlan& plan, std::size_t index, const std::string& api_name,
                                 const std::string& result_type, const std::string& call);

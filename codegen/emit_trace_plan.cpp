@@ -1,15 +1,13 @@
-// See trace_plan.h. What is recorded of a parameter:
+// See emit_trace.h. What is recorded of a parameter:
 //   its own value, always; and, unless the policy calls it opaque, what it points to:
 //   - text (const char*), at entry
 //   - records and reviewed arrays that the call reads, at entry
 //   - what the call writes, at return, if it succeeded
 // Nothing behind void* is looked at: it may be device memory, or megabytes.
-#include "codegen/trace_plan.h"
+#include "codegen/emit_trace.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
-#include <set>
 
 #include <fmt/format.h>
 
@@ -44,6 +42,10 @@ class Planner {
     const FunctionPolicy* const facts = policy_ == nullptr ? nullptr : policy_->find(function.base);
     std::vector<TraceCapture> entry;
     std::vector<TraceCapture> leaving;
+    // A function that returns no status may have freed what its pointers lead to (__cudaUnregisterFatBinary).
+    const auto result = api_.resolve(function.result);
+    if (!result) return Error{fmt::format("{}: result: {}", symbol, result.error().text)};
+    const bool has_status = result->kind == TypeKind::kEnum;
     for (std::size_t i = 0; i < function.parameters.size(); ++i) {
       const Parameter& parameter = function.parameters[i];
       const auto type = api_.resolve(parameter.type);
@@ -57,7 +59,7 @@ class Planner {
       capture->parameter = static_cast<int>(i);
       const bool read = use.direction != Direction::kOut && !(capture->count_is_pointer && !use.reviewed);
       if (read && !capture->text_behind) entry.push_back(*capture);
-      if (use.direction != Direction::kIn) {
+      if (use.direction != Direction::kIn && has_status) {
         capture->at_return = true;
         leaving.push_back(*capture);
       }
@@ -77,6 +79,7 @@ class Planner {
     const auto element = api_.resolve(pointer.pointee);
     if (!element) return element.error();
     const bool out = use.direction != Direction::kIn;
+    if (parameter.name == "hostFun") return capture;  // char*, but a function
     if (is_character(*element)) {
       // char* that is written needs a length, or the policy's word that the text ends in a zero.
       if (use.direction == Direction::kIn || use.string || !use.count.empty()) {
@@ -97,6 +100,8 @@ class Planner {
       }
     }
     if (element->kind == TypeKind::kVoid || element->size == 0) return capture;
+    // A kernel's arguments: how many there are, only the kernel knows.
+    if (element->kind == TypeKind::kPointer && parameter.name == "args") return capture;
     if (!use.count.empty()) {
       capture.list = true;
       capture.count = use.count;
@@ -144,41 +149,6 @@ class Planner {
   const Policy* policy_;
 };
 
-// nvcc's launch syntax calls these; crt/device_functions.h and crt/host_runtime.h declare them, with CUDA's own types.
-struct CompilerCall {
-  const char* name;
-  const char* result;
-  std::vector<std::array<const char*, 2>> parameters;
-};
-const std::vector<CompilerCall>& compiler_calls() {
-  static const std::vector<CompilerCall> calls = {
-      {"__cudaGetKernel", "cudaError_t", {{"cudaKernel_t *", "kernel"}, {"const void *", "entryFuncAddr"}}},
-      {"__cudaLaunchKernel",
-       "cudaError_t",
-       {{"cudaKernel_t", "kernel"},
-        {"dim3", "gridDim"},
-        {"dim3", "blockDim"},
-        {"void **", "args"},
-        {"size_t", "sharedMem"},
-        {"cudaStream_t", "stream"}}},
-      {"__cudaLaunchKernel_ptsz",
-       "cudaError_t",
-       {{"cudaKernel_t", "kernel"},
-        {"dim3", "gridDim"},
-        {"dim3", "blockDim"},
-        {"void **", "args"},
-        {"size_t", "sharedMem"},
-        {"cudaStream_t", "stream"}}},
-      {"__cudaPopCallConfiguration",
-       "cudaError_t",
-       {{"dim3 *", "gridDim"}, {"dim3 *", "blockDim"}, {"size_t *", "sharedMem"}, {"void *", "stream"}}},
-      {"__cudaPushCallConfiguration",
-       "unsigned int",
-       {{"dim3", "gridDim"}, {"dim3", "blockDim"}, {"size_t", "sharedMem"}, {"cudaStream_t", "stream"}}},
-  };
-  return calls;
-}
-
 constexpr const char* kCudartExports[] = {
 #define ROTA_CUDART_EXPORT(name) #name,
 #include "codegen/cudart_exports.inc"
@@ -186,29 +156,6 @@ constexpr const char* kCudartExports[] = {
 };
 
 }  // namespace
-
-Result<Api> runtime_with_compiler_calls(const Api& runtime) {
-  Api api = runtime;
-  for (const CompilerCall& call : compiler_calls()) {
-    if (api.find_function(call.name) != nullptr) continue;
-    Function function;
-    function.name = function.base = call.name;
-    function.header = "crt";
-    auto result = TypeRef::parse(call.result);
-    if (!result) return result.error();
-    function.result = *result;
-    for (const auto& [type, name] : call.parameters) {
-      auto parsed = TypeRef::parse(type);
-      if (!parsed) return parsed.error();
-      function.parameters.push_back({name, *parsed, ""});
-    }
-    api.functions.push_back(std::move(function));
-  }
-  std::sort(api.functions.begin(), api.functions.end(),
-            [](const Function& left, const Function& right) { return left.name < right.name; });
-  api.index();
-  return api;
-}
 
 Result<std::vector<TracePlan>> plan_traces(const Api& api, const Policy* policy,
                                            const std::vector<std::string>& symbols) {
@@ -223,10 +170,8 @@ Result<std::vector<TracePlan>> plan_traces(const Api& api, const Policy* policy,
   return plans;
 }
 
-std::vector<std::string> runtime_symbols(const Api& runtime) {
-  std::set<std::string> names(std::begin(kCudartExports), std::end(kCudartExports));
-  for (const Function& function : runtime.functions) names.insert(function.name);
-  return {names.begin(), names.end()};
+std::vector<std::string> runtime_symbols() {
+  return {std::begin(kCudartExports), std::end(kCudartExports)};
 }
 
 }  // namespace rota::codegen

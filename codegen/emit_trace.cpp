@@ -1,0 +1,39 @@
+// Tracing's part of `rota-codegen generate`: tracers, name tables and the number that ties them together.
+#include "codegen/emit_trace.h"
+
+#include <fmt/format.h>
+
+namespace rota::codegen {
+
+Result<std::vector<EmittedFile>> emit_trace(const Inputs& inputs) {
+  const auto driver = plan_traces(inputs.model.driver, &inputs.policy, inputs.symbols);
+  if (!driver) return driver.error();
+  const Api& runtime_api = inputs.model.runtime;
+  const auto runtime = plan_traces(runtime_api, nullptr, runtime_symbols());
+  if (!runtime) return runtime.error();
+  auto driver_tracers = emit_driver_tracers(inputs, *driver);
+  if (!driver_tracers) return driver_tracers.error();
+  auto runtime_tracers = emit_runtime_tracers(inputs, runtime_api, *runtime);
+  if (!runtime_tracers) return runtime_tracers.error();
+  std::uint64_t driver_schema = 0;
+  std::uint64_t runtime_schema = 0;
+  const auto driver_names = emit_name_tables(inputs, inputs.model.driver, *driver, "driver", driver_schema);
+  if (!driver_names) return driver_names.error();
+  const auto runtime_names = emit_name_tables(inputs, runtime_api, *runtime, "runtime", runtime_schema);
+  if (!runtime_names) return runtime_names.error();
+  std::vector<EmittedFile> files = std::move(*driver_tracers);
+  files.insert(files.end(), runtime_tracers->begin(), runtime_tracers->end());
+  files.push_back({"driver_names.cpp", *driver_names});
+  files.push_back({"runtime_names.cpp", *runtime_names});
+  files.push_back(
+      {"trace_schema.h",
+       banner(inputs) + fmt::format("// What a trace's function numbers and payloads mean; a reader compares them.\n"
+                                    "#pragma once\n\n#include <cstdint>\n\nnamespace rota::trace {{\n"
+                                    "inline constexpr std::uint64_t kDriverSchema = 0x{:016x};\n"
+                                    "inline constexpr std::uint64_t kRuntimeSchema = 0x{:016x};\n"
+                                    "}}  // namespace rota::trace\n",
+                                    driver_schema, runtime_schema)});
+  return files;
+}
+
+}  // namespace rota::codegen

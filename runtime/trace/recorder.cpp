@@ -1,0 +1,179 @@
+// See recorder.h. The fast path (record.h) touches only the thread's own Thread; everything here is the slow side.
+#include "runtime/trace/recorder.h"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+#include "runtime/trace/clock.h"
+#include "runtime/trace/thread.h"
+
+namespace rota::trace {
+namespace {
+
+constexpr std::uint64_t kRefreshNanoseconds = 1'000'000'000;
+
+class Recorder {
+ public:
+  explicit Recorder(const WriterOptions& options) : options_(options) {
+    pthread_key_create(&at_thread_exit_, [](void* thread) { thread_ends(*static_cast<Thread*>(thread)); });
+  }
+
+  bool begin() {
+    auto* const writer = new Writer(options_);
+    writer_ = writer;
+    return writer->open();
+  }
+
+  std::byte* reserve(Thread& thread, std::uint32_t bytes) {
+    Writer* const writer = writer_of_this_process();
+    if (thread.end != nullptr) writer->give_back(thread.cursor, thread.end);
+    thread.cursor = thread.end = nullptr;
+    // The record that names the new thread needs room too; a left-over may be too short for both.
+    const std::uint32_t needed = bytes + kThreadRecordBytes;
+    for (;;) {
+      const Writer::Stretch stretch = writer->take();
+      if (stretch.begin == nullptr) return nullptr;
+      if (stretch.end - stretch.begin < static_cast<std::ptrdiff_t>(needed)) continue;  // a left-over too short
+      thread.clock = writer->clock();
+      thread.cursor = stretch.begin;
+      thread.end = stretch.end;
+      pthread_setspecific(at_thread_exit_, &thread);
+      if (thread.refresh_at == 0) thread.refresh_at = read_ticks(thread.clock) + ticks_between_refreshes();
+      if (stretch.continued) name_thread(thread);
+      std::byte* const place = thread.cursor;
+      thread.cursor += bytes;
+      return place;
+    }
+  }
+
+  void refresh(Thread& thread, std::uint64_t ticks) {
+    thread.refresh_at = ticks + ticks_between_refreshes();
+    if (Writer* const writer = writer_.load(std::memory_order_acquire)) writer->refresh_calibration();
+  }
+
+  void thread_ends(Thread& thread, Writer* writer) {
+    if (writer != nullptr && thread.end != nullptr) writer->give_back(thread.cursor, thread.end);
+    thread.cursor = thread.end = nullptr;
+  }
+  static void thread_ends(Thread& thread);
+
+  void before_fork() {
+    starting_.lock();
+    if (Writer* const writer = writer_) writer->lock();
+  }
+  void after_fork_in_parent() {
+    if (Writer* const writer = writer_) writer->unlock();
+    starting_.unlock();
+  }
+  // The child has its parent's mapping and must not write into it. Its own file is made at its first record, so that a
+  // child that only execs leaves none.
+  void after_fork_in_child(Thread& thread) {
+    thread = Thread{};
+    if (Writer* const writer = writer_.exchange(nullptr)) {
+      writer->unlock();
+      delete writer;
+    }
+    starting_.unlock();
+  }
+
+  void process_ends() {
+    if (Writer* const writer = writer_) writer->finish();
+  }
+
+  std::string path() const {
+    const Writer* const writer = writer_;
+    return writer == nullptr ? std::string() : writer->path();
+  }
+
+ private:
+  static constexpr std::uint32_t kThreadRecordBytes = RecordWord::kOverhead + 16;
+
+  Writer* writer_of_this_process() {
+    if (Writer* const writer = writer_.load(std::memory_order_acquire)) return writer;
+    const std::lock_guard guard(starting_);
+    if (Writer* const writer = writer_) return writer;
+    auto* const writer = new Writer(options_);
+    writer->open();  // if it fails, take() gives nothing
+    writer_.store(writer, std::memory_order_release);
+    return writer;
+  }
+
+  static std::uint64_t ticks_between_refreshes() {
+    // The counter's rate is not known here; between 0.3 s and 1 s on CPUs from 1 to 3 GHz is as good.
+    return kRefreshNanoseconds;
+  }
+
+  static void name_thread(Thread& thread) {
+    std::byte* const place = thread.cursor;
+    thread.cursor += kThreadRecordBytes;
+    const std::uint64_t ticks = read_ticks(thread.clock);
+    char name[16] = {};
+    prctl(PR_GET_NAME, name);
+    std::memcpy(place + 8, &ticks, sizeof ticks);
+    std::memcpy(place + RecordWord::kOverhead, name, sizeof name);
+    const auto id = static_cast<std::uint32_t>(syscall(SYS_gettid));
+    __atomic_store_n(reinterpret_cast<std::uint64_t*>(place),
+                     RecordWord::make(kThreadRecordBytes, RecordKind::kThread, 0, 0, id), __ATOMIC_RELEASE);
+  }
+
+  WriterOptions options_;
+  pthread_key_t at_thread_exit_{};
+  std::mutex starting_;
+  std::atomic<Writer*> writer_{nullptr};
+};
+
+std::atomic<Recorder*> g_recorder{nullptr};
+// Initial-exec: one instruction instead of a call to __tls_get_addr. The core is loaded late, but glibc keeps static
+// TLS space for such small needs.
+[[gnu::tls_model("initial-exec")]] thread_local Thread t_thread{};
+
+void Recorder::thread_ends(Thread& thread) {
+  if (Recorder* const recorder = g_recorder) recorder->thread_ends(thread, recorder->writer_);
+}
+
+}  // namespace
+
+Thread& this_thread() {
+  return t_thread;
+}
+
+std::byte* reserve_slowly(Thread& thread, std::uint32_t bytes) {
+  Recorder* const recorder = g_recorder.load(std::memory_order_acquire);
+  return recorder == nullptr ? nullptr : recorder->reserve(thread, bytes);
+}
+
+void refresh(Thread& thread, std::uint64_t ticks) {
+  if (Recorder* const recorder = g_recorder.load(std::memory_order_acquire)) recorder->refresh(thread, ticks);
+}
+
+bool start_recording(const WriterOptions& options) {
+  if (g_recorder != nullptr) return true;
+  auto* const recorder = new Recorder(options);
+  if (!recorder->begin()) {
+    delete recorder;
+    return false;
+  }
+  g_recorder.store(recorder, std::memory_order_release);
+  pthread_atfork([] { g_recorder.load()->before_fork(); }, [] { g_recorder.load()->after_fork_in_parent(); },
+                 [] { g_recorder.load()->after_fork_in_child(t_thread); });
+  std::atexit([] { g_recorder.load()->process_ends(); });
+  return true;
+}
+
+bool recording() {
+  return g_recorder.load(std::memory_order_acquire) != nullptr;
+}
+
+std::string recording_path() {
+  const Recorder* const recorder = g_recorder.load(std::memory_order_acquire);
+  return recorder == nullptr ? std::string() : recorder->path();
+}
+
+}  // namespace rota::trace

@@ -1,0 +1,15 @@
+// The threads that write to this process's trace file: gives each its stretches, follows forks, ends the file.
+#pragma once
+
+#include "runtime/trace/writer.h"
+
+namespace rota::trace {
+
+// Begins recording into a file made from `options`. Once per process; the recorder lives as long as the process, since
+// threads may still call CUDA while static objects are destroyed. False: no file (logged).
+bool start_recording(const WriterOptions& options);
+bool recording();
+// Where the trace goes; empty before the first record of a forked child.
+std::string recording_path();
+
+}  // namespace rota::trace

@@ -1,0 +1,12 @@
+// Tracing of this process, started once when the core is attached.
+#pragma once
+
+namespace rota::trace {
+
+// Environment: ROTA_TRACE=<folder> turns tracing on; one file per process is made there.
+//              ROTA_TRACE_MAX_BYTES=<bytes, suffixes K/M/G/T> limits each file, 1G unless set.
+// True: tracing is on, and the tracers record. `log` gets whole lines about what failed, without newline; it may be
+// called from any thread. Later calls only say whether tracing is on.
+bool start(void (*log)(const char* line));
+
+}  // namespace rota::trace

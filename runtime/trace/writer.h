@@ -1,0 +1,96 @@
+// One trace file while it is written: reserves space, maps it, and hands out chunks. Threads meet here only when a
+// chunk is full, under a lock; what they write into their chunks is none of the writer's business.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "runtime/trace/format.h"
+
+namespace rota::trace {
+
+struct WriterOptions {
+  std::string directory;
+  std::uint64_t max_bytes = std::uint64_t{1} << 30;  // of one file; raised to kMinimumBytes
+  std::uint64_t driver_schema = 0;
+  std::uint64_t runtime_schema = 0;
+  // Gets one line without a newline, at most once per file for a failure.
+  void (*log)(const char* line) = nullptr;
+  // Reserves [offset, offset + bytes) of the file; 0 or an errno. Null: posix_fallocate within RLIMIT_FSIZE. Tests
+  // inject a full disk here.
+  int (*reserve)(int file, off_t offset, off_t bytes) = nullptr;
+};
+
+// A header and one chunk.
+inline constexpr std::uint64_t kMinimumBytes = std::uint64_t{kHeaderBytes} + kChunkBytes;
+
+class Writer {
+ public:
+  // A stretch of a chunk that may be written: zeros from `begin` on.
+  struct Stretch {
+    std::byte* begin = nullptr;
+    std::byte* end = nullptr;
+    bool continued = false;  // the rest of another thread's chunk: open it with a kThread record
+  };
+
+  explicit Writer(WriterOptions options);
+  // Unmaps and closes; writes nothing.
+  ~Writer();
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  // Makes and maps the file. False: could not (logged); take() then gives nothing.
+  bool open();
+  // A fresh stretch for the calling thread, or an empty one once the trace has stopped. Any thread.
+  Stretch take();
+  // What a thread that ends has left over, for the next thread. Any thread.
+  void give_back(std::byte* cursor, std::byte* end);
+  // Notes the time on all clocks in the header, for the reader's calibration. Any thread.
+  void refresh_calibration();
+  // The process ends: says so in the header and cuts the file to what is in use. Chunks that were handed out stay
+  // writable, as threads may still run.
+  void finish();
+
+  // Around fork(), so that the child does not inherit a held lock.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
+  Clock clock() const { return clock_; }
+  const std::string& path() const { return path_; }
+  State state() const;
+
+ private:
+  struct Segment {
+    std::byte* address;
+    std::size_t bytes;
+  };
+
+  bool grow();
+  void stop(State state, int error);
+  void log(const std::string& line) const;
+  FileHeader* header() const { return header_; }
+
+  WriterOptions options_;
+  Clock clock_;
+  mutable std::mutex mutex_;
+  std::string path_;
+  int file_ = -1;
+  FileHeader* header_ = nullptr;
+  std::vector<Segment> segments_;
+  std::vector<Stretch> left_over_;
+  std::uint64_t reserved_ = 0;  // bytes of the file
+  std::uint64_t used_ = 0;      // bytes of the file that were handed out, header included
+  std::uint64_t chunks_ = 0;
+  std::atomic<bool> stopped_{false};
+};
+
+// For file names: the last part of the program's path with what is not alphanumeric, '.', '-' or '_' made '_'.
+std::string program_name();
+
+}  // namespace rota::trace
