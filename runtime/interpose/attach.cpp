@@ -73,7 +73,8 @@ bool is_wanted(Symbol symbol, const char* wanted) noexcept {
 
 }  // namespace
 
-int attach(const RotaAttachment& attachment) noexcept {
+int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexcept {
+  void* const* tracers = nullptr;
   if (attachment.version != kRotaAttachmentVersion || attachment.symbol_count != kSymbolCount) {
     log::error("librota.so and librota-core.so are of different builds; CUDA goes on without rota. Install both again");
     return 1;
@@ -89,12 +90,14 @@ int attach(const RotaAttachment& attachment) noexcept {
       next::table[index] = target != nullptr ? target : real::table[index];
     }
     runtime();
+    if (start_tracing != nullptr) tracers = start_tracing();
   } catch (...) {
     log::error("rota could not start in this process; CUDA goes on without it");
     return 2;
   }
   for (std::size_t index = 0; index < kSymbolCount; ++index) {
-    __atomic_store_n(&attached.slots[index], next::table[index], __ATOMIC_RELEASE);
+    void* tracer = tracers != nullptr ? tracers[index] : nullptr;
+    __atomic_store_n(&attached.slots[index], tracer != nullptr ? tracer : next::table[index], __ATOMIC_RELEASE);
   }
   return 0;
 }

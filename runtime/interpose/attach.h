@@ -10,7 +10,11 @@ namespace rota::interpose {
 
 // Fills real::table, next::table and every slot, and makes the Runtime. Returns 0, or another value without having
 // changed a slot. Never throws. See attachment.h for who may call and what must not happen inside.
-int attach(const RotaAttachment& attachment) noexcept;
+//
+// `start_tracing` (may be null) is called before the slots are filled: if it returns a table, its non-null entries go into
+// the slots and find what they stand in front of in next::table.
+using StartTracing = void* const*();
+int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexcept;
 
 // After attach; constant from then on.
 bool driver_found() noexcept;

@@ -1,6 +1,25 @@
-// What librota-core.so exports to the thin preload.
+// What librota-core.so exports to the thin preload (the rest is in core.map), and where the parts that only the whole
+// core has come together.
 #include "runtime/interpose/attach.h"
+#ifdef ROTA_WITH_TRACE
+#include "generated/driver_trace.h"
+#include "runtime/log.h"
+#include "runtime/trace/trace.h"
+#endif
+
+namespace {
+
+#ifdef ROTA_WITH_TRACE
+void* const* start_tracing() {
+  const bool tracing = rota::trace::start([](const char* line) { rota::log::error("{}", line); });
+  return tracing ? rota::tracers::table : nullptr;
+}
+#else
+constexpr rota::interpose::StartTracing* start_tracing = nullptr;
+#endif
+
+}  // namespace
 
 extern "C" __attribute__((visibility("default"))) int rota_core_attach(const RotaAttachment* attachment) {
-  return rota::interpose::attach(*attachment);
+  return rota::interpose::attach(*attachment, start_tracing);
 }

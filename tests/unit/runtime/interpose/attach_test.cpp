@@ -60,16 +60,16 @@ std::string name_at(const FakePreload& preload, const void* thunk) {
 TEST_CASE("a preload of another build keeps its slots") {
   FakePreload& preload = fresh_preload();
   preload.attachment.symbol_count = kSymbolCount - 1;
-  REQUIRE(rota::interpose::attach(preload.attachment) != 0);
+  REQUIRE(rota::interpose::attach(preload.attachment, nullptr) != 0);
   preload.attachment.symbol_count = kSymbolCount;
   preload.attachment.version = kRotaAttachmentVersion + 1;
-  REQUIRE(rota::interpose::attach(preload.attachment) != 0);
+  REQUIRE(rota::interpose::attach(preload.attachment, nullptr) != 0);
   for (const void* slot : preload.slots) REQUIRE(slot == nullptr);
 }
 
 TEST_CASE("an override comes before a gate and a gate before the real function") {
   FakePreload& preload = fresh_preload();
-  REQUIRE(rota::interpose::attach(preload.attachment) == 0);
+  REQUIRE(rota::interpose::attach(preload.attachment, nullptr) == 0);
   REQUIRE(preload.slot_of(Symbol::k_cuGetProcAddress_v2) ==
           reinterpret_cast<void*>(&rota::overrides::cuGetProcAddress_v2));
   [[maybe_unused]] std::size_t gates = 0;
@@ -92,11 +92,25 @@ TEST_CASE("an override comes before a gate and a gate before the real function")
 #endif
 }
 
+TEST_CASE("while tracing, a tracer stands before everything and finds the rest behind it") {
+  static std::array<void*, kSymbolCount> tracers{};
+  static char tracer;
+  tracers[static_cast<std::size_t>(Symbol::k_cuInit)] = &tracer;
+  tracers[static_cast<std::size_t>(Symbol::k_cuGetProcAddress_v2)] = &tracer;
+  FakePreload& preload = fresh_preload();
+  REQUIRE(rota::interpose::attach(preload.attachment, []() -> void* const* { return tracers.data(); }) == 0);
+  REQUIRE(preload.slot_of(Symbol::k_cuInit) == &tracer);
+  REQUIRE(preload.slot_of(Symbol::k_cuGetProcAddress_v2) == &tracer);
+  REQUIRE(rota::next::table[static_cast<std::size_t>(Symbol::k_cuGetProcAddress_v2)] ==
+          reinterpret_cast<void*>(&rota::overrides::cuGetProcAddress_v2));
+  REQUIRE(preload.slot_of(Symbol::k_cuCtxGetCurrent) == preload.real_of(Symbol::k_cuCtxGetCurrent));
+}
+
 TEST_CASE("a real address leads to its export, and among several names to the one asked for") {
   FakePreload& preload = fresh_preload();
   preload.real_of(Symbol::k_cuStreamQuery) = preload.real_of(Symbol::k_cuEventQuery);
   preload.real_of(Symbol::k_cuMemAlloc_v2) = preload.real_of(Symbol::k_cuMemAlloc);
-  REQUIRE(rota::interpose::attach(preload.attachment) == 0);
+  REQUIRE(rota::interpose::attach(preload.attachment, nullptr) == 0);
   using rota::interpose::symbol_at;
   REQUIRE(symbol_at(preload.real_of(Symbol::k_cuInit), "cuInit") == Symbol::k_cuInit);
   REQUIRE(symbol_at(preload.real_of(Symbol::k_cuInit), nullptr) == Symbol::k_cuInit);
@@ -111,7 +125,7 @@ TEST_CASE("a function that the driver lacks has no address of its own") {
   const char error_function = 0;
   preload.real_of(Symbol::k_cuInit) = const_cast<char*>(&error_function);
   preload.available[static_cast<std::size_t>(Symbol::k_cuInit)] = 0;
-  REQUIRE(rota::interpose::attach(preload.attachment) == 0);
+  REQUIRE(rota::interpose::attach(preload.attachment, nullptr) == 0);
   REQUIRE_FALSE(rota::interpose::symbol_at(&error_function, "cuInit").has_value());
   REQUIRE_FALSE(rota::interpose::available(Symbol::k_cuInit));
   REQUIRE(rota::interpose::available(Symbol::k_cuCtxGetCurrent));
@@ -119,7 +133,7 @@ TEST_CASE("a function that the driver lacks has no address of its own") {
 
 TEST_CASE("every row that a real driver answered is what we answer where there is no cuGetProcAddress") {
   FakePreload& preload = fresh_preload();
-  REQUIRE(rota::interpose::attach(preload.attachment) == 0);
+  REQUIRE(rota::interpose::attach(preload.attachment, nullptr) == 0);
   std::ifstream recorded(ROTA_TEST_DATA "/cugetprocaddress-580.159.txt");
   std::string line;
   int rows = 0;
@@ -146,7 +160,7 @@ TEST_CASE("every row that a real driver answered is what we answer where there i
 
 TEST_CASE("bad requests for an address are refused as the driver refuses them") {
   FakePreload& preload = fresh_preload();
-  REQUIRE(rota::interpose::attach(preload.attachment) == 0);
+  REQUIRE(rota::interpose::attach(preload.attachment, nullptr) == 0);
   void* function = nullptr;
   int status = 99;
   using rota::interpose::emulated_proc_address;
