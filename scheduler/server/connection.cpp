@@ -1,0 +1,128 @@
+// Sending and receiving fixed-size packets, with readiness from asio (its 1.22 knows no SOCK_SEQPACKET sockets of its
+// own, and descriptors travel beside the data).
+#include "scheduler/server/connection.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "scheduler/server/decode.h"
+
+namespace rota::server {
+
+using protocol::Message;
+
+Connection::Connection(asio::io_context& io, Descriptor socket, std::uint32_t number, ConnectionOwner& owner)
+    : socket_(io, socket.release()), number_(number), owner_(owner), peer_(identify_peer(socket_.native_handle())) {}
+
+void Connection::read() {
+  if (reading_ || !socket_.is_open()) return;
+  reading_ = true;
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read, [self = shared_from_this()](std::error_code error) {
+    self->reading_ = false;
+    if (!error) self->on_readable();
+  });
+}
+
+void Connection::on_readable() {
+  constexpr int kMessagesAtOnce = 16;
+  for (int i = 0; i < kMessagesAtOnce; ++i) {
+    if (!socket_.is_open() || writing_) return;  // flush() reads on when the peer has taken what is there for it
+    Message buffer;
+    // Descriptors that somebody sends along are dropped by the kernel, as no room is given for them.
+    const ssize_t length = recv(socket_.native_handle(), &buffer, sizeof buffer, MSG_DONTWAIT | MSG_TRUNC);
+    if (length < 0 && errno == EINTR) continue;
+    if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (length <= 0) {
+      owner_.on_end(*this, {});
+      return;
+    }
+    const Result<Message> message = decode(&buffer, static_cast<std::size_t>(length));
+    if (!message) {
+      owner_.on_end(*this, message.error());
+      return;
+    }
+    owner_.on_message(*this, *message);
+  }
+  read();
+}
+
+void Connection::send(const Message& message) {
+  outbox_.push_back(message);
+  flush();
+}
+
+void Connection::send_rows(std::function<std::optional<Message>()> next) {
+  rows_ = std::move(next);
+  flush();
+}
+
+void Connection::refuse(const std::string& text) {
+  Message message{.kind = protocol::Kind::kRefused};
+  set_text(message.body.refused.text, text);
+  send(message);
+}
+
+void Connection::flush() {
+  if (writing_) return;
+  while (socket_.is_open()) {
+    if (outbox_.empty() && rows_) {
+      if (const auto row = rows_()) {
+        outbox_.push_back(*row);
+      } else {
+        rows_ = nullptr;
+      }
+    }
+    if (outbox_.empty()) {
+      return;
+    }
+    const ssize_t sent =
+        ::send(socket_.native_handle(), &outbox_.front(), sizeof(Message), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) {
+      outbox_.pop_front();
+      continue;
+    }
+    if (errno == EINTR) continue;
+    if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) {
+      outbox_.clear();  // the peer has gone; reading finds that out too
+      rows_ = nullptr;
+      return;
+    }
+    writing_ = true;
+    socket_.async_wait(asio::posix::stream_descriptor::wait_write, [self = shared_from_this()](std::error_code error) {
+      if (error) return;
+      self->writing_ = false;
+      self->flush();
+      if (!self->writing_) self->read();
+    });
+    return;
+  }
+}
+
+bool Connection::send_with(const Message& message, int first_descriptor, int second_descriptor) {
+  if (!socket_.is_open() || !outbox_.empty()) return false;
+  const int descriptors[2] = {first_descriptor, second_descriptor};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptors)] = {};
+  iovec data{const_cast<Message*>(&message), sizeof message};
+  msghdr header{};
+  header.msg_iov = &data;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  cmsghdr* ancillary = CMSG_FIRSTHDR(&header);
+  ancillary->cmsg_level = SOL_SOCKET;
+  ancillary->cmsg_type = SCM_RIGHTS;
+  ancillary->cmsg_len = CMSG_LEN(sizeof descriptors);
+  memcpy(CMSG_DATA(ancillary), descriptors, sizeof descriptors);
+  return sendmsg(socket_.native_handle(), &header, MSG_DONTWAIT | MSG_NOSIGNAL) >= 0;
+}
+
+void Connection::close() {
+  rows_ = nullptr;
+  outbox_.clear();
+  std::error_code ignored;
+  socket_.close(ignored);
+}
+
+}  // namespace rota::server

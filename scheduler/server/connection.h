@@ -1,0 +1,69 @@
+// One accepted socket: reads messages, a few at a time so that nobody crowds out the others, and answers. While an
+// answer waits for a peer that does not read, nothing more is read from that peer, so no queue grows.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "scheduler/protocol/protocol.h"
+#include "scheduler/server/peer.h"
+
+namespace rota::server {
+
+class Connection;
+
+// What a connection needs from the server. Both may close the connection.
+class ConnectionOwner {
+ public:
+  virtual void on_message(Connection& connection, const protocol::Message& message) = 0;
+  // The peer hung up, or sent something that is no message of ours (`problem` says what; empty: it hung up).
+  virtual void on_end(Connection& connection, const std::string& problem) = 0;
+
+ protected:
+  ~ConnectionOwner() = default;
+};
+
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  // `number` tells connections apart; `owner` outlives the connection's handlers (both live in the same io_context).
+  Connection(asio::io_context& io, Descriptor socket, std::uint32_t number, ConnectionOwner& owner);
+
+  void start() { read(); }
+  // Sends, or keeps for when the peer reads. Never blocks, never raises SIGPIPE.
+  void send(const protocol::Message& message);
+  // Sends at once with two descriptors, as the answer to hello; false if that cannot be (the peer does not read).
+  bool send_with(const protocol::Message& message, int first_descriptor, int second_descriptor);
+  // A long answer, row by row as the peer takes it: `next` gives nothing when it is complete.
+  void send_rows(std::function<std::optional<protocol::Message>()> next);
+  // kRefused with this text.
+  void refuse(const std::string& text);
+  // Nothing more is read or sent; handlers under way do nothing.
+  void close();
+
+  std::uint32_t number() const { return number_; }
+  const Peer& peer() const { return peer_; }
+  Peer& peer() { return peer_; }
+
+  std::uint32_t client = 0;  // after hello; 0 before
+  bool stays = false;        // sent kStay
+
+ private:
+  void read();
+  void on_readable();
+  void flush();
+
+  asio::posix::stream_descriptor socket_;
+  const std::uint32_t number_;
+  ConnectionOwner& owner_;
+  Peer peer_;
+  std::deque<protocol::Message> outbox_;
+  std::function<std::optional<protocol::Message>()> rows_;
+  bool writing_ = false;  // waiting until the peer takes more
+  bool reading_ = false;  // waiting until the peer says more
+};
+
+}  // namespace rota::server

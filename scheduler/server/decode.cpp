@@ -1,0 +1,77 @@
+// Checks of what clients send, kind by kind.
+#include "scheduler/server/decode.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace rota::server {
+namespace {
+
+using protocol::Kind;
+using protocol::Message;
+
+// A name that comes from somebody else: ends within its field, and cannot play tricks with a terminal or a log.
+template <std::size_t kSize>
+void clean_name(char (&name)[kSize]) {
+  name[kSize - 1] = '\0';
+  const std::size_t length = strlen(name);
+  for (std::size_t i = 0; i < length; ++i) {
+    const auto character = static_cast<unsigned char>(name[i]);
+    if (character < ' ' || character == 0x7f) name[i] = '?';
+  }
+  memset(name + length, 0, kSize - length);
+}
+
+// More than any GPU has; sums over all clients stay far from overflowing 64 bits.
+constexpr std::uint64_t kMaxGpuBytes = std::uint64_t{1} << 48;
+
+}  // namespace
+
+Result<Message> decode(const void* bytes, std::size_t length) {
+  if (length != sizeof(Message)) {
+    return Error{fmt::format("a message of {} bytes; rota's have {}", length, sizeof(Message))};
+  }
+  Message message;
+  memcpy(&message, bytes, sizeof message);
+  if (message.magic != protocol::kMagic) return Error{"that is not a message of rota's"};
+  if (message.version != protocol::kVersion) {
+    return Error{
+        fmt::format("this rotad speaks version {} of the protocol and the program's librota.so version {}: "
+                    "install both from the same release",
+                    protocol::kVersion, message.version)};
+  }
+  switch (message.kind) {
+    case Kind::kHello:
+      clean_name(message.body.hello.name);
+      return message;
+    case Kind::kAddGpu: {
+      auto& gpu = message.body.add_gpu;
+      clean_name(gpu.name);
+      if (gpu.total_bytes == 0 || gpu.total_bytes > kMaxGpuBytes) {
+        return Error{fmt::format("a GPU cannot have {} bytes of memory", gpu.total_bytes)};
+      }
+      return message;
+    }
+    case Kind::kWant:
+    case Kind::kGiveBack:
+    case Kind::kUsage:
+    case Kind::kStatus:
+    case Kind::kStay:
+      return message;
+    default:
+      // Also what only rotad sends.
+      return Error{fmt::format("a message of kind {}, which clients do not send", static_cast<unsigned>(message.kind))};
+  }
+}
+
+std::string uuid_text(const protocol::Uuid& uuid) {
+  std::string text = "GPU-";
+  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", uuid.bytes[i]);
+  }
+  return text;
+}
+
+}  // namespace rota::server

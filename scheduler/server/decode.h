@@ -1,0 +1,28 @@
+// From the bytes that a client sent to a message that may be used. Nothing that a client says gets past here unchecked.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "scheduler/protocol/protocol.h"
+#include "scheduler/server/result.h"
+
+namespace rota::server {
+
+// `bytes` must have room for a whole Message; `length` is how long the packet really was (recv with MSG_TRUNC).
+// The result's names are terminated and printable, its masks and sizes within what the core takes. The error is for
+// the peer: what was wrong with its message.
+Result<protocol::Message> decode(const void* bytes, std::size_t length);
+
+// Copies `text` as far as it fits and terminates it.
+template <std::size_t kSize>
+void set_text(char (&field)[kSize], const std::string& text) {
+  const std::size_t length = text.size() < kSize - 1 ? text.size() : kSize - 1;
+  text.copy(field, length);
+  for (std::size_t i = length; i < kSize; ++i) field[i] = '\0';
+}
+
+// "GPU-6ba7b810-9dad-11d1-80b4-00c04fd430c8", as nvidia-smi writes it.
+std::string uuid_text(const protocol::Uuid& uuid);
+
+}  // namespace rota::server

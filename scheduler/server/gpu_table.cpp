@@ -1,0 +1,39 @@
+// One lock file per GPU, named by its UUID.
+#include "scheduler/server/gpu_table.h"
+
+#include <fmt/format.h>
+
+#include "scheduler/server/decode.h"
+
+namespace rota::server {
+
+Result<std::uint32_t> GpuTable::add_client(const protocol::Uuid& uuid, const std::string& name) {
+  std::uint32_t free = protocol::kMaxGpus;
+  for (std::uint32_t i = 0; i < gpus_.size(); ++i) {
+    if (!gpus_[i]) {
+      if (free == protocol::kMaxGpus) free = i;
+    } else if (gpus_[i]->uuid == uuid) {
+      ++gpus_[i]->clients;
+      return i;
+    }
+  }
+  if (free == protocol::kMaxGpus) return Error{fmt::format("this rotad has {} GPUs already", protocol::kMaxGpus)};
+  const std::string text = uuid_text(uuid);
+  auto lock = LockFile::take(fmt::format("{}/{}.lock", directory_, text), owner_);
+  if (!lock) return Error{lock.error()};
+  if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
+    return Error{fmt::format("{} is managed by {}: use that (ROTA_SOCKET) or stop it", text, taken->owner)};
+  }
+  gpus_[free] = GpuEntry{.uuid = uuid, .name = name, .clients = 1, .lock = std::move(std::get<LockFile>(*lock))};
+  return free;
+}
+
+void GpuTable::remove_client(std::uint32_t index) {
+  if (--gpus_[index]->clients == 0) gpus_[index].reset();
+}
+
+const GpuEntry* GpuTable::at(std::uint32_t index) const {
+  return index < gpus_.size() && gpus_[index] ? &*gpus_[index] : nullptr;
+}
+
+}  // namespace rota::server

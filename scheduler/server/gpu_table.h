@@ -1,0 +1,40 @@
+// The GPUs that this daemon manages at the moment: UUID to index, each under a lock that no other daemon has.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "scheduler/protocol/protocol.h"
+#include "scheduler/server/lock_file.h"
+
+namespace rota::server {
+
+struct GpuEntry {
+  protocol::Uuid uuid;
+  std::string name;
+  std::uint32_t clients = 0;
+  LockFile lock;
+};
+
+class GpuTable {
+ public:
+  // `owner` is what the lock files say about this daemon.
+  GpuTable(std::string lock_directory, std::string owner)
+      : directory_(std::move(lock_directory)), owner_(std::move(owner)) {}
+
+  // The index of the GPU for one more client; takes the GPU's lock with the first. The error is for the client: another
+  // daemon has the GPU, or there is no room.
+  Result<std::uint32_t> add_client(const protocol::Uuid& uuid, const std::string& name);
+  // With its last client the GPU is forgotten and its lock is free for others.
+  void remove_client(std::uint32_t index);
+  // Nothing where no GPU has this index now.
+  const GpuEntry* at(std::uint32_t index) const;
+
+ private:
+  std::string directory_;
+  std::string owner_;
+  std::array<std::optional<GpuEntry>, protocol::kMaxGpus> gpus_;
+};
+
+}  // namespace rota::server

@@ -1,0 +1,110 @@
+// Taking the place that a daemon listens at: its folder, its lock, its socket.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "scheduler/protocol/socket_path.h"
+#include "scheduler/server/client.h"
+
+namespace rota::server {
+namespace {
+
+// What must stay free beside the connections: the listener, locks, logs, and the two pages of a client that says hello.
+constexpr std::size_t kReservedDescriptors = 96;
+
+Result<bool> make_folder_of(const std::string& socket) {
+  const std::size_t slash = socket.rfind('/');
+  if (slash == std::string::npos || slash == 0) return true;
+  const std::string folder = socket.substr(0, slash);
+  // The machine's daemon is for everybody, a user's own for that user.
+  const mode_t mode = socket == protocol::kSystemSocket ? 0755 : 0700;
+  if (mkdir(folder.c_str(), mode) != 0 && errno != EEXIST) {
+    return Error{fmt::format("cannot make the folder {}: {}", folder, strerror(errno))};
+  }
+  return true;
+}
+
+Result<Descriptor> listen_at(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof address.sun_path) {
+    return Error{fmt::format("the socket's path is {} bytes long and may be {} at most: {}", path.size(),
+                             sizeof address.sun_path - 1, path)};
+  }
+  path.copy(address.sun_path, path.size());
+  Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener) return Error{fmt::format("cannot make a socket: {}", strerror(errno))};
+  // The lock is ours: whatever lies there belongs to a daemon that died. But only a socket is taken away.
+  struct stat info;
+  if (lstat(path.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode)) {
+    return Error{fmt::format("{} exists and is no socket: remove it or choose another --socket", path)};
+  }
+  unlink(path.c_str());
+  // Every user may talk to root's daemon, unless its folder says otherwise. Set before the bind: no moment in between.
+  const mode_t before = umask(geteuid() == 0 ? 0111 : 0177);
+  const int bound = bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  const int error = errno;
+  umask(before);
+  if (bound != 0) return Error{fmt::format("cannot bind {}: {}", path, strerror(error))};
+  if (listen(listener.get(), SOMAXCONN) != 0)
+    return Error{fmt::format("cannot listen at {}: {}", path, strerror(errno))};
+  return listener;
+}
+
+}  // namespace
+
+std::size_t raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 1024;
+  if (limit.rlim_cur < limit.rlim_max) {
+    rlimit raised = limit;
+    raised.rlim_cur = limit.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  }
+  return static_cast<std::size_t>(limit.rlim_cur);
+}
+
+Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options options) {
+  if (const auto folder = make_folder_of(options.socket); !folder) return Error{folder.error()};
+  auto locks = options.lock_directory.empty() ? default_lock_directory() : make_lock_directory(options.lock_directory);
+  if (!locks) return Error{locks.error()};
+  const std::string owner = fmt::format("rotad pid {} at {}", getpid(), options.socket);
+  auto lock = LockFile::take(options.socket + ".lock", owner);
+  if (!lock) return Error{lock.error()};
+  if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
+    return Error{fmt::format("{} is served already, by {}", options.socket, taken->owner)};
+  }
+  auto listener = listen_at(options.socket);
+  if (!listener) return Error{listener.error()};
+  return std::unique_ptr<Server>(
+      new Server(io, std::move(options), *locks, std::move(std::get<LockFile>(*lock)), std::move(*listener)));
+}
+
+Server::Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener)
+    : io_(io),
+      options_(std::move(options)),
+      core_(options_.settings),
+      gpus_(std::move(lock_directory), fmt::format("rotad pid {} at {}", getpid(), options_.socket)),
+      lock_(std::move(lock)),
+      listener_(io, listener.release()),
+      housekeeping_(io),
+      deadline_(io),
+      accept_again_(io),
+      started_(now()),
+      idle_since_(now()) {
+  const std::size_t limit = raise_descriptor_limit();
+  // Per connection its socket and its process; some processes also ask the daemon to stay.
+  max_connections_ = limit > kReservedDescriptors + 64 ? (limit - kReservedDescriptors) / 3 : 16;
+}
+
+Server::~Server() {
+  stop();
+}
+
+}  // namespace rota::server

@@ -1,0 +1,98 @@
+// rotad: decides which program may use which GPU, and when.
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <asio/signal_set.hpp>
+#include <csignal>
+#include <cstdio>
+
+#include "scheduler/protocol/socket_path.h"
+#include "scheduler/server/log.h"
+#include "scheduler/server/server.h"
+
+namespace {
+
+using rota::scheduler::parse_duration;
+using rota::scheduler::parse_mode;
+
+// Where a daemon listens that is not told: for root the machine's place, else the user's own.
+std::string default_socket() {
+  const auto candidates = rota::protocol::socket_candidates();
+  if (candidates.count == 0) return {};
+  const bool chosen = candidates.list[0].owner == rota::protocol::SocketOwner::kChosen;
+  return candidates.list[chosen || geteuid() == 0 ? 0 : 1].path;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"rotad: many CUDA programs take turns on the GPUs of this machine"};
+  rota::server::Options options;
+  std::string mode = "automatic";
+  std::string quantum = "2s";
+  std::string grace = "10s";
+  std::string level = "info";
+  double idle_exit = 0;
+  int ready = -1;
+  app.add_option("--socket", options.socket,
+                 "where to listen (default: ROTA_SOCKET, else /run/rota/rotad.sock for "
+                 "root and the user's own place for others)");
+  app.add_option("--mode", mode, "automatic (together when the memory fits), exclusive or concurrent")
+      ->check([](const std::string& text) {
+        return parse_mode(text) ? std::string() : "'" + text + "' is no mode: use automatic, exclusive or concurrent";
+      });
+  const auto duration = [](const std::string& text) {
+    return parse_duration(text) ? std::string() : "'" + text + "' is no duration above 0: use e.g. 100ms or 2s";
+  };
+  app.add_option("--quantum", quantum, "how long a program runs while others wait, e.g. 100ms or 2s")->check(duration);
+  app.add_option("--grace", grace, "how long it may take to drain after that, before others run beside it")
+      ->check(duration);
+  app.add_option("--idle-exit", idle_exit, "end when no program has been there for this many seconds")
+      ->check(CLI::Range(0.001, 1e9));
+  app.add_option("--lock-directory", options.lock_directory,
+                 "where the GPUs' lock files lie; the same for all daemons (default: ROTA_LOCK_DIRECTORY, else "
+                 "/run/lock/rota or /tmp/rota-locks)")
+      ->envname("ROTA_LOCK_DIRECTORY");
+  app.add_option("--log", level, "error, warn, info or debug")
+      ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
+  app.add_option("--ready-fd", ready, "write a line to this descriptor once programs may connect")->group("");
+  app.set_version_flag("--version", std::string("rotad ") + ROTA_VERSION);
+  CLI11_PARSE(app, argc, argv);
+
+  spdlog::set_pattern("rotad: %l: %v");
+  spdlog::set_level(spdlog::level::from_str(level));
+  // A peer that has gone is an error of that send, not the end of the daemon.
+  signal(SIGPIPE, SIG_IGN);
+
+  options.settings.mode = *parse_mode(mode);
+  options.settings.quantum = *parse_duration(quantum);
+  options.settings.grace = *parse_duration(grace);
+  if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));
+  if (options.socket.empty()) options.socket = default_socket();
+  if (options.socket.empty()) {
+    fputs("rotad: ROTA_SOCKET is longer than a socket's path may be (107 bytes)\n", stderr);
+    return 1;
+  }
+
+  asio::io_context io(1);
+  asio::signal_set signals(io, SIGTERM, SIGINT);
+  auto server = rota::server::Server::open(io, options);
+  if (!server) {
+    fprintf(stderr, "rotad: %s\n", server.error().c_str());
+    return 1;
+  }
+  signals.async_wait([&](std::error_code error, int) {
+    if (error) return;
+    (*server)->stop();
+    io.stop();
+  });
+  (*server)->start();
+  if (ready >= 0) {
+    // Whoever started us may have gone.
+    if (write(ready, "ready\n", 6) < 0) spdlog::debug("nobody waits at --ready-fd {}", ready);
+    close(ready);
+  }
+  io.run();
+  return 0;
+}

@@ -1,0 +1,32 @@
+// A value, or why there is none. An error here concerns one client or one file, never the whole daemon, so it is handed
+// to whoever can tell the person concerned. (C++20 has no std::expected yet.)
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+
+namespace rota::server {
+
+struct Error {
+  std::string text;  // one line: what was being done to what, why it failed, what helps
+};
+
+template <typename T>
+class Result {
+ public:
+  Result(T value) : content_(std::move(value)) {}      // NOLINT(google-explicit-constructor): a value is a result
+  Result(Error error) : content_(std::move(error)) {}  // NOLINT(google-explicit-constructor): so is an error
+
+  explicit operator bool() const { return std::holds_alternative<T>(content_); }
+  T& operator*() { return std::get<T>(content_); }
+  const T& operator*() const { return std::get<T>(content_); }
+  T* operator->() { return &std::get<T>(content_); }
+  const T* operator->() const { return &std::get<T>(content_); }
+  const std::string& error() const { return std::get<Error>(content_).text; }
+
+ private:
+  std::variant<T, Error> content_;
+};
+
+}  // namespace rota::server

@@ -1,0 +1,368 @@
+// Connections, clients and their pages. Status rows are in status.cpp, listening and its locks in listen.cpp.
+#include "scheduler/server/server.h"
+
+#include <linux/futex.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+
+#include <asio/posix/stream_descriptor.hpp>
+#include <climits>
+#include <cstring>
+
+#include "scheduler/server/client.h"
+#include "scheduler/server/decode.h"
+#include "scheduler/server/log.h"
+
+namespace rota::server {
+
+using namespace std::chrono_literals;
+using protocol::Kind;
+using protocol::Message;
+using scheduler::ClientId;
+namespace event = scheduler::event;
+
+namespace {
+
+// How often usage pages are read unasked, and orphans and idleness looked at.
+constexpr auto kHousekeeping = 200ms;
+constexpr std::size_t kMaxStayers = 4096;
+// Lines about clients that are refused; a client in a loop must not fill a disk.
+constexpr std::uint32_t kMaxRefusalsLogged = 1000;
+
+}  // namespace
+
+void Server::start() {
+  spdlog::info("serving {} in {} mode, quantum {} ms", options_.socket, scheduler::mode_name(options_.settings.mode),
+               std::chrono::duration<double, std::milli>(options_.settings.quantum).count());
+  accept();
+  housekeeping();
+}
+
+void Server::stop() {
+  if (stopped_) return;
+  stopped_ = true;
+  unlink(options_.socket.c_str());
+  std::error_code ignored;
+  listener_.close(ignored);
+  housekeeping_.cancel();
+  deadline_.cancel();
+  accept_again_.cancel();
+  for (const auto& [number, connection] : connections_) connection->close();
+  connections_.clear();
+  clients_.clear();
+  stayers_.clear();
+}
+
+void Server::accept() {
+  listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this](std::error_code error) {
+    if (!error && !stopped_) accept_all();
+  });
+}
+
+void Server::accept_all() {
+  constexpr int kAtOnce = 64;
+  for (int i = 0; i < kAtOnce; ++i) {
+    Descriptor socket(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+      // Out of descriptors or memory, perhaps machine-wide. The peers wait in the backlog: look again in a moment
+      // rather than spin on a socket that stays readable.
+      spdlog::warn("cannot accept a connection: {}", strerror(errno));
+      accept_again_.expires_after(100ms);
+      accept_again_.async_wait([this](std::error_code error) {
+        if (!error && !stopped_) accept();
+      });
+      return;
+    }
+    auto connection = std::make_shared<Connection>(io_, std::move(socket), ++last_number_, *this);
+    std::size_t& of_user = connections_of_[connection->peer().uid];
+    // A quarter is kept for other users.
+    const std::size_t allowed =
+        connection->peer().uid == 0 ? max_connections_ : max_connections_ - max_connections_ / 4;
+    if (connections_.size() >= max_connections_ || of_user >= allowed) {
+      connection->refuse(fmt::format("rotad has {} connections and takes no more of yours", connections_.size()));
+      connection->close();
+      if (of_user == 0) connections_of_.erase(connection->peer().uid);
+      continue;
+    }
+    ++of_user;
+    idle_since_ = now();
+    connections_.emplace(connection->number(), connection);
+    connection->start();
+  }
+  accept();
+}
+
+void Server::on_message(Connection& connection, const Message& message) {
+  switch (message.kind) {
+    case Kind::kHello:
+      on_hello(connection, message.body.hello);
+      return;
+    case Kind::kStatus:
+      on_status(connection);
+      return;
+    case Kind::kStay:
+      on_stay(connection);
+      return;
+    default:
+      break;
+  }
+  const auto found = clients_.find(connection.client);
+  if (connection.client == 0 || found == clients_.end()) {
+    hang_up(connection, "a client's first message is hello");
+    return;
+  }
+  Client& client = *found->second;
+  switch (message.kind) {
+    case Kind::kAddGpu:
+      on_add_gpu(connection, client, message.body.add_gpu);
+      break;
+    case Kind::kWant: {
+      read_usage(client);
+      const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
+      step(event::Want{client.id, message.body.want.gpus, message.body.want.running != 0 && young});
+      break;
+    }
+    case Kind::kGiveBack:
+      read_usage(client);
+      step(event::GiveBack{client.id, message.body.give_back.grant});
+      break;
+    case Kind::kUsage:
+      read_usage(client);
+      break;
+    default:
+      break;  // decode() lets no other kind through
+  }
+}
+
+void Server::on_end(Connection& connection, const std::string& problem) {
+  if (!problem.empty()) {
+    hang_up(connection, problem);
+    return;
+  }
+  const auto found = clients_.find(connection.client);
+  if (found != clients_.end()) {
+    Client& client = *found->second;
+    if (client.process) {
+      // The process may be about to die (its descriptors close first), to come back, or to have exec'ed.
+      client.connection = 0;
+      client.orphaned_at = now();
+    } else {
+      remove_client(client.id, "its connection ended");
+    }
+  }
+  drop_connection(connection);
+}
+
+void Server::hang_up(Connection& connection, const std::string& reason) {
+  if (refusals_logged_++ < kMaxRefusalsLogged) {
+    spdlog::warn("pid {} (user {}): {}", connection.peer().pid, connection.peer().uid, reason);
+  }
+  const auto keep = connection.shared_from_this();
+  connection.refuse(reason);
+  if (clients_.count(connection.client) != 0) remove_client(connection.client, "it was refused");
+  drop_connection(connection);
+}
+
+void Server::drop_connection(Connection& connection) {
+  const auto found = connections_.find(connection.number());
+  if (found == connections_.end()) return;
+  const auto keep = found->second;
+  connections_.erase(found);
+  const auto of_user = connections_of_.find(connection.peer().uid);
+  if (--of_user->second == 0) connections_of_.erase(of_user);
+  connection.close();
+  idle_since_ = now();
+}
+
+void Server::on_hello(Connection& connection, const protocol::Hello& hello) {
+  if (connection.client != 0) {
+    hang_up(connection, "a client says hello once");
+    return;
+  }
+  auto lease = make_lease_page();
+  auto usage = make_usage_page();
+  if (!lease || !usage) {
+    hang_up(connection, lease ? usage.error() : lease.error());
+    return;
+  }
+  // The same process again: what its closed connection held is no longer meant.
+  std::vector<ClientId> former;
+  for (const auto& [id, other] : clients_) {
+    if (other->connection == 0 && other->pid == connection.peer().pid && other->pid != 0) former.push_back(id);
+  }
+  for (const ClientId id : former) remove_client(id, "it reconnected");
+
+  auto client = std::make_unique<Client>();
+  client->id = ++last_number_;
+  client->connection = connection.number();
+  client->pid = connection.peer().pid;
+  client->uid = connection.peer().uid;
+  client->name = hello.name;
+  client->lease = std::move(*lease);
+  client->usage = std::move(*usage);
+  if (connection.peer().process) client->process.emplace(io_, connection.peer().process.release());
+
+  Message welcome{.kind = Kind::kWelcome};
+  welcome.body.welcome = {.client = client->id,
+                          .mode = options_.settings.mode,
+                          .daemon_pid = static_cast<std::uint64_t>(getpid()),
+                          .quantum_ns = static_cast<std::uint64_t>(options_.settings.quantum.count())};
+  if (!connection.send_with(welcome, client->lease.descriptor(), client->usage.descriptor())) {
+    drop_connection(connection);
+    return;
+  }
+  client->lease.forget_descriptor();
+  client->usage.forget_descriptor();
+  const ClientId id = client->id;
+  connection.client = id;
+  clients_.emplace(id, std::move(client));
+  step(event::Join{id});
+  watch_process(id);
+  spdlog::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
+}
+
+void Server::watch_process(ClientId id) {
+  auto& process = clients_.at(id)->process;
+  if (!process) return;
+  process->async_wait(asio::posix::stream_descriptor::wait_read, [this, id](std::error_code error) {
+    if (error || clients_.count(id) == 0) return;
+    const std::uint32_t number = clients_.at(id)->connection;
+    remove_client(id, "its process ended");
+    // A child of it may hold the socket still.
+    const auto connection = connections_.find(number);
+    if (connection != connections_.end()) drop_connection(*connection->second);
+  });
+}
+
+void Server::remove_client(ClientId id, const char* why) {
+  const auto found = clients_.find(id);
+  spdlog::debug("client {} ({}, pid {}) is gone: {}", id, found->second->name, found->second->pid, why);
+  for (const std::uint32_t gpu : found->second->gpus) gpus_.remove_client(gpu);
+  clients_.erase(found);
+  idle_since_ = now();
+  step(event::Leave{id});
+}
+
+void Server::on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu) {
+  const auto index = gpus_.add_client(gpu.uuid, gpu.name);
+  if (!index) {
+    if (refusals_logged_++ < kMaxRefusalsLogged)
+      spdlog::warn("client {} ({}): {}", client.id, client.name, index.error());
+    connection.refuse(index.error());
+    return;
+  }
+  if (!client.gpus.insert(*index).second) gpus_.remove_client(*index);  // named again: it counts once
+  step(event::AddGpu{client.id, *index, gpu.total_bytes, gpu.context_bytes});
+  Message added{.kind = Kind::kGpuAdded};
+  added.body.gpu_added = {.uuid = gpu.uuid, .index = *index, .reserved = 0};
+  connection.send(added);
+}
+
+void Server::on_stay(Connection& connection) {
+  if (connection.stays || !connection.peer().process || stayers_.size() >= kMaxStayers) return;
+  connection.stays = true;
+  const std::uint32_t number = ++last_number_;
+  auto stayer = std::make_unique<Stayer>();
+  // The connection may also say hello, and then needs the descriptor itself.
+  stayer->process.emplace(io_, dup(connection.peer().process.get()));
+  stayer->process->async_wait(asio::posix::stream_descriptor::wait_read, [this, number](std::error_code error) {
+    if (error) return;
+    stayers_.erase(number);
+    idle_since_ = now();
+  });
+  stayers_.emplace(number, std::move(stayer));
+}
+
+void Server::step(const scheduler::Event& event) {
+  for (const scheduler::Decision& decision : core_.step(event, now())) {
+    changed_.insert(decision.client);
+    const auto found = clients_.find(decision.client);
+    if (found == clients_.end()) continue;
+    if (decision.change == scheduler::Change::kRevoked) report_revoked(*found->second);
+    if (decision.change == scheduler::Change::kGranted) {
+      spdlog::debug("client {}: grant {}", decision.client, decision.grant);
+    }
+  }
+  for (const ClientId id : changed_) {
+    const auto found = clients_.find(id);
+    if (found != clients_.end()) publish(*found->second);
+  }
+  changed_.clear();
+  schedule_deadline();
+}
+
+void Server::report_revoked(const Client& client) {
+  spdlog::warn(
+      "client {} ({}, pid {}) did not give its GPU back within {} ms after its time was up: others run beside it",
+      client.id, client.name, client.pid,
+      std::chrono::duration_cast<std::chrono::milliseconds>(options_.settings.grace).count());
+}
+
+// The order is the one that protocol.h promises to readers.
+void Server::publish(Client& client) {
+  const scheduler::ClientState& state = *core_.client(client.id);
+  protocol::LeasePage& page = *client.lease;
+  if (page.grant.load() != state.grant) {
+    page.grant = 0;
+    page.held_gpus = state.held;
+  }
+  page.waiters = state.waiters;
+  page.drain_at_ns = static_cast<std::uint64_t>(state.drain_at.count());
+  page.grant = state.grant;
+  ++page.event;
+  syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Server::read_usage(Client& client) {
+  for (const std::uint32_t gpu : client.gpus) {
+    step(event::Usage{client.id, gpu, client.usage->device_bytes[gpu].load(std::memory_order_relaxed),
+                      client.usage->fixed_bytes[gpu].load(std::memory_order_relaxed)});
+  }
+}
+
+void Server::schedule_deadline() {
+  const auto next = core_.next_deadline();
+  if (!next) {
+    if (deadline_.expiry() != asio::steady_timer::time_point::max()) {
+      deadline_.expires_at(asio::steady_timer::time_point::max());
+    }
+    return;
+  }
+  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(*next));
+  if (deadline_.expiry() == at) return;
+  deadline_.expires_at(at);
+  deadline_.async_wait([this](std::error_code error) {
+    if (!error && !stopped_) step(event::Tick{});
+  });
+}
+
+void Server::housekeeping() {
+  std::vector<ClientId> lost;
+  for (const auto& [id, client] : clients_) {
+    if (client->connection == 0 && now() - client->orphaned_at >= options_.reconnect_time) lost.push_back(id);
+  }
+  for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
+  for (const auto& [id, client] : clients_) read_usage(*client);
+  if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {
+    spdlog::info("no client for {} ms: done", options_.idle_exit->count());
+    stop();
+    io_.stop();
+    return;
+  }
+  housekeeping_.expires_after(kHousekeeping);
+  housekeeping_.async_wait([this](std::error_code error) {
+    if (!error && !stopped_) housekeeping();
+  });
+}
+
+bool Server::idle() const {
+  return clients_.empty() && stayers_.empty() && connections_.empty();
+}
+
+scheduler::Time Server::now() const {
+  return std::chrono::steady_clock::now().time_since_epoch();
+}
+
+}  // namespace rota::server

@@ -1,0 +1,100 @@
+// rotad's server: turns what clients send into events for the core, and the core's decisions into lease pages.
+//
+// One thread, one io_context. Whatever a client does concerns that client: what it sends is checked (decode.h), what it
+// does not read is not queued (connection.h), and it is dead when its process is (a pidfd), not when its socket closes.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/steady_timer.hpp>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "scheduler/core/core.h"
+#include "scheduler/server/connection.h"
+#include "scheduler/server/gpu_table.h"
+#include "scheduler/server/page.h"
+
+namespace rota::server {
+
+struct Options {
+  scheduler::Settings settings;
+  std::string socket;          // where to listen; its folder is made if need be
+  std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place
+  // End when no client has been there for so long; nothing: never.
+  std::optional<std::chrono::milliseconds> idle_exit;
+  // How long the lease of a live process whose connection closed is kept: it may come back.
+  std::chrono::milliseconds reconnect_time = std::chrono::seconds(1);
+};
+
+class Server final : public ConnectionOwner {
+ public:
+  // Takes the socket's lock, listens. The error says who else serves this socket, or what cannot be made.
+  static Result<std::unique_ptr<Server>> open(asio::io_context& io, Options options);
+  ~Server();
+
+  // Accepts from here on; returns at once. Ends the io_context's work when idle for idle_exit.
+  void start();
+  // Closes everything and removes the socket; io_context::run returns when nothing else keeps it.
+  void stop();
+
+ private:
+  struct Client;
+  struct Stayer;
+
+  Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener);
+
+  void accept();
+  void accept_all();
+  void on_message(Connection& connection, const protocol::Message& message) override;
+  void on_end(Connection& connection, const std::string& problem) override;
+  void on_hello(Connection& connection, const protocol::Hello& hello);
+  void on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu);
+  void on_stay(Connection& connection);
+  void on_status(Connection& connection);
+  void hang_up(Connection& connection, const std::string& reason);
+  void watch_process(scheduler::ClientId id);
+  void remove_client(scheduler::ClientId id, const char* why);
+  void drop_connection(Connection& connection);
+
+  void step(const scheduler::Event& event);
+  void publish(Client& client);
+  void report_revoked(const Client& client);
+  void read_usage(Client& client);
+  void schedule_deadline();
+  void housekeeping();
+  bool idle() const;
+  scheduler::Time now() const;
+  std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
+  protocol::Message status_client(const Client& client) const;
+  protocol::Message status_end() const;
+
+  asio::io_context& io_;
+  const Options options_;
+  scheduler::Core core_;
+  GpuTable gpus_;
+  LockFile lock_;
+  asio::posix::stream_descriptor listener_;
+  asio::steady_timer housekeeping_;
+  asio::steady_timer deadline_;
+  asio::steady_timer accept_again_;
+  std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
+  std::map<uid_t, std::size_t> connections_of_;  // per user
+  std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
+  std::map<std::uint32_t, std::unique_ptr<Stayer>> stayers_;
+  std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step
+  std::size_t max_connections_;
+  std::uint32_t last_number_ = 0;  // of connections, clients and stayers
+  const scheduler::Time started_;
+  scheduler::Time idle_since_;
+  std::uint32_t refusals_logged_ = 0;
+  bool stopped_ = false;
+};
+
+// Raises the limit on open descriptors as far as this process may, and returns it. A client takes two.
+std::size_t raise_descriptor_limit();
+
+}  // namespace rota::server

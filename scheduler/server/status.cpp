@@ -1,0 +1,82 @@
+// What `rota status` is told: one row per GPU, one per client, made as the asker reads them.
+#include <bit>
+
+#include "scheduler/server/client.h"
+#include "scheduler/server/decode.h"
+
+namespace rota::server {
+
+using protocol::Kind;
+using protocol::Message;
+
+// Rows are made one at a time from where the last one left off, so that a slow reader costs no memory; the clients may
+// change in between.
+void Server::on_status(Connection& connection) {
+  enum class Part { kGpus, kClients, kDone };
+  connection.send_rows([this, part = Part::kGpus, next = std::uint32_t{0}]() mutable -> std::optional<Message> {
+    if (part == Part::kGpus) {
+      while (next < protocol::kMaxGpus) {
+        if (auto row = status_gpu(next++)) return row;
+      }
+      part = Part::kClients;
+      next = 0;
+    }
+    if (part == Part::kClients) {
+      const auto client = clients_.lower_bound(next);
+      if (client != clients_.end()) {
+        next = client->first + 1;
+        return status_client(*client->second);
+      }
+      part = Part::kDone;
+      return status_end();
+    }
+    return std::nullopt;
+  });
+}
+
+std::optional<Message> Server::status_gpu(std::uint32_t index) const {
+  const GpuEntry* entry = gpus_.at(index);
+  if (entry == nullptr) return std::nullopt;
+  const scheduler::GpuState state = core_.gpu(index);
+  Message row{.kind = Kind::kStatusGpu};
+  protocol::StatusGpu& gpu = row.body.status_gpu;
+  gpu.uuid = entry->uuid;
+  gpu.index = index;
+  gpu.mode = options_.settings.mode;
+  gpu.total_bytes = state.total;
+  gpu.used_bytes = state.used;
+  gpu.clients = state.clients;
+  gpu.holders = state.holders;
+  gpu.waiters = state.waiters;
+  set_text(gpu.name, entry->name);
+  return row;
+}
+
+Message Server::status_client(const Client& client) const {
+  const scheduler::ClientState& state = *core_.client(client.id);
+  Message row{.kind = Kind::kStatusClient};
+  protocol::StatusClient& shown = row.body.status_client;
+  shown.client = client.id;
+  shown.pid = client.pid;
+  shown.uid = client.uid;
+  shown.gpus = state.touched;
+  shown.held_gpus = state.held;
+  shown.wanted_gpus = state.wanted;
+  for (const std::uint32_t gpu : client.gpus) shown.device_bytes += client.usage->device_bytes[gpu].load();
+  if (state.held != 0) shown.since_ns = static_cast<std::uint64_t>((now() - state.held_since).count());
+  if (state.wanted != 0) shown.since_ns = static_cast<std::uint64_t>((now() - state.wanted_since).count());
+  set_text(shown.name, client.name);
+  return row;
+}
+
+Message Server::status_end() const {
+  Message row{.kind = Kind::kStatusEnd};
+  row.body.status_end = {.daemon_pid = static_cast<std::uint64_t>(getpid()),
+                         .quantum_ns = static_cast<std::uint64_t>(options_.settings.quantum.count()),
+                         .grants = core_.grants(),
+                         .mode = options_.settings.mode,
+                         .reserved = 0};
+  return row;
+}
+
+}  // namespace rota::server
