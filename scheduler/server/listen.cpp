@@ -75,7 +75,7 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
   auto locks = options.lock_directory.empty() ? default_lock_directory() : make_lock_directory(options.lock_directory);
   if (!locks) return Error{locks.error()};
   const std::string owner = fmt::format("rotad pid {} at {}", getpid(), options.socket);
-  auto lock = LockFile::take(options.socket + ".lock", owner);
+  auto lock = LockFile::take(options.socket + ".lock", owner, 0644);
   if (!lock) return Error{lock.error()};
   if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
     return Error{fmt::format("{} is served already, by {}", options.socket, taken->owner)};

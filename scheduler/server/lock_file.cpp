@@ -13,14 +13,14 @@
 namespace rota::server {
 namespace {
 
-Descriptor open_or_make(const std::string& path) {
+Descriptor open_or_make(const std::string& path, mode_t mode) {
   // Without O_CREAT first: fs.protected_regular forbids it on other users' files in such a folder.
   for (int attempt = 0; attempt < 8; ++attempt) {
     Descriptor file(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     if (file || errno != ENOENT) return file;
-    file = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
+    file = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
     if (file) {
-      fchmod(file.get(), 0666);  // whatever the umask: the next owner may be another user
+      fchmod(file.get(), mode);  // whatever the umask: the next owner may be another user
       return file;
     }
     if (errno != EEXIST) return file;
@@ -39,8 +39,9 @@ std::string first_line(int file) {
 
 }  // namespace
 
-Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string& path, const std::string& owner) {
-  Descriptor file = open_or_make(path);
+Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string& path, const std::string& owner,
+                                                               mode_t mode) {
+  Descriptor file = open_or_make(path, mode);
   if (!file) return Error{fmt::format("cannot open the lock file {}: {}", path, strerror(errno))};
   struct stat info;
   if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {

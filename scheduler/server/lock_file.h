@@ -2,6 +2,8 @@
 // however that dies.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "scheduler/server/descriptor.h"
@@ -14,12 +16,13 @@ class LockFile {
   LockFile() = default;
 
   // Locks `path`, making the file if need be, and writes `owner` (one line, e.g. "rotad pid 12 at /run/...") into it.
-  // Users share the files, so they are writable for all; what another daemon wrote is shown, never believed.
+  // What another daemon wrote is shown, never believed. `mode` is that of a new file: 0666 where all users' daemons
+  // compete for it, 0644 where only one user may.
   struct Taken {
     std::string owner;  // who has it; "another rotad" if the file does not say
   };
   // The lock, who else has it, or (Error) why the file cannot be used.
-  static Result<std::variant<LockFile, Taken>> take(const std::string& path, const std::string& owner);
+  static Result<std::variant<LockFile, Taken>> take(const std::string& path, const std::string& owner, mode_t mode);
 
  private:
   explicit LockFile(Descriptor file) : file_(std::move(file)) {}

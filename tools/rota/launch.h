@@ -1,0 +1,31 @@
+// Starting a program under rota: what is preloaded, which rotad serves it, and what happens where something is missing.
+// Whatever goes wrong on rota's side is one line on stderr, and the program runs as it would have without rota.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace rota::tool {
+
+struct LaunchOptions {
+  std::vector<std::string> command;                              // program and arguments; not empty
+  std::vector<std::pair<std::string, std::string>> environment;  // set for the program on top of what is inherited
+  std::vector<std::string> preloads;                             // paths, preloaded right after librota.so
+  bool daemon = true;   // find a rotad, start the user's own where none answers
+  std::string mode;     // for a rotad that has to be started; empty: its default
+  std::string quantum;  // likewise
+};
+
+// Replaces this process by the program: its pid, terminal, signals and exit status are its own. Returns only if it
+// cannot be started: 127 if there is no such command, 126 if it cannot be executed (as shells say it), after one line.
+int run_in_place(const LaunchOptions& options);
+
+// Runs the program as a child and waits for it; SIGINT, SIGTERM, SIGHUP and SIGQUIT sent to this process are passed on.
+// Returns its exit status as a shell does: 128 + number if a signal ended it; 126 and 127 as above.
+int run_and_wait(const LaunchOptions& options);
+
+// The folder of the shims: ../lib/rota from this executable.
+std::string shim_directory();
+
+}  // namespace rota::tool
