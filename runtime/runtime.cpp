@@ -7,7 +7,8 @@
 
 namespace rota {
 
-Runtime::Runtime() = default;
+Runtime::Runtime()
+    : memory(gate, ledger, memory::settings_from_environment()), client(gate, contexts, memory) {}
 
 void Runtime::mark_unevictable(const char* why) noexcept {
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
@@ -15,7 +16,12 @@ void Runtime::mark_unevictable(const char* why) noexcept {
   }
 }
 
-void Runtime::after_fork_in_child() noexcept {}
+void Runtime::after_fork_in_child() noexcept {
+  gate.after_fork_in_child();
+  contexts.after_fork_in_child();
+  memory.after_fork_in_child();
+  client.after_fork_in_child();
+}
 
 Runtime& runtime() {
   // Storage without a destructor: threads may still be inside a call when exit handlers run.

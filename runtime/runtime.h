@@ -5,6 +5,12 @@
 #include <atomic>
 #include <cstdint>
 
+#include "runtime/client/client.h"
+#include "runtime/gate/contexts.h"
+#include "runtime/gate/gate.h"
+#include "runtime/memory/ledger.h"
+#include "runtime/memory/memory.h"
+
 namespace rota {
 
 class Runtime {
@@ -19,8 +25,15 @@ class Runtime {
   // Pointers that cuGetProcAddress handed out although they belong to no export that we know.
   std::atomic<std::uint64_t> unknown_pointers{0};
 
-  // In the child of a fork: close what was inherited and start afresh. Only async-signal-safe work, since another
-  // thread of the parent may have held any lock.
+  // Each takes what it needs from those before it.
+  gate::Gate gate;
+  gate::Contexts contexts;
+  memory::Ledger ledger;
+  memory::Memory memory;
+  client::Client client;
+
+  // In the child of a fork: close what was inherited and start afresh. No lock of the parent's may be taken:
+  // another thread may have held it. (malloc's are glibc's to care for.)
   void after_fork_in_child() noexcept;
 
  private:

@@ -1,0 +1,61 @@
+// One connection to rotad: the socket and the two shared pages (scheduler/protocol/protocol.h). Nothing here blocks
+// longer than the two seconds that rotad has for its welcome.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::client {
+
+// What the lease page says, read as one.
+struct Lease {
+  std::uint32_t grant = 0;
+  std::uint64_t held_gpus = 0;
+  std::uint32_t waiters = 0;
+  std::uint64_t drain_at_ns = 0;  // CLOCK_MONOTONIC
+};
+
+class Connection {
+ public:
+  struct Attempt {
+    std::unique_ptr<Connection> connection;  // null: not served
+    // Why not, for the user; empty where there simply is no rotad.
+    std::string reason;
+  };
+  // Finds rotad, says hello and waits for the welcome.
+  static Attempt open();
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // False: rotad has gone, or reads no more.
+  bool send(const protocol::Message& message);
+  enum class Received { kMessage, kNothing, kGone };
+  Received receive(protocol::Message& message);
+
+  Lease lease() const;
+  std::atomic<std::uint32_t>& event() const { return lease_->event; }
+  protocol::UsagePage* usage() const { return usage_; }
+  const protocol::Welcome& welcome() const { return welcome_; }
+
+  // In the child of a fork: the descriptor only; the pages were not inherited.
+  void close_descriptor();
+
+ private:
+  explicit Connection(int descriptor) : descriptor_(descriptor) {}
+  // The reason why not; empty: done.
+  std::string greet();
+
+  int descriptor_;
+  // The event word is waited on, which needs a pointer that is not const; the mapping itself is read-only. The pages
+  // are never unmapped: a thread of the program may be writing its usage while the monitor reconnects.
+  protocol::LeasePage* lease_ = nullptr;
+  protocol::UsagePage* usage_ = nullptr;
+  protocol::Welcome welcome_{};
+};
+
+}  // namespace rota::client

@@ -1,0 +1,282 @@
+#include "runtime/gate/contexts.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "generated/driver_real.h"
+#include "runtime/log.h"
+
+namespace rota::gate {
+
+namespace {
+
+// Handles with a meaning of their own (cuda.h: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD).
+const api::CUstream kLegacyStream = reinterpret_cast<api::CUstream>(std::uintptr_t{1});
+const api::CUstream kPerThreadStream = reinterpret_cast<api::CUstream>(std::uintptr_t{2});
+
+// The stream that a call means: NULL stands for the legacy stream, or in a per-thread form for the thread's own.
+api::CUstream meant(api::CUstream stream, bool per_thread) {
+  if (stream != nullptr) return stream;
+  return per_thread ? kPerThreadStream : kLegacyStream;
+}
+
+pid_t own_tid() {
+  return static_cast<pid_t>(syscall(SYS_gettid));
+}
+
+api::CUcontext current_context() {
+  api::CUcontext context = nullptr;
+  return real::cuCtxGetCurrent(&context) == api::CUDA_SUCCESS ? context : nullptr;
+}
+
+// What a driver answers that does not have a function, and what our table answers in its place.
+bool lacks_function(api::CUresult result) {
+  return result == api::CUDA_ERROR_NOT_SUPPORTED || result == api::CUDA_ERROR_NOT_FOUND;
+}
+
+}  // namespace
+
+Contexts::Contexts() : state_(std::make_unique<State>()) {}
+
+void Contexts::add(api::CUcontext context, int device, bool primary) {
+  if (context == nullptr) return;
+  const std::lock_guard lock(state_->mutex);
+  for (Context& known : state_->contexts) {
+    if (known.handle != context) continue;
+    known.primary = known.primary || primary;
+    return;
+  }
+  Context fresh;
+  fresh.handle = context;
+  fresh.device = device;
+  fresh.primary = primary;
+  state_->contexts.push_back(std::move(fresh));
+}
+
+bool Contexts::known(api::CUcontext context) const {
+  const std::lock_guard lock(state_->mutex);
+  return std::any_of(state_->contexts.begin(), state_->contexts.end(),
+                     [&](const Context& known) { return known.handle == context; });
+}
+
+api::CUcontext Contexts::primary(int device) const {
+  const std::lock_guard lock(state_->mutex);
+  for (const Context& context : state_->contexts) {
+    if (context.primary && context.device == device) return context.handle;
+  }
+  return nullptr;
+}
+
+api::CUresult Contexts::end_context(api::CUcontext context, const std::function<api::CUresult()>& call,
+                                    const std::function<bool(api::CUresult)>& ended) {
+  const std::lock_guard lock(state_->mutex);
+  const api::CUresult result = call();
+  if (ended(result)) {
+    // Its events went with it.
+    std::erase_if(state_->contexts, [&](const Context& known) { return known.handle == context; });
+    drop_captures(*state_, [&](const Capture& capture) { return capture.context == context; });
+  }
+  return result;
+}
+
+void Contexts::drop_captures(State& state, const std::function<bool(const Capture&)>& gone) {
+  std::erase_if(state.captures, [&](const Capture& capture) {
+    if (!gone(capture)) return false;
+    // The record outlives its thread; a new thread that took it over starts from zero.
+    std::uint32_t count = capture.thread->captures.load(std::memory_order_relaxed);
+    while (count > 0 && !capture.thread->captures.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
+    }
+    return true;
+  });
+  capture_count_.store(static_cast<std::uint32_t>(state.captures.size()), std::memory_order_release);
+}
+
+api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread,
+                                      const std::function<api::CUresult()>& call) {
+  Thread* thread = self != nullptr ? self : register_this_thread();
+  Capture capture;
+  capture.stream = meant(stream, per_thread);
+  capture.tid = capture.stream == kPerThreadStream ? own_tid() : 0;
+  capture.thread = thread;
+  const std::lock_guard lock(state_->mutex);
+  if (real::cuStreamGetCtx(capture.stream, &capture.context) != api::CUDA_SUCCESS) capture.context = current_context();
+  const api::CUresult result = call();
+  if (result == api::CUDA_SUCCESS) {
+    state_->captures.push_back(capture);
+    thread->captures.fetch_add(1, std::memory_order_relaxed);
+    capture_count_.store(static_cast<std::uint32_t>(state_->captures.size()), std::memory_order_release);
+  }
+  return result;
+}
+
+api::CUresult Contexts::end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
+  const api::CUstream which = meant(stream, per_thread);
+  const pid_t tid = which == kPerThreadStream ? own_tid() : 0;
+  const std::lock_guard lock(state_->mutex);
+  const api::CUresult result = call();
+  bool over = result == api::CUDA_SUCCESS;
+  if (!over) {
+    // An invalidated capture ends here too; a call by the wrong thread or on another stream ends nothing.
+    api::CUstreamCaptureStatus status{};
+    over =
+        real::cuStreamIsCapturing(which, &status) == api::CUDA_SUCCESS && status == api::CU_STREAM_CAPTURE_STATUS_NONE;
+  }
+  if (over) {
+    drop_captures(*state_, [&](const Capture& capture) { return capture.stream == which && capture.tid == tid; });
+  }
+  return result;
+}
+
+api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call) {
+  const api::CUresult result = call();
+  if (result == api::CUDA_SUCCESS && captures() > 0) {
+    const std::lock_guard lock(state_->mutex);
+    drop_captures(*state_, [&](const Capture& capture) { return capture.stream == stream; });
+  }
+  return result;
+}
+
+bool Contexts::submits_nothing(const Call& call) const {
+  if (!call.has_stream || call.stream == nullptr) {
+    // libcudart loads libraries before there is any context: nothing reaches a GPU.
+    if (current_context() == nullptr) return true;
+  }
+  if (captures() == 0) return false;
+  // A capture spreads to another stream by a wait for one of its events: the stream itself does not capture yet. If it
+  // is no such wait after all, a wait for an event is no work either.
+  if ((call.symbol == Symbol::k_cuStreamWaitEvent || call.symbol == Symbol::k_cuStreamWaitEvent_ptsz) &&
+      self != nullptr && self->captures.load(std::memory_order_relaxed) > 0) {
+    return true;
+  }
+  if (!call.has_stream) return false;
+  const api::CUstream stream = meant(call.stream, call.per_thread);
+  if (stream == kLegacyStream) return false;  // cannot be captured
+  api::CUstreamCaptureStatus status{};
+  return real::cuStreamIsCapturing(stream, &status) == api::CUDA_SUCCESS &&
+         status != api::CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool Contexts::capturing(State& state, api::CUcontext context) {
+  if (state.captures.empty()) return false;
+  // A thread that ended in the middle of capturing its own stream will never end that capture.
+  drop_captures(state, [](const Capture& capture) {
+    return capture.tid != 0 && syscall(SYS_tgkill, getpid(), capture.tid, 0) != 0 && errno == ESRCH;
+  });
+  return std::any_of(state.captures.begin(), state.captures.end(),
+                     [&](const Capture& capture) { return capture.context == context; });
+}
+
+// False: nothing can be learnt of this context (it failed, as after an illegal access; or the driver refuses), so it
+// counts as idle.
+bool Contexts::record(Context& context) {
+  api::CUevent event = nullptr;
+  const bool pushed = real::cuCtxPushCurrent_v2(context.handle) == api::CUDA_SUCCESS;
+  if (!context.spare.empty()) {
+    event = context.spare.back();
+    context.spare.pop_back();
+  } else if (context.pending.size() >= kMarkers) {
+    event = context.pending.back();  // the newest moves on; the older ones still show progress
+    context.pending.pop_back();
+  } else if (real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING) != api::CUDA_SUCCESS) {
+    event = nullptr;
+  }
+  api::CUresult result = api::CUDA_ERROR_INVALID_CONTEXT;
+  if (event != nullptr) {
+    result = real::cuCtxRecordEvent(context.handle, event);
+    // Before CUDA 12.5: the legacy stream waits for every blocking stream of the context. Work on non-blocking streams
+    // is not covered and may still run for a moment after the lease has gone.
+    if (lacks_function(result)) result = real::cuEventRecord(event, kLegacyStream);
+  }
+  api::CUcontext popped = nullptr;
+  if (pushed) real::cuCtxPopCurrent_v2(&popped);
+  if (event == nullptr) return false;
+  if (result != api::CUDA_SUCCESS) {
+    context.spare.push_back(event);
+    return false;
+  }
+  context.pending.push_back(event);
+  return true;
+}
+
+Contexts::Mark Contexts::mark() {
+  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (!lock || state_->shut) return Mark::kBusy;
+  bool left_out = false;
+  for (Context& context : state_->contexts) {
+    if (capturing(*state_, context.handle)) {
+      left_out = true;
+    } else {
+      record(context);
+    }
+  }
+  return left_out ? Mark::kCapturing : Mark::kMarked;
+}
+
+Contexts::Progress Contexts::progress() {
+  Progress answer;
+  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (!lock || state_->shut) return answer;
+  answer.looked = true;
+  answer.done = true;
+  for (Context& context : state_->contexts) {
+    while (!context.pending.empty()) {
+      if (real::cuEventQuery(context.pending.front()) == api::CUDA_ERROR_NOT_READY) {
+        answer.done = false;
+        break;
+      }
+      // Reached, or lost with a context that failed, in which nothing runs any more.
+      context.spare.push_back(context.pending.front());
+      context.pending.pop_front();
+      ++state_->reached;
+    }
+  }
+  answer.reached = state_->reached;
+  return answer;
+}
+
+api::CUcontext Contexts::any(int device) const {
+  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (!lock || state_->shut) return nullptr;
+  for (const Context& context : state_->contexts) {
+    if (context.device == device) return context.handle;
+  }
+  return nullptr;
+}
+
+Contexts::Within Contexts::within(api::CUcontext context, const std::function<void()>& work) {
+  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  if (!lock) return Within::kBusy;
+  if (state_->shut || std::none_of(state_->contexts.begin(), state_->contexts.end(),
+                                   [&](const Context& known) { return known.handle == context; })) {
+    return Within::kGone;
+  }
+  if (real::cuCtxPushCurrent_v2(context) != api::CUDA_SUCCESS) return Within::kGone;
+  work();
+  api::CUcontext popped = nullptr;
+  real::cuCtxPopCurrent_v2(&popped);
+  return Within::kRan;
+}
+
+void Contexts::shut() {
+  // A second at most: exit must not hang on a driver call that does not come back.
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    if (const std::unique_lock lock(state_->mutex, std::try_to_lock); lock) {
+      state_->shut = true;
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void Contexts::after_fork_in_child() {
+  state_.release();  // NOLINT(bugprone-unused-return-value): its lock may be held by a thread that is no more
+  state_ = std::make_unique<State>();
+  capture_count_.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace rota::gate

@@ -1,0 +1,101 @@
+// The contexts of this process, the stream captures under way in them, and the events by which the monitor learns how
+// far the GPU has come. One lock, the closing lock, is held
+//  - by the program's threads while a context is destroyed and while a capture begins or ends, and
+//  - by the monitor while it touches the contexts.
+// So the monitor never works on a context that is being destroyed, and never records an event on a context while a
+// capture begins there: cuCtxRecordEvent on a capturing context fails and destroys the capture (measured,
+// facts/interposition.md). The monitor only tries the lock: a destruction may itself wait for work that our closed gate
+// holds back.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "generated/driver_types.h"
+#include "runtime/gate/scope.h"
+
+namespace rota::gate {
+
+class Contexts {
+ public:
+  Contexts();
+
+  // --- program's threads
+  void add(api::CUcontext context, int device, bool primary);
+  bool known(api::CUcontext context) const;
+  // Runs a call that may end `context` under the closing lock; it is forgotten if `ended` says so of the call's result.
+  api::CUresult end_context(api::CUcontext context, const std::function<api::CUresult()>& call,
+                            const std::function<bool(api::CUresult)>& ended);
+  // The primary context of a device as last seen, or null.
+  api::CUcontext primary(int device) const;
+
+  // Run the real call under the closing lock and keep count. `per_thread`: a _ptsz form.
+  api::CUresult begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
+  api::CUresult end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
+  api::CUresult destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call);
+  std::uint32_t captures() const { return capture_count_.load(std::memory_order_acquire); }
+  // Whether a call puts nothing on the GPU: into a capture, or without any context.
+  bool submits_nothing(const Call& call) const;
+
+  // --- the monitor (a thread in RELAXED capture mode, all signals blocked)
+  enum class Mark {
+    kMarked,     // an event lies behind all work submitted so far, in every context
+    kCapturing,  // a capture is under way in some context, which was left alone
+    kBusy,       // a context is being made or destroyed: try again
+  };
+  Mark mark();
+  struct Progress {
+    bool looked = false;        // false: the lock was not to be had
+    bool done = false;          // everything before the last mark has finished
+    std::uint64_t reached = 0;  // marks passed since the process began; grows while the GPU works
+  };
+  Progress progress();
+  // Some live context of a device, or null.
+  api::CUcontext any(int device) const;
+  // Runs `work` with `context` current; false if it is no more.
+  enum class Within { kRan, kGone, kBusy };
+  Within within(api::CUcontext context, const std::function<void()>& work);
+  // After this the monitor's calls do nothing: the process is exiting. Waits for one that is under way, up to a second.
+  void shut();
+
+  void after_fork_in_child();
+
+ private:
+  struct Context {
+    api::CUcontext handle = nullptr;
+    int device = 0;
+    bool primary = false;
+    std::deque<api::CUevent> pending;  // recorded, oldest first
+    std::vector<api::CUevent> spare;
+  };
+  struct Capture {
+    api::CUstream stream = nullptr;
+    api::CUcontext context = nullptr;
+    pid_t tid = 0;  // of a per-thread stream, whose handle is the same in every thread; else 0
+    Thread* thread = nullptr;
+  };
+  // Markers kept per context: enough to show progress within a long queue, few enough to cost nothing.
+  static constexpr std::size_t kMarkers = 32;
+
+  struct State {
+    mutable std::mutex mutex;
+    std::vector<Context> contexts;
+    std::vector<Capture> captures;
+    std::uint64_t reached = 0;
+    bool shut = false;
+  };
+
+  bool record(Context& context);
+  bool capturing(State& state, api::CUcontext context);
+  void drop_captures(State& state, const std::function<bool(const Capture&)>& gone);
+
+  std::unique_ptr<State> state_;
+  std::atomic<std::uint32_t> capture_count_{0};
+};
+
+}  // namespace rota::gate

@@ -1,0 +1,76 @@
+// The gate's fast path: what every submitting call pays. A thread raises a word that only it writes, then looks whether
+// the gate is open; leaving lowers the word. No locked instruction and no fence: the closer pays for both sides with
+// membarrier(2), which makes every running thread pass a full barrier between its store and its load (gate.h).
+//
+// Where membarrier is missing, the state word is never kOpen, so every call takes the slow path, which is fenced.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+
+#include "generated/driver_symbols.h"
+#include "generated/driver_types.h"
+
+namespace rota::gate {
+
+// What the slow path needs to know about a submitting call.
+struct Call {
+  Symbol symbol;
+  api::CUstream stream;  // meaningful if has_stream
+  bool has_stream;
+  bool per_thread;  // a _ptsz/_ptds form: the NULL stream means the calling thread's own
+};
+
+// A thread as the closer sees it, on a cache line of its own. Made at a thread's first submitting call and never freed:
+// when its thread ends it is handed to a new one, so the closer may walk the list without a lock.
+struct alignas(64) Thread {
+  // Low 16 bits: how many scopes this thread is inside of. The rest: how many calls have left, for the idle detection.
+  std::atomic<std::uint64_t> word{0};
+  std::atomic<pid_t> tid{0};  // 0: free
+  // Captures that this thread has begun and that have not ended: only then can one of its calls belong to a capture
+  // that the stream alone does not show (a fork by cuStreamWaitEvent).
+  std::atomic<std::uint32_t> captures{0};
+  Thread* next = nullptr;
+};
+
+inline constexpr std::uint64_t kEnter = 1;
+inline constexpr std::uint64_t kLeave = (std::uint64_t{1} << 16) - 1;  // one call more, one level less
+inline constexpr std::uint64_t kDepthMask = 0xffff;
+
+inline constexpr std::uint32_t kOpen = 0;
+inline constexpr std::uint32_t kClosedBit = 1;
+inline constexpr std::uint32_t kFencedBit = 2;
+
+// One gate per process: globals, so that the fast path loads no pointer. Gate (gate.h) is their only writer.
+extern constinit std::atomic<std::uint32_t> state;
+// initial-exec: one load relative to the thread pointer. Eight bytes of the surplus that glibc keeps for dlopened
+// libraries; the global-dynamic model would call __tls_get_addr on every launch.
+[[gnu::tls_model("initial-exec")]] extern constinit thread_local Thread* self;
+
+// Never null; on failure to allocate a shared record that the closer ignores.
+Thread* register_this_thread();
+// Returns once the call may go on, this thread's word being raised.
+void enter_slowly(Thread& thread, const Call& call);
+
+class Scope {
+ public:
+  explicit Scope(const Call& call) {
+    thread_ = self;
+    if (thread_ == nullptr) [[unlikely]]
+      thread_ = register_this_thread();
+    thread_->word.store(thread_->word.load(std::memory_order_relaxed) + kEnter, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler, and only it, from swapping the two
+    if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]]
+      enter_slowly(*thread_, call);
+  }
+  ~Scope() { thread_->word.store(thread_->word.load(std::memory_order_relaxed) + kLeave, std::memory_order_release); }
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  Thread* thread_;
+};
+
+}  // namespace rota::gate

@@ -1,0 +1,32 @@
+// What the user says about memory: ROTA_MEMORY and ROTA_GPU_MEM_LIMIT.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string_view>
+
+namespace rota::memory {
+
+// How plain allocations (cuMemAlloc, cuMemAllocPitch) are served.
+enum class Backend {
+  kAutomatic,  // managed where a rotad serves this process, native otherwise
+  kManaged,
+  kNative,
+};
+
+inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
+
+struct Settings {
+  Backend backend = Backend::kAutomatic;
+  // Bytes of device memory that this process may have on each GPU, all routes of allocation together.
+  std::uint64_t limit_bytes = kNoLimit;
+};
+
+// "512M", "2G", "1.5G" (powers of 1024), "123" bytes; nothing for anything else, and for zero or too large a number.
+std::optional<std::uint64_t> parse_bytes(std::string_view text);
+
+// Reads the environment; a bad value is named in one warning and then ignored.
+Settings settings_from_environment();
+
+}  // namespace rota::memory
