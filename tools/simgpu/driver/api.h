@@ -1,0 +1,23 @@
+// The driver API's types as generated, and the macro by which an exported function is defined: the generated function
+// type declares it first, so a definition whose signature differs from the real driver's does not compile.
+#pragma once
+
+#include <cstdint>
+
+#include "generated/driver_functions.h"
+#include "generated/driver_types.h"
+
+namespace rota::sim {
+using namespace rota::api;  // NOLINT(google-build-using-namespace): the names are CUDA's own
+
+// Which stream NULL means: the legacy one, or the calling thread's own (the _ptsz and _ptds forms).
+enum class Form { kLegacy, kPerThread };
+
+// The handles that cuda.h defines as casts of small numbers.
+inline const CUstream kLegacyStream = reinterpret_cast<CUstream>(uintptr_t{1});
+inline const CUstream kPerThreadStream = reinterpret_cast<CUstream>(uintptr_t{2});
+}  // namespace rota::sim
+
+#define ROTA_SIM_EXPORT(name)                                                \
+  extern "C" __attribute__((visibility("default"))) ::rota::api::name##_fn name; \
+  extern "C" ::rota::api::CUresult name

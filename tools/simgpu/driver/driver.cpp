@@ -1,0 +1,273 @@
+// The process's driver: initialisation, contexts and their threads' stacks.
+#include "tools/simgpu/driver/driver.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace rota::sim {
+namespace {
+
+std::atomic<bool> forked{false};
+
+}  // namespace
+
+uint64_t thread_number() {
+  static std::atomic<uint64_t> next{1};
+  thread_local uint64_t number = next.fetch_add(1);
+  return number;
+}
+
+Driver& Driver::get() {
+  static auto* driver = new Driver;
+  return *driver;
+}
+
+Driver::Driver() : options(Options::from_environment()) {
+  // As with the real driver, a child of a process that had initialised it cannot use it.
+  pthread_atfork(nullptr, nullptr, [] {
+    if (Driver::get().state_.exchange(nullptr) != nullptr) forked.store(true);
+  });
+}
+
+CUresult Driver::initialise() {
+  std::lock_guard lock(initialise_mutex_);
+  if (forked.load()) return CUDA_ERROR_NOT_INITIALIZED;
+  if (tried_) return initialise_result_;
+  tried_ = true;
+  pid_ = getpid();
+  auto state = SharedState::attach(options);
+  if (!state) {
+    std::fprintf(stderr, "simgpu: %s\n", state.reason().c_str());
+    return initialise_result_ = CUDA_ERROR_NO_DEVICE;
+  }
+  if (!memory.reserve()) {
+    std::fprintf(stderr, "simgpu: cannot reserve address space for device memory: raise the limit (ulimit -v)\n");
+    delete state.value();
+    return initialise_result_ = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  kernels.load(options.kernels);
+  for (int gpu = 0; gpu < state.value()->gpus(); ++gpu) {
+    devices[static_cast<size_t>(gpu)].default_pool->gpu = gpu;
+    pools.add(devices[static_cast<size_t>(gpu)].default_pool);
+  }
+  state_.store(state.value(), std::memory_order_release);
+  return initialise_result_ = CUDA_SUCCESS;
+}
+
+std::vector<CUcontext>& Driver::stack() {
+  thread_local std::vector<CUcontext> contexts;
+  return contexts;
+}
+
+CUstreamCaptureMode& Driver::thread_capture_mode() {
+  thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  return mode;
+}
+
+CUresult Driver::current(ContextPointer* context) {
+  std::vector<CUcontext>& contexts_of_thread = stack();
+  if (contexts_of_thread.empty() || contexts_of_thread.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  *context = contexts.find(contexts_of_thread.back());
+  if (!*context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  int sticky = (*context)->sticky.load(std::memory_order_acquire);
+  return static_cast<CUresult>(sticky);
+}
+
+CUresult Driver::context_of(CUcontext handle, ContextPointer* context) {
+  if (handle == nullptr) return current(context);
+  *context = contexts.find(handle);
+  return *context ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
+CUresult Driver::create_context(int gpu, unsigned flags, bool primary, unsigned api_version, ContextPointer* out) {
+  Migration migration;
+  if (!state().take(gpu, options.context_bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
+  auto context = std::make_shared<Context>();
+  context->gpu = gpu;
+  context->primary = primary;
+  context->flags = flags;
+  context->api_version = api_version;
+  context->id = next_context_id_.fetch_add(1);
+  context->charged = options.context_bytes;
+  context->legacy = std::make_shared<Stream>(context.get(), CU_STREAM_DEFAULT, 0);
+  context->markers = std::make_shared<Stream>(context.get(), CU_STREAM_NON_BLOCKING, 0);
+  contexts.add(context);
+  *out = context;
+  return CUDA_SUCCESS;
+}
+
+std::vector<StreamPointer> Context::all_streams() const {
+  std::vector<StreamPointer> all{legacy, markers};
+  for (const auto& [thread, stream] : per_thread) all.push_back(stream);
+  all.insert(all.end(), streams.begin(), streams.end());
+  all.insert(all.end(), ending.begin(), ending.end());
+  return all;
+}
+
+void Driver::destroy_context(const ContextPointer& context) {
+  contexts.remove(context->handle());
+  context->destroyed.store(true);
+  std::vector<StreamPointer> ending;
+  {
+    std::lock_guard lock(captures.mutex);
+    std::lock_guard lock_context(context->mutex);
+    ending = context->all_streams();
+    for (const StreamPointer& stream : ending) captures.leave(*stream);
+    context->per_thread.clear();
+    context->streams.clear();
+    context->ending.clear();
+  }
+  for (const StreamPointer& stream : ending) {
+    if (TaskPointer last = stream->last()) last->wait();
+    streams.remove(stream->handle());
+  }
+  ending.clear();
+  CUcontext handle = context->handle();
+  modules.remove_if([handle](const Module& module) { return module.context == handle; });
+  for (const Allocation& allocation : memory.of_context(handle)) {
+    if (memory.remove(allocation.address)) release(allocation);
+  }
+  state().give_back(context->gpu, context->charged);
+}
+
+CUresult Driver::stream_of(CUstream handle, Form form, const ContextPointer& current, StreamPointer* stream) {
+  if (handle == nullptr) handle = form == Form::kPerThread ? kPerThreadStream : kLegacyStream;
+  if (handle == kLegacyStream) {
+    *stream = current->legacy;
+    return CUDA_SUCCESS;
+  }
+  if (handle == kPerThreadStream) {
+    std::lock_guard lock(current->mutex);
+    StreamPointer& own = current->per_thread[thread_number()];
+    if (!own) own = std::make_shared<Stream>(current.get(), CU_STREAM_DEFAULT, 0);
+    *stream = own;
+    return CUDA_SUCCESS;
+  }
+  *stream = streams.find(handle);
+  return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+CUresult Driver::check_unsafe_call() {
+  if (!captures.any()) return CUDA_SUCCESS;
+  std::lock_guard lock(captures.mutex);
+  return captures.unsafe_call(thread_capture_mode());
+}
+
+CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPointer* finished) {
+  Context& context = *stream->context;
+  if (captures.any()) {
+    std::lock_guard lock(captures.mutex);
+    if (stream->capture) {
+      if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+      GraphNode* node = stream->capture->graph->add(std::move(operation), stream->capture_tail);
+      stream->capture_tail.assign(1, node);
+      return CUDA_SUCCESS;
+    }
+    // The legacy stream would have to wait for the capturing one.
+    if (stream == context.legacy && captures.has_blocking_capture(&context, true)) {
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+  }
+  auto task = std::make_shared<Task>();
+  if (operation.run) {
+    // A context outlives its streams' tasks. After an error that sticks, nothing of it runs any more.
+    task->work = [&context, run = std::move(operation.run)] {
+      if (context.sticky.load(std::memory_order_acquire) == 0) run(context);
+    };
+  }
+  std::lock_guard lock(context.mutex);
+  if (stream == context.legacy) {
+    for (const StreamPointer& other : context.all_streams()) {
+      if (other == stream || !other->blocking()) continue;
+      TaskPointer last = other->last();
+      if (last && !last->done()) task->after.push_back(std::move(last));
+    }
+  } else if (stream->blocking()) {
+    TaskPointer last = context.legacy->last();
+    if (last && !last->done()) task->after.push_back(std::move(last));
+  }
+  if (finished != nullptr) *finished = task;
+  stream->push(std::move(task));
+  return CUDA_SUCCESS;
+}
+
+CUresult Driver::submit_after(const StreamPointer& stream, std::vector<TaskPointer> after, TaskPointer* finished) {
+  auto task = std::make_shared<Task>();
+  task->after = std::move(after);
+  std::lock_guard lock(stream->context->mutex);
+  if (finished != nullptr) *finished = task;
+  stream->push(std::move(task));
+  return CUDA_SUCCESS;
+}
+
+void Driver::occupy(Context& context, EngineKind engine, int64_t nanoseconds) {
+  if (options.time_scale == 0) return;
+  while (nanoseconds > 0 && !context.destroyed.load(std::memory_order_relaxed)) {
+    int64_t slice = engine == EngineKind::kCompute ? std::min(nanoseconds, profile::kTimeSlice) : nanoseconds;
+    sleep_until(state().reserve(context.gpu, engine, slice));
+    nanoseconds -= slice;
+  }
+}
+
+void Driver::make_resident(uint64_t address, uint64_t bytes, Access access, int64_t* nanoseconds) {
+  auto allocation = memory.find(address);
+  if (!allocation || allocation->managed_id == 0) return;
+  Migration migration =
+      state().touch(allocation->managed_id, address - allocation->address, bytes, access);
+  *nanoseconds += migration.nanoseconds;
+}
+
+CUresult Driver::allocate_device(Context& context, uint64_t bytes, bool from_pool, uint64_t* address) {
+  uint64_t charged = (bytes + AddressSpace::kGranularity - 1) / AddressSpace::kGranularity * AddressSpace::kGranularity;
+  Migration migration;
+  if (charged < bytes || !state().take(context.gpu, charged, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
+  Allocation allocation;
+  allocation.bytes = bytes;
+  allocation.gpu = context.gpu;
+  allocation.context = context.handle();
+  allocation.charged = charged;
+  allocation.from_pool = from_pool;
+  if (!memory.add_device(&allocation)) {
+    state().give_back(context.gpu, charged);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *address = allocation.address;
+  // Room made by pushing out managed memory takes its time.
+  if (migration.nanoseconds > 0) occupy(context, EngineKind::kDeviceToHost, migration.nanoseconds);
+  return CUDA_SUCCESS;
+}
+
+void Driver::release(const Allocation& allocation) {
+  if (allocation.charged != 0) state().give_back(allocation.gpu, allocation.charged);
+  if (allocation.managed_id != 0) state().remove_managed(allocation.managed_id);
+  AddressSpace::unmap(allocation, &memory);
+}
+
+CUresult Driver::free_memory(uint64_t address, bool host, bool wait) {
+  auto allocation = memory.find(address);
+  if (!allocation || allocation->address != address) return CUDA_ERROR_INVALID_VALUE;
+  bool is_host = allocation->kind == MemoryKind::kHost;
+  if (allocation->kind == MemoryKind::kRegistered || is_host != host) return CUDA_ERROR_INVALID_VALUE;
+  if (wait) {
+    // cuMemFree returns when nothing that was submitted before can still use the memory.
+    if (ContextPointer context = contexts.find(allocation->context)) {
+      std::vector<StreamPointer> busy;
+      {
+        std::lock_guard lock(context->mutex);
+        busy = context->all_streams();
+      }
+      for (const StreamPointer& stream : busy) {
+        if (TaskPointer last = stream->last()) last->wait();
+      }
+    }
+  }
+  auto removed = memory.remove(address);
+  if (!removed) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  release(*removed);
+  return CUDA_SUCCESS;
+}
+
+}  // namespace rota::sim

@@ -1,0 +1,185 @@
+// The simulated driver of one process: devices, contexts and everything that handles stand for.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <shared_mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "tools/simgpu/driver/address_space.h"
+#include "tools/simgpu/driver/graph.h"
+#include "tools/simgpu/driver/kernels.h"
+#include "tools/simgpu/driver/stream.h"
+#include "tools/simgpu/profile.h"
+#include "tools/simgpu/state/options.h"
+#include "tools/simgpu/state/shared_state.h"
+
+namespace rota::sim {
+
+struct Context {
+  int gpu = 0;
+  bool primary = false;
+  std::atomic<unsigned> flags{0};
+  unsigned api_version = 3020;
+  uint64_t id = 0;
+  uint64_t charged = 0;  // device bytes that the context itself takes
+  // The first error that the GPU met; it stays until the context is destroyed. 0: none.
+  std::atomic<int> sticky{0};
+  std::atomic<bool> destroyed{false};
+
+  std::mutex mutex;  // the fields below; also makes "look at other streams' last tasks, then queue" one step
+  StreamPointer legacy;
+  StreamPointer markers;  // runs what belongs to no stream: cuCtxRecordEvent
+  std::map<uint64_t, StreamPointer> per_thread;
+  std::set<StreamPointer> streams;
+  std::set<StreamPointer> ending;  // destroyed by the program while work was still queued
+  std::map<int, size_t> limits;
+  CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
+
+  CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
+  // Every stream that has ever queued something. Under mutex.
+  std::vector<StreamPointer> all_streams() const;
+};
+using ContextPointer = std::shared_ptr<Context>;
+
+// Handles that the program holds, and what they stand for. A handle that is no longer (or never was) one is an error,
+// not a crash.
+template <class Handle, class Object>
+class Registry {
+ public:
+  Handle add(std::shared_ptr<Object> object) {
+    auto handle = reinterpret_cast<Handle>(object.get());
+    std::unique_lock lock(mutex_);
+    objects_[handle] = std::move(object);
+    return handle;
+  }
+  std::shared_ptr<Object> find(Handle handle) const {
+    std::shared_lock lock(mutex_);
+    auto found = objects_.find(handle);
+    return found == objects_.end() ? nullptr : found->second;
+  }
+  std::shared_ptr<Object> remove(Handle handle) {
+    std::unique_lock lock(mutex_);
+    auto found = objects_.find(handle);
+    if (found == objects_.end()) return nullptr;
+    auto object = std::move(found->second);
+    objects_.erase(found);
+    return object;
+  }
+  template <class Predicate>
+  void remove_if(Predicate predicate) {
+    std::unique_lock lock(mutex_);
+    for (auto entry = objects_.begin(); entry != objects_.end();) {
+      entry = predicate(*entry->second) ? objects_.erase(entry) : std::next(entry);
+    }
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::unordered_map<Handle, std::shared_ptr<Object>> objects_;
+};
+
+struct Pool {
+  int gpu = 0;
+  uint64_t release_threshold = 0;
+  std::atomic<uint64_t> used{0};
+  std::atomic<uint64_t> used_high{0};
+  CUmemoryPool handle() { return reinterpret_cast<CUmemoryPool>(this); }
+};
+
+struct Device {
+  std::mutex mutex;
+  ContextPointer primary;
+  unsigned retained = 0;
+  unsigned primary_flags = 0;
+  std::shared_ptr<Pool> default_pool = std::make_shared<Pool>();
+  CUmemoryPool current_pool = nullptr;  // null: the default one
+};
+
+class Driver {
+ public:
+  // The process's driver; made by the first call and never destroyed: streams' threads outlive static destructors.
+  static Driver& get();
+
+  CUresult initialise();
+  bool initialised() const { return state_.load(std::memory_order_acquire) != nullptr; }
+  SharedState& state() { return *state_.load(std::memory_order_acquire); }
+
+  // The calling thread's current context, or why there is none that can be used.
+  CUresult current(ContextPointer* context);
+  // The calling thread's stack of contexts; the last is current. May hold contexts that were destroyed since.
+  static std::vector<CUcontext>& stack();
+  static CUstreamCaptureMode& thread_capture_mode();
+  CUresult context_of(CUcontext handle, ContextPointer* context);
+
+  CUresult create_context(int gpu, unsigned flags, bool primary, unsigned api_version, ContextPointer* context);
+  // Waits for its work and gives back all that it holds.
+  void destroy_context(const ContextPointer& context);
+
+  CUresult stream_of(CUstream handle, Form form, const ContextPointer& current, StreamPointer* stream);
+  // Puts work into a stream, or into the graph that the stream captures. `finished` gets the task; null if captured.
+  CUresult submit(const StreamPointer& stream, Operation operation, TaskPointer* finished = nullptr);
+  CUresult submit_after(const StreamPointer& stream, std::vector<TaskPointer> after, TaskPointer* finished);
+  // 900 if this call must not be made while somebody captures; it destroys that capture.
+  CUresult check_unsafe_call();
+
+  // Frees what an address stands for, of any kind that the mask names, once the context's work no longer needs it.
+  CUresult free_memory(uint64_t address, bool host, bool wait);
+  void release(const Allocation& allocation);
+  CUresult allocate_device(Context& context, uint64_t bytes, bool from_pool, uint64_t* address);
+  void make_resident(uint64_t address, uint64_t bytes, Access access, int64_t* nanoseconds);
+
+  // Takes the engine for the modelled time and waits for its end.
+  void occupy(Context& context, EngineKind engine, int64_t nanoseconds);
+
+  Options options;
+  AddressSpace memory;
+  Captures captures;
+  Kernels kernels;
+  std::array<Device, kMaxGpus> devices;
+  Registry<CUcontext, Context> contexts;
+  Registry<CUstream, Stream> streams;
+  Registry<CUevent, Event> events;
+  Registry<CUgraph, Graph> graphs;
+  Registry<CUgraphExec, GraphExec> graph_execs;
+  Registry<CUmodule, Module> modules;
+  Registry<CUfunction, Function> functions;  // CUkernel handles too: the driver lets either stand for the other
+  Registry<CUmemoryPool, Pool> pools;
+
+ private:
+  Driver();
+  std::mutex initialise_mutex_;
+  std::atomic<SharedState*> state_{nullptr};
+  CUresult initialise_result_ = CUDA_ERROR_NOT_INITIALIZED;
+  bool tried_ = false;
+  int pid_ = 0;
+  std::atomic<uint64_t> next_context_id_{1};
+};
+
+// Null for a number that is no error.
+const char* error_name(CUresult error);
+const char* error_text(CUresult error);
+
+// The calling thread's number, never used again by another thread.
+uint64_t thread_number();
+
+inline Driver& driver() { return Driver::get(); }
+
+// The start of nearly every exported function: the driver is up, and this thread has a usable context.
+#define ROTA_SIM_READY() \
+  if (!::rota::sim::driver().initialised()) return ::rota::api::CUDA_ERROR_NOT_INITIALIZED
+#define ROTA_SIM_CONTEXT(name)                                                                  \
+  ROTA_SIM_READY();                                                                             \
+  ::rota::sim::ContextPointer name;                                                             \
+  if (::rota::api::CUresult failed_ = ::rota::sim::driver().current(&name); failed_ != ::rota::api::CUDA_SUCCESS) \
+  return failed_
+#define ROTA_SIM_CHECK(expression) \
+  if (::rota::api::CUresult failed_ = (expression); failed_ != ::rota::api::CUDA_SUCCESS) return failed_
+
+}  // namespace rota::sim

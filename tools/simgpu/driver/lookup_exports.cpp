@@ -1,0 +1,112 @@
+// Finding functions: cuGetProcAddress from the generated table, export tables, names of errors, and the answer of
+// everything that is not simulated.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+
+#include "generated/driver_symbols.h"
+#include "tools/simgpu/driver/driver.h"
+
+using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
+using rota::kSymbolCount;
+using rota::kSymbolNames;
+
+extern "C" {
+extern void* const rota_sim_exports[];  // exports.S: the functions, in the order of the symbols
+CUresult rota_sim_unsupported(unsigned index) __attribute__((visibility("hidden")));
+}
+
+namespace {
+
+struct Row {
+  const char* base;
+  int version;  // from this one on, until the next row of the same base and form
+  int form;
+  rota::Symbol symbol;
+};
+
+constexpr Row kRows[] = {
+#define ROTA_LOOKUP(base, version, form, symbol) {#base, version, form, rota::Symbol::k_##symbol},
+#include "generated/driver_lookup.inc"
+#undef ROTA_LOOKUP
+};
+
+std::atomic<unsigned> unsupported_calls[kSymbolCount];
+
+CUresult get_proc_address(const char* symbol, void** function, int version, cuuint64_t flags,
+                          CUdriverProcAddressQueryResult* status) {
+  if (symbol == nullptr || function == nullptr || flags > 2) return CUDA_ERROR_INVALID_VALUE;
+  if (version > driver().options.driver_version) return CUDA_ERROR_INVALID_VALUE;
+  int form = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? 2 : 0;
+  *function = nullptr;
+  bool known = false;
+  // The rows of a base are together and sorted by version; the last one that is not too new answers.
+  for (const Row& row : kRows) {
+    if (std::strcmp(row.base, symbol) != 0 || row.form != form) continue;
+    known = true;
+    if (row.version <= version) *function = rota_sim_exports[static_cast<size_t>(row.symbol)];
+  }
+  if (status != nullptr) {
+    *status = *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS
+              : known              ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                                   : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  }
+  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+}  // namespace
+
+// What a call that is not simulated ends in. Each name is logged once.
+CUresult rota_sim_unsupported(unsigned index) {
+  if (index < kSymbolCount && unsupported_calls[index].fetch_add(1) == 0) {
+    const std::string& log = driver().options.log;
+    if (!log.empty()) {
+      char line[160];
+      int length = std::snprintf(line, sizeof line, "simgpu: not simulated: %s\n", kSymbolNames[index]);
+      int file = log == "-" ? STDERR_FILENO : open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+      if (file >= 0 && write(file, line, static_cast<size_t>(length)) < 0) {
+        // The log is a help for people; its loss must not change what the call answers.
+      }
+      if (file >= 0 && file != STDERR_FILENO) close(file);
+    }
+  }
+  return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+ROTA_SIM_EXPORT(cuGetProcAddress_v2)
+(const char* symbol, void** function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {
+  return get_proc_address(symbol, function, version, flags, status);
+}
+ROTA_SIM_EXPORT(cuGetProcAddress)(const char* symbol, void** function, int version, cuuint64_t flags) {
+  return get_proc_address(symbol, function, version, flags, nullptr);
+}
+
+// NVIDIA's private tables are not imitated.
+ROTA_SIM_EXPORT(cuGetExportTable)(const void** table, const CUuuid* id) {
+  if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *table = nullptr;
+  return CUDA_ERROR_NOT_FOUND;
+}
+
+ROTA_SIM_EXPORT(cuGetErrorName)(CUresult error, const char** name) {
+  if (name == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *name = error_name(error);
+  return *name != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+ROTA_SIM_EXPORT(cuGetErrorString)(CUresult error, const char** text) {
+  if (text == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *text = error_text(error);
+  return *text != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+ROTA_SIM_EXPORT(cuProfilerStart)() {
+  ROTA_SIM_CONTEXT(context);
+  return CUDA_SUCCESS;  // no profiler is attached
+}
+ROTA_SIM_EXPORT(cuProfilerStop)() {
+  ROTA_SIM_CONTEXT(context);
+  return CUDA_SUCCESS;
+}

@@ -1,0 +1,82 @@
+// Streams: queues of tasks, each run in order by a thread of its own. Order between streams (events, the legacy
+// default stream's rules) is kept by tasks that wait for earlier tasks, so there can be no cycle.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "tools/simgpu/driver/api.h"
+
+namespace rota::sim {
+
+struct Capture;
+struct Context;
+struct GraphNode;
+
+// What a stream runs: work on the engines, or a marker (no work).
+struct Task {
+  std::function<void()> work;
+  std::vector<std::shared_ptr<Task>> after;  // beside the one before it in its stream; dropped once it ran
+  std::atomic<uint32_t> finished{0};
+  int64_t finished_at = 0;  // CLOCK_MONOTONIC, written before `finished`
+
+  bool done() const { return finished.load(std::memory_order_acquire) != 0; }
+  void wait() const { finished.wait(0, std::memory_order_acquire); }
+};
+using TaskPointer = std::shared_ptr<Task>;
+
+class Stream {
+ public:
+  Stream(Context* context, unsigned flags, int priority);
+  ~Stream();  // runs what is queued, then ends its thread
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // Queues a task behind what is there. The thread is started by the first one.
+  void push(TaskPointer task);
+  // The task queued last, or null if there never was one.
+  TaskPointer last() const;
+
+  CUstream handle() { return reinterpret_cast<CUstream>(this); }
+  bool blocking() const { return (flags & CU_STREAM_NON_BLOCKING) == 0; }
+
+  Context* const context;
+  const unsigned flags;
+  const int priority;
+  const uint64_t id;
+  // Under the driver's capture mutex:
+  std::shared_ptr<Capture> capture;
+  std::vector<GraphNode*> capture_tail;  // what the next captured node depends on
+
+ private:
+  void run();
+
+  mutable std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<TaskPointer> queue_;
+  TaskPointer last_;
+  bool ending_ = false;
+  std::thread worker_;
+};
+using StreamPointer = std::shared_ptr<Stream>;
+
+struct Event {
+  explicit Event(unsigned flags) : flags(flags) {}
+  const unsigned flags;
+  Context* context = nullptr;
+  std::mutex mutex;
+  TaskPointer recorded;  // null: never recorded, counts as complete
+  // Recorded in a capturing stream: where a stream that waits for it joins the capture.
+  std::shared_ptr<Capture> capture;
+  std::vector<GraphNode*> capture_tail;
+};
+using EventPointer = std::shared_ptr<Event>;
+
+}  // namespace rota::sim

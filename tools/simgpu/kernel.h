@@ -1,0 +1,149 @@
+// Write kernels for the simulated GPU: a kernel is a host function, registered under the mangled name by which programs
+// ask for the real one, in a library named by ROTA_SIM_KERNELS. Include only this header; it needs C++17 and no library.
+//
+//   void scale(rota::sim::Launch& launch, rota::sim::Pointer<float> data, float factor, int count) {
+//     float* values = data.range(launch, count);          // null: not device memory; the launch has failed
+//     if (values == nullptr) return;
+//     launch.for_each_thread([&](auto at) {
+//       if (at.global_x() < count) values[at.global_x()] *= factor;
+//     });
+//   }
+//   ROTA_SIM_KERNELS_BEGIN
+//   ROTA_SIM_KERNEL("_Z5scalePffi", scale)
+//   ROTA_SIM_KERNELS_END
+//
+// Parameters are laid out as CUDA lays them out (each aligned to its own alignment). A kernel runs on a thread of its
+// stream. Managed memory: the launch makes every managed allocation that a pointer-sized parameter points into
+// resident as a whole; launch.touch() says so for one that is reached in another way.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+extern "C" {
+struct RotaSimLaunch;
+// What the driver gives to a running kernel.
+struct RotaSimLaunchCalls {
+  // Host address of [address, address + bytes), or null; null fails the launch with CUDA_ERROR_ILLEGAL_ADDRESS.
+  void* (*translate)(struct RotaSimLaunch*, uint64_t address, uint64_t bytes);
+  // Makes managed memory resident, as if the kernel used it.
+  void (*touch)(struct RotaSimLaunch*, uint64_t address, uint64_t bytes);
+  // Keeps the compute engine for so many modelled nanoseconds, in slices that other processes get between.
+  void (*busy)(struct RotaSimLaunch*, uint64_t nanoseconds);
+  // The context is being torn down: a kernel that loops must return.
+  int (*cancelled)(struct RotaSimLaunch*);
+};
+struct RotaSimLaunch {
+  unsigned grid[3];
+  unsigned block[3];
+  unsigned shared_bytes;
+  const unsigned char* parameters;
+  const struct RotaSimLaunchCalls* calls;
+};
+struct RotaSimKernel {
+  const char* name;  // mangled; null ends the list
+  void (*run)(struct RotaSimLaunch*);
+  const uint32_t* parameter_offsets;
+  const uint32_t* parameter_sizes;
+  uint32_t parameters;
+  uint32_t parameter_bytes;
+};
+// The one symbol that a kernel library exports.
+const struct RotaSimKernel* rota_sim_kernels(void);
+}
+
+namespace rota::sim {
+
+class Launch : public RotaSimLaunch {
+ public:
+  struct Thread {
+    unsigned block_x, block_y, block_z, thread_x, thread_y, thread_z;
+    unsigned block_size_x;
+    long global_x() const { return static_cast<long>(block_x) * block_size_x + thread_x; }
+  };
+  uint64_t threads_x() const { return static_cast<uint64_t>(grid[0]) * block[0]; }
+
+  template <class T>
+  T* translate(uint64_t address, uint64_t count) {
+    return static_cast<T*>(calls->translate(this, address, count * sizeof(T)));
+  }
+  void touch(uint64_t address, uint64_t bytes) { calls->touch(this, address, bytes); }
+  void busy(uint64_t nanoseconds) { calls->busy(this, nanoseconds); }
+  bool cancelled() { return calls->cancelled(this) != 0; }
+
+  // Calls body(Thread) for every thread of the launch, block by block.
+  template <class Body>
+  void for_each_thread(Body body) {
+    for (unsigned bz = 0; bz < grid[2]; ++bz)
+      for (unsigned by = 0; by < grid[1]; ++by)
+        for (unsigned bx = 0; bx < grid[0]; ++bx)
+          for (unsigned tz = 0; tz < block[2]; ++tz)
+            for (unsigned ty = 0; ty < block[1]; ++ty)
+              for (unsigned tx = 0; tx < block[0]; ++tx) body(Thread{bx, by, bz, tx, ty, tz, block[0]});
+  }
+};
+
+// A pointer parameter: an address of the device, of which a kernel asks for a range.
+template <class T>
+struct Pointer {
+  uint64_t address;
+  T* range(Launch& launch, uint64_t count) const { return launch.translate<T>(address, count); }
+};
+
+namespace detail {
+
+constexpr uint32_t aligned(uint32_t offset, uint32_t alignment) {
+  return (offset + alignment - 1) / alignment * alignment;
+}
+
+template <auto function, class Signature = decltype(function)>
+struct KernelOf;
+
+template <auto function, class... Parameters>
+struct KernelOf<function, void (*)(Launch&, Parameters...)> {
+  static constexpr uint32_t kCount = sizeof...(Parameters);
+  struct Layout {
+    uint32_t offsets[kCount + 1];
+    uint32_t sizes[kCount + 1];
+    uint32_t bytes;
+  };
+  static constexpr Layout layout() {
+    constexpr uint32_t sizes[] = {static_cast<uint32_t>(sizeof(Parameters))..., 0};
+    constexpr uint32_t alignments[] = {static_cast<uint32_t>(alignof(Parameters))..., 1};
+    Layout result{};
+    for (uint32_t i = 0; i < kCount; ++i) {
+      result.offsets[i] = aligned(result.bytes, alignments[i]);
+      result.sizes[i] = sizes[i];
+      result.bytes = result.offsets[i] + sizes[i];
+    }
+    return result;
+  }
+  static constexpr Layout kLayout = layout();
+
+  template <size_t... index>
+  static void call(Launch& launch, std::index_sequence<index...>) {
+    function(launch, *reinterpret_cast<const Parameters*>(launch.parameters + kLayout.offsets[index])...);
+  }
+  static void run(RotaSimLaunch* launch) {
+    call(*static_cast<Launch*>(launch), std::index_sequence_for<Parameters...>{});
+  }
+  static constexpr RotaSimKernel describe(const char* name) {
+    return {name, &run, kLayout.offsets, kLayout.sizes, kCount, kLayout.bytes};
+  }
+};
+
+}  // namespace detail
+}  // namespace rota::sim
+
+#define ROTA_SIM_KERNELS_BEGIN                                                                            \
+  extern "C" __attribute__((visibility("default"))) const RotaSimKernel* rota_sim_kernels(void) {         \
+    static const RotaSimKernel list[] = {
+#define ROTA_SIM_KERNEL(mangled_name, function) ::rota::sim::detail::KernelOf<&function>::describe(mangled_name),
+#define ROTA_SIM_KERNELS_END                   \
+    {nullptr, nullptr, nullptr, nullptr, 0, 0} \
+    };                                         \
+    return list;                               \
+  }

@@ -1,0 +1,75 @@
+// The bytes of the shared state file. Plain data only; every field but the header's first is under the mutex.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+
+#include "tools/simgpu/profile.h"
+#include "tools/simgpu/state/shared_state.h"
+
+namespace rota::sim {
+
+inline constexpr uint64_t kStateMagic = 0x3175706773'61746fULL;
+inline constexpr uint32_t kStateVersion = 1;
+inline constexpr uint32_t kMaxProcesses = 128;
+inline constexpr uint32_t kMaxAllocations = 65536;
+inline constexpr uint32_t kMaxBlocks = 1 << 20;  // 2 TiB of managed memory
+
+enum BlockState : uint8_t { kBlockFree = 0, kBlockFresh, kBlockOnHost, kBlockOnDevice };
+
+struct EngineState {
+  int64_t busy_until;     // CLOCK_MONOTONIC, nanoseconds
+  uint64_t last_process;  // serial of the process that booked last
+  int64_t shared_until;   // two processes compete until then
+};
+
+struct GpuState {
+  EngineState engines[3];
+  Counters counters;
+  uint64_t plain;
+  uint64_t managed_resident;
+};
+
+struct ProcessEntry {
+  int32_t pid;  // 0 = free
+  uint64_t start_time;  // of /proc/PID/stat: a pid used again is another process
+  uint64_t serial;
+  uint64_t plain[kMaxGpus];
+};
+
+struct ManagedEntry {
+  uint64_t owner;  // serial of the process, 0 = free
+  int32_t gpu;
+  uint32_t first_block;
+  uint32_t blocks;
+  uint32_t preferred;  // location set to the device
+  uint64_t bytes;
+  uint64_t resident;
+  uint64_t last_use;  // of use_clock; the least is evicted first
+};
+
+struct SharedLayout {
+  uint64_t magic;
+  uint32_t version;
+  int32_t gpus;
+  uint64_t capacity;
+  pthread_mutex_t mutex;
+  uint64_t use_clock;
+  uint64_t next_serial;
+  uint32_t managed_end;  // entries at and above were never used
+  uint32_t next_block;   // where the search for free blocks goes on
+  GpuState gpu[kMaxGpus];
+  ProcessEntry processes[kMaxProcesses];
+  ManagedEntry managed[kMaxAllocations];  // entry 0 is not used
+  uint8_t blocks[kMaxBlocks];
+};
+
+// The last block of an allocation is as small as the bytes that it holds.
+inline uint64_t block_bytes(const ManagedEntry& entry, uint32_t block) {
+  uint64_t start = uint64_t{block} * profile::kManagedBlock;
+  uint64_t left = entry.bytes - start;
+  return left < profile::kManagedBlock ? left : profile::kManagedBlock;
+}
+
+}  // namespace rota::sim

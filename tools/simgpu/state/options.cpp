@@ -1,0 +1,106 @@
+// Reads the ROTA_SIM_* variables.
+#include "tools/simgpu/state/options.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+
+#include "tools/simgpu/profile.h"
+
+namespace rota::sim {
+namespace {
+
+void reject(const char* name, const char* value, const char* accepted) {
+  std::fprintf(stderr, "simgpu: %s is '%s': give %s; the default is used\n", name, value, accepted);
+}
+
+bool parse_int(const char* text, long low, long high, long* out) {
+  char* end = nullptr;
+  long value = std::strtol(text, &end, 10);
+  if (end == text || *end != '\0' || value < low || value > high) return false;
+  *out = value;
+  return true;
+}
+
+const char* variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read once, before any thread of ours exists
+  return value != nullptr && *value != '\0' ? value : nullptr;
+}
+
+}  // namespace
+
+bool parse_size(const std::string& text, uint64_t* bytes) {
+  char* end = nullptr;
+  double value = std::strtod(text.c_str(), &end);
+  if (end == text.c_str() || !std::isfinite(value) || value <= 0) return false;
+  double factor = 1;
+  switch (*end) {
+    case 'K': case 'k': factor = 1024.0; ++end; break;
+    case 'M': case 'm': factor = 1024.0 * 1024; ++end; break;
+    case 'G': case 'g': factor = 1024.0 * 1024 * 1024; ++end; break;
+    case 'T': case 't': factor = 1024.0 * 1024 * 1024 * 1024; ++end; break;
+    default: break;
+  }
+  if (*end != '\0' || value * factor < 1 || value * factor > 9e18) return false;
+  *bytes = static_cast<uint64_t>(value * factor);
+  return true;
+}
+
+Options Options::from_environment() {
+  Options options;
+  const char* shared = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+  options.state_path = std::string(shared) + "/rota-simgpu-" + std::to_string(getuid());
+  if (const char* value = variable("ROTA_SIM_STATE")) options.state_path = value;
+  if (const char* value = variable("ROTA_SIM_MEMORY")) {
+    uint64_t bytes = 0;
+    if (parse_size(value, &bytes) && bytes >= (uint64_t{8} << 20) && bytes <= (uint64_t{256} << 30))
+      options.memory = bytes;
+    else
+      reject("ROTA_SIM_MEMORY", value, "bytes from 8M to 256G, suffixes K, M, G");
+  }
+  options.context_bytes = options.memory / profile::kContextShare;
+  if (options.context_bytes > profile::kContextBytesAtMost) options.context_bytes = profile::kContextBytesAtMost;
+  if (const char* value = variable("ROTA_SIM_CONTEXT_BYTES")) {
+    uint64_t bytes = 0;
+    if (parse_size(value, &bytes) && bytes < options.memory)
+      options.context_bytes = bytes;
+    else
+      reject("ROTA_SIM_CONTEXT_BYTES", value, "bytes below ROTA_SIM_MEMORY, suffixes K, M, G");
+  }
+  long number = 0;
+  if (const char* value = variable("ROTA_SIM_GPUS")) {
+    if (parse_int(value, 1, 8, &number))
+      options.gpus = static_cast<int>(number);
+    else
+      reject("ROTA_SIM_GPUS", value, "a number from 1 to 8");
+  }
+  if (const char* value = variable("ROTA_SIM_DRIVER_VERSION")) {
+    if (parse_int(value, 2000, 99990, &number))
+      options.driver_version = static_cast<int>(number);
+    else
+      reject("ROTA_SIM_DRIVER_VERSION", value, "1000 * major + 10 * minor, such as 13000");
+  }
+  if (const char* value = variable("ROTA_SIM_TIME_SCALE")) {
+    char* end = nullptr;
+    double scale = std::strtod(value, &end);
+    if (end != value && *end == '\0' && std::isfinite(scale) && scale >= 0)
+      options.time_scale = scale;
+    else
+      reject("ROTA_SIM_TIME_SCALE", value, "a number of at least 0");
+  }
+  if (const char* value = variable("ROTA_SIM_LOG")) options.log = value;
+  if (const char* value = variable("ROTA_SIM_KERNELS")) {
+    std::string list = value;
+    for (size_t start = 0; start <= list.size();) {
+      size_t colon = list.find(':', start);
+      if (colon == std::string::npos) colon = list.size();
+      if (colon > start) options.kernels.push_back(list.substr(start, colon - start));
+      start = colon + 1;
+    }
+  }
+  return options;
+}
+
+}  // namespace rota::sim

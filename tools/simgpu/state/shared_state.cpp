@@ -1,0 +1,308 @@
+// The state file's life: attach, lock, reap the dead, plain memory, engines.
+#include "tools/simgpu/state/shared_state.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <system_error>
+
+#include "tools/simgpu/state/layout.h"
+
+namespace rota::sim {
+namespace {
+
+std::string error_text(int number) { return std::generic_category().message(number); }
+
+// Field 22 of /proc/PID/stat (start time) and field 3 (state). False if there is no such process or it is a zombie.
+bool process_start_time(int pid, uint64_t* start) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  char text[1024];
+  ssize_t length = read(file, text, sizeof text - 1);
+  close(file);
+  if (length <= 0) return false;
+  text[length] = '\0';
+  const char* cursor = std::strrchr(text, ')');  // the name in parentheses may hold anything
+  if (cursor == nullptr || cursor[1] != ' ') return false;
+  cursor += 2;
+  if (*cursor == 'Z' || *cursor == 'X') return false;
+  for (int field = 3; field < 22; ++field) {
+    cursor = std::strchr(cursor, ' ');
+    if (cursor == nullptr) return false;
+    ++cursor;
+  }
+  *start = std::strtoull(cursor, nullptr, 10);
+  return true;
+}
+
+bool alive(const ProcessEntry& entry) {
+  uint64_t start = 0;
+  return process_start_time(entry.pid, &start) && start == entry.start_time;
+}
+
+}  // namespace
+
+int64_t monotonic_nanoseconds() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+void sleep_until(int64_t monotonic) {
+  timespec until{};
+  until.tv_sec = monotonic / 1'000'000'000;
+  until.tv_nsec = monotonic % 1'000'000'000;
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
+  }
+}
+
+Result<SharedState*> SharedState::attach(const Options& options) {
+  const std::string& path = options.state_path;
+  int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (file < 0) return Failure{"cannot open the state file " + path + " (ROTA_SIM_STATE): " + error_text(errno)};
+  // Creation and a change of shape are under the file's lock; everything later is under the mutex inside.
+  while (flock(file, LOCK_EX) != 0) {
+    if (errno != EINTR) {
+      int number = errno;
+      close(file);
+      return Failure{"cannot lock the state file " + path + ": " + error_text(number)};
+    }
+  }
+  struct stat status {};
+  fstat(file, &status);
+  bool fresh = status.st_size == 0;
+  if (!fresh && status.st_size != static_cast<off_t>(sizeof(SharedLayout))) {
+    close(file);
+    return Failure{path + " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
+  }
+  if (fresh && ftruncate(file, sizeof(SharedLayout)) != 0) {
+    int number = errno;
+    close(file);
+    return Failure{"cannot make the state file " + path + ": " + error_text(number)};
+  }
+  void* memory = mmap(nullptr, sizeof(SharedLayout), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (memory == MAP_FAILED) {
+    int number = errno;
+    close(file);
+    return Failure{"cannot map the state file " + path + ": " + error_text(number)};
+  }
+  auto* state = new SharedState;
+  state->layout_ = static_cast<SharedLayout*>(memory);
+  char absolute[4096];
+  state->path_ = realpath(path.c_str(), absolute) != nullptr ? absolute : path;
+  state->time_scale_ = options.time_scale;
+  SharedLayout* layout = state->layout_;
+  if (layout->magic == 0) {
+    state->initialise(options);
+  } else if (layout->magic != kStateMagic || layout->version != kStateVersion) {
+    delete state;
+    close(file);
+    return Failure{path + " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
+  } else if (layout->gpus != options.gpus || layout->capacity != options.memory) {
+    state->lock();
+    state->reap();
+    bool used = std::any_of(layout->processes, layout->processes + kMaxProcesses,
+                            [](const ProcessEntry& entry) { return entry.pid != 0; });
+    state->unlock();
+    if (!used) {
+      state->initialise(options);
+    } else {
+      std::fprintf(stderr,
+                   "simgpu: %s is in use with %d GPUs of %llu bytes: ROTA_SIM_GPUS and ROTA_SIM_MEMORY are ignored\n",
+                   path.c_str(), layout->gpus, static_cast<unsigned long long>(layout->capacity));
+    }
+  }
+  bool entered = state->take_process_entry();
+  close(file);  // gives the file's lock back
+  if (!entered) {
+    delete state;
+    return Failure{path + " (ROTA_SIM_STATE) already serves " + std::to_string(kMaxProcesses) + " processes"};
+  }
+  return state;
+}
+
+SharedState::~SharedState() {
+  if (process_ >= 0) {
+    lock();
+    layout_->processes[process_].start_time = 0;  // reads as dead: the pid runs on, the entry does not
+    reap();
+    unlock();
+  }
+  if (layout_ != nullptr) munmap(layout_, sizeof(SharedLayout));
+}
+
+void SharedState::initialise(const Options& options) {
+  std::memset(static_cast<void*>(layout_), 0, offsetof(SharedLayout, managed) + sizeof(ManagedEntry));
+  std::memset(layout_->blocks, kBlockFree, sizeof layout_->blocks);
+  layout_->gpus = options.gpus;
+  layout_->capacity = options.memory;
+  layout_->next_serial = 1;
+  layout_->managed_end = 1;
+  pthread_mutexattr_t attributes;
+  pthread_mutexattr_init(&attributes);
+  pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+  pthread_mutex_init(&layout_->mutex, &attributes);
+  pthread_mutexattr_destroy(&attributes);
+  layout_->version = kStateVersion;
+  layout_->magic = kStateMagic;
+}
+
+bool SharedState::take_process_entry() {
+  lock();
+  reap();
+  for (uint32_t index = 0; index < kMaxProcesses && process_ < 0; ++index) {
+    ProcessEntry& entry = layout_->processes[index];
+    if (entry.pid != 0) continue;
+    entry = ProcessEntry{};
+    if (!process_start_time(getpid(), &entry.start_time)) break;
+    entry.pid = getpid();
+    entry.serial = layout_->next_serial++;
+    process_ = static_cast<int>(index);
+  }
+  unlock();
+  return process_ >= 0;
+}
+
+bool SharedState::lock() {
+  int result = pthread_mutex_lock(&layout_->mutex);
+  if (result == EOWNERDEAD) {
+    // Its owner died between two stores: sums are computed afresh from what the entries say.
+    pthread_mutex_consistent(&layout_->mutex);
+    for (int gpu = 0; gpu < layout_->gpus; ++gpu) {
+      GpuState& state = layout_->gpu[gpu];
+      state.plain = 0;
+      state.managed_resident = 0;
+      for (const ProcessEntry& entry : layout_->processes) {
+        if (entry.pid != 0) state.plain += entry.plain[gpu];
+      }
+    }
+    for (uint32_t id = 1; id < layout_->managed_end; ++id) {
+      ManagedEntry& entry = layout_->managed[id];
+      if (entry.owner == 0) continue;
+      entry.resident = 0;
+      for (uint32_t block = 0; block < entry.blocks; ++block) {
+        if (layout_->blocks[entry.first_block + block] == kBlockOnDevice) entry.resident += block_bytes(entry, block);
+      }
+      layout_->gpu[entry.gpu].managed_resident += entry.resident;
+    }
+  }
+  return result == 0 || result == EOWNERDEAD;
+}
+
+void SharedState::unlock() { pthread_mutex_unlock(&layout_->mutex); }
+
+// Takes back what dead processes held. Under the mutex.
+void SharedState::reap() {
+  for (ProcessEntry& entry : layout_->processes) {
+    if (entry.pid == 0 || alive(entry)) continue;
+    for (uint32_t id = 1; id < layout_->managed_end; ++id) {
+      if (layout_->managed[id].owner == entry.serial) release_managed(id);
+    }
+    for (int gpu = 0; gpu < layout_->gpus; ++gpu) layout_->gpu[gpu].plain -= entry.plain[gpu];
+    entry = ProcessEntry{};
+  }
+}
+
+int SharedState::gpus() const { return layout_->gpus; }
+uint64_t SharedState::capacity() const { return layout_->capacity; }
+
+void SharedState::uuid(int gpu, unsigned char out[16]) const {
+  uint64_t halves[2];
+  for (uint64_t half = 0; half < 2; ++half) {
+    uint64_t hash = 0xcbf29ce484222325ULL + half * 0x9e3779b97f4a7c15ULL;  // FNV-1a, two starting points
+    auto add = [&hash](unsigned char byte) { hash = (hash ^ byte) * 0x100000001b3ULL; };
+    for (char letter : path_) add(static_cast<unsigned char>(letter));
+    add(static_cast<unsigned char>(gpu));
+    add(static_cast<unsigned char>(half));
+    halves[half] = hash;
+  }
+  std::memcpy(out, halves, sizeof halves);
+}
+
+bool SharedState::take(int gpu, uint64_t bytes, Migration* migration) {
+  lock();
+  GpuState& state = layout_->gpu[gpu];
+  auto fits = [&] { return bytes <= layout_->capacity && state.plain <= layout_->capacity - bytes; };
+  if (!fits()) reap();
+  bool granted = fits();
+  if (granted) {
+    state.plain += bytes;
+    layout_->processes[process_].plain[gpu] += bytes;
+    if (state.plain + state.managed_resident > layout_->capacity) {
+      evict(gpu, state.plain + state.managed_resident - layout_->capacity, 0, migration);
+    }
+  }
+  unlock();
+  return granted;
+}
+
+void SharedState::give_back(int gpu, uint64_t bytes) {
+  lock();
+  layout_->gpu[gpu].plain -= bytes;
+  layout_->processes[process_].plain[gpu] -= bytes;
+  unlock();
+}
+
+MemoryUse SharedState::use(int gpu) {
+  lock();
+  reap();
+  MemoryUse use{layout_->capacity, layout_->gpu[gpu].plain, layout_->gpu[gpu].managed_resident,
+                layout_->processes[process_].plain[gpu]};
+  unlock();
+  return use;
+}
+
+Counters SharedState::counters(int gpu) {
+  lock();
+  Counters counters = layout_->gpu[gpu].counters;
+  unlock();
+  return counters;
+}
+
+void SharedState::count_kernel(int gpu) {
+  lock();
+  ++layout_->gpu[gpu].counters.kernels;
+  unlock();
+}
+
+void SharedState::count_copy(int gpu, EngineKind kind, uint64_t bytes) {
+  lock();
+  Counters& counters = layout_->gpu[gpu].counters;
+  (kind == EngineKind::kHostToDevice ? counters.copied_to_device : counters.copied_to_host) += bytes;
+  unlock();
+}
+
+int64_t SharedState::reserve(int gpu, EngineKind kind, int64_t nanoseconds) {
+  int64_t now = monotonic_nanoseconds();
+  if (time_scale_ == 0 || nanoseconds <= 0) return now;
+  lock();
+  EngineState& engine = layout_->gpu[gpu].engines[static_cast<int>(kind)];
+  uint64_t serial = layout_->processes[process_].serial;
+  auto real = static_cast<int64_t>(static_cast<double>(nanoseconds) * time_scale_);
+  auto slice = static_cast<int64_t>(static_cast<double>(profile::kTimeSlice) * time_scale_);
+  if (engine.last_process != serial && engine.busy_until + slice > now) engine.shared_until = now + 4 * slice;
+  if (kind == EngineKind::kCompute && engine.shared_until > now) {
+    real = static_cast<int64_t>(static_cast<double>(real) * profile::kSharingFactor);
+  }
+  engine.last_process = serial;
+  engine.busy_until = std::max(now, engine.busy_until) + real;
+  int64_t end = engine.busy_until;
+  unlock();
+  return end;
+}
+
+}  // namespace rota::sim

@@ -1,0 +1,109 @@
+// The state of the simulated machine's GPUs, shared by every process that uses them: who has how many bytes, which
+// blocks of managed memory are resident, and until when each engine is taken. It lives in a mapped file
+// (ROTA_SIM_STATE), under one robust mutex; what a dead process held is taken back as soon as anybody needs it
+// (attach, memory queries, allocations, evictions), so kill -9 leaves nothing behind.
+//
+// Waiting is by reservation: an operation books [max(now, busy_until), + duration) on its engine and sleeps until
+// that is over, outside the mutex. A dead process's booking simply passes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tools/simgpu/state/options.h"
+#include "tools/simgpu/state/result.h"
+
+namespace rota::sim {
+
+inline constexpr int kMaxGpus = 8;
+
+// Bytes moved so far; what the tests and `rota sim` read. They never fall.
+struct Counters {
+  uint64_t first_touched;     // fresh managed memory that became resident by use
+  uint64_t faulted_in;        // managed memory fetched from the host because a kernel or copy touched it
+  uint64_t prefetched_in;     // the same, by an explicit prefetch (fresh memory included)
+  uint64_t evicted;           // managed memory moved to the host, pushed out or prefetched there
+  uint64_t kernels;           // launches that ran
+  uint64_t copied_to_device;  // bytes of copies from host to device
+  uint64_t copied_to_host;
+};
+
+enum class EngineKind { kCompute, kHostToDevice, kDeviceToHost };
+
+// How managed memory is used; decides what its migration costs.
+enum class Access { kKernel, kCopy, kPrefetchToDevice, kPrefetchToHost };
+
+struct Migration {
+  uint64_t first_touched = 0;
+  uint64_t faulted_in = 0;
+  uint64_t prefetched_in = 0;
+  uint64_t evicted = 0;         // by whomever it was owned
+  int64_t nanoseconds = 0;      // modelled time, before scaling
+};
+
+struct MemoryUse {
+  uint64_t capacity = 0;
+  uint64_t plain = 0;             // allocations and contexts of all live processes
+  uint64_t managed_resident = 0;
+  uint64_t own_plain = 0;         // this process's
+};
+
+struct SharedLayout;
+
+class SharedState {
+ public:
+  // Maps the file, creates it where it is missing or nobody alive uses it with another shape, and takes a process
+  // entry. Fails naming the file: cannot be opened, is no simgpu state, too many processes.
+  static Result<SharedState*> attach(const Options& options);
+  ~SharedState();
+  SharedState(const SharedState&) = delete;
+  SharedState& operator=(const SharedState&) = delete;
+
+  int gpus() const;
+  uint64_t capacity() const;  // bytes per GPU
+  // 16 bytes that differ between state files and GPUs and stay the same for one file.
+  void uuid(int gpu, unsigned char out[16]) const;
+
+  // Takes plain device memory (allocations, contexts), evicting managed memory of anyone where that makes room.
+  // False: out of memory, nothing changed.
+  bool take(int gpu, uint64_t bytes, Migration* migration);
+  void give_back(int gpu, uint64_t bytes);
+
+  // Managed memory: known from allocation on, resident when used. Id 0 = the tables are full.
+  uint32_t add_managed(int gpu, uint64_t bytes);
+  void remove_managed(uint32_t id);
+  void set_preferred(uint32_t id, bool device);
+  // Makes [offset, offset + bytes) resident on the GPU (or the host) and says what had to move.
+  Migration touch(uint32_t id, uint64_t offset, uint64_t bytes, Access access);
+  uint64_t resident_bytes(uint32_t id);
+
+  MemoryUse use(int gpu);
+  Counters counters(int gpu);  // of all processes, the dead included
+  void count_kernel(int gpu);
+  void count_copy(int gpu, EngineKind kind, uint64_t bytes);
+
+  // Books an engine for modelled nanoseconds and returns the CLOCK_MONOTONIC time at which the booking ends; now, if
+  // the time scale is 0.
+  int64_t reserve(int gpu, EngineKind kind, int64_t nanoseconds);
+
+ private:
+  SharedState() = default;
+  bool lock();
+  void unlock();
+  void reap();
+  void initialise(const Options& options);
+  void evict(int gpu, uint64_t bytes, uint32_t spared, Migration* migration);
+  uint64_t evict_from(uint32_t id, uint64_t bytes, uint32_t spared_from, uint32_t spared_to);
+  void release_managed(uint32_t id);
+  bool take_process_entry();
+
+  SharedLayout* layout_ = nullptr;
+  std::string path_;
+  double time_scale_ = 1;
+  int process_ = -1;  // index of our entry
+};
+
+int64_t monotonic_nanoseconds();
+void sleep_until(int64_t monotonic);
+
+}  // namespace rota::sim
