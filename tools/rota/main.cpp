@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   rota::tool::register_run(app);
   rota::tool::register_status(app);
 #ifdef ROTA_HAVE_TRACE
-  register_trace(app);
+  rota::tool::register_trace(app);
 #endif
   try {
     app.parse(argc, argv);
