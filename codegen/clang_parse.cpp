@@ -1,5 +1,7 @@
 #include "codegen/clang_parse.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace rota::codegen {
@@ -9,13 +11,47 @@ constexpr const char* kVirtualFile = "rota-codegen-input.cpp";
 // Enough to see what is wrong; one missing header makes hundreds.
 constexpr unsigned kReportedDiagnostics = 3;
 
-std::string describe(CXDiagnostic diagnostic) {
+// A header that ends too early is noticed where the next one begins, which is in our own file.
+struct LastInclude {
+  unsigned line;  // of our own file
+  CXFile header = nullptr;
+};
+
+CXFile header_included_before(CXTranslationUnit unit, unsigned line) {
+  LastInclude search{line};
+  clang_getInclusions(
+      unit,
+      [](CXFile header, CXSourceLocation* stack, unsigned depth, CXClientData data) {
+        if (depth != 1) return;  // not from our own file
+        auto* search = static_cast<LastInclude*>(data);
+        unsigned at = 0;
+        clang_getExpansionLocation(stack[0], nullptr, &at, nullptr, nullptr);
+        if (at <= search->line) search->header = header;
+      },
+      &search);
+  return search.header;
+}
+
+unsigned line_count(CXTranslationUnit unit, CXFile file) {
+  std::size_t size = 0;
+  const char* text = clang_getFileContents(unit, file, &size);
+  if (!text || size == 0) return 0;
+  return static_cast<unsigned>(std::count(text, text + size, '\n')) + (text[size - 1] == '\n' ? 0 : 1);
+}
+
+std::string describe(CXTranslationUnit unit, CXDiagnostic diagnostic) {
   CXFile file = nullptr;
   unsigned line = 0;
   clang_getExpansionLocation(clang_getDiagnosticLocation(diagnostic), &file, &line, nullptr, nullptr);
+  const std::string text = to_string(clang_getDiagnosticSpelling(diagnostic));
   std::string path = file ? to_string(clang_getFileName(file)) : std::string("(no file)");
-  if (path == kVirtualFile) path = "(the headers asked for)";
-  return fmt::format("{}:{}: {}", path, line, to_string(clang_getDiagnosticSpelling(diagnostic)));
+  if (path == kVirtualFile) {
+    const CXFile header = header_included_before(unit, line);
+    if (!header) return text;  // "'cuda.h' file not found" says it all
+    path = to_string(clang_getFileName(header));
+    return fmt::format("{}:{}: {} (at its end: is it cut short?)", path, line_count(unit, header), text);
+  }
+  return fmt::format("{}:{}: {}", path, line, text);
 }
 
 }  // namespace
@@ -75,7 +111,8 @@ Result<ParsedUnit> ParsedUnit::parse(const std::string& source, const std::vecto
   for (unsigned i = 0; i < count; ++i) {
     CXDiagnostic diagnostic = clang_getDiagnostic(handles->unit, i);
     if (clang_getDiagnosticSeverity(diagnostic) >= CXDiagnostic_Error && errors++ < kReportedDiagnostics) {
-      report += (report.empty() ? "" : "\n") + describe(diagnostic);
+      if (!report.empty()) report += '\n';
+      report += describe(handles->unit, diagnostic);
     }
     clang_disposeDiagnostic(diagnostic);
   }

@@ -1,0 +1,114 @@
+// The generated cuGetProcAddress table against what a real driver answered for every name, version and flag.
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "generated/driver_symbols.h"
+
+namespace {
+
+// Both the recording's driver and the model are of CUDA 13.0.
+constexpr int kCoveredVersion = 13000;
+
+struct Row {
+  std::string base;
+  int version;
+  int form;
+  std::string symbol;
+};
+
+const std::vector<Row>& generated() {
+  static const std::vector<Row> rows = {
+#define ROTA_LOOKUP(base, version, form, symbol) {#base, version, form, #symbol},
+#include "generated/driver_lookup.inc"
+#undef ROTA_LOOKUP
+  };
+  return rows;
+}
+
+struct Recorded {
+  std::string base;
+  int flag;
+  int version;
+  std::string symbol;  // "-": none
+};
+
+std::vector<Recorded> recorded() {
+  std::ifstream file(ROTA_RECORDED_LOOKUPS);
+  std::vector<Recorded> rows;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with('#')) continue;
+    std::istringstream words(line);
+    Recorded row;
+    words >> row.base >> row.flag >> row.version >> row.symbol;
+    if (!words) FAIL("unreadable row: " + line);
+    if (row.symbol.starts_with("-[")) row.symbol = "-";
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+std::string answer(const std::string& base, int form, int version) {
+  std::string symbol = "-";
+  int best = 0;
+  for (const Row& row : generated()) {
+    if (row.base == base && row.form == form && row.version <= version && row.version >= best) {
+      best = row.version;
+      symbol = row.symbol;
+    }
+  }
+  return symbol;
+}
+
+}  // namespace
+
+TEST_CASE("the generated look-up table answers every recorded look-up like the driver") {
+  std::size_t compared = 0;
+  std::size_t too_new = 0;
+  for (const Recorded& row : recorded()) {
+    if (row.version > kCoveredVersion) {
+      // A version newer than the driver is refused before any name is looked at: no matter of the table.
+      CHECK(row.symbol == "-");
+      ++too_new;
+      continue;
+    }
+    ++compared;
+    INFO(row.base << " flag " << row.flag << " version " << row.version);
+    CHECK(answer(row.base, row.flag == 2 ? 2 : 0, row.version) == row.symbol);
+  }
+  CHECK(compared == 3127);
+  CHECK(too_new == 1437);
+}
+
+TEST_CASE("the generated look-up table has no change point that was not recorded") {
+  std::set<std::string> known;
+  std::set<std::tuple<std::string, int, int>> points;
+  for (const Recorded& row : recorded()) {
+    known.insert(row.base);
+    points.insert({row.base, row.flag, row.version});
+  }
+  std::set<std::string> unrecorded;
+  for (const Row& row : generated()) {
+    if (!known.contains(row.base)) {
+      unrecorded.insert(row.base);
+      continue;
+    }
+    INFO(row.symbol);
+    CHECK(points.contains({row.base, row.form, row.version}));
+    CHECK(rota::find_symbol(row.symbol));
+  }
+  // cudaEGL.h declares it for Tegra alone: the recorded driver neither exports nor answers it.
+  CHECK(unrecorded == std::set<std::string>{"cuEventCreateFromEGLSync"});
+}
+
+TEST_CASE("every symbol can be found by its name, and nothing else") {
+  for (std::size_t i = 0; i < rota::kSymbolCount; ++i) {
+    REQUIRE(rota::find_symbol(rota::kSymbolNames[i]) == static_cast<rota::Symbol>(i));
+  }
+  for (const char* name : {"", "cu", "cuMemAlloc_v", "cuMemAlloc_v22", "zzz", "CUInit"})
+    CHECK_FALSE(rota::find_symbol(name));
+}
