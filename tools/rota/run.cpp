@@ -22,13 +22,12 @@ void register_run(CLI::App& app) {
         if (scheduler::parse_duration(text)) return std::string();
         return "'" + text + "' is no duration above 0: use e.g. 100ms or 2s";
       });
-  run->add_option("command", options->command, "the program and its arguments")->required();
-  // Everything from the program's name on is the program's, whatever it looks like.
-  run->positionals_at_end();
+  // Everything from the program's name on is the program's, whatever it looks like: no positional of ours may take part of it.
   run->prefix_command();
   run->callback([options, run] {
-    std::vector<std::string> rest = run->remaining();
-    options->command.insert(options->command.end(), rest.begin(), rest.end());
+    options->command = run->remaining();
+    if (!options->command.empty() && options->command.front() == "--") options->command.erase(options->command.begin());
+    if (options->command.empty()) throw CLI::RequiredError("the program and its arguments");
     throw CLI::RuntimeError(run_in_place(*options));
   });
 }
