@@ -1,0 +1,126 @@
+// The ledger under threads; run under TSan too.
+#include "runtime/memory/ledger.h"
+
+#include <catch2/catch.hpp>
+#include <random>
+#include <thread>
+#include <vector>
+
+using namespace rota;
+using namespace rota::memory;
+
+namespace {
+
+Allocation at(std::uint64_t address, std::uint64_t bytes, int device = 0, Kind kind = Kind::kPlain) {
+  return {.address = address, .bytes = bytes, .context = nullptr, .device = device, .kind = kind};
+}
+
+void put(Ledger& ledger, const Allocation& allocation) {
+  REQUIRE(ledger.reserve(allocation.device, allocation.bytes, allocation.kind));
+  ledger.add(allocation);
+}
+
+}  // namespace
+
+TEST_CASE("nvshare 6: four threads that allocate and free lose no byte of the sum") {
+  Ledger ledger;
+  constexpr int kThreads = 4;
+  constexpr std::uint64_t kEach = 2000;
+  std::vector<std::uint64_t> kept(kThreads, 0);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      std::mt19937 random(static_cast<unsigned>(t));
+      std::uint64_t own = 0;
+      const std::uint64_t base = 0x700000000000 + (static_cast<std::uint64_t>(t) << 36);
+      for (std::uint64_t i = 0; i < kEach; ++i) {
+        const std::uint64_t bytes = 512 * (1 + random() % 100);
+        const Kind kind = random() % 2 == 0 ? Kind::kConverted : Kind::kPlain;
+        if (!ledger.reserve(0, bytes, kind)) std::abort();
+        ledger.add(at(base + i * 65536, bytes, 0, kind));
+        own += bytes;
+        if (random() % 2 == 0) {
+          const auto taken = ledger.take(base + i * 65536);
+          ledger.release(0, taken->bytes, taken->kind);
+          own -= bytes;
+        }
+      }
+      kept[static_cast<std::size_t>(t)] = own;
+    });
+  }
+  std::uint64_t sum = 0;
+  for (std::thread& thread : threads) thread.join();
+  for (const std::uint64_t own : kept) sum += own;
+  CHECK(ledger.live_bytes(0) == sum);
+  std::uint64_t listed = 0;
+  std::uint64_t fixed = 0;
+  for (const Allocation& entry : ledger.list(0, Kind::kConverted)) listed += entry.bytes;
+  for (const Allocation& entry : ledger.list(0, Kind::kPlain)) fixed += entry.bytes;
+  CHECK(listed + fixed == sum);
+  CHECK(ledger.fixed_bytes(0) == fixed);
+}
+
+TEST_CASE("a limit holds although many threads ask at once") {
+  Ledger ledger;
+  ledger.set_limit(0, 1000);
+  std::atomic<std::uint64_t> granted{0};
+  std::atomic<bool> passed{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 5000; ++i) {
+        if (!ledger.reserve(0, 7, Kind::kPlain)) continue;
+        if (granted.fetch_add(7) + 7 > 1000) passed.store(true);
+        granted.fetch_sub(7);
+        ledger.release(0, 7, Kind::kPlain);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_FALSE(passed.load());
+  CHECK(ledger.live_bytes(0) == 0);
+  CHECK_FALSE(ledger.reserve(0, 1001, Kind::kPlain));
+  CHECK_FALSE(ledger.reserve(0, UINT64_MAX, Kind::kPlain));
+  CHECK(ledger.reserve(0, 1000, Kind::kPlain));
+  CHECK_FALSE(ledger.reserve(0, 1, Kind::kPlain));
+  CHECK_FALSE(ledger.reserve(0, UINT64_MAX - 10, Kind::kPlain));
+}
+
+TEST_CASE("one of two threads that free the same address gets it") {
+  for (int round = 0; round < 200; ++round) {
+    Ledger ledger;
+    put(ledger, at(0x1000, 100));
+    std::atomic<int> got{0};
+    std::thread other([&] { got.fetch_add(ledger.take(0x1000) ? 1 : 0); });
+    got.fetch_add(ledger.take(0x1000) ? 1 : 0);
+    other.join();
+    REQUIRE(got.load() == 1);
+  }
+}
+
+TEST_CASE("an interior pointer finds its allocation, a pointer past the end none") {
+  Ledger ledger;
+  for (std::uint64_t i = 0; i < 500; ++i) put(ledger, at(0x700000000000 + i * 0x200000, 0x100000));
+  CHECK(ledger.find(0x700000000000)->address == 0x700000000000);
+  CHECK(ledger.find(0x700000000000 + 77 * 0x200000 + 0xfffff)->address == 0x700000000000 + 77 * 0x200000);
+  CHECK_FALSE(ledger.find(0x700000000000 + 77 * 0x200000 + 0x100000));
+  CHECK_FALSE(ledger.find(0x6fffffffffff));
+  // An array's handle is a host address; nothing lies "inside" an array.
+  put(ledger, at(0x1000 | kHandleBit, 1 << 30, 0, Kind::kArray));
+  CHECK_FALSE(ledger.find(0x1800));
+}
+
+TEST_CASE("a context that ends takes its own memory out of the sum and no other's") {
+  Ledger ledger;
+  const auto gone = reinterpret_cast<api::CUcontext>(0x10);
+  const auto stays = reinterpret_cast<api::CUcontext>(0x20);
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    Allocation allocation = at(0x700000000000 + i * 4096, 10, static_cast<int>(i % 2));
+    allocation.context = i % 4 < 2 ? gone : stays;
+    put(ledger, allocation);
+  }
+  CHECK(ledger.drop_context(gone) == 50);
+  CHECK(ledger.live_bytes(0) == 250);
+  CHECK(ledger.live_bytes(1) == 250);
+  CHECK(ledger.entries() == 50);
+}

@@ -1,0 +1,270 @@
+// What allocating and freeing calls do to the ledger and ask of the driver.
+#include "runtime/memory/memory.h"
+
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "generated/driver_real.h"
+#include "runtime/overrides.h"
+#include "tests/unit/runtime/fake_driver.h"
+
+using namespace rota;
+using namespace rota::memory;
+
+namespace {
+
+constexpr std::uint64_t kMiB = 1 << 20;
+
+struct Fixture {
+  explicit Fixture(Settings settings = {}) : memory(gate, ledger, settings) {}
+  test::FakeDriver driver;
+  gate::Gate gate;
+  Ledger ledger;
+  Memory memory;
+};
+
+Settings limited(std::uint64_t bytes, Backend backend = Backend::kNative) {
+  return {.backend = backend, .limit_bytes = bytes};
+}
+
+api::CUresult no_call() {
+  FAIL_CHECK("the driver was called");
+  return api::CUDA_SUCCESS;
+}
+
+}  // namespace
+
+TEST_CASE("without rotad plain memory stays plain; with one it is managed, settled and prefetched") {
+  Fixture f;
+  f.driver.enter_context(0);
+  api::CUdeviceptr first = 0;
+  REQUIRE(f.memory.allocate(&first, kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.driver.managed_allocations.load() == 0);
+  CHECK(f.ledger.fixed_bytes(0) == kMiB);
+  f.memory.set_served(true);
+  api::CUdeviceptr second = 0;
+  REQUIRE(f.memory.allocate(&second, kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.driver.managed_allocations.load() == 1);
+  CHECK(f.driver.prefetches.load() == 1);
+  CHECK(f.ledger.live_bytes(0) == 2 * kMiB);
+  CHECK(f.ledger.fixed_bytes(0) == kMiB);
+  // While others have the GPU nothing is moved there.
+  f.gate.close();
+  REQUIRE(f.memory.allocate(&second, kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.driver.prefetches.load() == 1);
+}
+
+TEST_CASE("the limit refuses before the driver is asked, whatever the route and the backend") {
+  for (const Backend backend : {Backend::kNative, Backend::kManaged}) {
+    Fixture f(limited(10 * kMiB, backend));
+    f.driver.enter_context(0);
+    api::CUdeviceptr address = 0;
+    REQUIRE(f.memory.allocate(&address, 6 * kMiB) == api::CUDA_SUCCESS);
+    std::size_t pitch = 0;
+    api::CUdeviceptr other = 0;
+    REQUIRE(f.memory.allocate_pitch(&other, &pitch, 512, 1, 4) == api::CUDA_SUCCESS);  // asks for the pitch's unit
+    const int asked = f.driver.allocation_calls.load();
+    CHECK(f.memory.allocate(&other, 6 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(f.memory.allocate_pitch(&other, &pitch, kMiB, 6, 4) == api::CUDA_ERROR_OUT_OF_MEMORY);
+    for (const Kind kind : {Kind::kManaged, Kind::kAsync, Kind::kArray}) {
+      CHECK(f.memory.allocate_native(6 * kMiB, kind, no_call, [] { return 0; }) == api::CUDA_ERROR_OUT_OF_MEMORY);
+    }
+    CHECK_FALSE(f.memory.reserve(0, 6 * kMiB, Kind::kPhysical));
+    CHECK(f.driver.allocation_calls.load() == asked);
+    // Room that is given back is room again.
+    REQUIRE(f.memory.free(address, [&] { return real::cuMemFree_v2(address); }) == api::CUDA_SUCCESS);
+    CHECK(f.memory.allocate(&other, 6 * kMiB) == api::CUDA_SUCCESS);
+  }
+}
+
+TEST_CASE("managed memory is no more than the GPU has, or programs that allocate until it fails would never end") {
+  Fixture f({.backend = Backend::kManaged, .limit_bytes = kNoLimit});
+  f.driver.device_bytes = 64 * kMiB;
+  f.driver.enter_context(0);
+  int got = 0;
+  api::CUdeviceptr address = 0;
+  while (got < 100 && f.memory.allocate(&address, 16 * kMiB) == api::CUDA_SUCCESS) ++got;
+  CHECK(got == 4);
+}
+
+TEST_CASE("an allocation or free that the driver refuses changes no sum, and its answer reaches the program") {
+  Fixture f(limited(10 * kMiB));
+  f.driver.enter_context(0);
+  CHECK(f.memory.allocate_native(
+            kMiB, Kind::kAsync, [] { return api::CUDA_ERROR_NOT_PERMITTED; }, [] { return 0; }) ==
+        api::CUDA_ERROR_NOT_PERMITTED);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.memory.free(address, [] { return api::CUDA_ERROR_ILLEGAL_ADDRESS; }) == api::CUDA_ERROR_ILLEGAL_ADDRESS);
+  CHECK(f.ledger.live_bytes(0) == kMiB);
+  CHECK(f.memory.free(address + 1, [] { return api::CUDA_ERROR_INVALID_VALUE; }) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.ledger.live_bytes(0) == kMiB);
+}
+
+TEST_CASE("bad arguments are the driver's to answer") {
+  Fixture f(limited(10 * kMiB));
+  f.driver.enter_context(0);
+  f.driver.set<api::cuMemAlloc_v2_fn>(Symbol::k_cuMemAlloc_v2, [](api::CUdeviceptr* address, size_t) {
+    return address == nullptr ? api::CUDA_ERROR_INVALID_VALUE : api::CUDA_ERROR_UNKNOWN;
+  });
+  CHECK(f.memory.allocate(nullptr, kMiB) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  f.driver.leave_context();
+  api::CUdeviceptr address = 0;
+  CHECK(f.memory.allocate(&address, 64 * kMiB) == api::CUDA_ERROR_UNKNOWN);  // no context: no limit of any GPU
+}
+
+TEST_CASE("nvshare 7: memory is charged to the GPU of the context that is current when it is taken") {
+  Fixture f(limited(10 * kMiB));
+  api::CUdeviceptr address = 0;
+  f.driver.enter_context(0);
+  REQUIRE(f.memory.allocate(&address, 8 * kMiB) == api::CUDA_SUCCESS);
+  const auto second = f.driver.enter_context(1);
+  REQUIRE(f.memory.allocate(&address, 7 * kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.ledger.live_bytes(0) == 8 * kMiB);
+  CHECK(f.ledger.live_bytes(1) == 7 * kMiB);
+  f.driver.leave_context();
+  // Freed with another context current: still its own GPU's bytes.
+  REQUIRE(f.memory.free(address, [&] { return real::cuMemFree_v2(address); }) == api::CUDA_SUCCESS);
+  CHECK(f.ledger.live_bytes(0) == 8 * kMiB);
+  CHECK(f.ledger.live_bytes(1) == 0);
+  f.driver.enter_context(1);
+  f.memory.context_ended(second);
+  CHECK(f.ledger.live_bytes(0) == 8 * kMiB);
+}
+
+TEST_CASE("nvshare 13: cuMemGetInfo's free bytes fall with what is taken and never pass below zero") {
+  Fixture f({.backend = Backend::kManaged, .limit_bytes = 64 * kMiB});
+  f.driver.enter_context(0);
+  std::size_t free_bytes = 0;
+  std::size_t total = 0;
+  REQUIRE(f.memory.info(&free_bytes, &total) == api::CUDA_SUCCESS);
+  CHECK(total == 64 * kMiB);
+  CHECK(free_bytes == 64 * kMiB);
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate(&address, 40 * kMiB) == api::CUDA_SUCCESS);
+  REQUIRE(f.memory.info(&free_bytes, &total) == api::CUDA_SUCCESS);
+  CHECK(free_bytes == 24 * kMiB);
+  // A GPU smaller than what is charged to it (a limit that came late, a driver that says less): zero, no underflow.
+  f.driver.device_bytes = 16 * kMiB;
+  REQUIRE(f.memory.info(&free_bytes, &total) == api::CUDA_SUCCESS);
+  CHECK(free_bytes == 0);
+  CHECK(total == 16 * kMiB);
+}
+
+TEST_CASE("converted memory given to cuMemFreeAsync goes when the stream has come that far") {
+  Fixture f({.backend = Backend::kManaged, .limit_bytes = 64 * kMiB});
+  f.driver.enter_context(0);
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
+  f.driver.submitted = 5;
+  CHECK(f.memory.free_async(address, nullptr, false, no_call) == api::CUDA_SUCCESS);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.driver.memory.count(address) == 1);
+  api::CUdeviceptr other = 0;
+  REQUIRE(f.memory.allocate(&other, kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.driver.memory.count(address) == 1);  // the GPU may still use it
+  f.driver.finished = 5;
+  REQUIRE(f.memory.allocate(&other, kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.driver.memory.count(address) == 0);
+  // Plain memory goes the driver's own way.
+  bool called = false;
+  REQUIRE(f.memory.allocate_native(
+              kMiB, Kind::kAsync, [&] { return f.driver.give_memory(&address, kMiB); }, [&] { return address; }) ==
+          api::CUDA_SUCCESS);
+  const auto before = f.ledger.live_bytes(0);
+  CHECK(f.memory.free_async(address, nullptr, false, [&] {
+    called = true;
+    return api::CUDA_SUCCESS;
+  }) == api::CUDA_SUCCESS);
+  CHECK(called);
+  CHECK(f.ledger.live_bytes(0) == before - kMiB);
+}
+
+TEST_CASE("a pitched allocation has the driver's pitch, converted or not") {
+  for (const Backend backend : {Backend::kNative, Backend::kManaged}) {
+    Fixture f(limited(64 * kMiB, backend));
+    f.driver.enter_context(0);
+    api::CUdeviceptr address = 0;
+    std::size_t pitch = 0;
+    REQUIRE(f.memory.allocate_pitch(&address, &pitch, 1000, 100, 4) == api::CUDA_SUCCESS);
+    CHECK(pitch == 1024);
+    CHECK(f.ledger.live_bytes(0) == 1024 * 100);
+    CHECK(f.driver.managed_allocations.load() == (backend == Backend::kManaged ? 1 : 0));
+  }
+}
+
+TEST_CASE("a program that exports memory gets the driver's answer, and native memory from then on") {
+  Fixture f({.backend = Backend::kManaged, .limit_bytes = kNoLimit});
+  f.driver.enter_context(0);
+  f.driver.set<api::cuIpcGetMemHandle_fn>(Symbol::k_cuIpcGetMemHandle, [](api::CUipcMemHandle*, api::CUdeviceptr) {
+    return api::CUDA_ERROR_INVALID_VALUE;
+  });
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
+  api::CUipcMemHandle handle{};
+  CHECK(f.memory.ipc_handle(&handle, address + 100) == api::CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.driver.managed_allocations.load() == 1);
+}
+
+TEST_CASE("four threads allocate and free through the driver: ledger and driver agree at the end") {
+  Fixture f({.backend = Backend::kManaged, .limit_bytes = kNoLimit});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      f.driver.enter_context(0);
+      std::vector<api::CUdeviceptr> own;
+      for (int i = 0; i < 300; ++i) {
+        api::CUdeviceptr address = 0;
+        if (f.memory.allocate(&address, 4096) == api::CUDA_SUCCESS) own.push_back(address);
+        if (i % 3 == 0) {
+          const api::CUdeviceptr last = own.back();
+          own.pop_back();
+          if (i % 2 == 0) {
+            f.memory.free(last, [&] { return real::cuMemFree_v2(last); });
+          } else {
+            f.memory.free_async(last, nullptr, false, [] { return api::CUDA_ERROR_UNKNOWN; });
+          }
+        }
+      }
+      f.driver.leave_context();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  f.driver.enter_context(0);
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate(&address, 4096) == api::CUDA_SUCCESS);  // frees what was late
+  std::uint64_t held = 0;
+  for (const auto& [where, bytes] : f.driver.memory) held += bytes;
+  CHECK(f.ledger.live_bytes(0) == held);
+}
+
+TEST_CASE("physical memory is charged until its last handle and its last mapping are gone") {
+  Physical physical;
+  physical.created(1, 0, 2 * kMiB);
+  physical.mapped(0x100000, 1);
+  CHECK_FALSE(physical.released(1));  // still mapped
+  // The number is given out again while the old piece lives.
+  physical.created(1, 1, 4 * kMiB);
+  const auto gone = physical.unmapped(0x100000, 2 * kMiB);
+  CHECK(gone == std::map<int, std::uint64_t>{{0, 2 * kMiB}});
+  CHECK(physical.released(1)->bytes == 4 * kMiB);
+  // A handle got back from an address holds it once more.
+  physical.created(7, 0, kMiB);
+  physical.mapped(0x900000, 7);
+  CHECK_FALSE(physical.released(7));
+  physical.retained(7, 0x900000);
+  CHECK(physical.unmapped(0x900000, kMiB).empty());
+  CHECK(physical.released(7)->bytes == kMiB);
+  CHECK_FALSE(physical.released(99));  // imported: not ours to charge
+}
+
+TEST_CASE("arrays are charged what they take: levels, layers, formats; sparse ones nothing") {
+  CHECK(array_bytes(100, 0, 0, 1, api::CU_AD_FORMAT_FLOAT, 0, 1) == 400);
+  CHECK(array_bytes(64, 64, 0, 4, api::CU_AD_FORMAT_UNSIGNED_INT8, 0, 1) == 64 * 64 * 4);
+  CHECK(array_bytes(4, 4, 0, 1, api::CU_AD_FORMAT_HALF, 0, 3) == 2 * (16 + 4 + 1));
+  CHECK(array_bytes(4, 4, 6, 1, api::CU_AD_FORMAT_HALF, 0x01, 2) == 2 * 6 * (16 + 4));
+  CHECK(array_bytes(4096, 4096, 4096, 4, api::CU_AD_FORMAT_FLOAT, 0x40, 1) == 0);
+}
