@@ -1,5 +1,5 @@
 // Allocates, writes, checks and frees from several threads at once, by every route: plain, managed, stream-ordered, and
-// plain memory freed in stream order. Ends with the memory that it began with. Prints "allocfree ok".
+// plain memory freed in stream order. Ends with the memory that it began with. Prints "ok".
 #include <thread>
 #include <vector>
 
@@ -48,6 +48,6 @@ int main(int argc, char** argv) {
     });
   }
   for (std::thread& worker : workers) worker.join();
-  std::printf("allocfree ok\n");
+  std::printf("ok\n");
   return 0;
 }

@@ -1,7 +1,17 @@
 // Holds a share of the GPU's memory and goes over all of it again and again: each round increments a word of every
 // page and checks the value that the round before left. What a job that does not fit beside another looks like.
-// Prints "memhog ok: R rounds over B bytes in S s" and, with --think, leaves the GPU idle between rounds.
+//
+//   memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--managed] [--hold]
+//
+// Takes the memory in 8 pieces (cuMemAlloc; --managed: cuMemAllocManaged). --think leaves the GPU idle for so long after
+// each round. --hold prints "ready" after the first round and goes on until stdin closes or SIGTERM comes. Ends with one
+// line of JSON: {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was written,
+// and any makes the exit status 1. Out of memory is one line and exit status 2.
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <vector>
@@ -11,74 +21,111 @@
 using namespace program;  // NOLINT
 
 namespace {
-constexpr uint64_t kPiece = uint64_t{64} << 20;  // allocations of this size, as a framework's allocator makes them
+
+constexpr unsigned kPieces = 8;
 constexpr unsigned kStart = 41;
+
+volatile sig_atomic_t terminated = 0;
+
+struct Piece {
+  CUdeviceptr address;
+  unsigned long words;
+};
+
+std::vector<Piece> allocate(uint64_t bytes, bool managed) {
+  std::vector<Piece> pieces;
+  uint64_t piece_bytes = std::max<uint64_t>(bytes / kPieces / sizeof(unsigned) * sizeof(unsigned), sizeof(unsigned));
+  for (unsigned number = 0; number < kPieces; ++number) {
+    Piece piece{0, piece_bytes / sizeof(unsigned)};
+    CUresult result = managed ? cuda().cuMemAllocManaged(&piece.address, piece_bytes, CU_MEM_ATTACH_GLOBAL)
+                              : cuda().cuMemAlloc_v2(&piece.address, piece_bytes);
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+      std::fprintf(stderr, "memhog: %s of %llu bytes: CUDA_ERROR_OUT_OF_MEMORY\n",
+                   managed ? "cuMemAllocManaged" : "cuMemAlloc", static_cast<unsigned long long>(piece_bytes));
+      std::exit(2);  // NOLINT(concurrency-mt-unsafe)
+    }
+    check(result, managed ? "cuMemAllocManaged" : "cuMemAlloc");
+    CHECK(cuMemsetD32_v2(piece.address, kStart, piece.words));
+    pieces.push_back(piece);
+  }
+  return pieces;
+}
+
+// True once stdin is at its end (or was never open).
+bool stdin_closed() {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  if (poll(&input, 1, 0) <= 0) return false;
+  char byte = 0;
+  return read(STDIN_FILENO, &byte, 1) <= 0;
+}
+
+void pause_for(double length) {
+  timespec pause{};
+  pause.tv_sec = static_cast<time_t>(length);
+  pause.tv_nsec = static_cast<long>((length - static_cast<double>(pause.tv_sec)) * 1e9);
+  nanosleep(&pause, nullptr);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   Options options(argc, argv,
-                  "memhog [--bytes 60%|600M] [--rounds N] [--seconds S] [--think SECONDS] [--managed] [--name TEXT]");
+                  "memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--managed] [--hold]");
   start();
   uint64_t bytes = options.bytes("--bytes", uint64_t{64} << 20);
-  auto rounds = static_cast<unsigned>(options.number("--rounds", 4));
-  double duration = options.number("--seconds", 0);  // at least so long, whatever the rounds
+  if (double share = options.number("--share", 0); share > 0) {
+    size_t free = 0;
+    size_t total = 0;
+    CHECK(cuMemGetInfo_v2(&free, &total));
+    bytes = static_cast<uint64_t>(share * static_cast<double>(total));
+  }
+  double duration = options.number("--seconds", 0);
+  auto rounds = static_cast<unsigned>(options.number("--rounds", duration > 0 ? 1 : 4));
   double think = options.number("--think", 0);
   bool managed = options.flag("--managed");
-  std::string name = options.text("--name", "memhog");
+  bool hold = options.flag("--hold");
   options.end();
+  struct sigaction action {};
+  action.sa_handler = [](int) { terminated = 1; };
+  if (hold) sigaction(SIGTERM, &action, nullptr);
 
   CUfunction memtouch = kernel("_Z8memtouchPjmmjS_");
   CUdeviceptr mismatches = 0;
   CHECK(cuMemAlloc_v2(&mismatches, sizeof(unsigned)));
   CHECK(cuMemsetD32_v2(mismatches, 0, 1));
-  struct Piece {
-    CUdeviceptr address;
-    unsigned long words;
-  };
-  std::vector<Piece> pieces;
-  for (uint64_t done = 0; done < bytes;) {
-    uint64_t piece_bytes = std::max<uint64_t>(std::min(kPiece, bytes - done), sizeof(unsigned));
-    CUdeviceptr address = 0;
-    if (managed) {
-      CHECK(cuMemAllocManaged(&address, piece_bytes, CU_MEM_ATTACH_GLOBAL));
-    } else {
-      CHECK(cuMemAlloc_v2(&address, piece_bytes));
-    }
-    pieces.push_back({address, piece_bytes / sizeof(unsigned)});
-    CHECK(cuMemsetD32_v2(address, kStart, piece_bytes / sizeof(unsigned)));
-    done += piece_bytes;
-  }
+  std::vector<Piece> pieces = allocate(bytes, managed);
   CHECK(cuCtxSynchronize());
 
   double begin = seconds();
   unsigned round = 0;
   unsigned long stride = 1024;  // a word of every 4 KiB
-  for (; round < rounds || seconds() - begin < duration; ++round) {
+  auto goes_on = [&] {
+    if (hold) return terminated == 0 && (round == 0 || !stdin_closed());
+    return round < rounds || seconds() - begin < duration;
+  };
+  for (; goes_on(); ++round) {
     unsigned expected = kStart + round;
     for (Piece& piece : pieces) {
       void* parameters[] = {&piece.address, &piece.words, &stride, &expected, &mismatches};
-      CHECK(cuLaunchKernel(memtouch, 1, 1, 1, 256, 1, 1, 0, nullptr, parameters, nullptr));
+      CHECK(cuLaunchKernel(memtouch, 64, 1, 1, 256, 1, 1, 0, nullptr, parameters, nullptr));
     }
     CHECK(cuCtxSynchronize());
-    if (think > 0) {
-      timespec pause{};
-      pause.tv_sec = static_cast<time_t>(think);
-      pause.tv_nsec = static_cast<long>((think - static_cast<double>(pause.tv_sec)) * 1e9);
-      nanosleep(&pause, nullptr);
+    if (round == 0 && hold) {
+      std::printf("ready\n");
+      std::fflush(stdout);
     }
+    if (think > 0) pause_for(think);
   }
   double took = seconds() - begin;
   unsigned wrong = 0;
   CHECK(cuMemcpyDtoH_v2(&wrong, mismatches, sizeof wrong));
-  if (wrong != 0) fail("%s: %u words did not hold what was written", name.c_str(), wrong);
-  // And once from the host: the first word of each piece.
-  for (const Piece& piece : pieces) {
+  for (const Piece& piece : pieces) {  // and once from the host
     unsigned word = 0;
     CHECK(cuMemcpyDtoH_v2(&word, piece.address, sizeof word));
-    if (word != kStart + round) fail("%s: a word is %u instead of %u", name.c_str(), word, kStart + round);
+    if (word != kStart + round) ++wrong;
     CHECK(cuMemFree_v2(piece.address));
   }
-  std::printf("%s ok: %u rounds over %llu bytes in %.3f s\n", name.c_str(), round,
-              static_cast<unsigned long long>(bytes), took);
-  return 0;
+  std::printf("{\"rounds\":%u,\"seconds\":%.6f,\"wrong\":%u,\"bytes\":%llu}\n", round, took, wrong,
+              static_cast<unsigned long long>(bytes));
+  return wrong == 0 ? 0 : 1;
 }

@@ -1,33 +1,64 @@
-// Launches kernels of a given length, one after the other, for a while. Prints how many ran and how long each took from
-// launch to completion (mean and longest), as "spinner ok: N kernels, mean M us, longest L us".
+// Launches kernels of a given length and waits for each, from one thread or several.
+//
+//   spinner [--seconds S | --launches N] [--kernel-us U] [--threads N]
+//
+// Prints "ready" after the first launch has run and one line of JSON at the end:
+// {"launches":…,"seconds":…,"longest_wait_s":…}; the wait is the time from a launch to its completion.
 #include <algorithm>
+#include <atomic>
+#include <thread>
+#include <vector>
 
 #include "tests/programs/program.h"
 
 using namespace program;  // NOLINT
 
 int main(int argc, char** argv) {
-  Options options(argc, argv, "spinner [--seconds S] [--kernel MICROSECONDS] [--name TEXT]");
-  double duration = options.number("--seconds", 1);
-  auto nanoseconds = static_cast<unsigned long>(options.number("--kernel", 100) * 1000);
-  std::string name = options.text("--name", "spinner");
+  Options options(argc, argv, "spinner [--seconds S | --launches N] [--kernel-us U] [--threads N]");
+  auto launches = static_cast<unsigned long>(options.number("--launches", 0));
+  double duration = options.number("--seconds", launches == 0 ? 1 : 0);
+  auto nanoseconds = static_cast<unsigned long>(options.number("--kernel-us", 100) * 1000);
+  auto threads = static_cast<unsigned>(options.number("--threads", 1));
   options.end();
   start();
+  CUcontext context = nullptr;
+  CUdevice device = 0;
+  CHECK(cuDeviceGet(&device, 0));
+  CHECK(cuDevicePrimaryCtxRetain(&context, device));
   CUfunction spin = kernel("_Z4spinm");
-  void* parameters[] = {&nanoseconds};
-  unsigned long count = 0;
-  double longest = 0;
+  auto launch = [&](CUstream stream) {
+    unsigned long length = nanoseconds;
+    void* parameters[] = {&length};
+    CHECK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+    CHECK(cuStreamSynchronize(stream));
+  };
   double begin = seconds();
-  double now = begin;
-  while (now - begin < duration) {
-    CHECK(cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
-    CHECK(cuCtxSynchronize());
-    double after = seconds();
-    longest = std::max(longest, after - now);
-    now = after;
-    ++count;
+  launch(nullptr);
+  double first_wait = seconds() - begin;
+  std::printf("ready\n");
+  std::fflush(stdout);
+  std::atomic<unsigned long> count{1};
+  std::vector<double> longest(threads, first_wait);
+  std::vector<std::thread> workers;
+  for (unsigned number = 0; number < threads; ++number) {
+    workers.emplace_back([&, number] {
+      CHECK(cuCtxSetCurrent(context));
+      CUstream stream = nullptr;
+      CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      for (;;) {
+        double now = seconds();
+        if (launches > 0 ? count.fetch_add(1) >= launches : now - begin >= duration) break;
+        if (launches == 0) count.fetch_add(1);
+        launch(stream);
+        longest[number] = std::max(longest[number], seconds() - now);
+      }
+      CHECK(cuStreamDestroy_v2(stream));
+    });
   }
-  std::printf("%s ok: %lu kernels, mean %.1f us, longest %.1f us\n", name.c_str(), count,
-              (now - begin) / static_cast<double>(count) * 1e6, longest * 1e6);
+  for (std::thread& worker : workers) worker.join();
+  double took = seconds() - begin;
+  unsigned long total = launches > 0 ? launches : count.load();
+  std::printf("{\"launches\":%lu,\"seconds\":%.6f,\"longest_wait_s\":%.6f}\n", total, took,
+              *std::max_element(longest.begin(), longest.end()));
   return 0;
 }

@@ -1,5 +1,5 @@
 // Many threads, each with a stream of its own, launch kernels into one context and check their own memory.
-// Prints "threads ok: N launches".
+// Prints "ok N launches".
 #include <thread>
 #include <vector>
 
@@ -50,6 +50,6 @@ int main(int argc, char** argv) {
     });
   }
   for (std::thread& worker : workers) worker.join();
-  std::printf("threads ok: %u launches\n", static_cast<unsigned>(threads) * launches);
+  std::printf("ok %u launches\n", static_cast<unsigned>(threads) * launches);
   return 0;
 }

@@ -1,6 +1,6 @@
 // A runtime-API program as people write them: <<<>>>, cudaMalloc, copies, a stream, events, error checks. Built with the
 // shared cudart (vectoradd_shared: runs on simgpu too) and with the static one (vectoradd_static: for a GPU only).
-// Prints "vectoradd ok".
+// Prints "ok".
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -79,6 +79,6 @@ int main(int argc, char** argv) {
   CHECK(cudaStreamDestroy(stream));
   CHECK(cudaEventDestroy(begin));
   CHECK(cudaEventDestroy(end));
-  std::printf("vectoradd ok\n");
+  std::printf("ok\n");
   return 0;
 }

@@ -118,14 +118,14 @@ CUresult free_async(CUdeviceptr address, CUstream handle, Form form) {
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   auto allocation = driver().memory.find(address);
-  bool device = allocation && (allocation->kind == MemoryKind::kDevice || allocation->kind == MemoryKind::kManaged);
-  if (!device || allocation->address != address) return CUDA_ERROR_INVALID_VALUE;
+  if (!allocation || allocation->address != address) return CUDA_ERROR_INVALID_VALUE;
+  // Measured on driver 580.159: plain memory may be freed in stream order, managed memory may not; in a capture the
+  // call is refused, and the capture goes on.
+  if (allocation->kind == MemoryKind::kManaged) return CUDA_ERROR_NOT_SUPPORTED;
+  if (allocation->kind != MemoryKind::kDevice) return CUDA_ERROR_INVALID_VALUE;
   if (driver().captures.any()) {
     std::lock_guard lock(driver().captures.mutex);
-    if (stream->capture) {
-      stream->capture->invalidated = true;
-      return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    if (stream->capture) return CUDA_ERROR_INVALID_VALUE;
   }
   // The record stays until the stream gets there: work queued before may still use the memory. The mark keeps a second
   // free of the same address out.

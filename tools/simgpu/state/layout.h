@@ -46,7 +46,7 @@ struct ManagedEntry {
   uint32_t preferred;  // location set to the device
   uint64_t bytes;
   uint64_t resident;
-  uint64_t last_use;  // of use_clock; the least is evicted first
+  uint64_t last_migration;  // of migration_clock; the least is evicted first
 };
 
 struct SharedLayout {
@@ -55,7 +55,7 @@ struct SharedLayout {
   int32_t gpus;
   uint64_t capacity;
   pthread_mutex_t mutex;
-  uint64_t use_clock;
+  uint64_t migration_clock;
   uint64_t next_serial;
   uint32_t managed_end;  // entries at and above were never used
   uint32_t next_block;   // where the search for free blocks goes on

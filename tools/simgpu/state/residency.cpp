@@ -1,7 +1,8 @@
 // Managed memory's residency. Each allocation is a row of 2 MiB blocks, each fresh, on the host or on the device.
-// Using a block that is not on the device brings it there; where there is no room, the allocation used longest ago,
-// of whichever process, loses its first resident blocks (for a program that walks over its memory again and again
-// these are the least recently used ones). So working sets that together exceed the GPU push each other out.
+// Using a block that is not on the device brings it there; where there is no room, the allocation that was brought in
+// longest ago, of whichever process, loses its first resident blocks. Using what is resident does not count: a GPU
+// does not report such uses to the driver. So working sets that together exceed the GPU push each other out, however
+// busy they are.
 #include "tools/simgpu/state/layout.h"
 #include "tools/simgpu/state/shared_state.h"
 
@@ -97,7 +98,7 @@ uint64_t SharedState::evict_from(uint32_t id, uint64_t bytes, uint32_t spared_fr
   return moved;
 }
 
-// Pushes out managed memory of the GPU, least recently used allocation first, sparing one. Under the mutex.
+// Pushes out managed memory of the GPU, the one brought in longest ago first, sparing one. Under the mutex.
 void SharedState::evict(int gpu, uint64_t bytes, uint32_t spared, Migration* migration) {
   uint64_t moved = 0;
   while (moved < bytes) {
@@ -105,7 +106,7 @@ void SharedState::evict(int gpu, uint64_t bytes, uint32_t spared, Migration* mig
     for (uint32_t id = 1; id < layout_->managed_end; ++id) {
       const ManagedEntry& entry = layout_->managed[id];
       if (entry.owner == 0 || entry.gpu != gpu || entry.resident == 0 || id == spared) continue;
-      if (victim == 0 || entry.last_use < layout_->managed[victim].last_use) victim = id;
+      if (victim == 0 || entry.last_migration < layout_->managed[victim].last_migration) victim = id;
     }
     if (victim == 0) break;
     moved += evict_from(victim, bytes - moved, 0, 0);
@@ -127,7 +128,6 @@ Migration SharedState::touch(uint32_t id, uint64_t offset, uint64_t bytes, Acces
   auto first = static_cast<uint32_t>(offset / profile::kManagedBlock);
   auto end = static_cast<uint32_t>((offset + bytes - 1) / profile::kManagedBlock) + 1;
   GpuState& gpu = layout_->gpu[entry.gpu];
-  entry.last_use = ++layout_->use_clock;
   bool reaped = false;
   if (entry.resident == entry.bytes && access != Access::kPrefetchToHost) end = first;  // all there: nothing to do
   for (uint32_t block = first; block < end; ++block) {
@@ -179,6 +179,9 @@ Migration SharedState::touch(uint32_t id, uint64_t offset, uint64_t bytes, Acces
     } else {
       state = kBlockOnHost;  // plain memory fills the GPU: used across the bus, and paid again next time
     }
+  }
+  if (migration.first_touched + migration.faulted_in + migration.prefetched_in != 0) {
+    entry.last_migration = ++layout_->migration_clock;
   }
   gpu.counters.first_touched += migration.first_touched;
   gpu.counters.faulted_in += migration.faulted_in;

@@ -109,6 +109,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     state->initialise(options);
   } else if (layout->magic != kStateMagic || layout->version != kStateVersion) {
     delete state;
+    flock(file, LOCK_UN);
     close(file);
     return Failure{path + " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
   } else if (layout->gpus != options.gpus || layout->capacity != options.memory) {
@@ -126,7 +127,8 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     }
   }
   bool entered = state->take_process_entry();
-  close(file);  // gives the file's lock back
+  flock(file, LOCK_UN);  // closing is not enough: the mapping keeps the open file, and with it the lock
+  close(file);
   if (!entered) {
     delete state;
     return Failure{path + " (ROTA_SIM_STATE) already serves " + std::to_string(kMaxProcesses) + " processes"};
