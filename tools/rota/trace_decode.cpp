@@ -132,7 +132,8 @@ class Renderer {
     for (const names::Enumerator& enumerator : enumerators) {
       const auto flag = static_cast<std::uint64_t>(enumerator.value);
       if (!std::has_single_bit(flag) || (rest & flag) == 0) continue;
-      joined += (joined.empty() ? "" : "|") + std::string(enumerator.name);
+      if (!joined.empty()) joined += '|';
+      joined += enumerator.name;
       rest &= ~flag;
     }
     if (joined.empty()) return bits == 0 ? "0" : name_or_text(fmt::format("0x{:x}", bits), syntax_);
@@ -297,7 +298,7 @@ std::string render_outputs(const TraceCall& call, Syntax syntax) {
     const std::string_view name =
         api.parameters[function.first_parameter + static_cast<std::size_t>(capture.parameter)].name;
     if (!text.empty()) text += syntax == Syntax::kJson ? "," : ", ";
-    text += syntax == Syntax::kJson ? quote(name) + ":" : "*" + std::string(name) + "=";
+    text += syntax == Syntax::kJson ? quote(name) + ":" : fmt::format("*{}=", name);
     text += render_capture(api, capture, bytes, cut_off, syntax);
   }
   return syntax == Syntax::kJson ? "{" + text + "}" : text;
