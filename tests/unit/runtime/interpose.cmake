@@ -58,3 +58,18 @@ endforeach()
 add_test(NAME interpose_process COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/interpose_process_test.py)
 set_tests_properties(interpose_process PROPERTIES LABELS unit TIMEOUT 120 ENVIRONMENT
   "ROTA_SHIM_DIRECTORY=${ROTA_SHIM_DIRECTORY};ROTA_TEST_DIRECTORY=${interpose_directory}")
+
+# What a real driver was recorded to answer, replayed through the shim on the simulated one, which answers alike.
+if(TARGET simgpu_cuda)
+  add_executable(interpose_replay interpose/replay.cpp)
+  target_link_libraries(interpose_replay PRIVATE ${CMAKE_DL_LIBS})
+  set_target_properties(interpose_replay PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${interpose_directory}/probe)
+  add_test(NAME interpose_replay_table
+    COMMAND interpose_replay table ${CMAKE_SOURCE_DIR}/tests/data/cugetprocaddress-580.159.txt)
+  add_test(NAME interpose_replay_cudart
+    COMMAND interpose_replay cudart ${CMAKE_SOURCE_DIR}/tests/data/cudart-13.0-lookups.txt)
+  foreach(replay table cudart)
+    set_tests_properties(interpose_replay_${replay} PROPERTIES LABELS unit TIMEOUT 60 ENVIRONMENT
+      "LD_PRELOAD=${ROTA_SHIM_DIRECTORY}/librota.so;ROTA_REAL_LIBCUDA=${ROTA_SHIM_DIRECTORY}/simgpu/libcuda.so.1;ROTA_SOCKET=${interpose_directory}/no.sock;ROTA_SIM_STATE=${interpose_directory}/replay-${replay}.state")
+  endforeach()
+endif()
