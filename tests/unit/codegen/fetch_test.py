@@ -83,7 +83,7 @@ class FetchTest(unittest.TestCase):
         self.assertTrue(self.header("a.h").exists() and self.header("b.h").exists())
 
     def test_package_cannot_write_outside_its_folder(self):
-        self.list_packages({"vendor-a": self.make_wheel("vendor-a", {"vendor/include/../../../../out.h": "a",
+        self.list_packages({"vendor-a": self.make_wheel("vendor-a", {"vendor/include/../out.h": "a",
                                                                       "vendor/include/a.h": "a"})})
         self.assertEqual(self.fetch().returncode, 0)
         self.assertEqual([p.name for p in self.folder.rglob("out.h")], [])
