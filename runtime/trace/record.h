@@ -112,11 +112,7 @@ inline std::byte* put(std::byte* to, const Capture& capture) {
   to += sizeof capture.word;
   if (capture.word == CaptureWord::kAbsent) return to;
   const std::size_t bytes = CaptureWord::bytes(capture.word);
-  if (bytes == 8) {  // by far the most common: a handle or an address
-    std::memcpy(to, capture.data, 8);
-  } else {
-    std::memcpy(to, capture.data, bytes);
-  }
+  std::memcpy(to, capture.data, bytes);
   return to + bytes;
 }
 
