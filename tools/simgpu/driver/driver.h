@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tools/simgpu/driver/address_space.h"
+#include "tools/simgpu/driver/errors.h"
 #include "tools/simgpu/driver/graph.h"
 #include "tools/simgpu/driver/kernels.h"
 #include "tools/simgpu/driver/stream.h"
@@ -161,10 +162,6 @@ class Driver {
   int pid_ = 0;
   std::atomic<uint64_t> next_context_id_{1};
 };
-
-// Null for a number that is no error.
-const char* error_name(CUresult error);
-const char* error_text(CUresult error);
 
 // The calling thread's number, never used again by another thread.
 uint64_t thread_number();

@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/errors.h"
 
 namespace rota::sim {
 namespace {
