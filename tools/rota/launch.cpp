@@ -25,38 +25,6 @@ void say(const std::string& line) {
   fmt::print(stderr, "rota: {}\n", line);
 }
 
-// What the loader shall preload: the sanitizer's runtime, which insists on being first, then ours, then what was there.
-std::string preload_list(const std::string& inherited, const std::vector<std::string>& ours,
-                         const std::string& sanitizer) {
-  std::string list;
-  const auto add = [&list](const std::string& library) {
-    if (!list.empty()) list += ':';
-    list += library;
-  };
-  // The loader separates by colons and by spaces.
-  std::vector<std::string> present;
-  std::string::size_type begin = 0;
-  while (begin < inherited.size()) {
-    const auto end = std::min(inherited.find_first_of(": ", begin), inherited.size());
-    if (end > begin) present.push_back(inherited.substr(begin, end - begin));
-    begin = end + 1;
-  }
-  const bool has_sanitizer = std::any_of(present.begin(), present.end(), [&](const std::string& library) {
-    return !sanitizer.empty() && library.find(sanitizer.substr(0, sanitizer.find(".so"))) != std::string::npos;
-  });
-  if (!sanitizer.empty() && !has_sanitizer) add(sanitizer);
-  // A sanitizer that is there already has to stay in front.
-  if (has_sanitizer) {
-    add(present.front());
-    present.erase(present.begin());
-  }
-  for (const std::string& library : ours) {
-    if (std::find(present.begin(), present.end(), library) == present.end()) add(library);
-  }
-  for (const std::string& library : present) add(library);
-  return list;
-}
-
 // Sets up this process's environment for the program. Returns 0, or the exit code after a line that says why not.
 int prepare(const LaunchOptions& options) {
   const Executable executable = inspect_command(options.command[0]);
@@ -112,6 +80,34 @@ int execute(const std::vector<std::string>& command) {
 }
 
 }  // namespace
+
+std::string preload_list(const std::string& inherited, const std::vector<std::string>& ours,
+                         const std::string& sanitizer) {
+  std::vector<std::string> present;
+  // The loader separates by colons and by spaces.
+  for (std::string::size_type begin = 0; begin < inherited.size();) {
+    const auto end = std::min(inherited.find_first_of(": ", begin), inherited.size());
+    if (end > begin) present.push_back(inherited.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  std::vector<std::string> list;
+  const auto add = [&list](const std::string& library) {
+    if (std::find(list.begin(), list.end(), library) == list.end()) list.push_back(library);
+  };
+  if (!sanitizer.empty()) {
+    // Perhaps it is there already, by whatever path; then that one goes first.
+    const std::string stem = sanitizer.substr(0, sanitizer.find(".so"));
+    const auto found = std::find_if(present.begin(), present.end(), [&](const std::string& library) {
+      return library.find(stem) != std::string::npos;
+    });
+    add(found == present.end() ? sanitizer : *found);
+  }
+  for (const std::string& library : ours) add(library);
+  for (const std::string& library : present) add(library);
+  std::string joined;
+  for (const std::string& library : list) joined += (joined.empty() ? "" : ":") + library;
+  return joined;
+}
 
 int run_in_place(const LaunchOptions& options) {
   if (const int code = prepare(options); code != 0) return code;

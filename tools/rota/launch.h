@@ -25,6 +25,11 @@ int run_in_place(const LaunchOptions& options);
 // Returns its exit status as a shell does: 128 + number if a signal ended it; 126 and 127 as above.
 int run_and_wait(const LaunchOptions& options);
 
+// What the loader shall preload, colon-separated: the sanitizer's runtime if the program needs one (it insists on being
+// first), then `ours`, then what `inherited` names (a former LD_PRELOAD). Nothing twice.
+std::string preload_list(const std::string& inherited, const std::vector<std::string>& ours,
+                         const std::string& sanitizer);
+
 // The folder of the shims: ../lib/rota from this executable.
 std::string shim_directory();
 

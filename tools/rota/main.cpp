@@ -1,6 +1,8 @@
 // rota: the command line. Every subcommand ends by throwing its exit code as CLI::RuntimeError.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "tools/rota/run.h"
 #include "tools/rota/status.h"
@@ -8,8 +10,33 @@
 #include "tools/rota/trace.h"
 #endif
 
+namespace {
+
+// Takes away the `--` in front of the program in `rota run … -- program …` and `rota trace … -- program …`: CLI11 2.1
+// mixes up the order of what follows it, while without it everything from the program's name on is left alone. A `--`
+// among the program's own arguments stays.
+void drop_separator(CLI::App& app, std::vector<std::string>& arguments) {
+  if (arguments.empty()) return;
+  const auto named = app.get_subcommands([&](const CLI::App* command) { return command->get_name() == arguments[0]; });
+  if (named.empty()) return;
+  const CLI::App* command = named.front();
+  for (std::size_t i = 1; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--") {
+      arguments.erase(arguments.begin() + static_cast<std::ptrdiff_t>(i));
+      return;
+    }
+    if (argument.empty() || argument[0] != '-') return;
+    const bool has_value = argument.find('=') != std::string::npos;
+    const CLI::Option* option = command->get_option_no_throw(argument);
+    if (!has_value && option != nullptr && option->get_items_expected_max() > 0) ++i;
+  }
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  CLI::App app{"rota: many CUDA programs take turns on one GPU, each as if it had the whole GPU"};
+  CLI::App app{"rota: many CUDA programs take turns on one GPU, each as if it had the whole GPU", "rota"};
   app.set_version_flag("--version", std::string("rota ") + ROTA_VERSION);
   app.require_subcommand(1);
   rota::tool::register_run(app);
@@ -17,8 +44,11 @@ int main(int argc, char** argv) {
 #ifdef ROTA_HAVE_TRACE
   rota::tool::register_trace(app);
 #endif
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  drop_separator(app, arguments);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {
-    app.parse(argc, argv);
+    app.parse(arguments);
   } catch (const CLI::RuntimeError& end) {
     return end.get_exit_code();
   } catch (const CLI::ParseError& error) {

@@ -22,12 +22,13 @@ void register_run(CLI::App& app) {
         if (scheduler::parse_duration(text)) return std::string();
         return "'" + text + "' is no duration above 0: use e.g. 100ms or 2s";
       });
-  // Everything from the program's name on is the program's, whatever it looks like: no positional of ours may take part of it.
+  // Everything from the program's name on is the program's, whatever it looks like: no positional of ours may take part
+  // of it. (main.cpp takes away a "--" in front of it.)
   run->prefix_command();
   run->callback([options, run] {
     options->command = run->remaining();
-    if (!options->command.empty() && options->command.front() == "--") options->command.erase(options->command.begin());
     if (options->command.empty()) throw CLI::RequiredError("the program and its arguments");
+    if (options->command[0].empty() || options->command[0][0] == '-') throw CLI::ExtrasError({options->command[0]});
     throw CLI::RuntimeError(run_in_place(*options));
   });
 }
