@@ -139,15 +139,18 @@ class FindingTheDriver(Preloaded):
             folders.append(folder)
         os.symlink(SHIM, os.path.join(folders[0], "libcuda.so.1"))
         shutil.copy(SHIM, os.path.join(folders[1], "libcuda.so.1"))
-        with open(DRIVER, "rb") as file:
-            image = bytearray(file.read())
-        image[18:20] = (40).to_bytes(2, "little")  # e_machine: 32-bit ARM
-        with open(os.path.join(folders[2], "libcuda.so.1"), "wb") as file:
-            file.write(image)
+        self.write_for_another_processor(os.path.join(folders[2], "libcuda.so.1"))
         with open(os.path.join(folders[3], "libcuda.so.1"), "w", encoding="ascii") as file:
             file.write("INPUT(-lcuda)")
         path = ":".join(folders + ["", "relative", os.path.dirname(DRIVER)])
         self.assertEqual(self.probe("arguments", driver=None, LD_LIBRARY_PATH=path), "4242 4242")
+
+    def write_for_another_processor(self, path):
+        with open(DRIVER, "rb") as file:
+            image = bytearray(file.read())
+        image[18:20] = (40).to_bytes(2, "little")  # e_machine: 32-bit ARM
+        with open(path, "wb") as file:
+            file.write(image)
 
     def test_a_relative_choice_is_taken_from_where_the_program_stands(self):
         name = os.path.basename(DRIVER)
@@ -175,6 +178,11 @@ class FindingTheDriver(Preloaded):
 
     def test_the_shim_as_choice_is_named_in_one_line(self):
         self.assertIn("rota's own", self.refusal(SHIM))
+
+    def test_a_choice_for_another_processor_is_named_in_one_line(self):
+        path = os.path.join(self.folder, "libcuda.so.1")
+        self.write_for_another_processor(path)
+        self.assertIn("another kind of processor", self.refusal(path))
 
     def test_a_choice_that_is_no_library_is_named_in_one_line(self):
         self.assertIn("no shared library", self.refusal(__file__))

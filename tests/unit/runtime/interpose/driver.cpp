@@ -2,8 +2,6 @@
 // with which arguments. SONAME libcuda.so.1, like the real one, and bound to its own symbols like it.
 //   TEST_DRIVER_OLD  built without cuGetProcAddress, as drivers before CUDA 11.3
 //   TEST_DRIVER_11   built with the first form of it only, as drivers from 11.3 to 11.8
-#include <dlfcn.h>
-#include <unistd.h>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -70,19 +68,38 @@ static int function_of_the_future() {
 }
 
 #if !defined(TEST_DRIVER_OLD)
+EXPORT int cuGetProcAddress(const char* name, void** function, int version, unsigned long long flags);
+EXPORT int cuGetProcAddress_v2(const char* name, void** function, int version, unsigned long long flags, int* status);
+
 static int find(const char* name, void** function) {
   if (std::strcmp(name, "cuFromTheFuture") == 0) {
     *function = reinterpret_cast<void*>(&function_of_the_future);
     return 0;
   }
-#if !defined(TEST_DRIVER_11)
-  if (std::strcmp(name, "cuGetProcAddress") == 0) name = "cuGetProcAddress_v2";
+  // Not by dlsym: a dlopen of this file would lead to the shim.
+  struct Entry {
+    const char* name;
+    void* function;
+  };
+  const Entry entries[] = {
+      {"cuInit", reinterpret_cast<void*>(&cuInit)},
+      {"cuDriverGetVersion", reinterpret_cast<void*>(&cuDriverGetVersion)},
+      {"cuDeviceGetCount", reinterpret_cast<void*>(&cuDeviceGetCount)},
+      {"cuProfilerStart", reinterpret_cast<void*>(&cuProfilerStart)},
+#if defined(TEST_DRIVER_11)
+      {"cuGetProcAddress", reinterpret_cast<void*>(&cuGetProcAddress)},
+#else
+      {"cuGetProcAddress", reinterpret_cast<void*>(&cuGetProcAddress_v2)},
 #endif
-  Dl_info self;
-  dladdr(&private_table, &self);
-  void* here = dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-  *function = dlsym(here, name);
-  return *function != nullptr ? 0 : kNotFound;
+  };
+  for (const Entry& entry : entries) {
+    if (std::strcmp(name, entry.name) == 0) {
+      *function = entry.function;
+      return 0;
+    }
+  }
+  *function = nullptr;
+  return kNotFound;
 }
 
 EXPORT int cuGetProcAddress(const char* name, void** function, int version, unsigned long long) {
