@@ -428,6 +428,9 @@ void Client::take(const Lease& lease) {
   // with transfers alone.
   const auto now = Clock::now();
   earliest_yield_ = now + std::max<std::chrono::nanoseconds>(now - begun, 5ms);
+  taken_at_ = now;
+  log::debug("grant {}: memory back after {} us", grant_,
+             std::chrono::duration_cast<std::chrono::microseconds>(now - begun).count());
 }
 
 // Managed memory may have made room for others meanwhile. Moving it in one go before the first kernel runs at the copy

@@ -135,6 +135,7 @@ class Client final : public gate::Attendant {
   std::optional<Clock::time_point> idle_since_;
   std::chrono::nanoseconds idle_grace_ = std::chrono::milliseconds(2);
   std::optional<Clock::time_point> gave_back_idle_at_;
+  Clock::time_point taken_at_;
   Clock::time_point earliest_yield_;
   Clock::time_point retry_at_;
   std::chrono::nanoseconds patience_ = std::chrono::seconds(1);

@@ -73,6 +73,7 @@ std::chrono::nanoseconds Client::step_holding(const Lease& lease) {
 }
 
 void Client::yield(bool idle) {
+  const auto begun = Clock::now();
   gate_.close();
   switch (drain()) {
     case Drained::kGone:
@@ -96,6 +97,12 @@ void Client::yield(bool idle) {
   protocol::Message message;
   message.kind = protocol::Kind::kGiveBack;
   message.body.give_back = {.grant = grant_, .reserved = 0};
+  const auto us = [](Clock::duration time) {
+    return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+  };
+  log::debug("grant {}: given back {} after {} us, {} us of them drained, {} calls waiting", grant_,
+             idle ? "idle" : "at the end of the turn", us(Clock::now() - taken_at_), us(Clock::now() - begun),
+             gate_.standing());
   given_back_ = grant_;
   grant_ = 0;
   phase_ = Phase::kIdle;
