@@ -7,8 +7,7 @@
 
 namespace rota {
 
-Runtime::Runtime()
-    : memory(gate, ledger, memory::settings_from_environment()), client(gate, contexts, memory) {}
+Runtime::Runtime() : memory(gate, ledger, memory::settings_from_environment()), client(gate, contexts, memory) {}
 
 void Runtime::mark_unevictable(const char* why) noexcept {
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {

@@ -4,13 +4,11 @@
 #include <array>
 #include <cstring>
 
+#include "generated/driver_gates.h"
 #include "runtime/interpose/tables.h"
 #include "runtime/log.h"
 #include "runtime/overrides.h"
 #include "runtime/runtime.h"
-#ifdef ROTA_WITH_GATES
-#include "generated/driver_gates.h"
-#endif
 
 namespace rota::interpose {
 namespace {
@@ -24,14 +22,6 @@ RotaAttachment attached{};
 // Sorted by address, then symbol; only what the driver really has.
 std::array<RealFunction, kSymbolCount> by_address{};
 std::size_t by_address_count = 0;
-
-void* gate_of(std::size_t index) noexcept {
-#ifdef ROTA_WITH_GATES
-  return gates::table[index];
-#else
-  return nullptr;
-#endif
-}
 
 void index_by_address() noexcept {
   by_address_count = 0;
@@ -51,6 +41,10 @@ void report_driver() noexcept {
   switch (attached.driver_state) {
     case kRotaDriverFound:
       log::info("the real driver is {}", attached.driver_path);
+      if (!available(Symbol::k_cuGetProcAddress) && !available(Symbol::k_cuGetProcAddress_v2)) {
+        log::warn("the driver {} is older than CUDA 11.3; rota answers cuGetProcAddress in its place",
+                  attached.driver_path);
+      }
       break;
     case kRotaDriverRefused:
       log::error(
@@ -59,7 +53,7 @@ void report_driver() noexcept {
           attached.driver_path, attached.detail);
       break;
     default:
-      log::info(
+      log::warn(
           "no libcuda.so.1 of an NVIDIA driver on this machine; CUDA programs see no GPU. If there is one, set "
           "ROTA_REAL_LIBCUDA to its path");
   }
@@ -86,7 +80,7 @@ int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexce
     report_driver();
     for (std::size_t index = 0; index < kSymbolCount; ++index) {
       void* target = overrides::find(static_cast<Symbol>(index));
-      if (target == nullptr) target = gate_of(index);
+      if (target == nullptr) target = gates::table[index];
       next::table[index] = target != nullptr ? target : real::table[index];
     }
     runtime();

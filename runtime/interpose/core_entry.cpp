@@ -1,22 +1,16 @@
 // What librota-core.so exports to the thin preload (the rest is in core.map), and where the parts that only the whole
 // core has come together.
-#include "runtime/interpose/attach.h"
-#ifdef ROTA_WITH_TRACE
 #include "generated/driver_trace.h"
+#include "runtime/interpose/attach.h"
 #include "runtime/log.h"
 #include "runtime/trace/trace.h"
-#endif
 
 namespace {
 
-#ifdef ROTA_WITH_TRACE
 void* const* start_tracing() {
   const bool tracing = rota::trace::start([](const char* line) { rota::log::error("{}", line); });
   return tracing ? rota::tracers::table : nullptr;
 }
-#else
-constexpr rota::interpose::StartTracing* start_tracing = nullptr;
-#endif
 
 }  // namespace
 

@@ -1,15 +1,12 @@
 # Interposing: unit tests of the core's side, and process tests of the built librota.so under a small driver of their own.
-find_package(Threads REQUIRED)
 set(interpose_directory ${CMAKE_BINARY_DIR}/tests/interpose)
 
 rota_unit_test(interpose_ld_cache_test
   SOURCES interpose/ld_cache_test.cpp ${CMAKE_SOURCE_DIR}/runtime/interpose/thin/ld_cache.cpp
   LIBRARIES rota_options rota_sanitize)
 
-if(TARGET rota_core)
-  rota_unit_test(interpose_attach_test SOURCES interpose/attach_test.cpp LIBRARIES rota_core_objects)
-  target_compile_definitions(interpose_attach_test PRIVATE ROTA_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
-endif()
+rota_unit_test(interpose_attach_test SOURCES interpose/attach_test.cpp LIBRARIES rota_core_objects)
+target_compile_definitions(interpose_attach_test PRIVATE ROTA_TEST_DATA="${CMAKE_SOURCE_DIR}/tests/data")
 
 # What the preload may need and may show, read from the built files.
 add_test(NAME interpose_elf COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/interpose_elf_test.py)
