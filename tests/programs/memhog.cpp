@@ -3,10 +3,10 @@
 //
 //   memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--managed] [--hold]
 //
-// Takes the memory in 8 pieces (cuMemAlloc; --managed: cuMemAllocManaged). --think leaves the GPU idle for so long after
-// each round. --hold prints "ready" after the first round and goes on until stdin closes or SIGTERM comes. Ends with one
-// line of JSON: {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was written,
-// and any makes the exit status 1. Out of memory is one line and exit status 2.
+// Takes the memory in 8 pieces (cuMemAlloc; --managed: cuMemAllocManaged). --think leaves the GPU idle for so long
+// after each round. --hold prints "ready" after the first round and goes on until stdin closes or SIGTERM comes. Ends
+// with one line of JSON: {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was
+// written, and any makes the exit status 1. Out of memory is one line and exit status 2.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -69,8 +69,9 @@ void pause_for(double length) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options(argc, argv,
-                  "memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--managed] [--hold]");
+  Options options(
+      argc, argv,
+      "memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--managed] [--hold]");
   start();
   uint64_t bytes = options.bytes("--bytes", uint64_t{64} << 20);
   if (double share = options.number("--share", 0); share > 0) {
@@ -85,7 +86,7 @@ int main(int argc, char** argv) {
   bool managed = options.flag("--managed");
   bool hold = options.flag("--hold");
   options.end();
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) { terminated = 1; };
   if (hold) sigaction(SIGTERM, &action, nullptr);
 

@@ -77,8 +77,10 @@ CUfunction kernel(const char* name) {
   CUfunction function = nullptr;
   CUresult result = cuda().cuModuleGetFunction(&function, module, name);
   if (result != CUDA_SUCCESS) {
-    fail("no kernel %s (error %d): on simgpu name libsimkernels.so in ROTA_SIM_KERNELS; on a GPU kernels.ptx must lie "
-         "beside the program", name, static_cast<int>(result));
+    fail(
+        "no kernel %s (error %d): on simgpu name libsimkernels.so in ROTA_SIM_KERNELS; on a GPU kernels.ptx must lie "
+        "beside the program",
+        name, static_cast<int>(result));
   }
   return function;
 }
@@ -133,7 +135,9 @@ uint64_t Options::bytes(const char* name, uint64_t otherwise) {
   return static_cast<uint64_t>(result);
 }
 
-bool Options::flag(const char* name) { return value(name, false) != nullptr; }
+bool Options::flag(const char* name) {
+  return value(name, false) != nullptr;
+}
 
 std::string Options::text(const char* name, const char* otherwise) {
   const char* text = value(name, true);

@@ -1,5 +1,5 @@
-// A runtime-API program as people write them: <<<>>>, cudaMalloc, copies, a stream, events, error checks. Built with the
-// shared cudart (vectoradd_shared: runs on simgpu too) and with the static one (vectoradd_static: for a GPU only).
+// A runtime-API program as people write them: <<<>>>, cudaMalloc, copies, a stream, events, error checks. Built with
+// the shared cudart (vectoradd_shared: runs on simgpu too) and with the static one (vectoradd_static: for a GPU only).
 // Prints "ok".
 #include <cstdio>
 #include <cstdlib>
@@ -10,13 +10,13 @@ __global__ void vector_add(const float* a, const float* b, float* out, int n) {
   if (i < n) out[i] = a[i] + b[i];
 }
 
-#define CHECK(call)                                                                       \
-  do {                                                                                    \
-    cudaError_t error = (call);                                                           \
-    if (error != cudaSuccess) {                                                           \
-      std::fprintf(stderr, "failed: %s: %s\n", #call, cudaGetErrorString(error));         \
-      return 1;                                                                           \
-    }                                                                                     \
+#define CHECK(call)                                                               \
+  do {                                                                            \
+    cudaError_t error = (call);                                                   \
+    if (error != cudaSuccess) {                                                   \
+      std::fprintf(stderr, "failed: %s: %s\n", #call, cudaGetErrorString(error)); \
+      return 1;                                                                   \
+    }                                                                             \
   } while (0)
 
 int main(int argc, char** argv) {

@@ -1,5 +1,6 @@
 // Write kernels for the simulated GPU: a kernel is a host function, registered under the mangled name by which programs
-// ask for the real one, in a library named by ROTA_SIM_KERNELS. Include only this header; it needs C++17 and no library.
+// ask for the real one, in a library named by ROTA_SIM_KERNELS. Include only this header; it needs C++17 and no
+// library.
 //
 //   void scale(rota::sim::Launch& launch, rota::sim::Pointer<float> data, float factor, int count) {
 //     float* values = data.range(launch, count);          // null: not device memory; the launch has failed
@@ -138,12 +139,13 @@ struct KernelOf<function, void (*)(Launch&, Parameters...)> {
 }  // namespace detail
 }  // namespace rota::sim
 
-#define ROTA_SIM_KERNELS_BEGIN                                                                            \
-  extern "C" __attribute__((visibility("default"))) const RotaSimKernel* rota_sim_kernels(void) {         \
+#define ROTA_SIM_KERNELS_BEGIN                                                                    \
+  extern "C" __attribute__((visibility("default"))) const RotaSimKernel* rota_sim_kernels(void) { \
     static const RotaSimKernel list[] = {
 #define ROTA_SIM_KERNEL(mangled_name, function) ::rota::sim::detail::KernelOf<&function>::describe(mangled_name),
 #define ROTA_SIM_KERNELS_END                   \
     {nullptr, nullptr, nullptr, nullptr, 0, 0} \
-    };                                         \
-    return list;                               \
+    }                                          \
+  ;                                            \
+  return list;                                 \
   }

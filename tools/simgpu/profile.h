@@ -22,12 +22,12 @@ inline constexpr Rate kDeviceBandwidth = 3936e9;
 
 // Unified Memory, in the driver's 2 MiB blocks.
 inline constexpr uint64_t kManagedBlock = uint64_t{2} << 20;
-inline constexpr Rate kFirstTouch = 19.9e9;        // fresh range touched by a kernel: 54 ms per GiB
+inline constexpr Rate kFirstTouch = 19.9e9;           // fresh range touched by a kernel: 54 ms per GiB
 inline constexpr Rate kFirstTouchPreferred = 46.7e9;  // the same with the preferred location set: 23 ms per GiB
-inline constexpr Rate kFreshPrefetch = 346e9;      // fresh range prefetched to the device: 3.1 ms per GiB
-inline constexpr Rate kFaultIn = 10.0e9;           // a kernel touches what lies in host memory
-inline constexpr Rate kPrefetchIn = 50.3e9;        // host to device by cuMemPrefetchAsync
-inline constexpr Rate kEviction = 16.0e9;          // device to host, prefetch or pushed out (15 to 17 GB/s)
+inline constexpr Rate kFreshPrefetch = 346e9;         // fresh range prefetched to the device: 3.1 ms per GiB
+inline constexpr Rate kFaultIn = 10.0e9;              // a kernel touches what lies in host memory
+inline constexpr Rate kPrefetchIn = 50.3e9;           // host to device by cuMemPrefetchAsync
+inline constexpr Rate kEviction = 16.0e9;             // device to host, prefetch or pushed out (15 to 17 GB/s)
 
 // Launching.
 inline constexpr Nanoseconds kLaunch = 3300;  // an empty kernel, back to back

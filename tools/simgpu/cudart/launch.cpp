@@ -82,20 +82,30 @@ ROTA_CUDART_EXPORT int cudaLaunchHostFunc_ptsz(CUstream stream, CUhostFn functio
   return call(&Driver::cuLaunchHostFunc_ptsz, stream, function, data);
 }
 
-ROTA_CUDART_EXPORT int cudaStreamCreate(CUstream* stream) { return call(&Driver::cuStreamCreate, stream, 0U); }
+ROTA_CUDART_EXPORT int cudaStreamCreate(CUstream* stream) {
+  return call(&Driver::cuStreamCreate, stream, 0U);
+}
 ROTA_CUDART_EXPORT int cudaStreamCreateWithFlags(CUstream* stream, unsigned flags) {
   return call(&Driver::cuStreamCreate, stream, flags);
 }
 ROTA_CUDART_EXPORT int cudaStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
   return call(&Driver::cuStreamCreateWithPriority, stream, flags, priority);
 }
-ROTA_CUDART_EXPORT int cudaStreamDestroy(CUstream stream) { return call(&Driver::cuStreamDestroy_v2, stream); }
-ROTA_CUDART_EXPORT int cudaStreamSynchronize(CUstream stream) { return call(&Driver::cuStreamSynchronize, stream); }
+ROTA_CUDART_EXPORT int cudaStreamDestroy(CUstream stream) {
+  return call(&Driver::cuStreamDestroy_v2, stream);
+}
+ROTA_CUDART_EXPORT int cudaStreamSynchronize(CUstream stream) {
+  return call(&Driver::cuStreamSynchronize, stream);
+}
 ROTA_CUDART_EXPORT int cudaStreamSynchronize_ptsz(CUstream stream) {
   return call(&Driver::cuStreamSynchronize_ptsz, stream);
 }
-ROTA_CUDART_EXPORT int cudaStreamQuery(CUstream stream) { return call(&Driver::cuStreamQuery, stream); }
-ROTA_CUDART_EXPORT int cudaStreamQuery_ptsz(CUstream stream) { return call(&Driver::cuStreamQuery_ptsz, stream); }
+ROTA_CUDART_EXPORT int cudaStreamQuery(CUstream stream) {
+  return call(&Driver::cuStreamQuery, stream);
+}
+ROTA_CUDART_EXPORT int cudaStreamQuery_ptsz(CUstream stream) {
+  return call(&Driver::cuStreamQuery_ptsz, stream);
+}
 ROTA_CUDART_EXPORT int cudaStreamWaitEvent(CUstream stream, CUevent event, unsigned flags) {
   return call(&Driver::cuStreamWaitEvent, stream, event, flags);
 }
@@ -103,7 +113,9 @@ ROTA_CUDART_EXPORT int cudaStreamWaitEvent_ptsz(CUstream stream, CUevent event, 
   return call(&Driver::cuStreamWaitEvent_ptsz, stream, event, flags);
 }
 
-ROTA_CUDART_EXPORT int cudaEventCreate(CUevent* event) { return call(&Driver::cuEventCreate, event, 0U); }
+ROTA_CUDART_EXPORT int cudaEventCreate(CUevent* event) {
+  return call(&Driver::cuEventCreate, event, 0U);
+}
 ROTA_CUDART_EXPORT int cudaEventCreateWithFlags(CUevent* event, unsigned flags) {
   return call(&Driver::cuEventCreate, event, flags);
 }
@@ -113,9 +125,15 @@ ROTA_CUDART_EXPORT int cudaEventRecord(CUevent event, CUstream stream) {
 ROTA_CUDART_EXPORT int cudaEventRecord_ptsz(CUevent event, CUstream stream) {
   return call(&Driver::cuEventRecord_ptsz, event, stream);
 }
-ROTA_CUDART_EXPORT int cudaEventQuery(CUevent event) { return call(&Driver::cuEventQuery, event); }
-ROTA_CUDART_EXPORT int cudaEventSynchronize(CUevent event) { return call(&Driver::cuEventSynchronize, event); }
-ROTA_CUDART_EXPORT int cudaEventDestroy(CUevent event) { return call(&Driver::cuEventDestroy_v2, event); }
+ROTA_CUDART_EXPORT int cudaEventQuery(CUevent event) {
+  return call(&Driver::cuEventQuery, event);
+}
+ROTA_CUDART_EXPORT int cudaEventSynchronize(CUevent event) {
+  return call(&Driver::cuEventSynchronize, event);
+}
+ROTA_CUDART_EXPORT int cudaEventDestroy(CUevent event) {
+  return call(&Driver::cuEventDestroy_v2, event);
+}
 ROTA_CUDART_EXPORT int cudaEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
   return call(&Driver::cuEventElapsedTime_v2, milliseconds, start, end);
 }
@@ -147,4 +165,6 @@ ROTA_CUDART_EXPORT int cudaGraphLaunch_ptsz(CUgraphExec executable, CUstream str
 ROTA_CUDART_EXPORT int cudaGraphExecDestroy(CUgraphExec executable) {
   return call(&Driver::cuGraphExecDestroy, executable);
 }
-ROTA_CUDART_EXPORT int cudaGraphDestroy(CUgraph graph) { return call(&Driver::cuGraphDestroy, graph); }
+ROTA_CUDART_EXPORT int cudaGraphDestroy(CUgraph graph) {
+  return call(&Driver::cuGraphDestroy, graph);
+}

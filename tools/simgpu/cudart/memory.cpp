@@ -9,7 +9,9 @@ using namespace rota::sim::cudart;  // NOLINT
 
 namespace {
 
-CUdeviceptr address(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }
+CUdeviceptr address(const void* pointer) {
+  return reinterpret_cast<CUdeviceptr>(pointer);
+}
 
 int attribute(CUdevice_attribute which, int device) {
   int value = 0;
@@ -19,7 +21,9 @@ int attribute(CUdevice_attribute which, int device) {
 }
 
 // cudaMemcpyKind 0 to 4; which way the bytes go is known from the addresses.
-bool is_kind(int kind) { return kind >= 0 && kind <= 4; }
+bool is_kind(int kind) {
+  return kind >= 0 && kind <= 4;
+}
 
 // cudaDeviceProp of CUDA 13.0: 1008 bytes; the fields that are filled in, by their offsets.
 constexpr size_t kPropertiesBytes = 1008;
@@ -72,9 +76,15 @@ ROTA_CUDART_EXPORT int cudaGetLastError() {
   thread().last_error = kSuccess;
   return error;
 }
-ROTA_CUDART_EXPORT int cudaPeekAtLastError() { return thread().last_error; }
-ROTA_CUDART_EXPORT const char* cudaGetErrorName(int error) { return runtime_error_name(error); }
-ROTA_CUDART_EXPORT const char* cudaGetErrorString(int error) { return runtime_error_text(error); }
+ROTA_CUDART_EXPORT int cudaPeekAtLastError() {
+  return thread().last_error;
+}
+ROTA_CUDART_EXPORT const char* cudaGetErrorName(int error) {
+  return runtime_error_name(error);
+}
+ROTA_CUDART_EXPORT const char* cudaGetErrorString(int error) {
+  return runtime_error_text(error);
+}
 
 ROTA_CUDART_EXPORT int cudaRuntimeGetVersion(int* version) {
   if (version == nullptr) return done(kInvalidValue);
@@ -140,8 +150,12 @@ ROTA_CUDART_EXPORT int cudaGetDeviceProperties(void* properties, int device) {
   }
   return kSuccess;
 }
-ROTA_CUDART_EXPORT int cudaDeviceSynchronize() { return call(&Driver::cuCtxSynchronize); }
-ROTA_CUDART_EXPORT int cudaDeviceReset() { return call(&Driver::cuDevicePrimaryCtxReset, thread().device); }
+ROTA_CUDART_EXPORT int cudaDeviceSynchronize() {
+  return call(&Driver::cuCtxSynchronize);
+}
+ROTA_CUDART_EXPORT int cudaDeviceReset() {
+  return call(&Driver::cuDevicePrimaryCtxReset, thread().device);
+}
 
 ROTA_CUDART_EXPORT int cudaMalloc(void** out, size_t bytes) {
   if (out == nullptr) return done(kInvalidValue);
@@ -164,7 +178,9 @@ ROTA_CUDART_EXPORT int cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
 ROTA_CUDART_EXPORT int cudaHostRegister(void* memory, size_t bytes, unsigned flags) {
   return call(&Driver::cuMemHostRegister_v2, memory, bytes, flags);
 }
-ROTA_CUDART_EXPORT int cudaHostUnregister(void* memory) { return call(&Driver::cuMemHostUnregister, memory); }
+ROTA_CUDART_EXPORT int cudaHostUnregister(void* memory) {
+  return call(&Driver::cuMemHostUnregister, memory);
+}
 ROTA_CUDART_EXPORT int cudaFree(void* memory) {
   return memory == nullptr ? done(ensure_context()) : call(&Driver::cuMemFree_v2, address(memory));
 }

@@ -140,8 +140,7 @@ int kernel_of(const void* host_function, CUkernel* kernel) {
     if (api.cuLibraryLoadData == nullptr || api.cuLibraryGetKernel == nullptr) return kNotSupported;
     Module& module = *entry.module;
     if (module.library == nullptr) {
-      CUresult loaded =
-          api.cuLibraryLoadData(&module.library, module.image, nullptr, nullptr, 0, nullptr, nullptr, 0);
+      CUresult loaded = api.cuLibraryLoadData(&module.library, module.image, nullptr, nullptr, 0, nullptr, nullptr, 0);
       if (loaded != CUDA_SUCCESS) return static_cast<int>(loaded);
     }
     CUresult result = api.cuLibraryGetKernel(&entry.kernel, module.library, entry.name.c_str());
@@ -178,7 +177,9 @@ ROTA_CUDART_EXPORT void __cudaUnregisterFatBinary(void** handle) {
   all.modules.erase(module);  // the driver unloads what is left when the process ends
 }
 
-ROTA_CUDART_EXPORT char __cudaInitModule(void**) { return 1; }
+ROTA_CUDART_EXPORT char __cudaInitModule(void**) {
+  return 1;
+}
 
 ROTA_CUDART_EXPORT void __cudaRegisterFunction(void** handle, const char* host_function, char*, const char* name, int,
                                                void*, void*, void*, void*, int*) {

@@ -11,7 +11,9 @@ namespace {
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kLargePage = uint64_t{2} << 20;
 
-uint64_t round_up(uint64_t bytes, uint64_t step) { return (bytes + step - 1) / step * step; }
+uint64_t round_up(uint64_t bytes, uint64_t step) {
+  return (bytes + step - 1) / step * step;
+}
 
 }  // namespace
 

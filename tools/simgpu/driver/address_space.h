@@ -17,7 +17,7 @@ enum class MemoryKind { kDevice, kManaged, kHost, kRegistered };
 
 struct Allocation {
   uint64_t address = 0;
-  uint64_t bytes = 0;    // as asked for
+  uint64_t bytes = 0;  // as asked for
   MemoryKind kind = MemoryKind::kDevice;
   int gpu = 0;
   CUcontext context = nullptr;

@@ -18,6 +18,6 @@ inline const CUstream kLegacyStream = reinterpret_cast<CUstream>(uintptr_t{1});
 inline const CUstream kPerThreadStream = reinterpret_cast<CUstream>(uintptr_t{2});
 }  // namespace rota::sim
 
-#define ROTA_SIM_EXPORT(name)                                                \
+#define ROTA_SIM_EXPORT(name)                                                    \
   extern "C" __attribute__((visibility("default"))) ::rota::api::name##_fn name; \
   extern "C" ::rota::api::CUresult name

@@ -79,12 +79,24 @@ ROTA_SIM_EXPORT(cuCtxCreate_v4)(CUcontext* out, CUctxCreateParams* parameters, u
   return create(out, flags, device, 3022);
 }
 
-ROTA_SIM_EXPORT(cuCtxDestroy_v2)(CUcontext context) { return destroy(context); }
-ROTA_SIM_EXPORT(cuCtxDestroy)(CUcontext context) { return destroy(context); }
-ROTA_SIM_EXPORT(cuCtxPushCurrent_v2)(CUcontext context) { return push(context); }
-ROTA_SIM_EXPORT(cuCtxPushCurrent)(CUcontext context) { return push(context); }
-ROTA_SIM_EXPORT(cuCtxPopCurrent_v2)(CUcontext* context) { return pop(context); }
-ROTA_SIM_EXPORT(cuCtxPopCurrent)(CUcontext* context) { return pop(context); }
+ROTA_SIM_EXPORT(cuCtxDestroy_v2)(CUcontext context) {
+  return destroy(context);
+}
+ROTA_SIM_EXPORT(cuCtxDestroy)(CUcontext context) {
+  return destroy(context);
+}
+ROTA_SIM_EXPORT(cuCtxPushCurrent_v2)(CUcontext context) {
+  return push(context);
+}
+ROTA_SIM_EXPORT(cuCtxPushCurrent)(CUcontext context) {
+  return push(context);
+}
+ROTA_SIM_EXPORT(cuCtxPopCurrent_v2)(CUcontext* context) {
+  return pop(context);
+}
+ROTA_SIM_EXPORT(cuCtxPopCurrent)(CUcontext* context) {
+  return pop(context);
+}
 
 ROTA_SIM_EXPORT(cuCtxSetCurrent)(CUcontext context) {
   ROTA_SIM_READY();
@@ -202,12 +214,23 @@ ROTA_SIM_EXPORT(cuCtxGetLimit)(size_t* value, CUlimit limit) {
     return CUDA_SUCCESS;
   }
   switch (limit) {
-    case CU_LIMIT_STACK_SIZE: *value = 1024; return CUDA_SUCCESS;
-    case CU_LIMIT_PRINTF_FIFO_SIZE: *value = 7 << 20; return CUDA_SUCCESS;
-    case CU_LIMIT_MALLOC_HEAP_SIZE: *value = 8 << 20; return CUDA_SUCCESS;
-    case CU_LIMIT_MAX_L2_FETCH_GRANULARITY: *value = 64; return CUDA_SUCCESS;
-    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE: *value = 0; return CUDA_SUCCESS;
-    default: return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    case CU_LIMIT_STACK_SIZE:
+      *value = 1024;
+      return CUDA_SUCCESS;
+    case CU_LIMIT_PRINTF_FIFO_SIZE:
+      *value = 7 << 20;
+      return CUDA_SUCCESS;
+    case CU_LIMIT_MALLOC_HEAP_SIZE:
+      *value = 8 << 20;
+      return CUDA_SUCCESS;
+    case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
+      *value = 64;
+      return CUDA_SUCCESS;
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
+      *value = 0;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_UNSUPPORTED_LIMIT;
   }
 }
 

@@ -7,7 +7,9 @@ namespace rota::sim {
 namespace {
 
 // The bytes from the first of the first row to the last of the last.
-size_t extent(size_t width, size_t height, size_t pitch) { return height == 0 ? 0 : (height - 1) * pitch + width; }
+size_t extent(size_t width, size_t height, size_t pitch) {
+  return height == 0 ? 0 : (height - 1) * pitch + width;
+}
 
 struct Place {
   char* bytes = nullptr;  // where this process finds them
@@ -91,8 +93,7 @@ CUresult copy(const CopyRequest& asked, bool asynchronous, CUstream handle, Form
   }
   Place to;
   Place from;
-  ROTA_SIM_CHECK(
-      locate(request.to, extent(request.width, request.height, request.to_pitch), request.to_side, &to));
+  ROTA_SIM_CHECK(locate(request.to, extent(request.width, request.height, request.to_pitch), request.to_side, &to));
   ROTA_SIM_CHECK(
       locate(request.from, extent(request.width, request.height, request.from_pitch), request.from_side, &from));
   bool capturing = captures(stream);

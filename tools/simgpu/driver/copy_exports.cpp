@@ -17,16 +17,28 @@ CopyRequest row(uint64_t to, Side to_side, uint64_t from, Side from_side, size_t
   return request;
 }
 
-uint64_t address(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+uint64_t address(const void* pointer) {
+  return reinterpret_cast<uint64_t>(pointer);
+}
 
 // One side of a 2D copy: its first byte, or false if it is an array (not simulated) or makes no sense.
 bool side(CUmemorytype type, const void* host, CUdeviceptr device, size_t x, size_t y, size_t pitch, uint64_t* start,
           Side* where) {
   switch (type) {
-    case CU_MEMORYTYPE_HOST: *start = address(host); *where = Side::kHost; break;
-    case CU_MEMORYTYPE_DEVICE: *start = device; *where = Side::kDevice; break;
-    case CU_MEMORYTYPE_UNIFIED: *start = device; *where = Side::kAny; break;
-    default: return false;
+    case CU_MEMORYTYPE_HOST:
+      *start = address(host);
+      *where = Side::kHost;
+      break;
+    case CU_MEMORYTYPE_DEVICE:
+      *start = device;
+      *where = Side::kDevice;
+      break;
+    case CU_MEMORYTYPE_UNIFIED:
+      *start = device;
+      *where = Side::kAny;
+      break;
+    default:
+      return false;
   }
   *start += y * pitch + x;
   return true;
@@ -77,19 +89,19 @@ SetRequest rectangle(CUdeviceptr to, size_t pitch, unsigned value, unsigned elem
 }  // namespace
 
 // Each copy in its forms: synchronous and asynchronous, legacy and per-thread default stream.
-#define COPY_FORMS(sync_name, sync_thread_name, async_name, async_thread_name, TO, FROM, to_address, from_address, to_side, \
-                   from_side)                                                                                       \
-  ROTA_SIM_EXPORT(sync_name)(TO to, FROM from, size_t bytes) {                                                      \
-    return copy(row(to_address, to_side, from_address, from_side, bytes), false, nullptr, Form::kLegacy);           \
-  }                                                                                                                 \
-  ROTA_SIM_EXPORT(sync_thread_name)(TO to, FROM from, size_t bytes) {                                               \
-    return copy(row(to_address, to_side, from_address, from_side, bytes), false, nullptr, Form::kPerThread);        \
-  }                                                                                                                 \
-  ROTA_SIM_EXPORT(async_name)(TO to, FROM from, size_t bytes, CUstream stream) {                                    \
-    return copy(row(to_address, to_side, from_address, from_side, bytes), true, stream, Form::kLegacy);             \
-  }                                                                                                                 \
-  ROTA_SIM_EXPORT(async_thread_name)(TO to, FROM from, size_t bytes, CUstream stream) {                             \
-    return copy(row(to_address, to_side, from_address, from_side, bytes), true, stream, Form::kPerThread);          \
+#define COPY_FORMS(sync_name, sync_thread_name, async_name, async_thread_name, TO, FROM, to_address, from_address, \
+                   to_side, from_side)                                                                             \
+  ROTA_SIM_EXPORT(sync_name)(TO to, FROM from, size_t bytes) {                                                     \
+    return copy(row(to_address, to_side, from_address, from_side, bytes), false, nullptr, Form::kLegacy);          \
+  }                                                                                                                \
+  ROTA_SIM_EXPORT(sync_thread_name)(TO to, FROM from, size_t bytes) {                                              \
+    return copy(row(to_address, to_side, from_address, from_side, bytes), false, nullptr, Form::kPerThread);       \
+  }                                                                                                                \
+  ROTA_SIM_EXPORT(async_name)(TO to, FROM from, size_t bytes, CUstream stream) {                                   \
+    return copy(row(to_address, to_side, from_address, from_side, bytes), true, stream, Form::kLegacy);            \
+  }                                                                                                                \
+  ROTA_SIM_EXPORT(async_thread_name)(TO to, FROM from, size_t bytes, CUstream stream) {                            \
+    return copy(row(to_address, to_side, from_address, from_side, bytes), true, stream, Form::kPerThread);         \
   }
 
 COPY_FORMS(cuMemcpy, cuMemcpy_ptds, cuMemcpyAsync, cuMemcpyAsync_ptsz, CUdeviceptr, CUdeviceptr, to, from, Side::kAny,
@@ -102,9 +114,15 @@ COPY_FORMS(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, cuMemcpyDtoDAsync_v2, cuMemcpy
            CUdeviceptr, to, from, Side::kDevice, Side::kDevice)
 #undef COPY_FORMS
 
-ROTA_SIM_EXPORT(cuMemcpy2D_v2)(const CUDA_MEMCPY2D* p) { return copy_2d(p, false, nullptr, Form::kLegacy); }
-ROTA_SIM_EXPORT(cuMemcpy2D_v2_ptds)(const CUDA_MEMCPY2D* p) { return copy_2d(p, false, nullptr, Form::kPerThread); }
-ROTA_SIM_EXPORT(cuMemcpy2DUnaligned_v2)(const CUDA_MEMCPY2D* p) { return copy_2d(p, false, nullptr, Form::kLegacy); }
+ROTA_SIM_EXPORT(cuMemcpy2D_v2)(const CUDA_MEMCPY2D* p) {
+  return copy_2d(p, false, nullptr, Form::kLegacy);
+}
+ROTA_SIM_EXPORT(cuMemcpy2D_v2_ptds)(const CUDA_MEMCPY2D* p) {
+  return copy_2d(p, false, nullptr, Form::kPerThread);
+}
+ROTA_SIM_EXPORT(cuMemcpy2DUnaligned_v2)(const CUDA_MEMCPY2D* p) {
+  return copy_2d(p, false, nullptr, Form::kLegacy);
+}
 ROTA_SIM_EXPORT(cuMemcpy2DUnaligned_v2_ptds)(const CUDA_MEMCPY2D* p) {
   return copy_2d(p, false, nullptr, Form::kPerThread);
 }
@@ -132,38 +150,38 @@ ROTA_SIM_EXPORT(cuMemcpyPeerAsync_ptsz)
   return copy_peer(to, to_context, from, from_context, bytes, true, stream, Form::kPerThread);
 }
 
-#define SET_FORMS(sync_name, sync_thread_name, async_name, async_thread_name, VALUE, element)       \
-  ROTA_SIM_EXPORT(sync_name)(CUdeviceptr to, VALUE value, size_t count) {                           \
-    return set(line(to, value, element, count), false, nullptr, Form::kLegacy);                     \
-  }                                                                                                 \
-  ROTA_SIM_EXPORT(sync_thread_name)(CUdeviceptr to, VALUE value, size_t count) {                    \
-    return set(line(to, value, element, count), false, nullptr, Form::kPerThread);                  \
-  }                                                                                                 \
-  ROTA_SIM_EXPORT(async_name)(CUdeviceptr to, VALUE value, size_t count, CUstream stream) {         \
-    return set(line(to, value, element, count), true, stream, Form::kLegacy);                       \
-  }                                                                                                 \
-  ROTA_SIM_EXPORT(async_thread_name)(CUdeviceptr to, VALUE value, size_t count, CUstream stream) {  \
-    return set(line(to, value, element, count), true, stream, Form::kPerThread);                    \
+#define SET_FORMS(sync_name, sync_thread_name, async_name, async_thread_name, VALUE, element)      \
+  ROTA_SIM_EXPORT(sync_name)(CUdeviceptr to, VALUE value, size_t count) {                          \
+    return set(line(to, value, element, count), false, nullptr, Form::kLegacy);                    \
+  }                                                                                                \
+  ROTA_SIM_EXPORT(sync_thread_name)(CUdeviceptr to, VALUE value, size_t count) {                   \
+    return set(line(to, value, element, count), false, nullptr, Form::kPerThread);                 \
+  }                                                                                                \
+  ROTA_SIM_EXPORT(async_name)(CUdeviceptr to, VALUE value, size_t count, CUstream stream) {        \
+    return set(line(to, value, element, count), true, stream, Form::kLegacy);                      \
+  }                                                                                                \
+  ROTA_SIM_EXPORT(async_thread_name)(CUdeviceptr to, VALUE value, size_t count, CUstream stream) { \
+    return set(line(to, value, element, count), true, stream, Form::kPerThread);                   \
   }
 SET_FORMS(cuMemsetD8_v2, cuMemsetD8_v2_ptds, cuMemsetD8Async, cuMemsetD8Async_ptsz, unsigned char, 1)
 SET_FORMS(cuMemsetD16_v2, cuMemsetD16_v2_ptds, cuMemsetD16Async, cuMemsetD16Async_ptsz, unsigned short, 2)
 SET_FORMS(cuMemsetD32_v2, cuMemsetD32_v2_ptds, cuMemsetD32Async, cuMemsetD32Async_ptsz, unsigned int, 4)
 #undef SET_FORMS
 
-#define SET_2D_FORMS(sync_name, sync_thread_name, async_name, async_thread_name, VALUE, element)                       \
-  ROTA_SIM_EXPORT(sync_name)(CUdeviceptr to, size_t pitch, VALUE value, size_t width, size_t height) {                 \
-    return set(rectangle(to, pitch, value, element, width, height), false, nullptr, Form::kLegacy);                    \
-  }                                                                                                                    \
-  ROTA_SIM_EXPORT(sync_thread_name)(CUdeviceptr to, size_t pitch, VALUE value, size_t width, size_t height) {          \
-    return set(rectangle(to, pitch, value, element, width, height), false, nullptr, Form::kPerThread);                 \
-  }                                                                                                                    \
-  ROTA_SIM_EXPORT(async_name)                                                                                          \
-  (CUdeviceptr to, size_t pitch, VALUE value, size_t width, size_t height, CUstream stream) {                          \
-    return set(rectangle(to, pitch, value, element, width, height), true, stream, Form::kLegacy);                      \
-  }                                                                                                                    \
-  ROTA_SIM_EXPORT(async_thread_name)                                                                                   \
-  (CUdeviceptr to, size_t pitch, VALUE value, size_t width, size_t height, CUstream stream) {                          \
-    return set(rectangle(to, pitch, value, element, width, height), true, stream, Form::kPerThread);                   \
+#define SET_2D_FORMS(sync_name, sync_thread_name, async_name, async_thread_name, VALUE, element)              \
+  ROTA_SIM_EXPORT(sync_name)(CUdeviceptr to, size_t pitch, VALUE value, size_t width, size_t height) {        \
+    return set(rectangle(to, pitch, value, element, width, height), false, nullptr, Form::kLegacy);           \
+  }                                                                                                           \
+  ROTA_SIM_EXPORT(sync_thread_name)(CUdeviceptr to, size_t pitch, VALUE value, size_t width, size_t height) { \
+    return set(rectangle(to, pitch, value, element, width, height), false, nullptr, Form::kPerThread);        \
+  }                                                                                                           \
+  ROTA_SIM_EXPORT(async_name)                                                                                 \
+  (CUdeviceptr to, size_t pitch, VALUE value, size_t width, size_t height, CUstream stream) {                 \
+    return set(rectangle(to, pitch, value, element, width, height), true, stream, Form::kLegacy);             \
+  }                                                                                                           \
+  ROTA_SIM_EXPORT(async_thread_name)                                                                          \
+  (CUdeviceptr to, size_t pitch, VALUE value, size_t width, size_t height, CUstream stream) {                 \
+    return set(rectangle(to, pitch, value, element, width, height), true, stream, Form::kPerThread);          \
   }
 SET_2D_FORMS(cuMemsetD2D8_v2, cuMemsetD2D8_v2_ptds, cuMemsetD2D8Async, cuMemsetD2D8Async_ptsz, unsigned char, 1)
 SET_2D_FORMS(cuMemsetD2D16_v2, cuMemsetD2D16_v2_ptds, cuMemsetD2D16Async, cuMemsetD2D16Async_ptsz, unsigned short, 2)

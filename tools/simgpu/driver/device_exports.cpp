@@ -8,41 +8,95 @@ using namespace rota::sim;  // NOLINT: the exported functions are all in the glo
 
 namespace {
 
-bool is_device(CUdevice device) { return device >= 0 && device < driver().state().gpus(); }
+bool is_device(CUdevice device) {
+  return device >= 0 && device < driver().state().gpus();
+}
 
 CUresult attribute(CUdevice_attribute which, CUdevice device, int* value) {
   switch (which) {
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
     case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y: *value = profile::kThreadsPerBlock; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z: *value = 64; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X: *value = 0x7fffffff; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
+      *value = profile::kThreadsPerBlock;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
+      *value = 64;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
+      *value = 0x7fffffff;
+      break;
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z: *value = 65535; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK: *value = profile::kSharedPerBlock; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN: *value = profile::kSharedPerBlockOptin; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR: *value = profile::kSharedPerMultiprocessor; break;
-    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK: *value = 1024; break;
-    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY: *value = profile::kConstantMemory; break;
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE: *value = profile::kWarpSize; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_PITCH: *value = 0x7fffffff; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
+      *value = 65535;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
+      *value = profile::kSharedPerBlock;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
+      *value = profile::kSharedPerBlockOptin;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
+      *value = profile::kSharedPerMultiprocessor;
+      break;
+    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
+      *value = 1024;
+      break;
+    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
+      *value = profile::kConstantMemory;
+      break;
+    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
+      *value = profile::kWarpSize;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
+      *value = 0x7fffffff;
+      break;
     case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR: *value = profile::kRegistersPerBlock; break;
-    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE: *value = profile::kClockKilohertz; break;
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE: *value = profile::kMemoryClockKilohertz; break;
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH: *value = profile::kMemoryBusBits; break;
-    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE: *value = profile::kL2Cache; break;
+    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
+      *value = profile::kRegistersPerBlock;
+      break;
+    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
+      *value = profile::kClockKilohertz;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
+      *value = profile::kMemoryClockKilohertz;
+      break;
+    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
+      *value = profile::kMemoryBusBits;
+      break;
+    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
+      *value = profile::kL2Cache;
+      break;
     case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
-    case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT: *value = 512; break;
-    case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT: *value = 32; break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT: *value = profile::kMultiprocessors; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR: *value = profile::kThreadsPerMultiprocessor; break;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR: *value = profile::kBlocksPerMultiprocessor; break;
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT: *value = profile::kCopyEngines; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR: *value = profile::kComputeMajor; break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR: *value = profile::kComputeMinor; break;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID: *value = 0x40 + device; break;
-    case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO: *value = 2; break;
+    case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT:
+      *value = 512;
+      break;
+    case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT:
+      *value = 32;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
+      *value = profile::kMultiprocessors;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
+      *value = profile::kThreadsPerMultiprocessor;
+      break;
+    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
+      *value = profile::kBlocksPerMultiprocessor;
+      break;
+    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
+      *value = profile::kCopyEngines;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
+      *value = profile::kComputeMajor;
+      break;
+    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
+      *value = profile::kComputeMinor;
+      break;
+    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
+      *value = 0x40 + device;
+      break;
+    case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
+      *value = 2;
+      break;
     case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
     case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
     case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
@@ -56,8 +110,12 @@ CUresult attribute(CUdevice_attribute which, CUdevice device, int* value) {
     case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
     case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
     case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED: *value = 1; break;
-    default: *value = 0; break;  // absent: what simgpu does not simulate is reported as not supported by the device
+    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
+      *value = 1;
+      break;
+    default:
+      *value = 0;
+      break;  // absent: what simgpu does not simulate is reported as not supported by the device
   }
   return CUDA_SUCCESS;
 }
@@ -110,8 +168,12 @@ CUresult device_uuid(CUuuid* uuid, CUdevice device) {
 }
 }  // namespace
 
-ROTA_SIM_EXPORT(cuDeviceGetUuid)(CUuuid* uuid, CUdevice device) { return device_uuid(uuid, device); }
-ROTA_SIM_EXPORT(cuDeviceGetUuid_v2)(CUuuid* uuid, CUdevice device) { return device_uuid(uuid, device); }
+ROTA_SIM_EXPORT(cuDeviceGetUuid)(CUuuid* uuid, CUdevice device) {
+  return device_uuid(uuid, device);
+}
+ROTA_SIM_EXPORT(cuDeviceGetUuid_v2)(CUuuid* uuid, CUdevice device) {
+  return device_uuid(uuid, device);
+}
 
 ROTA_SIM_EXPORT(cuDeviceTotalMem_v2)(size_t* bytes, CUdevice device) {
   ROTA_SIM_READY();
@@ -242,10 +304,18 @@ CUresult set_primary_flags(CUdevice device, unsigned flags) {
 }
 }  // namespace
 
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxRelease_v2)(CUdevice device) { return release_primary(device, false); }
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxRelease)(CUdevice device) { return release_primary(device, false); }
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxReset_v2)(CUdevice device) { return release_primary(device, true); }
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxReset)(CUdevice device) { return release_primary(device, true); }
+ROTA_SIM_EXPORT(cuDevicePrimaryCtxRelease_v2)(CUdevice device) {
+  return release_primary(device, false);
+}
+ROTA_SIM_EXPORT(cuDevicePrimaryCtxRelease)(CUdevice device) {
+  return release_primary(device, false);
+}
+ROTA_SIM_EXPORT(cuDevicePrimaryCtxReset_v2)(CUdevice device) {
+  return release_primary(device, true);
+}
+ROTA_SIM_EXPORT(cuDevicePrimaryCtxReset)(CUdevice device) {
+  return release_primary(device, true);
+}
 ROTA_SIM_EXPORT(cuDevicePrimaryCtxSetFlags_v2)(CUdevice device, unsigned flags) {
   return set_primary_flags(device, flags);
 }

@@ -215,8 +215,7 @@ void Driver::occupy(Context& context, EngineKind engine, int64_t nanoseconds) {
 void Driver::make_resident(uint64_t address, uint64_t bytes, Access access, int64_t* nanoseconds) {
   auto allocation = memory.find(address);
   if (!allocation || allocation->managed_id == 0) return;
-  Migration migration =
-      state().touch(allocation->managed_id, address - allocation->address, bytes, access);
+  Migration migration = state().touch(allocation->managed_id, address - allocation->address, bytes, access);
   *nanoseconds += migration.nanoseconds;
 }
 

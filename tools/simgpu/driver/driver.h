@@ -166,14 +166,16 @@ class Driver {
 // The calling thread's number, never used again by another thread.
 uint64_t thread_number();
 
-inline Driver& driver() { return Driver::get(); }
+inline Driver& driver() {
+  return Driver::get();
+}
 
 // The start of nearly every exported function: the driver is up, and this thread has a usable context.
 #define ROTA_SIM_READY() \
   if (!::rota::sim::driver().initialised()) return ::rota::api::CUDA_ERROR_NOT_INITIALIZED
-#define ROTA_SIM_CONTEXT(name)                                                                  \
-  ROTA_SIM_READY();                                                                             \
-  ::rota::sim::ContextPointer name;                                                             \
+#define ROTA_SIM_CONTEXT(name)                                                                                    \
+  ROTA_SIM_READY();                                                                                               \
+  ::rota::sim::ContextPointer name;                                                                               \
   if (::rota::api::CUresult failed_ = ::rota::sim::driver().current(&name); failed_ != ::rota::api::CUDA_SUCCESS) \
   return failed_
 #define ROTA_SIM_CHECK(expression) \

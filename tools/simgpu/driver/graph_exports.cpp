@@ -183,8 +183,7 @@ ROTA_SIM_EXPORT(cuGraphGetNodes)(CUgraph handle, CUgraphNode* nodes, size_t* cou
     return CUDA_SUCCESS;
   }
   for (size_t index = 0; index < *count; ++index) {
-    nodes[index] =
-        index < graph->nodes.size() ? reinterpret_cast<CUgraphNode>(graph->nodes[index].get()) : nullptr;
+    nodes[index] = index < graph->nodes.size() ? reinterpret_cast<CUgraphNode>(graph->nodes[index].get()) : nullptr;
   }
   if (*count > graph->nodes.size()) *count = graph->nodes.size();
   return CUDA_SUCCESS;

@@ -44,15 +44,19 @@ CUresult launch_configured(const CUlaunchConfig* config, CUfunction function, vo
   for (unsigned index = 0; index < config->numAttrs; ++index) {
     const CUlaunchAttribute& attribute = config->attrs[index];
     switch (attribute.id) {
-      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE: cooperative = attribute.value.cooperative != 0; break;
+      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
+        cooperative = attribute.value.cooperative != 0;
+        break;
       case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
         if (attribute.value.clusterDim.x * attribute.value.clusterDim.y * attribute.value.clusterDim.z > 1) {
           return CUDA_ERROR_NOT_SUPPORTED;
         }
         break;
       case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT: return CUDA_ERROR_NOT_SUPPORTED;
-      default: break;  // priorities, hints and permission to overlap: kernels of a stream run one after the other
+      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
+        return CUDA_ERROR_NOT_SUPPORTED;
+      default:
+        break;  // priorities, hints and permission to overlap: kernels of a stream run one after the other
     }
   }
   Shape shape{{config->gridDimX, config->gridDimY, config->gridDimZ},
@@ -63,11 +67,13 @@ CUresult launch_configured(const CUlaunchConfig* config, CUfunction function, vo
 
 }  // namespace
 
-#define LAUNCH_PARAMETERS                                                                                       \
-  CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,   \
+#define LAUNCH_PARAMETERS                                                                                     \
+  CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
       unsigned block_z, unsigned shared, CUstream stream, void **parameters
-#define LAUNCH_SHAPE \
-  Shape { {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared }
+#define LAUNCH_SHAPE                                              \
+  Shape {                                                         \
+    {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared \
+  }
 
 ROTA_SIM_EXPORT(cuLaunchKernel)(LAUNCH_PARAMETERS, void** extra) {
   return launch(function, LAUNCH_SHAPE, stream, parameters, extra, false, Form::kLegacy);

@@ -54,7 +54,7 @@ CUresult get_proc_address(const char* symbol, void** function, int version, cuui
               : known              ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                                    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
-  return *function != nullptr ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+  return CUDA_SUCCESS;  // also where nothing was found: the status says so
 }
 
 }  // namespace
@@ -81,7 +81,8 @@ ROTA_SIM_EXPORT(cuGetProcAddress_v2)
   return get_proc_address(symbol, function, version, flags, status);
 }
 ROTA_SIM_EXPORT(cuGetProcAddress)(const char* symbol, void** function, int version, cuuint64_t flags) {
-  return get_proc_address(symbol, function, version, flags, nullptr);
+  CUresult result = get_proc_address(symbol, function, version, flags, nullptr);
+  return result == CUDA_SUCCESS && *function == nullptr ? CUDA_ERROR_NOT_FOUND : result;
 }
 
 // NVIDIA's private tables are not imitated.

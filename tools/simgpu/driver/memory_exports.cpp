@@ -159,14 +159,18 @@ CUresult address_range(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
 
 }  // namespace
 
-ROTA_SIM_EXPORT(cuMemAlloc_v2)(CUdeviceptr* out, size_t bytes) { return allocate(out, bytes); }
+ROTA_SIM_EXPORT(cuMemAlloc_v2)(CUdeviceptr* out, size_t bytes) {
+  return allocate(out, bytes);
+}
 ROTA_SIM_EXPORT(cuMemAllocManaged)(CUdeviceptr* out, size_t bytes, unsigned flags) {
   return allocate_managed(out, bytes, flags);
 }
 ROTA_SIM_EXPORT(cuMemAllocPitch_v2)(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned element) {
   return allocate_pitch(out, pitch, width, height, element);
 }
-ROTA_SIM_EXPORT(cuMemFree_v2)(CUdeviceptr address) { return free_device(address); }
+ROTA_SIM_EXPORT(cuMemFree_v2)(CUdeviceptr address) {
+  return free_device(address);
+}
 
 ROTA_SIM_EXPORT(cuMemAllocAsync)(CUdeviceptr* out, size_t bytes, CUstream stream) {
   return allocate_async(out, bytes, nullptr, stream, Form::kLegacy);
@@ -198,13 +202,22 @@ ROTA_SIM_EXPORT(cuMemPoolGetAttribute)(CUmemoryPool handle, CUmemPool_attribute 
   switch (attribute) {
     case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
     case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES: *static_cast<int*>(value) = 1; break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *static_cast<uint64_t*>(value) = pool->release_threshold; break;
+    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      *static_cast<int*>(value) = 1;
+      break;
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      *static_cast<uint64_t*>(value) = pool->release_threshold;
+      break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *static_cast<uint64_t*>(value) = pool->used.load(); break;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      *static_cast<uint64_t*>(value) = pool->used.load();
+      break;
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH: *static_cast<uint64_t*>(value) = pool->used_high.load(); break;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      *static_cast<uint64_t*>(value) = pool->used_high.load();
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
@@ -217,8 +230,12 @@ ROTA_SIM_EXPORT(cuMemPoolSetAttribute)(CUmemoryPool handle, CUmemPool_attribute 
   return CUDA_SUCCESS;
 }
 
-ROTA_SIM_EXPORT(cuMemHostAlloc)(void** out, size_t bytes, unsigned flags) { return allocate_host(out, bytes, flags); }
-ROTA_SIM_EXPORT(cuMemAllocHost_v2)(void** out, size_t bytes) { return allocate_host(out, bytes, 0); }
+ROTA_SIM_EXPORT(cuMemHostAlloc)(void** out, size_t bytes, unsigned flags) {
+  return allocate_host(out, bytes, flags);
+}
+ROTA_SIM_EXPORT(cuMemAllocHost_v2)(void** out, size_t bytes) {
+  return allocate_host(out, bytes, 0);
+}
 ROTA_SIM_EXPORT(cuMemFreeHost)(void* address) {
   ROTA_SIM_CONTEXT(context);
   ROTA_SIM_CHECK(driver().check_unsafe_call());
@@ -255,7 +272,9 @@ ROTA_SIM_EXPORT(cuMemHostGetFlags)(unsigned* flags, void* address) {
   return CUDA_SUCCESS;
 }
 
-ROTA_SIM_EXPORT(cuMemGetInfo_v2)(size_t* free, size_t* total) { return memory_info(free, total); }
+ROTA_SIM_EXPORT(cuMemGetInfo_v2)(size_t* free, size_t* total) {
+  return memory_info(free, total);
+}
 ROTA_SIM_EXPORT(cuMemGetAddressRange_v2)(CUdeviceptr* base, size_t* size, CUdeviceptr address) {
   return address_range(base, size, address);
 }

@@ -71,8 +71,12 @@ CUresult unload(CUmodule handle) {
   return CUDA_SUCCESS;
 }
 
-CUfunction as_function(CUkernel kernel) { return reinterpret_cast<CUfunction>(kernel); }
-CUmodule as_module(CUlibrary library) { return reinterpret_cast<CUmodule>(library); }
+CUfunction as_function(CUkernel kernel) {
+  return reinterpret_cast<CUfunction>(kernel);
+}
+CUmodule as_module(CUlibrary library) {
+  return reinterpret_cast<CUmodule>(library);
+}
 
 CUresult function_attribute(int* value, CUfunction_attribute attribute, CUfunction handle) {
   ROTA_SIM_READY();
@@ -80,14 +84,22 @@ CUresult function_attribute(int* value, CUfunction_attribute attribute, CUfuncti
   if (!function) return CUDA_ERROR_INVALID_HANDLE;
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
-    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = profile::kThreadsPerBlock; break;
-    case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 32; break;
+    case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
+      *value = profile::kThreadsPerBlock;
+      break;
+    case CU_FUNC_ATTRIBUTE_NUM_REGS:
+      *value = 32;
+      break;
     case CU_FUNC_ATTRIBUTE_PTX_VERSION:
-    case CU_FUNC_ATTRIBUTE_BINARY_VERSION: *value = profile::kComputeMajor * 10 + profile::kComputeMinor; break;
+    case CU_FUNC_ATTRIBUTE_BINARY_VERSION:
+      *value = profile::kComputeMajor * 10 + profile::kComputeMinor;
+      break;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES:
       *value = std::max(function->max_dynamic_shared.load(), profile::kSharedPerBlock);
       break;
-    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT: *value = function->preferred_carveout; break;
+    case CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT:
+      *value = function->preferred_carveout;
+      break;
     case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
     case CU_FUNC_ATTRIBUTE_CONST_SIZE_BYTES:
     case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES:
@@ -96,8 +108,11 @@ CUresult function_attribute(int* value, CUfunction_attribute attribute, CUfuncti
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH:
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT:
     case CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_DEPTH:
-    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED: *value = 0; break;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED:
+      *value = 0;
+      break;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
@@ -115,7 +130,8 @@ CUresult set_function_attribute(CUfunction handle, CUfunction_attribute attribut
       if (value < -1 || value > 100) return CUDA_ERROR_INVALID_VALUE;
       function->preferred_carveout = value;
       return CUDA_SUCCESS;
-    default: return CUDA_ERROR_INVALID_VALUE;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -172,17 +188,23 @@ CUresult potential_block_size(int* grid, int* block, CUfunction handle, CUoccupa
 
 }  // namespace
 
-ROTA_SIM_EXPORT(cuModuleLoadData)(CUmodule* out, const void* image) { return load_module(out, image); }
+ROTA_SIM_EXPORT(cuModuleLoadData)(CUmodule* out, const void* image) {
+  return load_module(out, image);
+}
 ROTA_SIM_EXPORT(cuModuleLoadDataEx)(CUmodule* out, const void* image, unsigned, CUjit_option*, void**) {
   return load_module(out, image);
 }
-ROTA_SIM_EXPORT(cuModuleLoadFatBinary)(CUmodule* out, const void* image) { return load_module(out, image); }
+ROTA_SIM_EXPORT(cuModuleLoadFatBinary)(CUmodule* out, const void* image) {
+  return load_module(out, image);
+}
 ROTA_SIM_EXPORT(cuModuleLoad)(CUmodule* out, const char* path) {
   ROTA_SIM_CONTEXT(context);
   ROTA_SIM_CHECK(driver().check_unsafe_call());
   return load_file(path, context->handle(), out);
 }
-ROTA_SIM_EXPORT(cuModuleUnload)(CUmodule module) { return unload(module); }
+ROTA_SIM_EXPORT(cuModuleUnload)(CUmodule module) {
+  return unload(module);
+}
 ROTA_SIM_EXPORT(cuModuleGetFunction)(CUfunction* out, CUmodule module, const char* name) {
   ROTA_SIM_READY();
   return find_function(out, module, name);
@@ -209,7 +231,9 @@ ROTA_SIM_EXPORT(cuLibraryLoadFromFile)
   ROTA_SIM_READY();
   return load_file(path, nullptr, reinterpret_cast<CUmodule*>(out));
 }
-ROTA_SIM_EXPORT(cuLibraryUnload)(CUlibrary library) { return unload(as_module(library)); }
+ROTA_SIM_EXPORT(cuLibraryUnload)(CUlibrary library) {
+  return unload(as_module(library));
+}
 ROTA_SIM_EXPORT(cuLibraryGetKernel)(CUkernel* out, CUlibrary library, const char* name) {
   ROTA_SIM_READY();
   return find_function(reinterpret_cast<CUfunction*>(out), as_module(library), name);
@@ -239,7 +263,9 @@ ROTA_SIM_EXPORT(cuKernelGetLibrary)(CUlibrary* out, CUkernel kernel) {
   *out = reinterpret_cast<CUlibrary>(function->module);
   return CUDA_SUCCESS;
 }
-ROTA_SIM_EXPORT(cuKernelGetName)(const char** name, CUkernel kernel) { return name_of(name, as_function(kernel)); }
+ROTA_SIM_EXPORT(cuKernelGetName)(const char** name, CUkernel kernel) {
+  return name_of(name, as_function(kernel));
+}
 ROTA_SIM_EXPORT(cuKernelGetAttribute)(int* value, CUfunction_attribute attribute, CUkernel kernel, CUdevice) {
   return function_attribute(value, attribute, as_function(kernel));
 }
@@ -263,7 +289,9 @@ ROTA_SIM_EXPORT(cuFuncSetAttribute)(CUfunction function, CUfunction_attribute at
 ROTA_SIM_EXPORT(cuFuncGetParamInfo)(CUfunction function, size_t index, size_t* offset, size_t* size) {
   return parameter_info(function, index, offset, size);
 }
-ROTA_SIM_EXPORT(cuFuncGetName)(const char** name, CUfunction function) { return name_of(name, function); }
+ROTA_SIM_EXPORT(cuFuncGetName)(const char** name, CUfunction function) {
+  return name_of(name, function);
+}
 ROTA_SIM_EXPORT(cuFuncGetModule)(CUmodule* out, CUfunction handle) {
   ROTA_SIM_READY();
   auto function = driver().functions.find(handle);

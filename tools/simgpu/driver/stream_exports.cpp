@@ -173,8 +173,7 @@ CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
   }
   if (!tasks[0]->done() || !tasks[1]->done()) return CUDA_ERROR_NOT_READY;
   double scale = driver().options.time_scale > 0 ? driver().options.time_scale : 1;
-  *milliseconds =
-      static_cast<float>(static_cast<double>(tasks[1]->finished_at - tasks[0]->finished_at) / scale / 1e6);
+  *milliseconds = static_cast<float>(static_cast<double>(tasks[1]->finished_at - tasks[0]->finished_at) / scale / 1e6);
   return CUDA_SUCCESS;
 }
 
@@ -219,12 +218,18 @@ CUresult tell(Value* out, Value value) {
 
 }  // namespace
 
-ROTA_SIM_EXPORT(cuStreamCreate)(CUstream* out, unsigned flags) { return create_stream(out, flags, 0); }
+ROTA_SIM_EXPORT(cuStreamCreate)(CUstream* out, unsigned flags) {
+  return create_stream(out, flags, 0);
+}
 ROTA_SIM_EXPORT(cuStreamCreateWithPriority)(CUstream* out, unsigned flags, int priority) {
   return create_stream(out, flags, priority);
 }
-ROTA_SIM_EXPORT(cuStreamDestroy_v2)(CUstream stream) { return destroy_stream(stream); }
-ROTA_SIM_EXPORT(cuStreamDestroy)(CUstream stream) { return destroy_stream(stream); }
+ROTA_SIM_EXPORT(cuStreamDestroy_v2)(CUstream stream) {
+  return destroy_stream(stream);
+}
+ROTA_SIM_EXPORT(cuStreamDestroy)(CUstream stream) {
+  return destroy_stream(stream);
+}
 
 ROTA_SIM_EXPORT(cuEventCreate)(CUevent* out, unsigned flags) {
   ROTA_SIM_CONTEXT(context);
@@ -264,9 +269,13 @@ ROTA_SIM_EXPORT(cuEventElapsedTime_v2)(float* milliseconds, CUevent start, CUeve
 }
 
 // What takes a stream, in both forms.
-#define BOTH_FORMS(name, parameters, legacy, per_thread)  \
-  ROTA_SIM_EXPORT(name) parameters { return legacy; }     \
-  ROTA_SIM_EXPORT(name##_ptsz) parameters { return per_thread; }
+#define BOTH_FORMS(name, parameters, legacy, per_thread) \
+  ROTA_SIM_EXPORT(name) parameters {                     \
+    return legacy;                                       \
+  }                                                      \
+  ROTA_SIM_EXPORT(name##_ptsz) parameters {              \
+    return per_thread;                                   \
+  }
 
 BOTH_FORMS(cuStreamSynchronize, (CUstream stream), wait_for_stream(stream, Form::kLegacy),
            wait_for_stream(stream, Form::kPerThread))

@@ -13,31 +13,53 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   bool host = allocation->kind == MemoryKind::kHost || allocation->kind == MemoryKind::kRegistered;
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: *static_cast<CUcontext*>(data) = allocation->context; break;
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      *static_cast<CUcontext*>(data) = allocation->context;
+      break;
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       *static_cast<unsigned*>(data) = host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE;
       break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: *static_cast<CUdeviceptr*>(data) = address; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      *static_cast<CUdeviceptr*>(data) = address;
+      break;
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       if (allocation->kind == MemoryKind::kDevice) return CUDA_ERROR_INVALID_VALUE;
       *static_cast<CUdeviceptr*>(data) = address;
       break;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: *static_cast<unsigned*>(data) = 0; break;
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID: *static_cast<unsigned long long*>(data) = allocation->buffer_id; break;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      *static_cast<unsigned*>(data) = 0;
+      break;
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      *static_cast<unsigned long long*>(data) = allocation->buffer_id;
+      break;
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       *static_cast<unsigned*>(data) = allocation->kind == MemoryKind::kManaged ? 1 : 0;
       break;
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(data) = allocation->gpu; break;
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *static_cast<unsigned*>(data) = 0; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(data) = allocation->address; break;
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(data) = allocation->bytes; break;
-    case CU_POINTER_ATTRIBUTE_MAPPED: *static_cast<unsigned*>(data) = 1; break;
-    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: *static_cast<unsigned*>(data) = 0; break;
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      *static_cast<int*>(data) = allocation->gpu;
+      break;
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+      *static_cast<unsigned*>(data) = 0;
+      break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      *static_cast<CUdeviceptr*>(data) = allocation->address;
+      break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      *static_cast<size_t*>(data) = allocation->bytes;
+      break;
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      *static_cast<unsigned*>(data) = 1;
+      break;
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+      *static_cast<unsigned*>(data) = 0;
+      break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       *static_cast<CUmemoryPool*>(data) =
-          allocation->from_pool ? driver().devices[static_cast<size_t>(allocation->gpu)].default_pool->handle() : nullptr;
+          allocation->from_pool ? driver().devices[static_cast<size_t>(allocation->gpu)].default_pool->handle()
+                                : nullptr;
       break;
-    default: return CUDA_ERROR_NOT_SUPPORTED;
+    default:
+      return CUDA_ERROR_NOT_SUPPORTED;
   }
   return CUDA_SUCCESS;
 }
@@ -65,8 +87,10 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, bool dev
     case CU_MEM_ADVISE_SET_READ_MOSTLY:
     case CU_MEM_ADVISE_UNSET_READ_MOSTLY:
     case CU_MEM_ADVISE_SET_ACCESSED_BY:
-    case CU_MEM_ADVISE_UNSET_ACCESSED_BY: return CUDA_SUCCESS;  // hints that the cost model does not use
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEM_ADVISE_UNSET_ACCESSED_BY:
+      return CUDA_SUCCESS;  // hints that the cost model does not use
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -94,11 +118,14 @@ CUresult prefetch_to(CUdeviceptr address, size_t bytes, CUmemLocation location, 
                      Form form) {
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   switch (location.type) {
-    case CU_MEM_LOCATION_TYPE_DEVICE: return prefetch(address, bytes, true, location.id, stream, form);
+    case CU_MEM_LOCATION_TYPE_DEVICE:
+      return prefetch(address, bytes, true, location.id, stream, form);
     case CU_MEM_LOCATION_TYPE_HOST:
     case CU_MEM_LOCATION_TYPE_HOST_NUMA:
-    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT: return prefetch(address, bytes, false, 0, stream, form);
-    default: return CUDA_ERROR_INVALID_VALUE;
+    case CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+      return prefetch(address, bytes, false, 0, stream, form);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
   }
 }
 
@@ -126,9 +153,15 @@ ROTA_SIM_EXPORT(cuPointerGetAttributes)
       case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: std::memset(data[index], 0, sizeof(uint64_t)); break;
-      case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: *static_cast<int*>(data[index]) = -2; break;
-      default: std::memset(data[index], 0, sizeof(unsigned)); break;
+      case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+        std::memset(data[index], 0, sizeof(uint64_t));
+        break;
+      case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+        *static_cast<int*>(data[index]) = -2;
+        break;
+      default:
+        std::memset(data[index], 0, sizeof(unsigned));
+        break;
     }
   }
   return CUDA_SUCCESS;

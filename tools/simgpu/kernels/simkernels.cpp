@@ -10,7 +10,9 @@ using rota::sim::Pointer;
 namespace {
 
 // Modelled time of a kernel that goes through so many bytes once, at an H200's bandwidth.
-void stream_through(Launch& launch, uint64_t bytes) { launch.busy(static_cast<uint64_t>(static_cast<double>(bytes) / 3936.0)); }
+void stream_through(Launch& launch, uint64_t bytes) {
+  launch.busy(static_cast<uint64_t>(static_cast<double>(bytes) / 3936.0));
+}
 
 // y[i] = a * x[i] + y[i]
 void saxpy(Launch& launch, int n, float a, Pointer<const float> x, Pointer<float> y) {
@@ -68,7 +70,9 @@ void reduce(Launch& launch, Pointer<const unsigned> words, unsigned long count, 
   stream_through(launch, count * sizeof(unsigned));
 }
 
-void spin(Launch& launch, unsigned long nanoseconds) { launch.busy(nanoseconds); }
+void spin(Launch& launch, unsigned long nanoseconds) {
+  launch.busy(nanoseconds);
+}
 
 // Runs until somebody (a copy, another kernel, the host through mapped memory) stores something else than 0.
 void spin_until(Launch& launch, Pointer<unsigned> flag) {

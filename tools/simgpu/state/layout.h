@@ -32,7 +32,7 @@ struct GpuState {
 };
 
 struct ProcessEntry {
-  int32_t pid;  // 0 = free
+  int32_t pid;          // 0 = free
   uint64_t start_time;  // of /proc/PID/stat: a pid used again is another process
   uint64_t serial;
   uint64_t plain[kMaxGpus];

@@ -37,11 +37,28 @@ bool parse_size(const std::string& text, uint64_t* bytes) {
   if (end == text.c_str() || !std::isfinite(value) || value <= 0) return false;
   double factor = 1;
   switch (*end) {
-    case 'K': case 'k': factor = 1024.0; ++end; break;
-    case 'M': case 'm': factor = 1024.0 * 1024; ++end; break;
-    case 'G': case 'g': factor = 1024.0 * 1024 * 1024; ++end; break;
-    case 'T': case 't': factor = 1024.0 * 1024 * 1024 * 1024; ++end; break;
-    default: break;
+    case 'K':
+    case 'k':
+      factor = 1024.0;
+      ++end;
+      break;
+    case 'M':
+    case 'm':
+      factor = 1024.0 * 1024;
+      ++end;
+      break;
+    case 'G':
+    case 'g':
+      factor = 1024.0 * 1024 * 1024;
+      ++end;
+      break;
+    case 'T':
+    case 't':
+      factor = 1024.0 * 1024 * 1024 * 1024;
+      ++end;
+      break;
+    default:
+      break;
   }
   if (*end != '\0' || value * factor < 1 || value * factor > 9e18) return false;
   *bytes = static_cast<uint64_t>(value * factor);

@@ -8,14 +8,14 @@
 namespace rota::sim {
 
 struct Options {
-  std::string state_path;                // ROTA_SIM_STATE: file that the processes on one simulated machine share
-  uint64_t memory = uint64_t{1} << 30;   // ROTA_SIM_MEMORY: bytes per GPU, suffixes K, M, G, T
-  int gpus = 1;                          // ROTA_SIM_GPUS: 1 to 8
-  uint64_t context_bytes = 0;            // ROTA_SIM_CONTEXT_BYTES: device memory that each context takes; 0 = profile's share
-  std::vector<std::string> kernels;      // ROTA_SIM_KERNELS: libraries of kernels, separated by colons
-  double time_scale = 1.0;               // ROTA_SIM_TIME_SCALE: real seconds per modelled second; 0 = no waiting
-  int driver_version = 13000;            // ROTA_SIM_DRIVER_VERSION: what cuDriverGetVersion says, 1000 * major + 10 * minor
-  std::string log;                       // ROTA_SIM_LOG: "-" = stderr, else a file that lines are appended to; names what is not simulated
+  std::string state_path;               // ROTA_SIM_STATE: file that the processes on one simulated machine share
+  uint64_t memory = uint64_t{1} << 30;  // ROTA_SIM_MEMORY: bytes per GPU, suffixes K, M, G, T
+  int gpus = 1;                         // ROTA_SIM_GPUS: 1 to 8
+  uint64_t context_bytes = 0;  // ROTA_SIM_CONTEXT_BYTES: device memory that each context takes; 0 = profile's share
+  std::vector<std::string> kernels;  // ROTA_SIM_KERNELS: libraries of kernels, separated by colons
+  double time_scale = 1.0;           // ROTA_SIM_TIME_SCALE: real seconds per modelled second; 0 = no waiting
+  int driver_version = 13000;        // ROTA_SIM_DRIVER_VERSION: what cuDriverGetVersion says, 1000 * major + 10 * minor
+  std::string log;  // ROTA_SIM_LOG: "-" = stderr, else a file that lines are appended to; names what is not simulated
 
   static Options from_environment();
 };

@@ -22,7 +22,9 @@
 namespace rota::sim {
 namespace {
 
-std::string error_text(int number) { return std::generic_category().message(number); }
+std::string error_text(int number) {
+  return std::generic_category().message(number);
+}
 
 // Field 22 of /proc/PID/stat (start time) and field 3 (state). False if there is no such process or it is a zombie.
 bool process_start_time(int pid, uint64_t* start) {
@@ -81,12 +83,13 @@ Result<SharedState*> SharedState::attach(const Options& options) {
       return Failure{"cannot lock the state file " + path + ": " + error_text(number)};
     }
   }
-  struct stat status {};
+  struct stat status{};
   fstat(file, &status);
   bool fresh = status.st_size == 0;
   if (!fresh && status.st_size != static_cast<off_t>(sizeof(SharedLayout))) {
     close(file);
-    return Failure{path + " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
+    return Failure{path +
+                   " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
   }
   if (fresh && ftruncate(file, sizeof(SharedLayout)) != 0) {
     int number = errno;
@@ -111,7 +114,8 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     delete state;
     flock(file, LOCK_UN);
     close(file);
-    return Failure{path + " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
+    return Failure{path +
+                   " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
   } else if (layout->gpus != options.gpus || layout->capacity != options.memory) {
     state->lock();
     state->reap();
@@ -205,7 +209,9 @@ bool SharedState::lock() {
   return result == 0 || result == EOWNERDEAD;
 }
 
-void SharedState::unlock() { pthread_mutex_unlock(&layout_->mutex); }
+void SharedState::unlock() {
+  pthread_mutex_unlock(&layout_->mutex);
+}
 
 // Takes back what dead processes held. Under the mutex.
 void SharedState::reap() {
@@ -219,8 +225,12 @@ void SharedState::reap() {
   }
 }
 
-int SharedState::gpus() const { return layout_->gpus; }
-uint64_t SharedState::capacity() const { return layout_->capacity; }
+int SharedState::gpus() const {
+  return layout_->gpus;
+}
+uint64_t SharedState::capacity() const {
+  return layout_->capacity;
+}
 
 void SharedState::uuid(int gpu, unsigned char out[16]) const {
   uint64_t halves[2];

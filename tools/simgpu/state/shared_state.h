@@ -37,15 +37,15 @@ struct Migration {
   uint64_t first_touched = 0;
   uint64_t faulted_in = 0;
   uint64_t prefetched_in = 0;
-  uint64_t evicted = 0;         // by whomever it was owned
-  int64_t nanoseconds = 0;      // modelled time, before scaling
+  uint64_t evicted = 0;     // by whomever it was owned
+  int64_t nanoseconds = 0;  // modelled time, before scaling
 };
 
 struct MemoryUse {
   uint64_t capacity = 0;
-  uint64_t plain = 0;             // allocations and contexts of all live processes
+  uint64_t plain = 0;  // allocations and contexts of all live processes
   uint64_t managed_resident = 0;
-  uint64_t own_plain = 0;         // this process's
+  uint64_t own_plain = 0;  // this process's
 };
 
 struct SharedLayout;
