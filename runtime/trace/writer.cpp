@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 
 #include "runtime/trace/clock.h"
@@ -85,7 +86,6 @@ Writer::Writer(WriterOptions options) : options_(std::move(options)), clock_(usa
 
 Writer::~Writer() {
   for (const Segment& segment : segments_) munmap(segment.address, segment.bytes);
-  if (file_ >= 0) ::close(file_);
 }
 
 void Writer::log(const std::string& line) const {
@@ -100,15 +100,26 @@ bool Writer::open() {
     return false;
   }
   const ClockPair start = read_clock_pair(clock_);
+  // The program may change its working directory before the file grows.
+  if (char* const absolute = realpath(options_.directory.c_str(), nullptr)) {
+    options_.directory = absolute;
+    std::free(absolute);
+  }
   path_ = options_.directory + "/" + program_name() + "-" + std::to_string(getpid()) + "-" +
           std::to_string(start.realtime_ns) + kFileSuffix;
-  file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-  if (file_ < 0) {
+  const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0) {
     log("trace: cannot make " + path_ + ": " + std::strerror(errno) + "; tracing is off");
     stopped_ = true;
     return false;
   }
-  if (!grow()) {
+  struct stat status{};
+  fstat(file, &status);
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+  const bool grown = grow(file);
+  ::close(file);
+  if (!grown) {
     ::unlink(path_.c_str());  // an empty file would only puzzle
     return false;
   }
@@ -139,7 +150,17 @@ bool Writer::open() {
   return true;
 }
 
-bool Writer::grow() {
+int Writer::open_again() const {
+  const int file = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return -1;
+  struct stat status{};
+  if (fstat(file, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) return file;
+  ::close(file);
+  errno = ENOENT;
+  return -1;
+}
+
+bool Writer::grow(int file) {
   const std::uint64_t wanted = std::clamp(reserved_, kFirstSegment, kLargestSegment);
   const std::uint64_t room = options_.max_bytes > reserved_ ? options_.max_bytes - reserved_ : 0;
   const std::uint64_t bytes = std::min(wanted, room) / kChunkBytes * kChunkBytes;
@@ -147,11 +168,11 @@ bool Writer::grow() {
     stop(State::kCapped, 0);
     return false;
   }
-  if (const int error = options_.reserve(file_, static_cast<off_t>(reserved_), static_cast<off_t>(bytes)); error != 0) {
+  if (const int error = options_.reserve(file, static_cast<off_t>(reserved_), static_cast<off_t>(bytes)); error != 0) {
     stop(State::kOutOfSpace, error);
     return false;
   }
-  void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file_, static_cast<off_t>(reserved_));
+  void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, static_cast<off_t>(reserved_));
   if (address == MAP_FAILED) {
     stop(State::kOutOfSpace, errno);
     return false;
@@ -189,7 +210,16 @@ Writer::Stretch Writer::take() {
       left_over_.pop_back();
       return stretch;
     }
-    if (used_ + kChunkBytes > reserved_ && !grow()) return {};
+    if (used_ + kChunkBytes > reserved_) {
+      const int file = open_again();
+      if (file < 0) {
+        stop(State::kOutOfSpace, errno);
+        return {};
+      }
+      const bool grown = grow(file);
+      ::close(file);
+      if (!grown) return {};
+    }
     const Segment& segment = segments_.back();
     stretch.begin = segment.address + (used_ - (reserved_ - segment.bytes));
     stretch.end = stretch.begin + kChunkBytes;
@@ -233,7 +263,10 @@ void Writer::finish() {
   if (header_->state == State::kRunning) header_->state = State::kEnded;
   stopped_ = true;
   // Only what was never handed out goes, so no thread can touch it. Failure costs disk space, nothing else.
-  [[maybe_unused]] const int cut = ftruncate(file_, static_cast<off_t>(used_));
+  const int file = open_again();
+  if (file < 0) return;
+  [[maybe_unused]] const int cut = ftruncate(file, static_cast<off_t>(used_));
+  ::close(file);
 }
 
 State Writer::state() const {

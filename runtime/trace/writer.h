@@ -40,7 +40,7 @@ class Writer {
   };
 
   explicit Writer(WriterOptions options);
-  // Unmaps and closes; writes nothing.
+  // Unmaps; writes nothing.
   ~Writer();
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
@@ -71,7 +71,10 @@ class Writer {
     std::size_t bytes;
   };
 
-  bool grow();
+  // The file is open only while it grows or is cut: a descriptor that stays is one that the program may close (daemons
+  // close all) and get again for a file of its own. -1 with errno if it is gone.
+  int open_again() const;
+  bool grow(int file);
   void stop(State state, int error);
   void log(const std::string& line) const;
   FileHeader* header() const { return header_; }
@@ -80,7 +83,8 @@ class Writer {
   Clock clock_;
   mutable std::mutex mutex_;
   std::string path_;
-  int file_ = -1;
+  std::uint64_t device_ = 0;  // with inode_: which file is ours
+  std::uint64_t inode_ = 0;
   FileHeader* header_ = nullptr;
   std::vector<Segment> segments_;
   std::vector<Stretch> left_over_;

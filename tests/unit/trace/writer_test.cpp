@@ -186,6 +186,29 @@ TEST_CASE("RLIMIT_FSIZE ends the trace and not the program (SIGXFSZ is never rai
   CHECK(log_lines(folder).size() == 1);
 }
 
+TEST_CASE(
+    "A program that closes every descriptor and changes its folder neither loses its trace nor a file of its own") {
+  const Folder folder;
+  const std::string own = folder.path() + "/own";
+  REQUIRE(record(options_for(folder), [&] {
+            for (int descriptor = 0; descriptor < 100; ++descriptor) close(descriptor);
+            // These take the numbers that were closed, whoever had them.
+            std::vector<int> files;
+            for (int i = 0; i < 50; ++i) files.push_back(open(own.c_str(), O_RDWR | O_CREAT | O_APPEND, 0600));
+            if (chdir("/") != 0) _exit(4);
+            calls(50'000);
+            for (const int file : files) {
+              if (write(file, "x", 1) != 1) _exit(5);
+            }
+          }) == 0);
+  CHECK(std::filesystem::file_size(own) == 50);
+  const Read read = read_all(folder.path());
+  CHECK(read.problems.empty());
+  REQUIRE(read.files.size() == 1);
+  CHECK(read.calls.size() == 50'000);
+  CHECK(read.files[0]->state() == trace::State::kEnded);
+}
+
 TEST_CASE("A folder that cannot be made is one message") {
   const Folder folder;
   trace::WriterOptions options = options_for(folder);
