@@ -43,7 +43,7 @@ std::string describe(CXTranslationUnit unit, CXDiagnostic diagnostic) {
   CXFile file = nullptr;
   unsigned line = 0;
   clang_getExpansionLocation(clang_getDiagnosticLocation(diagnostic), &file, &line, nullptr, nullptr);
-  const std::string text = to_string(clang_getDiagnosticSpelling(diagnostic));
+  std::string text = to_string(clang_getDiagnosticSpelling(diagnostic));
   std::string path = file ? to_string(clang_getFileName(file)) : std::string("(no file)");
   if (path == kVirtualFile) {
     const CXFile header = header_included_before(unit, line);
@@ -98,6 +98,7 @@ Result<ParsedUnit> ParsedUnit::parse(const std::string& source, const std::vecto
   auto handles = std::make_shared<Handles>();
   handles->index = clang_createIndex(0, 0);
   std::vector<const char*> raw;
+  raw.reserve(arguments.size());
   for (const std::string& argument : arguments) raw.push_back(argument.c_str());
   CXUnsavedFile file{kVirtualFile, source.c_str(), source.size()};
   const CXErrorCode code =

@@ -301,7 +301,15 @@ Result<Api> extract_api(const HeaderSet& headers, const ExtractOptions& options)
   return ApiReader(headers, options).read(*internal, *plain);
 }
 
-Result<Model> extract_model(const ExtractOptions& options, const std::string& release) {
+Result<Model> extract_model(const ExtractOptions& given, const std::string& release) {
+  ExtractOptions options = given;
+  // Declarations are told from other people's by the beginning of their file's path.
+  while (options.include_directory.size() > 1 && options.include_directory.ends_with('/'))
+    options.include_directory.pop_back();
+  // Said here, because the compiler might find another cuda.h by its own search path.
+  if (!fs::exists(fs::path(options.include_directory) / "cuda.h")) {
+    return Error{fmt::format("{}: holds no cuda.h", options.include_directory)};
+  }
   const auto arguments = compiler_arguments(options);
   if (!arguments) return arguments.error();
   const auto version = stated_version(options, *arguments);

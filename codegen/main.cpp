@@ -1,4 +1,6 @@
 // rota-codegen: extract | generate | check | diff. See DESIGN.md, "Folders".
+#include <cstdio>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -154,9 +156,7 @@ struct DiffCommand {
   }
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
+int run(int argc, char** argv) {
   CLI::App app{"CUDA headers -> API model -> generated/", "rota-codegen"};
   app.require_subcommand(1);
 
@@ -192,4 +192,15 @@ int main(int argc, char** argv) {
   if (*generate_app) return generate.run();
   if (*check_app) return check.run();
   return diff.run();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const std::exception& problem) {  // no memory, a working directory that is gone
+    std::fprintf(stderr, "rota-codegen: %s\n", problem.what());
+    return 1;
+  }
 }

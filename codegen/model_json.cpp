@@ -104,8 +104,10 @@ void append_lines(std::string& text, const std::vector<std::string>& lines) {
 
 void append_api(std::string& text, std::string_view name, const Api& api) {
   std::vector<std::string> functions;
+  functions.reserve(api.functions.size());
   for (const Function& function : api.functions) functions.push_back(function_to_json(function).dump());
   std::vector<std::string> types;
+  types.reserve(api.declarations.size());
   for (const Declaration& declaration : api.declarations) types.push_back(declaration_to_json(api, declaration).dump());
   text += fmt::format("  \"{}\": {{\n   \"types\": [\n", name);
   append_lines(text, types);

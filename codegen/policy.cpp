@@ -185,7 +185,7 @@ Result<Policy> load_policy(const std::string& path) {
   return parse_policy(text.str(), path);
 }
 
-ParameterUse parameter_use(const Api& api, const FunctionPolicy* policy, const Function& function,
+ParameterUse parameter_use(const Api& api, const FunctionPolicy* policy, const Function& /*function*/,
                            const Parameter& parameter) {
   if (policy) {
     if (const auto stated = policy->parameters.find(parameter.name); stated != policy->parameters.end()) {

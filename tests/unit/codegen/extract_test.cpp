@@ -104,6 +104,25 @@ TEST_CASE("clang's own headers missing is an error, not size_t turned into int")
   CHECK_THAT(api.error().text, Contains("stddef.h is missing"));
 }
 
+TEST_CASE("a folder without cuda.h is an error even if the compiler knows another cuda.h") {
+  Folder empty;
+  ExtractOptions options;
+  options.include_directory = empty.path();
+  const auto model = extract_model(options, "");
+  REQUIRE_FALSE(model);
+  CHECK_THAT(model.error().text, Contains(empty.path() + ": holds no cuda.h"));
+}
+
+TEST_CASE("headers of another release than the one asked for are refused") {
+  Folder folder;
+  folder.write("cuda.h", "#define CUDA_VERSION 12090\n");
+  ExtractOptions options;
+  options.include_directory = folder.path() + "/";
+  const auto model = extract_model(options, "13.0");
+  REQUIRE_FALSE(model);
+  CHECK_THAT(model.error().text, Contains("is of release 12.9, not 13.0"));
+}
+
 TEST_CASE("size_t stays size_t") {
   const Api api = must_extract("#include <stddef.h>\nextern \"C\" int cuA(const size_t* x);\n");
   CHECK(api.functions[0].parameters[0].type.spelling() == "const size_t*");
