@@ -1,0 +1,174 @@
+// A rotad for unit tests: answers hello and add_gpu, keeps what else arrives, and writes the lease page as the test
+// says.
+#pragma once
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::test {
+
+class FakeRotad {
+ public:
+  explicit FakeRotad(bool refuse = false) : refuse_(refuse) {
+    char folder[] = "/tmp/rota-client-test.XXXXXX";
+    REQUIRE(mkdtemp(folder) != nullptr);
+    folder_ = folder;
+    path_ = folder_ + "/sock";
+    setenv("ROTA_SOCKET", path_.c_str(), 1);
+    lease_ = page<protocol::LeasePage>(lease_descriptor_);
+    usage_ = page<protocol::UsagePage>(usage_descriptor_);
+    listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path_.c_str(), sizeof address.sun_path - 1);
+    REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(listen(listener_, 4) == 0);
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~FakeRotad() {
+    die();
+    unlink(path_.c_str());
+    rmdir(folder_.c_str());
+    unsetenv("ROTA_SOCKET");
+  }
+
+  // Hangs up and listens no more.
+  void die() {
+    stop_.store(true);
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void grant(std::uint32_t number, std::uint64_t gpus = 1) {
+    lease_->grant = 0;
+    lease_->held_gpus = gpus;
+    lease_->grant = number;
+    changed();
+  }
+  void somebody_waits(std::uint32_t waiters, std::uint64_t drain_at_ns = 0) {
+    lease_->waiters = waiters;
+    lease_->drain_at_ns = drain_at_ns;
+    changed();
+  }
+
+  // The next message that is neither hello nor add_gpu; fails the test after 20 s.
+  protocol::Message next() {
+    std::unique_lock lock(mutex_);
+    if (!arrived_.wait_for(lock, std::chrono::seconds(20), [&] { return !messages_.empty(); })) {
+      FAIL("no message came");
+    }
+    const protocol::Message message = messages_.front();
+    messages_.pop_front();
+    return message;
+  }
+  bool quiet() {
+    const std::lock_guard lock(mutex_);
+    return messages_.empty();
+  }
+  protocol::UsagePage& usage() { return *usage_; }
+
+ private:
+  template <typename Page>
+  Page* page(int& descriptor) {
+    descriptor = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    REQUIRE(ftruncate(descriptor, protocol::kPageBytes) == 0);
+    void* mapped = mmap(nullptr, protocol::kPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
+    REQUIRE(fcntl(descriptor, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    auto* fresh = static_cast<Page*>(mapped);
+    fresh->magic = protocol::kMagic;
+    fresh->version = protocol::kVersion;
+    return fresh;
+  }
+
+  void changed() {
+    lease_->event.fetch_add(1);
+    syscall(SYS_futex, &lease_->event, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
+  }
+
+  void welcome(int client) {
+    protocol::Message answer;
+    if (refuse_) {
+      answer.kind = protocol::Kind::kRefused;
+      std::strcpy(answer.body.refused.text, "no room for another client");
+      send(client, &answer, sizeof answer, MSG_NOSIGNAL);
+      return;
+    }
+    answer.kind = protocol::Kind::kWelcome;
+    answer.body.welcome = {.client = 1, .mode = protocol::Mode::kExclusive, .daemon_pid = 1, .quantum_ns = 1};
+    iovec body{&answer, sizeof answer};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &body;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    cmsghdr* item = CMSG_FIRSTHDR(&header);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(2 * sizeof(int));
+    const int descriptors[2] = {lease_descriptor_, usage_descriptor_};
+    std::memcpy(CMSG_DATA(item), descriptors, sizeof descriptors);
+    sendmsg(client, &header, MSG_NOSIGNAL);
+  }
+
+  void serve() {
+    int client = -1;
+    while (!stop_.load()) {
+      pollfd wait[2] = {{listener_, POLLIN, 0}, {client, POLLIN, 0}};
+      poll(wait, client < 0 ? 1 : 2, 10);
+      if (client < 0 && (wait[0].revents & POLLIN) != 0) client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      if (client < 0) continue;
+      protocol::Message message;
+      if (recv(client, &message, sizeof message, MSG_DONTWAIT) != static_cast<ssize_t>(sizeof message)) continue;
+      if (message.kind == protocol::Kind::kHello) {
+        welcome(client);
+      } else if (message.kind == protocol::Kind::kAddGpu) {
+        protocol::Message answer;
+        answer.kind = protocol::Kind::kGpuAdded;
+        answer.body.gpu_added = {message.body.add_gpu.uuid, added_++, 0};
+        send(client, &answer, sizeof answer, MSG_NOSIGNAL);
+      } else {
+        const std::lock_guard lock(mutex_);
+        messages_.push_back(message);
+        arrived_.notify_all();
+      }
+    }
+    if (client >= 0) close(client);
+    close(listener_);
+    unlink(path_.c_str());
+  }
+
+  bool refuse_;
+  std::string folder_;
+  std::string path_;
+  int lease_descriptor_ = -1;
+  int usage_descriptor_ = -1;
+  protocol::LeasePage* lease_ = nullptr;
+  protocol::UsagePage* usage_ = nullptr;
+  int listener_ = -1;
+  std::uint32_t added_ = 0;
+  std::atomic<bool> stop_{false};
+  std::mutex mutex_;
+  std::condition_variable arrived_;
+  std::deque<protocol::Message> messages_;
+  std::thread thread_;
+};
+
+}  // namespace rota::test
