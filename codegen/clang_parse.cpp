@@ -122,6 +122,17 @@ Result<ParsedUnit> ParsedUnit::parse(const std::string& source, const std::vecto
   return ParsedUnit(std::move(handles));
 }
 
+std::vector<std::string> ParsedUnit::included_files() const {
+  std::vector<std::string> files;
+  clang_getInclusions(
+      handles_->unit,
+      [](CXFile header, CXSourceLocation*, unsigned depth, CXClientData data) {
+        if (depth > 0) static_cast<std::vector<std::string>*>(data)->push_back(to_string(clang_getFileName(header)));
+      },
+      &files);
+  return files;
+}
+
 CXCursor ParsedUnit::root() const {
   return clang_getTranslationUnitCursor(handles_->unit);
 }

@@ -19,6 +19,8 @@ class ParsedUnit {
   static Result<ParsedUnit> parse(const std::string& source, const std::vector<std::string>& arguments);
 
   CXCursor root() const;
+  // Paths of all headers that were read, as the compiler found them.
+  std::vector<std::string> included_files() const;
 
  private:
   struct Handles;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
 
 #include <fmt/format.h>
@@ -195,6 +196,20 @@ bool has_stddef(const fs::path& resource_directory) {
   return fs::exists(resource_directory / "include" / "stddef.h");
 }
 
+// A header that the folder lacks may be found in another CUDA installation on the compiler's own search path: then the
+// model would be a mixture, or lack what only that header declares.
+std::optional<Error> mixture(const ParsedUnit& unit, const std::string& include_directory) {
+  for (const std::string& file : unit.included_files()) {
+    if (file.starts_with(include_directory + "/")) continue;
+    for (fs::path folder = fs::path(file).parent_path(); folder.has_relative_path(); folder = folder.parent_path()) {
+      if (!fs::exists(folder / "cuda_runtime_api.h")) continue;  // Linux has a cuda.h of its own
+      return Error{
+          fmt::format("{}: not in {}, where it should be, but in another CUDA installation", file, include_directory)};
+    }
+  }
+  return std::nullopt;
+}
+
 Result<int> stated_version(const ExtractOptions& options, const std::vector<std::string>& arguments) {
   // An enumerator is the plainest way to have the preprocessor's value evaluated.
   const auto unit =
@@ -295,6 +310,7 @@ Result<Api> extract_api(const HeaderSet& headers, const ExtractOptions& options)
   arguments->push_back("-D__CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__");
   auto plain = ParsedUnit::parse(headers.source, *arguments);
   if (!plain) return plain.error();
+  if (auto problem = mixture(*plain, options.include_directory)) return *problem;
   arguments->insert(arguments->end(), {"-D__CUDA_API_VERSION_INTERNAL", "-D__CUDA_API_VERSION_INTERNAL_ODR"});
   auto internal = ParsedUnit::parse(headers.source, *arguments);
   if (!internal) return internal.error();

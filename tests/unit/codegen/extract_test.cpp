@@ -113,6 +113,20 @@ TEST_CASE("a folder without cuda.h is an error even if the compiler knows anothe
   CHECK_THAT(model.error().text, Contains(empty.path() + ": holds no cuda.h"));
 }
 
+TEST_CASE("a header that is missing is not taken from another CUDA installation") {
+  Folder folder;
+  Folder other;
+  folder.write("cuda.h", "#include <cudaGL.h>\nextern \"C\" int cuA(void);\n");
+  other.write("cuda_runtime_api.h", "");
+  other.write("cudaGL.h", "extern \"C\" int cuGL(void);\n");
+  ExtractOptions options;
+  options.include_directory = folder.path();
+  options.arguments = {"-I", other.path()};
+  const auto api = extract_api({.source = "#include <cuda.h>\n", .function_prefix = "cu"}, options);
+  REQUIRE_FALSE(api);
+  CHECK_THAT(api.error().text, Contains(other.path() + "/cudaGL.h: not in " + folder.path()));
+}
+
 TEST_CASE("headers of another release than the one asked for are refused") {
   Folder folder;
   folder.write("cuda.h", "#define CUDA_VERSION 12090\n");
