@@ -348,7 +348,12 @@ void Client::want(bool running) {
 std::chrono::nanoseconds Client::step() {
   if (!connection_) return step_alone();
   if (phase_ == Phase::kBeside) return kFarAway;
-  if (!all_answered() || gpus_.empty()) return kLookAtSocket / 10;
+  if (gpus_.empty()) return kFarAway;  // the first one rings
+  if (!all_answered()) {
+    // The answer comes by the socket, which no bell rings for; it takes microseconds.
+    connection_->wait_for_message(50);
+    return 0ns;
+  }
   const std::uint64_t all = mask();
   if (all == 0) {
     // rotad serves none of these GPUs, and said why.

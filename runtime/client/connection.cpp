@@ -137,6 +137,11 @@ Connection::Received Connection::receive(Message& message) {
   }
 }
 
+void Connection::wait_for_message(int milliseconds) const {
+  pollfd ready{descriptor_, POLLIN, 0};
+  poll(&ready, 1, milliseconds);
+}
+
 Lease Connection::lease() const {
   Lease seen;
   do {

@@ -36,6 +36,8 @@ class Connection {
   bool send(const protocol::Message& message);
   enum class Received { kMessage, kNothing, kGone };
   Received receive(protocol::Message& message);
+  // Returns when a message is there, rotad has gone, or the time is over.
+  void wait_for_message(int milliseconds) const;
 
   Lease lease() const;
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
