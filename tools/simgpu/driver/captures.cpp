@@ -23,6 +23,7 @@ CUresult Captures::begin(Stream& stream, CUstreamCaptureMode mode, GraphPointer 
 }
 
 void Captures::forget(const std::shared_ptr<Capture>& capture) {
+  capture->ended = true;
   for (Stream* member : capture->members) {
     member->capture.reset();
     member->capture_tail.clear();

@@ -2,7 +2,6 @@
 #include "tools/simgpu/driver/driver.h"
 
 #include <pthread.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -37,7 +36,6 @@ CUresult Driver::initialise() {
   if (forked.load()) return CUDA_ERROR_NOT_INITIALIZED;
   if (tried_) return initialise_result_;
   tried_ = true;
-  pid_ = getpid();
   auto state = SharedState::attach(options);
   if (!state) {
     std::fprintf(stderr, "simgpu: %s\n", state.reason().c_str());

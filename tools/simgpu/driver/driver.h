@@ -100,7 +100,6 @@ struct Device {
   unsigned retained = 0;
   unsigned primary_flags = 0;
   std::shared_ptr<Pool> default_pool = std::make_shared<Pool>();
-  CUmemoryPool current_pool = nullptr;  // null: the default one
 };
 
 class Driver {
@@ -159,7 +158,6 @@ class Driver {
   std::atomic<SharedState*> state_{nullptr};
   CUresult initialise_result_ = CUDA_ERROR_NOT_INITIALIZED;
   bool tried_ = false;
-  int pid_ = 0;
   std::atomic<uint64_t> next_context_id_{1};
 };
 

@@ -53,6 +53,7 @@ struct Capture {
   GraphPointer graph;
   std::vector<Stream*> members;  // the origin and the streams that joined through events
   bool invalidated = false;
+  bool ended = false;
 };
 
 // All captures of the process.

@@ -130,6 +130,7 @@ CUresult wait_event(CUstream handle, CUevent event, unsigned flags, Form form) {
     std::lock_guard lock(driver().captures.mutex);
     std::lock_guard lock_event(object->mutex);
     if (object->capture) {
+      if (object->capture->ended) return CUDA_ERROR_CAPTURED_EVENT;  // until it is recorded again
       if (object->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
       if (stream->capture && stream->capture != object->capture) return CUDA_ERROR_STREAM_CAPTURE_MERGE;
       if (stream == stream->context->legacy) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
