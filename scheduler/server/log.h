@@ -1,5 +1,31 @@
-// spdlog, header-only, with the fmt that is installed; formats are fmt's.
+// The daemon's log, on stderr. spdlog itself is kept to log.cpp: with asio beside it in one file a sanitizer build
+// takes minutes and a gigabyte.
 #pragma once
 
 #include <fmt/format.h>
-#include <spdlog/spdlog.h>
+
+#include <string>
+
+namespace rota::server::log {
+
+enum class Level { kDebug, kInfo, kWarn, kError };
+
+// "error", "warn", "info" or "debug"; lines below it are dropped.
+void start(const std::string& level);
+bool enabled(Level level);
+void write(Level level, const std::string& line);
+
+template <typename... Arguments>
+void debug(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  if (enabled(Level::kDebug)) write(Level::kDebug, fmt::format(format, std::forward<Arguments>(arguments)...));
+}
+template <typename... Arguments>
+void info(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  if (enabled(Level::kInfo)) write(Level::kInfo, fmt::format(format, std::forward<Arguments>(arguments)...));
+}
+template <typename... Arguments>
+void warn(fmt::format_string<Arguments...> format, Arguments&&... arguments) {
+  if (enabled(Level::kWarn)) write(Level::kWarn, fmt::format(format, std::forward<Arguments>(arguments)...));
+}
+
+}  // namespace rota::server::log

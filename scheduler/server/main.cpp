@@ -1,5 +1,4 @@
 // rotad: decides which program may use which GPU, and when.
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -60,8 +59,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("rotad ") + ROTA_VERSION);
   CLI11_PARSE(app, argc, argv);
 
-  spdlog::set_pattern("rotad: %l: %v");
-  spdlog::set_level(spdlog::level::from_str(level));
+  rota::server::log::start(level);
   // A peer that has gone is an error of that send, not the end of the daemon.
   signal(SIGPIPE, SIG_IGN);
 
@@ -90,7 +88,7 @@ int main(int argc, char** argv) {
   (*server)->start();
   if (ready >= 0) {
     // Whoever started us may have gone.
-    if (write(ready, "ready\n", 6) < 0) spdlog::debug("nobody waits at --ready-fd {}", ready);
+    if (write(ready, "ready\n", 6) < 0) rota::server::log::debug("nobody waits at --ready-fd {}", ready);
     close(ready);
   }
   io.run();

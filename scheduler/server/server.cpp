@@ -32,8 +32,8 @@ constexpr std::uint32_t kMaxRefusalsLogged = 1000;
 }  // namespace
 
 void Server::start() {
-  spdlog::info("serving {} in {} mode, quantum {} ms", options_.socket, scheduler::mode_name(options_.settings.mode),
-               std::chrono::duration<double, std::milli>(options_.settings.quantum).count());
+  log::info("serving {} in {} mode, quantum {} ms", options_.socket, scheduler::mode_name(options_.settings.mode),
+            std::chrono::duration<double, std::milli>(options_.settings.quantum).count());
   accept();
   housekeeping();
 }
@@ -68,7 +68,7 @@ void Server::accept_all() {
       if (errno == EAGAIN || errno == EWOULDBLOCK) break;
       // Out of descriptors or memory, perhaps machine-wide. The peers wait in the backlog: look again in a moment
       // rather than spin on a socket that stays readable.
-      spdlog::warn("cannot accept a connection: {}", strerror(errno));
+      log::warn("cannot accept a connection: {}", strerror(errno));
       accept_again_.expires_after(100ms);
       accept_again_.async_wait([this](std::error_code error) {
         if (!error && !stopped_) accept();
@@ -157,7 +157,7 @@ void Server::on_end(Connection& connection, const std::string& problem) {
 
 void Server::hang_up(Connection& connection, const std::string& reason) {
   if (refusals_logged_++ < kMaxRefusalsLogged) {
-    spdlog::warn("pid {} (user {}): {}", connection.peer().pid, connection.peer().uid, reason);
+    log::warn("pid {} (user {}): {}", connection.peer().pid, connection.peer().uid, reason);
   }
   const auto keep = connection.shared_from_this();
   connection.refuse(reason);
@@ -220,7 +220,7 @@ void Server::on_hello(Connection& connection, const protocol::Hello& hello) {
   clients_.emplace(id, std::move(client));
   step(event::Join{id});
   watch_process(id);
-  spdlog::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
+  log::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
 }
 
 void Server::watch_process(ClientId id) {
@@ -238,7 +238,7 @@ void Server::watch_process(ClientId id) {
 
 void Server::remove_client(ClientId id, const char* why) {
   const auto found = clients_.find(id);
-  spdlog::debug("client {} ({}, pid {}) is gone: {}", id, found->second->name, found->second->pid, why);
+  log::debug("client {} ({}, pid {}) is gone: {}", id, found->second->name, found->second->pid, why);
   for (const std::uint32_t gpu : found->second->gpus) gpus_.remove_client(gpu);
   clients_.erase(found);
   idle_since_ = now();
@@ -248,8 +248,7 @@ void Server::remove_client(ClientId id, const char* why) {
 void Server::on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu) {
   const auto index = gpus_.add_client(gpu.uuid, gpu.name);
   if (!index) {
-    if (refusals_logged_++ < kMaxRefusalsLogged)
-      spdlog::warn("client {} ({}): {}", client.id, client.name, index.error());
+    if (refusals_logged_++ < kMaxRefusalsLogged) log::warn("client {} ({}): {}", client.id, client.name, index.error());
     connection.refuse(index.error());
     return;
   }
@@ -282,7 +281,7 @@ void Server::step(const scheduler::Event& event) {
     if (found == clients_.end()) continue;
     if (decision.change == scheduler::Change::kRevoked) report_revoked(*found->second);
     if (decision.change == scheduler::Change::kGranted) {
-      spdlog::debug("client {}: grant {}", decision.client, decision.grant);
+      log::debug("client {}: grant {}", decision.client, decision.grant);
     }
   }
   for (const ClientId id : changed_) {
@@ -294,10 +293,9 @@ void Server::step(const scheduler::Event& event) {
 }
 
 void Server::report_revoked(const Client& client) {
-  spdlog::warn(
-      "client {} ({}, pid {}) did not give its GPU back within {} ms after its time was up: others run beside it",
-      client.id, client.name, client.pid,
-      std::chrono::duration_cast<std::chrono::milliseconds>(options_.settings.grace).count());
+  log::warn("client {} ({}, pid {}) did not give its GPU back within {} ms after its time was up: others run beside it",
+            client.id, client.name, client.pid,
+            std::chrono::duration_cast<std::chrono::milliseconds>(options_.settings.grace).count());
 }
 
 // The order is the one that protocol.h promises to readers.
@@ -346,7 +344,7 @@ void Server::housekeeping() {
   for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
   for (const auto& [id, client] : clients_) read_usage(*client);
   if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {
-    spdlog::info("no client for {} ms: done", options_.idle_exit->count());
+    log::info("no client for {} ms: done", options_.idle_exit->count());
     stop();
     io_.stop();
     return;
