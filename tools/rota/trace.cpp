@@ -59,10 +59,8 @@ struct RunCommand {
 
   int run() {
     if (command.empty()) {
-      return complain(
-                 "no command; say `rota trace -- COMMAND ARGUMENTS`, `rota trace show DIR` or `rota trace export "
-                 "DIR`") +
-             1;
+      complain("no command; say `rota trace -- COMMAND ARGUMENTS`, `rota trace show DIR` or `rota trace export DIR`");
+      return 2;
     }
     const std::time_t now = std::time(nullptr);
     if (directory.empty()) {
@@ -109,7 +107,13 @@ struct RunCommand {
     }
     std::cerr << fmt::format("rota trace: {} (rota trace show {})\n", directory, directory);
     print_summary(files, std::cerr);
-    report(files, problems);
+    for (const std::string& problem : problems) complain(problem);
+    for (const auto& file : files) {
+      for (const std::string& problem : file->problems()) complain(problem);
+      // That a child left by _exit() is nothing to report; calls that did not return stand in the summary.
+      if (file->state() == trace::State::kCapped || file->state() == trace::State::kOutOfSpace)
+        complain(file->ending());
+    }
   }
 };
 
@@ -159,8 +163,9 @@ void register_trace(CLI::App& app) {
   CLI::App* const trace = app.add_subcommand("trace", "record every CUDA call of a program, and read the record");
   auto run = std::make_shared<RunCommand>();
   trace->add_option("--dir", run->directory, "folder for the trace files (default: a new one here)");
-  trace->add_option("command", run->command, "program and arguments, after --");
+  // No positional option for the program: its own arguments ("show", "--dir") would be taken for ours.
   trace->prefix_command();
+  trace->footer("Anything else is the program to run and its arguments: rota trace [--dir DIR] -- COMMAND ARGUMENTS…");
   trace->require_subcommand(0, 1);
 
   auto show = std::make_shared<ShowCommand>();
@@ -181,7 +186,7 @@ void register_trace(CLI::App& app) {
   export_app->callback([exported] { finish(exported->run()); });
   trace->callback([trace, run] {
     if (!trace->get_subcommands().empty()) return;
-    if (run->command.empty()) run->command = trace->remaining();
+    run->command = trace->remaining();  // main.cpp takes away a "--" in front of it
     finish(run->run());
   });
 }
