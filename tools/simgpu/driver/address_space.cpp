@@ -19,18 +19,22 @@ uint64_t round_up(uint64_t bytes, uint64_t step) {
 
 bool AddressSpace::reserve() {
   int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
-  void* window = mmap(nullptr, kWindowBytes, PROT_NONE, flags, -1, 0);
-  if (window == MAP_FAILED) return false;
-  void* storage = mmap(nullptr, kWindowBytes, PROT_READ | PROT_WRITE, flags, -1, 0);
-  if (storage == MAP_FAILED) {
-    munmap(window, kWindowBytes);
-    return false;
+  for (uint64_t bytes = kWindowBytes; bytes >= kWindowBytesAtLeast; bytes /= 2) {
+    void* window = mmap(nullptr, bytes, PROT_NONE, flags, -1, 0);
+    if (window == MAP_FAILED) continue;
+    void* storage = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (storage == MAP_FAILED) {
+      munmap(window, bytes);
+      continue;
+    }
+    madvise(storage, bytes, MADV_DONTDUMP);
+    window_ = reinterpret_cast<uint64_t>(window);
+    window_bytes_ = bytes;
+    offset_ = reinterpret_cast<uint64_t>(storage) - window_;
+    next_ = round_up(window_, kLargePage);
+    return true;
   }
-  madvise(storage, kWindowBytes, MADV_DONTDUMP);
-  window_ = reinterpret_cast<uint64_t>(window);
-  offset_ = reinterpret_cast<uint64_t>(storage) - window_;
-  next_ = round_up(window_, kLargePage);
-  return true;
+  return false;
 }
 
 bool AddressSpace::add_device(Allocation* allocation) {
@@ -48,7 +52,7 @@ bool AddressSpace::add_device(Allocation* allocation) {
     free_by_size_.erase(slot);
   } else {
     uint64_t start = round_up(next_, step);
-    if (start + length > window_ + kWindowBytes) return false;
+    if (start + length > window_ + window_bytes_) return false;
     next_ = start + length;
     address = start;
   }

@@ -32,7 +32,9 @@ struct Allocation {
 
 class AddressSpace {
  public:
+  // Of each window; less where the machine (an address space limit, ThreadSanitizer's layout) does not give so much.
   static constexpr uint64_t kWindowBytes = uint64_t{1} << 40;
+  static constexpr uint64_t kWindowBytesAtLeast = uint64_t{8} << 30;
   // Device memory is handed out and charged in these steps; cuMemAlloc's addresses are at least this aligned.
   static constexpr uint64_t kGranularity = 512;
 
@@ -54,7 +56,7 @@ class AddressSpace {
 
   // Host address of the bytes, or null unless [address, address + bytes) lies in one allocation.
   void* storage(uint64_t address, uint64_t bytes) const;
-  bool in_device_window(uint64_t address) const { return address - window_ < kWindowBytes; }
+  bool in_device_window(uint64_t address) const { return address - window_ < window_bytes_; }
 
   // All allocations of a context, for its destruction.
   std::vector<Allocation> of_context(CUcontext context) const;
@@ -64,6 +66,7 @@ class AddressSpace {
   std::map<uint64_t, Allocation> allocations_;      // by start
   std::multimap<uint64_t, uint64_t> free_by_size_;  // window slots given back: length -> start
   uint64_t window_ = 0;
+  uint64_t window_bytes_ = 0;
   uint64_t offset_ = 0;  // storage = address + offset_
   uint64_t next_ = 0;    // first address of the window that was never used
   uint64_t next_buffer_id_ = 1;
