@@ -96,7 +96,8 @@ Thread* register_this_thread() {
   return record;
 }
 
-void enter_slowly(Thread& thread, const Call& call) {
+void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread) {
+  const Call call{symbol, stream, has_stream, per_thread};
   for (;;) {
     // With the fence the store of the word and the load of the state are in one order for everybody.
     thread.word.fetch_add(0, memory_order_seq_cst);

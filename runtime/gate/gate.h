@@ -68,7 +68,7 @@ class Gate {
   void after_fork_in_child();
 
  private:
-  friend void enter_slowly(Thread& thread, const Call& call);
+  friend void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
   void wait_outside();
 
   // Apart from the gate, so that a forked child can take fresh ones: the old may have been locked by a thread that is

@@ -44,33 +44,38 @@ inline constexpr std::uint32_t kClosedBit = 1;
 inline constexpr std::uint32_t kFencedBit = 2;
 
 // One gate per process: globals, so that the fast path loads no pointer. Gate (gate.h) is their only writer.
-extern constinit std::atomic<std::uint32_t> state;
+[[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint32_t> state;
 // initial-exec: one load relative to the thread pointer. Eight bytes of the surplus that glibc keeps for dlopened
 // libraries; the global-dynamic model would call __tls_get_addr on every launch.
-[[gnu::tls_model("initial-exec")]] extern constinit thread_local Thread* self;
+[[gnu::tls_model("initial-exec"), gnu::visibility("hidden")]] extern constinit thread_local Thread* self;
 
 // Never null; on failure to allocate a shared record that the closer ignores.
 Thread* register_this_thread();
-// Returns once the call may go on, this thread's word being raised.
-void enter_slowly(Thread& thread, const Call& call);
+// Returns once the call may go on, this thread's word being raised. By value: a reference would make every call store
+// its Call to memory, for nothing.
+[[gnu::cold]] void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
 
 class Scope {
  public:
-  explicit Scope(const Call& call) {
+  [[gnu::always_inline]] explicit Scope(const Call& call) {
     thread_ = self;
     if (thread_ == nullptr) [[unlikely]]
       thread_ = register_this_thread();
-    thread_->word.store(thread_->word.load(std::memory_order_relaxed) + kEnter, std::memory_order_relaxed);
+    raised_ = thread_->word.load(std::memory_order_relaxed) + kEnter;
+    thread_->word.store(raised_, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler, and only it, from swapping the two
     if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]]
-      enter_slowly(*thread_, call);
+      enter_slowly(*thread_, call.symbol, call.stream, call.has_stream, call.per_thread);
   }
-  ~Scope() { thread_->word.store(thread_->word.load(std::memory_order_relaxed) + kLeave, std::memory_order_release); }
+  // Not read again: that would wait for the store above to be forwarded, a nanosecond and a half. What a scope inside
+  // this one has counted meanwhile is lost, which no one misses.
+  [[gnu::always_inline]] ~Scope() { thread_->word.store(raised_ + kLeave, std::memory_order_release); }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
 
  private:
   Thread* thread_;
+  std::uint64_t raised_;
 };
 
 }  // namespace rota::gate
