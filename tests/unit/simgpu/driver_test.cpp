@@ -27,6 +27,16 @@ struct Gate {
   }
 };
 
+// Notes whether a gate was open when this ran.
+struct Probe {
+  Gate* gate;
+  std::atomic<bool> was_open{false};
+  static void look(void* data) {
+    auto* probe = static_cast<Probe*>(data);
+    probe->was_open = probe->gate->open.load();
+  }
+};
+
 // Runs a test's body in a child that has loaded the driver and made the primary context of device 0 current.
 std::string with_driver(const std::function<std::string(Library&)>& body) {
   TemporaryFolder folder;
@@ -112,6 +122,8 @@ TEST_CASE("the legacy default stream waits for blocking streams, the per-thread 
           EXPECT_OK(CU(cuMemsetD32Async_ptsz)(memory, 4, 1, nullptr));
           EXPECT_OK(CU(cuStreamSynchronize_ptsz)(nullptr));
           // The legacy stream does, and what is queued to a blocking stream after it waits for it.
+          Probe probe{&gate};
+          EXPECT_OK(CU(cuLaunchHostFunc)(nullptr, &Probe::look, &probe));
           EXPECT_OK(CU(cuMemsetD32Async)(memory, 5, 1, nullptr));
           EXPECT_RESULT(CUDA_ERROR_NOT_READY, CU(cuStreamQuery)(nullptr));
           EXPECT_OK(CU(cuMemsetD32Async_ptsz)(memory, 6, 1, nullptr));
@@ -123,6 +135,14 @@ TEST_CASE("the legacy default stream waits for blocking streams, the per-thread 
           EXPECT_OK(CU(cuStreamSynchronize_ptsz)(nullptr));
           EXPECT_OK(CU(cuMemcpyDtoHAsync_v2)(&value, memory, 4, free));
           EXPECT(value == 6);
+          EXPECT(probe.was_open);
+          // A non-blocking stream that is held up holds nobody else up.
+          Gate other;
+          EXPECT_OK(CU(cuLaunchHostFunc)(free, &Gate::hold, &other));
+          EXPECT_OK(CU(cuMemsetD32Async)(memory, 7, 1, nullptr));
+          EXPECT_OK(CU(cuStreamSynchronize)(nullptr));
+          other.release();
+          EXPECT_OK(CU(cuStreamSynchronize)(free));
           return "";
         }) == "");
 }
@@ -195,6 +215,12 @@ TEST_CASE("another thread in relaxed mode may record and query events while a st
             return result;
           };
           EXPECT(in_thread(CU_STREAM_CAPTURE_MODE_RELAXED) == 0);
+          // The capturing thread itself may allocate while it is in relaxed mode.
+          CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+          EXPECT_OK(CU(cuThreadExchangeStreamCaptureMode)(&relaxed));
+          CUdeviceptr memory = 0;
+          EXPECT_OK(CU(cuMemAlloc_v2)(&memory, 64));
+          EXPECT_OK(CU(cuThreadExchangeStreamCaptureMode)(&relaxed));
           CUstreamCaptureStatus status{};
           EXPECT_OK(CU(cuStreamIsCapturing)(stream, &status));
           EXPECT(status == CU_STREAM_CAPTURE_STATUS_ACTIVE);
