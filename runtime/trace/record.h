@@ -5,8 +5,11 @@
 //   leave(api, function, result, captures…);
 //
 // The arguments' types decide the payload, and codegen/emit_trace.cpp derives from the same plan both these calls and
-// the name tables that decode them. Header-only, no allocation, no lock; about 20 ns for both records, most of it the
-// two reads of the time stamp counter.
+// the name tables that decode them. Header-only, no allocation, no lock.
+//
+// Measured on the H200 machine, both records of a call with one scalar and one out-parameter: 26 ns over a direct call
+// once the pages are there, of which the two reads of the time stamp counter are 23; in an endless tight loop 43 ns,
+// since each 4 KiB of records is a fresh page of the file (some 1.2 us of the kernel's time in a virtual machine).
 #pragma once
 
 #include <cstddef>
