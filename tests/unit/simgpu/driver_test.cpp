@@ -113,6 +113,8 @@ TEST_CASE("the legacy default stream waits for blocking streams, the per-thread 
           EXPECT_OK(CU(cuStreamCreate)(&free, CU_STREAM_NON_BLOCKING));
           CUdeviceptr memory = 0;
           EXPECT_OK(CU(cuMemAlloc_v2)(&memory, 4));
+          EXPECT_OK(CU(cuMemsetD32_v2)(memory, 0, 1));
+          EXPECT_OK(CU(cuStreamSynchronize)(nullptr));  // its thread is up: a wrong order would show
           Gate gate;
           EXPECT_OK(CU(cuLaunchHostFunc)(blocking, &Gate::hold, &gate));
           gate.begun.wait(false);
@@ -129,7 +131,7 @@ TEST_CASE("the legacy default stream waits for blocking streams, the per-thread 
           EXPECT_OK(CU(cuMemsetD32Async_ptsz)(memory, 6, 1, nullptr));
           EXPECT_RESULT(CUDA_ERROR_NOT_READY, CU(cuStreamQuery_ptsz)(nullptr));
           unsigned value = 0;
-          EXPECT_OK(CU(cuMemcpyDtoHAsync_v2)(&value, memory, 4, free));
+          for (int turn = 0; turn < 50; ++turn) EXPECT_OK(CU(cuMemcpyDtoHAsync_v2)(&value, memory, 4, free));
           EXPECT(value == 4);
           gate.release();
           EXPECT_OK(CU(cuStreamSynchronize_ptsz)(nullptr));
