@@ -12,6 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <catch2/catch.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -134,7 +135,9 @@ Daemon::Daemon(std::vector<std::string> options, const std::string& socket)
 }
 
 Daemon::~Daemon() {
-  if (pid_ > 0) end(SIGTERM);
+  if (pid_ <= 0) return;
+  const int status = end(SIGTERM);
+  if (status != 0) FAIL_CHECK("rotad ended with status " << status);
 }
 
 bool Daemon::alive() const {
