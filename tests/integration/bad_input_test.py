@@ -15,7 +15,7 @@ class BadInput(Case):
         environment = dict(ROTA_REAL_LIBCUDA="", LD_LIBRARY_PATH="")
         result = self.call(ROTA, "run", "--", PROGRAMS / "saxpy", **environment)
         self.assertNotEqual(result.returncode, 0)
-        self.assertRegex(result.stderr, "CUDA_ERROR_NO_DEVICE|no CUDA")
+        self.assertRegex(result.stderr, "CUDA_ERROR_NO_DEVICE|\\(100\\)")
         self.assertGreaterEqual(result.returncode, 0, "died of a signal")
 
     def test_without_a_driver_a_program_without_cuda_runs(self):
@@ -74,7 +74,8 @@ class BadInput(Case):
 
     def test_a_second_daemon_for_the_same_gpu_is_refused_and_says_who_has_it(self):
         daemon = self.start_daemon()
-        self.checked(ROTA, "run", "--", PROGRAMS / "saxpy")
+        first = self.start(ROTA, "run", "--", PROGRAMS / "spinner", "--seconds", "100")
+        self.assertEqual(first.stdout.readline().strip(), "ready")
         other = self.scratch / "other.sock"
         second = self.start(ROTAD, "--socket", other, "--lock-directory", self.scratch / "locks")
         self.eventually(lambda: other.exists() or second.poll() is not None, "the second daemon answers or ends")

@@ -44,14 +44,17 @@ class Case(unittest.TestCase):
 
     def end_children(self):
         for child in self.children:
-            if child.poll() is None:
-                child.kill()
+            try:  # the child and what it forked: a grandchild would keep the pipes open
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
             child.communicate()
         subprocess.run(["pkill", "-KILL", "-f", str(self.scratch)], check=False)
 
     def start(self, *command, **environment):
+        """A child whose standard input stays open: programs with --hold go on until it closes."""
         child = subprocess.Popen([str(part) for part in command], env=dict(self.environment, **environment),
-                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+                                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         self.children.append(child)
         return child
 

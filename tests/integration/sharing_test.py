@@ -67,7 +67,7 @@ class Sharing(Case):
         self.assertEqual(self.status()["daemon"]["grants"], 1)
 
     def test_a_killed_holders_lease_is_free_at_once(self):
-        self.start_daemon("--mode", "exclusive", "--quantum", "1h")
+        self.start_daemon("--mode", "exclusive", "--quantum", "1000s")
         first = self.ready(self.spinner("--seconds", "100"))
         second = self.spinner("--seconds", "100")
         self.eventually(lambda: self.waiters(), "the second one waits")
@@ -77,7 +77,7 @@ class Sharing(Case):
         kill(second)
 
     def test_an_idle_holder_makes_room_for_a_waiter_long_before_its_quantum_ends(self):
-        self.start_daemon("--mode", "exclusive", "--quantum", "1h")
+        self.start_daemon("--mode", "exclusive", "--quantum", "1000s")
         idle = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--share", "0.1", "--hold", "--rounds", "1")
         self.assertEqual(idle.stdout.readline().strip(), "ready")
         result = self.checked(ROTA, "run", "--", PROGRAMS / "saxpy")
@@ -86,8 +86,8 @@ class Sharing(Case):
 
     def test_a_holder_that_spawned_another_program_leaves_no_lock_behind(self):
         # nvshare 9: the socket leaked into the child, which kept the lock of its dead parent.
-        self.start_daemon("--mode", "exclusive", "--quantum", "1h")
-        parent = self.start(ROTA, "run", "--", PROGRAMS / "forker", "--exec-after-launch", "sleep", "1000")
+        self.start_daemon("--mode", "exclusive", "--quantum", "1000s")
+        parent = self.start(ROTA, "run", "--", PROGRAMS / "forker", "--exec", "echo ready; exec sleep 1000")
         self.assertEqual(parent.stdout.readline().strip(), "ready")
         kill(parent)
         self.checked(ROTA, "run", "--", PROGRAMS / "saxpy")
@@ -112,7 +112,7 @@ class Sharing(Case):
         self.checked(ROTA, "run", "--", PROGRAMS / "memhog", "--bytes", "24M", "--rounds", "1", ROTA_GPU_MEM_LIMIT="32M")
 
     def test_status_shows_who_holds_who_waits_and_bytes(self):
-        self.start_daemon("--mode", "exclusive", "--quantum", "1h")
+        self.start_daemon("--mode", "exclusive", "--quantum", "1000s")
         holder = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--bytes", "32M", "--seconds", "100", "--hold")
         self.assertEqual(holder.stdout.readline().strip(), "ready")
         client = self.eventually(lambda: [c for c in self.clients() if c["pid"] == holder.pid and c["bytes"] >= 32 << 20],
