@@ -78,7 +78,7 @@ class Sharing(Case):
 
     def test_an_idle_holder_makes_room_for_a_waiter_long_before_its_quantum_ends(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "1000s")
-        idle = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--share", "0.1", "--hold", "--rounds", "1")
+        idle = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--share", "0.1", "--hold", "--think", "1000")
         self.assertEqual(idle.stdout.readline().strip(), "ready")
         result = self.checked(ROTA, "run", "--", PROGRAMS / "saxpy")
         self.assertIn("ok", result.stdout)

@@ -4,6 +4,7 @@
 
 #include <sys/wait.h>
 #include <unistd.h>
+#include <iostream>
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -57,6 +58,7 @@ inline trace::WriterOptions options_for(const Folder& folder) {
 // Runs `work` in a child that records; returns its wait status. The child leaves by exit(0) unless `work` does
 // otherwise.
 inline int record(const trace::WriterOptions& options, const std::function<void()>& work) {
+  std::cout.flush();  // what Catch2 has buffered would be written a second time by the child
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
