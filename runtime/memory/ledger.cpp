@@ -10,6 +10,14 @@ bool known(int device) {
   return device >= 0 && device < kMaxDevices;
 }
 
+bool add_within(std::atomic<std::uint64_t>& sum, std::uint64_t bytes, std::uint64_t most) {
+  std::uint64_t live = sum.load(std::memory_order_relaxed);
+  do {
+    if (bytes > most || live > most - bytes) return false;
+  } while (!sum.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed));
+  return true;
+}
+
 }  // namespace
 
 Ledger::Ledger() : shards_(std::make_unique<Shards>()) {}
@@ -22,14 +30,22 @@ std::uint64_t Ledger::limit(int device) const {
   return known(device) ? sums_[static_cast<std::size_t>(device)].limit.load(std::memory_order_relaxed) : UINT64_MAX;
 }
 
+void Ledger::set_capacity(int device, std::uint64_t bytes) {
+  if (known(device)) sums_[static_cast<std::size_t>(device)].capacity.store(bytes, std::memory_order_relaxed);
+}
+
+std::uint64_t Ledger::capacity(int device) const {
+  return known(device) ? sums_[static_cast<std::size_t>(device)].capacity.load(std::memory_order_relaxed) : UINT64_MAX;
+}
+
 bool Ledger::reserve(int device, std::uint64_t bytes, Kind kind) {
   if (!known(device)) return true;
   Sum& sum = sums_[static_cast<std::size_t>(device)];
-  const std::uint64_t limit = sum.limit.load(std::memory_order_relaxed);
-  std::uint64_t live = sum.bytes.load(std::memory_order_relaxed);
-  do {
-    if (bytes > limit || live > limit - bytes) return false;
-  } while (!sum.bytes.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed));
+  if (!add_within(sum.bytes, bytes, sum.limit.load(std::memory_order_relaxed))) return false;
+  if (bound_to_gpu(kind) && !add_within(sum.bound, bytes, sum.capacity.load(std::memory_order_relaxed))) {
+    sum.bytes.fetch_sub(bytes, std::memory_order_relaxed);
+    return false;
+  }
   if (movable(kind)) sum.movable.fetch_add(bytes, std::memory_order_relaxed);
   return true;
 }
@@ -38,6 +54,7 @@ void Ledger::release(int device, std::uint64_t bytes, Kind kind) {
   if (!known(device)) return;
   Sum& sum = sums_[static_cast<std::size_t>(device)];
   if (movable(kind)) sum.movable.fetch_sub(bytes, std::memory_order_relaxed);
+  if (bound_to_gpu(kind)) sum.bound.fetch_sub(bytes, std::memory_order_relaxed);
   sum.bytes.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
@@ -141,6 +158,7 @@ void Ledger::after_fork_in_child() {
   for (Sum& sum : sums_) {
     sum.bytes.store(0, std::memory_order_relaxed);
     sum.movable.store(0, std::memory_order_relaxed);
+    sum.bound.store(0, std::memory_order_relaxed);
   }
 }
 

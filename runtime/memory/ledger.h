@@ -32,6 +32,11 @@ enum class Kind : std::uint8_t {
   kPhysical,   // cuMemCreate's, which has a table of its own (physical.h)
 };
 
+// Whether there can be no more of it than the GPU has, or would have without rota.
+constexpr bool bound_to_gpu(Kind kind) {
+  return kind != Kind::kManaged;
+}
+
 // Whether Unified Memory can move it off the GPU while others run.
 constexpr bool movable(Kind kind) {
   return kind == Kind::kConverted || kind == Kind::kManaged;
@@ -56,8 +61,12 @@ class Ledger {
   // whatever comes next and takes nothing away.
   void set_limit(int device, std::uint64_t bytes);
   std::uint64_t limit(int device) const;
+  // The most of it that may be memory which without rota would have to lie on the GPU: all kinds but kManaged, of which
+  // the driver gives more than the GPU has.
+  void set_capacity(int device, std::uint64_t bytes);
+  std::uint64_t capacity(int device) const;
 
-  // Takes room for an allocation that is about to be made; false, and nothing taken, if it does not fit the limit.
+  // Takes room for an allocation that is about to be made; false, and nothing taken, if it does not fit.
   [[nodiscard]] bool reserve(int device, std::uint64_t bytes, Kind kind);
   void release(int device, std::uint64_t bytes, Kind kind);
   // Reserved bytes, which is what is live plus what is being asked for right now.
@@ -90,7 +99,9 @@ class Ledger {
   struct alignas(64) Sum {
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> movable{0};
+    std::atomic<std::uint64_t> bound{0};  // what counts against the capacity
     std::atomic<std::uint64_t> limit{UINT64_MAX};
+    std::atomic<std::uint64_t> capacity{UINT64_MAX};
   };
   using Shards = std::array<Shard, kShards>;
 

@@ -36,6 +36,15 @@ api::CUresult prefer(api::CUdeviceptr address, std::uint64_t bytes, int device) 
   return real::cuMemAdvise_v2(address, bytes, api::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, location);
 }
 
+bool captures(api::CUstream stream, bool per_thread) {
+  const bool legacy = reinterpret_cast<std::uintptr_t>(stream) == 1 || (stream == nullptr && !per_thread);
+  if (legacy) return false;  // cannot be captured
+  api::CUstreamCaptureStatus status{};
+  const api::CUresult result =
+      per_thread ? real::cuStreamIsCapturing_ptsz(stream, &status) : real::cuStreamIsCapturing(stream, &status);
+  return result == api::CUDA_SUCCESS && status != api::CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 // Our own calls in the middle of the program's capture: in RELAXED mode they are no part of it and do it no harm.
 class RelaxedCapture {
  public:
@@ -62,6 +71,20 @@ bool Memory::here(Here& place) {
   if (real::cuCtxGetDevice(&device) != api::CUDA_SUCCESS) return false;
   place.device = device;
   return device >= 0 && device < kMaxDevices;
+}
+
+bool Memory::here(Here& place, api::CUstream stream) {
+  const bool current = here(place);
+  api::CUcontext context = nullptr;
+  // NULL, CU_STREAM_LEGACY and CU_STREAM_PER_THREAD mean streams of the current context.
+  if (reinterpret_cast<std::uintptr_t>(stream) <= 2 || real::cuStreamGetCtx(stream, &context) != api::CUDA_SUCCESS ||
+      context == nullptr || context == place.context || real::cuCtxPushCurrent_v2(context) != api::CUDA_SUCCESS) {
+    return current;
+  }
+  const bool found = here(place);
+  api::CUcontext popped = nullptr;
+  real::cuCtxPopCurrent_v2(&popped);
+  return found;
 }
 
 Memory::Device& Memory::device(int ordinal) {
@@ -93,28 +116,31 @@ bool Memory::converts(int ordinal) {
 
 // A program has the whole GPU, and no more of it: where the driver's own refusal no longer holds (managed memory may be
 // larger than the GPU), the ledger refuses in its place, so that programs which allocate until it fails come to an end.
-std::uint64_t Memory::room(int ordinal) {
+// But for what the program itself takes as managed memory, which the driver never refused for that.
+std::uint64_t Memory::capacity(int ordinal) {
   const std::uint64_t total = device(ordinal).total_bytes;
-  return converts(ordinal) && total != 0 ? std::min(settings_.limit_bytes, total) : settings_.limit_bytes;
+  return converts(ordinal) && total != 0 ? total : kNoLimit;
 }
 
 bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   if (ordinal < 0 || ordinal >= kMaxDevices) return true;
-  const std::uint64_t limit = room(ordinal);
+  const std::uint64_t limit = settings_.limit_bytes;
+  const std::uint64_t most = capacity(ordinal);
   if (ledger_.limit(ordinal) != limit) ledger_.set_limit(ordinal, limit);
+  if (ledger_.capacity(ordinal) != most) ledger_.set_capacity(ordinal, most);
   if (ledger_.reserve(ordinal, bytes, kind)) return true;
   static log::Once once;
   if (once.first()) {
-    log::info("{} bytes on GPU {} refused: {} of {} are in use{}", bytes, ordinal, ledger_.live_bytes(ordinal), limit,
-              settings_.limit_bytes == limit ? " (ROTA_GPU_MEM_LIMIT)" : " (all of the GPU)");
+    log::info("{} bytes on GPU {} refused: {} of {} are in use{}", bytes, ordinal, ledger_.live_bytes(ordinal),
+              std::min(limit, most), limit <= most ? " (ROTA_GPU_MEM_LIMIT)" : " (all of the GPU)");
   }
   return false;
 }
 
 api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const std::function<api::CUresult()>& call,
-                                      const std::function<std::uint64_t()>& address) {
+                                      const std::function<std::uint64_t()>& address, api::CUstream stream) {
   Here place;
-  if (bytes == 0 || !here(place)) return call();  // the driver says what is wrong
+  if (bytes == 0 || !here(place, stream)) return call();  // the driver says what is wrong
   free_late_ones();
   if (!reserve(place.device, bytes, kind)) return api::CUDA_ERROR_OUT_OF_MEMORY;
   const api::CUresult result = call();
@@ -226,6 +252,8 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
                                  const std::function<api::CUresult()>& call) {
   const std::optional<Allocation> owner = ledger_.find(address);
   if (!owner || owner->address != address || owner->kind != Kind::kConverted) return free(address, call);
+  // A capture has no point in time to free it at.
+  if (captures(stream, per_thread)) return free(address, call);
   const std::optional<Allocation> taken = ledger_.take(address);
   if (!taken) return call();  // freed by another thread just now: the driver says what that is
   // The driver does not take managed memory here. An event behind the stream's work says when it may go.

@@ -36,9 +36,10 @@ class Memory {
   api::CUresult allocate(api::CUdeviceptr* address, std::size_t bytes);
   api::CUresult allocate_pitch(api::CUdeviceptr* address, std::size_t* pitch, std::size_t width, std::size_t height,
                                unsigned element_bytes);
-  // Any route that is left as it is: `call` is the real allocation, `address` tells afterwards what it gave.
+  // Any route that is left as it is: `call` is the real allocation, `address` tells afterwards what it gave, `stream`
+  // is that of a stream-ordered one.
   api::CUresult allocate_native(std::uint64_t bytes, Kind kind, const std::function<api::CUresult()>& call,
-                                const std::function<std::uint64_t()>& address);
+                                const std::function<std::uint64_t()>& address, api::CUstream stream = nullptr);
   // Frees by the real call `call`, whatever route the memory came by.
   api::CUresult free(std::uint64_t address, const std::function<api::CUresult()>& call);
   // cuMemFreeAsync: `call` is the real one. Converted memory is freed once the stream has come this far.
@@ -84,9 +85,11 @@ class Memory {
   };
 
   static bool here(Here& place);
+  // Where memory of this stream lies: on the GPU of its context, whichever context is current (there need be none).
+  static bool here(Here& place, api::CUstream stream);
   Device& device(int ordinal);
   bool converts(int ordinal);
-  std::uint64_t room(int ordinal);
+  std::uint64_t capacity(int ordinal);
   api::CUresult allocate_managed(const Here& place, api::CUdeviceptr* address, std::uint64_t bytes);
   void settle(const Here& place, api::CUdeviceptr address, std::uint64_t bytes);
   api::CUstream own_stream(api::CUcontext context);

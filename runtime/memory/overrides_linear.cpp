@@ -62,7 +62,7 @@ CUresult allocate_async(Symbol symbol, CUdeviceptr* dptr, std::size_t bytes, CUs
         const gate::Scope scope({symbol, stream, true, per_thread});
         return call();
       },
-      [&] { return *dptr; });
+      [&] { return *dptr; }, stream);
 }
 
 template <typename Call>

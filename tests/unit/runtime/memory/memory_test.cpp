@@ -87,6 +87,64 @@ TEST_CASE("managed memory is no more than the GPU has, or programs that allocate
   CHECK(got == 4);
 }
 
+TEST_CASE("the program's own managed memory may be larger than the GPU, as without rota") {
+  Fixture f({.backend = Backend::kManaged, .limit_bytes = kNoLimit});
+  f.driver.device_bytes = 64 * kMiB;
+  f.driver.enter_context(0);
+  api::CUdeviceptr own = 0;
+  const auto managed = [&](std::uint64_t bytes) {
+    return f.memory.allocate_native(
+        bytes, Kind::kManaged, [&] { return f.driver.give_memory(&own, bytes); }, [&] { return own; });
+  };
+  CHECK(managed(128 * kMiB) == api::CUDA_SUCCESS);
+  // It does not take the room of plain memory either, of which there is still no more than the GPU has.
+  api::CUdeviceptr address = 0;
+  CHECK(f.memory.allocate(&address, 48 * kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.memory.allocate(&address, 48 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(managed(kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.ledger.live_bytes(0) == 177 * kMiB);
+}
+
+TEST_CASE("stream-ordered memory is charged to the GPU of its stream") {
+  Fixture f(limited(10 * kMiB));
+  static api::CUcontext of_stream;
+  of_stream = f.driver.enter_context(1);
+  const auto current = f.driver.enter_context(0);
+  f.driver.set<api::cuStreamGetCtx_fn>(Symbol::k_cuStreamGetCtx, [](api::CUstream, api::CUcontext* context) {
+    *context = of_stream;
+    return api::CUDA_SUCCESS;
+  });
+  const auto stream = reinterpret_cast<api::CUstream>(0x5000);
+  api::CUdeviceptr address = 0;
+  const auto take = [&](std::uint64_t bytes) {
+    return f.memory.allocate_native(
+        bytes, Kind::kAsync, [&] { return f.driver.give_memory(&address, bytes); }, [&] { return address; }, stream);
+  };
+  REQUIRE(take(8 * kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.ledger.live_bytes(1) == 8 * kMiB);
+  f.memory.context_ended(current);
+  CHECK(f.ledger.live_bytes(1) == 8 * kMiB);
+  // No current context is no way around the limit.
+  f.driver.leave_context();
+  f.driver.leave_context();
+  CHECK(take(8 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+TEST_CASE("converted memory freed into a capture is not freed under the graph: the driver answers") {
+  Fixture f({.backend = Backend::kManaged, .limit_bytes = 64 * kMiB});
+  f.driver.enter_context(0);
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
+  f.driver.capturing.store(true);
+  const auto stream = reinterpret_cast<api::CUstream>(0x5000);
+  CHECK(f.memory.free_async(address, stream, false, [] { return api::CUDA_ERROR_INVALID_VALUE; }) ==
+        api::CUDA_ERROR_INVALID_VALUE);
+  f.driver.capturing.store(false);
+  CHECK(f.ledger.live_bytes(0) == kMiB);
+  CHECK(f.driver.memory.count(address) == 1);
+}
+
 TEST_CASE("an allocation or free that the driver refuses changes no sum, and its answer reaches the program") {
   Fixture f(limited(10 * kMiB));
   f.driver.enter_context(0);
