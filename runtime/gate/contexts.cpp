@@ -142,10 +142,11 @@ api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function
 }
 
 bool Contexts::submits_nothing(const Call& call) const {
-  if (!call.has_stream || call.stream == nullptr) {
-    // libcudart loads libraries before there is any context: nothing reaches a GPU.
-    if (current_context() == nullptr) return true;
-  }
+  // A driver that does not even say which context is current (a forked child's, or one that is shut down) refuses the
+  // call itself, too. And libcudart loads libraries before there is any context: nothing reaches a GPU.
+  api::CUcontext current = nullptr;
+  if (real::cuCtxGetCurrent(&current) != api::CUDA_SUCCESS) return true;
+  if (current == nullptr && (!call.has_stream || call.stream == nullptr)) return true;
   if (captures() == 0) return false;
   // A capture spreads to another stream by a wait for one of its events: the stream itself does not capture yet. If it
   // is no such wait after all, a wait for an event is no work either.

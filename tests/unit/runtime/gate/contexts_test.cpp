@@ -151,6 +151,17 @@ TEST_CASE("without a current context nothing reaches a GPU, so no lease is neede
   CHECK_FALSE(contexts.submits_nothing({Symbol::k_cuLibraryLoadData, nullptr, false, false}));
 }
 
+TEST_CASE("where the driver does not work, as in a forked child, its error is not waited for") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  driver.enter_context(0);
+  const gate::Call call{Symbol::k_cuLaunchKernel, kStream, true, false};
+  CHECK_FALSE(contexts.submits_nothing(call));
+  driver.set<api::cuCtxGetCurrent_fn>(Symbol::k_cuCtxGetCurrent,
+                                      [](api::CUcontext*) { return api::CUDA_ERROR_NOT_INITIALIZED; });
+  CHECK(contexts.submits_nothing(call));
+}
+
 TEST_CASE("a context that is being destroyed is not touched by the monitor, nor after") {
   test::FakeDriver driver;
   Contexts contexts;
