@@ -107,9 +107,16 @@ void Client::usage_changed(int device) {
   const int index = slot.index.load(std::memory_order_acquire);
   protocol::UsagePage* page = usage_page_.load(std::memory_order_acquire);
   if (index < 0 || page == nullptr) return;
-  const std::uint64_t bytes = memory_.ledger().live_bytes(device);
-  page->device_bytes[index].store(bytes, std::memory_order_relaxed);
-  page->fixed_bytes[index].store(memory_.ledger().fixed_bytes(device), std::memory_order_relaxed);
+  std::uint64_t bytes = 0;
+  std::uint64_t fixed = 0;
+  do {
+    bytes = memory_.ledger().live_bytes(device);
+    fixed = memory_.ledger().fixed_bytes(device);
+    page->device_bytes[index].store(bytes, std::memory_order_relaxed);
+    page->fixed_bytes[index].store(fixed, std::memory_order_relaxed);
+    // Whoever writes last looks again: another thread may have written newer sums before these.
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device));
   const std::uint64_t told = slot.last_told.load(std::memory_order_relaxed);
   const std::uint64_t change = bytes > told ? bytes - told : told - bytes;
   if (change < slot.worth_telling.load(std::memory_order_relaxed)) return;
@@ -336,6 +343,15 @@ void Client::write_submissions() {
   if (connection_) connection_->usage()->submissions.store(gate_.traffic().calls, std::memory_order_relaxed);
 }
 
+void Client::give_back(std::uint32_t grant) {
+  Message message;
+  message.kind = Kind::kGiveBack;
+  message.body.give_back = {.grant = grant, .reserved = 0};
+  given_back_ = grant;
+  grant_ = 0;
+  send(message);
+}
+
 void Client::want(bool running) {
   Message message;
   message.kind = Kind::kWant;
@@ -371,6 +387,8 @@ std::chrono::nanoseconds Client::step() {
   if (phase_ == Phase::kHolding) return step_holding(lease);
 
   if (phase_ == Phase::kIdle) {
+    // Open while rotad served none of our GPUs, and now it serves one.
+    if (!gate_.closed()) gate_.close();
     if (gate_.standing() == 0) return kFarAway;
     if (gave_back_idle_at_) {
       // Came back at once: it was a breath, not a rest. Give up less easily next time; and more easily after long
@@ -386,6 +404,12 @@ std::chrono::nanoseconds Client::step() {
   if (lease.grant != 0 && lease.grant != given_back_ && (lease.held_gpus & all) == all) {
     take(lease);
     return 0ns;
+  }
+  if (lease.grant != 0 && lease.grant != given_back_ && gate_.closed()) {
+    // Fewer GPUs than this process has touched meanwhile. Nothing has run under this grant, and to sit on it would keep
+    // others waiting until rotad takes it back.
+    give_back(lease.grant);
+    if (!connection_) return 0ns;
   }
   if (wanted_ != all) want(false);
   if (running_want_until_ && Clock::now() >= *running_want_until_) {

@@ -80,6 +80,7 @@ class Client final : public gate::Attendant {
   void lost_rotad();
   void send(const protocol::Message& message);
   void want(bool running);
+  void give_back(std::uint32_t grant);
   void take(const Lease& lease);
   void bring_memory_back();
   void lease_revoked();

@@ -94,22 +94,17 @@ void Client::yield(bool idle) {
   patience_ = 1s;
   write_submissions();
   if (phase_ != Phase::kHolding) return;  // nothing to give back: rotad has not granted yet
-  protocol::Message message;
-  message.kind = protocol::Kind::kGiveBack;
-  message.body.give_back = {.grant = grant_, .reserved = 0};
   const auto us = [](Clock::duration time) {
     return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
   };
   log::debug("grant {}: given back {} after {} us, {} us of them drained, {} calls waiting", grant_,
              idle ? "idle" : "at the end of the turn", us(Clock::now() - taken_at_), us(Clock::now() - begun),
              gate_.standing());
-  given_back_ = grant_;
-  grant_ = 0;
   phase_ = Phase::kIdle;
   idle_since_.reset();
   gave_back_idle_at_.reset();
   if (idle) gave_back_idle_at_ = Clock::now();
-  send(message);
+  give_back(grant_);
 }
 
 Client::Drained Client::drain() {
@@ -165,14 +160,7 @@ void Client::drain_failed() {
   // Work that can never be drained: others get their turn beside it.
   log::warn(
       "this program's GPU work waits for its own later calls, so it cannot take turns: it runs beside the others");
-  if (phase_ == Phase::kHolding) {
-    protocol::Message message;
-    message.kind = protocol::Kind::kGiveBack;
-    message.body.give_back = {.grant = grant_, .reserved = 0};
-    given_back_ = grant_;
-    grant_ = 0;
-    send(message);
-  }
+  if (phase_ == Phase::kHolding) give_back(grant_);
   if (connection_) phase_ = Phase::kBeside;
 }
 

@@ -4,6 +4,8 @@
 #include <dirent.h>
 #include <signal.h>
 
+#include <atomic>
+#include <barrier>
 #include <catch2/catch.hpp>
 #include <set>
 #include <thread>
@@ -232,6 +234,67 @@ TEST_CASE("nvshare 7: a second GPU joins the set, all at once") {
   CHECK(eventually([&] { return program.gate.standing() == 1; }));
   rotad.grant(3, 3);
   second.join();
+}
+
+TEST_CASE("a grant of fewer GPUs than the program has touched meanwhile goes back at once, unused") {
+  test::FakeRotad rotad;
+  Program program;
+  program.make_context();
+  std::thread thread = program.launcher();
+  CHECK(rotad.next().body.want.gpus == 1);
+  program.client.context_made(program.driver.enter_context(1), 1, true);
+  CHECK(rotad.next().body.want.gpus == 3);
+  rotad.grant(5, 1);  // rotad had not read that yet
+  const protocol::Message back = rotad.next();
+  CHECK(back.kind == Kind::kGiveBack);
+  CHECK(back.body.give_back.grant == 5);
+  CHECK(program.driver.launches.load() == 0);
+  rotad.grant(6, 3);
+  thread.join();
+  CHECK(program.driver.launches.load() == 1);
+}
+
+TEST_CASE("a program whose first GPU rotad does not serve takes turns on its second") {
+  test::FakeRotad rotad;
+  rotad.refuse_gpus(1);
+  Program program;
+  program.make_context();
+  Program::launch();
+  CHECK_FALSE(program.gate.closed());
+  program.client.context_made(program.driver.enter_context(1), 1, true);
+  REQUIRE(eventually([&] { return program.gate.closed(); }));
+  std::thread thread = program.launcher();
+  CHECK(rotad.next().body.want.gpus == 1);
+  CHECK(program.driver.launches.load() == 1);
+  rotad.grant(5, 1);
+  thread.join();
+}
+
+TEST_CASE("threads that allocate and free at once leave the true sum in the usage page") {
+  test::FakeRotad rotad;
+  Program program;
+  program.make_context();
+  std::thread first = program.launcher();
+  rotad.next();
+  rotad.grant(5);
+  first.join();
+  std::atomic<int> wrong{0};
+  constexpr int kRounds = 20000;
+  std::barrier both(2);
+  const auto thread = [&](std::uint64_t bytes, bool looks) {
+    for (int round = 0; round < kRounds; ++round) {
+      both.arrive_and_wait();
+      if (round % 2 == 0 && !program.ledger.reserve(0, bytes, memory::Kind::kPlain)) std::abort();
+      if (round % 2 == 1) program.ledger.release(0, bytes, memory::Kind::kPlain);
+      program.client.usage_changed(0);
+      both.arrive_and_wait();
+      if (looks && rotad.usage().device_bytes[0].load() != program.ledger.live_bytes(0)) wrong.fetch_add(1);
+    }
+  };
+  std::thread one(thread, 1, false);
+  thread(2, true);
+  one.join();
+  CHECK(wrong.load() == 0);
 }
 
 TEST_CASE("usage is in the page at once, and told when it has changed by a 64th of the GPU") {

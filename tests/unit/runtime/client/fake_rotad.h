@@ -83,6 +83,8 @@ class FakeRotad {
     return messages_.empty();
   }
   protocol::UsagePage& usage() { return *usage_; }
+  // Does not serve so many of the GPUs that are named next.
+  void refuse_gpus(int count) { refuse_gpus_.store(count); }
 
  private:
   template <typename Page>
@@ -141,8 +143,14 @@ class FakeRotad {
         welcome(client);
       } else if (message.kind == protocol::Kind::kAddGpu) {
         protocol::Message answer;
-        answer.kind = protocol::Kind::kGpuAdded;
-        answer.body.gpu_added = {message.body.add_gpu.uuid, added_++, 0};
+        if (refuse_gpus_.load() > 0) {
+          --refuse_gpus_;
+          answer.kind = protocol::Kind::kRefused;
+          std::strcpy(answer.body.refused.text, "another rotad has this GPU");
+        } else {
+          answer.kind = protocol::Kind::kGpuAdded;
+          answer.body.gpu_added = {message.body.add_gpu.uuid, added_++, 0};
+        }
         send(client, &answer, sizeof answer, MSG_NOSIGNAL);
       } else {
         const std::lock_guard lock(mutex_);
@@ -164,6 +172,7 @@ class FakeRotad {
   protocol::UsagePage* usage_ = nullptr;
   int listener_ = -1;
   std::uint32_t added_ = 0;
+  std::atomic<int> refuse_gpus_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::condition_variable arrived_;
