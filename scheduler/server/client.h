@@ -24,6 +24,7 @@ struct Server::Client {
 };
 
 struct Server::Stayer {
+  pid_t pid = 0;
   std::optional<asio::posix::stream_descriptor> process;
 };
 

@@ -1,10 +1,12 @@
 // Connections, clients and their pages. Status rows are in status.cpp, listening and its locks in listen.cpp.
 #include "scheduler/server/server.h"
 
+#include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 
+#include <algorithm>
 #include <asio/posix/stream_descriptor.hpp>
 #include <climits>
 #include <cstring>
@@ -260,12 +262,21 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
 }
 
 void Server::on_stay(Connection& connection) {
-  if (connection.stays || !connection.peer().process || stayers_.size() >= kMaxStayers) return;
+  // They outlive their connections, so each process counts once, and all of them within the descriptors set aside.
+  const pid_t pid = connection.peer().pid;
+  if (connection.stays || !connection.peer().process) return;
+  if (stayers_.size() >= std::min(kMaxStayers, max_connections_)) return;
+  for (const auto& [number, other] : stayers_) {
+    if (pid != 0 && other->pid == pid) return;
+  }
+  // The connection may also say hello, and then needs the descriptor itself.
+  Descriptor process(fcntl(connection.peer().process.get(), F_DUPFD_CLOEXEC, 0));
+  if (!process) return;  // none left; asio would throw
   connection.stays = true;
   const std::uint32_t number = ++last_number_;
   auto stayer = std::make_unique<Stayer>();
-  // The connection may also say hello, and then needs the descriptor itself.
-  stayer->process.emplace(io_, dup(connection.peer().process.get()));
+  stayer->pid = pid;
+  stayer->process.emplace(io_, process.release());
   stayer->process->async_wait(asio::posix::stream_descriptor::wait_read, [this, number](std::error_code error) {
     if (error) return;
     stayers_.erase(number);

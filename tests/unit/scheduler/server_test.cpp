@@ -240,6 +240,23 @@ TEST_CASE("a daemon that runs out of descriptors serves again once there are som
   CHECK(serves(daemon));
 }
 
+TEST_CASE("a process that asks the daemon to stay over and over costs it one descriptor") {
+  Daemon daemon;
+  const rlimit few{.rlim_cur = 256, .rlim_max = 256};
+  REQUIRE(prlimit(daemon.pid(), RLIMIT_NOFILE, &few, nullptr) == 0);
+  const Message stay = message(Kind::kStay);
+  const Message ask = message(Kind::kStatus);
+  for (int i = 0; i < 300; ++i) {
+    const int descriptor = connect_to(daemon.socket());
+    REQUIRE(descriptor >= 0);
+    send_packet(descriptor, &stay, sizeof stay);
+    send_packet(descriptor, &ask, sizeof ask);
+    REQUIRE(receive(descriptor));
+    close(descriptor);
+  }
+  CHECK(serves(daemon));
+}
+
 TEST_CASE("connections that break off at any point leave nothing behind (nvshare 11)") {
   Daemon daemon;
   const Message hello = message(Kind::kHello);
