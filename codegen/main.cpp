@@ -1,4 +1,4 @@
-// rota-codegen: extract | generate | check | diff. See DESIGN.md, "Folders".
+// rota-codegen: extract | generate | check | diff.
 #include <cstdio>
 #include <exception>
 #include <filesystem>

@@ -1,4 +1,4 @@
-// cuda_headers/policy.toml: what each driver function does, which no header says. See DESIGN.md, "Policy".
+// cuda_headers/policy.toml: what each driver function does, which no header says.
 #pragma once
 
 #include <map>

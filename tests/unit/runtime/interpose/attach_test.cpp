@@ -165,3 +165,68 @@ TEST_CASE("bad requests for an address are refused as the driver refuses them") 
   REQUIRE(emulated_proc_address("cuInit", 12000, 64, 13000, &function, &status) == rota::api::CUDA_ERROR_INVALID_VALUE);
   REQUIRE(status == 99);
 }
+
+TEST_CASE("nvshare 1: launches, copies, sets and allocations of every kind and stream form are gated or overridden") {
+  for (const char* name : {"cuLaunchKernel",
+                           "cuLaunchKernel_ptsz",
+                           "cuLaunchKernelEx",
+                           "cuLaunchKernelEx_ptsz",
+                           "cuLaunchCooperativeKernel",
+                           "cuLaunchCooperativeKernel_ptsz",
+                           "cuLaunchCooperativeKernelMultiDevice",
+                           "cuLaunch",
+                           "cuLaunchGrid",
+                           "cuLaunchGridAsync",
+                           "cuLaunchHostFunc",
+                           "cuGraphLaunch",
+                           "cuGraphLaunch_ptsz",
+                           "cuGraphUpload",
+                           "cuMemsetD8_v2",
+                           "cuMemsetD8_v2_ptds",
+                           "cuMemsetD32Async",
+                           "cuMemsetD32Async_ptsz",
+                           "cuMemsetD2D16_v2",
+                           "cuMemsetD2D16Async_ptsz",
+                           "cuMemcpy",
+                           "cuMemcpy_ptds",
+                           "cuMemcpyHtoD",
+                           "cuMemcpyHtoD_v2",
+                           "cuMemcpyDtoHAsync_v2_ptsz",
+                           "cuMemcpy2D_v2",
+                           "cuMemcpy2DUnaligned_v2_ptds",
+                           "cuMemcpy2DAsync_v2",
+                           "cuMemcpy3D_v2",
+                           "cuMemcpy3DAsync_v2_ptsz",
+                           "cuMemcpy3DPeer",
+                           "cuMemcpyPeerAsync_ptsz",
+                           "cuMemcpyBatchAsync_v2",
+                           "cuMemcpy3DBatchAsync_v2_ptsz",
+                           "cuMemPrefetchAsync",
+                           "cuMemPrefetchAsync_v2_ptsz",
+                           "cuStreamWriteValue32",
+                           "cuStreamBatchMemOp_v2_ptsz",
+                           "cuMemAlloc",
+                           "cuMemAlloc_v2",
+                           "cuMemAllocPitch",
+                           "cuMemAllocPitch_v2",
+                           "cuMemAllocManaged",
+                           "cuMemAllocAsync",
+                           "cuMemAllocAsync_ptsz",
+                           "cuMemAllocFromPoolAsync_ptsz",
+                           "cuMemFreeAsync",
+                           "cuMemFreeAsync_ptsz",
+                           "cuMemCreate"}) {
+    INFO(name);
+    const auto symbol = rota::find_symbol(name);
+    REQUIRE(symbol);
+    CHECK((rota::overrides::find(*symbol) != nullptr ||
+           rota::gates::table[static_cast<std::size_t>(*symbol)] != nullptr));
+  }
+  // And what only asks goes straight to the driver, whoever holds the GPU.
+  for (const char* name : {"cuCtxGetDevice", "cuStreamQuery_ptsz", "cuEventQuery", "cuDeviceGetAttribute"}) {
+    INFO(name);
+    const auto symbol = rota::find_symbol(name);
+    REQUIRE(symbol);
+    CHECK(rota::gates::table[static_cast<std::size_t>(*symbol)] == nullptr);
+  }
+}
