@@ -48,8 +48,12 @@ inline Clock usable_clock() {
 #endif
 }
 
+[[gnu::noinline, gnu::cold]] inline std::uint64_t monotonic_ticks() {
+  return clock_nanoseconds(CLOCK_MONOTONIC);
+}
+
 inline std::uint64_t read_ticks(Clock clock) {
-  return clock == Clock::kCounter ? counter() : clock_nanoseconds(CLOCK_MONOTONIC);
+  return clock == Clock::kCounter ? counter() : monotonic_ticks();
 }
 
 // One moment on all clocks: the counter is read on both sides of CLOCK_MONOTONIC, and the closest of some tries kept,

@@ -8,6 +8,10 @@
 // the process: the kernel keeps the pages of a mapped file. Space is reserved before it is mapped: a full disk ends the
 // trace, never the program. All numbers are in the machine's byte order (FileHeader::byte_order tells), times are
 // ticks of FileHeader::clock and turned into nanoseconds with the clock pairs that the file carries.
+//
+// Records are kept small, since what a call costs beyond its two time stamps is above all fresh memory: a call carries
+// the low half of its ticks, the high half is said once (kTime) where a chunk begins, where another thread goes on in
+// it, and where it changes; and a result takes space only if it is not zero.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +20,7 @@
 namespace rota::trace {
 
 inline constexpr char kMagic[8] = {'r', 'o', 't', 'a', 't', 'r', 'c', '\n'};
-inline constexpr std::uint32_t kVersion = 1;
+inline constexpr std::uint32_t kVersion = 2;
 inline constexpr std::uint32_t kByteOrder = 0x01020304;
 inline constexpr std::uint32_t kChunkBytes = 64 << 10;
 inline constexpr std::uint32_t kHeaderBytes = kChunkBytes;  // so that chunks can be mapped whatever the page size
@@ -75,16 +79,18 @@ static_assert(sizeof(ChunkHeader) == 32);
 
 enum class RecordKind : std::uint8_t {
   kEnd = 0,     // the word is zero: nothing follows in this chunk
-  kEntry = 1,   // a call begins; payload: its arguments
-  kReturn = 2,  // it has returned; `value` is its result; payload: its out-parameters
+  kEntry = 1,   // a call begins; `value`: low half of the ticks; payload: its arguments
+  kReturn = 2,  // it has returned with zero; `value`: low half of the ticks; payload: its out-parameters
   kThread = 3,  // `value` is the thread id of the records that follow; payload: its name, 16 bytes
+  kTime = 4,    // `value` is the high half of the ticks of the records that follow; the payload means nothing
+  kResult = 5,  // like kReturn; the payload begins with the result, 4 bytes
 };
 
-// The word that opens a record. After it: ticks (8 bytes), then the payload, padded with anything to 8 bytes.
-//   bits 0–11 length in units of 8 bytes, word and ticks included; 12–15 kind; 16–30 function; 31 api; 32–63 value
+// The word that opens a record. After it: the payload, padded with anything to 8 bytes.
+//   bits 0–11 length in units of 8 bytes, the word included; 12–15 kind; 16–30 function; 31 api; 32–63 value
 struct RecordWord {
   static constexpr std::uint32_t kMaxBytes = 4095 * 8;
-  static constexpr std::uint32_t kOverhead = 16;  // the word and the ticks
+  static constexpr std::uint32_t kOverhead = 8;  // the word
 
   static constexpr std::uint64_t make(std::uint32_t bytes, RecordKind kind, std::uint32_t api, std::uint32_t function,
                                       std::uint32_t value) {

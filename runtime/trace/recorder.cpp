@@ -12,6 +12,7 @@
 #include <new>
 
 #include "runtime/trace/clock.h"
+#include "runtime/trace/record.h"
 #include "runtime/trace/thread.h"
 
 namespace rota::trace {
@@ -35,8 +36,8 @@ class Recorder {
     Writer* const writer = writer_of_this_process();
     if (thread.end != nullptr) writer->give_back(thread.cursor, thread.end);
     thread.cursor = thread.end = nullptr;
-    // The record that names the new thread needs room too; a left-over may be too short for both.
-    const std::uint32_t needed = bytes + kThreadRecordBytes;
+    // The records that name the new thread and the time need room too; a left-over may be too short for all.
+    const std::uint32_t needed = bytes + kThreadRecordBytes + RecordWord::kOverhead;
     for (;;) {
       const Writer::Stretch stretch = writer->take();
       if (stretch.begin == nullptr) return nullptr;
@@ -47,6 +48,7 @@ class Recorder {
       pthread_setspecific(at_thread_exit_, &thread);
       if (thread.refresh_at == 0) thread.refresh_at = read_ticks(thread.clock) + ticks_between_refreshes();
       if (stretch.continued) name_thread(thread);
+      begin_epoch(thread);
       std::byte* const place = thread.cursor;
       thread.cursor += bytes;
       return place;
@@ -113,14 +115,18 @@ class Recorder {
   static void name_thread(Thread& thread) {
     std::byte* const place = thread.cursor;
     thread.cursor += kThreadRecordBytes;
-    const std::uint64_t ticks = read_ticks(thread.clock);
     char name[16] = {};
     prctl(PR_GET_NAME, name);
-    std::memcpy(place + 8, &ticks, sizeof ticks);
     std::memcpy(place + RecordWord::kOverhead, name, sizeof name);
     const auto id = static_cast<std::uint32_t>(syscall(SYS_gettid));
     __atomic_store_n(reinterpret_cast<std::uint64_t*>(place),
                      RecordWord::make(kThreadRecordBytes, RecordKind::kThread, 0, 0, id), __ATOMIC_RELEASE);
+  }
+
+  static void begin_epoch(Thread& thread) {
+    std::byte* const place = thread.cursor;
+    thread.cursor += RecordWord::kOverhead;
+    detail::begin_epoch(thread, place, RecordWord::kOverhead, read_ticks(thread.clock));
   }
 
   WriterOptions options_;

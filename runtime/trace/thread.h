@@ -15,12 +15,13 @@ namespace rota::trace {
 struct Thread {
   std::byte* cursor;         // where the next record goes
   std::byte* end;            // of the stretch; cursor == end == nullptr before the first and after the last record
+  std::uint64_t epoch;       // the ticks whose high half the stretch's last kTime record holds
   std::uint64_t refresh_at;  // ticks from which the file's calibration should be refreshed
   Clock clock;
 };
 
-// The thread's state; never null, the same for the whole life of the thread.
-Thread& this_thread();
+// The thread's state; never null, the same for the whole life of the thread: `const` lets a tracer ask once per call.
+[[gnu::const]] Thread& this_thread();
 // A new stretch with room for `bytes`; the place for them, or null while nothing can be recorded.
 std::byte* reserve_slowly(Thread& thread, std::uint32_t bytes);
 // Notes the time on all clocks in the file, once in a while.
@@ -35,7 +36,7 @@ struct Interface {
   std::byte* (*reserve_slowly)(Thread*, std::uint32_t);
   void (*refresh)(Thread*, std::uint64_t);
 };
-inline constexpr std::uint32_t kInterfaceVersion = 1;
+inline constexpr std::uint32_t kInterfaceVersion = 2;
 // Starts tracing if ROTA_TRACE asks for it and it has not begun yet. Null: tracing is off, or another version.
 using InterfaceFunction = const Interface*(std::uint32_t version);
 

@@ -136,6 +136,8 @@ void TraceFile::index_chunk(std::uint64_t offset, const std::vector<std::byte>& 
   std::uint32_t thread = header.thread;
   std::size_t stretch_begin = sizeof header;
   std::uint64_t first_ticks = 0;
+  std::uint64_t epoch = 0;
+  bool has_epoch = false;
   const auto name = [&](const void* text) {
     const auto* const letters = static_cast<const char*>(text);
     threads_[thread] = std::string(letters, strnlen(letters, sizeof header.thread_name));
@@ -155,20 +157,27 @@ void TraceFile::index_chunk(std::uint64_t offset, const std::vector<std::byte>& 
       report(offset + position, fmt::format("a record of {} bytes; the rest of the chunk is left out", bytes));
       break;
     }
-    if (kind != RecordKind::kEntry && kind != RecordKind::kReturn && kind != RecordKind::kThread) {
+    if (kind == RecordKind::kEnd || kind > RecordKind::kResult) {
       report(offset + position,
              fmt::format("a record of unknown kind {}; the rest of the chunk is left out", static_cast<int>(kind)));
       break;
     }
-    const std::uint64_t ticks = load64(chunk.data() + position + 8);
-    if (kind == RecordKind::kThread) {
+    if (kind == RecordKind::kTime) {
+      epoch = std::uint64_t{RecordWord::value(word)} << 32;
+      has_epoch = true;
+    } else if (kind == RecordKind::kThread) {
       close_stretch();
+      has_epoch = false;
       thread = RecordWord::value(word);
       if (bytes >= RecordWord::kOverhead + sizeof header.thread_name) {
         name(chunk.data() + position + RecordWord::kOverhead);
       }
       stretch_begin = position + bytes;
+    } else if (!has_epoch) {
+      report(offset + position, "a call before the record that says its time; the rest of the chunk is left out");
+      break;
     } else {
+      const std::uint64_t ticks = epoch | RecordWord::value(word);
       if (first_ticks == 0) first_ticks = ticks;
       last_ticks_ = std::max(last_ticks_, ticks);
     }
@@ -259,6 +268,7 @@ bool TraceThread::read_record() {
     offset_ = stretch.begin;
     buffer_ = file_.read(stretch.begin, stretch.end - stretch.begin);
     position_ = 0;
+    epoch_ = 0;
   }
   // The file may change under us (it is still written, or overwritten), so what the index checked is checked again.
   const std::uint64_t word = load64(buffer_.data() + position_);
@@ -271,14 +281,29 @@ bool TraceThread::read_record() {
   }
   const std::byte* const payload = buffer_.data() + position_ + RecordWord::kOverhead;
   const std::size_t payload_bytes = bytes - RecordWord::kOverhead;
-  const std::uint64_t ticks = load64(buffer_.data() + position_ + 8);
+  const RecordKind kind = RecordWord::kind(word);
   position_ += bytes;
+  if (kind == RecordKind::kTime) {
+    epoch_ = std::uint64_t{RecordWord::value(word)} << 32;
+    return true;
+  }
+  const std::uint64_t ticks = epoch_ | RecordWord::value(word);
   if (RecordWord::function(word) >= api_names(RecordWord::api(word)).functions.size()) {
     file_.report(offset, fmt::format("function number {}, which does not exist", RecordWord::function(word)));
     return true;
   }
-  if (RecordWord::kind(word) == RecordKind::kReturn) {
-    take_return(offset, word, ticks, payload, payload_bytes);
+  if (kind == RecordKind::kReturn) {
+    take_return(offset, word, ticks, 0, {payload, payload_bytes});
+    return true;
+  }
+  if (kind == RecordKind::kResult) {
+    std::uint32_t value = 0;
+    if (payload_bytes < sizeof value) {
+      file_.report(offset, "a return record without its result");
+      return true;
+    }
+    std::memcpy(&value, payload, sizeof value);
+    take_return(offset, word, ticks, value, {payload + sizeof value, payload_bytes - sizeof value});
     return true;
   }
   Pending& entry = pending_.emplace_back();
@@ -292,8 +317,8 @@ bool TraceThread::read_record() {
   return true;
 }
 
-void TraceThread::take_return(std::uint64_t offset, std::uint64_t word, std::uint64_t ticks, const std::byte* payload,
-                              std::size_t bytes) {
+void TraceThread::take_return(std::uint64_t offset, std::uint64_t word, std::uint64_t ticks, std::uint32_t value,
+                              std::span<const std::byte> payload) {
   // Calls above the match were left by an exception or longjmp through a callback: they never returned.
   for (std::size_t i = open_.size(); i-- > 0;) {
     Pending& candidate = pending_[open_[i] - first_pending_];
@@ -301,9 +326,9 @@ void TraceThread::take_return(std::uint64_t offset, std::uint64_t word, std::uin
     for (std::size_t above = i; above < open_.size(); ++above) pending_[open_[above] - first_pending_].complete = true;
     open_.resize(i);
     candidate.call.returned = true;
-    candidate.call.value = RecordWord::value(word);
+    candidate.call.value = value;
     candidate.call.end_ns = std::max(candidate.call.begin_ns, file_.monotonic_ns(ticks));
-    candidate.call.results.assign(payload, payload + bytes);
+    candidate.call.results.assign(payload.begin(), payload.end());
     return;
   }
   file_.report(offset, "a return without its call; the call's record is in a damaged part");

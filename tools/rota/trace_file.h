@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -96,8 +97,8 @@ class TraceThread {
     bool complete = false;
   };
   bool read_record();
-  void take_return(std::uint64_t offset, std::uint64_t word, std::uint64_t ticks, const std::byte* payload,
-                   std::size_t bytes);
+  void take_return(std::uint64_t offset, std::uint64_t word, std::uint64_t ticks, std::uint32_t value,
+                   std::span<const std::byte> payload);
 
   TraceFile& file_;
   std::uint32_t thread_;
@@ -106,6 +107,7 @@ class TraceThread {
   std::uint64_t offset_ = 0;       // of the buffer
   std::vector<std::byte> buffer_;  // the current stretch
   std::size_t position_ = 0;       // in the buffer
+  std::uint64_t epoch_ = 0;        // high half of the ticks, from the last kTime record
   std::deque<Pending> pending_;    // the first is number `first_pending_`
   std::uint64_t first_pending_ = 0;
   std::vector<std::uint64_t> open_;  // numbers of calls under way, innermost last

@@ -24,10 +24,11 @@ void save(const std::string& path, const std::string& bytes) {
 // A small trace with calls of many functions, captures included: random payloads are as good as any to a reader.
 std::string sample(const Folder& folder) {
   REQUIRE(record(options_for(folder), [] {
+            const std::string text = "text";
             for (std::uint32_t i = 0; i < 2000; ++i) {
               const std::uint32_t function = i % kSymbolCount;
               const std::uint64_t number = i;
-              trace::enter(trace::kDriverApi, function, number, trace::string("text"), number);
+              trace::enter(trace::kDriverApi, function, number, trace::string(text.c_str()), number);
               trace::Thread& thread = trace::this_thread();
               trace::leave(thread, trace::returned(thread), trace::kDriverApi, function, i % 3,
                            trace::memory(&number, 1, 8), trace::Capture::absent());
