@@ -38,6 +38,7 @@ class BadInput(Case):
         self.assertTrue(any("librota.so" in line for line in self.rota_lines(result)), result.stderr)
         self.assertGreater(result.returncode, 0)
 
+    # ctest labels: unsanitized
     def test_preloaded_without_a_rotad_a_program_runs_as_without_rota(self):
         result = self.checked(PROGRAMS / "saxpy", LD_PRELOAD=str(SHIMS / "librota.so"))
         self.assertIn("ok", result.stdout)

@@ -71,6 +71,8 @@ TEST_CASE("a program that a signal ends is seen to end by that signal") {
   CHECK(installed.rota({"run", "sh", "-c", "kill -TERM $$"}).signal() == SIGTERM);
 }
 
+// An instrumented rota would not start behind a foreign preload: AddressSanitizer wants to be first.
+#ifndef __SANITIZE_ADDRESS__
 TEST_CASE("librota.so is preloaded, an existing LD_PRELOAD kept, and the program told where its rotad is") {
   const Installation installed;
   Command command = installed.command({"run", "sh", "-c", "echo $LD_PRELOAD; echo $ROTA_SOCKET"});
@@ -80,6 +82,7 @@ TEST_CASE("librota.so is preloaded, an existing LD_PRELOAD kept, and the program
   const Outcome outcome = run(command);
   CHECK(outcome.output == installed.shim() + ":" + other + "\n" + installed.socket() + "\n");
 }
+#endif
 
 TEST_CASE("a command that does not exist, or cannot be executed, is one line and the code a shell would give") {
   const Installation installed;

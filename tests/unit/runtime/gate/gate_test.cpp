@@ -185,9 +185,15 @@ TEST_CASE("a call that submits nothing, as into a capturing stream, passes the c
   gate.set_attendant(nullptr);
 }
 
+// Enters and never leaves: no destructor runs, and nothing is left on the heap for a leak checker to find.
+void enter_for_good() {
+  alignas(gate::Scope) static thread_local char place[sizeof(gate::Scope)];
+  new (place) gate::Scope(kCall);
+}
+
 TEST_CASE("a thread that ended inside is not waited for") {
   Gate gate;
-  std::thread([] { [[maybe_unused]] auto* leaked = new gate::Scope(kCall); }).join();
+  std::thread([] { enter_for_good(); }).join();
   gate.close();
   CHECK(gate.wait_until_empty(Clock::now() + 20s));
 }
@@ -199,7 +205,7 @@ TEST_CASE("a thread that died inside without any clean-up is noticed") {
   pthread_create(
       &thread, nullptr,
       [](void*) -> void* {
-        [[maybe_unused]] auto* leaked = new gate::Scope(kCall);
+        enter_for_good();
         syscall(SYS_exit, 0);
         return nullptr;
       },

@@ -45,7 +45,7 @@ struct FakePreload {
 
 // Static, since the core goes on pointing into the last one.
 FakePreload& fresh_preload() {
-  static std::vector<FakePreload*> all;
+  static auto& all = *new std::vector<FakePreload*>;
   all.push_back(new FakePreload());
   return *all.back();
 }
