@@ -289,14 +289,21 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
 void Memory::free_late_ones() {
   if (late_count_.load(std::memory_order_acquire) == 0) return;
   const RelaxedCapture relaxed;
-  const std::lock_guard lock(late_mutex_);
-  std::erase_if(late_, [](const LateFree& late) {
-    if (real::cuEventQuery(late.event) == api::CUDA_ERROR_NOT_READY) return false;
+  std::vector<LateFree> due;
+  {
+    const std::lock_guard lock(late_mutex_);
+    std::erase_if(late_, [&](const LateFree& late) {
+      if (real::cuEventQuery(late.event) == api::CUDA_ERROR_NOT_READY) return false;
+      due.push_back(late);
+      return true;
+    });
+    late_count_.store(late_.size(), std::memory_order_release);
+  }
+  // Without the lock: a free waits for all that the GPU has to do, which may itself wait for another thread of ours.
+  for (const LateFree& late : due) {
     real::cuEventDestroy_v2(late.event);
     real::cuMemFree_v2(late.address);
-    return true;
-  });
-  late_count_.store(late_.size(), std::memory_order_release);
+  }
 }
 
 api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {

@@ -1,7 +1,9 @@
 // What allocating and freeing calls do to the ledger and ask of the driver.
 #include "runtime/memory/memory.h"
 
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <future>
 #include <thread>
 
 #include "generated/driver_real.h"
@@ -238,6 +240,37 @@ TEST_CASE("converted memory given to cuMemFreeAsync goes when the stream has com
   }) == api::CUDA_SUCCESS);
   CHECK(called);
   CHECK(f.ledger.live_bytes(0) == before - kMiB);
+}
+
+TEST_CASE("a late free that waits for the GPU keeps no other thread from allocating") {
+  Fixture f({.backend = Backend::kManaged, .limit_bytes = 64 * kMiB});
+  f.driver.enter_context(0);
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
+  REQUIRE(f.memory.free_async(address, nullptr, false, no_call) == api::CUDA_SUCCESS);
+  static std::atomic<int> inside;
+  static std::atomic<bool> finished;
+  inside = 0;
+  finished = false;
+  f.driver.set<api::cuMemFree_v2_fn>(Symbol::k_cuMemFree_v2, [](api::CUdeviceptr) {
+    inside.fetch_add(1);
+    while (!finished.load()) std::this_thread::yield();
+    return api::CUDA_SUCCESS;
+  });
+  const auto take = [&] {
+    f.driver.enter_context(0);
+    api::CUdeviceptr got = 0;
+    f.memory.allocate(&got, kMiB);
+    f.driver.leave_context();
+  };
+  auto first = std::async(std::launch::async, take);
+  while (inside.load() == 0) std::this_thread::yield();
+  auto second = std::async(std::launch::async, take);
+  CHECK(second.wait_for(std::chrono::seconds(5)) == std::future_status::ready);
+  finished = true;
+  first.wait();
+  second.wait();
+  CHECK(inside.load() == 1);
 }
 
 TEST_CASE("a pitched allocation has the driver's pitch, converted or not") {
