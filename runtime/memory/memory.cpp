@@ -153,6 +153,12 @@ api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const std:
   return result;
 }
 
+api::CUresult Memory::allocate_async(std::uint64_t bytes, api::CUstream stream, bool per_thread,
+                                     const std::function<api::CUresult()>& call,
+                                     const std::function<std::uint64_t()>& address) {
+  return captures(stream, per_thread) ? call() : allocate_native(bytes, Kind::kAsync, call, address, stream);
+}
+
 api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes) {
   Here place;
   if (address == nullptr || bytes == 0 || !here(place)) return real::cuMemAlloc_v2(address, bytes);

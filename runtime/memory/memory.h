@@ -40,6 +40,11 @@ class Memory {
   // is that of a stream-ordered one.
   api::CUresult allocate_native(std::uint64_t bytes, Kind kind, const std::function<api::CUresult()>& call,
                                 const std::function<std::uint64_t()>& address, api::CUstream stream = nullptr);
+  // cuMemAllocAsync and its kin. What a stream under capture allocates belongs to the graph, whose end no call of ours
+  // sees: not counted, or a program that captures again and again would run out of room that it has.
+  api::CUresult allocate_async(std::uint64_t bytes, api::CUstream stream, bool per_thread,
+                               const std::function<api::CUresult()>& call,
+                               const std::function<std::uint64_t()>& address);
   // Frees by the real call `call`, whatever route the memory came by.
   api::CUresult free(std::uint64_t address, const std::function<api::CUresult()>& call);
   // cuMemFreeAsync: `call` is the real one. Converted memory is freed once the stream has come this far.

@@ -56,13 +56,13 @@ namespace {
 template <typename Call>
 CUresult allocate_async(Symbol symbol, CUdeviceptr* dptr, std::size_t bytes, CUstream stream, bool per_thread,
                         Call&& call) {
-  return runtime().memory.allocate_native(
-      bytes, Kind::kAsync,
+  return runtime().memory.allocate_async(
+      bytes, stream, per_thread,
       [&] {
         const gate::Scope scope({symbol, stream, true, per_thread});
         return call();
       },
-      [&] { return *dptr; }, stream);
+      [&] { return *dptr; });
 }
 
 template <typename Call>

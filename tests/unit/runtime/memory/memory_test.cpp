@@ -133,6 +133,25 @@ TEST_CASE("stream-ordered memory is charged to the GPU of its stream") {
   CHECK(take(8 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+TEST_CASE("memory of a graph that is being captured is the graph's, and takes no room for ever") {
+  Fixture f(limited(10 * kMiB));
+  f.driver.enter_context(0);
+  const auto stream = reinterpret_cast<api::CUstream>(0x5000);
+  api::CUdeviceptr address = 0;
+  const auto take = [&](std::uint64_t bytes) {
+    return f.memory.allocate_async(
+        bytes, stream, false, [&] { return f.driver.give_memory(&address, bytes); }, [&] { return address; });
+  };
+  f.driver.capturing.store(true);
+  for (int graph = 0; graph < 3; ++graph) CHECK(take(8 * kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.memory.free_async(address, stream, false, [] { return api::CUDA_SUCCESS; }) == api::CUDA_SUCCESS);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  f.driver.capturing.store(false);
+  CHECK(take(8 * kMiB) == api::CUDA_SUCCESS);
+  CHECK(take(8 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 TEST_CASE("converted memory freed into a capture is not freed under the graph: the driver answers") {
   Fixture f({.backend = Backend::kManaged, .limit_bytes = 64 * kMiB});
   f.driver.enter_context(0);
