@@ -1,0 +1,37 @@
+"""A program that nvcc compiled with the shared cudart: unchanged, under rota, traced at both levels."""
+import json
+import unittest
+
+from harness import Case, PROGRAMS, ROTA
+
+
+class Compiled(Case):
+    def setUp(self):
+        super().setUp()
+        self.program = PROGRAMS / "vectoradd_shared"
+        if not self.program.exists():
+            self.skipTest("no nvcc on this machine")
+
+    # ctest labels: unsanitized
+    def test_an_nvcc_program_gives_the_same_under_rota_run(self):
+        native = self.checked(self.program)
+        shared = self.checked(ROTA, "run", "--", self.program)
+        self.assertEqual(shared.stdout, native.stdout)
+
+    # ctest labels: unsanitized
+    def test_an_nvcc_program_is_traced_at_both_levels(self):
+        native = self.checked(self.program)
+        folder = self.scratch / "trace"
+        traced = self.checked(ROTA, "trace", "--dir", folder, "--", self.program)
+        self.assertIn(native.stdout, traced.stdout)
+        listing = self.checked(ROTA, "trace", "show", folder).stdout
+        for call in ("cudaMalloc(", "cudaLaunchKernel(", "cuLaunchKernel(", "cuMemAlloc_v2("):
+            self.assertIn(call, listing)
+        timeline = self.scratch / "trace.json"
+        self.checked(ROTA, "trace", "export", "--format", "chrome", "-o", timeline, folder)
+        events = json.loads(timeline.read_text())["traceEvents"]
+        self.assertIn("cudaMalloc", {event["name"] for event in events})
+
+
+if __name__ == "__main__":
+    unittest.main()
