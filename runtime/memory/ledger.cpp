@@ -14,7 +14,7 @@ bool add_within(std::atomic<std::uint64_t>& sum, std::uint64_t bytes, std::uint6
   std::uint64_t live = sum.load(std::memory_order_relaxed);
   do {
     if (bytes > most || live > most - bytes) return false;
-  } while (!sum.compare_exchange_weak(live, live + bytes, std::memory_order_relaxed));
+  } while (!sum.compare_exchange_weak(live, live + bytes));
   return true;
 }
 
@@ -43,30 +43,30 @@ bool Ledger::reserve(int device, std::uint64_t bytes, Kind kind) {
   Sum& sum = sums_[static_cast<std::size_t>(device)];
   if (!add_within(sum.bytes, bytes, sum.limit.load(std::memory_order_relaxed))) return false;
   if (bound_to_gpu(kind) && !add_within(sum.bound, bytes, sum.capacity.load(std::memory_order_relaxed))) {
-    sum.bytes.fetch_sub(bytes, std::memory_order_relaxed);
+    sum.bytes.fetch_sub(bytes);
     return false;
   }
-  if (movable(kind)) sum.movable.fetch_add(bytes, std::memory_order_relaxed);
+  if (movable(kind)) sum.movable.fetch_add(bytes);
   return true;
 }
 
 void Ledger::release(int device, std::uint64_t bytes, Kind kind) {
   if (!known(device)) return;
   Sum& sum = sums_[static_cast<std::size_t>(device)];
-  if (movable(kind)) sum.movable.fetch_sub(bytes, std::memory_order_relaxed);
+  if (movable(kind)) sum.movable.fetch_sub(bytes);
   if (bound_to_gpu(kind)) sum.bound.fetch_sub(bytes, std::memory_order_relaxed);
-  sum.bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  sum.bytes.fetch_sub(bytes);
 }
 
 std::uint64_t Ledger::live_bytes(int device) const {
-  return known(device) ? sums_[static_cast<std::size_t>(device)].bytes.load(std::memory_order_relaxed) : 0;
+  return known(device) ? sums_[static_cast<std::size_t>(device)].bytes.load() : 0;
 }
 
 std::uint64_t Ledger::fixed_bytes(int device) const {
   if (!known(device)) return 0;
   const Sum& sum = sums_[static_cast<std::size_t>(device)];
-  const std::uint64_t movable_bytes = sum.movable.load(std::memory_order_relaxed);
-  const std::uint64_t all = sum.bytes.load(std::memory_order_relaxed);
+  const std::uint64_t movable_bytes = sum.movable.load();
+  const std::uint64_t all = sum.bytes.load();
   return all > movable_bytes ? all - movable_bytes : 0;  // two words: for a moment they need not belong together
 }
 
