@@ -65,13 +65,4 @@ Result<Message> decode(const void* bytes, std::size_t length) {
   }
 }
 
-std::string uuid_text(const protocol::Uuid& uuid) {
-  std::string text = "GPU-";
-  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", uuid.bytes[i]);
-  }
-  return text;
-}
-
 }  // namespace rota::server

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/uuid_text.h"
 #include "scheduler/server/result.h"
 
 namespace rota::server {
@@ -21,8 +22,5 @@ void set_text(char (&field)[kSize], const std::string& text) {
   text.copy(field, length);
   for (std::size_t i = length; i < kSize; ++i) field[i] = '\0';
 }
-
-// "GPU-6ba7b810-9dad-11d1-80b4-00c04fd430c8", as nvidia-smi writes it.
-std::string uuid_text(const protocol::Uuid& uuid);
 
 }  // namespace rota::server

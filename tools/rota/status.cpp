@@ -11,18 +11,10 @@
 
 #include "scheduler/core/settings.h"
 #include "scheduler/protocol/socket_path.h"
+#include "scheduler/protocol/uuid_text.h"
 
 namespace rota::tool {
 namespace {
-
-std::string uuid_text(const protocol::Uuid& uuid) {
-  std::string text = "GPU-";
-  for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", uuid.bytes[i]);
-  }
-  return text;
-}
 
 std::string size_text(std::uint64_t bytes) {
   return bytes < (std::uint64_t{1} << 30) ? fmt::format("{:.0f} MiB", static_cast<double>(bytes) / (1 << 20))
