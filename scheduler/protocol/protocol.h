@@ -22,8 +22,9 @@ inline constexpr std::uint32_t kMagic = 0x41544f52;  // "ROTA"
 inline constexpr std::uint16_t kVersion = 1;
 // GPUs that one rotad manages at most: a set of GPUs is one 64-bit mask, bit i being the GPU with index i.
 inline constexpr std::size_t kMaxGpus = 64;
-inline constexpr std::size_t kNameLength = 64;   // bytes, NUL included
-inline constexpr std::size_t kTextLength = 192;  // bytes, NUL included
+inline constexpr std::size_t kNameLength = 64;     // bytes, NUL included
+inline constexpr std::size_t kTextLength = 192;    // bytes, NUL included
+inline constexpr std::size_t kVersionLength = 24;  // bytes, NUL included
 
 // A GPU's or MIG instance's UUID as cuDeviceGetUuid_v2 gives it.
 struct Uuid {
@@ -132,6 +133,7 @@ struct StatusEnd {
   std::uint64_t grants;  // since the daemon started
   Mode mode;
   std::uint32_t reserved;
+  char rota_version[kVersionLength];  // e.g. "0.1.0"; empty from a rotad older than this field
 };
 
 struct Message {

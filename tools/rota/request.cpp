@@ -40,6 +40,7 @@ std::optional<Status> request_status(int descriptor) {
         status.clients.push_back(row.body.status_client);
         break;
       case Kind::kStatusEnd:
+        row.body.status_end.rota_version[protocol::kVersionLength - 1] = '\0';
         status.end = row.body.status_end;
         return status;
       default:

@@ -81,6 +81,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
   const nlohmann::json whole = {{"daemon",
                                  {{"pid", status.end.daemon_pid},
                                   {"socket", socket},
+                                  {"version", status.end.rota_version},
                                   {"grants", status.end.grants},
                                   {"quantum_ns", status.end.quantum_ns},
                                   {"mode", scheduler::mode_name(status.end.mode)}}},

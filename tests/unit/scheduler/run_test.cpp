@@ -234,6 +234,7 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   const auto parsed = nlohmann::json::parse(json.output);
   CHECK(parsed["daemon"]["pid"] == daemon.pid());
   CHECK(parsed["daemon"]["mode"] == "exclusive");
+  CHECK(parsed["daemon"]["version"] == ROTA_VERSION);
   CHECK(parsed["gpus"][0]["used_bytes"] == 5 << 20);
   REQUIRE(parsed["clients"].size() == 2);
   CHECK(parsed["clients"][0]["name"] == "trainer");
