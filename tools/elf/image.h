@@ -1,0 +1,98 @@
+// A shared library's bytes and its dynamic tables, read with every offset checked.
+//
+// The file may be anything, so each read can fail; rather than have every caller ask each time, a failed read gives
+// zero and is remembered: loops stop when `ok()` no longer holds, and what was read counts only if it still does.
+#pragma once
+
+#include <elf.h>
+
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/elf/result.h"
+
+namespace rota::elf {
+
+// A read-only mapping of a file.
+class MappedFile {
+ public:
+  static Result<MappedFile> open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept : bytes_(other.bytes_) { other.bytes_ = {}; }
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+  std::string_view bytes() const { return bytes_; }
+
+ private:
+  explicit MappedFile(std::string_view bytes) : bytes_(bytes) {}
+  std::string_view bytes_;
+};
+
+class Image {
+ public:
+  // `bytes` must outlive the image. The error names `path`.
+  static Result<Image> parse(std::string_view bytes, const std::string& path);
+
+  bool ok() const { return ok_; }
+
+  // Offsets below are offsets in the file.
+  template <class T>
+  T read(std::uint64_t offset) const {
+    T value{};
+    if (offset > bytes_.size() || bytes_.size() - offset < sizeof(T)) {
+      ok_ = false;
+    } else {
+      std::memcpy(&value, bytes_.data() + offset, sizeof(T));
+    }
+    return value;
+  }
+  Elf64_Sym symbol(std::uint32_t index) const { return read<Elf64_Sym>(symbols_ + index * sizeof(Elf64_Sym)); }
+  // The string at an offset of the dynamic string table; it must end within the table.
+  std::string_view string(std::uint64_t at) const;
+  // Where an address range of the loaded library lies in the file; 0, and no longer ok, if it is not in there.
+  std::uint64_t offset_of(std::uint64_t address, std::uint64_t size) const;
+  // A value of the dynamic section; nothing if it has no such entry.
+  std::optional<std::uint64_t> dynamic(std::int64_t tag) const;
+
+  // The dynamic symbol table: symbols [0, first_hashed) cannot be found by name.
+  std::uint64_t symbols() const { return symbols_; }
+  std::uint32_t symbol_count() const { return symbol_count_; }
+  bool exported(std::uint32_t index, const Elf64_Sym& symbol) const;
+  std::uint64_t strings() const { return strings_; }
+  std::uint64_t strings_size() const { return strings_size_; }
+  // 0 where the library has none. One of the first two is there.
+  std::uint64_t gnu_hash() const { return gnu_hash_; }
+  std::uint64_t old_hash() const { return old_hash_; }
+  std::uint64_t versions() const { return versions_; }
+  // Offsets in the string table that the dynamic section names (needed libraries, SONAME, search paths).
+  const std::vector<std::uint64_t>& named_strings() const { return named_strings_; }
+  // Where the build-id's bytes lie, and how many; {0, 0} if there is none.
+  struct Range {
+    std::uint64_t offset = 0, size = 0;
+  };
+  Range build_id() const;
+
+ private:
+  explicit Image(std::string_view bytes) : bytes_(bytes) {}
+  bool read_segments();
+  void read_dynamic();
+  void count_symbols();
+
+  struct Segment {
+    std::uint64_t offset, address, size;
+  };
+  std::string_view bytes_;
+  mutable bool ok_ = true;
+  std::vector<Segment> loaded_, notes_;
+  std::optional<Segment> dynamic_segment_;
+  std::map<std::int64_t, std::uint64_t> dynamic_;
+  std::vector<std::uint64_t> named_strings_;
+  std::uint64_t symbols_ = 0, strings_ = 0, strings_size_ = 0, gnu_hash_ = 0, old_hash_ = 0, versions_ = 0;
+  std::uint32_t symbol_count_ = 0, first_hashed_ = 1;
+};
+
+}  // namespace rota::elf
