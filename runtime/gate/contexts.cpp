@@ -34,6 +34,9 @@ api::CUcontext current_context() {
   return real::cuCtxGetCurrent(&context) == api::CUDA_SUCCESS ? context : nullptr;
 }
 
+// The first CUDA version whose driver has cuCtxRecordEvent.
+constexpr int kContextEvents = 12050;
+
 // What a driver answers that does not have a function, and what our table answers in its place.
 bool lacks_function(api::CUresult result) {
   return result == api::CUDA_ERROR_NOT_SUPPORTED || result == api::CUDA_ERROR_NOT_FOUND;
@@ -132,11 +135,50 @@ api::CUresult Contexts::end_capture(api::CUstream stream, bool per_thread, const
   return result;
 }
 
+bool Contexts::needs_streams() {
+  int version = driver_version_.load(std::memory_order_relaxed);
+  if (version == 0) {
+    if (real::cuDriverGetVersion(&version) != api::CUDA_SUCCESS) version = kContextEvents;
+    driver_version_.store(version, std::memory_order_relaxed);
+  }
+  return version < kContextEvents;
+}
+
+void Contexts::stream_made(api::CUstream stream, unsigned flags) {
+  if ((flags & api::CU_STREAM_NON_BLOCKING) == 0 || !needs_streams()) return;
+  const api::CUcontext current = current_context();
+  const std::lock_guard lock(state_->mutex);
+  for (Context& context : state_->contexts) {
+    if (context.handle == current) context.tracks.push_back({.stream = stream, .ended = false, .pending = {}});
+  }
+}
+
 api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call) {
+  // The driver lets the stream's work finish after it has destroyed the stream, and may give its handle to a new one at
+  // once: a last event goes behind that work, and the handle is forgotten before.
+  const bool tracked = needs_streams();
+  if (tracked) {
+    const std::lock_guard lock(state_->mutex);
+    for (Context& context : state_->contexts) {
+      for (Track& track : context.tracks) {
+        if (track.ended || stream == nullptr || track.stream != stream) continue;
+        if (!capturing(*state_, context.handle)) record(context, track);
+        track.ended = true;
+      }
+    }
+  }
   const api::CUresult result = call();
   if (result == api::CUDA_SUCCESS && captures() > 0) {
     const std::lock_guard lock(state_->mutex);
     drop_captures(*state_, [&](const Capture& capture) { return capture.stream == stream; });
+  }
+  if (result != api::CUDA_SUCCESS && tracked) {
+    const std::lock_guard lock(state_->mutex);
+    for (Context& context : state_->contexts) {
+      for (Track& track : context.tracks) {
+        if (track.stream == stream) track.ended = false;
+      }
+    }
   }
   return result;
 }
@@ -174,23 +216,23 @@ bool Contexts::capturing(State& state, api::CUcontext context) {
 
 // False: nothing can be learnt of this context (it failed, as after an illegal access; or the driver refuses), so it
 // counts as idle.
-bool Contexts::record(Context& context) {
+bool Contexts::record(Context& context, Track& track) {
   api::CUevent event = nullptr;
   const bool pushed = real::cuCtxPushCurrent_v2(context.handle) == api::CUDA_SUCCESS;
   if (!context.spare.empty()) {
     event = context.spare.back();
     context.spare.pop_back();
-  } else if (context.pending.size() >= kMarkers) {
-    event = context.pending.back();  // the newest moves on; the older ones still show progress
-    context.pending.pop_back();
+  } else if (track.pending.size() >= kMarkers) {
+    event = track.pending.back();  // the newest moves on; the older ones still show progress
+    track.pending.pop_back();
   } else if (real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING) != api::CUDA_SUCCESS) {
     event = nullptr;
   }
   api::CUresult result = api::CUDA_ERROR_INVALID_CONTEXT;
-  if (event != nullptr) {
+  if (event != nullptr && track.stream != nullptr) {
+    result = real::cuEventRecord(event, track.stream);
+  } else if (event != nullptr) {
     result = real::cuCtxRecordEvent(context.handle, event);
-    // Before CUDA 12.5: the legacy stream waits for every blocking stream of the context. Work on non-blocking streams
-    // is not covered and may still run for a moment after the lease has gone.
     if (lacks_function(result)) result = real::cuEventRecord(event, kLegacyStream);
   }
   api::CUcontext popped = nullptr;
@@ -200,7 +242,7 @@ bool Contexts::record(Context& context) {
     context.spare.push_back(event);
     return false;
   }
-  context.pending.push_back(event);
+  track.pending.push_back(event);
   return true;
 }
 
@@ -212,7 +254,9 @@ Contexts::Mark Contexts::mark() {
     if (capturing(*state_, context.handle)) {
       left_out = true;
     } else {
-      record(context);
+      for (Track& track : context.tracks) {
+        if (!track.ended) record(context, track);
+      }
     }
   }
   return left_out ? Mark::kCapturing : Mark::kMarked;
@@ -225,16 +269,19 @@ Contexts::Progress Contexts::progress() {
   answer.looked = true;
   answer.done = true;
   for (Context& context : state_->contexts) {
-    while (!context.pending.empty()) {
-      if (real::cuEventQuery(context.pending.front()) == api::CUDA_ERROR_NOT_READY) {
-        answer.done = false;
-        break;
+    for (Track& track : context.tracks) {
+      while (!track.pending.empty()) {
+        if (real::cuEventQuery(track.pending.front()) == api::CUDA_ERROR_NOT_READY) {
+          answer.done = false;
+          break;
+        }
+        // Reached, or lost with a context that failed, in which nothing runs any more.
+        context.spare.push_back(track.pending.front());
+        track.pending.pop_front();
+        ++state_->reached;
       }
-      // Reached, or lost with a context that failed, in which nothing runs any more.
-      context.spare.push_back(context.pending.front());
-      context.pending.pop_front();
-      ++state_->reached;
     }
+    std::erase_if(context.tracks, [](const Track& track) { return track.ended && track.pending.empty(); });
   }
   answer.reached = state_->reached;
   return answer;

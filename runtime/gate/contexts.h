@@ -6,6 +6,10 @@
 // capture begins there: cuCtxRecordEvent on a capturing context fails and destroys the capture (measured,
 // facts/interposition.md). The monitor only tries the lock: a destruction may itself wait for work that our closed gate
 // holds back.
+//
+// Drivers before CUDA 12.5 have no cuCtxRecordEvent. There an event on the legacy stream stands for the context: that
+// stream waits for every other one, also for the threads' own default streams, but for those that were made
+// non-blocking. So these are kept account of, and each gets events of its own.
 #pragma once
 
 #include <atomic>
@@ -38,6 +42,8 @@ class Contexts {
   api::CUresult begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
   api::CUresult end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
   api::CUresult destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call);
+  // After the driver has made a stream in the current context.
+  void stream_made(api::CUstream stream, unsigned flags);
   std::uint32_t captures() const { return capture_count_.load(std::memory_order_acquire); }
   // Whether a call puts nothing on the GPU: into a capture, or without any context.
   bool submits_nothing(const Call& call) const;
@@ -66,11 +72,17 @@ class Contexts {
   void after_fork_in_child();
 
  private:
+  // Events behind work that is done in one order: of a context as a whole, or of one of its streams.
+  struct Track {
+    api::CUstream stream = nullptr;    // null: the whole context
+    bool ended = false;                // its stream is no more; what it had begun may still run
+    std::deque<api::CUevent> pending;  // recorded, oldest first
+  };
   struct Context {
     api::CUcontext handle = nullptr;
     int device = 0;
     bool primary = false;
-    std::deque<api::CUevent> pending;  // recorded, oldest first
+    std::vector<Track> tracks = std::vector<Track>(1);  // the first is the whole context's
     std::vector<api::CUevent> spare;
   };
   struct Capture {
@@ -79,7 +91,7 @@ class Contexts {
     pid_t tid = 0;  // of a per-thread stream, whose handle is the same in every thread; else 0
     Thread* thread = nullptr;
   };
-  // Markers kept per context: enough to show progress within a long queue, few enough to cost nothing.
+  // Markers kept per track: enough to show progress within a long queue, few enough to cost nothing.
   static constexpr std::size_t kMarkers = 32;
 
   struct State {
@@ -90,12 +102,14 @@ class Contexts {
     bool shut = false;
   };
 
-  bool record(Context& context);
+  bool needs_streams();
+  bool record(Context& context, Track& track);
   bool capturing(State& state, api::CUcontext context);
   void drop_captures(State& state, const std::function<bool(const Capture&)>& gone);
 
   std::unique_ptr<State> state_;
   std::atomic<std::uint32_t> capture_count_{0};
+  std::atomic<int> driver_version_{0};  // 0: not asked yet
 };
 
 }  // namespace rota::gate

@@ -152,6 +152,20 @@ CUresult cuStreamEndCapture_ptsz(CUstream hStream, api::CUgraph* phGraph) {
   return runtime().contexts.end_capture(hStream, true, [&] { return real::cuStreamEndCapture_ptsz(hStream, phGraph); });
 }
 
+// --- streams, which have to be known one by one on drivers without cuCtxRecordEvent
+
+CUresult cuStreamCreate(CUstream* phStream, unsigned int Flags) {
+  const CUresult result = real::cuStreamCreate(phStream, Flags);
+  if (result == api::CUDA_SUCCESS) runtime().contexts.stream_made(*phStream, Flags);
+  return result;
+}
+
+CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) {
+  const CUresult result = real::cuStreamCreateWithPriority(phStream, flags, priority);
+  if (result == api::CUDA_SUCCESS) runtime().contexts.stream_made(*phStream, flags);
+  return result;
+}
+
 CUresult cuStreamDestroy_v2(CUstream hStream) {
   return runtime().contexts.destroy_stream(hStream, [&] { return real::cuStreamDestroy_v2(hStream); });
 }

@@ -1,5 +1,7 @@
 // What the monitor does to the program's contexts, and what it must leave alone.
 #include <catch2/catch.hpp>
+#include <map>
+#include <set>
 #include <thread>
 
 #include "generated/driver_real.h"
@@ -201,6 +203,96 @@ TEST_CASE("a driver before 12.5 is marked on the legacy stream instead") {
   CHECK_FALSE(contexts.progress().done);
   driver.finished = 3;
   CHECK(contexts.progress().done);
+}
+
+namespace {
+
+// The fake driver's events, by stream: what is recorded on a held stream is not reached.
+std::map<api::CUevent, api::CUstream> recorded_on;
+std::set<api::CUstream> held;
+const api::CUstream kNonBlocking = reinterpret_cast<api::CUstream>(0x700);
+
+// A driver of CUDA 12.4, which knows no context events.
+void make_12_4(test::FakeDriver& driver) {
+  recorded_on.clear();
+  held.clear();
+  driver.set<api::cuDriverGetVersion_fn>(Symbol::k_cuDriverGetVersion, [](int* version) {
+    *version = 12040;
+    return api::CUDA_SUCCESS;
+  });
+  driver.set<api::cuCtxRecordEvent_fn>(Symbol::k_cuCtxRecordEvent,
+                                       [](api::CUcontext, api::CUevent) { return api::CUDA_ERROR_NOT_SUPPORTED; });
+  driver.set<api::cuEventRecord_fn>(Symbol::k_cuEventRecord, [](api::CUevent event, api::CUstream stream) {
+    recorded_on[event] = stream;
+    return api::CUDA_SUCCESS;
+  });
+  driver.set<api::cuEventQuery_fn>(Symbol::k_cuEventQuery, [](api::CUevent event) {
+    return held.count(recorded_on[event]) > 0 ? api::CUDA_ERROR_NOT_READY : api::CUDA_SUCCESS;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("on a driver before 12.5 the work of non-blocking streams is waited for too") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  contexts.stream_made(kStream, api::CU_STREAM_DEFAULT);
+  held = {kNonBlocking};
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  const auto progress = contexts.progress();
+  CHECK_FALSE(progress.done);
+  CHECK(progress.reached > 0);                                               // the legacy stream gets on
+  for (const auto& [event, stream] : recorded_on) CHECK(stream != kStream);  // the legacy stream waits for it
+  held.clear();
+  CHECK(contexts.progress().done);
+}
+
+TEST_CASE("on a driver before 12.5 a destroyed stream's work is waited for, and the stream not touched again") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  held = {kNonBlocking};
+  contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK_FALSE(contexts.progress().done);
+  held.clear();
+  CHECK(contexts.progress().done);
+  recorded_on.clear();
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  for (const auto& [event, stream] : recorded_on) CHECK(stream != kNonBlocking);
+}
+
+TEST_CASE("a stream that could not be destroyed stays in the account") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_ERROR_NOT_PERMITTED; });
+  held = {kNonBlocking};
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK_FALSE(contexts.progress().done);
+}
+
+TEST_CASE("from 12.5 on streams are not kept account of: the context's event covers them") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  driver.set<api::cuDriverGetVersion_fn>(Symbol::k_cuDriverGetVersion, [](int* version) {
+    *version = 12050;
+    return api::CUDA_SUCCESS;
+  });
+  driver.set<api::cuCtxRecordEvent_fn>(Symbol::k_cuCtxRecordEvent,
+                                       [](api::CUcontext, api::CUevent) { return api::CUDA_SUCCESS; });
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK(recorded_on.empty());
 }
 
 TEST_CASE("after shut the monitor's calls reach no driver") {
