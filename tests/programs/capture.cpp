@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   if (first != 7 || *result != 0) fail("captured work ran before the graph was launched");
 
   CUgraphExec executable = nullptr;
-  CHECK(cuGraphInstantiateWithFlags(&executable, graph, 0));
+  check(instantiate(&executable, graph), "cuGraphInstantiate");
   CHECK(cuGraphDestroy(graph));
   for (unsigned launch = 0; launch < launches; ++launch) {
     *result = 0;

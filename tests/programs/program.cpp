@@ -13,31 +13,49 @@ namespace {
 // What a driver without a PTX compiler (simgpu) is given to load where nvcc has built nothing.
 constexpr const char* kEmptyModule = ".version 7.0\n.target sm_52\n.address_size 64\n";
 
-Driver load() {
-  void* library = dlopen("libcuda.so.1", RTLD_NOW);
-  if (library == nullptr) fail("no CUDA driver: %s", dlerror());
-  auto* find = reinterpret_cast<cuGetProcAddress_v2_fn*>(dlsym(library, "cuGetProcAddress_v2"));
-  if (find == nullptr) fail("the CUDA driver is older than 12.0: it has no cuGetProcAddress_v2");
-  Driver driver;
-  auto look_up = [find](const char* name, int version, cuuint64_t flags) {
-    void* function = nullptr;
-    CUdriverProcAddressQueryResult status{};
-    CUresult result = find(name, &function, version, flags, &status);
-    if (result != CUDA_SUCCESS || function == nullptr) fail("the driver has no %s (CUDA %d)", name, version);
-    return function;
-  };
-#define PROGRAM_LOOK_UP(symbol, base, version, flags) \
-  driver.symbol = reinterpret_cast<rota::api::symbol##_fn*>(look_up(base, version, flags));
-  PROGRAM_FUNCTIONS(PROGRAM_LOOK_UP)
-#undef PROGRAM_LOOK_UP
-  return driver;
-}
-
 }  // namespace
 
+void* Driver::find(const char* symbol, const char* base, int version, cuuint64_t flags) const {
+  void* function = nullptr;
+  if (get_ != nullptr) {
+    CUdriverProcAddressQueryResult status{};
+    return get_(base, &function, version, flags, &status) == CUDA_SUCCESS ? function : nullptr;
+  }
+  if (get_without_status_ != nullptr) {  // CUDA 11.3 to 11.8
+    return get_without_status_(base, &function, version, flags) == CUDA_SUCCESS ? function : nullptr;
+  }
+  return dlsym(library_, symbol);  // older than that
+}
+
+void Driver::load() {
+  library_ = dlopen("libcuda.so.1", RTLD_NOW);
+  if (library_ == nullptr) fail("no CUDA driver: %s", dlerror());
+  get_ = reinterpret_cast<cuGetProcAddress_v2_fn*>(dlsym(library_, "cuGetProcAddress_v2"));
+  get_without_status_ = reinterpret_cast<cuGetProcAddress_fn*>(dlsym(library_, "cuGetProcAddress"));
+#define PROGRAM_LOOK_UP(name, base, version, flags)                                                   \
+  {                                                                                                   \
+    void* found = find(#name, base, version, flags);                                                  \
+    auto* missing = +[]() -> CUresult { fail("the driver has no %s (CUDA %d)", base, version); };     \
+    name = reinterpret_cast<name##_fn*>(found != nullptr ? found : reinterpret_cast<void*>(missing)); \
+  }
+  PROGRAM_FUNCTIONS(PROGRAM_LOOK_UP)
+#undef PROGRAM_LOOK_UP
+  cuGraphInstantiateWithFlags = reinterpret_cast<cuGraphInstantiateWithFlags_fn*>(
+      find("cuGraphInstantiateWithFlags", "cuGraphInstantiateWithFlags", 11040, 0));
+}
+
 Driver& cuda() {
-  static Driver driver = load();
-  return driver;
+  static Driver* driver = [] {
+    auto* fresh = new Driver;
+    fresh->load();
+    return fresh;
+  }();
+  return *driver;
+}
+
+CUresult instantiate(CUgraphExec* executable, CUgraph graph) {
+  if (cuda().cuGraphInstantiateWithFlags != nullptr) return cuda().cuGraphInstantiateWithFlags(executable, graph, 0);
+  return cuda().cuGraphInstantiate_v2(executable, graph, nullptr, nullptr, 0);
 }
 
 void check(CUresult result, const char* what) {

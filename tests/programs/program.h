@@ -1,5 +1,6 @@
-// What the test programs share: the driver API, found as any CUDA program finds it (dlopen "libcuda.so.1", then
-// cuGetProcAddress), options, and errors as one line and exit code 1. Needs no CUDA headers.
+// What the test programs share: the driver API, found as a CUDA program of the driver's age finds it (dlopen
+// "libcuda.so.1", then cuGetProcAddress where there is one), options, and errors as one line and exit code 1. Needs no
+// CUDA headers.
 #pragma once
 
 #include <dlfcn.h>
@@ -29,11 +30,11 @@ inline void fail(const char* format, ...) {
   std::exit(1);  // NOLINT(concurrency-mt-unsafe)
 }
 
-// The driver's functions that the programs use, under their exact exported names.
+// The driver's functions that the programs use, under their exact exported names; of one that the driver lacks, the
+// first call fails the program.
 #define PROGRAM_FUNCTIONS(USE)                                             \
   USE(cuInit, "cuInit", 2000, 0)                                           \
   USE(cuDeviceGet, "cuDeviceGet", 2000, 0)                                 \
-  USE(cuDeviceGetUuid_v2, "cuDeviceGetUuid", 11040, 0)                     \
   USE(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, 0)       \
   USE(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0) \
   USE(cuCtxSetCurrent, "cuCtxSetCurrent", 4000, 0)                         \
@@ -60,7 +61,7 @@ inline void fail(const char* format, ...) {
   USE(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0)                 \
   USE(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 0)           \
   USE(cuStreamEndCapture, "cuStreamEndCapture", 10000, 0)                  \
-  USE(cuGraphInstantiateWithFlags, "cuGraphInstantiate", 12000, 0)         \
+  USE(cuGraphInstantiate_v2, "cuGraphInstantiate", 11000, 0)               \
   USE(cuGraphLaunch, "cuGraphLaunch", 10000, 0)                            \
   USE(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, 0)                  \
   USE(cuGraphDestroy, "cuGraphDestroy", 10000, 0)                          \
@@ -70,6 +71,17 @@ struct Driver {
 #define PROGRAM_MEMBER(symbol, base, version, flags) rota::api::symbol##_fn* symbol = nullptr;
   PROGRAM_FUNCTIONS(PROGRAM_MEMBER)
 #undef PROGRAM_MEMBER
+  cuGraphInstantiateWithFlags_fn* cuGraphInstantiateWithFlags = nullptr;  // CUDA 11.4 and later
+
+  // Any function of the driver, or null: asked for as the driver's age has it.
+  void* find(const char* symbol, const char* base, int version, cuuint64_t flags) const;
+
+ private:
+  friend Driver& cuda();
+  void load();
+  void* library_ = nullptr;
+  cuGetProcAddress_v2_fn* get_ = nullptr;
+  cuGetProcAddress_fn* get_without_status_ = nullptr;
 };
 
 // Loads the driver; fails the program where there is none.
@@ -79,6 +91,8 @@ Driver& cuda();
 void check(CUresult result, const char* what);
 #define CHECK(call) ::program::check(::program::cuda().call, #call)
 
+// A graph made executable, by the newest function for it that the driver has.
+CUresult instantiate(CUgraphExec* executable, CUgraph graph);
 // cuInit, device, its primary context made current. The device is --device N, or 0.
 void start(int device = 0);
 // A kernel of kernels.cu by its mangled name. The PTX beside the executable is loaded, where nvcc has built it.

@@ -1,0 +1,36 @@
+// Uses a function of a driver that is newer than rota (tools/simgpu/driver/posed.h), found as a new program finds it,
+// between functions that rota knows: what it fills is memory of theirs. Prints "ok", or "absent" on a driver without
+// it.
+#include "tests/programs/program.h"
+
+using namespace program;  // NOLINT
+
+using Call = CUresult(int*);
+using FillAsync = CUresult(CUdeviceptr, unsigned, size_t, CUstream);
+
+int main(int argc, char** argv) {
+  Options options(argc, argv, "future [--version N]");
+  auto version = static_cast<int>(options.number("--version", 14000));
+  options.end();
+  start();
+  auto* call = reinterpret_cast<Call*>(cuda().find("cuRotaSimFutureCall", "cuRotaSimFutureCall", version, 0));
+  auto* fill =
+      reinterpret_cast<FillAsync*>(cuda().find("cuRotaSimFutureFillAsync", "cuRotaSimFutureFillAsync", version, 0));
+  if (call == nullptr || fill == nullptr) {
+    std::printf("absent\n");
+    return 0;
+  }
+  int answer = 0;
+  check(call(&answer), "cuRotaSimFutureCall");
+  CUdeviceptr memory = 0;
+  constexpr size_t kWords = 1024;
+  CHECK(cuMemAlloc_v2(&memory, kWords * sizeof(unsigned)));
+  check(fill(memory, 77, kWords, nullptr), "cuRotaSimFutureFillAsync");
+  CHECK(cuCtxSynchronize());
+  unsigned last = 0;
+  CHECK(cuMemcpyDtoH_v2(&last, memory + (kWords - 1) * sizeof(unsigned), sizeof last));
+  if (answer != 1 || last != 77) fail("the future call answered %d and filled with %u", answer, last);
+  CHECK(cuMemFree_v2(memory));
+  std::printf("ok\n");
+  return 0;
+}

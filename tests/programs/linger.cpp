@@ -1,0 +1,39 @@
+// Launches a kernel into a non-blocking stream that runs until stdin closes, and meanwhile makes no further call: to
+// the GPU this program is busy, to whoever only counts its calls it is idle.
+//
+//   linger [--destroy]      --destroy: also destroys the stream, which leaves its kernel running
+//
+// Prints "ready" once the kernel runs, and "done" once it has ended.
+#include <unistd.h>
+
+#include "tests/programs/program.h"
+
+using namespace program;  // NOLINT
+
+int main(int argc, char** argv) {
+  Options options(argc, argv, "linger [--destroy]");
+  bool destroy = options.flag("--destroy");
+  options.end();
+  start();
+  void* pinned = nullptr;
+  CHECK(cuMemHostAlloc(&pinned, sizeof(unsigned), 0));
+  auto* flag = static_cast<unsigned*>(pinned);
+  __atomic_store_n(flag, 0U, __ATOMIC_RELEASE);
+  auto address = reinterpret_cast<CUdeviceptr>(pinned);
+  void* parameters[] = {&address};
+  CUstream stream = nullptr;
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CHECK(cuLaunchKernel(kernel("_Z10spin_untilPj"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+  if (destroy) CHECK(cuStreamDestroy_v2(stream));
+  std::printf("ready\n");
+  std::fflush(stdout);
+  char byte = 0;
+  while (read(STDIN_FILENO, &byte, 1) > 0) {
+  }
+  // Said before the kernel can end: who hears "done" later than this program's successor runs has seen an overlap.
+  std::printf("done\n");
+  std::fflush(stdout);
+  __atomic_store_n(flag, 1U, __ATOMIC_RELEASE);
+  CHECK(cuCtxSynchronize());
+  return 0;
+}
