@@ -1,10 +1,38 @@
-# Finds the CUDA headers (an installed toolkit, else what cuda_headers/fetch unpacked). Only the generator, the signature
-# test and the sample programs need them; the product itself compiles from generated/ alone.
-# Sets ROTA_CUDA_INCLUDE (empty if none) and ROTA_NVCC (empty if none).
+# Finds the CUDA headers. Only the generator, the signature test and the sample programs need them; the product itself
+# compiles from generated/ alone. Whatever is not here is left empty.
+#
+# ROTA_CUDA_INCLUDE, ROTA_NVCC: an installed toolkit, else what cuda_headers/fetch unpacked, for programs.
+# ROTA_NEWEST_RELEASE, ROTA_NEWEST_INCLUDE, ROTA_NEWEST_CUDART, ROTA_NEWEST_CUPTI: the newest covered release as it was
+# fetched, for the tests of model and generated files; a toolkit may be older or newer than that.
+set(ROTA_NEWEST_RELEASE "")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cuda_headers/releases.toml)
+file(STRINGS ${CMAKE_SOURCE_DIR}/cuda_headers/releases.toml ROTA_RELEASE_LINES REGEX "^release = ")
+foreach(line IN LISTS ROTA_RELEASE_LINES)
+  string(REGEX MATCH "[0-9.]+" release "${line}")
+  if(release VERSION_GREATER ROTA_NEWEST_RELEASE)
+    set(ROTA_NEWEST_RELEASE ${release})
+  endif()
+endforeach()
+set(ROTA_NEWEST_INCLUDE "")
+set(ROTA_NEWEST_CUPTI "")
+set(ROTA_FETCHED ${CMAKE_SOURCE_DIR}/cuda_headers/fetched/${ROTA_NEWEST_RELEASE})
+if(EXISTS ${ROTA_FETCHED}/include/cuda.h)
+  set(ROTA_NEWEST_INCLUDE ${ROTA_FETCHED}/include)
+endif()
+if(EXISTS ${ROTA_FETCHED}/cupti/cupti_driver_cbid.h)
+  set(ROTA_NEWEST_CUPTI ${ROTA_FETCHED}/cupti)
+endif()
+file(GLOB ROTA_NEWEST_CUDART ${ROTA_FETCHED}/lib/libcudart.so.*)
+if(ROTA_NEWEST_INCLUDE)
+  message(STATUS "Headers of CUDA ${ROTA_NEWEST_RELEASE}: ${ROTA_NEWEST_INCLUDE}")
+else()
+  message(STATUS "Headers of CUDA ${ROTA_NEWEST_RELEASE}: not fetched (run tools/dev setup); what needs them is left out")
+endif()
+
 set(ROTA_CUDA_INCLUDE "" CACHE PATH "Folder that holds cuda.h")
 if(NOT ROTA_CUDA_INCLUDE)
   find_path(ROTA_CUDA_INCLUDE_FOUND cuda.h
-    HINTS $ENV{CUDA_HOME}/include $ENV{CUDA_PATH}/include /usr/local/cuda/include ${CMAKE_SOURCE_DIR}/cuda_headers/fetched/13.0/include)
+    HINTS $ENV{CUDA_HOME}/include $ENV{CUDA_PATH}/include /usr/local/cuda/include ${ROTA_NEWEST_INCLUDE})
   if(ROTA_CUDA_INCLUDE_FOUND)
     set(ROTA_CUDA_INCLUDE ${ROTA_CUDA_INCLUDE_FOUND} CACHE PATH "Folder that holds cuda.h" FORCE)
   endif()
