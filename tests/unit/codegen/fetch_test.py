@@ -104,6 +104,7 @@ class FetchTest(unittest.TestCase):
         self.list_packages(first, ("vendor-b", ["include"], "0" * 64))
         self.assertEqual(self.fetch("99.0").returncode, 1)
         self.index.withdraw("vendor-a")  # not asked for again
+        self.downloads.withdraw("vendor-a")  # what is unpacked stays good
         self.list_packages(first, ("vendor-b", ["include"], self.index.add("vendor-b", {"vendor/include/b.h": "b"})))
         ran = self.fetch("99.0")
         self.assertEqual(ran.returncode, 0, ran.stderr)
@@ -114,6 +115,8 @@ class FetchTest(unittest.TestCase):
         self.list_packages(("vendor-a", ["include"], self.downloads.add("vendor-a", files)))
         self.assertEqual(self.fetch("99.0").returncode, 0)
         (self.folder / "to" / "99.0" / "include" / "a.h").write_text("a")
+        self.assertEqual(self.fetch("99.0").returncode, 0)
+        self.assertEqual(self.fetched(), files)
         (self.folder / "to" / "99.0" / "include" / "b.h").unlink()
         self.assertEqual(self.fetch("99.0").returncode, 0)
         self.assertEqual(self.fetched(), files)

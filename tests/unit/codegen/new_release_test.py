@@ -224,6 +224,13 @@ class VerifyReleasesTest(RepositoryTest):
         self.assertEqual(ran.returncode, 1)
         self.assertIn("CUDA 99.1: FAILED\n  cuda_headers/api/99.1.json is not what", ran.stdout)
 
+    def test_what_is_no_release_s_fault_is_said_once_at_the_end(self):
+        self.list_and_download("99.1")
+        self.make_stub_say("problems", "rota-codegen: generated/made is stale\n")
+        ran = self.call("verify-releases")
+        self.assertEqual(ran.returncode, 1)
+        self.assertRegex(ran.stdout, r"\ACUDA 99\.1: 7 driver functions.*\nall counted\n  generated/made is stale\n\Z")
+
     def test_release_that_cannot_be_had_is_a_failure(self):
         self.list_and_download("99.1")
         shutil.rmtree(self.headers / "fetched")
