@@ -95,7 +95,7 @@ Problems check_generated(const std::vector<EmittedFile>& files, const std::strin
 
 Problems check_reviewed(const Inputs& inputs) {
   Problems problems;
-  for (const auto& [base, versions] : by_base(inputs.model.driver)) {
+  for (const auto& [base, versions] : by_base(inputs.driver)) {
     if (inputs.policy.find(base)) continue;
     problems.push_back(fmt::format("{} ({}) is unreviewed: state its facts in cuda_headers/policy.toml; suggested: {}",
                                    base, versions.front()->header, suggested_facts(versions)));
@@ -103,9 +103,39 @@ Problems check_reviewed(const Inputs& inputs) {
   return problems;
 }
 
+namespace {
+
+// The runtime's part of the policy, which speaks of parameters only.
+void check_runtime_policy(const Inputs& inputs, Problems& problems) {
+  for (const auto& [key, policy] : inputs.policy.runtime) {
+    std::vector<const Function*> functions;
+    for (const RuntimeMajor& runtime : inputs.runtimes) {
+      for (const Function& function : runtime.api.functions) {
+        if (find_facts(inputs.policy.runtime, function, runtime.major) == &policy) functions.push_back(&function);
+      }
+    }
+    const auto problem = [&, line = policy.line, name = key](const std::string& text) {
+      problems.push_back(fmt::format("cuda_headers/policy.toml:{}: {}: {}", line, name, text));
+    };
+    if (functions.empty()) {
+      problem("no header declares such a runtime function");
+      continue;
+    }
+    for (const auto& [name, use] : policy.parameters) {
+      for (const std::string& parameter : {name, use.count}) {
+        if (parameter.empty() || is_number(parameter) || any_has(functions, parameter)) continue;
+        problem(fmt::format("params names the parameter {}, which no version has", parameter));
+      }
+    }
+  }
+}
+
+}  // namespace
+
 Problems check_policy(const Inputs& inputs) {
   Problems problems;
-  const auto bases = by_base(inputs.model.driver);
+  check_runtime_policy(inputs, problems);
+  const auto bases = by_base(inputs.driver);
   for (const auto& [base, policy] : inputs.policy.functions) {
     const auto problem = [&, line = policy.line, name = base](const std::string& text) {
       problems.push_back(fmt::format("cuda_headers/policy.toml:{}: {}: {}", line, name, text));
@@ -116,7 +146,7 @@ Problems check_policy(const Inputs& inputs) {
     }
     const auto found = bases.find(base);
     if (found == bases.end()) {
-      problem(fmt::format("no header of CUDA {} declares such a function", inputs.model.release));
+      problem("no header declares such a function");
       continue;
     }
     const auto& versions = found->second;
@@ -141,7 +171,7 @@ Problems check_policy(const Inputs& inputs) {
 
 Problems check_documentation(const Inputs& inputs) {
   Problems problems;
-  for (const auto& [base, versions] : by_base(inputs.model.driver)) {
+  for (const auto& [base, versions] : by_base(inputs.driver)) {
     const FunctionPolicy* policy = inputs.policy.find(base);
     if (!policy || !policy->query || !policy->reason.empty()) continue;
     const bool stream =
@@ -169,20 +199,57 @@ Problems check_exports(const Inputs& inputs, const std::vector<std::string>& exp
   return problems;
 }
 
-PointerCount count_pointers(const Inputs& inputs) {
-  PointerCount count;
-  for (const auto& [base, versions] : by_base(inputs.model.driver)) {
-    const FunctionPolicy* policy = inputs.policy.find(base);
-    std::set<std::string> seen;
-    for (const Function* function : versions) {
-      for (const Parameter& parameter : function->parameters) {
-        if (!parameter.type.is_pointer() || !seen.insert(parameter.name).second) continue;
-        const bool stated = policy && policy->parameters.contains(parameter.name);
-        ++(stated ? count.stated : count.derived);
-      }
+namespace {
+
+// Every function of an API with the entry of the policy that speaks of it.
+void review(const Api& api, const FactTable& facts, int major, std::set<std::string>& stated,
+            std::set<std::string>& unreviewed) {
+  for (const Function& function : api.functions) {
+    const FunctionPolicy* policy = find_facts(facts, function, major);
+    const std::string base = policy ? policy->base : function.base;
+    for (const Parameter& parameter : function.parameters) {
+      if (!parameter.type.is_pointer()) continue;
+      const bool known = policy && policy->parameters.contains(parameter.name);
+      (known ? stated : unreviewed).insert(fmt::format("{}.{}", base, parameter.name));
     }
   }
-  return count;
+}
+
+}  // namespace
+
+PointerReview review_pointers(const Inputs& inputs) {
+  std::set<std::string> stated;
+  std::set<std::string> unreviewed;
+  review(inputs.driver, inputs.policy.functions, 0, stated, unreviewed);
+  for (const RuntimeMajor& runtime : inputs.runtimes) {
+    review(runtime.api, inputs.policy.runtime, runtime.major, stated, unreviewed);
+  }
+  return {.stated = stated.size(), .unreviewed = {unreviewed.begin(), unreviewed.end()}};
+}
+
+Problems check_calls(const Inputs& inputs, const std::vector<std::string>& calls, const std::string& source) {
+  const PointerReview review = review_pointers(inputs);
+  Problems problems;
+  for (const std::string& call : calls) {
+    std::set<std::string> bases;
+    if (const Function* function = inputs.driver.find_function(call)) bases.insert(function->base);
+    bool known = !bases.empty() || std::ranges::binary_search(inputs.symbols, call);
+    for (const RuntimeMajor& runtime : inputs.runtimes) {
+      if (const Function* function = runtime.api.find_function(call)) {
+        bases.insert({function->base, fmt::format("{}@{}", function->name, runtime.major)});
+      }
+      known = known || std::ranges::binary_search(runtime.symbols, call);
+    }
+    if (!known) problems.push_back(fmt::format("{}: {} is in no model", source, call));
+    for (const std::string& parameter : review.unreviewed) {
+      if (!bases.contains(parameter.substr(0, parameter.rfind('.')))) continue;
+      problems.push_back(
+          fmt::format("{}: traces contain {}, but nobody has reviewed {}: state its direction and length in "
+                      "cuda_headers/policy.toml",
+                      source, call, parameter));
+    }
+  }
+  return problems;
 }
 
 }  // namespace rota::codegen

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "codegen/emit.h"
+#include "codegen/extract.h"
 #include "codegen/result.h"
 
 namespace rota::codegen {
@@ -27,14 +28,26 @@ Problems check_documentation(const Inputs& inputs);
 // Exported names without a thunk; the debugger's (cudbg*) are not ours.
 Problems check_exports(const Inputs& inputs, const std::vector<std::string>& exports, const std::string& source);
 
-// The exported function names of a shared library (ELF, 64 bit), or the lines of a text file (# begins a comment).
-Result<std::vector<std::string>> read_exports(const std::string& path);
-
-struct PointerCount {
-  std::size_t stated = 0;   // direction or length given in the policy
-  std::size_t derived = 0;  // left to what the type suggests
+// Pointer parameters whose direction and length only the type suggests, as "cudaMalloc.devPtr", by base name: one entry
+// for all versions of a function, one for a libcudart major that has an entry of its own in the policy.
+struct PointerReview {
+  std::size_t stated = 0;
+  std::vector<std::string> unreviewed;
 };
-// Pointer parameters of the driver's functions, every version of a function counted once per name.
-PointerCount count_pointers(const Inputs& inputs);
+PointerReview review_pointers(const Inputs& inputs);
+
+// Unreviewed pointer parameters of the functions in a list (exact symbols, one per line, # begins a comment), which
+// some program's trace contains, and names there that no API has.
+Problems check_calls(const Inputs& inputs, const std::vector<std::string>& calls, const std::string& source);
+
+// What the headers of one release declare against the model that is kept of it, and its libcudart and CUPTI against
+// both.
+struct ReleaseSources {
+  ExtractOptions headers;
+  std::string release;  // what they must be of; empty: whatever cuda.h says
+  std::string cudart;  // a libcudart.so of that release; empty: not looked at
+  std::string cupti;   // folder with cupti_driver_cbid.h and cupti_runtime_cbid.h; empty: not looked at
+};
+Problems check_release(const Inputs& inputs, const ReleaseSources& sources);
 
 }  // namespace rota::codegen

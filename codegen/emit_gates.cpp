@@ -66,7 +66,7 @@ Result<StreamArgument> stream_argument(const Api& api, const Function& function,
 }  // namespace
 
 Result<std::vector<EmittedFile>> emit_gates(const Inputs& inputs) {
-  const Api& api = inputs.model.driver;
+  const Api& api = inputs.driver;
   std::string header = banner(inputs);
   header += R"(// The gates: for every function that submits work, wait for the lease, then call the real driver.
 #pragma once

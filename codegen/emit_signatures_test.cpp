@@ -1,4 +1,4 @@
-// signatures_test.cpp: the compiler compares what we generated with the vendor's own headers.
+// signatures_test.cpp: the compiler compares what we generated with the vendor's own headers of the newest release.
 #include <fmt/format.h>
 
 #include "codegen/emit.h"
@@ -53,10 +53,11 @@ bool has_typedefs_header(const Function& function) {
 }  // namespace
 
 EmittedFile emit_signatures_test(const Inputs& inputs) {
-  const Api& api = inputs.model.driver;
+  const Api& api = inputs.newest().driver;
   std::string text = banner(inputs);
   text +=
-      R"(// Compiles only if every generated signature, layout and enumerator equals what the CUDA Toolkit's headers declare.
+      R"(// Compiles only if every generated signature, layout and enumerator equals what the newest
+// release's headers declare.
 // INTERNAL: declares all versions of every function, and their PFN_ typedefs, at once.
 #define __CUDA_API_VERSION_INTERNAL
 #define __CUDA_API_VERSION_INTERNAL_ODR
@@ -72,6 +73,12 @@ EmittedFile emit_signatures_test(const Inputs& inputs) {
 #include <cudaProfilerTypedefs.h>
 #include <cudaTypedefs.h>
 #include <cudaVDPAUTypedefs.h>
+
+#if CUDA_VERSION != )";
+  text += std::to_string(release_number(inputs.newest().release));
+  text += R"(
+#error "these are the headers of another release"
+#endif
 
 #include <cstddef>
 #include <string_view>

@@ -6,20 +6,26 @@
 namespace rota::codegen {
 
 Result<std::vector<EmittedFile>> emit_trace(const Inputs& inputs) {
-  const auto driver = plan_traces(inputs.model.driver, &inputs.policy, inputs.symbols);
-  if (!driver) return driver.error();
-  const Api& runtime_api = inputs.model.runtime;
-  const auto runtime = plan_traces(runtime_api, nullptr, runtime_symbols());
-  if (!runtime) return runtime.error();
-  auto driver_tracers = emit_driver_tracers(inputs, *driver);
+  auto plans = plan_traces(inputs.driver, inputs.policy.functions, 0, inputs.symbols);
+  if (!plans) return plans.error();
+  const std::vector<TraceSection> driver{
+      {.api = &inputs.driver, .major = nullptr, .first = 0, .plans = std::move(*plans)}};
+  std::vector<TraceSection> runtime;
+  for (const RuntimeMajor& major : inputs.runtimes) {
+    auto major_plans = plan_traces(major.api, inputs.policy.runtime, major.major, major.symbols);
+    if (!major_plans) return Error{fmt::format("libcudart {}: {}", major.major, major_plans.error().text)};
+    const std::size_t first = runtime.empty() ? 0 : runtime.back().first + runtime.back().plans.size();
+    runtime.push_back({.api = &major.api, .major = &major, .first = first, .plans = std::move(*major_plans)});
+  }
+  auto driver_tracers = emit_driver_tracers(inputs, driver.front().plans);
   if (!driver_tracers) return driver_tracers.error();
-  auto runtime_tracers = emit_runtime_tracers(inputs, runtime_api, *runtime);
+  auto runtime_tracers = emit_runtime_tracers(inputs, runtime);
   if (!runtime_tracers) return runtime_tracers.error();
   std::uint64_t driver_schema = 0;
   std::uint64_t runtime_schema = 0;
-  const auto driver_names = emit_name_tables(inputs, inputs.model.driver, *driver, "driver", driver_schema);
+  const auto driver_names = emit_name_tables(inputs, driver, "driver", driver_schema);
   if (!driver_names) return driver_names.error();
-  const auto runtime_names = emit_name_tables(inputs, runtime_api, *runtime, "runtime", runtime_schema);
+  const auto runtime_names = emit_name_tables(inputs, runtime, "runtime", runtime_schema);
   if (!runtime_names) return runtime_names.error();
   std::vector<EmittedFile> files = std::move(*driver_tracers);
   files.insert(files.end(), runtime_tracers->begin(), runtime_tracers->end());

@@ -2,6 +2,7 @@
 // that decode it cannot disagree.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,25 +31,32 @@ struct TracePlan {
   std::vector<TraceCapture> captures;  // at entry first
 };
 
-// One plan per symbol, in the symbols' order. `policy` may be null (the runtime API has none).
-Result<std::vector<TracePlan>> plan_traces(const Api& api, const Policy* policy,
+// One plan per symbol, in the symbols' order; `facts` is the policy's table for this API, `major` libcudart's (0: the
+// driver).
+Result<std::vector<TracePlan>> plan_traces(const Api& api, const FactTable& facts, int major,
                                            const std::vector<std::string>& symbols);
+
+// What a trace calls the runtime API is several: libcudart's majors one behind the other, numbered through.
+struct TraceSection {
+  const Api* api = nullptr;
+  const RuntimeMajor* major = nullptr;  // null for the driver
+  std::size_t first = 0;                // function number of plans[0]
+  std::vector<TracePlan> plans;
+};
 
 // The enum whose enumerators an integer parameter takes, where the headers declare the parameter as a mere integer;
 // empty if none is known. Names are enum tags of the model.
 std::string enumeration_of_parameter(const std::string& base, const std::string& parameter);
 
-// Every symbol that libcudart exports, sorted bytewise: each gets a thunk, those that the model knows a tracer.
-std::vector<std::string> runtime_symbols();
-
 // The parts of emit_trace.
-Result<std::string> emit_name_tables(const Inputs& inputs, const Api& api, const std::vector<TracePlan>& plans,
+Result<std::string> emit_name_tables(const Inputs& inputs, const std::vector<TraceSection>& sections,
                                      const std::string& accessor, std::uint64_t& schema);
 Result<std::vector<EmittedFile>> emit_driver_tracers(const Inputs& inputs, const std::vector<TracePlan>& plans);
-Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, const Api& api,
-                                                      const std::vector<TracePlan>& plans);
-// The statements around the call that both kinds of tracer share. `call` is the expression that calls on.
-Result<std::string> tracer_body(const Api& api, const TracePlan& plan, std::size_t index, const std::string& api_name,
-                                const std::string& result_type, const std::string& call);
+// codegen/emit_trace_runtime.cpp
+Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, const std::vector<TraceSection>& sections);
+// The statements around the call that both kinds of tracer share. `number` is the function's, `call` the expression
+// that calls on.
+Result<std::string> tracer_body(const Api& api, const TracePlan& plan, const std::string& number,
+                                const std::string& api_name, const std::string& result_type, const std::string& call);
 
 }  // namespace rota::codegen

@@ -2,6 +2,7 @@
 // runtime/trace/names.h), and the schema number by which a reader knows that a file was written by tracers of the same
 // plan.
 #include <map>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -20,9 +21,10 @@ std::uint64_t hash(const std::string& text) {
   return value;
 }
 
-// "CUctx_flags", "cudaMemcpyFlags", "CUstreamWaitValue_flags_enum": values to be joined with |.
+// "CUctx_flags", "cudaMemcpyFlags", "cudaAtomicOperationCapability": values to be joined with |.
 bool holds_flags(const std::string& name) {
-  return name.find("lags") != std::string::npos || name.find("FLAGS") != std::string::npos;
+  return name.find("lags") != std::string::npos || name.find("FLAGS") != std::string::npos ||
+         name.find("Capability") != std::string::npos;
 }
 
 // Integers that are addresses or handles, by the typedef that the header uses.
@@ -32,16 +34,40 @@ bool is_address_typedef(const std::string& base) {
          base == "cudaSurfaceObject_t";
 }
 
+// One row each for what is told alike, whichever release or major says it: rows refer to rows before them only.
+class Rows {
+ public:
+  std::uint32_t add(const std::string& row) { return add(std::vector<std::string>{row}); }
+  // Several rows that stand together; the first one's number.
+  std::uint32_t add(const std::vector<std::string>& rows) {
+    std::string key;
+    for (const std::string& row : rows) key += row + '\n';
+    const auto [known, fresh] = numbers_.try_emplace(key, static_cast<std::uint32_t>(rows_.size()));
+    if (fresh) rows_.insert(rows_.end(), rows.begin(), rows.end());
+    return known->second;
+  }
+  std::string text(const char* type, const char* name) const {
+    std::string text = fmt::format("constexpr {} {}[] = {{\n", type, name);
+    for (const std::string& row : rows_) text += "    " + row + ",\n";
+    // An array of no elements is no C++; nothing refers to the filler.
+    if (rows_.empty()) text += "    {},\n";
+    return text + "};\n\n";
+  }
+
+ private:
+  std::map<std::string, std::uint32_t> numbers_;
+  std::vector<std::string> rows_;
+};
+
 class NameTables {
  public:
-  explicit NameTables(const Api& api) : api_(api) {}
+  // What follows speaks of this API's types.
+  void begin(const Api& api) { api_ = &api; }
 
-  Result<std::uint32_t> type(const TypeRef& declared) {
-    const std::string name = declared.spelling();
-    if (const auto known = type_numbers_.find(name); known != type_numbers_.end()) return known->second;
-    const auto type = api_.resolve(declared);
+  // `bytes`: how much there is of a record of which a caller may have less than all; 0: all.
+  Result<std::uint32_t> type(const TypeRef& declared, std::uint64_t bytes = 0) {
+    const auto type = api_->resolve(declared);
     if (!type) return type.error();
-    const std::uint32_t number = take_number(name);
     std::string kind = "kOpaque";
     std::uint32_t detail = 0;
     std::uint64_t count = 0;
@@ -88,120 +114,88 @@ class NameTables {
         break;
       }
     }
-    types_[number] = fmt::format("{{\"{}\", {}, Kind::{}, {}, {}}}", name, type->size, kind, detail, count);
-    return number;
+    return types_.add(fmt::format("{{\"{}\", {}, Kind::{}, {}, {}}}", declared.spelling(),
+                                  bytes != 0 ? bytes : type->size, kind, detail, count));
   }
 
   // An integer parameter that takes flags or enumerators.
   Result<std::uint32_t> integer_as(const TypeRef& declared, const Enum& meant) {
-    const std::string name = declared.spelling() + "/" + meant.name;
-    if (const auto known = type_numbers_.find(name); known != type_numbers_.end()) return known->second;
-    const auto type = api_.resolve(declared);
+    const auto type = api_->resolve(declared);
     if (!type) return type.error();
-    const std::uint32_t number = take_number(name);
-    types_[number] = fmt::format("{{\"{}\", {}, Kind::{}, {}, 0}}", declared.spelling(), type->size,
-                                 holds_flags(meant.name) ? "kFlags" : "kEnum", enumeration(meant));
-    return number;
+    return types_.add(fmt::format("{{\"{}\", {}, Kind::{}, {}, 0}}", declared.spelling(), type->size,
+                                  holds_flags(meant.name) ? "kFlags" : "kEnum", enumeration(meant)));
   }
 
   std::string text() const {
-    const auto list = [](const char* type, const char* name, const std::vector<std::string>& rows) {
-      std::string text = fmt::format("constexpr {} {}[] = {{\n", type, name);
-      for (const std::string& row : rows) text += "    " + row + ",\n";
-      // An array of no elements is no C++; nothing refers to the filler.
-      if (rows.empty()) text += "    {},\n";
-      return text + "};\n\n";
-    };
-    return list("Type", "kTypes", types_) + list("Enum", "kEnums", enums_) +
-           list("Enumerator", "kEnumerators", enumerators_) + list("Record", "kRecords", records_) +
-           list("Field", "kFields", fields_);
+    return types_.text("Type", "kTypes") + enums_.text("Enum", "kEnums") +
+           enumerators_.text("Enumerator", "kEnumerators") + records_.text("Record", "kRecords") +
+           fields_.text("Field", "kFields");
   }
 
  private:
-  std::uint32_t take_number(const std::string& name) {
-    const auto number = static_cast<std::uint32_t>(types_.size());
-    types_.emplace_back();
-    type_numbers_.emplace(name, number);
-    return number;
-  }
-
   std::uint32_t enumeration(const Enum& enumeration) {
-    if (const auto known = enum_numbers_.find(enumeration.name); known != enum_numbers_.end()) return known->second;
-    const auto number = static_cast<std::uint32_t>(enums_.size());
-    enum_numbers_.emplace(enumeration.name, number);
-    enums_.push_back(
-        fmt::format("{{\"{}\", {}, {}}}", enumeration.name, enumerators_.size(), enumeration.enumerators.size()));
+    std::vector<std::string> rows;
     for (const Enumerator& enumerator : enumeration.enumerators) {
-      enumerators_.push_back(fmt::format("{{\"{}\", {}}}", enumerator.name, enumerator.value));
+      rows.push_back(fmt::format("{{\"{}\", {}}}", enumerator.name, enumerator.value));
     }
-    return number;
+    return enums_.add(fmt::format("{{\"{}\", {}, {}}}", enumeration.name, enumerators_.add(rows), rows.size()));
   }
 
   Result<std::uint32_t> record(const Record& record) {
-    const bool named = !record.name.empty();
-    if (named) {
-      if (const auto known = record_numbers_.find(record.name); known != record_numbers_.end()) return known->second;
-    }
-    const auto number = static_cast<std::uint32_t>(records_.size());
-    records_.emplace_back();
-    if (named) record_numbers_.emplace(record.name, number);
-    // Fields of one record lie together, so nested records are numbered before them.
     std::vector<std::string> rows;
     for (const Field& field : record.fields) {
-      std::uint32_t type_number = 0;
-      if (!field.nested.empty()) {
-        const auto nested = this->record(field.nested.front());
-        if (!nested) return nested.error();
-        type_number = take_number(fmt::format("{}::{}#{}", record.name, field.name, types_.size()));
-        const Record& inner = field.nested.front();
-        types_[type_number] = fmt::format("{{\"{}\", {}, Kind::kRecord, {}, 0}}", inner.is_union ? "union" : "struct",
-                                          inner.size, *nested);
-        // An array of a struct defined in place.
-        for (auto extent = field.type.extents.rbegin(); extent != field.type.extents.rend(); ++extent) {
-          const std::uint32_t array = take_number(fmt::format("{}::{}#{}[]", record.name, field.name, types_.size()));
-          types_[array] =
-              fmt::format("{{\"array\", {}, Kind::kArray, {}, {}}}", inner.size * *extent, type_number, *extent);
-          type_number = array;
-        }
-      } else {
-        const auto type = this->type(field.type);
-        if (!type) return Error{fmt::format("{}.{}: {}", record.name, field.name, type.error().text)};
-        type_number = *type;
-      }
+      const auto type = field_type(record, field);
+      if (!type) return type.error();
       const unsigned bit = field.bits == 0 ? 0 : field.bit_offset - static_cast<unsigned>(field.offset * 8);
-      rows.push_back(fmt::format("{{\"{}\", {}, {}, {}, {}}}", field.name, type_number, field.offset, field.bits, bit));
+      rows.push_back(fmt::format("{{\"{}\", {}, {}, {}, {}}}", field.name, *type, field.offset, field.bits, bit));
     }
-    records_[number] = fmt::format("{{\"{}\", {}, {}, {}}}", record.name, record.is_union, fields_.size(), rows.size());
-    fields_.insert(fields_.end(), rows.begin(), rows.end());
+    return records_.add(
+        fmt::format("{{\"{}\", {}, {}, {}}}", record.name, record.is_union, fields_.add(rows), rows.size()));
+  }
+
+  Result<std::uint32_t> field_type(const Record& record, const Field& field) {
+    if (field.nested.empty()) {
+      const auto type = this->type(field.type);
+      if (!type) return Error{fmt::format("{}.{}: {}", record.name, field.name, type.error().text)};
+      return *type;
+    }
+    const Record& inner = field.nested.front();
+    const auto nested = this->record(inner);
+    if (!nested) return nested.error();
+    std::uint32_t number = types_.add(
+        fmt::format("{{\"{}\", {}, Kind::kRecord, {}, 0}}", inner.is_union ? "union" : "struct", inner.size, *nested));
+    // An array of a struct defined in place.
+    std::uint64_t bytes = inner.size;
+    for (auto extent = field.type.extents.rbegin(); extent != field.type.extents.rend(); ++extent) {
+      bytes *= *extent;
+      number = types_.add(fmt::format("{{\"array\", {}, Kind::kArray, {}, {}}}", bytes, number, *extent));
+    }
     return number;
   }
 
-  const Api& api_;
-  std::map<std::string, std::uint32_t> type_numbers_;
-  std::map<std::string, std::uint32_t> enum_numbers_;
-  std::map<std::string, std::uint32_t> record_numbers_;
-  std::vector<std::string> types_;
-  std::vector<std::string> enums_;
-  std::vector<std::string> enumerators_;
-  std::vector<std::string> records_;
-  std::vector<std::string> fields_;
+  const Api* api_ = nullptr;
+  Rows types_;
+  Rows enums_;
+  Rows enumerators_;
+  Rows records_;
+  Rows fields_;
 };
 
 }  // namespace
 
-Result<std::string> emit_name_tables(const Inputs& inputs, const Api& api, const std::vector<TracePlan>& plans,
+Result<std::string> emit_name_tables(const Inputs& inputs, const std::vector<TraceSection>& sections,
                                      const std::string& accessor, std::uint64_t& schema) {
-  NameTables tables(api);
+  NameTables tables;
   std::string functions;
   std::string parameters;
   std::string captures;
   std::size_t parameter_count = 0;
   std::size_t capture_count = 0;
-  for (const TracePlan& plan : plans) {
+  const auto append = [&](const Api& api, const TracePlan& plan) -> std::optional<Error> {
     if (plan.function == nullptr) {
       functions +=
           fmt::format("    {{\"{}\", {}, {}, 0, 0, false, true, 0}},\n", plan.name, parameter_count, capture_count);
-      continue;
+      return std::nullopt;
     }
     const Function& function = *plan.function;
     const auto result = tables.type(function.result);
@@ -223,11 +217,19 @@ Result<std::string> emit_name_tables(const Inputs& inputs, const Api& api, const
     for (const TraceCapture& capture : plan.captures) {
       const Enum* const meant =
           capture.parameter < 0 ? nullptr : meant_by(function.parameters[static_cast<std::size_t>(capture.parameter)]);
-      const auto type = meant == nullptr ? tables.type(capture.type) : tables.integer_as(capture.type, *meant);
+      const auto type = meant == nullptr ? tables.type(capture.type, capture.text ? 0 : capture.bytes)
+                                         : tables.integer_as(capture.type, *meant);
       if (!type) return Error{fmt::format("{}: {}", plan.name, type.error().text)};
       captures += fmt::format("    {{{}, {}, CaptureKind::{}, {}, {}}},\n", capture.parameter, capture.at_return,
                               capture.text ? "kText" : "kElements", capture.list, *type);
       ++capture_count;
+    }
+    return std::nullopt;
+  };
+  for (const TraceSection& section : sections) {
+    tables.begin(*section.api);
+    for (const TracePlan& plan : section.plans) {
+      if (auto error = append(*section.api, plan)) return *error;
     }
   }
   const std::string body = "constexpr Function kFunctions[] = {\n" + functions +

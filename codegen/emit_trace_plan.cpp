@@ -31,7 +31,7 @@ bool has_count(const Api& api, const Function& function) {
 
 class Planner {
  public:
-  Planner(const Api& api, const Policy* policy) : api_(api), policy_(policy) {}
+  Planner(const Api& api, const FactTable& facts, int major) : api_(api), facts_(facts), major_(major) {}
 
   Result<TracePlan> plan(const std::string& symbol) const {
     TracePlan plan;
@@ -39,7 +39,7 @@ class Planner {
     plan.function = api_.find_function(symbol);
     if (plan.function == nullptr) return plan;
     const Function& function = *plan.function;
-    const FunctionPolicy* const facts = policy_ == nullptr ? nullptr : policy_->find(function.base);
+    const FunctionPolicy* const facts = find_facts(facts_, function, major_);
     std::vector<TraceCapture> entry;
     std::vector<TraceCapture> leaving;
     // A function that returns no status may have freed what its pointers lead to (__cudaUnregisterFatBinary).
@@ -109,7 +109,10 @@ class Planner {
     } else if (!out && !use.reviewed && (element->kind != TypeKind::kRecord || has_count(api_, function))) {
       return capture;  // perhaps an array of unknown length, perhaps of none
     }
-    capture.bytes = element->size;
+    // A program that was compiled with an older release may have given less room. How far apart such elements lie in an
+    // array, nobody knows.
+    if (parameter.smallest != 0 && capture.list) return TraceCapture();
+    capture.bytes = parameter.smallest != 0 ? parameter.smallest : element->size;
     return capture;
   }
 
@@ -146,20 +149,15 @@ class Planner {
   }
 
   const Api& api_;
-  const Policy* policy_;
-};
-
-constexpr const char* kCudartExports[] = {
-#define ROTA_CUDART_EXPORT(name) #name,
-#include "codegen/cudart_exports.inc"
-#undef ROTA_CUDART_EXPORT
+  const FactTable& facts_;
+  int major_;
 };
 
 }  // namespace
 
-Result<std::vector<TracePlan>> plan_traces(const Api& api, const Policy* policy,
+Result<std::vector<TracePlan>> plan_traces(const Api& api, const FactTable& facts, int major,
                                            const std::vector<std::string>& symbols) {
-  const Planner planner(api, policy);
+  const Planner planner(api, facts, major);
   std::vector<TracePlan> plans;
   plans.reserve(symbols.size());
   for (const std::string& symbol : symbols) {
@@ -168,10 +166,6 @@ Result<std::vector<TracePlan>> plan_traces(const Api& api, const Policy* policy,
     plans.push_back(std::move(*plan));
   }
   return plans;
-}
-
-std::vector<std::string> runtime_symbols() {
-  return {std::begin(kCudartExports), std::end(kCudartExports)};
 }
 
 }  // namespace rota::codegen

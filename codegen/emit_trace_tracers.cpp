@@ -1,10 +1,4 @@
-// Emits the tracing wrappers: generated/driver_trace*.cpp with the driver's own types, generated/runtime_trace*.cpp
-// with types that are passed the same way (the runtime's headers change signatures between majors under one name, and
-// the shim is built without them).
-#include <algorithm>
-#include <map>
-#include <set>
-
+// Emits the driver's tracing wrappers, generated/driver_trace*.cpp, and what they share with the runtime's.
 #include <fmt/format.h>
 
 #include "codegen/emit_trace.h"
@@ -37,7 +31,12 @@ std::string count_expression(const Api& api, const Function& function, const Tra
   if (capture.count.empty()) return "1";
   const Parameter* const parameter = function.find_parameter(capture.count);
   if (parameter == nullptr) return capture.count;
-  return fmt::format("trace::{}({})", capture.count_is_pointer ? "count_at" : "count_of", capture.count);
+  if (!capture.count_is_pointer) return fmt::format("trace::count_of({})", capture.count);
+  const auto pointer = api.resolve(parameter->type);
+  const auto count = pointer ? api.resolve(pointer->pointee) : pointer;
+  // Spelled out, because the runtime's tracers know pointers as void* only.
+  return fmt::format("trace::count_at<std::uint{}_t>(static_cast<const void*>({}))", count ? count->size * 8 : 64,
+                     capture.count);
 }
 
 std::string capture_expression(const Api& api, const Function& function, const TraceCapture& capture) {
@@ -55,10 +54,10 @@ std::string capture_expression(const Api& api, const Function& function, const T
 
 }  // namespace
 
-Result<std::string> tracer_body(const Api& api, const TracePlan& plan, std::size_t index, const std::string& api_name,
-                                const std::string& result_type, const std::string& call) {
+Result<std::string> tracer_body(const Api& api, const TracePlan& plan, const std::string& number,
+                                const std::string& api_name, const std::string& result_type, const std::string& call) {
   const Function& function = *plan.function;
-  std::string entry = fmt::format("  trace::enter(trace::{}, {}", api_name, index);
+  std::string entry = fmt::format("  trace::enter(trace::{}, {}", api_name, number);
   for (const Parameter& parameter : function.parameters) {
     const auto value = recorded_value(api, parameter);
     if (!value) return Error{fmt::format("{}: {}", function.name, value.error().text)};
@@ -87,14 +86,14 @@ Result<std::string> tracer_body(const Api& api, const TracePlan& plan, std::size
       "  trace::Thread& thread_ = trace::this_thread();\n  const std::uint64_t ticks_ = trace::returned(thread_);\n";
   if (has_status && leaving.find("ok_ ?") != std::string::npos)
     body += "  const bool ok_ = static_cast<int>(result_) == 0;\n";
-  body += fmt::format("  trace::leave(thread_, ticks_, trace::{}, {}, {}{});\n", api_name, index,
+  body += fmt::format("  trace::leave(thread_, ticks_, trace::{}, {}, {}{});\n", api_name, number,
                       plan.result_in_value && has_result ? "static_cast<std::uint32_t>(result_)" : "0", leaving);
   if (has_result) body += "  return result_;\n";
   return body;
 }
 
 Result<std::vector<EmittedFile>> emit_driver_tracers(const Inputs& inputs, const std::vector<TracePlan>& plans) {
-  const Api& api = inputs.model.driver;
+  const Api& api = inputs.driver;
   const std::string head = banner(inputs);
   std::string header = head + R"(// Tracing wrappers of the driver API: record, call what next::table holds, record.
 #pragma once
@@ -129,7 +128,7 @@ extern void* const table[kSymbolCount];
       arguments += parameter.name;
     }
     const std::string call = fmt::format("reinterpret_cast<{}_fn*>(next::table[{}])({})", plan.name, i, arguments);
-    const auto body = tracer_body(api, plan, i, "kDriverApi", plan.function->result.spelling(), call);
+    const auto body = tracer_body(api, plan, std::to_string(i), "kDriverApi", plan.function->result.spelling(), call);
     if (!body) return body.error();
     parts[i / per_part] +=
         fmt::format("{} {}({}) {{\n{}}}\n\n", plan.function->result.spelling(), plan.name, declaration, *body);
@@ -148,148 +147,6 @@ extern void* const table[kSymbolCount];
                          parts[part] + "}  // namespace rota::tracers\n"});
   }
   return files;
-}
-
-namespace {
-
-// Types that the compiler passes and returns as it does the runtime's own.
-class Lowering {
- public:
-  explicit Lowering(const Api& api) : api_(api) {}
-
-  Result<std::string> type(const TypeRef& declared) {
-    const auto type = api_.resolve(declared);
-    if (!type) return type.error();
-    switch (type->kind) {
-      case TypeKind::kVoid:
-        return std::string("void");
-      case TypeKind::kBool:
-        return std::string("bool");
-      case TypeKind::kCharacter:
-        return std::string("char");
-      case TypeKind::kSigned:
-        return fmt::format("std::int{}_t", type->size * 8);
-      case TypeKind::kUnsigned:
-      case TypeKind::kEnum:
-        return fmt::format("std::uint{}_t", type->size * 8);
-      case TypeKind::kFloat:
-        return std::string(type->size == 4 ? "float" : "double");
-      case TypeKind::kPointer:
-      case TypeKind::kCallback:
-      case TypeKind::kArray:
-        return std::string("void*");
-      case TypeKind::kRecord:
-        return record(*type->record);
-    }
-    return Error{"unknown type"};
-  }
-
-  const std::string& records() const { return text_; }
-
- private:
-  Result<std::string> record(const Record& record) {
-    const std::string name = "By" + record.name;
-    if (!done_.insert(record.name).second) return name;
-    if (!record.complete) return Error{fmt::format("{} is passed by value, but its layout is unknown", record.name)};
-    std::string text = fmt::format("struct {} {{\n", name);
-    // What does not fit two registers is passed in memory whatever it holds (no homogeneous floats in this API).
-    if (record.size > 16) {
-      text_ += fmt::format(
-          "struct {0} {{\n  alignas({1}) unsigned char bytes[{2}];\n}};\nstatic_assert(sizeof({0}) == {2});\n\n", name,
-          record.align, record.size);
-      return name;
-    }
-    if (record.is_union) return Error{fmt::format("{} is a small union passed by value: no rule for it", record.name)};
-    for (const Field& field : record.fields) {
-      if (!field.nested.empty() || field.bits != 0)
-        return Error{fmt::format("{}: a nested field by value", record.name)};
-      TypeRef element = field.type;
-      std::string extents;
-      while (!element.extents.empty()) {
-        extents += fmt::format("[{}]", element.extents.front());
-        element = element.element();
-      }
-      const auto type = this->type(element);
-      if (!type) return type.error();
-      text += fmt::format("  {} {}{};\n", *type, field.name, extents);
-    }
-    text_ += text + fmt::format("}};\nstatic_assert(sizeof({}) == {});\n\n", name, record.size);
-    return name;
-  }
-
-  const Api& api_;
-  std::set<std::string> done_;
-  std::string text_;
-};
-
-}  // namespace
-
-Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, const Api& api,
-                                                      const std::vector<TracePlan>& plans) {
-  const std::string head = banner(inputs);
-  Lowering lowering(api);
-  std::string functions;
-  std::string table;
-  std::string symbols;
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    const TracePlan& plan = plans[i];
-    symbols += fmt::format("ROTA_SYMBOL({})\n", plan.name);
-    if (plan.function == nullptr) {
-      table += fmt::format("    nullptr,  // {}\n", plan.name);
-      continue;
-    }
-    std::string declaration;
-    std::string arguments;
-    std::string types;
-    for (const Parameter& parameter : plan.function->parameters) {
-      const auto type = lowering.type(parameter.type);
-      if (!type) return Error{fmt::format("{}: {}", plan.name, type.error().text)};
-      if (!declaration.empty()) declaration += ", ", arguments += ", ", types += ", ";
-      declaration += *type + " " + parameter.name;
-      arguments += parameter.name;
-      types += *type;
-    }
-    const auto result = lowering.type(plan.function->result);
-    if (!result) return Error{fmt::format("{}: {}", plan.name, result.error().text)};
-    const std::string call =
-        fmt::format("reinterpret_cast<{}(*)({})>(rota_cudart_real[{}])({})", *result, types, i, arguments);
-    // Lowered pointers have lost their types; the captures name the element's size, and texts are char.
-    auto body = tracer_body(api, plan, i, "kRuntimeApi", *result, call);
-    if (!body) return body.error();
-    functions += fmt::format("{} {}({}) {{\n{}}}\n\n", *result, plan.name, declaration, *body);
-    table += fmt::format("    reinterpret_cast<void*>(&{}),\n", plan.name);
-  }
-  const std::string header = head + fmt::format(R"(// The runtime API's symbols and tracers. See runtime/cudart.
-#pragma once
-
-#include <cstddef>
-
-inline constexpr std::size_t kRotaCudartSymbols = {};
-
-extern "C" {{
-// By number, the line in runtime_symbols.inc. Filled before the first call gets through.
-extern void* rota_cudart_real[kRotaCudartSymbols];
-extern const char* const rota_cudart_names[kRotaCudartSymbols];
-}}
-
-namespace rota::runtime_tracers {{
-// Null where the signature is not known: the call is passed on, and not recorded.
-extern void* const table[kRotaCudartSymbols];
-}}  // namespace rota::runtime_tracers
-)",
-                                                plans.size());
-  const std::string source =
-      head +
-      "// See runtime_trace.h; numbers are lines of runtime_symbols.inc.\n"
-      "#include \"generated/runtime_trace.h\"\n\n#include <cstdint>\n\n"
-      "#include \"runtime/trace/record.h\"\n\nnamespace rota::runtime_tracers {\nnamespace {\n\n" +
-      lowering.records() + functions + "}  // namespace\n\nvoid* const table[kRotaCudartSymbols] = {\n" + table +
-      "};\n\n}  // namespace rota::runtime_tracers\n\n"
-      "#define ROTA_SYMBOL(name) #name,\n"
-      "const char* const rota_cudart_names[kRotaCudartSymbols] = {\n"
-      "#include \"generated/runtime_symbols.inc\"\n};\n";
-  return std::vector<EmittedFile>{
-      {"runtime_symbols.inc", head + symbols}, {"runtime_trace.h", header}, {"runtime_trace.cpp", source}};
 }
 
 }  // namespace rota::codegen

@@ -131,7 +131,7 @@ Result<std::string> type_declarations(const Api& api) {
 }
 
 Result<EmittedFile> emit_types_h(const Inputs& inputs) {
-  auto declarations = type_declarations(inputs.model.driver);
+  auto declarations = type_declarations(inputs.driver);
   if (!declarations) return declarations.error();
   std::string text = banner(inputs);
   text += R"(// Every type of the driver API, in a namespace of its own: compiles without cuda.h, and beside it.

@@ -1,13 +1,16 @@
 #include "codegen/generate.h"
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
+
+#include "codegen/unite.h"
 
 namespace rota::codegen {
 namespace {
@@ -22,42 +25,66 @@ std::optional<std::string> read_file(const fs::path& path) {
   return text.str();
 }
 
-// "12.10" is newer than "12.9".
-std::optional<std::pair<int, int>> release_order(const std::string& release) {
-  std::pair<int, int> order{};
-  const char* end = release.data() + release.size();
-  const auto [dot, major_error] = std::from_chars(release.data(), end, order.first);
-  if (major_error != std::errc() || dot == end || *dot != '.') return std::nullopt;
-  const auto [rest, minor_error] = std::from_chars(dot + 1, end, order.second);
-  if (minor_error != std::errc() || rest != end) return std::nullopt;
-  return order;
+// The names in runtime/overrides.inc; none in a folder without one.
+std::vector<std::string> overridden(const std::string& root) {
+  std::istringstream lines(read_file(root + "/runtime/overrides.inc").value_or(""));
+  constexpr std::string_view kEntry = "ROTA_OVERRIDE(";
+  std::vector<std::string> names;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(kEntry)) names.push_back(line.substr(kEntry.size(), line.find(')') - kEntry.size()));
+  }
+  return names;
+}
+
+Result<RuntimeMajor> make_runtime(int major, const std::vector<const Model*>& releases) {
+  RuntimeMajor runtime{.major = major, .library = releases.back()->library.name, .api = {}, .symbols = {}};
+  std::vector<ReleasedApi> apis;
+  std::set<std::string> symbols;
+  for (const Model* model : releases) {
+    if (model->library.name != runtime.library) {
+      return Error{fmt::format("CUDA {} has {}, but {} has {}: the libcudart of one major release cannot be two",
+                               model->release, model->library.name, releases.back()->release, runtime.library)};
+    }
+    apis.push_back({model->release, &model->runtime});
+    const auto& unexported = model->library.unexported;
+    for (const Function& function : model->runtime.functions) {
+      if (!std::ranges::binary_search(unexported, function.name)) symbols.insert(function.name);
+    }
+    symbols.insert(model->library.undeclared.begin(), model->library.undeclared.end());
+  }
+  auto api = unite(apis);
+  if (!api) return api.error();
+  runtime.api = std::move(*api);
+  runtime.symbols.assign(symbols.begin(), symbols.end());
+  return runtime;
 }
 
 }  // namespace
 
-Result<std::string> newest_release(const std::string& directory) {
-  std::optional<std::pair<std::pair<int, int>, std::string>> newest;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
-    if (entry.path().extension() != ".json") continue;
-    const std::string release = entry.path().stem().string();
-    const auto order = release_order(release);
-    if (order && (!newest || *order > newest->first)) newest = {*order, release};
+Result<Inputs> make_inputs(std::vector<Model> releases, Policy policy) {
+  Inputs inputs;
+  inputs.releases = std::move(releases);
+  inputs.policy = std::move(policy);
+  std::vector<ReleasedApi> drivers;
+  std::map<int, std::vector<const Model*>> majors;
+  for (const Model& model : inputs.releases) {
+    drivers.push_back({model.release, &model.driver});
+    if (!model.runtime.functions.empty()) majors[release_number(model.release) / 1000].push_back(&model);
   }
-  if (!newest) {
-    return Error{fmt::format("{}: no model of a CUDA release; make one with `rota-codegen extract`", directory)};
+  auto driver = unite(drivers);
+  if (!driver) return driver.error();
+  inputs.driver = std::move(*driver);
+  for (const auto& [major, models] : majors) {
+    auto runtime = make_runtime(major, models);
+    if (!runtime) return runtime.error();
+    inputs.runtimes.push_back(std::move(*runtime));
   }
-  return newest->second;
-}
-
-Result<Inputs> make_inputs(Model model, Policy policy) {
-  Inputs inputs{.model = std::move(model), .policy = std::move(policy), .symbols = {}};
-  for (const Function& function : inputs.model.driver.functions) inputs.symbols.push_back(function.name);
+  for (const Function& function : inputs.driver.functions) inputs.symbols.push_back(function.name);
   for (const auto& [name, function] : inputs.policy.functions) {
     if (!function.undeclared) continue;
-    if (inputs.model.driver.find_function(name)) {
-      return Error{fmt::format("policy.toml:{}: {} is called undeclared, but the headers of CUDA {} declare it",
-                               function.line, name, inputs.model.release)};
+    if (inputs.driver.find_function(name)) {
+      return Error{
+          fmt::format("policy.toml:{}: {} is called undeclared, but the headers declare it", function.line, name)};
     }
     inputs.symbols.push_back(name);
   }
@@ -66,14 +93,13 @@ Result<Inputs> make_inputs(Model model, Policy policy) {
 }
 
 Result<Inputs> load_inputs(const std::string& root) {
-  const std::string models = root + "/cuda_headers/api";
-  const auto release = newest_release(models);
-  if (!release) return release.error();
-  auto model = load_model(fmt::format("{}/{}.json", models, *release));
-  if (!model) return model.error();
+  auto models = load_models(root + "/cuda_headers/api");
+  if (!models) return models.error();
   auto policy = load_policy(root + "/cuda_headers/policy.toml");
   if (!policy) return policy.error();
-  return make_inputs(std::move(*model), std::move(*policy));
+  auto inputs = make_inputs(std::move(*models), std::move(*policy));
+  if (inputs) inputs->overrides = overridden(root);
+  return inputs;
 }
 
 Result<std::vector<EmittedFile>> emit_all(const Inputs& inputs) {

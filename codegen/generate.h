@@ -8,14 +8,13 @@
 
 namespace rota::codegen {
 
-// Reads cuda_headers/api/<newest>.json and cuda_headers/policy.toml under `root`, the repository.
+// Reads the models in cuda_headers/api, cuda_headers/policy.toml and runtime/overrides.inc under `root`, the
+// repository.
 Result<Inputs> load_inputs(const std::string& root);
 
-// The newest release among the models in `directory`, for example "13.0".
-Result<std::string> newest_release(const std::string& directory);
-
-// Puts model and policy together; fails where the policy contradicts the model so that nothing could be emitted.
-Result<Inputs> make_inputs(Model model, Policy policy);
+// Puts models (oldest first, at least one) and policy together; fails where the releases contradict each other, or the
+// policy them, so that nothing could be emitted.
+Result<Inputs> make_inputs(std::vector<Model> releases, Policy policy);
 
 // Every file of generated/ that rota-codegen makes, sorted by name.
 Result<std::vector<EmittedFile>> emit_all(const Inputs& inputs);

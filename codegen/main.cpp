@@ -1,16 +1,18 @@
 // rota-codegen: extract | generate | check | diff.
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <string>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
 #include "codegen/check.h"
 #include "codegen/diff.h"
+#include "codegen/exports.h"
 #include "codegen/extract.h"
 #include "codegen/generate.h"
 #include "codegen/model.h"
@@ -24,26 +26,49 @@ int fail(const Error& error) {
   return 1;
 }
 
-int write_file(const std::string& path, const std::string& content) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << content;
-  file.close();
-  if (!file) return fail({fmt::format("{}: cannot be written", path)});
-  return 0;
+// libcudart where toolkits and cuda_headers/fetch put it; empty if it is not there.
+std::string cudart_beside(const std::string& include_directory) {
+  namespace fs = std::filesystem;
+  const fs::path include = fs::path(
+      include_directory.ends_with('/') ? include_directory.substr(0, include_directory.size() - 1) : include_directory);
+  for (const char* folder : {"lib", "lib64"}) {
+    std::error_code error;
+    for (const fs::directory_entry& entry : fs::directory_iterator(include.parent_path() / folder, error)) {
+      if (entry.path().filename().string().starts_with("libcudart.so")) return entry.path().string();
+    }
+  }
+  return "";
 }
 
 struct ExtractCommand {
   ExtractOptions options;
   std::string release;
+  std::string cudart;
   std::string output;
 
-  int run() const {
-    const auto model = extract_model(options, release);
+  int run() {
+    namespace fs = std::filesystem;
+    auto model = extract_model(options, release);
     if (!model) return fail(model.error());
-    if (const int code = write_file(output, model_to_json(*model))) return code;
+    const fs::path path(output);
+    if (path.filename() != model->release + ".json") {
+      return fail({fmt::format("{}: the headers are those of CUDA {}, whose model is called {}.json", output,
+                               model->release, model->release)});
+    }
+    if (cudart.empty()) cudart = cudart_beside(options.include_directory);
+    if (cudart.empty()) {
+      return fail({fmt::format("no libcudart.so beside {}: name the one of CUDA {} with --cudart",
+                               options.include_directory, model->release)});
+    }
+    auto library = read_runtime_library(cudart, model->runtime);
+    if (!library) return fail(library.error());
+    model->library = std::move(*library);
+    const auto written = save_model(path.has_parent_path() ? path.parent_path().string() : ".", *model);
+    if (!written) return fail(written.error());
     std::cout << fmt::format("{}: CUDA {}, {} driver functions, {} runtime functions, {} and {} types\n", output,
                              model->release, model->driver.functions.size(), model->runtime.functions.size(),
                              model->driver.declarations.size(), model->runtime.declarations.size());
+    for (std::size_t i = 1; i < written->size(); ++i) std::cout << fmt::format("{}: told anew\n", (*written)[i]);
     return 0;
   }
 };
@@ -83,8 +108,9 @@ struct GenerateCommand {
 struct CheckCommand {
   std::string root;
   std::vector<std::string> exports;
-  std::string include_directory;
-  std::string resource_directory;
+  std::vector<std::string> calls;
+  ReleaseSources sources;
+  bool unreviewed = false;
 
   int run() const {
     const auto repository = find_root(root);
@@ -93,65 +119,74 @@ struct CheckCommand {
     if (!inputs) return fail(inputs.error());
     Problems problems;
     const auto add = [&problems](Problems more) { problems.insert(problems.end(), more.begin(), more.end()); };
-    add(check_policy(*inputs));
     add(check_reviewed(*inputs));
     add(check_documentation(*inputs));
+    const std::size_t decisions = problems.size();
+    add(check_policy(*inputs));
     // A policy that contradicts the model may also stop the emitters; what is above says more about why.
     if (const auto files = emit_all(*inputs)) {
       add(check_generated(*files, *repository + "/generated"));
     } else {
       problems.push_back(files.error().text);
     }
-    for (const std::string& path : exports) {
-      const auto names = read_exports(path);
-      if (names) {
-        add(check_exports(*inputs, *names, path));
-      } else {
-        problems.push_back(names.error().text);
+    const auto with_names = [&](const std::vector<std::string>& paths, auto&& check) {
+      for (const std::string& path : paths) {
+        const auto names = read_exports(path);
+        add(names ? check(*inputs, *names, path) : Problems{names.error().text});
       }
-    }
-    if (!include_directory.empty()) add(check_headers(*inputs));
+    };
+    with_names(exports, check_exports);
+    with_names(calls, check_calls);
+    if (!sources.headers.include_directory.empty()) add(check_release(*inputs, sources));
     for (const std::string& problem : problems) std::cerr << "rota-codegen: " << problem << '\n';
-    const PointerCount pointers = count_pointers(*inputs);
+    const PointerReview review = review_pointers(*inputs);
+    if (unreviewed) {
+      for (const std::string& parameter : review.unreviewed) std::cout << parameter << '\n';
+    }
     std::cout << fmt::format(
-        "CUDA {}: {} symbols, {} functions in the policy, {} pointer parameters stated there, {} left to the derived "
-        "guess; "
-        "{} problem{}\n",
-        inputs->model.release, inputs->symbols.size(), inputs->policy.functions.size(), pointers.stated,
-        pointers.derived, problems.size(), problems.size() == 1 ? "" : "s");
-    return problems.empty() ? 0 : 1;
+        "CUDA {} to {}: {} driver symbols, {} functions in the policy, {} pointer parameters reviewed, {} unreviewed; "
+        "{} "
+        "problem{}\n",
+        inputs->releases.front().release, inputs->newest().release, inputs->symbols.size(),
+        inputs->policy.functions.size(), review.stated, review.unreviewed.size(), problems.size(),
+        problems.size() == 1 ? "" : "s");
+    if (problems.empty()) return 0;
+    return problems.size() == decisions ? kOnlyDecisionsMissing : 1;
   }
 
  private:
-  // The headers once more: no diagnostic, and the very model that is committed.
-  Problems check_headers(const Inputs& inputs) const {
-    ExtractOptions options;
-    options.include_directory = include_directory;
-    options.resource_directory = resource_directory;
-    const auto model = extract_model(options, inputs.model.release);
-    if (!model) return {model.error().text};
-    if (model_to_json(*model) == model_to_json(inputs.model)) return {};
-    Problems problems{
-        fmt::format("cuda_headers/api/{0}.json is not what {1} declares: run `rota-codegen extract --include {1} "
-                    "-o cuda_headers/api/{0}.json`",
-                    inputs.model.release, include_directory)};
-    for (const std::string& line : diff_models(inputs.model, *model)) problems.push_back(line);
-    return problems;
-  }
+  // The exit code if nothing is wrong but that somebody has to decide what new functions do.
+  static constexpr int kOnlyDecisionsMissing = 2;
 };
 
+// `name`: "12.9", or the path of its model.
+Result<const Model*> find_release(const std::vector<Model>& models, const std::string& name) {
+  const std::filesystem::path path(name);
+  const std::string release = path.extension() == ".json" ? path.stem().string() : name;
+  const auto found = std::ranges::find(models, release, &Model::release);
+  if (found != models.end()) return &*found;
+  std::vector<std::string> known;
+  for (const Model& model : models) known.push_back(model.release);
+  return Error{fmt::format("no model of CUDA {} (there are {})", release, fmt::join(known, ", "))};
+}
+
 struct DiffCommand {
+  std::string root;
   std::string before;
   std::string after;
 
   int run() const {
-    const auto old_model = load_model(before);
+    const auto repository = find_root(root);
+    if (!repository) return fail(repository.error());
+    const auto models = load_models(*repository + "/cuda_headers/api");
+    if (!models) return fail(models.error());
+    const auto old_model = find_release(*models, before);
     if (!old_model) return fail(old_model.error());
-    const auto new_model = load_model(after);
+    const auto new_model = find_release(*models, after);
     if (!new_model) return fail(new_model.error());
-    const auto lines = diff_models(*old_model, *new_model);
+    const auto lines = diff_models(**old_model, **new_model);
     for (const std::string& line : lines) std::cout << line << '\n';
-    std::cout << fmt::format("CUDA {} -> {}: {} differences\n", old_model->release, new_model->release, lines.size());
+    std::cout << fmt::format("CUDA {} -> {}: {} differences\n", before, after, lines.size());
     return 0;
   }
 };
@@ -166,7 +201,9 @@ int run(int argc, char** argv) {
   extract_app->add_option("--release", extract.release, "what cuda.h must say it is, for example 13.0");
   extract_app->add_option("--resource-dir", extract.options.resource_directory,
                           "clang's resource directory (default: looked for)");
-  extract_app->add_option("-o,--output", extract.output, "the model to write")->required();
+  extract_app->add_option("--cudart", extract.cudart, "its libcudart.so (default: looked for beside the headers)");
+  extract_app->add_option("-o,--output", extract.output, "the model to write, RELEASE.json in the folder of all models")
+      ->required();
 
   GenerateCommand generate;
   CLI::App* generate_app = app.add_subcommand("generate", "write generated/ from the models and policy.toml");
@@ -178,13 +215,21 @@ int run(int argc, char** argv) {
   check_app->add_option("--root", check.root, "the repository (default: the one this is run in)");
   check_app->add_option("--exports", check.exports,
                         "a libcuda.so, or a list of its exports: every symbol needs a thunk");
-  check_app->add_option("--include", check.include_directory,
-                        "CUDA headers: is the committed model what they declare?");
-  check_app->add_option("--resource-dir", check.resource_directory, "clang's resource directory (default: looked for)");
+  check_app->add_option("--calls", check.calls,
+                        "a list of functions that traces contain: their parameters must be reviewed");
+  check_app->add_option("--include", check.sources.headers.include_directory,
+                        "CUDA headers of any covered release: is its model what they declare?");
+  check_app->add_option("--release", check.sources.release, "with --include: what cuda.h must say it is");
+  check_app->add_option("--cudart", check.sources.cudart, "with --include: that release's libcudart.so");
+  check_app->add_option("--cupti", check.sources.cupti, "with --include: the folder of CUPTI's headers");
+  check_app->add_option("--resource-dir", check.sources.headers.resource_directory,
+                        "clang's resource directory (default: looked for)");
+  check_app->add_flag("--unreviewed", check.unreviewed, "list the pointer parameters that nobody has reviewed");
 
   DiffCommand diff;
-  CLI::App* diff_app = app.add_subcommand("diff", "what changed between two models");
-  diff_app->add_option("before", diff.before, "a model, cuda_headers/api/….json")->required();
+  CLI::App* diff_app = app.add_subcommand("diff", "what changed between two releases");
+  diff_app->add_option("--root", diff.root, "the repository (default: the one this is run in)");
+  diff_app->add_option("before", diff.before, "a covered release, such as 12.9")->required();
   diff_app->add_option("after", diff.after, "another one")->required();
 
   CLI11_PARSE(app, argc, argv);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
+#include <set>
 
 #include <fmt/format.h>
 
@@ -57,6 +59,22 @@ constexpr int kDeepestTypedef = 32;
 
 bool is_builtin_type(std::string_view name) {
   return find_builtin(name) != nullptr;
+}
+
+int release_number(std::string_view release) {
+  int major = 0;
+  int minor = 0;
+  const char* const end = release.data() + release.size();
+  const auto [dot, major_error] = std::from_chars(release.data(), end, major);
+  if (major_error != std::errc() || dot == end || *dot != '.') return 0;
+  const auto [rest, minor_error] = std::from_chars(dot + 1, end, minor);
+  // CUDA_VERSION has two digits for the minor part and a zero behind them.
+  if (minor_error != std::errc() || rest != end || major <= 0 || minor < 0 || minor > 99) return 0;
+  return major * 1000 + minor * 10;
+}
+
+std::string release_name(int number) {
+  return fmt::format("{}.{}", number / 1000, number % 1000 / 10);
 }
 
 TypeRef TypeRef::pointee() const {
@@ -159,7 +177,79 @@ const Parameter* Function::find_parameter(std::string_view parameter_name) const
   return found == parameters.end() ? nullptr : &*found;
 }
 
+namespace {
+
+// Depth first from each name in order: whatever a declaration needs to stand before it is put before it. Enums and
+// records can be named without their definition, so a pointer to a record needs nothing.
+class DeclarationOrder {
+ public:
+  DeclarationOrder(const Api& api, const std::map<std::string, Declaration, std::less<>>& names)
+      : api_(api), names_(names) {}
+
+  std::vector<Declaration> run() {
+    for (const auto& [name, declaration] : names_) visit(name, declaration);
+    return std::move(order_);
+  }
+
+ private:
+  void visit(const std::string& name, const Declaration& declaration) {
+    if (!seen_.insert(name).second) return;
+    switch (declaration.kind) {
+      case DeclarationKind::kEnum:
+        break;
+      case DeclarationKind::kRecord:
+        needs(api_.records[declaration.index]);
+        break;
+      case DeclarationKind::kCallback: {
+        const Callback& callback = api_.callbacks[declaration.index];
+        needs(callback.result, false);
+        for (const Parameter& parameter : callback.parameters) needs(parameter.type, false);
+        break;
+      }
+      case DeclarationKind::kTypedef:
+        needs(api_.typedefs[declaration.index].type, false);
+        break;
+    }
+    order_.push_back(declaration);
+  }
+
+  void needs(const Record& record) {
+    for (const Field& field : record.fields) {
+      if (field.nested.empty()) {
+        needs(field.type, field.type.pointers.empty());
+      } else {
+        needs(field.nested.front());
+      }
+    }
+  }
+
+  // `complete`: a record that the type comes down to must be defined, not only named.
+  void needs(const TypeRef& type, bool complete) {
+    const TypeRef* current = &type;
+    for (int depth = 0; depth < kDeepestTypedef; ++depth) {
+      const auto found = names_.find(current->base);
+      if (found == names_.end()) return;
+      if (found->second.kind != DeclarationKind::kRecord || complete) visit(found->first, found->second);
+      if (found->second.kind != DeclarationKind::kTypedef || !complete) return;
+      current = &api_.typedefs[found->second.index].type;
+      if (!current->pointers.empty()) return;
+    }
+  }
+
+  const Api& api_;
+  const std::map<std::string, Declaration, std::less<>>& names_;
+  std::set<std::string> seen_;
+  std::vector<Declaration> order_;
+};
+
+}  // namespace
+
 void Api::index() {
+  std::ranges::sort(functions, {}, &Function::name);
+  std::ranges::sort(enums, {}, &Enum::name);
+  std::ranges::sort(records, {}, &Record::name);
+  std::ranges::sort(callbacks, {}, &Callback::name);
+  std::ranges::sort(typedefs, {}, &Typedef::name);
   names_.clear();
   function_names_.clear();
   for (std::size_t i = 0; i < functions.size(); ++i) function_names_.emplace(functions[i].name, i);
@@ -172,6 +262,7 @@ void Api::index() {
   for (std::size_t i = 0; i < typedefs.size(); ++i) {
     names_.emplace(typedefs[i].name, Declaration{DeclarationKind::kTypedef, i});
   }
+  declarations = DeclarationOrder(*this, names_).run();
 }
 
 const Function* Api::find_function(std::string_view name) const {

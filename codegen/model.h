@@ -1,8 +1,9 @@
 // The CUDA API of one release as plain data: what the headers declare, without a word of their text.
 //
-// `extract` fills it from the headers, cuda_headers/api/<release>.json keeps it, every emitter reads it. Two Api
-// objects make a Model, because the driver's and the runtime's headers use the same names for different things. Types
-// are kept as the header spells them (typedef names included); Api::resolve() says what a spelling comes down to.
+// `extract` fills it from the headers, cuda_headers/api/<release>.json keeps it. Two Api objects make a Model, because
+// the driver's and the runtime's headers use the same names for different things. The emitters read the union of all
+// releases (unite.h). Types are kept as the header spells them (typedef names included); Api::resolve() says what a
+// spelling comes down to.
 #pragma once
 
 #include <cstddef>
@@ -40,6 +41,9 @@ struct Parameter {
   std::string name;  // as in the header; "argN" where it names none
   TypeRef type;
   std::string direction;  // what the documentation tags: "in", "out", "inout" or nothing
+  // In a union of releases, of a pointer: bytes of what it leads to in the release that has the least, where the
+  // releases differ; else 0. Not written to models.
+  std::uint64_t smallest = 0;
 };
 
 // What the documentation comment says, as flags: the comment's text is the vendor's and is not kept.
@@ -143,7 +147,7 @@ struct Resolved {
   const Callback* callback = nullptr;  // kCallback
 };
 
-// The order in which types are declared; emitters keep it, so that each type stands before its use.
+// The order in which a compiler wants the types: each stands before its use. It follows from the types themselves.
 enum class DeclarationKind { kEnum, kRecord, kCallback, kTypedef };
 struct Declaration {
   DeclarationKind kind;
@@ -151,18 +155,20 @@ struct Declaration {
 };
 
 struct Api {
-  std::vector<Function> functions;  // sorted by name, bytewise
+  // All sorted by name, bytewise; no two types share a name.
+  std::vector<Function> functions;
   std::vector<Enum> enums;
   std::vector<Record> records;
   std::vector<Callback> callbacks;
   std::vector<Typedef> typedefs;
-  std::vector<Declaration> declarations;
+  std::vector<Declaration> declarations;  // derived by index()
 
   const Function* find_function(std::string_view name) const;
   const Enum* find_enum(std::string_view name) const;
   const Record* find_record(std::string_view name) const;  // top-level ones
   const Callback* find_callback(std::string_view name) const;
   const Typedef* find_typedef(std::string_view name) const;
+  bool has_type(std::string_view name) const { return names_.find(name) != names_.end(); }
   // All versions and stream forms of a base name, sorted by name.
   std::vector<const Function*> versions_of(std::string_view base) const;
   // Looks through typedefs. Unknown names are an error that names them.
@@ -170,7 +176,7 @@ struct Api {
   // A pointer to a record that is only declared: CUstream, CUcontext, …
   bool is_handle(const TypeRef& type) const;
 
-  // Must be called after the vectors were changed: the find functions use it.
+  // Must be called after the vectors were changed: sorts them, and derives what the find functions and emitters use.
   void index();
 
  private:
@@ -178,18 +184,38 @@ struct Api {
   std::map<std::string, std::size_t, std::less<>> function_names_;
 };
 
+// What a release's libcudart exports, as far as it differs from what the headers declare.
+struct RuntimeLibrary {
+  std::string name;                     // its SONAME, which is also its version node: "libcudart.so.11.0"
+  std::vector<std::string> undeclared;  // exported, but in no header; sorted
+  std::vector<std::string> unexported;  // declared, but not exported; sorted
+  bool operator==(const RuntimeLibrary&) const = default;
+};
+
 struct Model {
   std::string release;  // "13.0"
   Api driver;
   Api runtime;
+  RuntimeLibrary library;
 };
+
+// 13000 for "13.0", as CUDA_VERSION counts; 0 for what is no release.
+int release_number(std::string_view release);
+std::string release_name(int number);
 
 // Whether a type's name needs no declaration: C's own and <stdint.h>'s.
 bool is_builtin_type(std::string_view name);
 
-// Reads and writes cuda_headers/api/<release>.json: one declaration per line, so that a difference reads well.
-Result<Model> load_model(const std::string& path);
-Result<Model> parse_model(std::string_view text, const std::string& path_for_errors);
-std::string model_to_json(const Model& model);
+// cuda_headers/api/<release>.json: one declaration per line, so that a difference reads well. A release's file holds
+// what it added, changed or removed against the release before it (`before`; null: everything).
+std::string model_to_json(const Model& model, const Model* before = nullptr);
+// `before` is the release that the file says it comes after, or null if it says none; another one is an error.
+Result<Model> parse_model(std::string_view text, const std::string& path_for_errors, const Model* before = nullptr);
+
+// All models of a folder, oldest release first. At least one, or an error.
+Result<std::vector<Model>> load_models(const std::string& directory);
+// Writes the model's file among those of a folder, and anew the file of the release after it, which is told against it.
+// Returns the files written.
+Result<std::vector<std::string>> save_model(const std::string& directory, const Model& model);
 
 }  // namespace rota::codegen

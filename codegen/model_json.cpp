@@ -1,7 +1,9 @@
 // cuda_headers/api/<release>.json. One declaration per line and nothing that follows from the rest (a base name that
-// equals the name, a default stream form), so that a new release reads as a difference of lines.
-#include <fstream>
-#include <sstream>
+// equals the name, a default stream form). The oldest release is told in full, each later one by what it added or
+// changed
+// ("types", "functions") and removed ("gone") against the one before it, so that a release can be reviewed line by
+// line.
+#include <map>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -83,37 +85,55 @@ Json callback_to_json(const Callback& callback) {
   return line;
 }
 
-Json declaration_to_json(const Api& api, const Declaration& declaration) {
-  switch (declaration.kind) {
-    case DeclarationKind::kEnum:
-      return enum_to_json(api.enums[declaration.index]);
-    case DeclarationKind::kRecord:
-      return record_to_json(api.records[declaration.index]);
-    case DeclarationKind::kCallback:
-      return callback_to_json(api.callbacks[declaration.index]);
-    case DeclarationKind::kTypedef:
-      break;
+// Every declaration of an API as the line that tells it, by name.
+using Lines = std::map<std::string, std::string>;
+
+Lines type_lines(const Api& api) {
+  Lines lines;
+  for (const Enum& enumeration : api.enums) lines[enumeration.name] = enum_to_json(enumeration).dump();
+  for (const Record& record : api.records) lines[record.name] = record_to_json(record).dump();
+  for (const Callback& callback : api.callbacks) lines[callback.name] = callback_to_json(callback).dump();
+  for (const Typedef& alias : api.typedefs) {
+    lines[alias.name] = Json{{"typedef", alias.name}, {"header", alias.header}, {"type", alias.type.spelling()}}.dump();
   }
-  const Typedef& alias = api.typedefs[declaration.index];
-  return Json{{"typedef", alias.name}, {"header", alias.header}, {"type", alias.type.spelling()}};
+  return lines;
 }
 
-void append_lines(std::string& text, const std::vector<std::string>& lines) {
-  for (std::size_t i = 0; i < lines.size(); ++i) text += "    " + lines[i] + (i + 1 < lines.size() ? ",\n" : "\n");
+Lines function_lines(const Api& api) {
+  Lines lines;
+  for (const Function& function : api.functions) lines[function.name] = function_to_json(function).dump();
+  return lines;
 }
 
-void append_api(std::string& text, std::string_view name, const Api& api) {
-  std::vector<std::string> functions;
-  functions.reserve(api.functions.size());
-  for (const Function& function : api.functions) functions.push_back(function_to_json(function).dump());
-  std::vector<std::string> types;
-  types.reserve(api.declarations.size());
-  for (const Declaration& declaration : api.declarations) types.push_back(declaration_to_json(api, declaration).dump());
-  text += fmt::format("  \"{}\": {{\n   \"types\": [\n", name);
-  append_lines(text, types);
-  text += "   ],\n   \"functions\": [\n";
-  append_lines(text, functions);
-  text += "   ]\n  }";
+// The lines that `before` lacks or tells differently; the names that only `before` has go into `gone`.
+std::vector<std::string> changed_lines(const Lines& lines, const Lines& before, Json& gone) {
+  std::vector<std::string> changed;
+  for (const auto& [name, line] : lines) {
+    const auto found = before.find(name);
+    if (found == before.end() || found->second != line) changed.push_back(line);
+  }
+  for (const auto& [name, line] : before) {
+    if (!lines.contains(name)) gone.push_back(name);
+  }
+  return changed;
+}
+
+void append_list(std::string& text, std::string_view name, const std::vector<std::string>& lines) {
+  text += fmt::format("    \"{}\": [", name);
+  for (std::size_t i = 0; i < lines.size(); ++i) text += (i == 0 ? "\n      " : ",\n      ") + lines[i];
+  text += lines.empty() ? "]" : "\n    ]";
+}
+
+void append_api(std::string& text, std::string_view name, const Api& api, const Api* before) {
+  Json gone = Json::array();
+  const auto types = changed_lines(type_lines(api), before ? type_lines(*before) : Lines(), gone);
+  const auto functions = changed_lines(function_lines(api), before ? function_lines(*before) : Lines(), gone);
+  text += fmt::format("  \"{}\": {{\n", name);
+  if (!gone.empty()) text += fmt::format("    \"gone\": {},\n", gone.dump());
+  append_list(text, "types", types);
+  text += ",\n";
+  append_list(text, "functions", functions);
+  text += "\n  }";
 }
 
 // Reading: nlohmann throws on a missing or ill-typed key, and the type parser answers with an Error; both end here.
@@ -184,69 +204,109 @@ Record record_from(const Json& line) {
   return record;
 }
 
-Api api_from(const Json& json) {
-  Api api;
-  const auto declare = [&api](DeclarationKind kind, std::size_t index) { api.declarations.push_back({kind, index}); };
-  for (const Json& line : json.at("types")) {
-    if (line.contains("enum")) {
-      Enum enumeration{
-          .name = line.at("enum"), .header = line.at("header"), .underlying = line.at("underlying"), .enumerators = {}};
-      for (const auto& [name, value] : line.at("values").items()) enumeration.enumerators.push_back({name, value});
-      declare(DeclarationKind::kEnum, api.enums.size());
-      api.enums.push_back(std::move(enumeration));
-    } else if (line.contains("struct") || line.contains("union")) {
-      declare(DeclarationKind::kRecord, api.records.size());
-      api.records.push_back(record_from(line));
-    } else if (line.contains("callback")) {
-      declare(DeclarationKind::kCallback, api.callbacks.size());
-      api.callbacks.push_back({.name = line.at("callback"),
-                               .header = line.at("header"),
-                               .pointer = line.value("pointer", true),
-                               .result = type_from(line.at("result")),
-                               .parameters = parameters_from(line.at("parameters"))});
-    } else {
-      declare(DeclarationKind::kTypedef, api.typedefs.size());
-      api.typedefs.push_back(
-          {.name = line.at("typedef"), .header = line.at("header"), .type = type_from(line.at("type"))});
+template <class T>
+void erase_named(std::vector<T>& list, const std::string& name) {
+  std::erase_if(list, [&](const T& item) { return item.name == name; });
+}
+
+void erase_type(Api& api, const std::string& name) {
+  erase_named(api.enums, name);
+  erase_named(api.records, name);
+  erase_named(api.callbacks, name);
+  erase_named(api.typedefs, name);
+}
+
+void add_type(Api& api, const Json& line) {
+  if (line.contains("enum")) {
+    Enum enumeration{
+        .name = line.at("enum"), .header = line.at("header"), .underlying = line.at("underlying"), .enumerators = {}};
+    for (const auto& [name, value] : line.at("values").items()) enumeration.enumerators.push_back({name, value});
+    erase_type(api, enumeration.name);
+    api.enums.push_back(std::move(enumeration));
+  } else if (line.contains("struct") || line.contains("union")) {
+    Record record = record_from(line);
+    erase_type(api, record.name);
+    api.records.push_back(std::move(record));
+  } else if (line.contains("callback")) {
+    Callback callback{.name = line.at("callback"),
+                      .header = line.at("header"),
+                      .pointer = line.value("pointer", true),
+                      .result = type_from(line.at("result")),
+                      .parameters = parameters_from(line.at("parameters"))};
+    erase_type(api, callback.name);
+    api.callbacks.push_back(std::move(callback));
+  } else {
+    Typedef alias{.name = line.at("typedef"), .header = line.at("header"), .type = type_from(line.at("type"))};
+    erase_type(api, alias.name);
+    api.typedefs.push_back(std::move(alias));
+  }
+}
+
+Api api_from(const Json& json, const Api* before) {
+  Api api = before ? *before : Api();
+  if (json.contains("gone")) {
+    for (const Json& entry : json.at("gone")) {
+      const auto name = entry.get<std::string>();
+      if (!api.find_function(name) && !api.has_type(name))
+        throw BadModel{fmt::format("'{}' is called gone, but the release before has no such name", name)};
+      erase_named(api.functions, name);
+      erase_type(api, name);
     }
   }
-  for (const Json& line : json.at("functions")) api.functions.push_back(function_from(line));
+  for (const Json& line : json.at("types")) add_type(api, line);
+  for (const Json& line : json.at("functions")) {
+    Function function = function_from(line);
+    erase_named(api.functions, function.name);
+    api.functions.push_back(std::move(function));
+  }
   api.index();
   return api;
 }
 
+RuntimeLibrary library_from(const Json& json) {
+  return {.name = json.at("name"), .undeclared = json.at("undeclared"), .unexported = json.at("unexported")};
+}
+
 }  // namespace
 
-std::string model_to_json(const Model& model) {
+std::string model_to_json(const Model& model, const Model* before) {
   std::string text = fmt::format("{{\n  \"release\": \"{}\",\n", model.release);
-  append_api(text, "driver", model.driver);
+  if (before) text += fmt::format("  \"after\": \"{}\",\n", before->release);
+  if (!model.library.name.empty()) {
+    const Json library{{"name", model.library.name},
+                       {"undeclared", model.library.undeclared},
+                       {"unexported", model.library.unexported}};
+    text += fmt::format("  \"libcudart\": {},\n", library.dump());
+  }
+  append_api(text, "driver", model.driver, before ? &before->driver : nullptr);
   text += ",\n";
-  append_api(text, "runtime", model.runtime);
+  append_api(text, "runtime", model.runtime, before ? &before->runtime : nullptr);
   text += "\n}\n";
   return text;
 }
 
-Result<Model> parse_model(std::string_view text, const std::string& path_for_errors) {
+Result<Model> parse_model(std::string_view text, const std::string& path_for_errors, const Model* before) {
+  const auto bad = [&](std::string_view why) {
+    return Error{fmt::format("{}: {}; make it anew with `rota-codegen extract`", path_for_errors, why)};
+  };
   try {
     const Json json = Json::parse(text);
     Model model;
     model.release = json.at("release");
-    model.driver = api_from(json.at("driver"));
-    model.runtime = api_from(json.at("runtime"));
+    const std::string after = json.value("after", "");
+    if (after != (before ? before->release : "")) {
+      return bad(fmt::format("it tells what changed after CUDA {}, but {} stands before it",
+                             after.empty() ? "nothing" : after, before ? "CUDA " + before->release : "nothing"));
+    }
+    if (json.contains("libcudart")) model.library = library_from(json.at("libcudart"));
+    model.driver = api_from(json.at("driver"), before ? &before->driver : nullptr);
+    model.runtime = api_from(json.at("runtime"), before ? &before->runtime : nullptr);
     return model;
   } catch (const Json::exception& problem) {
-    return Error{fmt::format("{}: {}; make it anew with `rota-codegen extract`", path_for_errors, problem.what())};
+    return bad(problem.what());
   } catch (const BadModel& problem) {
-    return Error{fmt::format("{}: {}; make it anew with `rota-codegen extract`", path_for_errors, problem.text)};
+    return bad(problem.text);
   }
-}
-
-Result<Model> load_model(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{fmt::format("{}: cannot be opened; make it with `rota-codegen extract`", path)};
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse_model(text.str(), path);
 }
 
 }  // namespace rota::codegen

@@ -21,17 +21,18 @@ class PolicyReader {
 
   Result<Policy> read(const toml::table& root) {
     for (const auto& [key, node] : root) {
-      if (key.str() != "driver") fail(node, fmt::format("unknown table '{}' (known: driver)", key.str()));
+      if (key.str() != "driver" && key.str() != "runtime")
+        fail(node, fmt::format("unknown table '{}' (known: driver, runtime)", key.str()));
     }
     const toml::table* driver = root["driver"].as_table();
     if (!driver) return Error{fmt::format("{}: the table [driver] is missing", path_)};
-    for (const auto& [key, node] : *driver) {
-      const toml::table* facts = node.as_table();
-      if (!facts) {
-        fail(node, fmt::format("{} is not a table of facts: write {} = {{ … }}", key.str(), key.str()));
-        continue;
+    read_table(*driver, policy_.functions);
+    if (const toml::table* runtime = root["runtime"].as_table()) {
+      read_table(*runtime, policy_.runtime);
+      for (const auto& [base, function] : policy_.runtime) {
+        if (function.states_a_fact() || !function.reason.empty())
+          fail(*(*runtime)[base].node(), fmt::format("{}: a runtime function has only params", base));
       }
-      read_function(std::string(key.str()), *facts);
     }
     if (!failures_.empty()) return Error{failures_};
     return std::move(policy_);
@@ -112,7 +113,17 @@ class PolicyReader {
     into[name] = use;
   }
 
-  void read_function(const std::string& base, const toml::table& facts) {
+  void read_table(const toml::table& table, FactTable& into) {
+    for (const auto& [key, node] : table) {
+      if (const toml::table* facts = node.as_table()) {
+        read_function(std::string(key.str()), *facts, into);
+      } else {
+        fail(node, fmt::format("{} is not a table of facts: write {} = {{ … }}", key.str(), key.str()));
+      }
+    }
+  }
+
+  void read_function(const std::string& base, const toml::table& facts, FactTable& into) {
     FunctionPolicy function;
     function.base = base;
     function.line = static_cast<int>(facts.source().begin.line);
@@ -148,8 +159,9 @@ class PolicyReader {
         fail(node, fmt::format("{}: unknown fact '{}'", base, key));
       }
     }
-    if (!function.states_a_fact()) fail(facts, fmt::format("{} states no fact; a mere question is query = true", base));
-    policy_.functions.emplace(base, std::move(function));
+    if (&into == &policy_.functions && !function.states_a_fact())
+      fail(facts, fmt::format("{} states no fact; a mere question is query = true", base));
+    into.emplace(base, std::move(function));
   }
 
   const std::string& path_;
@@ -167,6 +179,12 @@ bool FunctionPolicy::states_a_fact() const {
 const FunctionPolicy* Policy::find(std::string_view base) const {
   const auto found = functions.find(base);
   return found == functions.end() ? nullptr : &found->second;
+}
+
+const FunctionPolicy* find_facts(const FactTable& table, const Function& function, int major) {
+  auto found = major == 0 ? table.end() : table.find(fmt::format("{}@{}", function.name, major));
+  if (found == table.end()) found = table.find(function.base);
+  return found == table.end() ? nullptr : &found->second;
 }
 
 Result<Policy> parse_policy(std::string_view text, const std::string& path_for_errors) {

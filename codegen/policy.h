@@ -1,4 +1,4 @@
-// cuda_headers/policy.toml: what each driver function does, which no header says.
+// cuda_headers/policy.toml: what each driver function does, and how both APIs use their pointers: no header says it.
 #pragma once
 
 #include <map>
@@ -42,10 +42,18 @@ struct FunctionPolicy {
   bool states_a_fact() const;
 };
 
+using FactTable = std::map<std::string, FunctionPolicy, std::less<>>;
+
 struct Policy {
-  std::map<std::string, FunctionPolicy, std::less<>> functions;  // by base name
+  FactTable functions;  // of the driver, by base name
+  // Of the runtime API, by base name, or by symbol and libcudart's major ("cudaGetDeviceProperties@12") where that one
+  // differs: only how its parameters are used, since whatever it does it does through the driver.
+  FactTable runtime;
   const FunctionPolicy* find(std::string_view base) const;
 };
+
+// The entry that speaks of a function, or null. `major`: libcudart's, 0 for the driver.
+const FunctionPolicy* find_facts(const FactTable& table, const Function& function, int major);
 
 Result<Policy> load_policy(const std::string& path);
 Result<Policy> parse_policy(std::string_view text, const std::string& path_for_errors);

@@ -1,5 +1,6 @@
-// The first runtime call of a traced process ends here: find the libcudart that the program loaded, ask the core for
-// the trace, fill every slot, go on. Where the core is missing or does not trace, slots go straight to libcudart.
+// The first call of a traced process to a libcudart ends here: find the libcudart of that major that the program
+// loaded, ask the core for the trace, fill the major's slots, go on. Where the core is missing or does not trace, slots
+// go straight to libcudart. A process may use several majors; each is resolved by its own first call.
 #include <dlfcn.h>
 #include <limits.h>
 #include <link.h>
@@ -42,7 +43,6 @@ void refresh(Thread& thread, std::uint64_t ticks) {
 
 namespace {
 
-constexpr const char* kLibrary = "libcudart.so.13";
 constexpr int kSymbolNotFound = 500;  // cudaErrorSymbolNotFound
 
 int not_found() noexcept {
@@ -55,22 +55,27 @@ const char* no_text() noexcept {
 using Open = void*(const char*, int);
 
 // A copy under another file name, as wheels rename what they bundle ("libcudart-9f1b.so.13.0").
-int find_renamed(dl_phdr_info* info, size_t, void* found) noexcept {
+struct Renamed {
+  const char* suffix;  // ".so.13"
+  const char* path;
+};
+int find_renamed(dl_phdr_info* info, size_t, void* data) noexcept {
+  auto* const renamed = static_cast<Renamed*>(data);
   const char* const slash = strrchr(info->dlpi_name, '/');
   const char* const name = slash != nullptr ? slash + 1 : info->dlpi_name;
-  if (strncmp(name, "libcudart", 9) != 0 || strstr(name, ".so.13") == nullptr) return 0;
-  *static_cast<const char**>(found) = info->dlpi_name;
+  if (strncmp(name, "libcudart", 9) != 0 || strstr(name, renamed->suffix) == nullptr) return 0;
+  renamed->path = info->dlpi_name;
   return 1;
 }
 
 // By SONAME among what is loaded, RTLD_LOCAL or not; else by file name; else load it, since the caller needs one.
-void* open_library(Open* open) noexcept {
-  void* handle = open(kLibrary, RTLD_LAZY | RTLD_NOLOAD);
+void* open_library(Open* open, const RotaCudartMajor& major) noexcept {
+  void* handle = open(major.library, RTLD_LAZY | RTLD_NOLOAD);
   if (handle != nullptr) return handle;
-  const char* renamed = nullptr;
+  Renamed renamed{strstr(major.library, ".so."), nullptr};
   dl_iterate_phdr(find_renamed, &renamed);
-  if (renamed != nullptr) handle = open(renamed, RTLD_LAZY | RTLD_NOLOAD);
-  return handle != nullptr ? handle : open(kLibrary, RTLD_LAZY | RTLD_LOCAL);
+  if (renamed.path != nullptr) handle = open(renamed.path, RTLD_LAZY | RTLD_NOLOAD);
+  return handle != nullptr ? handle : open(major.library, RTLD_LAZY | RTLD_LOCAL);
 }
 
 // The file of this library. Not by dladdr, which glibc 2.34 moved: see loader.cpp.
@@ -111,12 +116,19 @@ const rota::trace::Interface* open_core(Open* open) noexcept {
   return usable ? interface : nullptr;
 }
 
+const RotaCudartMajor& major_of(uint32_t index) noexcept {
+  size_t major = 0;
+  while (index - rota_cudart_majors[major].first >= rota_cudart_majors[major].count) ++major;
+  return rota_cudart_majors[major];
+}
+
 // Any number of threads may run this at once, each writes the same; no lock of ours is held while the loader works,
 // since a thread may come from a constructor that runs under the loader's.
-void resolve() noexcept {
+void resolve(const RotaCudartMajor& major) noexcept {
   auto* const open = reinterpret_cast<Open*>(rota::thin::next_symbol("dlopen"));
-  void* const library = open != nullptr ? open_library(open) : nullptr;
-  for (size_t i = 0; i < kRotaCudartSymbols; ++i) {
+  void* const library = open != nullptr ? open_library(open, major) : nullptr;
+  const size_t end = major.first + major.count;
+  for (size_t i = major.first; i < end; ++i) {
     void* function = library != nullptr ? rota::thin::foreign_symbol(library, rota_cudart_names[i]) : nullptr;
     if (function == nullptr) {
       const bool text = strcmp(rota_cudart_names[i], "cudaGetErrorString") == 0 ||
@@ -127,7 +139,7 @@ void resolve() noexcept {
   }
   const rota::trace::Interface* const interface = open != nullptr ? open_core(open) : nullptr;
   __atomic_store_n(&rota::trace::core, interface, __ATOMIC_RELEASE);
-  for (size_t i = 0; i < kRotaCudartSymbols; ++i) {
+  for (size_t i = major.first; i < end; ++i) {
     void* const tracer = interface != nullptr ? rota::runtime_tracers::table[i] : nullptr;
     __atomic_store_n(&rota_cudart_slots[i], tracer != nullptr ? tracer : rota_cudart_real[i], __ATOMIC_RELEASE);
   }
@@ -136,6 +148,6 @@ void resolve() noexcept {
 }  // namespace
 
 void* rota_cudart_resolve(uint32_t index) noexcept {
-  resolve();
+  resolve(major_of(index));
   return __atomic_load_n(&rota_cudart_slots[index], __ATOMIC_ACQUIRE);
 }

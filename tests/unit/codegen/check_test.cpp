@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "codegen/emit_driver.h"
+#include "codegen/exports.h"
 #include "codegen/generate.h"
 #include "tests/unit/codegen/support.h"
 
@@ -129,7 +130,7 @@ TEST_CASE("a policy that says nothing understandable is an error with its line")
 
 TEST_CASE("a parameter's use is what the policy says, else what its type suggests") {
   const Inputs inputs = with_policy(kPolicy);
-  const Api& api = inputs.model.driver;
+  const Api& api = inputs.driver;
   const Function& launch = *api.find_function("cuLaunch");
   CHECK(parameter_use(api, inputs.policy.find("cuLaunch"), launch, launch.parameters[1]).direction ==
         Direction::kInOut);
@@ -152,7 +153,7 @@ TEST_CASE("an undeclared export gets a thunk, and must be undeclared") {
   CHECK(std::ranges::is_sorted(inputs.symbols));
   auto policy = parse_policy("[driver]\ncuAsk = { undeclared = true }\n", "policy.toml");
   REQUIRE(policy);
-  CHECK_FALSE(make_inputs(inputs.model, *policy));
+  CHECK_FALSE(make_inputs(inputs.releases, *policy));
 }
 
 TEST_CASE("exports are read from a list, and anything else is refused") {
@@ -223,12 +224,14 @@ TEST_CASE("a gate for something that is no stream is an error that names it") {
   CHECK_THAT(gates.error().text, Contains("cuCopyAsync") && Contains("parameter to is neither a stream nor a context"));
 }
 
-TEST_CASE("the newest release is the newest by number") {
-  Folder folder;
-  for (const char* name : {"12.9.json", "12.10.json", "notes.json", "13.0.json.new"}) folder.write(name, "{}");
-  const auto newest = newest_release(folder.path());
-  REQUIRE(newest);
-  CHECK(*newest == "12.10");
-  Folder empty;
-  CHECK_FALSE(newest_release(empty.path()));
+TEST_CASE("pointer parameters that the policy does not speak of are counted and named") {
+  const Inputs inputs = inputs_from("extern \"C\" int cuA(int* x, const int* y, int z);\n",
+                                    "[driver]\ncuA = { query = true, params = { y = \"in\" } }\n");
+  const PointerReview review = review_pointers(inputs);
+  CHECK(review.stated == 1);
+  CHECK(review.unreviewed == std::vector<std::string>{"cuA.x"});
+  const Problems problems = check_calls(inputs, {"cuA", "cuNever"}, "calls.txt");
+  REQUIRE(problems.size() == 2);
+  CHECK_THAT(problems[0], Contains("calls.txt: traces contain cuA, but nobody has reviewed cuA.x"));
+  CHECK_THAT(problems[1], Contains("cuNever is in no model"));
 }

@@ -22,12 +22,6 @@ typedef void (*CUhostFn)(void* data);
 extern "C" CUresult cuA(const CUconfig* const* config, CUhostFn fn, size_t count);
 )";
 
-Model model_of(std::string_view header) {
-  auto api = extract_tiny(header);
-  if (!api) FAIL(api.error().text);
-  return {.release = "13.0", .driver = std::move(*api), .runtime = {}};
-}
-
 bool has_line(const std::vector<std::string>& lines, const std::string& beginning) {
   return std::any_of(lines.begin(), lines.end(), [&](const std::string& line) { return line.starts_with(beginning); });
 }
@@ -66,20 +60,83 @@ TEST_CASE("typedefs that go round in a circle are an error") {
 }
 
 TEST_CASE("a model that was written and read again is the same, byte for byte") {
-  const std::string text = model_to_json(model_of(kHeader));
+  const std::string text = model_to_json(model_from(kHeader));
   const auto again = parse_model(text, "13.0.json");
   REQUIRE(again);
   CHECK(model_to_json(*again) == text);
   CHECK(again->driver.functions[0].parameters[0].direction == "inout");
-  CHECK(diff_models(model_of(kHeader), *again).empty());
+  CHECK(diff_models(model_from(kHeader), *again).empty());
+}
+
+TEST_CASE("a later release holds what it changed, and is read back whole") {
+  const Model first = model_from(kHeader, "12.9");
+  const Model second = model_from(R"(
+#include <stddef.h>
+typedef enum CUresult_enum { CUDA_SUCCESS = 0, CUDA_ERROR = -1, CUDA_WORSE = -2 } CUresult;
+typedef struct CUstream_st* CUstream;
+typedef struct { CUstream hStream; char name[16]; unsigned flag : 1; union { int x; }; } CUconfig;
+extern "C" CUresult cuB(const CUconfig* config);
+)",
+                                  "13.0");
+  Folder folder;
+  REQUIRE(save_model(folder.path(), first));
+  REQUIRE(save_model(folder.path(), second));
+  const std::string text = folder.read("13.0.json");
+  CHECK_THAT(text, Contains("\"after\": \"12.9\"") && Contains("CUDA_WORSE") && Contains("cuB"));
+  CHECK_THAT(text, Contains("\"gone\": [\"CUhostFn\",\"cuA\"]"));
+  CHECK_THAT(text, !Contains("CUconfig_st") && !Contains("\"CUstream\""));
+  const auto models = load_models(folder.path());
+  REQUIRE(models);
+  REQUIRE(models->size() == 2);
+  CHECK(model_to_json((*models)[0]) == model_to_json(first));
+  CHECK(model_to_json((*models)[1]) == model_to_json(second));
+}
+
+TEST_CASE("a release that comes in between has the one after it told anew, and loses nothing") {
+  const Model oldest = model_from("extern \"C\" int cuA(void);\n", "12.8");
+  const Model middle = model_from("extern \"C\" int cuA(void);\nextern \"C\" int cuB(void);\n", "12.9");
+  const Model newest =
+      model_from("extern \"C\" int cuA(void);\nextern \"C\" int cuB(void);\nextern \"C\" int cuC(void);\n", "12.10");
+  Folder folder;
+  for (const Model* model : {&newest, &oldest, &middle, &middle}) REQUIRE(save_model(folder.path(), *model));
+  const auto models = load_models(folder.path());
+  REQUIRE(models);
+  REQUIRE(models->size() == 3);
+  CHECK((*models)[2].release == "12.10");
+  CHECK(model_to_json((*models)[2]) == model_to_json(newest));
+  CHECK_THAT(folder.read("12.10.json"), !Contains("cuB") && Contains("cuC"));
+}
+
+TEST_CASE("a model that stands after another release than it says is refused") {
+  Folder folder;
+  REQUIRE(save_model(folder.path(), model_from("extern \"C\" int cuA(void);\n", "12.8")));
+  REQUIRE(save_model(folder.path(), model_from("extern \"C\" int cuB(void);\n", "12.9")));
+  folder.write("12.8.json", "");
+  const auto damaged = load_models(folder.path());
+  REQUIRE_FALSE(damaged);
+  CHECK_THAT(damaged.error().text, Contains("12.8.json"));
+  Folder alone;
+  alone.write("12.9.json", folder.read("12.9.json"));
+  const auto orphan = load_models(alone.path());
+  REQUIRE_FALSE(orphan);
+  CHECK_THAT(orphan.error().text, Contains("changed after CUDA 12.8, but nothing stands before it"));
+}
+
+TEST_CASE("a folder of no models is an error, and other files in it are none of ours") {
+  Folder folder;
+  folder.write("notes.json", "{}");
+  folder.write("13.0.json.new", "{");
+  const auto models = load_models(folder.path());
+  REQUIRE_FALSE(models);
+  CHECK_THAT(models.error().text, Contains("no model of a CUDA release"));
 }
 
 TEST_CASE("two extractions of the same headers give the same bytes") {
-  CHECK(model_to_json(model_of(kHeader)) == model_to_json(model_of(kHeader)));
+  CHECK(model_to_json(model_from(kHeader)) == model_to_json(model_from(kHeader)));
 }
 
 TEST_CASE("a damaged model is an error that names the file and the remedy") {
-  const std::string text = model_to_json(model_of(kHeader));
+  const std::string text = model_to_json(model_from(kHeader));
   for (const std::string& damaged : {text.substr(0, text.size() / 2), std::string("{}"), std::string("[1, 2]"),
                                      std::string(R"({"release": 13, "driver": {}, "runtime": {}})")}) {
     const auto model = parse_model(damaged, "api/13.0.json");
@@ -89,14 +146,14 @@ TEST_CASE("a damaged model is an error that names the file and the remedy") {
 }
 
 TEST_CASE("diff names what was added, removed and changed, and calls a renamed tag no change") {
-  const Model before = model_of(R"(
+  const Model before = model_from(R"(
 typedef enum CUmode_enum { CU_ONE = 1, CU_TWO = 2 } CUmode;
 typedef struct CUbox_st { int width; int height; } CUbox;
 extern "C" int cuSame(CUbox* box);
 extern "C" int cuGone(void);
 extern "C" int cuChanged(int x);
 )");
-  const Model after = model_of(R"(
+  const Model after = model_from(R"(
 typedef enum CUmode_other { CU_ONE = 1, CU_TWO = 3, CU_THREE = 4 } CUmode;
 typedef struct CUbox_other { int width; long height; } CUbox;
 extern "C" int cuSame(CUbox* box);

@@ -45,12 +45,16 @@ Result<Api> extract_tiny(std::string_view header, bool typedefs_give_versions) {
       options);
 }
 
-Inputs inputs_from(std::string_view header, std::string_view policy) {
+Model model_from(std::string_view header, const std::string& release) {
   auto api = extract_tiny(header);
   if (!api) FAIL(api.error().text);
+  return {.release = release, .driver = std::move(*api), .runtime = {}, .library = {}};
+}
+
+Inputs inputs_from(std::string_view header, std::string_view policy) {
   auto facts = parse_policy(policy, "policy.toml");
   if (!facts) FAIL(facts.error().text);
-  auto inputs = make_inputs({.release = "13.0", .driver = std::move(*api), .runtime = {}}, std::move(*facts));
+  auto inputs = make_inputs({model_from(header)}, std::move(*facts));
   if (!inputs) FAIL(inputs.error().text);
   return std::move(*inputs);
 }

@@ -29,6 +29,9 @@ class Folder {
 // Extracts from one header, tiny.h, whose functions begin with "cu"; PFN_ typedefs only if asked for.
 Result<Api> extract_tiny(std::string_view header, bool typedefs_give_versions = false);
 
+// A model of which only the driver's part is filled; fails the test if the header is wrong.
+Model model_from(std::string_view header, const std::string& release = "13.0");
+
 // Inputs made of tiny.h and a policy; fails the test if either is wrong.
 Inputs inputs_from(std::string_view header, std::string_view policy);
 

@@ -26,6 +26,6 @@
 #endif
 
 #define ROTA_SYMBOL(name) rota_stub name
-#include "generated/runtime_symbols.inc"
+#include "generated/runtime_symbols_13.inc"
 
         .section .note.GNU-stack, "", %progbits
