@@ -3567,7 +3567,7 @@ constexpr Type kTypes[] = {
     {"CUgraphMem_attribute", 4, Kind::kEnum, 12, 0},
     {"const CUatomicOperation*", 8, Kind::kAddress, 0, 0},
     {"const CUatomicOperation", 4, Kind::kEnum, 13, 0},
-    {"unsigned int", 4, Kind::kEnum, 14, 0},
+    {"unsigned int", 4, Kind::kFlags, 14, 0},
     {"char*", 8, Kind::kAddress, 0, 0},
     {"CUdevice_P2PAttribute", 4, Kind::kEnum, 15, 0},
     {"CUdevprop*", 8, Kind::kAddress, 0, 0},
@@ -5621,7 +5621,7 @@ constexpr Field kFields[] = {
 }  // namespace
 
 const Api& driver() {
-  static constexpr Api api{0xc8ec6793fc57edf3, 0, kFunctions, kParameters, kCaptures, kTypes, kEnums, kEnumerators, kRecords,
+  static constexpr Api api{0xd47c506a9c6ed145, 0, kFunctions, kParameters, kCaptures, kTypes, kEnums, kEnumerators, kRecords,
                            kFields};
   return api;
 }

@@ -155,7 +155,7 @@ void __cudaRegisterManagedVar(void* fatCubinHandle, void* hostVarPtrAddress, voi
 
 template <std::uint32_t number_>
 void __cudaRegisterSurface(void* fatCubinHandle, void* hostVar, void* deviceAddress, void* deviceName, std::int32_t dim, std::int32_t ext) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(fatCubinHandle), trace::address(hostVar), trace::address(deviceAddress), trace::address(deviceName), static_cast<std::uint32_t>(dim), static_cast<std::uint32_t>(ext), trace::memory(hostVar, 1, 20), trace::string(deviceName));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(fatCubinHandle), trace::address(hostVar), trace::address(deviceAddress), trace::address(deviceName), static_cast<std::uint32_t>(dim), static_cast<std::uint32_t>(ext), trace::string(deviceName));
   reinterpret_cast<void(*)(void*, void*, void*, void*, std::int32_t, std::int32_t)>(rota_cudart_real[number_])(fatCubinHandle, hostVar, deviceAddress, deviceName, dim, ext);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -164,7 +164,7 @@ void __cudaRegisterSurface(void* fatCubinHandle, void* hostVar, void* deviceAddr
 
 template <std::uint32_t number_>
 void __cudaRegisterTexture(void* fatCubinHandle, void* hostVar, void* deviceAddress, void* deviceName, std::int32_t dim, std::int32_t norm, std::int32_t ext) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(fatCubinHandle), trace::address(hostVar), trace::address(deviceAddress), trace::address(deviceName), static_cast<std::uint32_t>(dim), static_cast<std::uint32_t>(norm), static_cast<std::uint32_t>(ext), trace::memory(hostVar, 1, 124), trace::string(deviceName));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(fatCubinHandle), trace::address(hostVar), trace::address(deviceAddress), trace::address(deviceName), static_cast<std::uint32_t>(dim), static_cast<std::uint32_t>(norm), static_cast<std::uint32_t>(ext), trace::string(deviceName));
   reinterpret_cast<void(*)(void*, void*, void*, void*, std::int32_t, std::int32_t, std::int32_t)>(rota_cudart_real[number_])(fatCubinHandle, hostVar, deviceAddress, deviceName, dim, norm, ext);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -564,13 +564,13 @@ std::uint32_t cudaDeviceGetGraphMemAttribute(std::int32_t device, std::uint32_t 
 
 template <std::uint32_t number_>
 std::uint32_t cudaDeviceGetHostAtomicCapabilities(void* capabilities, void* operations, std::uint32_t count, std::int32_t device) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(capabilities), trace::address(operations), static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(device));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(capabilities), trace::address(operations), static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(device), trace::memory(operations, trace::count_of(count), 4));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, std::int32_t)>(rota_cudart_real[number_])(capabilities, operations, count, device);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(capabilities, 1, 4) : trace::Capture::absent());
+               ok_ ? trace::memory(capabilities, trace::count_of(count), 4) : trace::Capture::absent());
   return result_;
 }
 
@@ -610,13 +610,13 @@ std::uint32_t cudaDeviceGetNvSciSyncAttributes(void* nvSciSyncAttrList, std::int
 
 template <std::uint32_t number_>
 std::uint32_t cudaDeviceGetP2PAtomicCapabilities(void* capabilities, void* operations, std::uint32_t count, std::int32_t srcDevice, std::int32_t dstDevice) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(capabilities), trace::address(operations), static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(srcDevice), static_cast<std::uint32_t>(dstDevice));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(capabilities), trace::address(operations), static_cast<std::uint32_t>(count), static_cast<std::uint32_t>(srcDevice), static_cast<std::uint32_t>(dstDevice), trace::memory(operations, trace::count_of(count), 4));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, std::int32_t, std::int32_t)>(rota_cudart_real[number_])(capabilities, operations, count, srcDevice, dstDevice);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(capabilities, 1, 4) : trace::Capture::absent());
+               ok_ ? trace::memory(capabilities, trace::count_of(count), 4) : trace::Capture::absent());
   return result_;
 }
 
@@ -638,7 +638,9 @@ std::uint32_t cudaDeviceGetPCIBusId(void* pciBusId, std::int32_t len, std::int32
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, std::int32_t, std::int32_t)>(rota_cudart_real[number_])(pciBusId, len, device);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
+  const bool ok_ = static_cast<int>(result_) == 0;
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
+               ok_ ? trace::string(pciBusId, trace::count_of(len)) : trace::Capture::absent());
   return result_;
 }
 
@@ -795,15 +797,13 @@ std::uint32_t cudaDriverGetVersion(void* driverVersion) {
 
 template <std::uint32_t number_>
 std::uint32_t cudaEGLStreamConsumerAcquireFrame(void* conn, void* pCudaResource, void* pStream, std::uint32_t timeout) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(conn), trace::address(pCudaResource), trace::address(pStream), static_cast<std::uint32_t>(timeout));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(conn), trace::address(pCudaResource), trace::address(pStream), static_cast<std::uint32_t>(timeout), trace::memory(conn, 1, 8), trace::memory(pStream, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint32_t)>(rota_cudart_real[number_])(conn, pCudaResource, pStream, timeout);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(conn, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(pCudaResource, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(pStream, 1, 8) : trace::Capture::absent());
+               ok_ ? trace::memory(pCudaResource, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
@@ -833,26 +833,21 @@ std::uint32_t cudaEGLStreamConsumerConnectWithFlags(void* conn, void* eglStream,
 
 template <std::uint32_t number_>
 std::uint32_t cudaEGLStreamConsumerDisconnect(void* conn) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(conn));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(conn), trace::memory(conn, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*)>(rota_cudart_real[number_])(conn);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(conn, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaEGLStreamConsumerReleaseFrame(void* conn, void* pCudaResource, void* pStream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(conn), trace::address(pCudaResource), trace::address(pStream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(conn), trace::address(pCudaResource), trace::address(pStream), trace::memory(conn, 1, 8), trace::memory(pStream, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(conn, pCudaResource, pStream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(conn, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(pStream, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -870,40 +865,33 @@ std::uint32_t cudaEGLStreamProducerConnect(void* conn, void* eglStream, std::int
 
 template <std::uint32_t number_>
 std::uint32_t cudaEGLStreamProducerDisconnect(void* conn) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(conn));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(conn), trace::memory(conn, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*)>(rota_cudart_real[number_])(conn);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(conn, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaEGLStreamProducerPresentFrame(void* conn, BycudaEglFrame_st eglframe, void* pStream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(conn), eglframe, trace::address(pStream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(conn), eglframe, trace::address(pStream), trace::memory(conn, 1, 8), trace::memory(pStream, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, BycudaEglFrame_st, void*)>(rota_cudart_real[number_])(conn, eglframe, pStream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(conn, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(pStream, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaEGLStreamProducerReturnFrame(void* conn, void* eglframe, void* pStream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(conn), trace::address(eglframe), trace::address(pStream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(conn), trace::address(eglframe), trace::address(pStream), trace::memory(conn, 1, 8), trace::memory(pStream, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(conn, eglframe, pStream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(conn, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(eglframe, 1, 280) : trace::Capture::absent(),
-               ok_ ? trace::memory(pStream, 1, 8) : trace::Capture::absent());
+               ok_ ? trace::memory(eglframe, 1, 280) : trace::Capture::absent());
   return result_;
 }
 
@@ -1233,7 +1221,7 @@ std::uint32_t cudaGLGetDevices(void* pCudaDeviceCount, void* pCudaDevices, std::
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
                ok_ ? trace::memory(pCudaDeviceCount, 1, 4) : trace::Capture::absent(),
-               ok_ ? trace::memory(pCudaDevices, 1, 4) : trace::Capture::absent());
+               ok_ ? trace::memory(pCudaDevices, trace::count_of(cudaDeviceCount), 4) : trace::Capture::absent());
   return result_;
 }
 
@@ -1387,9 +1375,7 @@ std::uint32_t cudaGetDeviceProperties_cudart12(void* prop, std::int32_t device) 
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, std::int32_t)>(rota_cudart_real[number_])(prop, device);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(prop, 1, 1032) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -1743,7 +1729,7 @@ std::uint32_t cudaGetTextureReference(void* texref, void* symbol) {
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddChildGraphNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* childGraph) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(childGraph));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(childGraph), trace::memory(pDependencies, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, childGraph);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1755,7 +1741,7 @@ std::uint32_t cudaGraphAddChildGraphNode(void* pGraphNode, void* graph, void* pD
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddDependencies(void* graph, void* from, void* to, std::uint64_t numDependencies) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), static_cast<std::uint64_t>(numDependencies));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), static_cast<std::uint64_t>(numDependencies), trace::memory(from, trace::count_of(numDependencies), 8), trace::memory(to, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t)>(rota_cudart_real[number_])(graph, from, to, numDependencies);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1765,7 +1751,7 @@ std::uint32_t cudaGraphAddDependencies(void* graph, void* from, void* to, std::u
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddDependencies_cudart13(void* graph, void* from, void* to, void* edgeData, std::uint64_t numDependencies) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), static_cast<std::uint64_t>(numDependencies));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), static_cast<std::uint64_t>(numDependencies), trace::memory(from, trace::count_of(numDependencies), 8), trace::memory(to, trace::count_of(numDependencies), 8), trace::memory(edgeData, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, std::uint64_t)>(rota_cudart_real[number_])(graph, from, to, edgeData, numDependencies);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1775,7 +1761,7 @@ std::uint32_t cudaGraphAddDependencies_cudart13(void* graph, void* from, void* t
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddDependencies_v2(void* graph, void* from, void* to, void* edgeData, std::uint64_t numDependencies) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), static_cast<std::uint64_t>(numDependencies));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), static_cast<std::uint64_t>(numDependencies), trace::memory(from, trace::count_of(numDependencies), 8), trace::memory(to, trace::count_of(numDependencies), 8), trace::memory(edgeData, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, std::uint64_t)>(rota_cudart_real[number_])(graph, from, to, edgeData, numDependencies);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1785,7 +1771,7 @@ std::uint32_t cudaGraphAddDependencies_v2(void* graph, void* from, void* to, voi
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddEmptyNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::memory(pDependencies, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1797,7 +1783,7 @@ std::uint32_t cudaGraphAddEmptyNode(void* pGraphNode, void* graph, void* pDepend
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddEventRecordNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* event) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(event));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(event), trace::memory(pDependencies, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, event);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1809,7 +1795,7 @@ std::uint32_t cudaGraphAddEventRecordNode(void* pGraphNode, void* graph, void* p
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddEventWaitNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* event) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(event));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(event), trace::memory(pDependencies, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, event);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1821,7 +1807,7 @@ std::uint32_t cudaGraphAddEventWaitNode(void* pGraphNode, void* graph, void* pDe
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddExternalSemaphoresSignalNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* nodeParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams), trace::memory(pDependencies, trace::count_of(numDependencies), 8), trace::memory(nodeParams, 1, 24));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, nodeParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1833,7 +1819,7 @@ std::uint32_t cudaGraphAddExternalSemaphoresSignalNode(void* pGraphNode, void* g
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddExternalSemaphoresWaitNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* nodeParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams), trace::memory(pDependencies, trace::count_of(numDependencies), 8), trace::memory(nodeParams, 1, 24));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, nodeParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1845,7 +1831,7 @@ std::uint32_t cudaGraphAddExternalSemaphoresWaitNode(void* pGraphNode, void* gra
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddHostNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* pNodeParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(pNodeParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(pNodeParams), trace::memory(pDependencies, trace::count_of(numDependencies), 8), trace::memory(pNodeParams, 1, 16));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, pNodeParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1857,7 +1843,7 @@ std::uint32_t cudaGraphAddHostNode(void* pGraphNode, void* graph, void* pDepende
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddKernelNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* pNodeParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(pNodeParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(pNodeParams), trace::memory(pDependencies, trace::count_of(numDependencies), 8), trace::memory(pNodeParams, 1, 56));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, pNodeParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1869,7 +1855,7 @@ std::uint32_t cudaGraphAddKernelNode(void* pGraphNode, void* graph, void* pDepen
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddMemAllocNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* nodeParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams), trace::memory(pDependencies, trace::count_of(numDependencies), 8), trace::memory(nodeParams, 1, 120));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, nodeParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1882,7 +1868,7 @@ std::uint32_t cudaGraphAddMemAllocNode(void* pGraphNode, void* graph, void* pDep
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddMemFreeNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* dptr) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(dptr));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(dptr), trace::memory(pDependencies, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, dptr);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1894,7 +1880,7 @@ std::uint32_t cudaGraphAddMemFreeNode(void* pGraphNode, void* graph, void* pDepe
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddMemcpyNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* pCopyParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(pCopyParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(pCopyParams), trace::memory(pDependencies, trace::count_of(numDependencies), 8), trace::memory(pCopyParams, 1, 160));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, pCopyParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1906,7 +1892,7 @@ std::uint32_t cudaGraphAddMemcpyNode(void* pGraphNode, void* graph, void* pDepen
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddMemcpyNode1D(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* dst, void* src, std::uint64_t count, std::uint32_t kind) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(dst), trace::address(src), static_cast<std::uint64_t>(count), static_cast<std::uint32_t>(kind));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(dst), trace::address(src), static_cast<std::uint64_t>(count), static_cast<std::uint32_t>(kind), trace::memory(pDependencies, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*, void*, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, dst, src, count, kind);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1918,7 +1904,7 @@ std::uint32_t cudaGraphAddMemcpyNode1D(void* pGraphNode, void* graph, void* pDep
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddMemcpyNodeFromSymbol(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* dst, void* symbol, std::uint64_t count, std::uint64_t offset, std::uint32_t kind) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(dst), trace::address(symbol), static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(offset), static_cast<std::uint32_t>(kind));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(dst), trace::address(symbol), static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(offset), static_cast<std::uint32_t>(kind), trace::memory(pDependencies, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*, void*, std::uint64_t, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, dst, symbol, count, offset, kind);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1930,7 +1916,7 @@ std::uint32_t cudaGraphAddMemcpyNodeFromSymbol(void* pGraphNode, void* graph, vo
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddMemcpyNodeToSymbol(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* symbol, void* src, std::uint64_t count, std::uint64_t offset, std::uint32_t kind) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(symbol), trace::address(src), static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(offset), static_cast<std::uint32_t>(kind));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(symbol), trace::address(src), static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(offset), static_cast<std::uint32_t>(kind), trace::memory(pDependencies, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*, void*, std::uint64_t, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, symbol, src, count, offset, kind);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1942,7 +1928,7 @@ std::uint32_t cudaGraphAddMemcpyNodeToSymbol(void* pGraphNode, void* graph, void
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddMemsetNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* pMemsetParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(pMemsetParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(pMemsetParams), trace::memory(pDependencies, trace::count_of(numDependencies), 8), trace::memory(pMemsetParams, 1, 40));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, pMemsetParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1954,7 +1940,7 @@ std::uint32_t cudaGraphAddMemsetNode(void* pGraphNode, void* graph, void* pDepen
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddNode(void* pGraphNode, void* graph, void* pDependencies, std::uint64_t numDependencies, void* nodeParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams), trace::memory(pDependencies, trace::count_of(numDependencies), 8), trace::memory(nodeParams, 1, 256));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, numDependencies, nodeParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1967,7 +1953,7 @@ std::uint32_t cudaGraphAddNode(void* pGraphNode, void* graph, void* pDependencie
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddNode_cudart13(void* pGraphNode, void* graph, void* pDependencies, void* dependencyData, std::uint64_t numDependencies, void* nodeParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams), trace::memory(pDependencies, trace::count_of(numDependencies), 8), trace::memory(dependencyData, trace::count_of(numDependencies), 8), trace::memory(nodeParams, 1, 256));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -1980,7 +1966,7 @@ std::uint32_t cudaGraphAddNode_cudart13(void* pGraphNode, void* graph, void* pDe
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphAddNode_v2(void* pGraphNode, void* graph, void* pDependencies, void* dependencyData, std::uint64_t numDependencies, void* nodeParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphNode), trace::address(graph), trace::address(pDependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), trace::address(nodeParams), trace::memory(pDependencies, trace::count_of(numDependencies), 8), trace::memory(dependencyData, trace::count_of(numDependencies), 8), trace::memory(nodeParams, 1, 256));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(pGraphNode, graph, pDependencies, dependencyData, numDependencies, nodeParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -2257,13 +2243,11 @@ std::uint32_t cudaGraphExecMemsetNodeSetParams(void* hGraphExec, void* node, voi
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphExecNodeSetParams(void* graphExec, void* node, void* nodeParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graphExec), trace::address(node), trace::address(nodeParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graphExec), trace::address(node), trace::address(nodeParams), trace::memory(nodeParams, 1, 256));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(graphExec, node, nodeParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(nodeParams, 1, 256) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -2275,7 +2259,6 @@ std::uint32_t cudaGraphExecUpdate(void* hGraphExec, void* hGraph, void* hErrorNo
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(hErrorNode_out, 1, 8) : trace::Capture::absent(),
                ok_ ? trace::memory(updateResult_out, 1, 4) : trace::Capture::absent());
   return result_;
 }
@@ -2338,70 +2321,70 @@ std::uint32_t cudaGraphExternalSemaphoresWaitNodeSetParams(void* hNode, void* no
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphGetEdges(void* graph, void* from, void* to, void* numEdges) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(numEdges));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(numEdges), trace::memory(numEdges, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*)>(rota_cudart_real[number_])(graph, from, to, numEdges);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(from, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(to, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(from, trace::count_at<std::uint64_t>(static_cast<const void*>(numEdges)), 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(to, trace::count_at<std::uint64_t>(static_cast<const void*>(numEdges)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(numEdges, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphGetEdges_cudart13(void* graph, void* from, void* to, void* edgeData, void* numEdges) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), trace::address(numEdges));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), trace::address(numEdges), trace::memory(numEdges, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, void*)>(rota_cudart_real[number_])(graph, from, to, edgeData, numEdges);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(from, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(to, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(edgeData, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(from, trace::count_at<std::uint64_t>(static_cast<const void*>(numEdges)), 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(to, trace::count_at<std::uint64_t>(static_cast<const void*>(numEdges)), 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(edgeData, trace::count_at<std::uint64_t>(static_cast<const void*>(numEdges)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(numEdges, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphGetEdges_v2(void* graph, void* from, void* to, void* edgeData, void* numEdges) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), trace::address(numEdges));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), trace::address(numEdges), trace::memory(numEdges, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, void*)>(rota_cudart_real[number_])(graph, from, to, edgeData, numEdges);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(from, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(to, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(edgeData, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(from, trace::count_at<std::uint64_t>(static_cast<const void*>(numEdges)), 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(to, trace::count_at<std::uint64_t>(static_cast<const void*>(numEdges)), 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(edgeData, trace::count_at<std::uint64_t>(static_cast<const void*>(numEdges)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(numEdges, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphGetNodes(void* graph, void* nodes, void* numNodes) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(nodes), trace::address(numNodes));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(nodes), trace::address(numNodes), trace::memory(numNodes, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(graph, nodes, numNodes);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(nodes, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(nodes, trace::count_at<std::uint64_t>(static_cast<const void*>(numNodes)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(numNodes, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphGetRootNodes(void* graph, void* pRootNodes, void* pNumRootNodes) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(pRootNodes), trace::address(pNumRootNodes));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(pRootNodes), trace::address(pNumRootNodes), trace::memory(pNumRootNodes, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(graph, pRootNodes, pNumRootNodes);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(pRootNodes, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(pRootNodes, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumRootNodes)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(pNumRootNodes, 1, 8) : trace::Capture::absent());
   return result_;
 }
@@ -2436,8 +2419,7 @@ std::uint32_t cudaGraphInstantiate(void* pGraphExec, void* graph, void* pErrorNo
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(pGraphExec, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(pErrorNode, 1, 8) : trace::Capture::absent());
+               ok_ ? trace::memory(pGraphExec, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
@@ -2467,7 +2449,7 @@ std::uint32_t cudaGraphInstantiateWithFlags(void* pGraphExec, void* graph, std::
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphInstantiateWithParams(void* pGraphExec, void* graph, void* instantiateParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphExec), trace::address(graph), trace::address(instantiateParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphExec), trace::address(graph), trace::address(instantiateParams), trace::memory(instantiateParams, 1, 32));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(pGraphExec, graph, instantiateParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -2480,7 +2462,7 @@ std::uint32_t cudaGraphInstantiateWithParams(void* pGraphExec, void* graph, void
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphInstantiateWithParams_ptsz(void* pGraphExec, void* graph, void* instantiateParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphExec), trace::address(graph), trace::address(instantiateParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(pGraphExec), trace::address(graph), trace::address(instantiateParams), trace::memory(instantiateParams, 1, 32));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(pGraphExec, graph, instantiateParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -2707,82 +2689,82 @@ std::uint32_t cudaGraphNodeFindInClone(void* pNode, void* originalNode, void* cl
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphNodeGetDependencies(void* node, void* pDependencies, void* pNumDependencies) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependencies), trace::address(pNumDependencies));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependencies), trace::address(pNumDependencies), trace::memory(pNumDependencies, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(node, pDependencies, pNumDependencies);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(pDependencies, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(pDependencies, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumDependencies)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(pNumDependencies, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphNodeGetDependencies_cudart13(void* node, void* pDependencies, void* edgeData, void* pNumDependencies) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependencies), trace::address(edgeData), trace::address(pNumDependencies));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependencies), trace::address(edgeData), trace::address(pNumDependencies), trace::memory(pNumDependencies, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*)>(rota_cudart_real[number_])(node, pDependencies, edgeData, pNumDependencies);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(pDependencies, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(edgeData, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(pDependencies, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumDependencies)), 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(edgeData, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumDependencies)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(pNumDependencies, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphNodeGetDependencies_v2(void* node, void* pDependencies, void* edgeData, void* pNumDependencies) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependencies), trace::address(edgeData), trace::address(pNumDependencies));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependencies), trace::address(edgeData), trace::address(pNumDependencies), trace::memory(pNumDependencies, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*)>(rota_cudart_real[number_])(node, pDependencies, edgeData, pNumDependencies);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(pDependencies, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(edgeData, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(pDependencies, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumDependencies)), 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(edgeData, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumDependencies)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(pNumDependencies, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphNodeGetDependentNodes(void* node, void* pDependentNodes, void* pNumDependentNodes) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependentNodes), trace::address(pNumDependentNodes));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependentNodes), trace::address(pNumDependentNodes), trace::memory(pNumDependentNodes, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(node, pDependentNodes, pNumDependentNodes);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(pDependentNodes, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(pDependentNodes, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumDependentNodes)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(pNumDependentNodes, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphNodeGetDependentNodes_cudart13(void* node, void* pDependentNodes, void* edgeData, void* pNumDependentNodes) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependentNodes), trace::address(edgeData), trace::address(pNumDependentNodes));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependentNodes), trace::address(edgeData), trace::address(pNumDependentNodes), trace::memory(pNumDependentNodes, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*)>(rota_cudart_real[number_])(node, pDependentNodes, edgeData, pNumDependentNodes);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(pDependentNodes, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(edgeData, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(pDependentNodes, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumDependentNodes)), 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(edgeData, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumDependentNodes)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(pNumDependentNodes, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphNodeGetDependentNodes_v2(void* node, void* pDependentNodes, void* edgeData, void* pNumDependentNodes) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependentNodes), trace::address(edgeData), trace::address(pNumDependentNodes));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(pDependentNodes), trace::address(edgeData), trace::address(pNumDependentNodes), trace::memory(pNumDependentNodes, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*)>(rota_cudart_real[number_])(node, pDependentNodes, edgeData, pNumDependentNodes);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(pDependentNodes, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(edgeData, 1, 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(pDependentNodes, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumDependentNodes)), 8) : trace::Capture::absent(),
+               ok_ ? trace::memory(edgeData, trace::count_at<std::uint64_t>(static_cast<const void*>(pNumDependentNodes)), 8) : trace::Capture::absent(),
                ok_ ? trace::memory(pNumDependentNodes, 1, 8) : trace::Capture::absent());
   return result_;
 }
@@ -2823,13 +2805,11 @@ std::uint32_t cudaGraphNodeSetEnabled(void* hGraphExec, void* hNode, std::uint32
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphNodeSetParams(void* node, void* nodeParams) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(nodeParams));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(node), trace::address(nodeParams), trace::memory(nodeParams, 1, 256));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*)>(rota_cudart_real[number_])(node, nodeParams);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(nodeParams, 1, 256) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -2845,7 +2825,7 @@ std::uint32_t cudaGraphReleaseUserObject(void* graph, void* object, std::uint32_
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphRemoveDependencies(void* graph, void* from, void* to, std::uint64_t numDependencies) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), static_cast<std::uint64_t>(numDependencies));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), static_cast<std::uint64_t>(numDependencies), trace::memory(from, trace::count_of(numDependencies), 8), trace::memory(to, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t)>(rota_cudart_real[number_])(graph, from, to, numDependencies);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -2855,7 +2835,7 @@ std::uint32_t cudaGraphRemoveDependencies(void* graph, void* from, void* to, std
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphRemoveDependencies_cudart13(void* graph, void* from, void* to, void* edgeData, std::uint64_t numDependencies) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), static_cast<std::uint64_t>(numDependencies));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), static_cast<std::uint64_t>(numDependencies), trace::memory(from, trace::count_of(numDependencies), 8), trace::memory(to, trace::count_of(numDependencies), 8), trace::memory(edgeData, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, std::uint64_t)>(rota_cudart_real[number_])(graph, from, to, edgeData, numDependencies);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -2865,7 +2845,7 @@ std::uint32_t cudaGraphRemoveDependencies_cudart13(void* graph, void* from, void
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphRemoveDependencies_v2(void* graph, void* from, void* to, void* edgeData, std::uint64_t numDependencies) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), static_cast<std::uint64_t>(numDependencies));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(graph), trace::address(from), trace::address(to), trace::address(edgeData), static_cast<std::uint64_t>(numDependencies), trace::memory(from, trace::count_of(numDependencies), 8), trace::memory(to, trace::count_of(numDependencies), 8), trace::memory(edgeData, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, std::uint64_t)>(rota_cudart_real[number_])(graph, from, to, edgeData, numDependencies);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -2941,13 +2921,11 @@ std::uint32_t cudaGraphicsGLRegisterImage(void* resource, std::uint32_t image, s
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphicsMapResources(std::int32_t count, void* resources, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint32_t>(count), trace::address(resources), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint32_t>(count), trace::address(resources), trace::address(stream), trace::memory(resources, trace::count_of(count), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(std::int32_t, void*, void*)>(rota_cudart_real[number_])(count, resources, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(resources, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -3012,13 +2990,11 @@ std::uint32_t cudaGraphicsSubResourceGetMappedArray(void* array, void* resource,
 
 template <std::uint32_t number_>
 std::uint32_t cudaGraphicsUnmapResources(std::int32_t count, void* resources, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint32_t>(count), trace::address(resources), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint32_t>(count), trace::address(resources), trace::address(stream), trace::memory(resources, trace::count_of(count), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(std::int32_t, void*, void*)>(rota_cudart_real[number_])(count, resources, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(resources, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -3250,13 +3226,11 @@ std::uint32_t cudaLaunchCooperativeKernel(void* func, Bydim3 gridDim, Bydim3 blo
 
 template <std::uint32_t number_>
 std::uint32_t cudaLaunchCooperativeKernelMultiDevice(void* launchParamsList, std::uint32_t numDevices, std::uint32_t flags) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(launchParamsList), static_cast<std::uint32_t>(numDevices), static_cast<std::uint32_t>(flags));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(launchParamsList), static_cast<std::uint32_t>(numDevices), static_cast<std::uint32_t>(flags), trace::memory(launchParamsList, trace::count_of(numDevices), 56));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, std::uint32_t, std::uint32_t)>(rota_cudart_real[number_])(launchParamsList, numDevices, flags);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(launchParamsList, 1, 56) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -3338,7 +3312,7 @@ std::uint32_t cudaLibraryEnumerateKernels(void* kernels, std::uint32_t numKernel
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(kernels, 1, 8) : trace::Capture::absent());
+               ok_ ? trace::memory(kernels, trace::count_of(numKernels), 8) : trace::Capture::absent());
   return result_;
 }
 
@@ -3406,33 +3380,27 @@ std::uint32_t cudaLibraryGetUnifiedFunction(void* fptr, void* library, void* sym
 
 template <std::uint32_t number_>
 std::uint32_t cudaLibraryLoadData(void* library, void* code, void* jitOptions, void* jitOptionsValues, std::uint32_t numJitOptions, void* libraryOptions, void* libraryOptionValues, std::uint32_t numLibraryOptions) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(library), trace::address(code), trace::address(jitOptions), trace::address(jitOptionsValues), static_cast<std::uint32_t>(numJitOptions), trace::address(libraryOptions), trace::address(libraryOptionValues), static_cast<std::uint32_t>(numLibraryOptions));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(library), trace::address(code), trace::address(jitOptions), trace::address(jitOptionsValues), static_cast<std::uint32_t>(numJitOptions), trace::address(libraryOptions), trace::address(libraryOptionValues), static_cast<std::uint32_t>(numLibraryOptions), trace::memory(jitOptions, trace::count_of(numJitOptions), 4), trace::memory(jitOptionsValues, trace::count_of(numJitOptions), 8), trace::memory(libraryOptions, trace::count_of(numLibraryOptions), 4), trace::memory(libraryOptionValues, trace::count_of(numLibraryOptions), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, std::uint32_t, void*, void*, std::uint32_t)>(rota_cudart_real[number_])(library, code, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
                ok_ ? trace::memory(library, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(jitOptions, 1, 4) : trace::Capture::absent(),
-               ok_ ? trace::memory(jitOptionsValues, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(libraryOptions, 1, 4) : trace::Capture::absent(),
-               ok_ ? trace::memory(libraryOptionValues, 1, 8) : trace::Capture::absent());
+               ok_ ? trace::memory(jitOptionsValues, trace::count_of(numJitOptions), 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaLibraryLoadFromFile(void* library, void* fileName, void* jitOptions, void* jitOptionsValues, std::uint32_t numJitOptions, void* libraryOptions, void* libraryOptionValues, std::uint32_t numLibraryOptions) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(library), trace::address(fileName), trace::address(jitOptions), trace::address(jitOptionsValues), static_cast<std::uint32_t>(numJitOptions), trace::address(libraryOptions), trace::address(libraryOptionValues), static_cast<std::uint32_t>(numLibraryOptions), trace::string(fileName));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(library), trace::address(fileName), trace::address(jitOptions), trace::address(jitOptionsValues), static_cast<std::uint32_t>(numJitOptions), trace::address(libraryOptions), trace::address(libraryOptionValues), static_cast<std::uint32_t>(numLibraryOptions), trace::string(fileName), trace::memory(jitOptions, trace::count_of(numJitOptions), 4), trace::memory(jitOptionsValues, trace::count_of(numJitOptions), 8), trace::memory(libraryOptions, trace::count_of(numLibraryOptions), 4), trace::memory(libraryOptionValues, trace::count_of(numLibraryOptions), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, std::uint32_t, void*, void*, std::uint32_t)>(rota_cudart_real[number_])(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
                ok_ ? trace::memory(library, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(jitOptions, 1, 4) : trace::Capture::absent(),
-               ok_ ? trace::memory(jitOptionsValues, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(libraryOptions, 1, 4) : trace::Capture::absent(),
-               ok_ ? trace::memory(libraryOptionValues, 1, 8) : trace::Capture::absent());
+               ok_ ? trace::memory(jitOptionsValues, trace::count_of(numJitOptions), 8) : trace::Capture::absent());
   return result_;
 }
 
@@ -3460,7 +3428,7 @@ std::uint32_t cudaLogsCurrent(void* iterator_out, std::uint32_t flags) {
 
 template <std::uint32_t number_>
 std::uint32_t cudaLogsDumpToFile(void* iterator, void* pathToFile, std::uint32_t flags) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(iterator), trace::address(pathToFile), static_cast<std::uint32_t>(flags), trace::string(pathToFile));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(iterator), trace::address(pathToFile), static_cast<std::uint32_t>(flags), trace::memory(iterator, 1, 4), trace::string(pathToFile));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t)>(rota_cudart_real[number_])(iterator, pathToFile, flags);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -3472,13 +3440,14 @@ std::uint32_t cudaLogsDumpToFile(void* iterator, void* pathToFile, std::uint32_t
 
 template <std::uint32_t number_>
 std::uint32_t cudaLogsDumpToMemory(void* iterator, void* buffer, void* size, std::uint32_t flags) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(iterator), trace::address(buffer), trace::address(size), static_cast<std::uint32_t>(flags));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(iterator), trace::address(buffer), trace::address(size), static_cast<std::uint32_t>(flags), trace::memory(iterator, 1, 4), trace::memory(size, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint32_t)>(rota_cudart_real[number_])(iterator, buffer, size, flags);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
                ok_ ? trace::memory(iterator, 1, 4) : trace::Capture::absent(),
+               ok_ ? trace::string(buffer, trace::count_at<std::uint64_t>(static_cast<const void*>(size))) : trace::Capture::absent(),
                ok_ ? trace::memory(size, 1, 8) : trace::Capture::absent());
   return result_;
 }
@@ -3627,7 +3596,7 @@ std::uint32_t cudaMallocManaged(void* devPtr, std::uint64_t size, std::uint32_t 
 
 template <std::uint32_t number_>
 std::uint32_t cudaMallocMipmappedArray(void* mipmappedArray, void* desc, BycudaExtent extent, std::uint32_t numLevels, std::uint32_t flags) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(mipmappedArray), trace::address(desc), extent, static_cast<std::uint32_t>(numLevels), static_cast<std::uint32_t>(flags));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(mipmappedArray), trace::address(desc), extent, static_cast<std::uint32_t>(numLevels), static_cast<std::uint32_t>(flags), trace::memory(desc, 1, 20));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, BycudaExtent, std::uint32_t, std::uint32_t)>(rota_cudart_real[number_])(mipmappedArray, desc, extent, numLevels, flags);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -3682,70 +3651,53 @@ std::uint32_t cudaMemAdvise_v2(void* devPtr, std::uint64_t count, std::uint32_t 
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemDiscardAndPrefetchBatchAsync(void* dptrs, void* sizes, std::uint64_t count, void* prefetchLocs, void* prefetchLocIdxs, std::uint64_t numPrefetchLocs, std::uint64_t flags, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(prefetchLocs), trace::address(prefetchLocIdxs), static_cast<std::uint64_t>(numPrefetchLocs), static_cast<std::uint64_t>(flags), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(prefetchLocs), trace::address(prefetchLocIdxs), static_cast<std::uint64_t>(numPrefetchLocs), static_cast<std::uint64_t>(flags), trace::address(stream), trace::memory(dptrs, trace::count_of(count), 8), trace::memory(sizes, trace::count_of(count), 8), trace::memory(prefetchLocs, trace::count_of(numPrefetchLocs), 8), trace::memory(prefetchLocIdxs, trace::count_of(numPrefetchLocs), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint64_t, void*, void*, std::uint64_t, std::uint64_t, void*)>(rota_cudart_real[number_])(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dptrs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(sizes, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(prefetchLocs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(prefetchLocIdxs, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemDiscardAndPrefetchBatchAsync_ptsz(void* dptrs, void* sizes, std::uint64_t count, void* prefetchLocs, void* prefetchLocIdxs, std::uint64_t numPrefetchLocs, std::uint64_t flags, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(prefetchLocs), trace::address(prefetchLocIdxs), static_cast<std::uint64_t>(numPrefetchLocs), static_cast<std::uint64_t>(flags), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(prefetchLocs), trace::address(prefetchLocIdxs), static_cast<std::uint64_t>(numPrefetchLocs), static_cast<std::uint64_t>(flags), trace::address(stream), trace::memory(dptrs, trace::count_of(count), 8), trace::memory(sizes, trace::count_of(count), 8), trace::memory(prefetchLocs, trace::count_of(numPrefetchLocs), 8), trace::memory(prefetchLocIdxs, trace::count_of(numPrefetchLocs), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint64_t, void*, void*, std::uint64_t, std::uint64_t, void*)>(rota_cudart_real[number_])(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dptrs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(sizes, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(prefetchLocs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(prefetchLocIdxs, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemDiscardBatchAsync(void* dptrs, void* sizes, std::uint64_t count, std::uint64_t flags, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(flags), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(flags), trace::address(stream), trace::memory(dptrs, trace::count_of(count), 8), trace::memory(sizes, trace::count_of(count), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint64_t, std::uint64_t, void*)>(rota_cudart_real[number_])(dptrs, sizes, count, flags, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dptrs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(sizes, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemDiscardBatchAsync_ptsz(void* dptrs, void* sizes, std::uint64_t count, std::uint64_t flags, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(flags), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), static_cast<std::uint64_t>(flags), trace::address(stream), trace::memory(dptrs, trace::count_of(count), 8), trace::memory(sizes, trace::count_of(count), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint64_t, std::uint64_t, void*)>(rota_cudart_real[number_])(dptrs, sizes, count, flags, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dptrs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(sizes, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemGetDefaultMemPool(void* memPool, void* location, std::uint32_t type) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(memPool), trace::address(location), static_cast<std::uint32_t>(type));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(memPool), trace::address(location), static_cast<std::uint32_t>(type), trace::memory(location, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t)>(rota_cudart_real[number_])(memPool, location, type);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(memPool, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(location, 1, 8) : trace::Capture::absent());
+               ok_ ? trace::memory(memPool, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
@@ -3764,14 +3716,13 @@ std::uint32_t cudaMemGetInfo(void* free, void* total) {
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemGetMemPool(void* memPool, void* location, std::uint32_t type) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(memPool), trace::address(location), static_cast<std::uint32_t>(type));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(memPool), trace::address(location), static_cast<std::uint32_t>(type), trace::memory(location, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t)>(rota_cudart_real[number_])(memPool, location, type);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(memPool, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(location, 1, 8) : trace::Capture::absent());
+               ok_ ? trace::memory(memPool, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
@@ -3821,14 +3772,13 @@ std::uint32_t cudaMemPoolExportToShareableHandle(void* shareableHandle, void* me
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemPoolGetAccess(void* flags, void* memPool, void* location) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(flags), trace::address(memPool), trace::address(location));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(flags), trace::address(memPool), trace::address(location), trace::memory(location, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(flags, memPool, location);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(flags, 1, 4) : trace::Capture::absent(),
-               ok_ ? trace::memory(location, 1, 8) : trace::Capture::absent());
+               ok_ ? trace::memory(flags, 1, 4) : trace::Capture::absent());
   return result_;
 }
 
@@ -3856,20 +3806,19 @@ std::uint32_t cudaMemPoolImportFromShareableHandle(void* memPool, void* shareabl
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemPoolImportPointer(void* ptr, void* memPool, void* exportData) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(ptr), trace::address(memPool), trace::address(exportData));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(ptr), trace::address(memPool), trace::address(exportData), trace::memory(exportData, 1, 64));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*)>(rota_cudart_real[number_])(ptr, memPool, exportData);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
   const bool ok_ = static_cast<int>(result_) == 0;
   trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(ptr, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(exportData, 1, 64) : trace::Capture::absent());
+               ok_ ? trace::memory(ptr, 1, 8) : trace::Capture::absent());
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemPoolSetAccess(void* memPool, void* descList, std::uint64_t count) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(memPool), trace::address(descList), static_cast<std::uint64_t>(count));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(memPool), trace::address(descList), static_cast<std::uint64_t>(count), trace::memory(descList, trace::count_of(count), 12));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint64_t)>(rota_cudart_real[number_])(memPool, descList, count);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -3959,31 +3908,21 @@ std::uint32_t cudaMemPrefetchAsync_v2_ptsz(void* devPtr, std::uint64_t count, By
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemPrefetchBatchAsync(void* dptrs, void* sizes, std::uint64_t count, void* prefetchLocs, void* prefetchLocIdxs, std::uint64_t numPrefetchLocs, std::uint64_t flags, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(prefetchLocs), trace::address(prefetchLocIdxs), static_cast<std::uint64_t>(numPrefetchLocs), static_cast<std::uint64_t>(flags), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(prefetchLocs), trace::address(prefetchLocIdxs), static_cast<std::uint64_t>(numPrefetchLocs), static_cast<std::uint64_t>(flags), trace::address(stream), trace::memory(dptrs, trace::count_of(count), 8), trace::memory(sizes, trace::count_of(count), 8), trace::memory(prefetchLocs, trace::count_of(numPrefetchLocs), 8), trace::memory(prefetchLocIdxs, trace::count_of(numPrefetchLocs), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint64_t, void*, void*, std::uint64_t, std::uint64_t, void*)>(rota_cudart_real[number_])(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dptrs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(sizes, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(prefetchLocs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(prefetchLocIdxs, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemPrefetchBatchAsync_ptsz(void* dptrs, void* sizes, std::uint64_t count, void* prefetchLocs, void* prefetchLocIdxs, std::uint64_t numPrefetchLocs, std::uint64_t flags, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(prefetchLocs), trace::address(prefetchLocIdxs), static_cast<std::uint64_t>(numPrefetchLocs), static_cast<std::uint64_t>(flags), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(dptrs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(prefetchLocs), trace::address(prefetchLocIdxs), static_cast<std::uint64_t>(numPrefetchLocs), static_cast<std::uint64_t>(flags), trace::address(stream), trace::memory(dptrs, trace::count_of(count), 8), trace::memory(sizes, trace::count_of(count), 8), trace::memory(prefetchLocs, trace::count_of(numPrefetchLocs), 8), trace::memory(prefetchLocIdxs, trace::count_of(numPrefetchLocs), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint64_t, void*, void*, std::uint64_t, std::uint64_t, void*)>(rota_cudart_real[number_])(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dptrs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(sizes, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(prefetchLocs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(prefetchLocIdxs, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -3999,27 +3938,21 @@ std::uint32_t cudaMemRangeGetAttribute(void* data, std::uint64_t dataSize, std::
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemRangeGetAttributes(void* data, void* dataSizes, void* attributes, std::uint64_t numAttributes, void* devPtr, std::uint64_t count) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(data), trace::address(dataSizes), trace::address(attributes), static_cast<std::uint64_t>(numAttributes), trace::address(devPtr), static_cast<std::uint64_t>(count));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(data), trace::address(dataSizes), trace::address(attributes), static_cast<std::uint64_t>(numAttributes), trace::address(devPtr), static_cast<std::uint64_t>(count), trace::memory(data, trace::count_of(numAttributes), 8), trace::memory(dataSizes, trace::count_of(numAttributes), 8), trace::memory(attributes, trace::count_of(numAttributes), 4));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*, std::uint64_t)>(rota_cudart_real[number_])(data, dataSizes, attributes, numAttributes, devPtr, count);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(data, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(dataSizes, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(attributes, 1, 4) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemSetMemPool(void* location, std::uint32_t type, void* memPool) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(location), static_cast<std::uint32_t>(type), trace::address(memPool));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(location), static_cast<std::uint32_t>(type), trace::address(memPool), trace::memory(location, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, std::uint32_t, void*)>(rota_cudart_real[number_])(location, type, memPool);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(location, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -4205,51 +4138,41 @@ std::uint32_t cudaMemcpy3DAsync_ptsz(void* p, void* stream) {
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemcpy3DBatchAsync(std::uint64_t numOps, void* opList, void* failIdx, std::uint64_t flags, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint64_t>(numOps), trace::address(opList), trace::address(failIdx), static_cast<std::uint64_t>(flags), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint64_t>(numOps), trace::address(opList), trace::address(failIdx), static_cast<std::uint64_t>(flags), trace::address(stream), trace::memory(opList, trace::count_of(numOps), 112));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(std::uint64_t, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(numOps, opList, failIdx, flags, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(opList, 1, 112) : trace::Capture::absent(),
-               ok_ ? trace::memory(failIdx, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemcpy3DBatchAsync_cudart13(std::uint64_t numOps, void* opList, std::uint64_t flags, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint64_t>(numOps), trace::address(opList), static_cast<std::uint64_t>(flags), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint64_t>(numOps), trace::address(opList), static_cast<std::uint64_t>(flags), trace::address(stream), trace::memory(opList, trace::count_of(numOps), 112));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(std::uint64_t, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(numOps, opList, flags, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(opList, 1, 112) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemcpy3DBatchAsync_ptsz(std::uint64_t numOps, void* opList, void* failIdx, std::uint64_t flags, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint64_t>(numOps), trace::address(opList), trace::address(failIdx), static_cast<std::uint64_t>(flags), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint64_t>(numOps), trace::address(opList), trace::address(failIdx), static_cast<std::uint64_t>(flags), trace::address(stream), trace::memory(opList, trace::count_of(numOps), 112));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(std::uint64_t, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(numOps, opList, failIdx, flags, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(opList, 1, 112) : trace::Capture::absent(),
-               ok_ ? trace::memory(failIdx, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemcpy3DBatchAsync_ptsz_cudart13(std::uint64_t numOps, void* opList, std::uint64_t flags, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint64_t>(numOps), trace::address(opList), static_cast<std::uint64_t>(flags), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, static_cast<std::uint64_t>(numOps), trace::address(opList), static_cast<std::uint64_t>(flags), trace::address(stream), trace::memory(opList, trace::count_of(numOps), 112));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(std::uint64_t, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(numOps, opList, flags, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(opList, 1, 112) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -4345,61 +4268,41 @@ std::uint32_t cudaMemcpyAsync_ptsz(void* dst, void* src, std::uint64_t count, st
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemcpyBatchAsync(void* dsts, void* srcs, void* sizes, std::uint64_t count, void* attrs, void* attrsIdxs, std::uint64_t numAttrs, void* failIdx, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(dsts), trace::address(srcs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(attrs), trace::address(attrsIdxs), static_cast<std::uint64_t>(numAttrs), trace::address(failIdx), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(dsts), trace::address(srcs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(attrs), trace::address(attrsIdxs), static_cast<std::uint64_t>(numAttrs), trace::address(failIdx), trace::address(stream), trace::memory(dsts, trace::count_of(count), 8), trace::memory(srcs, trace::count_of(count), 8), trace::memory(sizes, trace::count_of(count), 8), trace::memory(attrs, trace::count_of(numAttrs), 24), trace::memory(attrsIdxs, trace::count_of(numAttrs), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*, void*, std::uint64_t, void*, void*)>(rota_cudart_real[number_])(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dsts, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(srcs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(sizes, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(attrs, 1, 24) : trace::Capture::absent(),
-               ok_ ? trace::memory(attrsIdxs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(failIdx, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemcpyBatchAsync_cudart13(void* dsts, void* srcs, void* sizes, std::uint64_t count, void* attrs, void* attrsIdxs, std::uint64_t numAttrs, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(dsts), trace::address(srcs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(attrs), trace::address(attrsIdxs), static_cast<std::uint64_t>(numAttrs), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(dsts), trace::address(srcs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(attrs), trace::address(attrsIdxs), static_cast<std::uint64_t>(numAttrs), trace::address(stream), trace::memory(dsts, trace::count_of(count), 8), trace::memory(srcs, trace::count_of(count), 8), trace::memory(sizes, trace::count_of(count), 8), trace::memory(attrs, trace::count_of(numAttrs), 24), trace::memory(attrsIdxs, trace::count_of(numAttrs), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(attrs, 1, 24) : trace::Capture::absent(),
-               ok_ ? trace::memory(attrsIdxs, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemcpyBatchAsync_ptsz(void* dsts, void* srcs, void* sizes, std::uint64_t count, void* attrs, void* attrsIdxs, std::uint64_t numAttrs, void* failIdx, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(dsts), trace::address(srcs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(attrs), trace::address(attrsIdxs), static_cast<std::uint64_t>(numAttrs), trace::address(failIdx), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(dsts), trace::address(srcs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(attrs), trace::address(attrsIdxs), static_cast<std::uint64_t>(numAttrs), trace::address(failIdx), trace::address(stream), trace::memory(dsts, trace::count_of(count), 8), trace::memory(srcs, trace::count_of(count), 8), trace::memory(sizes, trace::count_of(count), 8), trace::memory(attrs, trace::count_of(numAttrs), 24), trace::memory(attrsIdxs, trace::count_of(numAttrs), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*, void*, std::uint64_t, void*, void*)>(rota_cudart_real[number_])(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, failIdx, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dsts, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(srcs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(sizes, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(attrs, 1, 24) : trace::Capture::absent(),
-               ok_ ? trace::memory(attrsIdxs, 1, 8) : trace::Capture::absent(),
-               ok_ ? trace::memory(failIdx, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaMemcpyBatchAsync_ptsz_cudart13(void* dsts, void* srcs, void* sizes, std::uint64_t count, void* attrs, void* attrsIdxs, std::uint64_t numAttrs, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(dsts), trace::address(srcs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(attrs), trace::address(attrsIdxs), static_cast<std::uint64_t>(numAttrs), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(dsts), trace::address(srcs), trace::address(sizes), static_cast<std::uint64_t>(count), trace::address(attrs), trace::address(attrsIdxs), static_cast<std::uint64_t>(numAttrs), trace::address(stream), trace::memory(dsts, trace::count_of(count), 8), trace::memory(srcs, trace::count_of(count), 8), trace::memory(sizes, trace::count_of(count), 8), trace::memory(attrs, trace::count_of(numAttrs), 24), trace::memory(attrsIdxs, trace::count_of(numAttrs), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, void*, void*, std::uint64_t, void*)>(rota_cudart_real[number_])(dsts, srcs, sizes, count, attrs, attrsIdxs, numAttrs, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(attrs, 1, 24) : trace::Capture::absent(),
-               ok_ ? trace::memory(attrsIdxs, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -4895,7 +4798,7 @@ std::uint32_t cudaSetDeviceFlags(std::uint32_t flags) {
 
 template <std::uint32_t number_>
 std::uint32_t cudaSetDoubleForDevice(void* d) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(d));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(d), trace::memory(d, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*)>(rota_cudart_real[number_])(d);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -4907,7 +4810,7 @@ std::uint32_t cudaSetDoubleForDevice(void* d) {
 
 template <std::uint32_t number_>
 std::uint32_t cudaSetDoubleForHost(void* d) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(d));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(d), trace::memory(d, 1, 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*)>(rota_cudart_real[number_])(d);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -4919,19 +4822,27 @@ std::uint32_t cudaSetDoubleForHost(void* d) {
 
 template <std::uint32_t number_>
 std::uint32_t cudaSetValidDevices(void* device_arr, std::int32_t len) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(device_arr), static_cast<std::uint32_t>(len));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(device_arr), static_cast<std::uint32_t>(len), trace::memory(device_arr, trace::count_of(len), 4));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, std::int32_t)>(rota_cudart_real[number_])(device_arr, len);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(device_arr, 1, 4) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaSignalExternalSemaphoresAsync(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 32));
+  std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
+  trace::Thread& thread_ = trace::this_thread();
+  const std::uint64_t ticks_ = trace::returned(thread_);
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
+  return result_;
+}
+
+template <std::uint32_t number_>
+std::uint32_t cudaSignalExternalSemaphoresAsync_cudart13(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 144));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -4941,7 +4852,17 @@ std::uint32_t cudaSignalExternalSemaphoresAsync(void* extSemArray, void* paramsA
 
 template <std::uint32_t number_>
 std::uint32_t cudaSignalExternalSemaphoresAsync_ptsz(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 32));
+  std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
+  trace::Thread& thread_ = trace::this_thread();
+  const std::uint64_t ticks_ = trace::returned(thread_);
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
+  return result_;
+}
+
+template <std::uint32_t number_>
+std::uint32_t cudaSignalExternalSemaphoresAsync_ptsz_cudart13(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 144));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -4951,7 +4872,7 @@ std::uint32_t cudaSignalExternalSemaphoresAsync_ptsz(void* extSemArray, void* pa
 
 template <std::uint32_t number_>
 std::uint32_t cudaSignalExternalSemaphoresAsync_v2(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 144));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -4961,7 +4882,7 @@ std::uint32_t cudaSignalExternalSemaphoresAsync_v2(void* extSemArray, void* para
 
 template <std::uint32_t number_>
 std::uint32_t cudaSignalExternalSemaphoresAsync_v2_ptsz(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 144));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -5021,7 +4942,7 @@ std::uint32_t cudaStreamBeginCapture(void* stream, std::uint32_t mode) {
 
 template <std::uint32_t number_>
 std::uint32_t cudaStreamBeginCaptureToGraph(void* stream, void* graph, void* dependencies, void* dependencyData, std::uint64_t numDependencies, std::uint32_t mode) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(graph), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(mode));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(graph), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(mode), trace::memory(dependencies, trace::count_of(numDependencies), 8), trace::memory(dependencyData, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(stream, graph, dependencies, dependencyData, numDependencies, mode);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -5031,7 +4952,7 @@ std::uint32_t cudaStreamBeginCaptureToGraph(void* stream, void* graph, void* dep
 
 template <std::uint32_t number_>
 std::uint32_t cudaStreamBeginCaptureToGraph_ptsz(void* stream, void* graph, void* dependencies, void* dependencyData, std::uint64_t numDependencies, std::uint32_t mode) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(graph), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(mode));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(graph), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(mode), trace::memory(dependencies, trace::count_of(numDependencies), 8), trace::memory(dependencyData, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, void*, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(stream, graph, dependencies, dependencyData, numDependencies, mode);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -5528,73 +5449,61 @@ std::uint32_t cudaStreamSynchronize_ptsz(void* stream) {
 
 template <std::uint32_t number_>
 std::uint32_t cudaStreamUpdateCaptureDependencies(void* stream, void* dependencies, std::uint64_t numDependencies, std::uint32_t flags) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags), trace::memory(dependencies, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(stream, dependencies, numDependencies, flags);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dependencies, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaStreamUpdateCaptureDependencies_cudart13(void* stream, void* dependencies, void* dependencyData, std::uint64_t numDependencies, std::uint32_t flags) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags), trace::memory(dependencies, trace::count_of(numDependencies), 8), trace::memory(dependencyData, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(stream, dependencies, dependencyData, numDependencies, flags);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dependencies, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaStreamUpdateCaptureDependencies_ptsz(void* stream, void* dependencies, std::uint64_t numDependencies, std::uint32_t flags) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags), trace::memory(dependencies, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(stream, dependencies, numDependencies, flags);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dependencies, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaStreamUpdateCaptureDependencies_ptsz_cudart13(void* stream, void* dependencies, void* dependencyData, std::uint64_t numDependencies, std::uint32_t flags) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags), trace::memory(dependencies, trace::count_of(numDependencies), 8), trace::memory(dependencyData, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(stream, dependencies, dependencyData, numDependencies, flags);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dependencies, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaStreamUpdateCaptureDependencies_v2(void* stream, void* dependencies, void* dependencyData, std::uint64_t numDependencies, std::uint32_t flags) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags), trace::memory(dependencies, trace::count_of(numDependencies), 8), trace::memory(dependencyData, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(stream, dependencies, dependencyData, numDependencies, flags);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dependencies, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
 template <std::uint32_t number_>
 std::uint32_t cudaStreamUpdateCaptureDependencies_v2_ptsz(void* stream, void* dependencies, void* dependencyData, std::uint64_t numDependencies, std::uint32_t flags) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(stream), trace::address(dependencies), trace::address(dependencyData), static_cast<std::uint64_t>(numDependencies), static_cast<std::uint32_t>(flags), trace::memory(dependencies, trace::count_of(numDependencies), 8), trace::memory(dependencyData, trace::count_of(numDependencies), 8));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, void*, std::uint64_t, std::uint32_t)>(rota_cudart_real[number_])(stream, dependencies, dependencyData, numDependencies, flags);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
-  const bool ok_ = static_cast<int>(result_) == 0;
-  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_),
-               ok_ ? trace::memory(dependencies, 1, 8) : trace::Capture::absent());
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
   return result_;
 }
 
@@ -5620,7 +5529,7 @@ std::uint32_t cudaStreamWaitEvent_ptsz(void* stream, void* event, std::uint32_t 
 
 template <std::uint32_t number_>
 std::uint32_t cudaThreadExchangeStreamCaptureMode(void* mode) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(mode));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(mode), trace::memory(mode, 1, 4));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*)>(rota_cudart_real[number_])(mode);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -5760,7 +5669,17 @@ std::uint32_t cudaVDPAUSetVDPAUDevice(std::int32_t device, std::uint32_t vdpDevi
 
 template <std::uint32_t number_>
 std::uint32_t cudaWaitExternalSemaphoresAsync(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 40));
+  std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
+  trace::Thread& thread_ = trace::this_thread();
+  const std::uint64_t ticks_ = trace::returned(thread_);
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
+  return result_;
+}
+
+template <std::uint32_t number_>
+std::uint32_t cudaWaitExternalSemaphoresAsync_cudart13(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 144));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -5770,7 +5689,17 @@ std::uint32_t cudaWaitExternalSemaphoresAsync(void* extSemArray, void* paramsArr
 
 template <std::uint32_t number_>
 std::uint32_t cudaWaitExternalSemaphoresAsync_ptsz(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 40));
+  std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
+  trace::Thread& thread_ = trace::this_thread();
+  const std::uint64_t ticks_ = trace::returned(thread_);
+  trace::leave(thread_, ticks_, trace::kRuntimeApi, number_, static_cast<std::uint32_t>(result_));
+  return result_;
+}
+
+template <std::uint32_t number_>
+std::uint32_t cudaWaitExternalSemaphoresAsync_ptsz_cudart13(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 144));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -5780,7 +5709,7 @@ std::uint32_t cudaWaitExternalSemaphoresAsync_ptsz(void* extSemArray, void* para
 
 template <std::uint32_t number_>
 std::uint32_t cudaWaitExternalSemaphoresAsync_v2(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 144));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -5790,7 +5719,7 @@ std::uint32_t cudaWaitExternalSemaphoresAsync_v2(void* extSemArray, void* params
 
 template <std::uint32_t number_>
 std::uint32_t cudaWaitExternalSemaphoresAsync_v2_ptsz(void* extSemArray, void* paramsArray, std::uint32_t numExtSems, void* stream) {
-  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream));
+  trace::enter(trace::kRuntimeApi, number_, trace::address(extSemArray), trace::address(paramsArray), static_cast<std::uint32_t>(numExtSems), trace::address(stream), trace::memory(extSemArray, trace::count_of(numExtSems), 8), trace::memory(paramsArray, trace::count_of(numExtSems), 144));
   std::uint32_t const result_ = reinterpret_cast<std::uint32_t(*)(void*, void*, std::uint32_t, void*)>(rota_cudart_real[number_])(extSemArray, paramsArray, numExtSems, stream);
   trace::Thread& thread_ = trace::this_thread();
   const std::uint64_t ticks_ = trace::returned(thread_);
@@ -7003,8 +6932,8 @@ void* const table[kRotaCudartSymbols] = {
     reinterpret_cast<void*>(&cudaSetDevice<1199>),
     reinterpret_cast<void*>(&cudaSetDeviceFlags<1200>),
     reinterpret_cast<void*>(&cudaSetValidDevices<1201>),
-    reinterpret_cast<void*>(&cudaSignalExternalSemaphoresAsync<1202>),
-    reinterpret_cast<void*>(&cudaSignalExternalSemaphoresAsync_ptsz<1203>),
+    reinterpret_cast<void*>(&cudaSignalExternalSemaphoresAsync_cudart13<1202>),
+    reinterpret_cast<void*>(&cudaSignalExternalSemaphoresAsync_ptsz_cudart13<1203>),
     reinterpret_cast<void*>(&cudaStreamAddCallback<1204>),
     reinterpret_cast<void*>(&cudaStreamAddCallback_ptsz<1205>),
     reinterpret_cast<void*>(&cudaStreamAttachMemAsync<1206>),
@@ -7051,8 +6980,8 @@ void* const table[kRotaCudartSymbols] = {
     reinterpret_cast<void*>(&cudaUserObjectRetain<1247>),
     reinterpret_cast<void*>(&cudaVDPAUGetDevice<1248>),
     reinterpret_cast<void*>(&cudaVDPAUSetVDPAUDevice<1249>),
-    reinterpret_cast<void*>(&cudaWaitExternalSemaphoresAsync<1250>),
-    reinterpret_cast<void*>(&cudaWaitExternalSemaphoresAsync_ptsz<1251>),
+    reinterpret_cast<void*>(&cudaWaitExternalSemaphoresAsync_cudart13<1250>),
+    reinterpret_cast<void*>(&cudaWaitExternalSemaphoresAsync_ptsz_cudart13<1251>),
 };
 
 }  // namespace rota::runtime_tracers

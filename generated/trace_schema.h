@@ -5,6 +5,6 @@
 #include <cstdint>
 
 namespace rota::trace {
-inline constexpr std::uint64_t kDriverSchema = 0xc8ec6793fc57edf3;
-inline constexpr std::uint64_t kRuntimeSchema = 0x59d4377dbfd03f84;
+inline constexpr std::uint64_t kDriverSchema = 0xd47c506a9c6ed145;
+inline constexpr std::uint64_t kRuntimeSchema = 0x30e7fd266aa64313;
 }  // namespace rota::trace
