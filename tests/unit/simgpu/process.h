@@ -87,16 +87,17 @@ class Child {
   int output_ = -1;
 };
 
-// The built libcuda.so.1, in this process.
+// The built libcuda.so.1, or a copy that poses as some version, in this process.
 class Library {
  public:
-  explicit Library(const std::string& state, const char* memory = "64M", const char* scale = "0") {
+  explicit Library(const std::string& state, const char* memory = "64M", const char* scale = "0",
+                   const std::string& path = SIMGPU_LIBRARY) {
     setenv("ROTA_SIM_STATE", state.c_str(), 1);     // NOLINT(concurrency-mt-unsafe): in a child with one thread
     setenv("ROTA_SIM_MEMORY", memory, 1);           // NOLINT(concurrency-mt-unsafe)
     setenv("ROTA_SIM_CONTEXT_BYTES", "1M", 1);      // NOLINT(concurrency-mt-unsafe)
     setenv("ROTA_SIM_TIME_SCALE", scale, 1);        // NOLINT(concurrency-mt-unsafe)
     setenv("ROTA_SIM_KERNELS", SIMGPU_KERNELS, 1);  // NOLINT(concurrency-mt-unsafe)
-    handle_ = dlopen(SIMGPU_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   }
   void* symbol(const char* name) const { return handle_ != nullptr ? dlsym(handle_, name) : nullptr; }
 

@@ -6,8 +6,13 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tools/simgpu/driver/posed.h"
+
 namespace rota::sim {
 namespace {
+
+// Volatile: what the compiler sees here is not what a copy made by simgpu-driver holds.
+[[gnu::used]] const volatile Posed posed = {ROTA_SIM_POSED_MARK, 0};
 
 std::atomic<bool> forked{false};
 
@@ -25,6 +30,8 @@ Driver& Driver::get() {
 }
 
 Driver::Driver() : options(Options::from_environment()) {
+  // Its exports are those of one version: it cannot call itself another.
+  if (posed.version != 0) options.driver_version = posed.version;
   // As with the real driver, a child of a process that had initialised it cannot use it.
   pthread_atfork(nullptr, nullptr, [] {
     if (Driver::get().state_.exchange(nullptr) != nullptr) forked.store(true);

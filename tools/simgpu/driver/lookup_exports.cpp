@@ -6,15 +6,20 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 #include "generated/driver_symbols.h"
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/posed.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 using rota::kSymbolCount;
 using rota::kSymbolNames;
+using rota::kSymbolSince;
 
 extern "C" {
+CUresult rota_sim_future_call(int* answer);
+CUresult rota_sim_future_fill_async(CUdeviceptr to, unsigned value, size_t words, CUstream stream);
 extern void* const rota_sim_exports[];  // exports.S: the functions, in the order of the symbols
 CUresult rota_sim_unsupported(unsigned index) __attribute__((visibility("hidden")));
 }
@@ -36,18 +41,35 @@ constexpr Row kRows[] = {
 
 std::atomic<unsigned> unsupported_calls[kSymbolCount];
 
+void* future_function(const char* name) {
+  void* const functions[] = {reinterpret_cast<void*>(&rota_sim_future_call),
+                             reinterpret_cast<void*>(&rota_sim_future_fill_async)};
+  static_assert(std::size(functions) == std::size(kFutureExports));
+  for (size_t index = 0; index < std::size(kFutureExports); ++index) {
+    if (std::strcmp(kFutureExports[index].name, name) == 0) return functions[index];
+  }
+  return nullptr;
+}
+
 CUresult get_proc_address(const char* symbol, void** function, int version, cuuint64_t flags,
                           CUdriverProcAddressQueryResult* status) {
+  int own_version = driver().options.driver_version;
   if (symbol == nullptr || function == nullptr || flags > 2) return CUDA_ERROR_INVALID_VALUE;
-  if (version > driver().options.driver_version) return CUDA_ERROR_INVALID_VALUE;
+  if (version > own_version) return CUDA_ERROR_INVALID_VALUE;
   int form = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? 2 : 0;
   *function = nullptr;
   bool known = false;
   // The rows of a base are together and sorted by version; the last one that is not too new answers.
   for (const Row& row : kRows) {
     if (std::strcmp(row.base, symbol) != 0 || row.form != form) continue;
+    if (!exports(own_version, kSymbolSince[static_cast<size_t>(row.symbol)])) continue;
     known = true;
     if (row.version <= version) *function = rota_sim_exports[static_cast<size_t>(row.symbol)];
+  }
+  if (!known && has_future_exports(own_version)) {
+    void* future = future_function(symbol);
+    known = future != nullptr;
+    if (has_future_exports(version)) *function = future;
   }
   if (status != nullptr) {
     *status = *function != nullptr ? CU_GET_PROC_ADDRESS_SUCCESS

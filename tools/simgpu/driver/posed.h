@@ -1,0 +1,40 @@
+// Which driver a libcuda.so.1 of simgpu poses as. simgpu-driver writes copies of the library that pose as one version:
+// it finds this record in the file by its mark and puts the version in. In the library as built the version is 0: that
+// file exports everything, and ROTA_SIM_DRIVER_VERSION says which driver it calls itself.
+#pragma once
+
+#include "generated/driver_releases.h"
+
+namespace rota::sim {
+
+#define ROTA_SIM_POSED_MARK "simgpu poses as CUDA: "
+
+struct Posed {
+  char mark[sizeof ROTA_SIM_POSED_MARK];
+  int version;  // 1000 * major + 10 * minor; 0: as built
+};
+
+// What a driver may pose as: from the first one with managed memory to what nobody has seen yet.
+inline constexpr int kOldestPosed = 6000;
+inline constexpr int kNewestPosed = 99'990;
+
+// A driver newer than every release that rota covers has functions that rota does not know. These stand for them
+// (future_exports.cpp). In the library as built they go by names that are no driver's.
+struct FutureExport {
+  const char* name;
+  const char* name_as_built;
+};
+inline constexpr FutureExport kFutureExports[] = {
+    {"cuRotaSimFutureCall", "rota_sim_future_call"},
+    {"cuRotaSimFutureFillAsync", "rota_sim_future_fill_async"},
+};
+
+// Whether a driver of this version exports a symbol of which kSymbolSince says `since` (0: every driver has it).
+constexpr bool exports(int version, int since) {
+  return since <= version;
+}
+constexpr bool has_future_exports(int version) {
+  return version > kNewestCovered;
+}
+
+}  // namespace rota::sim
