@@ -1,6 +1,8 @@
 """What the integration tests share: a scratch folder, a simulated GPU, a rotad of one's own, and children that end.
 
 Every test gets its own simulated device, socket and lock folder, so that tests run in any order and in parallel.
+
+The driver is simgpu's as built, or one that poses as the CUDA version in ROTA_TEST_DRIVER (a class may fix its own).
 """
 import json
 import os
@@ -19,6 +21,7 @@ ROTAD = BUILD / "bin/rotad"
 SHIMS = BUILD / "lib/rota"
 SIM_DRIVER = SHIMS / "simgpu/libcuda.so.1"
 PROGRAMS = BUILD / "tests/programs"
+POSED_DRIVERS = BUILD / "tests/drivers"
 PATIENCE = 60  # seconds until a wait counts as a failure
 
 
@@ -26,8 +29,12 @@ class Case(unittest.TestCase):
     """One test with a simulated GPU of 256 MiB."""
 
     memory = "256M"
+    driver = os.environ.get("ROTA_TEST_DRIVER")  # a CUDA version such as "12.4"; None: simgpu as built, which says 13.0
 
     def setUp(self):
+        self.sim_driver = POSED_DRIVERS / self.driver / "libcuda.so.1" if self.driver else SIM_DRIVER
+        if not self.sim_driver.exists():
+            self.fail(f"there is no {self.sim_driver}: build the target simgpu_drivers")
         self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="rota-test-"))
         self.addCleanup(shutil.rmtree, self.scratch, ignore_errors=True)
         self.children = []
@@ -36,9 +43,9 @@ class Case(unittest.TestCase):
         self.environment.pop("LD_PRELOAD", None)
         self.environment.update(
             ROTA_SIM_STATE=str(self.scratch / "device"), ROTA_SIM_MEMORY=self.memory, ROTA_SIM_TIME_SCALE="0",
-            ROTA_SIM_KERNELS=str(SHIMS / "simgpu/libsimkernels.so"), ROTA_REAL_LIBCUDA=str(SIM_DRIVER),
+            ROTA_SIM_KERNELS=str(SHIMS / "simgpu/libsimkernels.so"), ROTA_REAL_LIBCUDA=str(self.sim_driver),
             ROTA_SOCKET=str(self.scratch / "rotad.sock"), ROTA_LOCK_DIRECTORY=str(self.scratch / "locks"),
-            LD_LIBRARY_PATH=str(SHIMS / "simgpu"),
+            LD_LIBRARY_PATH=f"{self.sim_driver.parent}:{SHIMS / 'simgpu'}",
             # Programs are sanitized in the sanitizer builds; what the sandbox forbids must not fail a test.
             ASAN_OPTIONS="detect_leaks=0:abort_on_error=0")
 
@@ -50,6 +57,11 @@ class Case(unittest.TestCase):
                 pass
             child.communicate()
         subprocess.run(["pkill", "-KILL", "-f", str(self.scratch)], check=False)
+
+    def driver_version(self):
+        """Of this test's driver, as CUDA writes it: 12040 for 12.4."""
+        major, minor = (self.driver or "13.0").split(".")
+        return 1000 * int(major) + 10 * int(minor)
 
     def start(self, *command, **environment):
         """A child whose standard input stays open: programs with --hold go on until it closes."""

@@ -22,6 +22,7 @@ class Sharing(Case):
     def waiters(self):
         return sorted(client["pid"] for client in self.clients() if client["waits"])
 
+    # ctest labels: drivers
     def test_two_programs_that_do_not_fit_together_both_finish_with_right_contents(self):
         # Natively the second one is refused: that is what rota is for.
         first = self.start(PROGRAMS / "memhog", "--share", "0.6", "--hold")
@@ -38,6 +39,7 @@ class Sharing(Case):
             said = json.loads(result.stdout.splitlines()[-1])
             self.assertEqual((said["wrong"], said["rounds"]), (0, 20))
 
+    # ctest labels: drivers
     def test_exclusive_mode_alternates_and_never_has_two_holders(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "30ms")
         both = [self.ready(self.spinner("--seconds", "3", ROTA_SIM_TIME_SCALE="1")) for _ in range(2)]
@@ -66,6 +68,7 @@ class Sharing(Case):
         self.assertEqual(json.loads(result.stdout.splitlines()[-1])["launches"], 2000)
         self.assertEqual(self.status()["daemon"]["grants"], 1)
 
+    # ctest labels: drivers
     def test_a_killed_holders_lease_is_free_at_once(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "1000s")
         first = self.ready(self.spinner("--seconds", "100"))
@@ -101,6 +104,7 @@ class Sharing(Case):
             self.assertEqual(result.returncode, 0, result.stderr)
             self.assertGreater(json.loads(result.stdout.splitlines()[-1])["launches"], 10)
 
+    # ctest labels: drivers
     def test_the_memory_limit_holds_on_every_route(self):
         self.start_daemon()
         result = self.call(ROTA, "run", "--", PROGRAMS / "memhog", "--bytes", "48M", "--rounds", "1", ROTA_GPU_MEM_LIMIT="32M")
