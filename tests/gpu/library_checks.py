@@ -1,0 +1,133 @@
+"""The libraries programs use (libraries/use_*.py): the same results natively, under `rota run` and under `rota trace`, and
+the list of CUDA functions that each calls."""
+import collections
+import concurrent.futures
+import json
+import re
+import shutil
+import sys
+import time
+
+from bench import HERE, Skip, needs, same
+
+# What a script needs beyond Python.
+LIBRARIES = {
+    "pytorch": ["torch"], "jax": ["jax"], "cupy": ["cupy"], "triton": ["triton", "torch"], "cublas": ["torch"], "cudnn": ["torch"],
+    "cufft": ["torch", "cupy"], "math": ["torch", "cupy"], "nccl": ["torch"], "numba": ["numba", "numba_cuda"], "cuda_python": ["cuda"],
+}
+# Legacy IPC refuses Unified Memory (README, limits): these processes are compared natively and traced, with native memory.
+NATIVE_MEMORY_ONLY = {("pytorch", "ipc"), ("cupy", "ipc")}
+MANAGED_AT_ONCE = 3  # times ROTA_GPU_MEM_LIMIT: below the 4 GiB of managed memory that all may take together
+
+Outcome = collections.namedtuple("Outcome", "answer functions error")
+
+
+def summary_functions(text):
+    """{function: API} of the table that `rota trace` closes with."""
+    functions, api = {}, None
+    for line in text.splitlines():
+        header = re.match(r"\s+calls\s+total.*\b(runtime|driver) API", line)
+        row = re.match(r"\s*\d+\s+[\d.]+ \w+\s+[\d.]+ \w+\s+\d+\s+(\w+)$", line)
+        if header:
+            api = header.group(1)
+        elif row and api:
+            functions[row.group(1)] = api
+    return functions
+
+
+class Runs:
+    """All processes of the selected libraries, in the three ways, several at once: start-up is most of their time."""
+
+    def __init__(self, bench, libraries):
+        self.bench = bench
+        self.all = concurrent.futures.ThreadPoolExecutor(8)
+        self.managed = concurrent.futures.ThreadPoolExecutor(MANAGED_AT_ONCE)
+        self.outcomes = {}
+        for library in libraries:
+            command = [sys.executable, "-B", HERE / "libraries" / f"use_{library}.py"]
+            processes = json.loads(bench.checked([*command, "--list"]).stdout.splitlines()[-1])
+            self.outcomes[library] = {
+                process: {mode: pool.submit(self.outcome, [*command, process], environment, mode, f"{library}-{process}")
+                          for mode, pool in (("native", self.all), ("trace", self.all), ("run", self.managed))
+                          if mode != "run" or (library, process) not in NATIVE_MEMORY_ONLY}
+                for process, environment in processes.items()}
+
+    def outcome(self, command, environment, mode, name):
+        folder = self.bench.scratch / f"calls-{name}"
+        rota = {"native": [], "run": [self.bench.rota, "run", "--"], "trace": [self.bench.rota, "trace", "--dir", folder, "--"]}[mode]
+        if mode == "trace":  # memory as the program would have it
+            environment = dict(environment, ROTA_MEMORY="native")
+        try:
+            result = self.bench.call([*rota, *command], timeout=300, **environment)
+            answers = [line for line in result.stdout.splitlines() if line.startswith('{"results"')]
+            error = "" if result.returncode == 0 and answers else f"{mode}: exit {result.returncode}: {result.stderr[-600:]}"
+            if "no known export" in result.stderr:
+                error = f"{mode}: a pointer that is no known export: {result.stderr[-600:]}"
+            return Outcome(json.loads(answers[-1]) if answers else None, summary_functions(result.stdout + "\n" + result.stderr), error)
+        except Exception as error:
+            return Outcome(None, {}, f"{mode}: {error}"[:600])
+        finally:
+            if mode == "trace":
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def write_list(bench, library, functions, outcomes):
+    versions, missing = {}, {}
+    for process, by_mode in outcomes.items():
+        answer = by_mode["trace"].answer or {"versions": {}, "failed": {process: by_mode["trace"].error}}
+        versions.update(answer["versions"])
+        missing.update(answer["failed"])
+    named = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
+    lines = [f"# Driver and runtime API functions called by tests/gpu/libraries/use_{library}.py: {named}; "
+             f"{bench.gpu}, {time.strftime('%Y-%m-%d')}."]
+    lines += [f"# Not in it, since it failed there: {part} ({why.splitlines()[0][:120]})" for part, why in sorted(missing.items())]
+    folder = bench.out / "calls"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{library}.txt").write_text("\n".join(lines + sorted(functions)) + "\n")
+    return missing
+
+
+def library_check(library, modules):
+    def check(bench):
+        needs(*modules)
+        if not hasattr(bench, "library_runs"):
+            bench.library_runs = Runs(bench, [check.library for check in bench.selected if hasattr(check, "library") and check.available()])
+        outcomes = {process: {mode: future.result() for mode, future in by_mode.items()}
+                    for process, by_mode in bench.library_runs.outcomes[library].items()}
+        functions = {}
+        for by_mode in outcomes.values():
+            functions.update(by_mode["trace"].functions)
+        missing = write_list(bench, library, functions, outcomes)
+        wrong = []
+        for process, by_mode in outcomes.items():
+            native = by_mode["native"]
+            for mode in ("trace", "run"):
+                if native.error or mode not in by_mode:
+                    continue
+                try:
+                    assert not by_mode[mode].error, by_mode[mode].error
+                    assert by_mode[mode].answer["failed"].keys() == native.answer["failed"].keys(), f"failed: {by_mode[mode].answer['failed']}"
+                    same(by_mode[mode].answer["results"], native.answer["results"])
+                except AssertionError as difference:
+                    wrong.append(f"{process} under rota {mode}: {difference}")
+        assert not wrong, "; ".join(wrong)
+        driver = sum(api == "driver" for api in functions.values())
+        note = f"{driver} driver and {len(functions) - driver} runtime functions"
+        unable = [process for process, by_mode in outcomes.items() if by_mode["native"].error]
+        if missing or unable:
+            note += f"; natively missing too: {', '.join([*missing, *unable])}"
+        return note
+
+    def available():
+        try:
+            needs(*modules)
+            return True
+        except Skip:
+            return False
+
+    check.__name__ = f"library_{library}_gives_the_same_and_its_calls_are_listed"
+    check.library, check.available = library, available
+    return check
+
+
+CHECKS = [library_check(library, modules) for library, modules in LIBRARIES.items()]
