@@ -126,7 +126,7 @@ class NewReleaseTest(RepositoryTest):
         self.assertEqual((self.root / "report.md").read_text(), report)
         for part in ("# CUDA 99.1", f"| nvidia-cuda-crt | 99.1.10 | crt | `{entry['packages'][1]['sha256']}` |",
                      "## What changed since CUDA 99.0\n\n### Added\n\n- `cuNew`", "7 driver functions",
-                     "## Decisions for policy.toml\n\nNone."):
+                     "## Decisions\n\nNone."):
             self.assertIn(part, report)
         self.assertNotIn(str(self.root), report)
 
@@ -137,6 +137,15 @@ class NewReleaseTest(RepositoryTest):
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertIn("- [ ] cuNew (cuda.h) is unreviewed: suggested: submits\n", ran.stdout)
         self.assertTrue((self.root / "generated" / "made").exists())
+
+    def test_function_that_cupti_does_not_name_wants_an_explanation(self):
+        self.list_and_download("99.1")
+        self.make_stub_say("problems", "rota-codegen: CUDA 99.1: CUPTI does not know cuNew\n"
+                                       "rota-codegen: CUDA 99.1: CUPTI does not know __cudaInitModule\n")
+        ran = self.call("new-release", "99.1")
+        self.assertEqual(ran.returncode, 0, ran.stderr)
+        self.assertIn("- [ ] CUDA 99.1: CUPTI does not know cuNew", ran.stdout)
+        self.assertNotIn("__cudaInitModule", ran.stdout)
 
     def test_problem_is_reported_and_is_a_failure(self):
         self.list_and_download("99.1")
@@ -209,6 +218,11 @@ class NewReleaseTest(RepositoryTest):
 
 
 class VerifyReleasesTest(RepositoryTest):
+    def only_with_cupti(self):
+        """The stub's problems are a release's, and not general ones."""
+        stub = self.codegen.read_text()
+        self.codegen.write_text(stub.replace("problems.exists()", 'problems.exists() and "--cupti" in options'))
+
     def test_one_line_for_each_release(self):
         self.list_and_download("99.1", "99.2")
         ran = self.call("verify-releases")
@@ -218,11 +232,23 @@ class VerifyReleasesTest(RepositoryTest):
     def test_release_that_differs_is_named_with_what_differs(self):
         self.list_and_download("99.1")
         self.make_stub_say("problems", "rota-codegen: cuda_headers/api/99.1.json is not what the headers declare\n")
-        stub = self.codegen.read_text()
-        self.codegen.write_text(stub.replace("problems.exists()", 'problems.exists() and "--cupti" in options'))
+        self.only_with_cupti()
         ran = self.call("verify-releases", "99.1")
         self.assertEqual(ran.returncode, 1)
         self.assertIn("CUDA 99.1: FAILED\n  cuda_headers/api/99.1.json is not what", ran.stdout)
+
+    def test_gaps_in_cupti_s_lists_are_explained_in_releases_toml_or_wrong(self):
+        self.list_and_download("99.1")
+        with open(self.headers / "releases.toml", "a") as file:
+            file.write('unnumbered = ["cuNew", "cuOld"]\n')
+        self.make_stub_say("problems", "rota-codegen: CUDA 99.1: CUPTI does not know cuNew\n"
+                                       "rota-codegen: CUDA 99.1: CUPTI does not know cuOther\n")
+        self.only_with_cupti()
+        ran = self.call("verify-releases", "99.1")
+        self.assertEqual(ran.returncode, 1)
+        self.assertIn("CUDA 99.1: FAILED\n  CUDA 99.1: CUPTI does not know cuOther\n"
+                      "  CUDA 99.1: CUPTI does know cuOld: take it out", ran.stdout)
+        self.assertNotIn("cuNew", ran.stdout)
 
     def test_what_is_no_release_s_fault_is_said_once_at_the_end(self):
         self.list_and_download("99.1")
