@@ -132,10 +132,12 @@ class NewReleaseTest(RepositoryTest):
 
     def test_missing_decisions_are_listed_and_are_no_failure(self):
         self.list_and_download("99.1")
-        self.make_stub_say("problems", "rota-codegen: cuNew (cuda.h) is unreviewed: suggested: submits\n")
+        self.make_stub_say("problems", "rota-codegen: cuNew (cuda.h) is unreviewed: suggested: submits\n"
+                                       "rota-codegen: cuda_headers/policy.toml:9: cuOld: no version has old\n")
         ran = self.call("new-release", "99.1")
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertIn("- [ ] cuNew (cuda.h) is unreviewed: suggested: submits\n", ran.stdout)
+        self.assertIn("- [ ] cuda_headers/policy.toml:9: cuOld: no version has old\n", ran.stdout)
         self.assertTrue((self.root / "generated" / "made").exists())
 
     def test_function_that_cupti_does_not_name_wants_an_explanation(self):
