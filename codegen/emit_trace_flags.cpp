@@ -13,7 +13,6 @@ std::string enumeration_of_parameter(const std::string& base, const std::string&
       {{"cuCtxGetFlags", "flags"}, "CUctx_flags_enum"},
       {{"cuCtxSetFlags", "flags"}, "CUctx_flags_enum"},
       {{"cuDevSmResourceSplitByCount", "flags"}, "CUdevSmResourceSplitByCount_flags"},
-      {{"cuDevSmResourceSplitByCount", "useFlags"}, "CUdevSmResourceSplit_flags"},
       {{"cuDeviceGetHostAtomicCapabilities", "capabilities"}, "CUatomicOperationCapability_enum"},
       {{"cuDeviceGetP2PAtomicCapabilities", "capabilities"}, "CUatomicOperationCapability_enum"},
       {{"cuDevicePrimaryCtxGetState", "flags"}, "CUctx_flags_enum"},
