@@ -65,6 +65,14 @@ bool is_wanted(Symbol symbol, const char* wanted) noexcept {
   return std::strncmp(name, wanted, length) == 0 && (name[length] == '\0' || name[length] == '_');
 }
 
+// A function that rota does not know is about to be called: it may do anything.
+void note_unknown(const char* name, int first) noexcept {
+  runtime().mark_unevictable("it calls a function of the driver that rota does not know");
+  if (first == 0) return;
+  runtime().unknown_pointers.fetch_add(1, std::memory_order_relaxed);
+  log::info("unknown function {} of this driver passes through: calls of it are not seen by rota", name);
+}
+
 }  // namespace
 
 int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexcept {
@@ -89,6 +97,7 @@ int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexce
     log::error("rota could not start in this process; CUDA goes on without it");
     return 2;
   }
+  __atomic_store_n(attached.note_unknown, &note_unknown, __ATOMIC_RELEASE);
   for (std::size_t index = 0; index < kSymbolCount; ++index) {
     void* tracer = tracers != nullptr ? tracers[index] : nullptr;
     __atomic_store_n(&attached.slots[index], tracer != nullptr ? tracer : next::table[index], __ATOMIC_RELEASE);

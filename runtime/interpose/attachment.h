@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 // Raise it with every change of the struct or of the order of symbols that the count does not show.
-enum { kRotaAttachmentVersion = 1 };
+enum { kRotaAttachmentVersion = 2 };
 
 enum RotaDriverState {
   kRotaDriverFound = 0,
@@ -18,6 +18,11 @@ enum RotaDriverState {
   // ROTA_REAL_LIBCUDA names something that is no usable driver; `detail` says why.
   kRotaDriverRefused = 2,
 };
+
+// Called by the thin preload, at any time after attach and by any thread, before a function of the driver's that rota
+// does not know is called for the first time. Where several threads come at once, it is called by each, with `first`
+// for one.
+typedef void RotaNoteUnknown(const char* name, int first);
 
 struct RotaAttachment {
   uint32_t version;
@@ -37,6 +42,8 @@ struct RotaAttachment {
   const char* driver_path;
   // Why a driver was refused (one line, without a path), or "".
   const char* detail;
+  // Where the core stores the function that it wants to be told by (a release store).
+  RotaNoteUnknown** note_unknown;
 };
 
 // Returns 0 once every slot is filled. Any other value: the core changed no slot and the thin preload points them at

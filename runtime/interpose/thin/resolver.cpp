@@ -47,9 +47,11 @@ constexpr char kNames[] =
 
 void* real[kSymbolCount];
 uint8_t available[kSymbolCount];
+void* driver_handle;  // of dlopen; null without a driver
 char driver_path[kPathBytes];
 char driver_detail[sizeof(Driver::detail)];
 RotaAttachment attachment;
+RotaNoteUnknown* note_unknown;  // the core's, once it is attached
 
 // 0: not attached; kAttached; else the process whose thread `attaching_thread` is at it. The process is part of it
 // since a fork in that moment leaves the child with a claim that nobody will fulfil.
@@ -66,6 +68,7 @@ int thread_id() noexcept {
 
 // Fills real[] and available[]; idempotent.
 void look_up_functions(const Driver& driver) noexcept {
+  __atomic_store_n(&driver_handle, driver.handle, __ATOMIC_RELEASE);
   const char* name = kNames;
   for (uint32_t index = 0; index < kSymbolCount; ++index, name += strlen(name) + 1) {
     void* function = driver.handle != nullptr ? foreign_symbol(driver.handle, name) : nullptr;
@@ -126,6 +129,7 @@ void attach(const Driver& driver, RotaCoreAttach* core) noexcept {
   attachment.driver_state = driver.state;
   attachment.driver_path = driver_path;
   attachment.detail = driver_detail;
+  attachment.note_unknown = &note_unknown;
   if (core != nullptr && core(&attachment) == 0) return;
   for (uint32_t index = 0; index < kSymbolCount; ++index) {
     __atomic_store_n(&rota_slots[index], real[index], __ATOMIC_RELEASE);
@@ -158,6 +162,34 @@ bool attach_once(const Driver& driver, RotaCoreAttach* core) noexcept {
   }
 }
 
+// The real function behind a spare thunk. Which one that is, the name says that the fitted copy gave to the thunk: the
+// loader knows it. Null if there is none.
+void* look_up_spare(uint32_t index, const char** name) noexcept {
+  using Dladdr = int(const void*, Dl_info*);
+  auto* dladdr_function = reinterpret_cast<Dladdr*>(next_symbol("dladdr"));
+  const char* thunk = rota_thunks_begin + size_t{index} * kThunkStride;
+  Dl_info info;
+  if (dladdr_function == nullptr || dladdr_function(thunk, &info) == 0 || info.dli_saddr != thunk) return nullptr;
+  *name = info.dli_sname;
+  return foreign_symbol(__atomic_load_n(&driver_handle, __ATOMIC_ACQUIRE), *name);
+}
+
+// A spare's first call, or one of several at once. From then on the slot leads straight to the driver.
+void* resolve_spare(uint32_t index, bool attached) noexcept {
+  static uint8_t noted[kSpareCount];
+  const char* name = nullptr;
+  void* function = look_up_spare(index, &name);
+  if (function == nullptr) {
+    return reinterpret_cast<void*>(driver_handle == nullptr ? &not_initialized : &not_supported);
+  }
+  if (!attached) return function;
+  if (auto* note = __atomic_load_n(&note_unknown, __ATOMIC_ACQUIRE)) {
+    note(name, __atomic_exchange_n(&noted[index - kSymbolCount], 1, __ATOMIC_RELAXED) == 0);
+  }
+  __atomic_store_n(&rota_slots[index], function, __ATOMIC_RELEASE);
+  return function;
+}
+
 }  // namespace
 
 // From a stub, by way of rota_resolver_entry: returns where the call goes on.
@@ -170,9 +202,14 @@ extern "C" ROTA_HIDDEN void* rota_resolve(uint32_t index) noexcept {
     look_up_functions(driver);
     attached = attach_once(driver, open_core());
   }
+  void* function = nullptr;
+  if (index >= kSymbolCount) {
+    function = resolve_spare(index, attached);
+  } else {
+    function = __atomic_load_n(attached ? &rota_slots[index] : &real[index], __ATOMIC_ACQUIRE);
+  }
   errno = saved;
-  return attached ? __atomic_load_n(&rota_slots[index], __ATOMIC_ACQUIRE)
-                  : __atomic_load_n(&real[index], __ATOMIC_RELAXED);
+  return function;
 }
 
 }  // namespace rota::thin

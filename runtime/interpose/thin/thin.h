@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define ROTA_HIDDEN __attribute__((visibility("hidden")))
+#include "runtime/interpose/thin/locate.h"
 
 namespace rota::thin {
 
@@ -17,6 +17,13 @@ enum : uint32_t {
   kSymbolCount
 };
 
+// Thunks behind those of the known functions: see spares.inc.
+inline constexpr uint32_t kSpareCount = 0
+#define ROTA_SYMBOL(name) +1
+#include "runtime/interpose/thin/spares.inc"
+#undef ROTA_SYMBOL
+    ;
+
 // The distance of two thunks in bytes: the alignment in thunks.S.
 #if defined(__x86_64__)
 inline constexpr uint32_t kThunkStride = 16;
@@ -24,11 +31,8 @@ inline constexpr uint32_t kThunkStride = 16;
 inline constexpr uint32_t kThunkStride = 32;
 #endif
 
-// As PATH_MAX, which counts the final zero too.
-inline constexpr size_t kPathBytes = 4096;
-
 extern "C" {
-extern ROTA_HIDDEN void* rota_slots[kSymbolCount];
+extern ROTA_HIDDEN void* rota_slots[kSymbolCount + kSpareCount];
 extern ROTA_HIDDEN char rota_thunks_begin[];
 extern ROTA_HIDDEN char rota_thunks_end[];
 }
@@ -40,15 +44,8 @@ ROTA_HIDDEN void* next_symbol(const char* name) noexcept;
 // function itself may depend on libcuda.so.1, which is us).
 ROTA_HIDDEN void* foreign_symbol(void* handle, const char* name) noexcept;
 
-struct Driver {
-  void* handle = nullptr;
-  uint32_t state = 0;  // RotaDriverState
-  char path[kPathBytes];
-  char detail[256];
-};
-
-// Finds and opens the real driver: ROTA_REAL_LIBCUDA, else where the loader and containers keep libcuda.so.1; never a
-// copy of this library. Any number of threads may call at once, since the loader gives each the same handle.
+// Finds and opens the real driver, never a copy of this library. Any number of threads may call at once, since the
+// loader gives each the same handle.
 ROTA_HIDDEN void find_driver(Driver& driver) noexcept;
 
 }  // namespace rota::thin

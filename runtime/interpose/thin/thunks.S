@@ -1,5 +1,5 @@
 // The exported driver symbols, the dlopen hook, and the mark by which a copy of this library is known.
-#define ROTA_SYMBOL_LIST "generated/driver_symbols.inc"
+#define ROTA_SYMBOL_LIST "runtime/interpose/thin/thunk_list.inc"
 #define ROTA_SLOTS rota_slots
 #define ROTA_RESOLVE rota_resolve
 #include "runtime/interpose/thin/thunk_table.inc"

@@ -13,6 +13,7 @@
 #include "runtime/interpose/proc_address.h"
 #include "runtime/interpose/tables.h"
 #include "runtime/overrides.h"
+#include "runtime/runtime.h"
 
 using rota::kSymbolCount;
 using rota::kSymbolNames;
@@ -29,6 +30,7 @@ struct FakePreload {
   std::array<std::uint8_t, kSymbolCount> available{};
   std::vector<char> functions = std::vector<char>(kSymbolCount);
   std::vector<char> thunks = std::vector<char>(kSymbolCount * kStride);
+  RotaNoteUnknown* note_unknown = nullptr;
   RotaAttachment attachment{};
 
   FakePreload() {
@@ -37,7 +39,8 @@ struct FakePreload {
       available[index] = 1;
     }
     attachment = {kRotaAttachmentVersion, kSymbolCount, slots.data(),     real.data(), available.data(),
-                  thunks.data(),          kStride,      kRotaDriverFound, "/fake",     ""};
+                  thunks.data(),          kStride,      kRotaDriverFound, "/fake",     "",
+                  &note_unknown};
   }
   void*& real_of(Symbol symbol) { return real[static_cast<std::size_t>(symbol)]; }
   void* slot_of(Symbol symbol) const { return slots[static_cast<std::size_t>(symbol)]; }
@@ -125,6 +128,17 @@ TEST_CASE("a function that the driver lacks has no address of its own") {
   REQUIRE_FALSE(rota::interpose::symbol_at(&error_function, "cuInit").has_value());
   REQUIRE_FALSE(rota::interpose::available(Symbol::k_cuInit));
   REQUIRE(rota::interpose::available(Symbol::k_cuCtxGetCurrent));
+}
+
+TEST_CASE("a function that rota does not know pins the process's memory and is counted once") {
+  FakePreload& preload = fresh_preload();
+  REQUIRE(rota::interpose::attach(preload.attachment, nullptr) == 0);
+  REQUIRE(preload.note_unknown != nullptr);
+  const auto before = rota::runtime().unknown_pointers.load();
+  preload.note_unknown("cuFromTheFuture", 1);
+  preload.note_unknown("cuFromTheFuture", 0);
+  REQUIRE(rota::runtime().unevictable());
+  REQUIRE(rota::runtime().unknown_pointers.load() == before + 1);
 }
 
 TEST_CASE("every row that a real driver answered is what we answer where there is no cuGetProcAddress") {

@@ -1,0 +1,56 @@
+// Where the real libcuda.so.1 is. For the thin preload at the first CUDA call and for `rota run` before the program
+// starts, so that both find the same one: what they do with it differs, hence DriverJudge. No libstdc++ in here.
+//
+// Asking the loader for "libcuda.so.1" would give the thin preload, which carries that SONAME; opened by its path, the
+// loader compares files, not names.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define ROTA_HIDDEN __attribute__((visibility("hidden")))
+
+namespace rota::thin {
+
+// As PATH_MAX, which counts the final zero too.
+inline constexpr size_t kPathBytes = 4096;
+
+enum FoundBy : uint32_t {
+  kFoundNowhere,
+  kFoundByVariable,  // ROTA_REAL_LIBCUDA
+  kFoundInLibraryPath,
+  kFoundInLoaderCache,
+  kFoundInDefaultFolder,
+};
+
+struct Driver {
+  void* handle = nullptr;  // for DriverJudge::accept to fill
+  uint32_t state = 0;      // RotaDriverState
+  FoundBy found_by = kFoundNowhere;
+  char path[kPathBytes];  // absolute; of the driver, or of what ROTA_REAL_LIBCUDA names although it cannot be used
+  char detail[256];       // why that cannot be used
+};
+
+// What is done with each libcuda.so.1 on the way.
+struct DriverJudge {
+  // Whether driver.path, which is a library for this machine and no copy of the thin preload, is a CUDA driver. If not,
+  // it says why in driver.detail and the search goes on.
+  bool (*accept)(Driver& driver, void* context) noexcept;
+  // Told of each that is there and is not taken, for driver.detail. May be null.
+  void (*passed_over)(const Driver& driver, void* context) noexcept;
+  void* context;
+};
+
+// Reasons that others compare with or give as well.
+inline constexpr char kNoSuchFile[] = "there is no such file";
+inline constexpr char kOwnLibrary[] = "it is rota's own librota.so";
+inline constexpr char kNoCuInit[] = "it is no CUDA driver: it has no cuInit";
+
+// ROTA_REAL_LIBCUDA, else where the loader and containers keep libcuda.so.1: the first that is accepted. Any number of
+// threads may call at once.
+ROTA_HIDDEN void locate_driver(Driver& driver, const DriverJudge& judge) noexcept;
+
+// Puts a line into driver.detail, and is false.
+ROTA_HIDDEN bool refuse(Driver& driver, const char* why) noexcept;
+
+}  // namespace rota::thin
