@@ -39,7 +39,7 @@ Result<Exports> read_exports(const std::string& path) {
 Result<std::string> read_build_id(const std::string& path) {
   const auto file = MappedFile::open(path);
   if (!file) return file.error();
-  const auto image = Image::parse(file->bytes(), path);
+  const auto image = Image::parse_headers(file->bytes(), path);
   if (!image) return image.error();
   const auto [offset, size] = image->build_id();
   std::string text;

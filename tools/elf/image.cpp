@@ -30,7 +30,7 @@ MappedFile::~MappedFile() {
   if (!bytes_.empty()) munmap(const_cast<char*>(bytes_.data()), bytes_.size());
 }
 
-Result<Image> Image::parse(std::string_view bytes, const std::string& path) {
+Result<Image> Image::parse_headers(std::string_view bytes, const std::string& path) {
   Image image(bytes);
   const auto header = image.read<Elf64_Ehdr>(0);
   if (!image.ok() || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
@@ -39,11 +39,18 @@ Result<Image> Image::parse(std::string_view bytes, const std::string& path) {
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_type != ET_DYN) {
     return Error{fmt::format("{}: is no 64-bit little-endian shared library", path)};
   }
-  const Error damaged{fmt::format("{}: is damaged or no usual library: its dynamic symbols cannot be read", path)};
-  if (!image.read_segments()) return damaged;
-  image.read_dynamic();
-  if (image.ok()) image.count_symbols();
-  if (!image.ok()) return damaged;
+  if (!image.read_segments()) return Error{fmt::format("{}: is a damaged library: its segments cannot be read", path)};
+  return image;
+}
+
+Result<Image> Image::parse(std::string_view bytes, const std::string& path) {
+  auto image = parse_headers(bytes, path);
+  if (!image) return image;
+  image->read_dynamic();
+  if (image->ok()) image->count_symbols();
+  if (!image->ok()) {
+    return Error{fmt::format("{}: is damaged or no usual library: its dynamic symbols cannot be read", path)};
+  }
   return image;
 }
 

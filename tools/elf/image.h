@@ -36,6 +36,8 @@ class Image {
  public:
   // `bytes` must outlive the image. The error names `path`.
   static Result<Image> parse(std::string_view bytes, const std::string& path);
+  // Without the dynamic tables: enough for build_id().
+  static Result<Image> parse_headers(std::string_view bytes, const std::string& path);
 
   bool ok() const { return ok_; }
 

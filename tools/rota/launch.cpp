@@ -14,6 +14,7 @@
 
 #include "tools/rota/daemon.h"
 #include "tools/rota/executable.h"
+#include "tools/rota/preload.h"
 
 namespace rota::tool {
 namespace {
@@ -23,6 +24,12 @@ constexpr int kNotExecutable = 126;
 
 void say(const std::string& line) {
   fmt::print(stderr, "rota: {}\n", line);
+}
+
+// Of no concern to most people: shown where the shims show such lines too.
+void mention(const std::string& line) {
+  const char* level = getenv("ROTA_LOG");
+  if (level != nullptr && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0)) say(line);
 }
 
 // Sets up this process's environment for the program. Returns 0, or the exit code after a line that says why not.
@@ -56,6 +63,10 @@ int prepare(const LaunchOptions& options) {
       return 0;
     }
   }
+  // Now that the environment is the program's: the driver is looked for as the program will.
+  const Preload preload = choose_preload(libraries.front());
+  libraries.front() = preload.library;
+  if (!preload.note.empty()) mention(preload.note);
   if (options.daemon) {
     const Daemon daemon = find_or_start_daemon({options.mode, options.quantum});
     if (!daemon.socket.empty()) setenv("ROTA_SOCKET", daemon.socket.c_str(), 1);
@@ -103,7 +114,13 @@ std::string preload_list(const std::string& inherited, const std::vector<std::st
     add(found == present.end() ? sanitizer : *found);
   }
   for (const std::string& library : ours) add(library);
-  for (const std::string& library : present) add(library);
+  // What another `rota run` around this one preloads, fitted to another driver perhaps, is replaced by ours.
+  const auto file_name = [](const std::string& path) { return path.substr(path.rfind('/') + 1); };
+  for (const std::string& library : present) {
+    const bool replaced = std::ranges::any_of(
+        ours, [&](const std::string& own) { return file_name(own) == file_name(library) && own != library; });
+    if (!replaced) add(library);
+  }
   std::string joined;
   for (const std::string& library : list) joined += (joined.empty() ? "" : ":") + library;
   return joined;

@@ -11,7 +11,7 @@ namespace rota::tool {
 struct LaunchOptions {
   std::vector<std::string> command;                              // program and arguments; not empty
   std::vector<std::pair<std::string, std::string>> environment;  // set for the program on top of what is inherited
-  std::vector<std::string> preloads;                             // paths, preloaded right after librota.so
+  std::vector<std::string> preloads;                             // paths, preloaded right after librota.so (preload.h)
   bool daemon = true;   // find a rotad, start the user's own where none answers
   std::string mode;     // for a rotad that has to be started; empty: its default
   std::string quantum;  // likewise
@@ -26,7 +26,8 @@ int run_in_place(const LaunchOptions& options);
 int run_and_wait(const LaunchOptions& options);
 
 // What the loader shall preload, colon-separated: the sanitizer's runtime if the program needs one (it insists on being
-// first), then `ours`, then what `inherited` names (a former LD_PRELOAD). Nothing twice.
+// first), then `ours`, then what `inherited` names (a former LD_PRELOAD). Nothing twice, and of `inherited` nothing
+// with the file name of one of `ours`.
 std::string preload_list(const std::string& inherited, const std::vector<std::string>& ours,
                          const std::string& sanitizer);
 
