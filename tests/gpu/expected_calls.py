@@ -108,6 +108,12 @@ RUNTIME = {
         """),
 }
 
+LAUNCH = calls("""
+    __cudaRegisterFunction(…twice
+    __cudaPushCallConfiguration(
+    cudaLaunchKernel(…twice(float*, int)…(8,1,1)…(128,1,1)
+    cuLaunchKernel
+    """)
 BINDING = calls("""
     cuMemAdvise(devPtr=?, count=40000, advice=CU_MEM_ADVISE_SET_PREFERRED_LOCATION, device=0)
     cuMemPrefetchAsync(devPtr=?, count=40000, dstDevice=0, hStream=?)

@@ -9,6 +9,7 @@ from bench import HERE, Skip
 RELEASES = ["11.8", "12.4", "13.0"]
 BINDINGS = ["11.8", "12.4", "12.9"]
 
+
 def named(name, check):
     check.__name__ = name
     return check
@@ -61,6 +62,18 @@ def release_check(release):
     return named(f"program_of_cuda_{release}_gives_the_same_and_is_traced_at_both_levels", check)
 
 
+def launch_check(release):
+    def check(bench):
+        command = [program(bench, f"launch_{release}")]
+        native = bench.checked(command).stdout
+        assert native.endswith("6000.0\nok\n"), native
+        got = bench.under_rota(command).stdout
+        assert got == native, f"{got} natively {native}"
+        wants(listing_of(bench, f"launch-{release}", command, native), expected_calls.LAUNCH)
+
+    return named(f"program_of_cuda_{release}_launches_its_own_kernel_and_is_traced", check)
+
+
 def majors_check(*releases):
     def check(bench):
         command = [program(bench, "two_majors"), *(program(bench, f"libprogram_{release}.so") for release in releases)]
@@ -95,4 +108,4 @@ def binding_check(release):
     return named(f"cuda_python_{release}_gives_the_same_and_is_traced", check)
 
 
-CHECKS = [*map(release_check, RELEASES), majors_check("12.4", "13.0"), majors_check(*RELEASES), *map(binding_check, BINDINGS)]
+CHECKS = [*map(release_check, RELEASES), *map(launch_check, RELEASES), majors_check("12.4", "13.0"), majors_check(*RELEASES), *map(binding_check, BINDINGS)]
