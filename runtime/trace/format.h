@@ -116,8 +116,10 @@ struct CaptureWord {
   static constexpr std::uint16_t bytes(std::uint16_t word) { return word & 0x7fff; }
 };
 
-// What a capture takes at most; 16 parameters of that size still fit one record.
-inline constexpr std::uint32_t kMaxStringBytes = 256;
+// What a capture takes at most. A record holds 16 parameters of kMaxCaptureBytes and three strings (no function takes
+// more). Names of templated kernels run to thousands of characters, and only whole ones can be demangled.
+inline constexpr std::uint32_t kMaxStringBytes = 4096;
 inline constexpr std::uint32_t kMaxCaptureBytes = 1024;
+static_assert(16 * (kMaxCaptureBytes + 2 + 8) + 3 * kMaxStringBytes < RecordWord::kMaxBytes);
 
 }  // namespace rota::trace

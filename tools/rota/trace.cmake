@@ -7,7 +7,9 @@ add_library(rota_names STATIC ${CMAKE_SOURCE_DIR}/generated/driver_names.cpp ${C
 target_link_libraries(rota_names PUBLIC rota_options PRIVATE rota_sanitize)
 
 add_library(rota_trace_reader STATIC
-  ${CMAKE_CURRENT_LIST_DIR}/trace_file.cpp ${CMAKE_CURRENT_LIST_DIR}/trace_decode.cpp ${CMAKE_CURRENT_LIST_DIR}/trace_output.cpp)
+  ${CMAKE_CURRENT_LIST_DIR}/trace_file.cpp ${CMAKE_CURRENT_LIST_DIR}/trace_tables.cpp ${CMAKE_CURRENT_LIST_DIR}/trace_unions.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/trace_objects.cpp ${CMAKE_CURRENT_LIST_DIR}/trace_render.cpp ${CMAKE_CURRENT_LIST_DIR}/trace_call.cpp
+  ${CMAKE_CURRENT_LIST_DIR}/trace_decode.cpp ${CMAKE_CURRENT_LIST_DIR}/trace_output.cpp)
 target_link_libraries(rota_trace_reader PUBLIC rota_options rota_names
   PRIVATE rota_sanitize fmt::fmt-header-only nlohmann_json::nlohmann_json)
 

@@ -119,11 +119,15 @@ struct RunCommand {
 
 struct ShowCommand {
   std::string directory;
+  std::string addresses = "stable";
+  bool no_times = false;
   ShowOptions options;
   std::uint32_t pid = 0;
 
   int run(bool has_pid) {
     if (has_pid) options.pid = pid;
+    options.times = !no_times;
+    options.render.raw_addresses = addresses == "raw";
     std::vector<std::string> problems;
     const TraceFiles files = open_traces(directory, problems);
     if (files.empty() && problems.empty())
@@ -173,7 +177,17 @@ void register_trace(CLI::App& app) {
   show_app->add_option("dir", show->directory, "folder of a trace, or one file")->required();
   CLI::Option* const pid = show_app->add_option("--pid", show->pid, "only this process");
   show_app->add_option("--function", show->options.function, "only this function; a final * stands for any ending");
-  show_app->add_flag("--json", show->options.json, "a JSON array of objects");
+  show_app->add_flag("--json", show->options.json, "a JSON array of objects, addresses with their names");
+  show_app
+      ->add_option("--addresses", show->addresses,
+                   "stable (default): handles and device memory as type and number (stream#2, dptr#3+0x100), the "
+                   "program's own memory as &; raw: as the program saw them")
+      ->check(CLI::IsMember({"stable", "raw"}));
+  show_app->add_flag("--no-times", show->no_times,
+                     "neither times nor process and thread ids, so that two runs can be compared by diff");
+  show_app->add_flag("--mangled", show->options.render.mangled, "kernels by their names in the module");
+  show_app->add_option("--elements", show->options.render.elements,
+                       "of an array, show at most so many elements (default 16; 0: all that were recorded)");
 
   auto exported = std::make_shared<ExportCommand>();
   CLI::App* const export_app = trace->add_subcommand("export", "write a timeline for another program");

@@ -2,332 +2,318 @@
 #include "tools/rota/trace_decode.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <cstring>
+#include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 namespace rota::tool {
 namespace {
 
 using names::Kind;
 
-// Long arrays (reserved fields, big lists) are cut in the listing; the trace has them whole.
-constexpr std::size_t kMostElements = 16;
-// Deeper than any CUDA struct; a guard for damaged tables only.
-constexpr int kDeepest = 12;
+// A launch's geometry, by the names that parameters and structs give its parts.
+constexpr std::string_view kGrid[] = {"gridDimX", "gridDimY", "gridDimZ"};
+constexpr std::string_view kBlock[] = {"blockDimX", "blockDimY", "blockDimZ"};
+constexpr std::string_view kShared[] = {"sharedMemBytes", "sharedMem", "dynamicSmemBytes"};
+constexpr std::string_view kStream[] = {"hStream", "stream"};
+constexpr std::string_view kFunction[] = {"f", "func", "kernel", "kern", "cuFunc"};
+constexpr std::string_view kShownInLaunch[] = {
+    "gridDimX",   "gridDimY",    "gridDimZ",  "blockDimX",      "blockDimY", "blockDimZ",        "gridDim", "blockDim",
+    "grid_width", "grid_height", "sharedMem", "sharedMemBytes", "hStream",   "dynamicSmemBytes", "stream"};
 
-std::uint64_t load_unsigned(std::span<const std::byte> bytes) {
-  std::uint64_t value = 0;
-  std::memcpy(&value, bytes.data(), std::min<std::size_t>(bytes.size(), sizeof value));
-  return value;
+bool shown_in_launch(std::string_view name) {
+  return std::find(std::begin(kShownInLaunch), std::end(kShownInLaunch), name) != std::end(kShownInLaunch);
 }
 
-std::int64_t load_signed(std::span<const std::byte> bytes) {
-  const std::uint64_t value = load_unsigned(bytes);
-  if (bytes.empty() || bytes.size() >= 8) return static_cast<std::int64_t>(value);
-  const unsigned shift = static_cast<unsigned>(64 - bytes.size() * 8);
-  return static_cast<std::int64_t>(value << shift) >> shift;
+std::string text_of(const TypedBytes& value) {
+  return {reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size()};
 }
 
-std::string hex(std::span<const std::byte> bytes) {
-  std::string text = "0x";
-  for (const std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return text;
+// A value of an argument or of a field of a struct that an argument is or leads to.
+std::optional<TypedBytes> find_value(const DecodedCall& decoded, std::string_view name) {
+  for (const Argument& argument : decoded.arguments) {
+    if (name == argument.parameter->name && argument.bytes)
+      return TypedBytes{argument.parameter->type, *argument.bytes};
+  }
+  for (const Argument& argument : decoded.arguments) {
+    if (argument.before.empty() || argument.before.front().capture->kind == names::CaptureKind::kText) continue;
+    const Captured& captured = argument.before.front();
+    if (const auto field = find_field(decoded.api, {captured.capture->type, captured.bytes}, name)) return field;
+  }
+  return std::nullopt;
 }
 
-std::string name_or_text(const std::string& text, Syntax syntax) {
-  return syntax == Syntax::kJson ? quote(text) : text;
+template <std::size_t count>
+std::optional<TypedBytes> find_value(const DecodedCall& decoded, const std::string_view (&names)[count]) {
+  for (const std::string_view name : names) {
+    if (const auto value = find_value(decoded, name)) return value;
+  }
+  return std::nullopt;
 }
 
-class Renderer {
- public:
-  Renderer(const names::Api& api, Syntax syntax) : api_(api), syntax_(syntax) {}
+using Extent = std::array<std::uint64_t, 3>;
 
-  std::string value(std::uint32_t type_number, std::span<const std::byte> bytes, int depth = 0) const {
-    if (type_number >= api_.types.size() || depth > kDeepest) return unknown();
-    const names::Type& type = api_.types[type_number];
-    if (bytes.size() < type.bytes && type.kind != Kind::kRecord) return unknown();
-    bytes = bytes.first(std::min<std::size_t>(bytes.size(), type.bytes));
-    switch (type.kind) {
-      case Kind::kBool:
-        return load_unsigned(bytes) != 0 ? "true" : "false";
-      case Kind::kCharacter:
-      case Kind::kSigned:
-        return std::to_string(load_signed(bytes));
-      case Kind::kUnsigned:
-        return std::to_string(load_unsigned(bytes));
-      case Kind::kFloat:
-        return floating(bytes);
-      case Kind::kAddress:
-        return name_or_text(fmt::format("0x{:x}", load_unsigned(bytes)), syntax_);
-      case Kind::kEnum:
-      case Kind::kFlags:
-        return enumeration(type, bytes);
-      case Kind::kRecord:
-        return record(type, bytes, depth);
-      case Kind::kArray:
-        return array(type.detail, bytes, depth);
-      case Kind::kOpaque:
-        break;
+std::optional<Extent> extent(const DecodedCall& decoded, const std::string_view (&parts)[3], std::string_view whole) {
+  Extent sizes{1, 1, 1};
+  if (const auto first = find_value(decoded, parts[0])) {
+    sizes[0] = load_unsigned(first->bytes);
+    for (std::size_t i = 1; i < 3; ++i) {
+      if (const auto part = find_value(decoded, parts[i])) sizes[i] = load_unsigned(part->bytes);
     }
-    return name_or_text(bytes.empty() ? "void" : hex(bytes), syntax_);
+    return sizes;
   }
-
-  // As many elements as the bytes hold.
-  std::string array(std::uint32_t element_number, std::span<const std::byte> bytes, int depth) const {
-    if (element_number >= api_.types.size()) return unknown();
-    const names::Type& element = api_.types[element_number];
-    if (element.kind == Kind::kCharacter && element.bytes == 1) return text(bytes);
-    if (element.bytes == 0) return unknown();
-    const std::size_t count = bytes.size() / element.bytes;
-    std::string list = "[";
-    for (std::size_t i = 0; i < std::min(count, kMostElements); ++i) {
-      if (i > 0) list += ", ";
-      list += value(element_number, bytes.subspan(i * element.bytes, element.bytes), depth + 1);
-    }
-    if (count > kMostElements) list += syntax_ == Syntax::kJson ? ", \"…\"" : ", …";
-    return list + "]";
-  }
-
-  static std::string text(std::span<const std::byte> bytes) {
-    const auto* const letters = reinterpret_cast<const char*>(bytes.data());
-    return quote(std::string_view(letters, strnlen(letters, bytes.size())));
-  }
-
-  std::string unknown() const { return name_or_text("?", syntax_); }
-
- private:
-  std::string floating(std::span<const std::byte> bytes) const {
-    double number = 0;
-    if (bytes.size() == 4) {
-      number = std::bit_cast<float>(static_cast<std::uint32_t>(load_unsigned(bytes)));
-    } else if (bytes.size() == 8) {
-      number = std::bit_cast<double>(load_unsigned(bytes));
-    } else {
-      return unknown();
-    }
-    const std::string text = fmt::format("{}", number);
-    // JSON knows neither nan nor inf.
-    return number - number == 0 ? text : name_or_text(text, syntax_);
-  }
-
-  std::string enumeration(const names::Type& type, std::span<const std::byte> bytes) const {
-    if (type.detail >= api_.enums.size()) return unknown();
-    const names::Enum& known = api_.enums[type.detail];
-    const auto enumerators = api_.enumerators.subspan(known.first, known.count);
-    const std::int64_t value = load_signed(bytes);
-    const std::uint64_t bits = load_unsigned(bytes);
-    for (const names::Enumerator& enumerator : enumerators) {
-      const bool same = bytes.size() < 8
-                            ? static_cast<std::int32_t>(enumerator.value) == static_cast<std::int32_t>(value)
-                            : enumerator.value == value;
-      if (same) return name_or_text(enumerator.name, syntax_);
-    }
-    if (type.kind == Kind::kEnum) return std::to_string(value);
-    // Single bits only: masks and combined values would hide what was asked for.
-    std::string joined;
-    std::uint64_t rest = bits;
-    for (const names::Enumerator& enumerator : enumerators) {
-      const auto flag = static_cast<std::uint64_t>(enumerator.value);
-      if (!std::has_single_bit(flag) || (rest & flag) == 0) continue;
-      if (!joined.empty()) joined += '|';
-      joined += enumerator.name;
-      rest &= ~flag;
-    }
-    if (joined.empty()) return bits == 0 ? "0" : name_or_text(fmt::format("0x{:x}", bits), syntax_);
-    if (rest != 0) joined += fmt::format("|0x{:x}", rest);
-    return name_or_text(joined, syntax_);
-  }
-
-  std::string record(const names::Type& type, std::span<const std::byte> bytes, int depth) const {
-    if (type.detail >= api_.records.size()) return unknown();
-    const names::Record& record = api_.records[type.detail];
-    const std::string_view name = record.name;
-    // Which member of a union counts, only the program knows; and a UUID is bytes, not letters.
-    if (record.is_union || name == "CUuuid_st") {
-      std::size_t used = bytes.size();
-      if (record.is_union) {
-        while (used > 0 && bytes[used - 1] == std::byte{0}) --used;
-      }
-      return name_or_text(used == 0 ? "0" : hex(bytes.first(used)), syntax_);
-    }
-    std::string list = "{";
-    for (const names::Field& field : api_.fields.subspan(record.first, record.count)) {
-      if (field.type >= api_.types.size()) continue;
-      const std::string_view field_name = field.name;
-      if (field_name.starts_with("reserved") || field_name.starts_with("pad")) continue;
-      if (list.size() > 1) list += ", ";
-      list += syntax_ == Syntax::kJson ? quote(field_name.empty() ? "union" : field_name) + ":"
-                                       : std::string(field_name) + (field_name.empty() ? "" : "=");
-      list += field_value(field, bytes, depth);
-    }
-    return list + "}";
-  }
-
-  std::string field_value(const names::Field& field, std::span<const std::byte> bytes, int depth) const {
-    const std::size_t size = api_.types[field.type].bytes;
-    if (field.offset > bytes.size() || bytes.size() - field.offset < size) return unknown();  // the struct was cut off
-    const auto part = bytes.subspan(field.offset, size);
-    if (field.bits == 0) return value(field.type, part, depth + 1);
-    const std::uint64_t mask = field.bits >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << field.bits) - 1;
-    return std::to_string((load_unsigned(part) >> field.bit) & mask);
-  }
-
-  const names::Api& api_;
-  Syntax syntax_;
-};
-
-// Takes a payload apart; never past its end.
-class Payload {
- public:
-  explicit Payload(std::span<const std::byte> bytes) : rest_(bytes) {}
-
-  bool take(std::size_t bytes, std::span<const std::byte>& part) {
-    if (bytes > rest_.size()) {
-      rest_ = {};
-      return false;
-    }
-    part = rest_.first(bytes);
-    rest_ = rest_.subspan(bytes);
-    return true;
-  }
-  // False: damaged. An absent capture gives true and `absent`.
-  bool take_capture(std::span<const std::byte>& part, bool& absent, bool& cut_off) {
-    std::span<const std::byte> word_bytes;
-    if (!take(sizeof(std::uint16_t), word_bytes)) return false;
-    const auto word = static_cast<std::uint16_t>(load_unsigned(word_bytes));
-    absent = word == trace::CaptureWord::kAbsent;
-    cut_off = !absent && (word & trace::CaptureWord::kCutOff) != 0;
-    return absent || take(trace::CaptureWord::bytes(word), part);
-  }
-
- private:
-  std::span<const std::byte> rest_;
-};
-
-const names::Function& function_of(const TraceCall& call) {
-  return names_of(call).functions[call.function];
+  const auto value = find_value(decoded, whole);  // dim3: three unsigned int
+  if (!value || value->bytes.size() < 12) return std::nullopt;
+  for (std::size_t i = 0; i < 3; ++i) sizes[i] = load_unsigned(value->bytes.subspan(i * 4, 4));
+  return sizes;
 }
 
-std::string render_capture(const names::Api& api, const names::Capture& capture, std::span<const std::byte> bytes,
-                           bool cut_off, Syntax syntax) {
-  const Renderer renderer(api, syntax);
-  std::string text;
+std::string render_capture(const Renderer& renderer, const names::Api& api, const Captured& captured) {
+  const names::Capture& capture = *captured.capture;
   if (capture.kind == names::CaptureKind::kText) {
-    const auto* const letters = reinterpret_cast<const char*>(bytes.data());
-    return quote(std::string(letters, bytes.size()) + (cut_off ? "…" : ""));
+    const std::string letters(reinterpret_cast<const char*>(captured.bytes.data()), captured.bytes.size());
+    return quote(letters + (captured.cut_off ? "…" : ""));
   }
   const bool several =
-      capture.list || (capture.type < api.types.size() && bytes.size() > api.types[capture.type].bytes);
-  text = several ? renderer.array(capture.type, bytes, 0) : renderer.value(capture.type, bytes);
-  return cut_off && several && syntax == Syntax::kText ? text + "…" : text;
+      capture.list || (capture.type < api.types.size() && captured.bytes.size() > api.types[capture.type].bytes);
+  return several ? renderer.array(capture.type, captured.bytes, captured.cut_off)
+                 : renderer.value(capture.type, captured.bytes);
+}
+
+std::string arguments_text(const DecodedCall& decoded, Renderer& renderer, bool as_launch) {
+  // The parameter that says which member of a union value counts.
+  if (const Argument* const attribute = decoded.argument("attr"); attribute != nullptr && attribute->bytes) {
+    renderer.selector(attribute->parameter->type, *attribute->bytes);
+  }
+  const bool json = renderer.json();
+  if (as_launch && !json) renderer.leave_out(kShownInLaunch);
+  std::string text;
+  for (const Argument& argument : decoded.arguments) {
+    const std::string_view name = argument.parameter->name;
+    std::string value = argument.bytes ? renderer.value(argument.parameter->type, *argument.bytes) : renderer.unknown();
+    // What a pointer led to replaces or follows its value: a program's reader wants the name, not where it stood.
+    for (const Captured& captured : argument.before) {
+      const std::string inside = render_capture(renderer, decoded.api, captured);
+      if (captured.capture->kind == names::CaptureKind::kText) {
+        value = inside;
+      } else if (!json) {
+        value += value == "&" ? inside : "->" + inside;
+      } else {
+        value = "{\"address\":" + value + ",\"value\":" + inside + "}";
+      }
+    }
+    if (as_launch && !json && shown_in_launch(name)) continue;
+    if (!text.empty()) text += json ? "," : ", ";
+    text += json ? quote(name) + ":" : std::string(name) + "=";
+    text += value;
+  }
+  return json ? "{" + text + "}" : text;
+}
+
+std::string outputs_text(const DecodedCall& decoded, const Renderer& renderer, bool hide_measurements) {
+  const bool json = renderer.json();
+  std::string text;
+  for (const Argument& argument : decoded.arguments) {
+    if (!argument.after) continue;
+    const std::string_view name = argument.parameter->name;
+    if (!text.empty()) text += json ? "," : ", ";
+    text += json ? quote(name) + ":" : fmt::format("*{}=", name);
+    text += hide_measurements && is_measurement(decoded.base, name)
+                ? renderer.plain("…")
+                : render_capture(renderer, decoded.api, *argument.after);
+  }
+  return json ? "{" + text + "}" : text;
+}
+
+std::string result_text(const DecodedCall& decoded, const Renderer& renderer) {
+  if (decoded.function.result_in_value) {
+    std::byte bytes[sizeof decoded.call.value];
+    std::memcpy(bytes, &decoded.call.value, sizeof decoded.call.value);
+    return renderer.value(decoded.function.result, bytes);
+  }
+  if (decoded.result_absent) return renderer.plain("0x0");
+  return decoded.result ? render_capture(renderer, decoded.api, *decoded.result) : renderer.unknown();
 }
 
 }  // namespace
 
-std::string quote(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+std::optional<Handle> ProcessView::handle_at(const DecodedCall& decoded, const TypedBytes& value) const {
+  if (value.text || value.type >= decoded.api.types.size() || value.bytes.size() < 8) return std::nullopt;
+  const Handle handle{handle_class(decoded.api.types[value.type].name), load_unsigned(value.bytes)};
+  if (handle.handle_class.empty() || handle.value == 0) return std::nullopt;
+  return handle;
 }
 
-const names::Api& names_of(const TraceCall& call) {
-  return call.api == trace::kDriverApi ? names::driver() : names::runtime();
+void ProcessView::learn_objects(const DecodedCall& decoded, const Moment& moment) {
+  if (makes_objects(decoded.base)) {
+    for (const Argument& argument : decoded.arguments) {
+      if (!argument.after) continue;
+      const Captured& written = *argument.after;
+      for (std::size_t at = 0; at + 8 <= written.bytes.size(); at += 8) {
+        const auto handle = handle_at(decoded, {written.capture->type, written.bytes.subspan(at, 8)});
+        if (handle) objects_.made(*handle, moment);
+      }
+    }
+  }
+  if (ends_object(decoded.base)) {
+    for (const Argument& argument : decoded.arguments) {
+      if (!argument.bytes) continue;
+      const auto handle = handle_at(decoded, {argument.parameter->type, *argument.bytes});
+      if (!handle) continue;
+      objects_.ended(*handle, moment);
+      break;
+    }
+  }
 }
 
-std::string_view function_name(const TraceCall& call) {
-  return function_of(call).name;
+void ProcessView::learn_memory(const DecodedCall& decoded, const Moment& moment) {
+  const auto number = [&](Place place) -> std::uint64_t {
+    const auto value = decoded.at(place);
+    return value && !value->text ? load_unsigned(value->bytes) : 0;
+  };
+  if (const Allocation* const allocation = allocation_of(decoded.base)) {
+    const std::uint64_t rows = allocation->rows.empty() ? 1 : number(allocation->rows);
+    objects_.memory_made(number(allocation->address), number(allocation->bytes) * rows, allocation->host,
+                         allocation->fresh, moment);
+  }
+  if (const Place freed = freed_memory(decoded.base); !freed.empty()) objects_.memory_freed(number(freed), moment);
 }
 
-std::string render_value(const names::Api& api, std::uint32_t type, std::span<const std::byte> bytes, Syntax syntax) {
-  return Renderer(api, syntax).value(type, bytes);
+std::string ProcessView::label_of(const DecodedCall& decoded, const TypedBytes& value, const Moment& moment) {
+  if (value.text) return text_of(value);
+  const std::uint64_t address = load_unsigned(value.bytes);
+  if (const auto handle = handle_at(decoded, value); handle && objects_.known(*handle)) {
+    if (std::string label = objects_.label(*handle, moment); !label.empty()) return label;
+  }
+  if (std::string symbol = objects_.symbol(address); !symbol.empty()) return symbol;
+  // Where a kernel is wanted, a CUkernel does for a CUfunction, and either for a function of the host program.
+  for (const std::string_view instead : {"kernel", "function"}) {
+    if (objects_.known({instead, address})) return objects_.label({instead, address}, moment);
+  }
+  return {};
+}
+
+void ProcessView::learn_names(const DecodedCall& decoded, const Moment& moment) {
+  for (const Naming& naming : namings()) {
+    if (naming.function != decoded.base) continue;
+    const auto object = decoded.at(naming.object);
+    const auto name = decoded.at(naming.name);
+    if (!object || !name) continue;
+    const std::string label = label_of(decoded, *name, moment);
+    if (label.empty()) continue;
+    const auto handle = handle_at(decoded, *object);
+    if (!handle) {
+      if (const std::uint64_t address = load_unsigned(object->bytes); address != 0) objects_.set_symbol(address, label);
+      continue;
+    }
+    std::optional<Handle> owner;
+    if (naming.object.starts_with('*')) owner = owner_of(decoded);
+    objects_.handle(*handle, moment, naming.object.starts_with('*'), owner ? &*owner : nullptr);
+    objects_.set_label(*handle, moment, label);
+  }
+}
+
+std::optional<Handle> ProcessView::owner_of(const DecodedCall& decoded) const {
+  for (const Argument& argument : decoded.arguments) {
+    if (!argument.bytes) continue;
+    const auto handle = handle_at(decoded, {argument.parameter->type, *argument.bytes});
+    if (handle &&
+        (handle->handle_class == "module" || handle->handle_class == "library" || handle->handle_class == "graph")) {
+      return handle;
+    }
+  }
+  return std::nullopt;
+}
+
+std::string ProcessView::launch(const DecodedCall& decoded, const Renderer& renderer, const Moment& moment) {
+  if (!is_launch(decoded.base)) return {};
+  const auto grid = decoded.base.starts_with("cuLaunchGrid") ? extent(decoded, {"grid_width", "grid_height", ""}, "")
+                                                             : extent(decoded, kGrid, "gridDim");
+  if (!grid) return {};
+  const auto block = extent(decoded, kBlock, "blockDim");
+  const auto shared = find_value(decoded, kShared);
+  const auto stream = find_value(decoded, kStream);
+  std::optional<TypedBytes> function;
+  for (const std::string_view name : kFunction) {
+    const auto value = find_value(decoded, name);
+    if (value && value->bytes.size() == 8 && load_unsigned(value->bytes) != 0) {
+      function = value;
+      break;
+    }
+  }
+  const std::string label = function ? label_of(decoded, *function, moment) : std::string();
+  const std::string shown = options_.mangled ? label : demangled(label);
+  if (renderer.json()) {
+    const auto list = [](const Extent& sizes) { return fmt::format("[{},{},{}]", sizes[0], sizes[1], sizes[2]); };
+    std::string text =
+        fmt::format("{{\"kernel\":{},\"mangled\":{},\"grid\":{}", label.empty() ? "null" : quote(demangled(label)),
+                    label.empty() ? "null" : quote(label), list(*grid));
+    if (block) text += ",\"block\":" + list(*block);
+    if (shared) text += fmt::format(",\"shared\":{}", load_unsigned(shared->bytes));
+    if (stream) text += ",\"stream\":" + renderer.value(stream->type, stream->bytes);
+    return text + "}";
+  }
+  std::string text = "kernel=";
+  if (!label.empty()) {
+    text += quote(shown);
+  } else {
+    text += function ? renderer.value(function->type, function->bytes) : renderer.unknown();
+  }
+  const auto list = [](const Extent& sizes) { return fmt::format("({},{},{})", sizes[0], sizes[1], sizes[2]); };
+  text += " grid=" + list(*grid);
+  if (block) text += " block=" + list(*block);
+  if (shared) text += fmt::format(" shared={}", load_unsigned(shared->bytes));
+  if (stream) {
+    const std::string name = renderer.value(stream->type, stream->bytes);
+    if (load_unsigned(stream->bytes) == 0) {
+      text += " null-stream";
+    } else {
+      text += renderer.names_addresses() ? " " + name : " stream=" + name;
+    }
+  }
+  return text;
+}
+
+CallText ProcessView::show(const TraceCall& call) {
+  const DecodedCall decoded(call);
+  const Moment moment{call.begin_ns, call.end_ns, call.thread};
+  Renderer renderer(decoded.api, options_, &objects_, moment);
+  CallText text;
+  const std::string launch_text = launch(decoded, renderer, moment);
+  text.arguments = arguments_text(decoded, renderer, !launch_text.empty());
+  if (renderer.json()) {
+    text.launch = launch_text;
+  } else if (!launch_text.empty()) {
+    text.arguments = launch_text + (text.arguments.empty() ? "" : ", ") + text.arguments;
+  }
+  if (!call.returned) return text;
+  if (!failed(call)) {
+    learn_objects(decoded, moment);
+    learn_memory(decoded, moment);
+    learn_names(decoded, moment);
+  }
+  renderer.written(owner_of(decoded));
+  text.result = result_text(decoded, renderer);
+  text.outputs = outputs_text(decoded, renderer, hide_measurements_);
+  return text;
 }
 
 std::string render_arguments(const TraceCall& call, Syntax syntax) {
-  const names::Api& api = names_of(call);
-  const names::Function& function = function_of(call);
-  const Renderer renderer(api, syntax);
-  Payload payload(call.arguments);
-  std::vector<std::string> values;
-  for (const names::Parameter& parameter : api.parameters.subspan(function.first_parameter, function.parameters)) {
-    std::span<const std::byte> bytes;
-    const bool whole = parameter.type < api.types.size() && payload.take(api.types[parameter.type].bytes, bytes);
-    values.push_back(whole ? renderer.value(parameter.type, bytes) : renderer.unknown());
-  }
-  // What a pointer led to replaces or follows its value: a program's reader wants the name, not where it stood.
-  for (const names::Capture& capture : api.captures.subspan(function.first_capture, function.captures)) {
-    if (capture.at_return || capture.parameter < 0 || static_cast<std::size_t>(capture.parameter) >= values.size())
-      continue;
-    std::span<const std::byte> bytes;
-    bool absent = false;
-    bool cut_off = false;
-    if (!payload.take_capture(bytes, absent, cut_off)) break;
-    if (absent) continue;
-    std::string& value = values[static_cast<std::size_t>(capture.parameter)];
-    const std::string inside = render_capture(api, capture, bytes, cut_off, syntax);
-    if (capture.kind == names::CaptureKind::kText) {
-      value = inside;
-    } else if (syntax == Syntax::kText) {
-      value += "->" + inside;
-    } else {
-      value = "{\"address\":" + value + ",\"value\":" + inside + "}";
-    }
-  }
-  std::string text = syntax == Syntax::kJson ? "{" : "";
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::string_view name = api.parameters[function.first_parameter + i].name;
-    if (i > 0) text += syntax == Syntax::kJson ? "," : ", ";
-    text += syntax == Syntax::kJson ? quote(name) + ":" : std::string(name) + "=";
-    text += values[i];
-  }
-  return text + (syntax == Syntax::kJson ? "}" : "");
+  const DecodedCall decoded(call);
+  Renderer renderer(decoded.api, {.syntax = syntax});
+  return arguments_text(decoded, renderer, false);
 }
 
 std::string render_outputs(const TraceCall& call, Syntax syntax) {
-  const names::Api& api = names_of(call);
-  const names::Function& function = function_of(call);
-  Payload payload(call.results);
-  std::string text;
-  for (const names::Capture& capture : api.captures.subspan(function.first_capture, function.captures)) {
-    if (!capture.at_return) continue;
-    std::span<const std::byte> bytes;
-    bool absent = false;
-    bool cut_off = false;
-    if (!payload.take_capture(bytes, absent, cut_off)) break;
-    if (absent || capture.parameter < 0 || capture.parameter >= function.parameters) continue;
-    const std::string_view name =
-        api.parameters[function.first_parameter + static_cast<std::size_t>(capture.parameter)].name;
-    if (!text.empty()) text += syntax == Syntax::kJson ? "," : ", ";
-    text += syntax == Syntax::kJson ? quote(name) + ":" : fmt::format("*{}=", name);
-    text += render_capture(api, capture, bytes, cut_off, syntax);
-  }
-  return syntax == Syntax::kJson ? "{" + text + "}" : text;
+  const DecodedCall decoded(call);
+  return outputs_text(decoded, Renderer(decoded.api, {.syntax = syntax}), false);
 }
 
 std::string render_result(const TraceCall& call, Syntax syntax) {
-  const names::Api& api = names_of(call);
-  const names::Function& function = function_of(call);
-  if (function.result_in_value) {
-    std::byte bytes[sizeof call.value];
-    std::memcpy(bytes, &call.value, sizeof call.value);
-    return Renderer(api, syntax).value(function.result, bytes);
-  }
-  Payload payload(call.results);
-  std::span<const std::byte> bytes;
-  bool absent = false;
-  bool cut_off = false;
-  const auto captures = api.captures.subspan(function.first_capture, function.captures);
-  const auto result =
-      std::find_if(captures.begin(), captures.end(), [](const auto& capture) { return capture.parameter < 0; });
-  if (result == captures.end() || !payload.take_capture(bytes, absent, cut_off)) return Renderer(api, syntax).unknown();
-  return absent ? name_or_text("0x0", syntax) : render_capture(api, *result, bytes, cut_off, syntax);
-}
-
-bool failed(const TraceCall& call) {
-  const names::Api& api = names_of(call);
-  const names::Function& function = function_of(call);
-  return call.returned && function.result_in_value && function.result < api.types.size() &&
-         api.types[function.result].kind == Kind::kEnum && call.value != api.success;
+  const DecodedCall decoded(call);
+  return result_text(decoded, Renderer(decoded.api, {.syntax = syntax}));
 }
 
 }  // namespace rota::tool

@@ -9,8 +9,6 @@
 
 #include <fmt/format.h>
 
-#include "tools/rota/trace_decode.h"
-
 namespace rota::tool {
 namespace {
 
@@ -34,28 +32,41 @@ std::string_view api_name(const TraceCall& call) {
   return call.api == trace::kDriverApi ? "driver" : "runtime";
 }
 
-std::string text_line(const TraceFile& file, const TraceCall& call) {
+std::string text_line(const TraceFile& file, const TraceCall& call, const CallText& text, const std::string& who) {
   std::string line =
-      fmt::format("{} {}[{}/{}] {:{}}{}({})", clock_text(file.realtime_ns(call.begin_ns)), file.program(), file.pid(),
-                  call.thread, "", call.depth * 2, function_name(call), render_arguments(call, Syntax::kText));
+      fmt::format("{}[{}] {:{}}{}({})", file.program(), who, "", call.depth * 2, function_name(call), text.arguments);
   if (!call.returned) return line + " = ? did not return";
-  line += " = " + render_result(call, Syntax::kText);
-  const std::string outputs = render_outputs(call, Syntax::kText);
-  if (!outputs.empty()) line += " [" + outputs + "]";
-  return line + " " + duration_text(call.end_ns - call.begin_ns);
+  line += " = " + text.result;
+  if (!text.outputs.empty()) line += " [" + text.outputs + "]";
+  return line;
 }
 
-std::string json_object(const TraceFile& file, const TraceCall& call) {
-  std::string text = fmt::format(
-      R"({{"time_ns":{},"duration_ns":{},"returned":{},"pid":{},"tid":{},"program":{},"api":"{}","depth":{},"function":{},"arguments":{})",
-      file.realtime_ns(call.begin_ns), call.returned ? std::to_string(call.end_ns - call.begin_ns) : "null",
-      call.returned, file.pid(), call.thread, quote(file.program()), api_name(call), call.depth,
-      quote(function_name(call)), render_arguments(call, Syntax::kJson));
-  if (call.returned) {
-    text += ",\"result\":" + render_result(call, Syntax::kJson) + ",\"outputs\":" + render_outputs(call, Syntax::kJson);
-  }
-  return text + "}";
+std::string json_object(const TraceFile& file, const TraceCall& call, const CallText& text, const std::string& who) {
+  std::string object = fmt::format(
+      R"({{{},"returned":{},"program":{},"api":"{}","depth":{},"function":{},"arguments":{})", who, call.returned,
+      quote(file.program()), api_name(call), call.depth, quote(function_name(call)), text.arguments);
+  if (!text.launch.empty()) object += ",\"launch\":" + text.launch;
+  if (call.returned) object += ",\"result\":" + text.result + ",\"outputs\":" + text.outputs;
+  return object + "}";
 }
+
+// The processes of a trace, numbered by their start, with what is known of each so far.
+class Views {
+ public:
+  Views(const TraceFiles& files, const RenderOptions& options, bool hide_measurements) {
+    std::uint32_t number = 0;
+    for (const auto& file : files)
+      views_.try_emplace(file.get(), View{++number, ProcessView(options, hide_measurements)});
+  }
+  struct View {
+    std::uint32_t number;
+    ProcessView process;
+  };
+  View& of(const TraceFile* file) { return views_.at(file); }
+
+ private:
+  std::map<const TraceFile*, View> views_;
+};
 
 // Microseconds with three decimals, as the format wants its times; no rounding on the way.
 std::string microseconds(std::uint64_t nanoseconds) {
@@ -73,17 +84,35 @@ std::string duration_text(std::uint64_t nanoseconds) {
 }
 
 void show_calls(const TraceFiles& files, const ShowOptions& options, std::ostream& out) {
+  RenderOptions render = options.render;
+  render.syntax = options.json ? Syntax::kJson : Syntax::kText;
+  Views views(files, render, !options.times);
   TraceMerge merge(files);
   TraceCall call;
   TraceFile* file = nullptr;
   bool first = true;
   if (options.json) out << "[";
   while (merge.next(call, file)) {
+    // Also what is not shown gives names to what is.
+    Views::View& view = views.of(file);
+    const CallText text = view.process.show(call);
+    const std::uint32_t thread = view.process.thread_number(call.thread);
     if (!selected(options, *file, function_name(call))) continue;
     if (options.json) {
-      out << (first ? "\n" : ",\n") << json_object(*file, call);
+      std::string who = fmt::format(R"("process":{},"thread":{})", view.number, thread);
+      if (options.times) {
+        who += fmt::format(R"(,"pid":{},"tid":{},"time_ns":{},"duration_ns":{})", file->pid(), call.thread,
+                           file->realtime_ns(call.begin_ns),
+                           call.returned ? std::to_string(call.end_ns - call.begin_ns) : "null");
+      }
+      out << (first ? "\n" : ",\n") << json_object(*file, call, text, who);
+    } else if (options.times) {
+      out << clock_text(file->realtime_ns(call.begin_ns)) << ' '
+          << text_line(*file, call, text, fmt::format("{}/{}", file->pid(), call.thread));
+      if (call.returned) out << ' ' << duration_text(call.end_ns - call.begin_ns);
+      out << '\n';
     } else {
-      out << text_line(*file, call) << '\n';
+      out << text_line(*file, call, text, fmt::format("{}/{}", view.number, thread)) << '\n';
     }
     first = false;
   }
@@ -158,15 +187,17 @@ void export_chrome(const TraceFiles& files, std::ostream& out) {
                        thread, quote(name)));
     }
   }
+  Views views(files, {.syntax = Syntax::kJson}, false);
   TraceMerge merge(files);
   TraceCall call;
   TraceFile* file = nullptr;
   while (merge.next(call, file)) {
     const std::uint64_t begin = call.begin_ns > origin ? call.begin_ns - origin : 0;
-    std::string arguments = fmt::format("{{\"arguments\":{}", render_arguments(call, Syntax::kJson));
+    const CallText text = views.of(file).process.show(call);
+    std::string arguments = "{\"arguments\":" + text.arguments;
+    if (!text.launch.empty()) arguments += ",\"launch\":" + text.launch;
     if (call.returned) {
-      arguments +=
-          ",\"result\":" + render_result(call, Syntax::kJson) + ",\"outputs\":" + render_outputs(call, Syntax::kJson);
+      arguments += ",\"result\":" + text.result + ",\"outputs\":" + text.outputs;
     } else {
       arguments += ",\"returned\":false";
     }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/rota/trace_decode.h"
 #include "tools/rota/trace_file.h"
 
 namespace rota::tool {
@@ -17,6 +18,10 @@ struct ShowOptions {
   std::optional<std::uint32_t> pid;
   std::string function;  // exact name, or a beginning that ends in '*'; empty: all
   bool json = false;
+  // Neither times nor process and thread ids, which are numbered in the order of their start: two runs of a program
+  // that does the same give the same listing.
+  bool times = true;
+  RenderOptions render = {};
 };
 
 // One line (or JSON object) per call, in time order over all processes and threads.

@@ -1,0 +1,73 @@
+// What the headers say in prose only, and a listing needs: which types are handles, which functions make or end an
+// object, where a kernel gets its name, which member of a union counts. Written by hand in the headers' own names; the
+// unit tests walk the generated tables and name every handle type and union that is missing here.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace rota::tool {
+
+// What a listing calls objects of this handle type: "stream" for CUstream and for cudaStream_t, since both APIs hand
+// out the same objects. Empty if the type is no handle. It may begin with const.
+std::string_view handle_class(std::string_view type);
+// A value of that class that is no object, by its name (CU_STREAM_LEGACY); empty if it is one.
+std::string_view special_handle(std::string_view handle_class, std::uint64_t value, bool runtime_api);
+// CUdeviceptr in all its versions.
+bool is_device_pointer(std::string_view type);
+
+// A function's name without version and stream form: cuMemAlloc of cuMemAlloc_v2_ptsz.
+std::string_view base_name(std::string_view function);
+// A handle that this function writes is a new object's, whatever had that address before.
+bool makes_objects(std::string_view base);
+// The object whose handle is the function's first is gone once it succeeds.
+bool ends_object(std::string_view base);
+
+// Where a value stands in a call: a parameter's name; with '*' before it, what the call wrote there; after a '.', a
+// field of the struct behind (or in) the parameter. Empty: nowhere.
+using Place = std::string_view;
+
+// Memory that comes into being, or becomes known.
+struct Allocation {
+  std::string_view function;  // base name
+  Place address;
+  Place bytes;        // of the allocation, or of one row
+  Place rows = {};    //
+  bool host = false;  //
+  bool fresh = true;  // false: it may have been known before
+};
+const Allocation* allocation_of(std::string_view base);
+// The parameter whose memory the function gives back; empty if it frees nothing.
+Place freed_memory(std::string_view base);
+
+// Where the name of a kernel or of a device variable is said: `object` is its handle or its address in the host
+// program; `name` is text, or another handle or address that has the name already.
+struct Naming {
+  std::string_view function;  // base name
+  Place object;
+  Place name;
+};
+std::span<const Naming> namings();
+// Functions whose arguments say which kernel runs in which geometry, or will.
+bool is_launch(std::string_view base);
+// What this function writes there is a measured time.
+bool is_measurement(std::string_view base, std::string_view parameter);
+
+// Which member of a union field counts.
+struct UnionCase {
+  std::string_view enumerator;
+  std::string_view shown;  // member
+};
+struct UnionRule {
+  // The struct's tag; of a struct without one its parent's record and the field's name ("cudaResourceDesc.res").
+  std::string_view record;
+  std::string_view member;  // the union's field name; empty: anonymous
+  // A field of the same struct. Empty: `otherwise` always counts.
+  std::string_view selector;
+  std::span<const UnionCase> cases;
+  std::string_view otherwise = {};  // member where no case holds; empty: the bytes are shown
+};
+const UnionRule* union_rule(std::string_view record, std::string_view member);
+
+}  // namespace rota::tool
