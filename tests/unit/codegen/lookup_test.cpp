@@ -11,8 +11,8 @@
 
 namespace {
 
-// Both the recording's driver and the model are of CUDA 13.0.
-constexpr int kCoveredVersion = 13000;
+// The recording's driver is of CUDA 13.0; the models go on.
+constexpr int kRecordedVersion = 13000;
 
 struct Row {
   std::string base;
@@ -70,7 +70,7 @@ TEST_CASE("the generated look-up table answers every recorded look-up like the d
   std::size_t compared = 0;
   std::size_t too_new = 0;
   for (const Recorded& row : recorded()) {
-    if (row.version > kCoveredVersion) {
+    if (row.version > kRecordedVersion) {
       // A version newer than the driver is refused before any name is looked at: no matter of the table.
       CHECK(row.symbol == "-");
       ++too_new;
@@ -93,6 +93,7 @@ TEST_CASE("the generated look-up table has no change point that was not recorded
   }
   std::set<std::string> unrecorded;
   for (const Row& row : generated()) {
+    if (row.version > kRecordedVersion) continue;
     if (!known.contains(row.base)) {
       unrecorded.insert(row.base);
       continue;
