@@ -96,7 +96,7 @@ void managed(Report& report, CUdevice device, CUstream stream, Launch launch) {
   const std::size_t bytes = kCount * sizeof(float);
   CUdeviceptr pointer = 0;
   CHECK(CU(cuMemAllocManaged)(&pointer, bytes, CU_MEM_ATTACH_GLOBAL));
-  CHECK(CU(cuMemsetD32Async)(pointer, 0, kCount, stream));  // the stream does not wait for the default one
+  CHECK(CU(cuMemsetD32Async)(pointer, 0, kCount, stream));
 #if CUDA_VERSION >= 13000
   const CUmemLocation location{CU_MEM_LOCATION_TYPE_DEVICE, {device}};
   CHECK(CU(cuMemAdvise)(pointer, bytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, location));
@@ -207,6 +207,7 @@ void run_driver(Report& report) {
   CHECK(CU(cuMemAlloc)(&launch.x, bytes));
   CHECK(CU(cuMemAlloc)(&launch.y, bytes));
   CHECK(CU(cuMemcpyHtoD)(launch.x, host.data(), bytes));
+  CHECK(CU(cuCtxSynchronize)());  // the stream does not wait for the default one
   CHECK(CU(cuEventRecord)(begin, stream));
   CHECK(CU(cuMemsetD32Async)(launch.y, 0, kCount, stream));
   launch(stream);

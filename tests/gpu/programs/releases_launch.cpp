@@ -28,6 +28,7 @@ int main() {
   CHECK(cudaMemcpyAsync(values, host.data(), kBytes, cudaMemcpyHostToDevice, stream));
   releases_twice(values, kCount, stream);
   CHECK(cudaGetLastError());
+  CHECK(cudaStreamSynchronize(stream));
   releases_twice(values, kCount, cudaStreamPerThread);
   CHECK(cudaDeviceSynchronize());
   CHECK(cudaMemcpy(host.data(), values, kBytes, cudaMemcpyDeviceToHost));
