@@ -126,7 +126,7 @@ class NewReleaseTest(RepositoryTest):
         self.assertEqual((self.root / "report.md").read_text(), report)
         for part in ("# CUDA 99.1", f"| nvidia-cuda-crt | 99.1.10 | crt | `{entry['packages'][1]['sha256']}` |",
                      "## What changed since CUDA 99.0\n\n### Added\n\n- `cuNew`", "7 driver functions",
-                     "## Decisions\n\nNone."):
+                     "## Problems\n\nNone."):
             self.assertIn(part, report)
         self.assertNotIn(str(self.root), report)
 
@@ -136,7 +136,7 @@ class NewReleaseTest(RepositoryTest):
                                        "rota-codegen: cuda_headers/policy.toml:9: cuOld: no version has old\n")
         ran = self.call("new-release", "99.1")
         self.assertEqual(ran.returncode, 0, ran.stderr)
-        self.assertIn("- [ ] cuNew (cuda.h) is unreviewed: suggested: submits\n", ran.stdout)
+        self.assertIn("1 functions unreviewed, 1 other decisions", ran.stderr)
         self.assertIn("- [ ] cuda_headers/policy.toml:9: cuOld: no version has old\n", ran.stdout)
         self.assertTrue((self.root / "generated" / "made").exists())
 
