@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "codegen/generate.h"
+#include "codegen/suggest.h"
 
 namespace rota::codegen {
 namespace {
@@ -16,47 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 
 bool has_stream_parameter(const Function& function) {
-  return std::ranges::any_of(function.parameters, [](const Parameter& parameter) {
-    return parameter.type.base == "CUstream" && parameter.type.pointers.empty();
-  });
+  return std::ranges::any_of(function.parameters, [](const Parameter& parameter) { return is_stream(parameter.type); });
 }
 
 bool says_asynchronous(const Function& function) {
   return function.documentation.has("async") || function.documentation.has("says_asynchronous");
-}
-
-// In the manner of policy.toml, for whoever reviews it: a starting point, never an answer.
-std::string suggested_facts(const std::vector<const Function*>& versions) {
-  std::set<std::string> facts;
-  const Function& newest = *versions.back();
-  for (const Function* function : versions) {
-    for (const Parameter& parameter : function->parameters) {
-      if (parameter.type.base == "CUstream" && parameter.type.pointers.empty()) {
-        facts.insert(fmt::format("submits = \"{}\"? (a stream parameter)", parameter.name));
-      }
-    }
-  }
-  const Documentation& documentation = newest.documentation;
-  if (documentation.has("async") || documentation.has("says_asynchronous"))
-    facts.insert("asynchronous by its documentation");
-  if (documentation.has("says_enqueues")) facts.insert("enqueues by its documentation");
-  if (documentation.has("sync") || documentation.has("says_blocks")) facts.insert("may_block? (by its documentation)");
-  const auto named = [&](std::string_view word) { return newest.base.find(word) != std::string::npos; };
-  if (named("Alloc") || named("Create") || named("Map")) facts.insert("allocates? (by its name)");
-  if (named("Free") || named("Destroy") || named("Unmap") || named("Release")) facts.insert("frees? (by its name)");
-  if (named("Export") || named("Ipc")) facts.insert("exports? (by its name)");
-  if (named("Ctx")) facts.insert("context? (by its name)");
-  if (named("Capture")) facts.insert("captures? (by its name)");
-  if (named("Launch") || named("Memcpy") || named("Memset")) facts.insert("submits? (by its name)");
-  if (facts.empty()) facts.insert("nothing beyond query = true");
-  return fmt::format("{}", fmt::join(facts, "; "));
-}
-
-// Every base name with its versions, in order.
-std::map<std::string, std::vector<const Function*>> by_base(const Api& api) {
-  std::map<std::string, std::vector<const Function*>> bases;
-  for (const Function& function : api.functions) bases[function.base].push_back(&function);
-  return bases;
 }
 
 bool any_has(const std::vector<const Function*>& versions, std::string_view parameter) {
@@ -95,10 +60,10 @@ Problems check_generated(const std::vector<EmittedFile>& files, const std::strin
 
 Problems check_reviewed(const Inputs& inputs) {
   Problems problems;
-  for (const auto& [base, versions] : by_base(inputs.driver)) {
+  for (const auto& [base, versions] : functions_by_base(inputs.driver)) {
     if (inputs.policy.find(base)) continue;
     problems.push_back(fmt::format("{} ({}) is unreviewed: state its facts in cuda_headers/policy.toml; suggested: {}",
-                                   base, versions.front()->header, suggested_facts(versions)));
+                                   base, versions.front()->header, suggestion_text(suggest_facts(versions))));
   }
   return problems;
 }
@@ -135,7 +100,7 @@ void check_runtime_policy(const Inputs& inputs, Problems& problems) {
 Problems check_policy(const Inputs& inputs) {
   Problems problems;
   check_runtime_policy(inputs, problems);
-  const auto bases = by_base(inputs.driver);
+  const auto bases = functions_by_base(inputs.driver);
   for (const auto& [base, policy] : inputs.policy.functions) {
     const auto problem = [&, line = policy.line, name = base](const std::string& text) {
       problems.push_back(fmt::format("cuda_headers/policy.toml:{}: {}: {}", line, name, text));
@@ -171,7 +136,7 @@ Problems check_policy(const Inputs& inputs) {
 
 Problems check_documentation(const Inputs& inputs) {
   Problems problems;
-  for (const auto& [base, versions] : by_base(inputs.driver)) {
+  for (const auto& [base, versions] : functions_by_base(inputs.driver)) {
     const FunctionPolicy* policy = inputs.policy.find(base);
     if (!policy || !policy->query || !policy->reason.empty()) continue;
     const bool stream =

@@ -45,8 +45,8 @@ Problems check_calls(const Inputs& inputs, const std::vector<std::string>& calls
 struct ReleaseSources {
   ExtractOptions headers;
   std::string release;  // what they must be of; empty: whatever cuda.h says
-  std::string cudart;  // a libcudart.so of that release; empty: not looked at
-  std::string cupti;   // folder with cupti_driver_cbid.h and cupti_runtime_cbid.h; empty: not looked at
+  std::string cudart;   // a libcudart.so of that release; empty: not looked at
+  std::string cupti;    // folder with cupti_driver_cbid.h and cupti_runtime_cbid.h; empty: not looked at
 };
 Problems check_release(const Inputs& inputs, const ReleaseSources& sources);
 

@@ -4,6 +4,7 @@
 #include "codegen/emit.h"
 #include "codegen/emit_driver.h"
 #include "codegen/emit_types.h"
+#include "codegen/suggest.h"
 
 namespace rota::codegen {
 namespace {
@@ -13,10 +14,6 @@ struct StreamArgument {
   std::string expression = "nullptr";
   bool has_stream = false;
 };
-
-bool is_stream(const TypeRef& type) {
-  return type.base == "CUstream" && type.pointers.empty() && type.extents.empty();
-}
 
 // A parameter that stands for a whole context: the work goes to it, not to a stream that the call names.
 bool is_context(const TypeRef& type) {

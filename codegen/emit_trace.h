@@ -22,6 +22,14 @@ struct TraceCapture {
   std::uint64_t bytes = 0;        // of one element
   std::string count = "1";        // elements: a number or a parameter's name
   bool count_is_pointer = false;  // read through the pointer
+  // An array that the struct behind the parameter points to and counts: its pointer's field, empty if this is no such
+  // array, and offsets in the struct.
+  struct Behind {
+    std::string field;
+    std::uint64_t pointer = 0;
+    std::uint64_t count = 0;
+    std::uint64_t count_bytes = 0;
+  } behind;
 };
 
 struct TracePlan {
@@ -47,6 +55,9 @@ struct TraceSection {
 // The enum whose enumerators an integer parameter takes, where the headers declare the parameter as a mere integer;
 // empty if none is known. Names are enum tags of the model.
 std::string enumeration_of_parameter(const std::string& base, const std::string& parameter);
+
+// The arrays that a captured struct points to (codegen/emit_trace_lists.cpp).
+Result<std::vector<TraceCapture>> lists_behind(const Api& api, const TraceCapture& record);
 
 // The parts of emit_trace.
 Result<std::string> emit_name_tables(const Inputs& inputs, const std::vector<TraceSection>& sections,

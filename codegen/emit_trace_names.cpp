@@ -220,8 +220,10 @@ Result<std::string> emit_name_tables(const Inputs& inputs, const std::vector<Tra
       const auto type = meant == nullptr ? tables.type(capture.type, capture.text ? 0 : capture.bytes)
                                          : tables.integer_as(capture.type, *meant);
       if (!type) return Error{fmt::format("{}: {}", plan.name, type.error().text)};
-      captures += fmt::format("    {{{}, {}, CaptureKind::{}, {}, {}}},\n", capture.parameter, capture.at_return,
-                              capture.text ? "kText" : "kElements", capture.list, *type);
+      const std::string& field = capture.behind.field;
+      captures += fmt::format("    {{{}, {}, CaptureKind::{}, {}, {}, {}}},\n", capture.parameter, capture.at_return,
+                              capture.text ? "kText" : "kElements", capture.list, *type,
+                              field.empty() ? "nullptr" : fmt::format("\"{}\"", field));
       ++capture_count;
     }
     return std::nullopt;

@@ -1,7 +1,7 @@
 // See emit_trace.h. What is recorded of a parameter:
 //   its own value, always; and, unless the policy calls it opaque, what it points to:
 //   - text (const char*), at entry
-//   - records and reviewed arrays that the call reads, at entry
+//   - records and reviewed arrays that the call reads, at entry, and arrays that such a record points to and counts
 //   - what the call writes, at return, if it succeeded
 // Nothing behind void* is looked at: it may be device memory, or megabytes.
 #include "codegen/emit_trace.h"
@@ -58,7 +58,12 @@ class Planner {
       if (capture->bytes == 0) continue;
       capture->parameter = static_cast<int>(i);
       const bool read = use.direction != Direction::kOut && !(capture->count_is_pointer && !use.reviewed);
-      if (read && !capture->text_behind) entry.push_back(*capture);
+      if (read && !capture->text_behind) {
+        entry.push_back(*capture);
+        const auto lists = lists_behind(api_, *capture);
+        if (!lists) return Error{fmt::format("{}: {}: {}", symbol, parameter.name, lists.error().text)};
+        entry.insert(entry.end(), lists->begin(), lists->end());
+      }
       if (use.direction != Direction::kIn && has_status) {
         capture->at_return = true;
         leaving.push_back(*capture);

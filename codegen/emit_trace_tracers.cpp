@@ -43,6 +43,10 @@ std::string capture_expression(const Api& api, const Function& function, const T
   const std::string name = capture.parameter < 0
                                ? std::string("result_")
                                : function.parameters[static_cast<std::size_t>(capture.parameter)].name;
+  if (!capture.behind.field.empty()) {
+    return fmt::format("trace::list_behind({}, {}, {}, {}, {})", name, capture.behind.pointer, capture.behind.count,
+                       capture.behind.count_bytes, capture.bytes);
+  }
   if (capture.text_behind) return fmt::format("trace::string_at({})", name);
   if (capture.text) {
     if (capture.count.empty() || capture.count == "1") return fmt::format("trace::string({})", name);

@@ -1,4 +1,4 @@
-// rota-codegen: extract | generate | check | diff.
+// rota-codegen: extract | generate | check | diff | report.
 #include <algorithm>
 #include <cstdio>
 #include <exception>
@@ -16,6 +16,7 @@
 #include "codegen/extract.h"
 #include "codegen/generate.h"
 #include "codegen/model.h"
+#include "codegen/report.h"
 
 namespace {
 
@@ -98,6 +99,10 @@ struct GenerateCommand {
     const std::string directory = output.empty() ? *repository + "/generated" : output;
     const auto written = write_files(*files, directory);
     if (!written) return fail(written.error());
+    if (output.empty()) {
+      const auto coverage = write_files({emit_coverage(*inputs)}, *repository);
+      if (!coverage) return fail(coverage.error());
+    }
     for (const std::string& name : *written) std::cout << "wrote " << directory << '/' << name << '\n';
     std::cout << fmt::format("{} files, {} of them new or changed; {} symbols\n", files->size(), written->size(),
                              inputs->symbols.size());
@@ -126,6 +131,8 @@ struct CheckCommand {
     // A policy that contradicts the model may also stop the emitters; what is above says more about why.
     if (const auto files = emit_all(*inputs)) {
       add(check_generated(*files, *repository + "/generated"));
+      if (!stale_files({emit_coverage(*inputs)}, *repository).empty())
+        problems.push_back("COVERAGE.md is out of date: run `rota-codegen generate`");
     } else {
       problems.push_back(files.error().text);
     }
@@ -191,6 +198,25 @@ struct DiffCommand {
   }
 };
 
+struct ReportCommand {
+  std::string root;
+  std::string before;
+  std::string after;
+
+  int run() const {
+    const auto repository = find_root(root);
+    if (!repository) return fail(repository.error());
+    const auto inputs = load_inputs(*repository);
+    if (!inputs) return fail(inputs.error());
+    const auto old_model = find_release(inputs->releases, before);
+    if (!old_model) return fail(old_model.error());
+    const auto new_model = find_release(inputs->releases, after);
+    if (!new_model) return fail(new_model.error());
+    std::cout << release_report(*inputs, **old_model, **new_model);
+    return 0;
+  }
+};
+
 int run(int argc, char** argv) {
   CLI::App app{"CUDA headers -> API model -> generated/", "rota-codegen"};
   app.require_subcommand(1);
@@ -232,10 +258,17 @@ int run(int argc, char** argv) {
   diff_app->add_option("before", diff.before, "a covered release, such as 12.9")->required();
   diff_app->add_option("after", diff.after, "another one")->required();
 
+  ReportCommand report;
+  CLI::App* report_app = app.add_subcommand("report", "what a release brought and what must be decided, in Markdown");
+  report_app->add_option("--root", report.root, "the repository (default: the one this is run in)");
+  report_app->add_option("before", report.before, "the release before")->required();
+  report_app->add_option("after", report.after, "the release that came in")->required();
+
   CLI11_PARSE(app, argc, argv);
   if (*extract_app) return extract.run();
   if (*generate_app) return generate.run();
   if (*check_app) return check.run();
+  if (*report_app) return report.run();
   return diff.run();
 }
 

@@ -1,0 +1,88 @@
+// Arrays that a struct points to and counts itself: the headers do not say which field counts which, so this list is
+// written by hand. A struct that is not in it shows such a pointer as an address.
+#include <fmt/format.h>
+
+#include "codegen/emit_trace.h"
+
+namespace rota::codegen {
+namespace {
+
+struct List {
+  std::string_view record;  // tag
+  std::string_view pointer;
+  std::string_view count;
+  // Bytes of an element in every release at hand. Programs of another one would lay them out differently, and a tracer
+  // cannot tell which it serves.
+  std::uint64_t element;
+};
+
+constexpr List kLists[] = {
+    {"CUlaunchConfig_st", "attrs", "numAttrs", 72},
+    {"cudaLaunchConfig_st", "attrs", "numAttrs", 72},
+    {"CUctxCreateParams_st", "execAffinityParams", "numExecAffinityParams", 8},
+    {"CUDA_BATCH_MEM_OP_NODE_PARAMS_v1_st", "paramArray", "count", 48},
+    {"CUDA_BATCH_MEM_OP_NODE_PARAMS_v2_st", "paramArray", "count", 48},
+    {"CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st", "extSemArray", "numExtSems", 8},
+    {"CUDA_EXT_SEM_SIGNAL_NODE_PARAMS_st", "paramsArray", "numExtSems", 144},
+    {"CUDA_EXT_SEM_WAIT_NODE_PARAMS_st", "extSemArray", "numExtSems", 8},
+    {"CUDA_EXT_SEM_WAIT_NODE_PARAMS_st", "paramsArray", "numExtSems", 144},
+    {"cudaExternalSemaphoreSignalNodeParams", "extSemArray", "numExtSems", 8},
+    {"cudaExternalSemaphoreSignalNodeParams", "paramsArray", "numExtSems", 144},
+    {"cudaExternalSemaphoreWaitNodeParams", "extSemArray", "numExtSems", 8},
+    {"cudaExternalSemaphoreWaitNodeParams", "paramsArray", "numExtSems", 144},
+    {"CUDA_MEM_ALLOC_NODE_PARAMS_v1_st", "accessDescs", "accessDescCount", 12},
+    {"CUDA_MEM_ALLOC_NODE_PARAMS_v2_st", "accessDescs", "accessDescCount", 12},
+    {"cudaMemAllocNodeParams", "accessDescs", "accessDescCount", 12},
+};
+
+const Field* find_field(const Record& record, std::string_view name) {
+  for (const Field& field : record.fields) {
+    if (field.name == name) return &field;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Result<std::vector<TraceCapture>> lists_behind(const Api& api, const TraceCapture& record) {
+  std::vector<TraceCapture> lists;
+  const auto type = api.resolve(record.type);
+  if (!type) return type.error();
+  if (type->kind != TypeKind::kRecord || record.list) return lists;
+  for (const List& list : kLists) {
+    if (list.record != type->record->name) continue;
+    const Field* const pointer = find_field(*type->record, list.pointer);
+    const Field* const count = find_field(*type->record, list.count);
+    if (pointer == nullptr || count == nullptr) {
+      return Error{fmt::format("{} has no fields {} and {} (codegen/emit_trace_lists.cpp)", list.record, list.pointer,
+                               list.count)};
+    }
+    const auto address = api.resolve(pointer->type);
+    const auto number = api.resolve(count->type);
+    if (!address) return address.error();
+    if (!number) return number.error();
+    const auto element = api.resolve(address->pointee);
+    if (!element) return element.error();
+    if (element->size != list.element) {
+      return Error{
+          fmt::format("an element of {}.{} has {} bytes, not {}: if older releases differ, the list must go from "
+                      "codegen/emit_trace_lists.cpp, else say the new size there",
+                      list.record, list.pointer, element->size, list.element)};
+    }
+    // A program of an older release may have a struct that ends before them.
+    if (pointer->offset + 8 > record.bytes || count->offset + number->size > record.bytes) continue;
+    TraceCapture capture;
+    capture.parameter = record.parameter;
+    capture.list = true;
+    capture.type = address->pointee;
+    capture.bytes = element->size;
+    capture.behind = {.field = std::string(list.pointer),
+                      .pointer = pointer->offset,
+                      .count = count->offset,
+                      .count_bytes = number->size};
+    lists.push_back(capture);
+  }
+  return lists;
+}
+
+}  // namespace rota::codegen
