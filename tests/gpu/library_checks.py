@@ -2,6 +2,7 @@
 the list of CUDA functions that each calls."""
 import collections
 import concurrent.futures
+import glob
 import json
 import re
 import shutil
@@ -13,7 +14,7 @@ from bench import HERE, Skip, needs, same
 # What a script needs beyond Python.
 LIBRARIES = {
     "pytorch": ["torch"], "jax": ["jax"], "cupy": ["cupy"], "triton": ["triton", "torch"], "cublas": ["torch"], "cudnn": ["torch"],
-    "cufft": ["torch", "cupy"], "math": ["torch", "cupy"], "nccl": ["torch"], "numba": ["numba", "numba_cuda"], "cuda_python": ["cuda"],
+    "cufft": ["torch", "cupy"], "math": ["torch", "cupy"], "nccl": ["torch"], "nccl_two_gpus": ["torch"], "numba": ["numba", "numba_cuda"], "cuda_python": ["cuda"],
 }
 # Legacy IPC refuses Unified Memory (README, limits): these processes are compared natively and traced, with native memory.
 NATIVE_MEMORY_ONLY = {("pytorch", "ipc"), ("cupy", "ipc")}
@@ -87,16 +88,28 @@ def write_list(bench, library, functions, outcomes):
     return missing
 
 
-def library_check(library, modules):
+def can_run(library):
+    needs(*LIBRARIES[library])
+    if library == "nccl_two_gpus" and len(glob.glob("/dev/nvidia[0-9]*")) < 2:
+        raise Skip("second GPU")
+
+
+def available(library):
+    try:
+        can_run(library)
+        return True
+    except Skip:
+        return False
+
+
+def library_check(library):
     def check(bench):
-        needs(*modules)
+        can_run(library)
         if not hasattr(bench, "library_runs"):
-            bench.library_runs = Runs(bench, [check.library for check in bench.selected if hasattr(check, "library") and check.available()])
+            bench.library_runs = Runs(bench, [check.library for check in bench.selected if hasattr(check, "library") and available(check.library)])
         outcomes = {process: {mode: future.result() for mode, future in by_mode.items()}
                     for process, by_mode in bench.library_runs.outcomes[library].items()}
-        functions = {}
-        for by_mode in outcomes.values():
-            functions.update(by_mode["trace"].functions)
+        functions = {name: api for by_mode in outcomes.values() for name, api in by_mode["trace"].functions.items()}
         missing = write_list(bench, library, functions, outcomes)
         wrong = []
         for process, by_mode in outcomes.items():
@@ -118,16 +131,9 @@ def library_check(library, modules):
             note += f"; natively missing too: {', '.join([*missing, *unable])}"
         return note
 
-    def available():
-        try:
-            needs(*modules)
-            return True
-        except Skip:
-            return False
-
     check.__name__ = f"library_{library}_gives_the_same_and_its_calls_are_listed"
-    check.library, check.available = library, available
+    check.library = library
     return check
 
 
-CHECKS = [library_check(library, modules) for library, modules in LIBRARIES.items()]
+CHECKS = [library_check(library) for library in LIBRARIES]
