@@ -72,6 +72,7 @@ struct Capture {
   CaptureKind kind;
   bool list;           // shown in [ ] even if it is one element
   std::uint32_t type;  // of one element
+  const char* behind;  // what the parameter's struct, captured before, has this field point to; null: the parameter
 };
 
 struct Function {

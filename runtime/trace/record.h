@@ -58,6 +58,19 @@ inline Capture memory(const void* data, std::uint64_t count, std::uint32_t eleme
   return {data, static_cast<std::uint16_t>(count * element_bytes)};
 }
 
+// The array that a struct points to and counts; offsets and sizes in bytes.
+inline Capture list_behind(const void* record, std::uint32_t pointer_offset, std::uint32_t count_offset,
+                           std::uint32_t count_bytes, std::uint32_t element_bytes) {
+  if (record == nullptr) return Capture::absent();
+  const auto* const bytes = static_cast<const char*>(record);
+  const void* data = nullptr;
+  std::uint64_t count = 0;
+  std::memcpy(&data, bytes + pointer_offset, sizeof data);
+  std::memcpy(&count, bytes + count_offset, count_bytes);
+  // Beside a count of none the pointer may be anything.
+  return count == 0 ? Capture::absent() : memory(data, count, element_bytes);
+}
+
 // The string that an out-parameter of type const char** was given.
 inline Capture string_at(const void* text) {
   if (text == nullptr) return Capture::absent();

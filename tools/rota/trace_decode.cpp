@@ -95,15 +95,15 @@ std::string arguments_text(const DecodedCall& decoded, Renderer& renderer, bool 
     std::string value = argument.bytes ? renderer.value(argument.parameter->type, *argument.bytes) : renderer.unknown();
     // What a pointer led to replaces or follows its value: a program's reader wants the name, not where it stood.
     for (const Captured& captured : argument.before) {
-      const std::string inside = render_capture(renderer, decoded.api, captured);
-      if (captured.capture->kind == names::CaptureKind::kText) {
-        value = inside;
-      } else if (!json) {
-        value += value == "&" ? inside : "->" + inside;
-      } else {
-        value = "{\"address\":" + value + ",\"value\":" + inside + "}";
-      }
+      if (captured.capture->behind == nullptr) continue;
+      renderer.list_behind(captured.capture->behind, captured.capture->type, captured.bytes, captured.cut_off);
     }
+    for (const Captured& captured : argument.before) {
+      if (captured.capture->behind != nullptr) continue;
+      const std::string inside = render_capture(renderer, decoded.api, captured);
+      value = captured.capture->kind == names::CaptureKind::kText ? inside : renderer.behind(value, inside);
+    }
+    renderer.no_lists_behind();
     if (as_launch && !json && shown_in_launch(name)) continue;
     if (!text.empty()) text += json ? "," : ", ";
     text += json ? quote(name) + ":" : std::string(name) + "=";

@@ -269,12 +269,21 @@ std::string Renderer::record(const names::Record& record, std::span<const std::b
           union_value(*inner, member, bytes.subspan(field.offset, api_.types[field.type].bytes), inner->name, depth);
     } else {
       shown = field_value(field, bytes, own_path + "." + name, depth);
+      const auto list = std::find_if(lists_.begin(), lists_.end(), [&](const List& one) { return one.field == name; });
+      if (depth == 0 && list != lists_.end()) {
+        shown = behind(shown, array(list->element, list->bytes, list->cut_off, {}, depth + 1));
+      }
     }
     if (list.size() > 1) list += ", ";
     list += json() ? quote(name.empty() ? "union" : name) + ":" : name + (name.empty() ? "" : "=");
     list += shown;
   }
   return list + "}";
+}
+
+std::string Renderer::behind(const std::string& address, const std::string& inside) const {
+  if (json()) return "{\"address\":" + address + ",\"value\":" + inside + "}";
+  return address + (address == "&" ? "" : "->") + inside;
 }
 
 std::string Renderer::union_value(const names::Record& record, const names::Field* member,

@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/trace/names.h"
 #include "tools/rota/trace_objects.h"
@@ -48,6 +49,11 @@ class Renderer {
   }
   // What the program passed to say which member of a union value counts (cuStreamSetAttribute's attr).
   void selector(std::uint32_t type, std::span<const std::byte> bytes) { selector_ = Selector{type, bytes}; }
+  // An array that a field of the next struct points to.
+  void list_behind(std::string_view field, std::uint32_t element, std::span<const std::byte> bytes, bool cut_off) {
+    lists_.push_back({field, element, bytes, cut_off});
+  }
+  void no_lists_behind() { lists_.clear(); }
   // Fields that are shown elsewhere (a launch's geometry).
   void leave_out(std::span<const std::string_view> fields) { left_out_ = fields; }
 
@@ -63,10 +69,19 @@ class Renderer {
   // Text in text, a string in JSON.
   std::string plain(const std::string& text) const;
 
+  // An address and what it led to.
+  std::string behind(const std::string& address, const std::string& inside) const;
+
   bool json() const { return options_.syntax == Syntax::kJson; }
   bool names_addresses() const { return objects_ != nullptr && !options_.raw_addresses; }
 
  private:
+  struct List {
+    std::string_view field;
+    std::uint32_t element;
+    std::span<const std::byte> bytes;
+    bool cut_off;
+  };
   struct Selector {
     std::uint32_t type;
     std::span<const std::byte> bytes;
@@ -92,6 +107,7 @@ class Renderer {
   bool written_ = false;
   std::optional<Handle> parent_;
   std::optional<Selector> selector_;
+  std::vector<List> lists_;
   std::span<const std::string_view> left_out_;
 };
 

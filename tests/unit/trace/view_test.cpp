@@ -345,6 +345,35 @@ TEST_CASE("A launch says the kernel's name and its geometry, whatever way the ha
   CHECK_FALSE(calls[2].contains("launch"));
 }
 
+TEST_CASE("Launch attributes and other arrays that a struct points to are shown where the pointer stands") {
+  const auto work = [] {
+    CUlaunchAttribute attributes[2] = {};
+    attributes[0].id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    attributes[0].value.clusterDim = {2, 1, 1};
+    attributes[1].id = CU_LAUNCH_ATTRIBUTE_PRIORITY;
+    attributes[1].value.priority = -5;
+    CUlaunchConfig config{};
+    config.gridDimX = 1;
+    config.attrs = attributes;
+    config.numAttrs = 2;
+    tracers::cuLaunchKernelEx(&config, nullptr, nullptr, nullptr);
+    config.numAttrs = 0;
+    config.attrs = reinterpret_cast<CUlaunchAttribute*>(8);  // not to be looked at
+    tracers::cuLaunchKernelEx(&config, nullptr, nullptr, nullptr);
+    tracers::cuLaunchKernelEx(nullptr, nullptr, nullptr, nullptr);
+  };
+  const auto lines = listed(work);
+  REQUIRE(lines.size() == 3);
+  CHECK(contains(lines[0],
+                 "config=&{attrs=&[{id=CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION, value={clusterDim={x=2, y=1, z=1}}}, "
+                 "{id=CU_LAUNCH_ATTRIBUTE_PRIORITY, value={priority=-5}}], numAttrs=2}"));
+  CHECK(contains(lines[1], "config=&{attrs=&, numAttrs=0}"));
+  CHECK(contains(lines[2], "(config=null, "));
+  const auto calls = listed_json(work);
+  const auto attributes = calls[0]["arguments"]["config"]["value"]["attrs"]["value"];
+  CHECK(attributes[0]["value"]["clusterDim"]["x"] == 2);
+}
+
 TEST_CASE("Kernel nodes of graphs are launches too") {
   const auto lines = listed([] {
     CUfunction function = nullptr;
