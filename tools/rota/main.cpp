@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/rota/doctor.h"
 #include "tools/rota/run.h"
 #include "tools/rota/status.h"
 #ifdef ROTA_HAVE_TRACE
@@ -41,6 +42,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   rota::tool::register_run(app);
   rota::tool::register_status(app);
+  rota::tool::register_doctor(app);
 #ifdef ROTA_HAVE_TRACE
   rota::tool::register_trace(app);
 #endif
@@ -52,7 +54,9 @@ int main(int argc, char** argv) {
   } catch (const CLI::RuntimeError& end) {
     return end.get_exit_code();
   } catch (const CLI::ParseError& error) {
-    return app.exit(error);
+    const int code = app.exit(error);
+    // Its exit code is an answer, and 1 says "problems".
+    return code != 0 && app.got_subcommand("doctor") ? 2 : code;
   }
   return 0;
 }
