@@ -28,6 +28,8 @@ class Core(Case):
         instantiated = "cuGraphInstantiateWithFlags(" if self.driver_version() >= 11040 else "cuGraphInstantiate_v2("
         for call in ("cuLaunchKernel(", "cuStreamBeginCapture_v2(", "cuGraphLaunch(", instantiated):
             self.assertIn(call, listing)
+        # What the driver lacks, the program did not find under rota either.
+        self.assertEqual("cuGetProcAddress_v2(" in listing, self.driver_version() >= 12000)
 
     def overtaken(self, *options):
         """Whether a program gets the GPU while another one's kernel still runs there."""
