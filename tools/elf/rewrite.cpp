@@ -127,14 +127,20 @@ class Rewrite {
     }
   }
 
+  // Damaged lists may lead to the same entries again and again.
+  bool plausible(const std::vector<std::uint64_t>& used) {
+    if (used.size() > out_.size()) fail("is damaged: its versions have no end");
+    return problem_.empty() && image_.ok();
+  }
+
   // The strings that version definitions and needs name: lists linked by distances, each with a list of its own.
   void add_version_strings(std::vector<std::uint64_t>& used) {
     if (const auto address = image_.dynamic(DT_VERDEF)) {
       std::uint64_t at = image_.offset_of(*address, sizeof(Elf64_Verdef));
-      for (std::uint64_t left = image_.dynamic(DT_VERDEFNUM).value_or(0); left > 0 && image_.ok(); --left) {
+      for (std::uint64_t left = image_.dynamic(DT_VERDEFNUM).value_or(0); left > 0 && plausible(used); --left) {
         const auto definition = image_.read<Elf64_Verdef>(at);
         std::uint64_t name = at + definition.vd_aux;
-        for (unsigned i = 0; i < definition.vd_cnt && image_.ok(); ++i) {
+        for (unsigned i = 0; i < definition.vd_cnt && plausible(used); ++i) {
           const auto entry = image_.read<Elf64_Verdaux>(name);
           used.push_back(entry.vda_name);
           name += entry.vda_next;
@@ -145,11 +151,11 @@ class Rewrite {
     }
     if (const auto address = image_.dynamic(DT_VERNEED)) {
       std::uint64_t at = image_.offset_of(*address, sizeof(Elf64_Verneed));
-      for (std::uint64_t left = image_.dynamic(DT_VERNEEDNUM).value_or(0); left > 0 && image_.ok(); --left) {
+      for (std::uint64_t left = image_.dynamic(DT_VERNEEDNUM).value_or(0); left > 0 && plausible(used); --left) {
         const auto need = image_.read<Elf64_Verneed>(at);
         used.push_back(need.vn_file);
         std::uint64_t name = at + need.vn_aux;
-        for (unsigned i = 0; i < need.vn_cnt && image_.ok(); ++i) {
+        for (unsigned i = 0; i < need.vn_cnt && plausible(used); ++i) {
           const auto entry = image_.read<Elf64_Vernaux>(name);
           used.push_back(entry.vna_name);
           name += entry.vna_next;

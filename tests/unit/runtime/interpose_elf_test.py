@@ -101,7 +101,7 @@ class OtherProcessor(unittest.TestCase):
                 if len(words) == 8 and words[3] == "FUNC" and words[4] == "GLOBAL":
                     places[words[7]] = int(words[1], 16)
             names = sorted(listed()) + spares()
-            self.assertEqual(len(spares()), 256)
+            self.assertEqual(len(spares()), 128)
             self.assertEqual([places[name] for name in names], [32 * index for index in range(len(names))])
 
 

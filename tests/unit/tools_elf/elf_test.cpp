@@ -263,7 +263,7 @@ TEST_CASE("a library with wrong bytes anywhere is an error or a library, never a
   std::mt19937 random(20261121);  // NOLINT: the same damage each time
   for (const char* name : {"gnu", "both"}) {
     const std::string whole = content_of(library(name));
-    for (int round = 0; round < 1500; ++round) {
+    for (int round = 0; round < 500; ++round) {
       std::string damaged = whole;
       for (int wrong = 0; wrong < 4; ++wrong) {
         // Mostly among the headers and tables, which lie in front, and the dynamic section and section headers behind.

@@ -1,0 +1,323 @@
+"""The preload is fitted to the driver: what the driver lacks is absent however a program asks for it, what rota does not
+know is there, and the copies made for that are safe from others, from each other and from accidents."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+import unittest
+
+from harness import Case, POSED_DRIVERS, ROTA, SHIMS, SIM_DRIVER
+
+PLAIN = SHIMS / "librota.so"
+
+# What a framework does to learn which functions there are: of the names in a file, those that are there, for each way to
+# ask.
+ASK = r"""
+import ctypes, json, os, sys
+names = json.load(open(sys.argv[1]))
+own = ctypes.CDLL(None)
+own.dlsym.restype = ctypes.c_void_p
+own.dlsym.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+own.dlopen.restype = ctypes.c_void_p
+cuda = ctypes.CDLL("libcuda.so.1")
+handle = ctypes.c_void_p(own.dlopen(b"libcuda.so", 2))
+def found(library):
+    return [name for name in names if own.dlsym(library, name.encode())]
+print(json.dumps({
+    "default": found(None),
+    "libcuda.so": found(handle),
+    "hasattr": [name for name in names if hasattr(cuda, name)],
+    "preload": os.environ["LD_PRELOAD"]}))
+"""
+
+# Calls a function that no rota knows twice, and says where the driver's own answer to its name lies.
+CALL = r"""
+import ctypes, os
+cuda = ctypes.CDLL("libcuda.so.1")
+assert cuda.cuInit(0) == 0
+answer = ctypes.c_int(0)
+for _ in range(2):
+    assert cuda.cuRotaSimFutureCall(ctypes.byref(answer)) == 0
+pointer, status = ctypes.c_void_p(0), ctypes.c_int(99)
+ask = cuda.cuGetProcAddress_v2
+ask.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint64, ctypes.c_void_p]
+def file_of(name):
+    assert ask(name, ctypes.byref(pointer), 14000, 0, ctypes.byref(status)) == 0
+    for line in open("/proc/self/maps"):
+        begin, end = (int(word, 16) for word in line.split()[0].split("-"))
+        if begin <= pointer.value < end:
+            return os.path.realpath(line.split()[-1])
+print(answer.value, file_of(b"cuRotaSimFutureCall"), status.value, file_of(b"cuMemAlloc"), status.value)
+"""
+
+DIRECT = r"""
+#include <stdio.h>
+int cuInit(unsigned);
+int cuRotaSimFutureCall(int*);
+int main(void) {
+  int answer = 0;
+  int started = cuInit(0);
+  int called = cuRotaSimFutureCall(&answer);
+  printf("%d %d %d\n", started, called, answer);
+  return 0;
+}
+"""
+
+
+def exports(library):
+    lines = subprocess.run(["nm", "-D", "--defined-only", str(library)], check=True, capture_output=True, text=True).stdout
+    return {line.split()[-1] for line in lines.splitlines()}
+
+
+class Fitted(Case):
+    def setUp(self):
+        super().setUp()
+        self.cache = pathlib.Path(self.environment["ROTA_CACHE"])
+        # Every driver function that rota knows, those that no driver has yet, and one that nobody has.
+        self.names = self.scratch / "names.json"
+        known = [name for name in exports(PLAIN) if name.startswith("cu")]
+        self.names.write_text(json.dumps(known + ["cuRotaSimFutureCall", "cuRotaSimFutureFillAsync", "cuNothing"]))
+
+    def pose(self, version):
+        self.environment["ROTA_REAL_LIBCUDA"] = str(POSED_DRIVERS / version / "libcuda.so.1")
+        self.environment["LD_LIBRARY_PATH"] = f"{POSED_DRIVERS / version}:{SHIMS / 'simgpu'}"
+
+    def asked(self, *prefix, **environment):
+        """What a program under `rota run` finds, and the library that it was given."""
+        result = self.checked(*(prefix or (ROTA, "run", "--")), sys.executable, "-c", ASK, self.names, **environment)
+        found = json.loads(result.stdout)
+        return {way: set(names) for way, names in found.items() if way != "preload"}, pathlib.Path(found["preload"]), result.stderr
+
+    def shows_exactly(self, found, driver):
+        has = {name for name in exports(driver) if name.startswith("cu")}
+        for way, names in found.items():
+            with self.subTest(way=way, driver=driver):
+                self.assertEqual(names, has)
+
+    def entries(self):
+        return sorted(entry for entry in self.cache.iterdir()) if self.cache.exists() else []
+
+    def fitted_once(self, **environment):
+        """Fits the preload to some driver; returns the library."""
+        self.pose("12.4")
+        _, library, _ = self.asked(**environment)
+        self.assertEqual(library.parent.parent, self.cache)
+        return library
+
+
+class Absence(Fitted):
+    def test_a_program_sees_the_drivers_functions_and_no_others_however_it_asks(self):
+        for version in ("11.2", "12.4", "14.0"):
+            self.pose(version)
+            found, library, _ = self.asked()
+            self.assertEqual(library.parent.parent, self.cache)
+            self.shows_exactly(found, POSED_DRIVERS / version / "libcuda.so.1")
+
+    def test_a_traced_program_sees_the_same(self):
+        self.pose("11.2")
+        result = self.checked(ROTA, "trace", "--dir", self.scratch / "trace", "--", sys.executable, "-c", ASK, self.names)
+        self.shows_exactly({"traced": set(json.loads(result.stdout)["hasattr"])}, POSED_DRIVERS / "11.2/libcuda.so.1")
+
+    def test_the_shim_as_installed_shows_all_it_knows(self):
+        # Else the test above would prove nothing.
+        self.pose("11.2")
+        found, _, _ = self.asked("env", f"LD_PRELOAD={PLAIN}")
+        self.assertIn("cuGetProcAddress_v2", found["hasattr"])
+        self.assertNotIn("cuRotaSimFutureCall", found["hasattr"])
+
+    def test_a_driver_of_rotas_own_age_needs_no_copy(self):
+        self.environment["ROTA_REAL_LIBCUDA"] = str(SIM_DRIVER)
+        found, library, _ = self.asked()
+        self.assertEqual(library, PLAIN)
+        self.shows_exactly(found, SIM_DRIVER)
+        self.assertEqual(self.entries(), [])
+
+    def test_without_a_driver_the_preload_is_the_installed_one(self):
+        _, library, errors = self.asked(ROTA_REAL_LIBCUDA=str(self.scratch / "nothing"))
+        self.assertEqual((library, errors), (PLAIN, ""))
+
+    def test_children_and_what_they_start_see_the_same(self):
+        self.pose("11.2")
+        shell = '"$0" -c "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))" "$0" "$@"'
+        found, _, _ = self.asked(ROTA, "run", "--", "sh", "-c", shell)
+        self.shows_exactly(found, POSED_DRIVERS / "11.2/libcuda.so.1")
+
+    def test_rota_run_within_rota_run_fits_the_preload_anew(self):
+        self.pose("11.2")
+        inner = POSED_DRIVERS / "14.0/libcuda.so.1"
+        found, library, _ = self.asked(ROTA, "run", "--", "env", f"ROTA_REAL_LIBCUDA={inner}", ROTA, "run", "--")
+        self.shows_exactly(found, inner)
+        self.assertEqual(str(library).count("librota.so"), 1)  # and not the outer one's behind it
+
+
+class Unknown(Fitted):
+    # ctest labels: unsanitized
+    def test_a_call_that_rota_does_not_know_is_said_once_and_pins_memory_first(self):
+        self.pose("14.0")
+        result = self.checked(ROTA, "run", "--", sys.executable, "-c", CALL, ROTA_LOG="info")
+        driver = os.path.realpath(POSED_DRIVERS / "14.0/libcuda.so.1")
+        answer, asked, status, known, known_status = result.stdout.split()
+        # What cuGetProcAddress gives for a function that rota does not know stays the driver's own.
+        self.assertEqual((answer, asked, status, known_status), ("1", driver, "0", "0"))
+        self.assertEqual(os.path.basename(known), "librota.so")
+        said = [line for line in result.stderr.splitlines() if "cuRotaSimFutureCall of this driver passes through" in line]
+        self.assertEqual(len(said), 1, result.stderr)
+        self.assertLess(result.stderr.index("stays on the GPU"), result.stderr.index("passes through"))
+
+    @unittest.skipUnless(shutil.which("cc"), "no C compiler on this machine")
+    def test_a_program_linked_with_a_function_that_rota_does_not_know_runs(self):
+        self.pose("14.0")
+        driver = POSED_DRIVERS / "14.0/libcuda.so.1"
+        source, program = self.scratch / "direct.c", self.scratch / "direct"
+        source.write_text(DIRECT)
+        subprocess.run(["cc", "-o", program, source, driver], check=True)
+        self.assertEqual(self.checked(ROTA, "run", "--", program).stdout, "0 0 1\n")
+        bound = self.checked(ROTA, "run", "--", program, LD_BIND_NOW="1")
+        self.assertEqual(bound.stdout, "0 0 1\n")
+
+    def test_without_the_core_such_a_call_goes_to_the_driver_all_the_same(self):
+        library = self.fitted_once()
+        self.pose("14.0")
+        _, library, _ = self.asked()
+        (library.parent / "librota-core.so").unlink()
+        self.assertTrue(self.checked(ROTA, "run", "--", sys.executable, "-c", CALL).stdout.startswith("1 "))
+
+    def test_a_copy_fitted_to_another_driver_answers_that_the_function_is_not_there(self):
+        self.pose("14.0")
+        _, library, _ = self.asked()
+        self.pose("12.4")
+        script = "import ctypes; c = ctypes.CDLL('libcuda.so.1'); print(c.cuInit(0), c.cuRotaSimFutureCall(None))"
+        self.assertEqual(self.checked(sys.executable, "-c", script, LD_PRELOAD=str(library)).stdout, "0 801\n")
+
+
+class Cache(Fitted):
+    def test_a_second_start_uses_the_same_copy_and_another_driver_gets_its_own(self):
+        first = self.fitted_once()
+        made = first.stat()
+        self.assertEqual(self.fitted_once(), first)
+        self.assertEqual(first.stat(), made)
+        changed = self.scratch / "libcuda.so.1"
+        subprocess.run([SHIMS / "simgpu/simgpu-driver", "--version", "12.2", "--output", changed], check=True)
+        self.environment["ROTA_REAL_LIBCUDA"] = str(changed)
+        found, second, _ = self.asked()
+        self.assertNotEqual(second, first)
+        self.shows_exactly(found, changed)
+        # The file changes under the same name, as when a driver is updated.
+        subprocess.run([SHIMS / "simgpu/simgpu-driver", "--version", "13.0", "--output", changed], check=True)
+        found, third, _ = self.asked()
+        self.assertNotIn(third, (first, second))
+        self.shows_exactly(found, changed)
+        self.assertEqual(len(self.entries()), 3)
+
+    def test_many_first_starts_at_once_make_one_copy(self):
+        self.pose("12.4")
+        children = [self.start(ROTA, "run", "--", sys.executable, "-c", ASK, self.names) for _ in range(6)]
+        libraries = set()
+        for child in children:
+            result = self.finish(child)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            libraries.add(json.loads(result.stdout)["preload"])
+        self.assertEqual(len(libraries), 1)
+        self.assertEqual([str(entry) for entry in self.entries()], [os.path.dirname(libraries.pop())])
+
+    def test_only_its_owner_can_look_into_the_cache(self):
+        library = self.fitted_once()
+        for folder in (self.cache, library.parent):
+            self.assertEqual(folder.stat().st_mode & 0o777, 0o700)
+        self.assertEqual(library.stat().st_mode & 0o022, 0)
+
+    def test_a_cache_that_cannot_be_written_is_said_and_the_program_runs(self):
+        (self.scratch / "file").write_text("")
+        self.pose("12.4")
+        for cache in (self.scratch / "file/cache", "/proc/rota-cache"):
+            _, library, errors = self.asked(ROTA_CACHE=str(cache))
+            self.assertEqual((library, errors), (PLAIN, ""))
+            _, library, errors = self.asked(ROTA_CACHE=str(cache), ROTA_LOG="info")
+            self.assertEqual(library, PLAIN)
+            self.assertIn(f"{cache} cannot be made", errors)
+            self.assertIn("set ROTA_CACHE", errors)
+
+    def test_nothing_is_taken_from_a_folder_that_others_may_change(self):
+        library = self.fitted_once()
+        self.cache.chmod(0o777)
+        _, used, errors = self.asked(ROTA_LOG="info")
+        self.assertEqual(used, PLAIN)
+        self.assertIn("not a folder that only you can write to", errors)
+        # The same for what lies above it, unless others' files are safe there, as in /tmp.
+        self.cache.chmod(0o700)
+        self.scratch.chmod(0o777)
+        _, used, errors = self.asked(ROTA_LOG="info")
+        self.assertEqual(used, PLAIN)
+        self.assertIn(f"lies in {self.scratch.resolve()}, which others may change", errors)
+        self.scratch.chmod(0o1777)
+        self.assertEqual(self.asked()[1], library)
+
+    @unittest.skipUnless(os.getuid() == 0, "only root can give files away")
+    def test_nothing_is_taken_from_another_users_folder(self):
+        self.fitted_once()
+        os.chown(self.cache, 12345, 12345)
+        self.assertEqual(self.asked()[1], PLAIN)
+        os.chown(self.cache, 0, 0)
+        os.chown(self.scratch, 12345, 12345)
+        self.assertEqual(self.asked()[1], PLAIN)
+
+    def test_a_library_that_others_could_write_or_that_is_not_whole_is_made_anew(self):
+        library = self.fitted_once()
+        whole = library.read_bytes()
+        spoil = {"writable": lambda: library.chmod(0o666), "cut off": lambda: os.truncate(library, 1000),
+                 "gone": library.unlink, "a link": lambda: (library.unlink(), library.symlink_to(PLAIN)),
+                 "folder writable": lambda: library.parent.chmod(0o777)}
+        for name, how in spoil.items():
+            with self.subTest(spoiled=name):
+                how()
+                self.assertEqual(self.fitted_once(), library)
+                self.assertEqual(library.read_bytes(), whole)
+                self.assertFalse(library.is_symlink())
+                self.assertEqual((library.stat().st_mode | library.parent.stat().st_mode) & 0o022, 0)
+                self.assertEqual(self.entries(), [library.parent])
+
+    def test_a_folder_name_that_cannot_be_preloaded_is_said(self):
+        self.pose("12.4")
+        _, library, errors = self.asked(ROTA_CACHE=str(self.scratch / "my cache"), ROTA_LOG="info")
+        self.assertEqual(library, PLAIN)
+        self.assertIn("space or colon", errors)
+
+    def test_copies_that_nobody_used_for_long_go_and_some_always_stay(self):
+        self.cache.mkdir(mode=0o700)
+        now = time.time()
+        for index in range(20):
+            entry = self.cache / f"old-{index:02}"
+            entry.mkdir()
+            (entry / "librota.so").write_text("")
+            age = (60 + index if index < 15 else 1) * 24 * 3600
+            os.utime(entry, (now - age, now - age))
+        abandoned = self.cache / ".new-abcdef"
+        abandoned.mkdir()
+        os.utime(abandoned, (now - 7200, now - 7200))
+        library = self.fitted_once()
+        # The new one, five used yesterday, and the two used last of the rest.
+        left = [f"old-{index:02}" for index in (0, 1, 15, 16, 17, 18, 19)]
+        self.assertEqual([entry.name for entry in self.entries()], sorted(left + [library.parent.name]))
+
+    def test_a_start_marks_the_copy_as_used(self):
+        library = self.fitted_once()
+        os.utime(library.parent, (1, 1))
+        self.fitted_once()
+        self.assertGreater(library.parent.stat().st_mtime, time.time() - 3600)
+
+    def test_the_users_cache_folder_is_the_default(self):
+        del self.environment["ROTA_CACHE"]
+        self.pose("12.4")
+        home = self.scratch / "home"
+        home.mkdir()
+        _, library, _ = self.asked(HOME=str(home), XDG_CACHE_HOME="")
+        self.assertEqual(library.parent.parent, home / ".cache/rota")
+        _, library, _ = self.asked(HOME=str(home), XDG_CACHE_HOME=str(self.scratch / "xdg"))
+        self.assertEqual(library.parent.parent, self.scratch / "xdg/rota")
+
+
+if __name__ == "__main__":
+    unittest.main()
