@@ -325,6 +325,9 @@ std::string Renderer::address_name(std::string_view type, std::uint64_t value) c
   if (const std::string symbol = objects_->symbol(value); !symbol.empty()) {
     return quote(options_.mangled ? symbol : demangled(symbol));
   }
+  // cudaLaunchKernel takes a cudaKernel_t for a function of the host program.
+  if (type == "const void*" && objects_->known({"kernel", value}))
+    return objects_->handle({"kernel", value}, moment_, false);
   // Device memory that comes from nowhere known is new; an unknown address that is handed in may be the program's own.
   return objects_->memory(value, moment_, is_device_pointer(type), written_);
 }

@@ -420,8 +420,17 @@ TEST_CASE("A runtime launch finds the kernel by its function in the host program
     const Extent block{8, 1, 1};
     runtime_begins("cudaLaunchKernel", std::uint64_t{0x4000}, grid, block, none, std::uint64_t{12}, none);
     runtime_returns("cudaLaunchKernel");
+    const std::uint64_t kernel = 0x5000;
+    runtime_begins("cudaGetKernel", std::uint64_t{0x7ff0}, std::uint64_t{0x4000});
+    runtime_returns("cudaGetKernel", trace::memory(&kernel, 1, 8));
+    // The runtime takes a kernel's handle too.
+    runtime_begins("cudaLaunchKernel", kernel, grid, block, none, std::uint64_t{12}, std::uint64_t{2});
+    runtime_returns("cudaLaunchKernel");
   });
-  REQUIRE(lines.size() == 2);
+  REQUIRE(lines.size() == 4);
+  CHECK(contains(lines[2], "[*kernelPtr=kernel#1]"));
+  CHECK(contains(lines[3],
+                 "(kernel=\"square(float*)\" grid=(4,2,1) block=(8,1,1) shared=12 cudaStreamPerThread, func=kernel#1"));
   CHECK(contains(lines[0], "deviceName=\"_Z6squarePf\""));
   CHECK(contains(lines[1],
                  "cudaLaunchKernel(kernel=\"square(float*)\" grid=(4,2,1) block=(8,1,1) shared=12 "
