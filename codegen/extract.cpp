@@ -17,6 +17,7 @@
 
 #include "codegen/clang_parse.h"
 #include "codegen/documentation.h"
+#include "codegen/hidden_declarations.h"
 #include "codegen/type_collector.h"
 
 namespace rota::codegen {
@@ -64,6 +65,8 @@ class ApiReader {
       : headers_(headers), types_(options.include_directory) {}
 
   Result<Api> read(const ParsedUnit& internal, const ParsedUnit& plain);
+  // Every function that either parse has seen.
+  const std::set<std::string>& seen() const { return seen_; }
 
  private:
   bool is_api_function(CXCursor cursor, const std::string& name) const;
@@ -82,6 +85,7 @@ class ApiReader {
   std::map<std::string, int> versions_;
   std::map<std::string, ParsedComment> comments_;  // by base name
   std::set<std::string> deprecated_;               // stems
+  std::set<std::string> seen_;
   std::optional<Error> failure_;
 };
 
@@ -100,6 +104,7 @@ void ApiReader::scan(CXCursor parent) {
       scan(cursor);
     } else if (kind == CXCursor_FunctionDecl) {
       const std::string name = to_string(clang_getCursorSpelling(cursor));
+      seen_.insert(name);
       if (is_api_function(cursor, name)) functions_.emplace(name, cursor);
     } else if (kind == CXCursor_TypedefDecl && to_string(clang_getCursorSpelling(cursor)).starts_with("PFN_cu")) {
       const std::string name = to_string(clang_getCursorSpelling(cursor)).substr(4);
@@ -118,6 +123,7 @@ void ApiReader::read_plain(CXCursor parent) {
     if (kind == CXCursor_LinkageSpec) return read_plain(cursor);
     if (kind != CXCursor_FunctionDecl) return;
     const std::string name = to_string(clang_getCursorSpelling(cursor));
+    seen_.insert(name);
     if (!is_api_function(cursor, name)) return;
     const SymbolName split = split_symbol(name);
     if (clang_getCursorAvailability(cursor) == CXAvailability_Deprecated) deprecated_.insert(split.stem);
@@ -241,6 +247,17 @@ Result<std::vector<std::string>> compiler_arguments(const ExtractOptions& option
   return arguments;
 }
 
+// The names in #include <…> lines.
+std::vector<std::string> included_headers(const std::string& source) {
+  constexpr std::string_view kInclude = "#include <";
+  std::vector<std::string> names;
+  for (std::size_t at = source.find(kInclude); at != std::string::npos; at = source.find(kInclude, at)) {
+    at += kInclude.size();
+    names.push_back(source.substr(at, source.find('>', at) - at));
+  }
+  return names;
+}
+
 }  // namespace
 
 HeaderSet driver_headers() {
@@ -314,7 +331,13 @@ Result<Api> extract_api(const HeaderSet& headers, const ExtractOptions& options)
   arguments->insert(arguments->end(), {"-D__CUDA_API_VERSION_INTERNAL", "-D__CUDA_API_VERSION_INTERNAL_ODR"});
   auto internal = ParsedUnit::parse(headers.source, *arguments);
   if (!internal) return internal.error();
-  return ApiReader(headers, options).read(*internal, *plain);
+  ApiReader reader(headers, options);
+  auto api = reader.read(*internal, *plain);
+  if (!api) return api;
+  if (auto hidden =
+          find_hidden_declarations(options.include_directory, included_headers(headers.source), reader.seen()))
+    return *hidden;
+  return api;
 }
 
 Result<Model> extract_model(const ExtractOptions& given, const std::string& release) {

@@ -46,6 +46,7 @@ struct ExtractCommand {
   std::string release;
   std::string cudart;
   std::string output;
+  bool accept_loss = false;
 
   int run() {
     namespace fs = std::filesystem;
@@ -64,13 +65,39 @@ struct ExtractCommand {
     auto library = read_runtime_library(cudart, model->runtime);
     if (!library) return fail(library.error());
     model->library = std::move(*library);
-    const auto written = save_model(path.has_parent_path() ? path.parent_path().string() : ".", *model);
+    const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
+    if (const auto lost = losses(folder, *model); !lost.empty() && !accept_loss) {
+      return fail(
+          {fmt::format("{}: these headers no longer declare {} function{} that the models there have: {}. A header "
+                       "that is cut off or hides them behind a macro? If it is right, say --accept-loss",
+                       output, lost.size(), lost.size() == 1 ? "" : "s", fmt::join(lost, ", "))});
+    }
+    const auto written = save_model(folder, *model);
     if (!written) return fail(written.error());
     std::cout << fmt::format("{}: CUDA {}, {} driver functions, {} runtime functions, {} and {} types\n", output,
                              model->release, model->driver.functions.size(), model->runtime.functions.size(),
                              model->driver.declarations.size(), model->runtime.declarations.size());
     for (std::size_t i = 1; i < written->size(); ++i) std::cout << fmt::format("{}: told anew\n", (*written)[i]);
     return 0;
+  }
+
+ private:
+  // Against the same release's earlier model and the release before it.
+  static std::vector<std::string> losses(const std::string& folder, const Model& model) {
+    const auto models = load_models(folder);
+    std::vector<std::string> lost;
+    const Model* before = nullptr;
+    for (std::size_t i = 0; models && i < models->size(); ++i) {
+      const int order = release_number((*models)[i].release) - release_number(model.release);
+      if (order < 0) before = &(*models)[i];
+      if (order == 0) lost = lost_functions((*models)[i], model);
+    }
+    if (before) {
+      for (const std::string& name : lost_functions(*before, model)) {
+        if (std::ranges::find(lost, name) == lost.end()) lost.push_back(name);
+      }
+    }
+    return lost;
   }
 };
 
@@ -228,6 +255,8 @@ int run(int argc, char** argv) {
   extract_app->add_option("--resource-dir", extract.options.resource_directory,
                           "clang's resource directory (default: looked for)");
   extract_app->add_option("--cudart", extract.cudart, "its libcudart.so (default: looked for beside the headers)");
+  extract_app->add_flag("--accept-loss", extract.accept_loss,
+                        "the headers may lack functions that earlier models have");
   extract_app->add_option("-o,--output", extract.output, "the model to write, RELEASE.json in the folder of all models")
       ->required();
 

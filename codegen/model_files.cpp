@@ -64,6 +64,19 @@ Result<std::vector<Model>> load_models(const std::string& directory) {
   return models;
 }
 
+std::vector<std::string> lost_functions(const Model& before, const Model& now) {
+  std::vector<std::string> lost;
+  for (const Function& function : before.driver.functions) {
+    if (!now.driver.find_function(function.name)) lost.push_back(function.name);
+  }
+  for (const Function& function : before.runtime.functions) {
+    const bool exported = std::ranges::binary_search(now.library.undeclared, function.name);
+    const bool same_release = before.release == now.release;
+    if (!now.runtime.find_function(function.name) && (exported || same_release)) lost.push_back(function.name);
+  }
+  return lost;
+}
+
 Result<std::vector<std::string>> save_model(const std::string& directory, const Model& model) {
   auto models = load(directory);
   if (!models) return models.error();

@@ -87,6 +87,53 @@ TEST_CASE("an unknown type is an error with file and line") {
   CHECK_THAT(error_of("extern \"C\" int cuA(\n  CUnknown x);\n"), Contains("tiny.h:2: unknown type name 'CUnknown'"));
 }
 
+TEST_CASE("functions that a macro hides are an error with file and line, however they are hidden") {
+  constexpr const char* kHeader =
+      "#define CUDAAPI\n/* CUresult CUDAAPI cuCommented(void); */\n"
+      "extern \"C\" int CUDAAPI cuA(void);\n#ifndef TINY_LITE\nextern \"C\" int CUDAAPI cuB(\n  int x);\n#endif\n";
+  CHECK(must_extract(kHeader).functions.size() == 2);
+  CHECK_THAT(error_of(std::string("#define TINY_LITE\n") + kHeader),
+             Contains("tiny.h:6: cuB stands here, but the preprocessor leaves it out") && !Contains("cuCommented"));
+}
+
+TEST_CASE("the real headers with half of a file hidden are refused, and no model is written") {
+  const std::string headers = ROTA_TEST_HEADERS;
+  if (headers.empty()) {
+    WARN("the newest release's headers are not fetched (tools/dev setup): nothing tried");
+    return;
+  }
+  ExtractOptions options;
+  options.include_directory = headers;
+  REQUIRE(extract_model(options, ""));
+  // As if the header had been included already, which is what an include guard of the same name does.
+  options.arguments = {"-D__CUDA_GL_INTEROP_H__"};
+  const auto hidden = extract_model(options, "");
+  REQUIRE_FALSE(hidden);
+  CHECK_THAT(hidden.error().text, Contains("cuda_gl_interop.h:") && Contains("cudaG"));
+  // A macro of a user that empties the driver's own marker of functions.
+  options.arguments = {"-DcuMemAlloc_v2=cuMemAlloc_hidden"};
+  CHECK_FALSE(extract_model(options, ""));
+}
+
+TEST_CASE("a model that lacks functions which an earlier one has is a loss, whatever hid them") {
+  const Model before = model_from("extern \"C\" int cuA(void);\nextern \"C\" int cuB(void);\n", "12.9");
+  const Model now = model_from("extern \"C\" int cuA(void);\n", "13.0");
+  CHECK(lost_functions(before, now) == std::vector<std::string>{"cuB"});
+  CHECK(lost_functions(now, before).empty());
+  // The runtime may drop what its library drops as well.
+  Model runtime_before = model_from("extern \"C\" int cuA(void);\n", "12.9");
+  Model runtime_now = runtime_before;
+  runtime_before.runtime = before.driver;
+  runtime_now.runtime = now.driver;
+  runtime_now.release = "13.0";
+  CHECK(lost_functions(runtime_before, runtime_now).empty());
+  runtime_now.library.undeclared = {"cuB"};
+  CHECK(lost_functions(runtime_before, runtime_now) == std::vector<std::string>{"cuB"});
+  runtime_now.library.undeclared.clear();
+  runtime_now.release = "12.9";
+  CHECK(lost_functions(runtime_before, runtime_now) == std::vector<std::string>{"cuB"});
+}
+
 TEST_CASE("a header that is not there is an error that names it") {
   CHECK_THAT(error_of("#include <stdio.h>\n#include \"missing/GL.h\"\n"),
              Contains("tiny.h:2: 'missing/GL.h' file not found"));
