@@ -144,6 +144,43 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, api::CUgraph hGraph,
   });
 }
 
+CUresult cuStreamBeginRecaptureToGraph(CUstream hStream, api::CUstreamCaptureMode mode, api::CUgraph hGraph,
+                                       api::CUgraphRecaptureCallback callbackFunc, void* userData) {
+  return runtime().contexts.begin_capture(hStream, false, [&] {
+    return real::cuStreamBeginRecaptureToGraph(hStream, mode, hGraph, callbackFunc, userData);
+  });
+}
+
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, api::CUstreamCaptureMode mode, api::CUgraph hGraph,
+                                            api::CUgraphRecaptureCallback callbackFunc, void* userData) {
+  return runtime().contexts.begin_capture(hStream, true, [&] {
+    return real::cuStreamBeginRecaptureToGraph_ptsz(hStream, mode, hGraph, callbackFunc, userData);
+  });
+}
+
+// What is captured here goes to a graphics API, which runs it when it likes.
+constexpr const char* kGraphicsRunsIt = "a graphics API runs what it captures";
+
+CUresult cuStreamBeginCaptureToCig(CUstream hStream, api::CUstreamCigCaptureParams* streamCigCaptureParams) {
+  runtime().mark_unevictable(kGraphicsRunsIt);
+  return runtime().contexts.begin_capture(
+      hStream, false, [&] { return real::cuStreamBeginCaptureToCig(hStream, streamCigCaptureParams); });
+}
+
+CUresult cuStreamBeginCaptureToCig_ptsz(CUstream hStream, api::CUstreamCigCaptureParams* streamCigCaptureParams) {
+  runtime().mark_unevictable(kGraphicsRunsIt);
+  return runtime().contexts.begin_capture(
+      hStream, true, [&] { return real::cuStreamBeginCaptureToCig_ptsz(hStream, streamCigCaptureParams); });
+}
+
+CUresult cuStreamEndCaptureToCig(CUstream hStream) {
+  return runtime().contexts.end_capture(hStream, false, [&] { return real::cuStreamEndCaptureToCig(hStream); });
+}
+
+CUresult cuStreamEndCaptureToCig_ptsz(CUstream hStream) {
+  return runtime().contexts.end_capture(hStream, true, [&] { return real::cuStreamEndCaptureToCig_ptsz(hStream); });
+}
+
 CUresult cuStreamEndCapture(CUstream hStream, api::CUgraph* phGraph) {
   return runtime().contexts.end_capture(hStream, false, [&] { return real::cuStreamEndCapture(hStream, phGraph); });
 }

@@ -2,7 +2,9 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <set>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "generated/driver_real.h"
 #include "runtime/gate/contexts.h"
@@ -73,6 +75,19 @@ TEST_CASE("a context that captures is left alone until the capture ends") {
   CHECK(contexts.captures() == 0);
   CHECK(contexts.mark() == Contexts::Mark::kMarked);
   CHECK(driver.broken_captures.load() == 0);
+}
+
+TEST_CASE("every function that begins or ends a capture has an override, which keeps count of it") {
+  std::set<std::string> overridden;
+#define ROTA_OVERRIDE(name) overridden.insert(#name);
+#include "runtime/overrides.inc"
+#undef ROTA_OVERRIDE
+  std::vector<std::string> missed;
+  for (const std::string name : kSymbolNames) {
+    const bool begins_or_ends = name.starts_with("cuStreamBegin") || name.starts_with("cuStreamEnd");
+    if (begins_or_ends && overridden.count(name) == 0) missed.push_back(name);
+  }
+  CHECK(missed == std::vector<std::string>{});
 }
 
 TEST_CASE("a capture that begins while the monitor marks is never broken") {
