@@ -134,6 +134,28 @@ Problems check_policy(const Inputs& inputs) {
   return problems;
 }
 
+Problems check_overrides(const Inputs& inputs) {
+  const std::set<std::string> overridden(inputs.overrides.begin(), inputs.overrides.end());
+  std::set<std::string> bases;
+  Problems problems;
+  for (const std::string& name : overridden) {
+    if (const Function* function = inputs.driver.find_function(name)) {
+      bases.insert(function->base);
+    } else {
+      problems.push_back(fmt::format("runtime/overrides.inc: no header declares {}", name));
+    }
+  }
+  for (const std::string& base : bases) {
+    for (const Function* function : inputs.driver.versions_of(base)) {
+      if (overridden.contains(function->name)) continue;
+      problems.push_back(fmt::format(
+          "runtime/overrides.inc: {} is missing, but other versions of {} are overridden: it would pass them by",
+          function->name, base));
+    }
+  }
+  return problems;
+}
+
 Problems check_documentation(const Inputs& inputs) {
   Problems problems;
   for (const auto& [base, versions] : functions_by_base(inputs.driver)) {

@@ -22,6 +22,10 @@ Problems check_reviewed(const Inputs& inputs);
 // Entries of the policy that speak of functions or parameters that do not exist, or contradict themselves.
 Problems check_policy(const Inputs& inputs);
 
+// Versions and stream forms of a function that runtime/overrides.inc leaves out although it has others of it, and names
+// there that no driver has.
+Problems check_overrides(const Inputs& inputs);
+
 // The documentation against the policy: a stream parameter or an asynchrony note on a mere query needs a reason.
 Problems check_documentation(const Inputs& inputs);
 

@@ -155,6 +155,7 @@ struct CheckCommand {
     add(check_documentation(*inputs));
     const std::size_t decisions = problems.size();
     add(check_policy(*inputs));
+    add(check_overrides(*inputs));
     // A policy that contradicts the model may also stop the emitters; what is above says more about why.
     if (const auto files = emit_all(*inputs)) {
       add(check_generated(*files, *repository + "/generated"));

@@ -224,6 +224,17 @@ TEST_CASE("a gate for something that is no stream is an error that names it") {
   CHECK_THAT(gates.error().text, Contains("cuCopyAsync") && Contains("parameter to is neither a stream nor a context"));
 }
 
+TEST_CASE("a version of an overridden function without an override is named") {
+  Inputs inputs = with_policy(kPolicy);
+  inputs.overrides = {"cuCopyAsync", "cuCopyAsync_v2"};
+  CHECK(check_overrides(inputs).empty());
+  inputs.overrides = {"cuCopyAsync", "cuNever"};
+  const Problems problems = check_overrides(inputs);
+  REQUIRE(problems.size() == 2);
+  CHECK_THAT(problems[0], Contains("no header declares cuNever"));
+  CHECK_THAT(problems[1], Contains("cuCopyAsync_v2 is missing, but other versions of cuCopyAsync are overridden"));
+}
+
 TEST_CASE("pointer parameters that the policy does not speak of are counted and named") {
   const Inputs inputs = inputs_from("extern \"C\" int cuA(int* x, const int* y, int z);\n",
                                     "[driver]\ncuA = { query = true, params = { y = \"in\" } }\n");
