@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tests/unit/trace/recording.h"
 #include "tools/rota/trace_decode.h"
@@ -12,8 +13,15 @@
 namespace rota::test {
 namespace {
 
-// Runs the program with the shims before it; its wait status.
-int run(const std::string& trace_folder) {
+const std::vector<int> kMajors = {11, 12, 13};
+
+// Runs the program, which uses a libcudart of each of these majors, with the shims before it; its wait status.
+int run(const std::string& trace_folder, const std::vector<int>& majors = {13}) {
+  std::vector<std::string> words{ROTA_TEST_PROGRAM};
+  for (const int major : majors) words.push_back(ROTA_TEST_PLUGINS + std::to_string(major) + ".so");
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -29,7 +37,7 @@ int run(const std::string& trace_folder) {
     // Closed, so that what the program prints would land in the trace if it kept a descriptor.
     close(STDOUT_FILENO);
     close(STDERR_FILENO);
-    execl(ROTA_TEST_PROGRAM, ROTA_TEST_PROGRAM, ROTA_TEST_PLUGIN, static_cast<char*>(nullptr));
+    execv(ROTA_TEST_PROGRAM, arguments.data());
     _exit(127);
   }
   int status = 0;
@@ -37,9 +45,8 @@ int run(const std::string& trace_folder) {
   return status;
 }
 
-TEST_CASE("Runtime calls of a library loaded RTLD_LOCAL are recorded, every answer unchanged") {
-  const Folder folder;
-  REQUIRE(run(folder.path()) == 0);
+// The recorded calls of the runtime API, as text.
+std::vector<std::string> runtime_lines(const Folder& folder) {
   const Read read = read_all(folder.path());
   CHECK(read.problems.empty());
   REQUIRE(read.files.size() == 1);
@@ -51,12 +58,19 @@ TEST_CASE("Runtime calls of a library loaded RTLD_LOCAL are recorded, every answ
     line.append(render_result(call, tool::Syntax::kText)).append(" ").append(render_outputs(call, tool::Syntax::kText));
     lines.push_back(line);
   }
+  return lines;
+}
+
+TEST_CASE("Runtime calls of a library loaded RTLD_LOCAL are recorded, every answer unchanged") {
+  const Folder folder;
+  REQUIRE(run(folder.path()) == 0);
+  const std::vector<std::string> lines = runtime_lines(folder);
   const auto has = [&](const std::string& line, const std::string& part) {
     INFO(line);
     CHECK(line.find(part) != std::string::npos);
   };
-  // The ninth, __cudaRegisterUnifiedTable, has no known signature: it works and is not recorded.
-  REQUIRE(lines.size() == 8);
+  // The tenth, __cudaRegisterUnifiedTable, has no known signature: it works and is not recorded.
+  REQUIRE(lines.size() == 9);
   has(lines[0], "cudaMalloc(devPtr=0x");
   has(lines[0], "size=100) = cudaSuccess *devPtr=0x");
   has(lines[1], "cudaMalloc(devPtr=0x0, size=100) = cudaErrorInvalidValue ");
@@ -66,7 +80,34 @@ TEST_CASE("Runtime calls of a library loaded RTLD_LOCAL are recorded, every answ
   has(lines[5], "gridDim={x=2, y=3, z=4}, blockDim={x=5, y=6, z=7}");
   has(lines[5], "sharedMem=99, stream=0x0) = cudaSuccess");
   has(lines[6], "cudaGetErrorString(error=cudaErrorMemoryAllocation) = \"out of memory\"");
-  has(lines[7], "cudaFree(devPtr=0x");
+  has(lines[7], "cudaMemPrefetchAsync(devPtr=0x");
+  has(lines[7], "count=77, location={type=cudaMemLocationTypeDevice, ");
+  has(lines[7], "flags=0, stream=0x");
+  has(lines[8], "cudaFree(devPtr=0x");
+}
+
+TEST_CASE("Each libcudart of a process is recorded with the signatures of its own major") {
+  const Folder folder;
+  REQUIRE(run(folder.path(), kMajors) == 0);
+  std::vector<std::string> prefetches;
+  std::size_t gone_since = 0;
+  for (const std::string& line : runtime_lines(folder)) {
+    if (line.starts_with("cudaMemPrefetchAsync(")) prefetches.push_back(line);
+    if (line.starts_with("cudaThreadSynchronize(")) ++gone_since;
+  }
+  REQUIRE(prefetches.size() == 3);
+  CHECK(prefetches[0].find("count=77, dstDevice=5, stream=0x") != std::string::npos);
+  CHECK(prefetches[1].find("count=77, dstDevice=5, stream=0x") != std::string::npos);
+  CHECK(prefetches[2].find("location={type=cudaMemLocationTypeDevice") != std::string::npos);
+  CHECK(gone_since == 1);
+}
+
+TEST_CASE("A program of any major alone is recorded in full") {
+  for (const int major : kMajors) {
+    const Folder folder;
+    REQUIRE(run(folder.path(), {major}) == 0);
+    CHECK(runtime_lines(folder).size() == (major == 11 ? 10 : 9));
+  }
 }
 
 TEST_CASE("A driver call lies within the runtime call that made it") {
@@ -86,7 +127,7 @@ TEST_CASE("A driver call lies within the runtime call that made it") {
 }
 
 TEST_CASE("Preloaded without ROTA_TRACE the runtime's shim passes everything on and leaves nothing behind") {
-  CHECK(run("") == 0);
+  CHECK(run("", kMajors) == 0);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A libcudart.so.13 for one test: CUDA's version node and signatures, answers that show what arrived, and a driver call
-// inside, found as the real one does.
+// A libcudart of one major for one test: CUDA's version node and signatures, answers that show what arrived, and a
+// driver call inside, found as the real one does.
 #include "tests/unit/trace/cudart/fake.h"
 
 #include <dlfcn.h>
@@ -35,6 +35,20 @@ EXPORT int cudaMemset3D(Pitched target, int value, Extent extent) {
 EXPORT int cudaLaunchKernel(const void*, Dimensions grid, Dimensions block, void**, std::size_t shared, void*) {
   return grid.x == 2 && grid.z == 4 && block.y == 6 && shared == 99 ? 0 : 9;
 }
+#if FAKE_MAJOR >= 13
+EXPORT int cudaMemPrefetchAsync(const void*, std::size_t bytes, Location location, unsigned flags, void* stream) {
+  return bytes == 77 && location.kind == 1 && location.id == 5 && flags == 0 && stream == &memory[1] ? 0 : 1;
+}
+#else
+EXPORT int cudaMemPrefetchAsync(const void*, std::size_t bytes, int device, void* stream) {
+  return bytes == 77 && device == 5 && stream == &memory[1] ? 0 : 1;
+}
+#endif
+#if FAKE_MAJOR == 11
+EXPORT int cudaThreadSynchronize() {
+  return 0;
+}
+#endif
 EXPORT long __cudaRegisterUnifiedTable(long a, long b, long c, long d, long e, long f, long g, long h, double i) {
   return a + 2 * b + 3 * c + 4 * d + 5 * e + 6 * f + 7 * g + 8 * h + static_cast<long>(i * 10);
 }
