@@ -50,7 +50,11 @@ class Core(Case):
 
     # ctest labels: drivers
     def test_nobody_overtakes_a_kernel_on_a_non_blocking_stream(self):
-        self.assertFalse(self.overtaken())
+        self.assertFalse(self.overtaken("--stream", "non-blocking"))
+
+    # ctest labels: drivers
+    def test_nobody_overtakes_a_kernel_on_a_threads_default_stream(self):
+        self.assertFalse(self.overtaken("--stream", "per-thread"))
 
     # ctest labels: drivers
     def test_nobody_overtakes_a_kernel_whose_stream_is_destroyed(self):

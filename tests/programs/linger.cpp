@@ -11,7 +11,8 @@
 using namespace program;  // NOLINT
 
 int main(int argc, char** argv) {
-  Options options(argc, argv, "linger [--destroy]");
+  Options options(argc, argv, "linger [--stream non-blocking | blocking | per-thread | legacy] [--destroy]");
+  std::string kind = options.text("--stream", "non-blocking");
   bool destroy = options.flag("--destroy");
   options.end();
   start();
@@ -22,8 +23,10 @@ int main(int argc, char** argv) {
   auto address = reinterpret_cast<CUdeviceptr>(pinned);
   void* parameters[] = {&address};
   CUstream stream = nullptr;
-  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  CHECK(cuLaunchKernel(kernel("_Z10spin_untilPj"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+  if (kind == "non-blocking") CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  if (kind == "blocking") CHECK(cuStreamCreate(&stream, CU_STREAM_DEFAULT));
+  auto* launch = kind == "per-thread" ? cuda().cuLaunchKernel_ptsz : cuda().cuLaunchKernel;
+  check(launch(kernel("_Z10spin_untilPj"), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr), "cuLaunchKernel");
   if (destroy) CHECK(cuStreamDestroy_v2(stream));
   std::printf("ready\n");
   std::fflush(stdout);

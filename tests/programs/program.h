@@ -56,6 +56,7 @@ inline void fail(const char* format, ...) {
   USE(cuModuleLoadData, "cuModuleLoadData", 2000, 0)                       \
   USE(cuModuleGetFunction, "cuModuleGetFunction", 2000, 0)                 \
   USE(cuLaunchKernel, "cuLaunchKernel", 4000, 0)                           \
+  USE(cuLaunchKernel_ptsz, "cuLaunchKernel", 7000, 2)                      \
   USE(cuStreamCreate, "cuStreamCreate", 2000, 0)                           \
   USE(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0)                      \
   USE(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0)                 \
