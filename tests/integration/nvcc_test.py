@@ -5,13 +5,15 @@ import unittest
 from harness import Case, PROGRAMS, ROTA
 
 
-class Compiled(Case):
+class NvccCase(Case):
     def setUp(self):
         super().setUp()
         self.program = PROGRAMS / "vectoradd_shared"
         if not self.program.exists():
             self.skipTest("no nvcc on this machine")
 
+
+class Compiled(NvccCase):
     # ctest labels: unsanitized
     def test_an_nvcc_program_gives_the_same_under_rota_run(self):
         native = self.checked(self.program)
@@ -31,6 +33,17 @@ class Compiled(Case):
         self.checked(ROTA, "trace", "export", "--format", "chrome", "-o", timeline, folder)
         events = json.loads(timeline.read_text())["traceEvents"]
         self.assertIn("cudaMalloc", {event["name"] for event in events})
+
+
+class OnAnOlderDriver(NvccCase):
+    driver = "12.4"
+
+    # ctest labels: unsanitized
+    def test_an_nvcc_program_of_a_newer_major_is_told_the_same_as_without_rota(self):
+        native = self.call(self.program)
+        self.assertIn("driver version is insufficient", native.stderr)
+        shared = self.call(ROTA, "run", "--", self.program)
+        self.assertEqual((shared.returncode, shared.stdout, shared.stderr), (native.returncode, native.stdout, native.stderr))
 
 
 if __name__ == "__main__":
