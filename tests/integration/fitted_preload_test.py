@@ -9,7 +9,7 @@ import sys
 import time
 import unittest
 
-from harness import Case, POSED_DRIVERS, ROTA, SHIMS, SIM_DRIVER
+from harness import Case, POSED_DRIVERS, ROOT, ROTA, SHIMS, SIM_DRIVER
 
 PLAIN = SHIMS / "librota.so"
 
@@ -115,6 +115,36 @@ class Absence(Fitted):
             found, library, _ = self.asked()
             self.assertEqual(library.parent.parent, self.cache)
             self.shows_exactly(found, POSED_DRIVERS / version / "libcuda.so.1")
+
+    def test_the_driver_is_the_one_that_the_program_will_find(self):
+        folders = [self.scratch / name for name in ("link", "copy", "text", "other")]
+        for folder in folders:
+            folder.mkdir()
+        (folders[0] / "libcuda.so.1").symlink_to(PLAIN)
+        shutil.copy(PLAIN, folders[1] / "libcuda.so.1")
+        (folders[2] / "libcuda.so.1").write_text("INPUT(-lcuda)")
+        shutil.copy(SHIMS / "librota-cudart.so", folders[3] / "libcuda.so.1")  # a library, and no driver
+        driver = POSED_DRIVERS / "12.2/libcuda.so.1"
+        del self.environment["ROTA_REAL_LIBCUDA"]
+        path = ":".join(str(folder) for folder in [*folders, driver.parent, POSED_DRIVERS / "14.0"])
+        found, _, _ = self.asked(LD_LIBRARY_PATH=path)
+        self.shows_exactly(found, driver)
+
+    @unittest.skipUnless(shutil.which("cc"), "no C compiler on this machine")
+    def test_under_nvidias_driver_580_159_a_program_sees_its_functions_and_not_the_debuggers(self):
+        # A library with the exports that were recorded; nothing in it is called.
+        lines = (ROOT / "tests/data/libcuda-580.159-exports.txt").read_text().splitlines()
+        recorded = {line for line in lines if line and not line.startswith("#")}
+        debuggers = {name for name in recorded if name.startswith("cudbg")}
+        self.assertGreater(len(debuggers), 10)
+        source, driver = self.scratch / "exports.s", self.scratch / "libcuda.so.1"
+        source.write_text("".join(f".globl {name}\n.type {name}, %function\n{name}: ret\n" for name in sorted(recorded)))
+        subprocess.run(["cc", "-shared", "-nostdlib", "-o", driver, source], check=True)
+        self.names.write_text(json.dumps(sorted(recorded | set(json.loads(self.names.read_text())))))
+        found, library, _ = self.asked(ROTA_REAL_LIBCUDA=str(driver))
+        self.assertEqual(library.parent.parent, self.cache)
+        for way, names in found.items():
+            self.assertEqual(names, recorded - debuggers, way)
 
     def test_a_traced_program_sees_the_same(self):
         self.pose("11.2")
@@ -285,22 +315,32 @@ class Cache(Fitted):
         self.assertEqual(library, PLAIN)
         self.assertIn("space or colon", errors)
 
-    def test_copies_that_nobody_used_for_long_go_and_some_always_stay(self):
+    def left_of(self, days_unused):
+        """Which of the entries 0, 1, … last used so many days ago are left after a new one is made."""
+        shutil.rmtree(self.cache, ignore_errors=True)
         self.cache.mkdir(mode=0o700)
         now = time.time()
-        for index in range(20):
+        for index, days in enumerate(days_unused):
             entry = self.cache / f"old-{index:02}"
             entry.mkdir()
             (entry / "librota.so").write_text("")
-            age = (60 + index if index < 15 else 1) * 24 * 3600
-            os.utime(entry, (now - age, now - age))
-        abandoned = self.cache / ".new-abcdef"
-        abandoned.mkdir()
-        os.utime(abandoned, (now - 7200, now - 7200))
+            os.utime(entry, (now - days * 86400, now - days * 86400))
         library = self.fitted_once()
-        # The new one, five used yesterday, and the two used last of the rest.
-        left = [f"old-{index:02}" for index in (0, 1, 15, 16, 17, 18, 19)]
-        self.assertEqual([entry.name for entry in self.entries()], sorted(left + [library.parent.name]))
+        return [int(entry.name[4:]) for entry in self.entries() if entry != library.parent]
+
+    def test_copies_that_nobody_used_for_long_go_and_some_always_stay(self):
+        # Eight with the new one, of those that are long unused the last used; more only of those used lately.
+        self.assertEqual(self.left_of([60 + index for index in range(15)] + [1] * 5), [0, 1, 15, 16, 17, 18, 19])
+        self.assertEqual(self.left_of([60] * 5 + [1] * 12), list(range(5, 17)))
+
+    def test_what_a_killed_start_left_behind_goes(self):
+        self.cache.mkdir(mode=0o700)
+        abandoned, under_way = self.cache / ".new-abcdef", self.cache / ".new-ghijkl"
+        for folder in (abandoned, under_way):
+            folder.mkdir()
+        os.utime(abandoned, (time.time() - 7200,) * 2)
+        library = self.fitted_once()
+        self.assertEqual(self.entries(), sorted([under_way, library.parent]))
 
     def test_a_start_marks_the_copy_as_used(self):
         library = self.fitted_once()
