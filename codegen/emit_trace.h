@@ -54,7 +54,10 @@ struct TraceSection {
 
 // The enum whose enumerators an integer parameter takes, where the headers declare the parameter as a mere integer;
 // empty if none is known. Names are enum tags of the model.
+// A struct's field goes by the struct's tag.
 std::string enumeration_of_parameter(const std::string& base, const std::string& parameter);
+// The same as an enum of the model, or as one made of macros; null if none is known.
+const Enum* enumeration_meant(const Api& api, const std::string& owner, const std::string& name);
 
 // The arrays that a captured struct points to (codegen/emit_trace_lists.cpp).
 Result<std::vector<TraceCapture>> lists_behind(const Api& api, const TraceCapture& record);

@@ -155,7 +155,8 @@ class NameTables {
 
   Result<std::uint32_t> field_type(const Record& record, const Field& field) {
     if (field.nested.empty()) {
-      const auto type = this->type(field.type);
+      const Enum* const meant = field.type.is_pointer() ? nullptr : enumeration_meant(*api_, record.name, field.name);
+      const auto type = meant == nullptr ? this->type(field.type) : integer_as(field.type, *meant);
       if (!type) return Error{fmt::format("{}.{}: {}", record.name, field.name, type.error().text)};
       return *type;
     }
@@ -204,8 +205,7 @@ Result<std::string> emit_name_tables(const Inputs& inputs, const std::vector<Tra
         fmt::format("    {{\"{}\", {}, {}, {}, {}, true, {}, {}}},\n", plan.name, parameter_count, capture_count,
                     function.parameters.size(), plan.captures.size(), plan.result_in_value, *result);
     const auto meant_by = [&](const Parameter& parameter) {
-      const std::string name = enumeration_of_parameter(function.base, parameter.name);
-      return name.empty() ? nullptr : api.find_enum(name);
+      return enumeration_meant(api, function.base, parameter.name);
     };
     for (const Parameter& parameter : function.parameters) {
       const Enum* const meant = parameter.type.is_pointer() ? nullptr : meant_by(parameter);

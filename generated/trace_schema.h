@@ -5,6 +5,6 @@
 #include <cstdint>
 
 namespace rota::trace {
-inline constexpr std::uint64_t kDriverSchema = 0x0aacbb487c01a646;
-inline constexpr std::uint64_t kRuntimeSchema = 0x6999938170fca8cd;
+inline constexpr std::uint64_t kDriverSchema = 0x038d83c187d1fe6f;
+inline constexpr std::uint64_t kRuntimeSchema = 0xb3f8a094fa155502;
 }  // namespace rota::trace

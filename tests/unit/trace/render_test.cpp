@@ -119,6 +119,27 @@ TEST_CASE("Long arrays say how much is left out; JSON leaves nothing out that wa
   CHECK(text({.syntax = Syntax::kJson, .elements = 3}, true).ends_with(", 7, \"…\"]"));
 }
 
+TEST_CASE("Flags that are macros in the headers have names too, as parameters and as fields") {
+  const names::Api& runtime = names::runtime();
+  const auto flags = [&](std::string_view function, std::string_view parameter, unsigned value) -> std::string {
+    for (const names::Function& one : runtime.functions) {
+      if (function != one.name) continue;
+      for (const names::Parameter& each : runtime.parameters.subspan(one.first_parameter, one.parameters)) {
+        if (parameter == each.name) return Renderer(runtime, {}).value(each.type, bytes_of(value));
+      }
+    }
+    return "no such parameter";
+  };
+  CHECK(flags("cudaEventCreateWithFlags", "flags", 2) == "cudaEventDisableTiming");
+  CHECK(flags("cudaStreamCreateWithPriority", "flags", 1) == "cudaStreamNonBlocking");
+  CHECK(flags("cudaHostAlloc", "flags", 3) == "cudaHostAllocPortable|cudaHostAllocMapped");
+  CHECK(flags("cudaSetDeviceFlags", "flags", 0x88) == "cudaDeviceMapHost|cudaDeviceSyncMemops");
+  CUDA_ARRAY3D_DESCRIPTOR array{};
+  array.Flags = 0x42;
+  CHECK(shown("const CUDA_ARRAY3D_DESCRIPTOR", array).find("Flags=CUDA_ARRAY3D_SURFACE_LDST|CUDA_ARRAY3D_SPARSE}") !=
+        std::string::npos);
+}
+
 TEST_CASE("Floating-point numbers have the digits of their own type") {
   const names::Api& api = names::driver();
   const float number = 0.1F;
