@@ -294,6 +294,16 @@ class Cache(Fitted):
         os.chown(self.scratch, 12345, 12345)
         self.assertEqual(self.asked()[1], PLAIN)
 
+    @unittest.skipUnless(os.getuid() == 0 and shutil.which("setpriv"), "only root can become another user")
+    def test_where_others_may_read_the_cache_a_program_that_becomes_another_user_keeps_its_preload(self):
+        self.cache.mkdir()
+        for folder in (self.cache, self.scratch):
+            folder.chmod(0o755)
+        self.pose("12.4")
+        result = self.checked(ROTA, "run", "--", "setpriv", "--reuid=12345", "--clear-groups", "cat", "/proc/self/maps")
+        self.assertEqual(result.stderr, "")
+        self.assertIn(str(self.cache), result.stdout)
+
     def test_a_library_that_others_could_write_or_that_is_not_whole_is_made_anew(self):
         library = self.fitted_once()
         whole = library.read_bytes()
