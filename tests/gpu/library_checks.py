@@ -81,7 +81,7 @@ def write_list(bench, library, functions, outcomes):
     named = ", ".join(f"{package} {version}" for package, version in versions.items() if version)
     lines = [f"# Driver and runtime API functions called by tests/gpu/libraries/use_{library}.py: {named}; "
              f"{bench.gpu}, {time.strftime('%Y-%m-%d')}."]
-    lines += [f"# Not in it, since it failed there: {part} ({why.splitlines()[0][:120]})" for part, why in sorted(missing.items())]
+    lines += [f"# Not in it, since it failed there: {part} ({re.sub(r'/tmp/[^ :(]*', '…', why.splitlines()[0])[:120]})" for part, why in sorted(missing.items())]
     folder = bench.out / "calls"
     folder.mkdir(exist_ok=True)
     (folder / f"{library}.txt").write_text("\n".join(lines + sorted(functions)) + "\n")

@@ -54,7 +54,10 @@ def cooperative_and_fused():
     kernel = cupy.RawKernel('extern "C" __global__ void both(float* x) { x[blockIdx.x] = 1; }', "both", enable_cooperative_groups=True)
     x = cupy.zeros(4, dtype=cupy.float32)
     kernel((4,), (1,), (x,))
-    fused = cupy.fuse()(lambda a: cupy.sin(a) * 2 + a)
+
+    @cupy.fuse()
+    def fused(a):
+        return cupy.sin(a) * 2 + a
     return float(x.sum()) + float(fused(numbers(100)).sum())
 
 

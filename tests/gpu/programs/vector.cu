@@ -32,12 +32,13 @@ static double run_once(float factor) {
   const int n = 1 << 20;
   std::vector<float> host(n, 1.0f);
   float *x, *y;
+  // Nothing on the default stream: it would depend on what another thread captures, and so end that capture.
+  cudaStream_t stream;
+  CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   CHECK(cudaMalloc(&x, n * sizeof(float)));
   CHECK(cudaMalloc(&y, n * sizeof(float)));
-  CHECK(cudaMemcpy(x, host.data(), n * sizeof(float), cudaMemcpyHostToDevice));
-  CHECK(cudaMemset(y, 0, n * sizeof(float)));
-  cudaStream_t stream;
-  CHECK(cudaStreamCreate(&stream));
+  CHECK(cudaMemcpyAsync(x, host.data(), n * sizeof(float), cudaMemcpyHostToDevice, stream));
+  CHECK(cudaMemsetAsync(y, 0, n * sizeof(float), stream));
   cudaGraph_t graph;
   cudaGraphExec_t executable;
   CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
@@ -45,17 +46,17 @@ static double run_once(float factor) {
   CHECK(cudaStreamEndCapture(stream, &graph));
   CHECK(cudaGraphInstantiate(&executable, graph, 0));
   for (int i = 0; i < 5; ++i) CHECK(cudaGraphLaunch(executable, stream));
+  CHECK(cudaMemcpyAsync(host.data(), y, n * sizeof(float), cudaMemcpyDeviceToHost, stream));
   CHECK(cudaStreamSynchronize(stream));
-  CHECK(cudaMemcpy(host.data(), y, n * sizeof(float), cudaMemcpyDeviceToHost));
   double sum = 0;
   for (float value : host) sum += value;
 
   float *image, *sums;
   size_t pitch;
   CHECK(cudaMallocPitch(&image, &pitch, 100 * sizeof(float), 64));
-  CHECK(cudaMemset2D(image, pitch, 0, 100 * sizeof(float), 64));
+  CHECK(cudaMemset2DAsync(image, pitch, 0, 100 * sizeof(float), 64, stream));
   std::vector<float> rows(100 * 64, 0.5f);
-  CHECK(cudaMemcpy2D(image, pitch, rows.data(), 100 * sizeof(float), 100 * sizeof(float), 64, cudaMemcpyHostToDevice));
+  CHECK(cudaMemcpy2DAsync(image, pitch, rows.data(), 100 * sizeof(float), 100 * sizeof(float), 64, cudaMemcpyHostToDevice, stream));
   CHECK(cudaMalloc(&sums, 64 * sizeof(float)));
   row_sums<<<64, 32, 0, stream>>>(image, pitch, 100, sums);
   float first[64];
