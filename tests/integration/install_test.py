@@ -23,6 +23,10 @@ class Installed(Case):
                               ROTA_REAL_LIBCUDA=str(simgpu / "libcuda.so.1"),
                               ROTA_SIM_KERNELS=str(simgpu / "libsimkernels.so"))
         self.assertIn("cuLaunchKernel", traced.stdout + traced.stderr)
+        older = self.scratch / "older/libcuda.so.1"
+        self.checked(simgpu / "simgpu-driver", "--version", "11.2", "-o", older)
+        self.assertIn("ok", self.checked(self.prefix / "bin/rota", "run", "--", PROGRAMS / "saxpy",
+                                         ROTA_REAL_LIBCUDA=str(older)).stdout)
 
     def test_ldconfig_over_the_prefix_makes_no_libcuda_link(self):
         library_folder = next(path.parent for path in self.prefix.rglob("rota") if path.parent.name.startswith("lib"))
