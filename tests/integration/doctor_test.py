@@ -301,6 +301,12 @@ class Installation(DoctorCase):
         self.assertIn("librota-core.so", findings["preload.files"]["text"])
         self.assertNotIn("preload.trial", findings)
 
+    def test_a_missing_preload_is_one_problem(self):
+        (self.shims / "librota.so").unlink()
+        _, answer = self.doctor(rota=self.rota)
+        problems = [finding["id"] for finding in answer["findings"] if finding["level"] in ("warning", "problem")]
+        self.assertEqual(problems, ["preload.files"])
+
     def test_a_damaged_core_is_a_problem(self):
         (self.shims / "librota-core.so").write_bytes(b"\x7fELF")
         findings, _ = self.doctor(rota=self.rota)

@@ -36,6 +36,7 @@ struct DriverFacts {
   std::string place;  // how it was found, one of preload.h's words
   std::string why;    // refused because of this
   std::vector<PassedOver> passed_over;
+  bool compared = false;             // its exports with those of librota.so; else the rest says nothing
   std::string unreadable;            // why its exports could not be read; empty if they were
   std::size_t exports = 0;           // functions, without the debugger's cudbg*
   std::vector<std::string> unknown;  // of these, those that rota does not know

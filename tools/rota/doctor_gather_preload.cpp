@@ -94,7 +94,10 @@ DriverFacts gather_driver() {
   }
   if (facts.search != Search::kFound) return facts;
   facts.file = real_path(facts.path);
-  tool::DriverFit fit = tool::compare_with_driver(facts.path, tool::shim_directory() + "/" + kShim);
+  const std::string shim = tool::shim_directory() + "/" + kShim;
+  if (access(shim.c_str(), R_OK) != 0) return facts;  // which is a finding of its own
+  facts.compared = true;
+  tool::DriverFit fit = tool::compare_with_driver(facts.path, shim);
   facts.unreadable = fit.problem;
   facts.exports = fit.exports;
   facts.unknown = std::move(fit.unknown);

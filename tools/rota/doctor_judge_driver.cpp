@@ -132,7 +132,7 @@ void judge_version(const Facts& facts, Findings& findings) {
 
 void judge_exports(const Facts& facts, Findings& findings) {
   const DriverFacts& driver = facts.driver;
-  if (driver.search != Search::kFound) return;
+  if (!driver.compared) return;
   if (!driver.unreadable.empty()) {
     findings.push_back({"driver.exports",
                         Level::kWarning,

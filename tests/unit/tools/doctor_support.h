@@ -36,6 +36,7 @@ inline Facts healthy() {
   facts.driver.path = "/usr/lib/libcuda.so.1";
   facts.driver.file = "/usr/lib/libcuda.so.580.1";
   facts.driver.place = tool::kPlaceLoaderCache;
+  facts.driver.compared = true;
   facts.driver.exports = 700;
   facts.probe.end = End::kFinished;
   facts.probe.limit_seconds = 30;
