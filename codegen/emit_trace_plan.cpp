@@ -84,7 +84,6 @@ class Planner {
     const auto element = api_.resolve(pointer.pointee);
     if (!element) return element.error();
     const bool out = use.direction != Direction::kIn;
-    if (parameter.name == "hostFun") return capture;  // char*, but a function
     if (is_character(*element)) {
       // char* that is written needs a length, or the policy's word that the text ends in a zero.
       if (use.direction == Direction::kIn || use.string || !use.count.empty()) {
@@ -105,8 +104,6 @@ class Planner {
       }
     }
     if (element->kind == TypeKind::kVoid || element->size == 0) return capture;
-    // A kernel's arguments: how many there are, only the kernel knows.
-    if (element->kind == TypeKind::kPointer && parameter.name == "args") return capture;
     if (!use.count.empty()) {
       capture.list = true;
       capture.count = use.count;
