@@ -91,7 +91,7 @@ void judge_mig(const Facts& facts, Findings& findings) {
            "choose the instance with CUDA_VISIBLE_DEVICES=MIG-<uuid>; `nvidia-smi -mig 0` makes it one GPU "
            "again",
            values});
-    } else if (gpu.mig_now == 0 && gpu.mig_later == 1) {
+    } else if (gpu.mig_later == 1) {
       findings.push_back(
           {"gpu.mig", Level::kNote,
            fmt::format("{} goes into MIG mode at its next reset, and offers nothing without instances", gpu.uuid),

@@ -255,7 +255,7 @@ TEST_CASE("what a GPU cannot do is said of that GPU") {
   CHECK(says(only(facts), "exclusive process"));
   CHECK(advises(only(facts), "nvidia-smi -i GPU-00000000-0000-0000-0000-000000000000 -c 0"));
   facts.probe.gpus[0].compute_mode = 2;
-  CHECK(says(only(facts), "prohibited"));
+  CHECK(says(only(facts), "prohibited: no program may use it"));
 }
 
 TEST_CASE("MIG mode is noted, now and after the next reset") {
