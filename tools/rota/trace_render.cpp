@@ -67,6 +67,14 @@ std::string_view shown_by(const names::Api& api, const UnionRule& rule, std::uin
   return rule.otherwise;
 }
 
+// CUuuid, the IPC handles: one array of char, which holds bytes and not letters.
+bool is_bytes(const names::Api& api, const names::Record& record) {
+  if (record.count != 1) return false;
+  const std::uint32_t type = api.fields[record.first].type;
+  return type < api.types.size() && api.types[type].kind == Kind::kArray && api.types[type].detail < api.types.size() &&
+         api.types[api.types[type].detail].kind == Kind::kCharacter;
+}
+
 const names::Record* record_of(const names::Api& api, std::uint32_t type) {
   if (type >= api.types.size() || api.types[type].kind != Kind::kRecord) return nullptr;
   const std::uint32_t number = api.types[type].detail;
@@ -230,7 +238,7 @@ std::string Renderer::enumeration(const names::Type& type, std::span<const std::
 std::string Renderer::record(const names::Record& record, std::span<const std::byte> bytes, const std::string& path,
                              int depth) const {
   const std::string own_path = record.name[0] != '\0' ? record.name : path;
-  if (own_path == "CUuuid_st") return plain(hex(bytes));  // bytes, not letters
+  if (is_bytes(api_, record)) return plain(hex(bytes));
   if (record.is_union) {
     const names::Field* member = nullptr;
     if (const UnionRule* const rule = union_rule(own_path, ""); rule != nullptr) {

@@ -37,6 +37,15 @@ std::string shown(std::string_view type, const T& value, RenderOptions options =
   return Renderer(names::driver(), options).value(type_number(names::driver(), type), bytes_of(value));
 }
 
+TEST_CASE("A struct that is one array of char holds bytes: identifiers and handles for other processes") {
+  CUuuid uuid{};
+  uuid.bytes[0] = static_cast<char>(0xab);
+  CHECK(shown("CUuuid", uuid) == "0xab000000000000000000000000000000");
+  CUipcEventHandle handle{};
+  handle.reserved[1] = 'A';
+  CHECK(shown("CUipcEventHandle", handle).starts_with("0x0041000000"));
+}
+
 TEST_CASE("Of a union the member that its discriminator picks is shown") {
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
