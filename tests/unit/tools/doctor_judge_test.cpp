@@ -96,6 +96,7 @@ TEST_CASE("a driver that crashes, hangs or exits is a problem that names the cal
 TEST_CASE("the driver's version is compared with the covered releases") {
   Facts facts = healthy();
   CHECK(says(find(facts, "driver.version"), "CUDA 13.0; rota covers 11.7 to 13.5"));
+  CHECK(version_text(12100) == "12.10");
   facts.probe.version = 11060;
   CHECK(only(facts).id == "driver.version");
   CHECK(only(facts).level == Level::kWarning);

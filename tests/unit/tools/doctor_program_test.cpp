@@ -286,6 +286,7 @@ TEST_CASE("the kernel module's version is read in both of its spellings") {
         "535.129.03");
   CHECK(kernel_module_version("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build") ==
         "580.159.04");
+  CHECK(kernel_module_version("NVRM version: NVIDIA UNIX Kernel Module 7 580.1") == "580.1");
   CHECK(kernel_module_version("").empty());
 }
 
