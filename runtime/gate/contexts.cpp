@@ -149,22 +149,46 @@ void Contexts::stream_made(api::CUstream stream, unsigned flags) {
   const api::CUcontext current = current_context();
   const std::lock_guard lock(state_->mutex);
   for (Context& context : state_->contexts) {
-    if (context.handle == current) context.tracks.push_back({.stream = stream, .ended = false, .pending = {}});
+    if (context.handle == current) context.tracks.push_back({.stream = stream, .pending = {}});
   }
+}
+
+// True if the stream was kept account of. Its last event goes behind its work, and the handle is forgotten.
+bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
+  const auto track = std::find_if(context.tracks.begin(), context.tracks.end(),
+                                  [&](const Track& known) { return known.stream == stream; });
+  if (stream == nullptr || track == context.tracks.end()) return false;
+  const bool captures_here = capturing(state, context.handle);
+  // Seldom enough that a look costs every destroyed stream the same, however many are not reached; and not while
+  // anything captures, since this thread's query would invalidate the capture (measured, facts/interposition.md).
+  if (context.last.size() >= context.look_at && state.captures.empty()) sweep_last(state, context);
+  if (!captures_here) record(context, *track);
+  context.last.insert(context.last.end(), track->pending.begin(), track->pending.end());
+  context.tracks.erase(track);
+  return true;
+}
+
+// True if all of them are reached.
+bool Contexts::sweep_last(State& state, Context& context) {
+  std::erase_if(context.last, [&](api::CUevent event) {
+    if (real::cuEventQuery(event) == api::CUDA_ERROR_NOT_READY) return false;
+    // Reached, or lost with a context that failed, in which nothing runs any more.
+    context.spare.push_back(event);
+    ++state.reached;
+    return true;
+  });
+  context.look_at = std::max(kFewLast, 2 * context.last.size());
+  return context.last.empty();
 }
 
 api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call) {
   // The driver lets the stream's work finish after it has destroyed the stream, and may give its handle to a new one at
   // once: a last event goes behind that work, and the handle is forgotten before.
-  const bool tracked = needs_streams();
-  if (tracked) {
+  api::CUcontext tracked_in = nullptr;
+  if (needs_streams()) {
     const std::lock_guard lock(state_->mutex);
     for (Context& context : state_->contexts) {
-      for (Track& track : context.tracks) {
-        if (track.ended || stream == nullptr || track.stream != stream) continue;
-        if (!capturing(*state_, context.handle)) record(context, track);
-        track.ended = true;
-      }
+      if (end_track(*state_, context, stream)) tracked_in = context.handle;
     }
   }
   const api::CUresult result = call();
@@ -172,12 +196,10 @@ api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function
     const std::lock_guard lock(state_->mutex);
     drop_captures(*state_, [&](const Capture& capture) { return capture.stream == stream; });
   }
-  if (result != api::CUDA_SUCCESS && tracked) {
+  if (result != api::CUDA_SUCCESS && tracked_in != nullptr) {
     const std::lock_guard lock(state_->mutex);
     for (Context& context : state_->contexts) {
-      for (Track& track : context.tracks) {
-        if (track.stream == stream) track.ended = false;
-      }
+      if (context.handle == tracked_in) context.tracks.push_back({.stream = stream, .pending = {}});
     }
   }
   return result;
@@ -214,11 +236,11 @@ bool Contexts::capturing(State& state, api::CUcontext context) {
                      [&](const Capture& capture) { return capture.context == context; });
 }
 
-// False: nothing can be learnt of this context (it failed, as after an illegal access; or the driver refuses), so it
-// counts as idle.
+// False: nothing can be learnt of this context (it failed, as after an illegal access; or it cannot be made current),
+// so it counts as idle.
 bool Contexts::record(Context& context, Track& track) {
+  if (real::cuCtxPushCurrent_v2(context.handle) != api::CUDA_SUCCESS) return false;
   api::CUevent event = nullptr;
-  const bool pushed = real::cuCtxPushCurrent_v2(context.handle) == api::CUDA_SUCCESS;
   if (!context.spare.empty()) {
     event = context.spare.back();
     context.spare.pop_back();
@@ -236,7 +258,7 @@ bool Contexts::record(Context& context, Track& track) {
     if (lacks_function(result)) result = real::cuEventRecord(event, kLegacyStream);
   }
   api::CUcontext popped = nullptr;
-  if (pushed) real::cuCtxPopCurrent_v2(&popped);
+  real::cuCtxPopCurrent_v2(&popped);
   if (event == nullptr) return false;
   if (result != api::CUDA_SUCCESS) {
     context.spare.push_back(event);
@@ -254,9 +276,7 @@ Contexts::Mark Contexts::mark() {
     if (capturing(*state_, context.handle)) {
       left_out = true;
     } else {
-      for (Track& track : context.tracks) {
-        if (!track.ended) record(context, track);
-      }
+      for (Track& track : context.tracks) record(context, track);
     }
   }
   return left_out ? Mark::kCapturing : Mark::kMarked;
@@ -275,13 +295,12 @@ Contexts::Progress Contexts::progress() {
           answer.done = false;
           break;
         }
-        // Reached, or lost with a context that failed, in which nothing runs any more.
         context.spare.push_back(track.pending.front());
         track.pending.pop_front();
         ++state_->reached;
       }
     }
-    std::erase_if(context.tracks, [](const Track& track) { return track.ended && track.pending.empty(); });
+    if (!sweep_last(*state_, context)) answer.done = false;
   }
   answer.reached = state_->reached;
   return answer;

@@ -75,14 +75,16 @@ class Contexts {
   // Events behind work that is done in one order: of a context as a whole, or of one of its streams.
   struct Track {
     api::CUstream stream = nullptr;    // null: the whole context
-    bool ended = false;                // its stream is no more; what it had begun may still run
     std::deque<api::CUevent> pending;  // recorded, oldest first
   };
+  static constexpr std::size_t kFewLast = 8;
   struct Context {
     api::CUcontext handle = nullptr;
     int device = 0;
     bool primary = false;
     std::vector<Track> tracks = std::vector<Track>(1);  // the first is the whole context's
+    std::vector<api::CUevent> last;                     // behind the work of streams that are no more, in no order
+    std::size_t look_at = kFewLast;  // how many of them make it worth while to look which are reached
     std::vector<api::CUevent> spare;
   };
   struct Capture {
@@ -104,6 +106,8 @@ class Contexts {
 
   bool needs_streams();
   bool record(Context& context, Track& track);
+  bool end_track(State& state, Context& context, api::CUstream stream);
+  static bool sweep_last(State& state, Context& context);
   bool capturing(State& state, api::CUcontext context);
   void drop_captures(State& state, const std::function<bool(const Capture&)>& gone);
 

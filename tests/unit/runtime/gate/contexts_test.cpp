@@ -1,5 +1,7 @@
 // What the monitor does to the program's contexts, and what it must leave alone.
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <map>
 #include <set>
 #include <string>
@@ -225,12 +227,20 @@ namespace {
 // The fake driver's events, by stream: what is recorded on a held stream is not reached.
 std::map<api::CUevent, api::CUstream> recorded_on;
 std::set<api::CUstream> held;
+int queries = 0;
+int events_made = 0;
 const api::CUstream kNonBlocking = reinterpret_cast<api::CUstream>(0x700);
 
 // A driver of CUDA 12.4, which knows no context events.
 void make_12_4(test::FakeDriver& driver) {
   recorded_on.clear();
   held.clear();
+  queries = 0;
+  events_made = 0;
+  driver.set<api::cuEventCreate_fn>(Symbol::k_cuEventCreate, [](api::CUevent* event, unsigned) {
+    *event = reinterpret_cast<api::CUevent>(std::uintptr_t{0x100000} + static_cast<unsigned>(++events_made));
+    return api::CUDA_SUCCESS;
+  });
   driver.set<api::cuDriverGetVersion_fn>(Symbol::k_cuDriverGetVersion, [](int* version) {
     *version = 12040;
     return api::CUDA_SUCCESS;
@@ -242,6 +252,7 @@ void make_12_4(test::FakeDriver& driver) {
     return api::CUDA_SUCCESS;
   });
   driver.set<api::cuEventQuery_fn>(Symbol::k_cuEventQuery, [](api::CUevent event) {
+    ++queries;
     return held.count(recorded_on[event]) > 0 ? api::CUDA_ERROR_NOT_READY : api::CUDA_SUCCESS;
   });
 }
@@ -292,6 +303,91 @@ TEST_CASE("a stream that could not be destroyed stays in the account") {
   held = {kNonBlocking};
   REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
   CHECK_FALSE(contexts.progress().done);
+}
+
+TEST_CASE("destroying one handle twice revives no stream: the handle may be another's by then") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  held = {kNonBlocking};  // its work goes on
+  contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
+  contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_ERROR_INVALID_HANDLE; });
+  recorded_on.clear();
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  for (const auto& [event, stream] : recorded_on) CHECK(stream != kNonBlocking);
+  // A new stream of that handle is marked once, not also for the dead one.
+  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_ERROR_NOT_PERMITTED; });
+  recorded_on.clear();
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK(std::count_if(recorded_on.begin(), recorded_on.end(),
+                      [](const auto& entry) { return entry.second == kNonBlocking; }) == 1);
+}
+
+TEST_CASE("streams that come and go leave nothing behind, though nobody waits") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  for (int i = 0; i < 1000; ++i) {
+    contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+    contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
+  }
+  CHECK(events_made <= 16);
+  CHECK(queries <= 1000);
+  queries = 0;
+  CHECK(contexts.progress().done);
+  CHECK(queries <= 16);
+}
+
+TEST_CASE("streams destroyed while their work goes on cost the same, however many there are") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  held = {kNonBlocking};
+  for (int i = 0; i < 1000; ++i) {
+    contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+    contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
+  }
+  CHECK(queries <= 2000);
+  CHECK_FALSE(contexts.progress().done);
+  held.clear();
+  CHECK(contexts.progress().done);
+}
+
+TEST_CASE("a stream destroyed while anything captures queries no event, which would end that capture") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  const auto destroy = [&] {
+    contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+    contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
+  };
+  contexts.add(driver.enter_context(0), 0, false);
+  begin(contexts, driver);  // in the second context
+  driver.leave_context();
+  for (int i = 0; i < 50; ++i) destroy();  // in the first
+  CHECK(queries == 0);
+  end(contexts, driver);
+  destroy();
+  CHECK(queries >= 50);
+}
+
+TEST_CASE("a context that cannot be made current is not marked: the event would be another context's") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  driver.set<api::cuCtxPushCurrent_v2_fn>(Symbol::k_cuCtxPushCurrent_v2,
+                                          [](api::CUcontext) { return api::CUDA_ERROR_CONTEXT_IS_DESTROYED; });
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK(events_made == 0);
+  CHECK(recorded_on.empty());
+  CHECK(contexts.progress().done);
 }
 
 TEST_CASE("from 12.5 on streams are not kept account of: the context's event covers them") {
