@@ -117,6 +117,9 @@ class Choice {
   }
 
  private:
+  // A copy is of the library's own size.
+  std::uintmax_t size() const { return static_cast<std::uintmax_t>(shim_file_.st_size); }
+
   Preload plain(const std::string& note) const { return {shim_, false, note}; }
 
   static bool accept(thin::Driver& driver, void* context) noexcept {
@@ -124,7 +127,7 @@ class Choice {
     struct stat info;
     if (stat(driver.path, &info) != 0) return thin::refuse(driver, "it cannot be read");
     self.key_ = hash_of(identity_of(driver.path, info) + ' ' + self.shim_identity_);
-    self.cached_ = self.cache_.find(self.key_, static_cast<std::uintmax_t>(self.shim_file_.st_size));
+    self.cached_ = self.cache_.find(self.key_, self.size(), self.core_);
     if (!self.cached_.empty()) return true;
     self.driver_exports_ = read_driver(driver);
     return self.driver_exports_.has_value();
@@ -153,7 +156,7 @@ class Choice {
     }
     if (!may_write_) return {cache_.place(key_), true, note};
     const auto made = cache_.add(
-        key_, core_, [&](const std::string& output) { return elf::write_with_exports(shim_, output, change); });
+        key_, size(), core_, [&](const std::string& output) { return elf::write_with_exports(shim_, output, change); });
     if (made) return {*made, true, note};
     return plain(
         fmt::format("functions that {} lacks show to programs and new ones do not: {}", driver, made.error().text));
@@ -161,7 +164,7 @@ class Choice {
 
   const std::string shim_;
   const bool may_write_;
-  const PreloadCache cache_;
+  PreloadCache cache_;
   struct stat shim_file_{};
   std::string core_, shim_identity_, key_, cached_;
   std::optional<elf::Exports> driver_exports_;

@@ -3,8 +3,7 @@
 // Frameworks look whether the driver has a function by asking for its name. So where the driver lacks functions that
 // rota knows, or has some that rota does not know, the preload is a copy whose exports are exactly the driver's: what
 // the driver lacks is absent, and what is new goes through a spare thunk to the driver untouched (thunks.S has a number
-// of them). The copies lie in ${ROTA_CACHE:-${XDG_CACHE_HOME:-~/.cache}/rota}, one folder for each driver and build of
-// rota.
+// of them). The copies lie in a cache (preload_cache.h), one folder for each driver and build of rota.
 #pragma once
 
 #include <cstddef>

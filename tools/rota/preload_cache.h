@@ -2,6 +2,9 @@
 // started, so nothing is taken from a folder, or made in one, that somebody other than this user or root could change.
 #pragma once
 
+#include <sys/types.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -12,27 +15,33 @@ namespace rota::tool {
 
 class PreloadCache {
  public:
-  // At ${ROTA_CACHE:-${XDG_CACHE_HOME:-~/.cache}/rota}.
+  // A key is so many hexadecimal digits, which is also how an entry is told from a folder of other use.
+  static constexpr std::size_t kKeyDigits = 16;
+
+  // At $ROTA_CACHE; else for root /var/cache/rota, for others ${XDG_CACHE_HOME:-~/.cache}/rota.
   PreloadCache();
 
-  // The path of what was made under this key, if it is there, complete and nobody else's; else "".
-  std::string find(const std::string& key, std::uintmax_t size) const;
+  // The path of what was made under this key, if it is there, of this size, beside a link to this librota-core.so,
+  // loadable, and nobody else's than this user's or root's; else "".
+  std::string find(const std::string& key, std::uintmax_t size, const std::string& core);
 
   // Where find would find it.
   std::string place(const std::string& key) const { return folder_ + "/" + key + "/librota.so"; }
 
-  // Makes an entry: `make` writes the library to the path that it is given; `core` is the librota-core.so that it is
-  // to find beside itself. Any number of processes may do so at once. Returns the library's path, or one line why there
-  // is none.
-  elf::Result<std::string> add(const std::string& key, const std::string& core,
-                               const std::function<elf::Result<bool>(const std::string&)>& make) const;
+  // Makes an entry: `make` writes the library, of this size, to the path that it is given; `core` is the
+  // librota-core.so that it is to find beside itself. Any number of processes may do so at once: one makes it, the
+  // others wait. Returns the library's path, or one line why there is none.
+  elf::Result<std::string> add(const std::string& key, std::uintmax_t size, const std::string& core,
+                               const std::function<elf::Result<bool>(const std::string&)>& make);
 
  private:
-  // Why nothing is taken from the folder; "" if it may be. With `make`, the folder is made first.
-  std::string distrust(bool make) const;
+  // Why nothing is taken from the folder; "" if it may be. With `make`, a folder that is not there is made, unless it
+  // would lie where others may change something.
+  std::string distrust(bool make);
   void remove_old(const std::string& but) const;
 
-  std::string folder_;  // "" where there is no home
+  std::string folder_;  // "" where there is no home; without links once distrust() saw it
+  mode_t mode_ = 0700;  // of the folder, for its entries
 };
 
 }  // namespace rota::tool
