@@ -67,6 +67,23 @@ int main(void) {
 """
 
 
+# Linked with a function that came with CUDA 12.8, and asks for it by name as well.
+LATER = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+int cuInit(unsigned);
+int cuStreamGetDevice(void*, int*);
+int main(void) {
+  int device = 99;
+  void* driver = dlopen("libcuda.so.1", RTLD_NOW);
+  printf("%d %d ", cuInit(0), cuStreamGetDevice((void*)0, &device));
+  printf("%d %d\n", dlsym(RTLD_DEFAULT, "cuStreamGetDevice") != NULL, dlsym(driver, "cuStreamGetDevice") != NULL);
+  return 0;
+}
+"""
+
+
 def exports(library):
     lines = subprocess.run(["nm", "-D", "--defined-only", str(library)], check=True, capture_output=True, text=True).stdout
     return {line.split()[-1] for line in lines.splitlines()}
@@ -216,6 +233,21 @@ class Unknown(Fitted):
         self.assertEqual(self.checked(ROTA, "run", "--", program).stdout, "0 0 1\n")
         bound = self.checked(ROTA, "run", "--", program, LD_BIND_NOW="1")
         self.assertEqual(bound.stdout, "0 0 1\n")
+
+    @unittest.skipUnless(shutil.which("cc"), "no C compiler on this machine")
+    def test_a_program_linked_with_what_the_driver_lacks_starts_and_reaches_it_in_a_child_with_a_newer_driver(self):
+        newer = POSED_DRIVERS / "13.0/libcuda.so.1"
+        source, program = self.scratch / "later.c", self.scratch / "later"
+        source.write_text(LATER)
+        subprocess.run(["cc", "-o", program, source, newer], check=True)
+        self.pose("12.4")
+        for environment in ({}, {"LD_BIND_NOW": "1"}):
+            old = self.checked(ROTA, "run", "--", program, **environment)
+            self.assertEqual((old.stdout, old.stderr), ("0 801 0 0\n", ""))
+            new = self.checked(ROTA, "run", "--", "env", f"ROTA_REAL_LIBCUDA={newer}", program, **environment)
+            alone = self.checked(ROTA, "run", "--", program, ROTA_REAL_LIBCUDA=str(newer), **environment)
+            self.assertEqual(new.stdout.split()[:2], alone.stdout.split()[:2])
+            self.assertNotEqual(new.stdout.split()[1], "801")
 
     def test_without_the_core_such_a_call_goes_to_the_driver_all_the_same(self):
         library = self.fitted_once()

@@ -16,16 +16,21 @@ struct Exports {
   std::vector<std::string> objects;    // variables, likewise
 };
 
-// What dlsym can find in the library. Only the pages that say so are read, so a driver of 100 MB costs no more than a
-// small one. The file may be anything: what is damaged or no library is an error.
+// What dlsym can find in the library, so not what it has of old versions only, or hidden. Only the pages that say so
+// are read, so a driver of 100 MB costs no more than a small one. The file may be anything: what is damaged or no
+// library is an error.
 Result<Exports> read_exports(const std::string& path);
 
 struct ExportChange {
-  // The exports that stay. All others leave the dynamic symbol table; what they stood for stays in the file, where the
-  // library itself may use it.
+  // The exports that stay. All others but those below leave the dynamic symbol table; what they stood for stays in the
+  // file, where the library itself may use it.
   std::set<std::string> keep;
   // Exports that get another name: the present one → the new one, which must not be longer. Need not be in `keep`.
-  std::map<std::string, std::string> rename;
+  std::map<std::string, std::string> rename = {};
+  // Exports that stay for the programs and libraries linked with them, and that dlsym does not find. The input must
+  // have versions for that (any library that needs some of the C library does), and its reader must be glibc. A weak
+  // reference counts as linked. Need not be in `keep`.
+  std::set<std::string> hide = {};
 };
 
 // Writes a copy of the library `input` as `output` with other exports. The copy is a library of its own, with a

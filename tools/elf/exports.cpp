@@ -23,7 +23,7 @@ Result<Exports> read_exports(const std::string& path) {
   Exports exports;
   for (std::uint32_t index = 1; index < image->symbol_count() && image->ok(); ++index) {
     const Elf64_Sym symbol = image->symbol(index);
-    if (!image->exported(index, symbol)) continue;
+    if (!image->exported(index, symbol) || image->hidden(index)) continue;
     const unsigned type = ELF64_ST_TYPE(symbol.st_info);
     const std::string_view name = image->string(symbol.st_name);
     if (name.empty()) continue;

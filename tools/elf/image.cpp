@@ -159,6 +159,12 @@ bool Image::exported(std::uint32_t index, const Elf64_Sym& symbol) const {
          binding != STB_LOCAL && (visibility == STV_DEFAULT || visibility == STV_PROTECTED);
 }
 
+bool Image::hidden(std::uint32_t index) const {
+  if (versions_ == 0) return false;
+  const auto version = read<Elf64_Half>(versions_ + index * sizeof(Elf64_Half));
+  return (version & kHiddenVersion) != 0 && (version & ~kHiddenVersion) >= kFirstVersion;
+}
+
 Image::Range Image::build_id() const {
   for (const Segment& segment : notes_) {
     for (std::uint64_t at = 0; at + sizeof(Elf64_Nhdr) <= segment.size && ok_;) {

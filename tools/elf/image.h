@@ -19,6 +19,10 @@
 namespace rota::elf {
 
 // A read-only mapping of a file.
+// In the table of versions: 0 is local, 1 has no version, from 2 on are the library's definitions and needs.
+inline constexpr Elf64_Half kHiddenVersion = 0x8000;
+inline constexpr Elf64_Half kFirstVersion = 2;
+
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path);
@@ -64,6 +68,9 @@ class Image {
   std::uint64_t symbols() const { return symbols_; }
   std::uint32_t symbol_count() const { return symbol_count_; }
   bool exported(std::uint32_t index, const Elf64_Sym& symbol) const;
+  // Whether an export has a version that only a reference to this very version leads to, or a program's that names
+  // none.
+  bool hidden(std::uint32_t index) const;
   std::uint64_t strings() const { return strings_; }
   std::uint64_t strings_size() const { return strings_size_; }
   // 0 where the library has none. One of the first two is there.

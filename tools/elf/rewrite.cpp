@@ -48,6 +48,7 @@ class Rewrite {
     if (problem_.empty()) write_names();
     if (problem_.empty()) order_exports();
     if (problem_.empty()) write_symbols();
+    if (problem_.empty()) hide_symbols();
     if (problem_.empty()) write_gnu_hash();
     if (problem_.empty()) write_old_hash();
     for (const auto& [table, size, entry] :
@@ -66,6 +67,7 @@ class Rewrite {
     std::uint32_t index;  // in the input
     Elf64_Sym symbol;
     std::string_view name;  // the new one
+    bool hidden = false;
   };
 
   template <class T>
@@ -98,6 +100,9 @@ class Rewrite {
       } else if (change_.keep.contains(std::string(name))) {
         taken.insert(name);
         exports_.push_back({index, symbol, name});
+      } else if (change_.hide.contains(std::string(name))) {
+        taken.insert(name);
+        exports_.push_back({index, symbol, name, true});
       }
     }
     for (const auto& [from, to] : change_.rename) {
@@ -190,6 +195,23 @@ class Rewrite {
     };
     move(image_.symbols(), Elf64_Sym{});
     if (image_.versions() != 0) move(image_.versions(), Elf64_Half{});
+  }
+
+  // glibc (elf/dl-lookup.c) takes a symbol of the first version there is, hidden or not, for a reference without a
+  // version: it must have been linked before there were versions. For dlsym, which wants the newest, hidden is hidden.
+  // Which version that is does not matter: no program asks for it under this name. An export that has a version of its
+  // own keeps it, for those linked with that.
+  void hide_symbols() {
+    if (std::ranges::none_of(exports_, &Export::hidden)) return;
+    const bool versions = image_.dynamic(DT_VERDEFNUM).value_or(0) > 1 || image_.dynamic(DT_VERNEEDNUM).value_or(0) > 0;
+    if (image_.versions() == 0 || !versions) return fail("has no versions, so none of its exports can be hidden");
+    for (const Export& one : exports_) {
+      if (!one.hidden) continue;
+      const std::uint64_t at = image_.versions() + new_index_[one.index] * sizeof(Elf64_Half);
+      const auto version =
+          std::max(image_.read<Elf64_Half>(image_.versions() + one.index * sizeof(Elf64_Half)), kFirstVersion);
+      put(at, static_cast<Elf64_Half>(kHiddenVersion | version));
+    }
   }
 
   void write_gnu_hash() {
@@ -286,7 +308,7 @@ class Rewrite {
     std::uint64_t mix = 14695981039346656037U;  // FNV-1a over the exports
     for (const Export& one : exports_) {
       for (const char byte : one.name) mix = (mix ^ static_cast<unsigned char>(byte)) * 1099511628211U;
-      mix *= 1099511628211U;
+      mix = (mix ^ (one.hidden ? 1 : 0)) * 1099511628211U;
     }
     for (std::uint64_t i = 0; i < size; ++i) {
       put(offset + i, static_cast<unsigned char>(image_.read<unsigned char>(offset + i) ^ (mix >> 56)));

@@ -89,6 +89,9 @@ std::string identity_of(const std::string& path, const struct stat& info) {
                      info.st_mtim.tv_nsec);
 }
 
+// Raise it when a copy of the same library for the same driver would become another one.
+constexpr const char* kForm = "2";
+
 std::string hash_of(const std::string& text) {
   std::uint64_t hash = 14695981039346656037U;  // FNV-1a
   for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 1099511628211U;
@@ -108,7 +111,7 @@ class Choice {
     const char* real = realpath(shim_.c_str(), resolved);
     const std::string folder(real == nullptr ? shim_ : real);
     core_ = folder.substr(0, folder.rfind('/')) + "/librota-core.so";
-    shim_identity_ = identity_of(shim_, shim_file_) + core_;
+    shim_identity_ = identity_of(shim_, shim_file_) + core_ + kForm;
     thin::Driver driver;
     thin::locate_driver(driver, {&accept, nullptr, this});
     if (driver.state != kRotaDriverFound) return plain("");
@@ -141,7 +144,8 @@ class Choice {
     elf::ExportChange change;
     for (const auto* names : {&exports->functions, &exports->objects}) {
       for (const std::string& name : *names) {
-        if (!name.starts_with(kSparePrefix) && !std::ranges::binary_search(fit.missing, name)) change.keep.insert(name);
+        if (name.starts_with(kSparePrefix)) continue;
+        (std::ranges::binary_search(fit.missing, name) ? change.hide : change.keep).insert(name);
       }
     }
     const std::vector<std::string> spares = spares_of(*exports);

@@ -1,9 +1,12 @@
 // What is preloaded into a program: librota.so as installed, or a copy of it fitted to the real driver.
 //
 // Frameworks look whether the driver has a function by asking for its name. So where the driver lacks functions that
-// rota knows, or has some that rota does not know, the preload is a copy whose exports are exactly the driver's: what
-// the driver lacks is absent, and what is new goes through a spare thunk to the driver untouched (thunks.S has a number
-// of them). The copies lie in a cache (preload_cache.h), one folder for each driver and build of rota.
+// rota knows, or has some that rota does not know, the preload is a copy in which dlsym finds exactly the driver's:
+// what the driver lacks is hidden, and what is new goes through a spare thunk to the driver untouched (thunks.S has a
+// number of them). Hidden and not gone, since programs inherit the preload and may come to another driver
+// (LD_LIBRARY_PATH set by a script, a driver updated within a session): those linked with such a function start and
+// reach it if it is there. The price is that a weak reference to a missing function is not null. The copies lie in a
+// cache (preload_cache.h), one folder for each driver and build of rota.
 #pragma once
 
 #include <cstddef>

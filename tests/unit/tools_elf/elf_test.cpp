@@ -51,6 +51,7 @@ class Opened {
   }
   ~Opened() { dlclose(handle_); }
   void* find(const char* name) const { return dlsym(handle_, name); }
+  void* find(const char* name, const char* version) const { return dlvsym(handle_, name, version); }
   int call(const char* name) const {
     auto* function = reinterpret_cast<int (*)()>(find(name));
     REQUIRE(function != nullptr);
@@ -140,6 +141,30 @@ TEST_CASE("versions go with their names") {
   CHECK(dlvsym(handle, "gamma", "ELF_TEST_1") == nullptr);
   CHECK(dlvsym(handle, "alpha", "ELF_TEST_1") != nullptr);
   dlclose(handle);
+}
+
+// That programs linked with it find it, tests/integration/fitted_preload_test.py shows.
+TEST_CASE("what is hidden is absent for dlsym and for who reads the exports, and there under its version") {
+  const Folder folder;
+  const std::string copy = folder / "copy";
+  const auto written = write_with_exports(library("both"), copy, {{"gamma", "value", "calls"}, {}, {"alpha"}});
+  INFO((written ? "" : written.error().text));
+  REQUIRE(written);
+  const Opened opened(copy);
+  CHECK(opened.find("alpha") == nullptr);
+  CHECK(opened.find("beta") == nullptr);
+  CHECK(opened.call("gamma") == 12);
+  CHECK(opened.find("alpha", "ELF_TEST_1") != nullptr);
+  CHECK(opened.find("beta", "ELF_TEST_2") == nullptr);
+  const auto exports = read_exports(copy);
+  REQUIRE(exports);
+  CHECK(exports->functions == std::vector<std::string>{"calls", "gamma"});
+  CHECK(*read_build_id(copy) != *read_build_id(library("both")));
+  const auto dropped = folder / "dropped", kept = folder / "kept";
+  REQUIRE(write_with_exports(library("both"), dropped, {{"gamma", "value", "calls"}, {}}));
+  REQUIRE(write_with_exports(library("both"), kept, {{"gamma", "value", "calls", "alpha"}, {}}));
+  CHECK(*read_build_id(copy) != *read_build_id(dropped));
+  CHECK(*read_build_id(copy) != *read_build_id(kept));
 }
 
 TEST_CASE("a library that needs its own exports by name keeps them or is refused") {
