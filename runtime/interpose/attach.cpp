@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "generated/driver_gates.h"
+#include "runtime/interpose/symbol_list.h"
 #include "runtime/interpose/tables.h"
 #include "runtime/log.h"
 #include "runtime/overrides.h"
@@ -78,7 +79,8 @@ void note_unknown(const char* name, int first) noexcept {
 
 int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexcept {
   void* const* tracers = nullptr;
-  if (attachment.version != kRotaAttachmentVersion || attachment.symbol_count != kSymbolCount) {
+  if (attachment.version != kRotaAttachmentVersion || attachment.symbol_count != kSymbolCount ||
+      attachment.symbol_list != kSymbolListHash) {
     log::error("librota.so and librota-core.so are of different builds; CUDA goes on without rota. Install both again");
     return 1;
   }

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-// Raise it with every change of the struct or of the order of symbols that the count does not show.
-enum { kRotaAttachmentVersion = 2 };
+// Raise it with every change of the struct.
+enum { kRotaAttachmentVersion = 3 };
 
 enum RotaDriverState {
   kRotaDriverFound = 0,
@@ -27,6 +27,8 @@ typedef void RotaNoteUnknown(const char* name, int first);
 struct RotaAttachment {
   uint32_t version;
   uint32_t symbol_count;
+  // kSymbolListHash (symbol_list.h): the names of the symbols, in their order.
+  uint64_t symbol_list;
   // slots[i] is what thunk i jumps to. The core fills them (release stores); 8-byte aligned words.
   void** slots;
   // The real driver's functions in symbol order; never null: where the driver lacks one, a function that returns an

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "runtime/interpose/attachment.h"
+#include "runtime/interpose/symbol_list.h"
 #include "runtime/interpose/thin/thin.h"
 
 namespace rota::thin {
@@ -37,13 +38,6 @@ int not_initialized() noexcept {
 int not_supported() noexcept {
   return kNotSupported;
 }  // what a driver does not have
-
-// The names one behind the other, in the order of the slots.
-constexpr char kNames[] =
-#define ROTA_SYMBOL(name) #name "\0"
-#include "generated/driver_symbols.inc"
-#undef ROTA_SYMBOL
-    ;
 
 void* real[kSymbolCount];
 uint8_t available[kSymbolCount];
@@ -69,7 +63,7 @@ int thread_id() noexcept {
 // Fills real[] and available[]; idempotent.
 void look_up_functions(const Driver& driver) noexcept {
   __atomic_store_n(&driver_handle, driver.handle, __ATOMIC_RELEASE);
-  const char* name = kNames;
+  const char* name = kSymbolListNames;
   for (uint32_t index = 0; index < kSymbolCount; ++index, name += strlen(name) + 1) {
     void* function = driver.handle != nullptr ? foreign_symbol(driver.handle, name) : nullptr;
     const uint8_t found = function != nullptr ? 1 : 0;
@@ -121,6 +115,7 @@ void attach(const Driver& driver, RotaCoreAttach* core) noexcept {
   memcpy(driver_detail, driver.detail, strlen(driver.detail) + 1);
   attachment.version = kRotaAttachmentVersion;
   attachment.symbol_count = kSymbolCount;
+  attachment.symbol_list = kSymbolListHash;
   attachment.slots = rota_slots;
   attachment.real = real;
   attachment.available = available;

@@ -11,6 +11,7 @@
 
 #include "generated/driver_gates.h"
 #include "runtime/interpose/proc_address.h"
+#include "runtime/interpose/symbol_list.h"
 #include "runtime/interpose/tables.h"
 #include "runtime/overrides.h"
 #include "runtime/runtime.h"
@@ -38,9 +39,9 @@ struct FakePreload {
       real[index] = &functions[index];
       available[index] = 1;
     }
-    attachment = {kRotaAttachmentVersion, kSymbolCount, slots.data(),     real.data(), available.data(),
-                  thunks.data(),          kStride,      kRotaDriverFound, "/fake",     "",
-                  &note_unknown};
+    attachment = {
+        kRotaAttachmentVersion, kSymbolCount, rota::kSymbolListHash, slots.data(), real.data(), available.data(),
+        thunks.data(),          kStride,      kRotaDriverFound,      "/fake",      "",          &note_unknown};
   }
   void*& real_of(Symbol symbol) { return real[static_cast<std::size_t>(symbol)]; }
   void* slot_of(Symbol symbol) const { return slots[static_cast<std::size_t>(symbol)]; }
@@ -67,7 +68,17 @@ TEST_CASE("a preload of another build keeps its slots") {
   preload.attachment.symbol_count = kSymbolCount;
   preload.attachment.version = kRotaAttachmentVersion + 1;
   REQUIRE(rota::interpose::attach(preload.attachment, nullptr) != 0);
+  preload.attachment.version = kRotaAttachmentVersion;
+  preload.attachment.symbol_list ^= 1;
+  REQUIRE(rota::interpose::attach(preload.attachment, nullptr) != 0);
   for (const void* slot : preload.slots) REQUIRE(slot == nullptr);
+}
+
+TEST_CASE("a list of symbols is told from one of other names, another order and another division into names") {
+  const auto known = rota::symbol_list_hash("cuA\0cuB\0");
+  CHECK(rota::symbol_list_hash("cuA\0cuC\0") != known);
+  CHECK(rota::symbol_list_hash("cuB\0cuA\0") != known);
+  CHECK(rota::symbol_list_hash("cuAc\0uB\0") != known);
 }
 
 TEST_CASE("an override comes before a gate and a gate before the real function") {
@@ -135,6 +146,7 @@ TEST_CASE("a function that rota does not know pins the process's memory and is c
   REQUIRE(rota::interpose::attach(preload.attachment, nullptr) == 0);
   REQUIRE(preload.note_unknown != nullptr);
   const auto before = rota::runtime().unknown_pointers.load();
+  REQUIRE_FALSE(rota::runtime().unevictable());
   preload.note_unknown("cuFromTheFuture", 1);
   preload.note_unknown("cuFromTheFuture", 0);
   REQUIRE(rota::runtime().unevictable());
