@@ -39,6 +39,12 @@ add_library(rota_sanitize INTERFACE)
 target_compile_options(rota_sanitize INTERFACE ${ROTA_SANITIZE_FLAGS})
 target_link_options(rota_sanitize INTERFACE ${ROTA_SANITIZE_FLAGS})
 
+# A compiled fmt halves the time that a sanitizer build takes. Products carry their own: a machine that only runs rota has none.
+set(ROTA_FMT fmt::fmt-header-only)
+if(ROTA_SANITIZE)
+  set(ROTA_FMT fmt::fmt)
+endif()
+
 # Products must run on machines with another libstdc++ than the one they were built with.
 add_library(rota_static_runtime INTERFACE)
 if(NOT ROTA_SANITIZE)

@@ -125,6 +125,11 @@ void ApiReader::read_plain(CXCursor parent) {
     const std::string name = to_string(clang_getCursorSpelling(cursor));
     seen_.insert(name);
     if (!is_api_function(cursor, name)) return;
+    if (!functions_.contains(name)) {
+      fail(
+          fmt::format("{}: {} is declared for programs, but not where all versions of a function are: a macro hides it",
+                      location_of(cursor), name));
+    }
     const SymbolName split = split_symbol(name);
     if (clang_getCursorAvailability(cursor) == CXAvailability_Deprecated) deprecated_.insert(split.stem);
     const std::string comment = to_string(clang_Cursor_getRawCommentText(cursor));
@@ -160,6 +165,13 @@ void ApiReader::match_versions() {
   for (const auto& [name, cursor] : functions_) {
     const SymbolName split = split_symbol(name);
     symbols[{split.base, split.form}].emplace_back(split.suffix, name);
+  }
+  for (const auto& [group, versions] : typedefs_) {
+    // Windows' interop with OpenGL has its typedef everywhere.
+    if (symbols.contains(group) || group.first.find("WGL") != std::string::npos) continue;
+    fail(fmt::format("{}: {} names a version of {}{}, which is declared nowhere: a macro hides it",
+                     location_of(versions.front().cursor), to_string(clang_getCursorSpelling(versions.front().cursor)),
+                     group.first, stream_form_suffix(group.second)));
   }
   for (auto& [group, members] : symbols) {
     std::vector<VersionTypedef>& versions = typedefs_[group];

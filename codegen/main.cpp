@@ -90,10 +90,10 @@ struct ExtractCommand {
     for (std::size_t i = 0; models && i < models->size(); ++i) {
       const int order = release_number((*models)[i].release) - release_number(model.release);
       if (order < 0) before = &(*models)[i];
-      if (order == 0) lost = lost_functions((*models)[i], model);
+      if (order == 0) lost = lost_declarations((*models)[i], model);
     }
     if (before) {
-      for (const std::string& name : lost_functions(*before, model)) {
+      for (const std::string& name : lost_declarations(*before, model)) {
         if (std::ranges::find(lost, name) == lost.end()) lost.push_back(name);
       }
     }

@@ -214,9 +214,10 @@ Result<Model> parse_model(std::string_view text, const std::string& path_for_err
 
 // All models of a folder, oldest release first. At least one, or an error.
 Result<std::vector<Model>> load_models(const std::string& directory);
-// Functions that `now` lacks although `before`, an earlier model or release, has them and nothing explains it: the
-// driver never drops one, and what libcudart still exports its headers must still declare.
-std::vector<std::string> lost_functions(const Model& before, const Model& now);
+// What `now` lacks although `before` has it and nothing explains it. Of an earlier release: functions, since the driver
+// never drops one, and what libcudart still exports its headers must still declare. Of an earlier model of the same
+// release: functions, types, enumerators and fields.
+std::vector<std::string> lost_declarations(const Model& before, const Model& now);
 
 // Writes the model's file among those of a folder, and anew the file of the release after it, which is told against it.
 // Returns the files written.

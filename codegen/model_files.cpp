@@ -64,8 +64,43 @@ Result<std::vector<Model>> load_models(const std::string& directory) {
   return models;
 }
 
-std::vector<std::string> lost_functions(const Model& before, const Model& now) {
+namespace {
+
+// Enumerators, fields and whole types that one extraction of a release found and another did not.
+void lost_types(const Api& before, const Api& now, std::vector<std::string>& lost) {
+  for (const Enum& enumeration : before.enums) {
+    const Enum* const other = now.find_enum(enumeration.name);
+    for (const Enumerator& enumerator : enumeration.enumerators) {
+      if (!other ||
+          std::ranges::find(other->enumerators, enumerator.name, &Enumerator::name) == other->enumerators.end())
+        lost.push_back(enumerator.name);
+    }
+  }
+  for (const Record& record : before.records) {
+    const Record* const other = now.find_record(record.name);
+    if (!other || (record.complete && !other->complete)) lost.push_back(record.name);
+    if (!other) continue;
+    for (const Field& field : record.fields) {
+      if (std::ranges::find(other->fields, field.name, &Field::name) == other->fields.end())
+        lost.push_back(fmt::format("{}.{}", record.name, field.name));
+    }
+  }
+  for (const Typedef& alias : before.typedefs) {
+    if (!now.has_type(alias.name)) lost.push_back(alias.name);
+  }
+  for (const Callback& callback : before.callbacks) {
+    if (!now.has_type(callback.name)) lost.push_back(callback.name);
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> lost_declarations(const Model& before, const Model& now) {
   std::vector<std::string> lost;
+  if (before.release == now.release) {
+    lost_types(before.driver, now.driver, lost);
+    lost_types(before.runtime, now.runtime, lost);
+  }
   for (const Function& function : before.driver.functions) {
     if (!now.driver.find_function(function.name)) lost.push_back(function.name);
   }

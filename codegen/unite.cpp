@@ -182,6 +182,12 @@ Result<Api> unite(const std::vector<ReleasedApi>& releases) {
   for (Function& function : united.functions) {
     const Pointees& sizes = pointees.at(function.name);
     for (std::size_t i = 0; i < function.parameters.size(); ++i) {
+      if (sizes.least[i] == 0 && sizes.latest[i] != 0) {
+        return Error{
+            fmt::format("{}: {} leads to something of unknown size in an older release: say how its trace is to be "
+                        "bounded (codegen/unite.cpp)",
+                        function.name, function.parameters[i].name)};
+      }
       function.parameters[i].smallest = sizes.least[i] == sizes.latest[i] ? 0 : sizes.least[i];
     }
   }

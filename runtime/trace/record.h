@@ -67,8 +67,10 @@ inline Capture list_behind(const void* record, std::uint32_t pointer_offset, std
   std::uint64_t count = 0;
   std::memcpy(&data, bytes + pointer_offset, sizeof data);
   std::memcpy(&count, bytes + count_offset, count_bytes);
-  // Beside a count of none the pointer may be anything.
-  return count == 0 ? Capture::absent() : memory(data, count, element_bytes);
+  // Beside a count of none the pointer may be anything, and a negative count is a wrong call that the driver will
+  // refuse.
+  const bool none = count == 0 || count >> (count_bytes * 8 - 1) != 0;
+  return none ? Capture::absent() : memory(data, count, element_bytes);
 }
 
 // The string that an out-parameter of type const char** was given.

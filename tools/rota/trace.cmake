@@ -11,7 +11,7 @@ add_library(rota_trace_reader STATIC
   ${CMAKE_CURRENT_LIST_DIR}/trace_objects.cpp ${CMAKE_CURRENT_LIST_DIR}/trace_render.cpp ${CMAKE_CURRENT_LIST_DIR}/trace_call.cpp
   ${CMAKE_CURRENT_LIST_DIR}/trace_decode.cpp ${CMAKE_CURRENT_LIST_DIR}/trace_output.cpp)
 target_link_libraries(rota_trace_reader PUBLIC rota_options rota_names
-  PRIVATE rota_sanitize fmt::fmt-header-only nlohmann_json::nlohmann_json)
+  PRIVATE rota_sanitize ${ROTA_FMT} nlohmann_json::nlohmann_json)
 
 add_library(rota_trace_tool STATIC ${CMAKE_CURRENT_LIST_DIR}/trace.cpp)
-target_link_libraries(rota_trace_tool PUBLIC rota_trace_reader rota_tool CLI11::CLI11 PRIVATE rota_sanitize fmt::fmt-header-only)
+target_link_libraries(rota_trace_tool PUBLIC rota_trace_reader rota_tool CLI11::CLI11 PRIVATE rota_sanitize ${ROTA_FMT})

@@ -118,20 +118,41 @@ TEST_CASE("the real headers with half of a file hidden are refused, and no model
 TEST_CASE("a model that lacks functions which an earlier one has is a loss, whatever hid them") {
   const Model before = model_from("extern \"C\" int cuA(void);\nextern \"C\" int cuB(void);\n", "12.9");
   const Model now = model_from("extern \"C\" int cuA(void);\n", "13.0");
-  CHECK(lost_functions(before, now) == std::vector<std::string>{"cuB"});
-  CHECK(lost_functions(now, before).empty());
+  CHECK(lost_declarations(before, now) == std::vector<std::string>{"cuB"});
+  CHECK(lost_declarations(now, before).empty());
   // The runtime may drop what its library drops as well.
   Model runtime_before = model_from("extern \"C\" int cuA(void);\n", "12.9");
   Model runtime_now = runtime_before;
   runtime_before.runtime = before.driver;
   runtime_now.runtime = now.driver;
   runtime_now.release = "13.0";
-  CHECK(lost_functions(runtime_before, runtime_now).empty());
+  CHECK(lost_declarations(runtime_before, runtime_now).empty());
   runtime_now.library.undeclared = {"cuB"};
-  CHECK(lost_functions(runtime_before, runtime_now) == std::vector<std::string>{"cuB"});
+  CHECK(lost_declarations(runtime_before, runtime_now) == std::vector<std::string>{"cuB"});
   runtime_now.library.undeclared.clear();
   runtime_now.release = "12.9";
-  CHECK(lost_functions(runtime_before, runtime_now) == std::vector<std::string>{"cuB"});
+  CHECK(lost_declarations(runtime_before, runtime_now) == std::vector<std::string>{"cuB"});
+}
+
+TEST_CASE("a version typedef without a function is an error, and so is one form of two") {
+  CHECK_THAT(error_of("extern \"C\" int cuA(void);\ntypedef int (*PFN_cuA_v2000)(void);\n"
+                      "typedef int (*PFN_cuA_v7000_ptsz)(void);\n",
+                      true),
+             Contains("tiny.h:3: PFN_cuA_v7000_ptsz names a version of cuA_ptsz, which is declared nowhere"));
+  CHECK_THAT(error_of("extern \"C\" int cuA(void);\n#ifndef __CUDA_API_VERSION_INTERNAL\n"
+                      "extern \"C\" int cuB(void);\n#endif\n"),
+             Contains("tiny.h:3: cuB is declared for programs, but not where all versions"));
+}
+
+TEST_CASE("an enumerator or a field that the same release's earlier model has is a loss") {
+  const Model before = model_from(
+      "typedef enum CUe_st { CU_A, CU_B } CUe;\ntypedef struct CUs_st { int x; int y; } CUs;\n"
+      "extern \"C\" int cuA(CUe e, CUs* s);\n");
+  const Model now = model_from(
+      "typedef enum CUe_st { CU_A } CUe;\ntypedef struct CUs_st { int x; } CUs;\n"
+      "extern \"C\" int cuA(CUe e, CUs* s);\n");
+  CHECK(lost_declarations(before, now) == std::vector<std::string>{"CU_B", "CUs_st.y"});
+  CHECK(lost_declarations(now, before).empty());
 }
 
 TEST_CASE("a header that is not there is an error that names it") {
