@@ -48,7 +48,7 @@ Contexts::Contexts() : state_(std::make_unique<State>()) {}
 
 void Contexts::add(api::CUcontext context, int device, bool primary) {
   if (context == nullptr) return;
-  const std::lock_guard lock(state_->mutex);
+  const std::scoped_lock lock(state_->closing, state_->lists);
   for (Context& known : state_->contexts) {
     if (known.handle != context) continue;
     known.primary = known.primary || primary;
@@ -62,13 +62,13 @@ void Contexts::add(api::CUcontext context, int device, bool primary) {
 }
 
 bool Contexts::known(api::CUcontext context) const {
-  const std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(state_->lists);
   return std::any_of(state_->contexts.begin(), state_->contexts.end(),
                      [&](const Context& known) { return known.handle == context; });
 }
 
 api::CUcontext Contexts::primary(int device) const {
-  const std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(state_->lists);
   for (const Context& context : state_->contexts) {
     if (context.primary && context.device == device) return context.handle;
   }
@@ -77,9 +77,10 @@ api::CUcontext Contexts::primary(int device) const {
 
 api::CUresult Contexts::end_context(api::CUcontext context, const std::function<api::CUresult()>& call,
                                     const std::function<bool(api::CUresult)>& ended) {
-  const std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(state_->closing);
   const api::CUresult result = call();
   if (ended(result)) {
+    const std::lock_guard lists(state_->lists);
     // Its events went with it.
     std::erase_if(state_->contexts, [&](const Context& known) { return known.handle == context; });
     drop_captures(*state_, [&](const Capture& capture) { return capture.context == context; });
@@ -106,10 +107,11 @@ api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread,
   capture.stream = meant(stream, per_thread);
   capture.tid = capture.stream == kPerThreadStream ? own_tid() : 0;
   capture.thread = thread;
-  const std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(state_->closing);
   if (real::cuStreamGetCtx(capture.stream, &capture.context) != api::CUDA_SUCCESS) capture.context = current_context();
   const api::CUresult result = call();
   if (result == api::CUDA_SUCCESS) {
+    const std::lock_guard lists(state_->lists);
     state_->captures.push_back(capture);
     thread->captures.fetch_add(1, std::memory_order_relaxed);
     capture_count_.store(static_cast<std::uint32_t>(state_->captures.size()), std::memory_order_release);
@@ -120,7 +122,7 @@ api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread,
 api::CUresult Contexts::end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
   const api::CUstream which = meant(stream, per_thread);
   const pid_t tid = which == kPerThreadStream ? own_tid() : 0;
-  const std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(state_->closing);
   const api::CUresult result = call();
   bool over = result == api::CUDA_SUCCESS;
   if (!over) {
@@ -130,6 +132,7 @@ api::CUresult Contexts::end_capture(api::CUstream stream, bool per_thread, const
         real::cuStreamIsCapturing(which, &status) == api::CUDA_SUCCESS && status == api::CU_STREAM_CAPTURE_STATUS_NONE;
   }
   if (over) {
+    const std::lock_guard lists(state_->lists);
     drop_captures(*state_, [&](const Capture& capture) { return capture.stream == which && capture.tid == tid; });
   }
   return result;
@@ -145,11 +148,19 @@ bool Contexts::needs_streams() {
 }
 
 void Contexts::stream_made(api::CUstream stream, unsigned flags) {
-  if ((flags & api::CU_STREAM_NON_BLOCKING) == 0 || !needs_streams()) return;
+  if (!needs_streams()) return;
   const api::CUcontext current = current_context();
-  const std::lock_guard lock(state_->mutex);
+  const std::lock_guard lock(state_->lists);
   for (Context& context : state_->contexts) {
-    if (context.handle == current) context.tracks.push_back({.stream = stream, .pending = {}});
+    // Who had this handle before went with its context, which another thread is about to take off the list.
+    std::erase_if(context.tracks, [&](const Track& known) {
+      if (known.stream != stream) return false;
+      context.last.insert(context.last.end(), known.pending.begin(), known.pending.end());
+      return true;
+    });
+    if (context.handle == current && (flags & api::CU_STREAM_NON_BLOCKING) != 0) {
+      context.tracks.push_back({.stream = stream, .pending = {}});
+    }
   }
 }
 
@@ -160,8 +171,14 @@ bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
   if (stream == nullptr || track == context.tracks.end()) return false;
   const bool captures_here = capturing(state, context.handle);
   // Seldom enough that a look costs every destroyed stream the same, however many are not reached; and not while
-  // anything captures, since this thread's query would invalidate the capture (measured, facts/interposition.md).
-  if (context.last.size() >= context.look_at && state.captures.empty()) sweep_last(state, context);
+  // anything captures, since a query by a thread that is not in RELAXED mode invalidates captures (measured,
+  // facts/interposition.md). The mode is for a capture that begins meanwhile.
+  auto mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (context.last.size() >= context.look_at && state.captures.empty() &&
+      real::cuThreadExchangeStreamCaptureMode(&mode) == api::CUDA_SUCCESS) {
+    sweep_last(state, context);
+    real::cuThreadExchangeStreamCaptureMode(&mode);
+  }
   if (!captures_here) record(context, *track);
   context.last.insert(context.last.end(), track->pending.begin(), track->pending.end());
   context.tracks.erase(track);
@@ -186,18 +203,18 @@ api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function
   // once: a last event goes behind that work, and the handle is forgotten before.
   api::CUcontext tracked_in = nullptr;
   if (needs_streams()) {
-    const std::lock_guard lock(state_->mutex);
+    const std::lock_guard lock(state_->lists);
     for (Context& context : state_->contexts) {
       if (end_track(*state_, context, stream)) tracked_in = context.handle;
     }
   }
   const api::CUresult result = call();
   if (result == api::CUDA_SUCCESS && captures() > 0) {
-    const std::lock_guard lock(state_->mutex);
+    const std::lock_guard lock(state_->lists);
     drop_captures(*state_, [&](const Capture& capture) { return capture.stream == stream; });
   }
   if (result != api::CUDA_SUCCESS && tracked_in != nullptr) {
-    const std::lock_guard lock(state_->mutex);
+    const std::lock_guard lock(state_->lists);
     for (Context& context : state_->contexts) {
       if (context.handle == tracked_in) context.tracks.push_back({.stream = stream, .pending = {}});
     }
@@ -269,8 +286,9 @@ bool Contexts::record(Context& context, Track& track) {
 }
 
 Contexts::Mark Contexts::mark() {
-  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock || state_->shut) return Mark::kBusy;
+  const std::lock_guard lists(state_->lists);
   bool left_out = false;
   for (Context& context : state_->contexts) {
     if (capturing(*state_, context.handle)) {
@@ -284,8 +302,9 @@ Contexts::Mark Contexts::mark() {
 
 Contexts::Progress Contexts::progress() {
   Progress answer;
-  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock || state_->shut) return answer;
+  const std::lock_guard lists(state_->lists);
   answer.looked = true;
   answer.done = true;
   for (Context& context : state_->contexts) {
@@ -307,7 +326,7 @@ Contexts::Progress Contexts::progress() {
 }
 
 api::CUcontext Contexts::any(int device) const {
-  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock || state_->shut) return nullptr;
   for (const Context& context : state_->contexts) {
     if (context.device == device) return context.handle;
@@ -316,7 +335,7 @@ api::CUcontext Contexts::any(int device) const {
 }
 
 Contexts::Within Contexts::within(api::CUcontext context, const std::function<void()>& work) {
-  const std::unique_lock lock(state_->mutex, std::try_to_lock);
+  const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock) return Within::kBusy;
   if (state_->shut || std::none_of(state_->contexts.begin(), state_->contexts.end(),
                                    [&](const Context& known) { return known.handle == context; })) {
@@ -332,7 +351,7 @@ Contexts::Within Contexts::within(api::CUcontext context, const std::function<vo
 void Contexts::shut() {
   // A second at most: exit must not hang on a driver call that does not come back.
   for (int attempt = 0; attempt < 1000; ++attempt) {
-    if (const std::unique_lock lock(state_->mutex, std::try_to_lock); lock) {
+    if (const std::unique_lock lock(state_->closing, std::try_to_lock); lock) {
       state_->shut = true;
       return;
     }

@@ -5,7 +5,10 @@
 // So the monitor never works on a context that is being destroyed, and never records an event on a context while a
 // capture begins there: cuCtxRecordEvent on a capturing context fails and destroys the capture (measured,
 // facts/interposition.md). The monitor only tries the lock: a destruction may itself wait for work that our closed gate
-// holds back.
+// holds back. It is recursive: a recapture runs a callback of the program, which may begin a capture itself.
+//
+// Whatever the lists say is changed and read under a second lock, taken inside the first and never held while the
+// driver may wait for the GPU: streams come and go under that one alone.
 //
 // Drivers before CUDA 12.5 have no cuCtxRecordEvent. There an event on the legacy stream stands for the context: that
 // stream waits for every other one, also for the threads' own default streams, but for those that were made
@@ -97,7 +100,8 @@ class Contexts {
   static constexpr std::size_t kMarkers = 32;
 
   struct State {
-    mutable std::mutex mutex;
+    std::recursive_mutex closing;
+    std::mutex lists;  // everything below but `shut`; the closing lock alone is enough to read `contexts`' handles
     std::vector<Context> contexts;
     std::vector<Capture> captures;
     std::uint64_t reached = 0;
