@@ -1,5 +1,6 @@
 """The preload is fitted to the driver: what the driver lacks is absent however a program asks for it, what rota does not
 know is there, and the copies made for that are safe from others, from each other and from accidents."""
+import fcntl
 import json
 import os
 import pathlib
@@ -304,6 +305,40 @@ class Cache(Fitted):
                 self.assertEqual((result.returncode, result.stdout, result.stderr), (0, f"{len(whole)}\n", ""))
             self.assertEqual(library.read_bytes(), whole)
             self.assertEqual(self.entries(), [library.parent])
+
+    def locked(self):
+        """The cache's folder, held as by a start that is making a copy."""
+        folder = os.open(self.cache, os.O_RDONLY | os.O_DIRECTORY)
+        self.addCleanup(os.close, folder)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        return folder
+
+    def test_a_start_that_waited_for_another_one_takes_the_copy_that_was_made(self):
+        library = self.fitted_once()
+        entry, made, aside = library.parent, library.stat(), self.scratch / "aside"
+        entry.rename(aside)
+        folder = self.locked()
+        children = [self.start(ROTA, "run", "--", "printenv", "LD_PRELOAD") for _ in range(3)]
+        here = str(self.cache.resolve())
+        def waits(child):
+            return any(os.path.realpath(file) == here for file in pathlib.Path(f"/proc/{child.pid}/fd").iterdir())
+        self.eventually(lambda: all(waits(child) for child in children), "all starts wait for the folder")
+        aside.rename(entry)
+        fcntl.flock(folder, fcntl.LOCK_UN)
+        for child in children:
+            result = self.finish(child)
+            self.assertEqual((result.returncode, result.stdout.strip(), result.stderr), (0, str(library), ""))
+        self.assertEqual((library.stat().st_ino, library.stat().st_mtime), (made.st_ino, made.st_mtime))
+
+    def test_a_start_does_not_wait_for_ever_for_another_one(self):
+        library = self.fitted_once()
+        self.locked()
+        self.assertEqual(self.fitted_once(), library)  # nothing is to be made
+        self.pose("12.2")
+        _, used, errors = self.asked(ROTA_LOG="info")
+        self.assertEqual(used, PLAIN)
+        self.assertIn("is locked by another process", errors)
+        self.assertEqual(self.entries(), [library.parent])
 
     def test_the_preload_is_named_without_the_links_on_the_way(self):
         # Who may change the link could else lead a running session's children to another library.

@@ -34,7 +34,7 @@ constexpr const char* kUnfinished = ".new-";
 constexpr std::size_t kUnfinishedTail = 6;  // what mkdtemp adds
 constexpr auto kUnfinishedFor = std::chrono::hours(1);
 // How long a start waits for another one that is making an entry, which takes some milliseconds.
-constexpr auto kMakerPatience = std::chrono::seconds(2);
+constexpr auto kMakerPatience = std::chrono::seconds(5);
 
 constexpr const char* kLibrary = "librota.so";
 constexpr const char* kCore = "librota-core.so";
