@@ -4,6 +4,7 @@ import pathlib
 import shutil
 import socket
 import struct
+import subprocess
 import threading
 import unittest
 
@@ -102,13 +103,22 @@ class Healthy(DoctorCase):
         self.assertEqual(self.call(ROTA, "doctor", "--help").returncode, 0)
 
 
+class Unwritable(DoctorCase):
+    def test_findings_that_cannot_be_written_are_an_error_of_one_line(self):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([ROTA, "doctor", "--json"], env=self.environment, stdout=full, stderr=subprocess.PIPE,
+                                    text=True, timeout=60, check=False)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("cannot be written", result.stderr)
+
+
 class Older(DoctorCase):
     driver = "11.2"
 
-    def test_an_older_driver_is_a_warning_and_what_it_lacks_is_counted(self):
+    def test_an_older_driver_is_a_note_and_what_it_lacks_is_counted(self):
         findings, answer = self.doctor()
         self.assertTrue(answer["ok"])
-        self.assertEqual(findings["driver.version"]["level"], "warning")
+        self.assertEqual(findings["driver.version"]["level"], "note")
         self.assertEqual(findings["driver.version"]["values"]["version"], 11020)
         self.assertIn("cuGetProcAddress", findings["driver.exports"]["values"]["missing"])
         self.assertIn("shows just what the driver has", findings["preload.fit"]["text"])

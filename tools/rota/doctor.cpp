@@ -4,6 +4,9 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <memory>
 
 #include "tools/rota/doctor_gather.h"
@@ -63,8 +66,12 @@ void register_doctor(CLI::App& app) {
     }
     const doctor::Facts facts = doctor::gather(options);
     const doctor::Findings findings = doctor::judge(facts);
-    fmt::print("{}",
-               choices->json ? doctor::as_json(findings, facts.version) : doctor::as_text(findings, choices->verbose));
+    const std::string text =
+        choices->json ? doctor::as_json(findings, facts.version) : doctor::as_text(findings, choices->verbose);
+    if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
+      fmt::print(stderr, "rota doctor: its findings cannot be written: {}\n", std::strerror(errno));
+      throw CLI::RuntimeError(1);
+    }
     throw CLI::RuntimeError(doctor::all_well(findings) ? 0 : 1);
   });
   register_children(app);

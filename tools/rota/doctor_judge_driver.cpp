@@ -113,9 +113,11 @@ void judge_version(const Facts& facts, Findings& findings) {
       {"version", version}, {"oldest_covered", facts.oldest_covered}, {"newest_covered", facts.newest_covered}};
   if (version < facts.oldest_covered) {
     findings.push_back(
-        {"driver.version", Level::kWarning,
-         fmt::format("the driver is of CUDA {}, older than what rota covers ({})", version_text(version), covered),
-         "update the driver; rota runs, but nobody has tried it there", values});
+        {"driver.version", Level::kNote,
+         fmt::format("the driver is of CUDA {}, older than what rota covers ({}): it was tried on simulated drivers of "
+                     "that age only",
+                     version_text(version), covered),
+         "update the driver if something does not work", values});
   } else if (version >= facts.newest_covered + 10) {
     findings.push_back(
         {"driver.version", Level::kNote,

@@ -133,7 +133,7 @@ struct ShowCommand {
     if (files.empty() && problems.empty())
       return complain(fmt::format("{} holds no *{} file", directory, trace::kFileSuffix));
     show_calls(files, options, std::cout);
-    std::cout.flush();
+    if (!std::cout.flush()) return complain(fmt::format("the listing cannot be written: {}", std::strerror(errno)));
     return report(files, problems);
   }
 };
@@ -150,7 +150,7 @@ struct ExportCommand {
       return complain(fmt::format("{} holds no *{} file", directory, trace::kFileSuffix));
     if (output.empty() || output == "-") {
       export_chrome(files, std::cout);
-      std::cout.flush();
+      if (!std::cout.flush()) return complain(fmt::format("the timeline cannot be written: {}", std::strerror(errno)));
       return report(files, problems);
     }
     std::ofstream file(output, std::ios::binary | std::ios::trunc);

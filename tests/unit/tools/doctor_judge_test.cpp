@@ -99,7 +99,7 @@ TEST_CASE("the driver's version is compared with the covered releases") {
   CHECK(version_text(12100) == "12.10");
   facts.probe.version = 11060;
   CHECK(only(facts).id == "driver.version");
-  CHECK(only(facts).level == Level::kWarning);
+  CHECK(only(facts).level == Level::kNote);
   CHECK(says(only(facts), "CUDA 11.6, older than what rota covers (11.7 to 13.5)"));
   facts.probe.version = 13060;
   CHECK(only(facts).level == Level::kNote);
