@@ -147,11 +147,11 @@ void judge_exports(const Facts& facts, Findings& findings) {
                                  {"known", facts.known_functions},
                                  {"unknown", driver.unknown},
                                  {"missing", driver.missing}};
-  const std::string absent =
-      driver.missing.empty()
-          ? ""
-          : fmt::format("; {} that rota knows {} not there and look{} absent to programs", driver.missing.size(),
-                        driver.missing.size() == 1 ? "is" : "are", driver.missing.size() == 1 ? "s" : "");
+  // Whether programs see those all the same is the preload's to say.
+  const std::string absent = driver.missing.empty()
+                                 ? ""
+                                 : fmt::format("; {} that rota knows {} not there", driver.missing.size(),
+                                               driver.missing.size() == 1 ? "is" : "are");
   if (driver.unknown.empty()) {
     findings.push_back({"driver.exports", Level::kOk,
                         fmt::format("rota knows all {} of the driver's functions{}", driver.exports, absent), "",
