@@ -200,6 +200,7 @@ class Absence(Fitted):
         found, _, _ = self.asked(ROTA, "run", "--", "sh", "-c", shell)
         self.shows_exactly(found, POSED_DRIVERS / "11.2/libcuda.so.1")
 
+    # ctest labels: unsanitized
     def test_rota_run_within_rota_run_fits_the_preload_anew(self):
         self.pose("11.2")
         inner = POSED_DRIVERS / "14.0/libcuda.so.1"
@@ -222,6 +223,7 @@ class Unknown(Fitted):
         self.assertEqual(len(said), 1, result.stderr)
         self.assertLess(result.stderr.index("stays on the GPU"), result.stderr.index("passes through"))
 
+    # ctest labels: unsanitized
     @unittest.skipUnless(shutil.which("cc"), "no C compiler on this machine")
     def test_a_program_linked_with_a_function_that_rota_does_not_know_runs(self):
         self.pose("14.0")
@@ -233,6 +235,7 @@ class Unknown(Fitted):
         bound = self.checked(ROTA, "run", "--", program, LD_BIND_NOW="1")
         self.assertEqual(bound.stdout, "0 0 1\n")
 
+    # ctest labels: unsanitized
     @unittest.skipUnless(shutil.which("cc"), "no C compiler on this machine")
     def test_a_program_linked_with_what_the_driver_lacks_starts_and_reaches_it_in_a_child_with_a_newer_driver(self):
         newer = POSED_DRIVERS / "13.0/libcuda.so.1"
@@ -248,6 +251,7 @@ class Unknown(Fitted):
             self.assertEqual(new.stdout.split()[:2], alone.stdout.split()[:2])
             self.assertNotEqual(new.stdout.split()[1], "801")
 
+    # ctest labels: unsanitized
     def test_without_the_core_such_a_call_goes_to_the_driver_all_the_same(self):
         library = self.fitted_once()
         self.pose("14.0")
@@ -255,6 +259,7 @@ class Unknown(Fitted):
         (library.parent / "librota-core.so").unlink()
         self.assertTrue(self.checked(sys.executable, "-c", CALL, LD_PRELOAD=str(library)).stdout.startswith("1 "))
 
+    # ctest labels: unsanitized
     def test_a_copy_fitted_to_another_driver_answers_that_the_function_is_not_there(self):
         self.pose("14.0")
         _, library, _ = self.asked()
