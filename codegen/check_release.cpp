@@ -1,26 +1,23 @@
 // A release's sources against the model that is kept of it: its headers once more, the exports of its libcudart, and
 // CUPTI, which numbers every function of both APIs and so is a list that nobody made for us.
 #include <algorithm>
-#include <fstream>
 #include <regex>
 #include <set>
-#include <sstream>
 
 #include <fmt/format.h>
 
 #include "codegen/check.h"
 #include "codegen/diff.h"
 #include "codegen/exports.h"
+#include "codegen/files.h"
 
 namespace rota::codegen {
 namespace {
 
 Result<std::set<std::string>> numbered_names(const std::string& path, const std::string& prefix, bool strip_version) {
-  std::ifstream file(path);
-  if (!file) return Error{fmt::format("{}: cannot be opened", path)};
-  std::ostringstream content;
-  content << file.rdbuf();
-  const std::string text = content.str();
+  const auto content = read_file(path);
+  if (!content) return Error{fmt::format("{}: cannot be opened", path)};
+  const std::string& text = *content;
   const std::regex entry(prefix + R"((\w+)\s*=\s*\d+)");
   // The runtime's entries carry the CUDA version in which they appeared: cudaMalloc_v3020, cudaMemcpy_ptds_v7000.
   const std::regex version("_v\\d{4,5}$");

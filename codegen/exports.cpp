@@ -3,12 +3,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <optional>
 #include <sstream>
 #include <string_view>
 
 #include <fmt/format.h>
+
+#include "codegen/files.h"
 
 #include "codegen/exports.h"
 
@@ -87,14 +88,6 @@ Result<std::vector<std::string>> elf_exports(std::string_view bytes, const std::
   return names;
 }
 
-std::optional<std::string> read_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  std::ostringstream content;
-  content << file.rdbuf();
-  return content.str();
-}
-
 }  // namespace
 
 Result<std::vector<std::string>> read_exports(const std::string& path) {
@@ -143,8 +136,15 @@ Result<RuntimeLibrary> read_runtime_library(const std::string& path, const Api& 
   if (!exports) return exports.error();
   RuntimeLibrary library{.name = std::move(*name), .undeclared = {}, .unexported = {}};
   for (const std::string& symbol : *exports) {
-    if (symbol.find("cuda") != std::string::npos && !runtime.find_function(symbol))
-      library.undeclared.push_back(symbol);
+    if (symbol.find("cuda") == std::string::npos || runtime.find_function(symbol)) continue;
+    // A function of which the headers have other stream forms only is one that they hide.
+    const bool per_thread = symbol.ends_with("_ptsz") || symbol.ends_with("_ptds");
+    const std::string base = per_thread ? symbol.substr(0, symbol.size() - 5) : symbol;
+    if (std::ranges::find(runtime.functions, base, &Function::base) != runtime.functions.end()) {
+      return Error{
+          fmt::format("{} exports {}, of which the headers declare other forms only: a macro hides it", path, symbol)};
+    }
+    library.undeclared.push_back(symbol);
   }
   for (const Function& function : runtime.functions) {
     if (!std::ranges::binary_search(*exports, function.name)) library.unexported.push_back(function.name);

@@ -10,20 +10,13 @@
 
 #include <fmt/format.h>
 
+#include "codegen/files.h"
 #include "codegen/unite.h"
 
 namespace rota::codegen {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::optional<std::string> read_file(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return std::nullopt;
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
 
 // The names in runtime/overrides.inc; none in a folder without one.
 std::vector<std::string> overridden(const std::string& root) {
@@ -136,7 +129,7 @@ Result<std::vector<std::string>> write_files(const std::vector<EmittedFile>& fil
 std::vector<std::string> stale_files(const std::vector<EmittedFile>& files, const std::string& directory) {
   std::vector<std::string> stale;
   for (const EmittedFile& file : files) {
-    if (read_file(fs::path(directory) / file.name) != file.content) stale.push_back(file.name);
+    if (read_file((fs::path(directory) / file.name).string()) != file.content) stale.push_back(file.name);
   }
   return stale;
 }

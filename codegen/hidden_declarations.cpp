@@ -1,11 +1,11 @@
 #include "codegen/hidden_declarations.h"
 
 #include <algorithm>
-#include <fstream>
 #include <regex>
-#include <sstream>
 
 #include <fmt/format.h>
+
+#include "codegen/files.h"
 
 namespace rota::codegen {
 namespace {
@@ -34,10 +34,7 @@ std::optional<Error> find_hidden_declarations(const std::string& include_directo
   std::string report;
   std::size_t count = 0;
   for (const std::string& header : headers) {
-    std::ifstream file(include_directory + "/" + header, std::ios::binary);
-    std::ostringstream content;
-    content << file.rdbuf();
-    const std::string text = without_comments(content.str());
+    const std::string text = without_comments(read_file(include_directory + "/" + header).value_or(""));
     for (std::sregex_iterator at(text.begin(), text.end(), kDeclaration), end; at != end; ++at) {
       const std::string name = (*at)[1];
       // Windows' interop with OpenGL stands under _WIN32.

@@ -68,7 +68,7 @@ struct ExtractCommand {
     const std::string folder = path.has_parent_path() ? path.parent_path().string() : ".";
     if (const auto lost = losses(folder, *model); !lost.empty() && !accept_loss) {
       return fail(
-          {fmt::format("{}: these headers no longer declare {} function{} that the models there have: {}. A header "
+          {fmt::format("{}: these headers no longer declare {} thing{} that the models there have: {}. A header "
                        "that is cut off or hides them behind a macro? If it is right, say --accept-loss",
                        output, lost.size(), lost.size() == 1 ? "" : "s", fmt::join(lost, ", "))});
     }

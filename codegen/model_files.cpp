@@ -3,10 +3,10 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
-#include <sstream>
 
 #include <fmt/format.h>
 
+#include "codegen/files.h"
 #include "codegen/model.h"
 
 namespace rota::codegen {
@@ -34,11 +34,9 @@ Result<std::vector<Model>> load(const std::string& directory) {
   std::vector<Model> models;
   for (const std::string& release : releases_in(directory)) {
     const std::string path = path_of(directory, release);
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return Error{fmt::format("{}: cannot be opened; make it with `rota-codegen extract`", path)};
-    std::ostringstream text;
-    text << file.rdbuf();
-    auto model = parse_model(text.str(), path, models.empty() ? nullptr : &models.back());
+    const auto text = read_file(path);
+    if (!text) return Error{fmt::format("{}: cannot be opened; make it with `rota-codegen extract`", path)};
+    auto model = parse_model(*text, path, models.empty() ? nullptr : &models.back());
     if (!model) return model.error();
     if (model->release != release) return Error{fmt::format("{}: holds CUDA {}", path, model->release)};
     models.push_back(std::move(*model));

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
-#include <sstream>
 
 #include <fmt/format.h>
 #include <toml++/toml.h>
+
+#include "codegen/files.h"
 
 namespace rota::codegen {
 namespace {
@@ -196,11 +196,9 @@ Result<Policy> parse_policy(std::string_view text, const std::string& path_for_e
 }
 
 Result<Policy> load_policy(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return Error{fmt::format("{}: cannot be opened", path)};
-  std::ostringstream text;
-  text << file.rdbuf();
-  return parse_policy(text.str(), path);
+  const auto text = read_file(path);
+  if (!text) return Error{fmt::format("{}: cannot be opened", path)};
+  return parse_policy(*text, path);
 }
 
 ParameterUse parameter_use(const Api& api, const FunctionPolicy* policy, const Function& /*function*/,

@@ -18,11 +18,11 @@
 
 namespace rota::elf {
 
-// A read-only mapping of a file.
 // In the table of versions: 0 is local, 1 has no version, from 2 on are the library's definitions and needs.
 inline constexpr Elf64_Half kHiddenVersion = 0x8000;
 inline constexpr Elf64_Half kFirstVersion = 2;
 
+// A read-only mapping of a file.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::string& path);

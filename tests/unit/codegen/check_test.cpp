@@ -178,6 +178,21 @@ TEST_CASE("exports are read from a shared library") {
   CHECK(names);
 }
 
+TEST_CASE("what a libcudart exports beside its headers is noted, but one stream form without the other is an error") {
+  const auto both_forms = model_from(
+                              "extern \"C\" int cudaThing(void);\nextern \"C\" int cudaThing_ptsz(void);\n"
+                              "extern \"C\" int cudaOnlyDeclared(void);\n")
+                              .driver;
+  const auto library = read_runtime_library(ROTA_TEST_CUDART, both_forms);
+  REQUIRE(library);
+  CHECK(*library == RuntimeLibrary{"libcudart.so.13", {"cudaHidden"}, {"cudaOnlyDeclared"}});
+  const auto one_form = model_from("extern \"C\" int cudaThing(void);\n").driver;
+  const auto refused = read_runtime_library(ROTA_TEST_CUDART, one_form);
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().text, Contains("exports cudaThing_ptsz, of which the headers declare other forms only"));
+  CHECK_FALSE(read_runtime_library("/proc/self/exe", both_forms));
+}
+
 TEST_CASE("a stale, a missing and a forgotten generated file are each named") {
   const auto files = emit_driver(with_policy(kPolicy));
   REQUIRE(files);
