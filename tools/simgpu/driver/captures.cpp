@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <set>
 
-#include "tools/simgpu/driver/graph.h"
+#include "tools/simgpu/driver/capture.h"
 
 namespace rota::sim {
 

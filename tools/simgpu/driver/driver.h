@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tools/simgpu/driver/address_space.h"
+#include "tools/simgpu/driver/capture.h"
 #include "tools/simgpu/driver/errors.h"
 #include "tools/simgpu/driver/graph.h"
 #include "tools/simgpu/driver/kernels.h"
