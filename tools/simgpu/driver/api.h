@@ -6,6 +6,7 @@
 
 #include "generated/driver_functions.h"
 #include "generated/driver_types.h"
+#include "tools/simgpu/driver/entry.h"
 
 namespace rota::sim {
 using namespace rota::api;  // NOLINT(google-build-using-namespace): the names are CUDA's own
@@ -18,6 +19,9 @@ inline const CUstream kLegacyStream = reinterpret_cast<CUstream>(uintptr_t{1});
 inline const CUstream kPerThreadStream = reinterpret_cast<CUstream>(uintptr_t{2});
 }  // namespace rota::sim
 
-#define ROTA_SIM_EXPORT(name)                                                    \
-  extern "C" __attribute__((visibility("default"))) ::rota::api::name##_fn name; \
-  extern "C" ::rota::api::CUresult name
+// ROTA_SIM_EXPORT(cuX)(parameters) { body }. Inside this file the function is called cuX_simulated; simgpu's own code
+// calls plain functions that exports share, never exports: a call inside is no call of the program's.
+#define ROTA_SIM_EXPORT(name)                                                                \
+  static ::rota::api::name##_fn name##_simulated;                                            \
+  static const ::rota::sim::Entry<&name##_simulated, ::rota::Symbol::k_##name> name##_entry; \
+  static ::rota::api::CUresult name##_simulated

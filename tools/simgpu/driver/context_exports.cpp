@@ -236,7 +236,7 @@ ROTA_SIM_EXPORT(cuCtxGetLimit)(size_t* value, CUlimit limit) {
 
 ROTA_SIM_EXPORT(cuCtxSetLimit)(CUlimit limit, size_t value) {
   size_t now = 0;
-  if (CUresult result = cuCtxGetLimit(&now, limit); result != CUDA_SUCCESS) return result;
+  if (CUresult result = cuCtxGetLimit_simulated(&now, limit); result != CUDA_SUCCESS) return result;
   ROTA_SIM_CONTEXT(context);
   std::lock_guard lock(context->mutex);
   context->limits[limit] = value;

@@ -253,7 +253,7 @@ ROTA_SIM_EXPORT(cuDeviceGetDefaultMemPool)(CUmemoryPool* pool, CUdevice device) 
 }
 
 ROTA_SIM_EXPORT(cuDeviceGetMemPool)(CUmemoryPool* pool, CUdevice device) {
-  return cuDeviceGetDefaultMemPool(pool, device);
+  return cuDeviceGetDefaultMemPool_simulated(pool, device);
 }
 
 ROTA_SIM_EXPORT(cuDeviceSetMemPool)(CUdevice device, CUmemoryPool pool) {

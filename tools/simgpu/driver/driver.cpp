@@ -43,6 +43,10 @@ CUresult Driver::initialise() {
   if (forked.load()) return CUDA_ERROR_NOT_INITIALIZED;
   if (tried_) return initialise_result_;
   tried_ = true;
+  if (!entry_error().empty()) {
+    std::fprintf(stderr, "simgpu: %s\n", entry_error().c_str());
+    return initialise_result_ = CUDA_ERROR_INVALID_VALUE;
+  }
   auto state = SharedState::attach(options);
   if (!state) {
     std::fprintf(stderr, "simgpu: %s\n", state.reason().c_str());
@@ -77,6 +81,7 @@ CUresult Driver::current(ContextPointer* context) {
   if (contexts_of_thread.empty() || contexts_of_thread.back() == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   *context = contexts.find(contexts_of_thread.back());
   if (!*context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (state().lost((*context)->gpu)) return CUDA_ERROR_UNKNOWN;
   int sticky = (*context)->sticky.load(std::memory_order_acquire);
   return static_cast<CUresult>(sticky);
 }
@@ -88,6 +93,7 @@ CUresult Driver::context_of(CUcontext handle, ContextPointer* context) {
 }
 
 CUresult Driver::create_context(int gpu, unsigned flags, bool primary, unsigned api_version, ContextPointer* out) {
+  if (state().lost(gpu)) return CUDA_ERROR_UNKNOWN;
   Migration migration;
   if (!state().take(gpu, options.context_bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto context = std::make_shared<Context>();

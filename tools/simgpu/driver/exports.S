@@ -1,31 +1,41 @@
-// Every export of the driver, as a weak function that answers CUDA_ERROR_NOT_SUPPORTED through
-// rota_sim_unsupported(index); what is simulated is defined strongly elsewhere and wins. Also the table of all of
-// them, in the order of the list, for cuGetProcAddress.
+// Every export of the driver: a jump through its slot of rota_sim_table, which at first leads to a stub that answers
+// CUDA_ERROR_NOT_SUPPORTED through rota_sim_unsupported(index); what is simulated puts its entry there (entry.h). Also
+// the list of all of them, in the same order, for cuGetProcAddress.
         .set rota_index, 0
         .text
 
 #if defined(__x86_64__)
         .macro rota_stub name
-        .weak \name
+        .globl \name
         .type \name, @function
         .p2align 4
 \name:
         endbr64
+        jmp *rota_sim_table + 8 * rota_index(%rip)
+        .size \name, . - \name
+        .p2align 4
+.Lunsupported_\name:
+        endbr64
         movl $rota_index, %edi
         jmp rota_sim_unsupported
-        .size \name, . - \name
         .set rota_index, rota_index + 1
         .endm
 #elif defined(__aarch64__)
         .macro rota_stub name
-        .weak \name
+        .globl \name
         .type \name, %function
         .p2align 4
 \name:
         hint #34
+        adrp x16, rota_sim_table + 8 * rota_index
+        ldr x16, [x16, :lo12:(rota_sim_table + 8 * rota_index)]
+        br x16
+        .size \name, . - \name
+        .p2align 4
+.Lunsupported_\name:
+        hint #36
         mov w0, #rota_index
         b rota_sim_unsupported
-        .size \name, . - \name
         .set rota_index, rota_index + 1
         .endm
 #else
@@ -33,6 +43,15 @@
 #endif
 
 #define ROTA_SYMBOL(name) rota_stub name
+#include "generated/driver_symbols.inc"
+#undef ROTA_SYMBOL
+
+        .data
+        .p2align 3
+        .globl rota_sim_table
+        .hidden rota_sim_table
+rota_sim_table:
+#define ROTA_SYMBOL(name) .quad .Lunsupported_##name
 #include "generated/driver_symbols.inc"
 #undef ROTA_SYMBOL
 

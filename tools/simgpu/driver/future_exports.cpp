@@ -1,9 +1,7 @@
 // What no covered release has: functions of a driver that is newer than rota (posed.h).
-#include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/copies.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
-
-extern "C" cuMemsetD32Async_fn cuMemsetD32Async;
 
 #define ROTA_SIM_FUTURE(name) extern "C" __attribute__((visibility("default"))) ::rota::api::CUresult name
 
@@ -17,5 +15,10 @@ ROTA_SIM_FUTURE(rota_sim_future_call)(int* answer) {
 
 // Work for the GPU: fills `words` words.
 ROTA_SIM_FUTURE(rota_sim_future_fill_async)(CUdeviceptr to, unsigned value, size_t words, CUstream stream) {
-  return cuMemsetD32Async(to, value, words, stream);
+  SetRequest request;
+  request.to = to;
+  request.value = value;
+  request.element = 4;
+  request.width = words;
+  return set(request, true, stream, Form::kLegacy);
 }

@@ -246,7 +246,7 @@ ROTA_SIM_EXPORT(cuLibraryGetModule)(CUmodule* out, CUlibrary library) {
   return CUDA_SUCCESS;
 }
 ROTA_SIM_EXPORT(cuLibraryGetGlobal)(CUdeviceptr* address, size_t* bytes, CUlibrary library, const char* name) {
-  return cuModuleGetGlobal_v2(address, bytes, as_module(library), name);
+  return cuModuleGetGlobal_v2_simulated(address, bytes, as_module(library), name);
 }
 ROTA_SIM_EXPORT(cuKernelGetFunction)(CUfunction* out, CUkernel kernel) {
   ROTA_SIM_CONTEXT(context);

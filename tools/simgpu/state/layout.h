@@ -11,7 +11,7 @@
 namespace rota::sim {
 
 inline constexpr uint64_t kStateMagic = 0x3175706773'61746fULL;
-inline constexpr uint32_t kStateVersion = 1;
+inline constexpr uint32_t kStateVersion = 2;
 inline constexpr uint32_t kMaxProcesses = 128;
 inline constexpr uint32_t kMaxAllocations = 65536;
 inline constexpr uint32_t kMaxBlocks = 1 << 20;  // 2 TiB of managed memory
@@ -29,6 +29,7 @@ struct GpuState {
   Counters counters;
   uint64_t plain;
   uint64_t managed_resident;
+  uint32_t lost;  // fell off the bus; until the state is made anew
 };
 
 struct ProcessEntry {

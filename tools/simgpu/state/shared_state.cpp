@@ -116,7 +116,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     close(file);
     return Failure{path +
                    " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
-  } else if (layout->gpus != options.gpus || layout->capacity != options.memory) {
+  } else if (layout->gpus != options.gpus || layout->capacity != options.memory || state->any_lost()) {
     state->lock();
     state->reap();
     bool used = std::any_of(layout->processes, layout->processes + kMaxProcesses,
@@ -124,7 +124,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     state->unlock();
     if (!used) {
       state->initialise(options);
-    } else {
+    } else if (layout->gpus != options.gpus || layout->capacity != options.memory) {
       std::fprintf(stderr,
                    "simgpu: %s is in use with %d GPUs of %llu bytes: ROTA_SIM_GPUS and ROTA_SIM_MEMORY are ignored\n",
                    path.c_str(), layout->gpus, static_cast<unsigned long long>(layout->capacity));
@@ -267,6 +267,19 @@ void SharedState::give_back(int gpu, uint64_t bytes) {
   layout_->gpu[gpu].plain -= bytes;
   layout_->processes[process_].plain[gpu] -= bytes;
   unlock();
+}
+
+void SharedState::lose(int gpu) {
+  __atomic_store_n(&layout_->gpu[gpu].lost, 1, __ATOMIC_RELEASE);
+}
+bool SharedState::lost(int gpu) const {
+  return __atomic_load_n(&layout_->gpu[gpu].lost, __ATOMIC_ACQUIRE) != 0;
+}
+bool SharedState::any_lost() const {
+  for (int gpu = 0; gpu < layout_->gpus; ++gpu) {
+    if (lost(gpu)) return true;
+  }
+  return false;
 }
 
 MemoryUse SharedState::use(int gpu) {

@@ -77,6 +77,10 @@ class SharedState {
   Migration touch(uint32_t id, uint64_t offset, uint64_t bytes, Access access);
   uint64_t resident_bytes(uint32_t id);
 
+  // The GPU falls off the bus, for every process, until nobody uses the state any more.
+  void lose(int gpu);
+  bool lost(int gpu) const;
+
   MemoryUse use(int gpu);
   Counters counters(int gpu);  // of all processes, the dead included
   void count_kernel(int gpu);
@@ -91,6 +95,7 @@ class SharedState {
   bool lock();
   void unlock();
   void reap();
+  bool any_lost() const;
   void initialise(const Options& options);
   void evict(int gpu, uint64_t bytes, uint32_t spared, Migration* migration);
   uint64_t evict_from(uint32_t id, uint64_t bytes, uint32_t spared_from, uint32_t spared_to);
