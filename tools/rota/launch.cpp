@@ -44,6 +44,7 @@ int prepare(const LaunchOptions& options) {
     return kNotExecutable;
   }
   for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
+  if (!options.share) return 0;
   if (!executable.uncovered.empty()) {
     say(fmt::format("{} is {}: rota cannot reach into it, it runs without", executable.interpreter,
                     executable.uncovered));

@@ -6,6 +6,7 @@
 
 #include "tools/rota/doctor.h"
 #include "tools/rota/run.h"
+#include "tools/rota/sim.h"
 #include "tools/rota/status.h"
 #ifdef ROTA_HAVE_TRACE
 #include "tools/rota/trace.h"
@@ -13,7 +14,7 @@
 
 namespace {
 
-// Takes away the `--` in front of the program in `rota run … -- program …` and `rota trace … -- program …`: CLI11 2.1
+// Takes away the `--` in front of the program in `rota run … -- program …` and its like: CLI11 2.1
 // mixes up the order of what follows it, while without it everything from the program's name on is left alone. A `--`
 // among the program's own arguments stays.
 void drop_separator(CLI::App& app, std::vector<std::string>& arguments) {
@@ -41,6 +42,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("rota ") + ROTA_VERSION);
   app.require_subcommand(1);
   rota::tool::register_run(app);
+  rota::tool::register_sim(app);
   rota::tool::register_status(app);
   rota::tool::register_doctor(app);
 #ifdef ROTA_HAVE_TRACE

@@ -40,6 +40,18 @@ constexpr Row kRows[] = {
 };
 
 std::atomic<unsigned> unsupported_calls[kSymbolCount];
+std::atomic<int> unsupported_process{0};  // that made the first of these calls
+
+// One line for whoever set ROTA_SIM_LOG.
+void write_log(const char* line) {
+  const std::string& log = driver().options.log;
+  if (log.empty()) return;
+  int file = log == "-" ? STDERR_FILENO : open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  if (file >= 0 && write(file, line, std::strlen(line)) < 0) {
+    // The log is a help for people; its loss must not change what the call answers.
+  }
+  if (file >= 0 && file != STDERR_FILENO) close(file);
+}
 
 void* future_function(const char* name) {
   void* const functions[] = {reinterpret_cast<void*>(&rota_sim_future_call),
@@ -81,22 +93,31 @@ CUresult get_proc_address(const char* symbol, void** function, int version, cuui
 
 }  // namespace
 
-// What a call that is not simulated ends in. Each name is logged once.
+// What a call that is not simulated ends in. Each name is logged at its first call.
 CUresult rota_sim_unsupported(unsigned index) {
   if (index < kSymbolCount && unsupported_calls[index].fetch_add(1) == 0) {
-    const std::string& log = driver().options.log;
-    if (!log.empty()) {
-      char line[160];
-      int length = std::snprintf(line, sizeof line, "simgpu: not simulated: %s\n", kSymbolNames[index]);
-      int file = log == "-" ? STDERR_FILENO : open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-      if (file >= 0 && write(file, line, static_cast<size_t>(length)) < 0) {
-        // The log is a help for people; its loss must not change what the call answers.
-      }
-      if (file >= 0 && file != STDERR_FILENO) close(file);
-    }
+    int none = 0;
+    unsupported_process.compare_exchange_strong(none, getpid());
+    char line[160];
+    std::snprintf(line, sizeof line, "simgpu: not simulated: %s\n", kSymbolNames[index]);
+    write_log(line);
   }
   return CUDA_ERROR_NOT_SUPPORTED;
 }
+
+namespace {
+// At the process's end, how often each was called.
+[[gnu::destructor]] void log_unsupported_calls() {
+  if (unsupported_process.load() != getpid()) return;  // nothing was, or in this child's parent
+  for (size_t index = 0; index < kSymbolCount; ++index) {
+    unsigned calls = unsupported_calls[index].load();
+    if (calls == 0) continue;
+    char line[160];
+    std::snprintf(line, sizeof line, "simgpu: calls that were not simulated: %s %u\n", kSymbolNames[index], calls);
+    write_log(line);
+  }
+}
+}  // namespace
 
 ROTA_SIM_EXPORT(cuGetProcAddress_v2)
 (const char* symbol, void** function, int version, cuuint64_t flags, CUdriverProcAddressQueryResult* status) {

@@ -1,0 +1,214 @@
+// `rota sim [--gpu h200x2] [--memory 16G] [--driver 12.4] … [--] command …`: a machine of simulated GPUs for one
+// command. All that the machine needs lies in a folder that goes when the command ends: its state, which the command's
+// processes share, the driver that poses as a version, and the socket of a rotad started inside.
+#include "tools/rota/sim.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "tools/rota/launch.h"
+#include "tools/simgpu/driver/faults.h"
+#include "tools/simgpu/pose.h"
+#include "tools/simgpu/state/options.h"
+
+namespace rota::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kFailed = 125;  // ours, where the program's own status cannot be meant: as env and timeout have it
+constexpr int kMostGpus = 8;
+
+struct SimOptions {
+  std::string gpu;
+  std::string profile;
+  std::string memory;
+  std::string driver;
+  std::string state;
+  std::string time_scale;
+  bool virtual_clock = false;
+  std::vector<std::string> kernels;
+  std::vector<std::string> faults;
+  std::vector<std::string> command;
+};
+
+int fail(const std::string& line) {
+  fmt::print(stderr, "rota sim: {}\n", line);
+  return kFailed;
+}
+
+// The machine's own folder; removed with everything in it.
+class Folder {
+ public:
+  Folder() {
+    std::string path = (fs::temp_directory_path() / "rota-sim-XXXXXX").string();
+    if (mkdtemp(path.data()) != nullptr) path_ = path;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+bool is_set(const char* variable) {
+  const char* value = getenv(variable);
+  return value != nullptr && *value != '\0';
+}
+
+std::string prepend(const std::string& folder, const char* variable) {
+  return is_set(variable) ? folder + ":" + getenv(variable) : folder;
+}
+
+// What the driver noted in ROTA_SIM_LOG: a name at its first call, and each at its process's end with the calls.
+void report_unsimulated(const std::string& log) {
+  std::map<std::string, unsigned long> calls;
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) {
+    unsigned long count = 0;
+    char name[128];
+    if (std::sscanf(line.c_str(), "simgpu: not simulated: %127s", name) == 1) calls[name];
+    if (std::sscanf(line.c_str(), "simgpu: calls that were not simulated: %127s %lu", name, &count) == 2) {
+      calls[name] += count;
+    }
+  }
+  if (calls.empty()) return;
+  std::string list;
+  for (const auto& [name, count] : calls) {
+    list += (list.empty() ? "" : ", ") + name;
+    if (count > 1) list += fmt::format(" ({} times)", count);
+  }
+  fmt::print(stderr, "rota sim: called, and answered with CUDA_ERROR_NOT_SUPPORTED since it is not simulated: {}\n",
+             list);
+}
+
+int simulate(const SimOptions& options) {
+  const fs::path library_folder = fs::path(shim_directory()) / "simgpu";
+  const std::string library = library_folder / "libcuda.so.1";
+  if (!fs::exists(library)) return fail(library + " is missing: install rota again");
+  const Folder folder;
+  if (folder.path().empty()) {
+    return fail(fmt::format("cannot make a folder in {}: {}", fs::temp_directory_path().string(), strerror(errno)));
+  }
+  LaunchOptions launch;
+  launch.share = false;
+  launch.command = options.command;
+  const auto set = [&launch](const char* name, const std::string& value) {
+    launch.environment.emplace_back(name, value);
+  };
+
+  std::string driver = library;
+  if (!options.driver.empty()) {
+    driver = folder.path() + "/libcuda.so.1";
+    const int version = sim::parse_driver_version(options.driver);
+    if (const std::string problem = sim::write_posed_driver(library, version, driver); !problem.empty()) {
+      return fail(problem);
+    }
+  }
+  set("LD_LIBRARY_PATH", driver == library ? prepend(library_folder, "LD_LIBRARY_PATH")
+                                           : prepend(folder.path() + ":" + library_folder.string(), "LD_LIBRARY_PATH"));
+  set("ROTA_REAL_LIBCUDA", driver);
+
+  const std::string state = options.state.empty() ? folder.path() + "/state" : fs::absolute(options.state).string();
+  set("ROTA_SIM_STATE", state);
+  // A rotad of this machine's own: one that serves real GPUs has no business here.
+  set("ROTA_SOCKET", options.state.empty() ? folder.path() + "/rotad.sock" : state + ".rotad.sock");
+
+  const SimulatedGpus gpus = options.gpu.empty() ? SimulatedGpus{} : *parse_simulated_gpus(options.gpu);
+  const std::string profile = options.profile.empty() ? gpus.card : fs::absolute(options.profile).string();
+  if (!profile.empty()) set("ROTA_SIM_PROFILE", profile);
+  if (!options.gpu.empty()) set("ROTA_SIM_GPUS", std::to_string(gpus.count));
+  if (!options.memory.empty()) set("ROTA_SIM_MEMORY", options.memory);
+  if (!options.time_scale.empty()) set("ROTA_SIM_TIME_SCALE", options.time_scale);
+  if (options.virtual_clock) set("ROTA_SIM_CLOCK", "virtual");
+
+  std::string kernels = library_folder / "libsimkernels.so";
+  for (const std::string& each : options.kernels) kernels += ":" + fs::absolute(each).string();
+  set("ROTA_SIM_KERNELS", prepend(kernels, "ROTA_SIM_KERNELS"));
+  std::string faults;
+  for (const std::string& each : options.faults) faults += (faults.empty() ? "" : ",") + each;
+  if (!faults.empty()) set("ROTA_SIM_FAULTS", faults);
+  const bool own_log = !is_set("ROTA_SIM_LOG");
+  const std::string log = folder.path() + "/log";
+  if (own_log) set("ROTA_SIM_LOG", log);
+
+  const int status = run_and_wait(launch);
+  if (own_log) report_unsimulated(log);
+  return status;
+}
+
+}  // namespace
+
+std::optional<SimulatedGpus> parse_simulated_gpus(const std::string& text) {
+  SimulatedGpus gpus{text, 1};
+  const size_t cross = text.rfind('x');
+  if (cross != std::string::npos) {
+    const char* end = text.data() + text.size();
+    int count = 0;
+    const auto [stop, code] = std::from_chars(text.data() + cross + 1, end, count);
+    if (code == std::errc{} && stop == end) gpus = {text.substr(0, cross), count};
+  }
+  if (gpus.count < 1 || gpus.count > kMostGpus) return std::nullopt;
+  return gpus;
+}
+
+void register_sim(CLI::App& app) {
+  auto options = std::make_shared<SimOptions>();
+  CLI::App* command = app.add_subcommand("sim", "start a program on simulated GPUs");
+  command
+      ->add_option("--gpu", options->gpu, "card and how many: h200, a100, t4 or mig-1g, such as h200x2 (default h200)")
+      ->check([](const std::string& text) {
+        if (parse_simulated_gpus(text)) return std::string();
+        return "'" + text + "' is no set of GPUs: use a card and 1 to 8, such as h200x2";
+      });
+  command->add_option("--profile", options->profile, "file that describes another card (tools/simgpu/README.md)")
+      ->check(CLI::ExistingFile);
+  command->add_option("--memory", options->memory, "bytes of each GPU, such as 16G (default: the card's)")
+      ->check([](const std::string& text) {
+        uint64_t bytes = 0;
+        if (sim::parse_size(text, &bytes)) return std::string();
+        return "'" + text + "' is no size: use bytes, or K, M, G or T, such as 16G";
+      });
+  command->add_option("--driver", options->driver, "CUDA version that the driver is of, such as 12.4")
+      ->check([](const std::string& text) {
+        if (sim::parse_driver_version(text) != 0) return std::string();
+        return "'" + text + "' is no CUDA version from 6.0 on: use e.g. 12.4";
+      });
+  command->add_option("--kernels", options->kernels, "a library of kernels (tools/simgpu/kernel.h); may be repeated")
+      ->allow_extra_args(false)
+      ->check(CLI::ExistingFile);
+  command->add_option("--fault", options->faults, "such as cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY; may be repeated")
+      ->allow_extra_args(false)
+      ->check([](const std::string& text) {
+        sim::Faults faults;
+        std::string error;
+        return sim::parse_faults(text, &faults, &error) ? std::string() : error;
+      });
+  command->add_option("--time-scale", options->time_scale, "real seconds per simulated second; 0: nothing waits");
+  command->add_flag("--virtual-clock", options->virtual_clock, "one process, and simulated time is exact");
+  command->add_option("--state", options->state, "file of the machine's state, to let several commands share it");
+  command->prefix_command();
+  command->callback([options, command] {
+    options->command = command->remaining();
+    if (options->command.empty()) throw CLI::RequiredError("the program and its arguments");
+    if (options->command[0].empty() || options->command[0][0] == '-') throw CLI::ExtrasError({options->command[0]});
+    throw CLI::RuntimeError(simulate(*options));
+  });
+}
+
+}  // namespace rota::tool
