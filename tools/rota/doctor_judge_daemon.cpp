@@ -32,6 +32,10 @@ constexpr std::array kVariables = {
     "ROTA_SIM_TIME_SCALE",
     "ROTA_SIM_DRIVER_VERSION",
     "ROTA_SIM_LOG",
+    "ROTA_SIM_PROFILE",
+    "ROTA_SIM_CLOCK",
+    "ROTA_SIM_FAULTS",
+    "ROTA_SIM_MUTATIONS",
     "ROTA_BUILD",
     "ROTA_CLANG",
 };

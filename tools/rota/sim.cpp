@@ -199,7 +199,8 @@ void register_sim(CLI::App& app) {
         std::string error;
         return sim::parse_faults(text, &faults, &error) ? std::string() : error;
       });
-  command->add_option("--time-scale", options->time_scale, "real seconds per simulated second; 0: nothing waits");
+  command->add_option("--time-scale", options->time_scale, "real seconds per simulated second; 0: nothing waits")
+      ->check(CLI::NonNegativeNumber);
   command->add_flag("--virtual-clock", options->virtual_clock, "one process, and simulated time is exact");
   command->add_option("--state", options->state, "file of the machine's state, to let several commands share it");
   command->prefix_command();

@@ -1,0 +1,196 @@
+"""`rota sim`: a machine of simulated GPUs for one command, and faults on demand."""
+import json
+import pathlib
+import signal
+import sys
+
+from harness import PROGRAMS, ROTA, SHIMS, Case, kill
+
+# A CUDA program in a few lines: asks the driver, or does what the test wants, and prints what came out as JSON.
+PRELUDE = """
+import ctypes, json, sys
+cuda = ctypes.CDLL("libcuda.so.1")
+def call(name, *arguments):
+    return getattr(cuda, name)(*arguments)
+def context():
+    assert call("cuInit", 0) == 0
+    handle = ctypes.c_void_p()
+    result = call("cuDevicePrimaryCtxRetain", ctypes.byref(handle), 0)
+    return result or call("cuCtxSetCurrent", handle)
+def allocate(size):
+    address = ctypes.c_uint64()
+    return call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size)), address
+"""
+
+
+def program(body):
+    return [sys.executable, "-B", "-c", PRELUDE + body]
+
+
+class RotaSim(Case):
+    def setUp(self):
+        super().setUp()
+        self.temporary = self.scratch / "tmp"
+        self.temporary.mkdir()
+        self.environment = {name: value for name, value in self.environment.items()
+                            if not name.startswith("ROTA_SIM_") and name not in ("LD_LIBRARY_PATH", "ROTA_REAL_LIBCUDA", "ROTA_SOCKET")}
+        self.environment.update(TMPDIR=str(self.temporary))
+
+    def sim(self, *arguments, **environment):
+        result = self.call(ROTA, "sim", *arguments, **environment)
+        self.assertEqual(list(self.temporary.iterdir()), [], "something was left behind")
+        return result
+
+    def asked(self, options, body):
+        result = self.sim(*options, "--", *program(body))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    # ctest labels: unsanitized
+    def test_the_machine_is_as_asked_for(self):
+        facts = self.asked(["--gpu", "a100x2", "--memory", "3G", "--driver", "12.4"], """
+context()
+count, version, total, name = ctypes.c_int(), ctypes.c_int(), ctypes.c_size_t(), ctypes.create_string_buffer(100)
+call("cuDeviceGetCount", ctypes.byref(count))
+call("cuDriverGetVersion", ctypes.byref(version))
+call("cuDeviceTotalMem_v2", ctypes.byref(total), 1)
+call("cuDeviceGetName", name, 100, 1)
+print(json.dumps([count.value, version.value, total.value, name.value.decode(), hasattr(cuda, "cuCtxRecordEvent"), hasattr(cuda, "cuGreenCtxCreate")]))
+""")
+        self.assertEqual(facts[:3], [2, 12040, 3 << 30])
+        self.assertIn("A100", facts[3])
+        self.assertEqual(facts[4:], [False, True], "12.4 has green contexts, and cuCtxRecordEvent came with 12.5")
+
+    # ctest labels: unsanitized
+    def test_without_options_it_is_one_h200_with_all_its_memory(self):
+        name, total = self.asked([], """
+context()
+total, name = ctypes.c_size_t(), ctypes.create_string_buffer(100)
+call("cuDeviceTotalMem_v2", ctypes.byref(total), 0)
+call("cuDeviceGetName", name, 100, 0)
+print(json.dumps([name.value.decode(), total.value]))
+""")
+        self.assertIn("H200", name)
+        self.assertGreater(total, 130 << 30)
+
+    def test_the_programs_exit_status_is_its_own(self):
+        self.assertEqual(self.sim("--", "sh", "-c", "exit 7").returncode, 7)
+        self.assertEqual(self.sim("--", "sh", "-c", "kill -TERM $$").returncode, 128 + signal.SIGTERM)
+        missing = self.sim("--", "no-such-program")
+        self.assertEqual(missing.returncode, 127)
+        self.assertIn("no-such-program: command not found", missing.stderr)
+
+    def test_it_is_the_real_driver_of_rota_run(self):
+        result = self.sim("--memory", "256M", "--", ROTA, "run", "--", PROGRAMS / "memhog", "--share", "0.6", "--rounds", "2", "--managed")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout)["wrong"], 0)
+
+    def test_commands_that_name_one_state_share_a_machine(self):
+        options = ["sim", "--memory", "256M", "--state", str(self.scratch / "machine"), "--"]
+        holder = self.start(ROTA, *options, *program("""
+context()
+print(json.dumps(allocate(200 << 20)[0]), flush=True)
+sys.stdin.read()
+"""))
+        self.assertEqual(holder.stdout.readline().strip(), "0")
+        refused = self.call(ROTA, *options, *program("context()\nprint(allocate(100 << 20)[0])"))
+        self.assertEqual(refused.stdout.strip(), "2", refused.stderr)
+        # Killed, it leaves nothing behind: the bytes are there for the next one.
+        kill(holder)
+        self.call("pkill", "-KILL", "-f", str(self.scratch / "machine"))
+        self.eventually(lambda: self.call(ROTA, *options, *program("context()\nprint(allocate(100 << 20)[0])")).stdout.strip() == "0",
+                        "the killed program's memory is free")
+
+    def test_the_call_that_a_fault_names_fails_and_no_other(self):
+        results = self.asked(["--fault", "cuMemAlloc@2=CUDA_ERROR_OUT_OF_MEMORY", "--fault", "cuMemAlloc@4+=999"], """
+context()
+print(json.dumps([allocate(4096)[0] for _ in range(5)]))
+""")
+        self.assertEqual(results, [0, 2, 0, 999, 999])
+
+    def test_a_sticky_fault_stays_with_the_context(self):
+        results = self.asked(["--fault", "cuMemsetD8@1=sticky:CUDA_ERROR_ILLEGAL_ADDRESS"], """
+context()
+address = allocate(4096)[1]
+print(json.dumps([call("cuMemsetD8_v2", address, 0, ctypes.c_size_t(16)), call("cuCtxSynchronize"), allocate(4096)[0]]))
+""")
+        self.assertEqual(results, [0, 700, 700])
+
+    def test_a_gpu_that_falls_off_the_bus_is_lost_to_every_process(self):
+        options = ["sim", "--memory", "256M", "--state", str(self.scratch / "machine"), "--"]
+        witness = self.start(ROTA, *options, *program("""
+print(context(), flush=True)
+sys.stdin.readline()
+print(call("cuCtxSynchronize"), context(), flush=True)
+"""))
+        self.assertEqual(witness.stdout.readline().strip(), "0")
+        culprit = self.call(ROTA, "sim", "--fault", "cuCtxSynchronize@1=lost", *options[1:],
+                            *program("context()\nprint(call('cuCtxSynchronize'), call('cuCtxSynchronize'))"))
+        self.assertEqual(culprit.stdout.strip(), "0 999", culprit.stderr)
+        witness.stdin.write("\n")
+        witness.stdin.flush()
+        self.assertEqual(witness.stdout.readline().split()[0], "999")
+        self.finish(witness)
+        # Nobody uses the machine any more: the next one finds it repaired.
+        self.assertEqual(self.call(ROTA, *options, *program("print(context())")).stdout.strip(), "0")
+
+    # ctest labels: unsanitized
+    def test_slow_copies_take_so_much_longer(self):
+        def milliseconds(*options):
+            return self.asked(["--virtual-clock", *options], """
+context()
+events = [ctypes.c_void_p(), ctypes.c_void_p()]
+for event in events: call("cuEventCreate", ctypes.byref(event), 0)
+host = ctypes.c_void_p()
+call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(64 << 20), 0)
+result, device = allocate(64 << 20)
+call("cuEventRecord", events[0], None)
+call("cuMemcpyHtoDAsync_v2", device, host, ctypes.c_size_t(64 << 20), None)
+call("cuEventRecord", events[1], None)
+call("cuCtxSynchronize")
+elapsed = ctypes.c_float()
+assert call("cuEventElapsedTime", ctypes.byref(elapsed), events[0], events[1]) == 0
+print(elapsed.value)
+""")
+        self.assertAlmostEqual(milliseconds("--fault", "copies=4") / milliseconds(), 4, delta=0.1)
+
+    def test_what_is_not_simulated_is_named_at_the_end(self):
+        result = self.sim("--", *program("""
+context()
+state = ctypes.c_void_p()
+for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(state)) == 801
+"""))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("cuLinkCreate_v2 (3 times)", result.stderr)
+
+    def test_bad_input_names_what_is_wrong_and_starts_nothing(self):
+        touched = self.scratch / "touched"
+        for options, named in {
+            ("--gpu", "h200x9"): "h200x9",
+            ("--gpu", "h300"): "h300",
+            ("--memory", "much"): "much",
+            ("--driver", "3.2"): "3.2",
+            ("--fault", "cuNothing@1=2"): "cuNothing",
+            ("--fault", "cuMemAlloc@0=2"): "cuMemAlloc@0",
+            ("--fault", "cuMemAlloc@1=CUDA_ERROR_NONE"): "CUDA_ERROR_NONE",
+            ("--fault", "copies=0.5"): "copies=0.5",
+            ("--time-scale", "fast"): "fast",
+            ("--profile", str(self.scratch / "nothing.toml")): "nothing.toml",
+        }.items():
+            with self.subTest(options=options):
+                result = self.sim(*options, "--", "touch", touched)
+                self.assertNotEqual(result.returncode, 0)
+                self.assertIn(named, result.stderr)
+                self.assertFalse(touched.exists())
+
+    def test_a_profile_of_ones_own_is_used(self):
+        profile = self.scratch / "card.toml"
+        shipped = pathlib.Path(__file__).resolve().parents[2] / "tools/simgpu/profiles/t4.toml"
+        profile.write_text(shipped.read_text().replace("Tesla T4", "Card of Mine"))
+        name = self.asked(["--profile", str(profile)], """
+context()
+name = ctypes.create_string_buffer(100)
+call("cuDeviceGetName", name, 100, 0)
+print(json.dumps(name.value.decode()))
+""")
+        self.assertEqual(name, "Card of Mine")
