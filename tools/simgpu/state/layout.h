@@ -11,10 +11,12 @@
 namespace rota::sim {
 
 inline constexpr uint64_t kStateMagic = 0x3175706773'61746fULL;
-inline constexpr uint32_t kStateVersion = 2;
+inline constexpr uint32_t kStateVersion = 3;
 inline constexpr uint32_t kMaxProcesses = 128;
 inline constexpr uint32_t kMaxAllocations = 65536;
 inline constexpr uint32_t kMaxBlocks = 1 << 20;  // 2 TiB of managed memory
+inline constexpr uint32_t kMaxShared = 8192;     // pieces of memory that several processes may hold
+inline constexpr uint32_t kMaxEvents = 4096;     // interprocess events
 
 enum BlockState : uint8_t { kBlockFree = 0, kBlockFresh, kBlockOnHost, kBlockOnDevice };
 
@@ -50,6 +52,38 @@ struct ManagedEntry {
   uint64_t last_migration;  // of migration_clock; the least is evicted first
 };
 
+// Which processes hold something: one bit for each process entry.
+struct Holders {
+  uint64_t bits[kMaxProcesses / 64];
+
+  void add(int process) { bits[process / 64] |= uint64_t{1} << (process % 64); }
+  void remove(int process) { bits[process / 64] &= ~(uint64_t{1} << (process % 64)); }
+  bool none() const {
+    for (uint64_t word : bits) {
+      if (word != 0) return false;
+    }
+    return true;
+  }
+};
+
+// Plain device memory that more than one process may hold: charged once, until its last holder lets go or dies.
+struct SharedEntry {
+  uint64_t id;  // 0 = free
+  uint64_t bytes;
+  int32_t gpu;
+  Holders holders;
+};
+
+// An event that several processes record and wait for. Records are numbered from 1.
+struct EventEntry {
+  uint64_t id;        // 0 = free
+  uint64_t recorder;  // serial of the process that recorded last
+  uint64_t recorded;
+  uint64_t completed;  // this record and all before it are over
+  uint32_t changes;    // a futex: counts up with `completed`
+  Holders holders;
+};
+
 struct SharedLayout {
   uint64_t magic;
   uint32_t version;
@@ -62,6 +96,10 @@ struct SharedLayout {
   uint32_t next_block;   // where the search for free blocks goes on
   GpuState gpu[kMaxGpus];
   ProcessEntry processes[kMaxProcesses];
+  uint32_t shared_end;  // entries at and above were never used
+  uint32_t events_end;
+  SharedEntry shared[kMaxShared];
+  EventEntry events[kMaxEvents];
   ManagedEntry managed[kMaxAllocations];  // entry 0 is not used
   uint8_t blocks[kMaxBlocks];
 };

@@ -196,6 +196,10 @@ bool SharedState::lock() {
         if (entry.pid != 0) state.plain += entry.plain[gpu];
       }
     }
+    for (uint32_t index = 0; index < layout_->shared_end; ++index) {
+      const SharedEntry& entry = layout_->shared[index];
+      if (entry.id != 0) layout_->gpu[entry.gpu].plain += entry.bytes;
+    }
     for (uint32_t id = 1; id < layout_->managed_end; ++id) {
       ManagedEntry& entry = layout_->managed[id];
       if (entry.owner == 0) continue;
@@ -221,6 +225,7 @@ void SharedState::reap() {
       if (layout_->managed[id].owner == entry.serial) release_managed(id);
     }
     for (int gpu = 0; gpu < layout_->gpus; ++gpu) layout_->gpu[gpu].plain -= entry.plain[gpu];
+    forget_holder(static_cast<int>(&entry - layout_->processes));
     entry = ProcessEntry{};
   }
 }
@@ -245,19 +250,23 @@ void SharedState::uuid(int gpu, unsigned char out[16]) const {
   std::memcpy(out, halves, sizeof halves);
 }
 
-bool SharedState::take(int gpu, uint64_t bytes, Migration* migration) {
-  lock();
+// Under the mutex. Counts for the GPU, not yet for a process.
+bool SharedState::take_locked(int gpu, uint64_t bytes, Migration* migration) {
   GpuState& state = layout_->gpu[gpu];
   auto fits = [&] { return bytes <= layout_->capacity && state.plain <= layout_->capacity - bytes; };
   if (!fits()) reap();
-  bool granted = fits();
-  if (granted) {
-    state.plain += bytes;
-    layout_->processes[process_].plain[gpu] += bytes;
-    if (state.plain + state.managed_resident > layout_->capacity) {
-      evict(gpu, state.plain + state.managed_resident - layout_->capacity, 0, migration);
-    }
+  if (!fits()) return false;
+  state.plain += bytes;
+  if (state.plain + state.managed_resident > layout_->capacity) {
+    evict(gpu, state.plain + state.managed_resident - layout_->capacity, 0, migration);
   }
+  return true;
+}
+
+bool SharedState::take(int gpu, uint64_t bytes, Migration* migration) {
+  lock();
+  bool granted = take_locked(gpu, bytes, migration);
+  if (granted) layout_->processes[process_].plain[gpu] += bytes;
   unlock();
   return granted;
 }

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 
 #include "tools/simgpu/state/options.h"
@@ -48,6 +49,7 @@ struct MemoryUse {
   uint64_t own_plain = 0;  // this process's
 };
 
+struct EventEntry;
 struct SharedLayout;
 
 class SharedState {
@@ -77,6 +79,25 @@ class SharedState {
   Migration touch(uint32_t id, uint64_t offset, uint64_t bytes, Access access);
   uint64_t resident_bytes(uint32_t id);
 
+  // Plain memory that several processes may hold; charged once, until the last holder lets go or dies. This process is
+  // the first holder. `taken`: take() has charged it already. 0: out of memory (or the table is full), nothing changed.
+  uint64_t share(int gpu, uint64_t bytes, bool taken, Migration* migration);
+  // One holder more, as often as it is called. Memory that nobody held any more is charged anew. False: no room.
+  bool hold(uint64_t id, int gpu, uint64_t bytes, Migration* migration);
+  // True: nobody holds it any more.
+  bool let_go(uint64_t id);
+
+  // Events that several processes record and wait for; gone with the last process that holds them. 0: table full.
+  uint64_t add_event();
+  bool hold_event(uint64_t id);  // false: there is none
+  void let_go_event(uint64_t id);
+  uint64_t record_event(uint64_t id);  // the number of this record
+  void complete_event(uint64_t id, uint64_t record);
+  uint64_t last_record(uint64_t id);
+  bool event_done(uint64_t id, uint64_t record);
+  // Sleeps until the record is over. A record of a process that died is over.
+  void wait_for_event(uint64_t id, uint64_t record);
+
   // The GPU falls off the bus, for every process, until nobody uses the state any more.
   void lose(int gpu);
   bool lost(int gpu) const;
@@ -101,11 +122,16 @@ class SharedState {
   uint64_t evict_from(uint32_t id, uint64_t bytes, uint32_t spared_from, uint32_t spared_to);
   void release_managed(uint32_t id);
   bool take_process_entry();
+  bool take_locked(int gpu, uint64_t bytes, Migration* migration);
+  void forget_holder(int process);
+  void leave_shared(uint32_t index, int process);
+  EventEntry* event(uint64_t id);
 
   SharedLayout* layout_ = nullptr;
   std::string path_;
   double time_scale_ = 1;
-  int process_ = -1;  // index of our entry
+  int process_ = -1;                   // index of our entry
+  std::map<uint64_t, unsigned> held_;  // how often this process holds shared memory; under lock()
 };
 
 int64_t monotonic_nanoseconds();
