@@ -15,7 +15,9 @@
 #include "tools/simgpu/driver/address_space.h"
 #include "tools/simgpu/driver/capture.h"
 #include "tools/simgpu/driver/errors.h"
+#include "tools/simgpu/driver/event.h"
 #include "tools/simgpu/driver/graph.h"
+#include "tools/simgpu/driver/host_function.h"
 #include "tools/simgpu/driver/kernels.h"
 #include "tools/simgpu/driver/stream.h"
 #include "tools/simgpu/profile.h"
@@ -41,6 +43,7 @@ struct Context {
   std::map<uint64_t, StreamPointer> per_thread;
   std::set<StreamPointer> streams;
   std::set<StreamPointer> ending;  // destroyed by the program while work was still queued
+  std::vector<Record> waits;       // cuCtxWaitEvent: what streams made later wait for
   std::map<int, size_t> limits;
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
 
@@ -169,9 +172,11 @@ inline Driver& driver() {
   return Driver::get();
 }
 
-// The start of nearly every exported function: the driver is up, and this thread has a usable context.
-#define ROTA_SIM_READY() \
-  if (!::rota::sim::driver().initialised()) return ::rota::api::CUDA_ERROR_NOT_INITIALIZED
+// The start of nearly every exported function: the driver is up, no host function of a stream is calling, and this
+// thread has a usable context.
+#define ROTA_SIM_READY()                                                                    \
+  if (!::rota::sim::driver().initialised()) return ::rota::api::CUDA_ERROR_NOT_INITIALIZED; \
+  if (::rota::sim::in_host_function()) return ::rota::api::CUDA_ERROR_NOT_PERMITTED
 #define ROTA_SIM_CONTEXT(name)                                                                                    \
   ROTA_SIM_READY();                                                                                               \
   ::rota::sim::ContextPointer name;                                                                               \

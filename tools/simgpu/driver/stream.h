@@ -18,6 +18,7 @@ namespace rota::sim {
 
 struct Capture;
 struct Context;
+struct Event;
 struct GraphNode;
 
 // What a stream runs: work on the engines, or a marker (no work).
@@ -67,16 +68,6 @@ class Stream {
 };
 using StreamPointer = std::shared_ptr<Stream>;
 
-struct Event {
-  explicit Event(unsigned flags) : flags(flags) {}
-  const unsigned flags;
-  Context* context = nullptr;
-  std::mutex mutex;
-  TaskPointer recorded;  // null: never recorded, counts as complete
-  // Recorded in a capturing stream: where a stream that waits for it joins the capture.
-  std::shared_ptr<Capture> capture;
-  std::vector<GraphNode*> capture_tail;
-};
 using EventPointer = std::shared_ptr<Event>;
 
 }  // namespace rota::sim

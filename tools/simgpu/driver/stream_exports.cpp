@@ -1,4 +1,4 @@
-// Streams, events and host functions.
+// Streams and host functions.
 #include <algorithm>
 
 #include "tools/simgpu/driver/driver.h"
@@ -93,91 +93,6 @@ CUresult query_stream(CUstream handle, Form form) {
   return static_cast<CUresult>(context->sticky.load());
 }
 
-CUresult record(CUevent event, CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
-  EventPointer object = driver().events.find(event);
-  StreamPointer stream;
-  if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  if (object->context != stream->context) return CUDA_ERROR_INVALID_HANDLE;
-  if (driver().captures.any()) {
-    std::lock_guard lock(driver().captures.mutex);
-    if (stream->capture) {
-      if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-      std::lock_guard lock_event(object->mutex);
-      object->capture = stream->capture;
-      object->capture_tail = stream->capture_tail;
-      return CUDA_SUCCESS;
-    }
-  }
-  TaskPointer task;
-  ROTA_SIM_CHECK(driver().submit(stream, Operation{}, &task));
-  std::lock_guard lock(object->mutex);
-  object->recorded = std::move(task);
-  object->capture.reset();
-  return CUDA_SUCCESS;
-}
-
-CUresult wait_event(CUstream handle, CUevent event, unsigned flags, Form form) {
-  ROTA_SIM_CONTEXT(context);
-  EventPointer object = driver().events.find(event);
-  StreamPointer stream;
-  if (!object) return CUDA_ERROR_INVALID_HANDLE;
-  if ((flags & ~1U) != 0) return CUDA_ERROR_INVALID_VALUE;
-  ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  TaskPointer recorded;
-  {
-    std::lock_guard lock(driver().captures.mutex);
-    std::lock_guard lock_event(object->mutex);
-    if (object->capture) {
-      if (object->capture->ended) return CUDA_ERROR_CAPTURED_EVENT;  // until it is recorded again
-      if (object->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-      if (stream->capture && stream->capture != object->capture) return CUDA_ERROR_STREAM_CAPTURE_MERGE;
-      if (stream == stream->context->legacy) return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-      driver().captures.join(*stream, object->capture, object->capture_tail);
-      return CUDA_SUCCESS;
-    }
-    if (stream->capture) {  // waiting for work outside the capture
-      stream->capture->invalidated = true;
-      return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-    }
-    recorded = object->recorded;
-  }
-  if (!recorded || recorded->done()) return CUDA_SUCCESS;
-  return driver().submit_after(stream, {std::move(recorded)}, nullptr);
-}
-
-CUresult event_task(CUevent event, EventPointer* object, TaskPointer* task) {
-  ROTA_SIM_READY();
-  *object = driver().events.find(event);
-  if (!*object) return CUDA_ERROR_INVALID_HANDLE;
-  ROTA_SIM_CHECK(driver().check_unsafe_call());
-  std::lock_guard lock(driver().captures.mutex);
-  std::lock_guard lock_event((*object)->mutex);
-  if ((*object)->capture) {
-    (*object)->capture->invalidated = true;
-    return CUDA_ERROR_CAPTURED_EVENT;
-  }
-  *task = (*object)->recorded;
-  return CUDA_SUCCESS;
-}
-
-CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
-  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  EventPointer events[2];
-  TaskPointer tasks[2];
-  ROTA_SIM_CHECK(event_task(start, &events[0], &tasks[0]));
-  ROTA_SIM_CHECK(event_task(end, &events[1], &tasks[1]));
-  for (int side = 0; side < 2; ++side) {
-    bool timed = (events[side]->flags & CU_EVENT_DISABLE_TIMING) == 0;
-    if (!timed || !tasks[side]) return CUDA_ERROR_INVALID_HANDLE;
-  }
-  if (!tasks[0]->done() || !tasks[1]->done()) return CUDA_ERROR_NOT_READY;
-  double scale = driver().options.time_scale > 0 ? driver().options.time_scale : 1;
-  *milliseconds = static_cast<float>(static_cast<double>(tasks[1]->finished_at - tasks[0]->finished_at) / scale / 1e6);
-  return CUDA_SUCCESS;
-}
-
 CUresult launch_host_function(CUstream handle, CUhostFn function, void* data, Form form) {
   ROTA_SIM_CONTEXT(context);
   if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -185,7 +100,8 @@ CUresult launch_host_function(CUstream handle, CUhostFn function, void* data, Fo
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_HOST;
-  operation.run = [function, data](Context&) { function(data); };
+  operation.parameters = HostParameters{function, data};
+  operation.run = [function, data](Context&) { run_host_function(function, data); };
   return driver().submit(stream, std::move(operation));
 }
 
@@ -196,7 +112,7 @@ CUresult add_callback(CUstream handle, CUstreamCallback callback, void* data, un
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_HOST;
   operation.run = [handle, callback, data](Context& running) {
-    callback(handle, static_cast<CUresult>(running.sticky.load()), data);
+    run_host_code([&] { callback(handle, static_cast<CUresult>(running.sticky.load()), data); });
   };
   return driver().submit(stream, std::move(operation));
 }
@@ -232,43 +148,6 @@ ROTA_SIM_EXPORT(cuStreamDestroy)(CUstream stream) {
   return destroy_stream(stream);
 }
 
-ROTA_SIM_EXPORT(cuEventCreate)(CUevent* out, unsigned flags) {
-  ROTA_SIM_CONTEXT(context);
-  if (out == nullptr || (flags & ~7U) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if ((flags & CU_EVENT_INTERPROCESS) != 0) return CUDA_ERROR_NOT_SUPPORTED;
-  auto event = std::make_shared<Event>(flags);
-  event->context = context.get();
-  *out = driver().events.add(std::move(event));
-  return CUDA_SUCCESS;
-}
-ROTA_SIM_EXPORT(cuEventDestroy_v2)(CUevent event) {
-  ROTA_SIM_READY();
-  return driver().events.remove(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-ROTA_SIM_EXPORT(cuEventDestroy)(CUevent event) {
-  ROTA_SIM_READY();
-  return driver().events.remove(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-ROTA_SIM_EXPORT(cuEventQuery)(CUevent event) {
-  EventPointer object;
-  TaskPointer task;
-  ROTA_SIM_CHECK(event_task(event, &object, &task));
-  return task && !task->done() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-}
-ROTA_SIM_EXPORT(cuEventSynchronize)(CUevent event) {
-  EventPointer object;
-  TaskPointer task;
-  ROTA_SIM_CHECK(event_task(event, &object, &task));
-  if (task) task->wait();
-  return CUDA_SUCCESS;
-}
-ROTA_SIM_EXPORT(cuEventElapsedTime)(float* milliseconds, CUevent start, CUevent end) {
-  return elapsed(milliseconds, start, end);
-}
-ROTA_SIM_EXPORT(cuEventElapsedTime_v2)(float* milliseconds, CUevent start, CUevent end) {
-  return elapsed(milliseconds, start, end);
-}
-
 // What takes a stream, in both forms.
 #define BOTH_FORMS(name, parameters, legacy, per_thread) \
   ROTA_SIM_EXPORT(name) parameters {                     \
@@ -282,13 +161,6 @@ BOTH_FORMS(cuStreamSynchronize, (CUstream stream), wait_for_stream(stream, Form:
            wait_for_stream(stream, Form::kPerThread))
 BOTH_FORMS(cuStreamQuery, (CUstream stream), query_stream(stream, Form::kLegacy),
            query_stream(stream, Form::kPerThread))
-BOTH_FORMS(cuStreamWaitEvent, (CUstream stream, CUevent event, unsigned flags),
-           wait_event(stream, event, flags, Form::kLegacy), wait_event(stream, event, flags, Form::kPerThread))
-BOTH_FORMS(cuEventRecord, (CUevent event, CUstream stream), record(event, stream, Form::kLegacy),
-           record(event, stream, Form::kPerThread))
-BOTH_FORMS(cuEventRecordWithFlags, (CUevent event, CUstream stream, unsigned flags),
-           flags > 1 ? CUDA_ERROR_INVALID_VALUE : record(event, stream, Form::kLegacy),
-           flags > 1 ? CUDA_ERROR_INVALID_VALUE : record(event, stream, Form::kPerThread))
 BOTH_FORMS(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void* data),
            launch_host_function(stream, function, data, Form::kLegacy),
            launch_host_function(stream, function, data, Form::kPerThread))

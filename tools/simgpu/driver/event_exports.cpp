@@ -1,0 +1,309 @@
+// Events: made, recorded, waited for and measured; also those that stand for a whole context.
+#include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/mutations.h"
+
+using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
+
+namespace {
+
+constexpr unsigned kEventFlags = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
+
+CUresult create(CUevent* out, unsigned flags) {
+  ROTA_SIM_CONTEXT(context);
+  if (out == nullptr || (flags & ~kEventFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
+  bool interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
+  if (interprocess && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (interprocess) return CUDA_ERROR_NOT_SUPPORTED;
+  *out = driver().events.add(std::make_shared<Event>(flags, context->handle()));
+  return CUDA_SUCCESS;
+}
+
+CUresult destroy(CUevent event) {
+  ROTA_SIM_READY();
+  // A stream that waits for a record keeps what it waits for.
+  return driver().events.remove(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
+
+// The graph's execution does it. The record becomes a node of its own instead of a place where other streams can join
+// the capture.
+CUresult capture_external_record(const StreamPointer& stream, CUevent handle, const EventPointer& event) {
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
+  operation.parameters = EventParameters{handle, event};
+  return driver().submit(stream, std::move(operation));
+}
+
+CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, Form form) {
+  ROTA_SIM_CONTEXT(current);
+  EventPointer event = driver().events.find(handle);
+  StreamPointer stream;
+  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  if ((flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
+  ROTA_SIM_CHECK(driver().stream_of(stream_handle, form, current, &stream));
+  ContextPointer owner = driver().contexts.find(event->context);
+  if (!owner || owner.get() != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+  bool external = flags == CU_EVENT_RECORD_EXTERNAL;
+  if (driver().captures.any()) {
+    std::unique_lock lock(driver().captures.mutex);
+    if (stream->capture) {
+      if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+      if (external) {
+        lock.unlock();
+        return capture_external_record(stream, handle, event);
+      }
+      std::lock_guard lock_event(event->mutex);
+      event->capture = stream->capture;
+      event->capture_tail = stream->capture_tail;
+      return CUDA_SUCCESS;
+    }
+  }
+  if (external) return CUDA_ERROR_INVALID_VALUE;
+  Operation operation;
+  if (event->shared) {
+    operation.run = [shared = event->shared, number = event->shared->begin()](Context&) { shared->end(number); };
+  }
+  TaskPointer task;
+  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task));
+  set_recorded(*event, std::move(task));
+  return CUDA_SUCCESS;
+}
+
+CUresult capture_external_wait(const StreamPointer& stream, CUevent handle, const EventPointer& event) {
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
+  operation.parameters = EventParameters{handle, event};
+  return driver().submit(stream, std::move(operation));
+}
+
+// A stream that waits for an event of a capture joins it; one that captures cannot wait for anything else.
+CUresult wait_in_capture(const StreamPointer& stream, Event& event) {
+  if (stream->capture && stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (!event.capture) {
+    if (mutated(Mutation::captures_are_not_isolated)) return CUDA_SUCCESS;
+    stream->capture->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
+  }
+  if (event.capture->ended) return CUDA_ERROR_CAPTURED_EVENT;  // until it is recorded again
+  if (event.capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  if (stream->capture && stream->capture != event.capture) {
+    if (mutated(Mutation::captures_merge)) return CUDA_SUCCESS;
+    stream->capture->invalidated = true;
+    event.capture->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_MERGE;
+  }
+  if (stream == stream->context->legacy) {
+    event.capture->invalidated = true;
+    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  }
+  if (!mutated(Mutation::waiting_does_not_join_the_capture)) {
+    driver().captures.join(*stream, event.capture, event.capture_tail);
+  }
+  return CUDA_SUCCESS;
+}
+
+// Puts what waits for the record behind the stream's work.
+CUresult submit_wait(const StreamPointer& stream, const Record& record) {
+  if (record.done() || mutated(Mutation::stream_waits_are_ignored)) return CUDA_SUCCESS;
+  if (!record.shared) return driver().submit_after(stream, {record.task}, nullptr);
+  Operation operation;
+  operation.run = [record](Context&) { record.wait(); };
+  return driver().submit(stream, std::move(operation));
+}
+
+CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags, Form form) {
+  ROTA_SIM_CONTEXT(current);
+  EventPointer event = driver().events.find(handle);
+  StreamPointer stream;
+  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  if ((flags & ~unsigned{CU_EVENT_WAIT_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
+  ROTA_SIM_CHECK(driver().stream_of(stream_handle, form, current, &stream));
+  bool external = flags == CU_EVENT_WAIT_EXTERNAL;
+  {
+    std::unique_lock lock(driver().captures.mutex);
+    if (external) {
+      if (!stream->capture) return CUDA_ERROR_INVALID_VALUE;
+      lock.unlock();
+      return capture_external_wait(stream, handle, event);
+    }
+    std::lock_guard lock_event(event->mutex);
+    if (stream->capture || event->capture) return wait_in_capture(stream, *event);
+    if (stream == current->legacy && driver().captures.has_blocking_capture(current.get(), true)) {
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
+  }
+  return submit_wait(stream, current_record(*event));
+}
+
+// What a call that looks at an event or waits for it starts with.
+CUresult look_at(CUevent handle, EventPointer* event, Record* found) {
+  ROTA_SIM_READY();
+  *event = driver().events.find(handle);
+  if (!*event) return CUDA_ERROR_INVALID_HANDLE;
+  {
+    std::lock_guard lock(driver().captures.mutex);
+    std::lock_guard lock_event((*event)->mutex);
+    if ((*event)->capture && !mutated(Mutation::captured_events_can_be_queried)) {
+      (*event)->capture->invalidated = true;
+      return CUDA_ERROR_CAPTURED_EVENT;
+    }
+  }
+  ROTA_SIM_CHECK(driver().check_unsafe_call());
+  *found = current_record(**event);
+  return CUDA_SUCCESS;
+}
+
+// The error that sticks to the event's context, if there is one.
+CUresult error_of(const Event& event) {
+  ContextPointer context = driver().contexts.find(event.context);
+  return context ? static_cast<CUresult>(context->sticky.load(std::memory_order_acquire)) : CUDA_SUCCESS;
+}
+
+CUresult query(CUevent handle) {
+  EventPointer event;
+  Record record;
+  ROTA_SIM_CHECK(look_at(handle, &event, &record));
+  if (!record.done()) return CUDA_ERROR_NOT_READY;
+  return error_of(*event);
+}
+
+CUresult synchronize(CUevent handle) {
+  EventPointer event;
+  Record record;
+  ROTA_SIM_CHECK(look_at(handle, &event, &record));
+  record.wait();
+  return error_of(*event);
+}
+
+CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
+  ROTA_SIM_READY();
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  CUevent handles[2] = {start, end};
+  EventPointer events[2];
+  Record records[2];
+  for (int side = 0; side < 2; ++side) ROTA_SIM_CHECK(look_at(handles[side], &events[side], &records[side]));
+  for (int side = 0; side < 2; ++side) {
+    if (!events[side]->timed() || !records[side].task) return CUDA_ERROR_INVALID_HANDLE;
+  }
+  if (!records[0].done() || !records[1].done()) return CUDA_ERROR_NOT_READY;
+  double scale = driver().options.time_scale > 0 ? driver().options.time_scale : 1;
+  int64_t between = records[1].task->finished_at - records[0].task->finished_at;
+  if (mutated(Mutation::elapsed_time_has_no_sign)) between = between < 0 ? -between : between;
+  *milliseconds = static_cast<float>(static_cast<double>(between) / scale / 1e6);
+  return CUDA_SUCCESS;
+}
+
+// Measured on driver 580.159: fails and destroys the capture, in every mode of capture and of thread.
+CUresult check_nothing_captured(const Context& context) {
+  if (!driver().captures.any() || mutated(Mutation::context_events_ignore_captures)) return CUDA_SUCCESS;
+  std::lock_guard lock(driver().captures.mutex);
+  return driver().captures.context_captures(&context, true) ? CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED : CUDA_SUCCESS;
+}
+
+CUresult record_context(CUcontext handle, CUevent event_handle) {
+  ROTA_SIM_READY();
+  ContextPointer context;
+  ROTA_SIM_CHECK(driver().context_of(handle, &context));
+  EventPointer event = driver().events.find(event_handle);
+  if (!event || event->context != context->handle()) return CUDA_ERROR_INVALID_HANDLE;
+  ROTA_SIM_CHECK(check_nothing_captured(*context));
+  std::vector<TaskPointer> after;
+  {
+    std::lock_guard lock(context->mutex);
+    for (const StreamPointer& stream : context->all_streams()) {
+      if (mutated(Mutation::context_events_miss_non_blocking_streams) && !stream->blocking()) continue;
+      TaskPointer last = stream->last();
+      if (last && !last->done()) after.push_back(std::move(last));
+    }
+  }
+  TaskPointer task;
+  ROTA_SIM_CHECK(driver().submit_after(context->markers, std::move(after), &task));
+  set_recorded(*event, std::move(task));
+  return CUDA_SUCCESS;
+}
+
+CUresult wait_context(CUcontext handle, CUevent event_handle) {
+  ROTA_SIM_READY();
+  ContextPointer context;
+  ROTA_SIM_CHECK(driver().context_of(handle, &context));
+  EventPointer event = driver().events.find(event_handle);
+  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  {
+    std::lock_guard lock(driver().captures.mutex);
+    std::lock_guard lock_event(event->mutex);
+    if (event->capture && !event->capture->ended) {
+      event->capture->invalidated = true;
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+  }
+  ROTA_SIM_CHECK(check_nothing_captured(*context));
+  Record record = current_record(*event);
+  if (record.done()) return CUDA_SUCCESS;
+  std::vector<StreamPointer> streams;
+  {
+    std::lock_guard lock(context->mutex);
+    streams = context->all_streams();
+    // Streams that are made later wait too.
+    std::erase_if(context->waits, [](const Record& earlier) { return earlier.done(); });
+    if (!mutated(Mutation::context_waits_miss_new_streams)) context->waits.push_back(record);
+  }
+  for (const StreamPointer& stream : streams) ROTA_SIM_CHECK(submit_wait(stream, record));
+  return CUDA_SUCCESS;
+}
+
+}  // namespace
+
+CUresult rota::sim::wait_as_context_does(const StreamPointer& stream) {
+  std::vector<Record> waits;
+  {
+    std::lock_guard lock(stream->context->mutex);
+    waits = stream->context->waits;
+  }
+  for (const Record& record : waits) ROTA_SIM_CHECK(submit_wait(stream, record));
+  return CUDA_SUCCESS;
+}
+
+ROTA_SIM_EXPORT(cuEventCreate)(CUevent* out, unsigned flags) {
+  return create(out, flags);
+}
+ROTA_SIM_EXPORT(cuEventDestroy_v2)(CUevent event) {
+  return destroy(event);
+}
+ROTA_SIM_EXPORT(cuEventDestroy)(CUevent event) {
+  return destroy(event);
+}
+ROTA_SIM_EXPORT(cuEventQuery)(CUevent event) {
+  return query(event);
+}
+ROTA_SIM_EXPORT(cuEventSynchronize)(CUevent event) {
+  return synchronize(event);
+}
+ROTA_SIM_EXPORT(cuEventElapsedTime)(float* milliseconds, CUevent start, CUevent end) {
+  return elapsed(milliseconds, start, end);
+}
+ROTA_SIM_EXPORT(cuEventElapsedTime_v2)(float* milliseconds, CUevent start, CUevent end) {
+  return elapsed(milliseconds, start, end);
+}
+ROTA_SIM_EXPORT(cuEventRecord)(CUevent event, CUstream stream) {
+  return record(event, stream, CU_EVENT_RECORD_DEFAULT, Form::kLegacy);
+}
+ROTA_SIM_EXPORT(cuEventRecord_ptsz)(CUevent event, CUstream stream) {
+  return record(event, stream, CU_EVENT_RECORD_DEFAULT, Form::kPerThread);
+}
+ROTA_SIM_EXPORT(cuEventRecordWithFlags)(CUevent event, CUstream stream, unsigned flags) {
+  return record(event, stream, flags, Form::kLegacy);
+}
+ROTA_SIM_EXPORT(cuEventRecordWithFlags_ptsz)(CUevent event, CUstream stream, unsigned flags) {
+  return record(event, stream, flags, Form::kPerThread);
+}
+ROTA_SIM_EXPORT(cuStreamWaitEvent)(CUstream stream, CUevent event, unsigned flags) {
+  return wait_event(stream, event, flags, Form::kLegacy);
+}
+ROTA_SIM_EXPORT(cuStreamWaitEvent_ptsz)(CUstream stream, CUevent event, unsigned flags) {
+  return wait_event(stream, event, flags, Form::kPerThread);
+}
+ROTA_SIM_EXPORT(cuCtxRecordEvent)(CUcontext context, CUevent event) {
+  return record_context(context, event);
+}
+ROTA_SIM_EXPORT(cuCtxWaitEvent)(CUcontext context, CUevent event) {
+  return wait_context(context, event);
+}
