@@ -11,7 +11,7 @@
 namespace rota::sim {
 
 inline constexpr uint64_t kStateMagic = 0x3175706773'61746fULL;
-inline constexpr uint32_t kStateVersion = 3;
+inline constexpr uint32_t kStateVersion = 4;
 inline constexpr uint32_t kMaxProcesses = 128;
 inline constexpr uint32_t kMaxAllocations = 65536;
 inline constexpr uint32_t kMaxBlocks = 1 << 20;  // 2 TiB of managed memory
@@ -89,6 +89,7 @@ struct SharedLayout {
   uint32_t version;
   int32_t gpus;
   uint64_t capacity;
+  char profile[4096];  // as load_profile() takes it; a file's path is absolute
   pthread_mutex_t mutex;
   uint64_t migration_clock;
   uint64_t next_serial;

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -70,15 +71,25 @@ Options Options::from_environment() {
   const char* shared = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
   options.state_path = std::string(shared) + "/rota-simgpu-" + std::to_string(getuid());
   if (const char* value = variable("ROTA_SIM_STATE")) options.state_path = value;
+  const char* named = variable("ROTA_SIM_PROFILE");
+  auto loaded = load_profile(named != nullptr ? named : profile_names().front());
+  if (loaded) {
+    if (named != nullptr && loaded.value().device.memory != 0) options.memory = loaded.value().device.memory;
+    options.profile = std::make_shared<const Profile>(std::move(loaded.value()));
+  } else {
+    options.unusable = "ROTA_SIM_PROFILE: " + loaded.reason();
+    options.profile = std::make_shared<const Profile>(default_profile());
+  }
   if (const char* value = variable("ROTA_SIM_MEMORY")) {
     uint64_t bytes = 0;
-    if (parse_size(value, &bytes) && bytes >= (uint64_t{8} << 20) && bytes <= (uint64_t{256} << 30))
+    if (parse_size(value, &bytes) && bytes >= kLeastMemory && bytes <= kMostMemory)
       options.memory = bytes;
     else
       reject("ROTA_SIM_MEMORY", value, "bytes from 8M to 256G, suffixes K, M, G");
   }
-  options.context_bytes = options.memory / profile::kContextShare;
-  if (options.context_bytes > profile::kContextBytesAtMost) options.context_bytes = profile::kContextBytesAtMost;
+  const CostFigures& cost = options.profile->cost;
+  options.context_bytes =
+      std::min(static_cast<uint64_t>(cost.context_bytes), options.memory / static_cast<uint64_t>(cost.context_share));
   if (const char* value = variable("ROTA_SIM_CONTEXT_BYTES")) {
     uint64_t bytes = 0;
     if (parse_size(value, &bytes) && bytes < options.memory)

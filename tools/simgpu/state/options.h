@@ -2,14 +2,25 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 namespace rota::sim {
 
+struct Profile;
+
+// Bytes that a simulated GPU may have.
+inline constexpr uint64_t kLeastMemory = uint64_t{8} << 20;
+inline constexpr uint64_t kMostMemory = uint64_t{256} << 30;
+
 struct Options {
+  std::shared_ptr<const Profile> profile;  // ROTA_SIM_PROFILE: a built-in card's name or a file; null = the default
+  std::string unusable;                    // why ROTA_SIM_PROFILE cannot be used; nothing starts then
+
   std::string state_path;               // ROTA_SIM_STATE: file that the processes on one simulated machine share
-  uint64_t memory = uint64_t{1} << 30;  // ROTA_SIM_MEMORY: bytes per GPU, suffixes K, M, G, T
+  uint64_t memory = uint64_t{1} << 30;  // ROTA_SIM_MEMORY: bytes per GPU, suffixes K, M, G, T;
+                                        // without it, the memory of the profile if one is named
   int gpus = 1;                         // ROTA_SIM_GPUS: 1 to 8
   uint64_t context_bytes = 0;  // ROTA_SIM_CONTEXT_BYTES: device memory that each context takes; 0 = profile's share
   std::vector<std::string> kernels;  // ROTA_SIM_KERNELS: libraries of kernels, separated by colons

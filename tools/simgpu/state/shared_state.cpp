@@ -50,6 +50,13 @@ bool process_start_time(int pid, uint64_t* start) {
   return true;
 }
 
+// What names a profile to a process in another folder.
+std::string lasting_name(const std::string& profile) {
+  char absolute[4096];
+  bool file = profile.find('/') != std::string::npos || profile.ends_with(".toml");
+  return file && realpath(profile.c_str(), absolute) != nullptr ? absolute : profile;
+}
+
 bool alive(const ProcessEntry& entry) {
   uint64_t start = 0;
   return process_start_time(entry.pid, &start) && start == entry.start_time;
@@ -72,6 +79,7 @@ void sleep_until(int64_t monotonic) {
 }
 
 Result<SharedState*> SharedState::attach(const Options& options) {
+  if (!options.unusable.empty()) return Failure{options.unusable};
   const std::string& path = options.state_path;
   int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0) return Failure{"cannot open the state file " + path + " (ROTA_SIM_STATE): " + error_text(errno)};
@@ -107,6 +115,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
   char absolute[4096];
   state->path_ = realpath(path.c_str(), absolute) != nullptr ? absolute : path;
   state->time_scale_ = options.time_scale;
+  state->profile_ = options.profile ? options.profile : std::make_shared<const Profile>(default_profile());
   SharedLayout* layout = state->layout_;
   if (layout->magic == 0) {
     state->initialise(options);
@@ -124,10 +133,16 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     state->unlock();
     if (!used) {
       state->initialise(options);
-    } else if (layout->gpus != options.gpus || layout->capacity != options.memory) {
-      std::fprintf(stderr,
-                   "simgpu: %s is in use with %d GPUs of %llu bytes: ROTA_SIM_GPUS and ROTA_SIM_MEMORY are ignored\n",
-                   path.c_str(), layout->gpus, static_cast<unsigned long long>(layout->capacity));
+    } else if (layout->gpus != options.gpus || layout->capacity != options.memory ||
+               lasting_name(state->profile_->name) != layout->profile) {
+      std::fprintf(
+          stderr,
+          "simgpu: %s is in use with %d GPUs of %llu bytes and the profile %s: ROTA_SIM_GPUS, ROTA_SIM_MEMORY and "
+          "ROTA_SIM_PROFILE are ignored\n",
+          path.c_str(), layout->gpus, static_cast<unsigned long long>(layout->capacity), layout->profile);
+      if (auto shared = load_profile(layout->profile)) {
+        state->profile_ = std::make_shared<const Profile>(std::move(shared.value()));
+      }
     }
   }
   bool entered = state->take_process_entry();
@@ -155,6 +170,7 @@ void SharedState::initialise(const Options& options) {
   std::memset(layout_->blocks, kBlockFree, sizeof layout_->blocks);
   layout_->gpus = options.gpus;
   layout_->capacity = options.memory;
+  std::snprintf(layout_->profile, sizeof layout_->profile, "%s", lasting_name(profile_->name).c_str());
   layout_->next_serial = 1;
   layout_->managed_end = 1;
   pthread_mutexattr_t attributes;

@@ -9,8 +9,10 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 
+#include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/options.h"
 #include "tools/simgpu/state/result.h"
 
@@ -63,6 +65,8 @@ class SharedState {
 
   int gpus() const;
   uint64_t capacity() const;  // bytes per GPU
+  // The card that the first process chose.
+  const Profile& profile() const { return *profile_; }
   // 16 bytes that differ between state files and GPUs and stay the same for one file.
   void uuid(int gpu, unsigned char out[16]) const;
 
@@ -128,6 +132,7 @@ class SharedState {
   EventEntry* event(uint64_t id);
 
   SharedLayout* layout_ = nullptr;
+  std::shared_ptr<const Profile> profile_;
   std::string path_;
   double time_scale_ = 1;
   int process_ = -1;                   // index of our entry
