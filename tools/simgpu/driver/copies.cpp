@@ -1,66 +1,229 @@
-// Copies and sets.
+// Copies.
+//
+// When a call returns, by the kinds of memory on both sides (the driver's documented rules):
+//   synchronous:  device to device does not wait (unless the memory says SYNC_MEMOPS); all others wait for their end.
+//   asynchronous: host to host waits for the end; device to pageable host too; pageable host to device returns when the
+//                 source was read, which happens at once, into a staging buffer; all others do not wait.
 #include "tools/simgpu/driver/copies.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+
+#include "tools/simgpu/driver/array.h"
+#include "tools/simgpu/driver/mutations.h"
 
 namespace rota::sim {
 namespace {
 
-// The bytes from the first of the first row to the last of the last.
-size_t extent(size_t width, size_t height, size_t pitch) {
-  return height == 0 ? 0 : (height - 1) * pitch + width;
+constexpr uint64_t kMaxPitch = 0x7fffffff;  // CU_DEVICE_ATTRIBUTE_MAX_PITCH
+
+// Arithmetic that remembers having overflowed.
+struct Checked {
+  uint64_t value = 0;
+  bool ok = true;
+  Checked(uint64_t value) : value(value) {}  // NOLINT(google-explicit-constructor): mixes with plain numbers
+  Checked(uint64_t value, bool ok) : value(value), ok(ok) {}
+};
+Checked operator+(Checked a, Checked b) {
+  uint64_t sum = 0;
+  bool overflow = __builtin_add_overflow(a.value, b.value, &sum);
+  return {sum, a.ok && b.ok && !overflow};
+}
+Checked operator*(Checked a, Checked b) {
+  uint64_t product = 0;
+  bool overflow = __builtin_mul_overflow(a.value, b.value, &product);
+  return {product, a.ok && b.ok && !overflow};
 }
 
-struct Place {
-  char* bytes = nullptr;  // where this process finds them
-  bool device = false;    // lies on the GPU (or is managed)
-  bool pageable = true;
-  uint64_t managed = 0;  // address, if managed
+struct Extent {
+  size_t width = 0;  // bytes
+  size_t height = 0;
+  size_t depth = 0;
+  size_t bytes() const { return width * height * depth; }
 };
 
-CUresult locate(uint64_t address, size_t bytes, Side side, Place* place) {
+// One side of a copy as the parameters give it.
+struct Side {
+  CUmemorytype type = CU_MEMORYTYPE_UNIFIED;
+  uint64_t base = 0;  // of linear memory
+  CUarray array = nullptr;
+  size_t x = 0;  // bytes
+  size_t y = 0;
+  size_t z = 0;
+  size_t lod = 0;
+  size_t pitch = 0;
+  size_t height = 0;
+};
+
+// … and as this process finds it.
+struct Place {
+  char* bytes = nullptr;  // the first byte that is copied
+  size_t pitch = 0;       // bytes between rows
+  size_t slice = 0;       // bytes between slices
+  size_t span = 0;        // bytes from the first to behind the last
+  bool device = false;    // lies on a GPU, or is managed
+  bool pageable = true;
+  bool synchronous = false;  // SYNC_MEMOPS, or managed
+  int gpu = 0;
+  uint64_t managed = 0;          // address, if managed
+  std::shared_ptr<Array> array;  // kept while its bytes are used
+};
+
+struct Plan {
+  Extent extent;
+  Place to;
+  Place from;
+};
+
+bool pages_exist(uint64_t address, uint64_t bytes) {
+  constexpr uint64_t kPage = 4096;
+  unsigned char present[256];
+  uint64_t page = address / kPage * kPage;
+  while (page < address + bytes) {
+    uint64_t length = std::min<uint64_t>(sizeof present * kPage, (address + bytes - page + kPage - 1) / kPage * kPage);
+    if (mincore(reinterpret_cast<void*>(page), length, present) != 0) return false;
+    page += length;
+  }
+  return true;
+}
+
+CUresult locate_array(const Side& side, const Extent& extent, Place* place) {
+  std::shared_ptr<Array> array = driver().arrays.find(side.array);
+  if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  if (side.x % array->element != 0 || extent.width % array->element != 0) return CUDA_ERROR_INVALID_VALUE;
+  Checked right = Checked(side.x) + extent.width;
+  Checked bottom = Checked(side.y) + extent.height;
+  Checked back = Checked(side.z) + extent.depth;
+  bool inside = right.ok && bottom.ok && back.ok && right.value <= array->row_bytes && bottom.value <= array->rows &&
+                back.value <= array->slices;
+  if (!inside) return CUDA_ERROR_INVALID_VALUE;
+  place->pitch = array->row_bytes;
+  place->slice = array->row_bytes * array->rows;
+  place->bytes = array->bytes.get() + side.z * place->slice + side.y * place->pitch + side.x;
+  place->device = true;
+  place->pageable = false;
+  place->gpu = array->gpu;
+  place->array = std::move(array);
+  return CUDA_SUCCESS;
+}
+
+CUresult locate_linear(const Context& context, const Side& side, const Extent& extent, Place* place) {
+  if (side.base == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (side.pitch > kMaxPitch) return CUDA_ERROR_INVALID_VALUE;
+  Checked right = Checked(side.x) + extent.width;
+  Checked bottom = Checked(side.y) + extent.height;
+  if (!right.ok || !bottom.ok) return CUDA_ERROR_INVALID_VALUE;
+  // Zero stands for rows and slices without gaps. The height matters only where there are several slices.
+  uint64_t pitch = side.pitch != 0 ? side.pitch : right.value;
+  uint64_t height = side.height != 0 ? side.height : bottom.value;
+  bool many_rows = extent.height > 1 || extent.depth > 1;
+  if (many_rows && pitch < right.value) return CUDA_ERROR_INVALID_VALUE;
+  if (extent.depth > 1 && height < bottom.value) return CUDA_ERROR_INVALID_VALUE;
+  Checked slice = Checked(pitch) * height;
+  Checked start = Checked(side.base) + (Checked(side.z) * height + side.y) * pitch + side.x;
+  Checked span = (Checked(extent.depth - 1) * height + (extent.height - 1)) * pitch + extent.width;
+  Checked end = start + span;
+  if (!end.ok || (extent.depth > 1 && !slice.ok)) return CUDA_ERROR_INVALID_VALUE;
+  uint64_t address = start.value;
+  place->pitch = pitch;
+  place->slice = slice.value;
+  place->span = span.value;
+  place->gpu = context.gpu;
   auto allocation = driver().memory.find(address);
   if (!allocation) {
     // A device pointer that no allocation holds must not be read as host memory.
-    if (side == Side::kDevice || driver().memory.in_device_window(address)) return CUDA_ERROR_INVALID_VALUE;
+    if (side.type == CU_MEMORYTYPE_DEVICE || driver().memory.in_device_window(address)) {
+      return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (side.type == CU_MEMORYTYPE_UNIFIED && !pages_exist(address, span.value)) return CUDA_ERROR_INVALID_VALUE;
     place->bytes = reinterpret_cast<char*>(address);
     return CUDA_SUCCESS;
   }
-  if (bytes > allocation->bytes - (address - allocation->address)) {
+  if (allocation->kind == MemoryKind::kDevice && side.type == CU_MEMORYTYPE_HOST) return CUDA_ERROR_INVALID_VALUE;
+  place->bytes = static_cast<char*>(driver().memory.storage(address, span.value));
+  if (place->bytes == nullptr) {
     // Host memory may go on beyond what was registered; memory of ours may not.
     if (allocation->kind != MemoryKind::kRegistered) return CUDA_ERROR_INVALID_VALUE;
     place->bytes = reinterpret_cast<char*>(address);
     return CUDA_SUCCESS;
   }
-  place->bytes = static_cast<char*>(driver().memory.storage(address, bytes));
   place->pageable = false;
   bool managed = allocation->kind == MemoryKind::kManaged;
-  place->device = allocation->kind == MemoryKind::kDevice || (managed && side != Side::kHost);
+  place->device = allocation->kind == MemoryKind::kDevice || (managed && side.type != CU_MEMORYTYPE_HOST);
+  if (place->device) place->gpu = allocation->gpu;
   if (managed && place->device) place->managed = address;
-  if (allocation->kind == MemoryKind::kDevice && side == Side::kHost) return CUDA_ERROR_INVALID_VALUE;
-  if (place->bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;  // freed by another thread meanwhile
+  place->synchronous = managed || driver().synchronous_memory.has(allocation->buffer_id);
   return CUDA_SUCCESS;
+}
+
+CUresult locate(const Context& context, const Side& side, const Extent& extent, Place* place) {
+  if (side.lod != 0) return CUDA_ERROR_INVALID_VALUE;
+  switch (side.type) {
+    case CU_MEMORYTYPE_ARRAY:
+      return locate_array(side, extent, place);
+    case CU_MEMORYTYPE_HOST:
+    case CU_MEMORYTYPE_DEVICE:
+    case CU_MEMORYTYPE_UNIFIED:
+      return locate_linear(context, side, extent, place);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+CUresult plan_copy(const Context& context, const CUDA_MEMCPY3D& p, Plan* plan) {
+  plan->extent = {p.WidthInBytes, p.Height, p.Depth};
+  Checked bytes = Checked(p.WidthInBytes) * p.Height * p.Depth;
+  if (!bytes.ok) return CUDA_ERROR_INVALID_VALUE;
+  auto linear = [](CUmemorytype type, const void* host, CUdeviceptr device) {
+    return type == CU_MEMORYTYPE_HOST ? reinterpret_cast<uint64_t>(host) : device;
+  };
+  Side to{p.dstMemoryType, linear(p.dstMemoryType, p.dstHost, p.dstDevice),
+          p.dstArray,      p.dstXInBytes,
+          p.dstY,          p.dstZ,
+          p.dstLOD,        p.dstPitch,
+          p.dstHeight};
+  Side from{p.srcMemoryType, linear(p.srcMemoryType, p.srcHost, p.srcDevice),
+            p.srcArray,      p.srcXInBytes,
+            p.srcY,          p.srcZ,
+            p.srcLOD,        p.srcPitch,
+            p.srcHeight};
+  ROTA_SIM_CHECK(locate(context, to, plan->extent, &plan->to));
+  ROTA_SIM_CHECK(locate(context, from, plan->extent, &plan->from));
+  if (plan->to.array && plan->from.array && plan->to.array->element != plan->from.array->element) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return CUDA_SUCCESS;
+}
+
+bool empty(const CUDA_MEMCPY3D& p) {
+  return p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0;
 }
 
 int64_t at_rate(size_t bytes, profile::Rate rate) {
   return static_cast<int64_t>(static_cast<double>(bytes) / rate * 1e9);
 }
 
-void perform(Context& context, const CopyRequest& request, const Place& to, const Place& from) {
-  size_t bytes = request.width * request.height;
+void move_bytes(const Extent& extent, const Place& to, const Place& from) {
+  size_t to_pitch = mutated(Mutation::copy_ignores_pitch) ? extent.width : to.pitch;
+  size_t slices = mutated(Mutation::copy_forgets_slices) ? 1 : extent.depth;
+  for (size_t slice = 0; slice < slices; ++slice) {
+    for (size_t row = 0; row < extent.height; ++row) {
+      std::memmove(to.bytes + slice * to.slice + row * to_pitch, from.bytes + slice * from.slice + row * from.pitch,
+                   extent.width);
+    }
+  }
+}
+
+void perform(Context& context, const Plan& plan) {
+  const auto& [extent, to, from] = plan;
+  size_t bytes = extent.bytes();
   int64_t migration = 0;
-  if (to.managed != 0) {
-    driver().make_resident(to.managed, extent(request.width, request.height, request.to_pitch), Access::kCopy,
-                           &migration);
-  }
-  if (from.managed != 0) {
-    driver().make_resident(from.managed, extent(request.width, request.height, request.from_pitch), Access::kCopy,
-                           &migration);
-  }
-  for (size_t row = 0; row < request.height; ++row) {
-    std::memmove(to.bytes + row * request.to_pitch, from.bytes + row * request.from_pitch, request.width);
-  }
+  if (to.managed != 0) driver().make_resident(to.managed, to.span, Access::kCopy, &migration);
+  if (from.managed != 0) driver().make_resident(from.managed, from.span, Access::kCopy, &migration);
+  move_bytes(extent, to, from);
   if (to.device && from.device) {
     driver().occupy(context, EngineKind::kCompute, migration + at_rate(2 * bytes, profile::kDeviceBandwidth));
   } else if (to.device) {
@@ -74,89 +237,140 @@ void perform(Context& context, const CopyRequest& request, const Place& to, cons
   }
 }
 
+void fail(Context& context) {
+  int none = 0;
+  context.sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+void run_copy(Context& context, const CUDA_MEMCPY3D& parameters) {
+  Plan plan;
+  if (plan_copy(context, parameters, &plan) != CUDA_SUCCESS) {
+    fail(context);
+    return;
+  }
+  perform(context, plan);
+}
+
 bool captures(const StreamPointer& stream) {
   if (!driver().captures.any()) return false;
   std::lock_guard lock(driver().captures.mutex);
   return stream->capture != nullptr;
 }
 
-}  // namespace
-
-CUresult copy(const CopyRequest& asked, bool asynchronous, CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
-  if (!asynchronous) ROTA_SIM_CHECK(driver().check_unsafe_call());
-  StreamPointer stream;
-  ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  if (asked.width == 0 || asked.height == 0) return CUDA_SUCCESS;
-  CopyRequest request = asked;
-  if (request.height > 1 && (request.to_pitch < request.width || request.from_pitch < request.width)) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  Place to;
-  Place from;
-  ROTA_SIM_CHECK(locate(request.to, extent(request.width, request.height, request.to_pitch), request.to_side, &to));
-  ROTA_SIM_CHECK(
-      locate(request.from, extent(request.width, request.height, request.from_pitch), request.from_side, &from));
-  bool capturing = captures(stream);
-  bool wait = !asynchronous;
-  Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_MEMCPY;
-  if (asynchronous && !capturing && from.pageable && to.device) {
-    auto staged = std::make_shared<std::vector<char>>(request.width * request.height);
-    for (size_t row = 0; row < request.height; ++row) {
-      std::memcpy(staged->data() + row * request.width, from.bytes + row * request.from_pitch, request.width);
+// The source's bytes, taken now. Null if there is not so much memory.
+std::shared_ptr<char> read_now(const Plan& plan) {
+  std::shared_ptr<char> staged(static_cast<char*>(std::malloc(std::max<size_t>(plan.extent.bytes(), 1))), std::free);
+  if (!staged) return nullptr;
+  Place packed;
+  packed.bytes = staged.get();
+  packed.pitch = plan.extent.width;
+  packed.slice = plan.extent.width * plan.extent.height;
+  Extent extent = plan.extent;
+  for (size_t slice = 0; slice < extent.depth; ++slice) {
+    for (size_t row = 0; row < extent.height; ++row) {
+      std::memcpy(packed.bytes + slice * packed.slice + row * packed.pitch,
+                  plan.from.bytes + slice * plan.from.slice + row * plan.from.pitch, extent.width);
     }
-    from.bytes = staged->data();
-    request.from_pitch = request.width;
-    operation.run = [request, to, from, staged](Context& running) { perform(running, request, to, from); };
-  } else {
-    wait = wait || (!capturing && to.pageable && from.device);
-    operation.run = [request, to, from](Context& running) { perform(running, request, to, from); };
   }
-  TaskPointer finished;
-  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &finished));
-  if (wait && finished) finished->wait();
-  return wait ? static_cast<CUresult>(context->sticky.load()) : CUDA_SUCCESS;
+  return staged;
 }
 
-CUresult set(const SetRequest& request, bool asynchronous, CUstream handle, Form form) {
+// The copy from a staging buffer: everything about its destination is as the parameters say.
+CUDA_MEMCPY3D from_staging(CUDA_MEMCPY3D parameters, const std::shared_ptr<char>& staged) {
+  parameters.srcMemoryType = CU_MEMORYTYPE_HOST;
+  parameters.srcHost = staged.get();
+  parameters.srcXInBytes = parameters.srcY = parameters.srcZ = 0;
+  parameters.srcPitch = parameters.srcHeight = 0;
+  return parameters;
+}
+
+// Whether the call has to wait for the end of the copy.
+bool waits(const Plan& plan, bool asynchronous) {
+  if (plan.to.device && plan.from.device) {
+    if (asynchronous) return false;
+    if (mutated(Mutation::device_copy_waits)) return true;
+    bool synchronous = plan.to.synchronous || plan.from.synchronous;
+    return synchronous && !mutated(Mutation::synchronous_memory_does_not_wait);
+  }
+  if (!asynchronous) return !mutated(Mutation::synchronous_copy_returns_early);
+  if (!plan.to.device && !plan.from.device) return !mutated(Mutation::host_copy_returns_early);
+  return !plan.to.device && plan.to.pageable && !mutated(Mutation::pageable_copy_returns_early);
+}
+
+CUresult submit_copy(const ContextPointer& context, const StreamPointer& stream, const CUDA_MEMCPY3D& parameters,
+                     const Plan& plan, bool staged, bool wait) {
+  Operation operation;
+  operation.type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  operation.parameters = CopyParameters{parameters};
+  if (staged && !mutated(Mutation::pageable_source_read_late)) {
+    std::shared_ptr<char> bytes = read_now(plan);
+    if (!bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    operation.run = [copy = from_staging(parameters, bytes), bytes](Context& running) { run_copy(running, copy); };
+  } else {
+    operation.run = [parameters](Context& running) { run_copy(running, parameters); };
+  }
+  TaskPointer finished;
+  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &finished));
+  if (!wait || !finished) return CUDA_SUCCESS;
+  finished->wait();
+  return static_cast<CUresult>(context->sticky.load());
+}
+
+}  // namespace
+
+CUresult make_copy(Context& context, const CUDA_MEMCPY3D& parameters, Operation* operation) {
+  Plan plan;
+  if (!empty(parameters)) ROTA_SIM_CHECK(plan_copy(context, parameters, &plan));
+  operation->type = CU_GRAPH_NODE_TYPE_MEMCPY;
+  operation->parameters = CopyParameters{parameters};
+  operation->run = [parameters](Context& running) {
+    if (!empty(parameters)) run_copy(running, parameters);
+  };
+  return CUDA_SUCCESS;
+}
+
+CUresult copy(const CUDA_MEMCPY3D& parameters, bool asynchronous, CUstream handle, Form form) {
   ROTA_SIM_CONTEXT(context);
   if (!asynchronous) ROTA_SIM_CHECK(driver().check_unsafe_call());
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  if (request.width == 0 || request.height == 0) return CUDA_SUCCESS;
-  size_t row = request.width * request.element;
-  bool aligned = request.to % request.element == 0 && request.pitch % request.element == 0;
-  if (!aligned || (request.height > 1 && request.pitch < row)) return CUDA_ERROR_INVALID_VALUE;
-  Place to;
-  ROTA_SIM_CHECK(locate(request.to, extent(row, request.height, request.pitch), Side::kDevice, &to));
-  Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_MEMSET;
-  operation.run = [request, to, row](Context& running) {
-    int64_t nanoseconds = profile::kLaunch + at_rate(row * request.height, profile::kDeviceBandwidth);
-    if (to.managed != 0) {
-      driver().make_resident(to.managed, extent(row, request.height, request.pitch), Access::kKernel, &nanoseconds);
-    }
-    for (size_t line = 0; line < request.height; ++line) {
-      char* start = to.bytes + line * request.pitch;
-      if (request.element == 1) {
-        std::memset(start, static_cast<int>(request.value & 0xff), row);
-      } else {
-        // Doubles what is filled: one element at a time costs a processor seconds per GiB.
-        std::memcpy(start, &request.value, request.element);
-        for (size_t filled = request.element; filled < row; filled *= 2) {
-          std::memcpy(start + filled, start, std::min(filled, row - filled));
-        }
-      }
-    }
-    driver().occupy(running, EngineKind::kCompute, nanoseconds);
-  };
-  TaskPointer finished;
-  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &finished));
-  // The synchronous sets of device memory do not wait either (documented: asynchronous towards the host), except for
-  // host memory.
-  if (!asynchronous && finished && !to.device) finished->wait();
-  return CUDA_SUCCESS;
+  if (empty(parameters)) return CUDA_SUCCESS;
+  Plan plan;
+  ROTA_SIM_CHECK(plan_copy(*context, parameters, &plan));
+  bool capturing = captures(stream);
+  bool staged = asynchronous && !capturing && plan.from.pageable && !plan.from.device && plan.to.device;
+  return submit_copy(context, stream, parameters, plan, staged, !capturing && waits(plan, asynchronous));
+}
+
+CUresult queue_copy(const ContextPointer& context, const StreamPointer& stream, const CUDA_MEMCPY3D& parameters,
+                    SourceOrder order) {
+  if (empty(parameters)) return CUDA_SUCCESS;
+  Plan plan;
+  ROTA_SIM_CHECK(plan_copy(*context, parameters, &plan));
+  bool capturing = captures(stream);
+  bool staged = order == SourceOrder::kDuringCall && !capturing && !plan.from.device;
+  bool wait = !capturing && order == SourceOrder::kDuringCall && plan.from.device;
+  return submit_copy(context, stream, parameters, plan, staged, wait);
+}
+
+CUDA_MEMCPY3D plain_copy(CUmemorytype to_type, uint64_t to, CUmemorytype from_type, uint64_t from, size_t bytes) {
+  CUDA_MEMCPY3D parameters{};
+  parameters.dstMemoryType = to_type;
+  parameters.srcMemoryType = from_type;
+  if (to_type == CU_MEMORYTYPE_HOST) {
+    parameters.dstHost = reinterpret_cast<void*>(to);
+  } else {
+    parameters.dstDevice = to;
+  }
+  if (from_type == CU_MEMORYTYPE_HOST) {
+    parameters.srcHost = reinterpret_cast<const void*>(from);
+  } else {
+    parameters.srcDevice = from;
+  }
+  parameters.WidthInBytes = bytes;
+  parameters.Height = 1;
+  parameters.Depth = 1;
+  return parameters;
 }
 
 }  // namespace rota::sim

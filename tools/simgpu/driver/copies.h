@@ -1,37 +1,31 @@
-// Copies and sets: checked when they are submitted, done by the stream's thread.
+// Copies and sets: checked when they are submitted, done by the stream's thread. Every copy is a CUDA_MEMCPY3D and
+// every set a CUDA_MEMSET_NODE_PARAMS, whatever function it came from, so that streams, captures and explicit graph
+// nodes share one way.
 #pragma once
 
 #include "tools/simgpu/driver/driver.h"
 
 namespace rota::sim {
 
-// Where one side of a copy lies.
-enum class Side { kAny, kHost, kDevice };
+// All checks of the parameters, against the memory as it is now; the operation finds the memory again each time it
+// runs, and its context fails with CUDA_ERROR_ILLEGAL_ADDRESS if it has gone meanwhile. Needs no stream.
+CUresult make_copy(Context& context, const CUDA_MEMCPY3D& parameters, Operation* operation);
+CUresult make_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& parameters, Operation* operation);
 
-struct CopyRequest {
-  uint64_t to = 0;
-  uint64_t from = 0;
-  Side to_side = Side::kAny;  // what the function's name promises; kAny: found out from the address
-  Side from_side = Side::kAny;
-  // A row, and how many of them; a plain copy is one row.
-  size_t width = 0;
-  size_t height = 1;
-  size_t to_pitch = 0;
-  size_t from_pitch = 0;
-};
+// Synchronous forms run in the default stream that the form names. Whether the call returns before the copy has ended
+// follows the driver's rules for the two kinds of memory (see copies.cpp).
+CUresult copy(const CUDA_MEMCPY3D& parameters, bool asynchronous, CUstream stream, Form form);
+CUresult set(const CUDA_MEMSET_NODE_PARAMS& parameters, bool asynchronous, CUstream stream, Form form);
 
-struct SetRequest {
-  uint64_t to = 0;
-  unsigned value = 0;
-  unsigned element = 1;  // bytes: 1, 2 or 4
-  size_t width = 0;      // elements in a row
-  size_t height = 1;
-  size_t pitch = 0;  // bytes
-};
+// When a copy that is put into a stream reads its source (CUmemcpySrcAccessOrder). Pageable memory is read before the
+// call returns unless the caller allows otherwise.
+enum class SourceOrder { kStream, kDuringCall, kAny };
+// Queues a checked copy without waiting for it beyond what the order demands.
+CUresult queue_copy(const ContextPointer& context, const StreamPointer& stream, const CUDA_MEMCPY3D& parameters,
+                    SourceOrder order);
 
-// Synchronous forms wait for the copy in the default stream that the form names. An asynchronous copy from pageable
-// memory has read it when the call returns, one to pageable memory has written it: as the driver stages them.
-CUresult copy(const CopyRequest& request, bool asynchronous, CUstream stream, Form form);
-CUresult set(const SetRequest& request, bool asynchronous, CUstream stream, Form form);
+// A plain copy of bytes: one row.
+CUDA_MEMCPY3D plain_copy(CUmemorytype to_type, uint64_t to, CUmemorytype from_type, uint64_t from, size_t bytes);
+CUDA_MEMSET_NODE_PARAMS plain_set(uint64_t to, unsigned value, unsigned element, size_t count);
 
 }  // namespace rota::sim

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tools/simgpu/driver/array.h"
 #include "tools/simgpu/driver/posed.h"
 
 namespace rota::sim {
@@ -138,6 +139,7 @@ void Driver::destroy_context(const ContextPointer& context) {
   ending.clear();
   CUcontext handle = context->handle();
   modules.remove_if([handle](const Module& module) { return module.context == handle; });
+  release_arrays(handle);
   for (const Allocation& allocation : memory.of_context(handle)) {
     if (memory.remove(allocation.address)) release(allocation);
   }
@@ -251,6 +253,7 @@ CUresult Driver::allocate_device(Context& context, uint64_t bytes, bool from_poo
 }
 
 void Driver::release(const Allocation& allocation) {
+  if (allocation.kind == MemoryKind::kManaged) managed_ranges.forget(allocation.address, allocation.bytes);
   if (allocation.charged != 0) state().give_back(allocation.gpu, allocation.charged);
   if (allocation.managed_id != 0) state().remove_managed(allocation.managed_id);
   AddressSpace::unmap(allocation, &memory);

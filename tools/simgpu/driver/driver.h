@@ -19,12 +19,16 @@
 #include "tools/simgpu/driver/graph.h"
 #include "tools/simgpu/driver/host_function.h"
 #include "tools/simgpu/driver/kernels.h"
+#include "tools/simgpu/driver/managed.h"
 #include "tools/simgpu/driver/stream.h"
 #include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/options.h"
 #include "tools/simgpu/state/shared_state.h"
 
 namespace rota::sim {
+
+struct Array;
+struct MipmappedArray;
 
 struct Context {
   int gpu = 0;
@@ -45,6 +49,7 @@ struct Context {
   std::set<StreamPointer> ending;  // destroyed by the program while work was still queued
   std::vector<Record> waits;       // cuCtxWaitEvent: what streams made later wait for
   std::map<int, size_t> limits;
+  std::set<CUcontext> peers;  // whose memory this context may touch
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
 
   CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
@@ -96,6 +101,27 @@ struct Pool {
   std::atomic<uint64_t> used{0};
   std::atomic<uint64_t> used_high{0};
   CUmemoryPool handle() { return reinterpret_cast<CUmemoryPool>(this); }
+};
+
+// Memory with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, by buffer id: ids are never used again, so nothing needs to be undone.
+class SynchronousMemory {
+ public:
+  void set(uint64_t buffer_id, bool on) {
+    std::unique_lock lock(mutex_);
+    if (on) {
+      buffers_.insert(buffer_id);
+    } else {
+      buffers_.erase(buffer_id);
+    }
+  }
+  bool has(uint64_t buffer_id) const {
+    std::shared_lock lock(mutex_);
+    return buffers_.count(buffer_id) != 0;
+  }
+
+ private:
+  mutable std::shared_mutex mutex_;
+  std::set<uint64_t> buffers_;
 };
 
 struct Device {
@@ -155,6 +181,10 @@ class Driver {
   Registry<CUmodule, Module> modules;
   Registry<CUfunction, Function> functions;  // CUkernel handles too: the driver lets either stand for the other
   Registry<CUmemoryPool, Pool> pools;
+  Registry<CUarray, Array> arrays;
+  Registry<CUmipmappedArray, MipmappedArray> mipmapped_arrays;
+  ManagedRanges managed_ranges;
+  SynchronousMemory synchronous_memory;
 
  private:
   Driver();

@@ -15,10 +15,5 @@ ROTA_SIM_FUTURE(rota_sim_future_call)(int* answer) {
 
 // Work for the GPU: fills `words` words.
 ROTA_SIM_FUTURE(rota_sim_future_fill_async)(CUdeviceptr to, unsigned value, size_t words, CUstream stream) {
-  SetRequest request;
-  request.to = to;
-  request.value = value;
-  request.element = 4;
-  request.width = words;
-  return set(request, true, stream, Form::kLegacy);
+  return set(plain_set(to, value, 4, words), true, stream, Form::kLegacy);
 }
