@@ -3,6 +3,8 @@
 #include "tools/simgpu/profile.h"
 
 #define TOML_EXCEPTIONS 0
+#undef TOML_SHARED_LIB  // the packaged library has the parser with exceptions only; the headers have both
+#undef TOML_HEADER_ONLY
 #include <toml++/toml.h>
 #include <algorithm>
 #include <cmath>
