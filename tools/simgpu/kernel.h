@@ -13,6 +13,16 @@
 //   ROTA_SIM_KERNEL("_Z5scalePffi", scale)
 //   ROTA_SIM_KERNELS_END
 //
+// Device variables (cuModuleGetGlobal and its like find them by name; each module and context has its own copy):
+//
+//   ROTA_SIM_VARIABLES_BEGIN
+//   ROTA_SIM_VARIABLE("counter", unsigned, 5)             // __device__ unsigned counter = 5;
+//   ROTA_SIM_CONSTANT("weights", float[3], {1, 2, 3})     // __constant__
+//   ROTA_SIM_MANAGED("flag", int, 0)                      // __managed__: one for all contexts
+//   ROTA_SIM_VARIABLES_END
+//
+//   unsigned* counter = launch.variable<unsigned>("counter", 1);   // in a kernel of the same module; null as above
+//
 // Parameters are laid out as CUDA lays them out (each aligned to its own alignment). A kernel runs on a thread of its
 // stream. Managed memory: the launch makes every managed allocation that a pointer-sized parameter points into
 // resident as a whole; launch.touch() says so for one that is reached in another way.
@@ -36,6 +46,9 @@ struct RotaSimLaunchCalls {
   void (*busy)(struct RotaSimLaunch*, uint64_t nanoseconds);
   // The context is being torn down: a kernel that loops must return.
   int (*cancelled)(struct RotaSimLaunch*);
+  // Host address of a variable of the kernel's module, of at least so many bytes, or null; null fails the launch with
+  // CUDA_ERROR_ILLEGAL_ADDRESS.
+  void* (*variable)(struct RotaSimLaunch*, const char* name, uint64_t bytes);
 };
 struct RotaSimLaunch {
   unsigned grid[3];
@@ -51,9 +64,25 @@ struct RotaSimKernel {
   const uint32_t* parameter_sizes;
   uint32_t parameters;
   uint32_t parameter_bytes;
+  // What the compiler would have found out; what cuFuncGetAttribute says and occupancy is computed from.
+  struct RotaSimKernelNeeds {
+    int32_t registers = 0;  // of a thread; 0: 32
+    int32_t shared_bytes = 0;  // static, of a block
+    int32_t local_bytes = 0;
+    int32_t constant_bytes = 0;
+    int32_t max_threads = 0;  // of a block (__launch_bounds__); 0: as many as the device and the registers allow
+  } needs;
 };
-// The one symbol that a kernel library exports.
+enum RotaSimVariableKind { ROTA_SIM_DEVICE_VARIABLE, ROTA_SIM_CONSTANT_VARIABLE, ROTA_SIM_MANAGED_VARIABLE };
+struct RotaSimVariable {
+  const char* name;  // null ends the list
+  uint64_t bytes;
+  const void* initial;
+  enum RotaSimVariableKind kind;
+};
+// The symbols that a kernel library exports; the second one only if it has variables.
 const struct RotaSimKernel* rota_sim_kernels(void);
+const struct RotaSimVariable* rota_sim_variables(void);
 }
 
 namespace rota::sim {
@@ -74,6 +103,10 @@ class Launch : public RotaSimLaunch {
   void touch(uint64_t address, uint64_t bytes) { calls->touch(this, address, bytes); }
   void busy(uint64_t nanoseconds) { calls->busy(this, nanoseconds); }
   bool cancelled() { return calls->cancelled(this) != 0; }
+  template <class T>
+  T* variable(const char* name, uint64_t count) {
+    return static_cast<T*>(calls->variable(this, name, count * sizeof(T)));
+  }
 
   // Calls body(Thread) for every thread of the launch, block by block.
   template <class Body>
@@ -131,9 +164,15 @@ struct KernelOf<function, void (*)(Launch&, Parameters...)> {
   static void run(RotaSimLaunch* launch) {
     call(*static_cast<Launch*>(launch), std::index_sequence_for<Parameters...>{});
   }
-  static constexpr RotaSimKernel describe(const char* name) {
-    return {name, &run, kLayout.offsets, kLayout.sizes, kCount, kLayout.bytes};
+  static constexpr RotaSimKernel describe(const char* name, RotaSimKernel::RotaSimKernelNeeds needs = {}) {
+    return {name, &run, kLayout.offsets, kLayout.sizes, kCount, kLayout.bytes, needs};
   }
+};
+
+// A variable's initial value; the object lives as long as the library.
+template <class T>
+struct Initial {
+  T value;
 };
 
 }  // namespace detail
@@ -143,9 +182,36 @@ struct KernelOf<function, void (*)(Launch&, Parameters...)> {
   extern "C" __attribute__((visibility("default"))) const RotaSimKernel* rota_sim_kernels(void) { \
     static const RotaSimKernel list[] = {
 #define ROTA_SIM_KERNEL(mangled_name, function) ::rota::sim::detail::KernelOf<&function>::describe(mangled_name),
-#define ROTA_SIM_KERNELS_END                   \
-    {nullptr, nullptr, nullptr, nullptr, 0, 0} \
-    }                                          \
-  ;                                            \
-  return list;                                 \
+// ROTA_SIM_KERNEL_WITH("_Z4nameP", function, {.registers = 40, .shared_bytes = 4096})
+#define ROTA_SIM_KERNEL_WITH(mangled_name, function, ...) \
+  ::rota::sim::detail::KernelOf<&function>::describe(mangled_name, __VA_ARGS__),
+#define ROTA_SIM_KERNELS_END                     \
+  {                                              \
+    nullptr, nullptr, nullptr, nullptr, 0, 0, {} \
+  }                                              \
+  }                                              \
+  ;                                              \
+  return list;                                   \
+  }
+
+#define ROTA_SIM_VARIABLES_BEGIN                                                                      \
+  extern "C" __attribute__((visibility("default"))) const RotaSimVariable* rota_sim_variables(void) { \
+    static const RotaSimVariable list[] = {
+#define ROTA_SIM_VARIABLE_OF(kind, name, type, ...)                        \
+  {name, sizeof(::rota::sim::detail::Initial<type>),                       \
+   [] {                                                                    \
+     static const ::rota::sim::detail::Initial<type> initial{__VA_ARGS__}; \
+     return static_cast<const void*>(&initial);                            \
+   }(),                                                                    \
+   kind},
+#define ROTA_SIM_VARIABLE(name, type, ...) ROTA_SIM_VARIABLE_OF(ROTA_SIM_DEVICE_VARIABLE, name, type, __VA_ARGS__)
+#define ROTA_SIM_CONSTANT(name, type, ...) ROTA_SIM_VARIABLE_OF(ROTA_SIM_CONSTANT_VARIABLE, name, type, __VA_ARGS__)
+#define ROTA_SIM_MANAGED(name, type, ...) ROTA_SIM_VARIABLE_OF(ROTA_SIM_MANAGED_VARIABLE, name, type, __VA_ARGS__)
+#define ROTA_SIM_VARIABLES_END                    \
+  {                                               \
+    nullptr, 0, nullptr, ROTA_SIM_DEVICE_VARIABLE \
+  }                                               \
+  }                                               \
+  ;                                               \
+  return list;                                    \
   }

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "tools/simgpu/driver/array.h"
 #include "tools/simgpu/driver/posed.h"
@@ -67,6 +69,19 @@ CUresult Driver::initialise() {
   return initialise_result_ = CUDA_SUCCESS;
 }
 
+const DeviceFigures& Driver::device_figures() const {
+  static const DeviceFigures figures;
+  return figures;
+}
+
+bool Driver::eager_loading() {
+  static const bool eager = [] {
+    const char* mode = std::getenv("CUDA_MODULE_LOADING");  // NOLINT(concurrency-mt-unsafe)
+    return mode != nullptr && std::strcmp(mode, "EAGER") == 0;
+  }();
+  return eager;
+}
+
 std::vector<CUcontext>& Driver::stack() {
   thread_local std::vector<CUcontext> contexts;
   return contexts;
@@ -119,6 +134,17 @@ std::vector<StreamPointer> Context::all_streams() const {
   return all;
 }
 
+void Driver::wait_for(Context& context) {
+  std::vector<StreamPointer> streams;
+  {
+    std::lock_guard lock(context.mutex);
+    streams = context.all_streams();
+  }
+  for (const StreamPointer& stream : streams) {
+    if (TaskPointer last = stream->last()) last->wait();
+  }
+}
+
 void Driver::destroy_context(const ContextPointer& context) {
   contexts.remove(context->handle());
   context->destroyed.store(true);
@@ -138,7 +164,7 @@ void Driver::destroy_context(const ContextPointer& context) {
   }
   ending.clear();
   CUcontext handle = context->handle();
-  modules.remove_if([handle](const Module& module) { return module.context == handle; });
+  forget_modules(handle);
   release_arrays(handle);
   for (const Allocation& allocation : memory.of_context(handle)) {
     if (memory.remove(allocation.address)) release(allocation);
@@ -262,6 +288,7 @@ void Driver::release(const Allocation& allocation) {
 CUresult Driver::free_memory(uint64_t address, bool host, bool wait) {
   auto allocation = memory.find(address);
   if (!allocation || allocation->address != address) return CUDA_ERROR_INVALID_VALUE;
+  if (variable_addresses.has(address)) return CUDA_ERROR_INVALID_VALUE;
   bool is_host = allocation->kind == MemoryKind::kHost;
   if (allocation->kind == MemoryKind::kRegistered || is_host != host) return CUDA_ERROR_INVALID_VALUE;
   if (wait) {

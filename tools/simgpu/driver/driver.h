@@ -12,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tools/simgpu/device_figures.h"
 #include "tools/simgpu/driver/address_space.h"
 #include "tools/simgpu/driver/capture.h"
 #include "tools/simgpu/driver/errors.h"
@@ -20,6 +21,7 @@
 #include "tools/simgpu/driver/host_function.h"
 #include "tools/simgpu/driver/kernels.h"
 #include "tools/simgpu/driver/managed.h"
+#include "tools/simgpu/driver/modules.h"
 #include "tools/simgpu/driver/stream.h"
 #include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/options.h"
@@ -82,6 +84,21 @@ class Registry {
     objects_.erase(found);
     return object;
   }
+  // What the predicate is true for, taken out.
+  template <class Predicate>
+  std::vector<std::shared_ptr<Object>> remove_all(Predicate predicate) {
+    std::vector<std::shared_ptr<Object>> removed;
+    std::unique_lock lock(mutex_);
+    for (auto entry = objects_.begin(); entry != objects_.end();) {
+      if (predicate(*entry->second)) {
+        removed.push_back(std::move(entry->second));
+        entry = objects_.erase(entry);
+      } else {
+        ++entry;
+      }
+    }
+    return removed;
+  }
   template <class Predicate>
   void remove_if(Predicate predicate) {
     std::unique_lock lock(mutex_);
@@ -140,6 +157,9 @@ class Driver {
   CUresult initialise();
   bool initialised() const { return state_.load(std::memory_order_acquire) != nullptr; }
   SharedState& state() { return *state_.load(std::memory_order_acquire); }
+  const Profile& profile() { return state().profile(); }
+  const DeviceFigures& device_figures() const;
+  static bool eager_loading();  // CUDA_MODULE_LOADING=EAGER
 
   // The calling thread's current context, or why there is none that can be used.
   CUresult current(ContextPointer* context);
@@ -149,6 +169,8 @@ class Driver {
   CUresult context_of(CUcontext handle, ContextPointer* context);
 
   CUresult create_context(int gpu, unsigned flags, bool primary, unsigned api_version, ContextPointer* context);
+  // Returns when all that was queued in the context's streams has ended.
+  void wait_for(Context& context);
   // Waits for its work and gives back all that it holds.
   void destroy_context(const ContextPointer& context);
 
@@ -179,6 +201,8 @@ class Driver {
   Registry<CUgraph, Graph> graphs;
   Registry<CUgraphExec, GraphExec> graph_execs;
   Registry<CUmodule, Module> modules;
+  Registry<CUlibrary, Library> libraries;
+  VariableAddresses variable_addresses;
   Registry<CUfunction, Function> functions;  // CUkernel handles too: the driver lets either stand for the other
   Registry<CUmemoryPool, Pool> pools;
   Registry<CUarray, Array> arrays;

@@ -1,8 +1,6 @@
 // Loads kernel libraries, checks launches and runs them.
 #include "tools/simgpu/driver/kernels.h"
 
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -19,6 +17,7 @@ void* const kBufferSize = reinterpret_cast<void*>(uintptr_t{2});
 // What a kernel runs with.
 struct RunningLaunch : RotaSimLaunch {
   Context* context = nullptr;
+  const Function* function = nullptr;
   int64_t owed = 0;  // modelled nanoseconds of the compute engine that the launch has not waited for yet
 };
 
@@ -47,7 +46,17 @@ int cancelled(RotaSimLaunch* launch) {
   return static_cast<RunningLaunch*>(launch)->context->destroyed.load() ? 1 : 0;
 }
 
-const RotaSimLaunchCalls kCalls{&translate, &touch, &busy, &cancelled};
+void* variable(RotaSimLaunch* launch, const char* name, uint64_t bytes) {
+  auto* running = static_cast<RunningLaunch*>(launch);
+  void* memory = variable_storage(*running->function, *running->context, name, bytes);
+  if (memory == nullptr) {
+    int none = 0;
+    running->context->sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
+  }
+  return memory;
+}
+
+const RotaSimLaunchCalls kCalls{&translate, &touch, &busy, &cancelled, &variable};
 
 void run_kernel(Context& context, const LaunchRequest& request, const std::vector<unsigned char>& parameters) {
   const RotaSimKernel& kernel = *request.function->kernel;
@@ -58,6 +67,7 @@ void run_kernel(Context& context, const LaunchRequest& request, const std::vecto
   running.parameters = parameters.data();
   running.calls = &kCalls;
   running.context = &context;
+  running.function = request.function.get();
   running.owed = profile::kLaunch;
   // An approximation: which bytes a kernel uses is not known before it runs, so every managed allocation that a
   // pointer-sized parameter points into counts as used, from there to its end.
@@ -74,29 +84,6 @@ void run_kernel(Context& context, const LaunchRequest& request, const std::vecto
 
 }  // namespace
 
-void Kernels::load(const std::vector<std::string>& libraries) {
-  for (const std::string& library : libraries) {
-    void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (handle == nullptr) {
-      std::fprintf(stderr, "simgpu: cannot load kernels (ROTA_SIM_KERNELS): %s\n", dlerror());
-      continue;
-    }
-    auto list = reinterpret_cast<decltype(&rota_sim_kernels)>(dlsym(handle, "rota_sim_kernels"));
-    if (list == nullptr) {
-      std::fprintf(stderr, "simgpu: %s (ROTA_SIM_KERNELS) exports no rota_sim_kernels: see tools/simgpu/kernel.h\n",
-                   library.c_str());
-      dlclose(handle);
-      continue;
-    }
-    for (const RotaSimKernel* kernel = list(); kernel->name != nullptr; ++kernel) by_name_[kernel->name] = kernel;
-  }
-}
-
-const RotaSimKernel* Kernels::find(const std::string& name) const {
-  auto found = by_name_.find(name);
-  return found == by_name_.end() ? nullptr : found->second;
-}
-
 CUresult make_launch(const LaunchRequest& request, void** parameters, void** extra, Operation* operation) {
   uint64_t threads = uint64_t{request.block[0]} * request.block[1] * request.block[2];
   bool empty = request.grid[0] == 0 || request.grid[1] == 0 || request.grid[2] == 0 || threads == 0;
@@ -104,7 +91,7 @@ CUresult make_launch(const LaunchRequest& request, void** parameters, void** ext
   if (request.grid[0] > 0x7fffffffU || request.grid[1] > 65535 || request.grid[2] > 65535) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  int shared_limit = std::max(profile::kSharedPerBlock, request.function->max_dynamic_shared.load());
+  int shared_limit = request.function->max_dynamic_shared();
   if (request.shared_bytes > static_cast<unsigned>(shared_limit)) return CUDA_ERROR_INVALID_VALUE;
   const RotaSimKernel& kernel = *request.function->kernel;
   std::vector<unsigned char> bytes(std::max<size_t>(kernel.parameter_bytes, 1));

@@ -14,11 +14,8 @@ struct Shape {
 CUresult launch(CUfunction handle, const Shape& shape, CUstream stream_handle, void** parameters, void** extra,
                 bool cooperative, Form form) {
   ROTA_SIM_CONTEXT(context);
-  auto function = driver().functions.find(handle);
-  if (!function) return CUDA_ERROR_INVALID_HANDLE;
-  if (function->module->context != nullptr && function->module->context != context->handle()) {
-    return CUDA_ERROR_INVALID_HANDLE;
-  }
+  FunctionPointer function;
+  ROTA_SIM_CHECK(function_for_launch(handle, context, &function));
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(stream_handle, form, context, &stream));
   LaunchRequest request{function, {}, {}, shape.shared};

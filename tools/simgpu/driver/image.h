@@ -1,0 +1,51 @@
+// What the images of modules and libraries are said to hold. A PTX text says it itself: its entries, as far as a kernel
+// library registers them, and its variables. Of cubins and fatbins only the first bytes are looked at: everything that
+// kernel libraries register is in them.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tools/simgpu/driver/api.h"
+#include "tools/simgpu/kernel.h"
+
+namespace rota::sim {
+
+struct VariableDefinition {
+  uint64_t bytes = 0;
+  std::vector<unsigned char> initial;  // zeros follow
+  RotaSimVariableKind kind = ROTA_SIM_DEVICE_VARIABLE;
+};
+
+struct Image {
+  std::vector<const RotaSimKernel*> kernels;
+  std::map<std::string, VariableDefinition> variables;
+};
+
+// What the libraries of ROTA_SIM_KERNELS register.
+class Kernels {
+ public:
+  // Loads the libraries; one line on stderr for each that cannot be loaded, the others are used.
+  void load(const std::vector<std::string>& libraries);
+  const RotaSimKernel* find(const std::string& name) const;
+  // The image that holds everything.
+  const std::shared_ptr<const Image>& everything() const { return everything_; }
+
+ private:
+  std::map<std::string, const RotaSimKernel*> by_name_;
+  std::shared_ptr<const Image> everything_ = std::make_shared<Image>();
+};
+
+// CUDA_ERROR_INVALID_IMAGE: neither PTX nor a binary. CUDA_ERROR_INVALID_PTX: a text that is no PTX module.
+// CUDA_ERROR_UNSUPPORTED_PTX_VERSION: of a later release than the driver; CUDA_ERROR_NO_BINARY_FOR_GPU: for a later
+// architecture than compute_capability (10 * major + minor).
+CUresult read_image(const void* code, const Kernels& kernels, int driver_version, int compute_capability,
+                    std::shared_ptr<const Image>* image);
+
+// A file's image, by the same rules. CUDA_ERROR_FILE_NOT_FOUND.
+CUresult read_image_file(const char* path, const Kernels& kernels, int driver_version, int compute_capability,
+                         std::shared_ptr<const Image>* image);
+
+}  // namespace rota::sim
