@@ -162,6 +162,8 @@ void Driver::destroy_context(const ContextPointer& context) {
     if (TaskPointer last = stream->last()) last->wait();
     streams.remove(stream->handle());
   }
+  CUcontext gone = context->handle();
+  events.remove_if([gone](const Event& event) { return event.context == gone; });
   ending.clear();
   CUcontext handle = context->handle();
   forget_modules(handle);
@@ -179,11 +181,15 @@ CUresult Driver::stream_of(CUstream handle, Form form, const ContextPointer& cur
     return CUDA_SUCCESS;
   }
   if (handle == kPerThreadStream) {
-    std::lock_guard lock(current->mutex);
-    StreamPointer& own = current->per_thread[thread_number()];
-    if (!own) own = std::make_shared<Stream>(current.get(), CU_STREAM_DEFAULT, 0);
-    *stream = own;
-    return CUDA_SUCCESS;
+    bool made = false;
+    {
+      std::lock_guard lock(current->mutex);
+      StreamPointer& own = current->per_thread[thread_number()];
+      made = !own;
+      if (made) own = std::make_shared<Stream>(current.get(), CU_STREAM_DEFAULT, 0);
+      *stream = own;
+    }
+    return made ? wait_as_context_does(*stream) : CUDA_SUCCESS;
   }
   *stream = streams.find(handle);
   return *stream ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
@@ -213,8 +219,8 @@ CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPo
   auto task = std::make_shared<Task>();
   if (operation.run) {
     // A context outlives its streams' tasks. After an error that sticks, nothing of it runs any more.
-    task->work = [&context, run = std::move(operation.run)] {
-      if (context.sticky.load(std::memory_order_acquire) == 0) run(context);
+    task->work = [&context, run = std::move(operation.run), despite_errors = operation.despite_errors] {
+      if (despite_errors || context.sticky.load(std::memory_order_acquire) == 0) run(context);
     };
   }
   std::lock_guard lock(context.mutex);

@@ -64,6 +64,7 @@ struct Operation {
   // Empty for nodes that the graph's execution does itself: empty, child graph, event record and wait, memory.
   std::function<void(Context&)> run;
   NodeParameters parameters;
+  bool despite_errors = false;  // runs although the context has an error that sticks (callbacks)
   // Where it runs; none: on the context of the stream into which it is launched.
   std::weak_ptr<Context> home;
 };

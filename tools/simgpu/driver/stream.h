@@ -33,6 +33,18 @@ struct Task {
 };
 using TaskPointer = std::shared_ptr<Task>;
 
+// The range of priorities, as on every device since compute 7.0: the least is a greater number.
+inline constexpr int kLeastStreamPriority = 0;
+inline constexpr int kGreatestStreamPriority = -5;
+
+// What cuStreamSetAttribute sets, beside the priority. None of it changes what simgpu does.
+struct StreamAttributes {
+  CUaccessPolicyWindow window{};
+  CUsynchronizationPolicy policy = CU_SYNC_POLICY_AUTO;
+  CUlaunchMemSyncDomainMap domain_map{0, 1};
+  CUlaunchMemSyncDomain domain = CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT;
+};
+
 class Stream {
  public:
   Stream(Context* context, unsigned flags, int priority);
@@ -50,8 +62,9 @@ class Stream {
 
   Context* const context;
   const unsigned flags;
-  const int priority;
+  std::atomic<int> priority;
   const uint64_t id;
+  StreamAttributes attributes;  // under the context's mutex
   // Under the driver's capture mutex:
   std::shared_ptr<Capture> capture;
   std::vector<GraphNode*> capture_tail;  // what the next captured node depends on

@@ -1,7 +1,8 @@
-// Streams and host functions.
+// Streams: made, destroyed, waited for and asked about; functions of the program that they call.
 #include <algorithm>
 
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/mutations.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 
@@ -10,126 +11,158 @@ namespace {
 CUresult create_stream(CUstream* out, unsigned flags, int priority) {
   ROTA_SIM_CONTEXT(context);
   if (out == nullptr || (flags & ~unsigned{CU_STREAM_NON_BLOCKING}) != 0) return CUDA_ERROR_INVALID_VALUE;
-  auto stream = std::make_shared<Stream>(context.get(), flags, std::clamp(priority, -5, 0));
+  if (mutated(Mutation::all_streams_are_blocking)) flags = CU_STREAM_DEFAULT;
+  if (!mutated(Mutation::priorities_are_not_clamped)) {
+    priority = std::clamp(priority, kGreatestStreamPriority, kLeastStreamPriority);
+  }
+  auto stream = std::make_shared<Stream>(context.get(), flags, priority);
   driver().streams.add(stream);
   *out = stream->handle();
   std::vector<StreamPointer> over;  // joined outside the lock
-  std::lock_guard lock(context->mutex);
-  for (auto entry = context->ending.begin(); entry != context->ending.end();) {
-    TaskPointer last = (*entry)->last();
-    if (last && !last->done()) {
-      ++entry;
-      continue;
+  {
+    std::lock_guard lock(context->mutex);
+    for (auto entry = context->ending.begin(); entry != context->ending.end();) {
+      TaskPointer last = (*entry)->last();
+      if (last && !last->done()) {
+        ++entry;
+        continue;
+      }
+      over.push_back(*entry);
+      entry = context->ending.erase(entry);
     }
-    over.push_back(*entry);
-    entry = context->ending.erase(entry);
+    context->streams.insert(stream);
   }
-  context->streams.insert(std::move(stream));
-  return CUDA_SUCCESS;
+  return wait_as_context_does(stream);
+}
+
+// The context that a stream belongs to, kept alive; null when it was destroyed.
+ContextPointer owner_of(const StreamPointer& stream) {
+  return driver().contexts.find(reinterpret_cast<CUcontext>(stream->context));
 }
 
 CUresult destroy_stream(CUstream handle) {
   ROTA_SIM_READY();
   StreamPointer stream = driver().streams.find(handle);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
+  ContextPointer owner = owner_of(stream);
   {
     std::lock_guard lock(driver().captures.mutex);
     driver().captures.leave(*stream);
   }
-  if (!driver().streams.remove(handle)) return CUDA_ERROR_INVALID_HANDLE;
+  if (!driver().streams.remove(handle) || !owner) return CUDA_ERROR_INVALID_HANDLE;
+  if (mutated(Mutation::destroying_a_stream_waits)) {
+    if (TaskPointer last = stream->last()) last->wait();
+  }
   // What is queued still runs; the call does not wait for it.
-  std::lock_guard lock(stream->context->mutex);
-  stream->context->streams.erase(stream);
+  std::lock_guard lock(owner->mutex);
+  owner->streams.erase(stream);
   TaskPointer last = stream->last();
-  if (last && !last->done()) stream->context->ending.insert(stream);
+  if (last && !last->done()) owner->ending.insert(stream);
   return CUDA_SUCCESS;
 }
 
-// A stream that the call only looks at or waits for: must not be capturing.
-CUresult idle_stream(CUstream handle, Form form, StreamPointer* stream) {
+// A stream that the call only looks at or waits for: it must not be capturing.
+CUresult idle_stream(CUstream handle, Form form, StreamPointer* stream, ContextPointer* owner) {
   ROTA_SIM_CONTEXT(context);
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, stream));
+  *owner = owner_of(*stream);
+  if (!*owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (!driver().captures.any()) return CUDA_SUCCESS;
-  std::lock_guard lock(driver().captures.mutex);
-  if ((*stream)->capture) {
-    (*stream)->capture->invalidated = true;
-    return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  {
+    std::lock_guard lock(driver().captures.mutex);
+    if ((*stream)->capture && !mutated(Mutation::capturing_streams_can_be_waited_for)) {
+      (*stream)->capture->invalidated = true;
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    bool legacy = *stream == (*owner)->legacy;
+    if (legacy && driver().captures.has_blocking_capture(owner->get(), true)) {
+      return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+    }
   }
-  bool legacy = *stream == (*stream)->context->legacy;
-  if (legacy && driver().captures.has_blocking_capture((*stream)->context, true)) {
-    return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+  return driver().check_unsafe_call();
+}
+
+// The last tasks of a stream, and for the legacy stream those of all blocking ones: it is ordered with them.
+std::vector<TaskPointer> last_tasks(const StreamPointer& stream, const ContextPointer& owner) {
+  std::vector<TaskPointer> tasks;
+  if (TaskPointer last = stream->last()) tasks.push_back(std::move(last));
+  std::lock_guard lock(owner->mutex);
+  if (stream != owner->legacy || mutated(Mutation::legacy_stream_stands_alone)) return tasks;
+  for (const StreamPointer& other : owner->all_streams()) {
+    if (!other->blocking()) continue;
+    if (TaskPointer last = other->last()) tasks.push_back(std::move(last));
   }
-  return CUDA_SUCCESS;
+  return tasks;
 }
 
 CUresult wait_for_stream(CUstream handle, Form form) {
   StreamPointer stream;
-  ROTA_SIM_CHECK(idle_stream(handle, form, &stream));
-  Context* context = stream->context;
-  std::vector<TaskPointer> waited;
-  {
-    std::lock_guard lock(context->mutex);
-    // The legacy stream is synchronised with the blocking ones.
-    for (const StreamPointer& other : context->all_streams()) {
-      if (other != stream && !(stream == context->legacy && other->blocking())) continue;
-      if (TaskPointer last = other->last()) waited.push_back(std::move(last));
-    }
+  ContextPointer owner;
+  ROTA_SIM_CHECK(idle_stream(handle, form, &stream, &owner));
+  if (!mutated(Mutation::stream_synchronize_returns_at_once)) {
+    for (const TaskPointer& task : last_tasks(stream, owner)) task->wait();
   }
-  if (TaskPointer last = stream->last()) waited.push_back(std::move(last));
-  for (const TaskPointer& task : waited) task->wait();
-  return static_cast<CUresult>(context->sticky.load());
+  return static_cast<CUresult>(owner->sticky.load(std::memory_order_acquire));
 }
 
 CUresult query_stream(CUstream handle, Form form) {
   StreamPointer stream;
-  ROTA_SIM_CHECK(idle_stream(handle, form, &stream));
-  Context* context = stream->context;
-  std::lock_guard lock(context->mutex);
-  for (const StreamPointer& other : context->all_streams()) {
-    if (other != stream && !(stream == context->legacy && other->blocking())) continue;
-    TaskPointer last = other->last();
-    if (last && !last->done()) return CUDA_ERROR_NOT_READY;
+  ContextPointer owner;
+  ROTA_SIM_CHECK(idle_stream(handle, form, &stream, &owner));
+  for (const TaskPointer& task : last_tasks(stream, owner)) {
+    if (!task->done() && !mutated(Mutation::streams_are_always_idle)) return CUDA_ERROR_NOT_READY;
   }
-  return static_cast<CUresult>(context->sticky.load());
+  return static_cast<CUresult>(owner->sticky.load(std::memory_order_acquire));
 }
 
-CUresult launch_host_function(CUstream handle, CUhostFn function, void* data, Form form) {
+CUresult launch_host_function(CUstream handle, CUhostFn function, void* data, unsigned sync_mode, Form form) {
   ROTA_SIM_CONTEXT(context);
-  if (function == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (function == nullptr || sync_mode > CU_HOST_TASK_SPINWAIT) return CUDA_ERROR_INVALID_VALUE;
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_HOST;
   operation.parameters = HostParameters{function, data};
+  operation.despite_errors = mutated(Mutation::host_functions_run_after_errors);
   operation.run = [function, data](Context&) { run_host_function(function, data); };
   return driver().submit(stream, std::move(operation));
 }
 
 CUresult add_callback(CUstream handle, CUstreamCallback callback, void* data, unsigned flags, Form form) {
   StreamPointer stream;
+  ContextPointer owner;
   if (callback == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  ROTA_SIM_CHECK(idle_stream(handle, form, &stream));  // callbacks cannot be captured
+  ROTA_SIM_CHECK(idle_stream(handle, form, &stream, &owner));  // callbacks cannot be captured
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_HOST;
+  operation.despite_errors = !mutated(Mutation::callbacks_are_lost_after_errors);
   operation.run = [handle, callback, data](Context& running) {
     run_host_code([&] { callback(handle, static_cast<CUresult>(running.sticky.load()), data); });
   };
   return driver().submit(stream, std::move(operation));
 }
 
-// f(stream) after the usual look-up.
+// f(stream, its context) after the usual look-up.
 template <class Use>
 CUresult with_stream(CUstream handle, Form form, Use use) {
   ROTA_SIM_CONTEXT(context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  return use(*stream);
+  ContextPointer owner = owner_of(stream);
+  return owner ? use(*stream, *owner) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 template <class Value>
 CUresult tell(Value* out, Value value) {
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *out = value;
+  return CUDA_SUCCESS;
+}
+
+CUresult tell_contexts(CUcontext* context, CUgreenCtx* green, const Stream& stream) {
+  if (context == nullptr || green == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *context = stream.context->handle();
+  *green = nullptr;
   return CUDA_SUCCESS;
 }
 
@@ -162,22 +195,30 @@ BOTH_FORMS(cuStreamSynchronize, (CUstream stream), wait_for_stream(stream, Form:
 BOTH_FORMS(cuStreamQuery, (CUstream stream), query_stream(stream, Form::kLegacy),
            query_stream(stream, Form::kPerThread))
 BOTH_FORMS(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void* data),
-           launch_host_function(stream, function, data, Form::kLegacy),
-           launch_host_function(stream, function, data, Form::kPerThread))
+           launch_host_function(stream, function, data, CU_HOST_TASK_BLOCKING, Form::kLegacy),
+           launch_host_function(stream, function, data, CU_HOST_TASK_BLOCKING, Form::kPerThread))
+BOTH_FORMS(cuLaunchHostFunc_v2, (CUstream stream, CUhostFn function, void* data, unsigned sync_mode),
+           launch_host_function(stream, function, data, sync_mode, Form::kLegacy),
+           launch_host_function(stream, function, data, sync_mode, Form::kPerThread))
 BOTH_FORMS(cuStreamAddCallback, (CUstream stream, CUstreamCallback callback, void* data, unsigned flags),
            add_callback(stream, callback, data, flags, Form::kLegacy),
            add_callback(stream, callback, data, flags, Form::kPerThread))
-#define TELL(form, field) with_stream(stream, form, [&](Stream& of) { return tell(out, field); })
+#define TELL(form, field) with_stream(stream, form, [&](Stream& of, Context& in) { return tell(out, field); })
 BOTH_FORMS(cuStreamGetFlags, (CUstream stream, unsigned* out), TELL(Form::kLegacy, of.flags),
            TELL(Form::kPerThread, of.flags))
-BOTH_FORMS(cuStreamGetPriority, (CUstream stream, int* out), TELL(Form::kLegacy, of.priority),
-           TELL(Form::kPerThread, of.priority))
+BOTH_FORMS(cuStreamGetPriority, (CUstream stream, int* out), TELL(Form::kLegacy, of.priority.load()),
+           TELL(Form::kPerThread, of.priority.load()))
 BOTH_FORMS(cuStreamGetId, (CUstream stream, unsigned long long* out),
            TELL(Form::kLegacy, static_cast<unsigned long long>(of.id)),
            TELL(Form::kPerThread, static_cast<unsigned long long>(of.id)))
-BOTH_FORMS(cuStreamGetCtx, (CUstream stream, CUcontext* out), TELL(Form::kLegacy, of.context->handle()),
-           TELL(Form::kPerThread, of.context->handle()))
-BOTH_FORMS(cuStreamGetDevice, (CUstream stream, CUdevice* out), TELL(Form::kLegacy, of.context->gpu),
-           TELL(Form::kPerThread, of.context->gpu))
+BOTH_FORMS(cuStreamGetCtx, (CUstream stream, CUcontext* out), TELL(Form::kLegacy, in.handle()),
+           TELL(Form::kPerThread, in.handle()))
+BOTH_FORMS(cuStreamGetDevice, (CUstream stream, CUdevice* out), TELL(Form::kLegacy, in.gpu),
+           TELL(Form::kPerThread, in.gpu))
 #undef TELL
+#define TELL_CONTEXTS(form) \
+  with_stream(stream, form, [&](Stream& of, Context&) { return tell_contexts(context, green, of); })
+BOTH_FORMS(cuStreamGetCtx_v2, (CUstream stream, CUcontext* context, CUgreenCtx* green), TELL_CONTEXTS(Form::kLegacy),
+           TELL_CONTEXTS(Form::kPerThread))
+#undef TELL_CONTEXTS
 #undef BOTH_FORMS

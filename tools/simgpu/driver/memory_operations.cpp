@@ -1,0 +1,154 @@
+// Checks and runs stream memory operations.
+#include "tools/simgpu/driver/memory_operations.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/mutations.h"
+
+namespace rota::sim {
+namespace {
+
+// More would be refused by the driver; documented with cuStreamBatchMemOp.
+constexpr unsigned kOperationsAtMost = 255;
+
+// What is waited for may be written by host code, which nobody sees, so it is looked at again and again.
+constexpr std::chrono::microseconds kFirstNap{20};
+constexpr std::chrono::microseconds kLongestNap{1000};
+
+CUresult check_address(uint64_t address, uint64_t bytes) {
+  bool aligned = address % bytes == 0 || mutated(Mutation::memory_operations_take_any_alignment);
+  auto allocation = driver().memory.find(address);
+  if (!aligned || !allocation || driver().memory.storage(address, bytes) == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  bool managed = allocation->kind == MemoryKind::kManaged;
+  if (managed && !mutated(Mutation::memory_operations_take_managed_memory)) return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_SUCCESS;
+}
+
+CUresult check_wait(const CUstreamBatchMemOpParams& operation, uint64_t bytes) {
+  unsigned flags = operation.waitValue.flags;
+  // It takes a platform whose devices can flush remote writes.
+  if ((flags & CU_STREAM_WAIT_VALUE_FLUSH) != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  if (flags > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
+  return check_address(operation.waitValue.address, bytes);
+}
+
+CUresult check_write(const CUstreamBatchMemOpParams& operation, uint64_t bytes) {
+  // The other flag is of the first version of these functions only.
+  if (operation.writeValue.flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+  return check_address(operation.writeValue.address, bytes);
+}
+
+CUresult check(const CUstreamBatchMemOpParams& operation) {
+  switch (operation.operation) {
+    case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+      return check_wait(operation, sizeof(uint32_t));
+    case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+      return check_wait(operation, sizeof(uint64_t));
+    case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+      return check_write(operation, sizeof(uint32_t));
+    case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+      return check_write(operation, sizeof(uint64_t));
+    case CU_STREAM_MEM_OP_BARRIER:
+      return operation.memoryBarrier.flags > CU_STREAM_MEMORY_BARRIER_TYPE_GPU ? CUDA_ERROR_INVALID_VALUE
+                                                                               : CUDA_SUCCESS;
+    case CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES:
+    case CU_STREAM_MEM_OP_ATOMIC_REDUCTION:
+      return CUDA_ERROR_NOT_SUPPORTED;
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// Whoever writes the value may do so with a plain copy on another thread: that is how these operations are used.
+template <class Value>
+[[gnu::no_sanitize("thread")]] Value look(const void* memory) {
+  return *static_cast<const volatile Value*>(memory);
+}
+
+template <class Value>
+[[gnu::no_sanitize("thread")]] void put(void* memory, Value value) {
+  *static_cast<volatile Value*>(memory) = value;
+}
+
+template <class Value>
+bool holds(Value now, Value value, unsigned flags) {
+  if (mutated(Mutation::value_waits_compare_for_equality)) return now == value;
+  switch (flags) {
+    case CU_STREAM_WAIT_VALUE_EQ:
+      return now == value;
+    case CU_STREAM_WAIT_VALUE_AND:
+      return (now & value) != 0;
+    case CU_STREAM_WAIT_VALUE_NOR:
+      return static_cast<Value>(~(now | value)) != 0;
+    default: {  // cyclic: the difference, as a signed number, is not negative
+      bool plain = mutated(Mutation::value_waits_are_not_cyclic);
+      return plain ? now >= value : static_cast<std::make_signed_t<Value>>(now - value) >= 0;
+    }
+  }
+}
+
+void lose_memory(Context& context) {
+  int none = 0;
+  context.sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
+}
+
+template <class Value>
+void wait_for_value(Context& context, uint64_t address, Value value, unsigned flags) {
+  if (mutated(Mutation::value_waits_are_ignored)) return;
+  auto nap = kFirstNap;
+  while (!context.destroyed.load(std::memory_order_acquire)) {
+    // Held while it is read: the memory may be given back meanwhile.
+    auto allocation = driver().memory.find(address);
+    void* memory = allocation ? driver().memory.storage(address, sizeof(Value)) : nullptr;
+    if (memory == nullptr) return lose_memory(context);
+    if (holds(look<Value>(memory), value, flags)) return;
+    std::this_thread::sleep_for(nap);
+    nap = std::min(2 * nap, kLongestNap);
+  }
+}
+
+template <class Value>
+void write_value(Context& context, uint64_t address, Value value) {
+  if (mutated(Mutation::value_writes_are_lost)) return;
+  auto allocation = driver().memory.find(address);
+  void* memory = allocation ? driver().memory.storage(address, sizeof(Value)) : nullptr;
+  if (memory == nullptr) return lose_memory(context);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // earlier work of the stream is seen by who sees the value
+  put(memory, value);
+}
+
+}  // namespace
+
+CUresult check_memory_operations(const Context& context, const CUstreamBatchMemOpParams* operations, unsigned count) {
+  if (operations == nullptr || count == 0 || count > kOperationsAtMost) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned index = 0; index < count; ++index) {
+    if (CUresult result = check(operations[index]); result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
+void run_memory_operations(Context& context, const std::vector<CUstreamBatchMemOpParams>& operations) {
+  for (const CUstreamBatchMemOpParams& each : operations) {
+    if (context.sticky.load(std::memory_order_acquire) != 0) return;
+    switch (each.operation) {
+      case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+        wait_for_value<uint32_t>(context, each.waitValue.address, each.waitValue.value, each.waitValue.flags);
+        break;
+      case CU_STREAM_MEM_OP_WAIT_VALUE_64:
+        wait_for_value<uint64_t>(context, each.waitValue.address, each.waitValue.value64, each.waitValue.flags);
+        break;
+      case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        write_value<uint32_t>(context, each.writeValue.address, each.writeValue.value);
+        break;
+      case CU_STREAM_MEM_OP_WRITE_VALUE_64:
+        write_value<uint64_t>(context, each.writeValue.address, each.writeValue.value64);
+        break;
+      default:
+        break;  // barriers: a stream's work is ordered anyway
+    }
+  }
+}
+
+}  // namespace rota::sim
