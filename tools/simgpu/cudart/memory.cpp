@@ -1,161 +1,41 @@
-// Memory, devices and errors of the runtime API.
-#include <cstdio>
-#include <cstring>
-
-#include "tools/simgpu/cudart/runtime.h"
-#include "tools/simgpu/driver/errors.h"
+// Memory of the runtime API: device, host, managed and stream-ordered allocations, pools, queries, sets.
+#include "tools/simgpu/cudart/copy_parameters.h"
+#include "tools/simgpu/cudart/forward.h"
 
 using namespace rota::sim::cudart;  // NOLINT
 
 namespace {
 
-CUdeviceptr address(const void* pointer) {
-  return reinterpret_cast<CUdeviceptr>(pointer);
+// cudaPointerAttributes; type: 0 unregistered, 1 host, 2 device, 3 managed.
+struct PointerAttributes {
+  int type, device;
+  void *device_pointer, *host_pointer;
+  long reserved[8];
+};
+static_assert(sizeof(PointerAttributes) == 88);
+
+int allocate_pitched(void** out, size_t* pitch, size_t width, size_t rows) {
+  *out = nullptr;
+  *pitch = 0;
+  if (width == 0 || rows == 0) return ensure_context();
+  return attempt(&Driver::cuMemAllocPitch_v2, reinterpret_cast<CUdeviceptr*>(out), pitch, width, rows, 4U);
 }
 
-int attribute(CUdevice_attribute which, int device) {
-  int value = 0;
-  Driver& api = driver();
-  if (api.cuDeviceGetAttribute != nullptr) api.cuDeviceGetAttribute(&value, which, device);
-  return value;
-}
-
-// cudaMemcpyKind 0 to 4; which way the bytes go is known from the addresses.
-bool is_kind(int kind) {
-  return kind >= 0 && kind <= 4;
-}
-
-// cudaDeviceProp of CUDA 13.0: 1008 bytes; the fields that are filled in, by their offsets.
-constexpr size_t kPropertiesBytes = 1008;
-struct Property {
-  size_t offset;
-  CUdevice_attribute attribute;
-};
-constexpr Property kIntProperties[] = {
-    {304, CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK},
-    {308, CU_DEVICE_ATTRIBUTE_WARP_SIZE},
-    {320, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK},
-    {324, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X},
-    {328, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y},
-    {332, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z},
-    {336, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X},
-    {340, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y},
-    {344, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z},
-    {360, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR},
-    {364, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR},
-    {384, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT},
-    {560, CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS},
-    {568, CU_DEVICE_ATTRIBUTE_PCI_BUS_ID},
-    {584, CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT},
-    {588, CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING},
-    {592, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH},
-    {596, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE},
-    {604, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR},
-    {636, CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY},
-    {656, CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS},
-    {668, CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH},
-    {688, CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR},
-    {720, CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED},
-};
-constexpr Property kSizeProperties[] = {
-    {296, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK},
-    {312, CU_DEVICE_ATTRIBUTE_MAX_PITCH},
-    {352, CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY},
-    {368, CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT},
-};
-
-bool started(int* error) {
-  *error = driver().status;
-  return *error == kSuccess;
+// A set of a box is one of its rows, slice by slice unless the slices lie close together.
+template <class Set>
+int set_box(const PitchedPointer& box, const Extent& extent, Set set) {
+  if (extent.width == 0 || extent.height == 0 || extent.depth == 0) return done(ensure_context());
+  if (box.memory == nullptr) return done(kInvalidValue);
+  if (box.height == extent.height) return set(address(box.memory), extent.height * extent.depth);
+  for (size_t slice = 0; slice < extent.depth; ++slice) {
+    if (int error = set(address(box.memory) + slice * box.pitch * box.height, extent.height); error != kSuccess) {
+      return error;
+    }
+  }
+  return kSuccess;
 }
 
 }  // namespace
-
-ROTA_CUDART_EXPORT int cudaGetLastError() {
-  int error = thread().last_error;
-  thread().last_error = kSuccess;
-  return error;
-}
-ROTA_CUDART_EXPORT int cudaPeekAtLastError() {
-  return thread().last_error;
-}
-ROTA_CUDART_EXPORT const char* cudaGetErrorName(int error) {
-  return runtime_error_name(error);
-}
-ROTA_CUDART_EXPORT const char* cudaGetErrorString(int error) {
-  return runtime_error_text(error);
-}
-
-ROTA_CUDART_EXPORT int cudaRuntimeGetVersion(int* version) {
-  if (version == nullptr) return done(kInvalidValue);
-  *version = 13000;
-  return kSuccess;
-}
-ROTA_CUDART_EXPORT int cudaDriverGetVersion(int* version) {
-  if (version == nullptr) return done(kInvalidValue);
-  *version = 0;  // documented: 0 if there is no driver
-  if (driver().cuDriverGetVersion != nullptr) driver().cuDriverGetVersion(version);
-  return kSuccess;
-}
-ROTA_CUDART_EXPORT int cudaGetDeviceCount(int* count) {
-  int error = kSuccess;
-  if (count == nullptr) return done(kInvalidValue);
-  *count = 0;
-  if (!started(&error)) return done(error);
-  if (driver().cuDeviceGetCount == nullptr) return done(kNotSupported);
-  error = static_cast<int>(driver().cuDeviceGetCount(count));
-  return done(error == kSuccess && *count == 0 ? int{kNoDevice} : error);
-}
-ROTA_CUDART_EXPORT int cudaGetDevice(int* device) {
-  int error = kSuccess;
-  if (device == nullptr) return done(kInvalidValue);
-  if (!started(&error)) return done(error);
-  *device = thread().device;
-  return kSuccess;
-}
-ROTA_CUDART_EXPORT int cudaSetDevice(int device) {
-  int count = 0;
-  if (int error = cudaGetDeviceCount(&count); error != kSuccess) return error;
-  if (device < 0 || device >= count) return done(kInvalidDevice);
-  thread().device = device;
-  if (driver().cuCtxSetCurrent != nullptr) driver().cuCtxSetCurrent(nullptr);
-  return done(ensure_context());
-}
-ROTA_CUDART_EXPORT int cudaDeviceGetAttribute(int* value, CUdevice_attribute which, int device) {
-  int error = kSuccess;
-  if (!started(&error)) return done(error);
-  if (driver().cuDeviceGetAttribute == nullptr) return done(kNotSupported);
-  return done(static_cast<int>(driver().cuDeviceGetAttribute(value, which, device)));
-}
-ROTA_CUDART_EXPORT int cudaGetDeviceProperties(void* properties, int device) {
-  int count = 0;
-  if (properties == nullptr) return done(kInvalidValue);
-  if (int error = cudaGetDeviceCount(&count); error != kSuccess) return error;
-  if (device < 0 || device >= count) return done(kInvalidDevice);
-  auto* bytes = static_cast<char*>(properties);
-  std::memset(bytes, 0, kPropertiesBytes);
-  Driver& api = driver();
-  if (api.cuDeviceGetName != nullptr) api.cuDeviceGetName(bytes, 256, device);
-  if (api.cuDeviceGetUuid != nullptr) api.cuDeviceGetUuid(reinterpret_cast<CUuuid*>(bytes + 256), device);
-  size_t total = 0;
-  if (api.cuDeviceTotalMem_v2 != nullptr) api.cuDeviceTotalMem_v2(&total, device);
-  std::memcpy(bytes + 288, &total, sizeof total);
-  for (const Property& property : kIntProperties) {
-    int value = attribute(property.attribute, device);
-    std::memcpy(bytes + property.offset, &value, sizeof value);
-  }
-  for (const Property& property : kSizeProperties) {
-    auto value = static_cast<size_t>(attribute(property.attribute, device));
-    std::memcpy(bytes + property.offset, &value, sizeof value);
-  }
-  return kSuccess;
-}
-ROTA_CUDART_EXPORT int cudaDeviceSynchronize() {
-  return call(&Driver::cuCtxSynchronize);
-}
-ROTA_CUDART_EXPORT int cudaDeviceReset() {
-  return call(&Driver::cuDevicePrimaryCtxReset, thread().device);
-}
 
 ROTA_CUDART_EXPORT int cudaMalloc(void** out, size_t bytes) {
   if (out == nullptr) return done(kInvalidValue);
@@ -163,110 +43,125 @@ ROTA_CUDART_EXPORT int cudaMalloc(void** out, size_t bytes) {
   if (bytes == 0) return done(ensure_context());
   return call(&Driver::cuMemAlloc_v2, reinterpret_cast<CUdeviceptr*>(out), bytes);
 }
-ROTA_CUDART_EXPORT int cudaMallocManaged(void** out, size_t bytes, unsigned flags) {
-  return call(&Driver::cuMemAllocManaged, reinterpret_cast<CUdeviceptr*>(out), bytes, flags);
-}
+ROTA_FORWARD(3, cudaMallocManaged, cuMemAllocManaged)
 ROTA_CUDART_EXPORT int cudaMallocPitch(void** out, size_t* pitch, size_t width, size_t height) {
-  return call(&Driver::cuMemAllocPitch_v2, reinterpret_cast<CUdeviceptr*>(out), pitch, width, height, 16U);
+  if (out == nullptr || pitch == nullptr) return done(kInvalidValue);
+  return done(allocate_pitched(out, pitch, width, height));
 }
-ROTA_CUDART_EXPORT int cudaMallocHost(void** out, size_t bytes) {
-  return call(&Driver::cuMemHostAlloc, out, bytes, 0U);
+ROTA_CUDART_EXPORT int cudaMalloc3D(PitchedPointer* out, Extent extent) {
+  if (out == nullptr) return done(kInvalidValue);
+  *out = {nullptr, 0, extent.width, extent.height};
+  size_t rows = 0;
+  if (__builtin_mul_overflow(extent.height, extent.depth, &rows)) return done(kInvalidValue);
+  return done(allocate_pitched(&out->memory, &out->pitch, extent.width, rows));
 }
 ROTA_CUDART_EXPORT int cudaHostAlloc(void** out, size_t bytes, unsigned flags) {
+  if (out == nullptr) return done(kInvalidValue);
+  *out = nullptr;
+  if (bytes == 0) return done(ensure_context());
   return call(&Driver::cuMemHostAlloc, out, bytes, flags);
 }
-ROTA_CUDART_EXPORT int cudaHostRegister(void* memory, size_t bytes, unsigned flags) {
-  return call(&Driver::cuMemHostRegister_v2, memory, bytes, flags);
+ROTA_CUDART_EXPORT int cudaMallocHost(void** out, size_t bytes) {
+  if (out == nullptr) return done(kInvalidValue);
+  *out = nullptr;
+  if (bytes == 0) return done(ensure_context());
+  return call(&Driver::cuMemHostAlloc, out, bytes, 0U);
 }
-ROTA_CUDART_EXPORT int cudaHostUnregister(void* memory) {
-  return call(&Driver::cuMemHostUnregister, memory);
-}
+ROTA_FORWARD(3, cudaHostRegister, cuMemHostRegister_v2)
+ROTA_FORWARD(1, cudaHostUnregister, cuMemHostUnregister)
+ROTA_FORWARD(3, cudaHostGetDevicePointer, cuMemHostGetDevicePointer_v2)
+ROTA_FORWARD(2, cudaHostGetFlags, cuMemHostGetFlags)
 ROTA_CUDART_EXPORT int cudaFree(void* memory) {
   return memory == nullptr ? done(ensure_context()) : call(&Driver::cuMemFree_v2, address(memory));
 }
 ROTA_CUDART_EXPORT int cudaFreeHost(void* memory) {
   return memory == nullptr ? done(ensure_context()) : call(&Driver::cuMemFreeHost, memory);
 }
-ROTA_CUDART_EXPORT int cudaMallocAsync(void** out, size_t bytes, CUstream stream) {
-  return call(&Driver::cuMemAllocAsync, reinterpret_cast<CUdeviceptr*>(out), bytes, stream);
-}
-ROTA_CUDART_EXPORT int cudaMallocAsync_ptsz(void** out, size_t bytes, CUstream stream) {
-  return call(&Driver::cuMemAllocAsync_ptsz, reinterpret_cast<CUdeviceptr*>(out), bytes, stream);
-}
-ROTA_CUDART_EXPORT int cudaFreeAsync(void* memory, CUstream stream) {
-  return call(&Driver::cuMemFreeAsync, address(memory), stream);
-}
-ROTA_CUDART_EXPORT int cudaFreeAsync_ptsz(void* memory, CUstream stream) {
-  return call(&Driver::cuMemFreeAsync_ptsz, address(memory), stream);
-}
-ROTA_CUDART_EXPORT int cudaMemGetInfo(size_t* free, size_t* total) {
-  return call(&Driver::cuMemGetInfo_v2, free, total);
+ROTA_FORWARD(2, cudaMemGetInfo, cuMemGetInfo_v2)
+
+ROTA_FORWARD_FORMS(3, cudaMallocAsync, cuMemAllocAsync)
+ROTA_FORWARD_FORMS(2, cudaFreeAsync, cuMemFreeAsync)
+ROTA_FORWARD_FORMS(4, cudaMallocFromPoolAsync, cuMemAllocFromPoolAsync)
+ROTA_FORWARD(2, cudaMemPoolCreate, cuMemPoolCreate)
+ROTA_FORWARD(1, cudaMemPoolDestroy, cuMemPoolDestroy)
+ROTA_FORWARD(2, cudaMemPoolTrimTo, cuMemPoolTrimTo)
+ROTA_FORWARD(3, cudaMemPoolSetAttribute, cuMemPoolSetAttribute)
+ROTA_FORWARD(3, cudaMemPoolGetAttribute, cuMemPoolGetAttribute)
+ROTA_FORWARD(3, cudaMemPoolSetAccess, cuMemPoolSetAccess)
+ROTA_FORWARD(3, cudaMemPoolGetAccess, cuMemPoolGetAccess)
+ROTA_FORWARD(4, cudaMemPoolExportToShareableHandle, cuMemPoolExportToShareableHandle)
+ROTA_FORWARD(4, cudaMemPoolImportFromShareableHandle, cuMemPoolImportFromShareableHandle)
+ROTA_FORWARD(2, cudaMemPoolExportPointer, cuMemPoolExportPointer)
+ROTA_FORWARD(3, cudaMemPoolImportPointer, cuMemPoolImportPointer)
+ROTA_FORWARD(3, cudaMemGetDefaultMemPool, cuMemGetDefaultMemPool)
+ROTA_FORWARD(3, cudaMemGetMemPool, cuMemGetMemPool)
+ROTA_FORWARD(3, cudaMemSetMemPool, cuMemSetMemPool)
+
+ROTA_FORWARD(2, cudaIpcGetMemHandle, cuIpcGetMemHandle)
+ROTA_FORWARD(3, cudaIpcOpenMemHandle, cuIpcOpenMemHandle_v2)
+ROTA_FORWARD(1, cudaIpcCloseMemHandle, cuIpcCloseMemHandle)
+
+ROTA_FORWARD(4, cudaMemAdvise, cuMemAdvise_v2)
+ROTA_FORWARD(5, cudaMemPrefetchAsync, cuMemPrefetchAsync_v2)
+ROTA_FORWARD(5, cudaMemPrefetchAsync_ptsz, cuMemPrefetchAsync_v2_ptsz)
+ROTA_FORWARD_FORMS(8, cudaMemPrefetchBatchAsync, cuMemPrefetchBatchAsync)
+ROTA_FORWARD_FORMS(5, cudaMemDiscardBatchAsync, cuMemDiscardBatchAsync)
+ROTA_FORWARD_FORMS(8, cudaMemDiscardAndPrefetchBatchAsync, cuMemDiscardAndPrefetchBatchAsync)
+ROTA_FORWARD(5, cudaMemRangeGetAttribute, cuMemRangeGetAttribute)
+ROTA_FORWARD(6, cudaMemRangeGetAttributes, cuMemRangeGetAttributes)
+
+ROTA_CUDART_EXPORT int cudaPointerGetAttributes(PointerAttributes* out, const void* pointer) {
+  if (out == nullptr) return done(kInvalidValue);
+  CUmemorytype type{};
+  unsigned managed = 0;
+  int device = -2;  // cudaInvalidDeviceId: of no device
+  CUdeviceptr on_device = 0;
+  void* on_host = nullptr;
+  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, CU_POINTER_ATTRIBUTE_DEVICE_POINTER,
+                                 CU_POINTER_ATTRIBUTE_HOST_POINTER};
+  void* to[] = {&type, &managed, &device, &on_device, &on_host};
+  int error = call(&Driver::cuPointerGetAttributes, 5U, which, static_cast<void**>(to), address(pointer));
+  if (error != kSuccess) return error;
+  *out = {};
+  out->type = managed != 0 ? 3 : static_cast<int>(type);  // the driver's numbers of host and device memory are these
+  if (out->type == 0) {
+    out->device = -2;
+    out->host_pointer = const_cast<void*>(pointer);
+    return kSuccess;
+  }
+  out->device = device;
+  out->device_pointer = reinterpret_cast<void*>(on_device);
+  out->host_pointer = on_host;
+  return kSuccess;
 }
 
-ROTA_CUDART_EXPORT int cudaMemcpy(void* to, const void* from, size_t bytes, int kind) {
-  if (!is_kind(kind)) return done(kInvalidMemcpyDirection);
-  return call(&Driver::cuMemcpy, address(to), address(from), bytes);
-}
-ROTA_CUDART_EXPORT int cudaMemcpy_ptds(void* to, const void* from, size_t bytes, int kind) {
-  if (!is_kind(kind)) return done(kInvalidMemcpyDirection);
-  return call(&Driver::cuMemcpy_ptds, address(to), address(from), bytes);
-}
-ROTA_CUDART_EXPORT int cudaMemcpyAsync(void* to, const void* from, size_t bytes, int kind, CUstream stream) {
-  if (!is_kind(kind)) return done(kInvalidMemcpyDirection);
-  return call(&Driver::cuMemcpyAsync, address(to), address(from), bytes, stream);
-}
-ROTA_CUDART_EXPORT int cudaMemcpyAsync_ptsz(void* to, const void* from, size_t bytes, int kind, CUstream stream) {
-  if (!is_kind(kind)) return done(kInvalidMemcpyDirection);
-  return call(&Driver::cuMemcpyAsync_ptsz, address(to), address(from), bytes, stream);
-}
-ROTA_CUDART_EXPORT int cudaMemset(void* to, int value, size_t bytes) {
-  return call(&Driver::cuMemsetD8_v2, address(to), static_cast<unsigned char>(value), bytes);
-}
-ROTA_CUDART_EXPORT int cudaMemset_ptds(void* to, int value, size_t bytes) {
-  return call(&Driver::cuMemsetD8_v2_ptds, address(to), static_cast<unsigned char>(value), bytes);
-}
-ROTA_CUDART_EXPORT int cudaMemsetAsync(void* to, int value, size_t bytes, CUstream stream) {
-  return call(&Driver::cuMemsetD8Async, address(to), static_cast<unsigned char>(value), bytes, stream);
-}
-ROTA_CUDART_EXPORT int cudaMemsetAsync_ptsz(void* to, int value, size_t bytes, CUstream stream) {
-  return call(&Driver::cuMemsetD8Async_ptsz, address(to), static_cast<unsigned char>(value), bytes, stream);
-}
-ROTA_CUDART_EXPORT int cudaMemAdvise(const void* memory, size_t bytes, CUmem_advise advice, CUmemLocation location) {
-  return call(&Driver::cuMemAdvise_v2, address(memory), bytes, advice, location);
-}
-ROTA_CUDART_EXPORT int cudaMemPrefetchAsync(const void* memory, size_t bytes, CUmemLocation location, unsigned flags,
-                                            CUstream stream) {
-  return call(&Driver::cuMemPrefetchAsync_v2, address(memory), bytes, location, flags, stream);
-}
-ROTA_CUDART_EXPORT int cudaMemPrefetchAsync_ptsz(const void* memory, size_t bytes, CUmemLocation location,
-                                                 unsigned flags, CUstream stream) {
-  return call(&Driver::cuMemPrefetchAsync_v2_ptsz, address(memory), bytes, location, flags, stream);
-}
-
-namespace {
-// status is cudaDriverEntryPointQueryResult*, with the driver's numbers.
-int entry_point(const char* symbol, void** function, int version, unsigned long long flags, int* status) {
-  if (int error = ensure_context(); error != kSuccess) return done(error);
-  CUdriverProcAddressQueryResult result{};
-  CUresult found = driver().get_proc_address(symbol, function, version, flags, &result);
-  if (status != nullptr) *status = static_cast<int>(result);
-  return done(found == CUDA_ERROR_NOT_FOUND ? int{kSuccess} : static_cast<int>(found));  // `status` says what happened
-}
-}  // namespace
-
-ROTA_CUDART_EXPORT int cudaGetDriverEntryPoint(const char* symbol, void** function, unsigned long long flags,
-                                               int* status) {
-  return entry_point(symbol, function, 13000, flags, status);
-}
-ROTA_CUDART_EXPORT int cudaGetDriverEntryPoint_ptsz(const char* symbol, void** function, unsigned long long flags,
-                                                    int* status) {
-  return entry_point(symbol, function, 13000, flags == 0 ? 2 : flags, status);
-}
-ROTA_CUDART_EXPORT int cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned version,
-                                                        unsigned long long flags, int* status) {
-  return entry_point(symbol, function, static_cast<int>(version), flags, status);
-}
-ROTA_CUDART_EXPORT int cudaGetDriverEntryPointByVersion_ptsz(const char* symbol, void** function, unsigned version,
-                                                             unsigned long long flags, int* status) {
-  return entry_point(symbol, function, static_cast<int>(version), flags == 0 ? 2 : flags, status);
-}
+#define ROTA_SETS(ptds, ptsz)                                                                                          \
+  ROTA_CUDART_EXPORT int cudaMemset##ptds(void* to, int value, size_t bytes) {                                         \
+    return call(&Driver::cuMemsetD8_v2##ptds, address(to), static_cast<unsigned char>(value), bytes);                  \
+  }                                                                                                                    \
+  ROTA_CUDART_EXPORT int cudaMemsetAsync##ptsz(void* to, int value, size_t bytes, CUstream stream) {                   \
+    return call(&Driver::cuMemsetD8Async##ptsz, address(to), static_cast<unsigned char>(value), bytes, stream);        \
+  }                                                                                                                    \
+  ROTA_CUDART_EXPORT int cudaMemset2D##ptds(void* to, size_t pitch, int value, size_t width, size_t height) {          \
+    return call(&Driver::cuMemsetD2D8_v2##ptds, address(to), pitch, static_cast<unsigned char>(value), width, height); \
+  }                                                                                                                    \
+  ROTA_CUDART_EXPORT int cudaMemset2DAsync##ptsz(void* to, size_t pitch, int value, size_t width, size_t height,       \
+                                                 CUstream stream) {                                                    \
+    return call(&Driver::cuMemsetD2D8Async##ptsz, address(to), pitch, static_cast<unsigned char>(value), width,        \
+                height, stream);                                                                                       \
+  }                                                                                                                    \
+  ROTA_CUDART_EXPORT int cudaMemset3D##ptds(PitchedPointer box, int value, Extent extent) {                            \
+    return set_box(box, extent, [&](CUdeviceptr to, size_t rows) {                                                     \
+      return call(&Driver::cuMemsetD2D8_v2##ptds, to, box.pitch, static_cast<unsigned char>(value), extent.width,      \
+                  rows);                                                                                               \
+    });                                                                                                                \
+  }                                                                                                                    \
+  ROTA_CUDART_EXPORT int cudaMemset3DAsync##ptsz(PitchedPointer box, int value, Extent extent, CUstream stream) {      \
+    return set_box(box, extent, [&](CUdeviceptr to, size_t rows) {                                                     \
+      return call(&Driver::cuMemsetD2D8Async##ptsz, to, box.pitch, static_cast<unsigned char>(value), extent.width,    \
+                  rows, stream);                                                                                       \
+    });                                                                                                                \
+  }
+ROTA_SETS(, )
+ROTA_SETS(_ptds, _ptsz)

@@ -1,12 +1,12 @@
-// Finding the driver, contexts per thread, registration of the programs' kernels.
+// Finding the driver; devices and contexts per thread.
 #include "tools/simgpu/cudart/runtime.h"
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <string>
+#include <utility>
 #include <vector>
 
 namespace rota::sim::cudart {
@@ -38,11 +38,12 @@ Driver find_driver() {
   // Everything after goes through the pointer that this one hands back.
   if (void* next = ask("cuGetProcAddress", 12000, 0)) get = reinterpret_cast<cuGetProcAddress_v2_fn*>(next);
   driver.get_proc_address = get;
-#define LOOK_UP(member, name, version, flags) \
+#define ROTA_CUDART_LOOKUP(member, name, version, flags) \
   driver.member = reinterpret_cast<rota::api::member##_fn*>(ask(name, version, flags));
-  ROTA_CUDART_LOOKUPS(LOOK_UP)
-#undef LOOK_UP
-  if (init == nullptr) {
+#include "tools/simgpu/cudart/lookups.inc"
+#undef ROTA_CUDART_LOOKUP
+  if (init == nullptr || driver.cuCtxGetCurrent == nullptr || driver.cuCtxSetCurrent == nullptr ||
+      driver.cuDevicePrimaryCtxRetain == nullptr) {
     driver.status = kInsufficientDriver;
     return driver;
   }
@@ -55,34 +56,54 @@ Driver find_driver() {
   return driver;
 }
 
-// A fat binary that a program registered, loaded at its first use.
-struct Module {
-  const void* image = nullptr;
-  CUlibrary library = nullptr;
-};
-struct Kernel {
-  Module* module = nullptr;
-  std::string name;
-  CUkernel kernel = nullptr;
-};
-struct Registrations {
+// What the threads share about devices. Never destroyed: programs use the runtime from static destructors.
+struct Devices {
   std::mutex mutex;
-  std::map<Module*, std::unique_ptr<Module>> modules;
-  std::map<const void*, Kernel> kernels;
+  std::map<int, CUcontext> primary;
+  std::atomic<unsigned> life{1};  // grows with every reset of a device
+  std::vector<int> valid;         // cudaSetValidDevices; empty: all
 };
-
-// Never destroyed: programs unregister after static destructors have begun.
-Registrations& registrations() {
-  static auto* all = new Registrations;
+Devices& devices() {
+  static auto* all = new Devices;
   return *all;
 }
 
-struct FatbinWrapper {  // what nvcc hands to __cudaRegisterFatBinary
-  int magic;
-  int version;
-  const void* data;
-  void* prelinked;
-};
+int make_current(int device) {
+  Thread& state = thread();
+  state.life = devices().life.load();
+  if (int error = primary_context(device, &state.context); error != kSuccess) return error;
+  state.device = device;
+  return static_cast<int>(driver().cuCtxSetCurrent(state.context));
+}
+
+int count_devices(int* count) {
+  *count = 0;
+  Driver& api = driver();
+  if (api.status != kSuccess) return api.status;
+  if (api.cuDeviceGetCount == nullptr) return kNotSupported;
+  if (CUresult result = api.cuDeviceGetCount(count); result != CUDA_SUCCESS) return static_cast<int>(result);
+  return *count == 0 ? kNoDevice : kSuccess;
+}
+
+int check_device(int device) {
+  int count = 0;
+  if (int error = count_devices(&count); error != kSuccess) return error;
+  return device >= 0 && device < count ? kSuccess : kInvalidDevice;
+}
+
+// cudaSetDeviceFlags: how to wait (one of four), mapped host memory, local memory, synchronous memory operations.
+bool are_device_flags(unsigned flags) {
+  unsigned waiting = flags & 7U;
+  return (flags & ~0x9fU) == 0 && (waiting == 0 || waiting == 1 || waiting == 2 || waiting == 4);
+}
+constexpr unsigned kMapHost = 8;  // implied for the runtime; the driver is told of the others
+
+int set_flags(int device, unsigned flags) {
+  if (!are_device_flags(flags)) return kInvalidValue;
+  Driver& api = driver();
+  if (api.cuDevicePrimaryCtxSetFlags_v2 == nullptr) return kNotSupported;
+  return static_cast<int>(api.cuDevicePrimaryCtxSetFlags_v2(device, flags & ~kMapHost));
+}
 
 }  // namespace
 
@@ -101,114 +122,146 @@ int done(int error) {
   return error;
 }
 
-int ensure_context() {
-  Driver& found = driver();
-  if (found.status != kSuccess) return found.status;
+int current_device() {
+  Driver& api = driver();
+  CUdevice device = 0;
   CUcontext current = nullptr;
-  if (found.cuCtxGetCurrent == nullptr || found.cuCtxSetCurrent == nullptr ||
-      found.cuDevicePrimaryCtxRetain == nullptr) {
-    return kInsufficientDriver;
+  if (api.status == kSuccess && api.cuCtxGetDevice != nullptr && api.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+      current != nullptr && api.cuCtxGetDevice(&device) == CUDA_SUCCESS) {
+    return device;
   }
-  if (found.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != nullptr) return kSuccess;
-  static std::mutex mutex;
-  static std::map<int, CUcontext> primary;  // retained once per device, for the life of the process
-  std::lock_guard lock(mutex);
-  CUcontext& context = primary[thread().device];
-  if (context != nullptr && found.cuCtxSetCurrent(context) == CUDA_SUCCESS) return kSuccess;
-  CUresult result = found.cuDevicePrimaryCtxRetain(&context, thread().device);
-  if (result == CUDA_SUCCESS) result = found.cuCtxSetCurrent(context);
-  if (result != CUDA_SUCCESS) context = nullptr;
-  return static_cast<int>(result);
+  if (thread().device >= 0) return thread().device;
+  std::lock_guard lock(devices().mutex);
+  return devices().valid.empty() ? 0 : devices().valid.front();
 }
 
-int kernel_of(const void* host_function, CUkernel* kernel) {
-  if (int error = ensure_context(); error != kSuccess) return error;
-  Registrations& all = registrations();
+int primary_context(int device, CUcontext* context) {
+  Driver& api = driver();
+  if (api.status != kSuccess) return api.status;
+  Devices& all = devices();
   std::lock_guard lock(all.mutex);
-  auto found = all.kernels.find(host_function);
-  if (found == all.kernels.end()) {
-    // CUDA takes a cudaKernel_t wherever it takes a host function.
-    *kernel = reinterpret_cast<CUkernel>(const_cast<void*>(host_function));
-    for (const auto& [stub, known] : all.kernels) {
-      if (known.kernel == *kernel && *kernel != nullptr) return kSuccess;
+  CUcontext& kept = all.primary[device];
+  if (kept == nullptr) {
+    if (CUresult result = api.cuDevicePrimaryCtxRetain(&kept, device); result != CUDA_SUCCESS) {
+      kept = nullptr;
+      return static_cast<int>(result);
     }
-    return kInvalidDeviceFunction;
   }
-  Kernel& entry = found->second;
-  if (entry.kernel == nullptr) {
-    Driver& api = driver();
-    if (api.cuLibraryLoadData == nullptr || api.cuLibraryGetKernel == nullptr) return kNotSupported;
-    Module& module = *entry.module;
-    if (module.library == nullptr) {
-      CUresult loaded = api.cuLibraryLoadData(&module.library, module.image, nullptr, nullptr, 0, nullptr, nullptr, 0);
-      if (loaded != CUDA_SUCCESS) return static_cast<int>(loaded);
-    }
-    CUresult result = api.cuLibraryGetKernel(&entry.kernel, module.library, entry.name.c_str());
-    if (result == CUDA_ERROR_NOT_FOUND) return kInvalidDeviceFunction;
-    if (result != CUDA_SUCCESS) return static_cast<int>(result);
-  }
-  *kernel = entry.kernel;
+  *context = kept;
   return kSuccess;
+}
+
+int ensure_context() {
+  Driver& api = driver();
+  if (api.status != kSuccess) return api.status;
+  CUcontext current = nullptr;
+  CUresult result = api.cuCtxGetCurrent(&current);
+  if (result == CUDA_SUCCESS && current != nullptr) {
+    const Thread& state = thread();
+    if (current != state.context || state.life == devices().life.load())
+      return kSuccess;  // the program's own, or alive
+    return make_current(state.device);
+  }
+  // After an error that sticks even this look-up may fail; the context is there.
+  if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_CONTEXT && result != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+    return static_cast<int>(result);
+  }
+  return make_current(current_device());
 }
 
 }  // namespace rota::sim::cudart
 
 using namespace rota::sim::cudart;  // NOLINT
 
-ROTA_CUDART_EXPORT void** __cudaRegisterFatBinary(void* wrapper) {
-  auto module = std::make_unique<Module>();
-  module->image = static_cast<const FatbinWrapper*>(wrapper)->data;
-  Registrations& all = registrations();
-  std::lock_guard lock(all.mutex);
-  Module* handle = module.get();
-  all.modules.emplace(handle, std::move(module));
-  return reinterpret_cast<void**>(handle);
+ROTA_CUDART_EXPORT int cudaGetLastError() {
+  int error = thread().last_error;
+  thread().last_error = kSuccess;
+  return error;
+}
+ROTA_CUDART_EXPORT int cudaPeekAtLastError() {
+  return thread().last_error;
 }
 
-ROTA_CUDART_EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
-
-ROTA_CUDART_EXPORT void __cudaUnregisterFatBinary(void** handle) {
-  Registrations& all = registrations();
-  std::lock_guard lock(all.mutex);
-  auto* module = reinterpret_cast<Module*>(handle);
-  for (auto entry = all.kernels.begin(); entry != all.kernels.end();) {
-    entry = entry->second.module == module ? all.kernels.erase(entry) : std::next(entry);
-  }
-  all.modules.erase(module);  // the driver unloads what is left when the process ends
+ROTA_CUDART_EXPORT int cudaRuntimeGetVersion(int* version) {
+  if (version == nullptr) return done(kInvalidValue);
+  *version = kRuntimeVersion;
+  return kSuccess;
 }
-
-ROTA_CUDART_EXPORT char __cudaInitModule(void**) {
-  return 1;
-}
-
-ROTA_CUDART_EXPORT void __cudaRegisterFunction(void** handle, const char* host_function, char*, const char* name, int,
-                                               void*, void*, void*, void*, int*) {
-  Registrations& all = registrations();
-  std::lock_guard lock(all.mutex);
-  all.kernels[host_function] = Kernel{reinterpret_cast<Module*>(handle), name, nullptr};
-}
-
-// Device variables have no storage here: cudaMemcpyToSymbol and its kin answer that they are not supported.
-ROTA_CUDART_EXPORT void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
-
-ROTA_CUDART_EXPORT unsigned __cudaPushCallConfiguration(Dim3 grid, Dim3 block, size_t shared, CUstream stream) {
-  Thread& state = thread();
-  if (state.depth >= 8) return kMissingConfiguration;
-  state.pushed[state.depth++] = {grid, block, shared, stream};
-  return 0;
-}
-
-ROTA_CUDART_EXPORT int __cudaPopCallConfiguration(Dim3* grid, Dim3* block, size_t* shared, void* stream) {
-  Thread& state = thread();
-  if (state.depth == 0) return done(kMissingConfiguration);
-  const Thread::Configuration& top = state.pushed[--state.depth];
-  *grid = top.grid;
-  *block = top.block;
-  *shared = top.shared;
-  *static_cast<CUstream*>(stream) = top.stream;
+ROTA_CUDART_EXPORT int cudaDriverGetVersion(int* version) {
+  if (version == nullptr) return done(kInvalidValue);
+  *version = 0;  // documented: 0 if there is no driver
+  if (driver().cuDriverGetVersion != nullptr) driver().cuDriverGetVersion(version);
   return kSuccess;
 }
 
-ROTA_CUDART_EXPORT int __cudaGetKernel(CUkernel* kernel, const void* host_function) {
-  return done(kernel_of(host_function, kernel));
+ROTA_CUDART_EXPORT int cudaGetDeviceCount(int* count) {
+  if (count == nullptr) return done(kInvalidValue);
+  return done(count_devices(count));
+}
+ROTA_CUDART_EXPORT int cudaGetDevice(int* device) {
+  if (device == nullptr) return done(kInvalidValue);
+  if (int error = driver().status; error != kSuccess) return done(error);
+  *device = current_device();
+  return kSuccess;
+}
+ROTA_CUDART_EXPORT int cudaSetDevice(int device) {
+  if (int error = check_device(device); error != kSuccess) return done(error);
+  return done(make_current(device));
+}
+ROTA_CUDART_EXPORT int cudaInitDevice(int device, unsigned device_flags, unsigned flags) {
+  if (int error = check_device(device); error != kSuccess) return done(error);
+  constexpr unsigned kFlagsAreValid = 1;
+  if ((flags & ~kFlagsAreValid) != 0) return done(kInvalidValue);
+  if ((flags & kFlagsAreValid) != 0) {
+    if (int error = set_flags(device, device_flags); error != kSuccess) return done(error);
+  }
+  CUcontext context = nullptr;
+  return done(primary_context(device, &context));
+}
+ROTA_CUDART_EXPORT int cudaSetValidDevices(const int* list, int length) {
+  int count = 0;
+  if (int error = count_devices(&count); error != kSuccess) return done(error);
+  if (length < 0 || length > count || (length > 0 && list == nullptr)) return done(kInvalidValue);
+  for (int i = 0; i < length; ++i) {
+    if (list[i] < 0 || list[i] >= count) return done(kInvalidDevice);
+  }
+  std::lock_guard lock(devices().mutex);
+  devices().valid.assign(list, list + length);
+  return kSuccess;
+}
+ROTA_CUDART_EXPORT int cudaSetDeviceFlags(unsigned flags) {
+  if (!are_device_flags(flags)) return done(kInvalidValue);
+  if (int error = driver().status; error != kSuccess) return done(error);
+  if (int error = set_flags(current_device(), flags); error != kSuccess) return done(error);
+  return done(ensure_context());
+}
+ROTA_CUDART_EXPORT int cudaGetDeviceFlags(unsigned* flags) {
+  if (flags == nullptr) return done(kInvalidValue);
+  Driver& api = driver();
+  if (api.status != kSuccess) return done(api.status);
+  if (api.cuDevicePrimaryCtxGetState == nullptr) return done(kNotSupported);
+  int active = 0;
+  CUresult result = api.cuDevicePrimaryCtxGetState(current_device(), flags, &active);
+  *flags |= kMapHost;
+  return done(static_cast<int>(result));
+}
+ROTA_CUDART_EXPORT int cudaDeviceReset() {
+  Driver& api = driver();
+  if (api.status != kSuccess) return done(api.status);
+  if (api.cuDevicePrimaryCtxReset == nullptr) return done(kNotSupported);
+  int device = current_device();
+  Devices& all = devices();
+  CUcontext kept = nullptr;
+  {
+    std::lock_guard lock(all.mutex);
+    std::swap(kept, all.primary[device]);
+    ++all.life;
+  }
+  CUcontext current = nullptr;
+  if (kept != nullptr && api.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == kept) {
+    api.cuCtxSetCurrent(nullptr);
+  }
+  thread().device = device;
+  CUresult result = api.cuDevicePrimaryCtxReset(device);
+  return done(static_cast<int>(result));  // the next use retains it anew
 }
