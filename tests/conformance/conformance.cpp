@@ -38,8 +38,22 @@ using namespace std::chrono_literals;
 
 // The twins for a GPU lie in tests/programs/kernels.cu; simgpu finds its own by these names.
 constexpr const char* kKernels[] = {
-    "_Z5saxpyifPKfPf", "_Z10vector_addPKfS0_Pfi", "_Z4fillPjmj", "_Z8memtouchPjmmjS_", "_Z6reducePKjmPm",
-    "_Z4spinm",        "_Z10spin_untilPj",
+    "_Z5saxpyifPKfPf",
+    "_Z10vector_addPKfS0_Pfi",
+    "_Z4fillPjmj",
+    "_Z8memtouchPjmmjS_",
+    "_Z6reducePKjmPm",
+    "_Z4gemmPKfS0_Pfiii",
+    "_Z10thread_idsPj",
+    "_Z10block_sumsPKjPj",
+    "_Z10fill_words5Wordsj",
+    "_Z12small_blocksPj",
+    "_Z8count_upj",
+    "_Z5weighPKfPfi",
+    "_Z4pokePjj",
+    "_Z4spinm",
+    "_Z11takes_100usv",
+    "_Z10spin_untilPj",
 };
 
 constexpr const char* kSymbols[] = {

@@ -1,5 +1,14 @@
-// The kernels of simgpu's library (tools/simgpu/kernels/simkernels.cpp) for a real GPU, of the same mangled names.
-// Compiled to kernels.ptx beside the programs where there is an nvcc.
+// The kernels and device variables of simgpu's library (tools/simgpu/kernels/simkernels.cpp) for a real GPU, of the same
+// mangled names. Compiled to kernels.ptx beside the programs where there is an nvcc, and part of those in runtime/.
+
+struct Words {
+  unsigned* begin;
+  unsigned long count;
+};
+
+__device__ unsigned counter = 5;
+__constant__ float weights[4] = {1, 2, 3, 4};
+__managed__ unsigned total = 7;
 
 __global__ void saxpy(int n, float a, const float* x, float* y) {
   int i = blockIdx.x * blockDim.x + threadIdx.x;
@@ -41,16 +50,84 @@ __global__ void reduce(const unsigned* words, unsigned long count, unsigned long
   }
 }
 
-__global__ void spin(unsigned long nanoseconds) {
-  unsigned long long start;
-  unsigned long long now;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(start));
-  do {
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
-  } while (now - start < nanoseconds);
+// c = a * b, all row by row: a has m rows of k, b k rows of n. One element of c per thread.
+__global__ void gemm(const float* a, const float* b, float* c, int m, int n, int k) {
+  int column = blockIdx.x * blockDim.x + threadIdx.x;
+  int row = blockIdx.y * blockDim.y + threadIdx.y;
+  if (row >= m || column >= n) return;
+  float sum = 0;
+  for (int i = 0; i < k; ++i) sum += a[row * k + i] * b[i * n + column];
+  c[row * n + column] = sum;
 }
 
+// Each thread writes its place in the launch: blocks first, then threads, both with x the fastest.
+__global__ void thread_ids(unsigned* out) {
+  unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
+  unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
+  unsigned id = block * blockDim.x * blockDim.y * blockDim.z + thread;
+  out[id] = id;
+}
+
+// out[block] = sum of the block's part of the words. Needs blockDim.x words of dynamic shared memory.
+__global__ void block_sums(const unsigned* words, unsigned* out) {
+  extern __shared__ unsigned part[];
+  part[threadIdx.x] = words[blockIdx.x * blockDim.x + threadIdx.x];
+  __syncthreads();
+  if (threadIdx.x != 0) return;
+  unsigned sum = 0;
+  for (unsigned i = 0; i < blockDim.x; ++i) sum += part[i];
+  out[blockIdx.x] = sum;
+}
+
+// A parameter that is a struct.
+__global__ void fill_words(Words words, unsigned value) {
+  unsigned long i = blockIdx.x * static_cast<unsigned long>(blockDim.x) + threadIdx.x;
+  if (i < words.count) words.begin[i] = value;
+}
+
+// Blocks of at most 256 threads.
+__global__ void __launch_bounds__(256) small_blocks(unsigned* out) {
+  if (threadIdx.x == 0) out[blockIdx.x] = blockDim.x;
+}
+
+// Each thread adds to the device variable and to the managed one.
+__global__ void count_up(unsigned by) {
+  atomicAdd(&counter, by);
+  atomicAdd(&total, by);
+}
+
+__global__ void weigh(const float* x, float* out, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = weights[i % 4] * x[i];
+}
+
+// Writes a word wherever it is told to: an illegal address for who wants one.
+__global__ void poke(unsigned* word, unsigned value) {
+  *word = value;
+}
+
+__device__ unsigned long nanoseconds_now() {
+  unsigned long now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+
+__global__ void spin(unsigned long nanoseconds) {
+  unsigned long start = nanoseconds_now();
+  while (nanoseconds_now() - start < nanoseconds) {
+  }
+}
+
+// Kernels that take their time and do nothing else.
+__global__ void takes_100us() {
+  unsigned long start = nanoseconds_now();
+  while (nanoseconds_now() - start < 100000) {
+  }
+}
+
+// Until somebody stores something else than 0; gives up after a minute, so that no GPU hangs for good.
 __global__ void spin_until(unsigned* flag) {
-  while (*reinterpret_cast<volatile unsigned*>(flag) == 0) {
+  unsigned long start = nanoseconds_now();
+  while (*reinterpret_cast<volatile unsigned*>(flag) == 0 && nanoseconds_now() - start < 60000000000UL) {
   }
 }

@@ -1,5 +1,7 @@
-// The kernels that simgpu comes with. tests/programs/kernels.cu has their twins for a real GPU, of the same names.
-#include <atomic>
+// The kernels and device variables that simgpu comes with. tests/programs/kernels.cu has their twins for a real GPU, of
+// the same names.
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 
 #include "tools/simgpu/kernel.h"
@@ -59,26 +61,127 @@ void memtouch(Launch& launch, Pointer<unsigned> words, unsigned long count, unsi
   stream_through(launch, 2 * count * sizeof(unsigned));
 }
 
-// *out = sum of the words
+// *out = sum of the words by one thread; by more, the sum is added to it
 void reduce(Launch& launch, Pointer<const unsigned> words, unsigned long count, Pointer<unsigned long> out) {
   const unsigned* from = words.range(launch, count);
   unsigned long* to = out.range(launch, 1);
   if (from == nullptr || to == nullptr) return;
   unsigned long sum = 0;
   for (uint64_t i = 0; i < count; ++i) sum += from[i];
-  *to = sum;
+  *to = launch.threads_x() == 1 ? sum : *to + sum;
   stream_through(launch, count * sizeof(unsigned));
+}
+
+// c = a * b, all row by row: a has m rows of k, b k rows of n. One element of c per thread.
+void gemm(Launch& launch, Pointer<const float> a, Pointer<const float> b, Pointer<float> c, int m, int n, int k) {
+  auto rows = static_cast<uint64_t>(m);
+  auto columns = static_cast<uint64_t>(n);
+  auto depth = static_cast<uint64_t>(k);
+  const float* left = a.range(launch, rows * depth);
+  const float* right = b.range(launch, depth * columns);
+  float* product = c.range(launch, rows * columns);
+  if (left == nullptr || right == nullptr || product == nullptr) return;
+  uint64_t last_row = std::min<uint64_t>(rows, uint64_t{launch.grid[1]} * launch.block[1]);
+  uint64_t last_column = std::min<uint64_t>(columns, launch.threads_x());
+  for (uint64_t row = 0; row < last_row; ++row) {
+    for (uint64_t column = 0; column < last_column; ++column) {
+      float sum = 0;
+      for (uint64_t i = 0; i < depth; ++i) sum += left[row * depth + i] * right[i * columns + column];
+      product[row * columns + column] = sum;
+    }
+  }
+  // Modelled at 40 TFLOP/s, what an H200 does in single precision with plain code.
+  launch.busy(2 * rows * columns * depth / 40'000);
+}
+
+// Each thread writes its place in the launch: blocks first, then threads, both with x the fastest.
+void thread_ids(Launch& launch, Pointer<unsigned> out) {
+  uint64_t threads = uint64_t{launch.block[0]} * launch.block[1] * launch.block[2];
+  uint64_t blocks = uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
+  unsigned* ids = out.range(launch, blocks * threads);
+  if (ids == nullptr) return;
+  launch.for_each_thread([&](auto at) {
+    uint64_t block = (uint64_t{at.block_z} * launch.grid[1] + at.block_y) * launch.grid[0] + at.block_x;
+    uint64_t thread = (uint64_t{at.thread_z} * launch.block[1] + at.thread_y) * launch.block[0] + at.thread_x;
+    ids[block * threads + thread] = static_cast<unsigned>(block * threads + thread);
+  });
+  stream_through(launch, blocks * threads * sizeof(unsigned));
+}
+
+// out[block] = sum of the block's part of the words
+void block_sums(Launch& launch, Pointer<const unsigned> words, Pointer<unsigned> out) {
+  const unsigned* from = words.range(launch, launch.threads_x());
+  unsigned* to = out.range(launch, launch.grid[0]);
+  if (from == nullptr || to == nullptr) return;
+  for (unsigned block = 0; block < launch.grid[0]; ++block) {
+    unsigned sum = 0;
+    for (unsigned i = 0; i < launch.block[0]; ++i) sum += from[uint64_t{block} * launch.block[0] + i];
+    to[block] = sum;
+  }
+  stream_through(launch, launch.threads_x() * sizeof(unsigned));
+}
+
+struct Words {
+  Pointer<unsigned> begin;
+  unsigned long count;
+};
+void fill_words(Launch& launch, Words words, unsigned value) {
+  unsigned* to = words.begin.range(launch, words.count);
+  if (to == nullptr) return;
+  for (uint64_t i = 0; i < std::min<uint64_t>(words.count, launch.threads_x()); ++i) to[i] = value;
+  stream_through(launch, words.count * sizeof(unsigned));
+}
+
+void small_blocks(Launch& launch, Pointer<unsigned> out) {
+  unsigned* sizes = out.range(launch, launch.grid[0]);
+  if (sizes == nullptr) return;
+  for (unsigned block = 0; block < launch.grid[0]; ++block) sizes[block] = launch.block[0];
+}
+
+// Each thread adds to the device variable and to the managed one. Atomic: other streams may count too.
+void count_up(Launch& launch, unsigned by) {
+  auto* counter = launch.variable<unsigned>("counter", 1);
+  auto* total = launch.variable<unsigned>("total", 1);
+  if (counter == nullptr || total == nullptr) return;
+  auto added = static_cast<unsigned>(launch.threads_x() * by);
+  __atomic_fetch_add(counter, added, __ATOMIC_RELAXED);
+  __atomic_fetch_add(total, added, __ATOMIC_RELAXED);
+}
+
+void weigh(Launch& launch, Pointer<const float> x, Pointer<float> out, int n) {
+  auto count = static_cast<uint64_t>(n);
+  const auto* weights = launch.variable<float>("weights", 4);
+  const float* from = x.range(launch, count);
+  float* to = out.range(launch, count);
+  if (weights == nullptr || from == nullptr || to == nullptr) return;
+  for (uint64_t i = 0; i < std::min(count, launch.threads_x()); ++i) to[i] = weights[i % 4] * from[i];
+  stream_through(launch, 2 * count * sizeof(float));
+}
+
+void poke(Launch& launch, Pointer<unsigned> word, unsigned value) {
+  if (unsigned* to = word.range(launch, 1)) *to = value;
 }
 
 void spin(Launch& launch, unsigned long nanoseconds) {
   launch.busy(nanoseconds);
 }
 
-// Runs until somebody (a copy, another kernel, the host through mapped memory) stores something else than 0.
+// A kernel that takes its time and does nothing else.
+template <uint64_t nanoseconds>
+void takes(Launch& launch) {
+  launch.busy(nanoseconds);
+}
+
+// Runs until somebody (a copy, another kernel, the host through mapped memory) stores something else than 0; gives up
+// after a minute.
 void spin_until(Launch& launch, Pointer<unsigned> flag) {
   auto* word = flag.range(launch, 1);
   if (word == nullptr) return;
-  while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0 && !launch.cancelled()) launch.busy(20'000);
+  auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0 && !launch.cancelled() &&
+         std::chrono::steady_clock::now() < limit) {
+    launch.busy(20'000);
+  }
 }
 
 }  // namespace
@@ -89,6 +192,21 @@ ROTA_SIM_KERNEL("_Z10vector_addPKfS0_Pfi", vector_add)
 ROTA_SIM_KERNEL("_Z4fillPjmj", fill)
 ROTA_SIM_KERNEL("_Z8memtouchPjmmjS_", memtouch)
 ROTA_SIM_KERNEL("_Z6reducePKjmPm", reduce)
+ROTA_SIM_KERNEL("_Z4gemmPKfS0_Pfiii", gemm)
+ROTA_SIM_KERNEL("_Z10thread_idsPj", thread_ids)
+ROTA_SIM_KERNEL("_Z10block_sumsPKjPj", block_sums)
+ROTA_SIM_KERNEL("_Z10fill_words5Wordsj", fill_words)
+ROTA_SIM_KERNEL_WITH("_Z12small_blocksPj", small_blocks, {.max_threads = 256})
+ROTA_SIM_KERNEL("_Z8count_upj", count_up)
+ROTA_SIM_KERNEL_WITH("_Z5weighPKfPfi", weigh, {.constant_bytes = 16})
+ROTA_SIM_KERNEL("_Z4pokePjj", poke)
 ROTA_SIM_KERNEL("_Z4spinm", spin)
+ROTA_SIM_KERNEL("_Z11takes_100usv", takes<100'000>)
 ROTA_SIM_KERNEL("_Z10spin_untilPj", spin_until)
 ROTA_SIM_KERNELS_END
+
+ROTA_SIM_VARIABLES_BEGIN
+ROTA_SIM_VARIABLE("counter", unsigned, 5)
+ROTA_SIM_CONSTANT("weights", float[4], {1, 2, 3, 4})
+ROTA_SIM_MANAGED("total", unsigned, 7)
+ROTA_SIM_VARIABLES_END
