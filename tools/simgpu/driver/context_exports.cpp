@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/mutations.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 
@@ -9,7 +10,7 @@ namespace {
 
 CUresult create(CUcontext* out, unsigned flags, CUdevice device, unsigned api_version) {
   ROTA_SIM_READY();
-  if (out == nullptr || (flags & ~unsigned{CU_CTX_FLAGS_MASK}) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || !valid_context_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= driver().state().gpus()) return CUDA_ERROR_INVALID_DEVICE;
   ContextPointer context;
   ROTA_SIM_CHECK(driver().create_context(device, flags, false, api_version, &context));
@@ -23,7 +24,8 @@ CUresult destroy(CUcontext handle) {
   ContextPointer context = driver().contexts.find(handle);
   if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   auto& stack = Driver::stack();
-  if (!stack.empty() && stack.back() == handle) stack.pop_back();
+  bool current = !stack.empty() && stack.back() == handle;
+  if (current && !mutated(Mutation::destroyed_contexts_stay_current)) stack.pop_back();
   driver().destroy_context(context);
   return CUDA_SUCCESS;
 }
@@ -49,19 +51,15 @@ CUresult synchronize(const ContextPointer& context) {
     std::lock_guard lock(driver().captures.mutex);
     if (driver().captures.context_captures(context.get(), true)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  std::vector<StreamPointer> streams;
-  {
-    std::lock_guard lock(context->mutex);
-    streams = context->all_streams();
-  }
-  for (const StreamPointer& stream : streams) {
-    if (TaskPointer last = stream->last()) last->wait();
-  }
+  driver().wait_for(*context);
   return static_cast<CUresult>(context->sticky.load());
 }
 
 }  // namespace
 
+ROTA_SIM_EXPORT(cuCtxCreate)(CUcontext* out, unsigned flags, CUdevice device) {
+  return create(out, flags, device, 3010);
+}
 ROTA_SIM_EXPORT(cuCtxCreate_v2)(CUcontext* out, unsigned flags, CUdevice device) {
   return create(out, flags, device, 3020);
 }
@@ -85,6 +83,25 @@ ROTA_SIM_EXPORT(cuCtxDestroy_v2)(CUcontext context) {
 ROTA_SIM_EXPORT(cuCtxDestroy)(CUcontext context) {
   return destroy(context);
 }
+ROTA_SIM_EXPORT(cuCtxAttach)(CUcontext* out, unsigned flags) {
+  ROTA_SIM_CONTEXT(context);
+  if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(context->mutex);
+  ++context->attached;
+  *out = context->handle();
+  return CUDA_SUCCESS;
+}
+
+ROTA_SIM_EXPORT(cuCtxDetach)(CUcontext handle) {
+  ROTA_SIM_CONTEXT(context);
+  if (context->handle() != handle || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  {
+    std::lock_guard lock(context->mutex);
+    if (--context->attached > 0) return CUDA_SUCCESS;
+  }
+  return destroy(handle);
+}
+
 ROTA_SIM_EXPORT(cuCtxPushCurrent_v2)(CUcontext context) {
   return push(context);
 }
@@ -156,7 +173,8 @@ ROTA_SIM_EXPORT(cuCtxGetFlags)(unsigned* flags) {
 
 ROTA_SIM_EXPORT(cuCtxSetFlags)(unsigned flags) {
   ROTA_SIM_CONTEXT(context);
-  if ((flags & ~unsigned{CU_CTX_FLAGS_MASK}) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!valid_context_flags(flags)) return CUDA_ERROR_INVALID_VALUE;
+  if (mutated(Mutation::context_flags_are_not_kept)) return CUDA_SUCCESS;
   context->flags = flags;
   return CUDA_SUCCESS;
 }
@@ -205,42 +223,90 @@ ROTA_SIM_EXPORT(cuCtxSetCacheConfig)(CUfunc_cache config) {
   return CUDA_SUCCESS;
 }
 
-ROTA_SIM_EXPORT(cuCtxGetLimit)(size_t* value, CUlimit limit) {
-  ROTA_SIM_CONTEXT(context);
-  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lock(context->mutex);
-  if (auto set = context->limits.find(limit); set != context->limits.end()) {
-    *value = set->second;
-    return CUDA_SUCCESS;
-  }
-  switch (limit) {
-    case CU_LIMIT_STACK_SIZE:
-      *value = 1024;
-      return CUDA_SUCCESS;
+namespace {
+
+struct Limit {
+  size_t initial;
+  size_t least;
+  size_t most;      // what is above it is cut down to it …
+  size_t refused;   // … and from here on refused
+  size_t unit = 1;  // rounded up to
+};
+
+// False: the device has no such limit.
+bool limit_of(CUlimit which, Limit* limit) {
+  const DeviceFigures& figures = driver().device_figures();
+  switch (which) {
+    case CU_LIMIT_STACK_SIZE:  // of a thread: 512 KiB of local memory less what the driver keeps
+      *limit = {1024, 0, 524272, 524273, 16};
+      return true;
     case CU_LIMIT_PRINTF_FIFO_SIZE:
-      *value = 7 << 20;
-      return CUDA_SUCCESS;
+      *limit = {size_t{7} << 20, 4096, SIZE_MAX, SIZE_MAX};
+      return true;
     case CU_LIMIT_MALLOC_HEAP_SIZE:
-      *value = 8 << 20;
-      return CUDA_SUCCESS;
+      *limit = {size_t{8} << 20, 4096, SIZE_MAX, SIZE_MAX};
+      return true;
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+      *limit = {2, 0, 24, 25};
+      return figures.compute_capability() < 90;
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+      *limit = {2048, 1, SIZE_MAX, SIZE_MAX};
+      return true;
     case CU_LIMIT_MAX_L2_FETCH_GRANULARITY:
-      *value = 64;
-      return CUDA_SUCCESS;
-    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE:
-      *value = 0;
-      return CUDA_SUCCESS;
+      *limit = {64, 0, 128, SIZE_MAX};
+      return true;
+    case CU_LIMIT_PERSISTING_L2_CACHE_SIZE: {
+      auto most = static_cast<size_t>(figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_PERSISTING_L2_CACHE_SIZE));
+      *limit = {0, 0, most, SIZE_MAX};
+      return true;
+    }
     default:
-      return CUDA_ERROR_UNSUPPORTED_LIMIT;
+      return false;
   }
 }
 
-ROTA_SIM_EXPORT(cuCtxSetLimit)(CUlimit limit, size_t value) {
-  size_t now = 0;
-  if (CUresult result = cuCtxGetLimit_simulated(&now, limit); result != CUDA_SUCCESS) return result;
+}  // namespace
+
+ROTA_SIM_EXPORT(cuCtxGetLimit)(size_t* value, CUlimit which) {
   ROTA_SIM_CONTEXT(context);
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  Limit limit{};
+  if (!limit_of(which, &limit)) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   std::lock_guard lock(context->mutex);
-  context->limits[limit] = value;
+  auto set = context->limits.find(static_cast<int>(which));
+  *value = set != context->limits.end() ? set->second : limit.initial;
   return CUDA_SUCCESS;
+}
+
+ROTA_SIM_EXPORT(cuCtxSetLimit)(CUlimit which, size_t value) {
+  ROTA_SIM_CONTEXT(context);
+  Limit limit{};
+  if (!limit_of(which, &limit)) return CUDA_ERROR_UNSUPPORTED_LIMIT;
+  if (value >= limit.refused) return CUDA_ERROR_INVALID_VALUE;
+  value = std::clamp(value, limit.least, limit.most);
+  value = (value + limit.unit - 1) / limit.unit * limit.unit;
+  if (mutated(Mutation::limits_are_not_kept)) return CUDA_SUCCESS;
+  std::lock_guard lock(context->mutex);
+  context->limits[static_cast<int>(which)] = value;
+  return CUDA_SUCCESS;
+}
+
+ROTA_SIM_EXPORT(cuCtxGetSharedMemConfig)(CUsharedconfig* config) {
+  ROTA_SIM_CONTEXT(context);
+  if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *config = CU_SHARED_MEM_CONFIG_FOUR_BYTE_BANK_SIZE;  // the banks of these devices cannot be configured
+  return CUDA_SUCCESS;
+}
+
+ROTA_SIM_EXPORT(cuCtxSetSharedMemConfig)(CUsharedconfig config) {
+  ROTA_SIM_CONTEXT(context);
+  return config <= CU_SHARED_MEM_CONFIG_EIGHT_BYTE_BANK_SIZE ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+ROTA_SIM_EXPORT(cuCtxGetExecAffinity)(CUexecAffinityParam* affinity, CUexecAffinityType type) {
+  ROTA_SIM_CONTEXT(context);
+  if (affinity == nullptr || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;  // only under MPS
 }
 
 ROTA_SIM_EXPORT(cuCtxResetPersistingL2Cache)() {

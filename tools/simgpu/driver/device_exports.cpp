@@ -1,124 +1,28 @@
 // Initialisation, versions and devices.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/mutations.h"
+#include "tools/simgpu/driver/peer.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 
 namespace {
 
-bool is_device(CUdevice device) {
-  return device >= 0 && device < driver().state().gpus();
+// The PCI bus of the first GPU of the machine; the others follow.
+constexpr int kFirstBus = 0x40;
+
+int pci_bus(CUdevice device) {
+  return kFirstBus + device;
 }
 
 CUresult attribute(CUdevice_attribute which, CUdevice device, int* value) {
-  switch (which) {
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X:
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y:
-      *value = profile::kThreadsPerBlock;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z:
-      *value = 64;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X:
-      *value = 0x7fffffff;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y:
-    case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
-      *value = 65535;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
-      *value = profile::kSharedPerBlock;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      *value = profile::kSharedPerBlockOptin;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR:
-      *value = profile::kSharedPerMultiprocessor;
-      break;
-    case CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK:
-      *value = 1024;
-      break;
-    case CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY:
-      *value = profile::kConstantMemory;
-      break;
-    case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
-      *value = profile::kWarpSize;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_PITCH:
-      *value = 0x7fffffff;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK:
-    case CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR:
-      *value = profile::kRegistersPerBlock;
-      break;
-    case CU_DEVICE_ATTRIBUTE_CLOCK_RATE:
-      *value = profile::kClockKilohertz;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE:
-      *value = profile::kMemoryClockKilohertz;
-      break;
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH:
-      *value = profile::kMemoryBusBits;
-      break;
-    case CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE:
-      *value = profile::kL2Cache;
-      break;
-    case CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT:
-    case CU_DEVICE_ATTRIBUTE_SURFACE_ALIGNMENT:
-      *value = 512;
-      break;
-    case CU_DEVICE_ATTRIBUTE_TEXTURE_PITCH_ALIGNMENT:
-      *value = 32;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-      *value = profile::kMultiprocessors;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-      *value = profile::kThreadsPerMultiprocessor;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR:
-      *value = profile::kBlocksPerMultiprocessor;
-      break;
-    case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:
-      *value = profile::kCopyEngines;
-      break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
-      *value = profile::kComputeMajor;
-      break;
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR:
-      *value = profile::kComputeMinor;
-      break;
-    case CU_DEVICE_ATTRIBUTE_PCI_BUS_ID:
-      *value = 0x40 + device;
-      break;
-    case CU_DEVICE_ATTRIBUTE_SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO:
-      *value = 2;
-      break;
-    case CU_DEVICE_ATTRIBUTE_GPU_OVERLAP:
-    case CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS:
-    case CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING:
-    case CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_GLOBAL_L1_CACHE_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_LOCAL_L1_CACHE_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY:
-    case CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
-    case CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH:
-    case CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM:
-    case CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED:
-    case CU_DEVICE_ATTRIBUTE_COMPUTE_PREEMPTION_SUPPORTED:
-      *value = 1;
-      break;
-    case CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED:
-      *value = driver().options.driver_version >= 11020 ? 1 : 0;  // a driver without them cannot say that it has them
-      break;
-    default:
-      *value = 0;
-      break;  // absent: what simgpu does not simulate is reported as not supported by the device
-  }
+  *value = driver().device_figures().attribute(which);
+  if (which == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) *value = pci_bus(device);
+  // A driver without pools cannot say that it has them.
+  if (which == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED && driver().options.driver_version < 11020) *value = 0;
   return CUDA_SUCCESS;
 }
 
@@ -154,27 +58,30 @@ ROTA_SIM_EXPORT(cuDeviceGetName)(char* name, int length, CUdevice device) {
   ROTA_SIM_READY();
   if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  std::snprintf(name, static_cast<size_t>(length), "rota simulated GPU");
+  // As much of it as fits.
+  std::snprintf(name, static_cast<size_t>(length), "%s", driver().device_figures().name.c_str());
   return CUDA_SUCCESS;
 }
 
 namespace {
-CUresult device_uuid(CUuuid* uuid, CUdevice device) {
+CUresult device_uuid(CUuuid* uuid, CUdevice device, bool of_card) {
   ROTA_SIM_READY();
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   unsigned char bytes[16];
   driver().state().uuid(device, bytes);
+  if (of_card && driver().device_figures().mig) bytes[0] ^= 0xff;  // the card's differs from its slice's
+  if (mutated(Mutation::uuids_are_alike)) std::memset(bytes, 0, sizeof bytes);
   std::memcpy(uuid, bytes, sizeof bytes);
   return CUDA_SUCCESS;
 }
 }  // namespace
 
 ROTA_SIM_EXPORT(cuDeviceGetUuid)(CUuuid* uuid, CUdevice device) {
-  return device_uuid(uuid, device);
+  return device_uuid(uuid, device, true);
 }
 ROTA_SIM_EXPORT(cuDeviceGetUuid_v2)(CUuuid* uuid, CUdevice device) {
-  return device_uuid(uuid, device);
+  return device_uuid(uuid, device, false);
 }
 
 ROTA_SIM_EXPORT(cuDeviceTotalMem_v2)(size_t* bytes, CUdevice device) {
@@ -189,7 +96,8 @@ ROTA_SIM_EXPORT(cuDeviceGetAttribute)(int* value, CUdevice_attribute which, CUde
   ROTA_SIM_READY();
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  if (static_cast<int>(which) <= 0 || which >= CU_DEVICE_ATTRIBUTE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  auto number = static_cast<int>(which);
+  if (number <= 0 || number >= known_attributes(driver().options.driver_version)) return CUDA_ERROR_INVALID_VALUE;
   return attribute(which, device, value);
 }
 
@@ -197,8 +105,32 @@ ROTA_SIM_EXPORT(cuDeviceComputeCapability)(int* major, int* minor, CUdevice devi
   ROTA_SIM_READY();
   if (major == nullptr || minor == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *major = profile::kComputeMajor;
-  *minor = profile::kComputeMinor;
+  *major = driver().device_figures().attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+  *minor = driver().device_figures().attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  return CUDA_SUCCESS;
+}
+
+ROTA_SIM_EXPORT(cuDeviceGetProperties)(CUdevprop* properties, CUdevice device) {
+  ROTA_SIM_READY();
+  if (properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  const DeviceFigures& figures = driver().device_figures();
+  *properties = {
+      .maxThreadsPerBlock = figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK),
+      .maxThreadsDim = {figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X),
+                        figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y),
+                        figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z)},
+      .maxGridSize = {figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X),
+                      figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y),
+                      figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)},
+      .sharedMemPerBlock = figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK),
+      .totalConstantMemory = figures.attribute(CU_DEVICE_ATTRIBUTE_TOTAL_CONSTANT_MEMORY),
+      .SIMDWidth = figures.attribute(CU_DEVICE_ATTRIBUTE_WARP_SIZE),
+      .memPitch = figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_PITCH),
+      .regsPerBlock = figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK),
+      .clockRate = figures.attribute(CU_DEVICE_ATTRIBUTE_CLOCK_RATE),
+      .textureAlign = figures.attribute(CU_DEVICE_ATTRIBUTE_TEXTURE_ALIGNMENT),
+  };
   return CUDA_SUCCESS;
 }
 
@@ -206,7 +138,7 @@ ROTA_SIM_EXPORT(cuDeviceGetPCIBusId)(char* text, int length, CUdevice device) {
   ROTA_SIM_READY();
   if (text == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  int needed = std::snprintf(text, static_cast<size_t>(length), "0000:%02X:00.0", 0x40 + device);
+  int needed = std::snprintf(text, static_cast<size_t>(length), "0000:%02X:00.0", pci_bus(device));
   return needed < length ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -222,116 +154,91 @@ ROTA_SIM_EXPORT(cuDeviceGetByPCIBusId)(CUdevice* device, const char* text) {
     domain = 0;
     if (std::sscanf(text, "%x:%x.%x", &bus, &slot, &function) < 2) return CUDA_ERROR_INVALID_VALUE;  // NOLINT
   }
-  int index = static_cast<int>(bus) - 0x40;
-  if (domain != 0 || slot != 0 || !is_device(index)) return CUDA_ERROR_INVALID_DEVICE;
-  *device = index;
-  return CUDA_SUCCESS;
+  for (CUdevice candidate = 0; candidate < driver().state().gpus(); ++candidate) {
+    if (domain != 0 || slot != 0 || function != 0 || static_cast<int>(bus) != pci_bus(candidate)) continue;
+    *device = candidate;
+    return CUDA_SUCCESS;
+  }
+  return CUDA_ERROR_INVALID_DEVICE;
 }
 
 ROTA_SIM_EXPORT(cuDeviceCanAccessPeer)(int* can, CUdevice device, CUdevice peer) {
   ROTA_SIM_READY();
   if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device) || !is_device(peer)) return CUDA_ERROR_INVALID_DEVICE;
-  *can = 0;  // peer mappings are not simulated
+  *can = peers_possible(device, peer) ? 1 : 0;
   return CUDA_SUCCESS;
 }
 
 ROTA_SIM_EXPORT(cuDeviceGetP2PAttribute)(int* value, CUdevice_P2PAttribute which, CUdevice device, CUdevice peer) {
   ROTA_SIM_READY();
-  if (value == nullptr || device == peer) return CUDA_ERROR_INVALID_VALUE;
-  if (!is_device(device) || !is_device(peer)) return CUDA_ERROR_INVALID_DEVICE;
-  *value = 0;
-  return CUDA_SUCCESS;
-}
-
-ROTA_SIM_EXPORT(cuDeviceGetDefaultMemPool)(CUmemoryPool* pool, CUdevice device) {
-  ROTA_SIM_READY();
-  if (pool == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *pool = driver().devices[static_cast<size_t>(device)].default_pool->handle();
-  return CUDA_SUCCESS;
-}
-
-ROTA_SIM_EXPORT(cuDeviceGetMemPool)(CUmemoryPool* pool, CUdevice device) {
-  return cuDeviceGetDefaultMemPool_simulated(pool, device);
-}
-
-ROTA_SIM_EXPORT(cuDeviceSetMemPool)(CUdevice device, CUmemoryPool pool) {
-  ROTA_SIM_READY();
-  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  auto known = driver().pools.find(pool);
-  return known && known->gpu == device ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-// Primary contexts: one per device and process, counted.
-
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxRetain)(CUcontext* context, CUdevice device) {
-  ROTA_SIM_READY();
-  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  Device& state = driver().devices[static_cast<size_t>(device)];
-  std::lock_guard lock(state.mutex);
-  if (!state.primary) {
-    ROTA_SIM_CHECK(driver().create_context(device, state.primary_flags, true, 3020, &state.primary));
+  if (!is_device(device) || !is_device(peer) || device == peer) return CUDA_ERROR_INVALID_DEVICE;
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  switch (which) {
+    case CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK:
+    case CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED:
+      *value = 0;  // all links are alike, and do all of them
+      return CUDA_SUCCESS;
+    case CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED:
+    case CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED:
+    case CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED:
+      *value = peers_possible(device, peer) ? 1 : 0;
+      return CUDA_SUCCESS;
   }
-  ++state.retained;
-  *context = state.primary->handle();
-  return CUDA_SUCCESS;
+  return CUDA_ERROR_INVALID_VALUE;
 }
 
 namespace {
-CUresult release_primary(CUdevice device, bool reset) {
-  ROTA_SIM_READY();
-  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  Device& state = driver().devices[static_cast<size_t>(device)];
-  std::lock_guard lock(state.mutex);
-  if (!state.primary) return reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
-  if (!reset && --state.retained != 0) return CUDA_SUCCESS;
-  state.retained = 0;
-  ContextPointer ending = std::move(state.primary);
-  state.primary.reset();
-  driver().destroy_context(ending);
-  return CUDA_SUCCESS;
-}
-
-CUresult set_primary_flags(CUdevice device, unsigned flags) {
-  ROTA_SIM_READY();
-  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  if ((flags & ~unsigned{CU_CTX_FLAGS_MASK}) != 0) return CUDA_ERROR_INVALID_VALUE;
-  Device& state = driver().devices[static_cast<size_t>(device)];
-  std::lock_guard lock(state.mutex);
-  state.primary_flags = flags;
-  if (state.primary) state.primary->flags = flags;
+// The same answer for every operation: over NVLink all are native, over PCI Express none.
+CUresult atomic_capabilities(unsigned* capabilities, const CUatomicOperation* operations, unsigned count,
+                             unsigned answer) {
+  if (capabilities == nullptr || operations == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
+  bool valid = std::all_of(operations, operations + count,
+                           [](CUatomicOperation operation) { return operation < CU_ATOMIC_OPERATION_MAX; });
+  if (!valid) return CUDA_ERROR_INVALID_VALUE;
+  std::fill(capabilities, capabilities + count, answer);
   return CUDA_SUCCESS;
 }
 }  // namespace
 
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxRelease_v2)(CUdevice device) {
-  return release_primary(device, false);
+ROTA_SIM_EXPORT(cuDeviceGetP2PAtomicCapabilities)
+(unsigned* capabilities, const CUatomicOperation* operations, unsigned count, CUdevice device, CUdevice peer) {
+  ROTA_SIM_READY();
+  if (!is_device(device) || !is_device(peer) || device == peer) return CUDA_ERROR_INVALID_DEVICE;
+  return atomic_capabilities(capabilities, operations, count,
+                             CU_ATOMIC_CAPABILITY_SIGNED | CU_ATOMIC_CAPABILITY_UNSIGNED |
+                                 CU_ATOMIC_CAPABILITY_REDUCTION | CU_ATOMIC_CAPABILITY_SCALAR_32 |
+                                 CU_ATOMIC_CAPABILITY_SCALAR_64);
 }
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxRelease)(CUdevice device) {
-  return release_primary(device, false);
-}
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxReset_v2)(CUdevice device) {
-  return release_primary(device, true);
-}
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxReset)(CUdevice device) {
-  return release_primary(device, true);
-}
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxSetFlags_v2)(CUdevice device, unsigned flags) {
-  return set_primary_flags(device, flags);
-}
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxSetFlags)(CUdevice device, unsigned flags) {
-  return set_primary_flags(device, flags);
+ROTA_SIM_EXPORT(cuDeviceGetHostAtomicCapabilities)
+(unsigned* capabilities, const CUatomicOperation* operations, unsigned count, CUdevice device) {
+  ROTA_SIM_READY();
+  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  return atomic_capabilities(capabilities, operations, count, 0);
 }
 
-ROTA_SIM_EXPORT(cuDevicePrimaryCtxGetState)(CUdevice device, unsigned* flags, int* active) {
+// Only under Windows does a device have one.
+ROTA_SIM_EXPORT(cuDeviceGetLuid)(char* luid, unsigned* node_mask, CUdevice device) {
   ROTA_SIM_READY();
-  if (flags == nullptr || active == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (luid == nullptr || node_mask == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return is_device(device) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_DEVICE;
+}
+
+ROTA_SIM_EXPORT(cuDeviceGetExecAffinitySupport)(int* supported, CUexecAffinityType type, CUdevice device) {
+  ROTA_SIM_READY();
+  if (supported == nullptr || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  Device& state = driver().devices[static_cast<size_t>(device)];
-  std::lock_guard lock(state.mutex);
-  *flags = state.primary_flags;
-  *active = state.primary ? 1 : 0;
+  *supported = 0;  // only under MPS
+  return CUDA_SUCCESS;
+}
+
+ROTA_SIM_EXPORT(cuDeviceGetTexture1DLinearMaxWidth)
+(size_t* elements, CUarray_format format, unsigned channels, CUdevice device) {
+  ROTA_SIM_READY();
+  if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
+  if (elements == nullptr || (channels != 1 && channels != 2 && channels != 4)) return CUDA_ERROR_INVALID_VALUE;
+  if (format < CU_AD_FORMAT_UNSIGNED_INT8 || format > CU_AD_FORMAT_FLOAT) return CUDA_ERROR_INVALID_VALUE;
+  *elements =
+      static_cast<size_t>(driver().device_figures().attribute(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH));
   return CUDA_SUCCESS;
 }

@@ -38,6 +38,7 @@ Driver::Driver() : options(Options::from_environment()) {
   // As with the real driver, a child of a process that had initialised it cannot use it.
   pthread_atfork(nullptr, nullptr, [] {
     if (Driver::get().state_.exchange(nullptr) != nullptr) forked.store(true);
+    forget_process_clock();
   });
 }
 
@@ -61,17 +62,12 @@ CUresult Driver::initialise() {
     return initialise_result_ = CUDA_ERROR_OUT_OF_MEMORY;
   }
   kernels.load(options.kernels);
-  for (int gpu = 0; gpu < state.value()->gpus(); ++gpu) {
-    devices[static_cast<size_t>(gpu)].default_pool->gpu = gpu;
-    pools.add(devices[static_cast<size_t>(gpu)].default_pool);
-  }
   state_.store(state.value(), std::memory_order_release);
   return initialise_result_ = CUDA_SUCCESS;
 }
 
 const DeviceFigures& Driver::device_figures() const {
-  static const DeviceFigures figures;
-  return figures;
+  return state_.load(std::memory_order_acquire)->profile().device;
 }
 
 bool Driver::eager_loading() {
@@ -248,32 +244,50 @@ CUresult Driver::submit_after(const StreamPointer& stream, std::vector<TaskPoint
   return CUDA_SUCCESS;
 }
 
-void Driver::occupy(Context& context, EngineKind engine, int64_t nanoseconds) {
-  if (options.time_scale == 0) return;
-  while (nanoseconds > 0 && !context.destroyed.load(std::memory_order_relaxed)) {
-    int64_t slice = engine == EngineKind::kCompute ? std::min(nanoseconds, profile::kTimeSlice) : nanoseconds;
-    sleep_until(state().reserve(context.gpu, engine, slice));
-    nanoseconds -= slice;
+void Driver::occupy(Context& context, EngineKind engine, int64_t nanoseconds, Link link) {
+  if (!state().waits()) return;
+  Clock& clock = process_clock();
+  int64_t& timeline = thread_timeline();
+  if (engine != EngineKind::kCompute) {
+    nanoseconds = profile().cost.copy_fixed + static_cast<int64_t>(static_cast<double>(nanoseconds) * copy_slowdown);
+  }
+  BookingRequest request{context.gpu, engine, context.id, timeline != 0 ? timeline : clock.now(), nanoseconds, link};
+  while (request.nanoseconds > 0 && !context.destroyed.load(std::memory_order_relaxed)) {
+    Booking booking = state().reserve(request);
+    request.nanoseconds -= booking.nanoseconds;
+    request.from = std::max(request.from, booking.until);
+    if (timeline != 0) timeline = request.from;
+    clock.sleep_until(request.from);
   }
 }
 
-void Driver::make_resident(uint64_t address, uint64_t bytes, Access access, int64_t* nanoseconds) {
+void Driver::make_resident(uint64_t address, uint64_t bytes, Access access, int64_t* nanoseconds, int gpu) {
   auto allocation = memory.find(address);
   if (!allocation || allocation->managed_id == 0) return;
-  Migration migration = state().touch(allocation->managed_id, address - allocation->address, bytes, access);
+  Migration migration = state().touch(allocation->managed_id, address - allocation->address, bytes, access,
+                                      gpu >= 0 ? gpu : allocation->gpu);
   *nanoseconds += migration.nanoseconds;
 }
 
-CUresult Driver::allocate_device(Context& context, uint64_t bytes, bool from_pool, uint64_t* address) {
+bool Driver::take_device_bytes(int gpu, uint64_t bytes, Migration* migration) {
+  if (state().take(gpu, bytes, migration)) return true;
+  for (const PoolPointer& pool : pools.all()) pool->trim(0);
+  return state().take(gpu, bytes, migration);
+}
+
+void Driver::pools_synchronised() {
+  for (const PoolPointer& pool : pools.all()) pool->synchronised();
+}
+
+CUresult Driver::allocate_device(Context& context, uint64_t bytes, uint64_t* address) {
   uint64_t charged = (bytes + AddressSpace::kGranularity - 1) / AddressSpace::kGranularity * AddressSpace::kGranularity;
   Migration migration;
-  if (charged < bytes || !state().take(context.gpu, charged, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (charged < bytes || !take_device_bytes(context.gpu, charged, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
   allocation.bytes = bytes;
   allocation.gpu = context.gpu;
   allocation.context = context.handle();
   allocation.charged = charged;
-  allocation.from_pool = from_pool;
   if (!memory.add_device(&allocation)) {
     state().give_back(context.gpu, charged);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -288,14 +302,21 @@ void Driver::release(const Allocation& allocation) {
   if (allocation.kind == MemoryKind::kManaged) managed_ranges.forget(allocation.address, allocation.bytes);
   if (allocation.charged != 0) state().give_back(allocation.gpu, allocation.charged);
   if (allocation.managed_id != 0) state().remove_managed(allocation.managed_id);
-  AddressSpace::unmap(allocation, &memory);
+  if (allocation.pool && !allocation.imported) {
+    allocation.pool->released(allocation);
+    if (allocation.pool->on_gpu()) return;  // the pool goes on with the bytes
+  }
+  // Pages that another process still holds stay as they are.
+  bool last = allocation.shared_id == 0 || state().let_go(allocation.shared_id);
+  AddressSpace::unmap(allocation, &memory, last || allocation.imported);
 }
 
 CUresult Driver::free_memory(uint64_t address, bool host, bool wait) {
   auto allocation = memory.find(address);
   if (!allocation || allocation->address != address) return CUDA_ERROR_INVALID_VALUE;
   if (variable_addresses.has(address)) return CUDA_ERROR_INVALID_VALUE;
-  bool is_host = allocation->kind == MemoryKind::kHost;
+  if (allocation->physical || (allocation->imported && !allocation->pool)) return CUDA_ERROR_INVALID_VALUE;
+  bool is_host = allocation->kind == MemoryKind::kHost && !allocation->pool;
   if (allocation->kind == MemoryKind::kRegistered || is_host != host) return CUDA_ERROR_INVALID_VALUE;
   if (wait) {
     // cuMemFree returns when nothing that was submitted before can still use the memory.

@@ -22,6 +22,8 @@
 #include "tools/simgpu/driver/kernels.h"
 #include "tools/simgpu/driver/managed.h"
 #include "tools/simgpu/driver/modules.h"
+#include "tools/simgpu/driver/physical.h"
+#include "tools/simgpu/driver/pool.h"
 #include "tools/simgpu/driver/stream.h"
 #include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/options.h"
@@ -51,6 +53,7 @@ struct Context {
   std::set<StreamPointer> ending;  // destroyed by the program while work was still queued
   std::vector<Record> waits;       // cuCtxWaitEvent: what streams made later wait for
   std::map<int, size_t> limits;
+  int attached = 1;           // cuCtxAttach and cuCtxDetach
   std::set<CUcontext> peers;  // whose memory this context may touch
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
 
@@ -99,6 +102,13 @@ class Registry {
     }
     return removed;
   }
+  std::vector<std::shared_ptr<Object>> all() const {
+    std::vector<std::shared_ptr<Object>> found;
+    std::shared_lock lock(mutex_);
+    found.reserve(objects_.size());
+    for (const auto& [handle, object] : objects_) found.push_back(object);
+    return found;
+  }
   template <class Predicate>
   void remove_if(Predicate predicate) {
     std::unique_lock lock(mutex_);
@@ -110,14 +120,6 @@ class Registry {
  private:
   mutable std::shared_mutex mutex_;
   std::unordered_map<Handle, std::shared_ptr<Object>> objects_;
-};
-
-struct Pool {
-  int gpu = 0;
-  uint64_t release_threshold = 0;
-  std::atomic<uint64_t> used{0};
-  std::atomic<uint64_t> used_high{0};
-  CUmemoryPool handle() { return reinterpret_cast<CUmemoryPool>(this); }
 };
 
 // Memory with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, by buffer id: ids are never used again, so nothing needs to be undone.
@@ -146,7 +148,6 @@ struct Device {
   ContextPointer primary;
   unsigned retained = 0;
   unsigned primary_flags = 0;
-  std::shared_ptr<Pool> default_pool = std::make_shared<Pool>();
 };
 
 class Driver {
@@ -184,11 +185,16 @@ class Driver {
   // Frees what an address stands for, of any kind that the mask names, once the context's work no longer needs it.
   CUresult free_memory(uint64_t address, bool host, bool wait);
   void release(const Allocation& allocation);
-  CUresult allocate_device(Context& context, uint64_t bytes, bool from_pool, uint64_t* address);
-  void make_resident(uint64_t address, uint64_t bytes, Access access, int64_t* nanoseconds);
+  CUresult allocate_device(Context& context, uint64_t bytes, uint64_t* address);
+  // Plain device memory from the shared state; what pools keep unused makes room. False: out of memory.
+  bool take_device_bytes(int gpu, uint64_t bytes, Migration* migration);
+  // The host has waited for work: pools give back what they hold above their thresholds.
+  void pools_synchronised();
+  // What moves when that GPU uses (or gets) managed memory; adds its modelled time. -1: the GPU that it was made on.
+  void make_resident(uint64_t address, uint64_t bytes, Access access, int64_t* nanoseconds, int gpu = -1);
 
   // Takes the engine for the modelled time and waits for its end.
-  void occupy(Context& context, EngineKind engine, int64_t nanoseconds);
+  void occupy(Context& context, EngineKind engine, int64_t nanoseconds, Link link = Link::kFull);
 
   Options options;
   AddressSpace memory;
@@ -205,6 +211,8 @@ class Driver {
   VariableAddresses variable_addresses;
   Registry<CUfunction, Function> functions;  // CUkernel handles too: the driver lets either stand for the other
   Registry<CUmemoryPool, Pool> pools;
+  CurrentPools current_pools;
+  PhysicalMemory physical_memory;
   Registry<CUarray, Array> arrays;
   Registry<CUmipmappedArray, MipmappedArray> mipmapped_arrays;
   ManagedRanges managed_ranges;
@@ -219,11 +227,22 @@ class Driver {
   std::atomic<uint64_t> next_context_id_{1};
 };
 
+// At most one of the scheduling flags, and none that is unknown.
+inline bool valid_context_flags(unsigned flags) {
+  unsigned scheduling = flags & CU_CTX_SCHED_MASK;
+  return (flags & ~unsigned{CU_CTX_FLAGS_MASK}) == 0 && (scheduling & (scheduling - 1)) == 0;
+}
+
 // The calling thread's number, never used again by another thread.
 uint64_t thread_number();
 
 inline Driver& driver() {
   return Driver::get();
+}
+
+// Under ROTA_SIM_READY().
+inline bool is_device(CUdevice device) {
+  return device >= 0 && device < driver().state().gpus();
 }
 
 // The start of nearly every exported function: the driver is up, no host function of a stream is calling, and this

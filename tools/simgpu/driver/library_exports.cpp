@@ -122,10 +122,6 @@ CUresult name_of(const char** name, CUfunction handle) {
   return CUDA_SUCCESS;
 }
 
-bool is_device(CUdevice device) {
-  return device >= 0 && device < driver().state().gpus();
-}
-
 CUresult set_cache_config(CUfunction handle, CUfunc_cache config) {
   FunctionPointer function;
   ROTA_SIM_CHECK(find_function(handle, &function));

@@ -52,7 +52,7 @@ CUresult make_variable(const VariableDefinition& definition, Context* context, V
     int gpu = context != nullptr ? context->gpu : 0;
     ROTA_SIM_CHECK(allocate_managed(gpu, definition.bytes, &made->address));
   } else {
-    ROTA_SIM_CHECK(driver().allocate_device(*context, definition.bytes, false, &made->address));
+    ROTA_SIM_CHECK(driver().allocate_device(*context, definition.bytes, &made->address));
   }
   made->bytes = definition.bytes;
   driver().variable_addresses.add(made->address);
