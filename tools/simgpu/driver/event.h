@@ -53,6 +53,10 @@ void set_recorded(Event& event, TaskPointer task);
 Record begin_record(Event& event);
 void finish(const Record& record);
 
+// What cuEventRecord does: in a capturing stream the event becomes a place where other streams join the capture, or
+// (external) a node of the graph.
+CUresult record_in_stream(CUevent event, const StreamPointer& stream, bool external);
+
 // A new stream of a context waits for what its context was told to wait for (cuCtxWaitEvent).
 CUresult wait_as_context_does(const StreamPointer& stream);
 

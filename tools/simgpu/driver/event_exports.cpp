@@ -35,37 +35,11 @@ CUresult capture_external_record(const StreamPointer& stream, CUevent handle, co
 
 CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, Form form) {
   ROTA_SIM_CONTEXT(current);
-  EventPointer event = driver().events.find(handle);
   StreamPointer stream;
-  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  if (!driver().events.find(handle)) return CUDA_ERROR_INVALID_HANDLE;
   if ((flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
   ROTA_SIM_CHECK(driver().stream_of(stream_handle, form, current, &stream));
-  ContextPointer owner = driver().contexts.find(event->context);
-  if (!owner || owner.get() != stream->context) return CUDA_ERROR_INVALID_HANDLE;
-  bool external = flags == CU_EVENT_RECORD_EXTERNAL;
-  if (driver().captures.any()) {
-    std::unique_lock lock(driver().captures.mutex);
-    if (stream->capture) {
-      if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-      if (external) {
-        lock.unlock();
-        return capture_external_record(stream, handle, event);
-      }
-      std::lock_guard lock_event(event->mutex);
-      event->capture = stream->capture;
-      event->capture_tail = stream->capture_tail;
-      return CUDA_SUCCESS;
-    }
-  }
-  if (external) return CUDA_ERROR_INVALID_VALUE;
-  Operation operation;
-  if (event->shared) {
-    operation.run = [shared = event->shared, number = event->shared->begin()](Context&) { shared->end(number); };
-  }
-  TaskPointer task;
-  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task));
-  set_recorded(*event, std::move(task));
-  return CUDA_SUCCESS;
+  return record_in_stream(handle, stream, flags == CU_EVENT_RECORD_EXTERNAL);
 }
 
 CUresult capture_external_wait(const StreamPointer& stream, CUevent handle, const EventPointer& event) {
@@ -251,6 +225,36 @@ CUresult wait_context(CUcontext handle, CUevent event_handle) {
 }
 
 }  // namespace
+
+CUresult rota::sim::record_in_stream(CUevent handle, const StreamPointer& stream, bool external) {
+  EventPointer event = driver().events.find(handle);
+  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  ContextPointer owner = driver().contexts.find(event->context);
+  if (!owner || owner.get() != stream->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (driver().captures.any()) {
+    std::unique_lock lock(driver().captures.mutex);
+    if (stream->capture) {
+      if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+      if (external) {
+        lock.unlock();
+        return capture_external_record(stream, handle, event);
+      }
+      std::lock_guard lock_event(event->mutex);
+      event->capture = stream->capture;
+      event->capture_tail = stream->capture_tail;
+      return CUDA_SUCCESS;
+    }
+  }
+  if (external) return CUDA_ERROR_INVALID_VALUE;
+  Operation operation;
+  if (event->shared) {
+    operation.run = [shared = event->shared, number = event->shared->begin()](Context&) { shared->end(number); };
+  }
+  TaskPointer task;
+  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task));
+  set_recorded(*event, std::move(task));
+  return CUDA_SUCCESS;
+}
 
 CUresult rota::sim::wait_as_context_does(const StreamPointer& stream) {
   std::vector<Record> waits;

@@ -1,13 +1,6 @@
 // Launches of kernels (host functions from ROTA_SIM_KERNELS).
 #pragma once
 
-#include <atomic>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <string>
-#include <vector>
-
 #include "tools/simgpu/driver/api.h"
 #include "tools/simgpu/driver/graph.h"
 #include "tools/simgpu/driver/modules.h"
@@ -15,15 +8,10 @@
 
 namespace rota::sim {
 
-// A launch, checked and with its parameters copied: what a stream or a graph runs.
-struct LaunchRequest {
-  std::shared_ptr<Function> function;
-  unsigned grid[3];
-  unsigned block[3];
-  unsigned shared_bytes;
-};
+// Copies the arguments (kernelParams or the extra buffer) of a function into the parameters of a launch.
+CUresult pack_arguments(void** arguments, void** extra, KernelParameters* launch);
 
-// Checks the shape and copies the parameters (kernelParams or the extra buffer) into an operation.
-CUresult make_launch(const LaunchRequest& request, void** parameters, void** extra, Operation* operation);
+// Checks shape, resources and attributes, and makes the operation that a stream or a graph runs.
+CUresult make_launch(const KernelParameters& launch, Operation* operation);
 
 }  // namespace rota::sim

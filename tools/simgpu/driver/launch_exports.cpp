@@ -1,5 +1,9 @@
 // Kernel launches in all their forms.
+#include <algorithm>
+#include <cstring>
+
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/mutations.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 
@@ -10,56 +14,97 @@ struct Shape {
   unsigned block[3];
   unsigned shared;
 };
+using Attributes = std::map<CUlaunchAttributeID, CUlaunchAttributeValue>;
 
-CUresult launch(CUfunction handle, const Shape& shape, CUstream stream_handle, void** parameters, void** extra,
-                bool cooperative, Form form) {
-  ROTA_SIM_CONTEXT(context);
-  FunctionPointer function;
-  ROTA_SIM_CHECK(function_for_launch(handle, context, &function));
+// The stream, and the function as its context knows it.
+struct Target {
   StreamPointer stream;
-  ROTA_SIM_CHECK(driver().stream_of(stream_handle, form, context, &stream));
-  LaunchRequest request{function, {}, {}, shape.shared};
-  std::copy(shape.grid, shape.grid + 3, request.grid);
-  std::copy(shape.block, shape.block + 3, request.block);
-  if (cooperative) {
-    // All blocks have to fit the device at the same time.
-    uint64_t threads = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
-    uint64_t blocks = uint64_t{shape.grid[0]} * shape.grid[1] * shape.grid[2];
-    if (threads == 0) return CUDA_ERROR_INVALID_VALUE;
-    uint64_t fitting = profile::kThreadsPerMultiprocessor / threads * profile::kMultiprocessors;
-    if (blocks > fitting) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-  }
-  Operation operation;
-  ROTA_SIM_CHECK(make_launch(request, parameters, extra, &operation));
-  return driver().submit(stream, std::move(operation));
+  FunctionPointer function;
+};
+
+CUresult find_target(CUfunction function, CUstream stream, Form form, Target* target) {
+  ROTA_SIM_CONTEXT(current);
+  ROTA_SIM_CHECK(driver().stream_of(stream, form, current, &target->stream));
+  ContextPointer owner = driver().contexts.find(reinterpret_cast<CUcontext>(target->stream->context));
+  if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return function_for_launch(function, owner, &target->function);
 }
 
-CUresult launch_configured(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra,
+// What an event of a launch must be like.
+CUresult check_event(CUevent handle, int flags) {
+  EventPointer event = driver().events.find(handle);
+  if (!event) return CUDA_ERROR_INVALID_HANDLE;
+  bool interprocess = (event->flags & CU_EVENT_INTERPROCESS) != 0;
+  return event->timed() || interprocess || flags != CU_EVENT_RECORD_DEFAULT ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+// The events that the launch records, once it is queued. They stand for the whole kernel: that its blocks have all
+// begun, or said so themselves, is not seen earlier, which the documentation allows.
+std::vector<CUevent> events_of(const Attributes& attributes) {
+  std::vector<CUevent> events;
+  for (const auto& [id, value] : attributes) {
+    if (id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) events.push_back(value.programmaticEvent.event);
+    if (id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) events.push_back(value.launchCompletionEvent.event);
+  }
+  return events;
+}
+
+CUresult check_events(const Attributes& attributes) {
+  for (const auto& [id, value] : attributes) {
+    if (id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT) {
+      ROTA_SIM_CHECK(check_event(value.programmaticEvent.event, value.programmaticEvent.flags));
+    } else if (id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
+      ROTA_SIM_CHECK(check_event(value.launchCompletionEvent.event, value.launchCompletionEvent.flags));
+    }
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult submit(const Target& target, const KernelParameters& parameters) {
+  ROTA_SIM_CHECK(check_events(parameters.attributes));
+  Operation operation;
+  ROTA_SIM_CHECK(make_launch(parameters, &operation));
+  ROTA_SIM_CHECK(driver().submit(target.stream, std::move(operation)));
+  if (mutated(Mutation::launches_record_no_events)) return CUDA_SUCCESS;
+  for (CUevent event : events_of(parameters.attributes)) {
+    ROTA_SIM_CHECK(record_in_stream(event, target.stream, false));
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult launch(CUfunction handle, const Shape& shape, CUstream stream, void** arguments, void** extra,
+                Attributes attributes, Form form) {
+  Target target;
+  ROTA_SIM_CHECK(find_target(handle, stream, form, &target));
+  KernelParameters parameters;
+  parameters.function = target.function;
+  std::copy(shape.grid, shape.grid + 3, parameters.grid);
+  std::copy(shape.block, shape.block + 3, parameters.block);
+  parameters.shared_bytes = shape.shared;
+  parameters.attributes = std::move(attributes);
+  ROTA_SIM_CHECK(pack_arguments(arguments, extra, &parameters));
+  return submit(target, parameters);
+}
+
+CUresult launch_configured(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra,
                            Form form) {
+  ROTA_SIM_READY();
   if (config == nullptr || (config->numAttrs != 0 && config->attrs == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  bool cooperative = false;
+  Attributes attributes;
   for (unsigned index = 0; index < config->numAttrs; ++index) {
     const CUlaunchAttribute& attribute = config->attrs[index];
-    switch (attribute.id) {
-      case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:
-        cooperative = attribute.value.cooperative != 0;
-        break;
-      case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
-        if (attribute.value.clusterDim.x * attribute.value.clusterDim.y * attribute.value.clusterDim.z > 1) {
-          return CUDA_ERROR_NOT_SUPPORTED;
-        }
-        break;
-      case CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT:
-      case CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT:
-        return CUDA_ERROR_NOT_SUPPORTED;
-      default:
-        break;  // priorities, hints and permission to overlap: kernels of a stream run one after the other
-    }
+    if (attribute.id != CU_LAUNCH_ATTRIBUTE_IGNORE) attributes[attribute.id] = attribute.value;
   }
   Shape shape{{config->gridDimX, config->gridDimY, config->gridDimZ},
               {config->blockDimX, config->blockDimY, config->blockDimZ},
               config->sharedMemBytes};
-  return launch(function, shape, config->hStream, parameters, extra, cooperative, form);
+  return launch(function, shape, config->hStream, arguments, extra, std::move(attributes), form);
+}
+
+CUresult launch_cooperative(CUfunction function, const Shape& shape, CUstream stream, void** arguments, Form form) {
+  CUlaunchAttributeValue on{};
+  on.cooperative = 1;
+  return launch(function, shape, stream, arguments, nullptr, {{CU_LAUNCH_ATTRIBUTE_COOPERATIVE, on}}, form);
 }
 
 }  // namespace
@@ -73,16 +118,16 @@ CUresult launch_configured(const CUlaunchConfig* config, CUfunction function, vo
   }
 
 ROTA_SIM_EXPORT(cuLaunchKernel)(LAUNCH_PARAMETERS, void** extra) {
-  return launch(function, LAUNCH_SHAPE, stream, parameters, extra, false, Form::kLegacy);
+  return launch(function, LAUNCH_SHAPE, stream, parameters, extra, {}, Form::kLegacy);
 }
 ROTA_SIM_EXPORT(cuLaunchKernel_ptsz)(LAUNCH_PARAMETERS, void** extra) {
-  return launch(function, LAUNCH_SHAPE, stream, parameters, extra, false, Form::kPerThread);
+  return launch(function, LAUNCH_SHAPE, stream, parameters, extra, {}, Form::kPerThread);
 }
 ROTA_SIM_EXPORT(cuLaunchCooperativeKernel)(LAUNCH_PARAMETERS) {
-  return launch(function, LAUNCH_SHAPE, stream, parameters, nullptr, true, Form::kLegacy);
+  return launch_cooperative(function, LAUNCH_SHAPE, stream, parameters, Form::kLegacy);
 }
 ROTA_SIM_EXPORT(cuLaunchCooperativeKernel_ptsz)(LAUNCH_PARAMETERS) {
-  return launch(function, LAUNCH_SHAPE, stream, parameters, nullptr, true, Form::kPerThread);
+  return launch_cooperative(function, LAUNCH_SHAPE, stream, parameters, Form::kPerThread);
 }
 ROTA_SIM_EXPORT(cuLaunchKernelEx)
 (const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {

@@ -13,13 +13,10 @@ CUresult submit(CUstream handle, const CUstreamBatchMemOpParams* operations, uns
   ROTA_SIM_CONTEXT(context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
-  ROTA_SIM_CHECK(check_memory_operations(*context, operations, count));
+  ContextPointer owner = driver().contexts.find(reinterpret_cast<CUcontext>(stream->context));
+  if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
-  std::vector<CUstreamBatchMemOpParams> list(operations, operations + count);
-  operation.parameters = MemoryOperationParameters{list, flags};
-  operation.run = [list = std::move(list)](Context& running) { run_memory_operations(running, list); };
+  ROTA_SIM_CHECK(make_memory_operations(operations, count, flags, owner, &operation));
   return driver().submit(stream, std::move(operation));
 }
 

@@ -119,16 +119,6 @@ void write_value(Context& context, uint64_t address, Value value) {
   put(memory, value);
 }
 
-}  // namespace
-
-CUresult check_memory_operations(const Context& context, const CUstreamBatchMemOpParams* operations, unsigned count) {
-  if (operations == nullptr || count == 0 || count > kOperationsAtMost) return CUDA_ERROR_INVALID_VALUE;
-  for (unsigned index = 0; index < count; ++index) {
-    if (CUresult result = check(operations[index]); result != CUDA_SUCCESS) return result;
-  }
-  return CUDA_SUCCESS;
-}
-
 void run_memory_operations(Context& context, const std::vector<CUstreamBatchMemOpParams>& operations) {
   for (const CUstreamBatchMemOpParams& each : operations) {
     if (context.sticky.load(std::memory_order_acquire) != 0) return;
@@ -149,6 +139,22 @@ void run_memory_operations(Context& context, const std::vector<CUstreamBatchMemO
         break;  // barriers: a stream's work is ordered anyway
     }
   }
+}
+
+}  // namespace
+
+CUresult make_memory_operations(const CUstreamBatchMemOpParams* list, unsigned count, unsigned flags,
+                                const ContextPointer& context, Operation* operation) {
+  if (flags != 0 || list == nullptr || count == 0 || count > kOperationsAtMost) return CUDA_ERROR_INVALID_VALUE;
+  for (unsigned index = 0; index < count; ++index) {
+    if (CUresult result = check(list[index]); result != CUDA_SUCCESS) return result;
+  }
+  std::vector<CUstreamBatchMemOpParams> all(list, list + count);
+  operation->type = CU_GRAPH_NODE_TYPE_BATCH_MEM_OP;
+  operation->parameters = MemoryOperationParameters{all, flags};
+  operation->home = context;
+  operation->run = [all = std::move(all)](Context& running) { run_memory_operations(running, all); };
+  return CUDA_SUCCESS;
 }
 
 }  // namespace rota::sim

@@ -1,20 +1,17 @@
 // Stream memory operations: waiting for a value in memory and writing one, on a stream's thread.
 #pragma once
 
-#include <vector>
+#include <memory>
 
-#include "tools/simgpu/driver/api.h"
+#include "tools/simgpu/driver/graph.h"
 
 namespace rota::sim {
 
-struct Context;
-
-// Whether the operations may be queued. Addresses must be aligned, and of device, pinned or registered memory: the
-// driver takes no managed memory here.
-CUresult check_memory_operations(const Context& context, const CUstreamBatchMemOpParams* operations, unsigned count);
-
-// Runs them one after the other. A wait ends when its condition holds, when the context is destroyed, or with the
-// context's error CUDA_ERROR_ILLEGAL_ADDRESS when the memory is gone; meanwhile the thread sleeps.
-void run_memory_operations(Context& context, const std::vector<CUstreamBatchMemOpParams>& operations);
+// Checks the operations and makes one of them all, which a stream or a graph runs one after the other. Addresses must
+// be aligned, and of device, pinned or registered memory: the driver takes no managed memory here. A wait ends when its
+// condition holds, when the context is destroyed, or with the context's error CUDA_ERROR_ILLEGAL_ADDRESS when the
+// memory is gone; meanwhile the thread sleeps.
+CUresult make_memory_operations(const CUstreamBatchMemOpParams* list, unsigned count, unsigned flags,
+                                const std::shared_ptr<Context>& context, Operation* operation);
 
 }  // namespace rota::sim

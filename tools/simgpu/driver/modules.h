@@ -12,6 +12,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "tools/simgpu/driver/api.h"
 #include "tools/simgpu/driver/image.h"
@@ -37,6 +38,14 @@ class FunctionSettings {
   std::array<std::atomic<int>, CU_FUNC_ATTRIBUTE_MAX> values_;
 };
 
+// What the deprecated launch functions keep in a function between calls (cuFuncSetBlockShape, cuParamSetv …).
+struct HeldLaunch {
+  std::mutex mutex;
+  int block[3] = {1, 1, 1};
+  unsigned shared_bytes = 0;
+  std::vector<unsigned char> arguments;
+};
+
 // A function of a module, or (context null) a kernel of a library.
 struct Function {
   const RotaSimKernel* kernel = nullptr;
@@ -45,6 +54,7 @@ struct Function {
   std::weak_ptr<Module> module;
   std::weak_ptr<Library> library;
   std::shared_ptr<Function> of;  // of a library's module: the kernel whose settings hold where there are no own ones
+  HeldLaunch held;
   std::array<FunctionSettings, kMaxGpus> settings;  // a kernel's are per device, a function has one device
 
   CUfunction handle() { return reinterpret_cast<CUfunction>(this); }
@@ -117,6 +127,9 @@ CUresult kernel_of_library(const LibraryPointer& library, const std::string& nam
 CUresult variable_of_module(const ModulePointer& module, Context& context, const std::string& name, Variable* variable);
 CUresult managed_of_library(const LibraryPointer& library, Context* context, const std::string& name,
                             Variable* variable);
+
+// Blocks of so many threads and dynamic shared bytes that a multiprocessor holds at a time.
+int fitting_blocks(const Function& function, int threads, size_t shared);
 
 // Host memory of a variable that a running kernel names, or null.
 void* variable_storage(const Function& function, Context& context, const char* name, uint64_t bytes);

@@ -98,6 +98,10 @@ int configured_blocks(const Fit& fit, const CUlaunchConfig& config) {
 
 }  // namespace
 
+int rota::sim::fitting_blocks(const Function& function, int threads, size_t shared) {
+  return Fit{function}.blocks(threads, shared);
+}
+
 ROTA_SIM_EXPORT(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 (int* blocks, CUfunction function, int threads, size_t shared) {
   return active_blocks(blocks, function, threads, shared, CU_OCCUPANCY_DEFAULT);
