@@ -91,7 +91,7 @@ TEST_CASE("what a killed process held is free for the next one that asks") {
     Migration migration;
     EXPECT(theirs && theirs->take(0, 40 * kMega, &migration));
     uint32_t managed = theirs->add_managed(0, 20 * kMega);
-    theirs->touch(managed, 0, 20 * kMega, Access::kKernel);
+    theirs->touch(managed, 0, 20 * kMega, Access::kKernel, 0);
     EXPECT(handshake.say_ready());
     handshake.wait_go();
     return "";
@@ -150,7 +150,7 @@ TEST_CASE("working sets that exceed the GPU push each other out at every turn; t
     for (auto& set : sets) {
       for (uint64_t at = 0; at < kSet; at += kPiece) set.push_back(state->add_managed(0, kPiece));
     }
-    auto round = [&](int job, size_t piece) { state->touch(sets[job][piece], 0, kPiece, Access::kKernel); };
+    auto round = [&](int job, size_t piece) { state->touch(sets[job][piece], 0, kPiece, Access::kKernel, 0); };
     auto full_round = [&](int job) {
       for (size_t piece = 0; piece < sets[job].size(); ++piece) round(job, piece);
     };
@@ -185,18 +185,19 @@ TEST_CASE("migration costs what the profile says, for each way in") {
   auto nanoseconds = [](uint64_t bytes, double rate) {
     return Approx(static_cast<double>(bytes) / rate * 1e9).epsilon(1e-4);
   };
-  Migration first = state->touch(id, 0, 16 * kMega, Access::kKernel);
+  const CostFigures& cost = state->profile().cost;
+  Migration first = state->touch(id, 0, 16 * kMega, Access::kKernel, 0);
   CHECK(first.first_touched == 16 * kMega);
-  CHECK(static_cast<double>(first.nanoseconds) == nanoseconds(16 * kMega, profile::kFirstTouch));
-  CHECK(state->touch(id, 0, 16 * kMega, Access::kKernel).nanoseconds == 0);
-  Migration out = state->touch(id, 0, 16 * kMega, Access::kPrefetchToHost);
+  CHECK(static_cast<double>(first.nanoseconds) == nanoseconds(16 * kMega, cost.first_touch));
+  CHECK(state->touch(id, 0, 16 * kMega, Access::kKernel, 0).nanoseconds == 0);
+  Migration out = state->touch(id, 0, 16 * kMega, Access::kPrefetchToHost, 0);
   CHECK(out.evicted == 16 * kMega);
-  CHECK(static_cast<double>(out.nanoseconds) == nanoseconds(16 * kMega, profile::kEviction));
+  CHECK(static_cast<double>(out.nanoseconds) == nanoseconds(16 * kMega, cost.eviction()));
   CHECK(state->resident_bytes(id) == 0);
-  Migration fault = state->touch(id, 0, 8 * kMega, Access::kKernel);
-  CHECK(static_cast<double>(fault.nanoseconds) == nanoseconds(8 * kMega, profile::kFaultIn));
-  Migration prefetch = state->touch(id, 8 * kMega, 8 * kMega, Access::kPrefetchToDevice);
-  CHECK(static_cast<double>(prefetch.nanoseconds) == nanoseconds(8 * kMega, profile::kPrefetchIn));
+  Migration fault = state->touch(id, 0, 8 * kMega, Access::kKernel, 0);
+  CHECK(static_cast<double>(fault.nanoseconds) == nanoseconds(8 * kMega, cost.fault_in()));
+  Migration prefetch = state->touch(id, 8 * kMega, 8 * kMega, Access::kPrefetchToDevice, 0);
+  CHECK(static_cast<double>(prefetch.nanoseconds) == nanoseconds(8 * kMega, cost.prefetch_in));
   CHECK(fault.nanoseconds > 4 * prefetch.nanoseconds);
 }
 
@@ -205,9 +206,9 @@ TEST_CASE("an allocation larger than the GPU can be gone over, and is paged at e
   auto state = attach(options_for(folder, 16 * kMega));
   REQUIRE(state);
   uint32_t id = state->add_managed(0, 24 * kMega);
-  state->touch(id, 0, 24 * kMega, Access::kKernel);
+  state->touch(id, 0, 24 * kMega, Access::kKernel, 0);
   CHECK(state->resident_bytes(id) == 16 * kMega);
-  Migration second = state->touch(id, 0, 24 * kMega, Access::kKernel);
+  Migration second = state->touch(id, 0, 24 * kMega, Access::kKernel, 0);
   CHECK(second.faulted_in == 24 * kMega);
   CHECK(state->use(0).managed_resident == 16 * kMega);
 }
@@ -217,11 +218,11 @@ TEST_CASE("plain memory takes the place of managed memory, which comes back when
   auto state = attach(options_for(folder));
   REQUIRE(state);
   uint32_t id = state->add_managed(0, 48 * kMega);
-  state->touch(id, 0, 48 * kMega, Access::kKernel);
+  state->touch(id, 0, 48 * kMega, Access::kKernel, 0);
   Migration migration;
   REQUIRE(state->take(0, 32 * kMega, &migration));
   CHECK(migration.evicted == 16 * kMega);
   CHECK(state->use(0).managed_resident == 32 * kMega);
   state->give_back(0, 32 * kMega);
-  CHECK(state->touch(id, 0, 48 * kMega, Access::kKernel).faulted_in == 16 * kMega);
+  CHECK(state->touch(id, 0, 48 * kMega, Access::kKernel, 0).faulted_in == 16 * kMega);
 }

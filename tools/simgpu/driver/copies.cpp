@@ -6,13 +6,12 @@
 //                 source was read, which happens at once, into a staging buffer; all others do not wait.
 #include "tools/simgpu/driver/copies.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
 #include "tools/simgpu/driver/array.h"
+#include "tools/simgpu/driver/host_pages.h"
 #include "tools/simgpu/driver/mutations.h"
 
 namespace rota::sim {
@@ -78,21 +77,10 @@ struct Plan {
   Place from;
 };
 
-bool pages_exist(uint64_t address, uint64_t bytes) {
-  constexpr uint64_t kPage = 4096;
-  unsigned char present[256];
-  uint64_t page = address / kPage * kPage;
-  while (page < address + bytes) {
-    uint64_t length = std::min<uint64_t>(sizeof present * kPage, (address + bytes - page + kPage - 1) / kPage * kPage);
-    if (mincore(reinterpret_cast<void*>(page), length, present) != 0) return false;
-    page += length;
-  }
-  return true;
-}
-
 CUresult locate_array(const Side& side, const Extent& extent, Place* place) {
   std::shared_ptr<Array> array = driver().arrays.find(side.array);
   if (!array) return CUDA_ERROR_INVALID_HANDLE;
+  if (!array->bytes) return CUDA_ERROR_INVALID_VALUE;  // nothing is mapped to it
   if (side.x % array->element != 0 || extent.width % array->element != 0) return CUDA_ERROR_INVALID_VALUE;
   Checked right = Checked(side.x) + extent.width;
   Checked bottom = Checked(side.y) + extent.height;
@@ -138,7 +126,7 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
     if (side.type == CU_MEMORYTYPE_DEVICE || driver().memory.in_device_window(address)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
-    if (side.type == CU_MEMORYTYPE_UNIFIED && !pages_exist(address, span.value)) return CUDA_ERROR_INVALID_VALUE;
+    if (side.type == CU_MEMORYTYPE_UNIFIED && !host_pages_exist(address, span.value)) return CUDA_ERROR_INVALID_VALUE;
     place->bytes = reinterpret_cast<char*>(address);
     return CUDA_SUCCESS;
   }
@@ -202,10 +190,6 @@ bool empty(const CUDA_MEMCPY3D& p) {
   return p.WidthInBytes == 0 || p.Height == 0 || p.Depth == 0;
 }
 
-int64_t at_rate(size_t bytes, profile::Rate rate) {
-  return static_cast<int64_t>(static_cast<double>(bytes) / rate * 1e9);
-}
-
 void move_bytes(const Extent& extent, const Place& to, const Place& from) {
   size_t to_pitch = mutated(Mutation::copy_ignores_pitch) ? extent.width : to.pitch;
   size_t slices = mutated(Mutation::copy_forgets_slices) ? 1 : extent.depth;
@@ -221,19 +205,22 @@ void perform(Context& context, const Plan& plan) {
   const auto& [extent, to, from] = plan;
   size_t bytes = extent.bytes();
   int64_t migration = 0;
-  if (to.managed != 0) driver().make_resident(to.managed, to.span, Access::kCopy, &migration);
-  if (from.managed != 0) driver().make_resident(from.managed, from.span, Access::kCopy, &migration);
+  const CostFigures& cost = driver().profile().cost;
+  if (to.managed != 0) driver().make_resident(to.managed, to.span, Access::kCopy, &migration, context.gpu);
+  if (from.managed != 0) driver().make_resident(from.managed, from.span, Access::kCopy, &migration, context.gpu);
   move_bytes(extent, to, from);
   if (to.device && from.device) {
-    driver().occupy(context, EngineKind::kCompute, migration + at_rate(2 * bytes, profile::kDeviceBandwidth));
+    driver().occupy(context, EngineKind::kCompute, migration + nanoseconds_at(2 * bytes, cost.device_bandwidth));
   } else if (to.device) {
     driver().state().count_copy(context.gpu, EngineKind::kHostToDevice, bytes);
-    auto rate = from.pageable ? profile::kPageableHostToDevice : profile::kPinnedHostToDevice;
-    driver().occupy(context, EngineKind::kHostToDevice, migration + at_rate(bytes, rate));
+    double rate = from.pageable ? cost.pageable_host_to_device : cost.pinned_host_to_device;
+    driver().occupy(context, EngineKind::kHostToDevice, migration + nanoseconds_at(bytes, rate),
+                    from.pageable ? Link::kStaged : Link::kFull);
   } else if (from.device) {
     driver().state().count_copy(context.gpu, EngineKind::kDeviceToHost, bytes);
-    auto rate = to.pageable ? profile::kPageableDeviceToHost : profile::kPinnedDeviceToHost;
-    driver().occupy(context, EngineKind::kDeviceToHost, migration + at_rate(bytes, rate));
+    double rate = to.pageable ? cost.pageable_device_to_host : cost.pinned_device_to_host;
+    driver().occupy(context, EngineKind::kDeviceToHost, migration + nanoseconds_at(bytes, rate),
+                    to.pageable ? Link::kStaged : Link::kFull);
   }
 }
 

@@ -159,10 +159,9 @@ CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
     if (!events[side]->timed() || !records[side].task) return CUDA_ERROR_INVALID_HANDLE;
   }
   if (!records[0].done() || !records[1].done()) return CUDA_ERROR_NOT_READY;
-  double scale = driver().options.time_scale > 0 ? driver().options.time_scale : 1;
   int64_t between = records[1].task->finished_at - records[0].task->finished_at;
   if (mutated(Mutation::elapsed_time_has_no_sign)) between = between < 0 ? -between : between;
-  *milliseconds = static_cast<float>(static_cast<double>(between) / scale / 1e6);
+  *milliseconds = static_cast<float>(static_cast<double>(between) / 1e6);
   return CUDA_SUCCESS;
 }
 

@@ -42,9 +42,7 @@ Record begin_record(Event& event) {
 }
 
 void finish(const Record& record) {
-  record.task->finished_at = monotonic_nanoseconds();
-  record.task->finished.store(1, std::memory_order_release);
-  record.task->finished.notify_all();
+  record.task->finish();
   if (record.shared) record.shared->end(record.number);
 }
 

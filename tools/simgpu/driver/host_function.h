@@ -4,6 +4,7 @@
 
 #include "tools/simgpu/driver/api.h"
 #include "tools/simgpu/driver/mutations.h"
+#include "tools/simgpu/state/clock.h"
 
 namespace rota::sim {
 
@@ -16,7 +17,10 @@ inline bool& in_host_function() {
 template <class Call>
 void run_host_code(Call call) {
   in_host_function() = !mutated(Mutation::host_functions_may_call);
-  call();
+  {
+    ProgramCode others_may_go_on;
+    call();
+  }
   in_host_function() = false;
 }
 

@@ -34,7 +34,7 @@ void* translate(RotaSimLaunch* launch, uint64_t address, uint64_t bytes) {
 
 void touch(RotaSimLaunch* launch, uint64_t address, uint64_t bytes) {
   auto* running = static_cast<RunningLaunch*>(launch);
-  driver().make_resident(address, bytes, Access::kKernel, &running->owed);
+  driver().make_resident(address, bytes, Access::kKernel, &running->owed, running->context->gpu);
 }
 
 void busy(RotaSimLaunch* launch, uint64_t nanoseconds) {
@@ -69,7 +69,7 @@ void run_kernel(Context& context, const KernelParameters& launch) {
   running.calls = &kCalls;
   running.context = &context;
   running.function = launch.function.get();
-  running.owed = profile::kLaunch;
+  running.owed = driver().profile().cost.launch;
   // An approximation: which bytes a kernel uses is not known before it runs, so every managed allocation that a
   // pointer-sized parameter points into counts as used, from there to its end.
   for (uint32_t index = 0; index < kernel.parameters; ++index) {

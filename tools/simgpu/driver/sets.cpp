@@ -63,9 +63,10 @@ void run_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& p) {
     context.sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
     return;
   }
-  int64_t nanoseconds = profile::kLaunch + static_cast<int64_t>(static_cast<double>(target.row * p.height) /
-                                                                profile::kDeviceBandwidth * 1e9);
-  if (target.managed != 0) driver().make_resident(target.managed, target.span, Access::kKernel, &nanoseconds);
+  const CostFigures& cost = driver().profile().cost;
+  int64_t nanoseconds = cost.launch + nanoseconds_at(target.row * p.height, cost.device_bandwidth);
+  if (target.managed != 0)
+    driver().make_resident(target.managed, target.span, Access::kKernel, &nanoseconds, context.gpu);
   size_t pitch = mutated(Mutation::set_ignores_pitch) ? target.row : p.pitch;
   for (size_t row = 0; row < p.height; ++row) {
     fill_row(target.bytes + row * pitch, target.row, p.value, p.elementSize);

@@ -4,15 +4,45 @@
 #include <signal.h>
 #include <sys/prctl.h>
 
-#include "tools/simgpu/state/shared_state.h"
+#include <algorithm>
+
+#include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/state/clock.h"
 
 namespace rota::sim {
 namespace {
+// This thread has destroyed the stream that it runs.
+thread_local bool own_stream_is_gone = false;
+
 std::atomic<uint64_t> next_stream_id{8};  // the driver's own small numbers stand for the default streams
+
+// What comes in from the program takes a moment until the GPU has it.
+int64_t arrival(const Task& task) {
+  return task.submitted_at + (driver().state().waits() ? driver().profile().cost.launch_latency : 0);
 }
+
+}  // namespace
 
 Stream::Stream(Context* context, unsigned flags, int priority)
     : context(context), flags(flags), priority(priority), id(next_stream_id.fetch_add(1)) {}
+
+void Task::wait() const {
+  Clock& clock = process_clock();
+  if (clock.is_virtual()) {
+    clock.wait([this] { return done(); });
+  } else {
+    finished.wait(0, std::memory_order_acquire);
+  }
+  int64_t& timeline = thread_timeline();
+  if (timeline != 0) timeline = std::max(timeline, finished_at);
+}
+
+void Task::finish() {
+  int64_t timeline = thread_timeline();
+  finished_at = timeline != 0 ? timeline : process_clock().now();
+  finished.store(1, std::memory_order_release);
+  finished.notify_all();
+}
 
 Stream::~Stream() {
   {
@@ -20,22 +50,29 @@ Stream::~Stream() {
     ending_ = true;
   }
   wake_.notify_one();
+  process_clock().kick();
   if (worker_.joinable()) {
     // The last reference may be dropped by the stream's own thread (a callback that destroys it).
     if (worker_.get_id() == std::this_thread::get_id()) {
+      own_stream_is_gone = true;
       worker_.detach();
     } else {
+      Outside waiting;
       worker_.join();
     }
   }
 }
 
 void Stream::push(TaskPointer task) {
+  Clock& clock = process_clock();
+  task->submitted_at = thread_timeline() != 0 ? thread_timeline() : clock.now();
   {
     std::lock_guard lock(mutex_);
     last_ = task;
     queue_.push_back(std::move(task));
+    queued_.fetch_add(1, std::memory_order_release);
     if (!worker_.joinable()) {
+      participant_ = clock.enlist();
       // The program's signals are the program's threads' business.
       sigset_t all;
       sigset_t before;
@@ -46,6 +83,7 @@ void Stream::push(TaskPointer task) {
     }
   }
   wake_.notify_one();
+  clock.kick();
 }
 
 TaskPointer Stream::last() const {
@@ -53,27 +91,42 @@ TaskPointer Stream::last() const {
   return last_;
 }
 
+// Null: the stream ends.
+TaskPointer Stream::next_task() {
+  if (process_clock().is_virtual()) {
+    process_clock().wait([this] { return ending_.load() || queued_.load(std::memory_order_acquire) != 0; });
+  }
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [this] { return ending_.load() || !queue_.empty(); });
+  if (queue_.empty()) return nullptr;
+  TaskPointer task = std::move(queue_.front());
+  queue_.pop_front();
+  queued_.fetch_sub(1);
+  return task;
+}
+
 void Stream::run() {
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // modelled times of microseconds are waited for; the default adds 50
-  std::unique_lock lock(mutex_);
-  for (;;) {
-    wake_.wait(lock, [this] { return ending_ || !queue_.empty(); });
-    if (queue_.empty()) return;
-    TaskPointer task = std::move(queue_.front());
-    queue_.pop_front();
-    lock.unlock();
+  Clock& clock = process_clock();
+  clock.enter(participant_);
+  int64_t& timeline = thread_timeline();
+  timeline = std::max<int64_t>(clock.now(), 1);
+  while (TaskPointer task = next_task()) {
     for (const TaskPointer& earlier : task->after) earlier->wait();
     task->after.clear();
+    timeline = std::max(timeline, arrival(*task));
+    if (!driver().state().waits()) timeline = std::max(timeline, clock.now());
+    if (clock.is_virtual()) clock.sleep_until(timeline);
     if (task->work) {
       task->work();
       task->work = nullptr;
     }
-    task->finished_at = monotonic_nanoseconds();
-    task->finished.store(1, std::memory_order_release);
-    task->finished.notify_all();
+    if (!driver().state().waits()) timeline = std::max(timeline, clock.now());
+    task->finish();
     task.reset();
-    lock.lock();
+    if (own_stream_is_gone) break;
   }
+  clock.leave();
 }
 
 }  // namespace rota::sim

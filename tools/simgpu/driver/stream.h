@@ -26,10 +26,13 @@ struct Task {
   std::function<void()> work;
   std::vector<std::shared_ptr<Task>> after;  // beside the one before it in its stream; dropped once it ran
   std::atomic<uint32_t> finished{0};
-  int64_t finished_at = 0;  // CLOCK_MONOTONIC, written before `finished`
+  int64_t submitted_at = 0;  // modelled time, as below
+  int64_t finished_at = 0;   // written before `finished`
 
   bool done() const { return finished.load(std::memory_order_acquire) != 0; }
-  void wait() const { finished.wait(0, std::memory_order_acquire); }
+  void wait() const;
+  // It is over, in the modelled time of the thread that says so.
+  void finish();
 };
 using TaskPointer = std::shared_ptr<Task>;
 
@@ -71,12 +74,15 @@ class Stream {
 
  private:
   void run();
+  TaskPointer next_task();
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<TaskPointer> queue_;
   TaskPointer last_;
-  bool ending_ = false;
+  std::atomic<uint64_t> queued_{0};  // tasks in queue_
+  std::atomic<bool> ending_{false};
+  uint64_t participant_ = 0;  // its thread's number on the clock
   std::thread worker_;
 };
 using StreamPointer = std::shared_ptr<Stream>;

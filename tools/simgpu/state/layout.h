@@ -11,23 +11,44 @@
 namespace rota::sim {
 
 inline constexpr uint64_t kStateMagic = 0x3175706773'61746fULL;
-inline constexpr uint32_t kStateVersion = 4;
+inline constexpr uint32_t kStateVersion = 6;
 inline constexpr uint32_t kMaxProcesses = 128;
 inline constexpr uint32_t kMaxAllocations = 65536;
 inline constexpr uint32_t kMaxBlocks = 1 << 20;  // 2 TiB of managed memory
 inline constexpr uint32_t kMaxShared = 8192;     // pieces of memory that several processes may hold
 inline constexpr uint32_t kMaxEvents = 4096;     // interprocess events
 
-enum BlockState : uint8_t { kBlockFree = 0, kBlockFresh, kBlockOnHost, kBlockOnDevice };
+inline constexpr uint32_t kMaxWaiters = 32;  // contexts that wait for their slice of one GPU
 
-struct EngineState {
-  int64_t busy_until;     // CLOCK_MONOTONIC, nanoseconds
-  uint64_t last_process;  // serial of the process that booked last
-  int64_t shared_until;   // two processes compete until then
+enum BlockState : uint8_t { kBlockFree = 0, kBlockFresh, kBlockOnHost, kBlockOnDevice };  // … + the GPU
+
+struct BlockAdvice {
+  int8_t preferred = kNowhere;  // GPU, kOnHost or kNowhere
+  uint8_t accessed_by = 0;      // one bit for each GPU
+};
+
+// Times are modelled nanoseconds.
+struct Waiter {
+  uint64_t key;  // of a context; 0 = free
+  int64_t since;
+  int64_t seen;  // when it asked last
+};
+
+struct ComputeEngine {
+  int64_t busy_until;
+  uint64_t owner;  // key of the context that computes
+  int64_t slice_end;
+  Waiter waiters[kMaxWaiters];
+};
+
+struct CopyEngine {
+  int64_t busy_until;
+  int64_t link_until;  // a copy under way will use the link until then
 };
 
 struct GpuState {
-  EngineState engines[3];
+  ComputeEngine compute;
+  CopyEngine copies[3];  // in the order of EngineKind
   Counters counters;
   uint64_t plain;
   uint64_t managed_resident;
@@ -43,13 +64,12 @@ struct ProcessEntry {
 
 struct ManagedEntry {
   uint64_t owner;  // serial of the process, 0 = free
-  int32_t gpu;
+  int32_t gpu;     // that it was made on
   uint32_t first_block;
   uint32_t blocks;
-  uint32_t preferred;  // location set to the device
   uint64_t bytes;
-  uint64_t resident;
-  uint64_t last_migration;  // of migration_clock; the least is evicted first
+  uint64_t resident[kMaxGpus];
+  uint64_t last_migration[kMaxGpus];  // of migration_clock; the least is evicted first
 };
 
 // Which processes hold something: one bit for each process entry.
@@ -90,6 +110,9 @@ struct SharedLayout {
   int32_t gpus;
   uint64_t capacity;
   char profile[4096];  // as load_profile() takes it; a file's path is absolute
+  double time_scale;
+  int64_t epoch;             // CLOCK_MONOTONIC when modelled time was 0
+  uint64_t virtual_process;  // serial of the one process that runs on a virtual clock
   pthread_mutex_t mutex;
   uint64_t migration_clock;
   uint64_t next_serial;
@@ -103,13 +126,14 @@ struct SharedLayout {
   EventEntry events[kMaxEvents];
   ManagedEntry managed[kMaxAllocations];  // entry 0 is not used
   uint8_t blocks[kMaxBlocks];
+  BlockAdvice advice[kMaxBlocks];
 };
 
 // The last block of an allocation is as small as the bytes that it holds.
 inline uint64_t block_bytes(const ManagedEntry& entry, uint32_t block) {
-  uint64_t start = uint64_t{block} * profile::kManagedBlock;
+  uint64_t start = uint64_t{block} * kManagedBlock;
   uint64_t left = entry.bytes - start;
-  return left < profile::kManagedBlock ? left : profile::kManagedBlock;
+  return left < kManagedBlock ? left : kManagedBlock;
 }
 
 }  // namespace rota::sim

@@ -113,10 +113,14 @@ Options Options::from_environment() {
   if (const char* value = variable("ROTA_SIM_TIME_SCALE")) {
     char* end = nullptr;
     double scale = std::strtod(value, &end);
-    if (end != value && *end == '\0' && std::isfinite(scale) && scale >= 0)
+    if (end != value && *end == '\0' && (scale == 0 || (scale >= 0.001 && scale <= 1e6)))
       options.time_scale = scale;
     else
-      reject("ROTA_SIM_TIME_SCALE", value, "a number of at least 0");
+      reject("ROTA_SIM_TIME_SCALE", value, "0, or a number from 0.001 to 1000000");
+  }
+  if (const char* value = variable("ROTA_SIM_CLOCK")) {
+    options.virtual_clock = std::string(value) == "virtual";
+    if (!options.virtual_clock && std::string(value) != "real") reject("ROTA_SIM_CLOCK", value, "virtual or real");
   }
   if (const char* value = variable("ROTA_SIM_LOG")) options.log = value;
   if (const char* value = variable("ROTA_SIM_KERNELS")) {

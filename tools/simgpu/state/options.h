@@ -25,6 +25,7 @@ struct Options {
   uint64_t context_bytes = 0;  // ROTA_SIM_CONTEXT_BYTES: device memory that each context takes; 0 = profile's share
   std::vector<std::string> kernels;  // ROTA_SIM_KERNELS: libraries of kernels, separated by colons
   double time_scale = 1.0;           // ROTA_SIM_TIME_SCALE: real seconds per modelled second; 0 = no waiting
+  bool virtual_clock = false;        // ROTA_SIM_CLOCK=virtual: modelled time is a counter, for one process (clock.h)
   int driver_version = 13000;        // ROTA_SIM_DRIVER_VERSION: what cuDriverGetVersion says, 1000 * major + 10 * minor
   std::string log;  // ROTA_SIM_LOG: "-" = stderr, else a file that lines are appended to; names what is not simulated
 

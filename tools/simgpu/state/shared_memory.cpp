@@ -35,6 +35,7 @@ constexpr timespec kPatience{0, 100'000'000};
 }  // namespace
 
 uint64_t SharedState::share(int gpu, uint64_t bytes, bool taken, Migration* migration) {
+  gpu = physical(gpu);
   lock();
   uint32_t index = free_entry(layout_->shared, kMaxShared, &layout_->shared_end);
   if (index == kMaxShared || (!taken && !take_locked(gpu, bytes, migration))) {
@@ -57,6 +58,7 @@ uint64_t SharedState::share(int gpu, uint64_t bytes, bool taken, Migration* migr
 bool SharedState::hold(uint64_t id, int gpu, uint64_t bytes, Migration* migration) {
   uint32_t index = index_of(id);
   if (index >= kMaxShared || gpu < 0 || gpu >= gpus()) return false;
+  gpu = physical(gpu);
   lock();
   SharedEntry& entry = layout_->shared[index];
   bool known = entry.id == id;

@@ -64,20 +64,6 @@ bool alive(const ProcessEntry& entry) {
 
 }  // namespace
 
-int64_t monotonic_nanoseconds() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
-
-void sleep_until(int64_t monotonic) {
-  timespec until{};
-  until.tv_sec = monotonic / 1'000'000'000;
-  until.tv_nsec = monotonic % 1'000'000'000;
-  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, nullptr) == EINTR) {
-  }
-}
-
 Result<SharedState*> SharedState::attach(const Options& options) {
   if (!options.unusable.empty()) return Failure{options.unusable};
   const std::string& path = options.state_path;
@@ -114,7 +100,6 @@ Result<SharedState*> SharedState::attach(const Options& options) {
   state->layout_ = static_cast<SharedLayout*>(memory);
   char absolute[4096];
   state->path_ = realpath(path.c_str(), absolute) != nullptr ? absolute : path;
-  state->time_scale_ = options.time_scale;
   state->profile_ = options.profile ? options.profile : std::make_shared<const Profile>(default_profile());
   SharedLayout* layout = state->layout_;
   if (layout->magic == 0) {
@@ -125,7 +110,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     close(file);
     return Failure{path +
                    " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
-  } else if (layout->gpus != options.gpus || layout->capacity != options.memory || state->any_lost()) {
+  } else if (state->other_shape(options) || state->any_lost()) {
     state->lock();
     state->reap();
     bool used = std::any_of(layout->processes, layout->processes + kMaxProcesses,
@@ -133,26 +118,66 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     state->unlock();
     if (!used) {
       state->initialise(options);
-    } else if (layout->gpus != options.gpus || layout->capacity != options.memory ||
-               lasting_name(state->profile_->name) != layout->profile) {
-      std::fprintf(
-          stderr,
-          "simgpu: %s is in use with %d GPUs of %llu bytes and the profile %s: ROTA_SIM_GPUS, ROTA_SIM_MEMORY and "
-          "ROTA_SIM_PROFILE are ignored\n",
-          path.c_str(), layout->gpus, static_cast<unsigned long long>(layout->capacity), layout->profile);
+    } else if (state->other_shape(options)) {
+      std::fprintf(stderr,
+                   "simgpu: %s is in use with %d GPUs of %llu bytes, the profile %s and a time scale of %g: "
+                   "ROTA_SIM_GPUS, ROTA_SIM_MEMORY, ROTA_SIM_PROFILE and ROTA_SIM_TIME_SCALE are ignored\n",
+                   path.c_str(), layout->gpus, static_cast<unsigned long long>(layout->capacity), layout->profile,
+                   layout->time_scale);
       if (auto shared = load_profile(layout->profile)) {
         state->profile_ = std::make_shared<const Profile>(std::move(shared.value()));
       }
     }
   }
   bool entered = state->take_process_entry();
+  std::string refused = entered ? state->make_clock(options) : "";
   flock(file, LOCK_UN);  // closing is not enough: the mapping keeps the open file, and with it the lock
   close(file);
   if (!entered) {
     delete state;
     return Failure{path + " (ROTA_SIM_STATE) already serves " + std::to_string(kMaxProcesses) + " processes"};
   }
+  if (!refused.empty()) {
+    delete state;
+    return Failure{path + " (ROTA_SIM_STATE) " + refused};
+  }
   return state;
+}
+
+// Empty, or why this process cannot have its clock. Under the file's lock.
+std::string SharedState::make_clock(const Options& options) {
+  const CostFigures& cost = profile_->cost;
+  slower_down_ = cost.pinned_host_to_device / cost.duplex_host_to_device();
+  slower_up_ = cost.pinned_device_to_host / cost.duplex_device_to_host();
+  lock();
+  const ProcessEntry& own = layout_->processes[process_];
+  const ProcessEntry* other = nullptr;
+  for (const ProcessEntry& entry : layout_->processes) {
+    if (entry.pid != 0 && &entry != &own && (other == nullptr || entry.serial == layout_->virtual_process)) {
+      other = &entry;
+    }
+  }
+  bool taken = other != nullptr && other->serial == layout_->virtual_process;
+  bool refused = taken || (options.virtual_clock && other != nullptr);
+  if (!refused) layout_->virtual_process = options.virtual_clock ? own.serial : 0;
+  unlock();
+  if (taken) {
+    return "is used by process " + std::to_string(other->pid) +
+           " on a virtual clock (ROTA_SIM_CLOCK=virtual), which is for one process: name another file";
+  }
+  if (refused) {
+    return "is used by process " + std::to_string(other->pid) +
+           ", and a virtual clock (ROTA_SIM_CLOCK) is for one process: name another file";
+  }
+  waits_ = options.virtual_clock || layout_->time_scale > 0;
+  set_process_clock(options.virtual_clock ? make_virtual_clock()
+                                          : make_real_clock(layout_->time_scale, layout_->epoch));
+  return "";
+}
+
+bool SharedState::other_shape(const Options& options) const {
+  return layout_->gpus != options.gpus || layout_->capacity != options.memory ||
+         layout_->time_scale != options.time_scale || lasting_name(profile_->name) != layout_->profile;
 }
 
 SharedState::~SharedState() {
@@ -171,6 +196,8 @@ void SharedState::initialise(const Options& options) {
   layout_->gpus = options.gpus;
   layout_->capacity = options.memory;
   std::snprintf(layout_->profile, sizeof layout_->profile, "%s", lasting_name(profile_->name).c_str());
+  layout_->time_scale = options.time_scale;
+  layout_->epoch = monotonic_nanoseconds();
   layout_->next_serial = 1;
   layout_->managed_end = 1;
   pthread_mutexattr_t attributes;
@@ -219,11 +246,13 @@ bool SharedState::lock() {
     for (uint32_t id = 1; id < layout_->managed_end; ++id) {
       ManagedEntry& entry = layout_->managed[id];
       if (entry.owner == 0) continue;
-      entry.resident = 0;
+      std::fill(entry.resident, entry.resident + kMaxGpus, 0);
       for (uint32_t block = 0; block < entry.blocks; ++block) {
-        if (layout_->blocks[entry.first_block + block] == kBlockOnDevice) entry.resident += block_bytes(entry, block);
+        uint8_t state = layout_->blocks[entry.first_block + block];
+        if (state < kBlockOnDevice) continue;
+        entry.resident[state - kBlockOnDevice] += block_bytes(entry, block);
+        layout_->gpu[state - kBlockOnDevice].managed_resident += block_bytes(entry, block);
       }
-      layout_->gpu[entry.gpu].managed_resident += entry.resident;
     }
   }
   return result == 0 || result == EOWNERDEAD;
@@ -247,13 +276,22 @@ void SharedState::reap() {
 }
 
 int SharedState::gpus() const {
+  return visible_.empty() ? layout_->gpus : static_cast<int>(visible_.size());
+}
+int SharedState::machine_gpus() const {
   return layout_->gpus;
+}
+int SharedState::visible(int physical) const {
+  if (visible_.empty()) return physical;
+  auto found = std::find(visible_.begin(), visible_.end(), physical);
+  return found == visible_.end() ? kNowhere : static_cast<int>(found - visible_.begin());
 }
 uint64_t SharedState::capacity() const {
   return layout_->capacity;
 }
 
 void SharedState::uuid(int gpu, unsigned char out[16]) const {
+  gpu = physical(gpu);
   uint64_t halves[2];
   for (uint64_t half = 0; half < 2; ++half) {
     uint64_t hash = 0xcbf29ce484222325ULL + half * 0x9e3779b97f4a7c15ULL;  // FNV-1a, two starting points
@@ -280,6 +318,7 @@ bool SharedState::take_locked(int gpu, uint64_t bytes, Migration* migration) {
 }
 
 bool SharedState::take(int gpu, uint64_t bytes, Migration* migration) {
+  gpu = physical(gpu);
   lock();
   bool granted = take_locked(gpu, bytes, migration);
   if (granted) layout_->processes[process_].plain[gpu] += bytes;
@@ -288,6 +327,7 @@ bool SharedState::take(int gpu, uint64_t bytes, Migration* migration) {
 }
 
 void SharedState::give_back(int gpu, uint64_t bytes) {
+  gpu = physical(gpu);
   lock();
   layout_->gpu[gpu].plain -= bytes;
   layout_->processes[process_].plain[gpu] -= bytes;
@@ -295,9 +335,11 @@ void SharedState::give_back(int gpu, uint64_t bytes) {
 }
 
 void SharedState::lose(int gpu) {
+  gpu = physical(gpu);
   __atomic_store_n(&layout_->gpu[gpu].lost, 1, __ATOMIC_RELEASE);
 }
 bool SharedState::lost(int gpu) const {
+  gpu = physical(gpu);
   return __atomic_load_n(&layout_->gpu[gpu].lost, __ATOMIC_ACQUIRE) != 0;
 }
 bool SharedState::any_lost() const {
@@ -308,6 +350,7 @@ bool SharedState::any_lost() const {
 }
 
 MemoryUse SharedState::use(int gpu) {
+  gpu = physical(gpu);
   lock();
   reap();
   MemoryUse use{layout_->capacity, layout_->gpu[gpu].plain, layout_->gpu[gpu].managed_resident,
@@ -317,6 +360,7 @@ MemoryUse SharedState::use(int gpu) {
 }
 
 Counters SharedState::counters(int gpu) {
+  gpu = physical(gpu);
   lock();
   Counters counters = layout_->gpu[gpu].counters;
   unlock();
@@ -324,35 +368,18 @@ Counters SharedState::counters(int gpu) {
 }
 
 void SharedState::count_kernel(int gpu) {
+  gpu = physical(gpu);
   lock();
   ++layout_->gpu[gpu].counters.kernels;
   unlock();
 }
 
 void SharedState::count_copy(int gpu, EngineKind kind, uint64_t bytes) {
+  gpu = physical(gpu);
   lock();
   Counters& counters = layout_->gpu[gpu].counters;
   (kind == EngineKind::kHostToDevice ? counters.copied_to_device : counters.copied_to_host) += bytes;
   unlock();
-}
-
-int64_t SharedState::reserve(int gpu, EngineKind kind, int64_t nanoseconds) {
-  int64_t now = monotonic_nanoseconds();
-  if (time_scale_ == 0 || nanoseconds <= 0) return now;
-  lock();
-  EngineState& engine = layout_->gpu[gpu].engines[static_cast<int>(kind)];
-  uint64_t serial = layout_->processes[process_].serial;
-  auto real = static_cast<int64_t>(static_cast<double>(nanoseconds) * time_scale_);
-  auto slice = static_cast<int64_t>(static_cast<double>(profile::kTimeSlice) * time_scale_);
-  if (engine.last_process != serial && engine.busy_until + slice > now) engine.shared_until = now + 4 * slice;
-  if (kind == EngineKind::kCompute && engine.shared_until > now) {
-    real = static_cast<int64_t>(static_cast<double>(real) * profile::kSharingFactor);
-  }
-  engine.last_process = serial;
-  engine.busy_until = std::max(now, engine.busy_until) + real;
-  int64_t end = engine.busy_until;
-  unlock();
-  return end;
 }
 
 }  // namespace rota::sim

@@ -3,16 +3,18 @@
 // (ROTA_SIM_STATE), under one robust mutex; what a dead process held is taken back as soon as anybody needs it
 // (attach, memory queries, allocations, evictions), so kill -9 leaves nothing behind.
 //
-// Waiting is by reservation: an operation books [max(now, busy_until), + duration) on its engine and sleeps until
-// that is over, outside the mutex. A dead process's booking simply passes.
+// Waiting is by reservation: an operation books a piece of its engine and sleeps until that is over, outside the mutex
+// (engines.cpp). A dead process's booking simply passes. Times are those of the process's clock (clock.h).
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tools/simgpu/profile.h"
+#include "tools/simgpu/state/clock.h"
 #include "tools/simgpu/state/options.h"
 #include "tools/simgpu/state/result.h"
 
@@ -31,7 +33,28 @@ struct Counters {
   uint64_t copied_to_host;
 };
 
-enum class EngineKind { kCompute, kHostToDevice, kDeviceToHost };
+enum class EngineKind { kCompute, kHostToDevice, kDeviceToHost, kPeer };
+
+// What a copy between host and device does to the link: fills it, so that both directions slow each other down, or goes
+// through the driver's staging buffer, which is slower than the link.
+enum class Link { kFull, kStaged };
+
+// Where managed memory lies, or shall lie, if not on a GPU.
+inline constexpr int kOnHost = -1;
+inline constexpr int kNowhere = -2;  // fresh; no preferred location
+
+struct BookingRequest {
+  int gpu = 0;
+  EngineKind engine = EngineKind::kCompute;
+  uint64_t context = 0;  // of this process: contexts take turns on the compute engine
+  int64_t from = 0;      // modelled time at which the operation can begin
+  int64_t nanoseconds = 0;
+  Link link = Link::kFull;
+};
+struct Booking {
+  int64_t until;        // sleep until then
+  int64_t nanoseconds;  // what was booked of what was asked for; 0: it is another context's turn, ask again
+};
 
 // How managed memory is used; decides what its migration costs.
 enum class Access { kKernel, kCopy, kPrefetchToDevice, kPrefetchToHost };
@@ -53,6 +76,7 @@ struct MemoryUse {
 
 struct EventEntry;
 struct SharedLayout;
+struct ManagedEntry;
 
 class SharedState {
  public:
@@ -64,6 +88,12 @@ class SharedState {
   SharedState& operator=(const SharedState&) = delete;
 
   int gpus() const;
+  // From now on this process sees these GPUs only, by their place in the list (CUDA_VISIBLE_DEVICES). Once, before use.
+  void show(std::vector<int> gpus) { visible_ = std::move(gpus); }
+  int physical(int gpu) const { return visible_.empty() ? gpu : visible_[static_cast<size_t>(gpu)]; }
+  int machine_gpus() const;
+  // False: the time scale is 0, nothing takes time.
+  bool waits() const { return waits_; }
   uint64_t capacity() const;  // bytes per GPU
   // The card that the first process chose.
   const Profile& profile() const { return *profile_; }
@@ -78,10 +108,16 @@ class SharedState {
   // Managed memory: known from allocation on, resident when used. Id 0 = the tables are full.
   uint32_t add_managed(int gpu, uint64_t bytes);
   void remove_managed(uint32_t id);
-  void set_preferred(uint32_t id, bool device);
+  // Advice for the blocks that a range has bytes of. The location is a GPU, kOnHost or kNowhere (none).
+  void set_preferred(uint32_t id, uint64_t offset, uint64_t bytes, int location);
+  void set_preferred(uint32_t id, bool device) { set_preferred(id, 0, UINT64_MAX, device ? 0 : kNowhere); }
+  void set_accessed_by(uint32_t id, uint64_t offset, uint64_t bytes, int gpu, bool mapped);
   // Makes [offset, offset + bytes) resident on the GPU (or the host) and says what had to move.
-  Migration touch(uint32_t id, uint64_t offset, uint64_t bytes, Access access);
-  uint64_t resident_bytes(uint32_t id);
+  Migration touch(uint32_t id, uint64_t offset, uint64_t bytes, Access access, int gpu);
+  // What lies wholly in the range counts as fresh again: its contents need not move.
+  void discard(uint32_t id, uint64_t offset, uint64_t bytes);
+  int location(uint32_t id, uint64_t offset);  // of one byte: a GPU, kOnHost or kNowhere; a GPU not shown is kNowhere
+  uint64_t resident_bytes(uint32_t id);        // on all GPUs
 
   // Plain memory that several processes may hold; charged once, until the last holder lets go or dies. This process is
   // the first holder. `taken`: take() has charged it already. 0: out of memory (or the table is full), nothing changed.
@@ -111,9 +147,8 @@ class SharedState {
   void count_kernel(int gpu);
   void count_copy(int gpu, EngineKind kind, uint64_t bytes);
 
-  // Books an engine for modelled nanoseconds and returns the CLOCK_MONOTONIC time at which the booking ends; now, if
-  // the time scale is 0.
-  int64_t reserve(int gpu, EngineKind kind, int64_t nanoseconds);
+  // Books a piece of an engine. The caller sleeps until it is over and books the rest.
+  Booking reserve(const BookingRequest& asked);
 
  private:
   SharedState() = default;
@@ -121,9 +156,15 @@ class SharedState {
   void unlock();
   void reap();
   bool any_lost() const;
+  bool other_shape(const Options& options) const;
   void initialise(const Options& options);
   void evict(int gpu, uint64_t bytes, uint32_t spared, Migration* migration);
-  uint64_t evict_from(uint32_t id, uint64_t bytes, uint32_t spared_from, uint32_t spared_to);
+  uint64_t evict_from(uint32_t id, int gpu, uint64_t bytes, uint32_t spared_from, uint32_t spared_to);
+  uint64_t leave_device(ManagedEntry& entry, uint32_t block, uint8_t becomes);
+  template <class Function>
+  void for_blocks(uint32_t id, uint64_t offset, uint64_t bytes, bool whole, Function function);
+  int visible(int physical) const;
+  std::string make_clock(const Options& options);
   void release_managed(uint32_t id);
   bool take_process_entry();
   bool take_locked(int gpu, uint64_t bytes, Migration* migration);
@@ -134,12 +175,12 @@ class SharedState {
   SharedLayout* layout_ = nullptr;
   std::shared_ptr<const Profile> profile_;
   std::string path_;
-  double time_scale_ = 1;
+  std::vector<int> visible_;  // empty: all
+  bool waits_ = true;
+  double slower_down_ = 1;  // copies from host to device while the other direction is full, and the other way round
+  double slower_up_ = 1;
   int process_ = -1;                   // index of our entry
   std::map<uint64_t, unsigned> held_;  // how often this process holds shared memory; under lock()
 };
-
-int64_t monotonic_nanoseconds();
-void sleep_until(int64_t monotonic);
 
 }  // namespace rota::sim

@@ -1,0 +1,297 @@
+// The virtual clock (clock.h).
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <limits>
+#include <list>
+#include <mutex>
+#include <thread>
+
+#include "tools/simgpu/state/clock.h"
+
+namespace rota::sim {
+namespace {
+
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+
+// The watchdog looks this often. A thread of the program that has slept through four looks waits for somebody; one that
+// has computed for so long spins, most likely. Computing that long between two calls is the one thing that makes
+// modelled times depend on the machine.
+constexpr int64_t kLook = 500'000;
+constexpr int kLooksAsleep = 4;
+constexpr int64_t kSpinning = 20'000'000;
+// A kernel computes longer: only one that has no busy() in its loop and waits for the program is meant here.
+constexpr int64_t kKernelSpins = 1'000'000'000;
+
+struct Participant {
+  uint64_t number = 0;
+  bool stream = false;        // else a thread of the program
+  bool program_code = false;  // of a stream: runs code of the program
+  bool blocked = false;       // here; else it has the turn, or it is outside
+  int64_t due = kNever;
+  const std::function<bool()>* predicate = nullptr;
+  std::condition_variable turn;
+  pid_t thread = 0;
+  // The watchdog's notes about the turn that this thread has.
+  uint64_t turns = 0;
+  uint64_t seen_turn = 0;
+  int64_t cpu_at_first = 0;
+  int64_t cpu_before = 0;
+  int asleep = 0;
+};
+
+// State letter and processor time of a thread of this process. False: it is gone.
+bool thread_use(pid_t thread, char* state, int64_t* cpu) {
+  char path[64];
+  std::snprintf(path, sizeof path, "/proc/self/task/%d/stat", thread);
+  std::FILE* file = std::fopen(path, "re");
+  if (file == nullptr) return false;
+  char text[1024];
+  size_t length = std::fread(text, 1, sizeof text - 1, file);
+  std::fclose(file);
+  text[length] = '\0';
+  const char* end = std::strrchr(text, ')');
+  if (end == nullptr || end[1] != ' ') return false;
+  *state = end[2];
+  // The clock of that thread (CLOCK_THREAD_CPUTIME_ID of another one), as the kernel encodes it.
+  auto clock = static_cast<clockid_t>((~static_cast<unsigned>(thread) << 3) | 6U);
+  timespec used{};
+  if (clock_gettime(clock, &used) != 0) return false;
+  *cpu = int64_t{used.tv_sec} * 1'000'000'000 + used.tv_nsec;
+  return true;
+}
+
+class VirtualClock : public Clock {
+ public:
+  VirtualClock() : watchdog_([this] { watch(); }) {}
+  ~VirtualClock() override {
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    wake_watchdog_.notify_one();
+    watchdog_.join();
+  }
+
+  int64_t now() override { return now_.load(std::memory_order_acquire); }
+  bool is_virtual() const override { return true; }
+
+  void sleep_until(int64_t when) override { block(when, nullptr); }
+  void wait(const std::function<bool()>& predicate) override {
+    if (predicate()) return;
+    block(kNever, &predicate);
+    catch_up_timeline();
+  }
+
+  void call(int64_t nanoseconds) override {
+    Participant* self = mine();
+    if (self == nullptr) self = join();
+    if (self == nullptr || self->stream) return;
+    block(now() + nanoseconds, nullptr);
+  }
+
+  uint64_t enlist() override {
+    std::lock_guard lock(mutex_);
+    Participant& made = add();
+    made.stream = true;
+    made.blocked = true;  // with nothing to wait for, until it has begun
+    made.predicate = &always_;
+    return made.number;
+  }
+
+  void enter(uint64_t number) override {
+    std::unique_lock lock(mutex_);
+    for (Participant& participant : participants_) {
+      if (participant.number != number) continue;
+      participant.thread = static_cast<pid_t>(syscall(SYS_gettid));
+      mine_slot() = {this, &participant};
+      if (turn_ == nullptr) next();
+      participant.turn.wait(lock, [&] { return turn_ == &participant; });
+      return;
+    }
+  }
+
+  void leave() override {
+    Participant* self = mine();
+    if (self == nullptr) return;
+    std::lock_guard lock(mutex_);
+    mine_slot() = {};
+    bool had = turn_ == self;
+    participants_.remove_if([self](const Participant& participant) { return &participant == self; });
+    if (had) {
+      turn_ = nullptr;
+      next();
+    }
+  }
+
+  void kick() override {
+    std::lock_guard lock(mutex_);
+    if (turn_ == nullptr) next();
+  }
+
+  void go_outside() override {
+    Participant* self = mine();
+    if (self == nullptr) return;
+    std::lock_guard lock(mutex_);
+    if (turn_ != self) return;
+    turn_ = nullptr;
+    next();
+  }
+  void come_inside() override {
+    if (mine() != nullptr) block(now(), nullptr);
+  }
+
+  void program_code(bool begins) override {
+    Participant* self = mine();
+    if (self == nullptr || !self->stream) return;
+    bool taken = false;
+    {
+      std::lock_guard lock(mutex_);
+      self->program_code = begins;
+      self->seen_turn = 0;
+      taken = turn_ != self;
+    }
+    if (!begins && taken) block(now(), nullptr);  // the watchdog let others go on meanwhile
+  }
+
+ private:
+  struct Slot {
+    VirtualClock* clock = nullptr;
+    Participant* participant = nullptr;
+  };
+  static Slot& mine_slot() {
+    thread_local Slot slot;
+    return slot;
+  }
+  Participant* mine() {
+    Slot& slot = mine_slot();
+    return slot.clock == this ? slot.participant : nullptr;
+  }
+
+  // Under the mutex.
+  Participant& add() {
+    Participant& made = participants_.emplace_back();
+    made.number = ++last_number_;
+    return made;
+  }
+
+  // A thread of the program calls for the first time.
+  Participant* join() {
+    struct Leaver {
+      VirtualClock* clock = nullptr;
+      bool gone = false;
+      ~Leaver() {
+        gone = true;
+        if (clock != nullptr) clock->leave();
+      }
+    };
+    thread_local Leaver leaver;
+    if (leaver.gone) return nullptr;  // called by what the thread destroys at its end
+    std::lock_guard lock(mutex_);
+    Participant& made = add();
+    made.thread = static_cast<pid_t>(syscall(SYS_gettid));
+    mine_slot() = {this, &made};
+    leaver.clock = this;
+    return &made;
+  }
+
+  void block(int64_t due, const std::function<bool()>* predicate) {
+    Participant* self = mine();
+    std::unique_lock lock(mutex_);
+    if (self == nullptr) {
+      // A thread that the clock does not know: it has no turn to give away, and waits for what the others do.
+      if (turn_ == nullptr) next();
+      while (predicate != nullptr ? !(*predicate)() : due > now_.load(std::memory_order_relaxed)) {
+        changed_.wait_for(lock, std::chrono::milliseconds(1));
+      }
+      return;
+    }
+    self->blocked = true;
+    self->due = due;
+    self->predicate = predicate;
+    if (turn_ == self) turn_ = nullptr;
+    if (turn_ == nullptr) next();
+    self->turn.wait(lock, [&] { return turn_ == self; });
+  }
+
+  // Gives the turn to who is due first. Under the mutex, while nobody has it.
+  void next() {
+    int64_t now = now_.load(std::memory_order_relaxed);
+    Participant* chosen = nullptr;
+    for (Participant& participant : participants_) {
+      if (!participant.blocked) continue;
+      if (participant.predicate != nullptr && (*participant.predicate)()) {
+        participant.predicate = nullptr;
+        participant.due = now;
+      }
+      if (participant.due == kNever) continue;
+      bool earlier = chosen == nullptr || participant.due < chosen->due ||
+                     (participant.due == chosen->due && participant.stream && !chosen->stream);
+      if (earlier) chosen = &participant;  // the list is in the order of the numbers
+    }
+    if (chosen == nullptr) return;  // somebody outside has to do something first
+    if (chosen->due > now) now_.store(chosen->due, std::memory_order_release);
+    chosen->blocked = false;
+    ++chosen->turns;
+    turn_ = chosen;
+    chosen->turn.notify_one();
+    changed_.notify_all();
+  }
+
+  void watch() {
+    pthread_setname_np(pthread_self(), "simgpu-clock");
+    std::unique_lock lock(mutex_);
+    while (!ending_) {
+      wake_watchdog_.wait_for(lock, std::chrono::nanoseconds(turn_ != nullptr ? kLook : 2 * kLook));
+      if (turn_ == nullptr) {
+        next();  // a predicate may have become true by a store of the program
+      } else if (turn_->thread != 0) {
+        look_at(*turn_);
+      }
+    }
+  }
+
+  // Under the mutex.
+  void look_at(Participant& participant) {
+    char state = '?';
+    int64_t cpu = 0;
+    bool there = thread_use(participant.thread, &state, &cpu);
+    if (participant.seen_turn != participant.turns) {
+      participant.seen_turn = participant.turns;
+      participant.cpu_at_first = participant.cpu_before = cpu;
+      participant.asleep = 0;
+      return;
+    }
+    participant.asleep = state == 'S' && cpu == participant.cpu_before ? participant.asleep + 1 : 0;
+    participant.cpu_before = cpu;
+    int64_t spinning = participant.stream && !participant.program_code ? kKernelSpins : kSpinning;
+    if (there && participant.asleep < kLooksAsleep && cpu - participant.cpu_at_first < spinning) return;
+    turn_ = nullptr;
+    next();
+  }
+
+  const std::function<bool()> always_ = [] { return true; };
+  std::mutex mutex_;
+  std::atomic<int64_t> now_{1};  // 0 stands for "no time" in places
+  std::list<Participant> participants_;
+  Participant* turn_ = nullptr;  // who has it; null: all are blocked or outside
+  uint64_t last_number_ = 0;
+  bool ending_ = false;
+  std::condition_variable changed_;
+  std::condition_variable wake_watchdog_;
+  std::thread watchdog_;
+};
+
+}  // namespace
+
+std::unique_ptr<Clock> make_virtual_clock() {
+  return std::make_unique<VirtualClock>();
+}
+
+}  // namespace rota::sim
