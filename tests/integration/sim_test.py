@@ -1,10 +1,11 @@
 """`rota sim`: a machine of simulated GPUs for one command, and faults on demand."""
 import json
+import os
 import pathlib
 import signal
 import sys
 
-from harness import PROGRAMS, ROTA, SHIMS, Case, kill
+from harness import PROGRAMS, ROTA, Case
 
 # A CUDA program in a few lines: asks the driver, or does what the test wants, and prints what came out as JSON.
 PRELUDE = """
@@ -88,18 +89,20 @@ print(json.dumps([name.value.decode(), total.value]))
     def test_commands_that_name_one_state_share_a_machine(self):
         options = ["sim", "--memory", "256M", "--state", str(self.scratch / "machine"), "--"]
         holder = self.start(ROTA, *options, *program("""
+import os
 context()
-print(json.dumps(allocate(200 << 20)[0]), flush=True)
+print(allocate(200 << 20)[0], os.getpid(), flush=True)
 sys.stdin.read()
 """))
-        self.assertEqual(holder.stdout.readline().strip(), "0")
+        result, process = map(int, holder.stdout.readline().split())
+        self.assertEqual(result, 0)
         refused = self.call(ROTA, *options, *program("context()\nprint(allocate(100 << 20)[0])"))
         self.assertEqual(refused.stdout.strip(), "2", refused.stderr)
         # Killed, it leaves nothing behind: the bytes are there for the next one.
-        kill(holder)
-        self.call("pkill", "-KILL", "-f", str(self.scratch / "machine"))
-        self.eventually(lambda: self.call(ROTA, *options, *program("context()\nprint(allocate(100 << 20)[0])")).stdout.strip() == "0",
-                        "the killed program's memory is free")
+        os.kill(process, signal.SIGKILL)
+        self.assertEqual(self.finish(holder).returncode, 128 + signal.SIGKILL)
+        again = self.call(ROTA, *options, *program("context()\nprint(allocate(100 << 20)[0])"))
+        self.assertEqual(again.stdout.strip(), "0", again.stderr)
 
     def test_the_call_that_a_fault_names_fails_and_no_other(self):
         results = self.asked(["--fault", "cuMemAlloc@2=CUDA_ERROR_OUT_OF_MEMORY", "--fault", "cuMemAlloc@4+=999"], """

@@ -19,6 +19,7 @@
 #include "tools/rota/launch.h"
 #include "tools/simgpu/driver/faults.h"
 #include "tools/simgpu/pose.h"
+#include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/options.h"
 
 namespace rota::tool {
@@ -130,8 +131,13 @@ int simulate(const SimOptions& options) {
   set("ROTA_SOCKET", options.state.empty() ? folder.path() + "/rotad.sock" : state + ".rotad.sock");
 
   const SimulatedGpus gpus = options.gpu.empty() ? SimulatedGpus{} : *parse_simulated_gpus(options.gpu);
-  const std::string profile = options.profile.empty() ? gpus.card : fs::absolute(options.profile).string();
-  if (!profile.empty()) set("ROTA_SIM_PROFILE", profile);
+  if (!options.profile.empty() && !gpus.card.empty()) {
+    return fail("--gpu names a card and --profile another: with --profile, --gpu is a number, such as x2");
+  }
+  const std::string card = gpus.card.empty() ? sim::profile_names().front() : gpus.card;
+  const std::string profile = options.profile.empty() ? card : fs::absolute(options.profile).string();
+  if (auto loaded = sim::load_profile(profile); !loaded) return fail(loaded.reason());
+  set("ROTA_SIM_PROFILE", profile);
   if (!options.gpu.empty()) set("ROTA_SIM_GPUS", std::to_string(gpus.count));
   if (!options.memory.empty()) set("ROTA_SIM_MEMORY", options.memory);
   if (!options.time_scale.empty()) set("ROTA_SIM_TIME_SCALE", options.time_scale);
@@ -171,7 +177,9 @@ void register_sim(CLI::App& app) {
   auto options = std::make_shared<SimOptions>();
   CLI::App* command = app.add_subcommand("sim", "start a program on simulated GPUs");
   command
-      ->add_option("--gpu", options->gpu, "card and how many: h200, a100, t4 or mig-1g, such as h200x2 (default h200)")
+      ->add_option("--gpu", options->gpu,
+                   fmt::format("card and how many: {}, such as h200x2 (default: the first)",
+                               fmt::join(sim::profile_names(), ", ")))
       ->check([](const std::string& text) {
         if (parse_simulated_gpus(text)) return std::string();
         return "'" + text + "' is no set of GPUs: use a card and 1 to 8, such as h200x2";

@@ -54,7 +54,11 @@ TEST_CASE("what is no fault is refused, naming the item") {
         "copies=", "copies=x", "@1=2", "cuMemAlloc@1=sticky:", "cuMemAlloc@99999999999999999999=2"}) {
     Faults faults;
     std::string error;
-    CHECK_FALSE(parse_faults(std::string("copies=2,") + text, &faults, &error));
-    CHECK(error.find("'" + std::string(text) + "'") != std::string::npos);
+    std::string list = "copies=2,";
+    list += text;
+    std::string quoted = "'";
+    quoted.append(text).append("'");
+    CHECK_FALSE(parse_faults(list, &faults, &error));
+    CHECK(error.find(quoted) != std::string::npos);
   }
 }
