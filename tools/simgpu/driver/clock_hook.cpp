@@ -1,0 +1,14 @@
+// The driver's calls on a virtual clock.
+#include "tools/simgpu/driver/clock_hook.h"
+
+#include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/state/clock.h"
+
+namespace rota::sim {
+
+void clock_host_call(Symbol) {
+  Clock& clock = process_clock();
+  if (clock.is_virtual() && driver().initialised()) clock.call(driver().profile().cost.call);
+}
+
+}  // namespace rota::sim
