@@ -1,15 +1,19 @@
 // Windows, slots and the record of what lies where.
 #include "tools/simgpu/driver/address_space.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <mutex>
+
+#include "tools/simgpu/driver/physical.h"
+#include "tools/simgpu/driver/pool.h"
 
 namespace rota::sim {
 namespace {
 
 constexpr uint64_t kPage = 4096;
-constexpr uint64_t kLargePage = uint64_t{2} << 20;
 
 uint64_t round_up(uint64_t bytes, uint64_t step) {
   return (bytes + step - 1) / step * step;
@@ -17,59 +21,143 @@ uint64_t round_up(uint64_t bytes, uint64_t step) {
 
 }  // namespace
 
+bool Allocation::accessible(int accessing_gpu, bool write) const {
+  if (accessing_gpu < 0) return true;
+  uint32_t gpus = write ? writable : readable;
+  if (pool && !physical) gpus = pool->accessible_from(write);
+  return (gpus >> accessing_gpu & 1U) != 0;
+}
+
 bool AddressSpace::reserve() {
-  int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  int fd = memfd_create("simgpu-device-memory", MFD_CLOEXEC);
+  if (fd < 0) return false;
   for (uint64_t bytes = kWindowBytes; bytes >= kWindowBytesAtLeast; bytes /= 2) {
-    void* window = mmap(nullptr, bytes, PROT_NONE, flags, -1, 0);
+    // Behind the window's own pages are those of cuMemCreate.
+    if (ftruncate(fd, static_cast<off_t>(2 * bytes)) != 0) continue;
+    void* window = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (window == MAP_FAILED) continue;
-    void* storage = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    void* storage = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (storage == MAP_FAILED) {
       munmap(window, bytes);
       continue;
     }
     madvise(storage, bytes, MADV_DONTDUMP);
+    storage_fd_ = fd;
     window_ = reinterpret_cast<uint64_t>(window);
     window_bytes_ = bytes;
     offset_ = reinterpret_cast<uint64_t>(storage) - window_;
     next_ = round_up(window_, kLargePage);
+    free_pages_[bytes] = bytes;
     return true;
   }
+  close(fd);
   return false;
+}
+
+// Under the mutex. 0: nothing left.
+uint64_t AddressSpace::take_slot(uint64_t bytes, uint64_t step, uint64_t* length) {
+  if (bytes > window_bytes_) return 0;
+  *length = round_up(bytes, step < kLargePage ? step : kLargePage);
+  auto slot = free_by_size_.lower_bound(*length);
+  // A slot at most twice as long is used as it is: keeping the slots whole keeps them from shattering.
+  while (slot != free_by_size_.end() && slot->first <= 2 * *length && slot->second % step != 0) ++slot;
+  if (slot != free_by_size_.end() && slot->first <= 2 * *length) {
+    uint64_t address = slot->second;
+    *length = slot->first;
+    free_by_size_.erase(slot);
+    return address;
+  }
+  uint64_t start = round_up(next_, step);
+  uint64_t end = window_ + window_bytes_;
+  if (start < next_ || start > end || *length > end - start) return 0;
+  if (start - next_ >= kLargePage) free_by_size_.emplace(start - next_, next_);
+  next_ = start + *length;
+  return start;
+}
+
+bool AddressSpace::show(uint64_t address, uint64_t bytes, Pages pages) const {
+  void* storage = reinterpret_cast<void*>(address + offset_);
+  void* shown = mmap(storage, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE, pages.fd,
+                     static_cast<off_t>(pages.offset));
+  if (shown == MAP_FAILED) return false;
+  madvise(storage, bytes, MADV_DONTDUMP);
+  return true;
+}
+
+bool AddressSpace::show_own(uint64_t address, uint64_t bytes) const {
+  return show(address, bytes, pages(address));
+}
+
+void AddressSpace::hide_from_host(uint64_t address, uint64_t bytes) const {
+  mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+       0);
 }
 
 bool AddressSpace::add_device(Allocation* allocation) {
   // Large allocations start at large pages, small ones at pages: storage is given back page by page.
   uint64_t step = allocation->bytes >= kLargePage ? kLargePage : kPage;
-  uint64_t length = round_up(allocation->bytes, step);
   std::unique_lock lock(mutex_);
-  uint64_t address = 0;
-  auto slot = free_by_size_.lower_bound(length);
-  // A slot at most twice as long is used as it is: keeping the slots whole keeps them from shattering.
-  while (slot != free_by_size_.end() && slot->first <= 2 * length && slot->second % step != 0) ++slot;
-  if (slot != free_by_size_.end() && slot->first <= 2 * length) {
-    address = slot->second;
-    length = slot->first;
-    free_by_size_.erase(slot);
-  } else {
-    uint64_t start = round_up(next_, step);
-    if (start + length > window_ + window_bytes_) return false;
-    next_ = start + length;
-    address = start;
-  }
+  uint64_t address = take_slot(allocation->bytes, step, &allocation->mapped);
+  if (address == 0) return false;
   allocation->address = address;
-  allocation->mapped = length;
   allocation->buffer_id = next_buffer_id_++;
   allocations_[address] = *allocation;
   return true;
 }
 
+bool AddressSpace::add_foreign(Allocation* allocation, Pages pages) {
+  uint64_t into = pages.offset % kPage;
+  uint64_t length = round_up(into + allocation->bytes, kPage);
+  std::unique_lock lock(mutex_);
+  uint64_t start = take_slot(length, kLargePage, &allocation->mapped);
+  if (start == 0) return false;
+  if (!show(start, length, {pages.fd, pages.offset - into})) {
+    free_by_size_.emplace(allocation->mapped, start);
+    return false;
+  }
+  allocation->address = start + into;
+  allocation->buffer_id = next_buffer_id_++;
+  allocations_[allocation->address] = *allocation;
+  return true;
+}
+
+bool AddressSpace::add_in_segment(Allocation* allocation) {
+  std::unique_lock lock(mutex_);
+  allocation->buffer_id = next_buffer_id_++;
+  return allocations_.emplace(allocation->address, *allocation).second;
+}
+
+uint64_t AddressSpace::add_segment(uint64_t bytes, Pages pages) {
+  std::unique_lock lock(mutex_);
+  uint64_t length = 0;
+  uint64_t address = take_slot(bytes, kLargePage, &length);
+  if (address == 0) return 0;
+  if (pages.fd >= 0 && !show(address, bytes, pages)) {
+    free_by_size_.emplace(length, address);
+    return 0;
+  }
+  segments_[address] = length;
+  return address;
+}
+
+void AddressSpace::remove_segment(uint64_t address) {
+  std::unique_lock lock(mutex_);
+  auto found = segments_.find(address);
+  if (found == segments_.end()) return;
+  madvise(reinterpret_cast<void*>(address + offset_), found->second, MADV_REMOVE);
+  if (show_own(address, found->second)) free_by_size_.emplace(found->second, address);
+  segments_.erase(found);
+}
+
 bool AddressSpace::add_mapped(Allocation* allocation) {
   uint64_t length = round_up(allocation->bytes, kPage);
+  if (length < allocation->bytes) return false;
   void* memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return false;
   std::unique_lock lock(mutex_);
   allocation->address = reinterpret_cast<uint64_t>(memory);
   allocation->mapped = length;
+  allocation->mapping = std::shared_ptr<void>(memory, [length](void* start) { munmap(start, length); });
   allocation->buffer_id = next_buffer_id_++;
   allocations_[allocation->address] = *allocation;
   return true;
@@ -88,20 +176,26 @@ bool AddressSpace::add_registered(Allocation* allocation) {
   return true;
 }
 
+// Under the mutex.
+const Allocation* AddressSpace::at(uint64_t address) const {
+  auto next = allocations_.upper_bound(address);
+  if (next == allocations_.begin()) return nullptr;
+  const Allocation& allocation = std::prev(next)->second;
+  return address - allocation.address < allocation.bytes ? &allocation : nullptr;
+}
+
 std::optional<Allocation> AddressSpace::find(uint64_t address) const {
   std::shared_lock lock(mutex_);
-  auto next = allocations_.upper_bound(address);
-  if (next == allocations_.begin()) return std::nullopt;
-  const Allocation& allocation = std::prev(next)->second;
-  if (address - allocation.address >= allocation.bytes) return std::nullopt;
-  return allocation;
+  const Allocation* found = at(address);
+  if (found == nullptr) return std::nullopt;
+  return *found;
 }
 
 std::optional<Allocation> AddressSpace::remove(uint64_t address) {
   std::unique_lock lock(mutex_);
   auto found = allocations_.find(address);
   if (found == allocations_.end()) return std::nullopt;
-  Allocation allocation = found->second;
+  Allocation allocation = std::move(found->second);
   allocations_.erase(found);
   return allocation;
 }
@@ -114,29 +208,62 @@ bool AddressSpace::mark_freeing(uint64_t address) {
   return true;
 }
 
-void AddressSpace::unmap(const Allocation& allocation, AddressSpace* space) {
-  auto* memory = reinterpret_cast<void*>(allocation.address);
-  switch (allocation.kind) {
-    case MemoryKind::kDevice: {
-      madvise(reinterpret_cast<void*>(allocation.address + space->offset_), allocation.mapped, MADV_DONTNEED);
-      std::unique_lock lock(space->mutex_);
-      space->free_by_size_.emplace(allocation.mapped, allocation.address);
-      break;
-    }
-    case MemoryKind::kManaged:
-    case MemoryKind::kHost:
-      munmap(memory, allocation.mapped);
-      break;
-    case MemoryKind::kRegistered:
-      break;  // the program's own
-  }
+bool AddressSpace::mark_shared(uint64_t address, uint64_t shared_id) {
+  std::unique_lock lock(mutex_);
+  auto found = allocations_.find(address);
+  if (found == allocations_.end() || found->second.shared_id != 0) return false;
+  found->second.shared_id = shared_id;
+  found->second.charged = 0;
+  return true;
 }
 
-void* AddressSpace::storage(uint64_t address, uint64_t bytes) const {
-  auto allocation = find(address);
-  if (!allocation || bytes > allocation->bytes - (address - allocation->address)) return nullptr;
-  uint64_t host = allocation->kind == MemoryKind::kDevice ? address + offset_ : address;
-  return reinterpret_cast<void*>(host);
+void AddressSpace::unmap(const Allocation& allocation, AddressSpace* space, bool reuse) {
+  // Managed and pinned memory goes with the last copy of the record; registered memory is the program's own.
+  if (allocation.kind != MemoryKind::kDevice || !reuse) return;
+  uint64_t start = allocation.address / kPage * kPage;
+  std::unique_lock lock(space->mutex_);
+  if (!allocation.imported) {
+    madvise(reinterpret_cast<void*>(start + space->offset_), allocation.mapped, MADV_REMOVE);
+  } else if (!space->show_own(start, allocation.mapped)) {
+    return;
+  }
+  space->free_by_size_.emplace(allocation.mapped, start);
+}
+
+void* AddressSpace::storage(uint64_t address, uint64_t bytes, int gpu, bool write) const {
+  std::shared_lock lock(mutex_);
+  const Allocation* allocation = at(address);
+  bool device = allocation == nullptr || allocation->kind == MemoryKind::kDevice;
+  void* host = reinterpret_cast<void*>(device ? address + offset_ : address);
+  for (uint64_t position = address, left = bytes; allocation != nullptr;) {
+    if (!allocation->accessible(gpu, write)) return nullptr;
+    uint64_t here = allocation->bytes - (position - allocation->address);
+    if (left <= here) return host;
+    if (!allocation->physical) break;
+    position += here;
+    left -= here;
+    allocation = at(position);
+    if (allocation == nullptr || !allocation->physical) return nullptr;
+  }
+  auto next = segments_.upper_bound(address);
+  if (next == segments_.begin()) return nullptr;
+  --next;
+  uint64_t into = address - next->first;
+  return into < next->second && bytes <= next->second - into ? host : nullptr;
+}
+
+bool AddressSpace::allowed(uint64_t address, uint64_t bytes, int gpu, bool write) const {
+  std::shared_lock lock(mutex_);
+  const Allocation* allocation = at(address);
+  while (allocation != nullptr) {
+    if (!allocation->accessible(gpu, write)) return false;
+    uint64_t here = allocation->bytes - (address - allocation->address);
+    if (bytes <= here || !allocation->physical) return true;
+    address += here;
+    bytes -= here;
+    allocation = at(address);
+  }
+  return true;
 }
 
 std::vector<Allocation> AddressSpace::of_context(CUcontext context) const {

@@ -13,7 +13,7 @@ CUresult allocate(CUdeviceptr* out, size_t bytes) {
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   ROTA_SIM_CHECK(driver().check_unsafe_call());
   uint64_t address = 0;
-  ROTA_SIM_CHECK(driver().allocate_device(*context, bytes, false, &address));
+  ROTA_SIM_CHECK(driver().allocate_device(*context, bytes, &address));
   *out = address;
   return CUDA_SUCCESS;
 }
@@ -85,59 +85,6 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   return driver().memory.add_registered(&allocation) ? CUDA_SUCCESS : CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
 }
 
-CUresult allocate_async(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
-  if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
-  StreamPointer stream;
-  ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  std::shared_ptr<Pool> from = pool == nullptr
-                                   ? driver().devices[static_cast<size_t>(stream->context->gpu)].default_pool
-                                   : driver().pools.find(pool);
-  if (!from) return CUDA_ERROR_INVALID_VALUE;
-  if (driver().captures.any()) {
-    std::lock_guard lock(driver().captures.mutex);
-    if (stream->capture) {  // memory nodes are not simulated
-      stream->capture->invalidated = true;
-      return CUDA_ERROR_NOT_SUPPORTED;
-    }
-  }
-  // The memory exists at once; a real pool may hand out memory whose last user is still running, in stream order.
-  uint64_t address = 0;
-  ROTA_SIM_CHECK(driver().allocate_device(*stream->context, bytes, true, &address));
-  uint64_t used = from->used.fetch_add(bytes) + bytes;
-  uint64_t high = from->used_high.load();
-  while (high < used && !from->used_high.compare_exchange_weak(high, used)) {
-  }
-  *out = address;
-  return CUDA_SUCCESS;
-}
-
-CUresult free_async(CUdeviceptr address, CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
-  if (address == 0) return CUDA_SUCCESS;
-  StreamPointer stream;
-  ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  auto allocation = driver().memory.find(address);
-  if (!allocation || allocation->address != address) return CUDA_ERROR_INVALID_VALUE;
-  // Measured on driver 580.159: plain memory may be freed in stream order, managed memory may not; in a capture the
-  // call is refused, and the capture goes on.
-  if (allocation->kind == MemoryKind::kManaged) return CUDA_ERROR_NOT_SUPPORTED;
-  if (allocation->kind != MemoryKind::kDevice) return CUDA_ERROR_INVALID_VALUE;
-  if (driver().captures.any()) {
-    std::lock_guard lock(driver().captures.mutex);
-    if (stream->capture) return CUDA_ERROR_INVALID_VALUE;
-  }
-  // The record stays until the stream gets there: work queued before may still use the memory. The mark keeps a second
-  // free of the same address out.
-  if (!driver().memory.mark_freeing(address)) return CUDA_ERROR_INVALID_VALUE;
-  Operation operation;
-  operation.run = [address](Context&) { driver().free_memory(address, false, false); };
-  if (allocation->from_pool) {
-    driver().devices[static_cast<size_t>(allocation->gpu)].default_pool->used.fetch_sub(allocation->bytes);
-  }
-  return driver().submit(stream, std::move(operation));
-}
-
 CUresult memory_info(size_t* free, size_t* total) {
   ROTA_SIM_CONTEXT(context);
   if (free == nullptr || total == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -170,64 +117,6 @@ ROTA_SIM_EXPORT(cuMemAllocPitch_v2)(CUdeviceptr* out, size_t* pitch, size_t widt
 }
 ROTA_SIM_EXPORT(cuMemFree_v2)(CUdeviceptr address) {
   return free_device(address);
-}
-
-ROTA_SIM_EXPORT(cuMemAllocAsync)(CUdeviceptr* out, size_t bytes, CUstream stream) {
-  return allocate_async(out, bytes, nullptr, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemAllocAsync_ptsz)(CUdeviceptr* out, size_t bytes, CUstream stream) {
-  return allocate_async(out, bytes, nullptr, stream, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuMemAllocFromPoolAsync)(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return allocate_async(out, bytes, pool, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemAllocFromPoolAsync_ptsz)(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return allocate_async(out, bytes, pool, stream, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuMemFreeAsync)(CUdeviceptr address, CUstream stream) {
-  return free_async(address, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemFreeAsync_ptsz)(CUdeviceptr address, CUstream stream) {
-  return free_async(address, stream, Form::kPerThread);
-}
-
-ROTA_SIM_EXPORT(cuMemPoolTrimTo)(CUmemoryPool pool, size_t) {
-  ROTA_SIM_READY();
-  return driver().pools.find(pool) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;  // nothing unused is kept
-}
-ROTA_SIM_EXPORT(cuMemPoolGetAttribute)(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  ROTA_SIM_READY();
-  auto pool = driver().pools.find(handle);
-  if (!pool || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  switch (attribute) {
-    case CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
-    case CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
-      *static_cast<int*>(value) = 1;
-      break;
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-      *static_cast<uint64_t*>(value) = pool->release_threshold;
-      break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-      *static_cast<uint64_t*>(value) = pool->used.load();
-      break;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-      *static_cast<uint64_t*>(value) = pool->used_high.load();
-      break;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-  return CUDA_SUCCESS;
-}
-ROTA_SIM_EXPORT(cuMemPoolSetAttribute)(CUmemoryPool handle, CUmemPool_attribute attribute, void* value) {
-  ROTA_SIM_READY();
-  auto pool = driver().pools.find(handle);
-  if (!pool || value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (attribute != CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) return CUDA_ERROR_NOT_SUPPORTED;
-  pool->release_threshold = *static_cast<uint64_t*>(value);
-  return CUDA_SUCCESS;
 }
 
 ROTA_SIM_EXPORT(cuMemHostAlloc)(void** out, size_t bytes, unsigned flags) {

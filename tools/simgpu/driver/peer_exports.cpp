@@ -9,8 +9,8 @@ namespace rota::sim {
 bool accessible(Context& context, const Allocation& allocation) {
   if (allocation.kind != MemoryKind::kDevice || allocation.context == context.handle()) return true;
   if (mutated(Mutation::peers_need_no_access)) return true;
-  // Memory of a pool is everybody's on its GPU.
-  if (allocation.from_pool && allocation.gpu == context.gpu) return true;
+  // Pools and mappings of physical memory have rights of their own.
+  if (allocation.pool || allocation.physical) return allocation.accessible(context.gpu, false);
   std::lock_guard lock(context.mutex);
   return context.peers.count(allocation.context) != 0;
 }

@@ -55,8 +55,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
       break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       *static_cast<CUmemoryPool*>(data) =
-          allocation->from_pool ? driver().devices[static_cast<size_t>(allocation->gpu)].default_pool->handle()
-                                : nullptr;
+          allocation->pool ? allocation->pool->handle() : nullptr;
       break;
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
