@@ -51,7 +51,7 @@ CUresult synchronize(const ContextPointer& context) {
     std::lock_guard lock(driver().captures.mutex);
     if (driver().captures.context_captures(context.get(), true)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
-  driver().wait_for(*context);
+  if (!mutated(Mutation::synchronize_returns_at_once)) driver().wait_for(*context);
   return static_cast<CUresult>(context->sticky.load());
 }
 
@@ -160,7 +160,7 @@ ROTA_SIM_EXPORT(cuCtxGetId)(CUcontext handle, unsigned long long* id) {
   ContextPointer context;
   ROTA_SIM_CHECK(driver().context_of(handle, &context));
   if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *id = context->id;
+  *id = mutated(Mutation::context_ids_are_alike) ? 1 : context->id;
   return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,6 @@
 // Initialisation, versions and devices.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -19,7 +21,7 @@ int pci_bus(CUdevice device) {
 }
 
 CUresult attribute(CUdevice_attribute which, CUdevice device, int* value) {
-  *value = driver().device_figures().attribute(which);
+  *value = mutated(Mutation::attributes_are_zero) ? 0 : driver().device_figures().attribute(which);
   if (which == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) *value = pci_bus(device);
   // A driver without pools cannot say that it has them.
   if (which == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED && driver().options.driver_version < 11020) *value = 0;
@@ -59,7 +61,10 @@ ROTA_SIM_EXPORT(cuDeviceGetName)(char* name, int length, CUdevice device) {
   if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   // As much of it as fits.
-  std::snprintf(name, static_cast<size_t>(length), "%s", driver().device_figures().name.c_str());
+  const std::string& whole = driver().device_figures().name;
+  auto room = static_cast<size_t>(length);
+  if (mutated(Mutation::device_names_are_not_cut)) room = std::max(room, whole.size() + 1);
+  std::snprintf(name, room, "%s", whole.c_str());
   return CUDA_SUCCESS;
 }
 
@@ -71,6 +76,7 @@ CUresult device_uuid(CUuuid* uuid, CUdevice device, bool of_card) {
   unsigned char bytes[16];
   driver().state().uuid(device, bytes);
   if (of_card && driver().device_figures().mig) bytes[0] ^= 0xff;  // the card's differs from its slice's
+  if (mutated(Mutation::uuids_differ_by_process)) bytes[15] ^= static_cast<unsigned char>(getpid());
   if (mutated(Mutation::uuids_are_alike)) std::memset(bytes, 0, sizeof bytes);
   std::memcpy(uuid, bytes, sizeof bytes);
   return CUDA_SUCCESS;
@@ -97,7 +103,8 @@ ROTA_SIM_EXPORT(cuDeviceGetAttribute)(int* value, CUdevice_attribute which, CUde
   if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
   auto number = static_cast<int>(which);
-  if (number <= 0 || number >= known_attributes(driver().options.driver_version)) return CUDA_ERROR_INVALID_VALUE;
+  int known = mutated(Mutation::attributes_end_early) ? 100 : known_attributes(driver().options.driver_version);
+  if (number <= 0 || number >= known) return CUDA_ERROR_INVALID_VALUE;
   return attribute(which, device, value);
 }
 
@@ -138,7 +145,8 @@ ROTA_SIM_EXPORT(cuDeviceGetPCIBusId)(char* text, int length, CUdevice device) {
   ROTA_SIM_READY();
   if (text == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  int needed = std::snprintf(text, static_cast<size_t>(length), "0000:%02X:00.0", pci_bus(device));
+  const char* format = mutated(Mutation::bus_ids_are_decimal) ? "0000:%02d:00.0" : "0000:%02X:00.0";
+  int needed = std::snprintf(text, static_cast<size_t>(length), format, pci_bus(device));
   return needed < length ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -166,7 +174,7 @@ ROTA_SIM_EXPORT(cuDeviceCanAccessPeer)(int* can, CUdevice device, CUdevice peer)
   ROTA_SIM_READY();
   if (can == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device) || !is_device(peer)) return CUDA_ERROR_INVALID_DEVICE;
-  *can = peers_possible(device, peer) ? 1 : 0;
+  *can = peers_possible(device, peer) || mutated(Mutation::devices_are_their_own_peers) ? 1 : 0;
   return CUDA_SUCCESS;
 }
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "tools/simgpu/driver/array.h"
+#include "tools/simgpu/driver/mutations.h"
 #include "tools/simgpu/driver/posed.h"
 
 namespace rota::sim {
@@ -68,7 +69,7 @@ CUresult Driver::initialise() {
 }
 
 const DeviceFigures& Driver::device_figures() const {
-  return state_.load(std::memory_order_acquire)->profile().device;
+  return initialised() ? state_.load(std::memory_order_acquire)->profile().device : options.profile->device;
 }
 
 bool Driver::eager_loading() {
@@ -81,7 +82,8 @@ bool Driver::eager_loading() {
 
 std::vector<CUcontext>& Driver::stack() {
   thread_local std::vector<CUcontext> contexts;
-  return contexts;
+  static auto* shared = new std::vector<CUcontext>;
+  return mutated(Mutation::threads_share_their_stack) ? *shared : contexts;
 }
 
 CUstreamCaptureMode& Driver::thread_capture_mode() {
@@ -108,14 +110,15 @@ CUresult Driver::context_of(CUcontext handle, ContextPointer* context) {
 CUresult Driver::create_context(int gpu, unsigned flags, bool primary, unsigned api_version, ContextPointer* out) {
   if (state().lost(gpu)) return CUDA_ERROR_UNKNOWN;
   Migration migration;
-  if (!state().take(gpu, options.context_bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
+  uint64_t bytes = mutated(Mutation::contexts_take_no_memory) ? 0 : options.context_bytes;
+  if (!state().take(gpu, bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto context = std::make_shared<Context>();
   context->gpu = gpu;
   context->primary = primary;
   context->flags = flags;
   context->api_version = api_version;
   context->id = next_context_id_.fetch_add(1);
-  context->charged = options.context_bytes;
+  context->charged = bytes;
   context->legacy = std::make_shared<Stream>(context.get(), CU_STREAM_DEFAULT, 0);
   context->markers = std::make_shared<Stream>(context.get(), CU_STREAM_NON_BLOCKING, 0);
   contexts.add(context);
@@ -166,6 +169,7 @@ void Driver::destroy_context(const ContextPointer& context) {
   forget_modules(handle);
   release_arrays(handle);
   for (const Allocation& allocation : memory.of_context(handle)) {
+    if (mutated(Mutation::destroyed_contexts_keep_memory)) break;
     if (memory.remove(allocation.address)) release(allocation);
   }
   state().give_back(context->gpu, context->charged);

@@ -10,6 +10,7 @@
 
 #include "generated/driver_symbols.h"
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/mutations.h"
 #include "tools/simgpu/driver/posed.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
@@ -69,6 +70,8 @@ CUresult get_proc_address(const char* symbol, void** function, int version, cuui
   if (symbol == nullptr || function == nullptr || flags > 2) return CUDA_ERROR_INVALID_VALUE;
   if (version > own_version) return CUDA_ERROR_INVALID_VALUE;
   int form = flags == CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM ? 2 : 0;
+  if (mutated(Mutation::lookup_ignores_flags)) form = 0;
+  if (mutated(Mutation::lookup_ignores_versions)) version = own_version;
   *function = nullptr;
   bool known = false;
   // The rows of a base are together and sorted by version; the last one that is not too new answers.
@@ -77,6 +80,9 @@ CUresult get_proc_address(const char* symbol, void** function, int version, cuui
     if (!exports(own_version, kSymbolSince[static_cast<size_t>(row.symbol)])) continue;
     known = true;
     if (row.version <= version) *function = rota_sim_exports[static_cast<size_t>(row.symbol)];
+  }
+  for (size_t index = 0; mutated(Mutation::lookup_takes_versioned_names) && index < kSymbolCount; ++index) {
+    if (std::strcmp(kSymbolNames[index], symbol) == 0) *function = rota_sim_exports[index];
   }
   if (!known && has_future_exports(own_version)) {
     void* future = future_function(symbol);

@@ -68,7 +68,7 @@ ROTA_SIM_EXPORT(cuModuleLoadFatBinary)(CUmodule* out, const void* code) {
 ROTA_SIM_EXPORT(cuModuleUnload)(CUmodule handle) {
   ModulePointer module;
   ROTA_SIM_CHECK(find_module(handle, &module));
-  if (module->of_library) return CUDA_ERROR_NOT_PERMITTED;
+  if (module->of_library && !mutated(Mutation::library_modules_can_be_unloaded)) return CUDA_ERROR_NOT_PERMITTED;
   // Work that was queued before may use its functions and variables.
   if (ContextPointer context = driver().contexts.find(module->context)) driver().wait_for(*context);
   if (!driver().modules.remove(handle)) return CUDA_ERROR_INVALID_HANDLE;

@@ -12,6 +12,7 @@ namespace rota::sim {
 namespace {
 
 bool holds(const Image& image, const RotaSimKernel* kernel) {
+  if (mutated(Mutation::images_hold_everything)) return true;
   return std::find(image.kernels.begin(), image.kernels.end(), kernel) != image.kernels.end();
 }
 
@@ -65,6 +66,7 @@ template <class Owner>
 CUresult find_variable(Owner& owner, std::map<std::string, Variable>& made, Context* context, const std::string& name,
                        Variable* variable) {
   auto definition = owner.image->variables.find(name);
+  if (mutated(Mutation::variables_ignore_names)) definition = owner.image->variables.begin();
   if (definition == owner.image->variables.end()) return CUDA_ERROR_NOT_FOUND;
   std::lock_guard lock(owner.mutex);
   if (owner.ended) return CUDA_ERROR_INVALID_HANDLE;
@@ -104,6 +106,7 @@ bool Function::attribute(CUfunction_attribute which, int device, int* value) con
   const DeviceFigures& figures = driver().device_figures();
   const auto index = static_cast<size_t>(device);
   *value = settings[index].get(which);
+  if (of && mutated(Mutation::function_attributes_do_not_override)) *value = FunctionSettings::kNotSet;
   if (*value == FunctionSettings::kNotSet && of) *value = of->settings[index].get(which);
   if (*value != FunctionSettings::kNotSet) return true;
   const RotaSimKernel::RotaSimKernelNeeds& needs = kernel->needs;
@@ -187,7 +190,7 @@ CUresult kernel_of_library(const LibraryPointer& library, const std::string& nam
 CUresult module_of_library(const LibraryPointer& library, Context& context, ModulePointer* module) {
   std::lock_guard lock(library->mutex);
   if (library->ended) return CUDA_ERROR_INVALID_HANDLE;
-  ModulePointer& known = library->modules[context.handle()];
+  ModulePointer& known = library->modules[mutated(Mutation::contexts_share_libraries) ? nullptr : context.handle()];
   if (!known) {
     known = std::make_shared<Module>();
     known->context = context.handle();

@@ -29,9 +29,10 @@ CUresult release_primary(CUdevice device, bool reset) {
     if (!reset) {
       // A reset in between has not released anything.
       if (state.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
-      if (--state.retained != 0) return CUDA_SUCCESS;
+      if (--state.retained != 0 && !mutated(Mutation::primary_contexts_are_not_counted)) return CUDA_SUCCESS;
       if (mutated(Mutation::released_contexts_stay)) return CUDA_SUCCESS;
     }
+    if (reset && mutated(Mutation::reset_releases)) state.retained = 0;
     ending.swap(state.primary);
   }
   if (ending) driver().destroy_context(ending);
