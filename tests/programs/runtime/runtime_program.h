@@ -1,0 +1,59 @@
+// What the runtime-API programs share. Each is compiled twice from one source: by nvcc, as people compile (there also
+// for a real GPU), and by the C++ compiler alone, with what nvcc would have generated written out (host_kernels.h), so
+// that the stand-in for libcudart is tried where no nvcc is. A program prints "ok" or one line that begins "failed:".
+#pragma once
+
+#include <cuda_profiler_api.h>
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#ifdef __CUDACC__
+#include "tests/programs/kernels.cu"
+#define LAUNCH(kernel, grid, block, shared, stream, ...) kernel<<<grid, block, shared, stream>>>(__VA_ARGS__)
+#else
+#include "tests/programs/runtime/host_kernels.h"
+#define LAUNCH(kernel, grid, block, shared, stream, ...) \
+  (__cudaPushCallConfiguration(grid, block, shared, stream) != 0 ? (void)0 : kernel(__VA_ARGS__))
+#endif
+
+[[noreturn]] inline void fail(const char* file, int line, const char* what, cudaError_t error) {
+  std::fprintf(stderr, "failed: %s:%d: %s (%s)\n", file, line, what, cudaGetErrorName(error));
+  std::exit(1);
+}
+
+// A call that must succeed; one that must give this error and no other; what must hold.
+#define CHECK(call)                                                         \
+  do {                                                                      \
+    cudaError_t outcome_ = (call);                                          \
+    if (outcome_ != cudaSuccess) fail(__FILE__, __LINE__, #call, outcome_); \
+  } while (0)
+#define EXPECT(call, error)                                                                          \
+  do {                                                                                               \
+    cudaError_t outcome_ = (call);                                                                   \
+    if (outcome_ != (error)) fail(__FILE__, __LINE__, #call " should have given " #error, outcome_); \
+    cudaGetLastError();                                                                              \
+  } while (0)
+#define REQUIRE(condition)                                                         \
+  do {                                                                             \
+    if (!(condition)) fail(__FILE__, __LINE__, #condition, cudaPeekAtLastError()); \
+  } while (0)
+#define REQUIRE_LAUNCHED() CHECK(cudaGetLastError())
+
+// The address by which the runtime knows a device variable.
+template <class T>
+const void* symbol(const T& variable) {
+  return &variable;
+}
+// The address by which the runtime knows a kernel.
+template <class... Parameters>
+const void* stub(void (*kernel)(Parameters...)) {
+  return reinterpret_cast<const void*>(kernel);
+}
+
+inline int succeed() {
+  std::printf("ok\n");
+  return 0;
+}
