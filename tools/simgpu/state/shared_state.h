@@ -91,6 +91,7 @@ class SharedState {
   // From now on this process sees these GPUs only, by their place in the list (CUDA_VISIBLE_DEVICES). Once, before use.
   void show(std::vector<int> gpus) { visible_ = std::move(gpus); }
   int physical(int gpu) const { return visible_.empty() ? gpu : visible_[static_cast<size_t>(gpu)]; }
+  int visible(int physical) const;  // the other way round; kNowhere: not shown
   int machine_gpus() const;
   // False: the time scale is 0, nothing takes time.
   bool waits() const { return waits_; }
@@ -126,6 +127,8 @@ class SharedState {
   bool hold(uint64_t id, int gpu, uint64_t bytes, Migration* migration);
   // True: nobody holds it any more.
   bool let_go(uint64_t id);
+  // share() taken back: the bytes are this process's plain memory again.
+  void unshare(uint64_t id);
 
   // Events that several processes record and wait for; gone with the last process that holds them. 0: table full.
   uint64_t add_event();
@@ -163,7 +166,6 @@ class SharedState {
   uint64_t leave_device(ManagedEntry& entry, uint32_t block, uint8_t becomes);
   template <class Function>
   void for_blocks(uint32_t id, uint64_t offset, uint64_t bytes, bool whole, Function function);
-  int visible(int physical) const;
   std::string make_clock(const Options& options);
   void release_managed(uint32_t id);
   bool take_process_entry();
