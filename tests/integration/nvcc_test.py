@@ -35,6 +35,49 @@ class Compiled(NvccCase):
         self.assertIn("cudaMalloc", {event["name"] for event in events})
 
 
+class RuntimePrograms(Case):
+    """tests/programs/runtime: compiled by nvcc where there is one, and by the C++ compiler with its generated code written out."""
+
+    names = ("copies", "devices", "errors", "functions", "graphs", "memory", "per_thread", "streams", "symbols")
+
+    def run_all(self, folder, suffix, *command):
+        programs = [PROGRAMS / "runtime" / folder / (name + suffix) for name in self.names]
+        programs = [program for program in programs if program.exists()]
+        if not programs:
+            self.skipTest("no nvcc of CUDA 13 on this machine" if folder == "nvcc" else "no headers of CUDA 13")
+        self.assertEqual(len(programs), len(self.names))
+        for program in programs:
+            with self.subTest(program.name):
+                # One after the other on one GPU: what one left behind would show in the next.
+                self.assertEqual(self.checked(*command, program).stdout, "ok\n")
+
+    # ctest labels: unsanitized
+    def test_runtime_programs_of_nvcc_run_under_rota(self):
+        self.run_all("nvcc", "_shared", ROTA, "run", "--")
+
+    # ctest labels: unsanitized
+    def test_runtime_programs_run_under_rota(self):
+        self.run_all("host", "", ROTA, "run", "--")
+
+    # ctest labels: unsanitized
+    def test_runtime_programs_run_under_rota_with_a_neighbour(self):
+        self.start_daemon()
+        hog = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--share", "0.6", "--hold")
+        self.assertIn("ready", hog.stdout.readline())
+        self.run_all("host", "", ROTA, "run", "--")
+
+    # ctest labels: unsanitized
+    def test_a_runtime_program_is_traced_at_both_levels(self):
+        program = PROGRAMS / "runtime/host/graphs"
+        if not program.exists():
+            self.skipTest("no headers of CUDA 13")
+        folder = self.scratch / "trace"
+        self.checked(ROTA, "trace", "--dir", folder, "--", program)
+        listing = self.checked(ROTA, "trace", "show", folder).stdout
+        for call in ("cudaGraphAddMemsetNode(", "cuGraphAddMemsetNode(", "cudaGraphExecUpdate(", "cuGraphExecUpdate_v2("):
+            self.assertIn(call, listing)
+
+
 class OnAnOlderDriver(NvccCase):
     driver = "12.4"
 

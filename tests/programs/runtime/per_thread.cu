@@ -99,6 +99,7 @@ void forms() {
 }  // namespace
 
 int main() {
+  load_early();
   threads_do_not_wait_for_each_other();
   forms();
   return succeed();

@@ -53,6 +53,20 @@ const void* stub(void (*kernel)(Parameters...)) {
   return reinterpret_cast<const void*>(kernel);
 }
 
+// Loads what a program is about to use while a kernel holds the GPU up: loading may wait for the kernel.
+inline void load_early() {
+  unsigned* words = nullptr;
+  CHECK(cudaMalloc(&words, 4096));
+  CHECK(cudaMemset(words, 0, 4096));
+  LAUNCH(fill, 1, 1, 0, nullptr, words, 1UL, 1U);
+  unsigned ended = 1;
+  CHECK(cudaMemcpy(words, &ended, sizeof ended, cudaMemcpyHostToDevice));
+  LAUNCH(spin_until, 1, 1, 0, nullptr, words);
+  REQUIRE_LAUNCHED();
+  CHECK(cudaDeviceSynchronize());
+  CHECK(cudaFree(words));
+}
+
 inline int succeed() {
   std::printf("ok\n");
   return 0;

@@ -137,6 +137,7 @@ void many_threads() {
 }  // namespace
 
 int main() {
+  load_early();
   properties_of_streams();
   order();
   callbacks();
