@@ -29,7 +29,7 @@ bool Allocation::accessible(int accessing_gpu, bool write) const {
 }
 
 bool AddressSpace::reserve() {
-  int fd = memfd_create("simgpu-device-memory", MFD_CLOEXEC);
+  int fd = memfd_create(kFileName, MFD_CLOEXEC);
   if (fd < 0) return false;
   for (uint64_t bytes = kWindowBytes; bytes >= kWindowBytesAtLeast; bytes /= 2) {
     // Behind the window's own pages are those of cuMemCreate.

@@ -66,6 +66,9 @@ class AddressSpace {
   // Physical memory, reservations and mappings are multiples of this: what cuMemGetAllocationGranularity answers.
   static constexpr uint64_t kLargePage = uint64_t{2} << 20;
 
+  // The name of the memfd that holds the process's device memory.
+  static constexpr const char* kFileName = "simgpu-device-memory";
+
   // False if the machine refuses to reserve the windows (address space limit).
   bool reserve();
 

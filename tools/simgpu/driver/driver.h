@@ -19,6 +19,7 @@
 #include "tools/simgpu/driver/event.h"
 #include "tools/simgpu/driver/graph.h"
 #include "tools/simgpu/driver/host_function.h"
+#include "tools/simgpu/driver/ipc.h"
 #include "tools/simgpu/driver/kernels.h"
 #include "tools/simgpu/driver/managed.h"
 #include "tools/simgpu/driver/modules.h"
@@ -213,6 +214,7 @@ class Driver {
   Registry<CUmemoryPool, Pool> pools;
   CurrentPools current_pools;
   PhysicalMemory physical_memory;
+  ImportedMemory imported_memory;
   Registry<CUarray, Array> arrays;
   Registry<CUmipmappedArray, MipmappedArray> mipmapped_arrays;
   ManagedRanges managed_ranges;

@@ -98,7 +98,8 @@ CUresult PhysicalMemory::create(uint64_t bytes, const CUmemAllocationProp& prope
   }
   if (exportable) {
     char name[128];
-    std::snprintf(name, sizeof name, kNameFormat, physical->shared_id, physical->on_gpu() ? physical->gpu : -1,
+    std::snprintf(name, sizeof name, kNameFormat, physical->shared_id,
+                  physical->on_gpu() ? driver().state().physical(physical->gpu) : -1,
                   static_cast<unsigned>(properties.requestedHandleTypes));
     physical->pages = {make_named_file(name, bytes), 0};
     physical->own_file = physical->pages.fd >= 0;
@@ -154,7 +155,11 @@ CUresult PhysicalMemory::import_file(int file, CUmemGenericAllocationHandle* han
   if (fstat(file, &status) != 0) return CUDA_ERROR_INVALID_VALUE;
   if (std::sscanf(file_name(file).c_str(), kNameFormat, &id, &gpu, &types) != 3) return CUDA_ERROR_INVALID_VALUE;
   auto bytes = static_cast<uint64_t>(status.st_size);
-  if (!whole_pages(bytes) || gpu >= driver().state().gpus()) return CUDA_ERROR_INVALID_VALUE;
+  if (!whole_pages(bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (gpu >= 0) {
+    gpu = driver().state().visible(gpu);
+    if (gpu < 0) return CUDA_ERROR_NOT_SUPPORTED;
+  }
   auto physical = std::make_shared<Physical>();
   physical->bytes = bytes;
   physical->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -82,7 +82,7 @@ PoolPointer Pool::create(const CUmemPoolProps& properties) {
   auto pool = std::make_shared<Pool>(properties, device ? properties.location.id : 0);
   if (properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE) return pool;
   char name[64];
-  std::snprintf(name, sizeof name, kNameFormat, pool->gpu);
+  std::snprintf(name, sizeof name, kNameFormat, driver().state().physical(pool->gpu));
   pool->file_ = make_named_file(name, kFileBytes);
   return pool->file_ < 0 ? nullptr : pool;
 }
@@ -92,7 +92,8 @@ PoolPointer Pool::import_file(int file) {
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   if (std::sscanf(file_name(file).c_str(), kNameFormat, &properties.location.id) != 1) return nullptr;
-  if (properties.location.id < 0 || properties.location.id >= driver().state().gpus()) return nullptr;
+  properties.location.id = driver().state().visible(properties.location.id);
+  if (properties.location.id < 0) return nullptr;
   auto pool = std::make_shared<Pool>(properties, properties.location.id);
   pool->file_ = fcntl(file, F_DUPFD_CLOEXEC, 0);
   pool->imported = true;

@@ -101,6 +101,16 @@ bool SharedState::let_go(uint64_t id) {
   return last;
 }
 
+void SharedState::unshare(uint64_t id) {
+  lock();
+  SharedEntry& entry = layout_->shared[index_of(id)];
+  if (entry.id == id && held_.erase(id) != 0) {
+    layout_->processes[process_].plain[entry.gpu] += entry.bytes;
+    entry = SharedEntry{};
+  }
+  unlock();
+}
+
 // A process is dead. Under the mutex.
 void SharedState::forget_holder(int process) {
   uint64_t serial = layout_->processes[process].serial;
