@@ -323,7 +323,7 @@ CUresult Driver::free_memory(uint64_t address, bool host, bool wait) {
   if (allocation->physical || (allocation->imported && !allocation->pool)) return CUDA_ERROR_INVALID_VALUE;
   bool is_host = allocation->kind == MemoryKind::kHost && !allocation->pool;
   if (allocation->kind == MemoryKind::kRegistered || is_host != host) return CUDA_ERROR_INVALID_VALUE;
-  if (wait) {
+  if (wait && !mutated(Mutation::free_does_not_wait)) {
     // cuMemFree returns when nothing that was submitted before can still use the memory.
     if (ContextPointer context = contexts.find(allocation->context)) {
       std::vector<StreamPointer> busy;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/peer.h"
 #include "tools/simgpu/driver/mutations.h"
 
 namespace rota::sim {
@@ -24,7 +25,9 @@ struct RunningLaunch : RotaSimLaunch {
 
 void* translate(RotaSimLaunch* launch, uint64_t address, uint64_t bytes) {
   auto* running = static_cast<RunningLaunch*>(launch);
-  void* memory = driver().memory.storage(address, bytes);
+  void* memory = driver().memory.storage(address, bytes, running->context->gpu);
+  auto allocation = driver().memory.find(address);
+  if (allocation && !accessible(*running->context, *allocation)) memory = nullptr;
   if (memory == nullptr) {
     int none = 0;
     running->context->sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);

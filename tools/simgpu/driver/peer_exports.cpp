@@ -9,8 +9,11 @@ namespace rota::sim {
 bool accessible(Context& context, const Allocation& allocation) {
   if (allocation.kind != MemoryKind::kDevice || allocation.context == context.handle()) return true;
   if (mutated(Mutation::peers_need_no_access)) return true;
+  // Measured on driver 580.159: the contexts of a process share one address space on each device.
+  bool same_gpu = allocation.gpu == context.gpu && !mutated(Mutation::contexts_keep_their_memory);
   // Pools and mappings of physical memory have rights of their own.
   if (allocation.pool || allocation.physical) return allocation.accessible(context.gpu, false);
+  if (same_gpu) return true;
   std::lock_guard lock(context.mutex);
   return context.peers.count(allocation.context) != 0;
 }
