@@ -18,6 +18,7 @@ struct Capture {
   std::thread::id thread;
   Stream* origin = nullptr;
   GraphPointer graph;
+  bool own_graph = true;         // made for this capture, so it goes if the capture fails
   std::vector<Stream*> members;  // the origin and the streams that joined through events
   bool invalidated = false;
   bool ended = false;
@@ -30,8 +31,9 @@ class Captures {
   bool any() const { return count_.load(std::memory_order_acquire) != 0; }
 
   // Under the mutex:
-  CUresult begin(Stream& stream, CUstreamCaptureMode mode, GraphPointer graph);
-  CUresult end(Stream& stream, GraphPointer* graph);
+  CUresult begin(Stream& stream, const std::shared_ptr<Capture>& capture, std::vector<GraphNode*> tail);
+  // Takes the stream out of its capture, which *ended names; null: it goes on.
+  CUresult end(Stream& stream, std::shared_ptr<Capture>* ended);
   void join(Stream& stream, const std::shared_ptr<Capture>& capture, const std::vector<GraphNode*>& tail);
   void leave(Stream& stream);  // a stream is destroyed
   bool context_captures(const Context* context, bool invalidate);

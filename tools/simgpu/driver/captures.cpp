@@ -1,23 +1,44 @@
 // Stream capture's rules, from the driver API's documentation and from measurement (see cuCtxRecordEvent).
+#include "tools/simgpu/driver/capture.h"
+
 #include <algorithm>
 #include <set>
 
-#include "tools/simgpu/driver/capture.h"
+#include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/mutations.h"
 
 namespace rota::sim {
+namespace {
 
-CUresult Captures::begin(Stream& stream, CUstreamCaptureMode mode, GraphPointer graph) {
+// Whether every member's last nodes lead back into the origin's.
+bool joined(const Capture& capture) {
+  std::set<GraphNode*> reached;
+  std::vector<GraphNode*> open = capture.origin->capture_tail;
+  while (!open.empty()) {
+    GraphNode* node = open.back();
+    open.pop_back();
+    if (reached.insert(node).second) open.insert(open.end(), node->after.begin(), node->after.end());
+  }
+  for (const Stream* member : capture.members) {
+    for (GraphNode* node : member->capture_tail) {
+      if (reached.count(node) == 0) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+CUresult Captures::begin(Stream& stream, const std::shared_ptr<Capture>& capture, std::vector<GraphNode*> tail) {
   if (stream.capture) return CUDA_ERROR_ILLEGAL_STATE;
-  auto capture = std::make_shared<Capture>();
   capture->id = next_id_++;
-  capture->mode = mode;
   capture->thread = std::this_thread::get_id();
   capture->origin = &stream;
-  capture->graph = std::move(graph);
   capture->members.push_back(&stream);
+  capture->graph->captures.fetch_add(1);
   stream.capture = capture;
-  stream.capture_tail.clear();
-  active_.push_back(std::move(capture));
+  stream.capture_tail = std::move(tail);
+  active_.push_back(capture);
   count_.fetch_add(1, std::memory_order_acq_rel);
   return CUDA_SUCCESS;
 }
@@ -31,37 +52,26 @@ void Captures::forget(const std::shared_ptr<Capture>& capture) {
   auto found = std::find(active_.begin(), active_.end(), capture);
   if (found == active_.end()) return;
   active_.erase(found);
+  capture->graph->captures.fetch_sub(1);
   count_.fetch_sub(1, std::memory_order_acq_rel);
 }
 
-CUresult Captures::end(Stream& stream, GraphPointer* graph) {
+CUresult Captures::end(Stream& stream, std::shared_ptr<Capture>* ended) {
   std::shared_ptr<Capture> capture = stream.capture;
   if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
-  if (capture->origin != &stream) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
-  if (capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && capture->thread != std::this_thread::get_id()) {
-    capture->invalidated = true;
-    return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
+  if (capture->origin != &stream && !mutated(Mutation::any_stream_ends_a_capture)) {
+    return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
+  bool bound = capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !mutated(Mutation::any_thread_ends_a_capture);
+  if (bound && capture->thread != std::this_thread::get_id()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   CUresult result = CUDA_SUCCESS;
-  if (capture->invalidated) {
+  if (capture->invalidated && !mutated(Mutation::invalidated_captures_give_graphs)) {
     result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-  } else {
-    // Every member's last node must have been joined back into the origin.
-    std::set<GraphNode*> reached;
-    std::vector<GraphNode*> open = stream.capture_tail;
-    while (!open.empty()) {
-      GraphNode* node = open.back();
-      open.pop_back();
-      if (reached.insert(node).second) open.insert(open.end(), node->after.begin(), node->after.end());
-    }
-    for (Stream* member : capture->members) {
-      for (GraphNode* node : member->capture_tail) {
-        if (reached.count(node) == 0) result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
-      }
-    }
+  } else if (!joined(*capture) && !mutated(Mutation::forks_need_not_be_joined)) {
+    result = CUDA_ERROR_STREAM_CAPTURE_UNJOINED;
   }
-  *graph = result == CUDA_SUCCESS ? capture->graph : nullptr;
   forget(capture);
+  *ended = std::move(capture);
   return result;
 }
 
@@ -83,6 +93,7 @@ void Captures::leave(Stream& stream) {
   capture->invalidated = true;
   if (capture->origin == &stream) {
     forget(capture);
+    if (capture->own_graph) driver().graphs.remove(capture->graph->handle());
     return;
   }
   capture->members.erase(std::find(capture->members.begin(), capture->members.end(), &stream));
@@ -113,9 +124,14 @@ bool Captures::has_blocking_capture(const Context* context, bool invalidate) {
 }
 
 CUresult Captures::unsafe_call(CUstreamCaptureMode thread_mode) {
-  if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED) return CUDA_SUCCESS;
+  if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED || mutated(Mutation::captures_allow_unsafe_calls)) {
+    return CUDA_SUCCESS;
+  }
   CUresult result = CUDA_SUCCESS;
   for (const auto& capture : active_) {
+    if (thread_mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && mutated(Mutation::thread_modes_do_not_matter)) {
+      thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    }
     bool mine = capture->thread == std::this_thread::get_id() && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
     bool global = thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!mine && !global) continue;

@@ -176,7 +176,10 @@ void Driver::destroy_context(const ContextPointer& context) {
 }
 
 CUresult Driver::stream_of(CUstream handle, Form form, const ContextPointer& current, StreamPointer* stream) {
-  if (handle == nullptr) handle = form == Form::kPerThread ? kPerThreadStream : kLegacyStream;
+  if (handle == nullptr) {
+    bool own = form == Form::kPerThread || mutated(Mutation::null_stream_is_the_threads_own);
+    handle = own ? kPerThreadStream : kLegacyStream;
+  }
   if (handle == kLegacyStream) {
     *stream = current->legacy;
     return CUDA_SUCCESS;
@@ -185,7 +188,7 @@ CUresult Driver::stream_of(CUstream handle, Form form, const ContextPointer& cur
     bool made = false;
     {
       std::lock_guard lock(current->mutex);
-      StreamPointer& own = current->per_thread[thread_number()];
+      StreamPointer& own = current->per_thread[mutated(Mutation::threads_share_one_stream) ? 0 : thread_number()];
       made = !own;
       if (made) own = std::make_shared<Stream>(current.get(), CU_STREAM_DEFAULT, 0);
       *stream = own;
@@ -206,7 +209,7 @@ CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPo
   Context& context = *stream->context;
   if (captures.any()) {
     std::lock_guard lock(captures.mutex);
-    if (stream->capture) {
+    if (stream->capture && !mutated(Mutation::captured_work_runs_at_once)) {
       if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
       GraphNode* node = stream->capture->graph->add(std::move(operation), stream->capture_tail);
       stream->capture_tail.assign(1, node);
@@ -227,11 +230,11 @@ CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPo
   std::lock_guard lock(context.mutex);
   if (stream == context.legacy) {
     for (const StreamPointer& other : context.all_streams()) {
-      if (other == stream || !other->blocking()) continue;
+      if (other == stream || !other->blocking() || mutated(Mutation::legacy_stream_waits_for_nobody)) continue;
       TaskPointer last = other->last();
       if (last && !last->done()) task->after.push_back(std::move(last));
     }
-  } else if (stream->blocking()) {
+  } else if (stream->blocking() && !mutated(Mutation::legacy_stream_holds_nobody)) {
     TaskPointer last = context.legacy->last();
     if (last && !last->done()) task->after.push_back(std::move(last));
   }

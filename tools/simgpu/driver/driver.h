@@ -176,6 +176,10 @@ class Driver {
   // Waits for its work and gives back all that it holds.
   void destroy_context(const ContextPointer& context);
 
+  // The context that a stream belongs to; null when it was destroyed.
+  ContextPointer owner_of(const Stream& stream) const {
+    return contexts.find(reinterpret_cast<CUcontext>(stream.context));
+  }
   CUresult stream_of(CUstream handle, Form form, const ContextPointer& current, StreamPointer* stream);
   // Puts work into a stream, or into the graph that the stream captures. `finished` gets the task; null if captured.
   CUresult submit(const StreamPointer& stream, Operation operation, TaskPointer* finished = nullptr);

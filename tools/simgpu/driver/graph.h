@@ -1,6 +1,7 @@
 // Operations (what is put into streams) and graphs of them.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -82,6 +83,8 @@ struct Graph {
     return nodes.back().get();
   }
   CUgraph handle() { return reinterpret_cast<CUgraph>(this); }
+
+  std::atomic<int> captures{0};  // under way into it: until they end it cannot be destroyed or instantiated
 };
 
 // An instantiated graph: its operations in an order that honours the dependencies. One stream runs them one by one;

@@ -25,7 +25,7 @@ struct Target {
 CUresult find_target(CUfunction function, CUstream stream, Form form, Target* target) {
   ROTA_SIM_CONTEXT(current);
   ROTA_SIM_CHECK(driver().stream_of(stream, form, current, &target->stream));
-  ContextPointer owner = driver().contexts.find(reinterpret_cast<CUcontext>(target->stream->context));
+  ContextPointer owner = driver().owner_of(*target->stream);
   if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   return function_for_launch(function, owner, &target->function);
 }

@@ -8,71 +8,109 @@ using namespace rota::sim;  // NOLINT: the exported functions are all in the glo
 
 namespace {
 
+enum class Version { kFirst, kSecond };
+
 CUresult submit(CUstream handle, const CUstreamBatchMemOpParams* operations, unsigned count, unsigned flags,
-                Form form) {
+                Version version, Form form) {
   ROTA_SIM_CONTEXT(context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  ContextPointer owner = driver().contexts.find(reinterpret_cast<CUcontext>(stream->context));
+  ContextPointer owner = driver().owner_of(*stream);
   if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  bool first = driver().device_figures().attribute(CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1) != 0;
+  if (version == Version::kFirst && !first) return CUDA_ERROR_NOT_SUPPORTED;
   Operation operation;
   ROTA_SIM_CHECK(make_memory_operations(operations, count, flags, owner, &operation));
   return driver().submit(stream, std::move(operation));
 }
 
 template <class Value>
-CUresult wait(CUstream stream, CUdeviceptr address, Value value, unsigned flags, Form form) {
+CUresult wait(CUstream stream, CUdeviceptr address, Value value, unsigned flags, Version version, Form form) {
   constexpr bool kWide = sizeof(Value) == sizeof(uint64_t);
   CUstreamBatchMemOpParams operation{};
   operation.waitValue.operation = kWide ? CU_STREAM_MEM_OP_WAIT_VALUE_64 : CU_STREAM_MEM_OP_WAIT_VALUE_32;
   operation.waitValue.address = address;
   operation.waitValue.value64 = value;
   operation.waitValue.flags = flags;
-  return submit(stream, &operation, 1, 0, form);
+  return submit(stream, &operation, 1, 0, version, form);
 }
 
 template <class Value>
-CUresult write(CUstream stream, CUdeviceptr address, Value value, unsigned flags, Form form) {
+CUresult write(CUstream stream, CUdeviceptr address, Value value, unsigned flags, Version version, Form form) {
   constexpr bool kWide = sizeof(Value) == sizeof(uint64_t);
   CUstreamBatchMemOpParams operation{};
   operation.writeValue.operation = kWide ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
   operation.writeValue.address = address;
   operation.writeValue.value64 = value;
+  // The first version may leave out the barrier before the write; simgpu has it in any case.
+  if (version == Version::kFirst) flags &= ~unsigned{CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER};
   operation.writeValue.flags = flags;
-  return submit(stream, &operation, 1, 0, form);
+  return submit(stream, &operation, 1, 0, version, form);
 }
 
 }  // namespace
 
+ROTA_SIM_EXPORT(cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  return wait(stream, address, value, flags, Version::kFirst, Form::kLegacy);
+}
+ROTA_SIM_EXPORT(cuStreamWaitValue32_ptsz)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  return wait(stream, address, value, flags, Version::kFirst, Form::kPerThread);
+}
 ROTA_SIM_EXPORT(cuStreamWaitValue32_v2)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Form::kLegacy);
+  return wait(stream, address, value, flags, Version::kSecond, Form::kLegacy);
 }
 ROTA_SIM_EXPORT(cuStreamWaitValue32_v2_ptsz)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Form::kPerThread);
+  return wait(stream, address, value, flags, Version::kSecond, Form::kPerThread);
+}
+ROTA_SIM_EXPORT(cuStreamWaitValue64)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  return wait(stream, address, value, flags, Version::kFirst, Form::kLegacy);
+}
+ROTA_SIM_EXPORT(cuStreamWaitValue64_ptsz)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  return wait(stream, address, value, flags, Version::kFirst, Form::kPerThread);
 }
 ROTA_SIM_EXPORT(cuStreamWaitValue64_v2)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Form::kLegacy);
+  return wait(stream, address, value, flags, Version::kSecond, Form::kLegacy);
 }
 ROTA_SIM_EXPORT(cuStreamWaitValue64_v2_ptsz)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Form::kPerThread);
+  return wait(stream, address, value, flags, Version::kSecond, Form::kPerThread);
+}
+ROTA_SIM_EXPORT(cuStreamWriteValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  return write(stream, address, value, flags, Version::kFirst, Form::kLegacy);
+}
+ROTA_SIM_EXPORT(cuStreamWriteValue32_ptsz)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
+  return write(stream, address, value, flags, Version::kFirst, Form::kPerThread);
 }
 ROTA_SIM_EXPORT(cuStreamWriteValue32_v2)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return write(stream, address, value, flags, Form::kLegacy);
+  return write(stream, address, value, flags, Version::kSecond, Form::kLegacy);
 }
 ROTA_SIM_EXPORT(cuStreamWriteValue32_v2_ptsz)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return write(stream, address, value, flags, Form::kPerThread);
+  return write(stream, address, value, flags, Version::kSecond, Form::kPerThread);
+}
+ROTA_SIM_EXPORT(cuStreamWriteValue64)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  return write(stream, address, value, flags, Version::kFirst, Form::kLegacy);
+}
+ROTA_SIM_EXPORT(cuStreamWriteValue64_ptsz)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
+  return write(stream, address, value, flags, Version::kFirst, Form::kPerThread);
 }
 ROTA_SIM_EXPORT(cuStreamWriteValue64_v2)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return write(stream, address, value, flags, Form::kLegacy);
+  return write(stream, address, value, flags, Version::kSecond, Form::kLegacy);
 }
 ROTA_SIM_EXPORT(cuStreamWriteValue64_v2_ptsz)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return write(stream, address, value, flags, Form::kPerThread);
+  return write(stream, address, value, flags, Version::kSecond, Form::kPerThread);
+}
+ROTA_SIM_EXPORT(cuStreamBatchMemOp)
+(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
+  return submit(stream, operations, count, flags, Version::kFirst, Form::kLegacy);
+}
+ROTA_SIM_EXPORT(cuStreamBatchMemOp_ptsz)
+(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
+  return submit(stream, operations, count, flags, Version::kFirst, Form::kPerThread);
 }
 ROTA_SIM_EXPORT(cuStreamBatchMemOp_v2)
 (CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
-  return submit(stream, operations, count, flags, Form::kLegacy);
+  return submit(stream, operations, count, flags, Version::kSecond, Form::kLegacy);
 }
 ROTA_SIM_EXPORT(cuStreamBatchMemOp_v2_ptsz)
 (CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
-  return submit(stream, operations, count, flags, Form::kPerThread);
+  return submit(stream, operations, count, flags, Version::kSecond, Form::kPerThread);
 }

@@ -75,6 +75,7 @@ template <class Value>
 template <class Value>
 bool holds(Value now, Value value, unsigned flags) {
   if (mutated(Mutation::value_waits_compare_for_equality)) return now == value;
+  if (mutated(Mutation::value_waits_compare_for_order)) flags = CU_STREAM_WAIT_VALUE_GEQ;
   switch (flags) {
     case CU_STREAM_WAIT_VALUE_EQ:
       return now == value;

@@ -81,7 +81,7 @@ CUresult with_stream(CUstream handle, Form form, Use use) {
   ROTA_SIM_CONTEXT(context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  ContextPointer owner = driver().contexts.find(reinterpret_cast<CUcontext>(stream->context));
+  ContextPointer owner = driver().owner_of(*stream);
   if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   std::lock_guard lock(owner->mutex);
   return use(*stream);

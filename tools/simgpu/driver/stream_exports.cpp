@@ -35,16 +35,11 @@ CUresult create_stream(CUstream* out, unsigned flags, int priority) {
   return wait_as_context_does(stream);
 }
 
-// The context that a stream belongs to, kept alive; null when it was destroyed.
-ContextPointer owner_of(const StreamPointer& stream) {
-  return driver().contexts.find(reinterpret_cast<CUcontext>(stream->context));
-}
-
 CUresult destroy_stream(CUstream handle) {
   ROTA_SIM_READY();
   StreamPointer stream = driver().streams.find(handle);
   if (!stream) return CUDA_ERROR_INVALID_HANDLE;
-  ContextPointer owner = owner_of(stream);
+  ContextPointer owner = driver().owner_of(*stream);
   {
     std::lock_guard lock(driver().captures.mutex);
     driver().captures.leave(*stream);
@@ -65,7 +60,7 @@ CUresult destroy_stream(CUstream handle) {
 CUresult idle_stream(CUstream handle, Form form, StreamPointer* stream, ContextPointer* owner) {
   ROTA_SIM_CONTEXT(context);
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, stream));
-  *owner = owner_of(*stream);
+  *owner = driver().owner_of(**stream);
   if (!*owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (!driver().captures.any()) return CUDA_SUCCESS;
   {
@@ -87,9 +82,11 @@ std::vector<TaskPointer> last_tasks(const StreamPointer& stream, const ContextPo
   std::vector<TaskPointer> tasks;
   if (TaskPointer last = stream->last()) tasks.push_back(std::move(last));
   std::lock_guard lock(owner->mutex);
-  if (stream != owner->legacy || mutated(Mutation::legacy_stream_stands_alone)) return tasks;
+  bool all = mutated(Mutation::stream_synchronize_waits_for_all);
+  bool legacy = stream == owner->legacy && !mutated(Mutation::legacy_stream_stands_alone);
+  if (!legacy && !all) return tasks;
   for (const StreamPointer& other : owner->all_streams()) {
-    if (!other->blocking()) continue;
+    if (!other->blocking() && !all) continue;
     if (TaskPointer last = other->last()) tasks.push_back(std::move(last));
   }
   return tasks;
@@ -148,7 +145,7 @@ CUresult with_stream(CUstream handle, Form form, Use use) {
   ROTA_SIM_CONTEXT(context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  ContextPointer owner = owner_of(stream);
+  ContextPointer owner = driver().owner_of(*stream);
   return owner ? use(*stream, *owner) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
