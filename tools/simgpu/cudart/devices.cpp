@@ -287,3 +287,12 @@ ROTA_CUDART_EXPORT int cudaGetDriverEntryPointByVersion_ptsz(const char* symbol,
                                                              unsigned long long flags, int* status) {
   return entry_point(symbol, function, static_cast<int>(version), flags == 0 ? 2 : flags, status);
 }
+
+ROTA_FORWARD_BARE(4, cudaDeviceRegisterAsyncNotification, cuDeviceRegisterAsyncNotification)
+ROTA_FORWARD_BARE(2, cudaDeviceUnregisterAsyncNotification, cuDeviceUnregisterAsyncNotification)
+ROTA_FORWARD_BARE(3, cudaDeviceGetNvSciSyncAttributes, cuDeviceGetNvSciSyncAttributes)
+ROTA_FORWARD_BARE(3, cudaLogsRegisterCallback, cuLogsRegisterCallback)
+ROTA_FORWARD_BARE(1, cudaLogsUnregisterCallback, cuLogsUnregisterCallback)
+ROTA_FORWARD_BARE(2, cudaLogsCurrent, cuLogsCurrent)
+ROTA_FORWARD_BARE(3, cudaLogsDumpToFile, cuLogsDumpToFile)
+ROTA_FORWARD_BARE(4, cudaLogsDumpToMemory, cuLogsDumpToMemory)

@@ -7,9 +7,12 @@
         .type \name, @function
 \name:
         endbr64
-        movl $801, %eax
-        ret
+        leaq 9f(%rip), %rdi
+        jmp rota_cudart_not_supported
         .size \name, . - \name
+        .pushsection .rodata.rota_names, "a", %progbits
+9:      .asciz "\name"
+        .popsection
         .endm
 #elif defined(__aarch64__)
         .macro rota_stub name
@@ -17,9 +20,13 @@
         .type \name, %function
 \name:
         hint #34
-        mov w0, #801
-        ret
+        adrp x0, 9f
+        add x0, x0, :lo12:9f
+        b rota_cudart_not_supported
         .size \name, . - \name
+        .pushsection .rodata.rota_names, "a", %progbits
+9:      .asciz "\name"
+        .popsection
         .endm
 #else
 #error "simgpu's stubs are written for x86-64 and aarch64"

@@ -1,0 +1,27 @@
+// Where the weak stubs end (stubs.S): the error is remembered like any other, and ROTA_SIM_LOG names the function once.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <set>
+
+#include "tools/simgpu/cudart/runtime.h"
+
+using namespace rota::sim::cudart;  // NOLINT
+
+extern "C" __attribute__((visibility("hidden"))) int rota_cudart_not_supported(const char* name) {
+  const char* log = std::getenv("ROTA_SIM_LOG");  // NOLINT(concurrency-mt-unsafe): read only
+  if (log != nullptr && *log != '\0') {
+    static auto* mutex = new std::mutex;
+    static auto* named = new std::set<const char*>;
+    std::lock_guard lock(*mutex);
+    if (named->insert(name).second) {
+      bool to_stderr = std::strcmp(log, "-") == 0;
+      if (std::FILE* file = to_stderr ? stderr : std::fopen(log, "a")) {
+        std::fprintf(file, "simgpu: not simulated: %s\n", name);
+        if (!to_stderr) std::fclose(file);
+      }
+    }
+  }
+  return done(kNotSupported);
+}
