@@ -162,12 +162,12 @@ class Writer:
             return "m.pointers()" if not target.startswith("const") else "const_cast<const void**>(m.pointers())"
         if plain.endswith("*"):
             return f"m.array<{target}>([&]({target.replace('const ', 'const ')}& each) {{ each = nullptr; }})"
-        value = self.value(plain, "sizes" if "izes" in name else "num_", "kBytes" if "izes" in name else hint)
+        value = self.value(plain, name, hint)
         if self.types.resolve(plain) in self.types.structs:
             final = self.types.resolve(plain)
             fill = f"m.fill_or_remember(each, [&] {{ fill_{final}(m, each); }});"
-        elif plain in ("size_t", "cuuint64_t") and "izes" in name:
-            fill = f"each = m.number<{plain}>(Range::kBytes);"
+        elif plain in INTEGERS:  # often how many elements another pointer leads to
+            fill = f"each = m.number<{plain}>(Range::{'kBytes' if 'izes' in name else 'kCount'});"
         else:
             fill = f"each = {value};"
         return f"m.array<{plain}>([&]({plain}& each) {{ {fill} }})"
