@@ -130,8 +130,12 @@ ROTA_SIM_EXPORT(cuGetProcAddress_v2)
   return get_proc_address(symbol, function, version, flags, status);
 }
 ROTA_SIM_EXPORT(cuGetProcAddress)(const char* symbol, void** function, int version, cuuint64_t flags) {
-  CUresult result = get_proc_address(symbol, function, version, flags, nullptr);
-  return result == CUDA_SUCCESS && *function == nullptr ? CUDA_ERROR_NOT_FOUND : result;
+  void* found = nullptr;
+  CUresult result = get_proc_address(symbol, function != nullptr ? &found : nullptr, version, flags, nullptr);
+  if (result != CUDA_SUCCESS) return result;
+  if (found == nullptr) return CUDA_ERROR_NOT_FOUND;  // *function stays what it was (seen on driver 580.159)
+  *function = found;
+  return CUDA_SUCCESS;
 }
 
 // NVIDIA's private tables are not imitated.
