@@ -25,7 +25,7 @@ CUresult set_argument(CUfunction function, int offset, const void* from, size_t 
     size_t end = static_cast<size_t>(offset) + bytes;
     if (end > kArgumentBytesAtMost) return CUDA_ERROR_INVALID_VALUE;
     if (held.arguments.size() < end) held.arguments.resize(end);
-    std::memcpy(held.arguments.data() + offset, from, bytes);
+    if (bytes != 0) std::memcpy(held.arguments.data() + offset, from, bytes);
     return CUDA_SUCCESS;
   });
 }
