@@ -130,7 +130,7 @@ void begin(Machine& machine, Learned& learned) {
   FUZZ_CALL(machine, cuDeviceGetDefaultMemPool, &pools[0], 0);
   machine.learn(pools.data());
   std::array<CUmodule, Machine::kElements> modules{};
-  FUZZ_CALL(machine, cuModuleLoadData, &modules[0], static_cast<const void*>(".version 7.0\n"));
+  FUZZ_CALL(machine, cuModuleLoadData, &modules[0], static_cast<const void*>(Machine::kKernelImage));
   machine.learn(modules.data());
   std::array<CUfunction, Machine::kElements> functions{};
   const char* names[] = {"_Z4spinm", "_Z6reducePKjmPm", "_Z4fillPjmj", "_Z5saxpyifPKfPf"};

@@ -64,9 +64,7 @@ constexpr const char* kTexts[] = {"_Z5saxpyifPKfPf",
                                   "enough for names of kernels, of "
                                   "devices, of files or of functions of the driver, and therefore quite long"};
 
-constexpr const char* kImages[] = {
-    ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry _Z4spinm(.param .u64 a)\n{\nret;\n}\n", "",
-    "garbage", ".version", "// nothing but a comment\n"};
+constexpr const char* kImages[] = {Machine::kKernelImage, "", "garbage", ".version", "// nothing but a comment\n"};
 
 void nothing(void*) {}
 // The documentation forbids calls here; the driver must say so and not lock itself up.

@@ -52,6 +52,13 @@ class Machine {
   static constexpr size_t kDataBytes = 1 << 20;    // largest Range::kBytes
   static constexpr size_t kDataRegion = 16 << 20;  // pointers lead into its first MiB
   static constexpr size_t kStructRegion = 1 << 20;
+  // A module with some kernels of tools/simgpu/kernels, and a variable.
+  static constexpr const char* kKernelImage =
+      ".version 7.0\n.target sm_52\n.address_size 64\n.global .align 4 .u32 counter = 5;\n"
+      ".visible .entry _Z5saxpyifPKfPf()\n{\n  ret;\n}\n.visible .entry _Z4fillPjmj()\n{\n  ret;\n}\n"
+      ".visible .entry _Z8memtouchPjmmjS_()\n{\n  ret;\n}\n.visible .entry _Z6reducePKjmPm()\n{\n  ret;\n}\n"
+      ".visible .entry _Z4spinm()\n{\n  ret;\n}\n.visible .entry _Z10spin_untilPj()\n{\n  ret;\n}\n"
+      ".visible .entry _Z8count_upj()\n{\n  ret;\n}\n";
   enum IntegerPool {
     CUmemGenericAllocationHandle_pool,
     CUtexObject_pool,
