@@ -52,6 +52,7 @@ CUresult synchronize(const ContextPointer& context) {
     if (driver().captures.context_captures(context.get(), true)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
   if (!mutated(Mutation::synchronize_returns_at_once)) driver().wait_for(*context);
+  driver().pools_synchronised();
   return static_cast<CUresult>(context->sticky.load());
 }
 
@@ -269,7 +270,7 @@ bool limit_of(CUlimit which, Limit* limit) {
 
 ROTA_SIM_EXPORT(cuCtxGetLimit)(size_t* value, CUlimit which) {
   ROTA_SIM_CONTEXT(context);
-  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (value == nullptr || which >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
   Limit limit{};
   if (!limit_of(which, &limit)) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   std::lock_guard lock(context->mutex);
@@ -280,6 +281,7 @@ ROTA_SIM_EXPORT(cuCtxGetLimit)(size_t* value, CUlimit which) {
 
 ROTA_SIM_EXPORT(cuCtxSetLimit)(CUlimit which, size_t value) {
   ROTA_SIM_CONTEXT(context);
+  if (which >= CU_LIMIT_MAX) return CUDA_ERROR_INVALID_VALUE;
   Limit limit{};
   if (!limit_of(which, &limit)) return CUDA_ERROR_UNSUPPORTED_LIMIT;
   if (value >= limit.refused) return CUDA_ERROR_INVALID_VALUE;

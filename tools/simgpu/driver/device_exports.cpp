@@ -17,7 +17,7 @@ namespace {
 constexpr int kFirstBus = 0x40;
 
 int pci_bus(CUdevice device) {
-  return kFirstBus + device;
+  return kFirstBus + driver().state().physical(device);
 }
 
 CUresult attribute(CUdevice_attribute which, CUdevice device, int* value) {
@@ -232,11 +232,11 @@ ROTA_SIM_EXPORT(cuDeviceGetLuid)(char* luid, unsigned* node_mask, CUdevice devic
   return is_device(device) ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_DEVICE;
 }
 
-ROTA_SIM_EXPORT(cuDeviceGetExecAffinitySupport)(int* supported, CUexecAffinityType type, CUdevice device) {
+ROTA_SIM_EXPORT(cuDeviceGetExecAffinitySupport)(int* supported, CUexecAffinityType, CUdevice device) {
   ROTA_SIM_READY();
-  if (supported == nullptr || type >= CU_EXEC_AFFINITY_TYPE_MAX) return CUDA_ERROR_INVALID_VALUE;
+  if (supported == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *supported = 0;  // only under MPS
+  *supported = 0;  // only under MPS; of types that there are not too, as driver 580.159 says
   return CUDA_SUCCESS;
 }
 

@@ -11,6 +11,7 @@
 #include "tools/simgpu/driver/array.h"
 #include "tools/simgpu/driver/mutations.h"
 #include "tools/simgpu/driver/posed.h"
+#include "tools/simgpu/driver/visible_devices.h"
 
 namespace rota::sim {
 namespace {
@@ -19,6 +20,18 @@ namespace {
 [[gnu::used]] const volatile Posed posed = {ROTA_SIM_POSED_MARK, 0};
 
 std::atomic<bool> forked{false};
+
+// False: CUDA_VISIBLE_DEVICES leaves none.
+bool show_devices(SharedState& state) {
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
+  if (text == nullptr) return true;
+  std::vector<DeviceUuid> uuids(static_cast<size_t>(state.machine_gpus()));
+  for (size_t gpu = 0; gpu < uuids.size(); ++gpu) state.uuid(static_cast<int>(gpu), uuids[gpu].data());
+  std::vector<int> devices = visible_devices(text, uuids);
+  if (devices.empty()) return false;
+  state.show(std::move(devices));
+  return true;
+}
 
 }  // namespace
 
@@ -55,6 +68,10 @@ CUresult Driver::initialise() {
   auto state = SharedState::attach(options);
   if (!state) {
     std::fprintf(stderr, "simgpu: %s\n", state.reason().c_str());
+    return initialise_result_ = CUDA_ERROR_NO_DEVICE;
+  }
+  if (!show_devices(*state.value())) {
+    delete state.value();
     return initialise_result_ = CUDA_ERROR_NO_DEVICE;
   }
   if (!memory.reserve()) {
@@ -257,7 +274,10 @@ void Driver::occupy(Context& context, EngineKind engine, int64_t nanoseconds, Li
   Clock& clock = process_clock();
   int64_t& timeline = thread_timeline();
   if (engine != EngineKind::kCompute) {
-    nanoseconds = profile().cost.copy_fixed + static_cast<int64_t>(static_cast<double>(nanoseconds) * copy_slowdown);
+    const CostFigures& cost = profile().cost;
+    nanoseconds =
+        static_cast<int64_t>(static_cast<double>(nanoseconds) * copy_slowdown) +
+        (engine == EngineKind::kDeviceToHost ? cost.copy_fixed_device_to_host : cost.copy_fixed_host_to_device);
   }
   BookingRequest request{context.gpu, engine, context.id, timeline != 0 ? timeline : clock.now(), nanoseconds, link};
   while (request.nanoseconds > 0 && !context.destroyed.load(std::memory_order_relaxed)) {

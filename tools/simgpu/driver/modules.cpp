@@ -109,6 +109,8 @@ bool Function::attribute(CUfunction_attribute which, int device, int* value) con
   if (of && mutated(Mutation::function_attributes_do_not_override)) *value = FunctionSettings::kNotSet;
   if (*value == FunctionSettings::kNotSet && of) *value = of->settings[index].get(which);
   if (*value != FunctionSettings::kNotSet) return true;
+  *value = 0;
+  if (mutated(Mutation::function_attributes_are_zero)) return true;
   const RotaSimKernel::RotaSimKernelNeeds& needs = kernel->needs;
   int registers = needs.registers > 0 ? needs.registers : 32;
   int limit = figures.attribute(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
@@ -208,7 +210,8 @@ CUresult function_for_launch(CUfunction handle, const ContextPointer& context, F
   FunctionPointer found = driver().functions.find(handle);
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   if (found->context != nullptr) {
-    if (found->context != context->handle()) return CUDA_ERROR_INVALID_HANDLE;
+    bool own = found->context == context->handle() || mutated(Mutation::functions_run_everywhere);
+    if (!own) return CUDA_ERROR_INVALID_HANDLE;
     *function = std::move(found);
     return CUDA_SUCCESS;
   }
@@ -221,6 +224,10 @@ CUresult function_for_launch(CUfunction handle, const ContextPointer& context, F
 
 CUresult variable_of_module(const ModulePointer& module, Context& context, const std::string& name,
                             Variable* variable) {
+  if (mutated(Mutation::modules_share_variables)) {
+    static std::map<std::string, Variable> shared;
+    return find_variable(*module, shared, &context, name, variable);
+  }
   if (LibraryPointer library = module->library.lock(); library && is_managed(*module->image, name)) {
     return managed_of_library(library, &context, name, variable);
   }

@@ -77,6 +77,7 @@ CUresult potential_block_size(int* grid, int* block, CUfunction handle, CUoccupa
   }
   Fit fit{*function};
   int best = 0;
+  if (mutated(Mutation::occupancy_ignores_limits)) limit = 0;
   int top = limit > 0 ? std::min(limit, function->max_threads()) : function->max_threads();
   for (int threads = top; threads > 0; threads -= threads % kWarp == 0 ? kWarp : threads % kWarp) {
     int blocks = fit.blocks(threads, shared_of != nullptr ? shared_of(threads) : shared);
