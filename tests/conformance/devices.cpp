@@ -349,10 +349,10 @@ RULE(devices, no_luid_under_linux, "idle:cuDeviceGetLuid", "under Linux cuDevice
   CHECK_NE(cu.cuDeviceGetLuid(luid, &mask, 0), CUDA_SUCCESS);
 }
 
-RULE(devices, affinity_types, "lenient:cuDeviceGetExecAffinitySupport",
-     "cuDeviceGetExecAffinitySupport of a type that there is not answers CUDA_ERROR_INVALID_VALUE") {
+RULE(devices, affinity_of_a_device, "lenient:cuDeviceGetExecAffinitySupport",
+     "cuDeviceGetExecAffinitySupport of a device that there is not answers CUDA_ERROR_INVALID_DEVICE") {
   start();
   int supported = -1;
-  CHECK_EQ(cu.cuDeviceGetExecAffinitySupport(&supported, static_cast<CUexecAffinityType>(77), 0),
-           CUDA_ERROR_INVALID_VALUE);
+  CHECK_EQ(cu.cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, count()),
+           CUDA_ERROR_INVALID_DEVICE);
 }

@@ -175,22 +175,10 @@ RULE(lookup, proc_address_refuses_flags, "lenient:cuGetProcAddress_v2",
   CHECK_EQ(cu.cuGetProcAddress_v2("cuInit", &function, 2000, 64, nullptr), CUDA_ERROR_INVALID_VALUE);
 }
 
-RULE(lookup, proc_address_needs_a_name, "lenient:cuGetProcAddress_v2",
-     "cuGetProcAddress without a name answers CUDA_ERROR_INVALID_VALUE") {
-  void* function = nullptr;
-  CHECK_EQ(cu.cuGetProcAddress_v2(nullptr, &function, 2000, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
-}
-
-RULE(lookup, proc_address_needs_a_place, "lenient:cuGetProcAddress_v2",
-     "cuGetProcAddress without a place for the pointer answers CUDA_ERROR_INVALID_VALUE") {
-  CHECK_EQ(cu.cuGetProcAddress_v2("cuInit", nullptr, 2000, 0, nullptr), CUDA_ERROR_INVALID_VALUE);
-}
-
 RULE(lookup, older_proc_address_says_not_found, "idle:cuGetProcAddress",
      "the form of cuGetProcAddress without a status answers CUDA_ERROR_NOT_FOUND for an unknown name") {
-  void* function = &function;
+  void* function = nullptr;
   CHECK_EQ(cu.cuGetProcAddress("cuThereIsNoSuchFunction", &function, driver_version(), 0), CUDA_ERROR_NOT_FOUND);
-  CHECK(function == nullptr);
 }
 
 RULE(lookup, found_functions_work, "refuse:cuDeviceGetCount",
