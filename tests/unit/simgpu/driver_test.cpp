@@ -315,7 +315,9 @@ TEST_CASE("a kernel of another name is not found, a bad launch is refused, a bad
           CUmodule module = nullptr;
           CUfunction function = nullptr;
           EXPECT_RESULT(CUDA_ERROR_INVALID_IMAGE, CU(cuModuleLoadData)(&module, "no module at all"));
-          EXPECT_OK(CU(cuModuleLoadData)(&module, ".version 7.0\n"));
+          EXPECT_OK(CU(cuModuleLoadData)(&module,
+                                         "\x7f"
+                                         "ELF"));
           EXPECT_RESULT(CUDA_ERROR_NOT_FOUND, CU(cuModuleGetFunction)(&function, module, "_Z7nothingv"));
           EXPECT_OK(CU(cuModuleGetFunction)(&function, module, "_Z4fillPjmj"));
           CUdeviceptr memory = 0;
