@@ -20,6 +20,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr int kGpus = 2;
 constexpr size_t kCallsAtMost = 96;  // of one thread of an input
 
 // Ends what nobody else would: a call that waits for a value which no thread will write, or for a kernel that never
@@ -157,7 +158,11 @@ void end(Machine& machine, Learned& learned) {
   auto each = [&]<class Handle>(Handle, auto destroy) {
     for (void* handle : learned.handles[typeid(Handle)]) destroy(static_cast<Handle>(handle));
   };
-  for (int gpu = 0; gpu < 2; ++gpu) FUZZ_CALL(machine, cuDevicePrimaryCtxReset_v2, gpu);
+  auto reset = [&] {
+    for (int gpu = 0; gpu < kGpus; ++gpu) FUZZ_CALL(machine, cuDevicePrimaryCtxReset_v2, gpu);
+  };
+  // Contexts first: that ends what waits, and captures.
+  reset();
   each(CUcontext{}, [&](CUcontext context) { FUZZ_CALL(machine, cuCtxDestroy_v2, context); });
   each(CUgraphExec{}, [&](CUgraphExec exec) { FUZZ_CALL(machine, cuGraphExecDestroy, exec); });
   each(CUgraph{}, [&](CUgraph graph) { FUZZ_CALL(machine, cuGraphDestroy, graph); });
@@ -167,26 +172,42 @@ void end(Machine& machine, Learned& learned) {
   });
   each(CUlibrary{}, [&](CUlibrary library) { FUZZ_CALL(machine, cuLibraryUnload, library); });
   each(CUlinkState{}, [&](CUlinkState state) { FUZZ_CALL(machine, cuLinkDestroy, state); });
-  for (int gpu = 0; gpu < 2; ++gpu) {
-    CUmemoryPool pool = nullptr;
-    if (FUZZ_CALL(machine, cuDeviceGetDefaultMemPool, &pool, gpu) == CUDA_SUCCESS) {
-      FUZZ_CALL(machine, cuDeviceSetMemPool, gpu, pool);
+
+  // What belongs to no context.
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    CUcontext context = nullptr;
+    FUZZ_CALL(machine, cuDevicePrimaryCtxRetain, &context, gpu);
+    FUZZ_CALL(machine, cuCtxSetCurrent, context);
+    for (uint64_t address : learned.addresses) {
+      CUdeviceptr base = 0;
+      size_t size = 0;
+      if (FUZZ_CALL(machine, cuMemGetAddressRange_v2, &base, &size, CUdeviceptr{address}) != CUDA_SUCCESS) continue;
+      if (FUZZ_CALL(machine, cuMemUnmap, base, size) != CUDA_SUCCESS) FUZZ_CALL(machine, cuMemFree_v2, base);
     }
+    CUmemoryPool pool = nullptr;
+    if (FUZZ_CALL(machine, cuDeviceGetDefaultMemPool, &pool, gpu) != CUDA_SUCCESS) continue;
+    FUZZ_CALL(machine, cuDeviceSetMemPool, gpu, pool);
+    FUZZ_CALL(machine, cuMemPoolTrimTo, pool, size_t{0});
   }
   each(CUmemoryPool{}, [&](CUmemoryPool pool) { FUZZ_CALL(machine, cuMemPoolDestroy, pool); });
-  for (uint64_t address : learned.addresses) {
-    CUdeviceptr base = 0;
-    size_t size = 0;
-    if (FUZZ_CALL(machine, cuMemGetAddressRange_v2, &base, &size, CUdeviceptr{address}) == CUDA_SUCCESS) {
-      FUZZ_CALL(machine, cuMemUnmap, base, size);
-    }
-  }
   for (uint64_t handle : learned.integers[Machine::CUmemGenericAllocationHandle_pool]) {
     for (int i = 0; i < 64 && FUZZ_CALL(machine, cuMemRelease, CUmemGenericAllocationHandle{handle}) == CUDA_SUCCESS;
          ++i) {
     }
   }
   for (int file : learned.files) close(file);
+  reset();
+}
+
+// Nothing holds memory of the GPUs any more.
+void check_memory() {
+  for (int gpu = 0; gpu < kGpus; ++gpu) {
+    sim::MemoryUse use = sim::driver().state().use(gpu);
+    if (use.plain == 0 && use.managed_resident == 0) continue;
+    std::fprintf(stderr, "GPU %d still has %llu bytes of memory taken, and %llu of managed memory resident\n", gpu,
+                 static_cast<unsigned long long>(use.plain), static_cast<unsigned long long>(use.managed_resident));
+    abort();
+  }
 }
 
 void run_threads(const uint8_t* bytes, size_t size, size_t threads, Learned& learned,
@@ -250,5 +271,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
     watch().set(nullptr);
   }
   forget_thread();
+  check_memory();
   return 0;
 }
