@@ -89,6 +89,7 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
 Server::Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener)
     : io_(io),
       options_(std::move(options)),
+      time_(options_.time_scale),
       core_(options_.settings),
       gpus_(std::move(lock_directory), fmt::format("rotad pid {} at {}", getpid(), options_.socket)),
       lock_(std::move(lock)),

@@ -67,6 +67,8 @@ int main(int argc, char** argv) {
   options.settings.quantum = *parse_duration(quantum);
   options.settings.grace = *parse_duration(grace);
   if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
+  options.time_scale = rota::server::ModelledTime::scale_of(std::getenv("ROTA_SIM_TIME_SCALE"));
   if (options.socket.empty()) options.socket = default_socket();
   if (options.socket.empty()) {
     fputs("rotad: ROTA_SOCKET is longer than a socket's path may be (107 bytes)\n", stderr);

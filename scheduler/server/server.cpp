@@ -286,7 +286,7 @@ void Server::on_stay(Connection& connection) {
 }
 
 void Server::step(const scheduler::Event& event) {
-  for (const scheduler::Decision& decision : core_.step(event, now())) {
+  for (const scheduler::Decision& decision : core_.step(event, modelled_now())) {
     changed_.insert(decision.client);
     const auto found = clients_.find(decision.client);
     if (found == clients_.end()) continue;
@@ -318,7 +318,7 @@ void Server::publish(Client& client) {
     page.held_gpus = state.held;
   }
   page.waiters = state.waiters;
-  page.drain_at_ns = static_cast<std::uint64_t>(state.drain_at.count());
+  page.drain_at_ns = state.drain_at.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(state.drain_at).count());
   page.grant = state.grant;
   ++page.event;
   syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
@@ -339,7 +339,7 @@ void Server::schedule_deadline() {
     }
     return;
   }
-  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(*next));
+  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(time_.real(*next)));
   if (deadline_.expiry() == at) return;
   deadline_.expires_at(at);
   deadline_.async_wait([this](std::error_code error) {
@@ -372,6 +372,10 @@ bool Server::idle() const {
 
 scheduler::Time Server::now() const {
   return std::chrono::steady_clock::now().time_since_epoch();
+}
+
+scheduler::Time Server::modelled_now() const {
+  return time_.modelled(now());
 }
 
 }  // namespace rota::server

@@ -16,6 +16,7 @@
 #include "scheduler/core/core.h"
 #include "scheduler/server/connection.h"
 #include "scheduler/server/gpu_table.h"
+#include "scheduler/server/modelled_time.h"
 #include "scheduler/server/page.h"
 
 namespace rota::server {
@@ -28,6 +29,8 @@ struct Options {
   std::optional<std::chrono::milliseconds> idle_exit;
   // How long the lease of a live process whose connection closed is kept: it may come back.
   std::chrono::milliseconds reconnect_time = std::chrono::seconds(1);
+  // Real seconds per second of the settings' durations, for a simulated GPU whose time is stretched.
+  double time_scale = 1;
 };
 
 class Server final : public ConnectionOwner {
@@ -67,13 +70,15 @@ class Server final : public ConnectionOwner {
   void schedule_deadline();
   void housekeeping();
   bool idle() const;
-  scheduler::Time now() const;
+  scheduler::Time now() const;           // real
+  scheduler::Time modelled_now() const;  // the core's
   std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
   protocol::Message status_client(const Client& client) const;
   protocol::Message status_end() const;
 
   asio::io_context& io_;
   const Options options_;
+  const ModelledTime time_;
   scheduler::Core core_;
   GpuTable gpus_;
   LockFile lock_;

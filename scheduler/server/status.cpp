@@ -63,8 +63,8 @@ Message Server::status_client(const Client& client) const {
   shown.held_gpus = state.held;
   shown.wanted_gpus = state.wanted;
   for (const std::uint32_t gpu : client.gpus) shown.device_bytes += client.usage->device_bytes[gpu].load();
-  if (state.held != 0) shown.since_ns = static_cast<std::uint64_t>((now() - state.held_since).count());
-  if (state.wanted != 0) shown.since_ns = static_cast<std::uint64_t>((now() - state.wanted_since).count());
+  if (state.held != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.held_since).count());
+  if (state.wanted != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.wanted_since).count());
   set_text(shown.name, client.name);
   return row;
 }
