@@ -244,6 +244,22 @@ std::vector<Row> measure() {
   rows.push_back({"pageable copy, host to device", "GB/s", 8.5, copy_rate(bench, stream, true, pageable), false, ""});
   rows.push_back({"pageable copy, device to host", "GB/s", 16.4, copy_rate(bench, stream, false, pageable), false, ""});
   std::free(pageable);
+  for (bool down : {true, false}) {
+    constexpr size_t kSmall = 64 << 10;
+    constexpr int kCount = 200;
+    double each = stream.time([&] {
+      for (int count = 0; count < kCount; ++count) {
+        if (down) {
+          OK(cuMemcpyHtoDAsync_v2, bench.device, bench.pinned, kSmall, stream.handle());
+        } else {
+          OK(cuMemcpyDtoHAsync_v2, bench.pinned, bench.device, kSmall, stream.handle());
+        }
+      }
+    }) / kCount;
+    rows.push_back(
+        {down ? "pinned copy of 64 KiB, host to device, queued" : "pinned copy of 64 KiB, device to host, queued", "us",
+         down ? 3.698 : 3.048, each * 1e6, false, ""});
+  }
 
   const size_t bytes = 128 * kMega;
   const double per_giga = static_cast<double>(kGiga) / static_cast<double>(bytes) * 1e3;

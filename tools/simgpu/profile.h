@@ -22,8 +22,9 @@ struct CostFigures {
   double pinned_device_to_host;
   double pageable_host_to_device;
   double pageable_device_to_host;
-  double peer;         // from one GPU to another
-  int64_t copy_fixed;  // what each copy takes of its engine besides
+  double peer;                        // from one GPU to another
+  int64_t copy_fixed_host_to_device;  // what each copy takes of its engine besides; copies to other GPUs too
+  int64_t copy_fixed_device_to_host;
   // [link]: PCI Express, of which both directions at once leave less than twice one of them; bytes of a packet.
   double link_raw;               // bytes per second and direction on the wire
   int64_t link_payload;          // data of one packet

@@ -36,7 +36,8 @@ const Figure kFigures[] = {
     {"copy", "pageable_host_to_device", &CostFigures::pageable_host_to_device},
     {"copy", "pageable_device_to_host", &CostFigures::pageable_device_to_host},
     {"copy", "peer", &CostFigures::peer},
-    {"copy", "fixed", &CostFigures::copy_fixed, true},
+    {"copy", "fixed_host_to_device", &CostFigures::copy_fixed_host_to_device, true},
+    {"copy", "fixed_device_to_host", &CostFigures::copy_fixed_device_to_host, true},
     {"link", "raw", &CostFigures::link_raw},
     {"link", "payload", &CostFigures::link_payload},
     {"link", "completion", &CostFigures::link_completion, true},
@@ -229,7 +230,7 @@ double CostFigures::fault_in() const {
   auto bytes = static_cast<double>(kManagedBlock);
   double pieces = std::max(1.0, bytes / static_cast<double>(fault_piece));
   double seconds =
-      bytes / first_touch + bytes / pinned_host_to_device + pieces * static_cast<double>(copy_fixed) * 1e-9;
+      bytes / first_touch + bytes / pinned_host_to_device + pieces * static_cast<double>(copy_fixed_host_to_device) * 1e-9;
   return bytes / seconds;
 }
 

@@ -160,6 +160,12 @@ std::string SharedState::make_clock(const Options& options) {
   bool taken = other != nullptr && other->serial == layout_->virtual_process;
   bool refused = taken || (options.virtual_clock && other != nullptr);
   if (!refused) layout_->virtual_process = options.virtual_clock ? own.serial : 0;
+  if (other == nullptr) {  // what was booked before belongs to other clocks, or to processes that are gone
+    for (GpuState& gpu : layout_->gpu) {
+      gpu.compute = ComputeEngine{};
+      for (CopyEngine& engine : gpu.copies) engine = CopyEngine{};
+    }
+  }
   unlock();
   if (taken) {
     return "is used by process " + std::to_string(other->pid) +
