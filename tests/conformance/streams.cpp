@@ -156,10 +156,12 @@ RULE(streams, non_blocking_streams_ignore_the_legacy_one, "all_streams_are_block
 RULE(streams, blocking_streams_wait_for_the_legacy_one, "legacy_stream_holds_nobody",
      "work in a blocking stream waits for what was put into the legacy stream before") {
   Session session;
+  Later later(session);
   Words words(session);
   Stream stream(CU_STREAM_DEFAULT);
   Blocker blocker(CU_STREAM_LEGACY);
   CHECK_OK(words.fill(stream, 5));
+  later.wait();
   CHECK_EQ(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
   blocker.release();
   CHECK_OK(cu.cuStreamSynchronize(stream));
@@ -168,12 +170,14 @@ RULE(streams, blocking_streams_wait_for_the_legacy_one, "legacy_stream_holds_nob
 RULE(streams, legacy_stream_waits_for_blocking_ones, "legacy_stream_waits_for_nobody",
      "work in the legacy stream waits for what was put into blocking streams before") {
   Session session;
+  Later later(session);
   Words words(session);
   Event event;
   Stream stream(CU_STREAM_DEFAULT);
   Blocker blocker(stream);
   CHECK_OK(words.fill(CU_STREAM_LEGACY, 5));
   CHECK_OK(cu.cuEventRecord(event, CU_STREAM_LEGACY));
+  later.wait();
   CHECK_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
   blocker.release();
   CHECK_OK(cu.cuEventSynchronize(event));
@@ -182,11 +186,13 @@ RULE(streams, legacy_stream_waits_for_blocking_ones, "legacy_stream_waits_for_no
 RULE(streams, per_thread_streams_wait_for_the_legacy_one, "legacy_stream_holds_nobody",
      "a thread's own stream is a blocking one: its work waits for the legacy stream") {
   Session session;
+  Later later(session);
   Words words(session);
   Event event;
   Blocker blocker(CU_STREAM_LEGACY);
   CHECK_OK(words.fill(CU_STREAM_PER_THREAD, 5));
   CHECK_OK(cu.cuEventRecord(event, CU_STREAM_PER_THREAD));
+  later.wait();
   CHECK_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
   blocker.release();
   CHECK_OK(cu.cuEventSynchronize(event));

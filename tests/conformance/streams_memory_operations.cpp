@@ -31,8 +31,9 @@ CUstreamBatchMemOpParams wait_of(CUdeviceptr address, unsigned value) {
   return operation;
 }
 
-// Whether the stream is held by what was just put into it. Its own event says so: nothing else is in the stream.
-bool held(CUstream stream) {
+// Whether the stream is held by what was put into it.
+bool held(CUstream stream, const Later& later) {
+  later.wait();
   CUresult result = cu.cuStreamQuery(stream);
   CHECK(result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY);
   return result == CUDA_ERROR_NOT_READY;
@@ -56,10 +57,11 @@ RULE(streams, values_are_written, "value_writes_are_lost",
 RULE(streams, value_waits_hold_the_stream, "value_waits_are_ignored",
      "a stream that waits for a value goes on when the host writes it, and not before") {
   Session session;
+  Later later(session);
   Cell cell;
   Stream stream;
   CHECK_OK(cu.cuStreamWaitValue32_v2(stream, cell.address(), 5, kGreaterOrEqual));
-  CHECK(held(stream));
+  CHECK(held(stream, later));
   cell.value() = 5;
   CHECK_OK(cu.cuStreamSynchronize(stream));
 }
@@ -67,12 +69,13 @@ RULE(streams, value_waits_hold_the_stream, "value_waits_are_ignored",
 RULE(streams, value_waits_see_other_streams, "value_waits_are_ignored",
      "a stream that waits for a value in device memory goes on when another stream writes it") {
   Session session;
+  Later later(session);
   Buffer words(16);
   words.write(std::vector<unsigned>(4, 0));
   Stream waiting;
   Stream writing;
   CHECK_OK(cu.cuStreamWaitValue64_v2(waiting, words, 9, CU_STREAM_WAIT_VALUE_EQ));
-  CHECK(held(waiting));
+  CHECK(held(waiting, later));
   CHECK_OK(cu.cuStreamWriteValue64_v2(writing, words, 9, 0));
   CHECK_OK(cu.cuStreamSynchronize(waiting));
 }
@@ -80,12 +83,13 @@ RULE(streams, value_waits_see_other_streams, "value_waits_are_ignored",
 RULE(streams, equal_is_not_greater, "value_waits_compare_for_order",
      "waiting for an equal value is not satisfied by a greater one") {
   Session session;
+  Later later(session);
   Cell cell;
   cell.value() = 8;
   Stream stream;
   Stream writing;
   CHECK_OK(cu.cuStreamWaitValue32_v2(stream, cell.address(), 5, CU_STREAM_WAIT_VALUE_EQ));
-  CHECK(held(stream));
+  CHECK(held(stream, later));
   CHECK_OK(cu.cuStreamWriteValue32_v2(writing, cell.address(), 5, 0));
   CHECK_OK(cu.cuStreamSynchronize(stream));
 }
@@ -93,48 +97,40 @@ RULE(streams, equal_is_not_greater, "value_waits_compare_for_order",
 RULE(streams, greater_values_satisfy, "value_waits_compare_for_equality",
      "waiting for a greater or equal value goes on with a greater one") {
   Session session;
+  Later later(session);
   Cell cell;
   cell.value() = 8;
   Stream stream;
   CHECK_OK(cu.cuStreamWaitValue32_v2(stream, cell.address(), 5, kGreaterOrEqual));
-  Steps steps;
-  CHECK_OK(cu.cuLaunchHostFunc(stream, &Steps::finish, &steps));
   Event event;
   CHECK_OK(cu.cuEventRecord(event, stream));
-  // Only what waits wrongly is still there after a wait for another stream's slow work.
-  Stream other;
-  Steps slow;
-  put_slow_work(session, other, &slow);
-  slow.go = true;
-  CHECK_OK(cu.cuStreamSynchronize(other));
+  later.wait();
   CHECK_OK(cu.cuEventQuery(event));
 }
 
 RULE(streams, greater_is_cyclic, "value_waits_are_not_cyclic",
      "greater or equal is meant cyclically: 5 comes after 0xfffffff0") {
   Session session;
+  Later later(session);
   Cell cell;
   cell.value() = 5;
   Stream stream;
   Event event;
   CHECK_OK(cu.cuStreamWaitValue32_v2(stream, cell.address(), 0xfffffff0U, kGreaterOrEqual));
   CHECK_OK(cu.cuEventRecord(event, stream));
-  Stream other;
-  Steps slow;
-  put_slow_work(session, other, &slow);
-  slow.go = true;
-  CHECK_OK(cu.cuStreamSynchronize(other));
+  later.wait();
   CHECK_OK(cu.cuEventQuery(event));
 }
 
 RULE(streams, smaller_values_hold, "value_waits_are_ignored",
      "a value that comes before the one waited for, cyclically, holds the stream") {
   Session session;
+  Later later(session);
   Cell cell;
   cell.value() = 0xfffffff0U;
   Stream stream;
   CHECK_OK(cu.cuStreamWaitValue32_v2(stream, cell.address(), 5, kGreaterOrEqual));
-  CHECK(held(stream));
+  CHECK(held(stream, later));
   cell.value() = 5;
   CHECK_OK(cu.cuStreamSynchronize(stream));
 }
@@ -142,6 +138,7 @@ RULE(streams, smaller_values_hold, "value_waits_are_ignored",
 RULE(streams, and_waits_for_a_common_bit, "value_waits_compare_for_equality",
      "CU_STREAM_WAIT_VALUE_AND waits until the memory and the value have a bit in common") {
   Session session;
+  Later later(session);
   Cell cell;
   cell.value() = 8;
   Stream stream;
@@ -150,17 +147,14 @@ RULE(streams, and_waits_for_a_common_bit, "value_waits_compare_for_equality",
   CHECK_OK(cu.cuEventRecord(event, stream));
   CHECK_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
   cell.value() = 2;
-  Stream other;
-  Steps slow;
-  put_slow_work(session, other, &slow);
-  slow.go = true;
-  CHECK_OK(cu.cuStreamSynchronize(other));
+  later.wait();
   CHECK_OK(cu.cuEventQuery(event));
 }
 
 RULE(streams, nor_waits_for_a_bit_that_neither_has, "value_waits_compare_for_equality",
      "CU_STREAM_WAIT_VALUE_NOR waits until some bit is set neither in the memory nor in the value") {
   Session session;
+  Later later(session);
   int able = 0;
   CHECK_OK(cu.cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, session.device()));
   SKIP_UNLESS(able != 0, "needs CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR");
@@ -172,23 +166,20 @@ RULE(streams, nor_waits_for_a_bit_that_neither_has, "value_waits_compare_for_equ
   CHECK_OK(cu.cuEventRecord(event, stream));
   CHECK_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
   cell.value() = 0xfffffe00U;
-  Stream other;
-  Steps slow;
-  put_slow_work(session, other, &slow);
-  slow.go = true;
-  CHECK_OK(cu.cuStreamSynchronize(other));
+  later.wait();
   CHECK_OK(cu.cuEventQuery(event));
 }
 
 RULE(streams, batches_keep_their_order, "idle:cuStreamBatchMemOp_v2",
      "the operations of a batch happen in their order, and hold what comes after them") {
   Session session;
+  Later later(session);
   Cell first;
   Cell second;
   Stream stream;
   CUstreamBatchMemOpParams batch[] = {wait_of(first.address(), 1), write_of(second.address(), 2)};
   CHECK_OK(cu.cuStreamBatchMemOp_v2(stream, 2, batch, 0));
-  CHECK(held(stream));
+  CHECK(held(stream, later));
   CHECK_EQ(second.value().load(), 0U);
   first.value() = 1;
   CHECK_OK(cu.cuStreamSynchronize(stream));

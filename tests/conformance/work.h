@@ -76,6 +76,23 @@ inline void put_slow_work(const Session& session, CUstream stream, Steps* steps)
   CHECK_OK(cu.cuLaunchHostFunc(stream, &Steps::finish, steps));
 }
 
+// Time enough for whatever is not held to end: work of 20 ms in a stream of its own. Made before any Blocker.
+class Later {
+ public:
+  explicit Later(const Session& session) : spin_(session.function("spin")) {
+    CHECK_OK(launch(spin_, 1, 1, stream_, 0UL));
+    CHECK_OK(cu.cuStreamSynchronize(stream_));
+  }
+  void wait() const {
+    CHECK_OK(launch(spin_, 1, 1, stream_, 20'000'000UL));
+    CHECK_OK(cu.cuStreamSynchronize(stream_));
+  }
+
+ private:
+  CUfunction spin_;
+  Stream stream_;
+};
+
 inline CUstreamCaptureStatus capture_status(CUstream stream) {
   auto status = static_cast<CUstreamCaptureStatus>(99);
   CHECK_OK(cu.cuStreamIsCapturing(stream, &status));

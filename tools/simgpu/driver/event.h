@@ -27,6 +27,7 @@ struct Event {
   const unsigned flags;
   const CUcontext context;
   std::shared_ptr<InterprocessEvent> shared;  // null: of this process only; set before the event is handed out
+  std::weak_ptr<Stream> stream;               // Mutation::events_stand_for_later_work
   std::mutex mutex;
   TaskPointer recorded;  // null: never recorded, counts as complete
   // Recorded in a capturing stream: where a stream that waits for it joins the capture.

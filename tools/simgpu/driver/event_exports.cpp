@@ -1,5 +1,6 @@
 // Events: made, recorded, waited for and measured; also those that stand for a whole context.
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/ipc.h"
 #include "tools/simgpu/driver/mutations.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
@@ -13,15 +14,23 @@ CUresult create(CUevent* out, unsigned flags) {
   if (out == nullptr || (flags & ~kEventFlags) != 0) return CUDA_ERROR_INVALID_VALUE;
   bool interprocess = (flags & CU_EVENT_INTERPROCESS) != 0;
   if (interprocess && (flags & CU_EVENT_DISABLE_TIMING) == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (interprocess) return CUDA_ERROR_NOT_SUPPORTED;
-  *out = driver().events.add(std::make_shared<Event>(flags, context->handle()));
+  auto event = std::make_shared<Event>(flags, context->handle());
+  if (interprocess) {
+    event->shared = make_interprocess_event();
+    if (!event->shared) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *out = driver().events.add(std::move(event));
   return CUDA_SUCCESS;
 }
 
 CUresult destroy(CUevent event) {
   ROTA_SIM_READY();
   // A stream that waits for a record keeps what it waits for.
-  return driver().events.remove(event) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  EventPointer removed = driver().events.remove(event);
+  if (!removed) return CUDA_ERROR_INVALID_HANDLE;
+  if (mutated(Mutation::destroying_an_event_waits)) current_record(*removed).wait();
+  if (mutated(Mutation::destroyed_events_let_go) && removed->recorded) removed->recorded->finish();
+  return CUDA_SUCCESS;
 }
 
 // The graph's execution does it. The record becomes a node of its own instead of a place where other streams can join
@@ -104,6 +113,11 @@ CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags, Form
     if (stream == current->legacy && driver().captures.has_blocking_capture(current.get(), true)) {
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
+  }
+  if (mutated(Mutation::waits_follow_the_latest_record)) {
+    Operation operation;
+    operation.run = [event](Context&) { current_record(*event).wait(); };
+    return driver().submit(stream, std::move(operation));
   }
   return submit_wait(stream, current_record(*event));
 }
@@ -252,6 +266,7 @@ CUresult rota::sim::record_in_stream(CUevent handle, const StreamPointer& stream
   TaskPointer task;
   ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task));
   set_recorded(*event, std::move(task));
+  if (mutated(Mutation::events_stand_for_later_work)) event->stream = stream;
   return CUDA_SUCCESS;
 }
 

@@ -22,6 +22,7 @@ void Record::wait() const {
 }
 
 Record current_record(Event& event) {
+  if (StreamPointer stream = event.stream.lock()) return {stream->last(), nullptr, 0};
   std::lock_guard lock(event.mutex);
   return {event.recorded, event.shared, event.shared ? event.shared->last() : 0};
 }
