@@ -282,11 +282,11 @@ std::vector<Rule> choose(const Options& options) {
   return chosen;
 }
 
-// Names decide what a result file or a command line means, so each stands for one rule.
+// Within its area a name decides what a result file or a command line means, so each stands for one rule.
 void check_registrations() {
   std::set<std::string> names;
   for (const Rule& rule : rules()) {
-    if (!names.insert(rule.name).second) usage_error("two rules are called " + std::string(rule.name));
+    if (!names.insert(full_name(rule)).second) usage_error("two rules are called " + full_name(rule));
     if (*rule.mutation == '\0') usage_error(full_name(rule) + " names no mutation");
   }
   std::set<std::string> role_names;
