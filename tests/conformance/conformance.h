@@ -118,10 +118,13 @@ std::string describe_value(const T& value) {
   using Plain = std::decay_t<T>;
   if constexpr (std::is_same_v<Plain, CUresult>) {
     return describe(value);
-  } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
-    return describe(std::string_view(value));
   } else if constexpr (std::is_same_v<Plain, std::nullptr_t>) {
     return describe(static_cast<const void*>(nullptr));
+  } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
+    if constexpr (std::is_pointer_v<Plain>) {
+      if (value == nullptr) return describe(static_cast<const void*>(nullptr));
+    }
+    return describe(std::string_view(value));
   } else if constexpr (std::is_function_v<std::remove_pointer_t<Plain>>) {
     return describe(reinterpret_cast<const void*>(value));
   } else if constexpr (std::is_pointer_v<Plain>) {
