@@ -3,14 +3,21 @@
 
 #include "tests/programs/runtime/runtime_program.h"
 
+// Unlike EXPECT it leaves the error state alone.
+#define SAYS(call, error)                                                                               \
+  do {                                                                                                  \
+    cudaError_t outcome_ = (call);                                                                      \
+    if (outcome_ != (error)) fail(__FILE__, __LINE__, #call " == " #error, cudaGetErrorName(outcome_)); \
+  } while (0)
+
 int main() {
-  REQUIRE(cudaGetLastError() == cudaSuccess);
-  REQUIRE(cudaMalloc(static_cast<void**>(nullptr), 16) == cudaErrorInvalidValue);
-  std::thread([] { REQUIRE(cudaPeekAtLastError() == cudaSuccess); }).join();
+  SAYS(cudaGetLastError(), cudaSuccess);
+  SAYS(cudaMalloc(static_cast<void**>(nullptr), 16), cudaErrorInvalidValue);
+  std::thread([] { SAYS(cudaPeekAtLastError(), cudaSuccess); }).join();
   CHECK(cudaFree(nullptr));  // a success leaves the error where it is
-  REQUIRE(cudaPeekAtLastError() == cudaErrorInvalidValue);
-  REQUIRE(cudaGetLastError() == cudaErrorInvalidValue);
-  REQUIRE(cudaGetLastError() == cudaSuccess);
+  SAYS(cudaPeekAtLastError(), cudaErrorInvalidValue);
+  SAYS(cudaGetLastError(), cudaErrorInvalidValue);
+  SAYS(cudaGetLastError(), cudaSuccess);
   REQUIRE(std::strcmp(cudaGetErrorName(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation") == 0);
   REQUIRE(std::strcmp(cudaGetErrorName(cudaErrorNotReady), "cudaErrorNotReady") == 0);
   REQUIRE(std::strlen(cudaGetErrorString(cudaErrorIllegalAddress)) > 0);
@@ -19,23 +26,31 @@ int main() {
   unsigned* words = nullptr;
   CHECK(cudaMalloc(&words, 4096));
   LAUNCH(fill, 1, 2048, 0, nullptr, words, 1024UL, 1U);
-  REQUIRE(cudaGetLastError() == cudaErrorInvalidConfiguration);
+  SAYS(cudaGetLastError(), cudaErrorInvalidConfiguration);
   LAUNCH(fill, 0, 32, 0, nullptr, words, 1024UL, 1U);
-  REQUIRE(cudaGetLastError() == cudaErrorInvalidConfiguration);
+  SAYS(cudaGetLastError(), cudaErrorInvalidConfiguration);
   LAUNCH(fill, 1, 32, size_t{1} << 20, nullptr, words, 1024UL, 1U);
-  REQUIRE(cudaGetLastError() == cudaErrorInvalidValue);
+  SAYS(cudaGetLastError(), cudaErrorInvalidValue);
   CHECK(cudaDeviceSynchronize());
+  unsigned long count = 1024;
+  unsigned value = 1;
+  void* arguments[] = {&words, &count, &value};
+  EXPECT(cudaLaunchKernel(stub(fill), dim3(1), dim3(2048), arguments, 0, nullptr), cudaErrorInvalidConfiguration);
+  EXPECT(cudaLaunchKernel(stub(fill), dim3(1, 70000), dim3(1), arguments, 0, nullptr), cudaErrorInvalidConfiguration);
+  EXPECT(cudaLaunchKernel(stub(fill), dim3(1), dim3(0), arguments, 0, nullptr), cudaErrorInvalidConfiguration);
+  EXPECT(cudaLaunchKernel(stub(small_blocks), dim3(1), dim3(512), arguments, 0, nullptr), cudaErrorInvalidValue);
+  EXPECT(cudaLaunchKernel(nullptr, dim3(1), dim3(1), arguments, 0, nullptr), cudaErrorInvalidDeviceFunction);
   int local = 0;
-  EXPECT(cudaLaunchKernel(&local, dim3(1), dim3(1), nullptr, 0, nullptr), cudaErrorInvalidDeviceFunction);
+  EXPECT(cudaLaunchKernel(&local, dim3(1), dim3(1), nullptr, 0, nullptr), cudaErrorInvalidResourceHandle);
 
   // From here on the context is lost: every call says so, on every thread.
   LAUNCH(poke, 1, 1, 0, nullptr, reinterpret_cast<unsigned*>(0x10), 1U);
   REQUIRE_LAUNCHED();
-  REQUIRE(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
-  REQUIRE(cudaMalloc(&words, 16) == cudaErrorIllegalAddress);
-  REQUIRE(cudaStreamSynchronize(nullptr) == cudaErrorIllegalAddress);
-  std::thread([] { REQUIRE(cudaDeviceSynchronize() == cudaErrorIllegalAddress); }).join();
-  REQUIRE(cudaGetLastError() == cudaErrorIllegalAddress);
-  REQUIRE(cudaDeviceSynchronize() == cudaErrorIllegalAddress);
+  SAYS(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+  SAYS(cudaMalloc(&words, 16), cudaErrorIllegalAddress);
+  SAYS(cudaStreamSynchronize(nullptr), cudaErrorIllegalAddress);
+  std::thread([] { SAYS(cudaDeviceSynchronize(), cudaErrorIllegalAddress); }).join();
+  SAYS(cudaGetLastError(), cudaErrorIllegalAddress);
+  SAYS(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
   return succeed();
 }

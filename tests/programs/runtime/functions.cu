@@ -20,7 +20,7 @@ void attributes() {
          cudaErrorInvalidValue);
   CHECK(cudaFuncSetCacheConfig(stub(fill), cudaFuncCachePreferShared));
   int local = 0;
-  EXPECT(cudaFuncGetAttributes(&has, &local), cudaErrorInvalidDeviceFunction);
+  EXPECT(cudaFuncGetAttributes(&has, &local), cudaErrorInvalidResourceHandle);
 
   const char* name = nullptr;
   CHECK(cudaFuncGetName(&name, stub(saxpy)));

@@ -69,18 +69,19 @@ void captured() {
   CHECK(cudaStreamWaitEvent(memory.stream, join, 0));
   LAUNCH(fill, 4, 64, 0, memory.stream, memory.words, kCount, 3U);
   CHECK(cudaStreamEndCapture(memory.stream, &graph));
-  REQUIRE(memory.last() == 0);  // captured work has not run
+  EQUAL(memory.last(), 0);  // captured work has not run
   size_t nodes = 0;
   size_t edges = 0;
   CHECK(cudaGraphGetNodes(graph, nullptr, &nodes));
   CHECK(cudaGraphGetEdges(graph, nullptr, nullptr, nullptr, &edges));
-  REQUIRE(nodes == 3 && edges == 2);
+  EQUAL(nodes, 3);
+  EQUAL(edges, 3);
   cudaGraphExec_t executable;
   CHECK(cudaGraphInstantiate(&executable, graph, 0));
   for (int round = 0; round < 3; ++round) {
     CHECK(cudaMemsetAsync(memory.words, 0, kCount * sizeof(unsigned), memory.stream));
     memory.run(executable);
-    REQUIRE(memory.last() == 3);
+    EQUAL(memory.last(), 3);
   }
   CHECK(cudaGraphExecDestroy(executable));
   CHECK(cudaGraphDestroy(graph));
@@ -131,31 +132,34 @@ void explicit_nodes() {
   REQUIRE(has.func == kernel_parameters.func && has.gridDim.x == 1);
   size_t roots = 0;
   CHECK(cudaGraphGetRootNodes(graph, nullptr, &roots));
-  REQUIRE(roots == 2);
+  EQUAL(roots, 2);
   size_t dependencies = 2;
   cudaGraphNode_t found[2];
   CHECK(cudaGraphNodeGetDependencies(host, found, nullptr, &dependencies));
-  REQUIRE(dependencies == 2);
+  EQUAL(dependencies, 2);
 
   cudaGraphExec_t executable;
   CHECK(cudaGraphInstantiate(&executable, graph, 0));
   memory.run(executable);
-  REQUIRE(result == kCount && called == 1);
+  EQUAL(result, kCount);
+  EQUAL(called, 1);
 
   // The executable's own parameters; the graph keeps its own.
   set_parameters.value = 5;
   CHECK(cudaGraphExecMemsetNodeSetParams(executable, set, &set_parameters));
   memory.run(executable);
-  REQUIRE(result == 5 * kCount && called == 2);
+  EQUAL(result, 5 * kCount);
+  EQUAL(called, 2);
   count = 10;
   CHECK(cudaGraphExecKernelNodeSetParams(executable, kernel, &kernel_parameters));
   memory.run(executable);
-  REQUIRE(result == 50);
+  EQUAL(result, 50);
   CHECK(cudaGraphNodeSetEnabled(executable, kernel, 0));
   set_parameters.value = 6;
   CHECK(cudaGraphExecMemsetNodeSetParams(executable, set, &set_parameters));
   memory.run(executable);
-  REQUIRE(result == 50 && memory.last() == 6);
+  EQUAL(result, 50);
+  EQUAL(memory.last(), 6);
 
   // A clone that changes, and an update of the executable from it.
   cudaGraph_t clone;
@@ -168,7 +172,7 @@ void explicit_nodes() {
   CHECK(cudaGraphExecUpdate(executable, clone, &info));
   REQUIRE(info.result == cudaGraphExecUpdateSuccess);
   memory.run(executable);
-  REQUIRE(memory.last() == 9);
+  EQUAL(memory.last(), 9);
   CHECK(cudaGraphDestroy(clone));
 
   // One graph within another, and one node less.
@@ -179,7 +183,8 @@ void explicit_nodes() {
   cudaGraphExec_t outer_executable;
   CHECK(cudaGraphInstantiate(&outer_executable, outer, 0));
   memory.run(outer_executable);
-  REQUIRE(memory.last() == 1 && result == kCount);
+  EQUAL(memory.last(), 1);
+  EQUAL(result, kCount);
   CHECK(cudaGraphExecDestroy(outer_executable));
   CHECK(cudaGraphDestroy(outer));
   CHECK(cudaGraphDestroyNode(host));
@@ -219,11 +224,12 @@ void generic_and_symbol_nodes() {
   cudaGraphExec_t executable;
   CHECK(cudaGraphInstantiateWithFlags(&executable, graph, 0));
   memory.run(executable);
-  REQUIRE(seen == 108 && memory.last() == 4);
+  EQUAL(seen, 108);
+  EQUAL(memory.last(), 4);
   value = 12;
   CHECK(cudaGraphExecNodeSetParams(executable, kernel, &parameters));
   memory.run(executable);
-  REQUIRE(memory.last() == 12);
+  EQUAL(memory.last(), 12);
   CHECK(cudaGraphExecDestroy(executable));
   CHECK(cudaGraphDestroy(graph));
 }
@@ -253,13 +259,13 @@ void memory_nodes() {
   CHECK(cudaGraphInstantiate(&executable, graph, 0));
   memory.run(executable);
   memory.run(executable);
-  REQUIRE(memory.last() == 77);
+  EQUAL(memory.last(), 77);
   CHECK(cudaGraphExecDestroy(executable));
   CHECK(cudaGraphDestroy(graph));
   CHECK(cudaDeviceGraphMemTrim(0));
   unsigned long long used = 1;
   CHECK(cudaDeviceGetGraphMemAttribute(0, cudaGraphMemAttrUsedMemCurrent, &used));
-  REQUIRE(used == 0);
+  EQUAL(used, 0);
 }
 
 void events_and_user_objects() {
@@ -281,12 +287,12 @@ void events_and_user_objects() {
   memory.run(executable);
   CHECK(cudaEventQuery(event));
   CHECK(cudaGraphDestroy(graph));
-  REQUIRE(destroyed == 0);  // the executable holds it too
+  EQUAL(destroyed, 0);  // the executable holds it too
   CHECK(cudaGraphExecDestroy(executable));
   // Called on a thread of the driver, at some time after.
   auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (destroyed == 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
-  REQUIRE(destroyed == 1);
+  EQUAL(destroyed, 1);
   CHECK(cudaEventDestroy(event));
 }
 

@@ -27,6 +27,7 @@ enum Error : int {
   kInvalidDeviceFunction = 98,
   kNoDevice = 100,
   kInvalidDevice = 101,
+  kInvalidResourceHandle = 400,
   kNotReady = 600,
   kNotSupported = 801,
 };
