@@ -7,6 +7,7 @@
 
 #include <mutex>
 
+#include "tools/simgpu/driver/mutations.h"
 #include "tools/simgpu/driver/physical.h"
 #include "tools/simgpu/driver/pool.h"
 
@@ -127,7 +128,7 @@ bool AddressSpace::add_in_segment(Allocation* allocation) {
   return allocations_.emplace(allocation->address, *allocation).second;
 }
 
-uint64_t AddressSpace::add_segment(uint64_t bytes, Pages pages) {
+uint64_t AddressSpace::add_segment(uint64_t bytes, int gpu, Pages pages) {
   std::unique_lock lock(mutex_);
   uint64_t length = 0;
   uint64_t address = take_slot(bytes, kLargePage, &length);
@@ -136,7 +137,7 @@ uint64_t AddressSpace::add_segment(uint64_t bytes, Pages pages) {
     free_by_size_.emplace(length, address);
     return 0;
   }
-  segments_[address] = length;
+  segments_[address] = {length, gpu};
   return address;
 }
 
@@ -144,8 +145,9 @@ void AddressSpace::remove_segment(uint64_t address) {
   std::unique_lock lock(mutex_);
   auto found = segments_.find(address);
   if (found == segments_.end()) return;
-  madvise(reinterpret_cast<void*>(address + offset_), found->second, MADV_REMOVE);
-  if (show_own(address, found->second)) free_by_size_.emplace(found->second, address);
+  uint64_t length = found->second.bytes;
+  madvise(reinterpret_cast<void*>(address + offset_), length, MADV_REMOVE);
+  if (show_own(address, length)) free_by_size_.emplace(length, address);
   segments_.erase(found);
 }
 
@@ -189,6 +191,20 @@ std::optional<Allocation> AddressSpace::find(uint64_t address) const {
   const Allocation* found = at(address);
   if (found == nullptr) return std::nullopt;
   return *found;
+}
+
+std::optional<Allocation> AddressSpace::find_for_work(uint64_t address) const {
+  if (auto allocation = find(address)) return allocation;
+  std::shared_lock lock(mutex_);
+  auto next = segments_.upper_bound(address);
+  if (next == segments_.begin()) return std::nullopt;
+  const auto& [start, segment] = *std::prev(next);
+  if (address - start >= segment.bytes) return std::nullopt;
+  Allocation found;
+  found.address = start;
+  found.bytes = segment.bytes;
+  found.gpu = segment.gpu;
+  return found;
 }
 
 std::optional<Allocation> AddressSpace::remove(uint64_t address) {
@@ -239,7 +255,7 @@ void* AddressSpace::storage(uint64_t address, uint64_t bytes, int gpu, bool writ
     if (!allocation->accessible(gpu, write)) return nullptr;
     uint64_t here = allocation->bytes - (position - allocation->address);
     if (left <= here) return host;
-    if (!allocation->physical) break;
+    if (!allocation->physical || mutated(Mutation::ranges_end_at_mappings)) break;
     position += here;
     left -= here;
     allocation = at(position);
@@ -249,7 +265,7 @@ void* AddressSpace::storage(uint64_t address, uint64_t bytes, int gpu, bool writ
   if (next == segments_.begin()) return nullptr;
   --next;
   uint64_t into = address - next->first;
-  return into < next->second && bytes <= next->second - into ? host : nullptr;
+  return into < next->second.bytes && bytes <= next->second.bytes - into ? host : nullptr;
 }
 
 bool AddressSpace::allowed(uint64_t address, uint64_t bytes, int gpu, bool write) const {

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <shared_mutex>
 #include <vector>
 
@@ -82,7 +83,7 @@ class AddressSpace {
   // A part of the window that a pool hands out piecewise. Kernels may touch all of it while it is there, as they may
   // touch what a real pool keeps mapped: work queued before a cuMemFreeAsync outlives the allocation's record.
   // 0: no address space left. With pages: shows those.
-  uint64_t add_segment(uint64_t bytes, Pages pages);
+  uint64_t add_segment(uint64_t bytes, int gpu, Pages pages);
   void remove_segment(uint64_t address);
 
   // cuMemAddressReserve: alignment 0 or a power of two; the hint is used where that part of the window is free.
@@ -104,6 +105,9 @@ class AddressSpace {
   // The host's own access to physical memory that lies on the host.
   CUresult set_host_access(uint64_t address, uint64_t bytes, bool read, bool write);
 
+  // The allocation that holds the address; of memory that was freed in stream order, the segment of its pool, where
+  // work that was queued before may still run.
+  std::optional<Allocation> find_for_work(uint64_t address) const;
   // The allocation that holds the address.
   std::optional<Allocation> find(uint64_t address) const;
   // Takes the record out, when address is its start; the bytes stay until release(): work may still use them.
@@ -121,6 +125,9 @@ class AddressSpace {
   // False if cuMemSetAccess or cuMemPoolSetAccess gave the GPU no such access to some of the bytes; true for other
   // memory.
   bool allowed(uint64_t address, uint64_t bytes, int gpu, bool write) const;
+  void* storage_of(const Allocation& device_allocation) const {
+    return reinterpret_cast<void*>(device_allocation.address + offset_);
+  }
   bool in_device_window(uint64_t address) const { return address - window_ < window_bytes_; }
   // The pages that lie at a device address as allocated by add_device().
   Pages pages(uint64_t address) const { return {storage_fd_, address - window_}; }
@@ -133,6 +140,10 @@ class AddressSpace {
   std::vector<Allocation> of_context(CUcontext context) const;
 
  private:
+  struct Segment {
+    uint64_t bytes = 0;
+    int gpu = 0;
+  };
   uint64_t take_slot(uint64_t bytes, uint64_t step, uint64_t* length);
   bool show(uint64_t address, uint64_t bytes, Pages pages) const;
   bool show_own(uint64_t address, uint64_t bytes) const;
@@ -142,8 +153,9 @@ class AddressSpace {
 
   mutable std::shared_mutex mutex_;
   std::map<uint64_t, Allocation> allocations_;      // by start
-  std::map<uint64_t, uint64_t> segments_;           // start -> length
+  std::map<uint64_t, Segment> segments_;            // by start
   std::map<uint64_t, Reservation> reservations_;    // by start
+  std::set<uint64_t> were_mapped_;                  // of the mutation access_outlives_mappings
   std::multimap<uint64_t, uint64_t> free_by_size_;  // window slots given back: length -> start
   std::map<uint64_t, uint64_t> free_pages_;         // offset -> length, of those behind the window's own
   uint64_t window_ = 0;

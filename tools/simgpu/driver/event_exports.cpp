@@ -159,6 +159,7 @@ CUresult synchronize(CUevent handle) {
   Record record;
   ROTA_SIM_CHECK(look_at(handle, &event, &record));
   record.wait();
+  driver().pools_synchronised();
   return error_of(*event);
 }
 

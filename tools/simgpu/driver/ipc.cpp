@@ -36,6 +36,14 @@ struct EventHandle {
 };
 static_assert(sizeof(EventHandle) <= sizeof(CUipcEventHandle));
 
+// False: every context of the process is being torn down.
+bool somebody_can_wait() {
+  for (const ContextPointer& context : driver().contexts.all()) {
+    if (!context->destroyed.load()) return true;
+  }
+  return false;
+}
+
 class SharedEvent : public InterprocessEvent {
  public:
   explicit SharedEvent(uint64_t id) : id_(id) {}
@@ -43,8 +51,12 @@ class SharedEvent : public InterprocessEvent {
   uint64_t begin() override { return driver().state().record_event(id_); }
   void end(uint64_t record) override { driver().state().complete_event(id_, record); }
   uint64_t last() const override { return driver().state().last_record(id_); }
-  bool done(uint64_t record) const override { return driver().state().event_done(id_, record); }
-  void wait(uint64_t record) const override { driver().state().wait_for_event(id_, record); }
+  bool done(uint64_t record) const override {
+    return driver().state().event_done(id_, record) || mutated(Mutation::shared_events_are_always_complete);
+  }
+  void wait(uint64_t record) const override {
+    while (!done(record) && somebody_can_wait()) driver().state().wait_for_event(id_, record);
+  }
   uint64_t id() const { return id_; }
 
  private:
@@ -96,9 +108,15 @@ CUresult export_memory(uint64_t address, CUipcMemHandle* handle) {
     if (!allocation || allocation->shared_id == 0) return CUDA_ERROR_INVALID_VALUE;
   }
   Pages pages = driver().memory.pages(allocation->address);
-  MemoryHandle told{kMemoryMark,       allocation->shared_id,          pages.offset,
-                    allocation->bytes, charge_of(allocation->bytes),   getpid(),
-                    pages.fd,          state.physical(allocation->gpu)};
+  uint64_t id = mutated(Mutation::handles_stay_with_addresses) ? 0 : allocation->shared_id;
+  MemoryHandle told{kMemoryMark,
+                    id,
+                    pages.offset,
+                    allocation->bytes,
+                    charge_of(allocation->bytes),
+                    getpid(),
+                    pages.fd,
+                    state.physical(allocation->gpu)};
   std::memset(handle, 0, sizeof *handle);
   std::memcpy(handle, &told, sizeof told);
   return CUDA_SUCCESS;
@@ -137,7 +155,12 @@ CUresult ImportedMemory::open(Context& context, const CUipcMemHandle& handle, ui
   allocation.context = context.handle();
   allocation.shared_id = told.id;
   allocation.imported = true;
-  bool mapped = driver().memory.add_foreign(&allocation, {file, told.offset});
+  if (mutated(Mutation::every_holder_is_charged) && driver().state().take(gpu, told.charged, &migration)) {
+    allocation.charged = told.charged;
+  }
+  Pages pages{file, told.offset};
+  if (mutated(Mutation::opened_memory_is_other_memory)) pages = driver().memory.take_pages(AddressSpace::kLargePage);
+  bool mapped = driver().memory.add_foreign(&allocation, pages);
   ::close(file);  // the mapping keeps the memory
   if (!mapped) {
     driver().state().let_go(told.id);
@@ -161,6 +184,9 @@ CUresult ImportedMemory::close(uint64_t address) {
   }
   if (!closed) return CUDA_ERROR_INVALID_VALUE;
   if (ContextPointer context = driver().contexts.find(closed->context)) driver().wait_for(*context);
+  if (mutated(Mutation::closing_clears_the_memory)) {
+    std::memset(driver().memory.storage_of(*closed), 0, closed->bytes);
+  }
   driver().release(*closed);
   return CUDA_SUCCESS;
 }

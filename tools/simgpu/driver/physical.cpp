@@ -12,6 +12,7 @@
 #include <string>
 
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/mutations.h"
 
 namespace rota::sim {
 namespace {
@@ -21,6 +22,12 @@ constexpr const char* kNameFormat = "simgpu-physical-%" PRIx64 "-%d-%x";
 
 bool whole_pages(uint64_t bytes) {
   return bytes != 0 && bytes % AddressSpace::kLargePage == 0;
+}
+
+// The pages read as zero from now on.
+void punch(const Pages& pages, uint64_t bytes) {
+  fallocate(pages.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(pages.offset),
+            static_cast<off_t>(bytes));
 }
 
 }  // namespace
@@ -122,11 +129,14 @@ CUmemGenericAllocationHandle PhysicalMemory::retain(const PhysicalPointer& physi
   std::lock_guard lock(mutex_);
   Held& held = held_[handle];
   held.physical = physical;
-  ++held.references;
+  if (held.references == 0 || !mutated(Mutation::retaining_does_not_count)) ++held.references;
   return handle;
 }
 
 CUresult PhysicalMemory::release(CUmemGenericAllocationHandle handle) {
+  if (mutated(Mutation::released_memory_is_lost)) {
+    if (PhysicalPointer lost = find(handle)) punch(lost->pages, lost->bytes);
+  }
   PhysicalPointer last;  // its end comes after the lock's
   std::lock_guard lock(mutex_);
   auto found = held_.find(handle);
@@ -171,6 +181,9 @@ CUresult PhysicalMemory::import_file(int file, CUmemGenericAllocationHandle* han
   if (id != 0) {
     if (!driver().state().hold(id, physical->gpu, bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
     physical->shared_id = id;
+    if (mutated(Mutation::every_holder_is_charged) && driver().state().take(physical->gpu, bytes, &migration)) {
+      physical->charged = bytes;
+    }
   }
   physical->pages = {fcntl(file, F_DUPFD_CLOEXEC, 0), 0};
   if (physical->pages.fd < 0) return CUDA_ERROR_OUT_OF_MEMORY;

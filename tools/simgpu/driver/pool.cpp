@@ -37,6 +37,13 @@ Pool::Pool(const CUmemPoolProps& properties, int gpu) : properties(properties), 
   } else {
     set_access(gpu, CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   }
+  if (mutated(Mutation::pools_start_with_a_threshold)) threshold_ = UINT64_MAX;
+  if (mutated(Mutation::reuse_flags_start_off)) opportunistic_ = follow_events_ = internal_dependencies_ = 0;
+}
+
+bool Pool::on_gpu() const {
+  bool plain = !managed() || mutated(Mutation::managed_pools_give_plain_memory);
+  return properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && plain;
 }
 
 Pool::~Pool() {
@@ -184,7 +191,7 @@ bool Pool::take_piece(uint64_t stream, uint64_t bytes, bool wait_for_others, uin
       Piece& candidate = piece->second;
       settle(candidate);
       if (candidate.used || candidate.bytes < bytes) continue;
-      bool own = candidate.stream == stream;
+      bool own = candidate.stream == stream && !(candidate.pending && mutated(Mutation::pool_reuse_needs_the_host));
       bool over = !candidate.pending && (candidate.stream == 0 || opportunistic_ != 0);
       bool pending = candidate.pending && wait_for_others;
       if (!own && !over && !pending && !mutated(Mutation::pool_reuses_too_early)) continue;
@@ -226,6 +233,7 @@ CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
       segment.shared_id = driver().state().share(gpu, segment.bytes, false, &migration);
       return segment.shared_id != 0;
     }
+    if (mutated(Mutation::pools_take_no_memory)) return true;
     segment.charged = driver().take_device_bytes(gpu, segment.bytes, &migration) ? segment.bytes : 0;
     return segment.charged != 0;
   };
@@ -233,7 +241,7 @@ CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
     segment.bytes = round_up(bytes, AddressSpace::kLargePage);
     if (!take()) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  uint64_t start = driver().memory.add_segment(segment.bytes, pages);
+  uint64_t start = driver().memory.add_segment(segment.bytes, gpu, pages);
   if (start == 0) {
     if (segment.charged != 0) driver().state().give_back(gpu, segment.charged);
     if (segment.shared_id != 0) driver().state().let_go(segment.shared_id);
@@ -375,7 +383,8 @@ void Pool::trim(uint64_t keep) {
     bool unused = true;
     for (auto& [address, piece] : segment->second.pieces) {
       settle(piece);
-      if (piece.used || piece.pending) unused = false;
+      bool taken = piece.used && !mutated(Mutation::pool_trims_memory_in_use);
+      if (taken || piece.pending) unused = false;
     }
     if (unused && reserved_ - segment->second.bytes >= keep) give_back(segment);
     segment = next;

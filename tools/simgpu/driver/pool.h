@@ -33,7 +33,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   CUmemoryPool handle() { return reinterpret_cast<CUmemoryPool>(this); }
   bool managed() const { return properties.allocType == CU_MEM_ALLOCATION_TYPE_MANAGED; }
-  bool on_gpu() const { return properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && !managed(); }
+  bool on_gpu() const;
 
   CUresult get(CUmemPool_attribute attribute, void* value);
   CUresult set(CUmemPool_attribute attribute, const void* value);

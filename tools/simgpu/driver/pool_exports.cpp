@@ -21,14 +21,18 @@ bool same_place(const CUmemLocation& one, const CUmemLocation& other) {
   return !numbered || one.id == other.id;
 }
 
+PoolPointer current_pool(int gpu) {
+  CurrentPools& pools = driver().current_pools;
+  if (mutated(Mutation::current_pools_are_not_used)) return pools.default_of(on_device(gpu), CurrentPools::kPinned);
+  return pools.current_of(on_device(gpu), CurrentPools::kPinned);
+}
+
 CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, bool from_current, CUstream handle, Form form) {
   ROTA_SIM_CONTEXT(context);
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  PoolPointer from = from_current
-                         ? driver().current_pools.current_of(on_device(stream->context->gpu), CurrentPools::kPinned)
-                         : driver().pools.find(pool);
+  PoolPointer from = from_current ? current_pool(stream->context->gpu) : driver().pools.find(pool);
   if (!from || from->imported) return CUDA_ERROR_INVALID_VALUE;
   if (driver().captures.any()) {
     std::lock_guard lock(driver().captures.mutex);
@@ -84,8 +88,10 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
     driver().memory.add_in_segment(&*allocation);
     return result;
   }
-  if (mutated(Mutation::frees_do_not_wait_for_their_stream)) pending->over.store(true);
+  bool at_once = mutated(Mutation::frees_take_the_memory_at_once);
+  if (at_once) pending->over.store(true);
   allocation->pool->freed(address, stream->id, std::move(pending));
+  if (at_once) allocation->pool->trim(0);
   return CUDA_SUCCESS;
 }
 

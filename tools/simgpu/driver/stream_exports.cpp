@@ -99,6 +99,7 @@ CUresult wait_for_stream(CUstream handle, Form form) {
   if (!mutated(Mutation::stream_synchronize_returns_at_once)) {
     for (const TaskPointer& task : last_tasks(stream, owner)) task->wait();
   }
+  driver().pools_synchronised();
   return static_cast<CUresult>(owner->sticky.load(std::memory_order_acquire));
 }
 

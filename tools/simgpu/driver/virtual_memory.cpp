@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include "tools/simgpu/driver/address_space.h"
+#include "tools/simgpu/driver/mutations.h"
 #include "tools/simgpu/driver/physical.h"
 
 namespace rota::sim {
@@ -89,7 +90,8 @@ CUresult AddressSpace::map(uint64_t address, uint64_t bytes, const std::shared_p
   auto later = allocations_.lower_bound(address);
   if (later != allocations_.end() && later->first - address < bytes) return CUDA_ERROR_INVALID_VALUE;
   if (at(address) != nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (!show(address, bytes, physical->pages)) return CUDA_ERROR_OUT_OF_MEMORY;
+  bool shown = mutated(Mutation::mappings_show_other_pages) || show(address, bytes, physical->pages);
+  if (!shown) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
   allocation.address = address;
   allocation.bytes = bytes;
@@ -97,8 +99,9 @@ CUresult AddressSpace::map(uint64_t address, uint64_t bytes, const std::shared_p
   allocation.buffer_id = next_buffer_id_++;
   allocation.mapped = bytes;
   allocation.physical = physical;
-  allocation.readable = 0;
-  allocation.writable = 0;
+  bool accessible = mutated(Mutation::mappings_start_accessible) ||
+                    (mutated(Mutation::access_outlives_mappings) && !were_mapped_.insert(address).second);
+  if (!accessible) allocation.readable = allocation.writable = 0;
   allocations_.emplace(address, std::move(allocation));
   return CUDA_SUCCESS;
 }
@@ -106,6 +109,10 @@ CUresult AddressSpace::map(uint64_t address, uint64_t bytes, const std::shared_p
 // Under the mutex.
 bool AddressSpace::tiled(uint64_t address, uint64_t bytes) const {
   if (bytes == 0) return false;
+  if (mutated(Mutation::mappings_are_handled_one_by_one)) {
+    auto found = allocations_.find(address);
+    if (found == allocations_.end() || found->second.bytes != bytes) return false;
+  }
   while (bytes != 0) {
     auto found = allocations_.find(address);
     if (found == allocations_.end() || !found->second.physical || found->second.bytes > bytes) return false;

@@ -29,8 +29,8 @@ uint32_t free_entry(Entry* table, uint32_t size, uint32_t* end) {
   return index;
 }
 
-// How long a sleeper trusts that the process it waits for is alive.
-constexpr timespec kPatience{0, 100'000'000};
+// How long a sleeper trusts that the process it waits for is alive, and that it is to wait at all.
+constexpr timespec kPatience{0, 20'000'000};
 
 }  // namespace
 
@@ -205,14 +205,12 @@ bool SharedState::event_done(uint64_t id, uint64_t record) {
 
 void SharedState::wait_for_event(uint64_t id, uint64_t record) {
   uint32_t* changes = &layout_->events[index_of(id) % kMaxEvents].changes;
-  for (;;) {
-    uint32_t seen = __atomic_load_n(changes, __ATOMIC_ACQUIRE);
-    if (event_done(id, record)) return;
-    if (syscall(SYS_futex, changes, FUTEX_WAIT, seen, &kPatience, nullptr, 0) == 0) continue;
-    lock();
-    reap();
-    unlock();
-  }
+  uint32_t seen = __atomic_load_n(changes, __ATOMIC_ACQUIRE);
+  if (event_done(id, record)) return;
+  if (syscall(SYS_futex, changes, FUTEX_WAIT, seen, &kPatience, nullptr, 0) == 0) return;
+  lock();
+  reap();
+  unlock();
 }
 
 }  // namespace rota::sim

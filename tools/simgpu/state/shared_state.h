@@ -138,7 +138,7 @@ class SharedState {
   void complete_event(uint64_t id, uint64_t record);
   uint64_t last_record(uint64_t id);
   bool event_done(uint64_t id, uint64_t record);
-  // Sleeps until the record is over. A record of a process that died is over.
+  // Sleeps until the record is over, but not for long: ask again. A record of a process that died is over.
   void wait_for_event(uint64_t id, uint64_t record);
 
   // The GPU falls off the bus, for every process, until nobody uses the state any more.
