@@ -49,6 +49,8 @@ struct RotaSimLaunchCalls {
   // Host address of a variable of the kernel's module, of at least so many bytes, or null; null fails the launch with
   // CUDA_ERROR_ILLEGAL_ADDRESS.
   void* (*variable)(struct RotaSimLaunch*, const char* name, uint64_t bytes);
+  // Keeps the compute engine for as long as the card needs to read and write so many bytes of its memory.
+  void (*stream)(struct RotaSimLaunch*, uint64_t bytes);
 };
 struct RotaSimLaunch {
   unsigned grid[3];
@@ -102,6 +104,7 @@ class Launch : public RotaSimLaunch {
   }
   void touch(uint64_t address, uint64_t bytes) { calls->touch(this, address, bytes); }
   void busy(uint64_t nanoseconds) { calls->busy(this, nanoseconds); }
+  void stream(uint64_t bytes) { calls->stream(this, bytes); }
   bool cancelled() { return calls->cancelled(this) != 0; }
   template <class T>
   T* variable(const char* name, uint64_t count) {

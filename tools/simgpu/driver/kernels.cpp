@@ -46,6 +46,10 @@ void busy(RotaSimLaunch* launch, uint64_t nanoseconds) {
   running->owed = 0;
 }
 
+void stream(RotaSimLaunch* launch, uint64_t bytes) {
+  busy(launch, static_cast<uint64_t>(nanoseconds_at(bytes, driver().profile().cost.device_bandwidth)));
+}
+
 int cancelled(RotaSimLaunch* launch) {
   return static_cast<RunningLaunch*>(launch)->context->destroyed.load() ? 1 : 0;
 }
@@ -60,7 +64,7 @@ void* variable(RotaSimLaunch* launch, const char* name, uint64_t bytes) {
   return memory;
 }
 
-const RotaSimLaunchCalls kCalls{&translate, &touch, &busy, &cancelled, &variable};
+const RotaSimLaunchCalls kCalls{&translate, &touch, &busy, &cancelled, &variable, &stream};
 
 void run_kernel(Context& context, const KernelParameters& launch) {
   const RotaSimKernel& kernel = *launch.function->kernel;

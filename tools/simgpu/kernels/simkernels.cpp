@@ -11,11 +11,6 @@ using rota::sim::Pointer;
 
 namespace {
 
-// Modelled time of a kernel that goes through so many bytes once, at an H200's bandwidth.
-void stream_through(Launch& launch, uint64_t bytes) {
-  launch.busy(static_cast<uint64_t>(static_cast<double>(bytes) / 3936.0));
-}
-
 // y[i] = a * x[i] + y[i]
 void saxpy(Launch& launch, int n, float a, Pointer<const float> x, Pointer<float> y) {
   auto count = static_cast<uint64_t>(n);
@@ -24,7 +19,7 @@ void saxpy(Launch& launch, int n, float a, Pointer<const float> x, Pointer<float
   if (from == nullptr || to == nullptr) return;
   uint64_t threads = launch.threads_x() < count ? launch.threads_x() : count;
   for (uint64_t i = 0; i < threads; ++i) to[i] = a * from[i] + to[i];
-  stream_through(launch, 3 * count * sizeof(float));
+  launch.stream(3 * count * sizeof(float));
 }
 
 // out[i] = a[i] + b[i]
@@ -36,7 +31,7 @@ void vector_add(Launch& launch, Pointer<const float> a, Pointer<const float> b, 
   if (left == nullptr || right == nullptr || sum == nullptr) return;
   uint64_t threads = launch.threads_x() < count ? launch.threads_x() : count;
   for (uint64_t i = 0; i < threads; ++i) sum[i] = left[i] + right[i];
-  stream_through(launch, 3 * count * sizeof(float));
+  launch.stream(3 * count * sizeof(float));
 }
 
 // words[i] = value, for all words, by however many threads
@@ -44,7 +39,7 @@ void fill(Launch& launch, Pointer<unsigned> words, unsigned long count, unsigned
   unsigned* to = words.range(launch, count);
   if (to == nullptr) return;
   for (uint64_t i = 0; i < count; ++i) to[i] = value;
-  stream_through(launch, count * sizeof(unsigned));
+  launch.stream(count * sizeof(unsigned));
 }
 
 // One word of each `stride` is incremented, which reads and writes every page of the memory; mismatches with the value
@@ -58,7 +53,7 @@ void memtouch(Launch& launch, Pointer<unsigned> words, unsigned long count, unsi
     if (memory[i] != expected) ++*wrong;
     memory[i] = expected + 1;
   }
-  stream_through(launch, 2 * count * sizeof(unsigned));
+  launch.stream(2 * count * sizeof(unsigned));
 }
 
 // *out = sum of the words by one thread; by more, the sum is added to it
@@ -69,7 +64,7 @@ void reduce(Launch& launch, Pointer<const unsigned> words, unsigned long count, 
   unsigned long sum = 0;
   for (uint64_t i = 0; i < count; ++i) sum += from[i];
   *to = launch.threads_x() == 1 ? sum : *to + sum;
-  stream_through(launch, count * sizeof(unsigned));
+  launch.stream(count * sizeof(unsigned));
 }
 
 // c = a * b, all row by row: a has m rows of k, b k rows of n. One element of c per thread.
@@ -105,7 +100,7 @@ void thread_ids(Launch& launch, Pointer<unsigned> out) {
     uint64_t thread = (uint64_t{at.thread_z} * launch.block[1] + at.thread_y) * launch.block[0] + at.thread_x;
     ids[block * threads + thread] = static_cast<unsigned>(block * threads + thread);
   });
-  stream_through(launch, blocks * threads * sizeof(unsigned));
+  launch.stream(blocks * threads * sizeof(unsigned));
 }
 
 // out[block] = sum of the block's part of the words
@@ -118,7 +113,7 @@ void block_sums(Launch& launch, Pointer<const unsigned> words, Pointer<unsigned>
     for (unsigned i = 0; i < launch.block[0]; ++i) sum += from[uint64_t{block} * launch.block[0] + i];
     to[block] = sum;
   }
-  stream_through(launch, launch.threads_x() * sizeof(unsigned));
+  launch.stream(launch.threads_x() * sizeof(unsigned));
 }
 
 struct Words {
@@ -129,7 +124,7 @@ void fill_words(Launch& launch, Words words, unsigned value) {
   unsigned* to = words.begin.range(launch, words.count);
   if (to == nullptr) return;
   for (uint64_t i = 0; i < std::min<uint64_t>(words.count, launch.threads_x()); ++i) to[i] = value;
-  stream_through(launch, words.count * sizeof(unsigned));
+  launch.stream(words.count * sizeof(unsigned));
 }
 
 void small_blocks(Launch& launch, Pointer<unsigned> out) {
@@ -155,7 +150,7 @@ void weigh(Launch& launch, Pointer<const float> x, Pointer<float> out, int n) {
   float* to = out.range(launch, count);
   if (weights == nullptr || from == nullptr || to == nullptr) return;
   for (uint64_t i = 0; i < std::min(count, launch.threads_x()); ++i) to[i] = weights[i % 4] * from[i];
-  stream_through(launch, 2 * count * sizeof(float));
+  launch.stream(2 * count * sizeof(float));
 }
 
 void poke(Launch& launch, Pointer<unsigned> word, unsigned value) {

@@ -205,11 +205,16 @@ class VirtualClock : public Clock {
     Participant* self = mine();
     std::unique_lock lock(mutex_);
     if (self == nullptr) {
-      // A thread that the clock does not know: it has no turn to give away, and waits for what the others do.
+      // A thread that the clock does not know: it takes part for as long as it is blocked.
+      Participant& guest = add();
+      guest.blocked = true;
+      guest.due = due;
+      guest.predicate = predicate;
       if (turn_ == nullptr) next();
-      while (predicate != nullptr ? !(*predicate)() : due > now_.load(std::memory_order_relaxed)) {
-        changed_.wait_for(lock, std::chrono::milliseconds(1));
-      }
+      guest.turn.wait(lock, [&] { return turn_ == &guest; });
+      participants_.remove_if([&guest](const Participant& participant) { return &participant == &guest; });
+      turn_ = nullptr;
+      next();
       return;
     }
     self->blocked = true;
@@ -241,7 +246,6 @@ class VirtualClock : public Clock {
     ++chosen->turns;
     turn_ = chosen;
     chosen->turn.notify_one();
-    changed_.notify_all();
   }
 
   void watch() {
@@ -283,7 +287,6 @@ class VirtualClock : public Clock {
   Participant* turn_ = nullptr;  // who has it; null: all are blocked or outside
   uint64_t last_number_ = 0;
   bool ending_ = false;
-  std::condition_variable changed_;
   std::condition_variable wake_watchdog_;
   std::thread watchdog_;
 };
