@@ -78,8 +78,7 @@ RULE(memory, alloc_takes_free_memory, "idle:cuMemAlloc_v2",
   }));
 }
 
-RULE(memory, free_gives_memory_back, "idle:cuMemFree_v2",
-     "after cuMemFree the memory counts as free again") {
+RULE(memory, free_gives_memory_back, "idle:cuMemFree_v2", "after cuMemFree the memory counts as free again") {
   Session session;
   CHECK(seen_once([] {
     CUdeviceptr address = 0;
@@ -355,7 +354,8 @@ RULE(memory, contexts_of_a_gpu_share_addresses, "contexts_keep_their_memory",
 }
 
 RULE(memory, freed_memory_is_an_illegal_address, "idle:cuMemFree_v2",
-     "a kernel that touches a large allocation after cuMemFree fails with CUDA_ERROR_ILLEGAL_ADDRESS, and so do later calls") {
+     "a kernel that touches a large allocation after cuMemFree fails with CUDA_ERROR_ILLEGAL_ADDRESS, and so do later "
+     "calls") {
   Session session;
   CUfunction fill = session.function("fill");
   Buffer buffer(32 * kMiB);

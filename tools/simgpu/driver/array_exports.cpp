@@ -265,7 +265,8 @@ CUDA_ARRAY3D_DESCRIPTOR level_of(CUDA_ARRAY3D_DESCRIPTOR d, unsigned level) {
   auto halve = [level](size_t extent) { return extent == 0 ? 0 : std::max<size_t>(extent >> level, 1); };
   d.Width = halve(d.Width);
   d.Height = halve(d.Height);
-  if ((d.Flags & (kLayered | kCubemap)) == 0) d.Depth = halve(d.Depth);
+  bool layers = (d.Flags & (kLayered | kCubemap)) != 0 && !mutated(Mutation::levels_lose_layers);
+  if (!layers) d.Depth = halve(d.Depth);
   return d;
 }
 

@@ -67,8 +67,9 @@ struct Place {
   bool pageable = true;
   bool synchronous = false;  // SYNC_MEMOPS, or managed
   int gpu = 0;
-  uint64_t managed = 0;          // address, if managed
-  std::shared_ptr<Array> array;  // kept while its bytes are used
+  uint64_t managed = 0;           // address, if managed
+  std::shared_ptr<Array> array;   // kept while its bytes are used …
+  std::shared_ptr<void> mapping;  // … and so are those of managed and pinned memory
 };
 
 struct Plan {
@@ -98,7 +99,7 @@ CUresult locate_array(const Side& side, const Extent& extent, Place* place) {
   return CUDA_SUCCESS;
 }
 
-CUresult locate_linear(const Context& context, const Side& side, const Extent& extent, Place* place) {
+CUresult locate_linear(const Context& context, const Side& side, const Extent& extent, bool write, Place* place) {
   if (side.base == 0) return CUDA_ERROR_INVALID_VALUE;
   if (side.pitch > kMaxPitch) return CUDA_ERROR_INVALID_VALUE;
   Checked right = Checked(side.x) + extent.width;
@@ -131,7 +132,9 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
     return CUDA_SUCCESS;
   }
   if (allocation->kind == MemoryKind::kDevice && side.type == CU_MEMORYTYPE_HOST) return CUDA_ERROR_INVALID_VALUE;
-  place->bytes = static_cast<char*>(driver().memory.storage(address, span.value));
+  // Mappings of physical memory have rights; any other memory a copy may reach from every GPU.
+  int gpu = allocation->physical ? context.gpu : -1;
+  place->bytes = static_cast<char*>(driver().memory.storage(address, span.value, gpu, write));
   if (place->bytes == nullptr) {
     // Host memory may go on beyond what was registered; memory of ours may not.
     if (allocation->kind != MemoryKind::kRegistered) return CUDA_ERROR_INVALID_VALUE;
@@ -139,6 +142,7 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
     return CUDA_SUCCESS;
   }
   place->pageable = false;
+  place->mapping = allocation->mapping;
   bool managed = allocation->kind == MemoryKind::kManaged;
   place->device = allocation->kind == MemoryKind::kDevice || (managed && side.type != CU_MEMORYTYPE_HOST);
   if (place->device) place->gpu = allocation->gpu;
@@ -147,7 +151,7 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
   return CUDA_SUCCESS;
 }
 
-CUresult locate(const Context& context, const Side& side, const Extent& extent, Place* place) {
+CUresult locate(const Context& context, const Side& side, const Extent& extent, bool write, Place* place) {
   if (side.lod != 0) return CUDA_ERROR_INVALID_VALUE;
   switch (side.type) {
     case CU_MEMORYTYPE_ARRAY:
@@ -155,7 +159,7 @@ CUresult locate(const Context& context, const Side& side, const Extent& extent, 
     case CU_MEMORYTYPE_HOST:
     case CU_MEMORYTYPE_DEVICE:
     case CU_MEMORYTYPE_UNIFIED:
-      return locate_linear(context, side, extent, place);
+      return locate_linear(context, side, extent, write, place);
     default:
       return CUDA_ERROR_INVALID_VALUE;
   }
@@ -178,8 +182,9 @@ CUresult plan_copy(const Context& context, const CUDA_MEMCPY3D& p, Plan* plan) {
             p.srcY,          p.srcZ,
             p.srcLOD,        p.srcPitch,
             p.srcHeight};
-  ROTA_SIM_CHECK(locate(context, to, plan->extent, &plan->to));
-  ROTA_SIM_CHECK(locate(context, from, plan->extent, &plan->from));
+  if (mutated(Mutation::copy_ignores_offsets)) to.x = to.y = to.z = from.x = from.y = from.z = 0;
+  ROTA_SIM_CHECK(locate(context, to, plan->extent, true, &plan->to));
+  ROTA_SIM_CHECK(locate(context, from, plan->extent, false, &plan->from));
   if (plan->to.array && plan->from.array && plan->to.array->element != plan->from.array->element) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -281,6 +286,7 @@ bool waits(const Plan& plan, bool asynchronous) {
   }
   if (!asynchronous) return !mutated(Mutation::synchronous_copy_returns_early);
   if (!plan.to.device && !plan.from.device) return !mutated(Mutation::host_copy_returns_early);
+  if (mutated(Mutation::pinned_copy_waits)) return true;
   return !plan.to.device && plan.to.pageable && !mutated(Mutation::pageable_copy_returns_early);
 }
 

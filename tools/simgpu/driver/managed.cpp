@@ -3,6 +3,8 @@
 
 #include <iterator>
 
+#include "tools/simgpu/driver/mutations.h"
+
 namespace rota::sim {
 
 std::map<uint64_t, ManagedAdvice>::iterator ManagedRanges::split(uint64_t address) {
@@ -13,6 +15,7 @@ std::map<uint64_t, ManagedAdvice>::iterator ManagedRanges::split(uint64_t addres
 }
 
 void ManagedRanges::forget(uint64_t address, uint64_t bytes) {
+  if (mutated(Mutation::advice_survives_free)) return;
   change(address, bytes, [](ManagedAdvice& advice) { advice = ManagedAdvice{}; });
   // Entries that say the same as the one before them are not needed.
   std::lock_guard lock(mutex_);

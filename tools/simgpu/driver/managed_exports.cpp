@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <string>
 
 #include "tools/simgpu/driver/driver.h"
@@ -57,6 +58,17 @@ CUmemLocation location_of_device(CUdevice device) {
   return location;
 }
 
+// What the shared state needs to know of it: a GPU, the host, or nothing.
+void set_preferred(const Allocation& allocation, uint64_t address, uint64_t bytes, const Location& location) {
+  int place = kNowhere;
+  if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+    place = location.id;
+  } else if (location.type != CU_MEM_LOCATION_TYPE_INVALID) {
+    place = kOnHost;
+  }
+  driver().state().set_preferred(allocation.managed_id, address - allocation.address, bytes, place);
+}
+
 CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation given) {
   ROTA_SIM_READY();
   Allocation allocation;
@@ -73,7 +85,7 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLoc
       ROTA_SIM_CHECK(location_of(given, &location));
       [[fallthrough]];
     case CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION:
-      driver().state().set_preferred(allocation.managed_id, location.type == CU_MEM_LOCATION_TYPE_DEVICE);
+      set_preferred(allocation, address, bytes, location);
       driver().managed_ranges.change(address, bytes, [&](ManagedAdvice& said) { said.preferred = location; });
       return CUDA_SUCCESS;
     case CU_MEM_ADVISE_SET_ACCESSED_BY:
@@ -81,6 +93,9 @@ CUresult advise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLoc
       ROTA_SIM_CHECK(location_of(given, &location));
       if (given.type != CU_MEM_LOCATION_TYPE_DEVICE && given.type != CU_MEM_LOCATION_TYPE_HOST) {
         return CUDA_ERROR_INVALID_VALUE;
+      }
+      if (location.id != Location::kHost) {
+        driver().state().set_accessed_by(allocation.managed_id, address - allocation.address, bytes, location.id, on);
       }
       uint32_t bit = location.id == Location::kHost ? ManagedAdvice::kAccessedByHost : uint32_t{1} << location.id;
       driver().managed_ranges.change(address, bytes, [on, bit](ManagedAdvice& said) {
@@ -103,25 +118,29 @@ struct Move {
 
 void run_moves(Context& context, const std::vector<Move>& moves) {
   for (const Move& move : moves) {
-    if (!move.prefetch) continue;  // what a discarded range holds is not said: here it is what was there
+    Allocation allocation;
+    if (managed_range(move.address, move.bytes, &allocation) != CUDA_SUCCESS) continue;  // freed meanwhile
+    // What a discarded range holds is not said: here it is what was there.
+    if (move.discard) {
+      driver().state().discard(allocation.managed_id, move.address - allocation.address, move.bytes);
+    }
+    if (!move.prefetch) continue;
     bool to_device = move.to.type == CU_MEM_LOCATION_TYPE_DEVICE;
     int64_t nanoseconds = 0;
     driver().make_resident(move.address, move.bytes, to_device ? Access::kPrefetchToDevice : Access::kPrefetchToHost,
-                           &nanoseconds);
+                           &nanoseconds, to_device ? move.to.id : -1);
+    if (mutated(Mutation::prefetch_loses_the_contents)) {
+      std::memset(driver().memory.storage(move.address, move.bytes), 0, move.bytes);
+    }
     driver().occupy(context, to_device ? EngineKind::kHostToDevice : EngineKind::kDeviceToHost, nanoseconds);
   }
 }
 
-CUresult check_move(const Move& move) {
-  Allocation allocation;
-  ROTA_SIM_CHECK(managed_range(move.address, move.bytes, &allocation));
-  // An allocation migrates to the GPU that it was made on only; a prefetch to another is not simulated.
-  bool elsewhere = move.to.type == CU_MEM_LOCATION_TYPE_DEVICE && move.to.id != allocation.gpu;
-  return move.prefetch && elsewhere ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
-}
-
 CUresult submit_moves(const StreamPointer& stream, std::vector<Move> moves) {
-  for (const Move& move : moves) ROTA_SIM_CHECK(check_move(move));
+  for (const Move& move : moves) {
+    Allocation allocation;
+    ROTA_SIM_CHECK(managed_range(move.address, move.bytes, &allocation));
+  }
   if (driver().captures.any()) {
     std::lock_guard lock(driver().captures.mutex);
     if (stream->capture) {  // no graph node stands for a migration

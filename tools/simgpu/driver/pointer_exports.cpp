@@ -3,12 +3,14 @@
 
 #include "tools/simgpu/driver/mutations.h"
 #include "tools/simgpu/driver/peer.h"
+#include "tools/simgpu/driver/physical.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 
 namespace {
 
-constexpr int kReadWrite = 3;  // CU_POINTER_ATTRIBUTE_ACCESS_FLAG_READWRITE
+constexpr int kRead = 1;
+constexpr int kReadWrite = 3;
 
 template <class T>
 CUresult tell(void* data, T value) {
@@ -16,12 +18,30 @@ CUresult tell(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
+// Of a reserved address to which nothing is mapped.
+CUresult reserved_attribute(void* data, CUpointer_attribute attribute, const AddressSpace::Reservation& reservation) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return tell(data, reservation.address);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return tell(data, reservation.bytes);
+    case CU_POINTER_ATTRIBUTE_MAPPED:
+      return tell(data, 0U);
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
 CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto allocation = driver().memory.find(address);
-  if (!allocation) return CUDA_ERROR_INVALID_VALUE;
-  bool host = allocation->kind == MemoryKind::kHost || allocation->kind == MemoryKind::kRegistered;
-  bool plain = allocation->kind == MemoryKind::kDevice && !allocation->pool;
+  auto reservation = driver().memory.reservation(address);
+  if (!allocation) return reservation ? reserved_attribute(data, attribute, *reservation) : CUDA_ERROR_INVALID_VALUE;
+  const Physical* physical = allocation->physical.get();
+  bool host = allocation->kind == MemoryKind::kHost || allocation->kind == MemoryKind::kRegistered ||
+              (physical != nullptr && !physical->on_gpu());
+  bool plain =
+      allocation->kind == MemoryKind::kDevice && !allocation->pool && physical == nullptr && !allocation->imported;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
       return tell(data, allocation->context);
@@ -47,19 +67,22 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return tell(data, unsigned{plain});
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return tell(data, reservation ? reservation->address : allocation->address);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      return tell(data, reservation ? reservation->bytes : allocation->bytes);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
       return tell(data, allocation->address);
-    case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
       return tell(data, allocation->bytes);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return tell(data, 1U);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return tell(data, uint64_t{0});
+      return tell(data, static_cast<uint64_t>(physical != nullptr ? physical->properties.requestedHandleTypes
+                                                                  : CU_MEM_HANDLE_TYPE_NONE));
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return tell(data, unsigned{plain});
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      return tell(data, kReadWrite);
+      return tell(data, physical == nullptr || allocation->accessible(allocation->gpu, true) ? kReadWrite : kRead);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       return tell(data, allocation->pool ? allocation->pool->handle() : CUmemoryPool{nullptr});
     case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:

@@ -16,6 +16,7 @@ struct Target {
   size_t span = 0;  // bytes from the first to behind the last
   uint64_t managed = 0;
   bool waits = false;
+  std::shared_ptr<void> mapping;  // keeps managed and pinned memory while its bytes are used
 };
 
 bool empty(const CUDA_MEMSET_NODE_PARAMS& p) {
@@ -36,10 +37,13 @@ CUresult plan_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& p, Target* ta
   auto allocation = driver().memory.find(p.dst);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->gpu != context.gpu && !accessible(context, *allocation)) return CUDA_ERROR_INVALID_VALUE;
-  target->bytes = static_cast<char*>(driver().memory.storage(p.dst, target->span));
+  int gpu = allocation->physical ? context.gpu : -1;
+  target->bytes = static_cast<char*>(driver().memory.storage(p.dst, target->span, gpu, true));
+  target->mapping = allocation->mapping;
   if (target->bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->kind == MemoryKind::kManaged) target->managed = p.dst;
-  target->waits = allocation->kind != MemoryKind::kDevice || driver().synchronous_memory.has(allocation->buffer_id);
+  target->waits = allocation->kind != MemoryKind::kDevice || (driver().synchronous_memory.has(allocation->buffer_id) &&
+                                                              !mutated(Mutation::synchronous_memory_does_not_wait));
   return CUDA_SUCCESS;
 }
 
