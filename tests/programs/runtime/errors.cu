@@ -38,7 +38,8 @@ int main() {
   EXPECT(cudaLaunchKernel(stub(fill), dim3(1), dim3(2048), arguments, 0, nullptr), cudaErrorInvalidConfiguration);
   EXPECT(cudaLaunchKernel(stub(fill), dim3(1, 70000), dim3(1), arguments, 0, nullptr), cudaErrorInvalidConfiguration);
   EXPECT(cudaLaunchKernel(stub(fill), dim3(1), dim3(0), arguments, 0, nullptr), cudaErrorInvalidConfiguration);
-  EXPECT(cudaLaunchKernel(stub(small_blocks), dim3(1), dim3(512), arguments, 0, nullptr), cudaErrorInvalidValue);
+  EXPECT(cudaLaunchKernel(stub(small_blocks), dim3(1), dim3(512), arguments, 0, nullptr),
+         cudaErrorLaunchOutOfResources);
   EXPECT(cudaLaunchKernel(nullptr, dim3(1), dim3(1), arguments, 0, nullptr), cudaErrorInvalidDeviceFunction);
   int local = 0;
   EXPECT(cudaLaunchKernel(&local, dim3(1), dim3(1), nullptr, 0, nullptr), cudaErrorInvalidResourceHandle);
