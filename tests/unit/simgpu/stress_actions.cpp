@@ -29,11 +29,11 @@ std::string check_words(const std::vector<unsigned>& words, unsigned expected, i
 }
 #define EXPECT_WORDS(words, expected)                                                             \
   do {                                                                                            \
-    if (std::string wrong = check_words(words, expected, __LINE__); !wrong.empty()) return wrong; \
+    if (std::string text_ = check_words(words, expected, __LINE__); !text_.empty()) return text_; \
   } while (0)
 #define EXPECT_WELL(expression)                                         \
   do {                                                                  \
-    if (std::string wrong = (expression); !wrong.empty()) return wrong; \
+    if (std::string text_ = (expression); !text_.empty()) return text_; \
   } while (0)
 
 // Fills the words in the stream by the kernel.
