@@ -32,14 +32,15 @@ def read_gpu():
         return {}, "a GPU"
     lines = GPU.read_text().splitlines()
     which = lines[0].removeprefix("# ") if lines and lines[0].startswith("# ") else "a GPU"
-    return {line.split("\t")[1]: line.split("\t")[2] for line in lines if not line.startswith("#")}, which
+    rows = [line.split("\t") for line in lines if not line.startswith("#")]
+    return {(row[0], row[1]): row[2] for row in rows}, which
 
 
 def table(rules):
     results, which = read_gpu()
     areas = collections.defaultdict(list)
     for area, name, mutation in rules:
-        areas[area].append((name, mutation))
+        areas[area].append(((area, name), mutation))
     lines = [f"| area | rules, all hold on simgpu | hold on {which} | skipped there | mutations |", "|---|---|---|---|---|"]
     everything = [rule for area in areas.values() for rule in area]
     for area, members in [*sorted(areas.items()), ("all", everything)]:
