@@ -31,7 +31,7 @@ bool joined(const Capture& capture) {
 
 CUresult Captures::begin(Stream& stream, const std::shared_ptr<Capture>& capture, std::vector<GraphNode*> tail) {
   if (stream.capture) return CUDA_ERROR_ILLEGAL_STATE;
-  capture->id = next_id_++;
+  capture->id = mutated(Mutation::capture_ids_are_alike) ? 1 : next_id_++;
   capture->thread = std::this_thread::get_id();
   capture->origin = &stream;
   capture->members.push_back(&stream);
@@ -63,6 +63,7 @@ CUresult Captures::end(Stream& stream, std::shared_ptr<Capture>* ended) {
     return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
   }
   bool bound = capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED && !mutated(Mutation::any_thread_ends_a_capture);
+  bound = bound || mutated(Mutation::relaxed_captures_are_bound_to_threads);
   if (bound && capture->thread != std::this_thread::get_id()) return CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
   CUresult result = CUDA_SUCCESS;
   if (capture->invalidated && !mutated(Mutation::invalidated_captures_give_graphs)) {
@@ -112,10 +113,12 @@ bool Captures::context_captures(const Context* context, bool invalidate) {
 }
 
 bool Captures::has_blocking_capture(const Context* context, bool invalidate) {
+  if (mutated(Mutation::legacy_stream_ignores_captures)) return false;
   bool found = false;
   for (const auto& capture : active_) {
     bool touches = std::any_of(capture->members.begin(), capture->members.end(), [context](const Stream* member) {
-      return member->context == context && member->blocking();
+      return member->context == context &&
+             (member->blocking() || mutated(Mutation::every_capture_stops_the_legacy_stream));
     });
     if (touches && invalidate) capture->invalidated = true;
     found = found || touches;
@@ -124,16 +127,16 @@ bool Captures::has_blocking_capture(const Context* context, bool invalidate) {
 }
 
 CUresult Captures::unsafe_call(CUstreamCaptureMode thread_mode) {
-  if (thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED || mutated(Mutation::captures_allow_unsafe_calls)) {
-    return CUDA_SUCCESS;
-  }
+  if (mutated(Mutation::captures_allow_unsafe_calls)) return CUDA_SUCCESS;
+  bool relaxed = thread_mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (relaxed && !mutated(Mutation::relaxed_threads_are_refused)) return CUDA_SUCCESS;
+  bool minds_others = thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL || mutated(Mutation::thread_modes_do_not_matter);
   CUresult result = CUDA_SUCCESS;
   for (const auto& capture : active_) {
-    if (thread_mode == CU_STREAM_CAPTURE_MODE_THREAD_LOCAL && mutated(Mutation::thread_modes_do_not_matter)) {
-      thread_mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-    }
-    bool mine = capture->thread == std::this_thread::get_id() && capture->mode != CU_STREAM_CAPTURE_MODE_RELAXED;
-    bool global = thread_mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture->mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
+    bool all_global = mutated(Mutation::captures_are_all_global);
+    CUstreamCaptureMode mode = all_global ? CU_STREAM_CAPTURE_MODE_GLOBAL : capture->mode;
+    bool mine = capture->thread == std::this_thread::get_id() && mode != CU_STREAM_CAPTURE_MODE_RELAXED;
+    bool global = minds_others && mode == CU_STREAM_CAPTURE_MODE_GLOBAL;
     if (!mine && !global) continue;
     capture->invalidated = true;
     result = CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;

@@ -115,6 +115,7 @@ CUresult Driver::current(ContextPointer* context) {
   if (!*context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (state().lost((*context)->gpu)) return CUDA_ERROR_UNKNOWN;
   int sticky = (*context)->sticky.load(std::memory_order_acquire);
+  if (mutated(Mutation::errors_do_not_stick)) return CUDA_SUCCESS;
   return static_cast<CUresult>(sticky);
 }
 
@@ -228,6 +229,7 @@ CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPo
     std::lock_guard lock(captures.mutex);
     if (stream->capture && !mutated(Mutation::captured_work_runs_at_once)) {
       if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+      if (mutated(Mutation::captured_nodes_have_no_order)) stream->capture_tail.clear();
       GraphNode* node = stream->capture->graph->add(std::move(operation), stream->capture_tail);
       stream->capture_tail.assign(1, node);
       return CUDA_SUCCESS;

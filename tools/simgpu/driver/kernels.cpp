@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "tools/simgpu/driver/driver.h"
-#include "tools/simgpu/driver/peer.h"
 #include "tools/simgpu/driver/mutations.h"
+#include "tools/simgpu/driver/peer.h"
 
 namespace rota::sim {
 namespace {
@@ -28,7 +28,7 @@ void* translate(RotaSimLaunch* launch, uint64_t address, uint64_t bytes) {
   void* memory = driver().memory.storage(address, bytes, running->context->gpu);
   auto allocation = driver().memory.find(address);
   if (allocation && !accessible(*running->context, *allocation)) memory = nullptr;
-  if (memory == nullptr) {
+  if (memory == nullptr && !mutated(Mutation::illegal_addresses_do_no_harm)) {
     int none = 0;
     running->context->sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
   }
@@ -203,7 +203,9 @@ CUresult pack_arguments(void** arguments, void** extra, KernelParameters* launch
   if (extra != nullptr) {
     const void* buffer = packed_arguments(extra, kernel.parameter_bytes);
     if (buffer == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    std::memcpy(launch->bytes.data(), buffer, kernel.parameter_bytes);
+    if (!mutated(Mutation::packed_arguments_are_lost)) {
+      std::memcpy(launch->bytes.data(), buffer, kernel.parameter_bytes);
+    }
     launch->packed = true;
     return CUDA_SUCCESS;
   }

@@ -60,11 +60,20 @@ CUresult check_events(const Attributes& attributes) {
   return CUDA_SUCCESS;
 }
 
-CUresult submit(const Target& target, const KernelParameters& parameters) {
+CUresult submit(const Target& target, const KernelParameters& parameters, void** arguments) {
   ROTA_SIM_CHECK(check_events(parameters.attributes));
   Operation operation;
   ROTA_SIM_CHECK(make_launch(parameters, &operation));
-  ROTA_SIM_CHECK(driver().submit(target.stream, std::move(operation)));
+  if (arguments != nullptr && mutated(Mutation::arguments_are_read_when_the_kernel_runs)) {
+    operation.run = [late = KernelParameters(parameters), arguments](Context& context) mutable {
+      Operation launched;
+      pack_arguments(arguments, nullptr, &late);
+      if (make_launch(late, &launched) == CUDA_SUCCESS) launched.run(context);
+    };
+  }
+  TaskPointer task;
+  ROTA_SIM_CHECK(driver().submit(target.stream, std::move(operation), &task));
+  if (task && mutated(Mutation::launches_wait)) task->wait();
   if (mutated(Mutation::launches_record_no_events)) return CUDA_SUCCESS;
   for (CUevent event : events_of(parameters.attributes)) {
     ROTA_SIM_CHECK(record_in_stream(event, target.stream, false));
@@ -83,7 +92,7 @@ CUresult launch(CUfunction handle, const Shape& shape, CUstream stream, void** a
   parameters.shared_bytes = shape.shared;
   parameters.attributes = std::move(attributes);
   ROTA_SIM_CHECK(pack_arguments(arguments, extra, &parameters));
-  return submit(target, parameters);
+  return submit(target, parameters, arguments);
 }
 
 CUresult launch_configured(const CUlaunchConfig* config, CUfunction function, void** arguments, void** extra,

@@ -101,8 +101,8 @@ void wait_for_value(Context& context, uint64_t address, Value value, unsigned fl
   auto nap = kFirstNap;
   while (!context.destroyed.load(std::memory_order_acquire)) {
     // Held while it is read: the memory may be given back meanwhile.
-    auto allocation = driver().memory.find(address);
-    void* memory = allocation ? driver().memory.storage(address, sizeof(Value)) : nullptr;
+    auto held = driver().memory.find(address);
+    void* memory = driver().memory.storage(address, sizeof(Value));
     if (memory == nullptr) return lose_memory(context);
     if (holds(look<Value>(memory), value, flags)) return;
     std::this_thread::sleep_for(nap);
@@ -113,8 +113,8 @@ void wait_for_value(Context& context, uint64_t address, Value value, unsigned fl
 template <class Value>
 void write_value(Context& context, uint64_t address, Value value) {
   if (mutated(Mutation::value_writes_are_lost)) return;
-  auto allocation = driver().memory.find(address);
-  void* memory = allocation ? driver().memory.storage(address, sizeof(Value)) : nullptr;
+  auto held = driver().memory.find(address);
+  void* memory = driver().memory.storage(address, sizeof(Value));
   if (memory == nullptr) return lose_memory(context);
   std::atomic_thread_fence(std::memory_order_seq_cst);  // earlier work of the stream is seen by who sees the value
   put(memory, value);

@@ -123,6 +123,10 @@ CUresult launch_host_function(CUstream handle, CUhostFn function, void* data, un
   operation.parameters = HostParameters{function, data};
   operation.despite_errors = mutated(Mutation::host_functions_run_after_errors);
   operation.run = [function, data](Context&) { run_host_function(function, data); };
+  if (mutated(Mutation::host_functions_run_early)) {
+    operation.run(*context);
+    return CUDA_SUCCESS;
+  }
   return driver().submit(stream, std::move(operation));
 }
 
