@@ -93,6 +93,7 @@ class Writer:
     def __init__(self, types):
         self.types = types
         self.fills = {}  # by struct's final name: text, in order of need
+        self.function = ""
 
     # ---- values -----------------------------------------------------------------------------------------------------
 
@@ -149,7 +150,7 @@ class Writer:
                 if name in ("image", "code", "fatCubin", "data"):
                     return "m.image()"
                 return "static_cast<const void*>(m.data())"
-            if name in ("p", "hostptr", "ptr"):
+            if self.function.startswith(("cuMemHost", "cuMemFreeHost")):  # looked up, not followed
                 return "m.host_memory()"
             if name in ("osHandle", "handle", "shareableHandle_in"):
                 return "m.file_as_pointer()"
@@ -263,6 +264,7 @@ class Writer:
     # ---- calls ------------------------------------------------------------------------------------------------------
 
     def call(self, name, parameters):
+        self.function = name
         lines = []
         learn = []
         for index, (spelling, parameter) in enumerate(parameters):
