@@ -67,6 +67,11 @@ class RuntimePrograms(Case):
         self.run_all("host", "", ROTA, "run", "--")
 
     # ctest labels: unsanitized
+    def test_runtime_programs_run_on_every_card(self):
+        for gpu in ("h200x2", "a100", "t4", "mig-1g"):
+            self.run_all("host", "", ROTA, "sim", "--gpu", gpu, "--memory", "512M", "--")
+
+    # ctest labels: unsanitized
     def test_a_runtime_program_is_traced_at_both_levels(self):
         program = PROGRAMS / "runtime/host/graphs"
         if not program.exists():
