@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/graph_memory.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 
@@ -53,6 +54,7 @@ CUresult free_device(CUdeviceptr address) {
   ROTA_SIM_CONTEXT(context);
   if (address == 0) return CUDA_SUCCESS;
   ROTA_SIM_CHECK(driver().check_unsafe_call());
+  if (is_graph_memory(address)) return free_graph_memory(address, nullptr);
   return driver().free_memory(address, false, true);
 }
 

@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/graph_memory.h"
 #include "tools/simgpu/driver/mutations.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
@@ -34,14 +35,20 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, bool from_c
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   PoolPointer from = from_current ? current_pool(stream->context->gpu) : driver().pools.find(pool);
   if (!from || from->imported) return CUDA_ERROR_INVALID_VALUE;
+  bool capturing = false;
   if (driver().captures.any()) {
     std::lock_guard lock(driver().captures.mutex);
-    if (stream->capture) {  // memory nodes are not simulated
-      stream->capture->invalidated = true;
-      return CUDA_ERROR_NOT_SUPPORTED;
-    }
+    capturing = stream->capture != nullptr;
   }
   uint64_t address = 0;
+  if (capturing) {
+    CUmemPoolProps properties{};
+    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = on_device(stream->context->gpu);
+    ROTA_SIM_CHECK(capture_allocation(stream, properties, bytes, &address));
+    *out = address;
+    return CUDA_SUCCESS;
+  }
   ROTA_SIM_CHECK(from->allocate(stream, bytes, &address));
   *out = address;
   return CUDA_SUCCESS;
@@ -56,10 +63,13 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
   if (!allocation || allocation->address != address || allocation->physical) return CUDA_ERROR_INVALID_VALUE;
   // Measured on driver 580.159: plain memory may be freed in stream order, managed memory may not; in a capture the
   // call is refused, and the capture goes on.
+  bool capturing = false;
   if (driver().captures.any()) {
     std::lock_guard lock(driver().captures.mutex);
-    if (stream->capture) return CUDA_ERROR_INVALID_VALUE;
+    capturing = stream->capture != nullptr;
   }
+  if (capturing) return allocation->graph ? capture_free(stream, address) : CUDA_ERROR_INVALID_VALUE;
+  if (allocation->graph) return free_graph_memory(address, stream);
   if (driver().variable_addresses.has(address)) return CUDA_ERROR_INVALID_VALUE;
   if (!allocation->pool) {
     if (allocation->kind == MemoryKind::kManaged) return CUDA_ERROR_NOT_SUPPORTED;
