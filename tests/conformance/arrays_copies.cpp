@@ -137,16 +137,6 @@ RULE(arrays, rectangles_beyond_the_array_are_refused, "lenient:cuMemcpy2D_v2",
   CHECK_EQ(cu.cuMemcpy2D_v2(&copy), CUDA_ERROR_INVALID_VALUE);
 }
 
-RULE(arrays, parts_of_elements_are_refused, "lenient:cuMemcpy2D_v2",
-     "a byte offset into an array that is no multiple of its element is refused with CUDA_ERROR_INVALID_VALUE") {
-  Session session;
-  Array array(described(32, 16, 0));
-  std::vector<unsigned> values(64);
-  CUDA_MEMCPY2D copy = rectangle_to(array, values.data(), 16, 2);
-  copy.dstXInBytes = 2;
-  CHECK_EQ(cu.cuMemcpy2D_v2(&copy), CUDA_ERROR_INVALID_VALUE);
-}
-
 RULE(arrays, boxes_of_arrays, "copy_forgets_slices", "cuMemcpy3D writes and reads every slice of an array") {
   Session session;
   Array array(described(16, 8, 4));

@@ -220,8 +220,8 @@ RULE(copies, between_contexts_of_a_gpu, "idle:cuMemcpyPeer",
 
 RULE(copies, between_two_gpus, "idle:cuMemcpyPeerAsync",
      "cuMemcpyPeerAsync copies between two GPUs, whether access was enabled or not") {
+  SKIP_UNLESS(Session(0).devices() >= 2, "needs two GPUs");
   Session second(1);
-  SKIP_UNLESS(second.devices() >= 2, "needs two GPUs");
   Buffer to(4096);
   CHECK_OK(cu.cuMemsetD8_v2(to, 0, 4096));
   CHECK_OK(cu.cuCtxSynchronize());
@@ -234,22 +234,40 @@ RULE(copies, between_two_gpus, "idle:cuMemcpyPeerAsync",
   CHECK(to.read<unsigned>(1024) == counting(1024, 12));
 }
 
-RULE(copies, while_capturing_are_unsafe, "lenient:cuMemcpyHtoD_v2",
-     "a synchronous copy is refused while the thread captures a stream globally, and the capture is lost") {
+RULE(copies, beside_a_capture_in_a_non_blocking_stream, "copies_are_unsafe_while_capturing",
+     "synchronous copies and sets work while the thread captures a non-blocking stream, and the capture goes on") {
+  Session session;
+  Buffer buffer(kMiB);
+  std::vector<unsigned> values = counting(kMiB / 4);
+  Stream stream;
+  CHECK_OK(cu.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  CHECK_OK(cu.cuMemcpyHtoD_v2(buffer, values.data(), 4));
+  CHECK_OK(cu.cuMemcpyHtoD_v2(buffer, values.data(), kMiB));
+  CHECK_OK(cu.cuMemsetD8_v2(buffer, 0, 64));
+  CHECK_OK(cu.cuMemcpyDtoH_v2(values.data(), buffer, 64));
+  CUgraph graph = nullptr;
+  CHECK_OK(cu.cuStreamEndCapture(stream, &graph));
+  CHECK_OK(cu.cuGraphDestroy(graph));
+  CHECK_EQ(values[0], 0);
+}
+
+RULE(copies, beside_a_capture_in_a_blocking_stream, "lenient:cuMemcpyHtoD_v2",
+     "a synchronous copy is refused with STREAM_CAPTURE_IMPLICIT while a blocking stream captures, and the capture is "
+     "lost") {
   Session session;
   Buffer buffer(64);
   unsigned value = 1;
-  Stream stream;
+  Stream stream(CU_STREAM_DEFAULT);
   CHECK_OK(cu.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  CHECK_EQ(cu.cuMemcpyHtoD_v2(buffer, &value, 4), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK_EQ(cu.cuMemcpyHtoD_v2(buffer, &value, 4), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   CUgraph graph = nullptr;
   CHECK_EQ(cu.cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
 RULE(copies, peer_access_to_oneself_is_refused, "lenient:cuCtxEnablePeerAccess",
-     "cuCtxEnablePeerAccess of the current context answers CUDA_ERROR_INVALID_CONTEXT") {
+     "cuCtxEnablePeerAccess of the current context answers CUDA_ERROR_PEER_ACCESS_UNSUPPORTED") {
   Session session;
-  CHECK_EQ(cu.cuCtxEnablePeerAccess(session.context(), 0), CUDA_ERROR_INVALID_CONTEXT);
+  CHECK_EQ(cu.cuCtxEnablePeerAccess(session.context(), 0), CUDA_ERROR_PEER_ACCESS_UNSUPPORTED);
 }
 
 RULE(copies, peer_access_twice_is_refused, "lenient:cuCtxEnablePeerAccess",
@@ -269,8 +287,8 @@ RULE(copies, peer_access_twice_is_refused, "lenient:cuCtxEnablePeerAccess",
 
 RULE(copies, kernels_need_peer_access, "peers_need_no_access",
      "a kernel that touches another GPU's memory without peer access fails with CUDA_ERROR_ILLEGAL_ADDRESS") {
+  SKIP_UNLESS(Session(0).devices() >= 2, "needs two GPUs");
   Session second(1);
-  SKIP_UNLESS(second.devices() >= 2, "needs two GPUs");
   CUdeviceptr memory = 0;
   CHECK_OK(cu.cuMemAlloc_v2(&memory, kMiB));
   Session session(0);
@@ -280,8 +298,8 @@ RULE(copies, kernels_need_peer_access, "peers_need_no_access",
 
 RULE(copies, kernels_use_peer_access, "idle:cuCtxEnablePeerAccess",
      "with peer access a kernel uses another GPU's memory") {
+  SKIP_UNLESS(Session(0).devices() >= 2, "needs two GPUs");
   Session second(1);
-  SKIP_UNLESS(second.devices() >= 2, "needs two GPUs");
   int possible = 0;
   CHECK_OK(cu.cuDeviceCanAccessPeer(&possible, 0, 1));
   SKIP_UNLESS(possible != 0, "needs peer access");

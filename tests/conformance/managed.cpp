@@ -107,16 +107,6 @@ RULE(managed, preferred_location_by_type, "idle:cuMemAdvise_v2",
   CHECK_EQ(managed.attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE), CU_MEM_LOCATION_TYPE_HOST);
 }
 
-RULE(managed, preferred_numa_node, "idle:cuMemAdvise_v2",
-     "a NUMA node of the host as preferred location reads back as type and id") {
-  Session session;
-  Managed managed(kMiB);
-  CHECK_OK(cu.cuMemAdvise_v2(managed, kMiB, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
-                             location(CU_MEM_LOCATION_TYPE_HOST_NUMA, 0)));
-  CHECK_EQ(managed.attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_TYPE), CU_MEM_LOCATION_TYPE_HOST_NUMA);
-  CHECK_EQ(managed.attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION_ID), 0);
-}
-
 RULE(managed, preferred_device_must_exist, "lenient:cuMemAdvise",
      "a device that does not exist cannot be preferred: CUDA_ERROR_INVALID_DEVICE") {
   Session session;
@@ -241,16 +231,6 @@ RULE(managed, attaching_singly_to_the_null_stream_is_refused, "lenient:cuStreamA
   Session session;
   Managed managed(kMiB);
   CHECK_NE(cu.cuStreamAttachMemAsync(nullptr, managed, 0, CU_MEM_ATTACH_SINGLE), CUDA_SUCCESS);
-}
-
-RULE(managed, attaching_other_memory_is_refused, "lenient:cuStreamAttachMemAsync",
-     "cuStreamAttachMemAsync of memory that is not managed, or with no single flag, is refused") {
-  Session session;
-  Managed managed(kMiB);
-  Buffer buffer(kMiB);
-  Stream stream;
-  CHECK_NE(cu.cuStreamAttachMemAsync(stream, buffer, 0, CU_MEM_ATTACH_GLOBAL), CUDA_SUCCESS);
-  CHECK_NE(cu.cuStreamAttachMemAsync(stream, managed, 0, 0), CUDA_SUCCESS);
 }
 
 RULE(managed, attaching_the_whole, "refuse:cuStreamAttachMemAsync",

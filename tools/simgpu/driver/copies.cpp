@@ -52,7 +52,6 @@ struct Side {
   size_t x = 0;  // bytes
   size_t y = 0;
   size_t z = 0;
-  size_t lod = 0;
   size_t pitch = 0;
   size_t height = 0;
 };
@@ -82,7 +81,6 @@ CUresult locate_array(const Side& side, const Extent& extent, Place* place) {
   std::shared_ptr<Array> array = driver().arrays.find(side.array);
   if (!array) return CUDA_ERROR_INVALID_HANDLE;
   if (!array->bytes) return CUDA_ERROR_INVALID_VALUE;  // nothing is mapped to it
-  if (side.x % array->element != 0 || extent.width % array->element != 0) return CUDA_ERROR_INVALID_VALUE;
   Checked right = Checked(side.x) + extent.width;
   Checked bottom = Checked(side.y) + extent.height;
   Checked back = Checked(side.z) + extent.depth;
@@ -101,7 +99,6 @@ CUresult locate_array(const Side& side, const Extent& extent, Place* place) {
 
 CUresult locate_linear(const Context& context, const Side& side, const Extent& extent, bool write, Place* place) {
   if (side.base == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (side.pitch > kMaxPitch) return CUDA_ERROR_INVALID_VALUE;
   Checked right = Checked(side.x) + extent.width;
   Checked bottom = Checked(side.y) + extent.height;
   if (!right.ok || !bottom.ok) return CUDA_ERROR_INVALID_VALUE;
@@ -109,7 +106,7 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
   uint64_t pitch = side.pitch != 0 ? side.pitch : right.value;
   uint64_t height = side.height != 0 ? side.height : bottom.value;
   bool many_rows = extent.height > 1 || extent.depth > 1;
-  if (many_rows && pitch < right.value) return CUDA_ERROR_INVALID_VALUE;
+  if (many_rows && (pitch < right.value || side.pitch > kMaxPitch)) return CUDA_ERROR_INVALID_VALUE;
   if (extent.depth > 1 && height < bottom.value) return CUDA_ERROR_INVALID_VALUE;
   Checked slice = Checked(pitch) * height;
   Checked start = Checked(side.base) + (Checked(side.z) * height + side.y) * pitch + side.x;
@@ -121,7 +118,7 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
   place->slice = slice.value;
   place->span = span.value;
   place->gpu = context.gpu;
-  auto allocation = driver().memory.find(address);
+  auto allocation = driver().memory.find_for_work(address);
   if (!allocation) {
     // A device pointer that no allocation holds must not be read as host memory.
     if (side.type == CU_MEMORYTYPE_DEVICE || driver().memory.in_device_window(address)) {
@@ -152,7 +149,6 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
 }
 
 CUresult locate(const Context& context, const Side& side, const Extent& extent, bool write, Place* place) {
-  if (side.lod != 0) return CUDA_ERROR_INVALID_VALUE;
   switch (side.type) {
     case CU_MEMORYTYPE_ARRAY:
       return locate_array(side, extent, place);
@@ -175,13 +171,11 @@ CUresult plan_copy(const Context& context, const CUDA_MEMCPY3D& p, Plan* plan) {
   Side to{p.dstMemoryType, linear(p.dstMemoryType, p.dstHost, p.dstDevice),
           p.dstArray,      p.dstXInBytes,
           p.dstY,          p.dstZ,
-          p.dstLOD,        p.dstPitch,
-          p.dstHeight};
+          p.dstPitch,      p.dstHeight};
   Side from{p.srcMemoryType, linear(p.srcMemoryType, p.srcHost, p.srcDevice),
             p.srcArray,      p.srcXInBytes,
             p.srcY,          p.srcZ,
-            p.srcLOD,        p.srcPitch,
-            p.srcHeight};
+            p.srcPitch,      p.srcHeight};
   if (mutated(Mutation::copy_ignores_offsets)) to.x = to.y = to.z = from.x = from.y = from.z = 0;
   ROTA_SIM_CHECK(locate(context, to, plan->extent, true, &plan->to));
   ROTA_SIM_CHECK(locate(context, from, plan->extent, false, &plan->from));
@@ -324,7 +318,11 @@ CUresult make_copy(Context& context, const CUDA_MEMCPY3D& parameters, Operation*
 
 CUresult copy(const CUDA_MEMCPY3D& parameters, bool asynchronous, CUstream handle, Form form) {
   ROTA_SIM_CONTEXT(context);
-  if (!asynchronous) ROTA_SIM_CHECK(driver().check_unsafe_call());
+  // Measured on driver 580.159: not one of the calls that are unsafe while capturing; the default stream has its own
+  // rules.
+  if (!asynchronous && mutated(Mutation::copies_are_unsafe_while_capturing)) {
+    ROTA_SIM_CHECK(driver().check_unsafe_call());
+  }
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   if (empty(parameters)) return CUDA_SUCCESS;

@@ -24,7 +24,8 @@ ROTA_SIM_EXPORT(cuCtxEnablePeerAccess)(CUcontext peer, unsigned flags) {
   ROTA_SIM_CONTEXT(context);
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   ContextPointer other = driver().contexts.find(peer);
-  if (!other || other == context) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!other) return CUDA_ERROR_INVALID_CONTEXT;
+  // Measured on driver 580.159: the current context itself too (documented as an invalid context).
   if (!peers_possible(context->gpu, other->gpu)) return CUDA_ERROR_PEER_ACCESS_UNSUPPORTED;
   std::lock_guard lock(context->mutex);
   return context->peers.insert(peer).second ? CUDA_SUCCESS : CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;

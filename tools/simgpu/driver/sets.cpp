@@ -34,7 +34,7 @@ CUresult plan_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& p, Target* ta
     overflow |= __builtin_add_overflow(target->span, target->row, &target->span);
   }
   if (overflow) return CUDA_ERROR_INVALID_VALUE;
-  auto allocation = driver().memory.find(p.dst);
+  auto allocation = driver().memory.find_for_work(p.dst);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->gpu != context.gpu && !accessible(context, *allocation)) return CUDA_ERROR_INVALID_VALUE;
   int gpu = allocation->physical ? context.gpu : -1;
@@ -91,7 +91,6 @@ CUresult make_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& parameters, O
 
 CUresult set(const CUDA_MEMSET_NODE_PARAMS& parameters, bool asynchronous, CUstream handle, Form form) {
   ROTA_SIM_CONTEXT(context);
-  if (!asynchronous) ROTA_SIM_CHECK(driver().check_unsafe_call());
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   if (empty(parameters)) return CUDA_SUCCESS;
