@@ -219,13 +219,6 @@ RULE(capture, modes_are_exchanged, "idle:cuThreadExchangeStreamCaptureMode",
   CHECK_EQ(mode, kThreadLocal);
 }
 
-RULE(capture, thread_modes_are_known_ones, "lenient:cuThreadExchangeStreamCaptureMode",
-     "a thread cannot take a capture mode that does not exist") {
-  Session session;
-  auto mode = static_cast<CUstreamCaptureMode>(7);
-  CHECK_EQ(cu.cuThreadExchangeStreamCaptureMode(&mode), CUDA_ERROR_INVALID_VALUE);
-}
-
 RULE(capture, context_records_destroy_captures, "context_events_ignore_captures",
      "cuCtxRecordEvent invalidates every capture of the context, also relaxed ones of relaxed threads") {
   Session session;

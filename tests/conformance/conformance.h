@@ -163,8 +163,8 @@ bool equal(const A& a, const B& b) {
   } while (false)
 #define CONFORMANCE_COMPARE(macro, wanted, text, got_expression, expected_expression)    \
   do {                                                                                   \
-    const auto& got_value = (got_expression);                                            \
-    const auto& expected_value = (expected_expression);                                  \
+    const auto got_value = (got_expression);                                             \
+    const auto expected_value = (expected_expression);                                   \
     if (::conformance::equal(got_value, expected_value) != (wanted))                     \
       ::conformance::fail(__FILE__, __LINE__,                                            \
                           macro "(" #got_expression ", " #expected_expression ") got " + \

@@ -202,19 +202,19 @@ RULE(events, waits_cross_contexts, "stream_waits_are_ignored", "a stream can wai
 }
 
 RULE(events, external_records_are_for_captures, "lenient:cuEventRecordWithFlags",
-     "CU_EVENT_RECORD_EXTERNAL outside of a capture is refused with CUDA_ERROR_INVALID_VALUE") {
+     "CU_EVENT_RECORD_EXTERNAL outside of a capture is refused with CUDA_ERROR_ILLEGAL_STATE") {
   Session session;
   Stream stream;
   Event event;
-  CHECK_EQ(cu.cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+  CHECK_EQ(cu.cuEventRecordWithFlags(event, stream, CU_EVENT_RECORD_EXTERNAL), CUDA_ERROR_ILLEGAL_STATE);
 }
 
 RULE(events, external_waits_are_for_captures, "lenient:cuStreamWaitEvent",
-     "CU_EVENT_WAIT_EXTERNAL outside of a capture is refused with CUDA_ERROR_INVALID_VALUE") {
+     "CU_EVENT_WAIT_EXTERNAL outside of a capture is refused with CUDA_ERROR_ILLEGAL_STATE") {
   Session session;
   Stream stream;
   Event event;
-  CHECK_EQ(cu.cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_INVALID_VALUE);
+  CHECK_EQ(cu.cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_EXTERNAL), CUDA_ERROR_ILLEGAL_STATE);
 }
 
 RULE(events, record_flags_are_known_ones, "lenient:cuEventRecordWithFlags",
@@ -277,13 +277,13 @@ RULE(events, elapsed_time_needs_completion, "events_complete_at_once",
 }
 
 RULE(events, elapsed_time_needs_a_place, "lenient:cuEventElapsedTime",
-     "cuEventElapsedTime without a place for the time answers CUDA_ERROR_INVALID_VALUE") {
+     "cuEventElapsedTime without a place for the time answers CUDA_ERROR_INVALID_HANDLE") {
   Session session;
   Stream stream;
   Event event;
   CHECK_OK(cu.cuEventRecord(event, stream));
   CHECK_OK(cu.cuStreamSynchronize(stream));
-  CHECK_EQ(cu.cuEventElapsedTime(nullptr, event, event), CUDA_ERROR_INVALID_VALUE);
+  CHECK_EQ(cu.cuEventElapsedTime(nullptr, event, event), CUDA_ERROR_INVALID_HANDLE);
 }
 
 RULE(events, elapsed_time_is_that_of_the_work, "idle:cuEventElapsedTime",

@@ -277,7 +277,7 @@ RULE(launches, completion_events_are_recorded, "launches_record_no_events",
 }
 
 RULE(launches, programmatic_events_have_no_time, "lenient:cuLaunchKernelEx",
-     "a programmatic event of a launch must have been made without timing") {
+     "a programmatic event of a launch that has timing is not supported") {
   Session session;
   Words words(session);
   Stream stream;
@@ -285,7 +285,7 @@ RULE(launches, programmatic_events_have_no_time, "lenient:cuLaunchKernelEx",
   FillLaunch fill(words);
   CUlaunchAttribute programmatic = attribute(CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT);
   programmatic.value.programmaticEvent.event = event;
-  CHECK_EQ(fill.run_with({programmatic}, stream), CUDA_ERROR_INVALID_VALUE);
+  CHECK_EQ(fill.run_with({programmatic}, stream), CUDA_ERROR_NOT_SUPPORTED);
 }
 
 RULE(launches, held_arguments_are_launched, "idle:cuLaunchGridAsync",

@@ -42,16 +42,33 @@ bool held(CUstream stream, const Later& later) {
 }  // namespace
 
 RULE(streams, values_are_written, "value_writes_are_lost",
-     "cuStreamWriteValue32 and 64 write their value to device memory in the order of the stream") {
+     "cuStreamWriteValue32 writes its value to device memory in the order of the stream") {
   Session session;
   Buffer words(16);
-  words.write(std::vector<unsigned>(4, 0));
+  CHECK_OK(cu.cuMemsetD32_v2(words, 0, 4));
+  CHECK_OK(cu.cuCtxSynchronize());
   Stream stream;
   CHECK_OK(cu.cuStreamWriteValue32_v2(stream, words, 1, 0));
   CHECK_OK(cu.cuStreamWriteValue32_v2(stream, words, 7, 0));
+  CHECK_OK(cu.cuStreamSynchronize(stream));
+  std::vector<unsigned> read = words.read<unsigned>(4);
+  CHECK_EQ(read[0], 7U);
+  CHECK_EQ(read[1], 0U);
+}
+
+RULE(streams, wide_values_are_written, "value_writes_are_lost",
+     "cuStreamWriteValue64 writes eight bytes to device memory") {
+  Session session;
+  Buffer words(32);
+  CHECK_OK(cu.cuMemsetD32_v2(words, 0, 8));
+  CHECK_OK(cu.cuCtxSynchronize());
+  Stream stream;
   CHECK_OK(cu.cuStreamWriteValue64_v2(stream, words.address() + 8, 0x1122334455667788ULL, 0));
   CHECK_OK(cu.cuStreamSynchronize(stream));
-  CHECK(words.read<unsigned>(4) == (std::vector<unsigned>{7, 0, 0x55667788, 0x11223344}));
+  std::vector<unsigned long> read = words.read<unsigned long>(4);
+  CHECK_EQ(read[0], 0UL);
+  CHECK_EQ(read[1], 0x1122334455667788UL);
+  CHECK_EQ(read[2], 0UL);
 }
 
 RULE(streams, value_waits_hold_the_stream, "value_waits_are_ignored",
@@ -71,7 +88,8 @@ RULE(streams, value_waits_see_other_streams, "value_waits_are_ignored",
   Session session;
   Later later(session);
   Buffer words(16);
-  words.write(std::vector<unsigned>(4, 0));
+  CHECK_OK(cu.cuMemsetD32_v2(words, 0, 4));
+  CHECK_OK(cu.cuCtxSynchronize());
   Stream waiting;
   Stream writing;
   CHECK_OK(cu.cuStreamWaitValue64_v2(waiting, words, 9, CU_STREAM_WAIT_VALUE_EQ));

@@ -104,7 +104,7 @@ CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags, Form
   {
     std::unique_lock lock(driver().captures.mutex);
     if (external) {
-      if (!stream->capture) return CUDA_ERROR_INVALID_VALUE;
+      if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
       lock.unlock();
       return capture_external_wait(stream, handle, event);
     }
@@ -165,7 +165,7 @@ CUresult synchronize(CUevent handle) {
 
 CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
   ROTA_SIM_READY();
-  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // so says driver 580.159
   CUevent handles[2] = {start, end};
   EventPointer events[2];
   Record records[2];
@@ -259,7 +259,7 @@ CUresult rota::sim::record_in_stream(CUevent handle, const StreamPointer& stream
       return CUDA_SUCCESS;
     }
   }
-  if (external) return CUDA_ERROR_INVALID_VALUE;
+  if (external) return CUDA_ERROR_ILLEGAL_STATE;
   Operation operation;
   if (event->shared) {
     operation.run = [shared = event->shared, number = event->shared->begin()](Context&) { shared->end(number); };

@@ -35,7 +35,8 @@ CUresult check_event(CUevent handle, int flags) {
   EventPointer event = driver().events.find(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
   bool interprocess = (event->flags & CU_EVENT_INTERPROCESS) != 0;
-  return event->timed() || interprocess || flags != CU_EVENT_RECORD_DEFAULT ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  if (flags != CU_EVENT_RECORD_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
+  return event->timed() || interprocess ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
 // The events that the launch records, once it is queued. They stand for the whole kernel: that its blocks have all

@@ -43,7 +43,7 @@ inline constexpr int kGreatestStreamPriority = -5;
 // What cuStreamSetAttribute sets, beside the priority. None of it changes what simgpu does.
 struct StreamAttributes {
   CUaccessPolicyWindow window{};
-  CUsynchronizationPolicy policy = CU_SYNC_POLICY_AUTO;
+  CUsynchronizationPolicy policy{UINT32_MAX};  // never set: so says driver 580.159
   CUlaunchMemSyncDomainMap domain_map{0, 1};
   CUlaunchMemSyncDomain domain = CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT;
 };
