@@ -1,12 +1,13 @@
 // Holds a share of the GPU's memory and goes over all of it again and again: each round increments a word of every
 // page and checks the value that the round before left. What a job that does not fit beside another looks like.
 //
-//   memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--managed] [--hold]
+//   memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] [--managed] [--hold]
 //
 // Takes the memory in 8 pieces (cuMemAlloc; --managed: cuMemAllocManaged). --think leaves the GPU idle for so long
-// after each round. --hold prints "ready" after the first round and goes on until stdin closes or SIGTERM comes. Ends
-// with one line of JSON: {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was
-// written, and any makes the exit status 1. Out of memory is one line and exit status 2.
+// after each round. --ahead waits for the GPU after so many rounds only (1). --hold prints "ready" after the first
+// round and goes on until stdin closes or SIGTERM comes. Ends with one line of JSON:
+// {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was written, and any makes
+// the exit status 1. Out of memory is one line and exit status 2.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -69,9 +70,9 @@ void pause_for(double length) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options(
-      argc, argv,
-      "memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--managed] [--hold]");
+  Options options(argc, argv,
+                  "memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] "
+                  "[--managed] [--hold]");
   start();
   uint64_t bytes = options.bytes("--bytes", uint64_t{64} << 20);
   if (double share = options.number("--share", 0); share > 0) {
@@ -83,6 +84,7 @@ int main(int argc, char** argv) {
   double duration = options.number("--seconds", 0);
   auto rounds = static_cast<unsigned>(options.number("--rounds", duration > 0 ? 1 : 4));
   double think = options.number("--think", 0);
+  auto ahead = std::max(1U, static_cast<unsigned>(options.number("--ahead", 1)));
   bool managed = options.flag("--managed");
   bool hold = options.flag("--hold");
   options.end();
@@ -110,13 +112,14 @@ int main(int argc, char** argv) {
       void* parameters[] = {&piece.address, &piece.words, &stride, &expected, &mismatches};
       CHECK(cuLaunchKernel(memtouch, 64, 1, 1, 256, 1, 1, 0, nullptr, parameters, nullptr));
     }
-    CHECK(cuCtxSynchronize());
+    if (round % ahead == ahead - 1 || (round == 0 && hold)) CHECK(cuCtxSynchronize());
     if (round == 0 && hold) {
       std::printf("ready\n");
       std::fflush(stdout);
     }
     if (think > 0) pause_for(think);
   }
+  CHECK(cuCtxSynchronize());
   double took = seconds() - begin;
   unsigned wrong = 0;
   CHECK(cuMemcpyDtoH_v2(&wrong, mismatches, sizeof wrong));

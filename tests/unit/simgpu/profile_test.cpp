@@ -89,4 +89,5 @@ TEST_CASE("what is wrong with a file is one line with its name, the line and the
   CHECK(problem(folder, "[copy\n").rfind(":1: ", 0) == 0);
   CHECK(load_profile("h300").reason() == "there is no profile 'h300': give h200, a100, t4, mig-1g or a file's path");
   CHECK(load_profile("/nonexistent/card.toml").reason() == "cannot read the profile /nonexistent/card.toml");
+  CHECK(load_profile("/proc/").reason() == "cannot read the profile /proc/");
 }

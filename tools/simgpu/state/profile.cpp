@@ -8,8 +8,7 @@
 #include <toml++/toml.h>
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <sstream>
+#include <cstdio>
 #include <variant>
 
 #include "tools/simgpu/state/options.h"
@@ -153,6 +152,16 @@ bool is_file(const std::string& name) {
   return name.find('/') != std::string::npos || name.ends_with(".toml");
 }
 
+bool read_file(const std::string& path, std::string* text) {
+  std::FILE* file = std::fopen(path.c_str(), "re");
+  if (file == nullptr) return false;
+  char piece[4096];
+  for (size_t length = 0; (length = std::fread(piece, 1, sizeof piece, file)) > 0;) text->append(piece, length);
+  bool whole = std::ferror(file) == 0;  // a folder can be opened, but not read
+  std::fclose(file);
+  return whole;
+}
+
 std::string quoted_names() {
   std::string text;
   for (const std::string& name : profile_names()) text += (text.empty() ? "" : ", ") + name;
@@ -163,10 +172,7 @@ Result<Profile> load(const std::string& name_or_path, bool may_be_file) {
   std::string text;
   bool built_in = false;
   if (may_be_file && is_file(name_or_path)) {
-    std::ifstream file(name_or_path, std::ios::binary);
-    std::ostringstream content;
-    if (!file || !(content << file.rdbuf())) return Failure{"cannot read the profile " + name_or_path};
-    text = content.str();
+    if (!read_file(name_or_path, &text)) return Failure{"cannot read the profile " + name_or_path};
   } else {
     for (auto* row = rota_sim_profiles; row->name != nullptr; ++row) {
       if (name_or_path != row->name) continue;
@@ -229,8 +235,8 @@ int64_t nanoseconds_at(uint64_t bytes, double rate) {
 double CostFigures::fault_in() const {
   auto bytes = static_cast<double>(kManagedBlock);
   double pieces = std::max(1.0, bytes / static_cast<double>(fault_piece));
-  double seconds =
-      bytes / first_touch + bytes / pinned_host_to_device + pieces * static_cast<double>(copy_fixed_host_to_device) * 1e-9;
+  double seconds = bytes / first_touch + bytes / pinned_host_to_device +
+                   pieces * static_cast<double>(copy_fixed_host_to_device) * 1e-9;
   return bytes / seconds;
 }
 
