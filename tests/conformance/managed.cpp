@@ -78,6 +78,7 @@ RULE(managed, preferred_location_can_be_unset, "idle:cuMemAdvise",
   Session session;
   Managed managed(kMiB);
   managed.set_preferred(kMiB, CU_DEVICE_CPU);
+  CHECK_EQ(managed.attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION), CU_DEVICE_CPU);
   CHECK_OK(cu.cuMemAdvise(managed, kMiB, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, session.device()));
   CHECK_EQ(managed.attribute(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION), CU_DEVICE_INVALID);
 }

@@ -12,7 +12,7 @@ namespace conformance {
 // fails by it.
 inline std::thread release_soon(Blocker& blocker) {
   return std::thread([&blocker] {
-    for (int turn = 0; turn < 100'000; ++turn) std::this_thread::yield();
+    for (volatile int turn = 0; turn < 10'000'000;) turn = turn + 1;
     blocker.release();
   });
 }
