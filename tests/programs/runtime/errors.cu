@@ -26,20 +26,19 @@ int main() {
   unsigned* words = nullptr;
   CHECK(cudaMalloc(&words, 4096));
   LAUNCH(fill, 1, 2048, 0, nullptr, words, 1024UL, 1U);
-  SAYS(cudaGetLastError(), cudaErrorInvalidConfiguration);
+  SAYS(cudaGetLastError(), cudaErrorInvalidValue);
   LAUNCH(fill, 0, 32, 0, nullptr, words, 1024UL, 1U);
-  SAYS(cudaGetLastError(), cudaErrorInvalidConfiguration);
+  SAYS(cudaGetLastError(), cudaErrorInvalidValue);
   LAUNCH(fill, 1, 32, size_t{1} << 20, nullptr, words, 1024UL, 1U);
   SAYS(cudaGetLastError(), cudaErrorInvalidValue);
   CHECK(cudaDeviceSynchronize());
   unsigned long count = 1024;
   unsigned value = 1;
   void* arguments[] = {&words, &count, &value};
-  EXPECT(cudaLaunchKernel(stub(fill), dim3(1), dim3(2048), arguments, 0, nullptr), cudaErrorInvalidConfiguration);
-  EXPECT(cudaLaunchKernel(stub(fill), dim3(1, 70000), dim3(1), arguments, 0, nullptr), cudaErrorInvalidConfiguration);
-  EXPECT(cudaLaunchKernel(stub(fill), dim3(1), dim3(0), arguments, 0, nullptr), cudaErrorInvalidConfiguration);
-  EXPECT(cudaLaunchKernel(stub(small_blocks), dim3(1), dim3(512), arguments, 0, nullptr),
-         cudaErrorLaunchOutOfResources);
+  EXPECT(cudaLaunchKernel(stub(fill), dim3(1), dim3(2048), arguments, 0, nullptr), cudaErrorInvalidValue);
+  EXPECT(cudaLaunchKernel(stub(fill), dim3(1, 70000), dim3(1), arguments, 0, nullptr), cudaErrorInvalidValue);
+  EXPECT(cudaLaunchKernel(stub(fill), dim3(1), dim3(0), arguments, 0, nullptr), cudaErrorInvalidValue);
+  EXPECT(cudaLaunchKernel(stub(small_blocks), dim3(1), dim3(512), arguments, 0, nullptr), cudaErrorInvalidValue);
   EXPECT(cudaLaunchKernel(nullptr, dim3(1), dim3(1), arguments, 0, nullptr), cudaErrorInvalidDeviceFunction);
   int local = 0;
   EXPECT(cudaLaunchKernel(&local, dim3(1), dim3(1), nullptr, 0, nullptr), cudaErrorInvalidResourceHandle);

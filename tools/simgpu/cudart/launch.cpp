@@ -6,27 +6,6 @@
 namespace rota::sim::cudart {
 namespace {
 
-bool is_configuration(const Dim3& grid, const Dim3& block, int device) {
-  auto fits = [&](unsigned value, CUdevice_attribute which) {
-    int limit = 0;
-    driver().cuDeviceGetAttribute(&limit, which, device);
-    return value != 0 && value <= static_cast<unsigned>(limit);
-  };
-  if (driver().cuDeviceGetAttribute == nullptr) return true;
-  if (!fits(block.x, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X) || !fits(block.y, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Y) ||
-      !fits(block.z, CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_Z) || !fits(grid.x, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X) ||
-      !fits(grid.y, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Y) || !fits(grid.z, CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z)) {
-    return false;
-  }
-  return fits(block.x * block.y * block.z, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
-}
-
-// The driver calls a configuration that no device takes an invalid value; the runtime has an error of its own for it.
-int launched(int error, const Dim3& grid, const Dim3& block) {
-  if (error == kInvalidValue && !is_configuration(grid, block, current_device())) error = kInvalidConfiguration;
-  return done(error);
-}
-
 // A CUkernel stands for a CUfunction in launches.
 CUfunction function(CUkernel kernel) {
   return reinterpret_cast<CUfunction>(kernel);
@@ -37,15 +16,14 @@ int launch(Function* Driver::* member, CUkernel kernel, Dim3 grid, Dim3 block, v
            CUstream stream) {
   void* none[1] = {nullptr};
   void** parameters = arguments != nullptr ? arguments : none;
-  int error = kSuccess;
+  // What no device takes is an invalid value, as to the driver (measured with libcudart 13.0 on an H200).
   if constexpr (std::is_same_v<Function, cuLaunchKernel_fn>) {
-    error = attempt(member, function(kernel), grid.x, grid.y, grid.z, block.x, block.y, block.z,
-                    static_cast<unsigned>(shared), stream, parameters, static_cast<void**>(nullptr));
+    return call(member, function(kernel), grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                static_cast<unsigned>(shared), stream, parameters, static_cast<void**>(nullptr));
   } else {
-    error = attempt(member, function(kernel), grid.x, grid.y, grid.z, block.x, block.y, block.z,
-                    static_cast<unsigned>(shared), stream, parameters);
+    return call(member, function(kernel), grid.x, grid.y, grid.z, block.x, block.y, block.z,
+                static_cast<unsigned>(shared), stream, parameters);
   }
-  return launched(error, grid, block);
 }
 
 template <class Function>
@@ -63,8 +41,7 @@ int launch_configured(Function* Driver::* member, const LaunchConfig* config, co
   if (int error = kernel_of(stub, &kernel); error != kSuccess) return done(error);
   CUlaunchConfig converted = to_driver(*config);
   const CUlaunchConfig* pointer = &converted;
-  int error = attempt(member, pointer, function(kernel), arguments, static_cast<void**>(nullptr));
-  return launched(error, config->grid, config->block);
+  return call(member, pointer, function(kernel), arguments, static_cast<void**>(nullptr));
 }
 
 }  // namespace

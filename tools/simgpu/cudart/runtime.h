@@ -18,7 +18,6 @@ enum Error : int {
   kSuccess = 0,
   kInvalidValue = 1,
   kInitializationError = 3,
-  kInvalidConfiguration = 9,
   kInvalidPitchValue = 12,
   kInvalidSymbol = 13,
   kInvalidMemcpyDirection = 21,

@@ -109,7 +109,9 @@ CUresult check_shape(const KernelParameters& launch) {
   if (threads > static_cast<uint64_t>(figure(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // More threads than this kernel's registers or launch bounds allow.
+  // More threads than this kernel's launch bounds allow (measured), or its registers.
+  int bounds = launch.function->kernel->needs.max_threads;
+  if (bounds > 0 && threads > static_cast<uint64_t>(bounds)) return CUDA_ERROR_INVALID_VALUE;
   if (threads > static_cast<uint64_t>(launch.function->max_threads())) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   if (launch.shared_bytes > static_cast<unsigned>(launch.function->max_dynamic_shared())) {
     return CUDA_ERROR_INVALID_VALUE;
