@@ -285,9 +285,16 @@ RULE(ipc, unknown_memory_has_no_handle, "lenient:cuIpcGetMemHandle",
 CHILD(ipc_looks) {
   Session session;
   auto handle = parent.receive_value<CUipcMemHandle>();
-  size_t before = free_memory();
-  CUdeviceptr address = open_handle(handle);
-  parent.send_value(before - free_memory());
+  CUdeviceptr address = 0;
+  bool taken = true;
+  // Other processes use the device too: one look may be wrong.
+  for (int look = 0; look < 10 && taken; ++look) {
+    if (look != 0) CHECK_OK(cu.cuIpcCloseMemHandle(address));
+    size_t before = free_memory();
+    address = open_handle(handle);
+    taken = before > free_memory() + kBytes * 4;
+  }
+  parent.send_value(taken);
   CUdeviceptr base = 0;
   size_t bytes = 0;
   CHECK_OK(cu.cuMemGetAddressRange_v2(&base, &bytes, address + 4096));
@@ -305,7 +312,7 @@ RULE(ipc, opening_takes_no_memory, "every_holder_is_charged",
   Buffer memory(kBytes * 8);
   Child child("ipc_looks");
   child.send_value(handle_of(memory));
-  CHECK(child.receive_value<size_t>() < kBytes * 4);
+  CHECK(!child.receive_value<bool>());
 }
 
 RULE(ipc, opened_memory_has_its_range, "idle:cuMemGetAddressRange_v2",
@@ -314,7 +321,7 @@ RULE(ipc, opened_memory_has_its_range, "idle:cuMemGetAddressRange_v2",
   Buffer memory(kBytes);
   Child child("ipc_looks");
   child.send_value(handle_of(memory));
-  child.receive_value<size_t>();
+  child.receive_value<bool>();
   CHECK(child.receive_value<bool>());
   CHECK(child.receive_value<size_t>() >= kBytes);
 }
@@ -325,7 +332,7 @@ RULE(ipc, kernels_use_opened_memory, "opened_memory_is_other_memory",
   Buffer memory(kBytes);
   Child child("ipc_looks");
   child.send_value(handle_of(memory));
-  child.receive_value<size_t>();
+  child.receive_value<bool>();
   child.receive_value<bool>();
   child.receive_value<size_t>();
   CHECK_EQ(child.receive(), "filled");
@@ -339,7 +346,7 @@ RULE(ipc, memory_survives_a_killed_importer, "opened_memory_is_other_memory",
   {
     Child child("ipc_looks");
     child.send_value(handle_of(memory));
-    child.receive_value<size_t>();
+    child.receive_value<bool>();
     child.receive_value<bool>();
     child.receive_value<size_t>();
     CHECK_EQ(child.receive(), "filled");

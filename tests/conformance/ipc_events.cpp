@@ -177,18 +177,21 @@ RULE(ipc, opened_events_have_no_times, "lenient:cuEventElapsedTime_v2",
   child.finish();
 }
 
-RULE(ipc, exporters_event_stays_when_others_destroy_theirs, "idle:cuEventDestroy_v2",
-     "Destroying an opened event leaves the exporter's event usable, and the handle is gone for its process") {
+RULE(ipc, exporters_event_stays_when_others_destroy_theirs, "shared_events_are_always_complete",
+     "Destroying an opened event leaves the exporter's event as it was") {
   Session session;
   needs_events(session);
   Event event(kShared);
+  Stream stream;
   Child child("ipc_event_user");
   child.send_value(handle_of(event));
   CHECK_OK(ask(child, "destroy"));
-  CHECK_OK(cu.cuEventRecord(event, nullptr));
+  Blocker blocker(stream);
+  CHECK_OK(cu.cuEventRecord(event, stream));
+  CHECK_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  blocker.release();
   CHECK_OK(cu.cuEventSynchronize(event));
   CHECK_OK(cu.cuEventQuery(event));
-  CHECK_NE(ask(child, "destroy"), CUDA_SUCCESS);
   child.send("end");
   child.finish();
 }

@@ -230,15 +230,21 @@ RULE(pools, reserved_memory_is_taken_from_the_device, "pools_take_no_memory",
   OwnPool pool(session);
   keep_everything(pool);
   CHECK_OK(cu.cuCtxSynchronize());
-  size_t before = 0;
-  size_t after = 0;
-  size_t total = 0;
-  CHECK_OK(cu.cuMemGetInfo_v2(&before, &total));
-  CUdeviceptr address = allocate_from(pool, 48 * kMiB, stream);
-  CHECK_OK(cu.cuMemFreeAsync(address, stream));
-  CHECK_OK(cu.cuStreamSynchronize(stream));
-  CHECK_OK(cu.cuMemGetInfo_v2(&after, &total));
-  CHECK(before - after >= 48 * kMiB);
+  bool missing = false;
+  // Other processes use the device too: one look may be wrong.
+  for (int look = 0; look < 10 && !missing; ++look) {
+    size_t before = 0;
+    size_t after = 0;
+    size_t total = 0;
+    CHECK_OK(cu.cuMemGetInfo_v2(&before, &total));
+    CUdeviceptr address = allocate_from(pool, 48 * kMiB, stream);
+    CHECK_OK(cu.cuMemFreeAsync(address, stream));
+    CHECK_OK(cu.cuStreamSynchronize(stream));
+    CHECK_OK(cu.cuMemGetInfo_v2(&after, &total));
+    missing = before >= after + 48 * kMiB;
+    CHECK_OK(cu.cuMemPoolTrimTo(pool, 0));
+  }
+  CHECK(missing);
 }
 
 RULE(pools, reuse_policies_are_on_at_first, "reuse_flags_start_off",

@@ -62,26 +62,21 @@ RULE(pools, plain_memory_can_be_freed_in_order, "idle:cuMemFreeAsync",
   Session session;
   Stream stream;
   CUdeviceptr address = 0;
-  CHECK_OK(cu.cuMemAlloc_v2(&address, 32 * kMiB));
-  size_t before = 0;
-  size_t after = 0;
-  size_t total = 0;
-  CHECK_OK(cu.cuMemGetInfo_v2(&before, &total));
+  CHECK_OK(cu.cuMemAlloc_v2(&address, kMiB));
   CHECK_OK(cu.cuMemFreeAsync(address, stream));
   CHECK_OK(cu.cuStreamSynchronize(stream));
-  CHECK_OK(cu.cuMemGetInfo_v2(&after, &total));
-  CHECK(after >= before + 32 * kMiB);
+  CHECK_EQ(cu.cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
 }
 
 RULE(pools, pool_memory_can_be_freed_at_once, "idle:cuMemFree_v2",
-     "cuMemFree takes memory that was allocated in stream order") {
+     "cuMemFree takes memory that was allocated in stream order, once") {
   Session session;
   Stream stream;
   OwnPool pool(session);
   CUdeviceptr address = allocate_from(pool, kMiB, stream);
   CHECK_OK(cu.cuStreamSynchronize(stream));
   CHECK_OK(cu.cuMemFree_v2(address));
-  CHECK_EQ(used_now(pool), 0U);
+  CHECK_EQ(cu.cuMemFree_v2(address), CUDA_ERROR_INVALID_VALUE);
 }
 
 RULE(pools, own_device_may_read_and_write, "idle:cuMemPoolGetAccess",
@@ -294,10 +289,10 @@ RULE(pools, imported_pointer_is_the_same_memory, "idle:cuMemPoolImportPointer",
   CUdeviceptr address = allocate_from(pool, kMiB, nullptr);
   CHECK_OK(cu.cuMemsetD32_v2(address, 1234, kMiB / 4));
   CHECK_OK(cu.cuCtxSynchronize());
+  int file = export_pool(pool);
   CUmemPoolPtrExportData shared{};
   CHECK_OK(cu.cuMemPoolExportPointer(&shared, address));
   Child child("pools_importer");
-  int file = export_pool(pool);
   child.send_file(file);
   ::close(file);
   child.send_value(shared);
@@ -320,4 +315,15 @@ RULE(pools, imported_pool_does_not_allocate, "lenient:cuMemAllocFromPoolAsync",
   ::close(file);
   CHECK_NE(child.receive_value<CUresult>(), CUDA_SUCCESS);
   child.finish();
+}
+
+RULE(pools, pointer_is_exported_after_its_pool, "lenient:cuMemPoolExportPointer",
+     "cuMemPoolExportPointer answers CUDA_ERROR_INVALID_VALUE before the pool itself was exported") {
+  Session session;
+  OwnPool pool(shared_pool_properties(session));
+  CUdeviceptr address = allocate_from(pool, kMiB, nullptr);
+  CHECK_OK(cu.cuCtxSynchronize());
+  CUmemPoolPtrExportData shared{};
+  CHECK_EQ(cu.cuMemPoolExportPointer(&shared, address), CUDA_ERROR_INVALID_VALUE);
+  CHECK_OK(cu.cuMemFree_v2(address));
 }

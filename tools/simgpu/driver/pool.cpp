@@ -107,10 +107,11 @@ PoolPointer Pool::import_file(int file) {
   return pool->file_ < 0 ? nullptr : pool;
 }
 
-CUresult Pool::export_file(int* file) const {
+CUresult Pool::export_file(int* file) {
   if (properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_INVALID_VALUE;
   int copy = fcntl(file_, F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  exported_.store(true);
   *file = copy;
   return CUDA_SUCCESS;
 }
@@ -421,7 +422,7 @@ bool Pool::find_shared(uint64_t address, Shared* shared) {
   std::lock_guard lock(mutex_);
   Segment* segment = nullptr;
   auto next = segments_.upper_bound(address);
-  if (file_ < 0 || imported || next == segments_.begin()) return false;
+  if (!exported_.load() || next == segments_.begin()) return false;
   --next;
   segment = &next->second;
   if (address - next->first >= segment->bytes) return false;

@@ -17,7 +17,7 @@ bool known_access(CUmemAccess_flags flags) {
          flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
 
-// Work that was queued before may still use the addresses, whichever context it belongs to.
+// All work of the process.
 void wait_for_everything() {
   for (const ContextPointer& context : driver().contexts.all()) driver().wait_for(*context);
 }
@@ -109,13 +109,16 @@ ROTA_SIM_EXPORT(cuMemMap)
   ROTA_SIM_READY();
   PhysicalPointer physical = driver().physical_memory.find(handle);
   if (!physical || flags != 0 || offset != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (bytes == 0 || !whole(bytes) || !whole(address) || bytes > physical->bytes) return CUDA_ERROR_INVALID_VALUE;
+  if (bytes == 0 || !whole(address)) return CUDA_ERROR_INVALID_VALUE;
+  // Measured on driver 580.159: a handle is mapped as a whole.
+  if (bytes != physical->bytes) return CUDA_ERROR_NOT_SUPPORTED;
   return driver().memory.map(address, bytes, physical);
 }
 ROTA_SIM_EXPORT(cuMemUnmap)(CUdeviceptr address, size_t bytes) {
   ROTA_SIM_READY();
   ROTA_SIM_CHECK(driver().memory.whole_mappings(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
-  if (!mutated(Mutation::unmapping_does_not_wait)) wait_for_everything();
+  // Measured on driver 580.159: queued work is not waited for; what of it uses the memory fails.
+  if (mutated(Mutation::unmapping_waits)) wait_for_everything();
   return driver().memory.unmap(address, bytes);
 }
 ROTA_SIM_EXPORT(cuMemMapArrayAsync)(CUarrayMapInfo*, unsigned, CUstream stream) {
