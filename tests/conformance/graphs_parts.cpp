@@ -353,3 +353,43 @@ RULE(graphs, kernel_nodes_keep_attributes, "idle:cuGraphKernelNodeSetAttribute",
   CHECK_OK(cu.cuGraphKernelNodeGetAttribute(second, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &told));
   CHECK_EQ(told.cooperative, 1);
 }
+
+RULE(graphs, child_graphs_have_no_memory_nodes, "lenient:cuGraphAddChildGraphNode",
+     "a graph with an allocation node cannot be copied into a child graph node") {
+  Session session;
+  Graph inner;
+  CUdeviceptr address = 0;
+  inner.allocation(session.device(), 1 << 16, &address);
+  Graph graph;
+  CUgraphNode node = nullptr;
+  CHECK_EQ(cu.cuGraphAddChildGraphNode(&node, graph, nullptr, 0, inner), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+RULE(graphs, edges_beside_memory_nodes_stay, "lenient:cuGraphRemoveDependencies_v2",
+     "dependencies of a graph with an allocation node cannot be removed") {
+  Session session;
+  Graph graph;
+  CUgraphNode first = graph.empty();
+  CUgraphNode second = graph.empty({first});
+  CUdeviceptr address = 0;
+  graph.allocation(session.device(), 1 << 16, &address);
+  CHECK_EQ(cu.cuGraphRemoveDependencies_v2(graph, &first, &second, nullptr, 1), CUDA_ERROR_NOT_SUPPORTED);
+}
+
+RULE(graphs, no_edge_closes_a_cycle, "cycles_are_let_in", "a dependency that would close a cycle is an invalid value") {
+  Session session;
+  Graph graph;
+  CUgraphNode first = graph.empty();
+  CUgraphNode second = graph.empty({first});
+  CUgraphNode third = graph.empty({second});
+  CHECK_EQ(cu.cuGraphAddDependencies_v2(graph, &third, &first, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
+}
+
+RULE(graphs, attributes_are_for_kernel_nodes, "lenient:cuGraphKernelNodeGetAttribute",
+     "asking for a kernel attribute of a node of another type is an invalid value") {
+  Session session;
+  Graph graph;
+  CUgraphNode node = graph.empty();
+  CUkernelNodeAttrValue value{};
+  CHECK_EQ(cu.cuGraphKernelNodeGetAttribute(node, CU_LAUNCH_ATTRIBUTE_COOPERATIVE, &value), CUDA_ERROR_INVALID_VALUE);
+}

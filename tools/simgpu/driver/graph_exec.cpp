@@ -217,28 +217,13 @@ void note_memory(const GraphExec& executable, const TaskPointer& task) {
   }
 }
 
-bool captures(const StreamPointer& stream) {
-  if (!driver().captures.any()) return false;
+// Measured on driver 580.159: an executable graph cannot be launched into a capturing stream, in relaxed mode either.
+CUresult refuse_while_capturing(const StreamPointer& stream) {
+  if (!driver().captures.any() || mutated(Mutation::graph_launches_are_captured)) return CUDA_SUCCESS;
   std::lock_guard lock(driver().captures.mutex);
-  return stream->capture != nullptr;
-}
-
-// A capturing stream takes the executable graph's nodes, as they are now, for a child graph.
-CUresult capture_launch(const GraphExec& executable, const StreamPointer& stream) {
-  Operation operation;
-  operation.type = CU_GRAPH_NODE_TYPE_GRAPH;
-  {
-    std::lock_guard lock(graph_state().mutex);
-    if (executable.graph->has_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
-    GraphPointer child = executable.graph->clone(true);
-    child->owned = true;
-    driver().graphs.add(child);
-    operation.parameters = ChildParameters{std::move(child)};
-  }
-  GraphPointer child = std::get<ChildParameters>(operation.parameters).graph;
-  CUresult result = driver().submit(stream, std::move(operation));
-  if (result != CUDA_SUCCESS) driver().graphs.remove(child->handle());
-  return result;
+  if (!stream->capture) return CUDA_SUCCESS;
+  stream->capture->invalidated = true;
+  return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
 }
 
 }  // namespace
@@ -252,7 +237,7 @@ bool GraphExec::allocates(const GraphAllocation& memory) const {
 }
 
 CUresult upload_graph(const GraphExecPointer& executable, const StreamPointer& stream) {
-  if (captures(stream)) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+  ROTA_SIM_CHECK(refuse_while_capturing(stream));
   std::lock_guard lock(executable->launching);
   for (const auto& each : executable->allocations) {
     if (!graph_state().memory.map(*each)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -263,7 +248,7 @@ CUresult upload_graph(const GraphExecPointer& executable, const StreamPointer& s
 }
 
 CUresult launch_graph(const GraphExecPointer& executable, const StreamPointer& stream) {
-  if (captures(stream)) return capture_launch(*executable, stream);
+  ROTA_SIM_CHECK(refuse_while_capturing(stream));
   std::lock_guard lock(executable->launching);
   ROTA_SIM_CHECK(prepare_memory(*executable));
   while (executable->lane_streams.size() + 1 < executable->lanes) {

@@ -204,7 +204,9 @@ ROTA_SIM_EXPORT(cuGraphExecGetFlags)(CUgraphExec handle, cuuint64_t* flags) {
   GraphExecPointer executable;
   ROTA_SIM_CHECK(find_exec(handle, &executable));
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *flags = executable->flags;
+  // Measured on driver 580.159: not told either, though it counts.
+  *flags = executable->flags & ~cuuint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY};
+  if (mutated(Mutation::priority_flag_is_told)) *flags = executable->flags;
   return CUDA_SUCCESS;
 }
 ROTA_SIM_EXPORT(cuGraphExecGetId)(CUgraphExec handle, unsigned* id) {
