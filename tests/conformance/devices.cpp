@@ -1,5 +1,6 @@
 // Devices: how many, what they are called, and what they can do.
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -355,4 +356,44 @@ RULE(devices, affinity_of_a_device, "lenient:cuDeviceGetExecAffinitySupport",
   int supported = -1;
   CHECK_EQ(cu.cuDeviceGetExecAffinitySupport(&supported, CU_EXEC_AFFINITY_TYPE_SM_COUNT, count()),
            CUDA_ERROR_INVALID_DEVICE);
+}
+
+// CUDA_VISIBLE_DEVICES is read by cuInit.
+
+RULE(devices, hidden_devices, "visible_devices_are_ignored",
+     "with an empty CUDA_VISIBLE_DEVICES cuInit answers CUDA_ERROR_NO_DEVICE") {
+  CHECK_EQ(setenv("CUDA_VISIBLE_DEVICES", "", 1), 0);  // NOLINT(concurrency-mt-unsafe)
+  CHECK_EQ(cu.cuInit(0), CUDA_ERROR_NO_DEVICE);
+}
+
+RULE(devices, visible_devices_end_at_an_unknown_one, "visible_devices_are_ignored",
+     "CUDA_VISIBLE_DEVICES counts up to its first entry that is no device") {
+  CHECK_EQ(setenv("CUDA_VISIBLE_DEVICES", "0,1000,0", 1), 0);  // NOLINT(concurrency-mt-unsafe)
+  start();
+  CHECK_EQ(count(), 1);
+  CHECK_EQ(setenv("CUDA_VISIBLE_DEVICES", "1000,0", 1), 0);  // NOLINT(concurrency-mt-unsafe)
+  Child child("tells_start");
+  CHECK_EQ(child.receive_value<CUresult>(), CUDA_ERROR_NO_DEVICE);
+  child.finish();
+}
+
+CHILD(tells_start) {
+  parent.send_value(cu.cuInit(0));
+}
+
+RULE(devices, visible_devices_by_uuid, "visible_devices_are_ignored",
+     "CUDA_VISIBLE_DEVICES takes the beginning of a UUID, and one that nobody has hides all devices") {
+  Child first("tells_uuid");
+  auto id = first.receive_value<CUuuid>();
+  first.finish();
+  char text[16];
+  auto byte = [&id](int index) { return static_cast<unsigned char>(id.bytes[index]); };
+  std::snprintf(text, sizeof text, "GPU-%02x%02x%02x%02x", byte(0), byte(1), byte(2), byte(3));
+  CHECK_EQ(setenv("CUDA_VISIBLE_DEVICES", text, 1), 0);  // NOLINT(concurrency-mt-unsafe)
+  start();
+  CHECK_EQ(count(), 1);
+  CHECK_EQ(setenv("CUDA_VISIBLE_DEVICES", "GPU-zz", 1), 0);  // NOLINT(concurrency-mt-unsafe)
+  Child child("tells_start");
+  CHECK_EQ(child.receive_value<CUresult>(), CUDA_ERROR_NO_DEVICE);
+  child.finish();
 }

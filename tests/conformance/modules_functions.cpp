@@ -245,7 +245,8 @@ RULE(modules, kernels_can_be_launched, "idle:cuLaunchKernel",
   Buffer words(64);
   words.write(std::vector<unsigned>(16, 1));
   CHECK_OK(launch(function, 1, 32, nullptr, words.address(), 16UL, 9U));
-  CHECK_EQ(words.read<unsigned>(16)[15], 9U);
+  std::vector<unsigned> values = words.read<unsigned>(16);
+  CHECK_EQ(values[15], 9U);
 }
 
 RULE(modules, kernels_know_their_library, "idle:cuKernelGetLibrary",

@@ -24,7 +24,7 @@ std::atomic<bool> forked{false};
 // False: CUDA_VISIBLE_DEVICES leaves none.
 bool show_devices(SharedState& state) {
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
-  if (text == nullptr) return true;
+  if (text == nullptr || mutated(Mutation::visible_devices_are_ignored)) return true;
   std::vector<DeviceUuid> uuids(static_cast<size_t>(state.machine_gpus()));
   for (size_t gpu = 0; gpu < uuids.size(); ++gpu) state.uuid(static_cast<int>(gpu), uuids[gpu].data());
   std::vector<int> devices = visible_devices(text, uuids);
