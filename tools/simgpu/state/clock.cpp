@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <mutex>
+#include <utility>
+#include <vector>
 
 namespace rota::sim {
 namespace {
@@ -67,9 +70,13 @@ Clock& process_clock() {
   return *current().load(std::memory_order_acquire);
 }
 
-// The one before is not destroyed: a thread may be in it.
+// The one before is not destroyed: a thread may be in it. All are kept where a leak checker sees them.
 void set_process_clock(std::unique_ptr<Clock> clock) {
-  current().store(clock.release(), std::memory_order_release);
+  static auto* mutex = new std::mutex;
+  static auto* kept = new std::vector<std::unique_ptr<Clock>>;
+  std::lock_guard lock(*mutex);
+  kept->push_back(std::move(clock));
+  current().store(kept->back().get(), std::memory_order_release);
 }
 
 void forget_process_clock() {
