@@ -142,7 +142,8 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
   place->mapping = allocation->mapping;
   bool managed = allocation->kind == MemoryKind::kManaged;
   place->device = allocation->kind == MemoryKind::kDevice || (managed && side.type != CU_MEMORYTYPE_HOST);
-  if (place->device) place->gpu = allocation->gpu;
+  // Managed memory comes to the GPU that copies it.
+  if (allocation->kind == MemoryKind::kDevice) place->gpu = allocation->gpu;
   if (managed && place->device) place->managed = address;
   place->synchronous = managed || driver().synchronous_memory.has(allocation->buffer_id);
   return CUDA_SUCCESS;
@@ -208,7 +209,9 @@ void perform(Context& context, const Plan& plan) {
   if (to.managed != 0) driver().make_resident(to.managed, to.span, Access::kCopy, &migration, context.gpu);
   if (from.managed != 0) driver().make_resident(from.managed, from.span, Access::kCopy, &migration, context.gpu);
   move_bytes(extent, to, from);
-  if (to.device && from.device) {
+  if (to.device && from.device && to.gpu != from.gpu) {
+    driver().occupy(context, EngineKind::kPeer, migration + nanoseconds_at(bytes, cost.peer));
+  } else if (to.device && from.device) {
     driver().occupy(context, EngineKind::kCompute, migration + nanoseconds_at(2 * bytes, cost.device_bandwidth));
   } else if (to.device) {
     driver().state().count_copy(context.gpu, EngineKind::kHostToDevice, bytes);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <string>
 
 #include "tools/simgpu/driver/driver.h"
@@ -297,6 +298,32 @@ CUresult range_attribute(void* data, size_t size, CUmem_range_attribute attribut
   }
 }
 
+// Where most of a range's parts are.
+CUresult locations(CUdeviceptr address, size_t bytes, size_t summary, size_t sampling, CUmemLocation* out) {
+  Allocation allocation;
+  if (out == nullptr || summary == 0 || summary > bytes || sampling > summary) return CUDA_ERROR_INVALID_VALUE;
+  ROTA_SIM_CHECK(managed_range(address, bytes, &allocation));
+  size_t step = std::max<size_t>(sampling, kManagedBlock);  // within a block all is at one place
+  uint64_t first = address - allocation.address;
+  size_t region = 0;
+  for (size_t start = 0; start < bytes; start += summary, ++region) {
+    size_t end = start + std::min(summary, bytes - start);
+    std::map<int, size_t> seen;
+    for (size_t sample = start; sample < end; sample += step) {
+      ++seen[driver().state().location(allocation.managed_id, first + sample)];
+    }
+    int most = std::max_element(seen.begin(), seen.end(), [](const auto& a, const auto& b) {
+                 return a.second < b.second;
+               })->first;
+    CUmemLocationType on_host_or_not = most == kOnHost ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_NONE;
+    out[region] = CUmemLocation{};
+    out[region].type = most >= 0 ? CU_MEM_LOCATION_TYPE_DEVICE : on_host_or_not;
+    out[region].id = most >= 0 ? most : 0;
+    if (bytes - start <= summary) break;
+  }
+  return CUDA_SUCCESS;
+}
+
 CUresult attach(CUstream handle, CUdeviceptr address, size_t bytes, unsigned flags, Form form) {
   ROTA_SIM_CONTEXT(context);
   bool single = flags == CU_MEM_ATTACH_SINGLE;
@@ -371,6 +398,12 @@ ROTA_SIM_EXPORT(cuMemRangeGetAttributes)
     ROTA_SIM_CHECK(range_attribute(data[index], sizes[index], attributes[index], address, bytes));
   }
   return CUDA_SUCCESS;
+}
+
+ROTA_SIM_EXPORT(cuMemGetLocationInfo)
+(CUdeviceptr address, size_t bytes, size_t summary, size_t sampling, CUmemLocation* out) {
+  ROTA_SIM_READY();
+  return locations(address, bytes, summary, sampling, out);
 }
 
 ROTA_SIM_EXPORT(cuStreamAttachMemAsync)(CUstream stream, CUdeviceptr address, size_t bytes, unsigned flags) {

@@ -4,6 +4,7 @@
 
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/graph_memory.h"
+#include "tools/simgpu/driver/host_pages.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 
@@ -79,6 +80,9 @@ CUresult register_host(void* address, size_t bytes, unsigned flags) {
   ROTA_SIM_CHECK(driver().check_unsafe_call());
   Allocation allocation;
   allocation.address = reinterpret_cast<uint64_t>(address);
+  if (driver().memory.in_device_window(allocation.address) || !host_pages_exist(allocation.address, bytes)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   allocation.bytes = bytes;
   allocation.kind = MemoryKind::kRegistered;
   allocation.gpu = context->gpu;
