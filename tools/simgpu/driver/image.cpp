@@ -136,7 +136,7 @@ bool read_variable(Tokens& tokens, RotaSimVariableKind kind, Image* image) {
     VariableDefinition variable;
     variable.kind = kind;
     variable.bytes = type_bytes(type) * vector;
-    uint64_t open_dimension = 1;
+    uint64_t elements = 1;
     bool counted = true;
     tokens.next();
     while (tokens.is("[")) {
@@ -146,15 +146,14 @@ bool read_variable(Tokens& tokens, RotaSimVariableKind kind, Image* image) {
         counted = false;  // as long as its initial value
       } else {
         count = std::strtoull(std::string(tokens.now()).c_str(), nullptr, 0);
-        if (count == 0 || count > kLargest) return false;
-        open_dimension *= count;
-        if (open_dimension > kLargest) return false;
+        if (count == 0 || count > kLargest / elements) return false;
+        elements *= count;
         tokens.next();
       }
       if (!tokens.is("]")) return false;
       tokens.next();
     }
-    variable.bytes *= open_dimension;
+    variable.bytes *= elements;
     if (variable.bytes > kLargest) return false;
     if (tokens.is("=")) {
       tokens.next();

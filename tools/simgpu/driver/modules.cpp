@@ -19,7 +19,8 @@ bool holds(const Image& image, const RotaSimKernel* kernel) {
 void fill(uint64_t address, const VariableDefinition& definition) {
   void* memory = driver().memory.storage(address, definition.bytes);
   if (memory == nullptr) return;
-  std::memset(memory, 0, definition.bytes);
+  // Managed memory is fresh, and may be much larger than what the machine could fill.
+  if (definition.kind != ROTA_SIM_MANAGED_VARIABLE) std::memset(memory, 0, definition.bytes);
   if (mutated(Mutation::variables_start_as_zero)) return;
   std::memcpy(memory, definition.initial.data(), definition.initial.size());
 }
