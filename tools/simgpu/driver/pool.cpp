@@ -403,8 +403,8 @@ void Pool::synchronised() {
       }
       merge(segment);
     }
-    if (reserved_ <= threshold_) return;
     keep = mutated(Mutation::pool_ignores_threshold) ? 0 : threshold_;
+    if (reserved_ <= keep) return;
   }
   if (!mutated(Mutation::pool_keeps_everything)) trim(keep);
 }

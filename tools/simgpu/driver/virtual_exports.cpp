@@ -25,7 +25,6 @@ void wait_for_everything() {
 CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc& wanted) {
   bool read = wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
   bool write = wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  if (mutated(Mutation::read_access_lets_write)) write = read;
   switch (wanted.location.type) {
     case CU_MEM_LOCATION_TYPE_DEVICE:
       return driver().memory.set_access(address, bytes, wanted.location.id, read, write);
