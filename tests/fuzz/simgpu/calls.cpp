@@ -17,22 +17,19 @@ bool simulated(Symbol symbol) {
 
 }  // namespace
 
-const std::vector<Call>& simulated_calls() {
-  static const std::vector<Call> kList = [] {
-    std::vector<Call> list;
-    for (const Call& call : kCalls) {
-      if (simulated(call.symbol)) list.push_back(call);
+const Call& chosen_call(size_t choice) {
+  // The list is the same whatever simgpu simulates, so that inputs keep their meaning when it simulates more.
+  static const std::vector<size_t> kNext = [] {
+    std::vector<size_t> next(std::size(kCalls));
+    size_t after = 0;
+    for (size_t i = 2 * std::size(kCalls); i-- > 0;) {
+      size_t at = i % std::size(kCalls);
+      if (simulated(kCalls[at].symbol)) after = at;
+      next[at] = after;
     }
-    return list;
+    return next;
   }();
-  return kList;
-}
-
-const Call* call_of(Symbol symbol) {
-  for (const Call& call : kCalls) {
-    if (call.symbol == symbol) return &call;
-  }
-  return nullptr;
+  return kCalls[kNext[choice % std::size(kCalls)]];
 }
 
 }  // namespace rota::fuzz

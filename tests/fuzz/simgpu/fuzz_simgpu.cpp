@@ -141,9 +141,8 @@ void begin(Machine& machine, Learned& learned) {
 }
 
 void run(Machine& machine) {
-  const auto& calls = simulated_calls();
   for (size_t i = 0; i < kCallsAtMost && !machine.empty() && !machine.rescued.load(); ++i) {
-    calls[machine.below(calls.size())].make(machine);
+    chosen_call(machine.below(kChoices)).make(machine);
   }
 }
 

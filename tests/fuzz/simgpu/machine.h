@@ -252,9 +252,8 @@ struct Call {
   Symbol symbol;
   void (*make)(Machine& machine);
 };
-// Every function that simgpu simulates; those that answer CUDA_ERROR_NOT_SUPPORTED are left out.
-const std::vector<Call>& simulated_calls();
-// One function of the driver by name, for what every input begins and ends with.
-const Call* call_of(Symbol symbol);
+// A function of the driver by a number below kChoices; of those that simgpu does not simulate, the next that it does.
+inline constexpr size_t kChoices = 65536;
+const Call& chosen_call(size_t choice);
 
 }  // namespace rota::fuzz
