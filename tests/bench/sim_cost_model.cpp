@@ -387,14 +387,15 @@ class Process {
 
 using Work = std::function<double(const std::function<void()>&)>;
 
+// The longest of the processes' times, in seconds: they begin together.
 double together(const std::vector<Work>& works) {
   std::vector<std::unique_ptr<Process>> processes;
   for (const Work& work : works) processes.push_back(std::make_unique<Process>(work));
   for (auto& process : processes) process->wait_ready();
   for (auto& process : processes) process->go();
-  double sum = 0;
-  for (auto& process : processes) sum += process->result();
-  return sum;
+  double longest = 0;
+  for (auto& process : processes) longest = std::max(longest, process->result());
+  return longest;
 }
 
 std::vector<Row> measure_processes() {
@@ -406,7 +407,7 @@ std::vector<Row> measure_processes() {
       std::memset(bench.pinned, 1, Bench::kBytes);
       copy_rate(bench, stream, down, bench.pinned);
       ready();
-      return copy_rate(bench, stream, down, bench.pinned);
+      return kCopies * static_cast<double>(Bench::kBytes) / 1e9 / copy_rate(bench, stream, down, bench.pinned);
     };
   };
   auto kernels = [](void (*launch)(const Bench&, CUstream)) -> Work {
@@ -415,19 +416,20 @@ std::vector<Row> measure_processes() {
       Bench bench;
       kernel_rate({&bench}, 10, launch);
       ready();
-      return kernel_rate({&bench}, 1000, launch);
+      return 1000 / kernel_rate({&bench}, 1000, launch);
     };
   };
   std::vector<Row> rows;
   rows.push_back({"both directions at once, two processes, in sum", "GB/s", 102,
-                  together({copies(true), copies(false)}), true, "PCI Express packets"});
+                  2 * kCopies * static_cast<double>(Bench::kBytes) / 1e9 / together({copies(true), copies(false)}),
+                  true, "PCI Express packets"});
   double one = together({kernels(compute)});
   double both = together({kernels(compute), kernels(compute)});
-  rows.push_back({"two compute-bound processes, part of one alone", "", (8750.0 + 8770) / 19180, both / one, true,
+  rows.push_back({"two compute-bound processes, part of one alone", "", (8750.0 + 8770) / 19180, 2 * one / both, true,
                   "slices of 2 ms and a switch"});
   one = together({kernels(bandwidth)});
   both = together({kernels(bandwidth), kernels(bandwidth)});
-  rows.push_back({"two bandwidth-bound processes, part of one alone", "", (832.0 + 833) / 1833, both / one, true,
+  rows.push_back({"two bandwidth-bound processes, part of one alone", "", (832.0 + 833) / 1833, 2 * one / both, true,
                   "slices of 2 ms and a switch"});
   return rows;
 }

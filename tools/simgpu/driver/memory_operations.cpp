@@ -1,10 +1,6 @@
 // Checks and runs stream memory operations.
 #include "tools/simgpu/driver/memory_operations.h"
 
-#include <algorithm>
-#include <chrono>
-#include <thread>
-
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/mutations.h"
 
@@ -13,10 +9,6 @@ namespace {
 
 // More would be refused by the driver; documented with cuStreamBatchMemOp.
 constexpr unsigned kOperationsAtMost = 255;
-
-// What is waited for may be written by host code, which nobody sees, so it is looked at again and again.
-constexpr std::chrono::microseconds kFirstNap{20};
-constexpr std::chrono::microseconds kLongestNap{1000};
 
 CUresult check_address(uint64_t address, uint64_t bytes) {
   bool aligned = address % bytes == 0 || mutated(Mutation::memory_operations_take_any_alignment);
@@ -99,16 +91,17 @@ void lose_memory(Context& context) {
 template <class Value>
 void wait_for_value(Context& context, uint64_t address, Value value, unsigned flags) {
   if (mutated(Mutation::value_waits_are_ignored)) return;
-  auto nap = kFirstNap;
-  while (!context.destroyed.load(std::memory_order_acquire)) {
+  bool lost = false;
+  // It may be written by host code, which nobody sees, so it is looked at again and again.
+  process_clock().wait([&] {
+    if (context.destroyed.load(std::memory_order_acquire)) return true;
     // Held while it is read: the memory may be given back meanwhile.
     auto held = driver().memory.find(address);
     void* memory = driver().memory.storage(address, sizeof(Value));
-    if (memory == nullptr) return lose_memory(context);
-    if (holds(look<Value>(memory), value, flags)) return;
-    std::this_thread::sleep_for(nap);
-    nap = std::min(2 * nap, kLongestNap);
-  }
+    lost = memory == nullptr;
+    return lost || holds(look<Value>(memory), value, flags);
+  });
+  if (lost) lose_memory(context);
 }
 
 template <class Value>

@@ -16,11 +16,6 @@ thread_local bool own_stream_is_gone = false;
 
 std::atomic<uint64_t> next_stream_id{8};  // the driver's own small numbers stand for the default streams
 
-// What comes in from the program takes a moment until the GPU has it.
-int64_t arrival(const Task& task) {
-  return task.submitted_at + (driver().state().waits() ? driver().profile().cost.launch_latency : 0);
-}
-
 }  // namespace
 
 Stream::Stream(Context* context, unsigned flags, int priority)
@@ -65,7 +60,11 @@ Stream::~Stream() {
 
 void Stream::push(TaskPointer task) {
   Clock& clock = process_clock();
-  task->submitted_at = thread_timeline() != 0 ? thread_timeline() : clock.now();
+  // What comes in from the program takes a moment until the GPU has it; what work on the GPU submits, none.
+  task->arrives_at = thread_timeline();
+  if (task->arrives_at == 0) {
+    task->arrives_at = clock.now() + (driver().state().waits() ? driver().profile().cost.launch_latency : 0);
+  }
   {
     std::lock_guard lock(mutex_);
     last_ = task;
@@ -114,7 +113,7 @@ void Stream::run() {
   while (TaskPointer task = next_task()) {
     for (const TaskPointer& earlier : task->after) earlier->wait();
     task->after.clear();
-    timeline = std::max(timeline, arrival(*task));
+    timeline = std::max(timeline, task->arrives_at);
     if (!driver().state().waits()) timeline = std::max(timeline, clock.now());
     if (clock.is_virtual()) clock.sleep_until(timeline);
     if (task->work) {

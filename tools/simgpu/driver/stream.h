@@ -26,7 +26,7 @@ struct Task {
   std::function<void()> work;
   std::vector<std::shared_ptr<Task>> after;  // beside the one before it in its stream; dropped once it ran
   std::atomic<uint32_t> finished{0};
-  int64_t submitted_at = 0;  // modelled time, as below
+  int64_t arrives_at = 0;    // at the GPU; modelled time, as below
   int64_t finished_at = 0;   // written before `finished`
 
   bool done() const { return finished.load(std::memory_order_acquire) != 0; }

@@ -111,7 +111,6 @@ class SharedState {
   void remove_managed(uint32_t id);
   // Advice for the blocks that a range has bytes of. The location is a GPU, kOnHost or kNowhere (none).
   void set_preferred(uint32_t id, uint64_t offset, uint64_t bytes, int location);
-  void set_preferred(uint32_t id, bool device) { set_preferred(id, 0, UINT64_MAX, device ? 0 : kNowhere); }
   void set_accessed_by(uint32_t id, uint64_t offset, uint64_t bytes, int gpu, bool mapped);
   // Makes [offset, offset + bytes) resident on the GPU (or the host) and says what had to move.
   Migration touch(uint32_t id, uint64_t offset, uint64_t bytes, Access access, int gpu);
