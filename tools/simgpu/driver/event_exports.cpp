@@ -262,7 +262,10 @@ CUresult rota::sim::record_in_stream(CUevent handle, const StreamPointer& stream
   if (external) return CUDA_ERROR_ILLEGAL_STATE;
   Operation operation;
   if (event->shared) {
-    operation.run = [shared = event->shared, number = event->shared->begin()](Context&) { shared->end(number); };
+    // Ends with the task, which runs nothing after an error that sticks: other processes must not wait for ever.
+    std::shared_ptr<void> ending(
+        nullptr, [shared = event->shared, number = event->shared->begin()](void*) { shared->end(number); });
+    operation.run = [ending](Context&) {};
   }
   TaskPointer task;
   ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task));
