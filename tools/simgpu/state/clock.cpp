@@ -49,8 +49,14 @@ class RealClock : public Clock {
   const int64_t epoch_;
 };
 
+// The clock of a process without a simulated machine.
+Clock* plain_clock() {
+  static Clock* plain = make_real_clock(1, 0).release();
+  return plain;
+}
+
 std::atomic<Clock*>& current() {
-  static std::atomic<Clock*> clock{make_real_clock(1, 0).release()};
+  static std::atomic<Clock*> clock{plain_clock()};
   return clock;
 }
 
@@ -80,8 +86,7 @@ void set_process_clock(std::unique_ptr<Clock> clock) {
 }
 
 void forget_process_clock() {
-  static Clock* plain = make_real_clock(1, 0).release();
-  current().store(plain, std::memory_order_release);
+  current().store(plain_clock(), std::memory_order_release);
 }
 
 int64_t& thread_timeline() {
