@@ -204,16 +204,17 @@ RULE(graphs, no_node_depends_on_itself, "lenient:cuGraphAddDependencies_v2",
   CHECK_EQ(cu.cuGraphAddDependencies_v2(graph, &node, &node, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
 }
 
+// Measured: driver 580.159 lets the edge in that closes the cycle, and finds it here.
 RULE(graphs, cycles_do_not_become_executable, "cycles_are_let_in",
-     "a graph whose dependencies form a cycle cannot be instantiated, if the cycle could be made at all") {
+     "instantiating a graph whose dependencies form a cycle is an invalid value") {
   Session session;
   Graph graph;
   CUgraphNode first = graph.empty();
   CUgraphNode second = graph.empty({first});
   CUgraphNode third = graph.empty({second});
-  if (cu.cuGraphAddDependencies_v2(graph, &third, &first, nullptr, 1) != CUDA_SUCCESS) return;
+  CHECK_OK(cu.cuGraphAddDependencies_v2(graph, &third, &first, nullptr, 1));
   CUgraphExec executable = nullptr;
-  CHECK_NE(cu.cuGraphInstantiateWithFlags(&executable, graph, 0), CUDA_SUCCESS);
+  CHECK_EQ(cu.cuGraphInstantiateWithFlags(&executable, graph, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
 RULE(graphs, dependencies_are_of_the_same_graph, "lenient:cuGraphAddEmptyNode",

@@ -376,15 +376,6 @@ RULE(graphs, edges_beside_memory_nodes_stay, "lenient:cuGraphRemoveDependencies_
   CHECK_EQ(cu.cuGraphRemoveDependencies_v2(graph, &first, &second, nullptr, 1), CUDA_ERROR_NOT_SUPPORTED);
 }
 
-RULE(graphs, no_edge_closes_a_cycle, "cycles_are_let_in", "a dependency that would close a cycle is an invalid value") {
-  Session session;
-  Graph graph;
-  CUgraphNode first = graph.empty();
-  CUgraphNode second = graph.empty({first});
-  CUgraphNode third = graph.empty({second});
-  CHECK_EQ(cu.cuGraphAddDependencies_v2(graph, &third, &first, nullptr, 1), CUDA_ERROR_INVALID_VALUE);
-}
-
 RULE(graphs, attributes_are_for_kernel_nodes, "lenient:cuGraphKernelNodeGetAttribute",
      "asking for a kernel attribute of a node of another type is an invalid value") {
   Session session;

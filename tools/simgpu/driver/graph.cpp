@@ -118,16 +118,27 @@ bool Graph::contains(const Graph& other) const {
   });
 }
 
-bool Graph::reaches(const GraphNode* from, const GraphNode* to) const {
-  std::unordered_set<const GraphNode*> seen;
-  std::vector<const GraphNode*> open{to};
-  while (!open.empty()) {
-    const GraphNode* node = open.back();
-    open.pop_back();
-    if (node == from) return true;
-    if (seen.insert(node).second) open.insert(open.end(), node->after.begin(), node->after.end());
+size_t Graph::all_nodes() const {
+  size_t count = nodes.size();
+  for (const GraphNodePointer& node : nodes) {
+    if (const auto* child = node->get<ChildParameters>()) count += child->graph->all_nodes();
   }
-  return false;
+  return count;
+}
+
+unsigned Graph::depth() const {
+  unsigned deepest = 0;
+  for (const GraphNodePointer& node : nodes) {
+    if (const auto* child = node->get<ChildParameters>()) deepest = std::max(deepest, 1 + child->graph->depth());
+  }
+  return deepest;
+}
+
+void Graph::set_level(unsigned above) {
+  level = above + 1;
+  for (const GraphNodePointer& node : nodes) {
+    if (const auto* child = node->get<ChildParameters>()) child->graph->set_level(level);
+  }
 }
 
 std::vector<GraphNode*> Graph::dependents(const GraphNode* node) const {
@@ -155,9 +166,22 @@ std::vector<GraphNode*> Graph::ordered() const {
   return order;
 }
 
+const GraphNode* Graph::in_a_cycle() const {
+  std::vector<GraphNode*> order = ordered();
+  std::unordered_set<const GraphNode*> placed(order.begin(), order.end());
+  for (const GraphNodePointer& node : nodes) {
+    if (placed.count(node.get()) == 0) return node.get();
+    const auto* child = node->get<ChildParameters>();
+    if (child == nullptr) continue;
+    if (const GraphNode* inside = child->graph->in_a_cycle()) return inside;
+  }
+  return nullptr;
+}
+
 GraphPointer Graph::clone(bool known) const {
   auto copy = std::make_shared<Graph>();
   copy->cloned_from = serial;
+  copy->level = level;
   std::unordered_map<const GraphNode*, GraphNode*> pairs;
   for (const GraphNodePointer& node : nodes) {
     Operation operation = *node->operation;

@@ -127,11 +127,16 @@ struct Graph : std::enable_shared_from_this<Graph> {
   bool holds(const GraphNode* node) const { return node->graph.lock().get() == this; }
   bool has_memory_nodes() const;            // its child graphs' too
   bool contains(const Graph& other) const;  // itself, or in a child graph
-  // Whether `to` is reached from `from` along the edges.
-  bool reaches(const GraphNode* from, const GraphNode* to) const;
+  // Its nodes with those of all child graphs, and how deep those lie in each other.
+  size_t all_nodes() const;
+  unsigned depth() const;
+  // For a graph that becomes a child graph: of a graph that lies so deep itself.
+  void set_level(unsigned above);
   std::vector<GraphNode*> dependents(const GraphNode* node) const;
-  // Nodes in an order in which each comes after those it depends on.
+  // Nodes in an order in which each comes after those it depends on, without those in cycles and what depends on them.
   std::vector<GraphNode*> ordered() const;
+  // A node that is not in that order, of this graph or a child graph; null: there is none.
+  const GraphNode* in_a_cycle() const;
   // A copy with its child graphs and user objects; its nodes say which they were copied from. `known`: the child
   // graphs' handles and the nodes' are made known.
   GraphPointer clone(bool known) const;
@@ -144,6 +149,7 @@ struct Graph : std::enable_shared_from_this<Graph> {
   std::vector<GraphNodePointer> nodes;  // in the order of their making
   std::vector<GraphNodePointer> erased;
   unsigned next_node_id = 0;
+  unsigned level = 0;                                            // of child graphs: how many graphs they lie in
   std::map<std::shared_ptr<UserObject>, unsigned> user_objects;  // references that the graph holds
   std::weak_ptr<GraphExec> executable;                           // of a graph with memory nodes, which may have one
 };

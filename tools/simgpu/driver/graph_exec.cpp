@@ -176,6 +176,11 @@ CUresult instantiate(const GraphPointer& graph, unsigned long long flags, CUgrap
     GraphExecPointer other = graph->executable.lock();
     if (other && !other->destroyed) return CUDA_ERROR_NOT_SUPPORTED;
   }
+  if (const GraphNode* node = graph->in_a_cycle(); node != nullptr && !mutated(Mutation::cycles_are_let_in)) {
+    failure->result = CUDA_GRAPH_INSTANTIATE_INVALID_STRUCTURE;
+    failure->node = node->handle();
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   auto executable = std::make_shared<GraphExec>(
       graph->clone(false), mutated(Mutation::upload_flag_is_kept)
                                ? flags

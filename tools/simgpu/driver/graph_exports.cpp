@@ -98,7 +98,8 @@ CUresult add_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* t
   size_t added = 0;
   for (auto [start, end] : pairs) {
     bool there = std::find(end->after.begin(), end->after.end(), start) != end->after.end();
-    if (there || (graph->reaches(end, start) && !mutated(Mutation::cycles_are_let_in))) break;
+    // Measured on driver 580.159: a cycle of several nodes is let in, and found when the graph is instantiated.
+    if (there || start == end) break;
     end->after.push_back(start);
     ++added;
   }

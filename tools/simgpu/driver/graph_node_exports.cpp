@@ -26,9 +26,9 @@ CUresult add_allocation(CUgraphNode* out, CUgraph handle, const CUgraphNode* dep
                         CUDA_MEM_ALLOC_NODE_PARAMS* parameters) {
   if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return add(out, handle, dependencies, count, [parameters](const GraphPointer& graph, Operation* operation) {
-    if (graph->owned) return CUDA_ERROR_NOT_SUPPORTED;
     ROTA_SIM_CHECK(make_graph_allocation(parameters, operation));
     std::lock_guard lock(graph_state().mutex);
+    if (graph->owned) return CUDA_ERROR_NOT_SUPPORTED;
     std::get<AllocationParameters>(operation->parameters).memory->owner = graph->serial;
     return CUDA_SUCCESS;
   });

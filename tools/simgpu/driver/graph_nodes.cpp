@@ -15,6 +15,10 @@ namespace {
 // As many as the driver takes in one node or call.
 constexpr unsigned kMemoryOperations = 256;
 
+// Limits of simgpu's own: the driver has none but memory.
+constexpr size_t kCopiedNodes = size_t{1} << 14;
+constexpr unsigned kNestedGraphs = 64;
+
 bool zero(const void* from, const void* to) {
   return std::all_of(static_cast<const unsigned char*>(from), static_cast<const unsigned char*>(to),
                      [](unsigned char each) { return each == 0; });
@@ -169,6 +173,10 @@ CUresult make_child_node(const GraphPointer& parent, CUgraph handle, bool move, 
   GraphPointer child;
   ROTA_SIM_CHECK(find_graph(handle, &child));
   std::lock_guard lock(graph_state().mutex);
+  // A few calls could nest copies of copies without end.
+  if (child->all_nodes() > kCopiedNodes || parent->level + child->depth() >= kNestedGraphs) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   if (move) {
     // A graph that held its own parent would never end.
     if (child->owned || child->contains(*parent)) return CUDA_ERROR_INVALID_VALUE;
@@ -180,6 +188,7 @@ CUresult make_child_node(const GraphPointer& parent, CUgraph handle, bool move, 
     }
   }
   child->owned = true;
+  child->set_level(parent->level);
   operation->type = CU_GRAPH_NODE_TYPE_GRAPH;
   operation->parameters = ChildParameters{std::move(child)};
   return CUDA_SUCCESS;

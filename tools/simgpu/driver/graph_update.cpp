@@ -162,7 +162,8 @@ CUgraphExecUpdateResult Pairing::pair(const Graph& into, const Graph& from, CUgr
       return kChanged;
     }
   }
-  return CU_GRAPH_EXEC_UPDATE_SUCCESS;
+  // What no exit leads to lies in a cycle.
+  return pairs_.size() == from.nodes.size() ? CU_GRAPH_EXEC_UPDATE_SUCCESS : kChanged;
 }
 
 }  // namespace
