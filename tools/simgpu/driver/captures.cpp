@@ -30,6 +30,7 @@ bool joined(const Capture& capture) {
 }  // namespace
 
 CUresult Captures::begin(Stream& stream, const std::shared_ptr<Capture>& capture, std::vector<GraphNode*> tail) {
+  if (stream.left) return CUDA_ERROR_INVALID_HANDLE;
   if (stream.capture) return CUDA_ERROR_ILLEGAL_STATE;
   capture->id = mutated(Mutation::capture_ids_are_alike) ? 1 : next_id_++;
   capture->thread = std::this_thread::get_id();
@@ -77,6 +78,7 @@ CUresult Captures::end(Stream& stream, std::shared_ptr<Capture>* ended) {
 }
 
 void Captures::join(Stream& stream, const std::shared_ptr<Capture>& capture, const std::vector<GraphNode*>& tail) {
+  if (stream.left) return;
   if (!stream.capture) {
     stream.capture = capture;
     capture->members.push_back(&stream);
@@ -89,6 +91,7 @@ void Captures::join(Stream& stream, const std::shared_ptr<Capture>& capture, con
 }
 
 void Captures::leave(Stream& stream) {
+  stream.left = true;
   std::shared_ptr<Capture> capture = stream.capture;
   if (!capture) return;
   capture->invalidated = true;

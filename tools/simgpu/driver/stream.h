@@ -26,8 +26,8 @@ struct Task {
   std::function<void()> work;
   std::vector<std::shared_ptr<Task>> after;  // beside the one before it in its stream; dropped once it ran
   std::atomic<uint32_t> finished{0};
-  int64_t arrives_at = 0;    // at the GPU; modelled time, as below
-  int64_t finished_at = 0;   // written before `finished`
+  int64_t arrives_at = 0;   // at the GPU; modelled time, as below
+  int64_t finished_at = 0;  // written before `finished`
 
   bool done() const { return finished.load(std::memory_order_acquire) != 0; }
   void wait() const;
@@ -71,6 +71,7 @@ class Stream {
   // Under the driver's capture mutex:
   std::shared_ptr<Capture> capture;
   std::vector<GraphNode*> capture_tail;  // what the next captured node depends on
+  bool left = false;                     // it or its context is being destroyed: it joins no capture any more
 
  private:
   void run();
