@@ -127,6 +127,19 @@ void begin(Machine& machine, Learned& learned) {
   FUZZ_CALL(machine, cuMemAlloc_v2, &addresses[0], size_t{1} << 16);
   FUZZ_CALL(machine, cuMemAllocManaged, &addresses[1], size_t{4} << 20, 1U);
   machine.learn_address(addresses.data());
+  // Ranges and memory apart: steps of a size that few inputs would hit upon.
+  constexpr size_t kStep = 2 << 20;
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemGenericAllocationHandle handle = 0;
+  std::array<CUdeviceptr, Machine::kElements> ranges{};
+  FUZZ_CALL(machine, cuMemCreate, &handle, kStep, &properties, 0ULL);
+  machine.learn_integer(Machine::CUmemGenericAllocationHandle_pool, &handle);
+  FUZZ_CALL(machine, cuMemAddressReserve, ranges.data(), 2 * kStep, size_t{0}, CUdeviceptr{0}, 0ULL);
+  FUZZ_CALL(machine, cuMemMap, ranges[0], kStep, size_t{0}, handle, 0ULL);
+  machine.learn_address(ranges.data());
   std::array<CUmemoryPool, Machine::kElements> pools{};
   FUZZ_CALL(machine, cuDeviceGetDefaultMemPool, &pools[0], 0);
   machine.learn(pools.data());
@@ -178,6 +191,8 @@ void end(Machine& machine, Learned& learned) {
     FUZZ_CALL(machine, cuDevicePrimaryCtxRetain, &context, gpu);
     FUZZ_CALL(machine, cuCtxSetCurrent, context);
     for (uint64_t address : learned.addresses) {
+      FUZZ_CALL(machine, cuMemUnmap, CUdeviceptr{address}, size_t{2} << 20);
+      FUZZ_CALL(machine, cuMemAddressFree, CUdeviceptr{address}, size_t{4} << 20);
       CUdeviceptr base = 0;
       size_t size = 0;
       if (FUZZ_CALL(machine, cuMemGetAddressRange_v2, &base, &size, CUdeviceptr{address}) != CUDA_SUCCESS) continue;
