@@ -54,7 +54,7 @@ class Healthy(DoctorCase):
         self.assertEqual(findings["driver"]["values"]["path"], str(self.sim_driver))
         self.assertEqual(findings["driver"]["values"]["place"], "ROTA_REAL_LIBCUDA")
         self.assertEqual(findings["driver.init"]["values"], {"error": 0, "count": 1})
-        self.assertEqual(findings["gpu"]["values"]["name"], "rota simulated GPU")
+        self.assertEqual(findings["gpu"]["values"]["name"], "NVIDIA H200")
         self.assertEqual(findings["gpu"]["values"]["bytes"], 256 << 20)
         self.assertTrue(findings["gpu"]["values"]["concurrent_managed_access"])
         self.assertIn("reaches the driver", findings["preload.trial"]["text"])
