@@ -59,7 +59,8 @@ Booking book_compute(ComputeEngine& engine, const CostFigures& cost, const Booki
   int64_t start = std::max(asked.from, engine.busy_until);
   if (engine.owner == key) {
     if (start >= engine.slice_end) {
-      if (others_wait(engine, key)) {
+      // Whoever was forgotten and asks anew stands behind this one: then it must not wait for the other in turn.
+      if (others_wait(engine, key) && !first_in_line(engine, key, start)) {
         wait_in_line(engine, key, start, now);
         return {start + jitter, 0};
       }
