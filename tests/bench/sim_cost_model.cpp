@@ -1,5 +1,5 @@
 // Measures simgpu's cost model as a benchmark would measure a GPU, through the driver API, and compares it with what
-// was measured on the H200 (../shared/facts/gpu-h200.md). Half of the figures went into profiles/h200.toml (fitted),
+// was measured on an H200 (driver 580.159.04). Half of the figures went into profiles/h200.toml (fitted),
 // the other half only the model knows (judged). Prints one table and fails if a ratio is outside of 0.85 to 1.15.
 //
 //   ROTA_SIM_CLOCK=virtual ROTA_SIM_KERNELS=…/libsimkernels.so sim_cost_model …/libcuda.so.1

@@ -118,8 +118,9 @@ RULE(copies, to_the_host_wait, "synchronous_copy_returns_early",
   CHECK_OK(launch(fill, 1, 32, blocking, buffer.address(), 32UL, 6U));
   std::thread releasing = release_soon(blocker);
   CHECK_OK(cu.cuMemcpyDtoH_v2(&value, buffer, 4));
+  unsigned seen = value;
   releasing.join();
-  CHECK_EQ(value, 6);
+  CHECK_EQ(seen, 6);
 }
 
 RULE(copies, from_pageable_memory_read_it_first, "pageable_source_read_late",

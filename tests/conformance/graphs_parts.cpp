@@ -1,5 +1,6 @@
 // Graphs: copies of graphs, child graphs, memory nodes before any launch, user objects, and the newer general forms.
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <cstdio>
 #include <string>
@@ -25,7 +26,8 @@ CUuserObject user_object(unsigned references) {
 // The destructor is called by a thread of the driver's, some time after the last reference has gone. A driver that does
 // not call it makes the rule run into its time limit.
 void wait_for_destruction() {
-  destructions.wait(0);
+  auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  while (destructions.load() == 0 && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
   CHECK_EQ(destructions.load(), 1);
 }
 

@@ -104,6 +104,30 @@ sys.stdin.read()
         again = self.call(ROTA, *options, *program("context()\nprint(allocate(100 << 20)[0])"))
         self.assertEqual(again.stdout.strip(), "0", again.stderr)
 
+    def test_a_process_killed_in_mid_copy_leaves_nothing_behind(self):
+        options = ["--memory", "256M", "--state", str(self.scratch / "machine"), "--"]
+        copying = self.start(ROTA, "sim", "--fault", "copies=100000", *options, *program("""
+import os
+context()
+result, device = allocate(200 << 20)
+host = ctypes.c_void_p()
+call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(64 << 20), 0)
+print(call("cuMemcpyHtoDAsync_v2", device, host, ctypes.c_size_t(64 << 20), None), call("cuStreamQuery", None), os.getpid(), flush=True)
+call("cuCtxSynchronize")
+"""))
+        queued, running, process = map(int, copying.stdout.readline().split())
+        self.assertEqual((queued, running), (0, 600), "the copy is under way")
+        os.kill(process, signal.SIGKILL)
+        self.assertEqual(self.finish(copying).returncode, 128 + signal.SIGKILL)
+        # Its memory is free, and the copy engine, booked for two minutes, takes the next copy at once.
+        after = self.call(ROTA, "sim", *options, *program("""
+context()
+result, device = allocate(200 << 20)
+word = ctypes.c_uint(7)
+print(result, call("cuMemcpyHtoD_v2", device, ctypes.byref(word), ctypes.c_size_t(4)))
+"""))
+        self.assertEqual(after.stdout.split(), ["0", "0"], after.stderr)
+
     def test_the_call_that_a_fault_names_fails_and_no_other(self):
         results = self.asked(["--fault", "cuMemAlloc@2=CUDA_ERROR_OUT_OF_MEMORY", "--fault", "cuMemAlloc@4+=999"], """
 context()

@@ -106,6 +106,11 @@ int simulate(const SimOptions& options) {
   if (folder.path().empty()) {
     return fail(fmt::format("cannot make a folder in {}: {}", fs::temp_directory_path().string(), strerror(errno)));
   }
+  // The machine is what the options say: nothing of another one that the environment may still speak of.
+  for (const char* name : {"ROTA_SIM_PROFILE", "ROTA_SIM_GPUS", "ROTA_SIM_MEMORY", "ROTA_SIM_CONTEXT_BYTES",
+                           "ROTA_SIM_DRIVER_VERSION", "ROTA_SIM_CLOCK", "ROTA_SIM_TIME_SCALE", "ROTA_SIM_FAULTS"}) {
+    unsetenv(name);
+  }
   LaunchOptions launch;
   launch.share = false;
   launch.command = options.command;
@@ -189,8 +194,10 @@ void register_sim(CLI::App& app) {
   command->add_option("--memory", options->memory, "bytes of each GPU, such as 16G (default: the card's)")
       ->check([](const std::string& text) {
         uint64_t bytes = 0;
-        if (sim::parse_size(text, &bytes)) return std::string();
-        return "'" + text + "' is no size: use bytes, or K, M, G or T, such as 16G";
+        if (sim::parse_size(text, &bytes) && bytes >= sim::kLeastMemory && bytes <= sim::kMostMemory) {
+          return std::string();
+        }
+        return "'" + text + "' is no size from 8M to 256G: use bytes, or K, M and G, such as 16G";
       });
   command->add_option("--driver", options->driver, "CUDA version that the driver is of, such as 12.4")
       ->check([](const std::string& text) {
@@ -208,7 +215,7 @@ void register_sim(CLI::App& app) {
         return sim::parse_faults(text, &faults, &error) ? std::string() : error;
       });
   command->add_option("--time-scale", options->time_scale, "real seconds per simulated second; 0: nothing waits")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0.0, 1e6));
   command->add_flag("--virtual-clock", options->virtual_clock, "one process, and simulated time is exact");
   command->add_option("--state", options->state, "file of the machine's state, to let several commands share it");
   command->prefix_command();
