@@ -224,6 +224,11 @@ bool AddressSpace::mark_freeing(uint64_t address) {
   return true;
 }
 
+void AddressSpace::unmark_freeing(uint64_t address) {
+  std::unique_lock lock(mutex_);
+  if (auto found = allocations_.find(address); found != allocations_.end()) found->second.freeing = false;
+}
+
 bool AddressSpace::mark_shared(uint64_t address, uint64_t shared_id) {
   std::unique_lock lock(mutex_);
   auto found = allocations_.find(address);

@@ -114,6 +114,7 @@ class AddressSpace {
   std::optional<Allocation> remove(uint64_t address);
   // False if it is being freed already.
   bool mark_freeing(uint64_t address);
+  void unmark_freeing(uint64_t address);  // the stream did not take the free
   // The allocation is shared with other processes from now on. False: it is not there, or is shared already.
   bool mark_shared(uint64_t address, uint64_t shared_id);
   // Gives the bytes back. Without `reuse` the slot stays as it is for good: another process uses its pages.

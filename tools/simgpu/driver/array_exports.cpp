@@ -201,7 +201,7 @@ CUresult allocate(const Context& context, const CUDA_ARRAY3D_DESCRIPTOR& d, unsi
     constexpr uint64_t kStep = AddressSpace::kGranularity;
     uint64_t charged = (bytes_of(*array) + kStep - 1) / kStep * kStep;
     Migration migration;
-    if (!driver().state().take(context.gpu, charged, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!driver().take_device_bytes(context.gpu, charged, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
     array->charged = charged;
     void* memory = mmap(nullptr, charged, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;

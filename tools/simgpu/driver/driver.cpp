@@ -129,7 +129,7 @@ CUresult Driver::create_context(int gpu, unsigned flags, bool primary, unsigned 
   if (state().lost(gpu)) return CUDA_ERROR_UNKNOWN;
   Migration migration;
   uint64_t bytes = mutated(Mutation::contexts_take_no_memory) ? 0 : options.context_bytes;
-  if (!state().take(gpu, bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!take_device_bytes(gpu, bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto context = std::make_shared<Context>();
   context->gpu = gpu;
   context->primary = primary;
@@ -300,9 +300,7 @@ void Driver::make_resident(uint64_t address, uint64_t bytes, Access access, int6
 }
 
 bool Driver::take_device_bytes(int gpu, uint64_t bytes, Migration* migration) {
-  if (state().take(gpu, bytes, migration)) return true;
-  for (const PoolPointer& pool : pools.all()) pool->trim(0);
-  return state().take(gpu, bytes, migration);
+  return with_room([&] { return state().take(gpu, bytes, migration); });
 }
 
 void Driver::pools_synchronised() {

@@ -191,7 +191,16 @@ class Driver {
   CUresult free_memory(uint64_t address, bool host, bool wait);
   void release(const Allocation& allocation);
   CUresult allocate_device(Context& context, uint64_t bytes, uint64_t* address);
-  // Plain device memory from the shared state; what pools keep unused makes room. False: out of memory.
+  // take(), which asks the shared state for device memory; once more if it got none, when what pools keep unused has
+  // made room. Under no lock of a pool's or of what a task's end may need.
+  template <class Take>
+  auto with_room(Take take) {
+    auto taken = take();
+    if (taken) return taken;
+    for (const PoolPointer& pool : pools.all()) pool->trim(0);
+    return take();
+  }
+  // Plain device memory from the shared state. False: out of memory.
   bool take_device_bytes(int gpu, uint64_t bytes, Migration* migration);
   // The host has waited for work: pools give back what they hold above their thresholds.
   void pools_synchronised();

@@ -143,8 +143,9 @@ CUresult ImportedMemory::open(Context& context, const CUipcMemHandle& handle, ui
   int file = ::open(path, O_RDWR | O_CLOEXEC);
   if (file < 0) return CUDA_ERROR_INVALID_VALUE;
   Migration migration;
+  // Not revived: the handle is only a name, and what was freed is somebody else's by now.
   bool held = file_name(file).compare(0, std::strlen(AddressSpace::kFileName), AddressSpace::kFileName) == 0 &&
-              driver().state().hold(told.id, gpu, told.charged, &migration);
+              driver().state().hold(told.id, gpu, told.charged, false, &migration);
   if (!held) {
     ::close(file);
     return CUDA_ERROR_INVALID_VALUE;

@@ -96,7 +96,8 @@ CUresult PhysicalMemory::create(uint64_t bytes, const CUmemAllocationProp& prope
   if (physical->on_gpu()) {
     physical->gpu = properties.location.id;
     if (exportable) {
-      physical->shared_id = driver().state().share(physical->gpu, bytes, false, &migration);
+      physical->shared_id =
+          driver().with_room([&] { return driver().state().share(physical->gpu, bytes, false, &migration); });
       if (physical->shared_id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     } else {
       if (!driver().take_device_bytes(physical->gpu, bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -179,7 +180,7 @@ CUresult PhysicalMemory::import_file(int file, CUmemGenericAllocationHandle* han
   physical->gpu = gpu < 0 ? 0 : gpu;
   Migration migration;
   if (id != 0) {
-    if (!driver().state().hold(id, physical->gpu, bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!driver().state().hold(id, physical->gpu, bytes, true, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
     physical->shared_id = id;
     if (mutated(Mutation::every_holder_is_charged) && driver().state().take(physical->gpu, bytes, &migration)) {
       physical->charged = bytes;

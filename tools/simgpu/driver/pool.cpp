@@ -208,6 +208,37 @@ bool Pool::take_piece(uint64_t stream, uint64_t bytes, bool wait_for_others, uin
   return true;
 }
 
+// Under the mutex. The first range that fits. False: the file is full.
+bool Pool::take_file_range(uint64_t bytes, uint64_t* offset) {
+  for (auto range = file_free_.begin(); range != file_free_.end(); ++range) {
+    auto [start, length] = *range;
+    if (length < bytes) continue;
+    file_free_.erase(range);
+    if (length > bytes) file_free_[start + bytes] = length - bytes;
+    *offset = start;
+    return true;
+  }
+  if (bytes > kFileBytes - file_end_) return false;
+  *offset = file_end_;
+  file_end_ += bytes;
+  return true;
+}
+
+// Under the mutex. Neighbouring ranges become one, or segments that grow would never fit into what is free.
+void Pool::give_back_file_range(uint64_t offset, uint64_t bytes) {
+  auto range = file_free_.emplace(offset, bytes).first;
+  auto next = std::next(range);
+  if (next != file_free_.end() && offset + bytes == next->first) {
+    range->second += next->second;
+    file_free_.erase(next);
+  }
+  if (range == file_free_.begin()) return;
+  auto before = std::prev(range);
+  if (before->first + before->second != offset) return;
+  before->second += range->second;
+  file_free_.erase(range);
+}
+
 // A new segment, whose first piece is used. Not under the mutex: making room may trim this very pool.
 CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
   if (bytes > driver().state().capacity()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -215,23 +246,17 @@ CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
   Segment segment;
   segment.bytes = round_up(bytes, large ? kLargeSegment : AddressSpace::kLargePage);
   uint64_t most = properties.maxSize == 0 ? UINT64_MAX : round_up(properties.maxSize, AddressSpace::kLargePage);
-  Pages pages;
   {
     std::lock_guard lock(mutex_);
     if (reserved_ > most || bytes > most - reserved_) return CUDA_ERROR_OUT_OF_MEMORY;
     if (segment.bytes > most - reserved_) segment.bytes = round_up(bytes, AddressSpace::kLargePage);
     if (segment.bytes > most - reserved_) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (file_ >= 0) {
-      if (segment.bytes > kFileBytes - file_end_) return CUDA_ERROR_OUT_OF_MEMORY;
-      segment.file_offset = file_end_;
-      file_end_ += segment.bytes;
-      pages = {file_, segment.file_offset};
-    }
   }
   Migration migration;
   auto take = [&] {
     if (file_ >= 0) {
-      segment.shared_id = driver().state().share(gpu, segment.bytes, false, &migration);
+      segment.shared_id =
+          driver().with_room([&] { return driver().state().share(gpu, segment.bytes, false, &migration); });
       return segment.shared_id != 0;
     }
     if (mutated(Mutation::pools_take_no_memory)) return true;
@@ -242,8 +267,19 @@ CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
     segment.bytes = round_up(bytes, AddressSpace::kLargePage);
     if (!take()) return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  uint64_t start = driver().memory.add_segment(segment.bytes, gpu, pages);
+  Pages pages;
+  bool has_pages = file_ < 0;
+  if (!has_pages) {
+    std::lock_guard lock(mutex_);
+    has_pages = take_file_range(segment.bytes, &segment.file_offset);
+    pages = {file_, segment.file_offset};
+  }
+  uint64_t start = has_pages ? driver().memory.add_segment(segment.bytes, gpu, pages) : 0;
   if (start == 0) {
+    if (file_ >= 0 && has_pages) {
+      std::lock_guard lock(mutex_);
+      give_back_file_range(segment.file_offset, segment.bytes);
+    }
     if (segment.charged != 0) driver().state().give_back(gpu, segment.charged);
     if (segment.shared_id != 0) driver().state().let_go(segment.shared_id);
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -372,7 +408,10 @@ void Pool::released(const Allocation& allocation) {
 void Pool::give_back(Segments::iterator segment) {
   driver().memory.remove_segment(segment->first);
   if (segment->second.charged != 0) driver().state().give_back(gpu, segment->second.charged);
-  if (segment->second.shared_id != 0) driver().state().let_go(segment->second.shared_id);
+  // A range of the file that another process still has open is never used again.
+  if (segment->second.shared_id != 0 && driver().state().let_go(segment->second.shared_id)) {
+    give_back_file_range(segment->second.file_offset, segment->second.bytes);
+  }
   reserved_ -= segment->second.bytes;
   segments_.erase(segment);
 }
@@ -438,7 +477,8 @@ CUresult Pool::import_pointer(Context& context, const Shared& shared, uint64_t b
                 bytes <= static_cast<uint64_t>(status.st_size) - shared.pages.offset;
   if (!inside || shared.id == 0) return CUDA_ERROR_INVALID_VALUE;
   Migration migration;
-  if (!driver().state().hold(shared.id, gpu, shared.segment_bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
+  // Not revived: when the exporter has given the segment back, its range of the file is for other allocations.
+  if (!driver().state().hold(shared.id, gpu, shared.segment_bytes, false, &migration)) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   allocation.bytes = bytes;
   allocation.gpu = gpu;

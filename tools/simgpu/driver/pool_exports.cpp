@@ -83,7 +83,9 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
     operation.run = [address](Context&) {
       if (auto removed = driver().memory.remove(address)) driver().release(*removed);
     };
-    return driver().submit(stream, std::move(operation));
+    CUresult result = driver().submit(stream, std::move(operation));
+    if (result != CUDA_SUCCESS) driver().memory.unmark_freeing(address);
+    return result;
   }
   // The record goes now, so that the same stream can have the memory again; kernels that are queued reach it through
   // the pool's segment.

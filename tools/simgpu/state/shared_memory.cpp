@@ -55,15 +55,15 @@ uint64_t SharedState::share(int gpu, uint64_t bytes, bool taken, Migration* migr
   return id;
 }
 
-bool SharedState::hold(uint64_t id, int gpu, uint64_t bytes, Migration* migration) {
+bool SharedState::hold(uint64_t id, int gpu, uint64_t bytes, bool revive, Migration* migration) {
   uint32_t index = index_of(id);
-  if (index >= kMaxShared || gpu < 0 || gpu >= gpus()) return false;
+  if (id == 0 || index >= kMaxShared || gpu < 0 || gpu >= gpus()) return false;
   gpu = physical(gpu);
   lock();
   SharedEntry& entry = layout_->shared[index];
   bool known = entry.id == id;
   // The entry went with its last holder, but a descriptor on its way kept the memory.
-  if (!known && entry.id == 0 && take_locked(gpu, bytes, migration)) {
+  if (revive && !known && entry.id == 0 && take_locked(gpu, bytes, migration)) {
     entry = SharedEntry{};
     entry.id = id;
     entry.bytes = bytes;

@@ -122,8 +122,9 @@ class SharedState {
   // Plain memory that several processes may hold; charged once, until the last holder lets go or dies. This process is
   // the first holder. `taken`: take() has charged it already. 0: out of memory (or the table is full), nothing changed.
   uint64_t share(int gpu, uint64_t bytes, bool taken, Migration* migration);
-  // One holder more, as often as it is called. Memory that nobody held any more is charged anew. False: no room.
-  bool hold(uint64_t id, int gpu, uint64_t bytes, Migration* migration);
+  // One holder more, as often as it is called. revive: of memory that nobody held any more too, because a descriptor
+  // kept it; it is charged anew. False: it is gone, or there is no room.
+  bool hold(uint64_t id, int gpu, uint64_t bytes, bool revive, Migration* migration);
   // True: nobody holds it any more.
   bool let_go(uint64_t id);
   // share() taken back: the bytes are this process's plain memory again.
