@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "tools/simgpu/driver/array.h"
+#include "tools/simgpu/driver/graph_state.h"
 #include "tools/simgpu/driver/mutations.h"
 #include "tools/simgpu/driver/posed.h"
 #include "tools/simgpu/driver/visible_devices.h"
@@ -190,6 +191,7 @@ void Driver::destroy_context(const ContextPointer& context) {
     if (mutated(Mutation::destroyed_contexts_keep_memory)) break;
     if (memory.remove(allocation.address)) release(allocation);
   }
+  graph_state().memory.context_gone(context->gpu);
   state().give_back(context->gpu, context->charged);
 }
 

@@ -204,10 +204,7 @@ CUresult prepare_memory(const GraphExec& executable) {
   for (const auto& each : executable.frees) {
     if (!executable.allocates(*each) && !memory.live(*each)) return CUDA_ERROR_INVALID_VALUE;
   }
-  for (const auto& each : executable.allocations) {
-    if (!memory.map(*each)) return CUDA_ERROR_OUT_OF_MEMORY;
-  }
-  return CUDA_SUCCESS;
+  return memory.map(executable.allocations) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void note_memory(const GraphExec& executable, const TaskPointer& task) {
@@ -244,9 +241,7 @@ bool GraphExec::allocates(const GraphAllocation& memory) const {
 CUresult upload_graph(const GraphExecPointer& executable, const StreamPointer& stream) {
   ROTA_SIM_CHECK(refuse_while_capturing(stream));
   std::lock_guard lock(executable->launching);
-  for (const auto& each : executable->allocations) {
-    if (!graph_state().memory.map(*each)) return CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  if (!graph_state().memory.map(executable->allocations)) return CUDA_ERROR_OUT_OF_MEMORY;
   std::vector<TaskPointer> after;
   if (executable->last_launch) after.push_back(executable->last_launch);
   return driver().submit_after(stream, std::move(after), nullptr);

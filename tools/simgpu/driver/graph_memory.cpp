@@ -56,9 +56,31 @@ void GraphMemory::remove(GraphAllocation& allocation) {
   unmap_locked(allocation);
 }
 
-bool GraphMemory::map(GraphAllocation& allocation) {
-  std::lock_guard lock(mutex_);
-  if (allocation.mapped) return true;
+bool GraphMemory::map(const std::vector<std::shared_ptr<GraphAllocation>>& allocations) {
+  return driver().with_room([&] {
+    std::lock_guard lock(mutex_);
+    std::array<Use, kMaxGpus> before = use_;
+    std::vector<GraphAllocation*> mapped;
+    for (const auto& each : allocations) {
+      if (each->mapped) continue;
+      if (map_locked(*each)) {
+        mapped.push_back(each.get());
+        continue;
+      }
+      for (GraphAllocation* allocation : mapped) allocation->mapped = false;
+      for (int gpu = 0; gpu < driver().state().gpus(); ++gpu) {
+        auto index = static_cast<size_t>(gpu);
+        uint64_t taken = use_[index].reserved - before[index].reserved;
+        if (taken != 0) driver().state().give_back(gpu, taken);
+      }
+      use_ = before;
+      return false;
+    }
+    return true;
+  });
+}
+
+bool GraphMemory::map_locked(GraphAllocation& allocation) {
   Use& use = use_[static_cast<size_t>(allocation.gpu)];
   uint64_t used = use.used + allocation.bytes;
   if (stepped(used) > use.reserved) {
@@ -117,12 +139,13 @@ void GraphMemory::set_instantiated(GraphAllocation& allocation, bool instantiate
 }
 
 void GraphMemory::trim(int gpu) {
-  std::vector<std::shared_ptr<GraphAllocation>> all;  // outlives the lock: a destructor takes it
+  std::vector<std::shared_ptr<GraphAllocation>> all;  // outlives the lock, of each GPU: a destructor takes it
   std::lock_guard lock(mutex_);
   for (const auto& [address, each] : by_address_) {
-    if (auto allocation = each.lock(); allocation && allocation->gpu == gpu) all.push_back(std::move(allocation));
+    if (auto allocation = each.lock()) all.push_back(std::move(allocation));
   }
   for (const auto& allocation : all) {
+    if (allocation->gpu != gpu) continue;
     bool waiting = allocation->last_use && !allocation->last_use->done();
     if (!allocation->live && !waiting) unmap_locked(*allocation);
   }
@@ -130,6 +153,24 @@ void GraphMemory::trim(int gpu) {
   if (uint64_t kept = stepped(use.used); kept < use.reserved) {
     driver().state().give_back(gpu, use.reserved - kept);
     use.reserved = kept;
+  }
+}
+
+void GraphMemory::context_gone(int gpu) {
+  for (const ContextPointer& other : driver().contexts.all()) {
+    if (other->gpu == gpu) return;
+  }
+  std::vector<std::shared_ptr<GraphAllocation>> freed;  // outlives the lock: a destructor takes it
+  std::lock_guard lock(mutex_);
+  for (auto entry = live_.begin(); entry != live_.end();) {
+    if (entry->second->gpu != gpu) {
+      ++entry;
+      continue;
+    }
+    entry->second->live = false;
+    if (!entry->second->instantiated) unmap_locked(*entry->second);
+    freed.push_back(std::move(entry->second));
+    entry = live_.erase(entry);
   }
 }
 
@@ -187,11 +228,24 @@ CUresult make_graph_free(Graph& graph, uint64_t address, Operation* operation) {
     return freed != nullptr && freed->address == address;
   });
   // Either its own graph frees it, or others do.
-  if (again || memory->freed_by_owner || (own && memory->freed_by_other)) return CUDA_ERROR_INVALID_VALUE;
-  (own ? memory->freed_by_owner : memory->freed_by_other) = true;
+  if (again || memory->freed_by_owner || (own && memory->freed_by_others != 0)) return CUDA_ERROR_INVALID_VALUE;
+  if (own) {
+    memory->freed_by_owner = true;
+  } else {
+    ++memory->freed_by_others;
+  }
   operation->type = CU_GRAPH_NODE_TYPE_MEM_FREE;
   operation->parameters = FreeParameters{address, std::move(memory)};
   return CUDA_SUCCESS;
+}
+
+void undo_graph_free(const Graph& graph, GraphAllocation& memory) {
+  std::lock_guard lock(graph_state().mutex);
+  if (memory.owner == graph.serial) {
+    memory.freed_by_owner = false;
+  } else {
+    --memory.freed_by_others;
+  }
 }
 
 bool is_graph_memory(uint64_t address) {
@@ -218,13 +272,18 @@ CUresult capture_allocation(const StreamPointer& stream, const CUmemPoolProps& p
 
 CUresult capture_free(const StreamPointer& stream, uint64_t address) {
   Operation operation;
+  GraphPointer graph;
   {
     std::lock_guard lock(driver().captures.mutex);
     if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
+    graph = stream->capture->graph;
     std::lock_guard lock_graphs(graph_state().mutex);
-    ROTA_SIM_CHECK(make_graph_free(*stream->capture->graph, address, &operation));
+    ROTA_SIM_CHECK(make_graph_free(*graph, address, &operation));
   }
-  return driver().submit(stream, std::move(operation));
+  std::shared_ptr<GraphAllocation> memory = std::get<FreeParameters>(operation.parameters).memory;
+  CUresult result = driver().submit(stream, std::move(operation));
+  if (result != CUDA_SUCCESS) undo_graph_free(*graph, *memory);
+  return result;
 }
 
 CUresult free_graph_memory(uint64_t address, const StreamPointer& stream) {

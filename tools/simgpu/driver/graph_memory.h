@@ -22,9 +22,9 @@ struct GraphAllocation {
   uint64_t bytes = 0;  // of physical memory
   int gpu = 0;
   // Under the graphs' mutex:
-  uint64_t owner = 0;           // serial of its graph
-  bool freed_by_owner = false;  // its own graph has a free node for it
-  bool freed_by_other = false;
+  uint64_t owner = 0;            // serial of its graph
+  bool freed_by_owner = false;   // its own graph has a free node for it
+  unsigned freed_by_others = 0;  // how many free nodes other graphs have for it
   // Under GraphMemory's mutex:
   bool mapped = false;        // has physical memory
   bool live = false;          // allocated by a launch, and not freed since, in the order of the program's calls
@@ -47,8 +47,8 @@ class GraphMemory {
   std::shared_ptr<GraphAllocation> find(uint64_t address) const;
   void add(const std::shared_ptr<GraphAllocation>& allocation);
   void remove(GraphAllocation& allocation);  // from its destructor
-  // Gives it physical memory; false if the device has no more.
-  bool map(GraphAllocation& allocation);
+  // Gives them physical memory, all or none; false if a device has no more.
+  bool map(const std::vector<std::shared_ptr<GraphAllocation>>& allocations);
   bool live(const GraphAllocation& allocation) const;
   TaskPointer last_use(const GraphAllocation& allocation) const;
   void used_by(GraphAllocation& allocation, const TaskPointer& task);
@@ -58,8 +58,11 @@ class GraphMemory {
   void set_instantiated(GraphAllocation& allocation, bool instantiated);
   // Gives back what no running or waiting launch uses.
   void trim(int gpu);
+  // A context of the GPU is destroyed. With the last one all that is live there is freed: nobody can free it any more.
+  void context_gone(int gpu);
 
  private:
+  bool map_locked(GraphAllocation& allocation);
   void unmap_locked(GraphAllocation& allocation);
 
   mutable std::mutex mutex_;
@@ -72,6 +75,8 @@ class GraphMemory {
 CUresult make_graph_allocation(CUDA_MEM_ALLOC_NODE_PARAMS* parameters, Operation* operation);
 // Under the graphs' mutex: the operation of a free node of that graph; notes that the graph frees the address.
 CUresult make_graph_free(Graph& graph, uint64_t address, Operation* operation);
+// The operation became no node: the graph does not free the address after all.
+void undo_graph_free(const Graph& graph, GraphAllocation& memory);
 
 // cuMemAllocAsync and cuMemFreeAsync in a stream that captures: nodes of the captured graph.
 CUresult capture_allocation(const StreamPointer& stream, const CUmemPoolProps& pool, uint64_t bytes, uint64_t* address);

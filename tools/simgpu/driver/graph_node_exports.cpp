@@ -36,11 +36,19 @@ CUresult add_allocation(CUgraphNode* out, CUgraph handle, const CUgraphNode* dep
 
 CUresult add_free(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, size_t count,
                   CUdeviceptr address) {
-  return add(out, handle, dependencies, count, [&](const GraphPointer& graph, Operation* operation) {
+  GraphPointer marked;
+  std::shared_ptr<GraphAllocation> memory;
+  CUresult result = add(out, handle, dependencies, count, [&](const GraphPointer& graph, Operation* operation) {
     std::lock_guard lock(graph_state().mutex);
     if (graph->owned) return CUDA_ERROR_NOT_SUPPORTED;
-    return make_graph_free(*graph, address, operation);
+    ROTA_SIM_CHECK(make_graph_free(*graph, address, operation));
+    marked = graph;
+    memory = std::get<FreeParameters>(operation->parameters).memory;
+    return CUDA_SUCCESS;
   });
+  // Refused because of its dependencies.
+  if (result != CUDA_SUCCESS && memory) undo_graph_free(*marked, *memory);
+  return result;
 }
 
 CUresult add_child(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, size_t count, CUgraph child,
