@@ -15,7 +15,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <set>
 #include <system_error>
+#include <utility>
 
 #include "tools/simgpu/state/layout.h"
 
@@ -26,7 +29,8 @@ std::string error_text(int number) {
   return std::generic_category().message(number);
 }
 
-// Field 22 of /proc/PID/stat (start time) and field 3 (state). False if there is no such process or it is a zombie.
+// Field 22 of /proc/PID/stat: the start time. False if there is no such process or it has ended. A process whose first
+// thread has ended (pthread_exit in main) reads as a zombie too while others go on: then field 20 counts them.
 bool process_start_time(int pid, uint64_t* start) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -40,11 +44,13 @@ bool process_start_time(int pid, uint64_t* start) {
   const char* cursor = std::strrchr(text, ')');  // the name in parentheses may hold anything
   if (cursor == nullptr || cursor[1] != ' ') return false;
   cursor += 2;
-  if (*cursor == 'Z' || *cursor == 'X') return false;
+  if (*cursor == 'X') return false;
+  bool zombie = *cursor == 'Z';
   for (int field = 3; field < 22; ++field) {
     cursor = std::strchr(cursor, ' ');
     if (cursor == nullptr) return false;
     ++cursor;
+    if (field + 1 == 20 && zombie && std::strtol(cursor, nullptr, 10) <= 1) return false;
   }
   *start = std::strtoull(cursor, nullptr, 10);
   return true;
@@ -57,9 +63,38 @@ std::string lasting_name(const std::string& profile) {
   return file && realpath(profile.c_str(), absolute) != nullptr ? absolute : profile;
 }
 
-bool alive(const ProcessEntry& entry) {
+// The entries that this image of the process has made, by state file and serial: execve keeps the pid and the start
+// time, but what the image before it held is gone.
+class OwnEntries {
+ public:
+  void add(const std::string& path, uint64_t serial) {
+    std::lock_guard lock(mutex_);
+    entries_.emplace(path, serial);
+  }
+  void remove(const std::string& path, uint64_t serial) {
+    std::lock_guard lock(mutex_);
+    entries_.erase({path, serial});
+  }
+  bool has(const std::string& path, uint64_t serial) {
+    std::lock_guard lock(mutex_);
+    return entries_.count({path, serial}) != 0;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::pair<std::string, uint64_t>> entries_;
+};
+
+// Never destroyed: streams' threads outlive static destructors.
+OwnEntries& own_entries() {
+  static auto* entries = new OwnEntries;
+  return *entries;
+}
+
+bool alive(const ProcessEntry& entry, const std::string& path) {
   uint64_t start = 0;
-  return process_start_time(entry.pid, &start) && start == entry.start_time;
+  if (!process_start_time(entry.pid, &start) || start != entry.start_time) return false;
+  return entry.pid != getpid() || own_entries().has(path, entry.serial);
 }
 
 }  // namespace
@@ -189,7 +224,10 @@ bool SharedState::other_shape(const Options& options) const {
 SharedState::~SharedState() {
   if (process_ >= 0) {
     lock();
-    layout_->processes[process_].start_time = 0;  // reads as dead: the pid runs on, the entry does not
+    ProcessEntry& own = layout_->processes[process_];
+    own_entries().remove(path_, own.serial);
+    own.start_time = 0;  // reads as dead: the pid runs on, the entry does not
+    process_ = -1;
     reap();
     unlock();
   }
@@ -226,6 +264,7 @@ bool SharedState::take_process_entry() {
     if (!process_start_time(getpid(), &entry.start_time)) break;
     entry.pid = getpid();
     entry.serial = layout_->next_serial++;
+    own_entries().add(path_, entry.serial);
     process_ = static_cast<int>(index);
   }
   unlock();
@@ -268,10 +307,11 @@ void SharedState::unlock() {
   pthread_mutex_unlock(&layout_->mutex);
 }
 
-// Takes back what dead processes held. Under the mutex.
+// Takes back what dead processes held. Under the mutex. Who asks is alive, whatever /proc says of it.
 void SharedState::reap() {
   for (ProcessEntry& entry : layout_->processes) {
-    if (entry.pid == 0 || alive(entry)) continue;
+    bool own = &entry - layout_->processes == process_;
+    if (entry.pid == 0 || own || alive(entry, path_)) continue;
     for (uint32_t id = 1; id < layout_->managed_end; ++id) {
       if (layout_->managed[id].owner == entry.serial) release_managed(id);
     }
@@ -335,8 +375,11 @@ bool SharedState::take(int gpu, uint64_t bytes, Migration* migration) {
 void SharedState::give_back(int gpu, uint64_t bytes) {
   gpu = physical(gpu);
   lock();
+  // Never below zero: a sum that wraps would leave no memory to any process.
+  uint64_t& own = layout_->processes[process_].plain[gpu];
+  bytes = std::min({bytes, own, layout_->gpu[gpu].plain});
   layout_->gpu[gpu].plain -= bytes;
-  layout_->processes[process_].plain[gpu] -= bytes;
+  own -= bytes;
   unlock();
 }
 
