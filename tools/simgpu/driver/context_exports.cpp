@@ -23,6 +23,8 @@ CUresult destroy(CUcontext handle) {
   ROTA_SIM_READY();
   ContextPointer context = driver().contexts.find(handle);
   if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  // Of several threads that are here with one context, the one that takes it out destroys it.
+  if (!driver().contexts.remove(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   auto& stack = Driver::stack();
   bool current = !stack.empty() && stack.back() == handle;
   if (current && !mutated(Mutation::destroyed_contexts_stay_current)) stack.pop_back();
