@@ -167,6 +167,7 @@ void Driver::wait_for(Context& context) {
 void Driver::destroy_context(const ContextPointer& context) {
   contexts.remove(context->handle());
   context->destroyed.store(true);
+  end_foreign_waits(*context);
   std::vector<StreamPointer> ending;
   {
     std::lock_guard lock(captures.mutex);

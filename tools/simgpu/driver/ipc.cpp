@@ -36,8 +36,9 @@ struct EventHandle {
 };
 static_assert(sizeof(EventHandle) <= sizeof(CUipcEventHandle));
 
-// False: every context of the process is being torn down.
-bool somebody_can_wait() {
+// False: the context that a stream's thread works for, or else every context of the process, is being torn down.
+bool can_wait() {
+  if (running_context() != nullptr) return !running_context_is_destroyed();
   for (const ContextPointer& context : driver().contexts.all()) {
     if (!context->destroyed.load()) return true;
   }
@@ -55,7 +56,7 @@ class SharedEvent : public InterprocessEvent {
     return driver().state().event_done(id_, record) || mutated(Mutation::shared_events_are_always_complete);
   }
   void wait(uint64_t record) const override {
-    while (!done(record) && somebody_can_wait()) driver().state().wait_for_event(id_, record);
+    while (!done(record) && can_wait()) driver().state().wait_for_event(id_, record);
   }
   uint64_t id() const { return id_; }
 

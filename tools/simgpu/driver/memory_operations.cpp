@@ -94,7 +94,8 @@ void wait_for_value(Context& context, uint64_t address, Value value, unsigned fl
   bool lost = false;
   // It may be written by host code, which nobody sees, so it is looked at again and again.
   process_clock().wait([&] {
-    if (context.destroyed.load(std::memory_order_acquire)) return true;
+    // A captured wait is of the context that it was captured in, and runs for that of the stream it is launched in.
+    if (context.destroyed.load(std::memory_order_acquire) || running_context_is_destroyed()) return true;
     // Held while it is read: the memory may be given back meanwhile.
     auto held = driver().memory.find(address);
     void* memory = driver().memory.storage(address, sizeof(Value));

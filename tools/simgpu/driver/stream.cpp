@@ -5,6 +5,7 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/state/clock.h"
@@ -14,6 +15,20 @@ namespace {
 // This thread has destroyed the stream that it runs.
 thread_local bool own_stream_is_gone = false;
 
+// Tasks that streams' threads wait for on behalf of other contexts. An entry's task lives: its waiter holds it.
+struct ForeignWaits {
+  using Map = std::multimap<const Context*, Task*>;
+  using Entry = Map::iterator;
+  std::mutex mutex;
+  Map waits;
+
+  // Never destroyed: streams' threads outlive static destructors.
+  static ForeignWaits& get() {
+    static auto* all = new ForeignWaits;
+    return *all;
+  }
+};
+
 std::atomic<uint64_t> next_stream_id{8};  // the driver's own small numbers stand for the default streams
 
 }  // namespace
@@ -21,13 +36,53 @@ std::atomic<uint64_t> next_stream_id{8};  // the driver's own small numbers stan
 Stream::Stream(Context* context, unsigned flags, int priority)
     : context(context), flags(flags), priority(priority), id(next_stream_id.fetch_add(1)) {}
 
+Context*& running_context() {
+  thread_local Context* context = nullptr;
+  return context;
+}
+
+bool running_context_is_destroyed() {
+  const Context* context = running_context();
+  return context != nullptr && context->destroyed.load(std::memory_order_acquire);
+}
+
+void end_foreign_waits(const Context& context) {
+  {
+    std::lock_guard lock(ForeignWaits::get().mutex);
+    for (const auto& [waiting, task] : ForeignWaits::get().waits) {
+      if (waiting != &context) continue;
+      task->finished.fetch_add(Task::kWoken, std::memory_order_acq_rel);
+      task->finished.notify_all();
+    }
+  }
+  process_clock().kick();
+}
+
 void Task::wait() const {
+  // Work of the same context ends by itself when the context is destroyed, and is waited for, to keep the order.
+  Context* waiting = running_context();
+  bool foreign = waiting != nullptr && waiting != context && !done();
+  ForeignWaits& waits = ForeignWaits::get();
+  ForeignWaits::Entry entry;
+  if (foreign) {
+    std::lock_guard lock(waits.mutex);
+    entry = waits.waits.emplace(waiting, const_cast<Task*>(this));
+  }
+  auto over = [this, foreign] { return done() || (foreign && running_context_is_destroyed()); };
   Clock& clock = process_clock();
   if (clock.is_virtual()) {
-    clock.wait([this] { return done(); });
+    clock.wait(over);
   } else {
-    finished.wait(0, std::memory_order_acquire);
+    for (uint32_t seen = finished.load(std::memory_order_acquire); !over();
+         seen = finished.load(std::memory_order_acquire)) {
+      finished.wait(seen, std::memory_order_acquire);
+    }
   }
+  if (foreign) {
+    std::lock_guard lock(waits.mutex);
+    waits.waits.erase(entry);
+  }
+  if (!done()) return;
   int64_t& timeline = thread_timeline();
   if (timeline != 0) timeline = std::max(timeline, finished_at);
 }
@@ -35,7 +90,7 @@ void Task::wait() const {
 void Task::finish() {
   int64_t timeline = thread_timeline();
   finished_at = timeline != 0 ? timeline : process_clock().now();
-  finished.store(1, std::memory_order_release);
+  finished.fetch_or(kDone, std::memory_order_release);
   finished.notify_all();
 }
 
@@ -59,6 +114,7 @@ Stream::~Stream() {
 }
 
 void Stream::push(TaskPointer task) {
+  if (task->context == nullptr) task->context = context;
   Clock& clock = process_clock();
   // What comes in from the program takes a moment until the GPU has it; what work on the GPU submits, none.
   task->arrives_at = thread_timeline();
@@ -111,6 +167,7 @@ void Stream::run() {
   int64_t& timeline = thread_timeline();
   timeline = std::max<int64_t>(clock.now(), 1);
   while (TaskPointer task = next_task()) {
+    running_context() = task->context;
     for (const TaskPointer& earlier : task->after) earlier->wait();
     task->after.clear();
     timeline = std::max(timeline, task->arrives_at);

@@ -21,15 +21,28 @@ struct Context;
 struct Event;
 struct GraphNode;
 
+// The context for which this thread runs a stream's task; null: it is no stream's thread. A graph's lanes run for the
+// context of the stream that the graph was launched in.
+Context*& running_context();
+// It is being destroyed: what its work waits for outside of it may never come, and need not be waited for.
+bool running_context_is_destroyed();
+// Wakes the tasks of a context that wait for work of others, once it is marked as destroyed.
+void end_foreign_waits(const Context& context);
+
 // What a stream runs: work on the engines, or a marker (no work).
 struct Task {
   std::function<void()> work;
   std::vector<std::shared_ptr<Task>> after;  // beside the one before it in its stream; dropped once it ran
-  std::atomic<uint32_t> finished{0};
-  int64_t arrives_at = 0;   // at the GPU; modelled time, as below
-  int64_t finished_at = 0;  // written before `finished`
+  Context* context = running_context();      // else that of the stream that it is pushed into
+  std::atomic<uint32_t> finished{0};         // kDone; the other bits count the times that its waiters were woken
+  int64_t arrives_at = 0;                    // at the GPU; modelled time, as below
+  int64_t finished_at = 0;                   // written before `finished`
 
-  bool done() const { return finished.load(std::memory_order_acquire) != 0; }
+  static constexpr uint32_t kDone = 1;
+  static constexpr uint32_t kWoken = 2;
+
+  bool done() const { return (finished.load(std::memory_order_acquire) & kDone) != 0; }
+  // On the thread of another context's stream it ends too when that context is destroyed.
   void wait() const;
   // It is over, in the modelled time of the thread that says so.
   void finish();
