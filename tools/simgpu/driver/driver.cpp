@@ -80,6 +80,11 @@ CUresult Driver::initialise() {
     delete state.value();
     return initialise_result_ = CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (options.context_bytes == 0) {  // a share of the memory that the GPUs have, whatever this process asked for
+    const CostFigures& cost = state.value()->profile().cost;
+    options.context_bytes = std::min(static_cast<uint64_t>(cost.context_bytes),
+                                     state.value()->capacity() / static_cast<uint64_t>(cost.context_share));
+  }
   kernels.load(options.kernels);
   if (process_clock().is_virtual()) entries_watched.store(true);  // each call takes its time
   state_.store(state.value(), std::memory_order_release);

@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -87,9 +86,6 @@ Options Options::from_environment() {
     else
       reject("ROTA_SIM_MEMORY", value, "bytes from 8M to 256G, suffixes K, M, G");
   }
-  const CostFigures& cost = options.profile->cost;
-  options.context_bytes =
-      std::min(static_cast<uint64_t>(cost.context_bytes), options.memory / static_cast<uint64_t>(cost.context_share));
   if (const char* value = variable("ROTA_SIM_CONTEXT_BYTES")) {
     uint64_t bytes = 0;
     if (parse_size(value, &bytes) && bytes < options.memory)
