@@ -195,7 +195,8 @@ void Driver::destroy_context(const ContextPointer& context) {
   release_arrays(handle);
   for (const Allocation& allocation : memory.of_context(handle)) {
     if (mutated(Mutation::destroyed_contexts_keep_memory)) break;
-    if (memory.remove(allocation.address)) release(allocation);
+    // What is there now, not the copy: it may have been exported or freed meanwhile.
+    if (auto removed = memory.remove(allocation.address)) release(*removed);
   }
   graph_state().memory.context_gone(context->gpu);
   state().give_back(context->gpu, context->charged);
