@@ -9,8 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 
 namespace rota::sim {
@@ -280,10 +278,14 @@ CUresult read_image(const void* code, const Kernels& kernels, int driver_version
 
 CUresult read_image_file(const char* path, const Kernels& kernels, int driver_version, int compute_capability,
                          std::shared_ptr<const Image>* image) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return CUDA_ERROR_FILE_NOT_FOUND;
-  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) return CUDA_ERROR_FILE_NOT_FOUND;
+  std::FILE* file = std::fopen(path, "re");
+  if (file == nullptr) return CUDA_ERROR_FILE_NOT_FOUND;
+  std::string bytes;
+  char piece[4096];
+  for (size_t length = 0; (length = std::fread(piece, 1, sizeof piece, file)) > 0;) bytes.append(piece, length);
+  bool whole = std::ferror(file) == 0;  // a folder can be opened, but not read
+  std::fclose(file);
+  if (!whole) return CUDA_ERROR_FILE_NOT_FOUND;
   return read_image(bytes.c_str(), kernels, driver_version, compute_capability, image);
 }
 
