@@ -192,9 +192,9 @@ CUresult copy_3d_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, u
     ROTA_SIM_CHECK(batch_stream(handle, form, &context, &stream));
   }
   if (flags != 0 || count == 0 || operations == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::vector<Planned> copies(count);
+  std::vector<Planned> copies;  // grows with what is found good: the count may be any number
   for (size_t index = 0; index < count; ++index) {
-    CUresult result = plan_operation(operations[index], &copies[index]);
+    CUresult result = plan_operation(operations[index], &copies.emplace_back());
     if (result == CUDA_SUCCESS) continue;
     *failed = index;
     return result;

@@ -1,11 +1,16 @@
 // What happens on the way into and out of an exported function, when somebody asked for it.
 #include "tools/simgpu/driver/entry.h"
 
+#include <cxxabi.h>
+
 #include <array>
 #include <cstdlib>
 #include <iterator>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "tools/simgpu/driver/clock_hook.h"
 #include "tools/simgpu/driver/driver.h"
@@ -154,6 +159,23 @@ CUresult leave_export(Symbol symbol, CUresult answer) {
   if (const Fault* fault = std::exchange(fault_under_way(), nullptr)) break_context(*fault);
   bool lenient = watch().broken[static_cast<size_t>(symbol)] == Broken::kLenient;
   return lenient && answer != CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : answer;
+}
+
+CUresult answer_of_exception() {
+  try {
+    throw;
+  } catch (const abi::__forced_unwind&) {
+    throw;  // the thread was cancelled or ends in a callback: the C library ends the process if this stops here
+  } catch (const std::bad_alloc&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (const std::length_error&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (const std::system_error& error) {
+    bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
+    return no_thread ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+  } catch (...) {
+    return CUDA_ERROR_UNKNOWN;
+  }
 }
 
 }  // namespace rota::sim

@@ -28,6 +28,8 @@ const std::string& entry_error();
 bool enter_export(Symbol symbol, api::CUresult* answer);
 // What the program is told of the function's own answer.
 api::CUresult leave_export(Symbol symbol, api::CUresult answer);
+// What the program is told of the exception that is being handled: its frames, which may be C, see none.
+api::CUresult answer_of_exception();
 
 template <auto function, Symbol symbol>
 struct Entry;
@@ -36,9 +38,13 @@ template <class... Arguments, api::CUresult (*function)(Arguments...), Symbol sy
 struct Entry<function, symbol> {
   Entry() { rota_sim_table[static_cast<size_t>(symbol)] = reinterpret_cast<void*>(&call); }
   static api::CUresult call(Arguments... arguments) {
-    if (!entries_watched.load(std::memory_order_relaxed)) return function(arguments...);
-    api::CUresult answer = api::CUDA_SUCCESS;
-    return enter_export(symbol, &answer) ? leave_export(symbol, function(arguments...)) : answer;
+    try {
+      if (!entries_watched.load(std::memory_order_relaxed)) return function(arguments...);
+      api::CUresult answer = api::CUDA_SUCCESS;
+      return enter_export(symbol, &answer) ? leave_export(symbol, function(arguments...)) : answer;
+    } catch (...) {
+      return answer_of_exception();
+    }
   }
 };
 
