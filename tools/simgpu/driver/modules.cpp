@@ -50,11 +50,13 @@ void free_variables(const std::map<std::string, Variable>& variables) {
 
 // Of managed ones the context may be null: they belong to none.
 CUresult make_variable(const VariableDefinition& definition, Context* context, Variable* made) {
+  // One without a size (an array that is declared with none) has an address of its own, too.
+  uint64_t bytes = std::max<uint64_t>(definition.bytes, 1);
   if (definition.kind == ROTA_SIM_MANAGED_VARIABLE) {
     int gpu = context != nullptr ? context->gpu : 0;
-    ROTA_SIM_CHECK(allocate_managed(gpu, definition.bytes, &made->address));
+    ROTA_SIM_CHECK(allocate_managed(gpu, bytes, &made->address));
   } else {
-    ROTA_SIM_CHECK(driver().allocate_device(*context, definition.bytes, &made->address));
+    ROTA_SIM_CHECK(driver().allocate_device(*context, bytes, &made->address));
   }
   made->bytes = definition.bytes;
   driver().variable_addresses.add(made->address);
