@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/graph_state.h"
 #include "tools/simgpu/driver/mutations.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
@@ -15,6 +16,7 @@ bool is_mode(CUstreamCaptureMode mode) {
 
 // Handles of nodes of the graph; false: one is not.
 bool find_nodes(const Graph& graph, const CUgraphNode* handles, size_t count, std::vector<GraphNode*>* nodes) {
+  std::lock_guard lock(graph_state().mutex);
   for (size_t index = 0; index < count; ++index) {
     auto found = std::find_if(graph.nodes.begin(), graph.nodes.end(), [&](const auto& node) {
       return reinterpret_cast<CUgraphNode>(node.get()) == handles[index];

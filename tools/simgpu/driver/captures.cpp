@@ -5,6 +5,7 @@
 #include <set>
 
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/graph_state.h"
 #include "tools/simgpu/driver/mutations.h"
 
 namespace rota::sim {
@@ -12,6 +13,7 @@ namespace {
 
 // Whether every member's last nodes lead back into the origin's.
 bool joined(const Capture& capture) {
+  std::lock_guard lock(graph_state().mutex);
   std::set<GraphNode*> reached;
   std::vector<GraphNode*> open = capture.origin->capture_tail;
   while (!open.empty()) {
