@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tools/simgpu/state/blocked_signals.h"
 #include "tools/simgpu/state/clock.h"
 
 namespace rota::sim {
@@ -69,7 +70,10 @@ bool thread_use(pid_t thread, char* state, int64_t* cpu) {
 
 class VirtualClock : public Clock {
  public:
-  VirtualClock() : watchdog_([this] { watch(); }) {}
+  VirtualClock() {
+    BlockedSignals blocked;
+    watchdog_ = std::thread([this] { watch(); });
+  }
   ~VirtualClock() override {
     {
       std::lock_guard lock(mutex_);
@@ -185,10 +189,12 @@ class VirtualClock : public Clock {
   Participant* join() {
     struct Leaver {
       VirtualClock* clock = nullptr;
+      pid_t process = 0;
       bool gone = false;
       ~Leaver() {
         gone = true;
-        if (clock != nullptr) clock->leave();
+        // In a forked child the clock's mutex may be held for ever, by a thread that only the parent has.
+        if (clock != nullptr && process == getpid()) clock->leave();
       }
     };
     thread_local Leaver leaver;
@@ -198,6 +204,7 @@ class VirtualClock : public Clock {
     made.thread = static_cast<pid_t>(syscall(SYS_gettid));
     mine_slot() = {this, &made};
     leaver.clock = this;
+    leaver.process = getpid();
     return &made;
   }
 
