@@ -1,13 +1,13 @@
 // A stream's thread.
 #include "tools/simgpu/driver/stream.h"
 
-#include <signal.h>
 #include <sys/prctl.h>
 
 #include <algorithm>
 #include <map>
 
 #include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/state/blocked_signals.h"
 #include "tools/simgpu/state/clock.h"
 
 namespace rota::sim {
@@ -123,19 +123,16 @@ void Stream::push(TaskPointer task) {
   }
   {
     std::lock_guard lock(mutex_);
-    last_ = task;
-    queue_.push_back(std::move(task));
-    queued_.fetch_add(1, std::memory_order_release);
+    // Each step may throw (the machine gives no thread, or no memory) and leaves nothing behind then: no task that
+    // nobody runs, no participant that nobody is. The thread waits for the mutex before it looks at its number.
     if (!worker_.joinable()) {
-      participant_ = clock.enlist();
-      // The program's signals are the program's threads' business.
-      sigset_t all;
-      sigset_t before;
-      sigfillset(&all);
-      pthread_sigmask(SIG_SETMASK, &all, &before);
+      BlockedSignals blocked;
       worker_ = std::thread([this] { run(); });
-      pthread_sigmask(SIG_SETMASK, &before, nullptr);
+      participant_ = clock.enlist();
     }
+    queue_.push_back(task);
+    last_ = std::move(task);
+    queued_.fetch_add(1, std::memory_order_release);
   }
   wake_.notify_one();
   clock.kick();
@@ -163,7 +160,12 @@ TaskPointer Stream::next_task() {
 void Stream::run() {
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // modelled times of microseconds are waited for; the default adds 50
   Clock& clock = process_clock();
-  clock.enter(participant_);
+  uint64_t participant = 0;
+  {
+    std::lock_guard lock(mutex_);
+    participant = participant_;
+  }
+  clock.enter(participant);
   int64_t& timeline = thread_timeline();
   timeline = std::max<int64_t>(clock.now(), 1);
   while (TaskPointer task = next_task()) {
