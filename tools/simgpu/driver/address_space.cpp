@@ -20,6 +20,10 @@ uint64_t round_up(uint64_t bytes, uint64_t step) {
   return (bytes + step - 1) / step * step;
 }
 
+uint64_t physical_memory() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 }  // namespace
 
 bool Allocation::accessible(int accessing_gpu, bool write) const {
@@ -57,7 +61,7 @@ bool AddressSpace::reserve() {
 
 // Under the mutex. 0: nothing left.
 uint64_t AddressSpace::take_slot(uint64_t bytes, uint64_t step, uint64_t* length) {
-  if (bytes > window_bytes_) return 0;
+  if (bytes == 0 || bytes > window_bytes_) return 0;  // a slot of 0 bytes would begin where the next one does
   *length = round_up(bytes, step < kLargePage ? step : kLargePage);
   auto slot = free_by_size_.lower_bound(*length);
   // A slot at most twice as long is used as it is: keeping the slots whole keeps them from shattering.
@@ -154,6 +158,7 @@ void AddressSpace::remove_segment(uint64_t address) {
 bool AddressSpace::add_mapped(Allocation* allocation) {
   uint64_t length = round_up(allocation->bytes, kPage);
   if (length < allocation->bytes) return false;
+  if (allocation->kind == MemoryKind::kHost && length > physical_memory()) return false;  // it could not be pinned
   void* memory = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) return false;
   std::unique_lock lock(mutex_);
