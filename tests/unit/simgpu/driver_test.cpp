@@ -384,6 +384,81 @@ TEST_CASE("sixteen threads allocate, launch and free at the same time") {
         }) == "");
 }
 
+TEST_CASE("of two threads that destroy one context, one does") {
+  CHECK(with_driver([](Library& library) -> std::string {
+          size_t before = 0;
+          size_t after = 0;
+          size_t total = 0;
+          EXPECT_OK(CU(cuMemGetInfo_v2)(&before, &total));
+          for (int round = 0; round < 300; ++round) {
+            CUcontext context = nullptr;
+            EXPECT_OK(CU(cuCtxCreate_v2)(&context, 0, 0));
+            EXPECT_OK(CU(cuCtxPopCurrent_v2)(&context));
+            std::atomic<int> ready{0};
+            std::atomic<int> destroyed{0};
+            auto destroy = [&] {
+              ready.fetch_add(1);
+              while (ready.load() != 2) continue;
+              if (CU(cuCtxDestroy_v2)(context) == CUDA_SUCCESS) destroyed.fetch_add(1);
+            };
+            std::thread other(destroy);
+            destroy();
+            other.join();
+            EXPECT(destroyed.load() == 1);
+          }
+          EXPECT_OK(CU(cuMemGetInfo_v2)(&after, &total));
+          EXPECT(before == after);
+          return "";
+        }) == "");
+}
+
+TEST_CASE("destroying a context ends its stream's wait for an event of another context") {
+  CHECK(with_driver([](Library& library) -> std::string {
+          CUdeviceptr memory = 0;
+          EXPECT_OK(CU(cuMemAlloc_v2)(&memory, 4096));
+          EXPECT_OK(CU(cuMemsetD8_v2)(memory, 0, 4096));
+          CUstream blocked = nullptr;
+          CUevent event = nullptr;
+          EXPECT_OK(CU(cuStreamCreate)(&blocked, CU_STREAM_NON_BLOCKING));
+          EXPECT_OK(CU(cuStreamWaitValue32_v2)(blocked, memory, 1, CU_STREAM_WAIT_VALUE_EQ));
+          EXPECT_OK(CU(cuEventCreate)(&event, 0));
+          EXPECT_OK(CU(cuEventRecord)(event, blocked));
+          CUcontext other = nullptr;
+          CUstream waiting = nullptr;
+          EXPECT_OK(CU(cuCtxCreate_v2)(&other, 0, 0));
+          EXPECT_OK(CU(cuStreamCreate)(&waiting, CU_STREAM_NON_BLOCKING));
+          EXPECT_OK(CU(cuStreamWaitEvent)(waiting, event, 0));
+          EXPECT_OK(CU(cuCtxDestroy_v2)(other));
+          EXPECT_RESULT(CUDA_ERROR_NOT_READY, CU(cuEventQuery)(event));
+          EXPECT_OK(CU(cuStreamWriteValue32_v2)(nullptr, memory, 1, 0));
+          EXPECT_OK(CU(cuEventSynchronize)(event));
+          return "";
+        }) == "");
+}
+
+TEST_CASE("destroying a context ends a wait for a value that another context has captured") {
+  CHECK(with_driver([](Library& library) -> std::string {
+          CUdeviceptr memory = 0;
+          EXPECT_OK(CU(cuMemAlloc_v2)(&memory, 4096));
+          EXPECT_OK(CU(cuMemsetD8_v2)(memory, 0, 4096));
+          CUstream capturing = nullptr;
+          CUgraph graph = nullptr;
+          CUgraphExec executable = nullptr;
+          EXPECT_OK(CU(cuStreamCreate)(&capturing, CU_STREAM_NON_BLOCKING));
+          EXPECT_OK(CU(cuStreamBeginCapture_v2)(capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
+          EXPECT_OK(CU(cuStreamWaitValue32_v2)(capturing, memory, 1, CU_STREAM_WAIT_VALUE_EQ));
+          EXPECT_OK(CU(cuStreamEndCapture)(capturing, &graph));
+          EXPECT_OK(CU(cuGraphInstantiateWithFlags)(&executable, graph, 0));
+          CUcontext other = nullptr;
+          CUstream launching = nullptr;
+          EXPECT_OK(CU(cuCtxCreate_v2)(&other, 0, 0));
+          EXPECT_OK(CU(cuStreamCreate)(&launching, CU_STREAM_NON_BLOCKING));
+          EXPECT_OK(CU(cuGraphLaunch)(executable, launching));
+          EXPECT_OK(CU(cuCtxDestroy_v2)(other));
+          return "";
+        }) == "");
+}
+
 TEST_CASE("a child forked after cuInit is told that it has no driver, and its parent goes on") {
   CHECK(with_driver([](Library& library) -> std::string {
           CUdeviceptr memory = 0;

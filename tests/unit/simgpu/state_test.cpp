@@ -187,6 +187,75 @@ TEST_CASE("no more is given back than was taken") {
   CHECK(state->use(0).plain == 0);
 }
 
+TEST_CASE("a process whose main thread has ended keeps what it holds while another thread goes on") {
+  TemporaryFolder folder;
+  Options options = options_for(folder);
+  auto state = attach(options);
+  REQUIRE(state);
+  Handshake handshake;
+  Child other([&]() -> std::string {
+    auto theirs = attach(options);
+    Migration migration;
+    EXPECT(theirs && theirs->take(0, 40 * kMega, &migration));
+    std::thread([&] {
+      std::string path = "/proc/" + std::to_string(getpid()) + "/stat";
+      for (std::string text; text.find(") Z") == std::string::npos;) std::getline(std::ifstream(path), text);
+      bool said = handshake.say_ready() && handshake.wait_go();
+      bool held = theirs->use(0).plain == 40 * kMega;
+      theirs->give_back(0, 40 * kMega);
+      _exit(said && held && theirs->use(0).plain == 0 ? 0 : 1);
+    }).detach();
+    syscall(SYS_exit, 0);  // what pthread_exit does, without unwinding the test
+    return "";
+  });
+  REQUIRE(handshake.wait_ready());
+  CHECK(state->use(0).plain == 40 * kMega);
+  REQUIRE(handshake.say_go());
+  CHECK(other.wait().empty());
+  CHECK(state->use(0).plain == 0);
+}
+
+TEST_CASE("what the process held before execve is free again") {
+  TemporaryFolder folder;
+  auto state = attach(options_for(folder));
+  REQUIRE(state);
+  Migration migration;
+  REQUIRE(state->take(0, 20 * kMega, &migration));
+  // execve keeps the pid and the start time, so its entry is like ours but for the serial.
+  int file = open(folder.file("state").c_str(), O_RDWR);
+  void* memory = mmap(nullptr, sizeof(SharedLayout), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  REQUIRE(memory != MAP_FAILED);
+  auto* layout = static_cast<SharedLayout*>(memory);
+  layout->processes[1] = layout->processes[0];
+  layout->processes[1].serial = layout->next_serial++;
+  layout->gpu[0].plain += 20 * kMega;
+  CHECK(state->use(0).plain == 20 * kMega);
+  CHECK(layout->processes[1].pid == 0);
+  munmap(memory, sizeof(SharedLayout));
+}
+
+TEST_CASE("two states of one process leave each other's memory alone") {
+  TemporaryFolder folder;
+  Options options = options_for(folder);
+  auto first = attach(options);
+  auto second = attach(options);
+  REQUIRE((first && second));
+  Migration migration;
+  REQUIRE(first->take(0, 20 * kMega, &migration));
+  CHECK(second->use(0).plain == 20 * kMega);
+}
+
+TEST_CASE("no more is given back than was taken") {
+  TemporaryFolder folder;
+  auto state = attach(options_for(folder));
+  REQUIRE(state);
+  Migration migration;
+  REQUIRE(state->take(0, 20 * kMega, &migration));
+  state->give_back(0, 21 * kMega);
+  CHECK(state->use(0).plain == 0);
+}
+
 TEST_CASE("a GPU's identity differs between state files and stays the same for one") {
   TemporaryFolder folder;
   Options options = options_for(folder);
