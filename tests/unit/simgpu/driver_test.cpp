@@ -474,6 +474,40 @@ TEST_CASE("a child forked after cuInit is told that it has no driver, and its pa
         }) == "");
 }
 
+TEST_CASE("a folder is no module, and what cannot be planned or pinned is refused: the program lives on") {
+  CHECK(with_driver([](Library& library) -> std::string {
+          CUmodule module = nullptr;
+          EXPECT_RESULT(CUDA_ERROR_FILE_NOT_FOUND, CU(cuModuleLoad)(&module, "/"));
+          CUstream stream = nullptr;
+          EXPECT_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+          CUDA_MEMCPY3D_BATCH_OP none{};
+          EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, CU(cuMemcpy3DBatchAsync_v2)(size_t{1} << 58, &none, 0, stream));
+          void* pinned = nullptr;
+          EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, CU(cuMemHostAlloc)(&pinned, size_t{1} << 45, 0));
+          EXPECT_OK(CU(cuMemHostAlloc)(&pinned, size_t{1} << 20, 0));
+          return "";
+        }) == "");
+}
+
+TEST_CASE("a variable without a size shares its address with no allocation") {
+  CHECK(with_driver([](Library& library) -> std::string {
+          constexpr const char* kText =
+              ".version 7.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .u32 x[];\n";
+          CUmodule module = nullptr;
+          CUdeviceptr variable = 0;
+          CUdeviceptr memory = 0;
+          size_t bytes = 1;
+          EXPECT_OK(CU(cuModuleLoadData)(&module, kText));
+          EXPECT_OK(CU(cuModuleGetGlobal_v2)(&variable, &bytes, module, "x"));
+          EXPECT(bytes == 0);
+          EXPECT_OK(CU(cuMemAlloc_v2)(&memory, size_t{1} << 20));
+          EXPECT(memory != variable);
+          EXPECT_OK(CU(cuModuleUnload)(module));
+          EXPECT_OK(CU(cuMemFree_v2)(memory));
+          return "";
+        }) == "");
+}
+
 namespace {
 
 CUDA_MEM_ALLOC_NODE_PARAMS graph_allocation(size_t bytes) {
