@@ -82,7 +82,7 @@ CUresult element_size(CUarray_format format, unsigned channels, unsigned* bytes)
   return CUDA_SUCCESS;
 }
 
-// The largest extents of a kind of array, by the device's attributes; 0: that extent must be 0.
+// The largest extents of a kind of array, by the device's attributes; kNone: that extent has no limit of its own.
 struct Limits {
   CUdevice_attribute width;
   CUdevice_attribute height;

@@ -125,7 +125,8 @@ uint64_t SharedState::resident_bytes(uint32_t id) {
   return bytes;
 }
 
-// The block lies somewhere else, or nowhere, from now on. Says how many bytes left which GPU (-1: none). Mutex.
+// The block lies somewhere else, or nowhere, from now on. Returns the bytes that left a GPU; 0: it was on none. Under
+// the mutex.
 uint64_t SharedState::leave_device(ManagedEntry& entry, uint32_t block, uint8_t becomes) {
   uint8_t& state = layout_->blocks[entry.first_block + block];
   uint64_t left = 0;
