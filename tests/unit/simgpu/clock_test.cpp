@@ -305,3 +305,33 @@ TEST_CASE("a machine on a virtual clock is for one process, and says so to the s
   CHECK(second_after("real", "virtual") == refused);
   CHECK(second_after("real", "real") == "0");
 }
+
+TEST_CASE("a child forked on a virtual clock exits, whoever of its parent's threads was in the clock") {
+  TemporaryFolder folder;
+  Child child([&]() -> std::string {
+    setenv("ROTA_SIM_CLOCK", "virtual", 1);  // NOLINT(concurrency-mt-unsafe)
+    Library library(folder.file("state"), "64M", "1");
+    CUcontext context = nullptr;
+    EXPECT_OK(CU(cuInit)(0));
+    EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
+    std::atomic<bool> over{false};
+    std::thread other([&] {
+      int count = 0;
+      while (!over) CU(cuDeviceGetCount)(&count);
+    });
+    int status = 0;
+    for (int round = 0; round < 50 && status == 0; ++round) {
+      pid_t forked = fork();
+      if (forked == 0) {
+        alarm(10);
+        exit(0);  // NOLINT(concurrency-mt-unsafe): not _exit(): what the thread leaves behind is destroyed
+      }
+      waitpid(forked, &status, 0);
+    }
+    over = true;
+    other.join();
+    EXPECT(status == 0);
+    return "";
+  });
+  CHECK(child.wait() == "");
+}
