@@ -64,7 +64,7 @@ struct StreamAttributes {
 class Stream {
  public:
   Stream(Context* context, unsigned flags, int priority);
-  ~Stream();  // runs what is queued, then ends its thread
+  ~Stream();  // waits until all that is queued ran; its own thread does not, and ends with the task under way
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
