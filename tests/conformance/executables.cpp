@@ -254,6 +254,7 @@ RULE(executables, launches_keep_their_parameters, "launches_see_later_parameters
   Executable executable(graph);
   executable.run(stream);
   CHECK_OK(cu.cuMemsetD32_v2(buffer, 0, 16));
+  CHECK_OK(cu.cuCtxSynchronize());
   {
     Blocker blocker(stream);
     CHECK_OK(cu.cuGraphLaunch(executable, stream));
