@@ -127,9 +127,12 @@ RULE(contexts, contexts_cost_memory, "contexts_take_no_memory", "a created conte
   size_t before = 0;
   size_t after = 0;
   size_t total = 0;
-  CHECK_OK(cu.cuMemGetInfo_v2(&before, &total));
-  create();
-  CHECK_OK(cu.cuMemGetInfo_v2(&after, &total));
+  // Rules that run beside this one on a GPU take and give memory meanwhile; not each time.
+  for (int attempt = 0; attempt < 10 && after >= before; ++attempt) {
+    CHECK_OK(cu.cuMemGetInfo_v2(&before, &total));
+    create();
+    CHECK_OK(cu.cuMemGetInfo_v2(&after, &total));
+  }
   CHECK(after < before);
 }
 

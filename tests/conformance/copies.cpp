@@ -229,6 +229,7 @@ RULE(copies, between_two_gpus, "idle:cuMemcpyPeerAsync",
   Session session(0);
   Buffer from(4096);
   from.write(counting(1024, 12));
+  CHECK_OK(cu.cuCtxSynchronize());
   Stream stream;
   CHECK_OK(cu.cuMemcpyPeerAsync(to, second.context(), from, session.context(), 4096, stream));
   CHECK_OK(cu.cuStreamSynchronize(stream));

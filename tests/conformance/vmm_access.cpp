@@ -59,6 +59,7 @@ RULE(vmm, access_can_be_taken_away, "idle:cuMemSetAccess",
   CUmemGenericAllocationHandle handle = create_physical(session.device(), bytes);
   CUdeviceptr address = map_somewhere(handle, bytes, session.device());
   set_first_word(address, 5);
+  CHECK_OK(cu.cuCtxSynchronize());  // a copy from pageable memory may still be on its way to the device
   CHECK_OK(set_access(address, bytes, session.device(), CU_MEM_ACCESS_FLAGS_PROT_NONE));
   CHECK_EQ(access_of(address, session.device()), CU_MEM_ACCESS_FLAGS_PROT_NONE);
   CHECK_OK(set_access(address, bytes, session.device()));
