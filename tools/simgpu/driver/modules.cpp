@@ -22,7 +22,7 @@ void fill(uint64_t address, const VariableDefinition& definition) {
   // Managed memory is fresh, and may be much larger than what the machine could fill.
   if (definition.kind != ROTA_SIM_MANAGED_VARIABLE) std::memset(memory, 0, definition.bytes);
   if (mutated(Mutation::variables_start_as_zero)) return;
-  std::memcpy(memory, definition.initial.data(), definition.initial.size());
+  if (!definition.initial.empty()) std::memcpy(memory, definition.initial.data(), definition.initial.size());
 }
 
 CUresult allocate_managed(int gpu, uint64_t bytes, uint64_t* address) {
