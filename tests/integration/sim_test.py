@@ -86,6 +86,7 @@ print(json.dumps([name.value.decode(), total.value]))
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(json.loads(result.stdout)["wrong"], 0)
 
+    # ctest labels: unsanitized
     def test_commands_that_name_one_state_share_a_machine(self):
         options = ["sim", "--memory", "256M", "--state", str(self.scratch / "machine"), "--"]
         holder = self.start(ROTA, *options, *program("""
@@ -104,6 +105,7 @@ sys.stdin.read()
         again = self.call(ROTA, *options, *program("context()\nprint(allocate(100 << 20)[0])"))
         self.assertEqual(again.stdout.strip(), "0", again.stderr)
 
+    # ctest labels: unsanitized
     def test_a_process_killed_in_mid_copy_leaves_nothing_behind(self):
         options = ["--memory", "256M", "--state", str(self.scratch / "machine"), "--"]
         copying = self.start(ROTA, "sim", "--fault", "copies=100000", *options, *program("""
@@ -128,6 +130,7 @@ print(result, call("cuMemcpyHtoD_v2", device, ctypes.byref(word), ctypes.c_size_
 """))
         self.assertEqual(after.stdout.split(), ["0", "0"], after.stderr)
 
+    # ctest labels: unsanitized
     def test_the_call_that_a_fault_names_fails_and_no_other(self):
         results = self.asked(["--fault", "cuMemAlloc@2=CUDA_ERROR_OUT_OF_MEMORY", "--fault", "cuMemAlloc@4+=999"], """
 context()
@@ -135,6 +138,7 @@ print(json.dumps([allocate(4096)[0] for _ in range(5)]))
 """)
         self.assertEqual(results, [0, 2, 0, 999, 999])
 
+    # ctest labels: unsanitized
     def test_a_sticky_fault_stays_with_the_context(self):
         results = self.asked(["--fault", "cuMemsetD8@1=sticky:CUDA_ERROR_ILLEGAL_ADDRESS"], """
 context()
@@ -143,6 +147,7 @@ print(json.dumps([call("cuMemsetD8_v2", address, 0, ctypes.c_size_t(16)), call("
 """)
         self.assertEqual(results, [0, 700, 700])
 
+    # ctest labels: unsanitized
     def test_a_gpu_that_falls_off_the_bus_is_lost_to_every_process(self):
         options = ["sim", "--memory", "256M", "--state", str(self.scratch / "machine"), "--"]
         witness = self.start(ROTA, *options, *program("""
@@ -181,6 +186,7 @@ print(elapsed.value)
 """)
         self.assertAlmostEqual(milliseconds("--fault", "copies=4") / milliseconds(), 4, delta=0.1)
 
+    # ctest labels: unsanitized
     def test_what_is_not_simulated_is_named_at_the_end(self):
         result = self.sim("--", *program("""
 context()
@@ -210,6 +216,7 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
                 self.assertIn(named, result.stderr)
                 self.assertFalse(touched.exists())
 
+    # ctest labels: unsanitized
     def test_a_profile_of_ones_own_is_used(self):
         profile = self.scratch / "card.toml"
         shipped = pathlib.Path(__file__).resolve().parents[2] / "tools/simgpu/profiles/t4.toml"
