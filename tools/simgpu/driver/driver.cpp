@@ -233,7 +233,10 @@ CUresult Driver::check_unsafe_call() {
 }
 
 CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPointer* finished) {
-  Context& context = *stream->context;
+  // Another thread may be destroying the stream's context: what is found here lives until this call ends.
+  ContextPointer owner = contexts.find(reinterpret_cast<CUcontext>(stream->context));
+  if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  Context& context = *owner;
   if (captures.any()) {
     std::lock_guard lock(captures.mutex);
     if (stream->capture && !mutated(Mutation::captured_work_runs_at_once)) {
@@ -256,6 +259,7 @@ CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPo
     };
   }
   std::lock_guard lock(context.mutex);
+  if (context.destroyed.load()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;  // nobody would wait for the task
   if (stream == context.legacy) {
     for (const StreamPointer& other : context.all_streams()) {
       if (other == stream || !other->blocking() || mutated(Mutation::legacy_stream_waits_for_nobody)) continue;
@@ -274,7 +278,10 @@ CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPo
 CUresult Driver::submit_after(const StreamPointer& stream, std::vector<TaskPointer> after, TaskPointer* finished) {
   auto task = std::make_shared<Task>();
   task->after = std::move(after);
-  std::lock_guard lock(stream->context->mutex);
+  ContextPointer owner = contexts.find(reinterpret_cast<CUcontext>(stream->context));
+  if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  std::lock_guard lock(owner->mutex);
+  if (owner->destroyed.load()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (finished != nullptr) *finished = task;
   stream->push(std::move(task));
   return CUDA_SUCCESS;
