@@ -31,6 +31,12 @@ bool joined(const Capture& capture) {
 
 }  // namespace
 
+bool Captures::under_way(const Stream& stream) {
+  if (!any()) return false;
+  std::lock_guard lock(mutex);
+  return stream.capture != nullptr;
+}
+
 CUresult Captures::begin(Stream& stream, const std::shared_ptr<Capture>& capture, std::vector<GraphNode*> tail) {
   if (stream.left) return CUDA_ERROR_INVALID_HANDLE;
   if (stream.capture) return CUDA_ERROR_ILLEGAL_STATE;

@@ -240,12 +240,6 @@ void run_copy(Context& context, const CUDA_MEMCPY3D& parameters) {
   perform(context, plan);
 }
 
-bool captures(const StreamPointer& stream) {
-  if (!driver().captures.any()) return false;
-  std::lock_guard lock(driver().captures.mutex);
-  return stream->capture != nullptr;
-}
-
 // The source's bytes, taken now. Null if there is not so much memory.
 std::shared_ptr<char> read_now(const Plan& plan) {
   std::shared_ptr<char> staged(static_cast<char*>(std::malloc(std::max<size_t>(plan.extent.bytes(), 1))), std::free);
@@ -331,7 +325,7 @@ CUresult copy(const CUDA_MEMCPY3D& parameters, bool asynchronous, CUstream handl
   if (empty(parameters)) return CUDA_SUCCESS;
   Plan plan;
   ROTA_SIM_CHECK(plan_copy(*context, parameters, &plan));
-  bool capturing = captures(stream);
+  bool capturing = driver().captures.under_way(*stream);
   bool staged = asynchronous && !capturing && plan.from.pageable && !plan.from.device && plan.to.device;
   return submit_copy(context, stream, parameters, plan, staged, !capturing && waits(plan, asynchronous));
 }
@@ -341,7 +335,7 @@ CUresult queue_copy(const ContextPointer& context, const StreamPointer& stream, 
   if (empty(parameters)) return CUDA_SUCCESS;
   Plan plan;
   ROTA_SIM_CHECK(plan_copy(*context, parameters, &plan));
-  bool capturing = captures(stream);
+  bool capturing = driver().captures.under_way(*stream);
   bool staged = order == SourceOrder::kDuringCall && !capturing && !plan.from.device;
   bool wait = !capturing && order == SourceOrder::kDuringCall && plan.from.device;
   return submit_copy(context, stream, parameters, plan, staged, wait);

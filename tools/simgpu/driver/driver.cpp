@@ -187,10 +187,19 @@ void Driver::destroy_context(const ContextPointer& context) {
     if (TaskPointer last = stream->last()) last->wait();
     streams.remove(stream->handle());
   }
-  CUcontext gone = context->handle();
-  events.remove_if([gone](const Event& event) { return event.context == gone; });
   ending.clear();
-  CUcontext handle = context->handle();
+  release_contents(*context);
+  state().give_back(context->gpu, context->charged);
+}
+
+Context::~Context() {
+  for (const StreamPointer& stream : all_streams()) driver().streams.remove(stream->handle());
+  driver().release_contents(*this);
+}
+
+void Driver::release_contents(Context& context) {
+  CUcontext handle = context.handle();
+  events.remove_if([handle](const Event& event) { return event.context == handle; });
   forget_modules(handle);
   release_arrays(handle);
   for (const Allocation& allocation : memory.of_context(handle)) {
@@ -198,8 +207,7 @@ void Driver::destroy_context(const ContextPointer& context) {
     // What is there now, not the copy: it may have been exported or freed meanwhile.
     if (auto removed = memory.remove(allocation.address)) release(*removed);
   }
-  graph_state().memory.context_gone(context->gpu);
-  state().give_back(context->gpu, context->charged);
+  graph_state().memory.context_gone(context.gpu);
 }
 
 CUresult Driver::stream_of(CUstream handle, Form form, const ContextPointer& current, StreamPointer* stream) {
@@ -232,13 +240,17 @@ CUresult Driver::check_unsafe_call() {
   return captures.unsafe_call(thread_capture_mode());
 }
 
-CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPointer* finished) {
+CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPointer* finished, Captured captured) {
   // Another thread may be destroying the stream's context: what is found here lives until this call ends.
   ContextPointer owner = contexts.find(reinterpret_cast<CUcontext>(stream->context));
   if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   Context& context = *owner;
+  if (captured == Captured::kAlways && !captures.any()) return CUDA_ERROR_ILLEGAL_STATE;
   if (captures.any()) {
     std::lock_guard lock(captures.mutex);
+    if (captured != Captured::kIfCapturing && (captured == Captured::kAlways) != (stream->capture != nullptr)) {
+      return CUDA_ERROR_ILLEGAL_STATE;
+    }
     if (stream->capture && !mutated(Mutation::captured_work_runs_at_once)) {
       if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
       if (mutated(Mutation::captured_nodes_have_no_order)) stream->capture_tail.clear();

@@ -36,6 +36,9 @@ struct Array;
 struct MipmappedArray;
 
 struct Context {
+  Context() = default;
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
   int gpu = 0;
   bool primary = false;
   std::atomic<unsigned> flags{0};
@@ -58,6 +61,8 @@ struct Context {
   std::set<CUcontext> peers;  // whose memory this context may touch
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
 
+  // Gives back what calls of other threads made in the context while it was being destroyed: none of them is left.
+  ~Context();
   CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
   // Every stream that has ever queued something. Under mutex.
   std::vector<StreamPointer> all_streams() const;
@@ -175,14 +180,20 @@ class Driver {
   void wait_for(Context& context);
   // Waits for its work and gives back all that it holds.
   void destroy_context(const ContextPointer& context);
+  // Forgets its events, modules and arrays, and frees its memory.
+  void release_contents(Context& context);
 
   // The context that a stream belongs to; null when it was destroyed.
   ContextPointer owner_of(const Stream& stream) const {
     return contexts.find(reinterpret_cast<CUcontext>(stream.context));
   }
   CUresult stream_of(CUstream handle, Form form, const ContextPointer& current, StreamPointer* stream);
+  // Whether work becomes a node when the stream captures. Some is made for a stream that captures, or for one that
+  // does not: it is refused (illegal state) if another thread has ended or begun the capture meanwhile.
+  enum class Captured { kIfCapturing, kNever, kAlways };
   // Puts work into a stream, or into the graph that the stream captures. `finished` gets the task; null if captured.
-  CUresult submit(const StreamPointer& stream, Operation operation, TaskPointer* finished = nullptr);
+  CUresult submit(const StreamPointer& stream, Operation operation, TaskPointer* finished = nullptr,
+                  Captured captured = Captured::kIfCapturing);
   CUresult submit_after(const StreamPointer& stream, std::vector<TaskPointer> after, TaskPointer* finished);
   // 900 if this call must not be made while somebody captures; it destroys that capture.
   CUresult check_unsafe_call();

@@ -39,7 +39,7 @@ CUresult capture_external_record(const StreamPointer& stream, CUevent handle, co
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
   operation.parameters = EventParameters{handle, event};
-  return driver().submit(stream, std::move(operation));
+  return driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kAlways);
 }
 
 CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, Form form) {
@@ -55,11 +55,11 @@ CUresult capture_external_wait(const StreamPointer& stream, CUevent handle, cons
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
   operation.parameters = EventParameters{handle, event};
-  return driver().submit(stream, std::move(operation));
+  return driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kAlways);
 }
 
 // A stream that waits for an event of a capture joins it; one that captures cannot wait for anything else.
-CUresult wait_in_capture(const StreamPointer& stream, Event& event) {
+CUresult wait_in_capture(const Context& current, const StreamPointer& stream, Event& event) {
   if (stream->capture && stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
   if (!event.capture) {
     if (mutated(Mutation::captures_are_not_isolated)) return CUDA_SUCCESS;
@@ -74,7 +74,7 @@ CUresult wait_in_capture(const StreamPointer& stream, Event& event) {
     event.capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_MERGE;
   }
-  if (stream == stream->context->legacy) {
+  if (stream == current.legacy) {
     event.capture->invalidated = true;
     return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
   }
@@ -90,7 +90,7 @@ CUresult submit_wait(const StreamPointer& stream, const Record& record) {
   if (!record.shared) return driver().submit_after(stream, {record.task}, nullptr);
   Operation operation;
   operation.run = [record](Context&) { record.wait(); };
-  return driver().submit(stream, std::move(operation));
+  return driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kNever);
 }
 
 CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags, Form form) {
@@ -109,7 +109,7 @@ CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags, Form
       return capture_external_wait(stream, handle, event);
     }
     std::lock_guard lock_event(event->mutex);
-    if (stream->capture || event->capture) return wait_in_capture(stream, *event);
+    if (stream->capture || event->capture) return wait_in_capture(*current, stream, *event);
     if (stream == current->legacy && driver().captures.has_blocking_capture(current.get(), true)) {
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
@@ -268,7 +268,7 @@ CUresult rota::sim::record_in_stream(CUevent handle, const StreamPointer& stream
     operation.run = [ending](Context&) {};
   }
   TaskPointer task;
-  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task));
+  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task, Driver::Captured::kNever));
   set_recorded(*event, std::move(task));
   if (mutated(Mutation::events_stand_for_later_work)) event->stream = stream;
   return CUDA_SUCCESS;

@@ -265,7 +265,7 @@ CUresult capture_allocation(const StreamPointer& stream, const CUmemPoolProps& p
     std::lock_guard lock_graphs(graph_state().mutex);
     std::get<AllocationParameters>(operation.parameters).memory->owner = stream->capture->graph->serial;
   }
-  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation)));
+  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kAlways));
   *address = parameters.dptr;
   return CUDA_SUCCESS;
 }
@@ -281,7 +281,7 @@ CUresult capture_free(const StreamPointer& stream, uint64_t address) {
     ROTA_SIM_CHECK(make_graph_free(*graph, address, &operation));
   }
   std::shared_ptr<GraphAllocation> memory = std::get<FreeParameters>(operation.parameters).memory;
-  CUresult result = driver().submit(stream, std::move(operation));
+  CUresult result = driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kAlways);
   if (result != CUDA_SUCCESS) undo_graph_free(*graph, *memory);
   return result;
 }
@@ -299,9 +299,10 @@ CUresult free_graph_memory(uint64_t address, const StreamPointer& stream) {
   TaskPointer task;
   Operation operation;
   operation.run = [memory](Context&) {};
-  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task));
-  graph_state().memory.used_by(*memory, task);
-  return CUDA_SUCCESS;
+  CUresult result = driver().submit(stream, std::move(operation), &task, Driver::Captured::kNever);
+  if (result == CUDA_ERROR_ILLEGAL_STATE) graph_state().memory.allocate(memory);
+  if (result == CUDA_SUCCESS) graph_state().memory.used_by(*memory, task);
+  return result;
 }
 
 }  // namespace rota::sim

@@ -55,12 +55,12 @@ CUresult check(const CUstreamBatchMemOpParams& operation) {
 
 // Whoever writes the value may do so with a plain copy on another thread: that is how these operations are used.
 template <class Value>
-[[gnu::no_sanitize("thread")]] Value look(const void* memory) {
+__attribute__((no_sanitize("thread"))) Value look(const void* memory) {
   return *static_cast<const volatile Value*>(memory);
 }
 
 template <class Value>
-[[gnu::no_sanitize("thread")]] void put(void* memory, Value value) {
+__attribute__((no_sanitize("thread"))) void put(void* memory, Value value) {
   // Earlier work of the stream is seen by who sees the value. (A fence is what ThreadSanitizer does not know.)
   __atomic_store_n(static_cast<Value*>(memory), value, __ATOMIC_SEQ_CST);
 }

@@ -33,18 +33,15 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, bool from_c
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  PoolPointer from = from_current ? current_pool(stream->context->gpu) : driver().pools.find(pool);
+  ContextPointer owner = driver().owner_of(*stream);  // for as long as this call lasts
+  if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  PoolPointer from = from_current ? current_pool(owner->gpu) : driver().pools.find(pool);
   if (!from || from->imported) return CUDA_ERROR_INVALID_VALUE;
-  bool capturing = false;
-  if (driver().captures.any()) {
-    std::lock_guard lock(driver().captures.mutex);
-    capturing = stream->capture != nullptr;
-  }
   uint64_t address = 0;
-  if (capturing) {
+  if (driver().captures.under_way(*stream)) {
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = on_device(stream->context->gpu);
+    properties.location = on_device(owner->gpu);
     ROTA_SIM_CHECK(capture_allocation(stream, properties, bytes, &address));
     *out = address;
     return CUDA_SUCCESS;
@@ -63,12 +60,9 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
   if (!allocation || allocation->address != address || allocation->physical) return CUDA_ERROR_INVALID_VALUE;
   // Measured on driver 580.159: plain memory may be freed in stream order, managed memory may not; in a capture the
   // call is refused, and the capture goes on.
-  bool capturing = false;
-  if (driver().captures.any()) {
-    std::lock_guard lock(driver().captures.mutex);
-    capturing = stream->capture != nullptr;
+  if (driver().captures.under_way(*stream)) {
+    return allocation->graph ? capture_free(stream, address) : CUDA_ERROR_INVALID_VALUE;
   }
-  if (capturing) return allocation->graph ? capture_free(stream, address) : CUDA_ERROR_INVALID_VALUE;
   if (allocation->graph) return free_graph_memory(address, stream);
   if (driver().variable_addresses.has(address)) return CUDA_ERROR_INVALID_VALUE;
   if (!allocation->pool) {
@@ -83,19 +77,20 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
     operation.run = [address](Context&) {
       if (auto removed = driver().memory.remove(address)) driver().release(*removed);
     };
-    CUresult result = driver().submit(stream, std::move(operation));
+    CUresult result = driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kNever);
     if (result != CUDA_SUCCESS) driver().memory.unmark_freeing(address);
     return result;
   }
   // The record goes now, so that the same stream can have the memory again; kernels that are queued reach it through
   // the pool's segment.
-  if (!driver().memory.remove(address)) return CUDA_ERROR_INVALID_VALUE;
+  ContextPointer owner = driver().contexts.find(allocation->context);  // lives until what is put back here is there
+  if (!owner || !driver().memory.remove(address)) return CUDA_ERROR_INVALID_VALUE;
   auto pending = std::make_shared<Pool::Free>();
   operation.run = [pool = allocation->pool, pending](Context&) {
     pending->over.store(true);
     pool->reached();
   };
-  CUresult result = driver().submit(stream, std::move(operation), &pending->task);
+  CUresult result = driver().submit(stream, std::move(operation), &pending->task, Driver::Captured::kNever);
   if (result != CUDA_SUCCESS) {
     driver().memory.add_in_segment(&*allocation);
     return result;

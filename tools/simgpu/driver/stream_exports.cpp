@@ -141,7 +141,7 @@ CUresult add_callback(CUstream handle, CUstreamCallback callback, void* data, un
   operation.run = [handle, callback, data](Context& running) {
     run_host_code([&] { callback(handle, static_cast<CUresult>(running.sticky.load()), data); });
   };
-  return driver().submit(stream, std::move(operation));
+  return driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kNever);
 }
 
 // f(stream, its context) after the usual look-up.
