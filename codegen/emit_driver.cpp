@@ -18,6 +18,18 @@ EmittedFile emit_symbols_inc(const Inputs& inputs) {
   return {"driver_symbols.inc", text};
 }
 
+// The enumerators of one enum, as the header has them.
+EmittedFile emit_errors(const Inputs& inputs, const Api& api, const std::string& name, const std::string& file) {
+  std::string text = banner(inputs);
+  text += fmt::format("// ROTA_ERROR(name, value): every enumerator of {}, in the header's order.\n", name);
+  for (const Enum& each : api.enums) {
+    if (each.name != name) continue;
+    for (const Enumerator& error : each.enumerators)
+      text += fmt::format("ROTA_ERROR({}, {})\n", error.name, error.value);
+  }
+  return {file, text};
+}
+
 EmittedFile emit_symbols_h(const Inputs& inputs) {
   std::string text = banner(inputs);
   text += R"(// The driver's symbols by number and by name. A symbol's number is its line in driver_symbols.inc.
@@ -218,9 +230,18 @@ std::string banner(const Inputs& inputs) {
 Result<std::vector<EmittedFile>> emit_driver(const Inputs& inputs) {
   auto types = emit_types_h(inputs);
   if (!types) return types.error();
-  std::vector<EmittedFile> files{
-      emit_symbols_inc(inputs), emit_symbols_h(inputs), emit_releases_h(inputs), *types,
-      emit_functions_h(inputs), emit_real_h(inputs),    emit_lookup_inc(inputs), emit_signatures_test(inputs)};
+  std::vector<EmittedFile> files{emit_symbols_inc(inputs),
+                                 emit_symbols_h(inputs),
+                                 emit_releases_h(inputs),
+                                 *types,
+                                 emit_functions_h(inputs),
+                                 emit_real_h(inputs),
+                                 emit_lookup_inc(inputs),
+                                 emit_signatures_test(inputs),
+                                 emit_errors(inputs, inputs.driver, "cudaError_enum", "driver_errors.inc")};
+  if (!inputs.runtimes.empty()) {
+    files.push_back(emit_errors(inputs, inputs.runtimes.back().api, "cudaError", "runtime_errors.inc"));
+  }
   auto gates = emit_gates(inputs);
   if (!gates) return gates.error();
   files.insert(files.end(), gates->begin(), gates->end());

@@ -22,7 +22,8 @@ class Runtime {
   void mark_unevictable(const char* why) noexcept;
   bool unevictable() const noexcept { return unevictable_.load(std::memory_order_relaxed); }
 
-  // Functions of the driver that rota does not know: pointers that cuGetProcAddress handed out, exports that were called.
+  // Functions of the driver that rota does not know: pointers that cuGetProcAddress handed out, exports that were
+  // called.
   std::atomic<std::uint64_t> unknown_pointers{0};
 
   // Each takes what it needs from those before it.

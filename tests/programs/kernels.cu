@@ -1,5 +1,6 @@
-// The kernels and device variables of simgpu's library (tools/simgpu/kernels/simkernels.cpp) for a real GPU, of the same
-// mangled names. Compiled to kernels.ptx beside the programs where there is an nvcc, and part of those in runtime/.
+// The kernels and device variables of simgpu's library (tools/simgpu/kernels/simkernels.cpp) for a real GPU, of the
+// same mangled names. Compiled to kernels.ptx beside the programs where there is an nvcc, and part of those in
+// runtime/.
 
 struct Words {
   unsigned* begin;

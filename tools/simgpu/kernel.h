@@ -68,7 +68,7 @@ struct RotaSimKernel {
   uint32_t parameter_bytes;
   // What the compiler would have found out; what cuFuncGetAttribute says and occupancy is computed from.
   struct RotaSimKernelNeeds {
-    int32_t registers = 0;  // of a thread; 0: 32
+    int32_t registers = 0;     // of a thread; 0: 32
     int32_t shared_bytes = 0;  // static, of a block
     int32_t local_bytes = 0;
     int32_t constant_bytes = 0;

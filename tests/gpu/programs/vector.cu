@@ -56,7 +56,8 @@ static double run_once(float factor) {
   CHECK(cudaMallocPitch(&image, &pitch, 100 * sizeof(float), 64));
   CHECK(cudaMemset2DAsync(image, pitch, 0, 100 * sizeof(float), 64, stream));
   std::vector<float> rows(100 * 64, 0.5f);
-  CHECK(cudaMemcpy2DAsync(image, pitch, rows.data(), 100 * sizeof(float), 100 * sizeof(float), 64, cudaMemcpyHostToDevice, stream));
+  CHECK(cudaMemcpy2DAsync(image, pitch, rows.data(), 100 * sizeof(float), 100 * sizeof(float), 64,
+                          cudaMemcpyHostToDevice, stream));
   CHECK(cudaMalloc(&sums, 64 * sizeof(float)));
   row_sums<<<64, 32, 0, stream>>>(image, pitch, 100, sums);
   float first[64];

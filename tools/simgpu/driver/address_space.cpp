@@ -16,10 +16,6 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 
-uint64_t round_up(uint64_t bytes, uint64_t step) {
-  return (bytes + step - 1) / step * step;
-}
-
 uint64_t physical_memory() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }

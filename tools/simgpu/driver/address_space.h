@@ -18,6 +18,10 @@
 
 namespace rota::sim {
 
+constexpr uint64_t round_up(uint64_t bytes, uint64_t step) {
+  return (bytes + step - 1) / step * step;
+}
+
 class Pool;
 struct Physical;
 

@@ -25,3 +25,15 @@ inline const CUstream kPerThreadStream = reinterpret_cast<CUstream>(uintptr_t{2}
   static ::rota::api::name##_fn name##_simulated;                                            \
   static const ::rota::sim::Entry<&name##_simulated, ::rota::Symbol::k_##name> name##_entry; \
   static ::rota::api::CUresult name##_simulated
+
+// A function that takes a stream, and the form of it (_ptsz or _ptds) for which NULL is the thread's own stream. The
+// expression is what both answer, `form` in it the one that was called.
+#define ROTA_SIM_EXPORT_FORMS(name, suffix, parameters, expression)   \
+  ROTA_SIM_EXPORT(name) parameters {                                  \
+    constexpr ::rota::sim::Form form = ::rota::sim::Form::kLegacy;    \
+    return expression;                                                \
+  }                                                                   \
+  ROTA_SIM_EXPORT(name##suffix) parameters {                          \
+    constexpr ::rota::sim::Form form = ::rota::sim::Form::kPerThread; \
+    return expression;                                                \
+  }

@@ -199,7 +199,7 @@ CUresult allocate(const Context& context, const CUDA_ARRAY3D_DESCRIPTOR& d, unsi
   array->slices = std::max<size_t>(d.Depth, 1);
   if ((d.Flags & kDeferred) == 0) {
     constexpr uint64_t kStep = AddressSpace::kGranularity;
-    uint64_t charged = (bytes_of(*array) + kStep - 1) / kStep * kStep;
+    uint64_t charged = round_up(bytes_of(*array), kStep);
     Migration migration;
     if (!driver().take_device_bytes(context.gpu, charged, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
     array->charged = charged;
@@ -224,16 +224,7 @@ CUresult create(CUarray* out, const CUDA_ARRAY3D_DESCRIPTOR& description) {
 
 // Destroying waits for work that may use the memory, as cuMemFree does.
 void wait_for_users(CUcontext handle) {
-  ContextPointer context = driver().contexts.find(handle);
-  if (!context) return;
-  std::vector<StreamPointer> streams;
-  {
-    std::lock_guard lock(context->mutex);
-    streams = context->all_streams();
-  }
-  for (const StreamPointer& stream : streams) {
-    if (TaskPointer last = stream->last()) last->wait();
-  }
+  if (ContextPointer context = driver().contexts.find(handle)) driver().wait_for(*context);
 }
 
 CUresult destroy(CUarray handle) {
@@ -314,7 +305,7 @@ CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, unsigned flags, uint6
   if (out == nullptr || (flags & kDeferred) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= driver().state().gpus()) return CUDA_ERROR_INVALID_DEVICE;
   *out = CUDA_ARRAY_MEMORY_REQUIREMENTS{};
-  out->size = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  out->size = round_up(bytes, kAlignment);
   out->alignment = kAlignment;
   return CUDA_SUCCESS;
 }

@@ -27,15 +27,6 @@ bool find_nodes(const Graph& graph, const CUgraphNode* handles, size_t count, st
   return true;
 }
 
-// Only edges without data: no kernel of simgpu releases its dependents early.
-bool plain(const CUgraphEdgeData* edges, size_t count) {
-  static const CUgraphEdgeData kPlain{};
-  for (size_t index = 0; edges != nullptr && index < count; ++index) {
-    if (std::memcmp(&edges[index], &kPlain, sizeof kPlain) != 0) return false;
-  }
-  return true;
-}
-
 CUresult begin(CUstream handle, CUstreamCaptureMode mode, const GraphPointer& into, std::vector<GraphNode*> tail,
                Form form) {
   ROTA_SIM_CONTEXT(context);
@@ -67,7 +58,7 @@ CUresult begin_capture_to_graph(CUstream stream, CUgraph handle, const CUgraphNo
   ROTA_SIM_READY();
   GraphPointer graph = driver().graphs.find(handle);
   if (!graph || !is_mode(mode) || (count != 0 && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
-  if (!plain(edges, count)) return CUDA_ERROR_NOT_SUPPORTED;
+  ROTA_SIM_CHECK(check_edge_data(edges, count));
   std::vector<GraphNode*> tail;
   if (!find_nodes(*graph, dependencies, count, &tail)) return CUDA_ERROR_INVALID_VALUE;
   return begin(stream, mode, graph, std::move(tail), form);
@@ -97,7 +88,7 @@ CUresult update_dependencies(CUstream handle, CUgraphNode* dependencies, const C
   if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (count != 0 && dependencies == nullptr)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  if (!plain(edges, count)) return CUDA_ERROR_NOT_SUPPORTED;
+  ROTA_SIM_CHECK(check_edge_data(edges, count));
   std::lock_guard lock(driver().captures.mutex);
   if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
   if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -153,24 +144,11 @@ CUresult capture_info(CUstream handle, const CaptureQuery& query, Form form) {
 
 }  // namespace
 
-ROTA_SIM_EXPORT(cuStreamBeginCapture)(CUstream stream) {
-  return begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamBeginCapture_ptsz)(CUstream stream) {
-  return begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamBeginCapture_v2)(CUstream stream, CUstreamCaptureMode mode) {
-  return begin_capture(stream, mode, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamBeginCapture_v2_ptsz)(CUstream stream, CUstreamCaptureMode mode) {
-  return begin_capture(stream, mode, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamEndCapture)(CUstream stream, CUgraph* graph) {
-  return end_capture(stream, graph, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamEndCapture_ptsz)(CUstream stream, CUgraph* graph) {
-  return end_capture(stream, graph, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuStreamBeginCapture, _ptsz, (CUstream stream),
+                      begin_capture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamBeginCapture_v2, _ptsz, (CUstream stream, CUstreamCaptureMode mode),
+                      begin_capture(stream, mode, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamEndCapture, _ptsz, (CUstream stream, CUgraph* graph), end_capture(stream, graph, form))
 ROTA_SIM_EXPORT(cuStreamIsCapturing)(CUstream stream, CUstreamCaptureStatus* status) {
   return capture_info(stream, {.status = status}, Form::kLegacy);
 }
@@ -210,29 +188,14 @@ ROTA_SIM_EXPORT(cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode* mode) {
   return CUDA_SUCCESS;
 }
 
-ROTA_SIM_EXPORT(cuStreamBeginCaptureToGraph)
-(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
- CUstreamCaptureMode mode) {
-  return begin_capture_to_graph(stream, graph, dependencies, edges, count, mode, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamBeginCaptureToGraph_ptsz)
-(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
- CUstreamCaptureMode mode) {
-  return begin_capture_to_graph(stream, graph, dependencies, edges, count, mode, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamUpdateCaptureDependencies)
-(CUstream stream, CUgraphNode* dependencies, size_t count, unsigned flags) {
-  return update_dependencies(stream, dependencies, nullptr, count, flags, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamUpdateCaptureDependencies_ptsz)
-(CUstream stream, CUgraphNode* dependencies, size_t count, unsigned flags) {
-  return update_dependencies(stream, dependencies, nullptr, count, flags, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamUpdateCaptureDependencies_v2)
-(CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count, unsigned flags) {
-  return update_dependencies(stream, dependencies, edges, count, flags, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamUpdateCaptureDependencies_v2_ptsz)
-(CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count, unsigned flags) {
-  return update_dependencies(stream, dependencies, edges, count, flags, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuStreamBeginCaptureToGraph, _ptsz,
+                      (CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* edges,
+                       size_t count, CUstreamCaptureMode mode),
+                      begin_capture_to_graph(stream, graph, dependencies, edges, count, mode, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamUpdateCaptureDependencies, _ptsz,
+                      (CUstream stream, CUgraphNode* dependencies, size_t count, unsigned flags),
+                      update_dependencies(stream, dependencies, nullptr, count, flags, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamUpdateCaptureDependencies_v2, _ptsz,
+                      (CUstream stream, CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
+                       unsigned flags),
+                      update_dependencies(stream, dependencies, edges, count, flags, form))

@@ -205,8 +205,8 @@ ROTA_SIM_EXPORT(cuCtxSynchronize_v2)(CUcontext handle) {
 
 ROTA_SIM_EXPORT(cuCtxGetStreamPriorityRange)(int* least, int* greatest) {
   ROTA_SIM_CONTEXT(context);
-  if (least != nullptr) *least = 0;
-  if (greatest != nullptr) *greatest = -5;
+  if (least != nullptr) *least = kLeastStreamPriority;
+  if (greatest != nullptr) *greatest = kGreatestStreamPriority;
   return CUDA_SUCCESS;
 }
 

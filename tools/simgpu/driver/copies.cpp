@@ -226,15 +226,10 @@ void perform(Context& context, const Plan& plan) {
   }
 }
 
-void fail(Context& context) {
-  int none = 0;
-  context.sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
-}
-
 void run_copy(Context& context, const CUDA_MEMCPY3D& parameters) {
   Plan plan;
   if (plan_copy(context, parameters, &plan) != CUDA_SUCCESS) {
-    fail(context);
+    context.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
     return;
   }
   perform(context, plan);

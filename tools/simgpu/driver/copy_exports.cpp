@@ -121,66 +121,25 @@ COPY_FORMS(cuMemcpyDtoD_v2, cuMemcpyDtoD_v2_ptds, cuMemcpyDtoDAsync_v2, cuMemcpy
            CUdeviceptr, to, from, CU_MEMORYTYPE_DEVICE, CU_MEMORYTYPE_DEVICE)
 #undef COPY_FORMS
 
-ROTA_SIM_EXPORT(cuMemcpy2D_v2)(const CUDA_MEMCPY2D* p) {
-  return copy_2d(p, false, nullptr, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemcpy2D_v2_ptds)(const CUDA_MEMCPY2D* p) {
-  return copy_2d(p, false, nullptr, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuMemcpy2DUnaligned_v2)(const CUDA_MEMCPY2D* p) {
-  return copy_2d(p, false, nullptr, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemcpy2DUnaligned_v2_ptds)(const CUDA_MEMCPY2D* p) {
-  return copy_2d(p, false, nullptr, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuMemcpy2DAsync_v2)(const CUDA_MEMCPY2D* p, CUstream stream) {
-  return copy_2d(p, true, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemcpy2DAsync_v2_ptsz)(const CUDA_MEMCPY2D* p, CUstream stream) {
-  return copy_2d(p, true, stream, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuMemcpy2D_v2, _ptds, (const CUDA_MEMCPY2D* p), copy_2d(p, false, nullptr, form))
+ROTA_SIM_EXPORT_FORMS(cuMemcpy2DUnaligned_v2, _ptds, (const CUDA_MEMCPY2D* p), copy_2d(p, false, nullptr, form))
+ROTA_SIM_EXPORT_FORMS(cuMemcpy2DAsync_v2, _ptsz, (const CUDA_MEMCPY2D* p, CUstream stream),
+                      copy_2d(p, true, stream, form))
 
-ROTA_SIM_EXPORT(cuMemcpy3D_v2)(const CUDA_MEMCPY3D* p) {
-  return copy_3d(p, false, nullptr, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemcpy3D_v2_ptds)(const CUDA_MEMCPY3D* p) {
-  return copy_3d(p, false, nullptr, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuMemcpy3DAsync_v2)(const CUDA_MEMCPY3D* p, CUstream stream) {
-  return copy_3d(p, true, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemcpy3DAsync_v2_ptsz)(const CUDA_MEMCPY3D* p, CUstream stream) {
-  return copy_3d(p, true, stream, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuMemcpy3DPeer)(const CUDA_MEMCPY3D_PEER* p) {
-  return copy_3d_peer(p, false, nullptr, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemcpy3DPeer_ptds)(const CUDA_MEMCPY3D_PEER* p) {
-  return copy_3d_peer(p, false, nullptr, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuMemcpy3DPeerAsync)(const CUDA_MEMCPY3D_PEER* p, CUstream stream) {
-  return copy_3d_peer(p, true, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemcpy3DPeerAsync_ptsz)(const CUDA_MEMCPY3D_PEER* p, CUstream stream) {
-  return copy_3d_peer(p, true, stream, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuMemcpy3D_v2, _ptds, (const CUDA_MEMCPY3D* p), copy_3d(p, false, nullptr, form))
+ROTA_SIM_EXPORT_FORMS(cuMemcpy3DAsync_v2, _ptsz, (const CUDA_MEMCPY3D* p, CUstream stream),
+                      copy_3d(p, true, stream, form))
+ROTA_SIM_EXPORT_FORMS(cuMemcpy3DPeer, _ptds, (const CUDA_MEMCPY3D_PEER* p), copy_3d_peer(p, false, nullptr, form))
+ROTA_SIM_EXPORT_FORMS(cuMemcpy3DPeerAsync, _ptsz, (const CUDA_MEMCPY3D_PEER* p, CUstream stream),
+                      copy_3d_peer(p, true, stream, form))
 
-ROTA_SIM_EXPORT(cuMemcpyPeer)
-(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) {
-  return copy_peer(to, to_context, from, from_context, bytes, false, nullptr, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemcpyPeer_ptds)
-(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes) {
-  return copy_peer(to, to_context, from, from_context, bytes, false, nullptr, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuMemcpyPeerAsync)
-(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream) {
-  return copy_peer(to, to_context, from, from_context, bytes, true, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemcpyPeerAsync_ptsz)
-(CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes, CUstream stream) {
-  return copy_peer(to, to_context, from, from_context, bytes, true, stream, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuMemcpyPeer, _ptds,
+                      (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes),
+                      copy_peer(to, to_context, from, from_context, bytes, false, nullptr, form))
+ROTA_SIM_EXPORT_FORMS(cuMemcpyPeerAsync, _ptsz,
+                      (CUdeviceptr to, CUcontext to_context, CUdeviceptr from, CUcontext from_context, size_t bytes,
+                       CUstream stream),
+                      copy_peer(to, to_context, from, from_context, bytes, true, stream, form))
 
 #define SET_FORMS(sync_name, sync_thread_name, async_name, async_thread_name, VALUE, element)      \
   ROTA_SIM_EXPORT(sync_name)(CUdeviceptr to, VALUE value, size_t count) {                          \

@@ -336,7 +336,7 @@ void Driver::pools_synchronised() {
 }
 
 CUresult Driver::allocate_device(Context& context, uint64_t bytes, uint64_t* address) {
-  uint64_t charged = (bytes + AddressSpace::kGranularity - 1) / AddressSpace::kGranularity * AddressSpace::kGranularity;
+  uint64_t charged = round_up(bytes, AddressSpace::kGranularity);
   Migration migration;
   if (charged < bytes || !take_device_bytes(context.gpu, charged, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
   Allocation allocation;
@@ -376,16 +376,7 @@ CUresult Driver::free_memory(uint64_t address, bool host, bool wait) {
   if (allocation->kind == MemoryKind::kRegistered || is_host != host) return CUDA_ERROR_INVALID_VALUE;
   if (wait && !mutated(Mutation::free_does_not_wait)) {
     // cuMemFree returns when nothing that was submitted before can still use the memory.
-    if (ContextPointer context = contexts.find(allocation->context)) {
-      std::vector<StreamPointer> busy;
-      {
-        std::lock_guard lock(context->mutex);
-        busy = context->all_streams();
-      }
-      for (const StreamPointer& stream : busy) {
-        if (TaskPointer last = stream->last()) last->wait();
-      }
-    }
+    if (ContextPointer context = contexts.find(allocation->context)) wait_for(*context);
   }
   auto removed = memory.remove(address);
   if (!removed) return CUDA_ERROR_INVALID_VALUE;  // another thread was first

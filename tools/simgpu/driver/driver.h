@@ -64,6 +64,11 @@ struct Context {
   // Gives back what calls of other threads made in the context while it was being destroyed: none of them is left.
   ~Context();
   CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
+  // The GPU met an error; the first one sticks.
+  void fail(CUresult error) {
+    int none = 0;
+    sticky.compare_exchange_strong(none, error);
+  }
   // Every stream that has ever queued something. Under mutex.
   std::vector<StreamPointer> all_streams() const;
 };

@@ -131,8 +131,7 @@ void break_context(const Fault& fault) {
   if (fault.kind == Fault::Kind::kLost) {
     driver().state().lose(context->gpu);
   } else {
-    int none = 0;
-    context->sticky.compare_exchange_strong(none, fault.error);
+    context->fail(static_cast<CUresult>(fault.error));
   }
 }
 

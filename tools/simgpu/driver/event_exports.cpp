@@ -305,24 +305,12 @@ ROTA_SIM_EXPORT(cuEventElapsedTime)(float* milliseconds, CUevent start, CUevent 
 ROTA_SIM_EXPORT(cuEventElapsedTime_v2)(float* milliseconds, CUevent start, CUevent end) {
   return elapsed(milliseconds, start, end);
 }
-ROTA_SIM_EXPORT(cuEventRecord)(CUevent event, CUstream stream) {
-  return record(event, stream, CU_EVENT_RECORD_DEFAULT, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuEventRecord_ptsz)(CUevent event, CUstream stream) {
-  return record(event, stream, CU_EVENT_RECORD_DEFAULT, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuEventRecordWithFlags)(CUevent event, CUstream stream, unsigned flags) {
-  return record(event, stream, flags, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuEventRecordWithFlags_ptsz)(CUevent event, CUstream stream, unsigned flags) {
-  return record(event, stream, flags, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamWaitEvent)(CUstream stream, CUevent event, unsigned flags) {
-  return wait_event(stream, event, flags, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamWaitEvent_ptsz)(CUstream stream, CUevent event, unsigned flags) {
-  return wait_event(stream, event, flags, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuEventRecord, _ptsz, (CUevent event, CUstream stream),
+                      record(event, stream, CU_EVENT_RECORD_DEFAULT, form))
+ROTA_SIM_EXPORT_FORMS(cuEventRecordWithFlags, _ptsz, (CUevent event, CUstream stream, unsigned flags),
+                      record(event, stream, flags, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamWaitEvent, _ptsz, (CUstream stream, CUevent event, unsigned flags),
+                      wait_event(stream, event, flags, form))
 ROTA_SIM_EXPORT(cuCtxRecordEvent)(CUcontext context, CUevent event) {
   return record_context(context, event);
 }

@@ -15,8 +15,6 @@ std::atomic<uint64_t> next_serial{1};
 std::atomic<unsigned> next_graph_id{1};
 
 // cuda.h's CU_LAUNCH_PARAM_BUFFER_POINTER and CU_LAUNCH_PARAM_BUFFER_SIZE.
-void* const kBufferPointer = reinterpret_cast<void*>(uintptr_t{1});
-void* const kBufferSize = reinterpret_cast<void*>(uintptr_t{2});
 
 // Only a mutation forgets.
 Operation forgetful(Operation operation) {

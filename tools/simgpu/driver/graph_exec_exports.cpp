@@ -184,14 +184,9 @@ ROTA_SIM_EXPORT(cuGraphInstantiateWithFlags)(CUgraphExec* out, CUgraph graph, un
   InstantiateFailure failure;
   return instantiate_handle(out, graph, flags, &failure);
 }
-ROTA_SIM_EXPORT(cuGraphInstantiateWithParams)
-(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
-  return instantiate_with_parameters(out, graph, parameters, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuGraphInstantiateWithParams_ptsz)
-(CUgraphExec* out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters) {
-  return instantiate_with_parameters(out, graph, parameters, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuGraphInstantiateWithParams, _ptsz,
+                      (CUgraphExec * out, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* parameters),
+                      instantiate_with_parameters(out, graph, parameters, form))
 ROTA_SIM_EXPORT(cuGraphExecDestroy)(CUgraphExec handle) {
   ROTA_SIM_READY();
   GraphExecPointer executable = driver().graph_execs.remove(handle);
@@ -218,18 +213,8 @@ ROTA_SIM_EXPORT(cuGraphExecGetId)(CUgraphExec handle, unsigned* id) {
   return CUDA_SUCCESS;
 }
 
-ROTA_SIM_EXPORT(cuGraphLaunch)(CUgraphExec executable, CUstream stream) {
-  return launch(executable, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuGraphLaunch_ptsz)(CUgraphExec executable, CUstream stream) {
-  return launch(executable, stream, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuGraphUpload)(CUgraphExec executable, CUstream stream) {
-  return upload(executable, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuGraphUpload_ptsz)(CUgraphExec executable, CUstream stream) {
-  return upload(executable, stream, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuGraphLaunch, _ptsz, (CUgraphExec executable, CUstream stream), launch(executable, stream, form))
+ROTA_SIM_EXPORT_FORMS(cuGraphUpload, _ptsz, (CUgraphExec executable, CUstream stream), upload(executable, stream, form))
 
 ROTA_SIM_EXPORT(cuGraphExecUpdate_v2)(CUgraphExec executable, CUgraph graph, CUgraphExecUpdateResultInfo* out) {
   CUgraphExecUpdateResultInfo info{};

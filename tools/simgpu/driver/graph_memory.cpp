@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kStep = uint64_t{2} << 20;
 
 uint64_t stepped(uint64_t bytes) {
-  return (bytes + kStep - 1) / kStep * kStep;
+  return round_up(bytes, kStep);
 }
 
 CUresult check(const CUDA_MEM_ALLOC_NODE_PARAMS& asked) {
@@ -192,8 +192,7 @@ void GraphMemory::reset_high(int gpu, bool reserved) {
 
 CUresult make_graph_allocation(CUDA_MEM_ALLOC_NODE_PARAMS* asked, Operation* operation) {
   ROTA_SIM_CHECK(check(*asked));
-  uint64_t bytes =
-      (asked->bytesize + AddressSpace::kGranularity - 1) / AddressSpace::kGranularity * AddressSpace::kGranularity;
+  uint64_t bytes = round_up(asked->bytesize, AddressSpace::kGranularity);
   if (bytes < asked->bytesize || bytes > driver().state().use(asked->poolProps.location.id).capacity) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }

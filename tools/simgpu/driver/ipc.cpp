@@ -65,7 +65,7 @@ class SharedEvent : public InterprocessEvent {
 };
 
 constexpr uint64_t charge_of(uint64_t bytes) {
-  return (bytes + AddressSpace::kGranularity - 1) / AddressSpace::kGranularity * AddressSpace::kGranularity;
+  return round_up(bytes, AddressSpace::kGranularity);
 }
 
 }  // namespace

@@ -13,8 +13,6 @@ namespace rota::sim {
 namespace {
 
 // cuda.h's CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END.
-void* const kBufferPointer = reinterpret_cast<void*>(uintptr_t{1});
-void* const kBufferSize = reinterpret_cast<void*>(uintptr_t{2});
 
 // What a kernel runs with.
 struct RunningLaunch : RotaSimLaunch {
@@ -29,8 +27,7 @@ void* translate(RotaSimLaunch* launch, uint64_t address, uint64_t bytes) {
   auto allocation = driver().memory.find(address);
   if (allocation && !accessible(*running->context, *allocation)) memory = nullptr;
   if (memory == nullptr && !mutated(Mutation::illegal_addresses_do_no_harm)) {
-    int none = 0;
-    running->context->sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
+    running->context->fail(CUDA_ERROR_ILLEGAL_ADDRESS);
   }
   return memory;
 }
@@ -59,8 +56,7 @@ void* variable(RotaSimLaunch* launch, const char* name, uint64_t bytes) {
   auto* running = static_cast<RunningLaunch*>(launch);
   void* memory = variable_storage(*running->function, *running->context, name, bytes);
   if (memory == nullptr) {
-    int none = 0;
-    running->context->sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
+    running->context->fail(CUDA_ERROR_ILLEGAL_ADDRESS);
   }
   return memory;
 }

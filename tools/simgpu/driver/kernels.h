@@ -8,6 +8,10 @@
 
 namespace rota::sim {
 
+// What precedes the arguments' buffer and its size in `extra`: CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE of cuda.h.
+inline void* const kBufferPointer = reinterpret_cast<void*>(uintptr_t{1});
+inline void* const kBufferSize = reinterpret_cast<void*>(uintptr_t{2});
+
 // Copies the arguments (kernelParams or the extra buffer) of a function into the parameters of a launch.
 CUresult pack_arguments(void** arguments, void** extra, KernelParameters* launch);
 

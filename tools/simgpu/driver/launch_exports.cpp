@@ -133,17 +133,8 @@ ROTA_SIM_EXPORT(cuLaunchKernel)(LAUNCH_PARAMETERS, void** extra) {
 ROTA_SIM_EXPORT(cuLaunchKernel_ptsz)(LAUNCH_PARAMETERS, void** extra) {
   return launch(function, LAUNCH_SHAPE, stream, parameters, extra, {}, Form::kPerThread);
 }
-ROTA_SIM_EXPORT(cuLaunchCooperativeKernel)(LAUNCH_PARAMETERS) {
-  return launch_cooperative(function, LAUNCH_SHAPE, stream, parameters, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuLaunchCooperativeKernel_ptsz)(LAUNCH_PARAMETERS) {
-  return launch_cooperative(function, LAUNCH_SHAPE, stream, parameters, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuLaunchKernelEx)
-(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
-  return launch_configured(config, function, parameters, extra, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuLaunchKernelEx_ptsz)
-(const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
-  return launch_configured(config, function, parameters, extra, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuLaunchCooperativeKernel, _ptsz, (LAUNCH_PARAMETERS),
+                      launch_cooperative(function, LAUNCH_SHAPE, stream, parameters, form))
+ROTA_SIM_EXPORT_FORMS(cuLaunchKernelEx, _ptsz,
+                      (const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra),
+                      launch_configured(config, function, parameters, extra, form))

@@ -350,20 +350,11 @@ ROTA_SIM_EXPORT(cuMemAdvise)(CUdeviceptr address, size_t bytes, CUmem_advise adv
 ROTA_SIM_EXPORT(cuMemAdvise_v2)(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUmemLocation location) {
   return advise(address, bytes, advice, location);
 }
-ROTA_SIM_EXPORT(cuMemPrefetchAsync)(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
-  return prefetch(address, bytes, location_of_device(device), 0, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemPrefetchAsync_ptsz)(CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream) {
-  return prefetch(address, bytes, location_of_device(device), 0, stream, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuMemPrefetchAsync_v2)
-(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream) {
-  return prefetch(address, bytes, location, flags, stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemPrefetchAsync_v2_ptsz)
-(CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream) {
-  return prefetch(address, bytes, location, flags, stream, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuMemPrefetchAsync, _ptsz, (CUdeviceptr address, size_t bytes, CUdevice device, CUstream stream),
+                      prefetch(address, bytes, location_of_device(device), 0, stream, form))
+ROTA_SIM_EXPORT_FORMS(cuMemPrefetchAsync_v2, _ptsz,
+                      (CUdeviceptr address, size_t bytes, CUmemLocation location, unsigned flags, CUstream stream),
+                      prefetch(address, bytes, location, flags, stream, form))
 
 #define BATCHES(form, prefetch_name, discard_name, both_name)                                                    \
   ROTA_SIM_EXPORT(prefetch_name)                                                                                 \
@@ -406,9 +397,6 @@ ROTA_SIM_EXPORT(cuMemGetLocationInfo)
   return locations(address, bytes, summary, sampling, out);
 }
 
-ROTA_SIM_EXPORT(cuStreamAttachMemAsync)(CUstream stream, CUdeviceptr address, size_t bytes, unsigned flags) {
-  return attach(stream, address, bytes, flags, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamAttachMemAsync_ptsz)(CUstream stream, CUdeviceptr address, size_t bytes, unsigned flags) {
-  return attach(stream, address, bytes, flags, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuStreamAttachMemAsync, _ptsz,
+                      (CUstream stream, CUdeviceptr address, size_t bytes, unsigned flags),
+                      attach(stream, address, bytes, flags, form))

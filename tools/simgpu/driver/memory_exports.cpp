@@ -44,7 +44,7 @@ CUresult allocate_managed(CUdeviceptr* out, size_t bytes, unsigned flags) {
 CUresult allocate_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned element) {
   bool known = element == 4 || element == 8 || element == 16;
   if (out == nullptr || pitch == nullptr || width == 0 || height == 0 || !known) return CUDA_ERROR_INVALID_VALUE;
-  size_t row = (width + AddressSpace::kGranularity - 1) / AddressSpace::kGranularity * AddressSpace::kGranularity;
+  size_t row = round_up(width, AddressSpace::kGranularity);
   if (row < width || row > SIZE_MAX / height) return CUDA_ERROR_INVALID_VALUE;
   ROTA_SIM_CHECK(allocate(out, row * height));
   *pitch = row;

@@ -50,67 +50,33 @@ CUresult write(CUstream stream, CUdeviceptr address, Value value, unsigned flags
 
 }  // namespace
 
-ROTA_SIM_EXPORT(cuStreamWaitValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Version::kFirst, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamWaitValue32_ptsz)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Version::kFirst, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamWaitValue32_v2)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Version::kSecond, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamWaitValue32_v2_ptsz)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Version::kSecond, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamWaitValue64)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Version::kFirst, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamWaitValue64_ptsz)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Version::kFirst, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamWaitValue64_v2)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Version::kSecond, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamWaitValue64_v2_ptsz)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return wait(stream, address, value, flags, Version::kSecond, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamWriteValue32)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return write(stream, address, value, flags, Version::kFirst, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamWriteValue32_ptsz)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return write(stream, address, value, flags, Version::kFirst, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamWriteValue32_v2)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return write(stream, address, value, flags, Version::kSecond, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamWriteValue32_v2_ptsz)(CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags) {
-  return write(stream, address, value, flags, Version::kSecond, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamWriteValue64)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return write(stream, address, value, flags, Version::kFirst, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamWriteValue64_ptsz)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return write(stream, address, value, flags, Version::kFirst, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamWriteValue64_v2)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return write(stream, address, value, flags, Version::kSecond, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamWriteValue64_v2_ptsz)(CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags) {
-  return write(stream, address, value, flags, Version::kSecond, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamBatchMemOp)
-(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
-  return submit(stream, operations, count, flags, Version::kFirst, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamBatchMemOp_ptsz)
-(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
-  return submit(stream, operations, count, flags, Version::kFirst, Form::kPerThread);
-}
-ROTA_SIM_EXPORT(cuStreamBatchMemOp_v2)
-(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
-  return submit(stream, operations, count, flags, Version::kSecond, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamBatchMemOp_v2_ptsz)
-(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
-  return submit(stream, operations, count, flags, Version::kSecond, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuStreamWaitValue32, _ptsz,
+                      (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags),
+                      wait(stream, address, value, flags, Version::kFirst, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamWaitValue32_v2, _ptsz,
+                      (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags),
+                      wait(stream, address, value, flags, Version::kSecond, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamWaitValue64, _ptsz,
+                      (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags),
+                      wait(stream, address, value, flags, Version::kFirst, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamWaitValue64_v2, _ptsz,
+                      (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags),
+                      wait(stream, address, value, flags, Version::kSecond, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamWriteValue32, _ptsz,
+                      (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags),
+                      write(stream, address, value, flags, Version::kFirst, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamWriteValue32_v2, _ptsz,
+                      (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned flags),
+                      write(stream, address, value, flags, Version::kSecond, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamWriteValue64, _ptsz,
+                      (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags),
+                      write(stream, address, value, flags, Version::kFirst, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamWriteValue64_v2, _ptsz,
+                      (CUstream stream, CUdeviceptr address, cuuint64_t value, unsigned flags),
+                      write(stream, address, value, flags, Version::kSecond, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamBatchMemOp, _ptsz,
+                      (CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags),
+                      submit(stream, operations, count, flags, Version::kFirst, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamBatchMemOp_v2, _ptsz,
+                      (CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags),
+                      submit(stream, operations, count, flags, Version::kSecond, form))

@@ -83,11 +83,6 @@ bool holds(Value now, Value value, unsigned flags) {
   }
 }
 
-void lose_memory(Context& context) {
-  int none = 0;
-  context.sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
-}
-
 template <class Value>
 void wait_for_value(Context& context, uint64_t address, Value value, unsigned flags) {
   if (mutated(Mutation::value_waits_are_ignored)) return;
@@ -102,7 +97,7 @@ void wait_for_value(Context& context, uint64_t address, Value value, unsigned fl
     lost = memory == nullptr;
     return lost || holds(look<Value>(memory), value, flags);
   });
-  if (lost) lose_memory(context);
+  if (lost) context.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
 }
 
 template <class Value>
@@ -110,7 +105,7 @@ void write_value(Context& context, uint64_t address, Value value) {
   if (mutated(Mutation::value_writes_are_lost)) return;
   auto held = driver().memory.find(address);
   void* memory = driver().memory.storage(address, sizeof(Value));
-  if (memory == nullptr) return lose_memory(context);
+  if (memory == nullptr) return context.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
   put(memory, value);
 }
 

@@ -14,10 +14,6 @@ constexpr int kWarpSchedulers = 4;   // parts of a multiprocessor that share its
 constexpr int kRegisterUnit = 256;   // registers are given to a warp in such pieces
 constexpr size_t kSharedUnit = 128;  // bytes; shared memory likewise to a block
 
-size_t round_up(size_t value, size_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 struct Fit {
   const Function& function;
   int figure(CUdevice_attribute which) const { return driver().device_figures().attribute(which); }

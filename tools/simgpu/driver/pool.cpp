@@ -25,10 +25,6 @@ constexpr uint64_t kFileBytes = uint64_t{1} << 42;
 constexpr uint64_t kLargeSegment = uint64_t{32} << 20;
 constexpr uint64_t kLargeGpu = uint64_t{8} << 30;
 
-uint64_t round_up(uint64_t bytes, uint64_t step) {
-  return (bytes + step - 1) / step * step;
-}
-
 }  // namespace
 
 Pool::Pool(const CUmemPoolProps& properties, int gpu) : properties(properties), gpu(gpu) {

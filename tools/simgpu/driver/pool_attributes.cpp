@@ -47,8 +47,7 @@ CUresult Pool::get(CUmemPool_attribute attribute, void* value) {
       *number = properties.location.type;
       break;
     case CU_MEMPOOL_ATTR_MAX_POOL_SIZE:
-      *bytes =
-          (properties.maxSize + AddressSpace::kLargePage - 1) / AddressSpace::kLargePage * AddressSpace::kLargePage;
+      *bytes = round_up(properties.maxSize, AddressSpace::kLargePage);
       break;
     case CU_MEMPOOL_ATTR_HW_DECOMPRESS_ENABLED:
       *number = (properties.usage & 2) != 0 ? 1 : 0;

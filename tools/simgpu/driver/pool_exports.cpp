@@ -136,22 +136,13 @@ constexpr uint64_t kSharedPointerMark = 0x6c6f6f7075706773;
 
 }  // namespace
 
-#define BOTH_FORMS(name, parameters, legacy, per_thread) \
-  ROTA_SIM_EXPORT(name) parameters {                     \
-    return legacy;                                       \
-  }                                                      \
-  ROTA_SIM_EXPORT(name##_ptsz) parameters {              \
-    return per_thread;                                   \
-  }
-BOTH_FORMS(cuMemAllocAsync, (CUdeviceptr * out, size_t bytes, CUstream stream),
-           allocate(out, bytes, nullptr, true, stream, Form::kLegacy),
-           allocate(out, bytes, nullptr, true, stream, Form::kPerThread))
-BOTH_FORMS(cuMemAllocFromPoolAsync, (CUdeviceptr * out, size_t bytes, CUmemoryPool pool, CUstream stream),
-           allocate(out, bytes, pool, false, stream, Form::kLegacy),
-           allocate(out, bytes, pool, false, stream, Form::kPerThread))
-BOTH_FORMS(cuMemFreeAsync, (CUdeviceptr address, CUstream stream), free_in_stream(address, stream, Form::kLegacy),
-           free_in_stream(address, stream, Form::kPerThread))
-#undef BOTH_FORMS
+ROTA_SIM_EXPORT_FORMS(cuMemAllocAsync, _ptsz, (CUdeviceptr * out, size_t bytes, CUstream stream),
+                      allocate(out, bytes, nullptr, true, stream, form))
+ROTA_SIM_EXPORT_FORMS(cuMemAllocFromPoolAsync, _ptsz,
+                      (CUdeviceptr * out, size_t bytes, CUmemoryPool pool, CUstream stream),
+                      allocate(out, bytes, pool, false, stream, form))
+ROTA_SIM_EXPORT_FORMS(cuMemFreeAsync, _ptsz, (CUdeviceptr address, CUstream stream),
+                      free_in_stream(address, stream, form))
 
 ROTA_SIM_EXPORT(cuDeviceGetDefaultMemPool)(CUmemoryPool* out, CUdevice device) {
   CUmemLocation location = on_device(device);

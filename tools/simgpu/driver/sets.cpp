@@ -63,8 +63,7 @@ void run_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& p) {
   Target target;
   if (empty(p)) return;
   if (plan_set(context, p, &target) != CUDA_SUCCESS) {
-    int none = 0;
-    context.sticky.compare_exchange_strong(none, CUDA_ERROR_ILLEGAL_ADDRESS);
+    context.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
     return;
   }
   const CostFigures& cost = driver().profile().cost;

@@ -114,9 +114,4 @@ ROTA_SIM_EXPORT(cuStreamSetAttribute)(CUstream stream, CUstreamAttrID attribute,
 ROTA_SIM_EXPORT(cuStreamSetAttribute_ptsz)(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
   return with_stream(stream, Form::kPerThread, [=](Stream& of) { return set(of, attribute, value); });
 }
-ROTA_SIM_EXPORT(cuStreamCopyAttributes)(CUstream to, CUstream from) {
-  return copy(to, from, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuStreamCopyAttributes_ptsz)(CUstream to, CUstream from) {
-  return copy(to, from, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuStreamCopyAttributes, _ptsz, (CUstream to, CUstream from), copy(to, from, form))

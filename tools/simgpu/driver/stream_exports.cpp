@@ -161,9 +161,9 @@ CUresult tell(Value* out, Value value) {
   return CUDA_SUCCESS;
 }
 
-CUresult tell_contexts(CUcontext* context, CUgreenCtx* green, const Stream& stream) {
+CUresult tell_contexts(CUcontext* context, CUgreenCtx* green, Context& owner) {
   if (context == nullptr || green == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *context = stream.context->handle();
+  *context = owner.handle();
   *green = nullptr;
   return CUDA_SUCCESS;
 }
@@ -183,44 +183,23 @@ ROTA_SIM_EXPORT(cuStreamDestroy)(CUstream stream) {
   return destroy_stream(stream);
 }
 
-// What takes a stream, in both forms.
-#define BOTH_FORMS(name, parameters, legacy, per_thread) \
-  ROTA_SIM_EXPORT(name) parameters {                     \
-    return legacy;                                       \
-  }                                                      \
-  ROTA_SIM_EXPORT(name##_ptsz) parameters {              \
-    return per_thread;                                   \
-  }
-
-BOTH_FORMS(cuStreamSynchronize, (CUstream stream), wait_for_stream(stream, Form::kLegacy),
-           wait_for_stream(stream, Form::kPerThread))
-BOTH_FORMS(cuStreamQuery, (CUstream stream), query_stream(stream, Form::kLegacy),
-           query_stream(stream, Form::kPerThread))
-BOTH_FORMS(cuLaunchHostFunc, (CUstream stream, CUhostFn function, void* data),
-           launch_host_function(stream, function, data, CU_HOST_TASK_BLOCKING, Form::kLegacy),
-           launch_host_function(stream, function, data, CU_HOST_TASK_BLOCKING, Form::kPerThread))
-BOTH_FORMS(cuLaunchHostFunc_v2, (CUstream stream, CUhostFn function, void* data, unsigned sync_mode),
-           launch_host_function(stream, function, data, sync_mode, Form::kLegacy),
-           launch_host_function(stream, function, data, sync_mode, Form::kPerThread))
-BOTH_FORMS(cuStreamAddCallback, (CUstream stream, CUstreamCallback callback, void* data, unsigned flags),
-           add_callback(stream, callback, data, flags, Form::kLegacy),
-           add_callback(stream, callback, data, flags, Form::kPerThread))
-#define TELL(form, field) with_stream(stream, form, [&](Stream& of, Context& in) { return tell(out, field); })
-BOTH_FORMS(cuStreamGetFlags, (CUstream stream, unsigned* out), TELL(Form::kLegacy, of.flags),
-           TELL(Form::kPerThread, of.flags))
-BOTH_FORMS(cuStreamGetPriority, (CUstream stream, int* out), TELL(Form::kLegacy, of.priority.load()),
-           TELL(Form::kPerThread, of.priority.load()))
-BOTH_FORMS(cuStreamGetId, (CUstream stream, unsigned long long* out),
-           TELL(Form::kLegacy, static_cast<unsigned long long>(of.id)),
-           TELL(Form::kPerThread, static_cast<unsigned long long>(of.id)))
-BOTH_FORMS(cuStreamGetCtx, (CUstream stream, CUcontext* out), TELL(Form::kLegacy, in.handle()),
-           TELL(Form::kPerThread, in.handle()))
-BOTH_FORMS(cuStreamGetDevice, (CUstream stream, CUdevice* out), TELL(Form::kLegacy, in.gpu),
-           TELL(Form::kPerThread, in.gpu))
+ROTA_SIM_EXPORT_FORMS(cuStreamSynchronize, _ptsz, (CUstream stream), wait_for_stream(stream, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamQuery, _ptsz, (CUstream stream), query_stream(stream, form))
+ROTA_SIM_EXPORT_FORMS(cuLaunchHostFunc, _ptsz, (CUstream stream, CUhostFn function, void* data),
+                      launch_host_function(stream, function, data, CU_HOST_TASK_BLOCKING, form))
+ROTA_SIM_EXPORT_FORMS(cuLaunchHostFunc_v2, _ptsz, (CUstream stream, CUhostFn function, void* data, unsigned sync_mode),
+                      launch_host_function(stream, function, data, sync_mode, form))
+ROTA_SIM_EXPORT_FORMS(cuStreamAddCallback, _ptsz,
+                      (CUstream stream, CUstreamCallback callback, void* data, unsigned flags),
+                      add_callback(stream, callback, data, flags, form))
+#define TELL(field) with_stream(stream, form, [&](Stream& of, Context& in) { return tell(out, field); })
+ROTA_SIM_EXPORT_FORMS(cuStreamGetFlags, _ptsz, (CUstream stream, unsigned* out), TELL(of.flags))
+ROTA_SIM_EXPORT_FORMS(cuStreamGetPriority, _ptsz, (CUstream stream, int* out), TELL(of.priority.load()))
+ROTA_SIM_EXPORT_FORMS(cuStreamGetId, _ptsz, (CUstream stream, unsigned long long* out),
+                      TELL(static_cast<unsigned long long>(of.id)))
+ROTA_SIM_EXPORT_FORMS(cuStreamGetCtx, _ptsz, (CUstream stream, CUcontext* out), TELL(in.handle()))
+ROTA_SIM_EXPORT_FORMS(cuStreamGetDevice, _ptsz, (CUstream stream, CUdevice* out), TELL(in.gpu))
 #undef TELL
-#define TELL_CONTEXTS(form) \
-  with_stream(stream, form, [&](Stream& of, Context&) { return tell_contexts(context, green, of); })
-BOTH_FORMS(cuStreamGetCtx_v2, (CUstream stream, CUcontext* context, CUgreenCtx* green), TELL_CONTEXTS(Form::kLegacy),
-           TELL_CONTEXTS(Form::kPerThread))
-#undef TELL_CONTEXTS
-#undef BOTH_FORMS
+ROTA_SIM_EXPORT_FORMS(cuStreamGetCtx_v2, _ptsz, (CUstream stream, CUcontext* context, CUgreenCtx* green),
+                      with_stream(stream, form,
+                                  [&](Stream&, Context& in) { return tell_contexts(context, green, in); }))

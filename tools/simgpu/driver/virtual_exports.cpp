@@ -120,12 +120,7 @@ ROTA_SIM_EXPORT(cuMemUnmap)(CUdeviceptr address, size_t bytes) {
   if (mutated(Mutation::unmapping_waits)) wait_for_everything();
   return driver().memory.unmap(address, bytes);
 }
-ROTA_SIM_EXPORT(cuMemMapArrayAsync)(CUarrayMapInfo*, unsigned, CUstream stream) {
-  return map_arrays(stream, Form::kLegacy);
-}
-ROTA_SIM_EXPORT(cuMemMapArrayAsync_ptsz)(CUarrayMapInfo*, unsigned, CUstream stream) {
-  return map_arrays(stream, Form::kPerThread);
-}
+ROTA_SIM_EXPORT_FORMS(cuMemMapArrayAsync, _ptsz, (CUarrayMapInfo*, unsigned, CUstream stream), map_arrays(stream, form))
 
 ROTA_SIM_EXPORT(cuMemSetAccess)
 (CUdeviceptr address, size_t bytes, const CUmemAccessDesc* descriptions, size_t count) {
