@@ -5,7 +5,7 @@ import pathlib
 import signal
 import sys
 
-from harness import PROGRAMS, ROTA, Case
+from harness import PROGRAMS, ROTA, SHIMS, Case
 
 # A CUDA program in a few lines: asks the driver, or does what the test wants, and prints what came out as JSON.
 PRELUDE = """
@@ -198,7 +198,11 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
 
     def test_bad_input_names_what_is_wrong_and_starts_nothing(self):
         touched = self.scratch / "touched"
+        text = self.scratch / "text.so"
+        text.write_text("no library")
         for options, named in {
+            ("--kernels", str(text)): "text.so",
+            ("--kernels", str(SHIMS / "simgpu/libcudart.so.13")): "registers no kernels",
             ("--gpu", "h200x9"): "h200x9",
             ("--gpu", "h300"): "h300",
             ("--memory", "much"): "much",
@@ -212,7 +216,7 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
         }.items():
             with self.subTest(options=options):
                 result = self.sim(*options, "--", "touch", touched)
-                self.assertNotEqual(result.returncode, 0)
+                self.assertEqual(result.returncode, 125)
                 self.assertIn(named, result.stderr)
                 self.assertFalse(touched.exists())
 

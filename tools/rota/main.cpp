@@ -57,8 +57,11 @@ int main(int argc, char** argv) {
     return end.get_exit_code();
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
-    // Its exit code is an answer, and 1 says "problems".
-    return code != 0 && app.got_subcommand("doctor") ? 2 : code;
+    if (code == 0) return 0;
+    // The doctor's exit code is an answer, where 1 says "problems". Those that start programs answer as env and timeout
+    // do, so that it cannot be taken for the program's.
+    if (app.got_subcommand("doctor")) return 2;
+    return app.get_subcommands().empty() || app.got_subcommand("status") ? code : 125;
   }
   return 0;
 }

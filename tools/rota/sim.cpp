@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cstdlib>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "tools/elf/elf.h"
 #include "tools/rota/launch.h"
 #include "tools/simgpu/driver/faults.h"
 #include "tools/simgpu/pose.h"
@@ -206,7 +208,12 @@ void register_sim(CLI::App& app) {
       });
   command->add_option("--kernels", options->kernels, "a library of kernels (tools/simgpu/kernel.h); may be repeated")
       ->allow_extra_args(false)
-      ->check(CLI::ExistingFile);
+      ->check([](const std::string& path) {
+        const auto exports = elf::read_exports(path);
+        if (!exports) return exports.error().text;
+        if (std::ranges::binary_search(exports->functions, "rota_sim_kernels")) return std::string();
+        return path + " registers no kernels: it exports no rota_sim_kernels (tools/simgpu/kernel.h)";
+      });
   command->add_option("--fault", options->faults, "such as cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY; may be repeated")
       ->allow_extra_args(false)
       ->check([](const std::string& text) {

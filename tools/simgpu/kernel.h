@@ -30,6 +30,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -51,6 +52,8 @@ struct RotaSimLaunchCalls {
   void* (*variable)(struct RotaSimLaunch*, const char* name, uint64_t bytes);
   // Keeps the compute engine for as long as the card needs to read and write so many bytes of its memory.
   void (*stream)(struct RotaSimLaunch*, uint64_t bytes);
+  // The launch fails with CUDA_ERROR_LAUNCH_FAILED, as after an assertion of a real kernel; `why` goes to stderr.
+  void (*fail)(struct RotaSimLaunch*, const char* why);
 };
 struct RotaSimLaunch {
   unsigned grid[3];
@@ -106,6 +109,7 @@ class Launch : public RotaSimLaunch {
   void busy(uint64_t nanoseconds) { calls->busy(this, nanoseconds); }
   void stream(uint64_t bytes) { calls->stream(this, bytes); }
   bool cancelled() { return calls->cancelled(this) != 0; }
+  void fail(const char* why) { calls->fail(this, why); }
   template <class T>
   T* variable(const char* name, uint64_t count) {
     return static_cast<T*>(calls->variable(this, name, count * sizeof(T)));
@@ -164,8 +168,19 @@ struct KernelOf<function, void (*)(Launch&, Parameters...)> {
   static void call(Launch& launch, std::index_sequence<index...>) {
     function(launch, *reinterpret_cast<const Parameters*>(launch.parameters + kLayout.offsets[index])...);
   }
+  // An exception ends here: the driver may have another C++ library, which could not handle it.
   static void run(RotaSimLaunch* launch) {
+#ifdef __cpp_exceptions
+    try {
+      call(*static_cast<Launch*>(launch), std::index_sequence_for<Parameters...>{});
+    } catch (const std::exception& exception) {
+      launch->calls->fail(launch, exception.what());
+    } catch (...) {
+      launch->calls->fail(launch, "an exception");
+    }
+#else
     call(*static_cast<Launch*>(launch), std::index_sequence_for<Parameters...>{});
+#endif
   }
   static constexpr RotaSimKernel describe(const char* name, RotaSimKernel::RotaSimKernelNeeds needs = {}) {
     return {name, &run, kLayout.offsets, kLayout.sizes, kCount, kLayout.bytes, needs};

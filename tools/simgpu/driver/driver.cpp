@@ -85,7 +85,10 @@ CUresult Driver::initialise() {
     options.context_bytes = std::min(static_cast<uint64_t>(cost.context_bytes),
                                      state.value()->capacity() / static_cast<uint64_t>(cost.context_share));
   }
-  kernels.load(options.kernels);
+  if (!kernels.load(options.kernels)) {
+    delete state.value();
+    return initialise_result_ = CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
+  }
   if (process_clock().is_virtual()) entries_watched.store(true);  // each call takes its time
   state_.store(state.value(), std::memory_order_release);
   return initialise_result_ = CUDA_SUCCESS;

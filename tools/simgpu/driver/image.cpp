@@ -220,12 +220,14 @@ CUresult read_ptx(std::string_view text, const Kernels& kernels, int driver_vers
 
 }  // namespace
 
-void Kernels::load(const std::vector<std::string>& libraries) {
+bool Kernels::load(const std::vector<std::string>& libraries) {
   auto everything = std::make_shared<Image>();
+  bool all = true;
   for (const std::string& library : libraries) {
     void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr) {
       std::fprintf(stderr, "simgpu: cannot load kernels (ROTA_SIM_KERNELS): %s\n", dlerror());
+      all = false;
       continue;
     }
     auto list = reinterpret_cast<decltype(&rota_sim_kernels)>(dlsym(handle, "rota_sim_kernels"));
@@ -233,6 +235,7 @@ void Kernels::load(const std::vector<std::string>& libraries) {
       std::fprintf(stderr, "simgpu: %s (ROTA_SIM_KERNELS) exports no rota_sim_kernels: see tools/simgpu/kernel.h\n",
                    library.c_str());
       dlclose(handle);
+      all = false;
       continue;
     }
     for (const RotaSimKernel* kernel = list(); kernel->name != nullptr; ++kernel) by_name_[kernel->name] = kernel;
@@ -245,6 +248,7 @@ void Kernels::load(const std::vector<std::string>& libraries) {
   }
   for (const auto& [name, kernel] : by_name_) everything->kernels.push_back(kernel);
   everything_ = std::move(everything);
+  return all;
 }
 
 const RotaSimKernel* Kernels::find(const std::string& name) const {

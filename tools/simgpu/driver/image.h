@@ -27,8 +27,8 @@ struct Image {
 // What the libraries of ROTA_SIM_KERNELS register.
 class Kernels {
  public:
-  // Loads the libraries; one line on stderr for each that cannot be loaded, the others are used.
-  void load(const std::vector<std::string>& libraries);
+  // Loads the libraries; one line on stderr for each that cannot be loaded. False: there was one.
+  bool load(const std::vector<std::string>& libraries);
   const RotaSimKernel* find(const std::string& name) const;
   // The image that holds everything.
   const std::shared_ptr<const Image>& everything() const { return everything_; }

@@ -55,13 +55,17 @@ int cancelled(RotaSimLaunch* launch) {
 void* variable(RotaSimLaunch* launch, const char* name, uint64_t bytes) {
   auto* running = static_cast<RunningLaunch*>(launch);
   void* memory = variable_storage(*running->function, *running->context, name, bytes);
-  if (memory == nullptr) {
-    running->context->fail(CUDA_ERROR_ILLEGAL_ADDRESS);
-  }
+  if (memory == nullptr) running->context->fail(CUDA_ERROR_ILLEGAL_ADDRESS);
   return memory;
 }
 
-const RotaSimLaunchCalls kCalls{&translate, &touch, &busy, &cancelled, &variable, &stream};
+void fail(RotaSimLaunch* launch, const char* why) {
+  auto* running = static_cast<RunningLaunch*>(launch);
+  std::fprintf(stderr, "simgpu: kernel %s failed: %s\n", running->function->kernel->name, why);
+  running->context->fail(CUDA_ERROR_LAUNCH_FAILED);
+}
+
+const RotaSimLaunchCalls kCalls{&translate, &touch, &busy, &cancelled, &variable, &stream, &fail};
 
 void run_kernel(Context& context, const KernelParameters& launch) {
   const RotaSimKernel& kernel = *launch.function->kernel;

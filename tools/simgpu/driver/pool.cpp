@@ -149,11 +149,13 @@ void Pool::merge(Segment& segment) {
     settle(piece);
     return !piece.used && !piece.pending && piece.stream == 0;
   };
-  for (auto piece = segment.pieces.begin(); piece != segment.pieces.end(); ++piece) {
+  for (auto address = segment.unused.begin(); address != segment.unused.end(); ++address) {
+    auto piece = segment.pieces.find(*address);
     if (!free_for_all(piece->second)) continue;
     auto next = std::next(piece);
     while (next != segment.pieces.end() && free_for_all(next->second)) {
       piece->second.bytes += next->second.bytes;
+      segment.unused.erase(next->first);
       next = segment.pieces.erase(next);
     }
   }
@@ -163,9 +165,11 @@ uint64_t Pool::use(Segment& segment, std::map<uint64_t, Piece>::iterator piece, 
   uint64_t address = piece->first;
   Piece rest = piece->second;
   piece->second = Piece{bytes, true, 0, nullptr};
+  segment.unused.erase(address);
   if (rest.bytes > bytes) {
     rest.bytes -= bytes;
     segment.pieces.emplace(address + bytes, std::move(rest));
+    segment.unused.insert(address + bytes);
   }
   count_used(bytes);
   return address;
@@ -184,10 +188,11 @@ bool Pool::take_piece(uint64_t stream, uint64_t bytes, bool wait_for_others, uin
   };
   for (auto& [start, segment] : segments_) {
     merge(segment);
-    for (auto piece = segment.pieces.begin(); piece != segment.pieces.end(); ++piece) {
+    for (uint64_t start_of_piece : segment.unused) {
+      auto piece = segment.pieces.find(start_of_piece);
       Piece& candidate = piece->second;
       settle(candidate);
-      if (candidate.used || candidate.bytes < bytes) continue;
+      if (candidate.bytes < bytes) continue;
       bool own = candidate.stream == stream && !(candidate.pending && mutated(Mutation::pool_reuse_needs_the_host));
       bool over = !candidate.pending && (candidate.stream == 0 || opportunistic_ != 0);
       bool pending = candidate.pending && wait_for_others;
@@ -284,6 +289,7 @@ CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
   Segment& added = segments_[start];
   added = std::move(segment);
   added.pieces[start] = Piece{added.bytes, false, 0, nullptr};
+  added.unused.insert(start);
   count_reserved(added.bytes);
   *address = use(added, added.pieces.begin(), bytes);
   return CUDA_SUCCESS;
@@ -372,6 +378,7 @@ void Pool::freed(uint64_t address, uint64_t stream, std::shared_ptr<Free> free) 
     piece->second.used = false;
     piece->second.stream = stream;
     piece->second.pending = std::move(free);
+    segment->unused.insert(address);
   }
   reached();
 }
@@ -396,6 +403,7 @@ void Pool::released(const Allocation& allocation) {
   if (segment == nullptr || !piece->second.used) return;
   used_ -= piece->second.bytes;
   piece->second = Piece{piece->second.bytes, false, 0, nullptr};
+  segment->unused.insert(allocation.address);
   lock.unlock();
   reached();
 }
@@ -416,11 +424,13 @@ void Pool::trim(uint64_t keep) {
   std::lock_guard lock(mutex_);
   for (auto segment = segments_.begin(); segment != segments_.end() && reserved_ > keep;) {
     auto next = std::next(segment);
-    bool unused = true;
-    for (auto& [address, piece] : segment->second.pieces) {
+    bool unused =
+        segment->second.unused.size() == segment->second.pieces.size() || mutated(Mutation::pool_trims_memory_in_use);
+    for (uint64_t address : segment->second.unused) {
+      if (!unused) break;
+      Piece& piece = segment->second.pieces.at(address);
       settle(piece);
-      bool taken = piece.used && !mutated(Mutation::pool_trims_memory_in_use);
-      if (taken || piece.pending) unused = false;
+      if (piece.pending) unused = false;
     }
     if (unused && reserved_ - segment->second.bytes >= keep) give_back(segment);
     segment = next;
@@ -432,9 +442,10 @@ void Pool::synchronised() {
   {
     std::lock_guard lock(mutex_);
     for (auto& [start, segment] : segments_) {
-      for (auto& [address, piece] : segment.pieces) {
+      for (uint64_t address : segment.unused) {
+        Piece& piece = segment.pieces.at(address);
         settle(piece);
-        if (!piece.used && !piece.pending) piece.stream = 0;
+        if (!piece.pending) piece.stream = 0;
       }
       merge(segment);
     }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <tuple>
 #include <vector>
 
@@ -93,6 +94,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     uint64_t shared_id = 0;
     uint64_t file_offset = 0;
     std::map<uint64_t, Piece> pieces;  // by address, without gaps
+    std::set<uint64_t> unused;         // addresses of those that are not used
   };
   using Segments = std::map<uint64_t, Segment>;
 

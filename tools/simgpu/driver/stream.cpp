@@ -4,6 +4,8 @@
 #include <sys/prctl.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <exception>
 #include <map>
 
 #include "tools/simgpu/driver/driver.h"
@@ -30,6 +32,16 @@ struct ForeignWaits {
 };
 
 std::atomic<uint64_t> next_stream_id{8};  // the driver's own small numbers stand for the default streams
+
+// The machine may have no memory for what simgpu does; kernels and the program's functions throw nothing to here.
+void run_work(const Task& task) {
+  try {
+    task.work();
+  } catch (const std::exception& exception) {
+    std::fprintf(stderr, "simgpu: work of a stream failed: %s\n", exception.what());
+    task.context->fail(CUDA_ERROR_LAUNCH_FAILED);
+  }
+}
 
 }  // namespace
 
@@ -176,7 +188,7 @@ void Stream::run() {
     if (!driver().state().waits()) timeline = std::max(timeline, clock.now());
     if (clock.is_virtual()) clock.sleep_until(timeline);
     if (task->work) {
-      task->work();
+      run_work(*task);
       task->work = nullptr;
     }
     if (!driver().state().waits()) timeline = std::max(timeline, clock.now());

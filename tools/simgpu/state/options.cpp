@@ -8,6 +8,7 @@
 #include <cstdlib>
 
 #include "tools/simgpu/profile.h"
+#include "tools/simgpu/state/layout.h"
 
 namespace rota::sim {
 namespace {
@@ -68,7 +69,8 @@ bool parse_size(const std::string& text, uint64_t* bytes) {
 Options Options::from_environment() {
   Options options;
   const char* shared = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-  options.state_path = std::string(shared) + "/rota-simgpu-" + std::to_string(getuid());
+  options.state_path =
+      std::string(shared) + "/rota-simgpu-" + std::to_string(getuid()) + "-" + std::to_string(kStateVersion);
   if (const char* value = variable("ROTA_SIM_STATE")) options.state_path = value;
   const char* named = variable("ROTA_SIM_PROFILE");
   auto loaded = load_profile(named != nullptr ? named : profile_names().front());
