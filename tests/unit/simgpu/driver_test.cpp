@@ -644,14 +644,16 @@ TEST_CASE("what a graph allocated and nobody freed goes with the last context of
           EXPECT_OK(CU(cuGraphAddMemAllocNode)(&node, graph, nullptr, 0, &allocation));
           EXPECT_OK(CU(cuGraphInstantiateWithFlags)(&executable, graph, 0));
           EXPECT_OK(CU(cuGraphLaunch)(executable, nullptr));
-          EXPECT_OK(CU(cuGraphExecDestroy)(executable));
           EXPECT_OK(CU(cuGraphDestroy)(graph));
           EXPECT_OK(CU(cuDevicePrimaryCtxReset_v2)(0));
           EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
           EXPECT_OK(CU(cuCtxSetCurrent)(context));
-          EXPECT_OK(CU(cuDeviceGraphMemTrim)(0));
           CUdeviceptr address = 0;
           EXPECT_OK(CU(cuMemAlloc_v2)(&address, 40 * kMega));
+          EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, CU(cuGraphLaunch)(executable, nullptr));
+          EXPECT_OK(CU(cuMemFree_v2)(address));
+          EXPECT_OK(CU(cuGraphLaunch)(executable, nullptr));
+          EXPECT_OK(CU(cuGraphExecDestroy)(executable));
           return "";
         }) == "");
 }

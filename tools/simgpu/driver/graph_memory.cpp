@@ -139,12 +139,16 @@ void GraphMemory::set_instantiated(GraphAllocation& allocation, bool instantiate
 }
 
 void GraphMemory::trim(int gpu) {
-  std::vector<std::shared_ptr<GraphAllocation>> all;  // outlives the lock, of each GPU: a destructor takes it
+  std::vector<std::shared_ptr<GraphAllocation>> all;  // outlives the lock: a destructor takes it
   std::lock_guard lock(mutex_);
+  trim_locked(gpu, &all);
+}
+
+void GraphMemory::trim_locked(int gpu, std::vector<std::shared_ptr<GraphAllocation>>* all) {
   for (const auto& [address, each] : by_address_) {
-    if (auto allocation = each.lock()) all.push_back(std::move(allocation));
+    if (auto allocation = each.lock()) all->push_back(std::move(allocation));
   }
-  for (const auto& allocation : all) {
+  for (const auto& allocation : *all) {
     if (allocation->gpu != gpu) continue;
     bool waiting = allocation->last_use && !allocation->last_use->done();
     if (!allocation->live && !waiting) unmap_locked(*allocation);
@@ -168,10 +172,10 @@ void GraphMemory::context_gone(int gpu) {
       continue;
     }
     entry->second->live = false;
-    if (!entry->second->instantiated) unmap_locked(*entry->second);
     freed.push_back(std::move(entry->second));
     entry = live_.erase(entry);
   }
+  trim_locked(gpu, &freed);
 }
 
 GraphMemory::Use GraphMemory::use(int gpu) const {

@@ -58,11 +58,14 @@ class GraphMemory {
   void set_instantiated(GraphAllocation& allocation, bool instantiated);
   // Gives back what no running or waiting launch uses.
   void trim(int gpu);
-  // A context of the GPU is destroyed. With the last one all that is live there is freed: nobody can free it any more.
+  // A context of the GPU is destroyed. With the last one all that is live there is freed, since nobody can free it any
+  // more, and the GPU gets back what graphs had of it; executable graphs take it again when they are launched.
   void context_gone(int gpu);
 
  private:
   bool map_locked(GraphAllocation& allocation);
+  // `all` gets the allocations that are there, to be dropped after the lock.
+  void trim_locked(int gpu, std::vector<std::shared_ptr<GraphAllocation>>* all);
   void unmap_locked(GraphAllocation& allocation);
 
   mutable std::mutex mutex_;
