@@ -19,15 +19,16 @@ EmittedFile emit_symbols_inc(const Inputs& inputs) {
 }
 
 // The enumerators of one enum, as the header has them.
-EmittedFile emit_errors(const Inputs& inputs, const Api& api, const std::string& name, const std::string& file) {
+Result<EmittedFile> emit_errors(const Inputs& inputs, const Api& api, const std::string& name,
+                                const std::string& file) {
+  const auto errors = std::ranges::find(api.enums, name, &Enum::name);
+  if (errors == api.enums.end()) return Error{fmt::format("no enum {}, whose names {} is to list", name, file)};
   std::string text = banner(inputs);
   text += fmt::format("// ROTA_ERROR(name, value): every enumerator of {}, in the header's order.\n", name);
-  for (const Enum& each : api.enums) {
-    if (each.name != name) continue;
-    for (const Enumerator& error : each.enumerators)
-      text += fmt::format("ROTA_ERROR({}, {})\n", error.name, error.value);
+  for (const Enumerator& error : errors->enumerators) {
+    text += fmt::format("ROTA_ERROR({}, {})\n", error.name, error.value);
   }
-  return {file, text};
+  return EmittedFile{file, text};
 }
 
 EmittedFile emit_symbols_h(const Inputs& inputs) {
@@ -230,17 +231,16 @@ std::string banner(const Inputs& inputs) {
 Result<std::vector<EmittedFile>> emit_driver(const Inputs& inputs) {
   auto types = emit_types_h(inputs);
   if (!types) return types.error();
-  std::vector<EmittedFile> files{emit_symbols_inc(inputs),
-                                 emit_symbols_h(inputs),
-                                 emit_releases_h(inputs),
-                                 *types,
-                                 emit_functions_h(inputs),
-                                 emit_real_h(inputs),
-                                 emit_lookup_inc(inputs),
-                                 emit_signatures_test(inputs),
-                                 emit_errors(inputs, inputs.driver, "cudaError_enum", "driver_errors.inc")};
+  std::vector<EmittedFile> files{
+      emit_symbols_inc(inputs), emit_symbols_h(inputs), emit_releases_h(inputs), *types,
+      emit_functions_h(inputs), emit_real_h(inputs),    emit_lookup_inc(inputs), emit_signatures_test(inputs)};
+  auto errors = emit_errors(inputs, inputs.driver, "cudaError_enum", "driver_errors.inc");
+  if (!errors) return errors.error();
+  files.push_back(*errors);
   if (!inputs.runtimes.empty()) {
-    files.push_back(emit_errors(inputs, inputs.runtimes.back().api, "cudaError", "runtime_errors.inc"));
+    errors = emit_errors(inputs, inputs.runtimes.back().api, "cudaError", "runtime_errors.inc");
+    if (!errors) return errors.error();
+    files.push_back(*errors);
   }
   auto gates = emit_gates(inputs);
   if (!gates) return gates.error();

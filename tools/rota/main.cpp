@@ -58,10 +58,11 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     if (code == 0) return 0;
-    // The doctor's exit code is an answer, where 1 says "problems". Those that start programs answer as env and timeout
-    // do, so that it cannot be taken for the program's.
-    if (app.got_subcommand("doctor")) return 2;
-    return app.get_subcommands().empty() || app.got_subcommand("status") ? code : 125;
+    // Those that start programs answer as env and timeout do, so that it cannot be taken for the program's status.
+    const auto used = app.get_subcommands();
+    const bool starts = !used.empty() && used[0]->get_subcommands().empty() &&
+                        (app.got_subcommand("run") || app.got_subcommand("sim") || app.got_subcommand("trace"));
+    return starts ? 125 : 2;
   }
   return 0;
 }

@@ -60,7 +60,7 @@ struct RunCommand {
   int run() {
     if (command.empty()) {
       complain("no command; say `rota trace -- COMMAND ARGUMENTS`, `rota trace show DIR` or `rota trace export DIR`");
-      return 2;
+      return 125;
     }
     const std::time_t now = std::time(nullptr);
     if (directory.empty()) {

@@ -52,7 +52,7 @@ struct RotaSimLaunchCalls {
   void* (*variable)(struct RotaSimLaunch*, const char* name, uint64_t bytes);
   // Keeps the compute engine for as long as the card needs to read and write so many bytes of its memory.
   void (*stream)(struct RotaSimLaunch*, uint64_t bytes);
-  // The launch fails with CUDA_ERROR_LAUNCH_FAILED, as after an assertion of a real kernel; `why` goes to stderr.
+  // The launch fails with CUDA_ERROR_LAUNCH_FAILED, as after a trap in a real kernel; `why` goes to stderr.
   void (*fail)(struct RotaSimLaunch*, const char* why);
 };
 struct RotaSimLaunch {

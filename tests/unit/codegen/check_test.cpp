@@ -16,7 +16,7 @@ using Catch::Matchers::Contains;
 namespace {
 
 constexpr const char* kHeader = R"(
-typedef enum CUresult_enum { CUDA_SUCCESS = 0 } CUresult;
+typedef enum cudaError_enum { CUDA_SUCCESS = 0, CUDA_ERROR_NEW = 7 } CUresult;
 typedef struct CUstream_st* CUstream;
 typedef struct CUcontext_st* CUcontext;
 typedef struct { int size; CUstream hStream; } CUconfig;
@@ -218,6 +218,16 @@ TEST_CASE("generating twice gives the same bytes and rewrites nothing") {
   Folder folder;
   CHECK(write_files(*first, folder.path())->size() == first->size());
   CHECK(write_files(*second, folder.path())->empty());
+}
+
+TEST_CASE("the names of errors are listed, and headers without them are refused") {
+  const auto files = emit_driver(with_policy(kPolicy));
+  REQUIRE(files);
+  CHECK_THAT(content_of(*files, "driver_errors.inc"),
+             Contains("ROTA_ERROR(CUDA_SUCCESS, 0)\nROTA_ERROR(CUDA_ERROR_NEW, 7)\n"));
+  const auto refused = emit_driver(inputs_from(with(kHeader, "cudaError_enum", "other_enum"), kPolicy));
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().text, Contains("no enum cudaError_enum"));
 }
 
 TEST_CASE("gates hand over the stream that the policy names, in every version and form") {

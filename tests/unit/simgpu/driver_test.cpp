@@ -5,27 +5,11 @@
 #include <catch2/catch.hpp>
 #include <thread>
 
-#include "tests/unit/simgpu/process.h"
+#include "tests/unit/simgpu/with_driver.h"
 
 using namespace simgpu_test;
 
 namespace {
-
-// Work that waits until the test says so, and says when it has begun.
-struct Gate {
-  std::atomic<bool> begun{false};
-  std::atomic<bool> open{false};
-  static void hold(void* data) {
-    auto* gate = static_cast<Gate*>(data);
-    gate->begun = true;
-    gate->begun.notify_all();
-    gate->open.wait(false);
-  }
-  void release() {
-    open = true;
-    open.notify_all();
-  }
-};
 
 // Notes whether a gate was open when this ran.
 struct Probe {
@@ -36,20 +20,6 @@ struct Probe {
     probe->was_open = probe->gate->open.load();
   }
 };
-
-// Runs a test's body in a child that has loaded the driver and made the primary context of device 0 current.
-std::string with_driver(const std::function<std::string(Library&)>& body) {
-  TemporaryFolder folder;
-  Child child([&]() -> std::string {
-    Library library(folder.file("state"));
-    CUcontext context = nullptr;
-    EXPECT_OK(CU(cuInit)(0));
-    EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
-    EXPECT_OK(CU(cuCtxSetCurrent)(context));
-    return body(library);
-  });
-  return child.wait();
-}
 
 }  // namespace
 
@@ -504,156 +474,6 @@ TEST_CASE("a variable without a size shares its address with no allocation") {
           EXPECT(memory != variable);
           EXPECT_OK(CU(cuModuleUnload)(module));
           EXPECT_OK(CU(cuMemFree_v2)(memory));
-          return "";
-        }) == "");
-}
-
-namespace {
-
-CUDA_MEM_ALLOC_NODE_PARAMS graph_allocation(size_t bytes) {
-  CUDA_MEM_ALLOC_NODE_PARAMS parameters{};
-  parameters.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-  parameters.poolProps.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  parameters.bytesize = bytes;
-  return parameters;
-}
-
-constexpr size_t kMega = size_t{1} << 20;
-
-}  // namespace
-
-TEST_CASE("a pool that can be exported allocates more in its life than its file is long") {
-  TemporaryFolder folder;
-  Child child([&]() -> std::string {
-    Library library(folder.file("state"), "64G");
-    CUcontext context = nullptr;
-    EXPECT_OK(CU(cuInit)(0));
-    EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
-    EXPECT_OK(CU(cuCtxSetCurrent)(context));
-    CUmemPoolProps properties{};
-    properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-    CUmemoryPool pool = nullptr;
-    EXPECT_OK(CU(cuMemPoolCreate)(&pool, &properties));
-    for (int round = 0; round < 100; ++round) {  // 4 TiB hold 81 of them
-      CUdeviceptr address = 0;
-      EXPECT_OK(CU(cuMemAllocFromPoolAsync)(&address, 50 * 1024 * kMega, pool, nullptr));
-      EXPECT_OK(CU(cuMemFreeAsync)(address, nullptr));
-      EXPECT_OK(CU(cuStreamSynchronize)(nullptr));
-    }
-    return "";
-  });
-  CHECK(child.wait() == "");
-}
-
-TEST_CASE("what a pool keeps unused makes room for exportable memory, arrays and graph memory") {
-  CHECK(with_driver([](Library& library) -> std::string {
-          CUmemoryPool pool = nullptr;
-          uint64_t threshold = UINT64_MAX;
-          EXPECT_OK(CU(cuDeviceGetDefaultMemPool)(&pool, 0));
-          EXPECT_OK(CU(cuMemPoolSetAttribute)(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
-          auto fill_pool = [&]() -> std::string {
-            CUdeviceptr address = 0;
-            EXPECT_OK(CU(cuMemAllocAsync)(&address, 40 * kMega, nullptr));
-            EXPECT_OK(CU(cuMemFreeAsync)(address, nullptr));
-            EXPECT_OK(CU(cuStreamSynchronize)(nullptr));
-            return "";
-          };
-          EXPECT(fill_pool().empty());
-          CUmemAllocationProp properties{};
-          properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-          properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-          properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-          CUmemGenericAllocationHandle memory = 0;
-          EXPECT_OK(CU(cuMemCreate)(&memory, 40 * kMega, &properties, 0));
-          EXPECT_OK(CU(cuMemRelease)(memory));
-          EXPECT(fill_pool().empty());
-          CUDA_ARRAY_DESCRIPTOR description{};
-          description.Width = 10 * 1024;
-          description.Height = 1024;
-          description.Format = CU_AD_FORMAT_UNSIGNED_INT32;
-          description.NumChannels = 1;
-          CUarray array = nullptr;
-          EXPECT_OK(CU(cuArrayCreate_v2)(&array, &description));
-          EXPECT_OK(CU(cuArrayDestroy)(array));
-          EXPECT(fill_pool().empty());
-          CUgraph graph = nullptr;
-          CUgraphNode node = nullptr;
-          CUgraphExec executable = nullptr;
-          auto allocation = graph_allocation(40 * kMega);
-          EXPECT_OK(CU(cuGraphCreate)(&graph, 0));
-          EXPECT_OK(CU(cuGraphAddMemAllocNode)(&node, graph, nullptr, 0, &allocation));
-          EXPECT_OK(CU(cuGraphInstantiateWithFlags)(&executable, graph, 0));
-          EXPECT_OK(CU(cuGraphLaunch)(executable, nullptr));
-          return "";
-        }) == "");
-}
-
-TEST_CASE("a free that is refused can be asked for again") {
-  CHECK(with_driver([](Library& library) -> std::string {
-          CUgraph graph = nullptr;
-          CUgraph captured = nullptr;
-          CUgraphNode allocated = nullptr;
-          CUgraphNode freed = nullptr;
-          auto nowhere = reinterpret_cast<CUgraphNode>(uintptr_t{0x1234});
-          auto allocation = graph_allocation(kMega);
-          EXPECT_OK(CU(cuGraphCreate)(&graph, 0));
-          EXPECT_OK(CU(cuGraphAddMemAllocNode)(&allocated, graph, nullptr, 0, &allocation));
-          EXPECT(CU(cuGraphAddMemFreeNode)(&freed, graph, &nowhere, 1, allocation.dptr) != CUDA_SUCCESS);
-          EXPECT_OK(CU(cuGraphAddMemFreeNode)(&freed, graph, &allocated, 1, allocation.dptr));
-          // The legacy stream takes nothing while a blocking stream captures.
-          CUdeviceptr address = 0;
-          CUstream stream = nullptr;
-          EXPECT_OK(CU(cuMemAlloc_v2)(&address, kMega));
-          EXPECT_OK(CU(cuStreamCreate)(&stream, CU_STREAM_DEFAULT));
-          EXPECT_OK(CU(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
-          EXPECT_RESULT(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CU(cuMemFreeAsync)(address, nullptr));
-          CU(cuStreamEndCapture)(stream, &captured);
-          EXPECT_OK(CU(cuMemFreeAsync)(address, stream));
-          return "";
-        }) == "");
-}
-
-TEST_CASE("a launch whose memory does not fit keeps none of it") {
-  CHECK(with_driver([](Library& library) -> std::string {
-          CUgraph graph = nullptr;
-          CUgraphNode node = nullptr;
-          CUgraphExec executable = nullptr;
-          EXPECT_OK(CU(cuGraphCreate)(&graph, 0));
-          for (int part = 0; part < 3; ++part) {
-            auto allocation = graph_allocation(25 * kMega);
-            EXPECT_OK(CU(cuGraphAddMemAllocNode)(&node, graph, nullptr, 0, &allocation));
-          }
-          EXPECT_OK(CU(cuGraphInstantiateWithFlags)(&executable, graph, 0));
-          EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, CU(cuGraphLaunch)(executable, nullptr));
-          CUdeviceptr address = 0;
-          EXPECT_OK(CU(cuMemAlloc_v2)(&address, 50 * kMega));
-          return "";
-        }) == "");
-}
-
-TEST_CASE("what a graph allocated and nobody freed goes with the last context of the GPU") {
-  CHECK(with_driver([](Library& library) -> std::string {
-          CUcontext context = nullptr;
-          CUgraph graph = nullptr;
-          CUgraphNode node = nullptr;
-          CUgraphExec executable = nullptr;
-          auto allocation = graph_allocation(40 * kMega);
-          EXPECT_OK(CU(cuGraphCreate)(&graph, 0));
-          EXPECT_OK(CU(cuGraphAddMemAllocNode)(&node, graph, nullptr, 0, &allocation));
-          EXPECT_OK(CU(cuGraphInstantiateWithFlags)(&executable, graph, 0));
-          EXPECT_OK(CU(cuGraphLaunch)(executable, nullptr));
-          EXPECT_OK(CU(cuGraphDestroy)(graph));
-          EXPECT_OK(CU(cuDevicePrimaryCtxReset_v2)(0));
-          EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
-          EXPECT_OK(CU(cuCtxSetCurrent)(context));
-          CUdeviceptr address = 0;
-          EXPECT_OK(CU(cuMemAlloc_v2)(&address, 40 * kMega));
-          EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, CU(cuGraphLaunch)(executable, nullptr));
-          EXPECT_OK(CU(cuMemFree_v2)(address));
-          EXPECT_OK(CU(cuGraphLaunch)(executable, nullptr));
-          EXPECT_OK(CU(cuGraphExecDestroy)(executable));
           return "";
         }) == "");
 }

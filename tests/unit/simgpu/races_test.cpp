@@ -9,13 +9,14 @@
 #include <thread>
 #include <vector>
 
-#include "tests/unit/simgpu/process.h"
+#include "tests/unit/simgpu/with_driver.h"
 
 using namespace simgpu_test;
 
 namespace {
 
 constexpr size_t kBytes = size_t{2} << 20;
+constexpr const char* kMemory = "512M";
 
 std::string frees_beside_captures(Library& library) {
   CUcontext context = nullptr;
@@ -25,9 +26,7 @@ std::string frees_beside_captures(Library& library) {
   size_t before = 0;
   size_t after = 0;
   size_t total = 0;
-  EXPECT_OK(CU(cuInit)(0));
-  EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
-  EXPECT_OK(CU(cuCtxSetCurrent)(context));
+  EXPECT_OK(CU(cuCtxGetCurrent)(&context));
   EXPECT_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
   EXPECT_OK(CU(cuStreamCreate)(&other, CU_STREAM_NON_BLOCKING));
   EXPECT_OK(CU(cuDeviceGetDefaultMemPool)(&pool, 0));
@@ -98,9 +97,7 @@ std::string makes_beside_destruction(Library& library) {
   size_t before = 0;
   size_t after = 0;
   size_t total = 0;
-  EXPECT_OK(CU(cuInit)(0));
-  EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&primary, 0));
-  EXPECT_OK(CU(cuCtxSetCurrent)(primary));
+  EXPECT_OK(CU(cuCtxGetCurrent)(&primary));
   EXPECT_OK(CU(cuDeviceGetDefaultMemPool)(&pool, 0));
   EXPECT_OK(CU(cuMemGetInfo_v2)(&before, &total));
   for (int round = 0; round < kRounds; ++round) {
@@ -129,7 +126,6 @@ std::string load_beside_destruction(Library& library) {
   CUmodule module = nullptr;
   CUresult loaded = CUDA_ERROR_UNKNOWN;
   EXPECT(mkfifo(file.c_str(), 0600) == 0);
-  EXPECT_OK(CU(cuInit)(0));
   EXPECT_OK(CU(cuCtxCreate_v2)(&context, 0, 0));
   std::thread loading([&] {
     CU(cuCtxSetCurrent)(context);
@@ -148,22 +144,13 @@ std::string load_beside_destruction(Library& library) {
   return "";
 }
 
-std::string in_child(std::string (*run)(Library&)) {
-  TemporaryFolder folder;
-  Child child([&] {
-    Library library(folder.file("state"), "512M");
-    return run(library);
-  });
-  return child.wait();
-}
-
 }  // namespace
 
 TEST_CASE("memory freed in a stream in which a capture begins is freed, or the call is refused") {
-  CHECK(in_child(frees_beside_captures) == "");
+  CHECK(with_driver(frees_beside_captures, kMemory) == "");
 }
 
 TEST_CASE("what is made in a context that another thread destroys goes with it") {
-  CHECK(in_child(makes_beside_destruction) == "");
-  CHECK(in_child(load_beside_destruction) == "");
+  CHECK(with_driver(makes_beside_destruction, kMemory) == "");
+  CHECK(with_driver(load_beside_destruction) == "");
 }

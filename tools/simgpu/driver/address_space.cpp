@@ -124,7 +124,7 @@ bool AddressSpace::add_foreign(Allocation* allocation, Pages pages) {
 
 bool AddressSpace::add_in_segment(Allocation* allocation) {
   std::unique_lock lock(mutex_);
-  allocation->buffer_id = next_buffer_id_++;
+  if (allocation->buffer_id == 0) allocation->buffer_id = next_buffer_id_++;  // else it is put back
   return allocations_.emplace(allocation->address, *allocation).second;
 }
 
@@ -208,26 +208,28 @@ std::optional<Allocation> AddressSpace::find_for_work(uint64_t address) const {
   return found;
 }
 
-std::optional<Allocation> AddressSpace::remove(uint64_t address) {
+std::optional<Allocation> AddressSpace::remove(uint64_t address, uint64_t buffer_id) {
   std::unique_lock lock(mutex_);
   auto found = allocations_.find(address);
   if (found == allocations_.end()) return std::nullopt;
+  if (buffer_id != 0 && found->second.buffer_id != buffer_id) return std::nullopt;
   Allocation allocation = std::move(found->second);
   allocations_.erase(found);
   return allocation;
 }
 
-bool AddressSpace::mark_freeing(uint64_t address) {
+bool AddressSpace::mark_freeing(uint64_t address, uint64_t buffer_id) {
   std::unique_lock lock(mutex_);
   auto found = allocations_.find(address);
-  if (found == allocations_.end() || found->second.freeing) return false;
+  if (found == allocations_.end() || found->second.buffer_id != buffer_id || found->second.freeing) return false;
   found->second.freeing = true;
   return true;
 }
 
-void AddressSpace::unmark_freeing(uint64_t address) {
+void AddressSpace::unmark_freeing(uint64_t address, uint64_t buffer_id) {
   std::unique_lock lock(mutex_);
-  if (auto found = allocations_.find(address); found != allocations_.end()) found->second.freeing = false;
+  auto found = allocations_.find(address);
+  if (found != allocations_.end() && found->second.buffer_id == buffer_id) found->second.freeing = false;
 }
 
 bool AddressSpace::mark_shared(uint64_t address, uint64_t shared_id) {

@@ -114,11 +114,12 @@ class AddressSpace {
   std::optional<Allocation> find_for_work(uint64_t address) const;
   // The allocation that holds the address.
   std::optional<Allocation> find(uint64_t address) const;
-  // Takes the record out, when address is its start; the bytes stay until release(): work may still use them.
-  std::optional<Allocation> remove(uint64_t address);
-  // False if it is being freed already.
-  bool mark_freeing(uint64_t address);
-  void unmark_freeing(uint64_t address);  // the stream did not take the free
+  // Takes the record out, when address is its start; the bytes stay until release(): work may still use them. With a
+  // buffer id, only that buffer and none that has its address since.
+  std::optional<Allocation> remove(uint64_t address, uint64_t buffer_id = 0);
+  // False if it is being freed already, or gone.
+  bool mark_freeing(uint64_t address, uint64_t buffer_id);
+  void unmark_freeing(uint64_t address, uint64_t buffer_id);  // the stream did not take the free
   // The allocation is shared with other processes from now on. False: it is not there, or is shared already.
   bool mark_shared(uint64_t address, uint64_t shared_id);
   // Gives the bytes back. Without `reuse` the slot stays as it is for good: another process uses its pages.

@@ -24,13 +24,16 @@ struct Capture {
   bool ended = false;
 };
 
+using CapturePointer = std::shared_ptr<Capture>;
+
 // All captures of the process.
 class Captures {
  public:
   std::mutex mutex;  // guards the fields of Capture, Stream::capture, Stream::capture_tail and Event::capture
   bool any() const { return count_.load(std::memory_order_acquire) != 0; }
-  // Whether the stream captures. Another thread may begin or end that at once: Driver::submit() is told what was found.
-  bool under_way(const Stream& stream);
+  // What the stream captures; null: nothing. Another thread may begin or end that at once, so Driver::submit() is told
+  // what was found.
+  CapturePointer of(const Stream& stream);
 
   // Under the mutex:
   CUresult begin(Stream& stream, const std::shared_ptr<Capture>& capture, std::vector<GraphNode*> tail);

@@ -31,10 +31,10 @@ bool joined(const Capture& capture) {
 
 }  // namespace
 
-bool Captures::under_way(const Stream& stream) {
-  if (!any()) return false;
+CapturePointer Captures::of(const Stream& stream) {
+  if (!any()) return nullptr;
   std::lock_guard lock(mutex);
-  return stream.capture != nullptr;
+  return stream.capture;
 }
 
 CUresult Captures::begin(Stream& stream, const std::shared_ptr<Capture>& capture, std::vector<GraphNode*> tail) {

@@ -277,7 +277,7 @@ bool waits(const Plan& plan, bool asynchronous) {
 }
 
 CUresult submit_copy(const ContextPointer& context, const StreamPointer& stream, const CUDA_MEMCPY3D& parameters,
-                     const Plan& plan, bool staged, bool wait) {
+                     const Plan& plan, const CapturePointer& capture, bool staged, bool wait) {
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_MEMCPY;
   operation.parameters = CopyParameters{parameters};
@@ -289,7 +289,7 @@ CUresult submit_copy(const ContextPointer& context, const StreamPointer& stream,
     operation.run = [parameters](Context& running) { run_copy(running, parameters); };
   }
   TaskPointer finished;
-  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &finished));
+  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &finished, capture));
   if (!wait || !finished) return CUDA_SUCCESS;
   finished->wait();
   return static_cast<CUresult>(context->sticky.load());
@@ -320,9 +320,9 @@ CUresult copy(const CUDA_MEMCPY3D& parameters, bool asynchronous, CUstream handl
   if (empty(parameters)) return CUDA_SUCCESS;
   Plan plan;
   ROTA_SIM_CHECK(plan_copy(*context, parameters, &plan));
-  bool capturing = driver().captures.under_way(*stream);
-  bool staged = asynchronous && !capturing && plan.from.pageable && !plan.from.device && plan.to.device;
-  return submit_copy(context, stream, parameters, plan, staged, !capturing && waits(plan, asynchronous));
+  CapturePointer capture = driver().captures.of(*stream);
+  bool staged = asynchronous && !capture && plan.from.pageable && !plan.from.device && plan.to.device;
+  return submit_copy(context, stream, parameters, plan, capture, staged, !capture && waits(plan, asynchronous));
 }
 
 CUresult queue_copy(const ContextPointer& context, const StreamPointer& stream, const CUDA_MEMCPY3D& parameters,
@@ -330,10 +330,10 @@ CUresult queue_copy(const ContextPointer& context, const StreamPointer& stream, 
   if (empty(parameters)) return CUDA_SUCCESS;
   Plan plan;
   ROTA_SIM_CHECK(plan_copy(*context, parameters, &plan));
-  bool capturing = driver().captures.under_way(*stream);
-  bool staged = order == SourceOrder::kDuringCall && !capturing && !plan.from.device;
-  bool wait = !capturing && order == SourceOrder::kDuringCall && plan.from.device;
-  return submit_copy(context, stream, parameters, plan, staged, wait);
+  CapturePointer capture = driver().captures.of(*stream);
+  bool staged = order == SourceOrder::kDuringCall && !capture && !plan.from.device;
+  bool wait = !capture && order == SourceOrder::kDuringCall && plan.from.device;
+  return submit_copy(context, stream, parameters, plan, capture, staged, wait);
 }
 
 CUDA_MEMCPY3D plain_copy(CUmemorytype to_type, uint64_t to, CUmemorytype from_type, uint64_t from, size_t bytes) {

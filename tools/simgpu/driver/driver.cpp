@@ -136,18 +136,17 @@ CUresult Driver::context_of(CUcontext handle, ContextPointer* context) {
 
 CUresult Driver::create_context(int gpu, unsigned flags, bool primary, unsigned api_version, ContextPointer* out) {
   if (state().lost(gpu)) return CUDA_ERROR_UNKNOWN;
-  Migration migration;
-  uint64_t bytes = mutated(Mutation::contexts_take_no_memory) ? 0 : options.context_bytes;
-  if (!take_device_bytes(gpu, bytes, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
   auto context = std::make_shared<Context>();
   context->gpu = gpu;
   context->primary = primary;
   context->flags = flags;
   context->api_version = api_version;
   context->id = next_context_id_.fetch_add(1);
-  context->charged = bytes;
   context->legacy = std::make_shared<Stream>(context.get(), CU_STREAM_DEFAULT, 0);
   context->markers = std::make_shared<Stream>(context.get(), CU_STREAM_NON_BLOCKING, 0);
+  Migration migration;
+  context->charged = mutated(Mutation::contexts_take_no_memory) ? 0 : options.context_bytes;
+  if (!take_device_bytes(gpu, context->charged, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
   contexts.add(context);
   *out = context;
   return CUDA_SUCCESS;
@@ -196,7 +195,7 @@ void Driver::destroy_context(const ContextPointer& context) {
 }
 
 Context::~Context() {
-  for (const StreamPointer& stream : all_streams()) driver().streams.remove(stream->handle());
+  for (const StreamPointer& stream : streams) driver().streams.remove(stream->handle());
   driver().release_contents(*this);
 }
 
@@ -243,17 +242,15 @@ CUresult Driver::check_unsafe_call() {
   return captures.unsafe_call(thread_capture_mode());
 }
 
-CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPointer* finished, Captured captured) {
+CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPointer* finished,
+                        const std::optional<CapturePointer>& found) {
   // Another thread may be destroying the stream's context: what is found here lives until this call ends.
   ContextPointer owner = contexts.find(reinterpret_cast<CUcontext>(stream->context));
   if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   Context& context = *owner;
-  if (captured == Captured::kAlways && !captures.any()) return CUDA_ERROR_ILLEGAL_STATE;
-  if (captures.any()) {
+  if (captures.any() || found.value_or(nullptr) != nullptr) {
     std::lock_guard lock(captures.mutex);
-    if (captured != Captured::kIfCapturing && (captured == Captured::kAlways) != (stream->capture != nullptr)) {
-      return CUDA_ERROR_ILLEGAL_STATE;
-    }
+    if (found && stream->capture != *found) return CUDA_ERROR_ILLEGAL_STATE;
     if (stream->capture && !mutated(Mutation::captured_work_runs_at_once)) {
       if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
       if (mutated(Mutation::captured_nodes_have_no_order)) stream->capture_tail.clear();
@@ -275,6 +272,7 @@ CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPo
   }
   std::lock_guard lock(context.mutex);
   if (context.destroyed.load()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;  // nobody would wait for the task
+  if (stream->destroyed) return CUDA_ERROR_INVALID_HANDLE;
   if (stream == context.legacy) {
     for (const StreamPointer& other : context.all_streams()) {
       if (other == stream || !other->blocking() || mutated(Mutation::legacy_stream_waits_for_nobody)) continue;
@@ -297,6 +295,7 @@ CUresult Driver::submit_after(const StreamPointer& stream, std::vector<TaskPoint
   if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   std::lock_guard lock(owner->mutex);
   if (owner->destroyed.load()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (stream->destroyed) return CUDA_ERROR_INVALID_HANDLE;
   if (finished != nullptr) *finished = task;
   stream->push(std::move(task));
   return CUDA_SUCCESS;
@@ -381,7 +380,7 @@ CUresult Driver::free_memory(uint64_t address, bool host, bool wait) {
     // cuMemFree returns when nothing that was submitted before can still use the memory.
     if (ContextPointer context = contexts.find(allocation->context)) wait_for(*context);
   }
-  auto removed = memory.remove(address);
+  auto removed = memory.remove(address, allocation->buffer_id);
   if (!removed) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
   release(*removed);
   return CUDA_SUCCESS;

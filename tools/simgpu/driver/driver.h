@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <shared_mutex>
 #include <string>
@@ -193,12 +194,12 @@ class Driver {
     return contexts.find(reinterpret_cast<CUcontext>(stream.context));
   }
   CUresult stream_of(CUstream handle, Form form, const ContextPointer& current, StreamPointer* stream);
-  // Whether work becomes a node when the stream captures. Some is made for a stream that captures, or for one that
-  // does not: it is refused (illegal state) if another thread has ended or begun the capture meanwhile.
-  enum class Captured { kIfCapturing, kNever, kAlways };
   // Puts work into a stream, or into the graph that the stream captures. `finished` gets the task; null if captured.
+  // Some work is made for the capture that the stream was found in, or for a stream that does not capture (kNoCapture):
+  // it is refused (illegal state) if another thread has ended or begun a capture there meanwhile.
+  static constexpr std::nullptr_t kNoCapture = nullptr;
   CUresult submit(const StreamPointer& stream, Operation operation, TaskPointer* finished = nullptr,
-                  Captured captured = Captured::kIfCapturing);
+                  const std::optional<CapturePointer>& found = std::nullopt);
   CUresult submit_after(const StreamPointer& stream, std::vector<TaskPointer> after, TaskPointer* finished);
   // 900 if this call must not be made while somebody captures; it destroys that capture.
   CUresult check_unsafe_call();

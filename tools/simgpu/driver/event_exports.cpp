@@ -33,13 +33,36 @@ CUresult destroy(CUevent event) {
   return CUDA_SUCCESS;
 }
 
+// A record that other processes see from when its stream has taken it; the stream may get there before that.
+class InterprocessRecord {
+ public:
+  explicit InterprocessRecord(std::shared_ptr<InterprocessEvent> event) : event_(std::move(event)) {}
+  void begin() {
+    std::lock_guard lock(mutex_);
+    number_ = event_->begin();
+    if (over_) event_->end(number_);
+  }
+  void end() {
+    std::lock_guard lock(mutex_);
+    over_ = true;
+    if (number_ != 0) event_->end(number_);
+  }
+
+ private:
+  const std::shared_ptr<InterprocessEvent> event_;
+  std::mutex mutex_;
+  uint64_t number_ = 0;
+  bool over_ = false;
+};
+
 // The graph's execution does it. The record becomes a node of its own instead of a place where other streams can join
 // the capture.
-CUresult capture_external_record(const StreamPointer& stream, CUevent handle, const EventPointer& event) {
+CUresult capture_external_record(const StreamPointer& stream, const CapturePointer& capture, CUevent handle,
+                                 const EventPointer& event) {
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_EVENT_RECORD;
   operation.parameters = EventParameters{handle, event};
-  return driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kAlways);
+  return driver().submit(stream, std::move(operation), nullptr, capture);
 }
 
 CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, Form form) {
@@ -51,11 +74,12 @@ CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, Form for
   return record_in_stream(handle, stream, flags == CU_EVENT_RECORD_EXTERNAL);
 }
 
-CUresult capture_external_wait(const StreamPointer& stream, CUevent handle, const EventPointer& event) {
+CUresult capture_external_wait(const StreamPointer& stream, const CapturePointer& capture, CUevent handle,
+                               const EventPointer& event) {
   Operation operation;
   operation.type = CU_GRAPH_NODE_TYPE_WAIT_EVENT;
   operation.parameters = EventParameters{handle, event};
-  return driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kAlways);
+  return driver().submit(stream, std::move(operation), nullptr, capture);
 }
 
 // A stream that waits for an event of a capture joins it; one that captures cannot wait for anything else.
@@ -90,7 +114,7 @@ CUresult submit_wait(const StreamPointer& stream, const Record& record) {
   if (!record.shared) return driver().submit_after(stream, {record.task}, nullptr);
   Operation operation;
   operation.run = [record](Context&) { record.wait(); };
-  return driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kNever);
+  return driver().submit(stream, std::move(operation), nullptr, Driver::kNoCapture);
 }
 
 CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags, Form form) {
@@ -104,9 +128,10 @@ CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags, Form
   {
     std::unique_lock lock(driver().captures.mutex);
     if (external) {
-      if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
+      CapturePointer capture = stream->capture;
+      if (!capture) return CUDA_ERROR_ILLEGAL_STATE;
       lock.unlock();
-      return capture_external_wait(stream, handle, event);
+      return capture_external_wait(stream, capture, handle, event);
     }
     std::lock_guard lock_event(event->mutex);
     if (stream->capture || event->capture) return wait_in_capture(*current, stream, *event);
@@ -250,8 +275,9 @@ CUresult rota::sim::record_in_stream(CUevent handle, const StreamPointer& stream
     if (stream->capture) {
       if (stream->capture->invalidated) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
       if (external) {
+        CapturePointer capture = stream->capture;
         lock.unlock();
-        return capture_external_record(stream, handle, event);
+        return capture_external_record(stream, capture, handle, event);
       }
       std::lock_guard lock_event(event->mutex);
       event->capture = stream->capture;
@@ -261,14 +287,16 @@ CUresult rota::sim::record_in_stream(CUevent handle, const StreamPointer& stream
   }
   if (external) return CUDA_ERROR_ILLEGAL_STATE;
   Operation operation;
+  std::shared_ptr<InterprocessRecord> shared;
   if (event->shared) {
+    shared = std::make_shared<InterprocessRecord>(event->shared);
     // Ends with the task, which runs nothing after an error that sticks: other processes must not wait for ever.
-    std::shared_ptr<void> ending(
-        nullptr, [shared = event->shared, number = event->shared->begin()](void*) { shared->end(number); });
+    std::shared_ptr<void> ending(nullptr, [shared](void*) { shared->end(); });
     operation.run = [ending](Context&) {};
   }
   TaskPointer task;
-  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task, Driver::Captured::kNever));
+  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task, Driver::kNoCapture));
+  if (shared) shared->begin();
   set_recorded(*event, std::move(task));
   if (mutated(Mutation::events_stand_for_later_work)) event->stream = stream;
   return CUDA_SUCCESS;

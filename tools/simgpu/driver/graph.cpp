@@ -14,8 +14,6 @@ namespace {
 std::atomic<uint64_t> next_serial{1};
 std::atomic<unsigned> next_graph_id{1};
 
-// cuda.h's CU_LAUNCH_PARAM_BUFFER_POINTER and CU_LAUNCH_PARAM_BUFFER_SIZE.
-
 // Only a mutation forgets.
 Operation forgetful(Operation operation) {
   auto* kernel = std::get_if<KernelParameters>(&operation.parameters);

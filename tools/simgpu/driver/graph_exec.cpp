@@ -60,27 +60,41 @@ void GraphLaunch::run(Context& running, const std::shared_ptr<GraphLaunch>& self
   std::vector<TaskPointer> tasks(steps.size());
   for (TaskPointer& task : tasks) task = std::make_shared<Task>();
   std::vector<TaskPointer> last(executable->lanes);
-  for (size_t index = 0; index < steps.size(); ++index) {
-    const GraphStep& step = steps[index];
-    if (step.lane == 0) continue;
-    for (uint32_t earlier : step.after) {
-      if (steps[earlier].lane != step.lane) tasks[index]->after.push_back(tasks[earlier]);
+  size_t pushed = 0;  // the other lanes have the steps before this one
+  size_t over = 0;    // lane 0 is through with the steps before this one
+  // Also when the machine has no memory for the rest: other lanes' threads wait for what they were told to wait for.
+  auto finish_all = [&] {
+    for (size_t index = 0; index < steps.size(); ++index) {
+      if (index >= (steps[index].lane == 0 ? over : pushed)) tasks[index]->finish();
     }
-    tasks[index]->work = [self, index, &running] { self->run_step(index, running); };
-    last[step.lane] = tasks[index];
-    executable->lane_streams[step.lane - 1]->push(tasks[index]);
-  }
-  for (size_t index = 0; index < steps.size(); ++index) {
-    if (steps[index].lane != 0) continue;
-    for (uint32_t earlier : steps[index].after) {
-      if (steps[earlier].lane != 0) tasks[earlier]->wait();
+    for (const TaskPointer& task : last) {
+      if (task) task->wait();
     }
-    run_step(index, running);
-    tasks[index]->finish();
+  };
+  try {
+    for (; pushed < steps.size(); ++pushed) {
+      const GraphStep& step = steps[pushed];
+      if (step.lane == 0) continue;
+      for (uint32_t earlier : step.after) {
+        if (steps[earlier].lane != step.lane) tasks[pushed]->after.push_back(tasks[earlier]);
+      }
+      tasks[pushed]->work = [self, index = pushed, &running] { self->run_step(index, running); };
+      executable->lane_streams[step.lane - 1]->push(tasks[pushed]);
+      last[step.lane] = tasks[pushed];
+    }
+    for (; over < steps.size(); ++over) {
+      if (steps[over].lane != 0) continue;
+      for (uint32_t earlier : steps[over].after) {
+        if (steps[earlier].lane != 0) tasks[earlier]->wait();
+      }
+      run_step(over, running);
+      tasks[over]->finish();
+    }
+  } catch (...) {
+    finish_all();
+    throw;
   }
-  for (const TaskPointer& task : last) {
-    if (task) task->wait();
-  }
+  finish_all();
 }
 
 }  // namespace
@@ -252,7 +266,9 @@ CUresult launch_graph(const GraphExecPointer& executable, const StreamPointer& s
   std::lock_guard lock(executable->launching);
   ROTA_SIM_CHECK(prepare_memory(*executable));
   while (executable->lane_streams.size() + 1 < executable->lanes) {
-    executable->lane_streams.push_back(std::make_shared<Stream>(stream->context, CU_STREAM_NON_BLOCKING, 0));
+    auto lane = std::make_shared<Stream>(stream->context, CU_STREAM_NON_BLOCKING, 0);
+    lane->start();  // here it may fail
+    executable->lane_streams.push_back(std::move(lane));
   }
   size_t count = executable->steps.size();
   auto launch = std::make_shared<GraphLaunch>();
@@ -299,7 +315,9 @@ CUresult launch_graph(const GraphExecPointer& executable, const StreamPointer& s
   launch.reset();
   TaskPointer task;
   const StreamPointer& to = mutated(Mutation::graph_launches_ignore_the_stream) ? stream->context->markers : stream;
-  ROTA_SIM_CHECK(driver().submit(to, std::move(operation), &task));
+  std::optional<CapturePointer> found(Driver::kNoCapture);
+  if (mutated(Mutation::graph_launches_are_captured)) found.reset();
+  ROTA_SIM_CHECK(driver().submit(to, std::move(operation), &task, found));
   if (task) {
     note_memory(*executable, task);
     executable->last_launch = std::move(task);

@@ -255,8 +255,8 @@ bool is_graph_memory(uint64_t address) {
   return graph_state().memory.find(address) != nullptr;
 }
 
-CUresult capture_allocation(const StreamPointer& stream, const CUmemPoolProps& pool, uint64_t bytes,
-                            uint64_t* address) {
+CUresult capture_allocation(const StreamPointer& stream, const CapturePointer& capture, const CUmemPoolProps& pool,
+                            uint64_t bytes, uint64_t* address) {
   CUDA_MEM_ALLOC_NODE_PARAMS parameters{};
   parameters.poolProps = pool;
   parameters.bytesize = bytes;
@@ -264,27 +264,27 @@ CUresult capture_allocation(const StreamPointer& stream, const CUmemPoolProps& p
   ROTA_SIM_CHECK(make_graph_allocation(&parameters, &operation));
   {
     std::lock_guard lock(driver().captures.mutex);
-    if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;  // ended by another thread meanwhile
+    if (stream->capture != capture) return CUDA_ERROR_ILLEGAL_STATE;  // ended by another thread meanwhile
     std::lock_guard lock_graphs(graph_state().mutex);
-    std::get<AllocationParameters>(operation.parameters).memory->owner = stream->capture->graph->serial;
+    std::get<AllocationParameters>(operation.parameters).memory->owner = capture->graph->serial;
   }
-  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kAlways));
+  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), nullptr, capture));
   *address = parameters.dptr;
   return CUDA_SUCCESS;
 }
 
-CUresult capture_free(const StreamPointer& stream, uint64_t address) {
+CUresult capture_free(const StreamPointer& stream, const CapturePointer& capture, uint64_t address) {
   Operation operation;
   GraphPointer graph;
   {
     std::lock_guard lock(driver().captures.mutex);
-    if (!stream->capture) return CUDA_ERROR_ILLEGAL_STATE;
-    graph = stream->capture->graph;
+    if (stream->capture != capture) return CUDA_ERROR_ILLEGAL_STATE;
+    graph = capture->graph;
     std::lock_guard lock_graphs(graph_state().mutex);
     ROTA_SIM_CHECK(make_graph_free(*graph, address, &operation));
   }
   std::shared_ptr<GraphAllocation> memory = std::get<FreeParameters>(operation.parameters).memory;
-  CUresult result = driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kAlways);
+  CUresult result = driver().submit(stream, std::move(operation), nullptr, capture);
   if (result != CUDA_SUCCESS) undo_graph_free(*graph, *memory);
   return result;
 }
@@ -293,19 +293,20 @@ CUresult free_graph_memory(uint64_t address, const StreamPointer& stream) {
   auto memory = graph_state().memory.find(address);
   if (!memory) return CUDA_ERROR_INVALID_VALUE;
   TaskPointer last = graph_state().memory.last_use(*memory);
-  if (!graph_state().memory.free(memory)) return CUDA_ERROR_INVALID_VALUE;
   if (!stream) {
+    if (!graph_state().memory.free(memory)) return CUDA_ERROR_INVALID_VALUE;
     if (last) last->wait();
     return CUDA_SUCCESS;
   }
+  if (!graph_state().memory.live(*memory)) return CUDA_ERROR_INVALID_VALUE;
   // The queue keeps the address from being given to somebody else before the stream has got there.
   TaskPointer task;
   Operation operation;
   operation.run = [memory](Context&) {};
-  CUresult result = driver().submit(stream, std::move(operation), &task, Driver::Captured::kNever);
-  if (result == CUDA_ERROR_ILLEGAL_STATE) graph_state().memory.allocate(memory);
-  if (result == CUDA_SUCCESS) graph_state().memory.used_by(*memory, task);
-  return result;
+  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), &task, Driver::kNoCapture));
+  if (!graph_state().memory.free(memory)) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
+  graph_state().memory.used_by(*memory, task);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace rota::sim

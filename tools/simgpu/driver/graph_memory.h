@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "tools/simgpu/driver/capture.h"
 #include "tools/simgpu/driver/graph.h"
 #include "tools/simgpu/state/shared_state.h"
 
@@ -82,8 +83,9 @@ CUresult make_graph_free(Graph& graph, uint64_t address, Operation* operation);
 void undo_graph_free(const Graph& graph, GraphAllocation& memory);
 
 // cuMemAllocAsync and cuMemFreeAsync in a stream that captures: nodes of the captured graph.
-CUresult capture_allocation(const StreamPointer& stream, const CUmemPoolProps& pool, uint64_t bytes, uint64_t* address);
-CUresult capture_free(const StreamPointer& stream, uint64_t address);
+CUresult capture_allocation(const StreamPointer& stream, const CapturePointer& capture, const CUmemPoolProps& pool,
+                            uint64_t bytes, uint64_t* address);
+CUresult capture_free(const StreamPointer& stream, const CapturePointer& capture, uint64_t address);
 
 // An address that an allocation node gave: cuMemFree (stream null) and cuMemFreeAsync end here.
 bool is_graph_memory(uint64_t address);

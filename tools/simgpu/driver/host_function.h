@@ -14,8 +14,9 @@ inline bool& in_host_function() {
   return inside;
 }
 
+// An exception of the program's ends it, as it does with the real driver.
 template <class Call>
-void run_host_code(Call call) {
+void run_host_code(Call call) noexcept {
   in_host_function() = !mutated(Mutation::host_functions_may_call);
   {
     ProgramCode others_may_go_on;

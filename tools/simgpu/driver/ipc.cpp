@@ -181,7 +181,7 @@ CUresult ImportedMemory::close(uint64_t address) {
     if (found == opened_.end()) return CUDA_ERROR_INVALID_VALUE;
     if (--found->second.count != 0) return CUDA_SUCCESS;
     auto allocation = driver().memory.find(address);
-    if (allocation && allocation->buffer_id == found->second.buffer_id) closed = driver().memory.remove(address);
+    closed = driver().memory.remove(address, found->second.buffer_id);
     opened_.erase(found);
   }
   if (!closed) return CUDA_ERROR_INVALID_VALUE;

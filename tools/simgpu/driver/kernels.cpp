@@ -12,8 +12,6 @@
 namespace rota::sim {
 namespace {
 
-// cuda.h's CU_LAUNCH_PARAM_BUFFER_POINTER, CU_LAUNCH_PARAM_BUFFER_SIZE and CU_LAUNCH_PARAM_END.
-
 // What a kernel runs with.
 struct RunningLaunch : RotaSimLaunch {
   Context* context = nullptr;

@@ -152,7 +152,7 @@ CUresult submit_moves(const StreamPointer& stream, std::vector<Move> moves) {
   std::vector<Move> said = moves;
   Operation operation;
   operation.run = [moves = std::move(moves)](Context& running) { run_moves(running, moves); };
-  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kNever));
+  ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), nullptr, Driver::kNoCapture));
   // What counts is that it was asked for, not that it happened.
   for (const Move& move : said) {
     if (!move.prefetch || mutated(Mutation::prefetches_are_forgotten)) continue;

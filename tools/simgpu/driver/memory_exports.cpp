@@ -147,7 +147,7 @@ ROTA_SIM_EXPORT(cuMemHostUnregister)(void* address) {
   if (!allocation || allocation->address != start || allocation->kind != MemoryKind::kRegistered) {
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   }
-  driver().memory.remove(start);
+  driver().memory.remove(start, allocation->buffer_id);
   return CUDA_SUCCESS;
 }
 ROTA_SIM_EXPORT(cuMemHostGetDevicePointer_v2)(CUdeviceptr* out, void* address, unsigned flags) {

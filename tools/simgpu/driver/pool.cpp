@@ -348,10 +348,15 @@ CUresult Pool::allocate(const StreamPointer& stream, uint64_t bytes, uint64_t* a
       if (!take_piece(stream->id, length, true, &allocation.address, &after)) return grown;
     }
   }
+  CUresult result = CUDA_SUCCESS;
   if (after && !mutated(Mutation::pool_reuses_too_early)) {
-    ROTA_SIM_CHECK(driver().submit_after(stream, {std::move(after)}, nullptr));
+    result = driver().submit_after(stream, {std::move(after)}, nullptr);
   }
-  if (!driver().memory.add_in_segment(&allocation)) return CUDA_ERROR_UNKNOWN;
+  if (result == CUDA_SUCCESS && !driver().memory.add_in_segment(&allocation)) result = CUDA_ERROR_UNKNOWN;
+  if (result != CUDA_SUCCESS) {
+    released(allocation);
+    return result;
+  }
   *address = allocation.address;
   return CUDA_SUCCESS;
 }

@@ -38,11 +38,11 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, bool from_c
   PoolPointer from = from_current ? current_pool(owner->gpu) : driver().pools.find(pool);
   if (!from || from->imported) return CUDA_ERROR_INVALID_VALUE;
   uint64_t address = 0;
-  if (driver().captures.under_way(*stream)) {
+  if (CapturePointer capture = driver().captures.of(*stream)) {
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = on_device(owner->gpu);
-    ROTA_SIM_CHECK(capture_allocation(stream, properties, bytes, &address));
+    ROTA_SIM_CHECK(capture_allocation(stream, capture, properties, bytes, &address));
     *out = address;
     return CUDA_SUCCESS;
   }
@@ -60,8 +60,8 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
   if (!allocation || allocation->address != address || allocation->physical) return CUDA_ERROR_INVALID_VALUE;
   // Measured on driver 580.159: plain memory may be freed in stream order, managed memory may not; in a capture the
   // call is refused, and the capture goes on.
-  if (driver().captures.under_way(*stream)) {
-    return allocation->graph ? capture_free(stream, address) : CUDA_ERROR_INVALID_VALUE;
+  if (CapturePointer capture = driver().captures.of(*stream)) {
+    return allocation->graph ? capture_free(stream, capture, address) : CUDA_ERROR_INVALID_VALUE;
   }
   if (allocation->graph) return free_graph_memory(address, stream);
   if (driver().variable_addresses.has(address)) return CUDA_ERROR_INVALID_VALUE;
@@ -73,24 +73,25 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
   if (!allocation->pool || allocation->imported || !allocation->pool->on_gpu()) {
     // The record stays until the stream gets there: work queued before may still use the memory. The mark keeps a
     // second free of the same address out.
-    if (!driver().memory.mark_freeing(address)) return CUDA_ERROR_INVALID_VALUE;
-    operation.run = [address](Context&) {
-      if (auto removed = driver().memory.remove(address)) driver().release(*removed);
+    uint64_t buffer = allocation->buffer_id;
+    if (!driver().memory.mark_freeing(address, buffer)) return CUDA_ERROR_INVALID_VALUE;
+    operation.run = [address, buffer](Context&) {
+      if (auto removed = driver().memory.remove(address, buffer)) driver().release(*removed);
     };
-    CUresult result = driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kNever);
-    if (result != CUDA_SUCCESS) driver().memory.unmark_freeing(address);
+    CUresult result = driver().submit(stream, std::move(operation), nullptr, Driver::kNoCapture);
+    if (result != CUDA_SUCCESS) driver().memory.unmark_freeing(address, buffer);
     return result;
   }
   // The record goes now, so that the same stream can have the memory again; kernels that are queued reach it through
   // the pool's segment.
   ContextPointer owner = driver().contexts.find(allocation->context);  // lives until what is put back here is there
-  if (!owner || !driver().memory.remove(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (!owner || !driver().memory.remove(address, allocation->buffer_id)) return CUDA_ERROR_INVALID_VALUE;
   auto pending = std::make_shared<Pool::Free>();
   operation.run = [pool = allocation->pool, pending](Context&) {
     pending->over.store(true);
     pool->reached();
   };
-  CUresult result = driver().submit(stream, std::move(operation), &pending->task, Driver::Captured::kNever);
+  CUresult result = driver().submit(stream, std::move(operation), &pending->task, Driver::kNoCapture);
   if (result != CUDA_SUCCESS) {
     driver().memory.add_in_segment(&*allocation);
     return result;

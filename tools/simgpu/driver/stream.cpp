@@ -33,13 +33,13 @@ struct ForeignWaits {
 
 std::atomic<uint64_t> next_stream_id{8};  // the driver's own small numbers stand for the default streams
 
-// The machine may have no memory for what simgpu does; kernels and the program's functions throw nothing to here.
+// The machine may have no memory for what simgpu does; kernels (kernel.h) and functions of the program throw nothing.
 void run_work(const Task& task) {
   try {
     task.work();
   } catch (const std::exception& exception) {
     std::fprintf(stderr, "simgpu: work of a stream failed: %s\n", exception.what());
-    task.context->fail(CUDA_ERROR_LAUNCH_FAILED);
+    if (task.context != nullptr) task.context->fail(CUDA_ERROR_LAUNCH_FAILED);
   }
 }
 
@@ -135,19 +135,27 @@ void Stream::push(TaskPointer task) {
   }
   {
     std::lock_guard lock(mutex_);
-    // Each step may throw (the machine gives no thread, or no memory) and leaves nothing behind then: no task that
-    // nobody runs, no participant that nobody is. The thread waits for the mutex before it looks at its number.
-    if (!worker_.joinable()) {
-      BlockedSignals blocked;
-      worker_ = std::thread([this] { run(); });
-      participant_ = clock.enlist();
-    }
+    // Each step may throw (the machine gives no thread, or no memory) and leaves no task behind then that nobody runs.
+    start_locked();
     queue_.push_back(task);
     last_ = std::move(task);
     queued_.fetch_add(1, std::memory_order_release);
   }
   wake_.notify_one();
   clock.kick();
+}
+
+void Stream::start() {
+  std::lock_guard lock(mutex_);
+  start_locked();
+}
+
+// Under the mutex, for which the thread waits before it looks at its number. Throws if the machine gives no thread.
+void Stream::start_locked() {
+  if (worker_.joinable()) return;
+  BlockedSignals blocked;
+  worker_ = std::thread([this] { run(); });
+  participant_ = process_clock().enlist();
 }
 
 TaskPointer Stream::last() const {

@@ -68,8 +68,9 @@ class Stream {
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Queues a task behind what is there. The thread is started by the first one.
+  // Queues a task behind what is there. The thread is started by the first one, or before.
   void push(TaskPointer task);
+  void start();
   // The task queued last, or null if there never was one.
   TaskPointer last() const;
 
@@ -81,6 +82,7 @@ class Stream {
   std::atomic<int> priority;
   const uint64_t id;
   StreamAttributes attributes;  // under the context's mutex
+  bool destroyed = false;       // by the program; it takes no more work. Under the context's mutex
   // Under the driver's capture mutex:
   std::shared_ptr<Capture> capture;
   std::vector<GraphNode*> capture_tail;  // what the next captured node depends on
@@ -88,6 +90,7 @@ class Stream {
 
  private:
   void run();
+  void start_locked();
   TaskPointer next_task();
 
   mutable std::mutex mutex_;

@@ -50,6 +50,7 @@ CUresult destroy_stream(CUstream handle) {
   }
   // What is queued still runs; the call does not wait for it.
   std::lock_guard lock(owner->mutex);
+  stream->destroyed = true;
   owner->streams.erase(stream);
   TaskPointer last = stream->last();
   if (last && !last->done()) owner->ending.insert(stream);
@@ -141,7 +142,7 @@ CUresult add_callback(CUstream handle, CUstreamCallback callback, void* data, un
   operation.run = [handle, callback, data](Context& running) {
     run_host_code([&] { callback(handle, static_cast<CUresult>(running.sticky.load()), data); });
   };
-  return driver().submit(stream, std::move(operation), nullptr, Driver::Captured::kNever);
+  return driver().submit(stream, std::move(operation), nullptr, Driver::kNoCapture);
 }
 
 // f(stream, its context) after the usual look-up.

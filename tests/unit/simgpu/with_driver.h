@@ -1,0 +1,42 @@
+// What tests of the simulated driver begin with.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <string>
+
+#include "tests/unit/simgpu/process.h"
+
+namespace simgpu_test {
+
+// Work that waits until the test says so, and says when it has begun.
+struct Gate {
+  std::atomic<bool> begun{false};
+  std::atomic<bool> open{false};
+  static void hold(void* data) {
+    auto* gate = static_cast<Gate*>(data);
+    gate->begun = true;
+    gate->begun.notify_all();
+    gate->open.wait(false);
+  }
+  void release() {
+    open = true;
+    open.notify_all();
+  }
+};
+
+// Runs a test's body in a child that has loaded the driver and made the primary context of device 0 current.
+inline std::string with_driver(const std::function<std::string(Library&)>& body, const char* memory = "64M") {
+  TemporaryFolder folder;
+  Child child([&]() -> std::string {
+    Library library(folder.file("state"), memory);
+    CUcontext context = nullptr;
+    EXPECT_OK(CU(cuInit)(0));
+    EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
+    EXPECT_OK(CU(cuCtxSetCurrent)(context));
+    return body(library);
+  });
+  return child.wait();
+}
+
+}  // namespace simgpu_test
