@@ -270,6 +270,8 @@ class Writer:
         for index, (spelling, parameter) in enumerate(parameters):
             plain = spelling.replace("const ", "").strip()
             expression = self.value(spelling, parameter, self.number_hint(name, parameters, parameter))
+            if parameter == "summaryGranularity":  # one element of the answer for each so many bytes of the size before it
+                expression = f"std::max<{spelling}>({expression}, a{index - 1} / Machine::kElements + 1)"
             lines.append(f"auto a{index} = {expression};")
             if spelling.endswith("*") and not spelling.startswith("const"):
                 target = plain[:-1].strip()

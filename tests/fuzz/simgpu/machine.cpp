@@ -17,10 +17,14 @@ struct Regions {
 std::mutex regions_mutex;
 Regions all_regions[4];
 
+// Nothing lies near them, so that what is written beside them by mistake is noticed.
 unsigned char* map(size_t bytes) {
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  constexpr size_t kGuard = size_t{256} << 20;
+  void* memory = mmap(nullptr, bytes + 2 * kGuard, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) abort();
-  return static_cast<unsigned char*>(memory);
+  auto* region = static_cast<unsigned char*>(memory) + kGuard;
+  if (mprotect(region, bytes, PROT_READ | PROT_WRITE) != 0) abort();
+  return region;
 }
 
 Regions& take_regions() {
