@@ -286,6 +286,63 @@ RULE(executables, trimming_gives_graph_memory_back, "idle:cuDeviceGraphMemTrim",
   CHECK_EQ(graph_memory(session.device(), CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0);
 }
 
+RULE(executables, freed_graph_memory_is_used_until_it_is_trimmed, "freed_graph_memory_is_not_used",
+     "freed memory counts as used by graphs, without an executable graph too, until cuDeviceGraphMemTrim") {
+  Session session;
+  Stream stream;
+  CHECK_OK(cu.cuDeviceGraphMemTrim(session.device()));
+  uint64_t before = graph_memory(session.device(), CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT);
+  {
+    Graph graph;
+    CUdeviceptr address = 0;
+    graph.allocation(session.device(), kBytes, &address);
+    Executable executable(graph);
+    executable.run(stream);
+    CHECK_OK(cu.cuMemFreeAsync(address, stream));
+    CHECK_OK(cu.cuStreamSynchronize(stream));
+  }
+  CHECK(graph_memory(session.device(), CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT) >= before + kBytes);
+  CHECK_OK(cu.cuDeviceGraphMemTrim(session.device()));
+  CHECK_EQ(graph_memory(session.device(), CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), before);
+}
+
+RULE(executables, graph_memory_outlives_its_context, "graph_memory_goes_with_the_context",
+     "what a graph allocated is there after the context that it was launched in was destroyed, and can be freed") {
+  Session session;
+  CUcontext context = nullptr;
+  CUdeviceptr address = 0;
+  CHECK_OK(cu.cuCtxCreate_v2(&context, 0, session.device()));
+  {
+    Stream stream;
+    Graph graph;
+    graph.allocation(session.device(), kBytes, &address);
+    Executable executable(graph);
+    executable.run(stream);
+  }
+  CHECK_OK(cu.cuCtxDestroy_v2(context));
+  CHECK_OK(cu.cuMemsetD32_v2(address, 5, 1));
+  CHECK_EQ(word_at(address), 5);
+  CHECK_OK(cu.cuMemFree_v2(address));
+}
+
+RULE(
+    executables, refused_frees_leave_graph_memory, "refused_frees_take_the_memory",
+    "graph memory whose free was refused, since a capture forbids work in the legacy stream, can be freed afterwards") {
+  Session session;
+  Stream stream(CU_STREAM_DEFAULT);
+  Graph graph;
+  CUdeviceptr address = 0;
+  CUgraph captured = nullptr;
+  graph.allocation(session.device(), kBytes, &address);
+  Executable executable(graph);
+  executable.run(stream);
+  CHECK_OK(cu.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CHECK_EQ(cu.cuMemFreeAsync(address, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CHECK_EQ(cu.cuStreamEndCapture(stream, &captured), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK_OK(cu.cuMemFreeAsync(address, stream));
+  CHECK_EQ(cu.cuMemFreeAsync(address, stream), CUDA_ERROR_INVALID_VALUE);
+}
+
 RULE(executables, high_marks_are_only_reset_to_zero, "lenient:cuDeviceSetGraphMemAttribute",
      "a high mark of graph memory cannot be set to anything but zero") {
   Session session;

@@ -282,6 +282,45 @@ int export_pool(CUmemoryPool pool) {
 
 }  // namespace
 
+RULE(pools, memory_outlives_its_context, "pool_memory_goes_with_the_context",
+     "What a pool gave is there after the context that it was allocated in was destroyed, and can be freed") {
+  Session session;
+  CUcontext context = nullptr;
+  CUdeviceptr address = 0;
+  unsigned word = 0;
+  CHECK_OK(cu.cuCtxCreate_v2(&context, 0, session.device()));
+  {
+    Stream stream;
+    CHECK_OK(cu.cuMemAllocAsync(&address, 4096, stream));
+    CHECK_OK(cu.cuStreamSynchronize(stream));
+  }
+  CHECK_OK(cu.cuCtxDestroy_v2(context));
+  CHECK_OK(cu.cuMemsetD32_v2(address, 5, 1));
+  CHECK_OK(cu.cuMemcpyDtoH_v2(&word, address, sizeof word));
+  CHECK_EQ(word, 5);
+  CHECK_OK(cu.cuMemFree_v2(address));
+}
+
+RULE(pools, refused_frees_leave_the_memory, "refused_frees_take_the_memory",
+     "Memory whose free was refused, since a capture forbids work in the legacy stream, is the same buffer and can be "
+     "freed") {
+  Session session;
+  Stream stream(CU_STREAM_DEFAULT);
+  CUdeviceptr address = 0;
+  CUgraph captured = nullptr;
+  unsigned long long before = 0;
+  unsigned long long after = 0;
+  CHECK_OK(cu.cuMemAllocAsync(&address, 4096, stream));
+  CHECK_OK(cu.cuStreamSynchronize(stream));
+  CHECK_OK(cu.cuPointerGetAttribute(&before, CU_POINTER_ATTRIBUTE_BUFFER_ID, address));
+  CHECK_OK(cu.cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  CHECK_EQ(cu.cuMemFreeAsync(address, nullptr), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CHECK_EQ(cu.cuStreamEndCapture(stream, &captured), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  CHECK_OK(cu.cuPointerGetAttribute(&after, CU_POINTER_ATTRIBUTE_BUFFER_ID, address));
+  CHECK_EQ(after, before);
+  CHECK_OK(cu.cuMemFreeAsync(address, stream));
+}
+
 RULE(pools, imported_pointer_is_the_same_memory, "idle:cuMemPoolImportPointer",
      "Memory of an exported pool is read and written by a process that imported the pool and the pointer") {
   Session session;

@@ -198,6 +198,7 @@ void end(Machine& machine, Learned& learned) {
       if (FUZZ_CALL(machine, cuMemGetAddressRange_v2, &base, &size, CUdeviceptr{address}) != CUDA_SUCCESS) continue;
       if (FUZZ_CALL(machine, cuMemUnmap, base, size) != CUDA_SUCCESS) FUZZ_CALL(machine, cuMemFree_v2, base);
     }
+    FUZZ_CALL(machine, cuDeviceGraphMemTrim, gpu);
     CUmemoryPool pool = nullptr;
     if (FUZZ_CALL(machine, cuDeviceGetDefaultMemPool, &pool, gpu) != CUDA_SUCCESS) continue;
     FUZZ_CALL(machine, cuDeviceSetMemPool, gpu, pool);

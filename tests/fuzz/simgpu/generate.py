@@ -41,6 +41,9 @@ FREE_UNIONS = {"CUlaunchAttributeValue": ["cooperative", "priority", "clusterDim
 INTEGER_HANDLES = {"CUmemGenericAllocationHandle", "CUtexObject", "CUsurfObject", "CUgraphConditionalHandle"}
 # Structs by which one call names what another gave.
 REMEMBERED = {"CUipcMemHandle", "CUipcEventHandle", "CUmemPoolPtrExportData", "CUuuid"}
+# Structs in which a call says which address it gave.
+ALLOCATED = {"CUDA_MEM_ALLOC_NODE_PARAMS": "{0}->dptr",
+             "CUgraphNodeParams": "{0}->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC ? {0}->alloc.dptr : 0"}
 INTEGERS = {"int", "unsigned int", "size_t", "unsigned long long", "long long", "unsigned short", "unsigned char", "char",
             "cuuint32_t", "cuuint64_t", "unsigned", "short", "signed char", "long", "unsigned long", "uint64_t", "uint32_t",
             "uint8_t"}
@@ -283,6 +286,8 @@ class Writer:
                     learn.append(f"m.learn_integer(Machine::{target}_pool, a{index});")
                 elif target in REMEMBERED:
                     learn.append(f"m.remember(a{index});")
+                elif target in ALLOCATED:
+                    learn.append(f"if (a{index} != nullptr) m.learn_allocated({ALLOCATED[target].format(f'a{index}')});")
                 elif target == "void*" and name.startswith(("cuMemAllocHost", "cuMemHostAlloc")):
                     learn.append(f"m.learn_host(a{index});")
                 elif target == "void" and "ToShareableHandle" in name:

@@ -167,6 +167,10 @@ class Machine {
     std::lock_guard lock(learned_.mutex);
     for (size_t i = 0; i < kElements; ++i) remember_in(learned_.addresses, static_cast<uint64_t>(addresses[i]));
   }
+  void learn_allocated(CUdeviceptr address) {
+    std::lock_guard lock(learned_.mutex);
+    remember_in(learned_.addresses, static_cast<uint64_t>(address));
+  }
   template <class T>
   void learn_integer(IntegerPool pool, T* handles) {
     if (handles == nullptr) return;

@@ -130,27 +130,34 @@ TEST_CASE("a launch whose memory does not fit keeps none of it") {
         }) == "");
 }
 
-TEST_CASE("what a graph allocated and nobody freed goes with the last context of the GPU") {
+TEST_CASE("memory of graphs and of pools outlives the last context of the GPU") {
   CHECK(with_driver([](Library& library) -> std::string {
           CUcontext context = nullptr;
           CUgraph graph = nullptr;
           CUgraphNode node = nullptr;
           CUgraphExec executable = nullptr;
+          CUdeviceptr address = 0;
+          CUdeviceptr other = 0;
           auto allocation = graph_allocation(40 * kMega);
           EXPECT_OK(CU(cuGraphCreate)(&graph, 0));
           EXPECT_OK(CU(cuGraphAddMemAllocNode)(&node, graph, nullptr, 0, &allocation));
           EXPECT_OK(CU(cuGraphInstantiateWithFlags)(&executable, graph, 0));
           EXPECT_OK(CU(cuGraphLaunch)(executable, nullptr));
+          EXPECT_OK(CU(cuGraphExecDestroy)(executable));
           EXPECT_OK(CU(cuGraphDestroy)(graph));
+          EXPECT_OK(CU(cuMemAllocAsync)(&address, kMega, nullptr));
           EXPECT_OK(CU(cuDevicePrimaryCtxReset_v2)(0));
           EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
           EXPECT_OK(CU(cuCtxSetCurrent)(context));
-          CUdeviceptr address = 0;
-          EXPECT_OK(CU(cuMemAlloc_v2)(&address, 40 * kMega));
-          EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, CU(cuGraphLaunch)(executable, nullptr));
+          EXPECT_OK(CU(cuMemsetD8_v2)(address, 1, kMega));
           EXPECT_OK(CU(cuMemFree_v2)(address));
-          EXPECT_OK(CU(cuGraphLaunch)(executable, nullptr));
-          EXPECT_OK(CU(cuGraphExecDestroy)(executable));
+          EXPECT_OK(CU(cuMemsetD8_v2)(allocation.dptr, 1, kMega));
+          EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, CU(cuMemAlloc_v2)(&other, 40 * kMega));
+          EXPECT_OK(CU(cuMemFree_v2)(allocation.dptr));
+          // Kept for other graphs until it is trimmed.
+          EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, CU(cuMemAlloc_v2)(&other, 40 * kMega));
+          EXPECT_OK(CU(cuDeviceGraphMemTrim)(0));
+          EXPECT_OK(CU(cuMemAlloc_v2)(&other, 40 * kMega));
           return "";
         }) == "");
 }

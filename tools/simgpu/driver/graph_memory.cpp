@@ -2,6 +2,7 @@
 #include "tools/simgpu/driver/graph_memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "tools/simgpu/driver/graph_state.h"
 
@@ -82,13 +83,15 @@ bool GraphMemory::map(const std::vector<std::shared_ptr<GraphAllocation>>& alloc
 
 bool GraphMemory::map_locked(GraphAllocation& allocation) {
   Use& use = use_[static_cast<size_t>(allocation.gpu)];
-  uint64_t used = use.used + allocation.bytes;
+  uint64_t from_kept = std::min(use.kept, allocation.bytes);
+  uint64_t used = use.used + allocation.bytes - from_kept;
   if (stepped(used) > use.reserved) {
     Migration migration;
     if (!driver().state().take(allocation.gpu, stepped(used) - use.reserved, &migration)) return false;
     use.reserved = stepped(used);
     use.reserved_high = std::max(use.reserved_high, use.reserved);
   }
+  use.kept -= from_kept;
   use.used = used;
   use.used_high = std::max(use.used_high, use.used);
   allocation.mapped = true;
@@ -97,7 +100,12 @@ bool GraphMemory::map_locked(GraphAllocation& allocation) {
 
 void GraphMemory::unmap_locked(GraphAllocation& allocation) {
   if (!allocation.mapped) return;
-  use_[static_cast<size_t>(allocation.gpu)].used -= allocation.bytes;
+  Use& use = use_[static_cast<size_t>(allocation.gpu)];
+  if (mutated(Mutation::freed_graph_memory_is_not_used)) {
+    use.used -= allocation.bytes;
+  } else {
+    use.kept += allocation.bytes;
+  }
   allocation.mapped = false;
 }
 
@@ -139,43 +147,22 @@ void GraphMemory::set_instantiated(GraphAllocation& allocation, bool instantiate
 }
 
 void GraphMemory::trim(int gpu) {
-  std::vector<std::shared_ptr<GraphAllocation>> all;  // outlives the lock: a destructor takes it
+  std::vector<std::shared_ptr<GraphAllocation>> all;  // outlives the lock, of each GPU: a destructor takes it
   std::lock_guard lock(mutex_);
-  trim_locked(gpu, &all);
-}
-
-void GraphMemory::trim_locked(int gpu, std::vector<std::shared_ptr<GraphAllocation>>* all) {
   for (const auto& [address, each] : by_address_) {
-    if (auto allocation = each.lock()) all->push_back(std::move(allocation));
+    if (auto allocation = each.lock()) all.push_back(std::move(allocation));
   }
-  for (const auto& allocation : *all) {
+  for (const auto& allocation : all) {
     if (allocation->gpu != gpu) continue;
     bool waiting = allocation->last_use && !allocation->last_use->done();
     if (!allocation->live && !waiting) unmap_locked(*allocation);
   }
   Use& use = use_[static_cast<size_t>(gpu)];
-  if (uint64_t kept = stepped(use.used); kept < use.reserved) {
-    driver().state().give_back(gpu, use.reserved - kept);
-    use.reserved = kept;
+  use.used -= std::exchange(use.kept, 0);
+  if (uint64_t left = stepped(use.used); left < use.reserved) {
+    driver().state().give_back(gpu, use.reserved - left);
+    use.reserved = left;
   }
-}
-
-void GraphMemory::context_gone(int gpu) {
-  for (const ContextPointer& other : driver().contexts.all()) {
-    if (other->gpu == gpu) return;
-  }
-  std::vector<std::shared_ptr<GraphAllocation>> freed;  // outlives the lock: a destructor takes it
-  std::lock_guard lock(mutex_);
-  for (auto entry = live_.begin(); entry != live_.end();) {
-    if (entry->second->gpu != gpu) {
-      ++entry;
-      continue;
-    }
-    entry->second->live = false;
-    freed.push_back(std::move(entry->second));
-    entry = live_.erase(entry);
-  }
-  trim_locked(gpu, &freed);
 }
 
 GraphMemory::Use GraphMemory::use(int gpu) const {
@@ -299,6 +286,7 @@ CUresult free_graph_memory(uint64_t address, const StreamPointer& stream) {
     return CUDA_SUCCESS;
   }
   if (!graph_state().memory.live(*memory)) return CUDA_ERROR_INVALID_VALUE;
+  if (mutated(Mutation::refused_frees_take_the_memory)) graph_state().memory.free(memory);
   // The queue keeps the address from being given to somebody else before the stream has got there.
   TaskPointer task;
   Operation operation;

@@ -1,7 +1,8 @@
 // Memory that graphs allocate. An allocation node fixes the address when it is made; physical memory belongs to it from
 // the first launch of its graph (the device is charged then), and stays with the executable graph, so that later
 // launches need not ask again, until that is destroyed or cuDeviceGraphMemTrim takes it back. What a device's graphs
-// gave back is kept for other graphs until then.
+// gave back is kept for other graphs, and counts as used, until it is trimmed. All of it is the device's and outlives
+// contexts. Measured on driver 580.159.
 #pragma once
 
 #include <array>
@@ -37,7 +38,8 @@ struct GraphAllocation {
 class GraphMemory {
  public:
   struct Use {          // bytes
-    uint64_t used = 0;  // mapped to allocations
+    uint64_t used = 0;  // mapped to allocations, or kept
+    uint64_t kept = 0;  // of no allocation any more
     uint64_t used_high = 0;
     uint64_t reserved = 0;  // taken from the device
     uint64_t reserved_high = 0;
@@ -59,14 +61,9 @@ class GraphMemory {
   void set_instantiated(GraphAllocation& allocation, bool instantiated);
   // Gives back what no running or waiting launch uses.
   void trim(int gpu);
-  // A context of the GPU is destroyed. With the last one all that is live there is freed, since nobody can free it any
-  // more, and the GPU gets back what graphs had of it; executable graphs take it again when they are launched.
-  void context_gone(int gpu);
 
  private:
   bool map_locked(GraphAllocation& allocation);
-  // `all` gets the allocations that are there, to be dropped after the lock.
-  void trim_locked(int gpu, std::vector<std::shared_ptr<GraphAllocation>>* all);
   void unmap_locked(GraphAllocation& allocation);
 
   mutable std::mutex mutex_;

@@ -84,8 +84,7 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
   }
   // The record goes now, so that the same stream can have the memory again; kernels that are queued reach it through
   // the pool's segment.
-  ContextPointer owner = driver().contexts.find(allocation->context);  // lives until what is put back here is there
-  if (!owner || !driver().memory.remove(address, allocation->buffer_id)) return CUDA_ERROR_INVALID_VALUE;
+  if (!driver().memory.remove(address, allocation->buffer_id)) return CUDA_ERROR_INVALID_VALUE;
   auto pending = std::make_shared<Pool::Free>();
   operation.run = [pool = allocation->pool, pending](Context&) {
     pending->over.store(true);
@@ -93,7 +92,7 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
   };
   CUresult result = driver().submit(stream, std::move(operation), &pending->task, Driver::kNoCapture);
   if (result != CUDA_SUCCESS) {
-    driver().memory.add_in_segment(&*allocation);
+    if (!mutated(Mutation::refused_frees_take_the_memory)) driver().memory.add_in_segment(&*allocation);
     return result;
   }
   bool at_once = mutated(Mutation::frees_take_the_memory_at_once);
