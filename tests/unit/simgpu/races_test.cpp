@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <string>
@@ -68,8 +69,9 @@ std::string frees_beside_captures(Library& library) {
   return "";
 }
 
-// Makes everything that a context owns until it is told that there is no context any more.
-void make_everything(Library& library, CUcontext context, std::atomic<int>& made) {
+// Makes everything that a context owns until it is told that there is no context any more. `kept` gets what no context
+// owns: memory of pools.
+void make_everything(Library& library, CUcontext context, std::atomic<int>& made, std::vector<CUdeviceptr>& kept) {
   CU(cuCtxSetCurrent)(context);
   CUDA_ARRAY_DESCRIPTOR shape{256, 256, CU_AD_FORMAT_FLOAT, 1};
   for (CUresult result = CUDA_SUCCESS; result == CUDA_SUCCESS; made.fetch_add(1)) {
@@ -84,7 +86,10 @@ void make_everything(Library& library, CUcontext context, std::atomic<int>& made
     if (result == CUDA_SUCCESS) result = CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
     if (result == CUDA_SUCCESS) result = CU(cuEventCreate)(&event, CU_EVENT_DEFAULT);
     if (result == CUDA_SUCCESS) result = CU(cuArrayCreate_v2)(&array, &shape);
-    if (result == CUDA_SUCCESS) result = CU(cuMemAllocAsync)(&address, kBytes / 8, stream);
+    if (result == CUDA_SUCCESS) {
+      result = CU(cuMemAllocAsync)(&address, kBytes / 8, stream);
+      if (result == CUDA_SUCCESS) kept.push_back(address);
+    }
     if (result == CUDA_SUCCESS) result = CU(cuMemsetD32Async)(address, 1, 16, stream);
     if (result == CUDA_SUCCESS) result = CU(cuEventRecord)(event, stream);
   }
@@ -105,13 +110,17 @@ std::string makes_beside_destruction(Library& library) {
     EXPECT_OK(CU(cuCtxCreate_v2)(&context, 0, 0));
     std::atomic<int> made{0};
     std::vector<std::thread> threads;
-    for (int i = 0; i < 3; ++i) threads.emplace_back([&] { make_everything(library, context, made); });
+    std::array<std::vector<CUdeviceptr>, 3> kept;
+    for (auto& own : kept) threads.emplace_back([&] { make_everything(library, context, made, own); });
     while (made.load() < round % 8) std::this_thread::yield();
     CUresult destroyed = CU(cuCtxDestroy_v2)(context);
     for (std::thread& thread : threads) thread.join();
     EXPECT_OK(destroyed);
+    EXPECT_OK(CU(cuCtxSetCurrent)(primary));
+    for (const auto& own : kept) {
+      for (CUdeviceptr address : own) EXPECT_OK(CU(cuMemFree_v2)(address));
+    }
   }
-  EXPECT_OK(CU(cuCtxSetCurrent)(primary));
   EXPECT_OK(CU(cuMemPoolTrimTo)(pool, 0));
   EXPECT_OK(CU(cuMemGetInfo_v2)(&after, &total));
   EXPECT(after == before);

@@ -375,16 +375,18 @@ void Driver::release(const Allocation& allocation) {
   AddressSpace::unmap(allocation, &memory, last || allocation.imported);
 }
 
-CUresult Driver::free_memory(uint64_t address, bool host, bool wait) {
+CUresult Driver::free_memory(Context& current, uint64_t address, bool host) {
   auto allocation = memory.find(address);
   if (!allocation || allocation->address != address) return CUDA_ERROR_INVALID_VALUE;
   if (variable_addresses.has(address)) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->physical || (allocation->imported && !allocation->pool)) return CUDA_ERROR_INVALID_VALUE;
   bool is_host = allocation->kind == MemoryKind::kHost && !allocation->pool;
   if (allocation->kind == MemoryKind::kRegistered || is_host != host) return CUDA_ERROR_INVALID_VALUE;
-  if (wait && !mutated(Mutation::free_does_not_wait)) {
-    // cuMemFree returns when nothing that was submitted before can still use the memory.
+  if (!mutated(Mutation::free_does_not_wait)) {
+    // cuMemFree returns when nothing that was submitted before can still use the memory. What a pool gave may be of a
+    // context that is gone.
     if (ContextPointer context = contexts.find(allocation->context)) wait_for(*context);
+    if (allocation->pool) wait_for(current);
   }
   auto removed = memory.remove(address, allocation->buffer_id);
   if (!removed) return CUDA_ERROR_INVALID_VALUE;  // another thread was first

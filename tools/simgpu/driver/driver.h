@@ -204,8 +204,9 @@ class Driver {
   // 900 if this call must not be made while somebody captures; it destroys that capture.
   CUresult check_unsafe_call();
 
-  // Frees what an address stands for, of any kind that the mask names, once the context's work no longer needs it.
-  CUresult free_memory(uint64_t address, bool host, bool wait);
+  // cuMemFree, and with `host` cuMemFreeHost: frees memory when the work of its context no longer needs it; what a pool
+  // gave, also when that of the current context no longer does.
+  CUresult free_memory(Context& current, uint64_t address, bool host);
   void release(const Allocation& allocation);
   CUresult allocate_device(Context& context, uint64_t bytes, uint64_t* address);
   // take(), which asks the shared state for device memory; once more if it got none, when what pools keep unused has

@@ -276,16 +276,19 @@ CUresult capture_free(const StreamPointer& stream, const CapturePointer& capture
   return result;
 }
 
+CUresult free_graph_memory(uint64_t address, Context& current) {
+  auto memory = graph_state().memory.find(address);
+  if (!memory || !graph_state().memory.live(*memory)) return CUDA_ERROR_INVALID_VALUE;
+  if (!mutated(Mutation::free_does_not_wait)) {
+    if (TaskPointer last = graph_state().memory.last_use(*memory)) last->wait();
+    driver().wait_for(current);
+  }
+  return graph_state().memory.free(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult free_graph_memory(uint64_t address, const StreamPointer& stream) {
   auto memory = graph_state().memory.find(address);
-  if (!memory) return CUDA_ERROR_INVALID_VALUE;
-  TaskPointer last = graph_state().memory.last_use(*memory);
-  if (!stream) {
-    if (!graph_state().memory.free(memory)) return CUDA_ERROR_INVALID_VALUE;
-    if (last) last->wait();
-    return CUDA_SUCCESS;
-  }
-  if (!graph_state().memory.live(*memory)) return CUDA_ERROR_INVALID_VALUE;
+  if (!memory || !graph_state().memory.live(*memory)) return CUDA_ERROR_INVALID_VALUE;
   if (mutated(Mutation::refused_frees_take_the_memory)) graph_state().memory.free(memory);
   // The queue keeps the address from being given to somebody else before the stream has got there.
   TaskPointer task;

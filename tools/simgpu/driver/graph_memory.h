@@ -84,8 +84,9 @@ CUresult capture_allocation(const StreamPointer& stream, const CapturePointer& c
                             uint64_t bytes, uint64_t* address);
 CUresult capture_free(const StreamPointer& stream, const CapturePointer& capture, uint64_t address);
 
-// An address that an allocation node gave: cuMemFree (stream null) and cuMemFreeAsync end here.
+// An address that an allocation node gave: cuMemFree and cuMemFreeAsync end here.
 bool is_graph_memory(uint64_t address);
+CUresult free_graph_memory(uint64_t address, Context& current);
 CUresult free_graph_memory(uint64_t address, const StreamPointer& stream);
 
 }  // namespace rota::sim

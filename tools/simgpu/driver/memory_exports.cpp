@@ -55,8 +55,8 @@ CUresult free_device(CUdeviceptr address) {
   ROTA_SIM_CONTEXT(context);
   if (address == 0) return CUDA_SUCCESS;
   ROTA_SIM_CHECK(driver().check_unsafe_call());
-  if (is_graph_memory(address)) return free_graph_memory(address, nullptr);
-  return driver().free_memory(address, false, true);
+  if (is_graph_memory(address)) return free_graph_memory(address, *context);
+  return driver().free_memory(*context, address, false);
 }
 
 CUresult allocate_host(void** out, size_t bytes, unsigned flags) {
@@ -134,7 +134,7 @@ ROTA_SIM_EXPORT(cuMemAllocHost_v2)(void** out, size_t bytes) {
 ROTA_SIM_EXPORT(cuMemFreeHost)(void* address) {
   ROTA_SIM_CONTEXT(context);
   ROTA_SIM_CHECK(driver().check_unsafe_call());
-  return driver().free_memory(reinterpret_cast<uint64_t>(address), true, true);
+  return driver().free_memory(*context, reinterpret_cast<uint64_t>(address), true);
 }
 ROTA_SIM_EXPORT(cuMemHostRegister_v2)(void* address, size_t bytes, unsigned flags) {
   return register_host(address, bytes, flags);
