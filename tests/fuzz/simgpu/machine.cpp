@@ -262,8 +262,9 @@ CUoccupancyB2DSize Machine::callback<CUoccupancyB2DSize>() {
 void Machine::learn_host(void** memory) {
   if (memory == nullptr) return;
   std::lock_guard lock(learned_.mutex);
+  // Not among the addresses that are copied from and to: beyond its end lies memory of others, and how far a copy goes
+  // is the program's to know.
   learned_.host.push_back(memory[0]);
-  learned_.addresses.push_back(reinterpret_cast<uint64_t>(memory[0]));
 }
 
 void Machine::learn_file(void* descriptor) {
