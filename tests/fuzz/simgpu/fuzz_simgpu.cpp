@@ -271,8 +271,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* bytes, size_t size) {
   using namespace rota::fuzz;  // NOLINT(google-build-using-namespace)
   if (size < 2) return 0;
   // One input in four is for several threads.
-  static const bool alone = getenv("ROTA_FUZZ_ONE_THREAD") != nullptr;  // NOLINT(concurrency-mt-unsafe)
-  size_t threads = alone || bytes[0] < 192 ? 1 : 2 + bytes[0] % 2;
+  size_t threads = bytes[0] < 192 ? 1 : 2 + bytes[0] % 2;
   Learned learned;
   std::vector<std::unique_ptr<Machine>> machines;
   run_threads(bytes + 1, size - 1, threads, learned, machines);

@@ -48,7 +48,7 @@ bool AddressSpace::reserve() {
     window_bytes_ = bytes;
     offset_ = reinterpret_cast<uint64_t>(storage) - window_;
     next_ = round_up(window_, kLargePage);
-    free_pages_[bytes] = bytes;
+    free_pages_.give(bytes, bytes);
     return true;
   }
   close(fd);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "tools/simgpu/driver/api.h"
+#include "tools/simgpu/driver/free_ranges.h"
 
 namespace rota::sim {
 
@@ -163,7 +164,7 @@ class AddressSpace {
   std::map<uint64_t, Reservation> reservations_;    // by start
   std::set<uint64_t> were_mapped_;                  // of the mutation access_outlives_mappings
   std::multimap<uint64_t, uint64_t> free_by_size_;  // window slots given back: length -> start
-  std::map<uint64_t, uint64_t> free_pages_;         // offset -> length, of those behind the window's own
+  FreeRanges free_pages_;                           // of those behind the window's own
   uint64_t window_ = 0;
   uint64_t window_bytes_ = 0;
   uint64_t offset_ = 0;  // storage = address + offset_

@@ -87,6 +87,7 @@ PoolPointer Pool::create(const CUmemPoolProps& properties) {
   char name[64];
   std::snprintf(name, sizeof name, kNameFormat, driver().state().physical(pool->gpu));
   pool->file_ = make_named_file(name, kFileBytes);
+  pool->file_free_.give(0, kFileBytes);
   return pool->file_ < 0 ? nullptr : pool;
 }
 
@@ -209,37 +210,6 @@ bool Pool::take_piece(uint64_t stream, uint64_t bytes, bool wait_for_others, uin
   return true;
 }
 
-// Under the mutex. The first range that fits. False: the file is full.
-bool Pool::take_file_range(uint64_t bytes, uint64_t* offset) {
-  for (auto range = file_free_.begin(); range != file_free_.end(); ++range) {
-    auto [start, length] = *range;
-    if (length < bytes) continue;
-    file_free_.erase(range);
-    if (length > bytes) file_free_[start + bytes] = length - bytes;
-    *offset = start;
-    return true;
-  }
-  if (bytes > kFileBytes - file_end_) return false;
-  *offset = file_end_;
-  file_end_ += bytes;
-  return true;
-}
-
-// Under the mutex. Neighbouring ranges become one, or segments that grow would never fit into what is free.
-void Pool::give_back_file_range(uint64_t offset, uint64_t bytes) {
-  auto range = file_free_.emplace(offset, bytes).first;
-  auto next = std::next(range);
-  if (next != file_free_.end() && offset + bytes == next->first) {
-    range->second += next->second;
-    file_free_.erase(next);
-  }
-  if (range == file_free_.begin()) return;
-  auto before = std::prev(range);
-  if (before->first + before->second != offset) return;
-  before->second += range->second;
-  file_free_.erase(range);
-}
-
 // A new segment, whose first piece is used. Not under the mutex: making room may trim this very pool.
 CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
   if (bytes > driver().state().capacity()) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -272,14 +242,16 @@ CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
   bool has_pages = file_ < 0;
   if (!has_pages) {
     std::lock_guard lock(mutex_);
-    has_pages = take_file_range(segment.bytes, &segment.file_offset);
+    std::optional<uint64_t> offset = file_free_.take(segment.bytes);
+    has_pages = offset.has_value();
+    segment.file_offset = offset.value_or(0);
     pages = {file_, segment.file_offset};
   }
   uint64_t start = has_pages ? driver().memory.add_segment(segment.bytes, gpu, pages) : 0;
   if (start == 0) {
     if (file_ >= 0 && has_pages) {
       std::lock_guard lock(mutex_);
-      give_back_file_range(segment.file_offset, segment.bytes);
+      file_free_.give(segment.file_offset, segment.bytes);
     }
     if (segment.charged != 0) driver().state().give_back(gpu, segment.charged);
     if (segment.shared_id != 0) driver().state().let_go(segment.shared_id);
@@ -419,7 +391,7 @@ void Pool::give_back(Segments::iterator segment) {
   if (segment->second.charged != 0) driver().state().give_back(gpu, segment->second.charged);
   // A range of the file that another process still has open is never used again.
   if (segment->second.shared_id != 0 && driver().state().let_go(segment->second.shared_id)) {
-    give_back_file_range(segment->second.file_offset, segment->second.bytes);
+    file_free_.give(segment->second.file_offset, segment->second.bytes);
   }
   reserved_ -= segment->second.bytes;
   segments_.erase(segment);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tools/simgpu/driver/address_space.h"
+#include "tools/simgpu/driver/free_ranges.h"
 #include "tools/simgpu/driver/stream.h"
 
 namespace rota::sim {
@@ -100,8 +101,6 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   bool take_piece(uint64_t stream, uint64_t bytes, bool wait_for_others, uint64_t* address, TaskPointer* after);
   uint64_t use(Segment& segment, std::map<uint64_t, Piece>::iterator piece, uint64_t bytes);
-  bool take_file_range(uint64_t bytes, uint64_t* offset);
-  void give_back_file_range(uint64_t offset, uint64_t bytes);
   CUresult grow(uint64_t bytes, uint64_t* address);
   CUresult allocate_by_itself(Allocation* allocation);
   std::map<uint64_t, Piece>::iterator piece_at(uint64_t address, Segment** segment);
@@ -122,9 +121,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   int opportunistic_ = 1;
   int internal_dependencies_ = 1;
   bool destroyed_ = false;
-  // Of the pool's file: how far it was ever used, and what segments before that gave back (offset, bytes).
-  uint64_t file_end_ = 0;
-  std::map<uint64_t, uint64_t> file_free_;
+  FreeRanges file_free_;  // of the pool's file
   std::atomic<bool> exported_{false};
   int file_ = -1;  // the pages of a pool that can be exported; set when it is made
   std::atomic<uint32_t> readable_{0};

@@ -12,13 +12,7 @@ namespace rota::sim {
 
 Pages AddressSpace::take_pages(uint64_t bytes) {
   std::unique_lock lock(mutex_);
-  for (auto gap = free_pages_.begin(); gap != free_pages_.end(); ++gap) {
-    auto [offset, length] = *gap;
-    if (length < bytes) continue;
-    free_pages_.erase(gap);
-    if (length > bytes) free_pages_[offset + bytes] = length - bytes;
-    return {storage_fd_, offset};
-  }
+  if (auto offset = free_pages_.take(bytes)) return {storage_fd_, *offset};
   return {-1, UINT64_MAX};
 }
 
@@ -26,19 +20,7 @@ void AddressSpace::give_back_pages(uint64_t offset, uint64_t bytes) {
   std::unique_lock lock(mutex_);
   fallocate(storage_fd_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
             static_cast<off_t>(bytes));
-  auto next = free_pages_.lower_bound(offset);
-  if (next != free_pages_.end() && next->first == offset + bytes) {
-    bytes += next->second;
-    next = free_pages_.erase(next);
-  }
-  if (next != free_pages_.begin()) {
-    auto before = std::prev(next);
-    if (before->first + before->second == offset) {
-      before->second += bytes;
-      return;
-    }
-  }
-  free_pages_[offset] = bytes;
+  free_pages_.give(offset, bytes);
 }
 
 uint64_t AddressSpace::add_reservation(uint64_t bytes, uint64_t alignment, uint64_t hint) {
