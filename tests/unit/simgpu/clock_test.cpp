@@ -3,13 +3,15 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <thread>
 #include <vector>
 
-#include "tests/unit/simgpu/process.h"
+#include "tests/unit/simgpu/with_driver.h"
 
 using namespace rota::sim;
 using simgpu_test::Child;
+using simgpu_test::Gate;
 using simgpu_test::Library;
 using simgpu_test::TemporaryFolder;
 using namespace rota::api;  // NOLINT(google-build-using-namespace)
@@ -82,6 +84,7 @@ TEST_CASE("a program that spins or blocks outside of the driver does not stop vi
   std::atomic<int> flag{0};
   std::thread program([&] {
     clock->call(1);
+    clock->returned();
     int64_t start = clock->now();
     std::thread stream = participant(*clock, [&] {
       clock->sleep_until(start + 1'000'000);
@@ -99,6 +102,35 @@ TEST_CASE("a program that spins or blocks outside of the driver does not stop vi
     clock->call(1);
   });
   program.join();
+}
+
+TEST_CASE("the driver's code keeps its turn while the machine lets it wait, the program's does not") {
+  auto clock = make_virtual_clock();
+  auto asleep_for = [&](bool in_driver) {
+    int64_t passed = 0;
+    std::thread program([&] {
+      clock->call(1);
+      if (!in_driver) clock->returned();
+      int64_t start = clock->now();
+      std::atomic<bool> over{false};
+      std::thread stream = participant(*clock, [&] {
+        clock->sleep_until(start + 1'000'000);
+        over = true;
+      });
+      // In the driver: longer than the watchdog lets a program sleep. In the program: until the other one had the turn.
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      while (!in_driver && !over) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      passed = clock->now() - start;
+      clock->go_outside();
+      stream.join();
+      clock->come_inside();
+      clock->returned();
+    });
+    program.join();
+    return passed;
+  };
+  CHECK(asleep_for(true) == 0);
+  CHECK(asleep_for(false) == 1'000'000);
 }
 
 TEST_CASE("threads that come and go, and threads that wait for each other, all get their turn") {
@@ -143,6 +175,7 @@ std::string busy_program(Library& library) {
   CUfunction spin[2] = {nullptr, nullptr};
   CUfunction touch[2] = {nullptr, nullptr};
   CUevent first = nullptr;
+  CUevent shared = nullptr;  // of the form that other processes could open, which is waited for in its own way
   std::vector<CUevent> events;
   std::vector<CUstream> streams;
   void* pinned = nullptr;
@@ -165,6 +198,7 @@ std::string busy_program(Library& library) {
   EXPECT_OK(CU(cuMemHostAlloc)(&pinned, 2 * kBytes, 1 /* portable */));
   EXPECT_OK(CU(cuMemAlloc_v2)(&device, 2 * kBytes));
   EXPECT_OK(CU(cuMemAllocManaged)(&managed, 2 * kBytes, CU_MEM_ATTACH_GLOBAL));
+  EXPECT_OK(CU(cuEventCreate)(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
   auto record = [&](CUstream stream) -> std::string {
     CUevent event = nullptr;
     EXPECT_OK(CU(cuEventCreate)(&event, CU_EVENT_DEFAULT));
@@ -200,11 +234,14 @@ std::string busy_program(Library& library) {
         host.type = CU_MEM_LOCATION_TYPE_HOST;
         EXPECT_OK(CU(cuMemPrefetchAsync_v2)(managed, kBytes, host, 0, stream));
       }
+      if (index == 5) EXPECT_OK(CU(cuEventRecord)(shared, stream));
+      if (index == 1 || index == 6) EXPECT_OK(CU(cuStreamWaitEvent)(stream, shared, 0));
       if (index % kStreams == 3) {
         EXPECT_OK(CU(cuStreamWaitEvent)(stream, events[events.size() - 2], 0));
       }
       if (std::string text = record(stream); !text.empty()) return text;
     }
+    EXPECT_OK(CU(cuEventSynchronize)(shared));
     EXPECT_OK(CU(cuStreamSynchronize)(streams[static_cast<size_t>(round)]));
     while (CU(cuEventQuery)(events.back()) == CUDA_ERROR_NOT_READY) {
     }
@@ -237,11 +274,88 @@ TEST_CASE("two runs of a program on a virtual clock have the same times to the l
       return busy_program(library);
     });
     run = child.wait();
+    INFO(run);
     REQUIRE(run.rfind("times\n", 0) == 0);
   }
   CHECK(runs[0].size() > 1000);
   CHECK(runs[0] == runs[1]);
   CHECK(runs[0] == runs[2]);
+}
+
+TEST_CASE("on a virtual clock a context's end ends what its streams wait for elsewhere") {
+  TemporaryFolder folder;
+  Child child([&]() -> std::string {
+    setenv("ROTA_SIM_CLOCK", "virtual", 1);  // NOLINT(concurrency-mt-unsafe)
+    Library library(folder.file("state"), "64M", "1");
+    CUctxCreateParams none{};
+    CUcontext others = nullptr;
+    CUcontext own = nullptr;
+    CUstream stuck = nullptr;
+    CUstream waiting = nullptr;
+    CUdeviceptr flag = 0;
+    CUevent reached = nullptr;
+    EXPECT_OK(CU(cuInit)(0));
+    EXPECT_OK(CU(cuCtxCreate_v4)(&others, &none, 0, 0));
+    EXPECT_OK(CU(cuStreamCreate)(&stuck, CU_STREAM_NON_BLOCKING));
+    EXPECT_OK(CU(cuEventCreate)(&reached, CU_EVENT_DEFAULT));
+    EXPECT_OK(CU(cuMemAlloc_v2)(&flag, 4));
+    EXPECT_OK(CU(cuMemsetD32_v2)(flag, 0, 1));
+    EXPECT_OK(CU(cuStreamWaitValue32_v2)(stuck, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+    EXPECT_OK(CU(cuEventRecord)(reached, stuck));
+    for (bool value : {false, true}) {
+      EXPECT_OK(CU(cuCtxCreate_v4)(&own, &none, 0, 0));
+      EXPECT_OK(CU(cuStreamCreate)(&waiting, CU_STREAM_NON_BLOCKING));
+      if (value) {
+        EXPECT_OK(CU(cuStreamWaitValue32_v2)(waiting, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+      } else {
+        EXPECT_OK(CU(cuStreamWaitEvent)(waiting, reached, 0));
+      }
+      EXPECT_OK(CU(cuCtxDestroy_v2)(own));
+    }
+    EXPECT_OK(CU(cuCtxSetCurrent)(others));
+    EXPECT_RESULT(CUDA_ERROR_NOT_READY, CU(cuEventQuery)(reached));
+    EXPECT_OK(CU(cuMemsetD32_v2)(flag, 1, 1));
+    EXPECT_OK(CU(cuStreamSynchronize)(stuck));
+    return "";
+  });
+  CHECK(child.wait() == "");
+}
+
+TEST_CASE("what waits for an interprocess event begins when the event is reached, on either clock") {
+  auto begins = [](const char* clock) {
+    TemporaryFolder folder;
+    Child child([&]() -> std::string {
+      setenv("ROTA_SIM_CLOCK", clock, 1);  // NOLINT(concurrency-mt-unsafe)
+      Library library(folder.file("state"), "64M", "1");
+      CUcontext context = nullptr;
+      CUstream streams[3];
+      CUevent shared = nullptr;
+      CUevent before = nullptr;
+      CUevent after = nullptr;
+      Gate gate;
+      EXPECT_OK(CU(cuInit)(0));
+      EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
+      EXPECT_OK(CU(cuCtxSetCurrent)(context));
+      for (CUstream& stream : streams) EXPECT_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+      EXPECT_OK(CU(cuEventCreate)(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+      for (CUevent* event : {&before, &after}) EXPECT_OK(CU(cuEventCreate)(event, CU_EVENT_DEFAULT));
+      EXPECT_OK(CU(cuLaunchHostFunc)(streams[0], &Gate::hold, &gate));
+      EXPECT_OK(CU(cuEventRecord)(shared, streams[0]));
+      EXPECT_OK(CU(cuStreamWaitEvent)(streams[1], shared, 0));
+      EXPECT_OK(CU(cuEventRecord)(after, streams[1]));
+      EXPECT_OK(CU(cuEventRecord)(before, streams[2]));
+      EXPECT_OK(CU(cuEventSynchronize)(before));
+      gate.release();
+      EXPECT_OK(CU(cuEventSynchronize)(after));
+      float milliseconds = -1;
+      EXPECT_OK(CU(cuEventElapsedTime)(&milliseconds, before, after));
+      EXPECT(milliseconds >= 0);
+      return "";
+    });
+    return child.wait();
+  };
+  CHECK(begins("real") == "");
+  CHECK(begins("virtual") == "");
 }
 
 TEST_CASE("hours of a kernel pass at once on a virtual clock, and its events say hours") {

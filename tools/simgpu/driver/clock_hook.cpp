@@ -6,9 +6,13 @@
 
 namespace rota::sim {
 
-void clock_host_call(Symbol) {
+HostCall::HostCall() {
   Clock& clock = process_clock();
   if (clock.is_virtual() && driver().initialised()) clock.call(driver().profile().cost.call);
+}
+
+HostCall::~HostCall() {
+  process_clock().returned();
 }
 
 }  // namespace rota::sim

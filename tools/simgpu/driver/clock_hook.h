@@ -1,11 +1,16 @@
-// What a call of the driver costs the program's thread on a virtual clock.
+// The program's calls of the driver, as a virtual clock sees them.
 #pragma once
-
-#include "generated/driver_symbols.h"
 
 namespace rota::sim {
 
-// On entering an exported function, before it does anything. Nothing on the real clock or before cuInit.
-void clock_host_call(Symbol symbol);
+// Lives as long as a call of an exported function, which costs the program's thread a little time. Nothing on the real
+// clock or before cuInit.
+class HostCall {
+ public:
+  HostCall();
+  ~HostCall();
+  HostCall(const HostCall&) = delete;
+  HostCall& operator=(const HostCall&) = delete;
+};
 
 }  // namespace rota::sim

@@ -12,7 +12,6 @@
 #include <string>
 #include <system_error>
 
-#include "tools/simgpu/driver/clock_hook.h"
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/faults.h"
 #include "tools/simgpu/driver/mutations.h"
@@ -142,7 +141,6 @@ const std::string& entry_error() {
 }
 
 bool enter_export(Symbol symbol, CUresult* answer) {
-  clock_host_call(symbol);
   fault_under_way() = nullptr;
   if (const Fault* fault = meet_fault(symbol)) {
     *answer = static_cast<CUresult>(fault->error);

@@ -10,6 +10,7 @@
 
 #include "generated/driver_symbols.h"
 #include "generated/driver_types.h"
+#include "tools/simgpu/driver/clock_hook.h"
 
 extern "C" void* rota_sim_table[];  // exports.S: in the order of the symbols
 
@@ -40,6 +41,7 @@ struct Entry<function, symbol> {
   static api::CUresult call(Arguments... arguments) {
     try {
       if (!entries_watched.load(std::memory_order_relaxed)) return function(arguments...);
+      HostCall under_way;
       api::CUresult answer = api::CUDA_SUCCESS;
       return enter_export(symbol, &answer) ? leave_export(symbol, function(arguments...)) : answer;
     } catch (...) {

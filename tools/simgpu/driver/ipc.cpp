@@ -10,6 +10,7 @@
 
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/mutations.h"
+#include "tools/simgpu/state/clock.h"
 
 namespace rota::sim {
 namespace {
@@ -36,9 +37,9 @@ struct EventHandle {
 };
 static_assert(sizeof(EventHandle) <= sizeof(CUipcEventHandle));
 
-// False: the context that a stream's thread works for, or else every context of the process, is being torn down.
-bool can_wait() {
-  if (running_context() != nullptr) return !running_context_is_destroyed();
+// False: the context that a thread works for (null: none), or else every context of the process, is being torn down.
+bool can_wait(const Context* running) {
+  if (running != nullptr) return !is_destroyed(running);
   for (const ContextPointer& context : driver().contexts.all()) {
     if (!context->destroyed.load()) return true;
   }
@@ -56,7 +57,13 @@ class SharedEvent : public InterprocessEvent {
     return driver().state().event_done(id_, record) || mutated(Mutation::shared_events_are_always_complete);
   }
   void wait(uint64_t record) const override {
-    while (!done(record) && can_wait()) driver().state().wait_for_event(id_, record);
+    auto over = [this, record, running = running_context()] { return done(record) || !can_wait(running); };
+    if (process_clock().is_virtual()) {
+      process_clock().wait(over);  // of this process: no other one can use the machine
+    } else {
+      while (!over()) driver().state().wait_for_event(id_, record);
+    }
+    catch_up_timeline();
   }
   uint64_t id() const { return id_; }
 

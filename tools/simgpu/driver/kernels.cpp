@@ -47,7 +47,7 @@ void stream(RotaSimLaunch* launch, uint64_t bytes) {
 
 int cancelled(RotaSimLaunch* launch) {
   // In a graph's launch the context that it runs for can be another than the one that it was captured in.
-  return static_cast<RunningLaunch*>(launch)->context->destroyed.load() || running_context_is_destroyed() ? 1 : 0;
+  return is_destroyed(static_cast<RunningLaunch*>(launch)->context) || is_destroyed(running_context()) ? 1 : 0;
 }
 
 void* variable(RotaSimLaunch* launch, const char* name, uint64_t bytes) {

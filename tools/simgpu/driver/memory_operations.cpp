@@ -87,10 +87,11 @@ template <class Value>
 void wait_for_value(Context& context, uint64_t address, Value value, unsigned flags) {
   if (mutated(Mutation::value_waits_are_ignored)) return;
   bool lost = false;
+  const Context* running = running_context();  // other threads ask for it on a virtual clock
   // It may be written by host code, which nobody sees, so it is looked at again and again.
   process_clock().wait([&] {
     // A captured wait is of the context that it was captured in, and runs for that of the stream it is launched in.
-    if (context.destroyed.load(std::memory_order_acquire) || running_context_is_destroyed()) return true;
+    if (is_destroyed(&context) || is_destroyed(running)) return true;
     // Held while it is read: the memory may be given back meanwhile.
     auto held = driver().memory.find(address);
     void* memory = driver().memory.storage(address, sizeof(Value));

@@ -4,6 +4,7 @@
 
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/mutations.h"
+#include "tools/simgpu/state/clock.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 
@@ -76,7 +77,12 @@ CUresult potential_block_size(int* grid, int* block, CUfunction handle, CUoccupa
   if (mutated(Mutation::occupancy_ignores_limits)) limit = 0;
   int top = limit > 0 ? std::min(limit, function->max_threads()) : function->max_threads();
   for (int threads = top; threads > 0; threads -= threads % kWarp == 0 ? kWarp : threads % kWarp) {
-    int blocks = fit.blocks(threads, shared_of != nullptr ? shared_of(threads) : shared);
+    size_t dynamic = shared;
+    if (shared_of != nullptr) {
+      ProgramCode others_may_go_on;
+      dynamic = shared_of(threads);
+    }
+    int blocks = fit.blocks(threads, dynamic);
     if (blocks * threads <= best) continue;
     best = blocks * threads;
     *block = threads;

@@ -53,8 +53,7 @@ Context*& running_context() {
   return context;
 }
 
-bool running_context_is_destroyed() {
-  const Context* context = running_context();
+bool is_destroyed(const Context* context) {
   return context != nullptr && context->destroyed.load(std::memory_order_acquire);
 }
 
@@ -80,7 +79,7 @@ void Task::wait() const {
     std::lock_guard lock(waits.mutex);
     entry = waits.waits.emplace(waiting, const_cast<Task*>(this));
   }
-  auto over = [this, foreign] { return done() || (foreign && running_context_is_destroyed()); };
+  auto over = [this, foreign, waiting] { return done() || (foreign && is_destroyed(waiting)); };
   Clock& clock = process_clock();
   if (clock.is_virtual()) {
     clock.wait(over);

@@ -24,8 +24,9 @@ struct GraphNode;
 // The context for which this thread runs a stream's task; null: it is no stream's thread. A graph's lanes run for the
 // context of the stream that the graph was launched in.
 Context*& running_context();
-// It is being destroyed: what its work waits for outside of it may never come, and need not be waited for.
-bool running_context_is_destroyed();
+// It is being destroyed: what its work waits for outside of it may never come, and need not be waited for. Null is no
+// context, and is not.
+bool is_destroyed(const Context* context);
 // Wakes the tasks of a context that wait for work of others, once it is marked as destroyed.
 void end_foreign_waits(const Context& context);
 

@@ -9,7 +9,8 @@
 // the turn to the one that is due first (streams before the program's threads at the same time, older ones first), and
 // time jumps to when that is. So time goes on only when nobody can go on in it. A call of the driver costs its thread a
 // little time; what the program does between its calls costs none. Code of the program can block or spin outside of
-// the driver: a watchdog then takes its turn away until it comes back.
+// the driver: a watchdog then takes its turn away until it comes back. The driver's own code keeps its turn however
+// long the machine lets it wait, so a busy machine changes no times.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +32,9 @@ class Clock {
   // How late a thread of this machine may wake up, in modelled time: who is that late has not been idle.
   virtual int64_t jitter() const { return 1000; }
 
-  // A call of the driver by a thread of the program, that takes so long. Nothing on the real clock.
+  // A call of the driver by a thread of the program begins, that takes so long; it returns. Nothing on the real clock.
   virtual void call(int64_t nanoseconds) {}
+  virtual void returned() {}
 
   // Threads of streams. The thread that starts one says so (enlist), the new one begins with enter() and ends with
   // leave(), so that its first task does not depend on how soon it runs.

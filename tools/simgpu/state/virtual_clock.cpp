@@ -21,20 +21,25 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
-// The watchdog looks this often. A thread of the program that has slept through four looks waits for somebody; one that
-// has computed for so long spins, most likely. Computing that long between two calls is the one thing that makes
-// modelled times depend on the machine.
-constexpr int64_t kLook = 500'000;
-constexpr int kLooksAsleep = 4;
-constexpr int64_t kSpinning = 20'000'000;
-// A kernel computes longer: only one that has no busy() in its loop and waits for the program is meant here.
-constexpr int64_t kKernelSpins = 1'000'000'000;
+constexpr int64_t kLook = 500'000;  // the watchdog looks this often
+
+// Who has slept through so many looks waits for somebody; who has computed for so long spins, most likely.
+struct Patience {
+  int looks_asleep;
+  int64_t spinning;
+};
+// With code of the program between two calls. Computing that long there is the one thing that makes modelled times
+// depend on the machine.
+constexpr Patience kWithProgram = {4, 20'000'000};
+// With the driver's code, which sleeps only where the machine makes it wait (a lock whose owner has no processor, a
+// thread that starts). Kernels are in it: one that has no busy() in its loop and waits for the program is meant here.
+constexpr Patience kWithDriver = {2000, 1'000'000'000};
 
 struct Participant {
   uint64_t number = 0;
-  bool stream = false;        // else a thread of the program
-  bool program_code = false;  // of a stream: runs code of the program
-  bool blocked = false;       // here; else it has the turn, or it is outside
+  bool stream = false;     // else a thread of the program
+  bool in_driver = false;  // runs the driver's code (and kernels), not the program's
+  bool blocked = false;    // here; else it has the turn, or it is outside
   int64_t due = kNever;
   const std::function<bool()>* predicate = nullptr;
   std::condition_variable turn;
@@ -98,12 +103,18 @@ class VirtualClock : public Clock {
     if (self == nullptr) self = join();
     if (self == nullptr || self->stream) return;
     block(now() + nanoseconds, nullptr);
+    runs(*self, true);
+  }
+  void returned() override {
+    Participant* self = mine();
+    if (self != nullptr && !self->stream) runs(*self, false);
   }
 
   uint64_t enlist() override {
     std::lock_guard lock(mutex_);
     Participant& made = add();
     made.stream = true;
+    made.in_driver = true;
     made.blocked = true;  // with nothing to wait for, until it has begun
     made.predicate = &always_;
     return made.number;
@@ -153,15 +164,9 @@ class VirtualClock : public Clock {
 
   void program_code(bool begins) override {
     Participant* self = mine();
-    if (self == nullptr || !self->stream) return;
-    bool taken = false;
-    {
-      std::lock_guard lock(mutex_);
-      self->program_code = begins;
-      self->seen_turn = 0;
-      taken = turn_ != self;
-    }
-    if (!begins && taken) block(now(), nullptr);  // the watchdog let others go on meanwhile
+    if (self == nullptr) return;
+    bool has_turn = runs(*self, !begins);
+    if (!begins && !has_turn) block(now(), nullptr);  // the watchdog let others go on meanwhile
   }
 
  private:
@@ -176,6 +181,15 @@ class VirtualClock : public Clock {
   Participant* mine() {
     Slot& slot = mine_slot();
     return slot.clock == this ? slot.participant : nullptr;
+  }
+
+  // The thread goes on with the driver's code, or with the program's: the watchdog begins anew. Whether it has the
+  // turn.
+  bool runs(Participant& self, bool in_driver) {
+    std::lock_guard lock(mutex_);
+    self.in_driver = in_driver;
+    self.seen_turn = 0;
+    return turn_ == &self;
   }
 
   // Under the mutex.
@@ -281,8 +295,9 @@ class VirtualClock : public Clock {
     }
     participant.asleep = state == 'S' && cpu == participant.cpu_before ? participant.asleep + 1 : 0;
     participant.cpu_before = cpu;
-    int64_t spinning = participant.stream && !participant.program_code ? kKernelSpins : kSpinning;
-    if (there && participant.asleep < kLooksAsleep && cpu - participant.cpu_at_first < spinning) return;
+    const Patience& patience = participant.in_driver ? kWithDriver : kWithProgram;
+    if (there && participant.asleep < patience.looks_asleep && cpu - participant.cpu_at_first < patience.spinning)
+      return;
     turn_ = nullptr;
     next();
   }
