@@ -45,8 +45,10 @@ if(ROTA_SANITIZE)
   set(ROTA_FMT fmt::fmt)
 endif()
 
-# Products must run on machines with another libstdc++ than the one they were built with.
+# Products must run on machines with another libstdc++ than the one they were built with. The unwinder (libgcc_s) is the
+# process's: a thread that is cancelled, or ends, inside of a call is unwound by the C library with that one, and frames
+# that bring another one abort.
 add_library(rota_static_runtime INTERFACE)
 if(NOT ROTA_SANITIZE)
-  target_link_options(rota_static_runtime INTERFACE -static-libstdc++ -static-libgcc)
+  target_link_options(rota_static_runtime INTERFACE -static-libstdc++)
 endif()

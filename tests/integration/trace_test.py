@@ -39,6 +39,12 @@ class TraceTest(Case):
         self.assertEqual(launches, [{"kernel": kernel, "mangled": "_Z5saxpyifPKfPf", "grid": [10, 1, 1], "block": [256, 1, 1],
                                      "shared": 0, "stream": None}])
 
+    # ctest labels: unsanitized
+    def test_threads_that_end_in_a_call_end_alone(self):
+        for command in (["run"], ["trace", "--dir", self.scratch / "trace"]):
+            with self.subTest(command=command):
+                self.assertEqual(self.checked(ROTA, *command, "--", PROGRAMS / "cancelled").stdout, "2 threads ended in a call\n")
+
     def test_memory_and_streams_are_called_the_same_from_creation_to_destruction(self):
         listing = self.show(self.trace("trace", "capture"), "--no-times")
         for name in ("dptr#1", "stream#1", "graph#1", "graphexec#1", "hostptr#1", "function#2"):

@@ -32,40 +32,41 @@ inline void fail(const char* format, ...) {
 
 // The driver's functions that the programs use, under their exact exported names; of one that the driver lacks, the
 // first call fails the program.
-#define PROGRAM_FUNCTIONS(USE)                                             \
-  USE(cuInit, "cuInit", 2000, 0)                                           \
-  USE(cuDeviceGet, "cuDeviceGet", 2000, 0)                                 \
-  USE(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, 0)       \
-  USE(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0) \
-  USE(cuCtxSetCurrent, "cuCtxSetCurrent", 4000, 0)                         \
-  USE(cuCtxSynchronize, "cuCtxSynchronize", 2000, 0)                       \
-  USE(cuMemAlloc_v2, "cuMemAlloc", 3020, 0)                                \
-  USE(cuMemAllocManaged, "cuMemAllocManaged", 6000, 0)                     \
-  USE(cuMemAllocAsync, "cuMemAllocAsync", 11020, 0)                        \
-  USE(cuMemFreeAsync, "cuMemFreeAsync", 11020, 0)                          \
-  USE(cuMemFree_v2, "cuMemFree", 3020, 0)                                  \
-  USE(cuMemGetInfo_v2, "cuMemGetInfo", 3020, 0)                            \
-  USE(cuMemHostAlloc, "cuMemHostAlloc", 2020, 0)                           \
-  USE(cuMemFreeHost, "cuMemFreeHost", 2000, 0)                             \
-  USE(cuMemcpyHtoD_v2, "cuMemcpyHtoD", 3020, 0)                            \
-  USE(cuMemcpyDtoH_v2, "cuMemcpyDtoH", 3020, 0)                            \
-  USE(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", 3020, 0)                  \
-  USE(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", 3020, 0)                  \
-  USE(cuMemsetD32_v2, "cuMemsetD32", 3020, 0)                              \
-  USE(cuMemsetD32Async, "cuMemsetD32Async", 3020, 0)                       \
-  USE(cuModuleLoadData, "cuModuleLoadData", 2000, 0)                       \
-  USE(cuModuleGetFunction, "cuModuleGetFunction", 2000, 0)                 \
-  USE(cuLaunchKernel, "cuLaunchKernel", 4000, 0)                           \
-  USE(cuLaunchKernel_ptsz, "cuLaunchKernel", 7000, 2)                      \
-  USE(cuStreamCreate, "cuStreamCreate", 2000, 0)                           \
-  USE(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0)                      \
-  USE(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0)                 \
-  USE(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 0)           \
-  USE(cuStreamEndCapture, "cuStreamEndCapture", 10000, 0)                  \
-  USE(cuGraphInstantiate_v2, "cuGraphInstantiate", 11000, 0)               \
-  USE(cuGraphLaunch, "cuGraphLaunch", 10000, 0)                            \
-  USE(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, 0)                  \
-  USE(cuGraphDestroy, "cuGraphDestroy", 10000, 0)                          \
+#define PROGRAM_FUNCTIONS(USE)                                                       \
+  USE(cuInit, "cuInit", 2000, 0)                                                     \
+  USE(cuDeviceGet, "cuDeviceGet", 2000, 0)                                           \
+  USE(cuDevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", 7000, 0)                 \
+  USE(cuDevicePrimaryCtxRelease_v2, "cuDevicePrimaryCtxRelease", 11000, 0)           \
+  USE(cuCtxSetCurrent, "cuCtxSetCurrent", 4000, 0)                                   \
+  USE(cuCtxSynchronize, "cuCtxSynchronize", 2000, 0)                                 \
+  USE(cuMemAlloc_v2, "cuMemAlloc", 3020, 0)                                          \
+  USE(cuMemAllocManaged, "cuMemAllocManaged", 6000, 0)                               \
+  USE(cuMemAllocAsync, "cuMemAllocAsync", 11020, 0)                                  \
+  USE(cuMemFreeAsync, "cuMemFreeAsync", 11020, 0)                                    \
+  USE(cuMemFree_v2, "cuMemFree", 3020, 0)                                            \
+  USE(cuMemGetInfo_v2, "cuMemGetInfo", 3020, 0)                                      \
+  USE(cuMemHostAlloc, "cuMemHostAlloc", 2020, 0)                                     \
+  USE(cuMemFreeHost, "cuMemFreeHost", 2000, 0)                                       \
+  USE(cuMemcpyHtoD_v2, "cuMemcpyHtoD", 3020, 0)                                      \
+  USE(cuMemcpyDtoH_v2, "cuMemcpyDtoH", 3020, 0)                                      \
+  USE(cuMemcpyHtoDAsync_v2, "cuMemcpyHtoDAsync", 3020, 0)                            \
+  USE(cuMemcpyDtoHAsync_v2, "cuMemcpyDtoHAsync", 3020, 0)                            \
+  USE(cuMemsetD32_v2, "cuMemsetD32", 3020, 0)                                        \
+  USE(cuMemsetD32Async, "cuMemsetD32Async", 3020, 0)                                 \
+  USE(cuModuleLoadData, "cuModuleLoadData", 2000, 0)                                 \
+  USE(cuModuleGetFunction, "cuModuleGetFunction", 2000, 0)                           \
+  USE(cuLaunchKernel, "cuLaunchKernel", 4000, 0)                                     \
+  USE(cuLaunchKernel_ptsz, "cuLaunchKernel", 7000, 2)                                \
+  USE(cuStreamCreate, "cuStreamCreate", 2000, 0)                                     \
+  USE(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0)                                \
+  USE(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0)                           \
+  USE(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 0)                     \
+  USE(cuStreamEndCapture, "cuStreamEndCapture", 10000, 0)                            \
+  USE(cuOccupancyMaxPotentialBlockSize, "cuOccupancyMaxPotentialBlockSize", 6050, 0) \
+  USE(cuGraphInstantiate_v2, "cuGraphInstantiate", 11000, 0)                         \
+  USE(cuGraphLaunch, "cuGraphLaunch", 10000, 0)                                      \
+  USE(cuGraphExecDestroy, "cuGraphExecDestroy", 10000, 0)                            \
+  USE(cuGraphDestroy, "cuGraphDestroy", 10000, 0)                                    \
   USE(cuGetErrorName, "cuGetErrorName", 6000, 0)
 
 struct Driver {

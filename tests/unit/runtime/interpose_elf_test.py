@@ -85,7 +85,9 @@ class Core(unittest.TestCase):
     @unittest.skipIf(os.environ.get("ROTA_SANITIZED"), "a sanitized core needs the sanitizer's libraries")
     def test_it_brings_its_own_standard_library(self):
         needed = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", CORE))
-        self.assertEqual([name for name in needed if name.startswith(("libstdc++", "libgcc_s", "libfmt"))], [])
+        self.assertEqual([name for name in needed if name.startswith(("libstdc++", "libfmt"))], [])
+        # The unwinder alone is the process's: with a second one a thread that is cancelled in a call aborts the program.
+        self.assertIn("libgcc_s.so.1", needed)
 
 
 class OtherProcessor(unittest.TestCase):

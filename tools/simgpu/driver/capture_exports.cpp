@@ -5,6 +5,7 @@
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/graph_state.h"
 #include "tools/simgpu/driver/mutations.h"
+#include "tools/simgpu/thread_object.h"
 
 using namespace rota::sim;  // NOLINT: the exported functions are all in the global namespace
 
@@ -134,7 +135,8 @@ CUresult capture_info(CUstream handle, const CaptureQuery& query, Form form) {
     *query.dependencies = reinterpret_cast<const CUgraphNode*>(stream->capture_tail.data());
   }
   if (query.edges != nullptr) {
-    thread_local std::vector<CUgraphEdgeData> edges;
+    struct EdgesOfThread : std::vector<CUgraphEdgeData> {};
+    auto& edges = ThreadObject<EdgesOfThread>::get();
     edges.assign(stream->capture_tail.size(), CUgraphEdgeData{});
     *query.edges = edges.data();
   }

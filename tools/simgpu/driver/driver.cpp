@@ -13,6 +13,7 @@
 #include "tools/simgpu/driver/mutations.h"
 #include "tools/simgpu/driver/posed.h"
 #include "tools/simgpu/driver/visible_devices.h"
+#include "tools/simgpu/thread_object.h"
 
 namespace rota::sim {
 namespace {
@@ -107,9 +108,8 @@ bool Driver::eager_loading() {
 }
 
 std::vector<CUcontext>& Driver::stack() {
-  thread_local std::vector<CUcontext> contexts;
   static auto* shared = new std::vector<CUcontext>;
-  return mutated(Mutation::threads_share_their_stack) ? *shared : contexts;
+  return mutated(Mutation::threads_share_their_stack) ? *shared : ThreadObject<std::vector<CUcontext>>::get();
 }
 
 CUstreamCaptureMode& Driver::thread_capture_mode() {
@@ -343,7 +343,7 @@ void Driver::pools_synchronised() {
   for (const PoolPointer& pool : pools.all()) pool->synchronised();
 }
 
-CUresult Driver::allocate_device(Context& context, uint64_t bytes, uint64_t* address) {
+CUresult Driver::allocate_device(Context& context, uint64_t bytes, uint64_t* address, int64_t* pushing_out) {
   uint64_t charged = round_up(bytes, AddressSpace::kGranularity);
   Migration migration;
   if (charged < bytes || !take_device_bytes(context.gpu, charged, &migration)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -357,9 +357,12 @@ CUresult Driver::allocate_device(Context& context, uint64_t bytes, uint64_t* add
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   *address = allocation.address;
-  // Room made by pushing out managed memory takes its time.
-  if (migration.nanoseconds > 0) occupy(context, EngineKind::kDeviceToHost, migration.nanoseconds);
+  *pushing_out = migration.nanoseconds;
   return CUDA_SUCCESS;
+}
+
+void Driver::push_out(Context& context, int64_t nanoseconds) {
+  if (nanoseconds > 0) occupy(context, EngineKind::kDeviceToHost, nanoseconds);
 }
 
 void Driver::release(const Allocation& allocation) {

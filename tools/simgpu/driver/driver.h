@@ -54,9 +54,9 @@ struct Context {
   StreamPointer legacy;
   StreamPointer markers;  // runs what belongs to no stream: cuCtxRecordEvent
   std::map<uint64_t, StreamPointer> per_thread;
-  std::set<StreamPointer> streams;
-  std::set<StreamPointer> ending;  // destroyed by the program while work was still queued
-  std::vector<Record> waits;       // cuCtxWaitEvent: what streams made later wait for
+  std::set<StreamPointer, ByAge> streams;
+  std::set<StreamPointer, ByAge> ending;  // destroyed by the program while work was still queued
+  std::vector<Record> waits;              // cuCtxWaitEvent: what streams made later wait for
   std::map<int, size_t> limits;
   int attached = 1;           // cuCtxAttach and cuCtxDetach
   std::set<CUcontext> peers;  // whose memory this context may touch
@@ -120,6 +120,10 @@ class Registry {
     found.reserve(objects_.size());
     for (const auto& [handle, object] : objects_) found.push_back(object);
     return found;
+  }
+  bool empty() const {
+    std::shared_lock lock(mutex_);
+    return objects_.empty();
   }
   template <class Predicate>
   void remove_if(Predicate predicate) {
@@ -208,7 +212,9 @@ class Driver {
   // gave, also when that of the current context no longer does.
   CUresult free_memory(Context& current, uint64_t address, bool host);
   void release(const Allocation& allocation);
-  CUresult allocate_device(Context& context, uint64_t bytes, uint64_t* address);
+  // Managed memory that is pushed out for it takes so many nanoseconds, to be given to push_out() under no lock.
+  CUresult allocate_device(Context& context, uint64_t bytes, uint64_t* address, int64_t* pushing_out);
+  void push_out(Context& context, int64_t nanoseconds);
   // take(), which asks the shared state for device memory; once more if it got none, when what pools keep unused has
   // made room. Under no lock of a pool's or of what a task's end may need.
   template <class Take>

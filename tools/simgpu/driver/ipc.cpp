@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 
@@ -37,13 +38,10 @@ struct EventHandle {
 };
 static_assert(sizeof(EventHandle) <= sizeof(CUipcEventHandle));
 
-// False: the context that a thread works for (null: none), or else every context of the process, is being torn down.
+// False: what the thread works for is being torn down: a context, or for a thread that works for none (null) all of
+// them.
 bool can_wait(const Context* running) {
-  if (running != nullptr) return !is_destroyed(running);
-  for (const ContextPointer& context : driver().contexts.all()) {
-    if (!context->destroyed.load()) return true;
-  }
-  return false;
+  return running != nullptr ? !is_destroyed(running) : !driver().contexts.empty();
 }
 
 class SharedEvent : public InterprocessEvent {
@@ -51,7 +49,10 @@ class SharedEvent : public InterprocessEvent {
   explicit SharedEvent(uint64_t id) : id_(id) {}
   ~SharedEvent() override { driver().state().let_go_event(id_); }
   uint64_t begin() override { return driver().state().record_event(id_); }
-  void end(uint64_t record) override { driver().state().complete_event(id_, record); }
+  void end(uint64_t record) override {
+    int64_t timeline = thread_timeline();
+    driver().state().complete_event(id_, record, timeline != 0 ? timeline : process_clock().now());
+  }
   uint64_t last() const override { return driver().state().last_record(id_); }
   bool done(uint64_t record) const override {
     return driver().state().event_done(id_, record) || mutated(Mutation::shared_events_are_always_complete);
@@ -63,7 +64,9 @@ class SharedEvent : public InterprocessEvent {
     } else {
       while (!over()) driver().state().wait_for_event(id_, record);
     }
-    catch_up_timeline();
+    // It may have been reached long before anybody asked.
+    int64_t& timeline = thread_timeline();
+    if (timeline != 0) timeline = std::max(timeline, driver().state().completion_time(id_));
   }
   uint64_t id() const { return id_; }
 

@@ -15,7 +15,9 @@ CUresult allocate(CUdeviceptr* out, size_t bytes) {
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   ROTA_SIM_CHECK(driver().check_unsafe_call());
   uint64_t address = 0;
-  ROTA_SIM_CHECK(driver().allocate_device(*context, bytes, &address));
+  int64_t pushing_out = 0;
+  ROTA_SIM_CHECK(driver().allocate_device(*context, bytes, &address, &pushing_out));
+  driver().push_out(*context, pushing_out);
   *out = address;
   return CUDA_SUCCESS;
 }

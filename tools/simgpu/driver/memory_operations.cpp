@@ -87,7 +87,7 @@ template <class Value>
 void wait_for_value(Context& context, uint64_t address, Value value, unsigned flags) {
   if (mutated(Mutation::value_waits_are_ignored)) return;
   bool lost = false;
-  const Context* running = running_context();  // other threads ask for it on a virtual clock
+  const Context* running = running_context();  // not in the predicate, which other threads run too
   // It may be written by host code, which nobody sees, so it is looked at again and again.
   process_clock().wait([&] {
     // A captured wait is of the context that it was captured in, and runs for that of the stream it is launched in.

@@ -49,14 +49,14 @@ void free_variables(const std::map<std::string, Variable>& variables) {
 }
 
 // Of managed ones the context may be null: they belong to none.
-CUresult make_variable(const VariableDefinition& definition, Context* context, Variable* made) {
+CUresult make_variable(const VariableDefinition& definition, Context* context, Variable* made, int64_t* pushing_out) {
   // One without a size (an array that is declared with none) has an address of its own, too.
   uint64_t bytes = std::max<uint64_t>(definition.bytes, 1);
   if (definition.kind == ROTA_SIM_MANAGED_VARIABLE) {
     int gpu = context != nullptr ? context->gpu : 0;
     ROTA_SIM_CHECK(allocate_managed(gpu, bytes, &made->address));
   } else {
-    ROTA_SIM_CHECK(driver().allocate_device(*context, bytes, &made->address));
+    ROTA_SIM_CHECK(driver().allocate_device(*context, bytes, &made->address, pushing_out));
   }
   made->bytes = definition.bytes;
   driver().variable_addresses.add(made->address);
@@ -71,16 +71,21 @@ CUresult find_variable(Owner& owner, std::map<std::string, Variable>& made, Cont
   auto definition = owner.image->variables.find(name);
   if (mutated(Mutation::variables_ignore_names)) definition = owner.image->variables.begin();
   if (definition == owner.image->variables.end()) return CUDA_ERROR_NOT_FOUND;
-  std::lock_guard lock(owner.mutex);
-  if (owner.ended) return CUDA_ERROR_INVALID_HANDLE;
-  auto [entry, is_new] = made.try_emplace(name);
-  if (is_new) {
-    if (CUresult result = make_variable(definition->second, context, &entry->second); result != CUDA_SUCCESS) {
-      made.erase(entry);
-      return result;
+  int64_t pushing_out = 0;
+  {
+    std::lock_guard lock(owner.mutex);
+    if (owner.ended) return CUDA_ERROR_INVALID_HANDLE;
+    auto [entry, is_new] = made.try_emplace(name);
+    if (is_new) {
+      CUresult result = make_variable(definition->second, context, &entry->second, &pushing_out);
+      if (result != CUDA_SUCCESS) {
+        made.erase(entry);
+        return result;
+      }
     }
+    *variable = entry->second;
   }
-  *variable = entry->second;
+  if (context != nullptr) driver().push_out(*context, pushing_out);
   return CUDA_SUCCESS;
 }
 

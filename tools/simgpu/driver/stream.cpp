@@ -118,7 +118,8 @@ Stream::~Stream() {
       own_stream_is_gone = true;
       worker_.detach();
     } else {
-      Outside waiting;
+      // On a virtual clock others go on until the thread has done its work, and nobody does while it is joined.
+      if (process_clock().is_virtual()) process_clock().wait([this] { return over_.load(); });
       worker_.join();
     }
   }
@@ -186,7 +187,7 @@ void Stream::run() {
   }
   clock.enter(participant);
   int64_t& timeline = thread_timeline();
-  timeline = std::max<int64_t>(clock.now(), 1);
+  timeline = 1;  // the first task says when it arrived
   while (TaskPointer task = next_task()) {
     running_context() = task->context;
     for (const TaskPointer& earlier : task->after) earlier->wait();
@@ -203,6 +204,7 @@ void Stream::run() {
     task.reset();
     if (own_stream_is_gone) break;
   }
+  if (!own_stream_is_gone) over_ = true;
   clock.leave();
 }
 

@@ -24,8 +24,8 @@ struct GraphNode;
 // The context for which this thread runs a stream's task; null: it is no stream's thread. A graph's lanes run for the
 // context of the stream that the graph was launched in.
 Context*& running_context();
-// It is being destroyed: what its work waits for outside of it may never come, and need not be waited for. Null is no
-// context, and is not.
+// It is being destroyed: what its work waits for outside of it may never come, and need not be waited for. False
+// for null.
 bool is_destroyed(const Context* context);
 // Wakes the tasks of a context that wait for work of others, once it is marked as destroyed.
 void end_foreign_waits(const Context& context);
@@ -100,10 +100,15 @@ class Stream {
   TaskPointer last_;
   std::atomic<uint64_t> queued_{0};  // tasks in queue_
   std::atomic<bool> ending_{false};
-  uint64_t participant_ = 0;  // its thread's number on the clock
+  std::atomic<bool> over_{false};  // the thread runs no task any more
+  uint64_t participant_ = 0;       // its thread's number on the clock
   std::thread worker_;
 };
 using StreamPointer = std::shared_ptr<Stream>;
+// In the order in which they were made, or what is done with all of them depends on addresses.
+struct ByAge {
+  bool operator()(const StreamPointer& one, const StreamPointer& other) const { return one->id < other->id; }
+};
 
 using EventPointer = std::shared_ptr<Event>;
 

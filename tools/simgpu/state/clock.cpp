@@ -33,12 +33,13 @@ class RealClock : public Clock {
   }
 
   void wait(const std::function<bool()>& predicate) override {
+    if (predicate()) return;
     int64_t pause = 20'000;
-    while (!predicate()) {
+    do {
       timespec between{0, pause};
       clock_nanosleep(CLOCK_MONOTONIC, 0, &between, nullptr);
       pause = std::min<int64_t>(pause * 3 / 2, 1'000'000);
-    }
+    } while (!predicate());
     catch_up_timeline();
   }
 

@@ -9,8 +9,8 @@
 // the turn to the one that is due first (streams before the program's threads at the same time, older ones first), and
 // time jumps to when that is. So time goes on only when nobody can go on in it. A call of the driver costs its thread a
 // little time; what the program does between its calls costs none. Code of the program can block or spin outside of
-// the driver: a watchdog then takes its turn away until it comes back. The driver's own code keeps its turn however
-// long the machine lets it wait, so a busy machine changes no times.
+// the driver: a watchdog then takes its turn away until it comes back. The driver's own code and kernels keep their
+// turn while the machine lets them wait, up to a minute, so a busy machine changes no times.
 #pragma once
 
 #include <cstdint>
@@ -25,15 +25,16 @@ class Clock {
 
   virtual int64_t now() = 0;
   virtual void sleep_until(int64_t when) = 0;
-  // Until the predicate is so. It is asked under the clock's lock, or often: it must be short and must not use the
-  // clock.
+  // Until the predicate is so. It is asked under the clock's lock, or often, by any thread: it must be short, and use
+  // neither the clock nor what belongs to the calling thread.
   virtual void wait(const std::function<bool()>& predicate) = 0;
   virtual bool is_virtual() const { return false; }
   // How late a thread of this machine may wake up, in modelled time: who is that late has not been idle.
   virtual int64_t jitter() const { return 1000; }
 
-  // A call of the driver by a thread of the program begins, that takes so long; it returns. Nothing on the real clock.
+  // A thread of the program calls the driver, which takes so long. Nothing on the real clock.
   virtual void call(int64_t nanoseconds) {}
+  // The call returns to the program.
   virtual void returned() {}
 
   // Threads of streams. The thread that starts one says so (enlist), the new one begins with enter() and ends with
@@ -44,9 +45,7 @@ class Clock {
   // What a thread blocked here waits for may have become so, by a thread that the clock may not know.
   virtual void kick() {}
 
-  // This thread waits for others (joining one) or runs code of the program; see Outside and ProgramCode.
-  virtual void go_outside() {}
-  virtual void come_inside() {}
+  // This thread runs code of the program; see ProgramCode.
   virtual void program_code(bool begins) {}
 };
 
@@ -66,14 +65,7 @@ int64_t& thread_timeline();
 // After a wait or code of the program, which take real time.
 void catch_up_timeline();
 
-// Guards: while one lives, this thread waits for other threads outside of the clock, or runs code of the program.
-class Outside {
- public:
-  Outside() { process_clock().go_outside(); }
-  ~Outside() { process_clock().come_inside(); }
-  Outside(const Outside&) = delete;
-  Outside& operator=(const Outside&) = delete;
-};
+// While one lives, this thread runs code of the program inside of a call or a stream's task.
 class ProgramCode {
  public:
   ProgramCode() { process_clock().program_code(true); }

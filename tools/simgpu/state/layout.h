@@ -11,7 +11,7 @@
 namespace rota::sim {
 
 inline constexpr uint64_t kStateMagic = 0x3175706773'61746fULL;
-inline constexpr uint32_t kStateVersion = 6;
+inline constexpr uint32_t kStateVersion = 7;
 inline constexpr uint32_t kMaxProcesses = 128;
 inline constexpr uint32_t kMaxAllocations = 65536;
 inline constexpr uint32_t kMaxBlocks = 1 << 20;  // 2 TiB of managed memory
@@ -99,8 +99,9 @@ struct EventEntry {
   uint64_t id;        // 0 = free
   uint64_t recorder;  // serial of the process that recorded last
   uint64_t recorded;
-  uint64_t completed;  // this record and all before it are over
-  uint32_t changes;    // a futex: counts up with `completed`
+  uint64_t completed;    // this record and all before it are over
+  int64_t completed_at;  // modelled time
+  uint32_t changes;      // a futex: counts up with `completed`
   Holders holders;
 };
 

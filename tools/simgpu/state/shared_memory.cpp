@@ -7,6 +7,7 @@
 
 #include <climits>
 
+#include "tools/simgpu/state/clock.h"
 #include "tools/simgpu/state/layout.h"
 #include "tools/simgpu/state/shared_state.h"
 
@@ -122,6 +123,7 @@ void SharedState::forget_holder(int process) {
     if (entry.id == 0) continue;
     if (entry.recorder == serial && entry.completed != entry.recorded) {
       entry.completed = entry.recorded;
+      entry.completed_at = process_clock().now();
       ++entry.changes;
     }
     entry.holders.remove(process);
@@ -176,11 +178,12 @@ uint64_t SharedState::record_event(uint64_t id) {
   return record;
 }
 
-void SharedState::complete_event(uint64_t id, uint64_t record) {
+void SharedState::complete_event(uint64_t id, uint64_t record, int64_t at) {
   lock();
   EventEntry* entry = event(id);
   if (entry != nullptr && record > entry->completed) {
     entry->completed = record;
+    entry->completed_at = at;
     __atomic_fetch_add(&entry->changes, 1, __ATOMIC_RELEASE);
     syscall(SYS_futex, &entry->changes, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
@@ -201,6 +204,14 @@ bool SharedState::event_done(uint64_t id, uint64_t record) {
   bool done = entry == nullptr || entry->completed >= record;
   unlock();
   return done;
+}
+
+int64_t SharedState::completion_time(uint64_t id) {
+  lock();
+  EventEntry* entry = event(id);
+  int64_t time = entry == nullptr ? 0 : entry->completed_at;
+  unlock();
+  return time;
 }
 
 void SharedState::wait_for_event(uint64_t id, uint64_t record) {

@@ -134,10 +134,11 @@ class SharedState {
   uint64_t add_event();
   bool hold_event(uint64_t id);  // false: there is none
   void let_go_event(uint64_t id);
-  uint64_t record_event(uint64_t id);  // the number of this record
-  void complete_event(uint64_t id, uint64_t record);
+  uint64_t record_event(uint64_t id);                             // the number of this record
+  void complete_event(uint64_t id, uint64_t record, int64_t at);  // modelled time
   uint64_t last_record(uint64_t id);
   bool event_done(uint64_t id, uint64_t record);
+  int64_t completion_time(uint64_t id);  // of the newest record that is over; 0: none
   // Sleeps until the record is over, but not for long: ask again. A record of a process that died is over.
   void wait_for_event(uint64_t id, uint64_t record);
 

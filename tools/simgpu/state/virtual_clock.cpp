@@ -15,6 +15,7 @@
 
 #include "tools/simgpu/state/blocked_signals.h"
 #include "tools/simgpu/state/clock.h"
+#include "tools/simgpu/thread_object.h"
 
 namespace rota::sim {
 namespace {
@@ -23,17 +24,18 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 constexpr int64_t kLook = 500'000;  // the watchdog looks this often
 
-// Who has slept through so many looks waits for somebody; who has computed for so long spins, most likely.
+// Who was asleep at so many looks waits for somebody; who has computed for so long spins, most likely.
 struct Patience {
   int looks_asleep;
   int64_t spinning;
 };
-// With code of the program between two calls. Computing that long there is the one thing that makes modelled times
-// depend on the machine.
+// With code of the program between two calls. That long a pause there is the one thing that makes modelled times depend
+// on the machine.
 constexpr Patience kWithProgram = {4, 20'000'000};
 // With the driver's code, which sleeps only where the machine makes it wait (a lock whose owner has no processor, a
-// thread that starts). Kernels are in it: one that has no busy() in its loop and waits for the program is meant here.
-constexpr Patience kWithDriver = {2000, 1'000'000'000};
+// thread that starts), and computes as long as copies take. Kernels are in it: the program hangs for good if one waits
+// for it without busy().
+constexpr Patience kWithDriver = {100'000, 60'000'000'000};
 
 struct Participant {
   uint64_t number = 0;
@@ -48,7 +50,6 @@ struct Participant {
   uint64_t turns = 0;
   uint64_t seen_turn = 0;
   int64_t cpu_at_first = 0;
-  int64_t cpu_before = 0;
   int asleep = 0;
 };
 
@@ -100,10 +101,8 @@ class VirtualClock : public Clock {
 
   void call(int64_t nanoseconds) override {
     Participant* self = mine();
-    if (self == nullptr) self = join();
-    if (self == nullptr || self->stream) return;
-    block(now() + nanoseconds, nullptr);
-    runs(*self, true);
+    if (self == nullptr) self = &join();
+    if (!self->stream) block(now() + nanoseconds, nullptr);
   }
   void returned() override {
     Participant* self = mine();
@@ -127,7 +126,7 @@ class VirtualClock : public Clock {
       participant.thread = static_cast<pid_t>(syscall(SYS_gettid));
       mine_slot() = {this, &participant};
       if (turn_ == nullptr) next();
-      participant.turn.wait(lock, [&] { return turn_ == &participant; });
+      wait_for_turn(participant, lock);
       return;
     }
   }
@@ -148,18 +147,6 @@ class VirtualClock : public Clock {
   void kick() override {
     std::lock_guard lock(mutex_);
     if (turn_ == nullptr) next();
-  }
-
-  void go_outside() override {
-    Participant* self = mine();
-    if (self == nullptr) return;
-    std::lock_guard lock(mutex_);
-    if (turn_ != self) return;
-    turn_ = nullptr;
-    next();
-  }
-  void come_inside() override {
-    if (mine() != nullptr) block(now(), nullptr);
   }
 
   void program_code(bool begins) override {
@@ -200,26 +187,23 @@ class VirtualClock : public Clock {
   }
 
   // A thread of the program calls for the first time.
-  Participant* join() {
+  Participant& join() {
     struct Leaver {
       VirtualClock* clock = nullptr;
       pid_t process = 0;
-      bool gone = false;
       ~Leaver() {
-        gone = true;
         // In a forked child the clock's mutex may be held for ever, by a thread that only the parent has.
         if (clock != nullptr && process == getpid()) clock->leave();
       }
     };
-    thread_local Leaver leaver;
-    if (leaver.gone) return nullptr;  // called by what the thread destroys at its end
+    auto& leaver = ThreadObject<Leaver>::get();
     std::lock_guard lock(mutex_);
     Participant& made = add();
     made.thread = static_cast<pid_t>(syscall(SYS_gettid));
     mine_slot() = {this, &made};
     leaver.clock = this;
     leaver.process = getpid();
-    return &made;
+    return made;
   }
 
   void block(int64_t due, const std::function<bool()>* predicate) {
@@ -232,18 +216,27 @@ class VirtualClock : public Clock {
       guest.due = due;
       guest.predicate = predicate;
       if (turn_ == nullptr) next();
-      guest.turn.wait(lock, [&] { return turn_ == &guest; });
+      wait_for_turn(guest, lock);
       participants_.remove_if([&guest](const Participant& participant) { return &participant == &guest; });
       turn_ = nullptr;
       next();
       return;
     }
     self->blocked = true;
+    self->in_driver = true;
     self->due = due;
     self->predicate = predicate;
     if (turn_ == self) turn_ = nullptr;
     if (turn_ == nullptr) next();
-    self->turn.wait(lock, [&] { return turn_ == self; });
+    wait_for_turn(*self, lock);
+  }
+
+  // A thread that is cancelled here would leave its predicate behind: it ends where it is cancelled next.
+  void wait_for_turn(Participant& participant, std::unique_lock<std::mutex>& lock) {
+    int before = 0;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    participant.turn.wait(lock, [&] { return turn_ == &participant; });
+    pthread_setcancelstate(before, nullptr);
   }
 
   // Gives the turn to who is due first. Under the mutex, while nobody has it.
@@ -289,15 +282,21 @@ class VirtualClock : public Clock {
     bool there = thread_use(participant.thread, &state, &cpu);
     if (participant.seen_turn != participant.turns) {
       participant.seen_turn = participant.turns;
-      participant.cpu_at_first = participant.cpu_before = cpu;
+      participant.cpu_at_first = cpu;
       participant.asleep = 0;
       return;
     }
-    participant.asleep = state == 'S' && cpu == participant.cpu_before ? participant.asleep + 1 : 0;
-    participant.cpu_before = cpu;
+    if (state == 'S') ++participant.asleep;
     const Patience& patience = participant.in_driver ? kWithDriver : kWithProgram;
-    if (there && participant.asleep < patience.looks_asleep && cpu - participant.cpu_at_first < patience.spinning)
-      return;
+    int64_t spinning = cpu - participant.cpu_at_first;
+    if (there && participant.asleep < patience.looks_asleep && spinning < patience.spinning) return;
+    if (there && participant.in_driver) {
+      std::fprintf(
+          stderr,
+          "simgpu: %s did not go on for a minute on the virtual clock: time goes on without it, and other runs "
+          "may have other times (a kernel that waits for the host must call busy())\n",
+          participant.stream ? "a stream" : "a call of the driver");
+    }
     turn_ = nullptr;
     next();
   }
