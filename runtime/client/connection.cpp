@@ -49,7 +49,8 @@ Connection::Attempt Connection::open() {
   const protocol::SocketSearch search = protocol::find_rotad();
   if (search.descriptor < 0) {
     if (search.error == ENOENT || search.error == ENOTDIR || search.error == ECONNREFUSED) return {};
-    return {nullptr, fmt::format("{}: {}", search.candidate.path, error_text(search.error))};
+    const char* path = search.candidate.path;
+    return {nullptr, fmt::format("{}: {}", *path != '\0' ? path : "ROTA_SOCKET", error_text(search.error))};
   }
   std::unique_ptr<Connection> made(new Connection(search.descriptor));
   std::string reason = made->greet();

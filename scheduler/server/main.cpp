@@ -5,6 +5,7 @@
 #include <asio/signal_set.hpp>
 #include <csignal>
 #include <cstdio>
+#include <exception>
 
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/server/log.h"
@@ -25,7 +26,7 @@ std::string default_socket() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   CLI::App app{"rotad: many CUDA programs take turns on the GPUs of this machine"};
   rota::server::Options options;
   std::string mode = "automatic";
@@ -95,4 +96,7 @@ int main(int argc, char** argv) {
   }
   io.run();
   return 0;
+} catch (const std::exception& error) {  // the machine has no more descriptors or memory
+  fprintf(stderr, "rotad: %s\n", error.what());
+  return 1;
 }

@@ -2,6 +2,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sys
 
@@ -40,6 +41,14 @@ class RotaSim(Case):
     def sim(self, *arguments, **environment):
         result = self.call(ROTA, "sim", *arguments, **environment)
         self.assertEqual(list(self.temporary.iterdir()), [], "something was left behind")
+        return result
+
+    def refused(self, named, *options, **environment):
+        touched = self.scratch / "touched"
+        result = self.sim(*options, "--", "touch", touched, **environment)
+        self.assertEqual(result.returncode, 125, result.stderr)
+        self.assertIn(named, result.stderr)
+        self.assertFalse(touched.exists())
         return result
 
     def asked(self, options, body):
@@ -197,14 +206,15 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
         self.assertIn("cuLinkCreate_v2 (3 times)", result.stderr)
 
     def test_bad_input_names_what_is_wrong_and_starts_nothing(self):
-        touched = self.scratch / "touched"
         text = self.scratch / "text.so"
         text.write_text("no library")
         for options, named in {
             ("--kernels", str(text)): "text.so",
             ("--kernels", str(SHIMS / "simgpu/libcudart.so.13")): "registers no kernels",
             ("--gpu", "h200x9"): "h200x9",
-            ("--gpu", "h300"): "h300",
+            ("--gpu", "h300"): "there is no card 'h300': use h200, ",
+            ("--gpu", "2"): "h200x2",
+            ("--gpu", ""): "--gpu",
             ("--memory", "much"): "much",
             ("--driver", "3.2"): "3.2",
             ("--fault", "cuNothing@1=2"): "cuNothing",
@@ -212,13 +222,89 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
             ("--fault", "cuMemAlloc@1=CUDA_ERROR_NONE"): "CUDA_ERROR_NONE",
             ("--fault", "copies=0.5"): "copies=0.5",
             ("--time-scale", "fast"): "fast",
+            ("--time-scale", "0.0001"): "--time-scale: '0.0001' is no time scale: use 0, or a number from 0.001 to 1000000",
+            ("--time-scale", "1e-9"): "1e-9",
+            ("--time-scale", "nan"): "nan",
             ("--profile", str(self.scratch / "nothing.toml")): "nothing.toml",
         }.items():
             with self.subTest(options=options):
-                result = self.sim(*options, "--", "touch", touched)
+                self.refused(named, *options)
+
+    def test_a_folder_for_temporary_files_that_cannot_be_used_is_named(self):
+        self.refused("/nonexistent (TMPDIR)", TMPDIR="/nonexistent")
+        long = self.scratch / ("x" * 80)
+        long.mkdir()
+        self.refused("TMPDIR is too long", TMPDIR=str(long))
+        self.assertEqual(list(long.iterdir()), [])
+
+    def test_a_relative_path_in_a_folder_that_is_gone_is_named(self):
+        gone = self.scratch / "gone"
+        for option, path in ("--state", "x"), ("--kernels", "../mk.so"), ("--profile", "../p1.toml"):
+            with self.subTest(option=option):
+                shutil.copy(SHIMS / "simgpu/libsimkernels.so", self.scratch / "mk.so")
+                (self.scratch / "p1.toml").write_text('base = "t4"')
+                gone.mkdir()
+                result = self.call("sh", "-c", 'cd "$0" && rmdir "$0" && exec "$@"', gone, ROTA, "sim", option, path, "--", "true")
+                self.assertEqual(result.returncode, 125, result.stderr)
+                self.assertIn(path, result.stderr)
+                self.assertEqual(list(self.temporary.iterdir()), [])
+
+    # ctest labels: unsanitized
+    def test_a_path_that_a_list_would_split_is_refused(self):
+        kernels = SHIMS / "simgpu/libsimkernels.so"
+        for name in "a:b", "a;b":
+            with self.subTest(name=name):
+                folder = self.scratch / name
+                folder.mkdir()
+                shutil.copy(kernels, folder / "mk.so")
+                self.refused(f"TMPDIR {folder}", "--driver", "12.4", TMPDIR=str(folder))
+                self.refused(str(folder / "mk.so"), "--kernels", str(folder / "mk.so"))
+                (folder / "bin").mkdir()
+                (folder / "lib").symlink_to(SHIMS.parent)
+                result = self.call(shutil.copy(ROTA, folder / "bin"), "sim", "--", "true")
                 self.assertEqual(result.returncode, 125)
-                self.assertIn(named, result.stderr)
-                self.assertFalse(touched.exists())
+                self.assertIn("install rota elsewhere", result.stderr)
+        # A space splits neither list.
+        self.temporary = self.scratch / "a b"
+        self.temporary.mkdir()
+        self.environment["TMPDIR"] = str(self.temporary)
+        version = self.asked(["--driver", "12.4"], """
+version = ctypes.c_int()
+call("cuDriverGetVersion", ctypes.byref(version))
+print(version.value)
+""")
+        self.assertEqual(version, 12040)
+
+    def test_a_state_that_cannot_be_used_is_named_and_left_alone(self):
+        text = self.scratch / "text"
+        text.write_text("no state at all, and somebody's")
+        fifo = self.scratch / "fifo"
+        os.mkfifo(fifo)
+        for path in "", "/nonexistent/x", self.scratch, "/dev/null", fifo, text, self.scratch / ("x" * 100):
+            with self.subTest(path=path):
+                result = self.refused("--state", "--state", path)
+                self.assertNotIn("remove", result.stderr)
+        self.assertEqual(text.read_text(), "no state at all, and somebody's")
+        text.write_text("")
+        self.assertEqual(self.sim("--state", text, "--", "true").returncode, 0)
+
+    # ctest labels: unsanitized
+    def test_a_state_of_another_version_is_named(self):
+        state = self.scratch / "machine"
+        use = [ROTA, "sim", "--state", state, "--", *program("print(context())")]
+        for _ in range(2):
+            self.assertEqual(self.checked(*use).stdout.strip(), "0")
+        with open(state, "r+b") as file:
+            file.seek(8)  # the version, behind eight bytes of magic
+            file.write(b"\xff\xff")
+        self.refused("another version", "--state", state)
+
+    # ctest labels: unsanitized
+    def test_variables_that_say_otherwise_do_not_reach_the_machine(self):
+        result = self.sim("--", *program("print(context())"), ROTA_SIM_MUTATIONS="no-such", ROTA_SIM_FAULTS="no-such", ROTA_SIM_GPUS="0")
+        self.assertEqual(result.stdout.strip(), "0", result.stderr)
+        self.assertEqual(result.stderr, "")
+        self.refused("ROTA_SIM_KERNELS: ", ROTA_SIM_KERNELS=str(self.scratch / "nothing.so"))
 
     # ctest labels: unsanitized
     def test_a_profile_of_ones_own_is_used(self):

@@ -21,7 +21,10 @@ void* call_until_cancelled(void* spin) {
   void* parameters[] = {&nanoseconds};
   start();
   for (int call = 0; call < 100; ++call) {
-    CHECK(cuLaunchKernel(static_cast<CUfunction>(spin), 1, 1, 1, 1, 1, 1, 0, nullptr, parameters, nullptr));
+    CUstream stream = nullptr;
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(cuLaunchKernel(static_cast<CUfunction>(spin), 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+    CHECK(cuStreamDestroy_v2(stream));
     CHECK(cuCtxSynchronize());
   }
   pthread_testcancel();  // a driver need have no call that may block

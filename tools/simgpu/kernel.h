@@ -25,7 +25,7 @@
 //
 // Parameters are laid out as CUDA lays them out (each aligned to its own alignment). A kernel runs on a thread of its
 // stream. Managed memory: the launch makes every managed allocation that a pointer-sized parameter points into
-// resident as a whole; launch.touch() says so for one that is reached in another way.
+// resident, from there to its end; launch.touch() says so for one that is reached in another way.
 #pragma once
 
 #include <cstddef>

@@ -75,6 +75,11 @@ std::string write_posed_driver(const std::string& library, int version, const st
            "version already cannot pose as another)";
   }
   std::error_code error;
+  // It is put in the place of what is there, and a device would be gone for the whole machine.
+  const auto there = std::filesystem::status(output, error);
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+    return "cannot write " + output + ": there is something that is no file; name another place";
+  }
   const std::filesystem::path folder = std::filesystem::absolute(output).parent_path();
   std::filesystem::create_directories(folder, error);
   if (error) return "cannot make the folder " + folder.string() + ": " + error.message();

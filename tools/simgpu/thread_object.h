@@ -1,8 +1,9 @@
-// An object of the calling thread that lives until the thread can call no more. C++'s own thread_local objects end
-// earlier: what a program destroys at its threads' end may still call, and those of the main thread are gone before its
-// static objects are destroyed.
+// An object of the calling thread that outlives C++'s thread_local objects: what a program destroys at its threads' end
+// may still call, and those of the main thread are gone before its static objects are destroyed. (Destructors of the
+// program's own pthread keys may find it made anew.)
 #pragma once
 
+#include <limits.h>
 #include <pthread.h>
 
 namespace rota::sim {
@@ -23,11 +24,11 @@ class ThreadObject {
  private:
   static pthread_key_t make_key() {
     pthread_key_t key = 0;
-    pthread_key_create(&key, [](void* object) {
+    int result = pthread_key_create(&key, [](void* object) {
       object_ = nullptr;
       delete static_cast<Object*>(object);
     });
-    return key;
+    return result == 0 ? key : PTHREAD_KEYS_MAX;  // none is left: objects are never destroyed
   }
   static inline thread_local Object* object_ = nullptr;
 };

@@ -239,6 +239,121 @@ TEST_CASE("on a virtual clock nobody keeps a module to himself while time goes o
   CHECK(child.wait() == "");
 }
 
+TEST_CASE("a context that ends while it waits for the GPU keeps nobody waiting behind it") {
+  TemporaryFolder folder;
+  Child child([&]() -> std::string {
+    setenv("ROTA_SIM_CLOCK", "virtual", 1);  // NOLINT(concurrency-mt-unsafe)
+    Library library(folder.file("state"), "64M", "1");
+    constexpr int kContexts = 3;
+    CUcontext contexts[kContexts];
+    CUfunction spin[kContexts];
+    CUstream streams[kContexts];
+    CUevent events[2];
+    CUctxCreateParams none{};
+    EXPECT_OK(CU(cuInit)(0));
+    for (int index = 0; index < kContexts; ++index) {
+      CUmodule module = nullptr;
+      EXPECT_OK(CU(cuCtxCreate_v4)(&contexts[index], &none, 0, 0));
+      EXPECT_OK(CU(cuModuleLoadData)(&module, kImage));
+      EXPECT_OK(CU(cuModuleGetFunction)(&spin[index], module, "_Z4spinm"));
+      EXPECT_OK(CU(cuStreamCreate)(&streams[index], CU_STREAM_NON_BLOCKING));
+    }
+    auto launch = [&](int index, unsigned long nanoseconds) {
+      void* parameters[] = {&nanoseconds};
+      CU(cuCtxSetCurrent)(contexts[index]);
+      return CU(cuLaunchKernel)(spin[index], 1, 1, 1, 32, 1, 1, 0, streams[index], parameters, nullptr);
+    };
+    EXPECT_OK(launch(0, 1'500'000));
+    EXPECT_OK(launch(1, 10'000));
+    for (int call = 0; call < 200; ++call) EXPECT_RESULT(CUDA_ERROR_NOT_READY, CU(cuStreamQuery)(streams[1]));
+    EXPECT_OK(CU(cuCtxDestroy_v2)(contexts[1]));
+    EXPECT_OK(CU(cuCtxSetCurrent)(contexts[0]));
+    EXPECT_OK(CU(cuCtxSynchronize)());
+    EXPECT_OK(CU(cuCtxSetCurrent)(contexts[2]));
+    for (CUevent& event : events) EXPECT_OK(CU(cuEventCreate)(&event, CU_EVENT_DEFAULT));
+    EXPECT_OK(CU(cuEventRecord)(events[0], streams[2]));
+    EXPECT_OK(launch(2, 10'000));
+    EXPECT_OK(CU(cuEventRecord)(events[1], streams[2]));
+    EXPECT_OK(CU(cuCtxSynchronize)());
+    float milliseconds = -1;
+    EXPECT_OK(CU(cuEventElapsedTime)(&milliseconds, events[0], events[1]));
+    EXPECT(milliseconds > 0 && milliseconds < 1);
+    return "";
+  });
+  CHECK(child.wait() == "");
+}
+
+TEST_CASE("when the recorder of an interprocess event has died, its waiters go on at that moment") {
+  TemporaryFolder folder;
+  int handles[2];
+  int queued[2];
+  int dead[2];
+  REQUIRE((pipe(handles) == 0 && pipe(queued) == 0 && pipe(dead) == 0));
+  char byte = 0;
+  auto begin = [](Library& library, CUfunction* spin, CUstream* stream) -> std::string {
+    CUcontext context = nullptr;
+    CUmodule module = nullptr;
+    EXPECT_OK(CU(cuInit)(0));
+    EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
+    EXPECT_OK(CU(cuCtxSetCurrent)(context));
+    EXPECT_OK(CU(cuModuleLoadData)(&module, kImage));
+    EXPECT_OK(CU(cuModuleGetFunction)(spin, module, "_Z4spinm"));
+    EXPECT_OK(CU(cuStreamCreate)(stream, CU_STREAM_NON_BLOCKING));
+    return "";
+  };
+  Child recorder([&]() -> std::string {
+    Library library(folder.file("state"), "64M", "1");
+    CUfunction spin = nullptr;
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    CUipcEventHandle handle;
+    unsigned long hour = 3'600'000'000'000UL;
+    void* parameters[] = {&hour};
+    if (std::string text = begin(library, &spin, &stream); !text.empty()) return text;
+    EXPECT_OK(CU(cuEventCreate)(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    EXPECT_OK(CU(cuLaunchKernel)(spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+    EXPECT_OK(CU(cuEventRecord)(event, stream));
+    EXPECT_OK(CU(cuIpcGetEventHandle)(&handle, event));
+    EXPECT(write(handles[1], &handle, sizeof handle) == sizeof handle);
+    pause();
+    return "";
+  });
+  Child waiter([&]() -> std::string {
+    Library library(folder.file("state"), "64M", "1");
+    CUfunction spin = nullptr;
+    CUstream stream = nullptr;
+    CUevent event = nullptr;
+    CUevent times[2];
+    CUipcEventHandle handle;
+    if (std::string text = begin(library, &spin, &stream); !text.empty()) return text;
+    EXPECT(read(handles[0], &handle, sizeof handle) == sizeof handle);
+    EXPECT_OK(CU(cuIpcOpenEventHandle)(&event, handle));
+    for (CUevent& time : times) EXPECT_OK(CU(cuEventCreate)(&time, CU_EVENT_DEFAULT));
+    int64_t before = monotonic_nanoseconds();
+    EXPECT_OK(CU(cuEventRecord)(times[0], stream));
+    EXPECT_OK(CU(cuStreamWaitEvent)(stream, event, 0));
+    EXPECT_OK(CU(cuEventRecord)(times[1], stream));
+    EXPECT(write(queued[1], "q", 1) == 1 && read(dead[0], &byte, 1) == 1);
+    EXPECT_OK(CU(cuStreamSynchronize)(stream));
+    float milliseconds = -1;
+    EXPECT_OK(CU(cuEventElapsedTime)(&milliseconds, times[0], times[1]));
+    EXPECT(milliseconds >= 0 && milliseconds < static_cast<float>(monotonic_nanoseconds() - before) / 1e6F);
+    return "";
+  });
+  REQUIRE(read(queued[0], &byte, 1) == 1);
+  recorder.kill();
+  recorder.wait();
+  Child third([&]() -> std::string {  // who comes takes back what the dead one held
+    Library library(folder.file("state"), "64M", "1");
+    EXPECT_OK(CU(cuInit)(0));
+    return "";
+  });
+  CHECK(third.wait() == "");
+  REQUIRE(write(dead[1], "d", 1) == 1);
+  CHECK(waiter.wait() == "");
+  for (int end : {handles[0], handles[1], queued[0], queued[1], dead[0], dead[1]}) close(end);
+}
+
 TEST_CASE("what waits for an interprocess event begins when the event is reached, on either clock") {
   auto begins = [](const char* clock) {
     TemporaryFolder folder;

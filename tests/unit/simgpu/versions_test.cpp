@@ -1,4 +1,6 @@
 // Drivers of other CUDA versions: what a copy of the simulated driver exports, answers and calls itself.
+#include <sys/stat.h>
+
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <fstream>
@@ -220,4 +222,14 @@ TEST_CASE("simgpu-driver refuses what is no version, what is no library of simgp
     CHECK(result.error.find(library) != std::string::npos);
   }
   CHECK_FALSE(std::filesystem::exists(output));
+}
+
+TEST_CASE("simgpu-driver takes nobody's device or pipe for its place") {
+  TemporaryFolder folder;
+  std::string pipe = folder.file("pipe");
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  PoseResult result = run_pose({"--version", "12.4", "-o", pipe});
+  CHECK(result.status == 1);
+  CHECK(result.error.find(pipe) != std::string::npos);
+  CHECK(std::filesystem::is_fifo(pipe));
 }

@@ -16,11 +16,9 @@ extern "C" __attribute__((visibility("hidden"))) int rota_cudart_not_supported(c
     static auto* named = new std::set<const char*>;
     std::lock_guard lock(*mutex);
     if (named->insert(name).second) {
-      bool to_stderr = std::strcmp(log, "-") == 0;
-      if (std::FILE* file = to_stderr ? stderr : std::fopen(log, "a")) {
-        std::fprintf(file, "simgpu: not simulated: %s\n", name);
-        if (!to_stderr) std::fclose(file);
-      }
+      std::FILE* file = std::strcmp(log, "-") == 0 ? nullptr : std::fopen(log, "a");
+      std::fprintf(file != nullptr ? file : stderr, "simgpu: not simulated: %s\n", name);
+      if (file != nullptr) std::fclose(file);
     }
   }
   return done(kNotSupported);

@@ -325,6 +325,7 @@ void Driver::occupy(Context& context, EngineKind engine, int64_t nanoseconds, Li
     if (timeline != 0) timeline = request.from;
     clock.sleep_until(request.from);
   }
+  if (request.nanoseconds > 0) state().leave_line(request);  // the context is gone, and others wait behind it
 }
 
 void Driver::make_resident(uint64_t address, uint64_t bytes, Access access, int64_t* nanoseconds, int gpu) {

@@ -4,6 +4,8 @@
 // and where a virtual clock sees that the host called; while none of these is on it costs one load and one branch.
 #pragma once
 
+#include <pthread.h>
+
 #include <atomic>
 #include <cstddef>
 #include <string>
@@ -32,6 +34,18 @@ api::CUresult leave_export(Symbol symbol, api::CUresult answer);
 // What the program is told of the exception that is being handled: its frames, which may be C, see none.
 api::CUresult answer_of_exception();
 
+// A thread is not cancelled inside of the driver, whose destructors wait and close files: it is after the call.
+class NotCancelled {
+ public:
+  NotCancelled() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~NotCancelled() { pthread_setcancelstate(before_, nullptr); }
+  NotCancelled(const NotCancelled&) = delete;
+  NotCancelled& operator=(const NotCancelled&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
 template <auto function, Symbol symbol>
 struct Entry;
 
@@ -39,6 +53,7 @@ template <class... Arguments, api::CUresult (*function)(Arguments...), Symbol sy
 struct Entry<function, symbol> {
   Entry() { rota_sim_table[static_cast<size_t>(symbol)] = reinterpret_cast<void*>(&call); }
   static api::CUresult call(Arguments... arguments) {
+    NotCancelled inside;
     try {
       if (!entries_watched.load(std::memory_order_relaxed)) return function(arguments...);
       HostCall under_way;

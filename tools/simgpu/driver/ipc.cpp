@@ -64,9 +64,11 @@ class SharedEvent : public InterprocessEvent {
     } else {
       while (!over()) driver().state().wait_for_event(id_, record);
     }
-    // It may have been reached long before anybody asked.
     int64_t& timeline = thread_timeline();
-    if (timeline != 0) timeline = std::max(timeline, driver().state().completion_time(id_));
+    if (timeline == 0 || record == 0) return;
+    // It may have been reached long before anybody asked.
+    int64_t reached = driver().state().completion_time(id_);
+    timeline = std::max(timeline, reached != 0 ? reached : process_clock().now());
   }
   uint64_t id() const { return id_; }
 

@@ -48,10 +48,11 @@ void write_log(const char* line) {
   const std::string& log = driver().options.log;
   if (log.empty()) return;
   int file = log == "-" ? STDERR_FILENO : open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-  if (file >= 0 && write(file, line, std::strlen(line)) < 0) {
+  if (file < 0) file = STDERR_FILENO;  // better there than nowhere
+  if (write(file, line, std::strlen(line)) < 0) {
     // The log is a help for people; its loss must not change what the call answers.
   }
-  if (file >= 0 && file != STDERR_FILENO) close(file);
+  if (file != STDERR_FILENO) close(file);
 }
 
 void* future_function(const char* name) {

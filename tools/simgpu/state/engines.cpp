@@ -86,6 +86,18 @@ Booking book_compute(ComputeEngine& engine, const CostFigures& cost, const Booki
 
 }  // namespace
 
+// Who waits for the compute engine: a context of a process. Under the mutex.
+uint64_t SharedState::key_of(const BookingRequest& asked) const {
+  return layout_->processes[process_].serial << 32 | (asked.context & 0xffffffffU);
+}
+
+void SharedState::leave_line(const BookingRequest& asked) {
+  if (asked.engine != EngineKind::kCompute) return;
+  lock();
+  if (Waiter* own = waiter_of(layout_->gpu[physical(asked.gpu)].compute, key_of(asked))) *own = Waiter{};
+  unlock();
+}
+
 Booking SharedState::reserve(const BookingRequest& asked) {
   if (asked.nanoseconds <= 0) return {asked.from, asked.nanoseconds};
   Clock& clock = process_clock();
@@ -94,8 +106,7 @@ Booking SharedState::reserve(const BookingRequest& asked) {
   GpuState& gpu = layout_->gpu[physical(asked.gpu)];
   Booking booking{};
   if (asked.engine == EngineKind::kCompute) {
-    uint64_t key = layout_->processes[process_].serial << 32 | (asked.context & 0xffffffffU);
-    booking = book_compute(gpu.compute, profile_->cost, asked, key, now, clock.jitter());
+    booking = book_compute(gpu.compute, profile_->cost, asked, key_of(asked), now, clock.jitter());
   } else {
     CopyEngine& engine = gpu.copies[static_cast<int>(asked.engine) - 1];
     int64_t piece = std::min(asked.nanoseconds, kCopyPiece);

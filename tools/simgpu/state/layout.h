@@ -100,7 +100,7 @@ struct EventEntry {
   uint64_t recorder;  // serial of the process that recorded last
   uint64_t recorded;
   uint64_t completed;    // this record and all before it are over
-  int64_t completed_at;  // modelled time
+  int64_t completed_at;  // modelled time; 0: its recorder died
   uint32_t changes;      // a futex: counts up with `completed`
   Holders holders;
 };

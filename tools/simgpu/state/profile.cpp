@@ -93,7 +93,9 @@ class Reader {
       if (whole ? !node.is_integer() : !node.is_number()) {
         return wrong(node, section + "." + key, whole ? "give a whole number" : "give a number");
       }
-      double value = node.value<double>().value_or(0);
+      // A whole number that no double is exactly reads as no double.
+      double value =
+          node.is_integer() ? static_cast<double>(node.value<int64_t>().value_or(0)) : node.value<double>().value_or(0);
       bool in_range = std::isfinite(value) && value <= kLargest && (figure.may_be_zero ? value >= 0 : value >= 1);
       if (!in_range) {
         return wrong(node, section + "." + key, figure.may_be_zero ? "give 0 to 1e15" : "give 1 to 1e15");

@@ -7,7 +7,6 @@
 
 #include <climits>
 
-#include "tools/simgpu/state/clock.h"
 #include "tools/simgpu/state/layout.h"
 #include "tools/simgpu/state/shared_state.h"
 
@@ -123,7 +122,7 @@ void SharedState::forget_holder(int process) {
     if (entry.id == 0) continue;
     if (entry.recorder == serial && entry.completed != entry.recorded) {
       entry.completed = entry.recorded;
-      entry.completed_at = process_clock().now();
+      entry.completed_at = 0;
       ++entry.changes;
     }
     entry.holders.remove(process);

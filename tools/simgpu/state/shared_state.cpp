@@ -120,10 +120,13 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     return Failure{path +
                    " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
   }
-  if (fresh && ftruncate(file, sizeof(SharedLayout)) != 0) {
-    int number = errno;
+  // With all its pages: one that a full file system lacks later would end the program without a word.
+  if (int number = fresh ? posix_fallocate(file, 0, sizeof(SharedLayout)) : 0; number != 0) {
+    int ignored = ftruncate(file, 0);
+    static_cast<void>(ignored);
     close(file);
-    return Failure{"cannot make the state file " + path + ": " + error_text(number)};
+    return Failure{"cannot make the state file " + path + " (ROTA_SIM_STATE) of " +
+                   std::to_string(sizeof(SharedLayout) >> 20) + " MiB: " + error_text(number)};
   }
   void* memory = mmap(nullptr, sizeof(SharedLayout), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (memory == MAP_FAILED) {
@@ -164,14 +167,10 @@ Result<SharedState*> SharedState::attach(const Options& options) {
       }
     }
   }
-  bool entered = state->take_process_entry();
-  std::string refused = entered ? state->make_clock(options) : "";
+  std::string refused = state->take_process_entry();
+  if (refused.empty()) refused = state->make_clock(options);
   flock(file, LOCK_UN);  // closing is not enough: the mapping keeps the open file, and with it the lock
   close(file);
-  if (!entered) {
-    delete state;
-    return Failure{path + " (ROTA_SIM_STATE) already serves " + std::to_string(kMaxProcesses) + " processes"};
-  }
   if (!refused.empty()) {
     delete state;
     return Failure{path + " (ROTA_SIM_STATE) " + refused};
@@ -254,21 +253,25 @@ void SharedState::initialise(const Options& options) {
   layout_->magic = kStateMagic;
 }
 
-bool SharedState::take_process_entry() {
+// Empty, or why there is no place for this process.
+std::string SharedState::take_process_entry() {
+  uint64_t start_time = 0;
+  if (!process_start_time(getpid(), &start_time)) return "cannot be used without /proc/self/stat: " + error_text(errno);
   lock();
   reap();
   for (uint32_t index = 0; index < kMaxProcesses && process_ < 0; ++index) {
     ProcessEntry& entry = layout_->processes[index];
     if (entry.pid != 0) continue;
     entry = ProcessEntry{};
-    if (!process_start_time(getpid(), &entry.start_time)) break;
+    entry.start_time = start_time;
     entry.pid = getpid();
     entry.serial = layout_->next_serial++;
     own_entries().add(path_, entry.serial);
     process_ = static_cast<int>(index);
   }
   unlock();
-  return process_ >= 0;
+  if (process_ >= 0) return "";
+  return "already serves " + std::to_string(kMaxProcesses) + " processes: end some, or name another file";
 }
 
 bool SharedState::lock() {

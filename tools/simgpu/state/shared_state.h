@@ -138,7 +138,7 @@ class SharedState {
   void complete_event(uint64_t id, uint64_t record, int64_t at);  // modelled time
   uint64_t last_record(uint64_t id);
   bool event_done(uint64_t id, uint64_t record);
-  int64_t completion_time(uint64_t id);  // of the newest record that is over; 0: none
+  int64_t completion_time(uint64_t id);  // of the newest record that is over; 0: its recorder died, or none
   // Sleeps until the record is over, but not for long: ask again. A record of a process that died is over.
   void wait_for_event(uint64_t id, uint64_t record);
 
@@ -151,8 +151,9 @@ class SharedState {
   void count_kernel(int gpu);
   void count_copy(int gpu, EngineKind kind, uint64_t bytes);
 
-  // Books a piece of an engine. The caller sleeps until it is over and books the rest.
+  // Books a piece of an engine. The caller sleeps until it is over and books the rest, or leaves the line.
   Booking reserve(const BookingRequest& asked);
+  void leave_line(const BookingRequest& asked);
 
  private:
   SharedState() = default;
@@ -169,7 +170,8 @@ class SharedState {
   void for_blocks(uint32_t id, uint64_t offset, uint64_t bytes, bool whole, Function function);
   std::string make_clock(const Options& options);
   void release_managed(uint32_t id);
-  bool take_process_entry();
+  std::string take_process_entry();
+  uint64_t key_of(const BookingRequest& asked) const;
   bool take_locked(int gpu, uint64_t bytes, Migration* migration);
   void forget_holder(int process);
   void leave_shared(uint32_t index, int process);

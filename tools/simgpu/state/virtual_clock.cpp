@@ -33,8 +33,8 @@ struct Patience {
 // on the machine.
 constexpr Patience kWithProgram = {4, 20'000'000};
 // With the driver's code, which sleeps only where the machine makes it wait (a lock whose owner has no processor, a
-// thread that starts), and computes as long as copies take. Kernels are in it: the program hangs for good if one waits
-// for it without busy().
+// thread that starts), and computes as long as copies and kernels take: the limit is for a kernel that waits for the
+// program without busy(), which would hang for good.
 constexpr Patience kWithDriver = {100'000, 60'000'000'000};
 
 struct Participant {
@@ -231,12 +231,8 @@ class VirtualClock : public Clock {
     wait_for_turn(*self, lock);
   }
 
-  // A thread that is cancelled here would leave its predicate behind: it ends where it is cancelled next.
   void wait_for_turn(Participant& participant, std::unique_lock<std::mutex>& lock) {
-    int before = 0;
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     participant.turn.wait(lock, [&] { return turn_ == &participant; });
-    pthread_setcancelstate(before, nullptr);
   }
 
   // Gives the turn to who is due first. Under the mutex, while nobody has it.
