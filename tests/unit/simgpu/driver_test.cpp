@@ -445,25 +445,20 @@ TEST_CASE("a child forked after cuInit is told that it has no driver, and its pa
 }
 
 TEST_CASE("what a program destroys at its end may call: the thread's contexts are still there") {
-  TemporaryFolder folder;
   static Library* at_end = nullptr;
   static CUcontext context = nullptr;
-  Child child([&]() -> std::string {
-    static Library library(folder.file("state"));
-    at_end = &library;
-    EXPECT_OK(CU(cuInit)(0));
-    EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
-    atexit([] {
-      Library& library = *at_end;
-      CUcontext current = nullptr;
-      bool right = CU(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context;
-      for (int push = 0; push < 100; ++push) right = right && CU(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
-      _exit(right ? 0 : 3);
-    });
-    EXPECT_OK(CU(cuCtxSetCurrent)(context));
-    exit(4);  // NOLINT(concurrency-mt-unsafe): the threads of the driver do not call it
-  });
-  CHECK(child.wait() == "");
+  CHECK(with_driver([](Library& library) -> std::string {
+          at_end = &library;
+          EXPECT_OK(CU(cuCtxGetCurrent)(&context));
+          atexit([] {
+            Library& library = *at_end;
+            CUcontext current = nullptr;
+            bool right = CU(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context;
+            for (int push = 0; push < 100; ++push) right = right && CU(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+            _exit(right ? 0 : 3);
+          });
+          exit(4);  // NOLINT(concurrency-mt-unsafe): the threads of the driver do not call it
+        }) == "");
 }
 
 TEST_CASE("a folder is no module, and what cannot be planned or pinned is refused: the program lives on") {

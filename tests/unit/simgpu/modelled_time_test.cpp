@@ -141,6 +141,10 @@ std::string busy_program(Library& library) {
   return "times\n" + times;
 }
 
+std::string on_virtual_clock(const std::function<std::string(Library&)>& body) {
+  return with_driver(body, "64M", "virtual");
+}
+
 }  // namespace
 
 TEST_CASE("two runs of a program on a virtual clock have the same times to the last bit") {
@@ -162,125 +166,107 @@ TEST_CASE("two runs of a program on a virtual clock have the same times to the l
 }
 
 TEST_CASE("on a virtual clock a context's end ends what its streams wait for elsewhere") {
-  TemporaryFolder folder;
-  Child child([&]() -> std::string {
-    setenv("ROTA_SIM_CLOCK", "virtual", 1);  // NOLINT(concurrency-mt-unsafe)
-    Library library(folder.file("state"), "64M", "1");
-    CUctxCreateParams none{};
-    CUcontext others = nullptr;
-    CUcontext own = nullptr;
-    CUstream stuck = nullptr;
-    CUstream waiting = nullptr;
-    CUdeviceptr flag = 0;
-    CUevent reached = nullptr;
-    EXPECT_OK(CU(cuInit)(0));
-    EXPECT_OK(CU(cuCtxCreate_v4)(&others, &none, 0, 0));
-    EXPECT_OK(CU(cuStreamCreate)(&stuck, CU_STREAM_NON_BLOCKING));
-    EXPECT_OK(CU(cuEventCreate)(&reached, CU_EVENT_DEFAULT));
-    EXPECT_OK(CU(cuMemAlloc_v2)(&flag, 4));
-    EXPECT_OK(CU(cuMemsetD32_v2)(flag, 0, 1));
-    EXPECT_OK(CU(cuStreamWaitValue32_v2)(stuck, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
-    EXPECT_OK(CU(cuEventRecord)(reached, stuck));
-    for (bool value : {false, true}) {
-      EXPECT_OK(CU(cuCtxCreate_v4)(&own, &none, 0, 0));
-      EXPECT_OK(CU(cuStreamCreate)(&waiting, CU_STREAM_NON_BLOCKING));
-      if (value) {
-        EXPECT_OK(CU(cuStreamWaitValue32_v2)(waiting, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
-      } else {
-        EXPECT_OK(CU(cuStreamWaitEvent)(waiting, reached, 0));
-      }
-      EXPECT_OK(CU(cuCtxDestroy_v2)(own));
-    }
-    EXPECT_OK(CU(cuCtxSetCurrent)(others));
-    EXPECT_RESULT(CUDA_ERROR_NOT_READY, CU(cuEventQuery)(reached));
-    EXPECT_OK(CU(cuMemsetD32_v2)(flag, 1, 1));
-    EXPECT_OK(CU(cuStreamSynchronize)(stuck));
-    return "";
-  });
-  CHECK(child.wait() == "");
+  CHECK(on_virtual_clock([](Library& library) -> std::string {
+          CUctxCreateParams none{};
+          CUcontext others = nullptr;
+          CUcontext own = nullptr;
+          CUstream stuck = nullptr;
+          CUstream waiting = nullptr;
+          CUdeviceptr flag = 0;
+          CUevent reached = nullptr;
+          EXPECT_OK(CU(cuCtxCreate_v4)(&others, &none, 0, 0));
+          EXPECT_OK(CU(cuStreamCreate)(&stuck, CU_STREAM_NON_BLOCKING));
+          EXPECT_OK(CU(cuEventCreate)(&reached, CU_EVENT_DEFAULT));
+          EXPECT_OK(CU(cuMemAlloc_v2)(&flag, 4));
+          EXPECT_OK(CU(cuMemsetD32_v2)(flag, 0, 1));
+          EXPECT_OK(CU(cuStreamWaitValue32_v2)(stuck, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+          EXPECT_OK(CU(cuEventRecord)(reached, stuck));
+          for (bool value : {false, true}) {
+            EXPECT_OK(CU(cuCtxCreate_v4)(&own, &none, 0, 0));
+            EXPECT_OK(CU(cuStreamCreate)(&waiting, CU_STREAM_NON_BLOCKING));
+            if (value) {
+              EXPECT_OK(CU(cuStreamWaitValue32_v2)(waiting, flag, 1, CU_STREAM_WAIT_VALUE_EQ));
+            } else {
+              EXPECT_OK(CU(cuStreamWaitEvent)(waiting, reached, 0));
+            }
+            EXPECT_OK(CU(cuCtxDestroy_v2)(own));
+          }
+          EXPECT_OK(CU(cuCtxSetCurrent)(others));
+          EXPECT_RESULT(CUDA_ERROR_NOT_READY, CU(cuEventQuery)(reached));
+          EXPECT_OK(CU(cuMemsetD32_v2)(flag, 1, 1));
+          EXPECT_OK(CU(cuStreamSynchronize)(stuck));
+          return "";
+        }) == "");
 }
 
 // Making a variable pushes managed memory out, which takes its time, and a kernel asks for a variable meanwhile.
 TEST_CASE("on a virtual clock nobody keeps a module to himself while time goes on") {
-  TemporaryFolder folder;
-  Child child([&]() -> std::string {
-    setenv("ROTA_SIM_CLOCK", "virtual", 1);  // NOLINT(concurrency-mt-unsafe)
-    Library library(folder.file("state"), "64M", "1");
-    constexpr const char* kCounting =
-        ".version 7.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .u32 counter = 5;\n"
-        ".visible .global .align 4 .b8 total[4];\n.visible .entry _Z8count_upj()\n{\n  ret;\n}\n";
-    CUcontext context = nullptr;
-    CUmodule module = nullptr;
-    CUfunction count_up = nullptr;
-    CUstream stream = nullptr;
-    CUdeviceptr managed = 0;
-    CUdeviceptr counter = 0;
-    size_t bytes = 80UL << 20;
-    CUmemLocation device{CU_MEM_LOCATION_TYPE_DEVICE, {0}};
-    unsigned by = 1;
-    void* parameters[] = {&by};
-    EXPECT_OK(CU(cuInit)(0));
-    EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
-    EXPECT_OK(CU(cuCtxSetCurrent)(context));
-    EXPECT_OK(CU(cuModuleLoadData)(&module, kCounting));
-    EXPECT_OK(CU(cuModuleGetFunction)(&count_up, module, "_Z8count_upj"));
-    EXPECT_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
-    EXPECT_OK(CU(cuMemAllocManaged)(&managed, bytes, CU_MEM_ATTACH_GLOBAL));
-    EXPECT_OK(CU(cuMemPrefetchAsync_v2)(managed, bytes, device, 0, stream));
-    EXPECT_OK(CU(cuStreamSynchronize)(stream));
-    EXPECT_OK(CU(cuLaunchKernel)(count_up, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr));
-    int64_t before = monotonic_nanoseconds();
-    EXPECT_OK(CU(cuModuleGetGlobal_v2)(&counter, &bytes, module, "counter"));
-    EXPECT_OK(CU(cuCtxSynchronize)());
-    // Else the watchdog ends it, after a minute.
-    EXPECT(monotonic_nanoseconds() - before < 40'000'000'000);
-    return "";
-  });
-  CHECK(child.wait() == "");
+  CHECK(on_virtual_clock([](Library& library) -> std::string {
+          constexpr const char* kCounting =
+              ".version 7.0\n.target sm_50\n.address_size 64\n.visible .global .align 4 .u32 counter = 5;\n"
+              ".visible .global .align 4 .b8 total[4];\n.visible .entry _Z8count_upj()\n{\n  ret;\n}\n";
+          CUmodule module = nullptr;
+          CUfunction count_up = nullptr;
+          CUstream stream = nullptr;
+          CUdeviceptr managed = 0;
+          CUdeviceptr counter = 0;
+          size_t bytes = 80UL << 20;
+          CUmemLocation device{CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+          unsigned by = 1;
+          void* parameters[] = {&by};
+          EXPECT_OK(CU(cuModuleLoadData)(&module, kCounting));
+          EXPECT_OK(CU(cuModuleGetFunction)(&count_up, module, "_Z8count_upj"));
+          EXPECT_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+          EXPECT_OK(CU(cuMemAllocManaged)(&managed, bytes, CU_MEM_ATTACH_GLOBAL));
+          EXPECT_OK(CU(cuMemPrefetchAsync_v2)(managed, bytes, device, 0, stream));
+          EXPECT_OK(CU(cuStreamSynchronize)(stream));
+          EXPECT_OK(CU(cuLaunchKernel)(count_up, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr));
+          int64_t before = monotonic_nanoseconds();
+          EXPECT_OK(CU(cuModuleGetGlobal_v2)(&counter, &bytes, module, "counter"));
+          EXPECT_OK(CU(cuCtxSynchronize)());
+          // Else the watchdog ends it, after a minute.
+          EXPECT(monotonic_nanoseconds() - before < 40'000'000'000);
+          return "";
+        }) == "");
 }
 
 TEST_CASE("a context that ends while it waits for the GPU keeps nobody waiting behind it") {
-  TemporaryFolder folder;
-  Child child([&]() -> std::string {
-    setenv("ROTA_SIM_CLOCK", "virtual", 1);  // NOLINT(concurrency-mt-unsafe)
-    Library library(folder.file("state"), "64M", "1");
-    constexpr int kContexts = 3;
-    CUcontext contexts[kContexts];
-    CUfunction spin[kContexts];
-    CUstream streams[kContexts];
-    CUevent events[2];
-    CUctxCreateParams none{};
-    EXPECT_OK(CU(cuInit)(0));
-    for (int index = 0; index < kContexts; ++index) {
-      CUmodule module = nullptr;
-      EXPECT_OK(CU(cuCtxCreate_v4)(&contexts[index], &none, 0, 0));
-      EXPECT_OK(CU(cuModuleLoadData)(&module, kImage));
-      EXPECT_OK(CU(cuModuleGetFunction)(&spin[index], module, "_Z4spinm"));
-      EXPECT_OK(CU(cuStreamCreate)(&streams[index], CU_STREAM_NON_BLOCKING));
-    }
-    auto launch = [&](int index, unsigned long nanoseconds) {
-      void* parameters[] = {&nanoseconds};
-      CU(cuCtxSetCurrent)(contexts[index]);
-      return CU(cuLaunchKernel)(spin[index], 1, 1, 1, 32, 1, 1, 0, streams[index], parameters, nullptr);
-    };
-    EXPECT_OK(launch(0, 1'500'000));
-    EXPECT_OK(launch(1, 10'000));
-    for (int call = 0; call < 200; ++call) EXPECT_RESULT(CUDA_ERROR_NOT_READY, CU(cuStreamQuery)(streams[1]));
-    EXPECT_OK(CU(cuCtxDestroy_v2)(contexts[1]));
-    EXPECT_OK(CU(cuCtxSetCurrent)(contexts[0]));
-    EXPECT_OK(CU(cuCtxSynchronize)());
-    EXPECT_OK(CU(cuCtxSetCurrent)(contexts[2]));
-    for (CUevent& event : events) EXPECT_OK(CU(cuEventCreate)(&event, CU_EVENT_DEFAULT));
-    EXPECT_OK(CU(cuEventRecord)(events[0], streams[2]));
-    EXPECT_OK(launch(2, 10'000));
-    EXPECT_OK(CU(cuEventRecord)(events[1], streams[2]));
-    EXPECT_OK(CU(cuCtxSynchronize)());
-    float milliseconds = -1;
-    EXPECT_OK(CU(cuEventElapsedTime)(&milliseconds, events[0], events[1]));
-    EXPECT(milliseconds > 0 && milliseconds < 1);
-    return "";
-  });
-  CHECK(child.wait() == "");
+  CHECK(on_virtual_clock([](Library& library) -> std::string {
+          constexpr int kContexts = 3;
+          CUcontext contexts[kContexts];
+          CUfunction spin[kContexts];
+          CUstream streams[kContexts];
+          CUevent events[2];
+          CUctxCreateParams none{};
+          for (int index = 0; index < kContexts; ++index) {
+            CUmodule module = nullptr;
+            EXPECT_OK(CU(cuCtxCreate_v4)(&contexts[index], &none, 0, 0));
+            EXPECT_OK(CU(cuModuleLoadData)(&module, kImage));
+            EXPECT_OK(CU(cuModuleGetFunction)(&spin[index], module, "_Z4spinm"));
+            EXPECT_OK(CU(cuStreamCreate)(&streams[index], CU_STREAM_NON_BLOCKING));
+          }
+          auto launch = [&](int index, unsigned long nanoseconds) {
+            void* parameters[] = {&nanoseconds};
+            CU(cuCtxSetCurrent)(contexts[index]);
+            return CU(cuLaunchKernel)(spin[index], 1, 1, 1, 32, 1, 1, 0, streams[index], parameters, nullptr);
+          };
+          EXPECT_OK(launch(0, 1'500'000));
+          EXPECT_OK(launch(1, 10'000));
+          for (int call = 0; call < 200; ++call) EXPECT_RESULT(CUDA_ERROR_NOT_READY, CU(cuStreamQuery)(streams[1]));
+          EXPECT_OK(CU(cuCtxDestroy_v2)(contexts[1]));
+          EXPECT_OK(CU(cuCtxSetCurrent)(contexts[0]));
+          EXPECT_OK(CU(cuCtxSynchronize)());
+          EXPECT_OK(CU(cuCtxSetCurrent)(contexts[2]));
+          for (CUevent& event : events) EXPECT_OK(CU(cuEventCreate)(&event, CU_EVENT_DEFAULT));
+          EXPECT_OK(CU(cuEventRecord)(events[0], streams[2]));
+          EXPECT_OK(launch(2, 10'000));
+          EXPECT_OK(CU(cuEventRecord)(events[1], streams[2]));
+          EXPECT_OK(CU(cuCtxSynchronize)());
+          float milliseconds = -1;
+          EXPECT_OK(CU(cuEventElapsedTime)(&milliseconds, events[0], events[1]));
+          EXPECT(milliseconds > 0 && milliseconds < 1);
+          return "";
+        }) == "");
 }
 
 TEST_CASE("when the recorder of an interprocess event has died, its waiters go on at that moment") {
@@ -355,69 +341,51 @@ TEST_CASE("when the recorder of an interprocess event has died, its waiters go o
 }
 
 TEST_CASE("what waits for an interprocess event begins when the event is reached, on either clock") {
-  auto begins = [](const char* clock) {
-    TemporaryFolder folder;
-    Child child([&]() -> std::string {
-      setenv("ROTA_SIM_CLOCK", clock, 1);  // NOLINT(concurrency-mt-unsafe)
-      Library library(folder.file("state"), "64M", "1");
-      CUcontext context = nullptr;
-      CUstream streams[3];
-      CUevent shared = nullptr;
-      CUevent before = nullptr;
-      CUevent after = nullptr;
-      Gate gate;
-      EXPECT_OK(CU(cuInit)(0));
-      EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
-      EXPECT_OK(CU(cuCtxSetCurrent)(context));
-      for (CUstream& stream : streams) EXPECT_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
-      EXPECT_OK(CU(cuEventCreate)(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
-      for (CUevent* event : {&before, &after}) EXPECT_OK(CU(cuEventCreate)(event, CU_EVENT_DEFAULT));
-      EXPECT_OK(CU(cuLaunchHostFunc)(streams[0], &Gate::hold, &gate));
-      EXPECT_OK(CU(cuEventRecord)(shared, streams[0]));
-      EXPECT_OK(CU(cuStreamWaitEvent)(streams[1], shared, 0));
-      EXPECT_OK(CU(cuEventRecord)(after, streams[1]));
-      EXPECT_OK(CU(cuEventRecord)(before, streams[2]));
-      EXPECT_OK(CU(cuEventSynchronize)(before));
-      gate.release();
-      EXPECT_OK(CU(cuEventSynchronize)(after));
-      float milliseconds = -1;
-      EXPECT_OK(CU(cuEventElapsedTime)(&milliseconds, before, after));
-      EXPECT(milliseconds >= 0);
-      return "";
-    });
-    return child.wait();
+  auto begins = [](Library& library) -> std::string {
+    CUstream streams[3];
+    CUevent shared = nullptr;
+    CUevent before = nullptr;
+    CUevent after = nullptr;
+    Gate gate;
+    for (CUstream& stream : streams) EXPECT_OK(CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));
+    EXPECT_OK(CU(cuEventCreate)(&shared, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    for (CUevent* event : {&before, &after}) EXPECT_OK(CU(cuEventCreate)(event, CU_EVENT_DEFAULT));
+    EXPECT_OK(CU(cuLaunchHostFunc)(streams[0], &Gate::hold, &gate));
+    EXPECT_OK(CU(cuEventRecord)(shared, streams[0]));
+    EXPECT_OK(CU(cuStreamWaitEvent)(streams[1], shared, 0));
+    EXPECT_OK(CU(cuEventRecord)(after, streams[1]));
+    EXPECT_OK(CU(cuEventRecord)(before, streams[2]));
+    EXPECT_OK(CU(cuEventSynchronize)(before));
+    gate.release();
+    EXPECT_OK(CU(cuEventSynchronize)(after));
+    float milliseconds = -1;
+    EXPECT_OK(CU(cuEventElapsedTime)(&milliseconds, before, after));
+    EXPECT(milliseconds >= 0);
+    return "";
   };
-  CHECK(begins("real") == "");
-  CHECK(begins("virtual") == "");
+  CHECK(with_driver(begins, "64M", "real") == "");
+  CHECK(on_virtual_clock(begins) == "");
 }
 
 TEST_CASE("hours of a kernel pass at once on a virtual clock, and its events say hours") {
-  TemporaryFolder folder;
-  Child child([&]() -> std::string {
-    setenv("ROTA_SIM_CLOCK", "virtual", 1);  // NOLINT(concurrency-mt-unsafe)
-    Library library(folder.file("state"), "64M", "1");
-    CUcontext context = nullptr;
-    CUmodule module = nullptr;
-    CUfunction spin = nullptr;
-    CUevent events[2];
-    unsigned long hour = 3'600'000'000'000UL;
-    void* parameters[] = {&hour};
-    EXPECT_OK(CU(cuInit)(0));
-    EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
-    EXPECT_OK(CU(cuCtxSetCurrent)(context));
-    EXPECT_OK(CU(cuModuleLoadData)(&module, kImage));
-    EXPECT_OK(CU(cuModuleGetFunction)(&spin, module, "_Z4spinm"));
-    for (CUevent& event : events) EXPECT_OK(CU(cuEventCreate)(&event, CU_EVENT_DEFAULT));
-    EXPECT_OK(CU(cuEventRecord)(events[0], nullptr));
-    EXPECT_OK(CU(cuLaunchKernel)(spin, 1, 1, 1, 32, 1, 1, 0, nullptr, parameters, nullptr));
-    EXPECT_OK(CU(cuEventRecord)(events[1], nullptr));
-    EXPECT_OK(CU(cuCtxSynchronize)());
-    float milliseconds = 0;
-    EXPECT_OK(CU(cuEventElapsedTime)(&milliseconds, events[0], events[1]));
-    EXPECT(milliseconds >= 3.6e6F && milliseconds < 3.7e6F);
-    return "";
-  });
-  CHECK(child.wait() == "");
+  CHECK(on_virtual_clock([](Library& library) -> std::string {
+          CUmodule module = nullptr;
+          CUfunction spin = nullptr;
+          CUevent events[2];
+          unsigned long hour = 3'600'000'000'000UL;
+          void* parameters[] = {&hour};
+          EXPECT_OK(CU(cuModuleLoadData)(&module, kImage));
+          EXPECT_OK(CU(cuModuleGetFunction)(&spin, module, "_Z4spinm"));
+          for (CUevent& event : events) EXPECT_OK(CU(cuEventCreate)(&event, CU_EVENT_DEFAULT));
+          EXPECT_OK(CU(cuEventRecord)(events[0], nullptr));
+          EXPECT_OK(CU(cuLaunchKernel)(spin, 1, 1, 1, 32, 1, 1, 0, nullptr, parameters, nullptr));
+          EXPECT_OK(CU(cuEventRecord)(events[1], nullptr));
+          EXPECT_OK(CU(cuCtxSynchronize)());
+          float milliseconds = 0;
+          EXPECT_OK(CU(cuEventElapsedTime)(&milliseconds, events[0], events[1]));
+          EXPECT(milliseconds >= 3.6e6F && milliseconds < 3.7e6F);
+          return "";
+        }) == "");
 }
 
 TEST_CASE("a machine on a virtual clock is for one process, and says so to the second") {
@@ -456,32 +424,25 @@ TEST_CASE("a machine on a virtual clock is for one process, and says so to the s
 // Not under AddressSanitizer: its leak check takes a lock that the child inherits taken (seen in a debugger).
 #ifndef __SANITIZE_ADDRESS__
 TEST_CASE("a child forked on a virtual clock exits, whoever of its parent's threads was in the clock") {
-  TemporaryFolder folder;
-  Child child([&]() -> std::string {
-    setenv("ROTA_SIM_CLOCK", "virtual", 1);  // NOLINT(concurrency-mt-unsafe)
-    Library library(folder.file("state"), "64M", "1");
-    CUcontext context = nullptr;
-    EXPECT_OK(CU(cuInit)(0));
-    EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));
-    std::atomic<bool> over{false};
-    std::thread other([&] {
-      int count = 0;
-      while (!over) CU(cuDeviceGetCount)(&count);
-    });
-    int status = 0;
-    for (int round = 0; round < 50 && status == 0; ++round) {
-      pid_t forked = fork();
-      if (forked == 0) {
-        alarm(10);
-        exit(0);  // NOLINT(concurrency-mt-unsafe): not _exit(): what the thread leaves behind is destroyed
-      }
-      waitpid(forked, &status, 0);
-    }
-    over = true;
-    other.join();
-    EXPECT(status == 0);
-    return "";
-  });
-  CHECK(child.wait() == "");
+  CHECK(on_virtual_clock([](Library& library) -> std::string {
+          std::atomic<bool> over{false};
+          std::thread other([&] {
+            int count = 0;
+            while (!over) CU(cuDeviceGetCount)(&count);
+          });
+          int status = 0;
+          for (int round = 0; round < 50 && status == 0; ++round) {
+            pid_t forked = fork();
+            if (forked == 0) {
+              alarm(10);
+              exit(0);  // NOLINT(concurrency-mt-unsafe): not _exit(): what the thread leaves behind is destroyed
+            }
+            waitpid(forked, &status, 0);
+          }
+          over = true;
+          other.join();
+          EXPECT(status == 0);
+          return "";
+        }) == "");
 }
 #endif

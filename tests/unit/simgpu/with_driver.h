@@ -25,11 +25,14 @@ struct Gate {
   }
 };
 
-// Runs a test's body in a child that has loaded the driver and made the primary context of device 0 current.
-inline std::string with_driver(const std::function<std::string(Library&)>& body, const char* memory = "64M") {
+// Runs a test's body in a child that has loaded the driver and made the primary context of device 0 current. On a clock
+// that is named, at time scale 1; else nothing waits.
+inline std::string with_driver(const std::function<std::string(Library&)>& body, const char* memory = "64M",
+                               const char* clock = nullptr) {
   TemporaryFolder folder;
   Child child([&]() -> std::string {
-    Library library(folder.file("state"), memory);
+    if (clock != nullptr) setenv("ROTA_SIM_CLOCK", clock, 1);  // NOLINT(concurrency-mt-unsafe): one thread
+    Library library(folder.file("state"), memory, clock != nullptr ? "1" : "0");
     CUcontext context = nullptr;
     EXPECT_OK(CU(cuInit)(0));
     EXPECT_OK(CU(cuDevicePrimaryCtxRetain)(&context, 0));

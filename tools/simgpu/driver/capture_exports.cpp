@@ -135,8 +135,7 @@ CUresult capture_info(CUstream handle, const CaptureQuery& query, Form form) {
     *query.dependencies = reinterpret_cast<const CUgraphNode*>(stream->capture_tail.data());
   }
   if (query.edges != nullptr) {
-    struct EdgesOfThread : std::vector<CUgraphEdgeData> {};
-    auto& edges = ThreadObject<EdgesOfThread>::get();
+    auto& edges = ThreadObject<std::vector<CUgraphEdgeData>>::get();
     edges.assign(stream->capture_tail.size(), CUgraphEdgeData{});
     *query.edges = edges.data();
   }

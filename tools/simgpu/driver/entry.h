@@ -1,7 +1,8 @@
 // The way into every exported function. An exported symbol jumps through its slot of rota_sim_table (exports.S); a
 // function that is simulated puts its entry there when the library is loaded, all others answer
 // CUDA_ERROR_NOT_SUPPORTED. The entry is where faults are injected, where mutations break a function in a general way,
-// and where a virtual clock sees that the host called; while none of these is on it costs one load and one branch.
+// and where a virtual clock sees that the host called; while none of these is on, all that it does is to hold back the
+// thread's cancellation.
 #pragma once
 
 #include <pthread.h>
