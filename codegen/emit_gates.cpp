@@ -81,7 +81,7 @@ extern void* const table[kSymbolCount];
   source += R"(#include "generated/driver_gates.h"
 
 #include "generated/driver_real.h"
-#include "runtime/gate/scope.h"
+#include "runtime/turn/scope.h"
 
 namespace rota::gates {
 

@@ -189,7 +189,8 @@ Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, cons
   files.push_back({"runtime_symbols.inc", symbols});
   files.push_back(
       {"runtime_trace.h",
-       head + fmt::format(R"(// The runtime API's symbols and tracers, of every libcudart major. See runtime/cudart.
+       head + fmt::format(
+                  R"(// The runtime API's symbols and tracers, of every libcudart major. See runtime/preload/cudart.
 #pragma once
 
 #include <cstddef>
@@ -217,7 +218,7 @@ namespace rota::runtime_tracers {{
 extern void* const table[kRotaCudartSymbols];
 }}  // namespace rota::runtime_tracers
 )",
-                          count, sections.size())});
+                  count, sections.size())});
   files.push_back(
       {"runtime_trace.cpp",
        head +

@@ -98,11 +98,9 @@ Result<Inputs> load_inputs(const std::string& root) {
 Result<std::vector<EmittedFile>> emit_all(const Inputs& inputs) {
   auto files = emit_driver(inputs);
   if (!files) return files;
-#ifdef ROTA_HAVE_EMIT_TRACE
   auto trace = emit_trace(inputs);
   if (!trace) return trace;
   files->insert(files->end(), trace->begin(), trace->end());
-#endif
   std::ranges::sort(*files, {}, &EmittedFile::name);
   return files;
 }

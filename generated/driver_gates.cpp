@@ -2,7 +2,7 @@
 #include "generated/driver_gates.h"
 
 #include "generated/driver_real.h"
-#include "runtime/gate/scope.h"
+#include "runtime/turn/scope.h"
 
 namespace rota::gates {
 

@@ -4,7 +4,7 @@
 #include <new>
 
 #include "generated/driver_real.h"
-#include "runtime/log.h"
+#include "runtime/core/log.h"
 
 namespace rota::memory {
 

@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "generated/driver_types.h"
-#include "runtime/gate/contexts.h"
-#include "runtime/gate/gate.h"
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/physical.h"
 #include "runtime/memory/settings.h"
+#include "runtime/turn/contexts.h"
+#include "runtime/turn/gate.h"
 
 namespace rota::memory {
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
-#include "runtime/log.h"
+#include "runtime/core/log.h"
 
 namespace rota::memory {
 

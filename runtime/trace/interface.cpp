@@ -2,7 +2,7 @@
 #include "runtime/trace/interface.h"
 
 #include "generated/trace_schema.h"
-#include "runtime/log.h"
+#include "runtime/core/log.h"
 #include "runtime/trace/trace.h"
 
 namespace rota::trace {

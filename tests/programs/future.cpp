@@ -1,6 +1,6 @@
-// Uses a function of a driver that is newer than rota (tools/simgpu/driver/posed.h), found as a new program finds it,
-// between functions that rota knows: what it fills is memory of theirs. Prints "ok", or "absent" on a driver without
-// it.
+// Uses a function of a driver that is newer than rota (tools/simgpu/driver/entry/posed.h), found as a new program finds
+// it, between functions that rota knows: what it fills is memory of theirs. Prints "ok", or "absent" on a driver
+// without it.
 #include "tests/programs/program.h"
 
 using namespace program;  // NOLINT

@@ -4,13 +4,11 @@
 #include <string>
 #include <vector>
 
-#include "tools/rota/doctor.h"
-#include "tools/rota/run.h"
-#include "tools/rota/sim.h"
-#include "tools/rota/status.h"
-#ifdef ROTA_HAVE_TRACE
-#include "tools/rota/trace.h"
-#endif
+#include "tools/rota/doctor/doctor.h"
+#include "tools/rota/run/run.h"
+#include "tools/rota/sim/sim.h"
+#include "tools/rota/status/status.h"
+#include "tools/rota/trace/trace.h"
 
 namespace {
 
@@ -45,9 +43,7 @@ int main(int argc, char** argv) {
   rota::tool::register_sim(app);
   rota::tool::register_status(app);
   rota::tool::register_doctor(app);
-#ifdef ROTA_HAVE_TRACE
   rota::tool::register_trace(app);
-#endif
   std::vector<std::string> arguments(argv + 1, argv + argc);
   drop_separator(app, arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them

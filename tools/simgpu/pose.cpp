@@ -18,7 +18,7 @@
 #include "generated/driver_releases.h"
 #include "generated/driver_symbols.h"
 #include "tools/elf/elf.h"
-#include "tools/simgpu/driver/posed.h"
+#include "tools/simgpu/driver/entry/posed.h"
 
 namespace rota::sim {
 namespace {

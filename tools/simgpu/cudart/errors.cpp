@@ -3,7 +3,7 @@
 #include <map>
 #include <string>
 
-#include "tools/simgpu/driver/errors.h"
+#include "tools/simgpu/driver/entry/errors.h"
 
 namespace rota::sim::cudart {
 namespace {

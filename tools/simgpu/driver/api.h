@@ -6,7 +6,7 @@
 
 #include "generated/driver_functions.h"
 #include "generated/driver_types.h"
-#include "tools/simgpu/driver/entry.h"
+#include "tools/simgpu/driver/entry/entry.h"
 
 namespace rota::sim {
 using namespace rota::api;  // NOLINT(google-build-using-namespace): the names are CUDA's own

@@ -8,11 +8,11 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "tools/simgpu/driver/array.h"
-#include "tools/simgpu/driver/graph_state.h"
-#include "tools/simgpu/driver/mutations.h"
-#include "tools/simgpu/driver/posed.h"
-#include "tools/simgpu/driver/visible_devices.h"
+#include "tools/simgpu/driver/array/array.h"
+#include "tools/simgpu/driver/device/visible_devices.h"
+#include "tools/simgpu/driver/entry/mutations.h"
+#include "tools/simgpu/driver/entry/posed.h"
+#include "tools/simgpu/driver/graph/state.h"
 #include "tools/simgpu/thread_object.h"
 
 namespace rota::sim {

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "generated/driver_real.h"
-#include "runtime/overrides.h"
+#include "runtime/hooks/overrides.h"
 #include "tests/unit/runtime/fake_driver.h"
 
 using namespace rota;

@@ -1,0 +1,19 @@
+// What librota-core.so exports to the thin preload (the rest is in core.map), and where the parts that only the whole
+// core has come together.
+#include "generated/driver_trace.h"
+#include "runtime/core/attach.h"
+#include "runtime/core/log.h"
+#include "runtime/trace/trace.h"
+
+namespace {
+
+void* const* start_tracing() {
+  const bool tracing = rota::trace::start([](const char* line) { rota::log::error("{}", line); });
+  return tracing ? rota::tracers::table : nullptr;
+}
+
+}  // namespace
+
+extern "C" __attribute__((visibility("default"))) int rota_core_attach(const RotaAttachment* attachment) {
+  return rota::interpose::attach(*attachment, start_tracing);
+}

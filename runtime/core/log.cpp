@@ -1,0 +1,51 @@
+#include "runtime/core/log.h"
+
+#include <sys/uio.h>
+#include <unistd.h>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace rota::log {
+namespace {
+
+constexpr int kUnread = -1;
+std::atomic<int> current_level{kUnread};
+
+// ROTA_LOG=error|warn|info|debug: how much rota says on stderr.
+int read_level() noexcept {
+  const char* value = std::getenv("ROTA_LOG");  // NOLINT(concurrency-mt-unsafe): read only, like every library does
+  if (value == nullptr || *value == '\0') return static_cast<int>(Level::kWarn);
+  constexpr const char* kNames[] = {"error", "warn", "info", "debug"};
+  for (int index = 0; index < 4; ++index) {
+    if (std::strcmp(value, kNames[index]) == 0) return index;
+  }
+  return static_cast<int>(Level::kWarn) | 0x100;
+}
+
+}  // namespace
+
+Level level() noexcept {
+  int known = current_level.load(std::memory_order_relaxed);
+  if (known != kUnread) return static_cast<Level>(known);
+  const int read = read_level();
+  known = read & 0xff;
+  // Only the thread that stores the level complains, and only after storing it: warn() comes back here.
+  if (current_level.exchange(known, std::memory_order_relaxed) == kUnread && (read & 0x100) != 0) {
+    const char* value = std::getenv("ROTA_LOG");  // NOLINT(concurrency-mt-unsafe)
+    warn("ROTA_LOG is '{}': use error, warn, info or debug; warn is used", value != nullptr ? value : "");
+  }
+  return static_cast<Level>(known);
+}
+
+void write_line(const char* text, std::size_t length) noexcept {
+  const int saved = errno;
+  char prefix[] = "rota: ";
+  char newline[] = "\n";
+  const iovec parts[] = {{prefix, sizeof prefix - 1}, {const_cast<char*>(text), length}, {newline, 1}};
+  // Nothing can be done about a closed or full stderr.
+  [[maybe_unused]] const ssize_t written = ::writev(STDERR_FILENO, parts, 3);
+  errno = saved;
+}
+
+}  // namespace rota::log

@@ -1,0 +1,148 @@
+// cuGetProcAddress and cuGetExportTable: how frameworks get at the driver without ever naming an exported symbol.
+//
+// The driver returns the very address of an export, so we ask it, and give back our thunk of that export instead.
+// Versions, flags and the query status are the driver's business and pass through unread. A pointer that is no known
+// export (a function newer than this rota) is left alone: it works, but around us, so the process's memory must stay
+// where it is.
+#include "runtime/hooks/lookup.h"
+
+#include <atomic>
+#include <cstring>
+
+#include "runtime/core/attach.h"
+#include "runtime/core/log.h"
+#include "runtime/core/runtime.h"
+#include "runtime/core/tables.h"
+#include "runtime/hooks/overrides.h"
+
+namespace rota::interpose {
+namespace {
+
+struct Lookup {
+  const char* base;
+  int version;
+  unsigned form;
+  Symbol symbol;
+};
+
+constexpr Lookup kLookups[] = {
+#define ROTA_LOOKUP(base, version, form, symbol) {#base, version, form, Symbol::k_##symbol},
+#include "generated/driver_lookup.inc"
+#undef ROTA_LOOKUP
+};
+
+constexpr unsigned long long kPerThreadStream = api::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
+constexpr unsigned long long kAllFlags = kPerThreadStream | api::CU_GET_PROC_ADDRESS_LEGACY_STREAM;
+
+// Names of which the log has spoken; a program may ask for the same one many times. Once full, it speaks of no new
+// ones.
+bool first_report(const void* function) noexcept {
+  static std::atomic<const void*> reported[256];
+  for (auto& entry : reported) {
+    const void* seen = nullptr;
+    if (entry.compare_exchange_strong(seen, function, std::memory_order_relaxed)) return true;
+    if (seen == function) return false;
+  }
+  return false;
+}
+
+// Replaces a real function's address by our own.
+void hand_out_thunk(const char* name, void** function) noexcept {
+  if (function == nullptr || *function == nullptr) return;
+  if (const auto symbol = symbol_at(*function, name)) {
+    *function = thunk(*symbol);
+    return;
+  }
+  runtime().unknown_pointers.fetch_add(1, std::memory_order_relaxed);
+  runtime().mark_unevictable("the driver handed out a function that rota does not know");
+  if (first_report(*function)) {
+    log::info("cuGetProcAddress: what the driver gives for '{}' is no known export; calls of it are not seen by rota",
+              name != nullptr ? name : "");
+  }
+}
+
+int driver_version() noexcept {
+  int version = 0;
+  if (!driver_found() || real::cuDriverGetVersion(&version) != api::CUDA_SUCCESS) return 0;
+  return version;
+}
+
+}  // namespace
+
+int emulated_proc_address(const char* name, int version, unsigned long long flags, int driver_version, void** function,
+                          int* status) noexcept {
+  if (name == nullptr || function == nullptr || (flags & ~kAllFlags) != 0) return api::CUDA_ERROR_INVALID_VALUE;
+  if (driver_version != 0 && version > driver_version) return api::CUDA_ERROR_INVALID_VALUE;
+  const unsigned wanted_form = (flags & kPerThreadStream) != 0 ? 2 : 0;
+  const Lookup* best = nullptr;
+  bool known = false;
+  for (const Lookup& entry : kLookups) {
+    if (std::strcmp(entry.base, name) != 0) continue;
+    known = true;
+    if (entry.version > version || entry.form != wanted_form) continue;
+    // With a driver, only what it has; without one, every thunk answers by itself.
+    if (driver_found() && !available(entry.symbol)) continue;
+    best = &entry;  // rows of a form come in the order of versions
+  }
+  *function = best != nullptr ? thunk(best->symbol) : nullptr;
+  *status = best != nullptr ? api::CU_GET_PROC_ADDRESS_SUCCESS
+            : known         ? api::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
+                            : api::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+  return api::CUDA_SUCCESS;
+}
+
+}  // namespace rota::interpose
+
+namespace rota::overrides {
+
+// CUDA 11.3's form, without a status: there a name that is not found is an error.
+api::CUresult cuGetProcAddress(const char* symbol, void** pfn, int cudaVersion, api::cuuint64_t flags) {
+  if (interpose::available(Symbol::k_cuGetProcAddress)) {
+    const auto result = real::cuGetProcAddress(symbol, pfn, cudaVersion, flags);
+    if (result == api::CUDA_SUCCESS) interpose::hand_out_thunk(symbol, pfn);
+    return result;
+  }
+  int status = 0;
+  const auto result = static_cast<api::CUresult>(
+      interpose::emulated_proc_address(symbol, cudaVersion, flags, interpose::driver_version(), pfn, &status));
+  return result == api::CUDA_SUCCESS && *pfn == nullptr ? api::CUDA_ERROR_NOT_FOUND : result;
+}
+
+api::CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersion, api::cuuint64_t flags,
+                                  api::CUdriverProcAddressQueryResult* symbolStatus) {
+  if (interpose::available(Symbol::k_cuGetProcAddress_v2)) {
+    const auto result = real::cuGetProcAddress_v2(symbol, pfn, cudaVersion, flags, symbolStatus);
+    if (result == api::CUDA_SUCCESS) interpose::hand_out_thunk(symbol, pfn);
+    return result;
+  }
+  int status = 0;
+  api::CUresult result;
+  if (interpose::available(Symbol::k_cuGetProcAddress)) {
+    // A driver from 11.3 to 11.8.
+    result = real::cuGetProcAddress(symbol, pfn, cudaVersion, flags);
+    if (result == api::CUDA_ERROR_NOT_FOUND) {
+      status = api::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
+      result = api::CUDA_SUCCESS;
+      if (pfn != nullptr) *pfn = nullptr;
+    } else if (result == api::CUDA_SUCCESS) {
+      interpose::hand_out_thunk(symbol, pfn);
+    }
+  } else {
+    result = static_cast<api::CUresult>(
+        interpose::emulated_proc_address(symbol, cudaVersion, flags, interpose::driver_version(), pfn, &status));
+  }
+  if (result == api::CUDA_SUCCESS && symbolStatus != nullptr) {
+    *symbolStatus = static_cast<api::CUdriverProcAddressQueryResult>(status);
+  }
+  return result;
+}
+
+// The tables are the driver's own and go out untouched: libcudart checks them, and refuses copies. Nothing that the
+// runtime library gets through them allocates or launches; what another library does with them, nobody knows.
+api::CUresult cuGetExportTable(const void** ppExportTable, const api::CUuuid* pExportTableId) {
+  const auto result = real::cuGetExportTable(ppExportTable, pExportTableId);
+  if (result == api::CUDA_SUCCESS) runtime().mark_unevictable("it uses a private table of the driver");
+  return result;
+}
+
+}  // namespace rota::overrides

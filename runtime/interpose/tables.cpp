@@ -1,8 +1,0 @@
-#include "runtime/interpose/tables.h"
-
-namespace rota {
-
-void* real::table[kSymbolCount];
-void* next::table[kSymbolCount];
-
-}  // namespace rota

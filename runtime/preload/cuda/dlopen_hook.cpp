@@ -1,0 +1,61 @@
+// dlopen, which thunks.S exports as a tail jump to the next dlopen: here is decided with which name.
+//
+// A plain "libcuda.so.1" finds this library by its SONAME without our help. "libcuda.so" (what development machines
+// have) and paths to a driver do not, so those names become "libcuda.so.1". A path to a file that is not there stays as
+// it is: the program gets the failure, and the message, that it would have got without rota.
+#include <dlfcn.h>
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/preload/cuda/thin.h"
+
+namespace rota::thin {
+namespace {
+
+constexpr char kShimName[] = "libcuda.so.1";
+constexpr char kPlainName[] = "libcuda.so";
+
+void* no_dlopen(const char*, int) noexcept {
+  return nullptr;
+}
+
+// libcuda.so, libcuda.so.1, or libcuda.so.580.159.04
+bool names_driver(const char* base) noexcept {
+  if (strncmp(base, kPlainName, sizeof kPlainName - 1) != 0) return false;
+  const char* rest = base + sizeof kPlainName - 1;
+  return rest[0] == '\0' || (rest[0] == '.' && rest[1] != '\0' && rest[strspn(rest, ".0123456789")] == '\0');
+}
+
+bool is_for_us(const char* name) noexcept {
+  if (name == nullptr) return false;
+  const char* slash = strrchr(name, '/');
+  if (!names_driver(slash != nullptr ? slash + 1 : name)) return false;
+  if (slash == nullptr) return true;
+  const int saved = errno;
+  const bool exists = access(name, F_OK) == 0;
+  errno = saved;
+  return exists;
+}
+
+}  // namespace
+
+// Returned in two registers, which the tail jump relies on.
+struct DlopenTarget {
+  const char* name;
+  void* function;
+};
+static_assert(sizeof(DlopenTarget) == 16);
+
+extern "C" ROTA_HIDDEN DlopenTarget rota_dlopen_target(const char* name) noexcept {
+  static void* next;
+  void* function = __atomic_load_n(&next, __ATOMIC_RELAXED);
+  if (function == nullptr) {
+    function = next_symbol("dlopen");
+    if (function == nullptr) function = reinterpret_cast<void*>(&no_dlopen);
+    __atomic_store_n(&next, function, __ATOMIC_RELAXED);
+  }
+  return {is_for_us(name) ? kShimName : name, function};
+}
+
+}  // namespace rota::thin

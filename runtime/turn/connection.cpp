@@ -1,0 +1,157 @@
+#include "runtime/turn/connection.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <algorithm>
+#include <cstring>
+
+#include "scheduler/protocol/socket_path.h"
+
+namespace rota::client {
+
+namespace {
+
+using protocol::Kind;
+using protocol::Message;
+
+constexpr int kWelcomeMilliseconds = 2000;
+
+bool valid(const Message& message, ssize_t bytes) {
+  return bytes == static_cast<ssize_t>(sizeof message) && message.magic == protocol::kMagic;
+}
+
+std::string error_text(int error) {
+  char buffer[128];
+  return strerror_r(error, buffer, sizeof buffer);
+}
+
+// Maps a page that came with the welcome, or null. Sealed against shrinking, or a later access could be a SIGBUS.
+void* map_page(int descriptor, int protection) {
+  struct stat info{};
+  if (fstat(descriptor, &info) != 0 || info.st_size < static_cast<off_t>(protocol::kPageBytes)) return nullptr;
+  const int seals = fcntl(descriptor, F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return nullptr;
+  void* page = mmap(nullptr, protocol::kPageBytes, protection, MAP_SHARED, descriptor, 0);
+  if (page == MAP_FAILED) return nullptr;
+  madvise(page, protocol::kPageBytes, MADV_DONTFORK);  // a child is a client of its own
+  return page;
+}
+
+}  // namespace
+
+Connection::Attempt Connection::open() {
+  const protocol::SocketSearch search = protocol::find_rotad();
+  if (search.descriptor < 0) {
+    if (search.error == ENOENT || search.error == ENOTDIR || search.error == ECONNREFUSED) return {};
+    const char* path = search.candidate.path;
+    return {nullptr, fmt::format("{}: {}", *path != '\0' ? path : "ROTA_SOCKET", error_text(search.error))};
+  }
+  std::unique_ptr<Connection> made(new Connection(search.descriptor));
+  std::string reason = made->greet();
+  if (!reason.empty()) return {nullptr, fmt::format("{}: {}", search.candidate.path, reason)};
+  return {std::move(made), {}};
+}
+
+Connection::~Connection() {
+  close_descriptor();
+}
+
+void Connection::close_descriptor() {
+  if (descriptor_ >= 0) close(descriptor_);
+  descriptor_ = -1;
+}
+
+std::string Connection::greet() {
+  Message hello;
+  hello.kind = Kind::kHello;
+  hello.body.hello.pid = getpid();
+  std::strncpy(hello.body.hello.name, program_invocation_short_name, protocol::kNameLength - 1);
+  if (!send(hello)) return "rotad hung up";
+
+  pollfd ready{descriptor_, POLLIN, 0};
+  int result;
+  do {
+    result = poll(&ready, 1, kWelcomeMilliseconds);
+  } while (result < 0 && errno == EINTR);
+  if (result <= 0) return "rotad does not answer";
+
+  Message answer;
+  iovec body{&answer, sizeof answer};
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+  msghdr header{};
+  header.msg_iov = &body;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  const ssize_t bytes = recvmsg(descriptor_, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  int descriptors[2] = {-1, -1};
+  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    std::memcpy(descriptors, CMSG_DATA(item), std::min<std::size_t>(item->cmsg_len - CMSG_LEN(0), sizeof descriptors));
+  }
+  std::string reason;
+  if (bytes == 0) {
+    reason = "rotad hung up";
+  } else if (!valid(answer, bytes)) {
+    reason = "what listens there is not rotad";
+  } else if (answer.kind == Kind::kRefused) {
+    answer.body.refused.text[protocol::kTextLength - 1] = '\0';
+    reason = answer.body.refused.text;
+  } else if (answer.kind != Kind::kWelcome || answer.version != protocol::kVersion) {
+    reason =
+        fmt::format("this rotad speaks protocol {}, not {}: install the same rota", answer.version, protocol::kVersion);
+  } else {
+    lease_ = static_cast<protocol::LeasePage*>(map_page(descriptors[0], PROT_READ));
+    usage_ = static_cast<protocol::UsagePage*>(map_page(descriptors[1], PROT_READ | PROT_WRITE));
+    welcome_ = answer.body.welcome;
+    if (lease_ == nullptr || usage_ == nullptr || lease_->magic != protocol::kMagic) {
+      reason = "rotad's shared pages cannot be used";
+    }
+  }
+  for (const int descriptor : descriptors) {
+    if (descriptor >= 0) close(descriptor);
+  }
+  return reason;
+}
+
+bool Connection::send(const Message& message) {
+  ssize_t sent;
+  do {
+    sent = ::send(descriptor_, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(sizeof message);
+}
+
+Connection::Received Connection::receive(Message& message) {
+  for (;;) {
+    const ssize_t bytes = recv(descriptor_, &message, sizeof message, MSG_DONTWAIT);
+    if (bytes < 0 && errno == EINTR) continue;
+    if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::kNothing;
+    if (bytes <= 0) return Received::kGone;
+    if (valid(message, bytes)) return Received::kMessage;
+  }
+}
+
+void Connection::wait_for_message(int milliseconds) const {
+  pollfd ready{descriptor_, POLLIN, 0};
+  poll(&ready, 1, milliseconds);
+}
+
+Lease Connection::lease() const {
+  Lease seen;
+  do {
+    seen.grant = lease_->grant.load();
+    seen.held_gpus = lease_->held_gpus.load();
+  } while (seen.grant != lease_->grant.load());
+  seen.waiters = lease_->waiters.load();
+  seen.drain_at_ns = lease_->drain_at_ns.load();
+  return seen;
+}
+
+}  // namespace rota::client

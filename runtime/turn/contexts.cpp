@@ -1,0 +1,368 @@
+#include "runtime/turn/contexts.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <thread>
+
+#include "generated/driver_real.h"
+#include "runtime/core/log.h"
+
+namespace rota::gate {
+
+namespace {
+
+// Handles with a meaning of their own (cuda.h: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD).
+const api::CUstream kLegacyStream = reinterpret_cast<api::CUstream>(std::uintptr_t{1});
+const api::CUstream kPerThreadStream = reinterpret_cast<api::CUstream>(std::uintptr_t{2});
+
+// The stream that a call means: NULL stands for the legacy stream, or in a per-thread form for the thread's own.
+api::CUstream meant(api::CUstream stream, bool per_thread) {
+  if (stream != nullptr) return stream;
+  return per_thread ? kPerThreadStream : kLegacyStream;
+}
+
+pid_t own_tid() {
+  return static_cast<pid_t>(syscall(SYS_gettid));
+}
+
+api::CUcontext current_context() {
+  api::CUcontext context = nullptr;
+  return real::cuCtxGetCurrent(&context) == api::CUDA_SUCCESS ? context : nullptr;
+}
+
+// The first CUDA version whose driver has cuCtxRecordEvent.
+constexpr int kContextEvents = 12050;
+
+// What a driver answers that does not have a function, and what our table answers in its place.
+bool lacks_function(api::CUresult result) {
+  return result == api::CUDA_ERROR_NOT_SUPPORTED || result == api::CUDA_ERROR_NOT_FOUND;
+}
+
+}  // namespace
+
+Contexts::Contexts() : state_(std::make_unique<State>()) {}
+
+void Contexts::add(api::CUcontext context, int device, bool primary) {
+  if (context == nullptr) return;
+  const std::scoped_lock lock(state_->closing, state_->lists);
+  for (Context& known : state_->contexts) {
+    if (known.handle != context) continue;
+    known.primary = known.primary || primary;
+    return;
+  }
+  Context fresh;
+  fresh.handle = context;
+  fresh.device = device;
+  fresh.primary = primary;
+  state_->contexts.push_back(std::move(fresh));
+}
+
+bool Contexts::known(api::CUcontext context) const {
+  const std::lock_guard lock(state_->lists);
+  return std::any_of(state_->contexts.begin(), state_->contexts.end(),
+                     [&](const Context& known) { return known.handle == context; });
+}
+
+api::CUcontext Contexts::primary(int device) const {
+  const std::lock_guard lock(state_->lists);
+  for (const Context& context : state_->contexts) {
+    if (context.primary && context.device == device) return context.handle;
+  }
+  return nullptr;
+}
+
+api::CUresult Contexts::end_context(api::CUcontext context, const std::function<api::CUresult()>& call,
+                                    const std::function<bool(api::CUresult)>& ended) {
+  const std::lock_guard lock(state_->closing);
+  const api::CUresult result = call();
+  if (ended(result)) {
+    const std::lock_guard lists(state_->lists);
+    // Its events went with it.
+    std::erase_if(state_->contexts, [&](const Context& known) { return known.handle == context; });
+    drop_captures(*state_, [&](const Capture& capture) { return capture.context == context; });
+  }
+  return result;
+}
+
+void Contexts::drop_captures(State& state, const std::function<bool(const Capture&)>& gone) {
+  std::erase_if(state.captures, [&](const Capture& capture) {
+    if (!gone(capture)) return false;
+    // The record outlives its thread; a new thread that took it over starts from zero.
+    std::uint32_t count = capture.thread->captures.load(std::memory_order_relaxed);
+    while (count > 0 && !capture.thread->captures.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
+    }
+    return true;
+  });
+  capture_count_.store(static_cast<std::uint32_t>(state.captures.size()), std::memory_order_release);
+}
+
+api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread,
+                                      const std::function<api::CUresult()>& call) {
+  Thread* thread = self != nullptr ? self : register_this_thread();
+  Capture capture;
+  capture.stream = meant(stream, per_thread);
+  capture.tid = capture.stream == kPerThreadStream ? own_tid() : 0;
+  capture.thread = thread;
+  const std::lock_guard lock(state_->closing);
+  if (real::cuStreamGetCtx(capture.stream, &capture.context) != api::CUDA_SUCCESS) capture.context = current_context();
+  const api::CUresult result = call();
+  if (result == api::CUDA_SUCCESS) {
+    const std::lock_guard lists(state_->lists);
+    state_->captures.push_back(capture);
+    thread->captures.fetch_add(1, std::memory_order_relaxed);
+    capture_count_.store(static_cast<std::uint32_t>(state_->captures.size()), std::memory_order_release);
+  }
+  return result;
+}
+
+api::CUresult Contexts::end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
+  const api::CUstream which = meant(stream, per_thread);
+  const pid_t tid = which == kPerThreadStream ? own_tid() : 0;
+  const std::lock_guard lock(state_->closing);
+  const api::CUresult result = call();
+  bool over = result == api::CUDA_SUCCESS;
+  if (!over) {
+    // An invalidated capture ends here too; a call by the wrong thread or on another stream ends nothing.
+    api::CUstreamCaptureStatus status{};
+    over =
+        real::cuStreamIsCapturing(which, &status) == api::CUDA_SUCCESS && status == api::CU_STREAM_CAPTURE_STATUS_NONE;
+  }
+  if (over) {
+    const std::lock_guard lists(state_->lists);
+    drop_captures(*state_, [&](const Capture& capture) { return capture.stream == which && capture.tid == tid; });
+  }
+  return result;
+}
+
+bool Contexts::needs_streams() {
+  int version = driver_version_.load(std::memory_order_relaxed);
+  if (version == 0) {
+    if (real::cuDriverGetVersion(&version) != api::CUDA_SUCCESS) version = kContextEvents;
+    driver_version_.store(version, std::memory_order_relaxed);
+  }
+  return version < kContextEvents;
+}
+
+void Contexts::stream_made(api::CUstream stream, unsigned flags) {
+  if (!needs_streams()) return;
+  const api::CUcontext current = current_context();
+  const std::lock_guard lock(state_->lists);
+  for (Context& context : state_->contexts) {
+    // Who had this handle before went with its context, which another thread is about to take off the list.
+    std::erase_if(context.tracks, [&](const Track& known) {
+      if (known.stream != stream) return false;
+      context.last.insert(context.last.end(), known.pending.begin(), known.pending.end());
+      return true;
+    });
+    if (context.handle == current && (flags & api::CU_STREAM_NON_BLOCKING) != 0) {
+      context.tracks.push_back({.stream = stream, .pending = {}});
+    }
+  }
+}
+
+// True if the stream was kept account of. Its last event goes behind its work, and the handle is forgotten.
+bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
+  const auto track = std::find_if(context.tracks.begin(), context.tracks.end(),
+                                  [&](const Track& known) { return known.stream == stream; });
+  if (stream == nullptr || track == context.tracks.end()) return false;
+  const bool captures_here = capturing(state, context.handle);
+  // Seldom enough that a look costs every destroyed stream the same, however many are not reached; and not while
+  // anything captures, since a query by a thread that is not in RELAXED mode invalidates captures (measured,
+  // facts/interposition.md). The mode is for a capture that begins meanwhile.
+  auto mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
+  if (context.last.size() >= context.look_at && state.captures.empty() &&
+      real::cuThreadExchangeStreamCaptureMode(&mode) == api::CUDA_SUCCESS) {
+    sweep_last(state, context);
+    real::cuThreadExchangeStreamCaptureMode(&mode);
+  }
+  if (!captures_here) record(context, *track);
+  context.last.insert(context.last.end(), track->pending.begin(), track->pending.end());
+  context.tracks.erase(track);
+  return true;
+}
+
+// True if all of them are reached.
+bool Contexts::sweep_last(State& state, Context& context) {
+  std::erase_if(context.last, [&](api::CUevent event) {
+    if (real::cuEventQuery(event) == api::CUDA_ERROR_NOT_READY) return false;
+    // Reached, or lost with a context that failed, in which nothing runs any more.
+    context.spare.push_back(event);
+    ++state.reached;
+    return true;
+  });
+  context.look_at = std::max(kFewLast, 2 * context.last.size());
+  return context.last.empty();
+}
+
+api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call) {
+  // The driver lets the stream's work finish after it has destroyed the stream, and may give its handle to a new one at
+  // once: a last event goes behind that work, and the handle is forgotten before.
+  api::CUcontext tracked_in = nullptr;
+  if (needs_streams()) {
+    const std::lock_guard lock(state_->lists);
+    for (Context& context : state_->contexts) {
+      if (end_track(*state_, context, stream)) tracked_in = context.handle;
+    }
+  }
+  const api::CUresult result = call();
+  if (result == api::CUDA_SUCCESS && captures() > 0) {
+    const std::lock_guard lock(state_->lists);
+    drop_captures(*state_, [&](const Capture& capture) { return capture.stream == stream; });
+  }
+  if (result != api::CUDA_SUCCESS && tracked_in != nullptr) {
+    const std::lock_guard lock(state_->lists);
+    for (Context& context : state_->contexts) {
+      if (context.handle == tracked_in) context.tracks.push_back({.stream = stream, .pending = {}});
+    }
+  }
+  return result;
+}
+
+bool Contexts::submits_nothing(const Call& call) const {
+  // A driver that does not even say which context is current (a forked child's, or one that is shut down) refuses the
+  // call itself, too. And libcudart loads libraries before there is any context: nothing reaches a GPU.
+  api::CUcontext current = nullptr;
+  if (real::cuCtxGetCurrent(&current) != api::CUDA_SUCCESS) return true;
+  if (current == nullptr && (!call.has_stream || call.stream == nullptr)) return true;
+  if (captures() == 0) return false;
+  // A capture spreads to another stream by a wait for one of its events: the stream itself does not capture yet. If it
+  // is no such wait after all, a wait for an event is no work either.
+  if ((call.symbol == Symbol::k_cuStreamWaitEvent || call.symbol == Symbol::k_cuStreamWaitEvent_ptsz) &&
+      self != nullptr && self->captures.load(std::memory_order_relaxed) > 0) {
+    return true;
+  }
+  if (!call.has_stream) return false;
+  const api::CUstream stream = meant(call.stream, call.per_thread);
+  if (stream == kLegacyStream) return false;  // cannot be captured
+  api::CUstreamCaptureStatus status{};
+  return real::cuStreamIsCapturing(stream, &status) == api::CUDA_SUCCESS &&
+         status != api::CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool Contexts::capturing(State& state, api::CUcontext context) {
+  if (state.captures.empty()) return false;
+  // A thread that ended in the middle of capturing its own stream will never end that capture.
+  drop_captures(state, [](const Capture& capture) {
+    return capture.tid != 0 && syscall(SYS_tgkill, getpid(), capture.tid, 0) != 0 && errno == ESRCH;
+  });
+  return std::any_of(state.captures.begin(), state.captures.end(),
+                     [&](const Capture& capture) { return capture.context == context; });
+}
+
+// False: nothing can be learnt of this context (it failed, as after an illegal access; or it cannot be made current),
+// so it counts as idle.
+bool Contexts::record(Context& context, Track& track) {
+  if (real::cuCtxPushCurrent_v2(context.handle) != api::CUDA_SUCCESS) return false;
+  api::CUevent event = nullptr;
+  if (!context.spare.empty()) {
+    event = context.spare.back();
+    context.spare.pop_back();
+  } else if (track.pending.size() >= kMarkers) {
+    event = track.pending.back();  // the newest moves on; the older ones still show progress
+    track.pending.pop_back();
+  } else if (real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING) != api::CUDA_SUCCESS) {
+    event = nullptr;
+  }
+  api::CUresult result = api::CUDA_ERROR_INVALID_CONTEXT;
+  if (event != nullptr && track.stream != nullptr) {
+    result = real::cuEventRecord(event, track.stream);
+  } else if (event != nullptr) {
+    result = real::cuCtxRecordEvent(context.handle, event);
+    if (lacks_function(result)) result = real::cuEventRecord(event, kLegacyStream);
+  }
+  api::CUcontext popped = nullptr;
+  real::cuCtxPopCurrent_v2(&popped);
+  if (event == nullptr) return false;
+  if (result != api::CUDA_SUCCESS) {
+    context.spare.push_back(event);
+    return false;
+  }
+  track.pending.push_back(event);
+  return true;
+}
+
+Contexts::Mark Contexts::mark() {
+  const std::unique_lock lock(state_->closing, std::try_to_lock);
+  if (!lock || state_->shut) return Mark::kBusy;
+  const std::lock_guard lists(state_->lists);
+  bool left_out = false;
+  for (Context& context : state_->contexts) {
+    if (capturing(*state_, context.handle)) {
+      left_out = true;
+    } else {
+      for (Track& track : context.tracks) record(context, track);
+    }
+  }
+  return left_out ? Mark::kCapturing : Mark::kMarked;
+}
+
+Contexts::Progress Contexts::progress() {
+  Progress answer;
+  const std::unique_lock lock(state_->closing, std::try_to_lock);
+  if (!lock || state_->shut) return answer;
+  const std::lock_guard lists(state_->lists);
+  answer.looked = true;
+  answer.done = true;
+  for (Context& context : state_->contexts) {
+    for (Track& track : context.tracks) {
+      while (!track.pending.empty()) {
+        if (real::cuEventQuery(track.pending.front()) == api::CUDA_ERROR_NOT_READY) {
+          answer.done = false;
+          break;
+        }
+        context.spare.push_back(track.pending.front());
+        track.pending.pop_front();
+        ++state_->reached;
+      }
+    }
+    if (!sweep_last(*state_, context)) answer.done = false;
+  }
+  answer.reached = state_->reached;
+  return answer;
+}
+
+api::CUcontext Contexts::any(int device) const {
+  const std::unique_lock lock(state_->closing, std::try_to_lock);
+  if (!lock || state_->shut) return nullptr;
+  for (const Context& context : state_->contexts) {
+    if (context.device == device) return context.handle;
+  }
+  return nullptr;
+}
+
+Contexts::Within Contexts::within(api::CUcontext context, const std::function<void()>& work) {
+  const std::unique_lock lock(state_->closing, std::try_to_lock);
+  if (!lock) return Within::kBusy;
+  if (state_->shut || std::none_of(state_->contexts.begin(), state_->contexts.end(),
+                                   [&](const Context& known) { return known.handle == context; })) {
+    return Within::kGone;
+  }
+  if (real::cuCtxPushCurrent_v2(context) != api::CUDA_SUCCESS) return Within::kGone;
+  work();
+  api::CUcontext popped = nullptr;
+  real::cuCtxPopCurrent_v2(&popped);
+  return Within::kRan;
+}
+
+void Contexts::shut() {
+  // A second at most: exit must not hang on a driver call that does not come back.
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    if (const std::unique_lock lock(state_->closing, std::try_to_lock); lock) {
+      state_->shut = true;
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void Contexts::after_fork_in_child() {
+  state_.release();  // NOLINT(bugprone-unused-return-value): its lock may be held by a thread that is no more
+  state_ = std::make_unique<State>();
+  capture_count_.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace rota::gate

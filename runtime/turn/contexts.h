@@ -1,0 +1,123 @@
+// The contexts of this process, the stream captures under way in them, and the events by which the monitor learns how
+// far the GPU has come. One lock, the closing lock, is held
+//  - by the program's threads while a context is destroyed and while a capture begins or ends, and
+//  - by the monitor while it touches the contexts.
+// So the monitor never works on a context that is being destroyed, and never records an event on a context while a
+// capture begins there: cuCtxRecordEvent on a capturing context fails and destroys the capture (measured,
+// facts/interposition.md). The monitor only tries the lock: a destruction may itself wait for work that our closed gate
+// holds back. It is recursive: a recapture runs a callback of the program, which may begin a capture itself.
+//
+// Whatever the lists say is changed and read under a second lock, taken inside the first and never held while the
+// driver may wait for the GPU: streams come and go under that one alone.
+//
+// Drivers before CUDA 12.5 have no cuCtxRecordEvent. There an event on the legacy stream stands for the context: that
+// stream waits for every other one, also for the threads' own default streams, but for those that were made
+// non-blocking. So these are kept account of, and each gets events of its own.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "generated/driver_types.h"
+#include "runtime/turn/scope.h"
+
+namespace rota::gate {
+
+class Contexts {
+ public:
+  Contexts();
+
+  // --- program's threads
+  void add(api::CUcontext context, int device, bool primary);
+  bool known(api::CUcontext context) const;
+  // Runs a call that may end `context` under the closing lock; it is forgotten if `ended` says so of the call's result.
+  api::CUresult end_context(api::CUcontext context, const std::function<api::CUresult()>& call,
+                            const std::function<bool(api::CUresult)>& ended);
+  // The primary context of a device as last seen, or null.
+  api::CUcontext primary(int device) const;
+
+  // Run the real call under the closing lock and keep count. `per_thread`: a _ptsz form.
+  api::CUresult begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
+  api::CUresult end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
+  api::CUresult destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call);
+  // After the driver has made a stream in the current context.
+  void stream_made(api::CUstream stream, unsigned flags);
+  std::uint32_t captures() const { return capture_count_.load(std::memory_order_acquire); }
+  // Whether a call puts nothing on the GPU: into a capture, or without any context.
+  bool submits_nothing(const Call& call) const;
+
+  // --- the monitor (a thread in RELAXED capture mode, all signals blocked)
+  enum class Mark {
+    kMarked,     // an event lies behind all work submitted so far, in every context
+    kCapturing,  // a capture is under way in some context, which was left alone
+    kBusy,       // a context is being made or destroyed: try again
+  };
+  Mark mark();
+  struct Progress {
+    bool looked = false;        // false: the lock was not to be had
+    bool done = false;          // everything before the last mark has finished
+    std::uint64_t reached = 0;  // marks passed since the process began; grows while the GPU works
+  };
+  Progress progress();
+  // Some live context of a device, or null.
+  api::CUcontext any(int device) const;
+  // Runs `work` with `context` current; false if it is no more.
+  enum class Within { kRan, kGone, kBusy };
+  Within within(api::CUcontext context, const std::function<void()>& work);
+  // After this the monitor's calls do nothing: the process is exiting. Waits for one that is under way, up to a second.
+  void shut();
+
+  void after_fork_in_child();
+
+ private:
+  // Events behind work that is done in one order: of a context as a whole, or of one of its streams.
+  struct Track {
+    api::CUstream stream = nullptr;    // null: the whole context
+    std::deque<api::CUevent> pending;  // recorded, oldest first
+  };
+  static constexpr std::size_t kFewLast = 8;
+  struct Context {
+    api::CUcontext handle = nullptr;
+    int device = 0;
+    bool primary = false;
+    std::vector<Track> tracks = std::vector<Track>(1);  // the first is the whole context's
+    std::vector<api::CUevent> last;                     // behind the work of streams that are no more, in no order
+    std::size_t look_at = kFewLast;  // how many of them make it worth while to look which are reached
+    std::vector<api::CUevent> spare;
+  };
+  struct Capture {
+    api::CUstream stream = nullptr;
+    api::CUcontext context = nullptr;
+    pid_t tid = 0;  // of a per-thread stream, whose handle is the same in every thread; else 0
+    Thread* thread = nullptr;
+  };
+  // Markers kept per track: enough to show progress within a long queue, few enough to cost nothing.
+  static constexpr std::size_t kMarkers = 32;
+
+  struct State {
+    std::recursive_mutex closing;
+    std::mutex lists;  // everything below but `shut`; the closing lock alone is enough to read `contexts`' handles
+    std::vector<Context> contexts;
+    std::vector<Capture> captures;
+    std::uint64_t reached = 0;
+    bool shut = false;
+  };
+
+  bool needs_streams();
+  bool record(Context& context, Track& track);
+  bool end_track(State& state, Context& context, api::CUstream stream);
+  static bool sweep_last(State& state, Context& context);
+  bool capturing(State& state, api::CUcontext context);
+  void drop_captures(State& state, const std::function<bool(const Capture&)>& gone);
+
+  std::unique_ptr<State> state_;
+  std::atomic<std::uint32_t> capture_count_{0};
+  std::atomic<int> driver_version_{0};  // 0: not asked yet
+};
+
+}  // namespace rota::gate

@@ -1,0 +1,232 @@
+// The gate's slow side: registering threads, closing, waiting. scope.h has the fast path and gate.h the protocol.
+#include "runtime/turn/gate.h"
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <thread>
+
+namespace rota::gate {
+
+constinit std::atomic<std::uint32_t> state{kOpen};
+[[gnu::tls_model("initial-exec")]] constinit thread_local Thread* self = nullptr;
+
+namespace {
+
+using std::memory_order_acq_rel;
+using std::memory_order_acquire;
+using std::memory_order_relaxed;
+using std::memory_order_release;
+using std::memory_order_seq_cst;
+
+constinit std::atomic<Thread*> threads{nullptr};
+constinit std::atomic<Gate*> the_gate{nullptr};
+// For a thread whose record could not be allocated. Not in the list: such a process has other worries than its turn.
+constinit Thread no_memory;
+
+long membarrier(int command) {
+  return syscall(SYS_membarrier, command, 0, 0);
+}
+
+bool register_membarrier() {
+  return membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 &&
+         membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0;
+}
+
+void release(Thread& thread) {
+  thread.word.store(thread.word.load(memory_order_relaxed) & ~kDepthMask, memory_order_release);
+  thread.captures.store(0, memory_order_relaxed);
+  thread.tid.store(0, memory_order_release);
+}
+
+// Runs in the ending thread, also when it was cancelled inside a call: its word must not stay raised. If a later
+// destructor of that thread submits again, it registers again, and this runs again.
+void thread_ends(void* record) {
+  self = nullptr;
+  release(*static_cast<Thread*>(record));
+}
+
+pthread_key_t thread_end_key() {
+  static const pthread_key_t key = [] {
+    pthread_key_t made{};
+    pthread_key_create(&made, thread_ends);
+    return made;
+  }();
+  return key;
+}
+
+pid_t own_tid() {
+  return static_cast<pid_t>(syscall(SYS_gettid));
+}
+
+bool is_dead(pid_t tid) {
+  return syscall(SYS_tgkill, getpid(), tid, 0) != 0 && errno == ESRCH;
+}
+
+std::uint64_t depth(const Thread& thread) {
+  return thread.word.load(memory_order_seq_cst) & kDepthMask;
+}
+
+}  // namespace
+
+Thread* register_this_thread() {
+  const pid_t tid = own_tid();
+  Thread* record = threads.load(memory_order_acquire);
+  for (; record != nullptr; record = record->next) {
+    pid_t nobody = 0;
+    if (record->tid.compare_exchange_strong(nobody, tid, memory_order_acquire)) break;
+  }
+  if (record == nullptr) {
+    record = new (std::nothrow) Thread;
+    if (record == nullptr) return &no_memory;
+    record->tid.store(tid, memory_order_relaxed);
+    Thread* head = threads.load(memory_order_relaxed);
+    do {
+      record->next = head;
+    } while (!threads.compare_exchange_weak(head, record, memory_order_release, memory_order_relaxed));
+  }
+  self = record;
+  pthread_setspecific(thread_end_key(), record);
+  return record;
+}
+
+void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread) {
+  const Call call{symbol, stream, has_stream, per_thread};
+  for (;;) {
+    // With the fence the store of the word and the load of the state are in one order for everybody.
+    thread.word.fetch_add(0, memory_order_seq_cst);
+    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0) return;
+    // A call inside a call: the outer one is already counted, and the closer waits for it. To wait here would be to
+    // wait for ourselves.
+    if ((thread.word.load(memory_order_relaxed) & kDepthMask) > 1) return;
+    Gate* gate = the_gate.load(memory_order_acquire);
+    if (gate == nullptr) return;
+    Attendant* attendant = gate->attendant_.load(memory_order_acquire);
+    if (attendant != nullptr && attendant->submits_nothing(call)) return;
+    thread.word.fetch_sub(kEnter, memory_order_seq_cst);
+    gate->wait_outside();
+    thread.word.fetch_add(kEnter, memory_order_seq_cst);
+  }
+}
+
+Gate::Gate(Barrier barrier) : waiting_(std::make_unique<Waiting>()) {
+  fenced_ = barrier == Barrier::kFenced || !register_membarrier();
+  thread_end_key();
+  the_gate.store(this, memory_order_release);
+  state.store(fenced_ ? kFencedBit : kOpen, memory_order_seq_cst);
+}
+
+Gate::~Gate() {
+  the_gate.store(nullptr, memory_order_release);
+  state.store(kOpen, memory_order_seq_cst);
+}
+
+void Gate::close() {
+  {
+    const std::lock_guard lock(waiting_->mutex);
+    if (waiting_->for_good) return;
+    state.fetch_or(kClosedBit, memory_order_seq_cst);
+  }
+  if (fenced_) return;
+  if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
+  // Registered, tried, and refused now (a sandbox that was switched on later): from here on every call is fenced. A
+  // call that read "open" just before may still be unseen, which a pause far longer than a store buffer lives rules
+  // out.
+  fenced_ = true;
+  state.fetch_or(kFencedBit, memory_order_seq_cst);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline) {
+  auto pause = std::chrono::microseconds(5);
+  for (Thread* thread = threads.load(memory_order_acquire); thread != nullptr;) {
+    if (depth(*thread) == 0) {
+      thread = thread->next;
+      continue;
+    }
+    const pid_t tid = thread->tid.load(memory_order_acquire);
+    if (tid != 0 && is_dead(tid)) {
+      release(*thread);
+      continue;
+    }
+    if (std::chrono::steady_clock::now() >= deadline) return false;
+    // Leaving rings no bell, so that it costs nothing: look again, more and more slowly.
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, std::chrono::microseconds(500));
+  }
+  return true;
+}
+
+void Gate::open() {
+  {
+    const std::lock_guard lock(waiting_->mutex);
+    state.fetch_and(~kClosedBit, memory_order_seq_cst);
+  }
+  waiting_->opened.notify_all();
+}
+
+void Gate::open_for_good() {
+  {
+    const std::lock_guard lock(waiting_->mutex);
+    waiting_->for_good = true;
+  }
+  open();
+}
+
+bool Gate::try_enter() {
+  Thread* thread = self != nullptr ? self : register_this_thread();
+  if (self == nullptr) return false;
+  thread->word.fetch_add(kEnter, memory_order_seq_cst);
+  if ((state.load(memory_order_seq_cst) & kClosedBit) == 0) return true;
+  thread->word.fetch_sub(kEnter, memory_order_seq_cst);
+  return false;
+}
+
+void Gate::leave() {
+  if (self != nullptr) self->word.fetch_add(kLeave, memory_order_release);
+}
+
+Gate::Traffic Gate::traffic() const {
+  Traffic sum{0, 0};
+  for (const Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
+    const std::uint64_t word = thread->word.load(memory_order_acquire);
+    sum.calls += word >> 16;
+    sum.inside += (word & kDepthMask) != 0 ? 1 : 0;
+  }
+  return sum;
+}
+
+void Gate::wait_outside() {
+  struct Standing {  // also when the thread is cancelled while it waits
+    explicit Standing(std::atomic<std::uint32_t>& count) : count_(count) { count_.fetch_add(1, memory_order_acq_rel); }
+    ~Standing() { count_.fetch_sub(1, memory_order_acq_rel); }
+    std::atomic<std::uint32_t>& count_;
+  } standing(standing_);
+  if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
+  std::unique_lock lock(waiting_->mutex);
+  waiting_->opened.wait(lock, [this] { return !closed(); });
+}
+
+void Gate::after_fork_in_child() {
+  waiting_.release();  // NOLINT(bugprone-unused-return-value): perhaps locked, and then not destroyable
+  waiting_ = std::make_unique<Waiting>();
+  standing_.store(0, memory_order_relaxed);
+  const Thread* own = self;
+  for (Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
+    if (thread == own) {
+      thread->tid.store(own_tid(), memory_order_relaxed);
+    } else {
+      release(*thread);
+    }
+  }
+  fenced_ = fenced_ || !register_membarrier();
+  state.store(fenced_ ? kFencedBit : kOpen, memory_order_seq_cst);
+}
+
+}  // namespace rota::gate

@@ -1,0 +1,87 @@
+// The gate in front of the GPU: open while this process holds the lease (or no rotad serves it), closed otherwise.
+//
+// Closing is the rare side: set the closed bit; membarrier, so that each thread has either shown its raised word or
+// will see the bit; then wait until no word is raised. Between the two a thread can be inside, never unseen: this is
+// what makes "check, then launch" a single act (nvshare's fifth defect). Closing can be revoked at any moment by
+// open().
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "runtime/turn/scope.h"
+
+namespace rota::gate {
+
+// What the gate asks while a thread stands in front of it. Called on the program's threads, with no lock held.
+class Attendant {
+ public:
+  virtual ~Attendant() = default;
+  // A thread has found the gate closed and is about to wait; whoever can get the lease should be woken.
+  virtual void arrived() = 0;
+  // Whether the call puts no work on the GPU after all (its stream is being captured) and so needs no lease.
+  virtual bool submits_nothing(const Call& call) = 0;
+};
+
+enum class Barrier { kBest, kFenced };  // kFenced: as if the kernel had no membarrier (tests)
+
+class Gate {
+ public:
+  // At most one at a time: it owns the globals of scope.h. Starts open.
+  explicit Gate(Barrier barrier = Barrier::kBest);
+  ~Gate();
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+
+  // Must outlive the gate or be replaced by null; null: closed means wait, whatever the call.
+  void set_attendant(Attendant* attendant) { attendant_.store(attendant, std::memory_order_release); }
+
+  // From its return on, no thread enters that is not inside already, but for calls that submit nothing. Only one thread
+  // closes (the client's monitor).
+  void close();
+  // Waits until no thread is inside. False if `deadline` passed first. Only after close(), by the same thread.
+  bool wait_until_empty(std::chrono::steady_clock::time_point deadline);
+  // Lets every waiting thread go. Any thread.
+  void open();
+  // The same, and close() does nothing from then on: no rotad serves this process, or it is exiting.
+  void open_for_good();
+  bool closed() const { return (state.load(std::memory_order_acquire) & kClosedBit) != 0; }
+
+  // Enters if the gate is open, without waiting; a true answer must be followed by leave(). For work of rota's own
+  // (prefetches) on the program's threads.
+  bool try_enter();
+  void leave();
+
+  // Threads that wait in front of the closed gate.
+  std::uint32_t standing() const { return standing_.load(std::memory_order_acquire); }
+  struct Traffic {
+    std::uint64_t calls;   // calls that have left since the process began
+    std::uint32_t inside;  // threads inside now
+  };
+  Traffic traffic() const;
+  bool fenced() const { return fenced_; }
+
+  // In the child of a fork: forgets the parent's other threads and opens.
+  void after_fork_in_child();
+
+ private:
+  friend void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
+  void wait_outside();
+
+  // Apart from the gate, so that a forked child can take fresh ones: the old may have been locked by a thread that is
+  // no more.
+  struct Waiting {
+    std::mutex mutex;
+    std::condition_variable opened;
+    bool for_good = false;
+  };
+  std::unique_ptr<Waiting> waiting_;
+  std::atomic<Attendant*> attendant_{nullptr};
+  std::atomic<std::uint32_t> standing_{0};
+  bool fenced_ = false;
+};
+
+}  // namespace rota::gate

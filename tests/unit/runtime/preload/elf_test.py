@@ -1,0 +1,111 @@
+"""What the built shims ask of a machine and what they show to a program, read with readelf and objdump."""
+import os
+import re
+import subprocess
+import tempfile
+import unittest
+
+SHIMS = os.environ["ROTA_SHIM_DIRECTORY"]
+SOURCE = os.environ["ROTA_SOURCE_DIRECTORY"]
+THIN = os.path.join(SHIMS, "librota.so")
+CORE = os.path.join(SHIMS, "librota-core.so")
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def symbols(path):
+    """(name, version, defined) of every dynamic symbol."""
+    found = []
+    for line in output("objdump", "-T", path).splitlines():
+        match = re.match(r"[0-9a-f]{16} .{7} (\S+)\s+[0-9a-f]{16}\s+(?:\(?([\w.]+)\)?\s+)?(?:\.\w+ )?(\S+)$", line)
+        if match:
+            found.append((match[3], match[2] or "", match[1] != "*UND*"))
+    return found
+
+
+def exported(path):
+    return {name for name, _, defined in symbols(path) if defined}
+
+
+def listed():
+    with open(os.path.join(SOURCE, "generated", "driver_symbols.inc"), encoding="ascii") as lines:
+        return set(re.findall(r"(?m)^ROTA_SYMBOL\((\w+)\)", lines.read()))
+
+
+def spares():
+    """The thunks that wait for the names of functions that rota does not know, in their order."""
+    return sorted(name for name in exported(THIN) if re.match(r"rota_spare_[0-9a-f]{2}_", name))
+
+
+def newest_glibc(path):
+    versions = re.findall(r"GLIBC_([0-9.]+)", output("objdump", "-T", path) + output("readelf", "-VW", path))
+    return max(tuple(int(part) for part in version.split(".")) for version in versions)
+
+
+class Thin(unittest.TestCase):
+    def test_it_needs_no_glibc_newer_than_2_28(self):
+        self.assertLessEqual(newest_glibc(THIN), (2, 28))
+
+    def test_it_shows_the_drivers_names_dlopen_and_reserved_names_and_nothing_else(self):
+        self.assertEqual(exported(THIN), listed() | {"dlopen"} | set(spares()))
+        # Long enough to take the name of any function to come: the longest that rota knows has 48 characters.
+        self.assertGreater(min(map(len, spares())), max(map(len, listed())) + 16)
+
+    def test_every_name_of_the_recorded_driver_is_there(self):
+        with open(os.path.join(SOURCE, "tests", "data", "libcuda-580.159-exports.txt"), encoding="ascii") as lines:
+            recorded = {line.strip() for line in lines if line.strip() and not line.startswith(("#", "cudbg"))}
+        self.assertEqual(recorded - exported(THIN), set())
+
+    def test_it_needs_the_c_library_alone(self):
+        needed = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", THIN))
+        self.assertEqual(needed, ["libc.so.6"])
+
+    def test_nothing_of_it_runs_at_load_or_at_exit(self):
+        dynamic = output("readelf", "-dW", THIN)
+        self.assertIsNone(re.search(r"\((INIT|FINI|INIT_ARRAY|FINI_ARRAY|PREINIT_ARRAY)\)", dynamic))
+        self.assertNotIn("TEXTREL", dynamic)
+
+    def test_its_soname_is_cudas(self):
+        self.assertIn("soname: [libcuda.so.1]", output("readelf", "-dW", THIN))
+
+    def test_its_stack_is_not_executable(self):
+        self.assertRegex(output("readelf", "-lW", THIN), r"GNU_STACK .* RW ")
+
+    def test_every_copy_carries_the_mark(self):
+        self.assertRegex(output("readelf", "-nW", THIN), r"(?m)^\s+rota\s")
+
+
+class Core(unittest.TestCase):
+    def test_it_shows_what_the_other_shims_call_and_nothing_else(self):
+        self.assertLessEqual(exported(CORE), {"rota_core_attach", "rota_core_trace"})
+        self.assertIn("rota_core_attach", exported(CORE))
+
+    @unittest.skipIf(os.environ.get("ROTA_SANITIZED"), "a sanitized core needs the sanitizer's libraries")
+    def test_it_brings_its_own_standard_library(self):
+        needed = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", CORE))
+        self.assertEqual([name for name in needed if name.startswith(("libstdc++", "libfmt"))], [])
+        # The unwinder alone is the process's: with a second one a thread that is cancelled in a call aborts the program.
+        self.assertIn("libgcc_s.so.1", needed)
+
+
+class OtherProcessor(unittest.TestCase):
+    @unittest.skipUnless(os.environ.get("ROTA_CLANG"), "no clang to assemble for aarch64")
+    def test_the_thunks_assemble_for_aarch64_at_their_stride(self):
+        with tempfile.TemporaryDirectory(prefix="rota-interpose-") as folder:
+            built = os.path.join(folder, "thunks.o")
+            source = os.path.join(SOURCE, "runtime", "preload", "cuda", "thunks.S")
+            output(os.environ["ROTA_CLANG"], "--target=aarch64-linux-gnu", "-I", SOURCE, "-c", source, "-o", built)
+            places = {}
+            for line in output("readelf", "-sW", built).splitlines():
+                words = line.split()
+                if len(words) == 8 and words[3] == "FUNC" and words[4] == "GLOBAL":
+                    places[words[7]] = int(words[1], 16)
+            names = sorted(listed()) + spares()
+            self.assertEqual(len(spares()), 128)
+            self.assertEqual([places[name] for name in names], [32 * index for index in range(len(names))])
+
+
+if __name__ == "__main__":
+    unittest.main()

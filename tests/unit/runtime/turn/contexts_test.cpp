@@ -1,0 +1,229 @@
+// What the monitor does to the program's contexts, and what it must leave alone.
+#include <catch2/catch.hpp>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "generated/driver_real.h"
+#include "runtime/turn/contexts.h"
+#include "tests/unit/runtime/fake_driver.h"
+
+using namespace rota;
+using gate::Contexts;
+
+namespace {
+
+const api::CUstream kStream = reinterpret_cast<api::CUstream>(0x500);
+
+api::CUresult begin(Contexts& contexts, test::FakeDriver& driver) {
+  return contexts.begin_capture(kStream, false, [&] {
+    driver.capturing.store(true);
+    return api::CUDA_SUCCESS;
+  });
+}
+
+api::CUresult end(Contexts& contexts, test::FakeDriver& driver) {
+  return contexts.end_capture(kStream, false, [&] {
+    driver.capturing.store(false);
+    return api::CUDA_SUCCESS;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("the work before a mark is done when the GPU has come that far, and not before") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  driver.submitted = 7;
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK_FALSE(contexts.progress().done);
+  driver.finished = 6;
+  CHECK_FALSE(contexts.progress().done);
+  driver.finished = 7;
+  CHECK(contexts.progress().done);
+}
+
+TEST_CASE("marks show that a long queue gets on") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  for (int i = 0; i < 100; ++i) {
+    driver.submitted.fetch_add(1);
+    REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  }
+  const auto before = contexts.progress().reached;
+  driver.finished = 10;
+  const auto progress = contexts.progress();
+  CHECK(progress.reached > before);
+  CHECK_FALSE(progress.done);
+  driver.finished = 100;
+  CHECK(contexts.progress().done);
+}
+
+TEST_CASE("a context that captures is left alone until the capture ends") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  REQUIRE(begin(contexts, driver) == api::CUDA_SUCCESS);
+  CHECK(contexts.captures() == 1);
+  CHECK(contexts.mark() == Contexts::Mark::kCapturing);
+  CHECK(driver.marks.load() == 0);
+  REQUIRE(end(contexts, driver) == api::CUDA_SUCCESS);
+  CHECK(contexts.captures() == 0);
+  CHECK(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK(driver.broken_captures.load() == 0);
+}
+
+TEST_CASE("every function that begins or ends a capture has an override, which keeps count of it") {
+  std::set<std::string> overridden;
+#define ROTA_OVERRIDE(name) overridden.insert(#name);
+#include "runtime/overrides.inc"
+#undef ROTA_OVERRIDE
+  std::vector<std::string> missed;
+  for (const std::string name : kSymbolNames) {
+    const bool begins_or_ends = name.starts_with("cuStreamBegin") || name.starts_with("cuStreamEnd");
+    if (begins_or_ends && overridden.count(name) == 0) missed.push_back(name);
+  }
+  CHECK(missed == std::vector<std::string>{});
+}
+
+TEST_CASE("a capture that begins while the monitor marks is never broken") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  const auto context = driver.enter_context(0);
+  contexts.add(context, 0, true);
+  std::atomic<bool> stop{false};
+  std::thread monitor([&] {
+    while (!stop.load()) {
+      contexts.mark();
+      contexts.progress();
+      std::this_thread::yield();
+    }
+  });
+  for (int round = 0; round < 500; ++round) {
+    begin(contexts, driver);
+    end(contexts, driver);
+  }
+  stop.store(true);
+  monitor.join();
+  CHECK(driver.broken_captures.load() == 0);
+  CHECK(contexts.captures() == 0);
+}
+
+TEST_CASE("an end of capture that fails because it is the wrong stream ends nothing") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  begin(contexts, driver);
+  contexts.end_capture(kStream, false, [] { return api::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD; });
+  CHECK(contexts.captures() == 1);
+  // Invalidated: the end fails and the capture is over all the same.
+  contexts.end_capture(kStream, false, [&] {
+    driver.capturing.store(false);
+    return api::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
+  });
+  CHECK(contexts.captures() == 0);
+}
+
+TEST_CASE("a destroyed stream or context takes its capture with it") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  const auto context = driver.enter_context(0);
+  contexts.add(context, 0, false);
+  begin(contexts, driver);
+  contexts.destroy_stream(kStream, [] { return api::CUDA_SUCCESS; });
+  CHECK(contexts.captures() == 0);
+  begin(contexts, driver);
+  contexts.end_context(context, [] { return api::CUDA_SUCCESS; }, [](api::CUresult) { return true; });
+  CHECK(contexts.captures() == 0);
+}
+
+TEST_CASE("calls into a capturing stream need no lease; the legacy stream cannot capture") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  const gate::Call into_stream{Symbol::k_cuLaunchKernel, kStream, true, false};
+  const gate::Call into_legacy{Symbol::k_cuLaunchKernel, nullptr, true, false};
+  const gate::Call into_own{Symbol::k_cuLaunchKernel_ptsz, nullptr, true, true};
+  const gate::Call fork{Symbol::k_cuStreamWaitEvent, reinterpret_cast<api::CUstream>(0x600), true, false};
+  CHECK_FALSE(contexts.submits_nothing(into_stream));
+  CHECK_FALSE(contexts.submits_nothing(fork));
+  begin(contexts, driver);
+  CHECK(contexts.submits_nothing(into_stream));
+  CHECK(contexts.submits_nothing(into_own));
+  CHECK(contexts.submits_nothing(fork));
+  CHECK_FALSE(contexts.submits_nothing(into_legacy));
+  end(contexts, driver);
+  CHECK_FALSE(contexts.submits_nothing(into_stream));
+}
+
+TEST_CASE("without a current context nothing reaches a GPU, so no lease is needed") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  CHECK(contexts.submits_nothing({Symbol::k_cuLibraryLoadData, nullptr, false, false}));
+  driver.enter_context(0);
+  CHECK_FALSE(contexts.submits_nothing({Symbol::k_cuLibraryLoadData, nullptr, false, false}));
+}
+
+TEST_CASE("where the driver does not work, as in a forked child, its error is not waited for") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  driver.enter_context(0);
+  const gate::Call call{Symbol::k_cuLaunchKernel, kStream, true, false};
+  CHECK_FALSE(contexts.submits_nothing(call));
+  driver.set<api::cuCtxGetCurrent_fn>(Symbol::k_cuCtxGetCurrent,
+                                      [](api::CUcontext*) { return api::CUDA_ERROR_NOT_INITIALIZED; });
+  CHECK(contexts.submits_nothing(call));
+}
+
+TEST_CASE("a context that is being destroyed is not touched by the monitor, nor after") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  std::atomic<bool> stop{false};
+  std::thread monitor([&] {
+    while (!stop.load()) {
+      contexts.mark();
+      contexts.progress();
+      std::this_thread::yield();
+    }
+  });
+  for (int round = 0; round < 300; ++round) {
+    const auto context = driver.enter_context(0);
+    contexts.add(context, 0, false);
+    contexts.end_context(
+        context,
+        [&] {
+          driver.destroy(context);
+          return api::CUDA_SUCCESS;
+        },
+        [](api::CUresult result) { return result == api::CUDA_SUCCESS; });
+    driver.leave_context();
+  }
+  stop.store(true);
+  monitor.join();
+  CHECK(driver.dead_uses.load() == 0);
+}
+
+TEST_CASE("a driver before 12.5 is marked on the legacy stream instead") {
+  test::FakeDriver driver;
+  driver.set<api::cuCtxRecordEvent_fn>(Symbol::k_cuCtxRecordEvent,
+                                       [](api::CUcontext, api::CUevent) { return api::CUDA_ERROR_NOT_SUPPORTED; });
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  driver.submitted = 3;
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK_FALSE(contexts.progress().done);
+  driver.finished = 3;
+  CHECK(contexts.progress().done);
+}
+
+TEST_CASE("after shut the monitor's calls reach no driver") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  contexts.shut();
+  CHECK(contexts.mark() == Contexts::Mark::kBusy);
+  CHECK(driver.marks.load() == 0);
+}

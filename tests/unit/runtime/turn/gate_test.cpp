@@ -1,0 +1,268 @@
+// The gate under threads. Run under TSan too: `guarded` below is plain data, written by the closer and read inside.
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "generated/driver_gates.h"
+#include "runtime/turn/gate.h"
+#include "tests/unit/runtime/fake_driver.h"
+
+using namespace rota;
+using namespace std::chrono_literals;
+using gate::Gate;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+const gate::Call kCall{Symbol::k_cuLaunchKernel, nullptr, true, false};
+
+template <typename Condition>
+bool eventually(Condition&& condition) {
+  const auto until = Clock::now() + 20s;
+  while (!condition()) {
+    if (Clock::now() > until) return false;
+    std::this_thread::sleep_for(100us);
+  }
+  return true;
+}
+
+struct Capturing : gate::Attendant {
+  std::atomic<int> arrivals{0};
+  std::atomic<bool> captures{false};
+  void arrived() override { arrivals.fetch_add(1); }
+  bool submits_nothing(const gate::Call&) override { return captures.load(); }
+};
+
+void close_while_threads_enter(gate::Barrier barrier) {
+  Gate gate(barrier);
+  long guarded = 0;
+  std::atomic<bool> stop{false};
+  std::atomic<bool> exclusive{false};
+  std::atomic<int> violations{0};
+  std::atomic<long> passes{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      long last = 0;
+      while (!stop.load(std::memory_order_relaxed)) {
+        const gate::Scope scope(kCall);
+        if (exclusive.load(std::memory_order_relaxed)) violations.fetch_add(1);
+        if (guarded < last) violations.fetch_add(1);
+        last = guarded;
+        passes.fetch_add(1, std::memory_order_relaxed);
+      }
+    });
+  }
+  for (int round = 0; round < 100; ++round) {
+    const long before = passes.load();
+    eventually([&] { return passes.load() > before; });
+    gate.close();
+    REQUIRE(gate.wait_until_empty(Clock::now() + 20s));
+    exclusive.store(true);
+    ++guarded;
+    exclusive.store(false);
+    gate.open();
+  }
+  stop.store(true);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(violations.load() == 0);
+  CHECK(guarded == 100);
+}
+
+}  // namespace
+
+TEST_CASE("once the gate is closed and empty, no thread is inside (membarrier)") {
+  close_while_threads_enter(gate::Barrier::kBest);
+}
+
+TEST_CASE("once the gate is closed and empty, no thread is inside (fenced, without membarrier)") {
+  close_while_threads_enter(gate::Barrier::kFenced);
+}
+
+TEST_CASE("nvshare 5: no launch reaches the driver between giving the GPU back and getting it again") {
+  test::FakeDriver driver;
+  Gate gate;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      while (!stop.load()) gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+    });
+  }
+  for (int round = 0; round < 200; ++round) {
+    const int before = driver.launches.load();
+    eventually([&] { return driver.launches.load() > before; });
+    gate.close();
+    REQUIRE(gate.wait_until_empty(Clock::now() + 20s));
+    driver.in_exclusive_hands.store(true);
+    std::this_thread::yield();
+    driver.in_exclusive_hands.store(false);
+    gate.open();
+  }
+  stop.store(true);
+  for (std::thread& thread : threads) thread.join();
+  CHECK(driver.intrusions.load() == 0);
+}
+
+TEST_CASE("nvshare 4: a launch returns the driver's own result, and nothing else is called") {
+  test::FakeDriver driver;
+  Gate gate;
+  driver.launch_result.store(api::CUDA_ERROR_INVALID_VALUE);
+  const auto launch = [] { return gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); };
+  CHECK(launch() == api::CUDA_ERROR_INVALID_VALUE);
+  // Also one that had to wait for its turn.
+  gate.close();
+  std::thread waiter([&] { CHECK(launch() == api::CUDA_ERROR_INVALID_VALUE); });
+  CHECK(eventually([&] { return gate.standing() == 1; }));
+  gate.open();
+  waiter.join();
+  CHECK(driver.launches.load() == 2);
+  CHECK(driver.synchronizations.load() == 0);
+}
+
+TEST_CASE("closing is revocable: threads that stand at the gate go on when it opens again") {
+  Gate gate;
+  Capturing attendant;
+  gate.set_attendant(&attendant);
+  gate.close();
+  std::atomic<int> through{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      const gate::Scope scope(kCall);
+      through.fetch_add(1);
+    });
+  }
+  CHECK(eventually([&] { return gate.standing() == 3; }));
+  CHECK(through.load() == 0);
+  CHECK(attendant.arrivals.load() == 3);
+  gate.open();
+  for (std::thread& thread : threads) thread.join();
+  CHECK(through.load() == 3);
+  CHECK(gate.standing() == 0);
+  gate.set_attendant(nullptr);
+}
+
+TEST_CASE("a call inside a call passes the closed gate, and the closer waits for both") {
+  Gate gate;
+  std::atomic<int> step{0};
+  std::thread thread([&] {
+    const gate::Scope outer(kCall);
+    step.store(1);
+    eventually([&] { return gate.closed(); });
+    {
+      const gate::Scope inner(kCall);
+      step.store(2);
+    }
+    eventually([&] { return step.load() == 3; });
+  });
+  REQUIRE(eventually([&] { return step.load() == 1; }));
+  gate.close();
+  CHECK(eventually([&] { return step.load() == 2; }));
+  CHECK_FALSE(gate.wait_until_empty(Clock::now() + 5ms));
+  step.store(3);
+  CHECK(gate.wait_until_empty(Clock::now() + 20s));
+  thread.join();
+}
+
+TEST_CASE("a call that submits nothing, as into a capturing stream, passes the closed gate") {
+  Gate gate;
+  Capturing attendant;
+  attendant.captures.store(true);
+  gate.set_attendant(&attendant);
+  gate.close();
+  {
+    const gate::Scope scope(kCall);
+    CHECK(gate.traffic().inside == 1);
+  }
+  CHECK(attendant.arrivals.load() == 0);
+  gate.set_attendant(nullptr);
+}
+
+// Enters and never leaves: no destructor runs, and nothing is left on the heap for a leak checker to find.
+void enter_for_good() {
+  alignas(gate::Scope) static thread_local char place[sizeof(gate::Scope)];
+  new (place) gate::Scope(kCall);
+}
+
+TEST_CASE("a thread that ended inside is not waited for") {
+  Gate gate;
+  std::thread([] { enter_for_good(); }).join();
+  gate.close();
+  CHECK(gate.wait_until_empty(Clock::now() + 20s));
+}
+
+#ifndef __SANITIZE_THREAD__
+TEST_CASE("a thread that died inside without any clean-up is noticed") {
+  Gate gate;
+  pthread_t thread{};
+  pthread_create(
+      &thread, nullptr,
+      [](void*) -> void* {
+        enter_for_good();
+        syscall(SYS_exit, 0);
+        return nullptr;
+      },
+      nullptr);
+  pthread_join(thread, nullptr);
+  gate.close();
+  CHECK(gate.wait_until_empty(Clock::now() + 20s));
+}
+#endif
+
+TEST_CASE("rota's own work does not wait: it enters an open gate and leaves a closed one alone") {
+  Gate gate;
+  REQUIRE(gate.try_enter());
+  CHECK(gate.traffic().inside == 1);
+  gate.leave();
+  gate.close();
+  CHECK_FALSE(gate.try_enter());
+  CHECK(gate.traffic().inside == 0);
+}
+
+TEST_CASE("a gate that was opened for good does not close any more") {
+  Gate gate;
+  gate.open_for_good();
+  gate.close();
+  CHECK_FALSE(gate.closed());
+  const gate::Scope scope(kCall);
+}
+
+TEST_CASE("calls are counted as they leave, so that a busy program is told from an idle one") {
+  Gate gate;
+  const auto before = gate.traffic().calls;
+  for (int i = 0; i < 5; ++i) const gate::Scope scope(kCall);
+  CHECK(gate.traffic().calls == before + 5);
+}
+
+TEST_CASE("nvshare 9: a forked child finds a gate of its own, although a parent's thread was inside") {
+  Gate gate;
+  std::atomic<int> step{0};
+  std::thread inside([&] {
+    const gate::Scope scope(kCall);
+    step.store(1);
+    eventually([&] { return step.load() == 2; });
+  });
+  REQUIRE(eventually([&] { return step.load() == 1; }));
+  gate.close();
+  const pid_t child = fork();
+  if (child == 0) {
+    gate.after_fork_in_child();
+    {
+      const gate::Scope scope(kCall);
+    }
+    gate.close();
+    _exit(gate.wait_until_empty(Clock::now() + 5s) ? 0 : 1);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  step.store(2);
+  inside.join();
+}

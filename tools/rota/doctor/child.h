@@ -1,0 +1,56 @@
+// Runs this same program again as a child that may crash, hang or print, and takes what it reports.
+//
+// A child writes one JSON object per line to a descriptor of its own; they are merged, later ones on top, so that what
+// was said before a crash still counts. "step" is what it is about to do, "done": true ends the report.
+#pragma once
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tools/rota/doctor/facts.h"
+
+namespace rota::doctor {
+
+struct ChildCommand {
+  std::vector<std::string> arguments;  // after the program's name; "--report N" is added
+  // Set on top of what is inherited; nothing: unset.
+  std::vector<std::pair<std::string, std::optional<std::string>>> environment;
+  std::chrono::milliseconds limit{30000};
+};
+
+struct ChildResult {
+  End end = End::kNotRun;
+  int detail = 0;  // the signal, or the exit code
+  nlohmann::json report = nlohmann::json::object();
+  std::string output;  // the end of what it printed, on either stream
+};
+
+ChildResult run_child(const ChildCommand& command);
+
+// The child's side.
+class Reporter {
+ public:
+  explicit Reporter(int descriptor) : descriptor_(descriptor) {}
+  void say(const nlohmann::json& part) const;
+  void step(const std::string& what) const { say({{"step", what}}); }
+  void done() const { say({{"done", true}}); }
+
+ private:
+  int descriptor_;
+};
+
+// Merges the complete lines of a report; what is no JSON object is left out.
+nlohmann::json merge_report(const std::string& lines);
+
+// The last line of what a child printed that says something, without control characters, cut at 200 bytes.
+std::string last_words(const std::string& output);
+
+// From a child's report to facts; what is missing or of another type counts as not said.
+ProbeFacts probe_facts(const ChildResult& result, std::chrono::milliseconds limit);
+TrialFacts trial_facts(const ChildResult& result, bool asked_driver);
+
+}  // namespace rota::doctor

@@ -1,0 +1,154 @@
+#include "tools/rota/doctor/gather.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "generated/driver_releases.h"
+#include "generated/driver_symbols.h"
+#include "scheduler/core/settings.h"
+#include "scheduler/protocol/socket_path.h"
+#include "tools/rota/doctor/child.h"
+#include "tools/rota/run/executable.h"
+#include "tools/rota/run/launch.h"
+#include "tools/rota/run/preload.h"
+#include "tools/rota/status/request.h"
+
+extern char** environ;
+
+namespace rota::doctor {
+namespace {
+
+std::map<std::string, std::string> gather_variables() {
+  std::map<std::string, std::string> found;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    if (text.rfind("ROTA_", 0) != 0 && text.rfind("CUDA_", 0) != 0) continue;
+    found.emplace(text.substr(0, equals), text.substr(equals + 1));
+  }
+  return found;
+}
+
+// NVML of the driver at hand and no other: it lies beside it, or is the machine's where the driver is.
+std::string nvml_path(const DriverFacts& driver) {
+  for (const std::string& path : {driver.path, driver.file}) {
+    const std::string beside = std::filesystem::path(path).parent_path() / "libnvidia-ml.so.1";
+    if (!path.empty() && access(beside.c_str(), R_OK) == 0) return beside;
+  }
+  return driver.place == tool::kPlaceVariable ? "" : "libnvidia-ml.so.1";
+}
+
+ProbeFacts probe(const DriverFacts& driver, std::chrono::milliseconds limit) {
+  if (driver.search != Search::kFound) return {};
+  ChildCommand child;
+  child.arguments = {"doctor-probe", "--driver", driver.path};
+  if (const std::string nvml = nvml_path(driver); !nvml.empty()) {
+    child.arguments.insert(child.arguments.end(), {"--nvml", nvml});
+  }
+  // The driver alone: neither rota nor any other tool in front of it.
+  child.environment = {{"LD_PRELOAD", std::nullopt}};
+  child.limit = limit;
+  return probe_facts(run_child(child), limit);
+}
+
+TrialFacts try_out(const Facts& facts, std::chrono::milliseconds limit) {
+  const std::string& preload = facts.preload.library;
+  for (const ShimFile& file : facts.preload.files) {
+    if (file.required && file.error != 0) return {};
+  }
+  if (!facts.preload.problem.empty()) return {};
+  // A driver that crashes or hangs does so under rota as well, and has been reported; the rest can be tried without it.
+  const bool driver_answers = facts.probe.end == End::kFinished && facts.probe.version.has_value();
+  const auto log = facts.variables.find("ROTA_LOG");
+  const bool log_valid = log == facts.variables.end() || log->second.empty() || log->second == "error" ||
+                         log->second == "warn" || log->second == "info" || log->second == "debug";
+  ChildCommand child;
+  child.arguments = {"doctor-trial", "--preload", preload, "--directory", facts.preload.directory};
+  // This very program may be built with a sanitizer, whose runtime insists on being first.
+  const std::string sanitizer = tool::inspect_command("/proc/self/exe").sanitizer;
+  child.environment = {{"LD_PRELOAD", tool::preload_list("", {preload}, sanitizer)}, {"ROTA_TRACE", std::nullopt}};
+  if (log_valid) child.environment.emplace_back("ROTA_LOG", "warn");
+  if (!driver_answers) child.environment.emplace_back("ROTA_REAL_LIBCUDA", "/nonexistent/libcuda.so.1");
+  child.limit = limit;
+  return trial_facts(run_child(child), driver_answers);
+}
+
+CommandFacts gather_command(const std::string& name) {
+  const tool::Executable executable = tool::inspect_command(name);
+  return {.name = name,
+          .path = executable.path,
+          .interpreter = executable.interpreter,
+          .error = executable.error,
+          .uncovered = executable.uncovered};
+}
+
+// The version of the protocol in what a daemon answers, if it is not ours; 0 if it does not answer at all.
+int other_protocol(const protocol::SocketCandidate& candidate) {
+  const int descriptor = protocol::connect_socket(candidate);
+  if (descriptor < 0) return 0;
+  const timeval patience{.tv_sec = 2, .tv_usec = 0};
+  setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  protocol::Message answer;
+  int version = 0;
+  if (tool::send_message(descriptor, protocol::Message{.kind = protocol::Kind::kStatus}) &&
+      recv(descriptor, &answer, sizeof answer, 0) >= static_cast<ssize_t>(offsetof(protocol::Message, body)) &&
+      answer.magic == protocol::kMagic && answer.version != protocol::kVersion) {
+    version = answer.version;
+  }
+  close(descriptor);
+  return version;
+}
+
+}  // namespace
+
+DaemonFacts gather_daemon() {
+  DaemonFacts facts;
+  facts.protocol = protocol::kVersion;
+  std::error_code unreadable;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", unreadable);
+  facts.program = own.parent_path() / "rotad";
+  facts.program_error = access(facts.program.c_str(), X_OK) == 0 ? 0 : errno;
+  const protocol::SocketCandidates candidates = protocol::socket_candidates();
+  for (std::size_t i = 0; i < candidates.count; ++i) facts.places.emplace_back(candidates.list[i].path);
+  const protocol::SocketSearch search = protocol::find_rotad();
+  facts.socket = search.candidate.path;
+  facts.error = search.error;
+  if (search.descriptor < 0) return facts;
+  const auto status = tool::request_status(search.descriptor);
+  close(search.descriptor);
+  if (!status) {
+    facts.other_protocol = other_protocol(search.candidate);
+    return facts;
+  }
+  facts.answered = true;
+  facts.version = status->end.rota_version;
+  facts.mode = scheduler::mode_name(status->end.mode);
+  facts.pid = status->end.daemon_pid;
+  facts.quantum_ns = status->end.quantum_ns;
+  facts.clients = status->clients.size();
+  return facts;
+}
+
+Facts gather(const Options& options) {
+  Facts facts;
+  facts.version = ROTA_VERSION;
+  facts.oldest_covered = kOldestCovered;
+  facts.newest_covered = kNewestCovered;
+  facts.known_functions = kSymbolCount;
+  facts.variables = gather_variables();
+  facts.driver = gather_driver();
+  facts.probe = probe(facts.driver, options.limit);
+  facts.preload = gather_preload();
+  facts.preload.trial = try_out(facts, options.limit);
+  facts.daemon = gather_daemon();
+  facts.host = gather_host();
+  if (!options.command.empty()) facts.command = gather_command(options.command);
+  return facts;
+}
+
+}  // namespace rota::doctor

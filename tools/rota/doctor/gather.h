@@ -1,0 +1,35 @@
+// Looks at this machine for `rota doctor`. Nothing here loads a driver: that is done by children (doctor_probe.h).
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "tools/rota/doctor/facts.h"
+
+namespace rota::doctor {
+
+struct Options {
+  std::chrono::milliseconds limit{30000};  // for each child
+  std::string command;                     // the program that the question is about; empty: none
+};
+
+Facts gather(const Options& options);
+
+// The parts of gather().
+DriverFacts gather_driver();
+PreloadFacts gather_preload();  // without the trial; makes the copy fitted to the driver, as `rota run` does
+DaemonFacts gather_daemon();
+HostFacts gather_host();
+
+// One cgroup's memory, in the file formats of both versions: `limit` "max" or a number at or above every machine's RAM
+// means none. `stat` is memory.stat, whose page cache does not count as used.
+void read_cgroup(const std::string& limit, const std::string& usage, const std::string& stat, HostFacts& host);
+
+// "580.159.04" out of /proc/driver/nvidia/version; empty if it is not in there.
+std::string kernel_module_version(const std::string& text);
+
+// The libraries in LD_PRELOAD ("a:b c") or /etc/ld.so.preload (also with # comments).
+std::vector<std::string> preload_entries(const std::string& text);
+
+}  // namespace rota::doctor

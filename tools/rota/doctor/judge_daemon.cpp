@@ -1,0 +1,218 @@
+// rotad, and the ROTA_* variables: what is set, what is misspelt, what is refused.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+
+#include "tools/rota/doctor/findings.h"
+
+namespace rota::doctor {
+namespace {
+
+// Every variable that a part of rota reads; the simulated GPU's and the tests' among them.
+constexpr std::array kVariables = {
+    "ROTA_SOCKET",
+    "ROTA_MEMORY",
+    "ROTA_GPU_MEM_LIMIT",
+    "ROTA_REAL_LIBCUDA",
+    "ROTA_WAIT",
+    "ROTA_LOG",
+    "ROTA_TRACE",
+    "ROTA_TRACE_MAX_BYTES",
+    "ROTA_LOCK_DIRECTORY",
+    "ROTA_CACHE",
+    "ROTA_SIM_STATE",
+    "ROTA_SIM_MEMORY",
+    "ROTA_SIM_GPUS",
+    "ROTA_SIM_CONTEXT_BYTES",
+    "ROTA_SIM_KERNELS",
+    "ROTA_SIM_TIME_SCALE",
+    "ROTA_SIM_DRIVER_VERSION",
+    "ROTA_SIM_LOG",
+    "ROTA_SIM_PROFILE",
+    "ROTA_SIM_CLOCK",
+    "ROTA_SIM_FAULTS",
+    "ROTA_SIM_MUTATIONS",
+    "ROTA_BUILD",
+    "ROTA_CLANG",
+};
+
+// How many letters have to be put in, taken out or replaced.
+std::size_t distance(std::string_view from, std::string_view to) {
+  std::vector<std::size_t> row(to.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= from.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= to.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (from[i - 1] == to[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row.back();
+}
+
+bool known_variable(const std::string& name) {
+  return std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end();
+}
+
+// As the shim reads it, which does so only while it traces.
+bool is_trace_size(std::string_view text) {
+  if (!text.empty() && std::string_view("kKmMgGtT").find(text.back()) != std::string_view::npos) text.remove_suffix(1);
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos &&
+         text.find_first_not_of('0') != std::string_view::npos;
+}
+
+void judge_unreachable(const DaemonFacts& daemon, const nlohmann::json& values, Findings& findings) {
+  Finding finding{"rotad", Level::kProblem,
+                  fmt::format("cannot talk to a rotad at {}: {}", daemon.socket, strerror(daemon.error)),
+                  "set ROTA_SOCKET to another path, or ask who runs that rotad", values};
+  if (daemon.error == EACCES) {
+    finding.text = fmt::format("you may not talk to the rotad at {}", daemon.socket);
+    finding.remedy = "ask who runs it for access to its socket, or set ROTA_SOCKET to use another one";
+  } else if (daemon.error == EPERM) {
+    finding.text = fmt::format("the folder of {} is not yours alone", daemon.socket);
+    finding.remedy = "remove the folder, or set ROTA_SOCKET";
+  } else if (daemon.error == EPROTOTYPE) {
+    finding.text = fmt::format("what listens at {} is no rotad", daemon.socket);
+    finding.remedy = "set ROTA_SOCKET to another path";
+  } else if (daemon.error == ENAMETOOLONG) {
+    finding.text = "ROTA_SOCKET is longer than a socket's path may be (107 bytes)";
+    finding.remedy = "set ROTA_SOCKET to a shorter path";
+  }
+  findings.push_back(finding);
+}
+
+}  // namespace
+
+void judge_daemon(const Facts& facts, Findings& findings) {
+  const DaemonFacts& daemon = facts.daemon;
+  nlohmann::json values = {{"socket", daemon.socket}, {"reachable", daemon.error == 0}, {"looked_at", daemon.places}};
+  const bool absent = daemon.error == ENOENT || daemon.error == ECONNREFUSED || daemon.error == ENOTDIR;
+  if (absent && daemon.program_error != 0) {
+    findings.push_back({"rotad", Level::kProblem,
+                        fmt::format("no rotad answers at {}, and {} cannot be started: {}",
+                                    fmt::join(daemon.places, ", "), daemon.program, strerror(daemon.program_error)),
+                        "install rota again: rotad belongs beside rota", values});
+    return;
+  }
+  if (absent) {
+    const auto wait = facts.variables.find("ROTA_WAIT");
+    const bool waits = wait != facts.variables.end() && wait->second == "1";
+    findings.push_back({"rotad", waits ? Level::kWarning : Level::kNote,
+                        fmt::format("no rotad answers at {}{}", fmt::join(daemon.places, ", "),
+                                    waits ? ", and ROTA_WAIT=1 makes programs wait for one" : ""),
+                        "`rota run` starts one for you; for all users of this machine run as root: rotad --socket "
+                        "/run/rota/rotad.sock",
+                        values});
+    return;
+  }
+  if (daemon.error != 0) return judge_unreachable(daemon, values, findings);
+  if (daemon.other_protocol != 0) {
+    findings.push_back({"rotad.version",
+                        Level::kProblem,
+                        fmt::format("the rotad at {} speaks version {} of the protocol, this rota version {}",
+                                    daemon.socket, daemon.other_protocol, daemon.protocol),
+                        "install both from the same release, and start rotad again",
+                        {{"protocol", daemon.protocol}, {"daemon_protocol", daemon.other_protocol}}});
+    return;
+  }
+  if (!daemon.answered) {
+    findings.push_back({"rotad", Level::kProblem,
+                        fmt::format("the rotad at {} takes the connection, but does not answer", daemon.socket),
+                        "see whether it is stopped or is no rotad at all; end it, and `rota run` starts another",
+                        values});
+    return;
+  }
+  values.update({{"pid", daemon.pid},
+                 {"mode", daemon.mode},
+                 {"quantum_ns", daemon.quantum_ns},
+                 {"clients", daemon.clients},
+                 {"version", daemon.version},
+                 {"protocol", daemon.protocol}});
+  findings.push_back(
+      {"rotad", Level::kOk,
+       fmt::format("rotad {} (pid {}) at {}: {} mode, quantum {:g} ms, {}", daemon.version, daemon.pid, daemon.socket,
+                   daemon.mode, static_cast<double>(daemon.quantum_ns) / 1e6, counted(daemon.clients, "program")),
+       "", values});
+  if (daemon.version != facts.version) {
+    findings.push_back({"rotad.version",
+                        Level::kWarning,
+                        fmt::format("rotad is of rota {}, this is rota {}",
+                                    daemon.version.empty() ? "before 0.1.0's doctor" : daemon.version, facts.version),
+                        "start rotad again, from this release, when its programs have ended",
+                        {{"version", facts.version}, {"daemon_version", daemon.version}}});
+  }
+}
+
+std::string nearest_variable(std::string_view name) {
+  std::string best;
+  // Further away, it is another word.
+  std::size_t least = name.size() / 3 + 1;
+  for (const std::string_view candidate : kVariables) {
+    const std::size_t letters = distance(name, candidate);
+    if (letters < least) {
+      least = letters;
+      best = candidate;
+    }
+  }
+  return best;
+}
+
+void judge_settings(const Facts& facts, Findings& findings) {
+  const std::size_t before = findings.size();
+  nlohmann::json values = nlohmann::json::object();
+  std::string set;
+  for (const auto& [name, value] : facts.variables) {
+    if (name.rfind("ROTA_", 0) != 0) continue;
+    if (known_variable(name)) {
+      values[name] = value;
+      set += fmt::format("{}{}={}", set.empty() ? "" : ", ", name, value);
+      continue;
+    }
+    const std::string meant = nearest_variable(name);
+    findings.push_back(
+        {"settings.unknown",
+         Level::kWarning,
+         fmt::format("{} is no variable of rota's", name),
+         meant.empty() ? fmt::format("unset {}; README.md lists them", name) : fmt::format("did you mean {}?", meant),
+         {{"variable", name}, {"nearest", meant}}});
+  }
+  // What the shim itself refuses: "ROTA_X is 'value': what it accepts; what happens". Nobody else has to know its
+  // rules.
+  for (const std::string& line : facts.preload.trial.lines) {
+    const std::string name = line.substr(0, line.find_first_of(" ="));
+    if (name == "ROTA_REAL_LIBCUDA" || !known_variable(name)) continue;
+    const std::size_t colon = line.find("': ");
+    findings.push_back({"settings.invalid",
+                        Level::kWarning,
+                        colon == std::string::npos ? line : line.substr(0, colon + 1),
+                        colon == std::string::npos ? fmt::format("change {}", name) : line.substr(colon + 3),
+                        {{"variable", name}}});
+  }
+  const auto wait = facts.variables.find("ROTA_WAIT");
+  if (wait != facts.variables.end() && !wait->second.empty() && wait->second != "0" && wait->second != "1") {
+    findings.push_back({"settings.invalid",
+                        Level::kWarning,
+                        fmt::format("ROTA_WAIT is '{}'", wait->second),
+                        "1 waits for a rotad; anything else does not wait",
+                        {{"variable", "ROTA_WAIT"}}});
+  }
+  const auto most = facts.variables.find("ROTA_TRACE_MAX_BYTES");
+  if (most != facts.variables.end() && !is_trace_size(most->second)) {
+    findings.push_back({"settings.invalid",
+                        Level::kWarning,
+                        fmt::format("ROTA_TRACE_MAX_BYTES is '{}'", most->second),
+                        "a number of bytes with an optional K, M, G or T; 1G is used",
+                        {{"variable", "ROTA_TRACE_MAX_BYTES"}}});
+  }
+  if (findings.size() == before) {
+    findings.push_back({"settings", Level::kOk, set.empty() ? "no ROTA_* variable is set" : set, "", values});
+  }
+}
+
+}  // namespace rota::doctor

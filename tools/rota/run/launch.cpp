@@ -1,0 +1,180 @@
+// From a command line to a running program: environment, preloads, daemon, exec.
+#include "tools/rota/run/launch.h"
+
+#include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "tools/rota/run/daemon.h"
+#include "tools/rota/run/executable.h"
+#include "tools/rota/run/preload.h"
+
+namespace rota::tool {
+namespace {
+
+constexpr int kNotFound = 127;
+constexpr int kNotExecutable = 126;
+
+void say(const std::string& line) {
+  fmt::print(stderr, "rota: {}\n", line);
+}
+
+// Of no concern to most people: shown where the shims show such lines too.
+void mention(const std::string& line) {
+  const char* level = getenv("ROTA_LOG");
+  if (level != nullptr && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0)) say(line);
+}
+
+// Sets up this process's environment for the program. Returns 0, or the exit code after a line that says why not.
+int prepare(const LaunchOptions& options) {
+  const Executable executable = inspect_command(options.command[0]);
+  if (executable.error == ENOENT) {
+    say(fmt::format("{}: command not found", options.command[0]));
+    return kNotFound;
+  }
+  if (executable.error != 0) {
+    say(fmt::format("{}: {}", executable.path, strerror(executable.error)));
+    return kNotExecutable;
+  }
+  for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
+  if (!options.share) return 0;
+  if (!executable.uncovered.empty()) {
+    say(fmt::format("{} is {}: rota cannot reach into it, it runs without", executable.interpreter,
+                    executable.uncovered));
+    // A 64-bit library in a 32-bit program's list is an error message at every start. What others start is covered.
+    if (!executable.preload_inherited) return 0;
+  }
+  std::vector<std::string> libraries = {shim_directory() + "/librota.so"};
+  libraries.insert(libraries.end(), options.preloads.begin(), options.preloads.end());
+  for (const std::string& library : libraries) {
+    if (access(library.c_str(), R_OK) != 0) {
+      say(fmt::format("{}: {}: the program runs without rota; install rota again", library, strerror(errno)));
+      return 0;
+    }
+    if (library.find_first_of(": ") != std::string::npos) {
+      say(fmt::format("{} cannot be preloaded from a path with a space or colon: the program runs without rota",
+                      library));
+      return 0;
+    }
+  }
+  // Now that the environment is the program's: the driver is looked for as the program will.
+  const Preload preload = choose_preload(libraries.front());
+  libraries.front() = preload.library;
+  if (!preload.note.empty()) mention(preload.note);
+  if (options.daemon) {
+    const Daemon daemon = find_or_start_daemon({options.mode, options.quantum});
+    if (!daemon.socket.empty()) setenv("ROTA_SOCKET", daemon.socket.c_str(), 1);
+    if (!daemon.problem.empty()) {
+      say(daemon.problem + (daemon.socket.empty() ? "; the program does not take turns" : ""));
+    }
+  }
+  const char* inherited = getenv("LD_PRELOAD");
+  setenv("LD_PRELOAD", preload_list(inherited == nullptr ? "" : inherited, libraries, executable.sanitizer).c_str(), 1);
+  return 0;
+}
+
+int execute(const std::vector<std::string>& command) {
+  std::vector<char*> argv;
+  for (const std::string& argument : command) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execvp(argv[0], argv.data());
+  const int error = errno;
+  // ENOENT now is about the interpreter that the file names.
+  say(fmt::format("{}: cannot be executed: {}", command[0], strerror(error)));
+  return error == ENOENT ? kNotFound : kNotExecutable;
+}
+
+}  // namespace
+
+std::string preload_list(const std::string& inherited, const std::vector<std::string>& ours,
+                         const std::string& sanitizer) {
+  std::vector<std::string> present;
+  // The loader separates by colons and by spaces.
+  for (std::string::size_type begin = 0; begin < inherited.size();) {
+    const auto end = std::min(inherited.find_first_of(": ", begin), inherited.size());
+    if (end > begin) present.push_back(inherited.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  std::vector<std::string> list;
+  const auto add = [&list](const std::string& library) {
+    if (std::find(list.begin(), list.end(), library) == list.end()) list.push_back(library);
+  };
+  if (!sanitizer.empty()) {
+    // Perhaps it is there already, by whatever path; then that one goes first.
+    const std::string stem = sanitizer.substr(0, sanitizer.find(".so"));
+    const auto found = std::find_if(present.begin(), present.end(), [&](const std::string& library) {
+      return library.find(stem) != std::string::npos;
+    });
+    add(found == present.end() ? sanitizer : *found);
+  }
+  for (const std::string& library : ours) add(library);
+  // What another `rota run` around this one preloads, fitted to another driver perhaps, is replaced by ours.
+  const auto file_name = [](const std::string& path) { return path.substr(path.rfind('/') + 1); };
+  for (const std::string& library : present) {
+    const bool replaced = std::ranges::any_of(
+        ours, [&](const std::string& own) { return file_name(own) == file_name(library) && own != library; });
+    if (!replaced) add(library);
+  }
+  std::string joined;
+  for (const std::string& library : list) joined += (joined.empty() ? "" : ":") + library;
+  return joined;
+}
+
+int run_in_place(const LaunchOptions& options) {
+  if (const int code = prepare(options); code != 0) return code;
+  return execute(options.command);
+}
+
+int run_and_wait(const LaunchOptions& options) {
+  // Signals are taken one by one below, so nothing runs in a handler.
+  sigset_t taken;
+  sigset_t before;
+  sigemptyset(&taken);
+  for (const int number : {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGQUIT}) sigaddset(&taken, number);
+  sigprocmask(SIG_BLOCK, &taken, &before);
+  const pid_t child = fork();
+  if (child < 0) {
+    say(fmt::format("cannot start a process: {}", strerror(errno)));
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    return kNotExecutable;
+  }
+  if (child == 0) {
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    // Prepared in the child, so that the caller's environment stays as it is and a daemon stays for the program.
+    int code = prepare(options);
+    if (code == 0) code = execute(options.command);
+    _exit(code);
+  }
+  while (true) {
+    siginfo_t signal;
+    if (sigwaitinfo(&taken, &signal) < 0) continue;
+    if (signal.si_signo != SIGCHLD) {
+      // What the terminal sends goes to the program as well; what a process sends is meant for the program.
+      if (signal.si_code <= 0) kill(child, signal.si_signo);
+      continue;
+    }
+    int status = 0;
+    if (waitpid(child, &status, WNOHANG) != child) continue;
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+}
+
+std::string shim_directory() {
+  char path[4096];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  std::string folder(path, length > 0 ? static_cast<std::size_t>(length) : 0);
+  for (int up = 0; up < 2; ++up) folder = folder.substr(0, folder.rfind('/'));
+  // As the build tree and most prefixes have it; else where this build installs libraries (lib64/rota, …).
+  const std::string usual = folder + "/lib/rota";
+  return access(usual.c_str(), F_OK) == 0 ? usual : folder + "/" ROTA_SHIM_PLACE;
+}
+
+}  // namespace rota::tool

@@ -1,0 +1,217 @@
+#include "tools/rota/run/preload.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <climits>
+#include <cstdint>
+#include <cstdlib>
+#include <iterator>
+#include <optional>
+
+#include "runtime/preload/attachment.h"
+#include "runtime/preload/cuda/locate.h"
+#include "tools/elf/elf.h"
+#include "tools/rota/run/preload_cache.h"
+
+namespace rota::tool {
+namespace {
+
+// runtime/preload/cuda/spares.inc
+constexpr const char* kSparePrefix = "rota_spare_";
+
+// The driver's own functions. Others that it may export (the debugger's cudbg*, or what some library left visible) must
+// stay out of the preload, which every program searches first.
+bool is_driver_function(const std::string& name) {
+  return name.size() > 2 && name.starts_with("cu") && std::isupper(static_cast<unsigned char>(name[2])) != 0;
+}
+
+std::vector<std::string> driver_functions(const elf::Exports& exports) {
+  std::vector<std::string> names;
+  std::ranges::copy_if(exports.functions, std::back_inserter(names), is_driver_function);
+  return names;
+}
+
+std::vector<std::string> spares_of(const elf::Exports& exports) {
+  std::vector<std::string> names;
+  std::ranges::copy_if(exports.functions, std::back_inserter(names),
+                       [](const std::string& name) { return name.starts_with(kSparePrefix); });
+  return names;
+}
+
+DriverFit compare(const elf::Exports& driver, const elf::Exports& shim) {
+  DriverFit fit;
+  const auto theirs = driver_functions(driver), ours = driver_functions(shim);
+  fit.exports = theirs.size();
+  fit.spares = spares_of(shim).size();
+  std::ranges::set_difference(ours, theirs, std::back_inserter(fit.missing));
+  std::ranges::set_difference(theirs, ours, std::back_inserter(fit.unknown));
+  return fit;
+}
+
+const char* place_name(thin::FoundBy place) {
+  switch (place) {
+    case thin::kFoundByVariable:
+      return kPlaceVariable;
+    case thin::kFoundInLibraryPath:
+      return kPlaceLibraryPath;
+    case thin::kFoundInLoaderCache:
+      return kPlaceLoaderCache;
+    case thin::kFoundInDefaultFolder:
+      return kPlaceDefaultFolder;
+    default:
+      return "";
+  }
+}
+
+// Reads a candidate's exports; refuses it, as the thin preload would, if it is no driver.
+std::optional<elf::Exports> read_driver(thin::Driver& driver) {
+  auto exports = elf::read_exports(driver.path);
+  if (!exports) {
+    thin::refuse(driver, "its exports cannot be read");
+    return std::nullopt;
+  }
+  if (!std::ranges::binary_search(exports->functions, "cuInit")) {
+    thin::refuse(driver, thin::kNoCuInit);
+    return std::nullopt;
+  }
+  return std::move(*exports);
+}
+
+// By content where the library says so, since the same driver may lie on many machines that share a home; else by file.
+std::string identity_of(const std::string& path, const struct stat& info) {
+  const auto build_id = elf::read_build_id(path);
+  if (build_id && !build_id->empty()) return fmt::format("{}:{}", *build_id, info.st_size);
+  return fmt::format("{}:{}:{}:{}.{}", info.st_dev, info.st_ino, info.st_size, info.st_mtim.tv_sec,
+                     info.st_mtim.tv_nsec);
+}
+
+// Raise it when a copy of the same library for the same driver would become another one.
+constexpr const char* kForm = "2";
+
+std::string hash_of(const std::string& text) {
+  std::uint64_t hash = 14695981039346656037U;  // FNV-1a
+  for (const char byte : text) hash = (hash ^ static_cast<unsigned char>(byte)) * 1099511628211U;
+  return fmt::format("{:016x}", hash);
+}
+
+// The search for a library to preload: on the way through the places of drivers, the first is taken for which a fitted
+// copy is at hand or that proves to be a driver.
+class Choice {
+ public:
+  Choice(std::string shim, bool may_write) : shim_(std::move(shim)), may_write_(may_write) {}
+
+  Preload run() {
+    if (stat(shim_.c_str(), &shim_file_) != 0 || !S_ISREG(shim_file_.st_mode)) return plain("");
+    // Through links, as the core beside it is found.
+    char resolved[PATH_MAX];
+    const char* real = realpath(shim_.c_str(), resolved);
+    const std::string folder(real == nullptr ? shim_ : real);
+    core_ = folder.substr(0, folder.rfind('/')) + "/librota-core.so";
+    shim_identity_ = identity_of(shim_, shim_file_) + core_ + kForm;
+    thin::Driver driver;
+    thin::locate_driver(driver, {&accept, nullptr, this});
+    if (driver.state != kRotaDriverFound) return plain("");
+    if (!cached_.empty()) return {cached_, true, ""};
+    return fit(driver.path);
+  }
+
+ private:
+  // A copy is of the library's own size.
+  std::uintmax_t size() const { return static_cast<std::uintmax_t>(shim_file_.st_size); }
+
+  Preload plain(const std::string& note) const { return {shim_, false, note}; }
+
+  static bool accept(thin::Driver& driver, void* context) noexcept {
+    auto& self = *static_cast<Choice*>(context);
+    struct stat info;
+    if (stat(driver.path, &info) != 0) return thin::refuse(driver, "it cannot be read");
+    self.key_ = hash_of(identity_of(driver.path, info) + ' ' + self.shim_identity_);
+    self.cached_ = self.cache_.find(self.key_, self.size(), self.core_);
+    if (!self.cached_.empty()) return true;
+    self.driver_exports_ = read_driver(driver);
+    return self.driver_exports_.has_value();
+  }
+
+  Preload fit(const std::string& driver) {
+    const auto exports = elf::read_exports(shim_);
+    if (!exports) return plain(exports.error().text);
+    const DriverFit fit = compare(*driver_exports_, *exports);
+    if (fit.plain()) return plain("");
+    elf::ExportChange change;
+    for (const auto* names : {&exports->functions, &exports->objects}) {
+      for (const std::string& name : *names) {
+        if (name.starts_with(kSparePrefix)) continue;
+        (std::ranges::binary_search(fit.missing, name) ? change.hide : change.keep).insert(name);
+      }
+    }
+    const std::vector<std::string> spares = spares_of(*exports);
+    std::size_t used = 0;
+    for (const std::string& name : fit.unknown) {
+      if (used < spares.size() && name.size() <= spares[used].size()) change.rename[spares[used++]] = name;
+    }
+    std::string note;
+    if (used < fit.unknown.size()) {
+      note = fmt::format("{} functions of {} that rota does not know are absent to programs: there is room for {}",
+                         fit.unknown.size() - used, driver, used);
+    }
+    if (!may_write_) return {cache_.place(key_), true, note};
+    const auto made = cache_.add(
+        key_, size(), core_, [&](const std::string& output) { return elf::write_with_exports(shim_, output, change); });
+    if (made) return {*made, true, note};
+    return plain(
+        fmt::format("functions that {} lacks show to programs and new ones do not: {}", driver, made.error().text));
+  }
+
+  const std::string shim_;
+  const bool may_write_;
+  PreloadCache cache_;
+  struct stat shim_file_{};
+  std::string core_, shim_identity_, key_, cached_;
+  std::optional<elf::Exports> driver_exports_;
+};
+
+}  // namespace
+
+DriverPlace find_driver() {
+  DriverPlace place;
+  thin::Driver driver;
+  const auto accept = [](thin::Driver& candidate, void*) noexcept { return read_driver(candidate).has_value(); };
+  const auto passed_over = [](const thin::Driver& candidate, void* context) noexcept {
+    if (candidate.found_by == thin::kFoundByVariable) return;  // refused, and nothing else is looked at
+    static_cast<DriverPlace*>(context)->passed_over.push_back({candidate.path, place_name(candidate.found_by),
+                                                               candidate.detail,
+                                                               std::string(candidate.detail) == thin::kOwnLibrary});
+  };
+  thin::locate_driver(driver, {accept, passed_over, &place});
+  place.path = driver.path;
+  place.place = place_name(driver.found_by);
+  place.search = driver.state == kRotaDriverFound     ? DriverSearch::kFound
+                 : driver.state == kRotaDriverRefused ? DriverSearch::kRefused
+                                                      : DriverSearch::kNotFound;
+  if (place.search == DriverSearch::kRefused) place.why = driver.detail;
+  return place;
+}
+
+DriverFit compare_with_driver(const std::string& driver, const std::string& shim) {
+  const auto theirs = elf::read_exports(driver), ours = elf::read_exports(shim);
+  DriverFit fit;
+  if (!theirs || !ours) {
+    fit.problem = !theirs ? theirs.error().text : ours.error().text;
+    return fit;
+  }
+  return compare(*theirs, *ours);
+}
+
+Preload choose_preload(const std::string& shim) {
+  return Choice(shim, true).run();
+}
+
+Preload foresee_preload(const std::string& shim) {
+  return Choice(shim, false).run();
+}
+
+}  // namespace rota::tool

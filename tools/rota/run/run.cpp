@@ -1,0 +1,36 @@
+// `rota run [--mode M] [--quantum Q] [--] command …`
+#include "tools/rota/run/run.h"
+
+#include <CLI/CLI.hpp>
+#include <memory>
+
+#include "scheduler/core/settings.h"
+#include "tools/rota/run/launch.h"
+
+namespace rota::tool {
+
+void register_run(CLI::App& app) {
+  auto options = std::make_shared<LaunchOptions>();
+  CLI::App* run = app.add_subcommand("run", "start a program that shares the GPUs with others under rota");
+  run->add_option("--mode", options->mode, "for a rotad that has to be started: automatic, exclusive or concurrent")
+      ->check([](const std::string& text) {
+        if (scheduler::parse_mode(text)) return std::string();
+        return "'" + text + "' is no mode: use automatic, exclusive or concurrent";
+      });
+  run->add_option("--quantum", options->quantum, "for a rotad that has to be started: e.g. 100ms or 2s")
+      ->check([](const std::string& text) {
+        if (scheduler::parse_duration(text)) return std::string();
+        return "'" + text + "' is no duration above 0: use e.g. 100ms or 2s";
+      });
+  // Everything from the program's name on is the program's, whatever it looks like: no positional of ours may take part
+  // of it. (main.cpp takes away a "--" in front of it.)
+  run->prefix_command();
+  run->callback([options, run] {
+    options->command = run->remaining();
+    if (options->command.empty()) throw CLI::RequiredError("the program and its arguments");
+    if (options->command[0].empty() || options->command[0][0] == '-') throw CLI::ExtrasError({options->command[0]});
+    throw CLI::RuntimeError(run_in_place(*options));
+  });
+}
+
+}  // namespace rota::tool

@@ -1,0 +1,331 @@
+// `rota sim [--gpu h200x2] [--memory 16G] [--driver 12.4] … [--] command …`: a machine of simulated GPUs for one
+// command. All that the machine needs lies in a folder that goes when the command ends: its state, which the command's
+// processes share, the driver that poses as a version, and the socket of a rotad started inside.
+#include "tools/rota/sim/sim.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tools/elf/elf.h"
+#include "tools/rota/run/launch.h"
+#include "tools/simgpu/driver/entry/faults.h"
+#include "tools/simgpu/pose.h"
+#include "tools/simgpu/profile.h"
+#include "tools/simgpu/state/layout.h"
+#include "tools/simgpu/state/options.h"
+
+namespace rota::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kFailed = 125;  // ours, where the program's own status cannot be meant: as env and timeout have it
+constexpr int kMostGpus = 8;
+
+struct SimOptions {
+  std::string gpu;
+  std::string profile;
+  std::string memory;
+  std::string driver;
+  std::string state;
+  std::string time_scale;
+  bool virtual_clock = false;
+  std::vector<std::string> kernels;
+  std::vector<std::string> faults;
+  std::vector<std::string> command;
+};
+
+int fail(const std::string& line) {
+  fmt::print(stderr, "rota sim: {}\n", line);
+  return kFailed;
+}
+
+// The machine's own folder; removed with everything in it.
+class Folder {
+ public:
+  explicit Folder(const std::string& parent) {
+    std::string path = parent + "/rota-sim-XXXXXX";
+    if (mkdtemp(path.data()) != nullptr) path_ = path;
+  }
+  ~Folder() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+bool is_set(const char* variable) {
+  const char* value = getenv(variable);
+  return value != nullptr && *value != '\0';
+}
+
+std::string prepend(const std::string& folder, const char* variable) {
+  return is_set(variable) ? folder + ":" + getenv(variable) : folder;
+}
+
+// The loader splits LD_LIBRARY_PATH at colons and semicolons, the driver ROTA_SIM_KERNELS at colons.
+bool is_split_in_lists(const std::string& path) {
+  return path.find_first_of(":;") != std::string::npos;
+}
+constexpr const char* kSplit = "has a colon or semicolon, at which lists of paths are split";
+
+// Empty, or why the driver could not load kernels from there.
+std::string kernels_problem(const std::string& path) {
+  const auto exports = elf::read_exports(path);
+  if (!exports) return exports.error().text;
+  if (std::ranges::binary_search(exports->functions, "rota_sim_kernels")) return "";
+  return path + " registers no kernels: it exports no rota_sim_kernels (tools/simgpu/kernel.h)";
+}
+
+// The same for what ROTA_SIM_KERNELS lists already. A name without a slash is the loader's to find.
+std::string inherited_kernels_problem() {
+  std::istringstream list(is_set("ROTA_SIM_KERNELS") ? getenv("ROTA_SIM_KERNELS") : "");
+  for (std::string path; std::getline(list, path, ':');) {
+    if (path.find('/') == std::string::npos) continue;
+    if (const std::string problem = kernels_problem(path); !problem.empty()) return "ROTA_SIM_KERNELS: " + problem;
+  }
+  return "";
+}
+
+// Empty, or why the driver could not keep the machine's state there. Makes nothing: the driver does.
+std::string state_problem(const std::string& path) {
+  struct stat status{};
+  if (stat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT && access(fs::path(path).parent_path().c_str(), W_OK | X_OK) == 0) return "";
+    return fmt::format("cannot make {}: {}", path, strerror(errno));
+  }
+  if (!S_ISREG(status.st_mode)) return path + " is no regular file: name another one";
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return fmt::format("cannot open {}: {}", path, strerror(errno));
+  struct {  // as SharedLayout begins
+    uint64_t magic;
+    uint32_t version;
+  } start{};
+  const bool complete = status.st_size == static_cast<off_t>(sizeof(sim::SharedLayout));
+  if (complete) flock(file, LOCK_SH);  // whoever makes it has the lock; one that died meanwhile left zeros
+  const bool read = pread(file, &start, sizeof start, 0) >= 0;
+  close(file);
+  if (!read) return path + " cannot be read: name another file";
+  const bool ours = start.magic == sim::kStateMagic;
+  const bool usable = complete && (start.magic == 0 || (ours && start.version == sim::kStateVersion));
+  if (status.st_size == 0 || usable) return "";
+  if (ours) return path + " is the state of another version of simgpu: remove it or name another file";
+  return path + " is no state of simgpu: name another file";
+}
+
+// What the driver noted in ROTA_SIM_LOG: a name at its first call, and each at its process's end with the calls.
+void report_unsimulated(const std::string& log) {
+  std::map<std::string, unsigned long> calls;
+  std::ifstream file(log);
+  for (std::string line; std::getline(file, line);) {
+    unsigned long count = 0;
+    char name[128];
+    if (std::sscanf(line.c_str(), "simgpu: not simulated: %127s", name) == 1) calls[name];
+    if (std::sscanf(line.c_str(), "simgpu: calls that were not simulated: %127s %lu", name, &count) == 2) {
+      calls[name] += count;
+    }
+  }
+  if (calls.empty()) return;
+  std::string list;
+  for (const auto& [name, count] : calls) {
+    list += (list.empty() ? "" : ", ") + name;
+    if (count > 1) list += fmt::format(" ({} times)", count);
+  }
+  fmt::print(stderr, "rota sim: called, and answered with CUDA_ERROR_NOT_SUPPORTED since it is not simulated: {}\n",
+             list);
+}
+
+int simulate(SimOptions options) {
+  const fs::path library_folder = fs::path(shim_directory()) / "simgpu";
+  const std::string library = library_folder / "libcuda.so.1";
+  if (access(library.c_str(), F_OK) != 0) return fail(library + " is missing: install rota again");
+  if (is_split_in_lists(library)) return fail(fmt::format("{} {}: install rota elsewhere", library, kSplit));
+
+  // Absolute, for the command may change its folder.
+  std::string temporary = is_set("TMPDIR") ? getenv("TMPDIR") : "/tmp";
+  std::vector<std::string*> paths = {&temporary, &options.state, &options.profile};
+  for (std::string& each : options.kernels) paths.push_back(&each);
+  for (std::string* path : paths) {
+    if (path->empty()) continue;
+    std::error_code error;
+    const fs::path absolute = fs::absolute(*path, error);
+    if (error) {
+      return fail(fmt::format("{}: no working directory: {}: use an absolute path", *path, error.message()));
+    }
+    *path = absolute.string();
+  }
+  const Folder folder(temporary);
+  if (folder.path().empty()) {
+    return fail(fmt::format("cannot make a folder in {} (TMPDIR): {}", temporary, strerror(errno)));
+  }
+  // A rotad of this machine's own: one that serves real GPUs has no business here.
+  const std::string state = options.state.empty() ? folder.path() + "/state" : options.state;
+  const std::string socket = options.state.empty() ? folder.path() + "/rotad.sock" : state + ".rotad.sock";
+  if (socket.size() >= sizeof(sockaddr_un::sun_path)) {
+    return fail(fmt::format("{} is too long: rotad's socket {} may have {} bytes",
+                            options.state.empty() ? "TMPDIR" : "--state", socket, sizeof(sockaddr_un::sun_path) - 1));
+  }
+  if (!options.state.empty()) {
+    if (const std::string problem = state_problem(state); !problem.empty()) return fail("--state: " + problem);
+  }
+  // The machine is what the options say: nothing of another one that the environment may still speak of.
+  for (const char* name :
+       {"ROTA_SIM_PROFILE", "ROTA_SIM_GPUS", "ROTA_SIM_MEMORY", "ROTA_SIM_CONTEXT_BYTES", "ROTA_SIM_DRIVER_VERSION",
+        "ROTA_SIM_CLOCK", "ROTA_SIM_TIME_SCALE", "ROTA_SIM_FAULTS", "ROTA_SIM_MUTATIONS"}) {
+    unsetenv(name);
+  }
+  LaunchOptions launch;
+  launch.share = false;
+  launch.command = options.command;
+  const auto set = [&launch](const char* name, const std::string& value) {
+    launch.environment.emplace_back(name, value);
+  };
+
+  std::string driver = library;
+  if (!options.driver.empty()) {
+    if (is_split_in_lists(temporary)) {
+      return fail(fmt::format("TMPDIR {} {}: --driver needs another one", temporary, kSplit));
+    }
+    driver = folder.path() + "/libcuda.so.1";
+    const int version = sim::parse_driver_version(options.driver);
+    if (const std::string problem = sim::write_posed_driver(library, version, driver); !problem.empty()) {
+      return fail(problem);
+    }
+  }
+  set("LD_LIBRARY_PATH", driver == library ? prepend(library_folder, "LD_LIBRARY_PATH")
+                                           : prepend(folder.path() + ":" + library_folder.string(), "LD_LIBRARY_PATH"));
+  set("ROTA_REAL_LIBCUDA", driver);
+  set("ROTA_SIM_STATE", state);
+  set("ROTA_SOCKET", socket);
+
+  const SimulatedGpus gpus = options.gpu.empty() ? SimulatedGpus{} : *parse_simulated_gpus(options.gpu);
+  if (!options.profile.empty() && !gpus.card.empty()) {
+    return fail("--gpu names a card and --profile another: with --profile, --gpu is a number, such as x2");
+  }
+  const std::string card = gpus.card.empty() ? sim::profile_names().front() : gpus.card;
+  const std::string profile = options.profile.empty() ? card : options.profile;
+  if (auto loaded = sim::load_profile(profile); !loaded) return fail(loaded.reason());
+  set("ROTA_SIM_PROFILE", profile);
+  if (!options.gpu.empty()) set("ROTA_SIM_GPUS", std::to_string(gpus.count));
+  if (!options.memory.empty()) set("ROTA_SIM_MEMORY", options.memory);
+  if (!options.time_scale.empty()) set("ROTA_SIM_TIME_SCALE", options.time_scale);
+  if (options.virtual_clock) set("ROTA_SIM_CLOCK", "virtual");
+
+  std::string kernels = library_folder / "libsimkernels.so";
+  for (const std::string& each : options.kernels) {
+    if (is_split_in_lists(each)) return fail(fmt::format("--kernels: {} {}: use another path", each, kSplit));
+    kernels += ":" + each;
+  }
+  if (const std::string problem = inherited_kernels_problem(); !problem.empty()) return fail(problem);
+  set("ROTA_SIM_KERNELS", prepend(kernels, "ROTA_SIM_KERNELS"));
+  std::string faults;
+  for (const std::string& each : options.faults) faults += (faults.empty() ? "" : ",") + each;
+  if (!faults.empty()) set("ROTA_SIM_FAULTS", faults);
+  const bool own_log = !is_set("ROTA_SIM_LOG");
+  const std::string log = folder.path() + "/log";
+  if (own_log) set("ROTA_SIM_LOG", log);
+
+  const int status = run_and_wait(launch);
+  if (own_log) report_unsimulated(log);
+  return status;
+}
+
+}  // namespace
+
+std::optional<SimulatedGpus> parse_simulated_gpus(const std::string& text) {
+  SimulatedGpus gpus{text, 1};
+  const size_t cross = text.rfind('x');
+  if (cross != std::string::npos) {
+    const char* end = text.data() + text.size();
+    int count = 0;
+    const auto [stop, code] = std::from_chars(text.data() + cross + 1, end, count);
+    if (code == std::errc{} && stop == end) gpus = {text.substr(0, cross), count};
+  }
+  if (gpus.count < 1 || gpus.count > kMostGpus) return std::nullopt;
+  return gpus;
+}
+
+void register_sim(CLI::App& app) {
+  auto options = std::make_shared<SimOptions>();
+  CLI::App* command = app.add_subcommand("sim", "start a program on simulated GPUs");
+  command
+      ->add_option("--gpu", options->gpu,
+                   fmt::format("card and how many: {}, such as h200x2 (default: the first)",
+                               fmt::join(sim::profile_names(), ", ")))
+      ->check([](const std::string& text) {
+        const auto gpus = parse_simulated_gpus(text);
+        if (!gpus || text.empty()) return "'" + text + "' is no set of GPUs: use a card and 1 to 8, such as h200x2";
+        const std::vector<std::string> names = sim::profile_names();
+        if (gpus->card.empty() || std::ranges::count(names, gpus->card) != 0) return std::string();
+        return fmt::format("there is no card '{}': use {}, or h200x2 for two; --profile FILE for another card",
+                           gpus->card, fmt::join(names, ", "));
+      });
+  command->add_option("--profile", options->profile, "file that describes another card (tools/simgpu/README.md)")
+      ->check(CLI::ExistingFile);
+  command->add_option("--memory", options->memory, "bytes of each GPU, such as 16G (default: the card's)")
+      ->check([](const std::string& text) {
+        uint64_t bytes = 0;
+        if (sim::parse_size(text, &bytes) && bytes >= sim::kLeastMemory && bytes <= sim::kMostMemory) {
+          return std::string();
+        }
+        return "'" + text + "' is no size from 8M to 256G: use bytes, or K, M and G, such as 16G";
+      });
+  command->add_option("--driver", options->driver, "CUDA version that the driver is of, such as 12.4")
+      ->check([](const std::string& text) {
+        if (sim::parse_driver_version(text) != 0) return std::string();
+        return "'" + text + "' is no CUDA version from 6.0 on: use e.g. 12.4";
+      });
+  command->add_option("--kernels", options->kernels, "a library of kernels (tools/simgpu/kernel.h); may be repeated")
+      ->allow_extra_args(false)
+      ->check(kernels_problem);
+  command->add_option("--fault", options->faults, "such as cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY; may be repeated")
+      ->allow_extra_args(false)
+      ->check([](const std::string& text) {
+        sim::Faults faults;
+        std::string error;
+        return sim::parse_faults(text, &faults, &error) ? std::string() : error;
+      });
+  command->add_option("--time-scale", options->time_scale, "real seconds per simulated second; 0: nothing waits")
+      ->check([](const std::string& text) {
+        // The driver's own rule (state/options.cpp), which not-a-number does not meet either.
+        char* end = nullptr;
+        const double scale = std::strtod(text.c_str(), &end);
+        if (!text.empty() && *end == '\0' && (scale == 0 || (scale >= 0.001 && scale <= 1e6))) return std::string();
+        return "'" + text + "' is no time scale: use 0, or a number from 0.001 to 1000000";
+      });
+  command->add_flag("--virtual-clock", options->virtual_clock, "one process, and simulated time is exact");
+  command->add_option("--state", options->state, "file of the machine's state, to let several commands share it")
+      ->check([](const std::string& path) { return path.empty() ? std::string("name a file") : std::string(); });
+  command->prefix_command();
+  command->callback([options, command] {
+    options->command = command->remaining();
+    if (options->command.empty()) throw CLI::RequiredError("the program and its arguments");
+    if (options->command[0].empty() || options->command[0][0] == '-') throw CLI::ExtrasError({options->command[0]});
+    throw CLI::RuntimeError(simulate(*options));
+  });
+}
+
+}  // namespace rota::tool

@@ -1,0 +1,52 @@
+// Packets to and from rotad, checked as rotad checks ours.
+#include "tools/rota/status/request.h"
+
+#include <sys/socket.h>
+#include <sys/time.h>
+
+#include <cerrno>
+
+namespace rota::tool {
+
+using protocol::Kind;
+using protocol::Message;
+
+bool send_message(int descriptor, const Message& message) {
+  ssize_t sent;
+  do {
+    sent = send(descriptor, &message, sizeof message, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(sizeof message);
+}
+
+std::optional<Status> request_status(int descriptor) {
+  const timeval patience{.tv_sec = 5, .tv_usec = 0};
+  setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  if (!send_message(descriptor, Message{.kind = Kind::kStatus})) return std::nullopt;
+  Status status{};
+  while (true) {
+    Message row;
+    const ssize_t length = recv(descriptor, &row, sizeof row, 0);
+    if (length < 0 && errno == EINTR) continue;
+    if (length != static_cast<ssize_t>(sizeof row) || row.magic != protocol::kMagic) return std::nullopt;
+    if (row.version != protocol::kVersion) return std::nullopt;
+    switch (row.kind) {
+      case Kind::kStatusGpu:
+        row.body.status_gpu.name[protocol::kNameLength - 1] = '\0';
+        status.gpus.push_back(row.body.status_gpu);
+        break;
+      case Kind::kStatusClient:
+        row.body.status_client.name[protocol::kNameLength - 1] = '\0';
+        status.clients.push_back(row.body.status_client);
+        break;
+      case Kind::kStatusEnd:
+        row.body.status_end.rota_version[protocol::kVersionLength - 1] = '\0';
+        status.end = row.body.status_end;
+        return status;
+      default:
+        return std::nullopt;
+    }
+  }
+}
+
+}  // namespace rota::tool

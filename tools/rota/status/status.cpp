@@ -1,0 +1,123 @@
+// Asking rotad for its rows and showing them, for people and for programs.
+#include "tools/rota/status/status.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cstring>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "scheduler/core/settings.h"
+#include "scheduler/protocol/socket_path.h"
+#include "scheduler/protocol/uuid_text.h"
+
+namespace rota::tool {
+namespace {
+
+std::string size_text(std::uint64_t bytes) {
+  return bytes < (std::uint64_t{1} << 30) ? fmt::format("{:.0f} MiB", static_cast<double>(bytes) / (1 << 20))
+                                          : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+bool has(std::uint64_t mask, std::uint32_t gpu) {
+  return gpu < 64 && (mask >> gpu & 1) != 0;
+}
+
+int show(bool json) {
+  const protocol::SocketSearch search = protocol::find_rotad();
+  if (search.descriptor < 0) {
+    const bool absent = search.error == ENOENT || search.error == ECONNREFUSED || search.error == ENOTDIR;
+    if (absent) {
+      fmt::print(stderr, "rota: no rotad runs (last looked for at {}): `rota run` starts one\n", search.candidate.path);
+    } else {
+      fmt::print(stderr, "rota: cannot talk to the rotad at {}: {}\n", search.candidate.path, strerror(search.error));
+    }
+    return 1;
+  }
+  const auto status = request_status(search.descriptor);
+  close(search.descriptor);
+  if (!status) {
+    fmt::print(stderr, "rota: the rotad at {} does not answer, or is of another version of rota\n",
+               search.candidate.path);
+    return 1;
+  }
+  fmt::print("{}",
+             json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path));
+  return 0;
+}
+
+}  // namespace
+
+std::string status_as_json(const Status& status, const std::string& socket) {
+  nlohmann::json gpus = nlohmann::json::array();
+  for (const protocol::StatusGpu& gpu : status.gpus) {
+    gpus.push_back({{"uuid", uuid_text(gpu.uuid)},
+                    {"index", gpu.index},
+                    {"mode", scheduler::mode_name(gpu.mode)},
+                    {"total_bytes", gpu.total_bytes},
+                    {"used_bytes", gpu.used_bytes},
+                    {"clients", gpu.clients},
+                    {"holders", gpu.holders},
+                    {"waiters", gpu.waiters},
+                    {"name", gpu.name}});
+  }
+  nlohmann::json clients = nlohmann::json::array();
+  for (const protocol::StatusClient& client : status.clients) {
+    nlohmann::json touched = nlohmann::json::array();
+    for (const protocol::StatusGpu& gpu : status.gpus) {
+      if (has(client.gpus, gpu.index)) touched.push_back(uuid_text(gpu.uuid));
+    }
+    clients.push_back({{"pid", client.pid},
+                       {"uid", client.uid},
+                       {"name", client.name},
+                       {"holds", client.held_gpus != 0},
+                       {"waits", client.wanted_gpus != 0},
+                       {"bytes", client.device_bytes},
+                       {"since_ns", client.since_ns},
+                       {"gpus", touched}});
+  }
+  const nlohmann::json whole = {{"daemon",
+                                 {{"pid", status.end.daemon_pid},
+                                  {"socket", socket},
+                                  {"version", status.end.rota_version},
+                                  {"grants", status.end.grants},
+                                  {"quantum_ns", status.end.quantum_ns},
+                                  {"mode", scheduler::mode_name(status.end.mode)}}},
+                                {"gpus", gpus},
+                                {"clients", clients}};
+  // A program's name may be any bytes.
+  return whole.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string status_as_text(const Status& status, const std::string& socket) {
+  std::string text =
+      fmt::format("rotad pid {} at {}: {} mode, quantum {} ms, {} grants so far\n", status.end.daemon_pid, socket,
+                  scheduler::mode_name(status.end.mode), status.end.quantum_ns / 1e6, status.end.grants);
+  if (status.gpus.empty()) return text + "no program uses a GPU under rota\n";
+  for (const protocol::StatusGpu& gpu : status.gpus) {
+    text += fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n", gpu.index,
+                        gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),
+                        gpu.clients, gpu.clients == 1 ? "" : "s", gpu.holders, gpu.holders == 1 ? "s" : "", gpu.waiters,
+                        gpu.waiters == 1 ? "s" : "");
+    for (const protocol::StatusClient& client : status.clients) {
+      if (!has(client.gpus, gpu.index)) continue;
+      const char* doing = has(client.wanted_gpus, gpu.index) ? "waits"
+                          : has(client.held_gpus, gpu.index) ? "holds"
+                                                             : "idle";
+      text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}\n", doing, client.pid, size_text(client.device_bytes),
+                          fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name);
+    }
+  }
+  return text;
+}
+
+void register_status(CLI::App& app) {
+  auto json = std::make_shared<bool>(false);
+  CLI::App* status = app.add_subcommand("status", "show GPUs, who holds them and who waits");
+  status->add_flag("--json", *json, "for programs");
+  status->callback([json] { throw CLI::RuntimeError(show(*json)); });
+}
+
+}  // namespace rota::tool

@@ -1,0 +1,208 @@
+// See trace.h.
+#include "tools/rota/trace/trace.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <set>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include "tools/rota/run/launch.h"
+#include "tools/rota/trace/output.h"
+
+namespace rota::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+int complain(const std::string& text) {
+  std::cerr << "rota trace: " << text << '\n';
+  return 1;
+}
+
+void finish(int status) {
+  if (status != 0) throw CLI::RuntimeError(status);
+}
+
+// Problems found while reading go to stderr, after the output; damage makes the status 1, an early end does not.
+int report(const TraceFiles& files, const std::vector<std::string>& problems) {
+  int status = 0;
+  for (const std::string& problem : problems) status = complain(problem);
+  for (const auto& file : files) {
+    for (const std::string& problem : file->problems()) status = complain(problem);
+    if (const std::string ending = file->ending(); !ending.empty()) std::cerr << "rota trace: note: " << ending << '\n';
+  }
+  return status;
+}
+
+std::set<std::string> trace_paths(const std::string& directory) {
+  std::set<std::string> paths;
+  std::error_code error;
+  for (fs::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
+    paths.insert(entry->path().string());
+  }
+  return paths;
+}
+
+struct RunCommand {
+  std::string directory;
+  std::vector<std::string> command;
+
+  int run() {
+    if (command.empty()) {
+      complain("no command; say `rota trace -- COMMAND ARGUMENTS`, `rota trace show DIR` or `rota trace export DIR`");
+      return 125;
+    }
+    const std::time_t now = std::time(nullptr);
+    if (directory.empty()) {
+      directory = fmt::format("rota-trace-{:%Y%m%d-%H%M%S}-{}", fmt::localtime(now), getpid());
+    }
+    std::error_code error;
+    fs::create_directories(directory, error);
+    if (error)
+      return complain(
+          fmt::format("cannot make the folder {}: {}; give another one with --dir", directory, error.message()));
+    // The program may change its working directory before its first call.
+    directory = fs::absolute(directory, error).string();
+    if (access(directory.c_str(), W_OK | X_OK) != 0) {
+      return complain(
+          fmt::format("cannot write to {}: {}; give another folder with --dir", directory, std::strerror(errno)));
+    }
+    const std::set<std::string> before = trace_paths(directory);
+    LaunchOptions options;
+    options.command = command;
+    options.environment.emplace_back("ROTA_TRACE", directory);
+    options.preloads.push_back(shim_directory() + "/librota-cudart.so");
+    const int status = run_and_wait(options);
+    summarize(before);
+    return status;
+  }
+
+ private:
+  // To stderr: stdout belongs to the program.
+  void summarize(const std::set<std::string>& before) const {
+    std::vector<std::string> problems;
+    TraceFiles files;
+    for (const std::string& path : trace_paths(directory)) {
+      if (before.contains(path) || fs::path(path).extension() != trace::kFileSuffix) continue;
+      std::string problem;
+      if (auto file = TraceFile::open(path, problem)) {
+        files.push_back(std::move(file));
+      } else {
+        problems.push_back(problem);
+      }
+    }
+    if (files.empty() && problems.empty()) {
+      std::cerr << "rota trace: no CUDA call was made\n";
+      return;
+    }
+    std::cerr << fmt::format("rota trace: {} (rota trace show {})\n", directory, directory);
+    print_summary(files, std::cerr);
+    for (const std::string& problem : problems) complain(problem);
+    for (const auto& file : files) {
+      for (const std::string& problem : file->problems()) complain(problem);
+      // That a child left by _exit() is nothing to report; calls that did not return stand in the summary.
+      if (file->state() == trace::State::kCapped || file->state() == trace::State::kOutOfSpace)
+        complain(file->ending());
+    }
+  }
+};
+
+struct ShowCommand {
+  std::string directory;
+  std::string addresses = "stable";
+  bool no_times = false;
+  ShowOptions options;
+  std::uint32_t pid = 0;
+
+  int run(bool has_pid) {
+    if (has_pid) options.pid = pid;
+    options.times = !no_times;
+    options.render.raw_addresses = addresses == "raw";
+    std::vector<std::string> problems;
+    const TraceFiles files = open_traces(directory, problems);
+    if (files.empty() && problems.empty())
+      return complain(fmt::format("{} holds no *{} file", directory, trace::kFileSuffix));
+    show_calls(files, options, std::cout);
+    if (!std::cout.flush()) return complain(fmt::format("the listing cannot be written: {}", std::strerror(errno)));
+    return report(files, problems);
+  }
+};
+
+struct ExportCommand {
+  std::string directory;
+  std::string format = "chrome";
+  std::string output;
+
+  int run() const {
+    std::vector<std::string> problems;
+    const TraceFiles files = open_traces(directory, problems);
+    if (files.empty() && problems.empty())
+      return complain(fmt::format("{} holds no *{} file", directory, trace::kFileSuffix));
+    if (output.empty() || output == "-") {
+      export_chrome(files, std::cout);
+      if (!std::cout.flush()) return complain(fmt::format("the timeline cannot be written: {}", std::strerror(errno)));
+      return report(files, problems);
+    }
+    std::ofstream file(output, std::ios::binary | std::ios::trunc);
+    export_chrome(files, file);
+    file.close();
+    if (!file) return complain(fmt::format("cannot write {}: {}", output, std::strerror(errno)));
+    return report(files, problems);
+  }
+};
+
+}  // namespace
+
+void register_trace(CLI::App& app) {
+  CLI::App* const trace = app.add_subcommand("trace", "record every CUDA call of a program, and read the record");
+  auto run = std::make_shared<RunCommand>();
+  trace->add_option("--dir", run->directory, "folder for the trace files (default: a new one here)");
+  // No positional option for the program: its own arguments ("show", "--dir") would be taken for ours.
+  trace->prefix_command();
+  trace->footer("Anything else is the program to run and its arguments: rota trace [--dir DIR] -- COMMAND ARGUMENTS…");
+  trace->require_subcommand(0, 1);
+
+  auto show = std::make_shared<ShowCommand>();
+  CLI::App* const show_app = trace->add_subcommand("show", "list the calls of all processes in time order");
+  show_app->add_option("dir", show->directory, "folder of a trace, or one file")->required();
+  CLI::Option* const pid = show_app->add_option("--pid", show->pid, "only this process");
+  show_app->add_option("--function", show->options.function, "only this function; a final * stands for any ending");
+  show_app->add_flag("--json", show->options.json, "a JSON array of objects, addresses with their names");
+  show_app
+      ->add_option("--addresses", show->addresses,
+                   "stable (default): handles and device memory as type and number (stream#2, dptr#3+0x100), the "
+                   "program's own memory as &; raw: as the program saw them")
+      ->check(CLI::IsMember({"stable", "raw"}));
+  show_app->add_flag("--no-times", show->no_times,
+                     "neither times nor process and thread ids, so that two runs can be compared by diff");
+  show_app->add_flag("--mangled", show->options.render.mangled, "kernels by their names in the module");
+  show_app->add_option("--elements", show->options.render.elements,
+                       "of an array, show at most so many elements (default 16; 0: all that were recorded)");
+
+  auto exported = std::make_shared<ExportCommand>();
+  CLI::App* const export_app = trace->add_subcommand("export", "write a timeline for another program");
+  export_app->add_option("dir", exported->directory, "folder of a trace, or one file")->required();
+  export_app->add_option("--format", exported->format, "chrome: for ui.perfetto.dev and chrome://tracing")
+      ->check(CLI::IsMember({"chrome"}));
+  export_app->add_option("-o,--output", exported->output, "file to write (default: standard output)");
+
+  show_app->callback([show, pid] { finish(show->run(pid->count() > 0)); });
+  export_app->callback([exported] { finish(exported->run()); });
+  trace->callback([trace, run] {
+    if (!trace->get_subcommands().empty()) return;
+    run->command = trace->remaining();  // main.cpp takes away a "--" in front of it
+    finish(run->run());
+  });
+}
+
+}  // namespace rota::tool

@@ -1,0 +1,179 @@
+// What happens on the way into and out of an exported function, when somebody asked for it.
+#include "tools/simgpu/driver/entry/entry.h"
+
+#include <cxxabi.h>
+
+#include <array>
+#include <cstdlib>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <system_error>
+
+#include "tools/simgpu/driver/driver.h"
+#include "tools/simgpu/driver/entry/faults.h"
+#include "tools/simgpu/driver/entry/mutations.h"
+
+namespace rota::sim {
+
+std::atomic<bool> entries_watched{false};
+
+namespace {
+
+struct CountedFault {
+  Fault fault;
+  std::atomic<uint64_t> calls{0};
+};
+
+// A mutation that needs no code where the function is.
+enum class Broken : uint8_t { kNo, kLenient, kIdle, kRefuse };
+
+struct Watch {
+  std::vector<std::unique_ptr<CountedFault>> faults;
+  std::array<Broken, kSymbolCount> broken{};
+  std::string error;  // what is wrong with the variables; empty: nothing
+
+  Watch();
+  bool read_mutation(std::string_view text);
+};
+
+constexpr const char* kMutationNames[] = {
+#define ROTA_MUTATION(name, text) #name,
+#include "tools/simgpu/driver/entry/mutations.inc"
+#undef ROTA_MUTATION
+    nullptr};
+
+// Made when the library is loaded, before the program's first call.
+Watch& watch() {
+  static auto* made = new Watch;
+  return *made;
+}
+
+// NOLINTBEGIN(concurrency-mt-unsafe): read once, when the library is loaded
+Watch::Watch() {
+  if (const char* text = std::getenv("ROTA_SIM_FAULTS"); text != nullptr && *text != '\0') {
+    Faults asked;
+    if (!parse_faults(text, &asked, &error)) error = "ROTA_SIM_FAULTS: " + error;
+    for (Fault& fault : asked.calls) {
+      faults.push_back(std::make_unique<CountedFault>());
+      faults.back()->fault = std::move(fault);
+    }
+    copy_slowdown = asked.copy_factor;
+  }
+  if (const char* text = std::getenv("ROTA_SIM_MUTATIONS"); text != nullptr && *text != '\0') {
+    std::string_view left = text;
+    while (!left.empty() && error.empty()) {
+      std::string_view item = left.substr(0, left.find(','));
+      left.remove_prefix(item.size() < left.size() ? item.size() + 1 : left.size());
+      if (!item.empty() && !read_mutation(item)) {
+        error =
+            "ROTA_SIM_MUTATIONS names '" + std::string(item) +
+            "': give names of tools/simgpu/driver/entry/mutations.inc, or lenient:, idle: or refuse: and a function";
+      }
+    }
+  }
+}
+// NOLINTEND(concurrency-mt-unsafe)
+
+bool Watch::read_mutation(std::string_view text) {
+  size_t colon = text.find(':');
+  if (colon == std::string_view::npos) {
+    for (size_t index = 0; kMutationNames[index] != nullptr; ++index) {
+      if (text != kMutationNames[index]) continue;
+      mutation_switches[index] = true;
+      return true;
+    }
+    return false;
+  }
+  std::string_view way = text.substr(0, colon);
+  Broken how = way == "lenient"  ? Broken::kLenient
+               : way == "idle"   ? Broken::kIdle
+               : way == "refuse" ? Broken::kRefuse
+                                 : Broken::kNo;
+  for (size_t index = 0; index < kSymbolCount && how != Broken::kNo; ++index) {
+    if (text.substr(colon + 1) != kSymbolNames[index]) continue;
+    broken[index] = how;
+    return true;
+  }
+  return false;
+}
+
+[[gnu::constructor]] void start_watching() {
+  Watch& made = watch();
+  bool breaks = false;
+  for (Broken how : made.broken) breaks = breaks || how != Broken::kNo;
+  if (breaks || !made.faults.empty()) entries_watched.store(true);
+}
+
+// The fault that this call meets, or null.
+const Fault* meet_fault(Symbol symbol) {
+  const Fault* met = nullptr;
+  for (const auto& each : watch().faults) {
+    if (!each->fault.names(kSymbolNames[static_cast<size_t>(symbol)])) continue;
+    uint64_t call = each->calls.fetch_add(1) + 1;
+    if (call == each->fault.call || (each->fault.onwards && call > each->fault.call)) met = &each->fault;
+  }
+  return met;
+}
+
+// The fault of the call under way, for leave_export. A call is never inside another one: exports do not call exports.
+const Fault*& fault_under_way() {
+  thread_local const Fault* fault = nullptr;
+  return fault;
+}
+
+void break_context(const Fault& fault) {
+  if (!driver().initialised()) return;
+  ContextPointer context;
+  if (driver().current(&context) != CUDA_SUCCESS) return;
+  if (fault.kind == Fault::Kind::kLost) {
+    driver().state().lose(context->gpu);
+  } else {
+    context->fail(static_cast<CUresult>(fault.error));
+  }
+}
+
+}  // namespace
+
+const std::string& entry_error() {
+  return watch().error;
+}
+
+bool enter_export(Symbol symbol, CUresult* answer) {
+  fault_under_way() = nullptr;
+  if (const Fault* fault = meet_fault(symbol)) {
+    *answer = static_cast<CUresult>(fault->error);
+    if (fault->kind == Fault::Kind::kAnswer) return false;
+    fault_under_way() = fault;
+  }
+  Broken how = watch().broken[static_cast<size_t>(symbol)];
+  *answer = how == Broken::kRefuse ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+  return how != Broken::kRefuse && how != Broken::kIdle;
+}
+
+CUresult leave_export(Symbol symbol, CUresult answer) {
+  if (const Fault* fault = std::exchange(fault_under_way(), nullptr)) break_context(*fault);
+  bool lenient = watch().broken[static_cast<size_t>(symbol)] == Broken::kLenient;
+  return lenient && answer != CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : answer;
+}
+
+CUresult answer_of_exception() {
+  try {
+    throw;
+  } catch (const abi::__forced_unwind&) {
+    throw;  // the thread was cancelled or ends in a callback: the C library ends the process if this stops here
+  } catch (const std::bad_alloc&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (const std::length_error&) {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  } catch (const std::system_error& error) {
+    bool no_thread = error.code() == std::errc::resource_unavailable_try_again;
+    return no_thread ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+  } catch (...) {
+    return CUDA_ERROR_UNKNOWN;
+  }
+}
+
+}  // namespace rota::sim

@@ -1,0 +1,69 @@
+// The way into every exported function. An exported symbol jumps through its slot of rota_sim_table (exports.S); a
+// function that is simulated puts its entry there when the library is loaded, all others answer
+// CUDA_ERROR_NOT_SUPPORTED. The entry is where faults are injected, where mutations break a function in a general way,
+// and where a virtual clock sees that the host called; while none of these is on, all that it does is to hold back the
+// thread's cancellation.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstddef>
+#include <string>
+
+#include "generated/driver_symbols.h"
+#include "generated/driver_types.h"
+#include "tools/simgpu/driver/entry/clock_hook.h"
+
+extern "C" void* rota_sim_table[];  // exports.S: in the order of the symbols
+
+namespace rota::sim {
+
+// Something wants to see the calls. Set before the program's first call.
+extern std::atomic<bool> entries_watched;
+
+// How much longer copies between host and device take than the profile says (ROTA_SIM_FAULTS copies=FACTOR).
+inline double copy_slowdown = 1;
+
+// What is wrong with ROTA_SIM_FAULTS or ROTA_SIM_MUTATIONS; empty: nothing. cuInit refuses to go on then.
+const std::string& entry_error();
+
+// False: the call is not to be made, *answer is what it answers.
+bool enter_export(Symbol symbol, api::CUresult* answer);
+// What the program is told of the function's own answer.
+api::CUresult leave_export(Symbol symbol, api::CUresult answer);
+// What the program is told of the exception that is being handled: its frames, which may be C, see none.
+api::CUresult answer_of_exception();
+
+// A thread is not cancelled inside of the driver, whose destructors wait and close files: it is after the call.
+class NotCancelled {
+ public:
+  NotCancelled() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~NotCancelled() { pthread_setcancelstate(before_, nullptr); }
+  NotCancelled(const NotCancelled&) = delete;
+  NotCancelled& operator=(const NotCancelled&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+template <auto function, Symbol symbol>
+struct Entry;
+
+template <class... Arguments, api::CUresult (*function)(Arguments...), Symbol symbol>
+struct Entry<function, symbol> {
+  Entry() { rota_sim_table[static_cast<size_t>(symbol)] = reinterpret_cast<void*>(&call); }
+  static api::CUresult call(Arguments... arguments) {
+    NotCancelled inside;
+    try {
+      if (!entries_watched.load(std::memory_order_relaxed)) return function(arguments...);
+      HostCall under_way;
+      api::CUresult answer = api::CUDA_SUCCESS;
+      return enter_export(symbol, &answer) ? leave_export(symbol, function(arguments...)) : answer;
+    } catch (...) {
+      return answer_of_exception();
+    }
+  }
+};
+
+}  // namespace rota::sim

@@ -1,0 +1,64 @@
+// Events: which task an event stands for, which capture it was recorded in, and records made in the middle of other
+// work.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "tools/simgpu/driver/stream/stream.h"
+
+namespace rota::sim {
+
+// What processes share of an event that one of them exported. Records are numbered; 0: never recorded.
+class InterprocessEvent {
+ public:
+  virtual ~InterprocessEvent() = default;
+  virtual uint64_t begin() = 0;           // a record is queued; its number
+  virtual void end(uint64_t record) = 0;  // the work before it is done
+  virtual uint64_t last() const = 0;      // the newest record, of any process
+  virtual bool done(uint64_t record) const = 0;
+  virtual void wait(uint64_t record) const = 0;  // ends too when the recording process has died
+};
+
+struct Event {
+  Event(unsigned flags, CUcontext context) : flags(flags), context(context) {}
+  const unsigned flags;
+  const CUcontext context;
+  std::shared_ptr<InterprocessEvent> shared;  // null: of this process only; set before the event is handed out
+  std::weak_ptr<Stream> stream;               // Mutation::events_stand_for_later_work
+  std::mutex mutex;
+  TaskPointer recorded;  // null: never recorded, counts as complete
+  // Recorded in a capturing stream: where a stream that waits for it joins the capture.
+  std::shared_ptr<Capture> capture;
+  std::vector<GraphNode*> capture_tail;
+
+  bool timed() const { return (flags & CU_EVENT_DISABLE_TIMING) == 0; }
+};
+
+// What an event stood for at some moment: later records do not change it.
+struct Record {
+  TaskPointer task;
+  std::shared_ptr<InterprocessEvent> shared;
+  uint64_t number = 0;
+  bool done() const;
+  void wait() const;
+};
+Record current_record(Event& event);
+
+// The event stands from now on for the task, which ends when the record is reached.
+void set_recorded(Event& event, TaskPointer task);
+
+// A record inside other work (a graph's node): from now on the event stands for a record that finish() ends.
+Record begin_record(Event& event);
+void finish(const Record& record);
+
+// What cuEventRecord does: in a capturing stream the event becomes a place where other streams join the capture, or
+// (external) a node of the graph.
+CUresult record_in_stream(CUevent event, const StreamPointer& stream, bool external);
+
+// A new stream of a context waits for what its context was told to wait for (cuCtxWaitEvent).
+CUresult wait_as_context_does(const StreamPointer& stream);
+
+}  // namespace rota::sim

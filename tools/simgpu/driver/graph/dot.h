@@ -1,0 +1,14 @@
+// A graph as text in Graphviz's language.
+#pragma once
+
+#include <string>
+
+#include "tools/simgpu/driver/graph/graph.h"
+
+namespace rota::sim {
+
+// Under the graphs' mutex. Flags of CUgraphDebugDot_flags: parameters are written for every type that they name.
+std::string dot_text(const Graph& graph, unsigned flags);
+bool write_dot(const std::string& text, const char* path);
+
+}  // namespace rota::sim
