@@ -22,6 +22,7 @@ class Bench:
     def __init__(self, build, out, pairs=1, gpu="", releases=None, bindings=None):
         self.pairs = pairs
         self.gpu = gpu
+        self.against = None
         self.releases = releases or build / "tests/releases"
         self.bindings = bindings or build / "tests/bindings"
         self.build = build
