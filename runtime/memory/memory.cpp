@@ -5,6 +5,9 @@
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
+#include "runtime/driver/answers.h"
+#include "runtime/driver/capture_mode.h"
+#include "runtime/driver/stream.h"
 
 namespace rota::memory {
 
@@ -17,48 +20,20 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) {
   return (bytes + unit - 1) / unit * unit;
 }
 
-bool lacks_function(api::CUresult result) {
-  return result == api::CUDA_ERROR_NOT_SUPPORTED || result == api::CUDA_ERROR_NOT_FOUND;
-}
-
 // The first forms take a device ordinal and are in every driver so far; the second ones came with CUDA 12.2.
 api::CUresult prefetch(api::CUdeviceptr address, std::uint64_t bytes, int device, api::CUstream stream) {
   const api::CUresult result = real::cuMemPrefetchAsync(address, bytes, device, stream);
-  if (!lacks_function(result)) return result;
+  if (!driver::lacks_function(result)) return result;
   const api::CUmemLocation location{.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
   return real::cuMemPrefetchAsync_v2(address, bytes, location, 0, stream);
 }
 
 api::CUresult prefer(api::CUdeviceptr address, std::uint64_t bytes, int device) {
   const api::CUresult result = real::cuMemAdvise(address, bytes, api::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, device);
-  if (!lacks_function(result)) return result;
+  if (!driver::lacks_function(result)) return result;
   const api::CUmemLocation location{.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
   return real::cuMemAdvise_v2(address, bytes, api::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, location);
 }
-
-bool captures(api::CUstream stream, bool per_thread) {
-  const bool legacy = reinterpret_cast<std::uintptr_t>(stream) == 1 || (stream == nullptr && !per_thread);
-  if (legacy) return false;  // cannot be captured
-  api::CUstreamCaptureStatus status{};
-  const api::CUresult result =
-      per_thread ? real::cuStreamIsCapturing_ptsz(stream, &status) : real::cuStreamIsCapturing(stream, &status);
-  return result == api::CUDA_SUCCESS && status != api::CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-// Our own calls in the middle of the program's capture: in RELAXED mode they are no part of it and do it no harm.
-class RelaxedCapture {
- public:
-  RelaxedCapture() { active_ = real::cuThreadExchangeStreamCaptureMode(&mode_) == api::CUDA_SUCCESS; }
-  ~RelaxedCapture() {
-    if (active_) real::cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  api::CUstreamCaptureMode mode_ = api::CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool active_;
-};
 
 }  // namespace
 
@@ -156,7 +131,7 @@ api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const std:
 api::CUresult Memory::allocate_async(std::uint64_t bytes, api::CUstream stream, bool per_thread,
                                      const std::function<api::CUresult()>& call,
                                      const std::function<std::uint64_t()>& address) {
-  return captures(stream, per_thread) ? call() : allocate_native(bytes, Kind::kAsync, call, address, stream);
+  return driver::captures(stream, per_thread) ? call() : allocate_native(bytes, Kind::kAsync, call, address, stream);
 }
 
 api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes) {
@@ -189,22 +164,13 @@ api::CUresult Memory::allocate_managed(const Here& place, api::CUdeviceptr* addr
 
 // Puts fresh managed memory where plain memory would have been. Failures cost time (faults), not correctness.
 void Memory::settle(const Here& place, api::CUdeviceptr address, std::uint64_t bytes) {
-  const RelaxedCapture relaxed;
+  const driver::RelaxedCapture relaxed;
   prefer(address, bytes, place.device);
   if (bytes < kWorthPrefetching || !gate_.try_enter()) return;
-  if (const api::CUstream stream = own_stream(place.context); stream != nullptr) {
+  if (const api::CUstream stream = streams_.in(place.context); stream != nullptr) {
     prefetch(address, bytes, place.device, stream);
   }
   gate_.leave();
-}
-
-api::CUstream Memory::own_stream(api::CUcontext context) {
-  const std::lock_guard lock(streams_mutex_);
-  auto [entry, fresh] = streams_.try_emplace(context, nullptr);
-  if (fresh && real::cuStreamCreate(&entry->second, api::CU_STREAM_NON_BLOCKING) != api::CUDA_SUCCESS) {
-    entry->second = nullptr;
-  }
-  return entry->second;
 }
 
 // The driver's own rule, asked of the driver: a row of one byte gets the pitch that every width is rounded up to.
@@ -259,11 +225,11 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
   const std::optional<Allocation> owner = ledger_.find(address);
   if (!owner || owner->address != address || owner->kind != Kind::kConverted) return free(address, call);
   // A capture has no point in time to free it at.
-  if (captures(stream, per_thread)) return free(address, call);
+  if (driver::captures(stream, per_thread)) return free(address, call);
   const std::optional<Allocation> taken = ledger_.take(address);
   if (!taken) return call();  // freed by another thread just now: the driver says what that is
   // The driver does not take managed memory here. An event behind the stream's work says when it may go.
-  const RelaxedCapture relaxed;
+  const driver::RelaxedCapture relaxed;
   LateFree late{address, nullptr, nullptr};
   api::CUcontext before = nullptr;
   real::cuCtxGetCurrent(&before);
@@ -294,7 +260,7 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
 
 void Memory::free_late_ones() {
   if (late_count_.load(std::memory_order_acquire) == 0) return;
-  const RelaxedCapture relaxed;
+  const driver::RelaxedCapture relaxed;
   std::vector<LateFree> due;
   {
     const std::lock_guard lock(late_mutex_);
@@ -337,10 +303,7 @@ api::CUresult Memory::ipc_handle(api::CUipcMemHandle* handle, api::CUdeviceptr a
 }
 
 void Memory::context_ended(api::CUcontext context) {
-  {
-    const std::lock_guard lock(streams_mutex_);
-    streams_.erase(context);
-  }
+  streams_.forget(context);
   {
     const std::lock_guard lock(late_mutex_);
     std::erase_if(late_, [&](const LateFree& late) { return late.context == context; });
@@ -361,11 +324,10 @@ std::uint64_t Memory::prefetch_all(int ordinal, api::CUstream stream) {
 void Memory::after_fork_in_child() {
   // Their holders may be threads that are no more.
   new (&devices_mutex_) std::mutex;
-  new (&streams_mutex_) std::mutex;
   new (&late_mutex_) std::mutex;
   ledger_.after_fork_in_child();
   physical_.after_fork_in_child();
-  streams_.clear();
+  streams_.after_fork_in_child();
   late_.clear();
   late_count_.store(0, std::memory_order_relaxed);
   served_.store(false, std::memory_order_relaxed);

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "generated/driver_types.h"
+#include "runtime/driver/own_streams.h"
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/physical.h"
 #include "runtime/memory/settings.h"
@@ -97,7 +98,6 @@ class Memory {
   std::uint64_t capacity(int ordinal);
   api::CUresult allocate_managed(const Here& place, api::CUdeviceptr* address, std::uint64_t bytes);
   void settle(const Here& place, api::CUdeviceptr address, std::uint64_t bytes);
-  api::CUstream own_stream(api::CUcontext context);
   std::size_t pitch_unit(int ordinal, unsigned element_bytes);
   void free_late_ones();
 
@@ -110,8 +110,7 @@ class Memory {
   std::atomic<bool> exports_{false};  // this process hands memory to others: allocations stay native from then on
   std::array<Device, kMaxDevices> devices_;
   std::mutex devices_mutex_;
-  std::map<api::CUcontext, api::CUstream> streams_;
-  std::mutex streams_mutex_;
+  driver::OwnStreams streams_;
   std::vector<LateFree> late_;
   std::mutex late_mutex_;
   std::atomic<std::size_t> late_count_{0};

@@ -1,0 +1,43 @@
+// Streams and events of ours in the program's contexts. They end with their contexts, as everything in a context does.
+#pragma once
+
+#include <map>
+#include <mutex>
+
+#include "generated/driver_real.h"
+
+namespace rota::driver {
+
+// One stream of ours per context, made at its first use. It waits for none of the program's streams and none waits for
+// it. Any thread may call.
+class OwnStreams {
+ public:
+  // The stream in `context`, which is current; null if the driver would not make one.
+  api::CUstream in(api::CUcontext context);
+  // The context has ended, or is about to.
+  void forget(api::CUcontext context);
+  // In the child of a fork: the lock's holder may be a thread that is no more.
+  void after_fork_in_child();
+
+ private:
+  std::mutex mutex_;
+  std::map<api::CUcontext, api::CUstream> streams_;
+};
+
+// An event in the current context that keeps no time; null if the driver would not make one.
+inline api::CUevent make_event() {
+  api::CUevent event = nullptr;
+  return real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING) == api::CUDA_SUCCESS ? event : nullptr;
+}
+
+// Behind everything that is in the stream so far.
+inline api::CUresult record(api::CUevent event, api::CUstream stream, bool per_thread) {
+  return per_thread ? real::cuEventRecord_ptsz(event, stream) : real::cuEventRecord(event, stream);
+}
+
+// True also for an event whose context failed or is gone: nothing runs there any more.
+inline bool reached(api::CUevent event) {
+  return real::cuEventQuery(event) != api::CUDA_ERROR_NOT_READY;
+}
+
+}  // namespace rota::driver

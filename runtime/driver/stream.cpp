@@ -1,0 +1,23 @@
+#include "runtime/driver/stream.h"
+
+#include "generated/driver_real.h"
+#include "runtime/driver/context.h"
+
+namespace rota::driver {
+
+bool captures(api::CUstream stream, bool per_thread) {
+  const api::CUstream which = meant(stream, per_thread);
+  if (which == kLegacyStream) return false;
+  api::CUstreamCaptureStatus status{};
+  return real::cuStreamIsCapturing(which, &status) == api::CUDA_SUCCESS && status != api::CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+api::CUcontext context_of(api::CUstream stream, bool per_thread) {
+  api::CUcontext context = nullptr;
+  if (real::cuStreamGetCtx(meant(stream, per_thread), &context) == api::CUDA_SUCCESS && context != nullptr) {
+    return context;
+  }
+  return of_current_context(stream) ? current_context() : nullptr;
+}
+
+}  // namespace rota::driver

@@ -1,0 +1,32 @@
+// Which stream a call means. A handle alone does not say: NULL is the context's legacy stream, or in a per-thread form
+// (_ptsz, _ptds) the calling thread's own, and two handles have a meaning of their own in every context.
+#pragma once
+
+#include <cstdint>
+
+#include "generated/driver_types.h"
+
+namespace rota::driver {
+
+// cuda.h: CU_STREAM_LEGACY and CU_STREAM_PER_THREAD.
+inline const api::CUstream kLegacyStream = reinterpret_cast<api::CUstream>(std::uintptr_t{1});
+inline const api::CUstream kPerThreadStream = reinterpret_cast<api::CUstream>(std::uintptr_t{2});
+
+// The stream that a call means, as a handle that says so in any form of any function.
+inline api::CUstream meant(api::CUstream stream, bool per_thread) {
+  if (stream != nullptr) return stream;
+  return per_thread ? kPerThreadStream : kLegacyStream;
+}
+
+// Whether the handle stands for a stream of whatever context is current.
+inline bool of_current_context(api::CUstream stream) {
+  return stream == nullptr || stream == kLegacyStream || stream == kPerThreadStream;
+}
+
+// Whether the stream captures: what is put into it goes into a graph and not to the GPU. The legacy stream cannot.
+bool captures(api::CUstream stream, bool per_thread);
+
+// The context of a stream, or null.
+api::CUcontext context_of(api::CUstream stream, bool per_thread);
+
+}  // namespace rota::driver
