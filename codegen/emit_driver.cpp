@@ -18,6 +18,19 @@ EmittedFile emit_symbols_inc(const Inputs& inputs) {
   return {"driver_symbols.inc", text};
 }
 
+EmittedFile emit_export_tables_inc(const Inputs& inputs) {
+  std::string text = banner(inputs);
+  text +=
+      "// ROTA_EXPORT_TABLE(bytes, identifier…): the driver's private tables that leave memory and work alone, as\n"
+      "// policy.toml lists them: how long the recorded one says that it is, then the 16 bytes of its identifier.\n";
+  for (const ExportTable& table : inputs.policy.export_tables) {
+    text += fmt::format("ROTA_EXPORT_TABLE({}", table.bytes);
+    for (const unsigned char byte : table.id) text += fmt::format(", 0x{:02x}", byte);
+    text += ")\n";
+  }
+  return {"driver_export_tables.inc", text};
+}
+
 // The enumerators of one enum, as the header has them.
 Result<EmittedFile> emit_errors(const Inputs& inputs, const Api& api, const std::string& name,
                                 const std::string& file) {
@@ -232,8 +245,9 @@ Result<std::vector<EmittedFile>> emit_driver(const Inputs& inputs) {
   auto types = emit_types_h(inputs);
   if (!types) return types.error();
   std::vector<EmittedFile> files{
-      emit_symbols_inc(inputs), emit_symbols_h(inputs), emit_releases_h(inputs), *types,
-      emit_functions_h(inputs), emit_real_h(inputs),    emit_lookup_inc(inputs), emit_signatures_test(inputs)};
+      emit_symbols_inc(inputs),      emit_symbols_h(inputs), emit_releases_h(inputs), *types,
+      emit_functions_h(inputs),      emit_real_h(inputs),    emit_lookup_inc(inputs), emit_signatures_test(inputs),
+      emit_export_tables_inc(inputs)};
   auto errors = emit_errors(inputs, inputs.driver, "cudaError_enum", "driver_errors.inc");
   if (!errors) return errors.error();
   files.push_back(*errors);

@@ -21,8 +21,8 @@ class PolicyReader {
 
   Result<Policy> read(const toml::table& root) {
     for (const auto& [key, node] : root) {
-      if (key.str() != "driver" && key.str() != "runtime")
-        fail(node, fmt::format("unknown table '{}' (known: driver, runtime)", key.str()));
+      if (key.str() != "driver" && key.str() != "runtime" && key.str() != "export_tables")
+        fail(node, fmt::format("unknown table '{}' (known: driver, runtime, export_tables)", key.str()));
     }
     const toml::table* driver = root["driver"].as_table();
     if (!driver) return Error{fmt::format("{}: the table [driver] is missing", path_)};
@@ -33,6 +33,9 @@ class PolicyReader {
         if (function.states_a_fact() || !function.reason.empty())
           fail(*(*runtime)[base].node(), fmt::format("{}: a runtime function has only params", base));
       }
+    }
+    if (const toml::table* tables = root["export_tables"].as_table()) {
+      for (const auto& [key, node] : *tables) read_export_table(std::string(key.str()), node);
     }
     if (!failures_.empty()) return Error{failures_};
     return std::move(policy_);
@@ -162,6 +165,54 @@ class PolicyReader {
     if (&into == &policy_.functions && !function.states_a_fact())
       fail(facts, fmt::format("{} states no fact; a mere question is query = true", base));
     into.emplace(base, std::move(function));
+  }
+
+  // "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9": 16 bytes in the order in which they lie in memory.
+  static bool read_uuid(std::string_view text, std::array<unsigned char, 16>& into) {
+    constexpr std::string_view kForm = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+    constexpr std::string_view kDigits = "0123456789abcdef";
+    if (text.size() != kForm.size()) return false;
+    std::size_t digit = 0;
+    for (std::size_t at = 0; at < text.size(); ++at) {
+      const std::size_t value = kDigits.find(text[at]);
+      if (kForm[at] == '-' ? text[at] != '-' : value == std::string_view::npos) return false;
+      if (kForm[at] == '-') continue;
+      into[digit / 2] = static_cast<unsigned char>(into[digit / 2] * 16 + value);
+      ++digit;
+    }
+    return true;
+  }
+
+  void read_export_table(const std::string& uuid, const toml::node& node) {
+    ExportTable table;
+    table.uuid = uuid;
+    table.line = static_cast<int>(node.source().begin.line);
+    if (!read_uuid(uuid, table.id)) fail(node, fmt::format("{} is no UUID in small letters", uuid));
+    const toml::table* facts = node.as_table();
+    if (!facts) {
+      fail(node,
+           fmt::format("{} is not a table: write \"{}\" = {{ bytes = …, asked_by = …, evidence = … }}", uuid, uuid));
+      return;
+    }
+    for (const auto& [key_node, value] : *facts) {
+      const std::string_view key = key_node.str();
+      const auto bytes = value.value_exact<std::int64_t>();
+      if (key == "bytes" && bytes && *bytes >= 0 && *bytes % 8 == 0) {
+        table.bytes = static_cast<std::uint64_t>(*bytes);
+      } else if (key == "bytes") {
+        fail(value, fmt::format("{}: bytes must be a multiple of 8, or 0", uuid));
+      } else if (key == "asked_by") {
+        read_list(value, key, table.asked_by);
+      } else if (key == "evidence") {
+        read_text(value, key, table.evidence);
+      } else {
+        fail(value, fmt::format("{}: unknown fact '{}' of a table (known: bytes, asked_by, evidence)", uuid, key));
+      }
+    }
+    if (!facts->contains("bytes")) fail(node, fmt::format("{}: bytes is missing", uuid));
+    if (table.asked_by.empty()) fail(node, fmt::format("{}: asked_by is missing", uuid));
+    if (table.evidence.empty()) fail(node, fmt::format("{}: evidence is missing: what was seen of its users?", uuid));
+    policy_.export_tables.push_back(std::move(table));
   }
 
   const std::string& path_;

@@ -1,6 +1,8 @@
 // cuda_headers/policy.toml: what each driver function does, and how both APIs use their pointers: no header says it.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <map>
 #include <string>
 #include <string_view>
@@ -44,11 +46,23 @@ struct FunctionPolicy {
 
 using FactTable = std::map<std::string, FunctionPolicy, std::less<>>;
 
+// A private table of the driver (cuGetExportTable) through which, by what was seen of its users, nothing allocates,
+// launches or hands memory on.
+struct ExportTable {
+  std::string uuid;  // as it is spelled in policy.toml
+  int line = 0;
+  std::array<unsigned char, 16> id = {};
+  std::uint64_t bytes = 0;            // its length as it stands in its first word; 0: it does not begin with one
+  std::vector<std::string> asked_by;  // libraries that were seen to ask for it
+  std::string evidence;
+};
+
 struct Policy {
   FactTable functions;  // of the driver, by base name
   // Of the runtime API, by base name, or by symbol and libcudart's major ("cudaGetDeviceProperties@12") where that one
   // differs: only how its parameters are used, since whatever it does it does through the driver.
   FactTable runtime;
+  std::vector<ExportTable> export_tables;
   const FunctionPolicy* find(std::string_view base) const;
 };
 

@@ -6,7 +6,11 @@
 // where it is.
 #include "runtime/hooks/lookup.h"
 
+#include <link.h>
+
+#include <array>
 #include <atomic>
+#include <cstdint>
 #include <cstring>
 
 #include "runtime/core/attach.h"
@@ -58,6 +62,90 @@ void hand_out_thunk(const char* name, void** function) noexcept {
   if (first_report(*function)) {
     log::info("cuGetProcAddress: what the driver gives for '{}' is no known export; calls of it are not seen by rota",
               name != nullptr ? name : "");
+  }
+}
+
+// A private table of the driver that the policy lists, with what was recorded of it.
+struct KnownTable {
+  std::array<unsigned char, 16> id;
+  std::uint64_t bytes;  // 0: it does not begin with its length
+};
+
+constexpr KnownTable kKnownTables[] = {
+#define ROTA_EXPORT_TABLE(bytes, ...) {{{__VA_ARGS__}}, bytes},
+#include "generated/driver_export_tables.inc"
+#undef ROTA_EXPORT_TABLE
+    {{}, 0},  // no table's identifier; the list may be empty
+};
+
+// Most of the driver's private tables begin with their length in bytes, this word included: so many functions long that
+// 64 KiB are out of reach. Every table has at least one word.
+std::uint64_t table_length(const void* table) noexcept {
+  std::uint64_t first = 0;
+  std::memcpy(&first, table, sizeof first);
+  constexpr std::uint64_t kLongest = 64 * 1024;
+  return first >= sizeof first && first <= kLongest && first % sizeof first == 0 ? first : 0;
+}
+
+// Tables grow at the end: a shorter one than the recorded holds a part of the same functions, a longer one also
+// functions of which nothing is known.
+bool is_known_table(const api::CUuuid& id, std::uint64_t bytes) noexcept {
+  for (const KnownTable& known : kKnownTables) {
+    if (std::memcmp(known.id.data(), id.bytes, known.id.size()) != 0) continue;
+    return bytes <= known.bytes && (bytes == 0) == (known.bytes == 0);
+  }
+  return false;
+}
+
+// As uuidgen prints one, zero-terminated.
+std::array<char, 37> spelled(const api::CUuuid& id) noexcept {
+  constexpr char kDigits[] = "0123456789abcdef";
+  std::array<char, 37> text{};
+  std::size_t at = 0;
+  for (std::size_t index = 0; index < sizeof id.bytes; ++index) {
+    if (index == 4 || index == 6 || index == 8 || index == 10) text[at++] = '-';
+    const auto byte = static_cast<unsigned char>(id.bytes[index]);
+    text[at++] = kDigits[byte >> 4];
+    text[at++] = kDigits[byte & 15];
+  }
+  return text;
+}
+
+// The file that an address belongs to. Not by dladdr: that waits for a library that is being opened, whose constructor
+// may be waiting for this very call.
+struct Owner {
+  const void* address;
+  const char* path;
+};
+
+const char* file_of(const void* address) noexcept {
+  Owner owner{address, nullptr};
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void* data) {
+        auto& wanted = *static_cast<Owner*>(data);
+        const auto where = reinterpret_cast<std::uintptr_t>(wanted.address);
+        for (int index = 0; index < object->dlpi_phnum; ++index) {
+          const auto& segment = object->dlpi_phdr[index];
+          const std::uintptr_t start = object->dlpi_addr + segment.p_vaddr;
+          if (segment.p_type != PT_LOAD || where < start || where - start >= segment.p_memsz) continue;
+          wanted.path = object->dlpi_name;
+          return 1;
+        }
+        return 0;
+      },
+      &owner);
+  return owner.path == nullptr ? "code that belongs to no file"
+         : *owner.path == '\0' ? "the program itself"
+                               : owner.path;
+}
+
+void note_export_table(const void* table, const api::CUuuid& id, const void* caller) noexcept {
+  const std::uint64_t bytes = table_length(table);
+  const bool known = is_known_table(id, bytes);
+  if (!known) runtime().mark_unevictable("it uses a private table of the driver that rota does not know");
+  if (log::enabled(log::Level::kDebug) || (!known && log::enabled(log::Level::kInfo) && first_report(table))) {
+    log::message(known ? log::Level::kDebug : log::Level::kInfo, "cuGetExportTable: {} table {} of {} bytes for {}",
+                 known ? "known" : "unknown", spelled(id).data(), bytes, file_of(caller));
   }
 }
 
@@ -138,10 +226,13 @@ api::CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersio
 }
 
 // The tables are the driver's own and go out untouched: libcudart checks them, and refuses copies. Nothing that the
-// runtime library gets through them allocates or launches; what another library does with them, nobody knows.
+// known ones' users get through them allocates or launches (policy.toml has the evidence); of the others nobody knows.
 api::CUresult cuGetExportTable(const void** ppExportTable, const api::CUuuid* pExportTableId) {
   const auto result = real::cuGetExportTable(ppExportTable, pExportTableId);
-  if (result == api::CUDA_SUCCESS) runtime().mark_unevictable("it uses a private table of the driver");
+  if (result == api::CUDA_SUCCESS && ppExportTable != nullptr && *ppExportTable != nullptr &&
+      pExportTableId != nullptr) {
+    interpose::note_export_table(*ppExportTable, *pExportTableId, __builtin_return_address(0));
+  }
   return result;
 }
 
