@@ -3,6 +3,9 @@
 // A plain "libcuda.so.1" finds this library by its SONAME without our help. "libcuda.so" (what development machines
 // have) and paths to a driver do not, so those names become "libcuda.so.1". A path to a file that is not there stays as
 // it is: the program gets the failure, and the message, that it would have got without rota.
+//
+// What a driver opens is left to it. Under WSL libcuda.so.1 is a loader, which opens the driver proper by its path: if
+// that led here, its calls would come back to it through our thunks without end.
 #include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
@@ -27,11 +30,23 @@ bool names_driver(const char* base) noexcept {
   return rest[0] == '\0' || (rest[0] == '.' && rest[1] != '\0' && rest[strspn(rest, ".0123456789")] == '\0');
 }
 
-bool is_for_us(const char* name) noexcept {
-  if (name == nullptr) return false;
-  const char* slash = strrchr(name, '/');
-  if (!names_driver(slash != nullptr ? slash + 1 : name)) return false;
-  if (slash == nullptr) return true;
+const char* base_name(const char* path) noexcept {
+  const char* slash = strrchr(path, '/');
+  return slash != nullptr ? slash + 1 : path;
+}
+
+// Whether the code at `caller` is a driver's: a file of a driver's name or the one that was found to be the driver
+// (ROTA_REAL_LIBCUDA may name one of any name), or whatever runs in this thread while that is being opened.
+bool is_driver(const void* caller) noexcept {
+  if (this_thread_opens_driver()) return true;
+  bool holds_driver = false;
+  const char* file = file_of(caller, driver_code(), &holds_driver);
+  return file != nullptr && (holds_driver || names_driver(base_name(file)));
+}
+
+bool is_for_us(const char* name, const void* caller) noexcept {
+  if (name == nullptr || !names_driver(base_name(name)) || is_driver(caller)) return false;
+  if (strchr(name, '/') == nullptr) return true;
   const int saved = errno;
   const bool exists = access(name, F_OK) == 0;
   errno = saved;
@@ -47,7 +62,7 @@ struct DlopenTarget {
 };
 static_assert(sizeof(DlopenTarget) == 16);
 
-extern "C" ROTA_HIDDEN DlopenTarget rota_dlopen_target(const char* name) noexcept {
+extern "C" ROTA_HIDDEN DlopenTarget rota_dlopen_target(const char* name, const void* caller) noexcept {
   static void* next;
   void* function = __atomic_load_n(&next, __ATOMIC_RELAXED);
   if (function == nullptr) {
@@ -55,7 +70,7 @@ extern "C" ROTA_HIDDEN DlopenTarget rota_dlopen_target(const char* name) noexcep
     if (function == nullptr) function = reinterpret_cast<void*>(&no_dlopen);
     __atomic_store_n(&next, function, __ATOMIC_RELAXED);
   }
-  return {is_for_us(name) ? kShimName : name, function};
+  return {is_for_us(name, caller) ? kShimName : name, function};
 }
 
 }  // namespace rota::thin

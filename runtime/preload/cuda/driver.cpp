@@ -1,10 +1,31 @@
 // Opens the real driver where locate.h finds it.
 #include <dlfcn.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "runtime/preload/cuda/thin.h"
 
 namespace rota::thin {
 namespace {
+
+// The threads that are opening the driver. Not thread_local, which in a preload is either dear or scarce. A thread that
+// finds no place goes without: that takes more threads at once than first calls ever come together.
+int opening[16];
+
+const void* found_code;
+
+int this_thread() noexcept {
+  return static_cast<int>(syscall(SYS_gettid));
+}
+
+int* note_opening() noexcept {
+  const int thread = this_thread();
+  for (int& place : opening) {
+    int nobody = 0;
+    if (__atomic_compare_exchange_n(&place, &nobody, thread, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) return &place;
+  }
+  return nullptr;
+}
 
 bool open_driver(Driver& driver, void*) noexcept {
   using Dlopen = void*(const char*, int);
@@ -17,19 +38,35 @@ bool open_driver(Driver& driver, void*) noexcept {
     const char* text = dlerror_function != nullptr ? dlerror_function() : nullptr;
     return refuse(driver, text != nullptr ? text : "the loader refuses it");
   }
-  if (foreign_symbol(handle, "cuInit") == nullptr) {
+  const void* code = foreign_symbol(handle, "cuInit");
+  if (code == nullptr) {
     using Dlclose = int(void*);
     if (auto* dlclose_function = reinterpret_cast<Dlclose*>(next_symbol("dlclose"))) dlclose_function(handle);
     return refuse(driver, kNoCuInit);
   }
   driver.handle = handle;
+  __atomic_store_n(&found_code, code, __ATOMIC_RELAXED);
   return true;
 }
 
 }  // namespace
 
 void find_driver(Driver& driver) noexcept {
+  int* place = note_opening();
   locate_driver(driver, {&open_driver, nullptr, nullptr});
+  if (place != nullptr) __atomic_store_n(place, 0, __ATOMIC_RELAXED);
+}
+
+bool this_thread_opens_driver() noexcept {
+  const int thread = this_thread();
+  for (const int& place : opening) {
+    if (__atomic_load_n(&place, __ATOMIC_RELAXED) == thread) return true;
+  }
+  return false;
+}
+
+const void* driver_code() noexcept {
+  return __atomic_load_n(&found_code, __ATOMIC_RELAXED);
 }
 
 }  // namespace rota::thin

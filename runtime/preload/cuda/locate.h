@@ -8,12 +8,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/preload/object.h"
+
 #define ROTA_HIDDEN __attribute__((visibility("hidden")))
 
 namespace rota::thin {
-
-// As PATH_MAX, which counts the final zero too.
-inline constexpr size_t kPathBytes = 4096;
 
 enum FoundBy : uint32_t {
   kFoundNowhere,

@@ -9,9 +9,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <limits.h>
-#include <link.h>
 #include <linux/futex.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -19,6 +17,7 @@
 
 #include "runtime/preload/attachment.h"
 #include "runtime/preload/cuda/thin.h"
+#include "runtime/preload/object.h"
 #include "runtime/preload/symbol_list.h"
 
 namespace rota::thin {
@@ -77,34 +76,13 @@ void look_up_functions(const Driver& driver) noexcept {
   }
 }
 
-struct OwnName {
-  char path[kPathBytes];
-};
-
-int find_own_name(dl_phdr_info* object, size_t, void* result) noexcept {
-  const auto here = reinterpret_cast<uintptr_t>(&rota_slots);
-  for (int index = 0; index < object->dlpi_phnum; ++index) {
-    const auto& segment = object->dlpi_phdr[index];
-    const uintptr_t start = object->dlpi_addr + segment.p_vaddr;
-    if (segment.p_type != PT_LOAD || here < start || here >= start + segment.p_memsz) continue;
-    // Through links, since the core lies beside the file and not beside a link to it.
-    if (realpath(object->dlpi_name, static_cast<OwnName*>(result)->path) == nullptr) return 0;
-    return 1;
-  }
-  return 0;
-}
-
 // The core's attach function, or null if there is no core beside this library.
 RotaCoreAttach* open_core() noexcept {
-  constexpr char kCoreName[] = "librota-core.so";
-  OwnName own;
-  if (dl_iterate_phdr(&find_own_name, &own) != 1) return nullptr;
-  char* slash = strrchr(own.path, '/');
-  if (slash == nullptr || static_cast<size_t>(slash + 1 - own.path) + sizeof kCoreName > kPathBytes) return nullptr;
-  memcpy(slash + 1, kCoreName, sizeof kCoreName);
+  char path[kPathBytes];
+  if (!path_beside_us("librota-core.so", path)) return nullptr;
   using Dlopen = void*(const char*, int);
   auto* dlopen_function = reinterpret_cast<Dlopen*>(next_symbol("dlopen"));
-  void* handle = dlopen_function != nullptr ? dlopen_function(own.path, RTLD_NOW | RTLD_LOCAL) : nullptr;
+  void* handle = dlopen_function != nullptr ? dlopen_function(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
   if (handle == nullptr) return nullptr;
   return reinterpret_cast<RotaCoreAttach*>(foreign_symbol(handle, ROTA_CORE_ATTACH_NAME));
 }

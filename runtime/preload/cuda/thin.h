@@ -47,5 +47,9 @@ ROTA_HIDDEN void* foreign_symbol(void* handle, const char* name) noexcept;
 // Finds and opens the real driver, never a copy of this library. Any number of threads may call at once, since the
 // loader gives each the same handle.
 ROTA_HIDDEN void find_driver(Driver& driver) noexcept;
+// Whether this thread is in find_driver. An address inside the driver that was found, or null before that. Both for the
+// dlopen hook, which any thread may call.
+ROTA_HIDDEN bool this_thread_opens_driver() noexcept;
+ROTA_HIDDEN const void* driver_code() noexcept;
 
 }  // namespace rota::thin

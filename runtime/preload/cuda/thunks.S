@@ -8,8 +8,8 @@
 #if defined(__x86_64__)
 
 // void* dlopen(const char* name, int flags): the loader looks at the return address to find the caller's RUNPATH and
-// $ORIGIN, so this must not call dlopen but jump to it. rota_dlopen_target (dlopen_hook.cpp) says with which name (rax)
-// and where to (rdx).
+// $ORIGIN, so this must not call dlopen but jump to it. rota_dlopen_target(name, return address) of dlopen_hook.cpp says
+// with which name (rax) and where to (rdx).
         .p2align 4
         .globl  dlopen
         .type   dlopen, %function
@@ -17,6 +17,7 @@ dlopen:
         .cfi_startproc
         pushq   %rsi
         .cfi_adjust_cfa_offset 8
+        movq    8(%rsp), %rsi
         call    rota_dlopen_target
         popq    %rsi
         .cfi_adjust_cfa_offset -8
@@ -39,6 +40,7 @@ dlopen:
         .cfi_offset x29, -0x20
         .cfi_offset x30, -0x18
         str     x1, [sp, #0x10]
+        mov     x1, x30
         bl      rota_dlopen_target
         mov     x16, x1
         ldr     x1, [sp, #0x10]

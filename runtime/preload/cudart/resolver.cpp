@@ -2,7 +2,6 @@
 // loaded, ask the core for the trace, fill the major's slots, go on. Where the core is missing or does not trace, slots
 // go straight to libcudart. A process may use several majors; each is resolved by its own first call.
 #include <dlfcn.h>
-#include <limits.h>
 #include <link.h>
 #include <stdint.h>
 #include <string.h>
@@ -10,6 +9,7 @@
 #include "generated/runtime_trace.h"
 #include "generated/trace_schema.h"
 #include "runtime/preload/cuda/thin.h"
+#include "runtime/preload/object.h"
 #include "runtime/trace/thread.h"
 
 extern "C" {
@@ -78,33 +78,10 @@ void* open_library(Open* open, const RotaCudartMajor& major) noexcept {
   return handle != nullptr ? handle : open(major.library, RTLD_LAZY | RTLD_LOCAL);
 }
 
-// The file of this library. Not by dladdr, which glibc 2.34 moved: see loader.cpp.
-struct Own {
-  const char* path;
-};
-int find_own(dl_phdr_info* info, size_t, void* own) noexcept {
-  const auto address = reinterpret_cast<ElfW(Addr)>(&rota::thin::rota_thunks_begin);
-  for (int i = 0; i < info->dlpi_phnum; ++i) {
-    const ElfW(Phdr)& segment = info->dlpi_phdr[i];
-    if (segment.p_type != PT_LOAD || address < info->dlpi_addr + segment.p_vaddr) continue;
-    if (address - info->dlpi_addr - segment.p_vaddr >= segment.p_memsz) continue;
-    static_cast<Own*>(own)->path = info->dlpi_name;
-    return 1;
-  }
-  return 0;
-}
-
 // The core beside this library, if it traces and speaks of the same functions.
 const rota::trace::Interface* open_core(Open* open) noexcept {
-  Own own{nullptr};
-  if (dl_iterate_phdr(find_own, &own) == 0) return nullptr;
-  const char* const slash = strrchr(own.path, '/');
-  constexpr char kCore[] = "librota-core.so";
-  const size_t folder = slash == nullptr ? 0 : static_cast<size_t>(slash - own.path) + 1;
-  char path[PATH_MAX];
-  if (folder + sizeof kCore > sizeof path) return nullptr;
-  memcpy(path, own.path, folder);
-  memcpy(path + folder, kCore, sizeof kCore);
+  char path[rota::thin::kPathBytes];
+  if (!rota::thin::path_beside_us("librota-core.so", path)) return nullptr;
   void* const handle = open(path, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return nullptr;
   auto* const function =

@@ -1,6 +1,6 @@
-"""Processes under librota.so, with a driver of a handful of functions (interpose/driver.cpp) in the place of NVIDIA's.
+"""Processes under librota.so, with a driver of a handful of functions (driver.cpp) in the place of NVIDIA's.
 
-Each test starts real processes with LD_PRELOAD and compares what the probe (interpose/probe.cpp) saw.
+Each test starts real processes with LD_PRELOAD and compares what the probe (probe.cpp) saw.
 """
 import os
 import shutil
@@ -82,7 +82,7 @@ class Calls(Preloaded):
 
 
 class Dlopen(Preloaded):
-    """The table of facts/interposition.md, one row a test."""
+    """Every way to ask for a driver, one a test."""
 
     def answered(self, *words, **options):
         file, result = self.probe("open", *words, **options).split()
@@ -186,6 +186,29 @@ class FindingTheDriver(Preloaded):
 
     def test_a_choice_that_is_no_library_is_named_in_one_line(self):
         self.assertIn("no shared library", self.refusal(__file__))
+
+
+class LoadingDriver(Preloaded):
+    """libcuda.so.1 is a loader that opens the driver proper by its path, as under WSL."""
+
+    def first_calls(self, name="libcuda.so.1", **variables):
+        driver = os.path.join(BUILT, "loading_driver", name)
+        return self.probe("call", "cuInit", "cuDeviceGetCount", driver=driver, **variables).split("\n")
+
+    def test_a_driver_that_opens_another_in_its_first_call_gets_that_one(self):
+        self.assertEqual(self.first_calls(), ["cuInit 0", "cuDeviceGetCount 0"])
+
+    def test_a_driver_that_opens_another_while_it_is_loaded_gets_that_one(self):
+        self.assertEqual(self.first_calls(TEST_LOADS_EARLY="1"), ["cuInit 0", "cuDeviceGetCount 0"])
+
+    def test_so_does_one_under_a_name_of_its_own(self):
+        for variables in ({}, {"TEST_LOADS_EARLY": "1"}):
+            with self.subTest(variables):
+                self.assertEqual(self.first_calls("libdriver.so", **variables), ["cuInit 0", "cuDeviceGetCount 0"])
+
+    def test_the_same_path_still_gives_a_program_the_shim(self):
+        driver = os.path.join(BUILT, "loading_driver", "libcuda.so.1")
+        self.assertEqual(os.path.basename(self.probe("open", DRIVER, driver=driver).split()[0]), "librota.so")
 
 
 class ProcAddress(Preloaded):
