@@ -48,7 +48,13 @@ void* map_page(int descriptor, int protection) {
 Connection::Attempt Connection::open() {
   const protocol::SocketSearch search = protocol::find_rotad();
   if (search.descriptor < 0) {
-    if (search.error == ENOENT || search.error == ENOTDIR || search.error == ECONNREFUSED) return {};
+    if (protocol::nobody_there(search.error)) {
+      if (search.skipped_count == 0) return {};
+      return {nullptr,
+              fmt::format("no rotad, and the folder of {} is not looked into: somebody else made it, or others "
+                          "may write to it",
+                          search.skipped[0].path)};
+    }
     const char* path = search.candidate.path;
     return {nullptr, fmt::format("{}: {}", *path != '\0' ? path : "ROTA_SOCKET", error_text(search.error))};
   }

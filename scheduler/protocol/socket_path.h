@@ -3,7 +3,8 @@
 //
 // ROTA_SOCKET alone counts where it is set. Otherwise these are tried in order: /run/rota/rotad.sock (the machine's
 // rotad), $XDG_RUNTIME_DIR/rota/rotad.sock and /tmp/rota-$UID/rotad.sock (a user's own). Anybody may create a folder in
-// /tmp, so a user's own folder counts only if it belongs to that user and nobody else can write to it.
+// /tmp, so a user's own folder counts only if it belongs to that user and nobody else can write to it. One that does
+// not is passed over, and named in the result: otherwise anybody could keep a user from every rotad.
 #pragma once
 
 #include <errno.h>
@@ -104,23 +105,69 @@ inline int connect_socket(const SocketCandidate& candidate) {
   return -error;
 }
 
+// A place that was passed over because its folder is not this user's own.
+struct SkippedPlace {
+  char path[kSocketPathLength];  // of the socket
+  int error;                     // a positive errno value, see check_private_folder
+};
+
 struct SocketSearch {
   int descriptor;             // connected, or -1
   SocketCandidate candidate;  // the place that answered, else the one that `error` is about
-  // 0, or a positive errno value: ENOENT, ENOTDIR or ECONNREFUSED (no rotad anywhere), or why `candidate` cannot be
-  // used.
+  // 0, or a positive errno value: ENOENT, ENOTDIR or ECONNREFUSED (no rotad anywhere), EPERM (none, and there is no
+  // place for one but those in `skipped`), or why `candidate` cannot be used.
   int error;
+  SkippedPlace skipped[kMaxSocketCandidates];  // in the order they were looked at
+  size_t skipped_count;
 };
 
-// Connects to the first rotad that answers. A place that may not be opened ends the search: whoever set up that rotad
-// meant this user to use no other one.
-inline SocketSearch find_rotad() {
-  SocketSearch search{-1, {}, ENOENT};
-  const SocketCandidates candidates = socket_candidates();
-  if (candidates.count == 0) search.error = candidates.error;
+// Whether what check_private_folder answered says that the place is somebody else's.
+inline bool is_untrusted(int error) {
+  return error == EPERM || error == EACCES || error == ELOOP;
+}
+
+// Where this user's own rotad would listen: the place that the user chose, else the first whose folder is the user's
+// own or can be made. Null: every one of them is somebody else's.
+inline const SocketCandidate* own_place(const SocketCandidates& candidates) {
   for (size_t i = 0; i < candidates.count; ++i) {
-    const int result = connect_socket(candidates.list[i]);
-    search.candidate = candidates.list[i];
+    const SocketCandidate& candidate = candidates.list[i];
+    if (candidate.owner == SocketOwner::kChosen) return &candidate;
+    if (candidate.owner != SocketOwner::kUser) continue;
+    const int error = check_private_folder(candidate.path);
+    if (error == 0) return &candidate;
+    if (error != ENOENT) continue;
+    // XDG_RUNTIME_DIR may name a folder that is not there (su, containers).
+    char above[kSocketPathLength];
+    memcpy(above, candidate.path, sizeof above);
+    for (int parts = 0; parts < 2; ++parts) {
+      if (char* end = strrchr(above, '/'); end != nullptr) *end = '\0';
+    }
+    if (access(*above == '\0' ? "/" : above, W_OK | X_OK) == 0) return &candidate;
+  }
+  return nullptr;
+}
+
+// Connects to the first rotad that answers. Somebody else's folder in the place of the user's own is passed over. A
+// rotad that may not be talked to ends the search: whoever set it up meant this user to use no other one.
+inline SocketSearch search_rotad(const SocketCandidates& candidates) {
+  SocketSearch search{};
+  search.descriptor = -1;
+  search.error = candidates.count == 0 && candidates.error != 0 ? candidates.error : ENOENT;
+  bool all_skipped = candidates.count != 0;
+  for (size_t i = 0; i < candidates.count; ++i) {
+    const SocketCandidate& candidate = candidates.list[i];
+    if (candidate.owner == SocketOwner::kUser) {
+      const int refused = check_private_folder(candidate.path);
+      if (is_untrusted(refused)) {
+        SkippedPlace& skipped = search.skipped[search.skipped_count++];
+        memcpy(skipped.path, candidate.path, sizeof skipped.path);
+        skipped.error = refused;
+        continue;
+      }
+    }
+    all_skipped = false;
+    const int result = connect_socket(candidate);
+    search.candidate = candidate;
     if (result >= 0) {
       search.descriptor = result;
       search.error = 0;
@@ -129,7 +176,21 @@ inline SocketSearch find_rotad() {
     search.error = -result;
     if (result != -ENOENT && result != -ECONNREFUSED && result != -ENOTDIR) return search;
   }
+  if (all_skipped) {
+    search.candidate = candidates.list[candidates.count - 1];
+    search.error = EPERM;
+  }
   return search;
+}
+
+// The same, in the places that this process's environment names.
+inline SocketSearch find_rotad() {
+  return search_rotad(socket_candidates());
+}
+
+// Whether an error of a search means that there simply is no rotad.
+inline bool nobody_there(int error) {
+  return error == ENOENT || error == ECONNREFUSED || error == ENOTDIR;
 }
 
 }  // namespace rota::protocol

@@ -23,9 +23,6 @@ void clean_name(char (&name)[kSize]) {
   memset(name + length, 0, kSize - length);
 }
 
-// More than any GPU has; sums over all clients stay far from overflowing 64 bits.
-constexpr std::uint64_t kMaxGpuBytes = std::uint64_t{1} << 48;
-
 }  // namespace
 
 Result<Message> decode(const void* bytes, std::size_t length) {
@@ -45,14 +42,9 @@ Result<Message> decode(const void* bytes, std::size_t length) {
     case Kind::kHello:
       clean_name(message.body.hello.name);
       return message;
-    case Kind::kAddGpu: {
-      auto& gpu = message.body.add_gpu;
-      clean_name(gpu.name);
-      if (gpu.total_bytes == 0 || gpu.total_bytes > kMaxGpuBytes) {
-        return Error{fmt::format("a GPU cannot have {} bytes of memory", gpu.total_bytes)};
-      }
+    case Kind::kAddGpu:
+      clean_name(message.body.add_gpu.name);
       return message;
-    }
     case Kind::kWant:
     case Kind::kGiveBack:
     case Kind::kUsage:
@@ -63,6 +55,13 @@ Result<Message> decode(const void* bytes, std::size_t length) {
       // Also what only rotad sends.
       return Error{fmt::format("a message of kind {}, which clients do not send", static_cast<unsigned>(message.kind))};
   }
+}
+
+std::string why_no_gpu(const protocol::AddGpu& gpu) {
+  // More than any GPU has; sums over all clients stay far from overflowing 64 bits.
+  constexpr std::uint64_t kMaxGpuBytes = std::uint64_t{1} << 48;
+  if (gpu.total_bytes != 0 && gpu.total_bytes <= kMaxGpuBytes) return {};
+  return fmt::format("a GPU cannot have {} bytes of memory", gpu.total_bytes);
 }
 
 }  // namespace rota::server

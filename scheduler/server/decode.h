@@ -11,9 +11,11 @@
 namespace rota::server {
 
 // `bytes` must have room for a whole Message; `length` is how long the packet really was (recv with MSG_TRUNC).
-// The result's names are terminated and printable, its masks and sizes within what the core takes. The error is for
-// the peer: what was wrong with its message.
+// The result's names are terminated and printable. The error is for the peer: what was wrong with its message.
 Result<protocol::Message> decode(const void* bytes, std::size_t length);
+
+// Why there can be no such GPU, for its client; empty: there can. It concerns that GPU alone.
+std::string why_no_gpu(const protocol::AddGpu& gpu);
 
 // Copies `text` as far as it fits and terminates it.
 template <std::size_t kSize>

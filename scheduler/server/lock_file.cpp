@@ -5,9 +5,14 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 namespace rota::server {
@@ -37,28 +42,17 @@ std::string first_line(int file) {
   return line.empty() ? "another rotad" : line;
 }
 
-}  // namespace
-
-Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string& path, const std::string& owner,
-                                                               mode_t mode) {
-  Descriptor file = open_or_make(path, mode);
-  if (!file) return Error{fmt::format("cannot open the lock file {}: {}", path, strerror(errno))};
-  struct stat info;
-  if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return Error{fmt::format("the lock file {} is not a plain file: remove it", path)};
-  }
-  if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return Error{fmt::format("cannot lock {}: {}", path, strerror(errno))};
-    return std::variant<LockFile, Taken>(Taken{first_line(file.get())});
-  }
-  const std::string line = owner + "\n";
-  if (ftruncate(file.get(), 0) != 0 || pwrite(file.get(), line.data(), line.size(), 0) < 0) {
-    return Error{fmt::format("cannot write to the lock file {}: {}", path, strerror(errno))};
-  }
-  return std::variant<LockFile, Taken>(LockFile(std::move(file)));
+// Whether the path still leads to the open file: its folder's owner may have unlinked it before it was locked, and
+// somebody else may have locked the next one of that name.
+bool still_there(const std::string& path, int file) {
+  struct stat named;
+  struct stat opened;
+  return lstat(path.c_str(), &named) == 0 && fstat(file, &opened) == 0 && named.st_dev == opened.st_dev &&
+         named.st_ino == opened.st_ino;
 }
 
-Result<std::string> make_lock_directory(const std::string& path) {
+// Makes it unless it is there.
+Result<std::string> make_directory(const std::string& path) {
   if (mkdir(path.c_str(), 0700) == 0) {
     // mkdir cannot set the sticky bit; the umask must not narrow what all users share.
     if (chmod(path.c_str(), 01777) != 0)
@@ -71,6 +65,90 @@ Result<std::string> make_lock_directory(const std::string& path) {
     return Error{fmt::format("the lock folder {} is not a folder: remove it, or choose --lock-directory", path)};
   }
   return path;
+}
+
+sockaddr_un abstract_address(const std::string& path, socklen_t& length) {
+  // FNV-1a: paths may be longer than an address. That two paths share a hash is as good as impossible, and would only
+  // make one daemon believe that the other has its GPU.
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char character : path) {
+    hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3;
+  }
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = fmt::format("rota-lock-{:016x}", hash);
+  name.copy(address.sun_path + 1, sizeof address.sun_path - 1);
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+// Who listens at the name: "rotad pid 12", as the kernel says it.
+std::string holder_of(const sockaddr_un& address, socklen_t length) {
+  const Descriptor probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ucred holder{};
+  socklen_t size = sizeof holder;
+  if (!probe || connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      getsockopt(probe.get(), SOL_SOCKET, SO_PEERCRED, &holder, &size) != 0 || holder.pid == 0) {
+    return "another rotad";
+  }
+  return fmt::format("rotad pid {}", holder.pid);
+}
+
+}  // namespace
+
+Result<std::variant<LockFile, LockFile::Taken>> LockFile::take_with_name(const std::string& path,
+                                                                         const std::string& owner, mode_t mode) {
+  auto taken = take(path, owner, mode);
+  if (!taken || std::holds_alternative<Taken>(*taken)) return taken;
+  socklen_t length = 0;
+  const sockaddr_un address = abstract_address(path, length);
+  Descriptor name(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!name) return Error{fmt::format("cannot make a socket for the lock {}: {}", path, strerror(errno))};
+  if (bind(name.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
+    if (errno != EADDRINUSE)
+      return Error{fmt::format("cannot take the name of the lock {}: {}", path, strerror(errno))};
+    return std::variant<LockFile, Taken>(
+        Taken{fmt::format("{}, whose lock file {} was removed", holder_of(address, length), path)});
+  }
+  // Only so that others can ask the kernel who it is: nobody is ever let in.
+  if (listen(name.get(), 1) != 0) return Error{fmt::format("cannot hold the lock {}: {}", path, strerror(errno))};
+  std::get<LockFile>(*taken).name_ = std::move(name);
+  return taken;
+}
+
+Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string& path, const std::string& owner,
+                                                               mode_t mode) {
+  Descriptor file;
+  constexpr int kAttempts = 8;
+  for (int attempt = 0; attempt == 0 || !still_there(path, file.get()); ++attempt) {
+    if (attempt == kAttempts) return Error{fmt::format("somebody removes the lock file {} over and over", path)};
+    file = open_or_make(path, mode);
+    if (!file) return Error{fmt::format("cannot open the lock file {}: {}", path, strerror(errno))};
+    struct stat info;
+    if (fstat(file.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
+      return Error{fmt::format("the lock file {} is not a plain file: remove it", path)};
+    }
+    if (flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return Error{fmt::format("cannot lock {}: {}", path, strerror(errno))};
+      return std::variant<LockFile, Taken>(Taken{first_line(file.get())});
+    }
+  }
+  const std::string line = owner + "\n";
+  if (ftruncate(file.get(), 0) != 0 || pwrite(file.get(), line.data(), line.size(), 0) < 0) {
+    return Error{fmt::format("cannot write to the lock file {}: {}", path, strerror(errno))};
+  }
+  return std::variant<LockFile, Taken>(LockFile(std::move(file)));
+}
+
+Result<std::string> make_lock_directory(const std::string& path) {
+  const auto made = make_directory(path);
+  if (!made) return made;
+  // In one spelling: the names of locks are made of it.
+  char* real = realpath(path.c_str(), nullptr);
+  if (real == nullptr) return Error{fmt::format("cannot use the lock folder {}: {}", path, strerror(errno))};
+  std::string result = real;
+  free(real);
+  return result;
 }
 
 Result<std::string> default_lock_directory() {

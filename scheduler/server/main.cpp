@@ -20,8 +20,9 @@ using rota::scheduler::parse_mode;
 std::string default_socket() {
   const auto candidates = rota::protocol::socket_candidates();
   if (candidates.count == 0) return {};
-  const bool chosen = candidates.list[0].owner == rota::protocol::SocketOwner::kChosen;
-  return candidates.list[chosen || geteuid() == 0 ? 0 : 1].path;
+  if (geteuid() == 0) return candidates.list[0].path;
+  const auto* own = rota::protocol::own_place(candidates);
+  return own != nullptr ? own->path : candidates.list[candidates.count - 1].path;
 }
 
 }  // namespace

@@ -124,6 +124,7 @@ struct PreloadFacts {
 };
 
 struct DaemonFacts {
+  std::string skipped;              // one line about places that were passed over; empty: none
   std::vector<std::string> places;  // where one was looked for
   std::string socket;               // the one that this is about
   int error = 0;                    // errno of connecting, 0 if connected

@@ -118,6 +118,7 @@ DaemonFacts gather_daemon() {
   const protocol::SocketSearch search = protocol::find_rotad();
   facts.socket = search.candidate.path;
   facts.error = search.error;
+  facts.skipped = tool::skipped_text(search);
   if (search.descriptor < 0) return facts;
   const auto status = tool::request_status(search.descriptor);
   close(search.descriptor);

@@ -92,6 +92,10 @@ void judge_unreachable(const DaemonFacts& daemon, const nlohmann::json& values, 
 void judge_daemon(const Facts& facts, Findings& findings) {
   const DaemonFacts& daemon = facts.daemon;
   nlohmann::json values = {{"socket", daemon.socket}, {"reachable", daemon.error == 0}, {"looked_at", daemon.places}};
+  if (!daemon.skipped.empty()) {
+    findings.push_back({"rotad.place", Level::kWarning, daemon.skipped,
+                        "remove that folder (its owner or root can), or set ROTA_SOCKET", values});
+  }
   const bool absent = daemon.error == ENOENT || daemon.error == ECONNREFUSED || daemon.error == ENOTDIR;
   if (absent && daemon.program_error != 0) {
     findings.push_back({"rotad", Level::kProblem,

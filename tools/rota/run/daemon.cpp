@@ -3,13 +3,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -23,6 +26,7 @@
 namespace rota::tool {
 namespace {
 
+using protocol::nobody_there;
 using protocol::SocketCandidate;
 using protocol::SocketOwner;
 using scheduler::mode_name;
@@ -31,9 +35,8 @@ using scheduler::parse_duration;
 // How long a user's own rotad outlives its last program: long enough for a shell loop to find it again.
 constexpr const char* kIdleExitSeconds = "5";
 
-bool nobody_there(int error) {
-  return error == ENOENT || error == ECONNREFUSED || error == ENOTDIR;
-}
+// How long a rotad may take to listen, and another `rota run` to start one: both take milliseconds.
+constexpr auto kPatience = std::chrono::seconds(5);
 
 std::string explain(int error, const std::string& socket) {
   switch (error) {
@@ -68,20 +71,6 @@ bool ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) {
   return true;
 }
 
-// Where this user's own daemon would listen. The list is not empty.
-SocketCandidate own_place(const protocol::SocketCandidates& candidates) {
-  for (std::size_t i = 0; i < candidates.count; ++i) {
-    const SocketCandidate& candidate = candidates.list[i];
-    if (candidate.owner == SocketOwner::kChosen) return candidate;
-    if (candidate.owner != SocketOwner::kUser) continue;
-    // XDG_RUNTIME_DIR may name a folder that is not there (su, containers).
-    const std::string folder = std::string(candidate.path).substr(0, std::string(candidate.path).rfind('/'));
-    const std::string above = folder.substr(0, folder.rfind('/'));
-    if (access(above.c_str(), W_OK | X_OK) == 0) return candidate;
-  }
-  return candidates.list[candidates.count - 1];
-}
-
 std::string own_executable_folder() {
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
@@ -101,13 +90,14 @@ std::string last_line(const std::string& path) {
 }
 
 // Starts rotad and waits until it listens or has ended. It becomes nobody's child: the program that this process turns
-// into must not find a child that it never made. Returns whether it listens.
-bool spawn(const std::vector<std::string>& arguments, const std::string& log) {
+// into must not find a child that it never made.
+enum class Started { kListens, kEnded, kSilent };
+Started spawn(const std::vector<std::string>& arguments, const std::string& log) {
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
   int ready[2];
-  if (pipe2(ready, O_CLOEXEC) != 0) return false;
+  if (pipe2(ready, O_CLOEXEC) != 0) return Started::kEnded;
   const pid_t middle = fork();
   if (middle == 0) {
     setsid();  // Ctrl-C in this terminal is not for the daemon
@@ -130,14 +120,68 @@ bool spawn(const std::vector<std::string>& arguments, const std::string& log) {
   }
   close(ready[1]);
   if (middle > 0) waitpid(middle, nullptr, 0);
-  char answer = 0;
-  ssize_t length;
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  pollfd listens{ready[0], POLLIN, 0};
+  int result;
   do {
-    length = read(ready[0], &answer, 1);
-  } while (length < 0 && errno == EINTR);
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
+    result = poll(&listens, 1, std::max(0, static_cast<int>(left.count())));
+  } while (result < 0 && errno == EINTR);
+  char answer = 0;
+  const ssize_t length = result > 0 ? read(ready[0], &answer, 1) : 0;
   close(ready[0]);
-  return length == 1;
+  if (length == 1) return Started::kListens;
+  return result > 0 ? Started::kEnded : Started::kSilent;
 }
+
+// Only one starts a rotad at a place, the others wait here and then find it. The file says who has its turn.
+class StartersTurn {
+ public:
+  explicit StartersTurn(const std::string& socket) {
+    file_ = open((socket + ".start").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file_ < 0) {
+      problem_ = fmt::format("no rotad runs, and none can be started at {}: {}", socket, strerror(errno));
+      return;
+    }
+    const auto until = std::chrono::steady_clock::now() + kPatience;
+    while (flock(file_, LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EINTR) continue;
+      if (errno != EWOULDBLOCK) {
+        problem_ = fmt::format("no rotad runs, and none can be started at {}: {}", socket, strerror(errno));
+        return;
+      }
+      if (std::chrono::steady_clock::now() >= until) {
+        problem_ = fmt::format("{} has been starting a rotad at {} for over {} s: end it, or set ROTA_SOCKET", owner(),
+                               socket, kPatience.count());
+        return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    const std::string line = fmt::format("{}\n", getpid());
+    // Only for the message above: that it cannot be written keeps nobody from a rotad.
+    if (ftruncate(file_, 0) != 0 || pwrite(file_, line.data(), line.size(), 0) < 0) return;
+  }
+  ~StartersTurn() {
+    if (file_ >= 0) close(file_);
+  }
+  StartersTurn(const StartersTurn&) = delete;
+  StartersTurn& operator=(const StartersTurn&) = delete;
+
+  // One line why it is not this process's turn; empty: it is.
+  const std::string& problem() const { return problem_; }
+
+ private:
+  std::string owner() const {
+    char text[16] = {};
+    const ssize_t length = pread(file_, text, sizeof text - 1, 0);
+    int pid = 0;
+    const auto [end, error] = std::from_chars(text, text + std::max<ssize_t>(length, 0), pid);
+    return error == std::errc{} ? fmt::format("another `rota run` (pid {})", pid) : "another `rota run`";
+  }
+
+  int file_;
+  std::string problem_;
+};
 
 // One attempt; empty socket and problem: try again.
 Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
@@ -146,16 +190,10 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     return {{}, fmt::format("no rotad runs, and the folder {} cannot be made for one: {}", folder, strerror(errno))};
   }
-  if (place.owner == SocketOwner::kUser) {
-    if (const int error = protocol::check_private_folder(place.path); error != 0) return {{}, explain(error, socket)};
-  }
-  // One starts it, the others wait here and then find it.
-  const int turn = open((socket + ".start").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-  if (turn < 0 || flock(turn, LOCK_EX) != 0) {
-    const int error = errno;
-    if (turn >= 0) close(turn);
-    return {{}, fmt::format("no rotad runs, and none can be started at {}: {}", socket, strerror(error))};
-  }
+  // Somebody may have been faster to make it: then this is no place of ours, and the next attempt looks for another.
+  if (place.owner == SocketOwner::kUser && protocol::check_private_folder(place.path) != 0) return {};
+  const StartersTurn turn(socket);
+  if (!turn.problem().empty()) return {{}, turn.problem()};
   Daemon daemon;
   int descriptor = protocol::connect_socket(place);
   if (descriptor < 0 && nobody_there(-descriptor)) {
@@ -164,7 +202,13 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
     if (!request.mode.empty()) arguments.insert(arguments.end(), {"--mode", request.mode});
     if (!request.quantum.empty()) arguments.insert(arguments.end(), {"--quantum", request.quantum});
     const std::string log = socket + ".log";
-    if (!spawn(arguments, log)) {
+    const Started started = spawn(arguments, log);
+    if (started == Started::kSilent) {
+      return {{},
+              fmt::format("cannot start a rotad at {}: it does not listen after {} s; its log is {}", socket,
+                          kPatience.count(), log)};
+    }
+    if (started == Started::kEnded) {
       const std::string reason = last_line(log);
       // A former one that is just ending still has the lock.
       if (reason.find("is served already") == std::string::npos) {
@@ -173,7 +217,6 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
     }
     descriptor = protocol::connect_socket(place);
   }
-  close(turn);
   if (descriptor < 0) {
     if (daemon.problem.empty() && !nobody_there(-descriptor)) daemon.problem = explain(-descriptor, socket);
     return daemon;
@@ -181,6 +224,13 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
   daemon = {socket, {}};
   if (!ask_to_stay(descriptor, request, daemon)) daemon = {};
   close(descriptor);
+  return daemon;
+}
+
+// The places that were passed over, beside what else there is to say.
+Daemon also_skipped(const protocol::SocketSearch& search, Daemon daemon) {
+  if (search.skipped_count == 0) return daemon;
+  daemon.problem += (daemon.problem.empty() ? "" : "; ") + skipped_text(search);
   return daemon;
 }
 
@@ -200,12 +250,15 @@ Daemon find_or_start_daemon(const DaemonRequest& request) {
       Daemon daemon{search.candidate.path, {}};
       const bool stays = ask_to_stay(search.descriptor, request, daemon);
       close(search.descriptor);
-      if (stays) return daemon;
+      if (stays) return also_skipped(search, daemon);
     } else if (!nobody_there(search.error)) {
       return {{}, explain(search.error, search.candidate.path)};
     } else {
-      const Daemon daemon = start_own(own_place(protocol::socket_candidates()), request);
-      if (!daemon.socket.empty() || !daemon.problem.empty()) return daemon;
+      const protocol::SocketCandidates candidates = protocol::socket_candidates();
+      const SocketCandidate* place = protocol::own_place(candidates);
+      if (place == nullptr) return {{}, "no rotad runs, and there is no place for one: " + skipped_text(search)};
+      const Daemon daemon = start_own(*place, request);
+      if (!daemon.socket.empty() || !daemon.problem.empty()) return also_skipped(search, daemon);
     }
     std::this_thread::sleep_for(50ms);  // one that is just ending
   }

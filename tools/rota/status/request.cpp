@@ -49,4 +49,15 @@ std::optional<Status> request_status(int descriptor) {
   }
 }
 
+std::string skipped_text(const protocol::SocketSearch& search) {
+  if (search.skipped_count == 0) return {};
+  std::string places;
+  for (std::size_t i = 0; i < search.skipped_count; ++i) {
+    const std::string path = search.skipped[i].path;
+    places += (i == 0 ? "" : " and ") + path.substr(0, path.rfind('/'));
+  }
+  return places + (search.skipped_count == 1 ? " is" : " are") +
+         " not looked into: somebody else made it, or others may write to it; remove it";
+}
+
 }  // namespace rota::tool

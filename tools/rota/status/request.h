@@ -2,9 +2,11 @@
 #pragma once
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/socket_path.h"
 
 namespace rota::tool {
 
@@ -19,5 +21,8 @@ bool send_message(int descriptor, const protocol::Message& message);
 
 // Nothing if the daemon hung up, speaks another version or does not answer within five seconds.
 std::optional<Status> request_status(int descriptor);
+
+// One line about the places that a search passed over; empty if it passed over none.
+std::string skipped_text(const protocol::SocketSearch& search);
 
 }  // namespace rota::tool

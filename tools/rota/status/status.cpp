@@ -27,9 +27,9 @@ bool has(std::uint64_t mask, std::uint32_t gpu) {
 
 int show(bool json) {
   const protocol::SocketSearch search = protocol::find_rotad();
+  if (search.skipped_count != 0) fmt::print(stderr, "rota: {}\n", skipped_text(search));
   if (search.descriptor < 0) {
-    const bool absent = search.error == ENOENT || search.error == ECONNREFUSED || search.error == ENOTDIR;
-    if (absent) {
+    if (protocol::nobody_there(search.error)) {
       fmt::print(stderr, "rota: no rotad runs (last looked for at {}): `rota run` starts one\n", search.candidate.path);
     } else {
       fmt::print(stderr, "rota: cannot talk to the rotad at {}: {}\n", search.candidate.path, strerror(search.error));

@@ -1,5 +1,7 @@
 // `rota run` and `rota status` as a person meets them. Each test has an installation of its own, with a stand-in for
 // librota.so that does nothing: what is looked at here is the starting of programs, not what rota does inside them.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -154,6 +156,58 @@ TEST_CASE("where no rotad can be started the program runs all the same, after on
   const Outcome outcome = installed.rota({"run", "sh", "-c", "exit 5"});
   CHECK(outcome.code() == 5);
   CHECK(outcome.errors.find("rota: cannot start a rotad at " + installed.socket()) == 0);
+  CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
+}
+
+TEST_CASE("a folder that somebody else made under the user's own name in /tmp does not keep the user from a rotad") {
+  if (geteuid() != 0) return;  // only root can become a user whom nobody else is
+  const Installation installed;
+  const uid_t user = 1'000'000 + static_cast<uid_t>(getpid());
+  const std::string trap = "/tmp/rota-" + std::to_string(user);
+  const std::string runtime = installed.folder() / "runtime";
+  fs::create_directory(runtime);
+  REQUIRE(chown(runtime.c_str(), user, user) == 0);
+  REQUIRE(mkdir(trap.c_str(), 0700) == 0);
+  REQUIRE(chown(trap.c_str(), 4242, 4242) == 0);
+  Command command{.arguments = {installed.folder() / "bin/rota", "run", "sh", "-c", "echo $ROTA_SOCKET"},
+                  .environment = {"XDG_RUNTIME_DIR=" + runtime, "ROTA_LOCK_DIRECTORY=" + runtime + "/locks"},
+                  .user = user};
+  const Outcome outcome = run(command);
+  const int removed = rmdir(trap.c_str());
+  CHECK(removed == 0);
+  CHECK(outcome.code() == 0);
+  CHECK(outcome.output == runtime + "/rota/rotad.sock\n");
+  CHECK(outcome.errors.find(trap) != std::string::npos);
+  CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
+  const pid_t daemon = static_cast<pid_t>(status(runtime + "/rota/rotad.sock").end.daemon_pid);
+  kill(daemon, SIGTERM);
+  CHECK(eventually([&] { return !fs::exists(runtime + "/rota/rotad.sock"); }));
+}
+
+TEST_CASE("a starter that never finishes is named after a while, and the program runs without turns") {
+  const Installation installed;
+  fs::create_directory(fs::path(installed.socket()).parent_path());
+  const std::string lock = installed.socket() + ".start";
+  const int held = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  REQUIRE(held >= 0);
+  REQUIRE(flock(held, LOCK_EX) == 0);
+  const std::string owner = std::to_string(getpid()) + "\n";
+  REQUIRE(write(held, owner.data(), owner.size()) == static_cast<ssize_t>(owner.size()));
+  const Outcome outcome = installed.rota({"run", "sh", "-c", "exit 5"});
+  close(held);
+  CHECK(outcome.code() == 5);
+  CHECK(outcome.errors.find("pid " + std::to_string(getpid())) != std::string::npos);
+  CHECK(outcome.errors.find("ROTA_SOCKET") != std::string::npos);
+  CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
+}
+
+TEST_CASE("a rotad that never says it listens is given up after a while, and the program runs without turns") {
+  const Installation installed(false);
+  write_file(installed.folder() / "bin/rotad", "#!/bin/sh\necho $$ > \"$0.pid\"\nexec sleep 1000\n", 0755);
+  const Outcome outcome = installed.rota({"run", "sh", "-c", "exit 5"});
+  kill(std::stoi(read_file(installed.folder() / "bin/rotad.pid")), SIGKILL);
+  CHECK(outcome.code() == 5);
+  CHECK(outcome.errors.find("cannot start a rotad at " + installed.socket()) != std::string::npos);
   CHECK(std::count(outcome.errors.begin(), outcome.errors.end(), '\n') == 1);
 }
 

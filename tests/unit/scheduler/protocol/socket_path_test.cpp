@@ -1,0 +1,89 @@
+// Where a rotad is looked for: a place that somebody else made is passed over, never obeyed.
+#include "scheduler/protocol/socket_path.h"
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/unit/scheduler/server/processes.h"
+
+namespace rota::protocol {
+namespace {
+
+using test::TemporaryFolder;
+
+SocketCandidates places(const std::vector<std::string>& paths) {
+  SocketCandidates list{};
+  for (const std::string& path : paths) {
+    SocketCandidate& next = list.list[list.count++];
+    path.copy(next.path, sizeof next.path - 1);
+    next.owner = SocketOwner::kUser;
+  }
+  return list;
+}
+
+// What somebody else's folder looks like: open to others, a link, or not ours.
+void make_untrusted(const std::string& folder, int how) {
+  if (how == 1) {
+    std::filesystem::create_directory(folder + ".elsewhere");
+    std::filesystem::create_directory_symlink(folder + ".elsewhere", folder);
+    return;
+  }
+  std::filesystem::create_directory(folder);
+  REQUIRE(chmod(folder.c_str(), how == 0 ? 0777 : 0700) == 0);
+  if (how == 2) REQUIRE(chown(folder.c_str(), 4242, 4242) == 0);
+}
+
+TEST_CASE("a place that somebody else made is skipped and named, and the rotad behind it is found") {
+  const int how = GENERATE(0, 1, 2);
+  if (how == 2 && geteuid() != 0) return;  // only root can give a folder away
+  INFO("0 open to others, 1 a link, 2 another user's: " << how);
+  const TemporaryFolder folder;
+  make_untrusted(folder / "a", how);
+  const test::Daemon daemon({}, folder / "b/rotad.sock");
+  const SocketSearch search = search_rotad(places({folder / "a/rotad.sock", folder / "b/rotad.sock"}));
+  CHECK(search.error == 0);
+  REQUIRE(search.descriptor >= 0);
+  close(search.descriptor);
+  CHECK(std::string(search.candidate.path) == folder / "b/rotad.sock");
+  REQUIRE(search.skipped_count == 1);
+  CHECK(std::string(search.skipped[0].path) == folder / "a/rotad.sock");
+}
+
+TEST_CASE("where every place is somebody else's there is no rotad, and each is named") {
+  const TemporaryFolder folder;
+  make_untrusted(folder / "a", 0);
+  make_untrusted(folder / "b", 1);
+  const SocketCandidates list = places({folder / "a/rotad.sock", folder / "b/rotad.sock"});
+  const SocketSearch search = search_rotad(list);
+  CHECK(search.descriptor == -1);
+  CHECK(search.error == EPERM);
+  CHECK(search.skipped_count == 2);
+  CHECK(own_place(list) == nullptr);
+}
+
+TEST_CASE("a rotad of one's own is started at the first place that is one's own or can be made") {
+  const TemporaryFolder folder;
+  make_untrusted(folder / "a", 0);
+  std::filesystem::create_directory(folder / "c");
+  const SocketCandidates list =
+      places({folder / "a/rotad.sock", folder / "missing/b/rotad.sock", folder / "c/rotad.sock"});
+  const SocketCandidate* place = own_place(list);
+  REQUIRE(place != nullptr);
+  CHECK(std::string(place->path) == folder / "c/rotad.sock");
+  const SocketCandidates fresh = places({folder / "d/rotad.sock", folder / "c/rotad.sock"});
+  REQUIRE(own_place(fresh) != nullptr);
+  CHECK(std::string(own_place(fresh)->path) == folder / "d/rotad.sock");
+}
+
+TEST_CASE("an untrusted place after the rotad that answers is not looked at") {
+  const TemporaryFolder folder;
+  make_untrusted(folder / "b", 0);
+  const test::Daemon daemon({}, folder / "a/rotad.sock");
+  const SocketSearch search = search_rotad(places({folder / "a/rotad.sock", folder / "b/rotad.sock"}));
+  REQUIRE(search.descriptor >= 0);
+  close(search.descriptor);
+  CHECK(search.skipped_count == 0);
+}
+
+}  // namespace
+}  // namespace rota::protocol

@@ -1,0 +1,63 @@
+// One GPU has one rotad, whatever the owner of the folder with the lock files does to them.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include "tests/unit/scheduler/server/processes.h"
+
+namespace rota::test {
+namespace {
+
+constexpr const char* kLockOfGpu1 = "/GPU-00000000-0000-0000-0000-000000000001.lock";
+
+TEST_CASE("a GPU whose lock file was unlinked is still its daemon's alone, and a second one is told whose") {
+  const Daemon first;
+  const Daemon second({"--lock-directory", first.locks()});
+  auto owner = std::make_unique<Client>(first.socket());
+  REQUIRE_FALSE(owner->add_gpu(1));
+  REQUIRE(unlink((first.locks() + kLockOfGpu1).c_str()) == 0);
+  Client client(second.socket());
+  const auto refused = client.add_gpu(1);
+  REQUIRE(refused);
+  CHECK(refused->find("pid " + std::to_string(first.pid())) != std::string::npos);
+  owner.reset();
+  CHECK(eventually([&] { return !client.add_gpu(1); }));
+}
+
+TEST_CASE("a lock folder that was renamed and made anew does not give a GPU to a second daemon") {
+  const Daemon first;
+  Client owner(first.socket());
+  REQUIRE_FALSE(owner.add_gpu(1));
+  std::filesystem::rename(first.locks(), first.locks() + ".away");
+  const Daemon second({"--lock-directory", first.locks()});
+  Client client(second.socket());
+  CHECK(client.add_gpu(1));
+}
+
+TEST_CASE("the same GPU under another lock folder is another daemon's to have") {
+  const Daemon first;
+  const Daemon second;
+  Client owner(first.socket());
+  Client other(second.socket());
+  CHECK_FALSE(owner.add_gpu(1));
+  CHECK_FALSE(other.add_gpu(1));
+}
+
+TEST_CASE("a GPU whose size cannot be is refused by itself, with the reason, and its client is served on") {
+  const std::uint64_t total = GENERATE(std::uint64_t{0}, (std::uint64_t{1} << 48) + 1, ~std::uint64_t{0});
+  const Daemon daemon;
+  Client client(daemon.socket());
+  const auto refused = client.add_gpu(1, nullptr, total);
+  REQUIRE(refused);
+  CHECK(refused->find(std::to_string(total) + " bytes") != std::string::npos);
+  std::uint32_t gpu = 0;
+  REQUIRE_FALSE(client.add_gpu(2, &gpu));
+  client.want(std::uint64_t{1} << gpu);
+  CHECK(client.wait_for_grant());
+  CHECK(status(daemon.socket()).gpus.size() == 1);
+}
+
+}  // namespace
+}  // namespace rota::test
