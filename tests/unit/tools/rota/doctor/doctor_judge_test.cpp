@@ -283,6 +283,13 @@ TEST_CASE("GPUs that CUDA_VISIBLE_DEVICES hides are counted") {
   CHECK(complaints(facts).empty());
 }
 
+TEST_CASE("a place for rotad that was passed over is warned of") {
+  Facts facts = healthy();
+  facts.daemon.skipped = "/tmp/rota-7 is not looked into";
+  CHECK(only(facts).id == "rotad.place");
+  CHECK(says(only(facts), "/tmp/rota-7"));
+}
+
 TEST_CASE("a living MPS daemon is warned of, and its limits with it") {
   Facts facts = healthy();
   facts.variables["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = "50";

@@ -1,0 +1,107 @@
+// The scheduler's books: clients, their memory on each GPU, who holds and who wants what, and the sums that follow.
+//
+// The sums per GPU are kept up to date with every change rather than added up in each step: with a thousand clients a
+// step has to stay well below a microsecond or two.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "scheduler/core/event.h"
+
+namespace rota::scheduler {
+
+constexpr GpuMask bit(GpuIndex gpu) {
+  return GpuMask{1} << gpu;
+}
+
+template <typename Visit>
+void for_each_gpu(GpuMask mask, Visit visit) {
+  for (; mask != 0; mask &= mask - 1) visit(static_cast<GpuIndex>(std::countr_zero(mask)));
+}
+
+// One client's memory on one GPU.
+struct Share {
+  GpuIndex gpu;
+  Bytes context;
+  Bytes used = 0;
+  Bytes fixed = 0;
+  Bytes peak = 0;  // what it counts with: the most it used within the memory window
+  Time peak_at{};
+};
+
+struct Client {
+  ClientId id;
+  ClientState state;
+  std::uint32_t last_grant = 0;
+  std::vector<Share> shares;
+
+  // admission.h: held GPUs on which the holders have grown too large together, and this one was granted last.
+  GpuMask yields = 0;
+
+  // order.h: this client's node while it does not wait, so that queueing allocates nothing.
+  std::list<Client*> parked;
+  std::list<Client*>::iterator node;
+
+  // pressure.h: since when it is under pressure, and its entry among the deadlines (0: none).
+  Time pressed_since{};
+  Time deadline{};
+
+  Share* share(GpuIndex gpu) {
+    const auto found = std::find_if(shares.begin(), shares.end(), [gpu](const Share& s) { return s.gpu == gpu; });
+    return found == shares.end() ? nullptr : &*found;
+  }
+  const Share* share(GpuIndex gpu) const { return const_cast<Client*>(this)->share(gpu); }
+};
+
+struct Gpu {
+  Bytes total = 0;
+  Bytes contexts = 0;    // of all clients that touch it: a context stays whether its client runs or not
+  Bytes used = 0;        // of all clients
+  Bytes fixed = 0;       // of all clients
+  Bytes held = 0;        // counted bytes of the holders
+  Bytes held_fixed = 0;  // fixed bytes of the holders
+  Bytes interested = 0;  // counted bytes of holders and waiters
+  std::uint32_t clients = 0;
+  std::uint32_t waiters = 0;
+  bool crowded = false;  // see GpuState
+  Time latest_grant{};
+  std::vector<Client*> holders;  // in the order of their grants
+};
+
+class Bookkeeping {
+ public:
+  Bookkeeping();
+
+  Client* find(ClientId client) const;  // null: unknown
+  Gpu& gpu(GpuIndex index) { return gpus_[index]; }
+  const Gpu& gpu(GpuIndex index) const { return gpus_[index]; }
+  GpuMask touched() const;                    // GPUs that somebody touches
+  GpuMask waited() const { return waited_; }  // GPUs that somebody wants and does not hold yet
+
+  Client& join(ClientId id);
+  void add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context);
+  // Of a GPU that the client touches. `window`: how long its most counts.
+  void use(Client& client, GpuIndex index, Bytes used, Bytes fixed, std::chrono::nanoseconds window, Time now);
+  void set_held(Client& client, GpuMask gpus, Time now);
+  void set_wanted(Client& client, GpuMask gpus);
+  // Of a client that neither holds nor wants anything.
+  void leave(Client& client);
+
+  // GPUs whose holders, waiters or memory have changed since the step began.
+  GpuMask changed() const { return changed_; }
+  void begin_step() { changed_ = 0; }
+  void mark_changed(GpuMask gpus) { changed_ |= gpus; }
+
+ private:
+  std::unordered_map<ClientId, std::unique_ptr<Client>> clients_;
+  std::vector<Gpu> gpus_;
+  GpuMask waited_ = 0;
+  GpuMask changed_ = 0;
+};
+
+}  // namespace rota::scheduler

@@ -1,0 +1,103 @@
+// What goes into the scheduler's core and what comes out: events, decisions, and the state that they are about.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+
+#include "scheduler/core/settings.h"
+
+namespace rota::scheduler {
+
+using ClientId = std::uint32_t;
+using GpuIndex = std::uint32_t;  // below protocol::kMaxGpus
+using GpuMask = std::uint64_t;
+using Bytes = std::uint64_t;
+
+namespace event {
+// A new client. The number must not be in use.
+struct Join {
+  ClientId client;
+};
+// The client touched a GPU. The first client to name a GPU says how large it is, until nobody touches it any more.
+struct AddGpu {
+  ClientId client;
+  GpuIndex gpu;
+  Bytes total;
+  Bytes context;  // 0: unknown, see assumed_context()
+};
+// Queue the client for a set. A later want replaces the set and keeps the place in the queue; the empty set withdraws.
+struct Want {
+  ClientId client;
+  GpuMask gpus;
+  // The client's work already runs there, by a grant of a daemon that died: granted at once, whoever waits.
+  bool running = false;
+};
+// The grant's work has drained. Ignored unless `grant` is the one in force.
+struct GiveBack {
+  ClientId client;
+  std::uint32_t grant;
+};
+// What the client's live allocations on a GPU sum to; `fixed` of it cannot leave the GPU.
+struct Usage {
+  ClientId client;
+  GpuIndex gpu;
+  Bytes used;
+  Bytes fixed = 0;
+};
+// The client's process is dead: everything that it held or wanted is gone.
+struct Leave {
+  ClientId client;
+};
+// Time has passed: due at next_deadline().
+struct Tick {};
+// Other settings from now on: holders that must yield by them are asked to, times to drain are counted anew.
+struct Configure {
+  Settings settings;
+};
+}  // namespace event
+
+using Event = std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Leave,
+                           event::Tick, event::Configure>;
+
+enum class Change {
+  kGranted,   // the client holds a new grant (replacing the one it may have held)
+  kEnded,     // the client gave back
+  kPressure,  // waiters or drain_at changed
+  kRevoked,   // the client did not give back in time
+};
+
+// One client whose lease changed in this step; read the outcome with client() (null after a Leave).
+struct Decision {
+  Change change;
+  ClientId client;
+  std::uint32_t grant;  // the grant concerned
+};
+
+// What a client's lease page shows, and what `rota status` needs.
+struct ClientState {
+  GpuMask touched = 0;
+  GpuMask held = 0;
+  GpuMask wanted = 0;       // waiting for these; 0: not waiting
+  std::uint32_t grant = 0;  // in force; 0: none
+  Time held_since{};
+  Time wanted_since{};
+  std::uint32_t waiters = 0;  // not 0 while somebody needs what this client holds
+  Time drain_at{};            // when it has to begin to drain; 0 while nobody waits
+};
+
+struct GpuState {
+  Bytes total = 0;
+  Bytes used = 0;  // by all clients that touch it
+  std::uint32_t clients = 0;
+  std::uint32_t holders = 0;
+  std::uint32_t waiters = 0;
+  bool crowded = false;  // automatic mode: the memory of those who wanted it did not fit
+};
+
+// What a context costs where the client does not know: some 500 MiB on real GPUs, in proportion on small ones.
+constexpr Bytes assumed_context(Bytes total) {
+  constexpr Bytes kMeasured = Bytes{500} << 20;
+  return kMeasured < total / 16 ? kMeasured : total / 16;
+}
+
+}  // namespace rota::scheduler

@@ -1,0 +1,45 @@
+// Who is next: first come first served, and a waiter that cannot run yet reserves its whole set against those behind
+// it, so that a client that wants many GPUs is not starved by those that want one.
+#pragma once
+
+#include <list>
+
+#include "scheduler/core/bookkeeping.h"
+
+namespace rota::scheduler {
+
+class Order {
+ public:
+  // To the end of the queue; the client is not in it.
+  void enqueue(Client& client) { queue_.splice(queue_.end(), client.parked, client.node); }
+  // The client is in the queue.
+  void remove(Client& client) { client.parked.splice(client.parked.end(), queue_, client.node); }
+
+  // From the head of the queue: `grant(client)` for everybody who can run, which takes the client out of the queue.
+  // `conflicts(client, gpu)` says who cannot. Returns the GPUs at which somebody cannot.
+  template <typename Conflicts, typename Grant>
+  GpuMask serve(const Bookkeeping& books, Conflicts conflicts, Grant grant) {
+    GpuMask reserved = 0;
+    GpuMask pressed = 0;
+    for (auto next = queue_.begin(); next != queue_.end() && (books.waited() & ~reserved) != 0;) {
+      Client& client = **next++;
+      GpuMask blocked = client.state.wanted & reserved;
+      for_each_gpu(client.state.wanted, [&](GpuIndex index) {
+        if (!conflicts(client, index)) return;
+        blocked |= bit(index);
+        pressed |= bit(index);
+      });
+      if (blocked == 0) {
+        grant(client);
+      } else {
+        reserved |= client.state.wanted;
+      }
+    }
+    return pressed;
+  }
+
+ private:
+  std::list<Client*> queue_;  // in order of arrival
+};
+
+}  // namespace rota::scheduler

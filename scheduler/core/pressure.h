@@ -1,0 +1,35 @@
+// Who has to yield, from when, and until when at the latest: the holders of a GPU at which a waiter conflicts with
+// them, and holders that have grown too large together.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "scheduler/core/bookkeeping.h"
+
+namespace rota::scheduler {
+
+class Pressure {
+ public:
+  // Both outlive it; the settings may change.
+  Pressure(const Settings& settings, const Bookkeeping& books) : settings_(settings), books_(books) {}
+
+  // Brings a holder's waiters, its time to drain and its deadline up to date. `pressed`: GPUs at which somebody waits
+  // because of the holders. Whether what its lease page shows has changed.
+  bool refresh(Client& client, GpuMask pressed, Time now);
+  // Its grant has ended.
+  void relieve(Client& client);
+
+  // When the next holder is late; nothing while nobody has to yield.
+  std::optional<Time> next_deadline() const;
+  // A holder that is late by now; nothing: there is none.
+  std::optional<ClientId> late(Time now) const;
+
+ private:
+  const Settings& settings_;
+  const Bookkeeping& books_;
+  std::set<std::pair<Time, ClientId>> deadlines_;
+};
+
+}  // namespace rota::scheduler
