@@ -1,0 +1,144 @@
+#!/usr/bin/env python3
+"""Reads the includes of every file that we write by hand, and fails on any that its folder may not depend on.
+
+    tests/dependencies.py          what is wrong, one line each; exit code 1 if anything is
+    tests/dependencies.py --table  which folder may include what
+
+A folder may always include its own files. EXCEPTIONS are what does not hold yet, each with the reason; one that is no longer
+needed is a failure too, so the list only gets shorter. The same goes for files of more than 500 lines.
+"""
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+LOG = "runtime/core/log.h"
+
+# The longest prefix that fits a file says what it may include beside its own folder: folders, or single files.
+ALLOWED = {
+    "codegen": [],
+    # The gates and tracers see what they call through these headers.
+    "generated": ["runtime/turn/scope.h", "runtime/trace/record.h", "runtime/trace/names.h"],
+    # With the table of overrides; the preload's share of the runtime API's tracer is the interface of the trace.
+    "runtime/preload": ["generated", "runtime/trace/thread.h"],
+    "runtime/core": ["runtime", "generated"],
+    "runtime/driver": ["generated"],
+    # core's runtime.h owns the parts; attach.h and tables.h lead from an address to the function.
+    "runtime/hooks": ["runtime/memory", "runtime/turn", "runtime/driver", "generated", "runtime/overrides.inc",
+                      "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],
+    "runtime/turn": ["runtime/driver", "scheduler/protocol", "runtime/memory/memory.h", "generated", LOG],
+    "runtime/memory": ["runtime/driver", "scheduler/protocol", "generated", LOG],
+    "runtime/trace": ["generated", LOG],
+    "scheduler/protocol": [],
+    "scheduler/core": ["scheduler/protocol"],
+    "scheduler/server": ["scheduler/core", "scheduler/protocol"],
+    "tools": ["scheduler/core", "scheduler/protocol", "generated", "runtime/trace/format.h", "runtime/trace/names.h",
+              "runtime/preload/cuda/locate.h", "runtime/preload/attachment.h"],
+    # Of use by itself: the simulated GPU knows the driver's API and nothing of rota.
+    "tools/simgpu": ["generated", "tools/elf"],
+    "tools/elf": [],
+    "tests": ["codegen", "generated", "runtime", "scheduler", "tools"],
+}
+
+# (who, whom): why, and what ends it.
+EXCEPTIONS = {
+    ("runtime/memory", "runtime/turn"): "memory asks the gate and the contexts by themselves; an interface of its own is to "
+                                        "take their place",
+}
+
+MOST_LINES = 500
+# Files over that: why.
+LONG = {
+    "runtime/turn/client.cpp": "phases and connection are to be taken apart",
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+# What a generator prints is not what it includes.
+PRINTED = re.compile(r'R"(\w*)\(.*?\)\1"', re.DOTALL)
+SOURCE = (".cpp", ".h", ".inc", ".S", ".cu", ".cuh")
+
+
+def committed():
+    listed = subprocess.run(["git", "-c", "safe.directory=*", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True,
+                            capture_output=True, text=True).stdout.split("\n")
+    return [name for name in listed if name and (ROOT / name).is_file()]
+
+
+def inside(path, folder):
+    return path == folder or path.startswith(folder + "/")
+
+
+def rule_of(path):
+    return max((folder for folder in ALLOWED if inside(path, folder)), key=len, default=None)
+
+
+def resolved(including, included):
+    """The file that an include names, from the repository's root; nothing for one that is not ours."""
+    for base in (ROOT, (ROOT / including).parent):
+        if (base / included).is_file():
+            return str((base / included).resolve().relative_to(ROOT))
+    return None
+
+
+def dependencies(files):
+    """(including file, line, included file) of each include that names a file of ours."""
+    for name in files:
+        if not name.endswith(SOURCE):
+            continue
+        text = (ROOT / name).read_text(encoding="utf-8", errors="replace")
+        text = PRINTED.sub(lambda printed: "\n" * printed[0].count("\n"), text)
+        for match in INCLUDE.finditer(text):
+            target = resolved(name, match[1])
+            if target is not None:
+                yield name, text.count("\n", 0, match.start(1)) + 1, target
+
+
+def wrong_includes(files):
+    needed = set()
+    for name, line, target in dependencies(files):
+        rule = rule_of(name)
+        if rule is None:
+            yield f"{name}:{line}: tests/dependencies.py does not know what this folder may include"
+        elif not inside(target, rule) and not any(inside(target, folder) for folder in ALLOWED[rule]):
+            exception = (rule, rule_of(target))
+            if exception in EXCEPTIONS:
+                needed.add(exception)
+            else:
+                yield f"{name}:{line}: {rule} may not include {target} (tests/dependencies.py --table says what it may)"
+    for who, whom in sorted(set(EXCEPTIONS) - needed):
+        yield f"{who} no longer includes {whom}: take the exception out of tests/dependencies.py"
+
+
+def is_hand_written(name):
+    return (name.endswith(SOURCE + (".py",)) or (ROOT / name).open("rb").read(2) == b"#!") and not inside(name, "generated")
+
+
+def long_files(files):
+    found = set()
+    for name in filter(is_hand_written, files):
+        lines = (ROOT / name).read_bytes().count(b"\n")
+        if lines > MOST_LINES:
+            found.add(name)
+            if name not in LONG:
+                yield f"{name}: {lines} lines; beyond {MOST_LINES} it is to be two files, split by idea"
+    for name in sorted(set(LONG) - found):
+        yield f"{name} has at most {MOST_LINES} lines by now: take it out of LONG in tests/dependencies.py"
+
+
+def main():
+    if sys.argv[1:] == ["--table"]:
+        for folder, allowed in ALLOWED.items():
+            print(f"{folder}: {', '.join(allowed) or 'nothing else of ours'}")
+        return
+    if sys.argv[1:]:
+        sys.exit(__doc__)
+    files = committed()
+    complaints = [*wrong_includes(files), *long_files(files)]
+    if complaints:
+        sys.exit("\n".join(complaints))
+    print(f"{sum(name.endswith(SOURCE) for name in files)} files include only what they may")
+
+
+if __name__ == "__main__":
+    main()
