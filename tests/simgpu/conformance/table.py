@@ -13,7 +13,7 @@ import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-README = HERE.parent.parent / "tools" / "simgpu" / "README.md"
+README = HERE.parents[2] / "tools" / "simgpu" / "README.md"
 GPU = HERE / "gpu.tsv"
 BEGIN = "<!-- conformance table: tests/simgpu/conformance/table.py -->"
 END = "<!-- end of the conformance table -->"

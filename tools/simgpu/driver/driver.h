@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -204,12 +205,13 @@ class Driver {
   static constexpr std::nullptr_t kNoCapture = nullptr;
   CUresult submit(const StreamPointer& stream, Operation operation, TaskPointer* finished = nullptr,
                   const std::optional<CapturePointer>& found = std::nullopt);
-  CUresult submit_after(const StreamPointer& stream, std::vector<TaskPointer> after, TaskPointer* finished);
+  CUresult submit_after(const StreamPointer& stream, std::vector<TaskPointer> after, TaskPointer* finished,
+                        std::function<void()> work = nullptr);
   // 900 if this call must not be made while somebody captures; it destroys that capture.
   CUresult check_unsafe_call();
 
-  // cuMemFree, and with `host` cuMemFreeHost: frees memory when the work of its context no longer needs it; what a pool
-  // gave, also when that of the current context no longer does.
+  // cuMemFree, and with `host` cuMemFreeHost: frees memory when the work of its context no longer needs it; of what a
+  // pool gave, also that of the current context. It is waited for, except where memory of a pool on a GPU is freed.
   CUresult free_memory(Context& current, uint64_t address, bool host);
   void release(const Allocation& allocation);
   // Managed memory that is pushed out for it takes so many nanoseconds, to be given to push_out() under no lock.
@@ -259,6 +261,7 @@ class Driver {
 
  private:
   Driver();
+  CUresult free_pool_memory(Context& current, const Allocation& allocation);
   std::mutex initialise_mutex_;
   std::atomic<SharedState*> state_{nullptr};
   CUresult initialise_result_ = CUDA_ERROR_NOT_INITIALIZED;

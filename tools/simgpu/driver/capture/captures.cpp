@@ -115,8 +115,11 @@ void Captures::leave(Stream& stream) {
 bool Captures::context_captures(const Context* context, bool invalidate) {
   bool found = false;
   for (const auto& capture : active_) {
-    bool touches = std::any_of(capture->members.begin(), capture->members.end(),
-                               [context](const Stream* member) { return member->context == context; });
+    bool touches =
+        std::any_of(capture->members.begin(), capture->members.end(), [context, &capture](const Stream* member) {
+          bool counts = member == capture->origin || !mutated(Mutation::context_events_see_origins_only);
+          return counts && member->context == context;
+        });
     if (touches && invalidate) capture->invalidated = true;
     found = found || touches;
   }

@@ -1,7 +1,8 @@
 // Copies.
 //
 // When a call returns, by the kinds of memory on both sides (the driver's documented rules):
-//   synchronous:  device to device does not wait (unless the memory says SYNC_MEMOPS); all others wait for their end.
+//   synchronous:  device to device does not wait, unless one side is managed (measured on driver 580.159) or says
+//                 SYNC_MEMOPS; all others wait for their end.
 //   asynchronous: host to host waits for the end; device to pageable host too; pageable host to device returns when the
 //                 source was read, which happens at once, into a staging buffer; all others do not wait.
 #include "tools/simgpu/driver/copy/copies.h"
@@ -145,7 +146,8 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
   // Managed memory comes to the GPU that copies it.
   if (allocation->kind == MemoryKind::kDevice) place->gpu = allocation->gpu;
   if (managed && place->device) place->managed = address;
-  place->synchronous = managed || driver().synchronous_memory.has(allocation->buffer_id);
+  place->synchronous = (managed && !mutated(Mutation::managed_copies_do_not_wait)) ||
+                       driver().synchronous_memory.has(allocation->buffer_id);
   return CUDA_SUCCESS;
 }
 

@@ -28,7 +28,7 @@ struct CountedFault {
 };
 
 // A mutation that needs no code where the function is.
-enum class Broken : uint8_t { kNo, kLenient, kIdle, kRefuse };
+enum class Broken : uint8_t { kNo, kLenient, kIdle, kRefuse, kWaits };
 
 struct Watch {
   std::vector<std::unique_ptr<CountedFault>> faults;
@@ -68,9 +68,9 @@ Watch::Watch() {
       std::string_view item = left.substr(0, left.find(','));
       left.remove_prefix(item.size() < left.size() ? item.size() + 1 : left.size());
       if (!item.empty() && !read_mutation(item)) {
-        error =
-            "ROTA_SIM_MUTATIONS names '" + std::string(item) +
-            "': give names of tools/simgpu/driver/entry/mutations.inc, or lenient:, idle: or refuse: and a function";
+        error = "ROTA_SIM_MUTATIONS names '" + std::string(item) +
+                "': give names of tools/simgpu/driver/entry/mutations.inc, or lenient:, idle:, refuse: or waits: and a "
+                "function";
       }
     }
   }
@@ -91,6 +91,7 @@ bool Watch::read_mutation(std::string_view text) {
   Broken how = way == "lenient"  ? Broken::kLenient
                : way == "idle"   ? Broken::kIdle
                : way == "refuse" ? Broken::kRefuse
+               : way == "waits"  ? Broken::kWaits
                                  : Broken::kNo;
   for (size_t index = 0; index < kSymbolCount && how != Broken::kNo; ++index) {
     if (text.substr(colon + 1) != kSymbolNames[index]) continue;
@@ -149,6 +150,9 @@ bool enter_export(Symbol symbol, CUresult* answer) {
     fault_under_way() = fault;
   }
   Broken how = watch().broken[static_cast<size_t>(symbol)];
+  if (how == Broken::kWaits && driver().initialised()) {
+    for (const ContextPointer& context : driver().contexts.all()) driver().wait_for(*context);
+  }
   *answer = how == Broken::kRefuse ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
   return how != Broken::kRefuse && how != Broken::kIdle;
 }

@@ -137,8 +137,22 @@ uint64_t AddressSpace::add_segment(uint64_t bytes, int gpu, Pages pages) {
     free_by_size_.emplace(length, address);
     return 0;
   }
-  segments_[address] = {length, gpu};
+  segments_[address] = {length, gpu, next_buffer_id_++};
   return address;
+}
+
+std::optional<AddressSpace::Block> AddressSpace::segment(uint64_t address) const {
+  std::shared_lock lock(mutex_);
+  auto next = segments_.upper_bound(address);
+  if (next == segments_.begin()) return std::nullopt;
+  const auto& [start, segment] = *std::prev(next);
+  if (address - start >= segment.bytes) return std::nullopt;
+  return Block{start, segment.bytes, segment.id};
+}
+
+uint64_t AddressSpace::new_id() {
+  std::unique_lock lock(mutex_);
+  return next_buffer_id_++;
 }
 
 void AddressSpace::remove_segment(uint64_t address) {

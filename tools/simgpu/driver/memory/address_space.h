@@ -90,6 +90,15 @@ class AddressSpace {
   // 0: no address space left. With pages: shows those.
   uint64_t add_segment(uint64_t bytes, int gpu, Pages pages);
   void remove_segment(uint64_t address);
+  // The segment that holds the address.
+  struct Block {
+    uint64_t address = 0;
+    uint64_t bytes = 0;
+    uint64_t id = 0;  // CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID of all that lies in it
+  };
+  std::optional<Block> segment(uint64_t address) const;
+  // A number that no buffer, segment or piece of physical memory of this process has.
+  uint64_t new_id();
 
   // cuMemAddressReserve: alignment 0 or a power of two; the hint is used where that part of the window is free.
   // 0: no address space left.
@@ -150,6 +159,7 @@ class AddressSpace {
   struct Segment {
     uint64_t bytes = 0;
     int gpu = 0;
+    uint64_t id = 0;
   };
   uint64_t take_slot(uint64_t bytes, uint64_t step, uint64_t* length);
   bool show(uint64_t address, uint64_t bytes, Pages pages) const;

@@ -91,6 +91,7 @@ CUresult PhysicalMemory::create(uint64_t bytes, const CUmemAllocationProp& prope
   auto physical = std::make_shared<Physical>();
   physical->properties = properties;
   physical->bytes = bytes;
+  physical->block_id = driver().memory.new_id();
   bool exportable = properties.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE;
   Migration migration;
   if (physical->on_gpu()) {
@@ -173,6 +174,7 @@ CUresult PhysicalMemory::import_file(int file, CUmemGenericAllocationHandle* han
   }
   auto physical = std::make_shared<Physical>();
   physical->bytes = bytes;
+  physical->block_id = driver().memory.new_id();
   physical->properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   physical->properties.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
   physical->properties.location.type = gpu < 0 ? CU_MEM_LOCATION_TYPE_HOST_NUMA : CU_MEM_LOCATION_TYPE_DEVICE;

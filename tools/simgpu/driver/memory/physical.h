@@ -13,6 +13,7 @@ namespace rota::sim {
 struct Physical {
   CUmemAllocationProp properties{};
   uint64_t bytes = 0;
+  uint64_t block_id = 0;   // CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: the same wherever the handle is mapped
   int gpu = 0;             // 0 for memory on the host
   Pages pages;             // of the process's memfd, or of one of its own if it can be exported
   bool own_file = false;   // pages.fd belongs to it

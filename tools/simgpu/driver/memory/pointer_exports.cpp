@@ -32,6 +32,29 @@ CUresult reserved_attribute(void* data, CUpointer_attribute attribute, const Add
   }
 }
 
+// Measured on driver 580.159: the reservation that memory was mapped into, and else the allocation.
+AddressSpace::Reservation range_of(const Allocation& allocation) {
+  auto reservation = driver().memory.reservation(allocation.address);
+  if (reservation && !mutated(Mutation::ranges_are_mappings)) return *reservation;
+  return {allocation.address, allocation.bytes};
+}
+
+// What is mapped to the GPU in one piece: of what a pool gave, the piece that the pool had taken (measured on driver
+// 580.159), and else the allocation. The same handle is the same block wherever it is mapped.
+AddressSpace::Block block_of(const Allocation& allocation) {
+  bool of_pool = allocation.pool && !allocation.imported && !mutated(Mutation::pool_memory_is_mapped_by_itself);
+  auto segment = of_pool ? driver().memory.segment(allocation.address) : std::nullopt;
+  if (segment) return *segment;
+  bool by_handle = allocation.physical && !mutated(Mutation::block_ids_are_buffer_ids);
+  return {allocation.address, allocation.bytes, by_handle ? allocation.physical->block_id : allocation.buffer_id};
+}
+
+// Measured on driver 580.159: only memory that belongs to a context names one.
+CUcontext context_of(const Allocation& allocation) {
+  bool of_pool = allocation.pool && !mutated(Mutation::pool_memory_has_a_context);
+  return of_pool || allocation.physical ? nullptr : allocation.context;
+}
+
 CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto allocation = driver().memory.find(address);
@@ -44,7 +67,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
       allocation->kind == MemoryKind::kDevice && !allocation->pool && physical == nullptr && !allocation->imported;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return tell(data, allocation->context);
+      return tell(data, context_of(*allocation));
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return tell(data, static_cast<unsigned>(host ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: {
@@ -56,8 +79,9 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
       return allocation->kind == MemoryKind::kDevice ? CUDA_ERROR_INVALID_VALUE : tell(data, address);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
       return tell(data, unsigned{driver().synchronous_memory.has(allocation->buffer_id)});
-    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return tell(data, static_cast<unsigned long long>(block_of(*allocation).id));
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID:
       return tell(data, static_cast<unsigned long long>(
                             mutated(Mutation::buffer_ids_are_addresses) ? allocation->address : allocation->buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
@@ -67,20 +91,22 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return tell(data, unsigned{plain});
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      return tell(data, reservation ? reservation->address : allocation->address);
+      return tell(data, range_of(*allocation).address);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return tell(data, reservation ? reservation->bytes : allocation->bytes);
+      return tell(data, range_of(*allocation).bytes);
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      return tell(data, allocation->address);
+      return tell(data, block_of(*allocation).address);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      return tell(data, allocation->bytes);
+      return tell(data, block_of(*allocation).bytes);
     case CU_POINTER_ATTRIBUTE_MAPPED:
       return tell(data, 1U);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return tell(data, static_cast<uint64_t>(physical != nullptr ? physical->properties.requestedHandleTypes
                                                                   : CU_MEM_HANDLE_TYPE_NONE));
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
-      return tell(data, unsigned{plain});
+      return tell(data,
+                  unsigned{plain || (physical != nullptr && physical->properties.allocFlags.gpuDirectRDMACapable &&
+                                     !mutated(Mutation::only_plain_memory_is_rdma_capable))});
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       return tell(data, physical == nullptr || allocation->accessible(allocation->gpu, true) ? kReadWrite : kRead);
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:

@@ -22,6 +22,11 @@ void wait_for_everything() {
   for (const ContextPointer& context : driver().contexts.all()) driver().wait_for(*context);
 }
 
+// Measured on driver 580.159: unlike cuMemAlloc and cuMemFree, nothing here harms a capture, whatever its mode.
+CUresult check_capture() {
+  return mutated(Mutation::virtual_memory_is_unsafe_while_capturing) ? driver().check_unsafe_call() : CUDA_SUCCESS;
+}
+
 CUresult set_access(CUdeviceptr address, size_t bytes, const CUmemAccessDesc& wanted) {
   bool read = wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
   bool write = wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -80,6 +85,7 @@ ROTA_SIM_EXPORT(cuMemCreate)
 (CUmemGenericAllocationHandle* out, size_t bytes, const CUmemAllocationProp* properties, unsigned long long flags) {
   ROTA_SIM_READY();
   if (out == nullptr || properties == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
+  ROTA_SIM_CHECK(check_capture());
   return driver().physical_memory.create(bytes, *properties, out);
 }
 ROTA_SIM_EXPORT(cuMemRelease)(CUmemGenericAllocationHandle handle) {
@@ -111,11 +117,13 @@ ROTA_SIM_EXPORT(cuMemMap)
   if (bytes == 0 || !whole(address)) return CUDA_ERROR_INVALID_VALUE;
   // Measured on driver 580.159: a handle is mapped as a whole.
   if (bytes != physical->bytes) return CUDA_ERROR_NOT_SUPPORTED;
+  ROTA_SIM_CHECK(check_capture());
   return driver().memory.map(address, bytes, physical);
 }
 ROTA_SIM_EXPORT(cuMemUnmap)(CUdeviceptr address, size_t bytes) {
   ROTA_SIM_READY();
   ROTA_SIM_CHECK(driver().memory.whole_mappings(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
+  ROTA_SIM_CHECK(check_capture());
   // Measured on driver 580.159: queued work is not waited for; what of it uses the memory fails.
   if (mutated(Mutation::unmapping_waits)) wait_for_everything();
   return driver().memory.unmap(address, bytes);
@@ -133,6 +141,7 @@ ROTA_SIM_EXPORT(cuMemSetAccess)
     bool device = wanted.location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     if (device && !is_device(wanted.location.id)) return CUDA_ERROR_INVALID_DEVICE;
   }
+  ROTA_SIM_CHECK(check_capture());
   for (size_t index = 0; index < count; ++index) ROTA_SIM_CHECK(set_access(address, bytes, descriptions[index]));
   return CUDA_SUCCESS;
 }
