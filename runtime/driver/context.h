@@ -15,7 +15,8 @@ inline api::CUcontext current_context() {
 // it that the context is not destroyed meanwhile.
 class PushedContext {
  public:
-  explicit PushedContext(api::CUcontext context) : pushed_(real::cuCtxPushCurrent_v2(context) == api::CUDA_SUCCESS) {}
+  explicit PushedContext(api::CUcontext context)
+      : pushed_(context != nullptr && real::cuCtxPushCurrent_v2(context) == api::CUDA_SUCCESS) {}
   ~PushedContext() {
     api::CUcontext popped = nullptr;
     if (pushed_) real::cuCtxPopCurrent_v2(&popped);

@@ -4,6 +4,7 @@
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
+#include "runtime/memory/array_bytes.h"
 
 namespace rota::overrides {
 

@@ -20,9 +20,10 @@ template <typename Call>
 CUresult destroy(CUcontext context, Call&& call) {
   Runtime& parts = runtime();
   bool gone = false;
+  memory::Memory::ContextEnd its_memory(parts.memory, context);
   const CUresult result =
       parts.contexts.end_context(context, call, [&](CUresult answer) { return gone = answer == api::CUDA_SUCCESS; });
-  if (gone) parts.memory.context_ended(context);
+  if (gone) its_memory.gone();
   return result;
 }
 
@@ -34,6 +35,7 @@ CUresult end_primary(CUdevice device, End how, Call&& call) {
   Runtime& parts = runtime();
   const CUcontext context = parts.contexts.primary(device);
   bool inactive = false;
+  memory::Memory::ContextEnd its_memory(parts.memory, context);
   const CUresult result = parts.contexts.end_context(context, call, [&](CUresult answer) {
     unsigned int flags = 0;
     int active = 1;
@@ -41,7 +43,7 @@ CUresult end_primary(CUdevice device, End how, Call&& call) {
                       real::cuDevicePrimaryCtxGetState(device, &flags, &active) == api::CUDA_SUCCESS && active == 0;
   });
   const bool emptied = inactive || (how == End::kReset && result == api::CUDA_SUCCESS);
-  if (emptied && context != nullptr) parts.memory.context_ended(context);
+  if (emptied) its_memory.gone();
   return result;
 }
 
@@ -80,6 +82,7 @@ CUresult cuCtxDestroy(CUcontext ctx) {
 CUresult cuCtxDetach(CUcontext ctx) {
   Runtime& parts = runtime();
   bool gone = false;
+  memory::Memory::ContextEnd its_memory(parts.memory, ctx);
   const CUresult result = parts.contexts.end_context(
       ctx, [&] { return real::cuCtxDetach(ctx); },
       [&](CUresult answer) {
@@ -87,7 +90,7 @@ CUresult cuCtxDetach(CUcontext ctx) {
         gone = answer == api::CUDA_SUCCESS && real::cuCtxGetApiVersion(ctx, &version) != api::CUDA_SUCCESS;
         return gone;
       });
-  if (gone) parts.memory.context_ended(ctx);
+  if (gone) its_memory.gone();
   return result;
 }
 

@@ -13,7 +13,8 @@ using api::CUresult;
 using memory::Kind;
 
 CUresult cuMemAlloc_v2(CUdeviceptr* dptr, std::size_t bytesize) {
-  return runtime().memory.allocate(dptr, bytesize);
+  Runtime& parts = runtime();
+  return parts.memory.allocate(dptr, bytesize, parts.contexts.captures() == 0);
 }
 
 // The forms of CUDA 3.1 and before carry 32-bit addresses, which managed memory does not have: counted, not converted.
@@ -41,11 +42,11 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, std::size_t bytesize, unsigned int
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
-  return runtime().memory.free(dptr, [&] { return real::cuMemFree_v2(dptr); });
+  return runtime().memory.free_waiting(dptr, [&] { return real::cuMemFree_v2(dptr); });
 }
 
 CUresult cuMemFree(api::CUdeviceptr_v1 dptr) {
-  return runtime().memory.free(dptr, [&] { return real::cuMemFree(dptr); });
+  return runtime().memory.free_waiting(dptr, [&] { return real::cuMemFree(dptr); });
 }
 
 CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {

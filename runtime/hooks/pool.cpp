@@ -1,69 +1,86 @@
-// Stream-ordered memory: allocated from a pool and freed in the order of a stream.
+// Stream-ordered memory: allocated from a pool and freed in the order of a stream; and the pools themselves. Room is
+// reserved before the gate is entered: a refusal needs no lease.
 #include <cstdint>
+#include <optional>
 
+#include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
-#include "runtime/turn/scope.h"
 
 namespace rota::overrides {
 
 using api::CUdeviceptr;
+using api::CUmemoryPool;
 using api::CUresult;
 using api::CUstream;
+using memory::Pools;
 
-namespace {
-
-// Room is reserved before the gate is entered: a refusal needs no lease.
-template <typename Call>
-CUresult allocate_async(Symbol symbol, CUdeviceptr* dptr, std::size_t bytes, CUstream stream, bool per_thread,
-                        Call&& call) {
+CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
   return runtime().memory.allocate_async(
-      bytes, stream, per_thread,
-      [&] {
-        const gate::Scope scope({symbol, stream, true, per_thread});
-        return call();
-      },
+      bytesize, nullptr, hStream, false, [&] { return gates::cuMemAllocAsync(dptr, bytesize, hStream); },
       [&] { return *dptr; });
 }
 
-template <typename Call>
-CUresult free_async(Symbol symbol, CUdeviceptr dptr, CUstream stream, bool per_thread, Call&& call) {
-  const gate::Scope scope({symbol, stream, true, per_thread});
-  return runtime().memory.free_async(dptr, stream, per_thread, call);
-}
-
-}  // namespace
-
-CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
-  return allocate_async(Symbol::k_cuMemAllocAsync, dptr, bytesize, hStream, false,
-                        [&] { return real::cuMemAllocAsync(dptr, bytesize, hStream); });
-}
-
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
-  return allocate_async(Symbol::k_cuMemAllocAsync_ptsz, dptr, bytesize, hStream, true,
-                        [&] { return real::cuMemAllocAsync_ptsz(dptr, bytesize, hStream); });
+  return runtime().memory.allocate_async(
+      bytesize, nullptr, hStream, true, [&] { return gates::cuMemAllocAsync_ptsz(dptr, bytesize, hStream); },
+      [&] { return *dptr; });
 }
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, api::CUmemoryPool pool, CUstream hStream) {
-  return allocate_async(Symbol::k_cuMemAllocFromPoolAsync, dptr, bytesize, hStream, false,
-                        [&] { return real::cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream); });
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+  const auto call = [&] { return gates::cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream); };
+  if (pool == nullptr) return call();  // the driver says what is wrong
+  return runtime().memory.allocate_async(bytesize, pool, hStream, false, call, [&] { return *dptr; });
 }
 
-CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, std::size_t bytesize, api::CUmemoryPool pool,
-                                      CUstream hStream) {
-  return allocate_async(Symbol::k_cuMemAllocFromPoolAsync_ptsz, dptr, bytesize, hStream, true,
-                        [&] { return real::cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream); });
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
+  const auto call = [&] { return gates::cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream); };
+  if (pool == nullptr) return call();
+  return runtime().memory.allocate_async(bytesize, pool, hStream, true, call, [&] { return *dptr; });
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
-  return free_async(Symbol::k_cuMemFreeAsync, dptr, hStream, false,
-                    [&] { return real::cuMemFreeAsync(dptr, hStream); });
+  return runtime().memory.free_async(dptr, hStream, false, [&] { return gates::cuMemFreeAsync(dptr, hStream); });
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
-  return free_async(Symbol::k_cuMemFreeAsync_ptsz, dptr, hStream, true,
-                    [&] { return real::cuMemFreeAsync_ptsz(dptr, hStream); });
+  return runtime().memory.free_async(dptr, hStream, true, [&] { return gates::cuMemFreeAsync_ptsz(dptr, hStream); });
+}
+
+// --- what each pool is
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const api::CUmemPoolProps* poolProps) {
+  const CUresult result = real::cuMemPoolCreate(pool, poolProps);
+  if (result == api::CUDA_SUCCESS) {
+    runtime().memory.pools().made(*pool, Pools::described(poolProps->location, poolProps->allocType));
+  }
+  return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  // Forgotten first: once the driver has it, the handle may be another thread's new pool.
+  Pools& pools = runtime().memory.pools();
+  const std::optional<Pools::Pool> known = pools.forget(pool);
+  const CUresult result = real::cuMemPoolDestroy(pool);
+  if (result != api::CUDA_SUCCESS && known) pools.made(pool, *known);
+  return result;
+}
+
+CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, api::CUmemLocation* location, api::CUmemAllocationType type) {
+  const CUresult result = real::cuMemGetDefaultMemPool(pool_out, location, type);
+  if (result == api::CUDA_SUCCESS) runtime().memory.pools().made(*pool_out, Pools::described(*location, type));
+  return result;
+}
+
+CUresult cuDeviceSetMemPool(api::CUdevice dev, CUmemoryPool pool) {
+  runtime().memory.pools().chosen();
+  return real::cuDeviceSetMemPool(dev, pool);
+}
+
+CUresult cuMemSetMemPool(api::CUmemLocation* location, api::CUmemAllocationType type, CUmemoryPool pool) {
+  runtime().memory.pools().chosen();
+  return real::cuMemSetMemPool(location, type, pool);
 }
 
 }  // namespace rota::overrides

@@ -18,9 +18,14 @@ bool add_within(std::atomic<std::uint64_t>& sum, std::uint64_t bytes, std::uint6
   return true;
 }
 
+// How many addresses an entry covers: a handle only itself.
+std::uint64_t extent(const Allocation& allocation) {
+  return (allocation.address & kHandleBit) != 0 ? 1 : allocation.bytes;
+}
+
 }  // namespace
 
-Ledger::Ledger() : shards_(std::make_unique<Shards>()) {}
+Ledger::Ledger() : levels_(std::make_unique<Levels>()) {}
 
 void Ledger::set_limit(int device, std::uint64_t bytes) {
   if (known(device)) sums_[static_cast<std::size_t>(device)].limit.store(bytes, std::memory_order_relaxed);
@@ -42,19 +47,27 @@ bool Ledger::reserve(int device, std::uint64_t bytes, Kind kind) {
   if (!known(device)) return true;
   Sum& sum = sums_[static_cast<std::size_t>(device)];
   if (!add_within(sum.bytes, bytes, sum.limit.load(std::memory_order_relaxed))) return false;
-  if (bound_to_gpu(kind) && !add_within(sum.bound, bytes, sum.capacity.load(std::memory_order_relaxed))) {
+  if (kind.bound_to_gpu() && !add_within(sum.bound, bytes, sum.capacity.load(std::memory_order_relaxed))) {
     sum.bytes.fetch_sub(bytes);
     return false;
   }
-  if (movable(kind)) sum.movable.fetch_add(bytes);
+  if (kind.movable()) sum.movable.fetch_add(bytes);
   return true;
+}
+
+void Ledger::charge(int device, std::uint64_t bytes, Kind kind) {
+  if (!known(device)) return;
+  Sum& sum = sums_[static_cast<std::size_t>(device)];
+  sum.bytes.fetch_add(bytes);
+  if (kind.bound_to_gpu()) sum.bound.fetch_add(bytes, std::memory_order_relaxed);
+  if (kind.movable()) sum.movable.fetch_add(bytes);
 }
 
 void Ledger::release(int device, std::uint64_t bytes, Kind kind) {
   if (!known(device)) return;
   Sum& sum = sums_[static_cast<std::size_t>(device)];
-  if (movable(kind)) sum.movable.fetch_sub(bytes);
-  if (bound_to_gpu(kind)) sum.bound.fetch_sub(bytes, std::memory_order_relaxed);
+  if (kind.movable()) sum.movable.fetch_sub(bytes);
+  if (kind.bound_to_gpu()) sum.bound.fetch_sub(bytes, std::memory_order_relaxed);
   sum.bytes.fetch_sub(bytes);
 }
 
@@ -70,73 +83,201 @@ std::uint64_t Ledger::fixed_bytes(int device) const {
   return all > movable_bytes ? all - movable_bytes : 0;  // two words: for a moment they need not belong together
 }
 
-Ledger::Shard& Ledger::shard(std::uint64_t address) const {
-  // Addresses come at least 256 bytes apart, large ones megabytes apart: mix before choosing.
-  const std::uint64_t mixed = (address >> 8) * 0x9e3779b97f4a7c15u;
-  return (*shards_)[mixed >> 58];
+std::size_t Ledger::level_of(const Allocation& allocation) {
+  std::size_t level = 0;
+  while (extent(allocation) > std::uint64_t{1} << kRegionBits[level]) ++level;
+  return level;
 }
 
-void Ledger::add(const Allocation& allocation) {
-  Shard& place = shard(allocation.address);
-  std::optional<Allocation> stale;
-  {
-    const std::lock_guard lock(place.mutex);
-    auto [entry, fresh] = place.entries.try_emplace(allocation.address, allocation);
-    if (!fresh) {
-      // The driver gives the same address again: the old one went by a way that we do not see.
-      stale = entry->second;
-      entry->second = allocation;
+std::pair<std::uint64_t, std::uint64_t> Ledger::regions(std::size_t level, const Allocation& allocation) {
+  const std::uint64_t last = allocation.address + std::max<std::uint64_t>(extent(allocation), 1) - 1;
+  return {allocation.address >> kRegionBits[level], last >> kRegionBits[level]};
+}
+
+Ledger::Shard& Ledger::shard(std::size_t level, std::uint64_t region) const {
+  const std::uint64_t mixed = region * 0x9e3779b97f4a7c15u;  // neighbours in different shards
+  return (*levels_)[level].shards[mixed >> 58];
+}
+
+// Releases what the entry owned, and takes back the note in the region that it reached into.
+void Ledger::removed(std::size_t level, const Allocation& gone) {
+  (*levels_)[level].count.fetch_sub(1);
+  const auto [first, last] = regions(level, gone);
+  if (last != first) {
+    Shard& next = shard(level, last);
+    const std::lock_guard lock(next.mutex);
+    const auto note = next.notes.find(last);
+    if (note != next.notes.end() && note->second.address == gone.address && note->second.serial == gone.serial) {
+      next.notes.erase(note);
     }
   }
-  if (stale) release(stale->device, stale->bytes, stale->kind);
 }
 
-std::optional<Allocation> Ledger::take(std::uint64_t address) {
-  Shard& place = shard(address);
-  const std::lock_guard lock(place.mutex);
-  const auto entry = place.entries.find(address);
-  if (entry == place.entries.end()) return std::nullopt;
-  const Allocation taken = entry->second;
-  place.entries.erase(entry);
-  return taken;
-}
-
-std::optional<Allocation> Ledger::find(std::uint64_t address) const {
+bool Ledger::remove(std::size_t level, std::uint64_t address, const std::function<bool(const Allocation&)>& which) {
+  if ((*levels_)[level].count.load() == 0) return false;
+  Allocation gone;
   {
-    Shard& place = shard(address);
+    Shard& place = shard(level, address >> kRegionBits[level]);
     const std::lock_guard lock(place.mutex);
-    if (const auto entry = place.entries.find(address); entry != place.entries.end()) return entry->second;
+    const auto entry = place.entries.find(address);
+    if (entry == place.entries.end() || !which(entry->second)) return false;
+    gone = entry->second;
+    place.entries.erase(entry);
   }
-  // An interior pointer may belong to any shard: one look-up in each.
-  for (const Shard& place : *shards_) {
+  removed(level, gone);
+  if (gone.charged) release(gone.device, gone.bytes, gone.kind);
+  return true;
+}
+
+void Ledger::add(Allocation allocation) {
+  for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
+    remove(level, allocation.address, [](const Allocation&) { return true; });
+  }
+  const std::size_t level = level_of(allocation);
+  const auto [first, last] = regions(level, allocation);
+  {
+    Shard& place = shard(level, first);
     const std::lock_guard lock(place.mutex);
-    auto entry = place.entries.upper_bound(address);
-    if (entry == place.entries.begin()) continue;
-    --entry;
-    if (address - entry->second.address < entry->second.bytes) return entry->second;
+    allocation.serial = ++place.serials;
+    place.entries[allocation.address] = allocation;
+  }
+  (*levels_)[level].count.fetch_add(1);
+  if (last != first) {
+    Shard& next = shard(level, last);
+    const std::lock_guard lock(next.mutex);
+    next.notes[last] = {allocation.address, allocation.serial};
+  }
+}
+
+std::optional<Allocation> Ledger::begin_free(std::uint64_t address) {
+  for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
+    if ((*levels_)[level].count.load() == 0) continue;
+    Shard& place = shard(level, address >> kRegionBits[level]);
+    const std::lock_guard lock(place.mutex);
+    const auto entry = place.entries.find(address);
+    if (entry == place.entries.end()) continue;
+    if (entry->second.freeing) return std::nullopt;
+    entry->second.freeing = true;
+    return entry->second;
   }
   return std::nullopt;
 }
 
-std::size_t Ledger::drop_context(api::CUcontext context) {
-  std::size_t dropped = 0;
-  for (Shard& place : *shards_) {
+void Ledger::finish_free(const Allocation& allocation) {
+  remove(level_of(allocation), allocation.address,
+         [&](const Allocation& entry) { return entry.serial == allocation.serial; });
+}
+
+// Of the very entry only: its address may have been given again, and its owner may have ended.
+void Ledger::change(const Allocation& allocation, const std::function<void(Allocation&)>& how) {
+  const std::size_t level = level_of(allocation);
+  Shard& place = shard(level, allocation.address >> kRegionBits[level]);
+  const std::lock_guard lock(place.mutex);
+  const auto entry = place.entries.find(allocation.address);
+  if (entry != place.entries.end() && entry->second.serial == allocation.serial) how(entry->second);
+}
+
+void Ledger::cancel_free(const Allocation& allocation) {
+  change(allocation, [](Allocation& entry) { entry.freeing = false; });
+}
+
+void Ledger::uncharge(const Allocation& allocation) {
+  change(allocation, [&](Allocation& entry) {
+    if (entry.charged) release(entry.device, entry.bytes, entry.kind);
+    entry.charged = false;
+  });
+}
+
+std::optional<Allocation> Ledger::find_in(std::size_t level, std::uint64_t address) const {
+  const std::uint64_t region = address >> kRegionBits[level];
+  std::optional<Note> note;
+  {
+    Shard& place = shard(level, region);
     const std::lock_guard lock(place.mutex);
-    dropped += std::erase_if(place.entries, [&](const auto& entry) {
-      if (entry.second.context != context) return false;
-      release(entry.second.device, entry.second.bytes, entry.second.kind);
-      return true;
-    });
+    auto entry = place.entries.upper_bound(address);
+    if (entry != place.entries.begin()) {
+      --entry;
+      if (address - entry->first < extent(entry->second)) return entry->second;
+    }
+    if (const auto found = place.notes.find(region); found != place.notes.end()) note = found->second;
   }
-  return dropped;
+  if (!note) return std::nullopt;
+  Shard& before = shard(level, region - 1);
+  const std::lock_guard lock(before.mutex);
+  const auto entry = before.entries.find(note->address);
+  if (entry == before.entries.end() || address - entry->first >= extent(entry->second)) return std::nullopt;
+  return entry->second;
+}
+
+std::optional<Allocation> Ledger::find(std::uint64_t address) const {
+  std::optional<Allocation> answer;
+  for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
+    if ((*levels_)[level].count.load() == 0) continue;
+    const std::optional<Allocation> found = find_in(level, address);
+    if (!found) continue;
+    if (!found->freeing) return found;
+    answer = found;
+  }
+  return answer;
+}
+
+// Every shard, one lock after the other: for what happens seldom.
+std::vector<Allocation> Ledger::take_if(const std::function<bool(const Allocation&)>& which) {
+  std::vector<Allocation> taken;
+  for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
+    if ((*levels_)[level].count.load() == 0) continue;
+    const std::size_t before = taken.size();
+    for (Shard& place : (*levels_)[level].shards) {
+      const std::lock_guard lock(place.mutex);
+      std::erase_if(place.entries, [&](const auto& entry) {
+        if (!which(entry.second)) return false;
+        taken.push_back(entry.second);
+        return true;
+      });
+    }
+    for (std::size_t index = before; index < taken.size(); ++index) removed(level, taken[index]);
+  }
+  return taken;
+}
+
+std::vector<Allocation> Ledger::take_range(std::uint64_t address, std::uint64_t size, Kind kind) {
+  std::vector<Allocation> taken;
+  for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
+    if ((*levels_)[level].count.load() == 0) continue;
+    const std::size_t before = taken.size();
+    for (Shard& place : (*levels_)[level].shards) {
+      const std::lock_guard lock(place.mutex);
+      for (auto entry = place.entries.lower_bound(address);
+           entry != place.entries.end() && entry->first - address < size;) {
+        if (entry->second.kind == kind) {
+          taken.push_back(entry->second);
+          entry = place.entries.erase(entry);
+        } else {
+          ++entry;
+        }
+      }
+    }
+    for (std::size_t index = before; index < taken.size(); ++index) removed(level, taken[index]);
+  }
+  return taken;
+}
+
+std::size_t Ledger::drop(const Owner& owner) {
+  const std::vector<Allocation> gone = take_if([&](const Allocation& entry) { return entry.owner == owner; });
+  for (const Allocation& entry : gone) {
+    if (entry.charged) release(entry.device, entry.bytes, entry.kind);
+  }
+  return gone.size();
 }
 
 std::vector<Allocation> Ledger::list(int device, Kind kind) const {
   std::vector<Allocation> found;
-  for (const Shard& place : *shards_) {
-    const std::lock_guard lock(place.mutex);
-    for (const auto& [address, allocation] : place.entries) {
-      if (allocation.device == device && allocation.kind == kind) found.push_back(allocation);
+  for (const Level& level : *levels_) {
+    for (const Shard& place : level.shards) {
+      const std::lock_guard lock(place.mutex);
+      for (const auto& [address, allocation] : place.entries) {
+        if (allocation.device == device && allocation.kind == kind && !allocation.freeing) found.push_back(allocation);
+      }
     }
   }
   std::sort(found.begin(), found.end(), [](const Allocation& a, const Allocation& b) { return a.address < b.address; });
@@ -145,16 +286,13 @@ std::vector<Allocation> Ledger::list(int device, Kind kind) const {
 
 std::size_t Ledger::entries() const {
   std::size_t count = 0;
-  for (const Shard& place : *shards_) {
-    const std::lock_guard lock(place.mutex);
-    count += place.entries.size();
-  }
+  for (const Level& level : *levels_) count += level.count.load();
   return count;
 }
 
 void Ledger::after_fork_in_child() {
-  shards_.release();  // NOLINT(bugprone-unused-return-value): its locks may be held by threads that are no more
-  shards_ = std::make_unique<Shards>();
+  levels_.release();  // NOLINT(bugprone-unused-return-value): its locks may be held by threads that are no more
+  levels_ = std::make_unique<Levels>();
   for (Sum& sum : sums_) {
     sum.bytes.store(0, std::memory_order_relaxed);
     sum.movable.store(0, std::memory_order_relaxed);

@@ -1,19 +1,27 @@
 // The ledger: every live allocation of this process, and how many bytes each GPU carries for it. The one source for the
 // limit, for cuMemGetInfo and for every free, since memory taken by one route may be given back by another.
 //
-// Bytes are reserved before the driver is asked and released after it has taken the memory back, in one atomic word per
-// GPU: a limit cannot be passed by two threads at once, and no thread's sum is lost (nvshare's sixth defect).
-// Entries lie in shards chosen by address, each an ordered map behind its own lock.
+// Bytes are reserved before the driver is asked and released when their entry goes, in one atomic word per GPU: a limit
+// cannot be passed by two threads at once, and no thread's sum is lost (nvshare's sixth defect). From add() on, an
+// entry owns its bytes: whoever removes it releases them, once.
+//
+// Entries are found by any address inside them. They lie in levels by size, each cut into regions at least as large as
+// its entries: an entry touches two regions at most. It is kept in the shard of the region that it begins in, and the
+// region that it reaches into, if any, has a note of it. So a look-up takes one lock per level in use, two where the
+// address lies behind a region's edge, and threads meet only where their addresses share a shard.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "generated/driver_types.h"
@@ -22,35 +30,80 @@ namespace rota::memory {
 
 // CUDA device ordinals beyond this are accounted to none; no machine has more GPUs in one process.
 inline constexpr int kMaxDevices = 64;
+// Charged to no GPU: memory of the host, and memory that another process exported and is charged for.
+inline constexpr int kNobody = -1;
 
-enum class Kind : std::uint8_t {
-  kPlain,      // cuMemAlloc or cuMemAllocPitch, left as it was
-  kConverted,  // the same, served as managed memory
-  kManaged,    // the program's own cuMemAllocManaged
-  kAsync,      // stream-ordered, from a pool
-  kArray,      // a CUarray or CUmipmappedArray; the address is its handle with kHandleBit
-  kPhysical,   // cuMemCreate's, which has a table of its own (physical.h)
+// Which function gave it.
+enum class Route : std::uint8_t {
+  kPlain,     // cuMemAlloc or cuMemAllocPitch
+  kManaged,   // the program's own cuMemAllocManaged
+  kPool,      // stream-ordered, from a pool
+  kArray,     // a CUarray or CUmipmappedArray; the address is its handle with kHandleBit
+  kPhysical,  // cuMemCreate; has no address of its own (physical.h)
+  kMapping,   // cuMemMap of such memory, which is charged there
 };
 
-// Whether there can be no more of it than the GPU has, or would have without rota.
-constexpr bool bound_to_gpu(Kind kind) {
-  return kind != Kind::kManaged;
-}
+// Who serves it.
+enum class Backing : std::uint8_t {
+  kDevice,   // memory of the GPU, which stays there
+  kUnified,  // Unified Memory, which the driver moves
+  kHost,     // memory of the host
+};
 
-// Whether Unified Memory can move it off the GPU while others run.
-constexpr bool movable(Kind kind) {
-  return kind == Kind::kConverted || kind == Kind::kManaged;
-}
+struct Kind {
+  Route route;
+  Backing backing;
+
+  static const Kind kPlain, kConverted, kManaged, kAsync, kManagedPool, kHostPool, kArray, kPhysical, kMapping;
+  friend bool operator==(const Kind&, const Kind&) = default;
+
+  // Whether there can be no more of it than the GPU has, or would have without rota: of what the program itself takes
+  // as managed memory the driver gives more.
+  constexpr bool bound_to_gpu() const { return backing == Backing::kDevice || converted(); }
+  // Whether Unified Memory can move it off the GPU while others run.
+  constexpr bool movable() const { return backing == Backing::kUnified; }
+  // Plain memory to the program, Unified Memory to the driver.
+  constexpr bool converted() const { return route == Route::kPlain && backing == Backing::kUnified; }
+};
+inline constexpr Kind Kind::kPlain{Route::kPlain, Backing::kDevice};
+inline constexpr Kind Kind::kConverted{Route::kPlain, Backing::kUnified};
+inline constexpr Kind Kind::kManaged{Route::kManaged, Backing::kUnified};
+inline constexpr Kind Kind::kAsync{Route::kPool, Backing::kDevice};
+inline constexpr Kind Kind::kManagedPool{Route::kPool, Backing::kUnified};
+inline constexpr Kind Kind::kHostPool{Route::kPool, Backing::kHost};
+inline constexpr Kind Kind::kArray{Route::kArray, Backing::kDevice};
+inline constexpr Kind Kind::kPhysical{Route::kPhysical, Backing::kDevice};
+inline constexpr Kind Kind::kMapping{Route::kMapping, Backing::kDevice};
 
 // Arrays have handles that are host addresses. They are kept beyond every address, so that none can lie "inside" one.
 inline constexpr std::uint64_t kHandleBit = std::uint64_t{1} << 63;
 
+// What an allocation's life depends on.
+struct Owner {
+  enum class Kind : std::uint8_t {
+    kNone,
+    kContext,   // goes when the context is destroyed
+    kPool,      // a pool's: stays when contexts go (measured on an H200: through the reset of a primary one, too)
+    kPhysical,  // a mapping: `id` is physical.h's number of the piece
+  };
+  Kind kind = Kind::kNone;
+  std::uint64_t id = 0;
+
+  static Owner of(api::CUcontext context) { return {Kind::kContext, reinterpret_cast<std::uintptr_t>(context)}; }
+  static Owner of(api::CUmemoryPool pool) { return {Kind::kPool, reinterpret_cast<std::uintptr_t>(pool)}; }
+  friend bool operator==(const Owner&, const Owner&) = default;
+};
+
 struct Allocation {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  api::CUcontext context = nullptr;
-  int device = 0;
+  Owner owner{};
+  int device = 0;  // whom it is charged to, or kNobody
   Kind kind = Kind::kPlain;
+  // The ledger's own:
+  bool freeing = false;      // given to the driver to free, or waiting for its stream to come that far
+  bool charged = true;       // its bytes are in the sums
+  std::uint64_t serial = 0;  // tells it from a later one at the same address
 };
 
 class Ledger {
@@ -61,29 +114,39 @@ class Ledger {
   // whatever comes next and takes nothing away.
   void set_limit(int device, std::uint64_t bytes);
   std::uint64_t limit(int device) const;
-  // The most of it that may be memory which without rota would have to lie on the GPU: all kinds but kManaged, of which
-  // the driver gives more than the GPU has.
+  // The most of it that may be memory which without rota would have to lie on the GPU.
   void set_capacity(int device, std::uint64_t bytes);
   std::uint64_t capacity(int device) const;
 
   // Takes room for an allocation that is about to be made; false, and nothing taken, if it does not fit.
   [[nodiscard]] bool reserve(int device, std::uint64_t bytes, Kind kind);
+  // The same for what the driver has given already: it is there, whatever the limit says.
+  void charge(int device, std::uint64_t bytes, Kind kind);
   void release(int device, std::uint64_t bytes, Kind kind);
   // Reserved bytes, which is what is live plus what is being asked for right now.
   std::uint64_t live_bytes(int device) const;
   // The part of them that cannot leave the GPU.
   std::uint64_t fixed_bytes(int device) const;
 
-  // Enters an allocation whose bytes are reserved.
-  void add(const Allocation& allocation);
-  // Removes the entry that begins at `address`; its bytes stay reserved until release(), because the driver still has
-  // to be asked. If the driver refuses, add() it again. Exactly one of several threads gets an entry.
-  std::optional<Allocation> take(std::uint64_t address);
-  // The entry that holds `address`, also in its middle.
+  // Enters an allocation whose bytes are reserved (but for one that says `charged = false`). What the ledger still has
+  // at this address is gone: the driver gave the address again.
+  void add(Allocation allocation);
+  // The entry that begins at `address` is about to be given to the driver; exactly one of several threads gets it. It
+  // stays an entry until finish_free(), or is live again after cancel_free(), if the driver refused.
+  std::optional<Allocation> begin_free(std::uint64_t address);
+  void finish_free(const Allocation& allocation);
+  void cancel_free(const Allocation& allocation);
+  // The program's use of an entry that is being freed is over, although the driver still has to take it: its bytes are
+  // room again.
+  void uncharge(const Allocation& allocation);
+  // The entry that holds `address`, also in its middle. A live one before one that is being freed.
   std::optional<Allocation> find(std::uint64_t address) const;
-  // A context is gone and its memory with it: removes and releases its entries. How many there were.
-  std::size_t drop_context(api::CUcontext context);
-  // Copies of the entries of one kind on one GPU, in order of address.
+  // Removes the entries of one kind that begin in [address, address + size), in no order. They take their bytes along:
+  // for add(), or to be released.
+  std::vector<Allocation> take_range(std::uint64_t address, std::uint64_t size, Kind kind);
+  // What they belong to is gone, and they with it: removes and releases the entries of an owner. How many there were.
+  std::size_t drop(const Owner& owner);
+  // Copies of the live entries of one kind on one GPU, in order of address.
   std::vector<Allocation> list(int device, Kind kind) const;
   std::size_t entries() const;
 
@@ -92,9 +155,23 @@ class Ledger {
 
  private:
   static constexpr std::size_t kShards = 64;
+  // Entries of up to 2 MiB, of up to 512 MiB, and larger ones, which are few and lie in one region.
+  static constexpr std::array<unsigned, 3> kRegionBits{21, 29, 63};
+
+  // An entry that reaches into a region from the one before.
+  struct Note {
+    std::uint64_t address;
+    std::uint64_t serial;
+  };
   struct alignas(64) Shard {
     mutable std::mutex mutex;
-    std::map<std::uint64_t, Allocation> entries;  // by first address
+    std::map<std::uint64_t, Allocation> entries;    // by first address
+    std::unordered_map<std::uint64_t, Note> notes;  // by region
+    std::uint64_t serials = 0;
+  };
+  struct Level {
+    std::array<Shard, kShards> shards;
+    std::atomic<std::size_t> count{0};
   };
   struct alignas(64) Sum {
     std::atomic<std::uint64_t> bytes{0};
@@ -103,11 +180,19 @@ class Ledger {
     std::atomic<std::uint64_t> limit{UINT64_MAX};
     std::atomic<std::uint64_t> capacity{UINT64_MAX};
   };
-  using Shards = std::array<Shard, kShards>;
+  using Levels = std::array<Level, kRegionBits.size()>;
 
-  Shard& shard(std::uint64_t address) const;
+  static std::size_t level_of(const Allocation& allocation);
+  // The regions of its level that it begins and ends in.
+  static std::pair<std::uint64_t, std::uint64_t> regions(std::size_t level, const Allocation& allocation);
+  Shard& shard(std::size_t level, std::uint64_t region) const;
+  bool remove(std::size_t level, std::uint64_t address, const std::function<bool(const Allocation&)>& which);
+  void removed(std::size_t level, const Allocation& gone);
+  std::vector<Allocation> take_if(const std::function<bool(const Allocation&)>& which);
+  std::optional<Allocation> find_in(std::size_t level, std::uint64_t address) const;
+  void change(const Allocation& allocation, const std::function<void(Allocation&)>& how);
 
-  std::unique_ptr<Shards> shards_;
+  std::unique_ptr<Levels> levels_;
   std::array<Sum, kMaxDevices> sums_;
 };
 

@@ -1,9 +1,6 @@
 // Where this process's memory comes from: one place that every allocating and freeing override goes through, so that
-// the ledger and the limit see all of it.
-//
-// With the managed backend, plain allocations are served as Unified Memory of the allocating device (preferred location
-// set, prefetched while the process holds the lease), so that two processes can each have more than half of a GPU. What
-// the program gets then differs in one visible respect: CU_POINTER_ATTRIBUTE_IS_MANAGED tells the truth.
+// the ledger and the limit see all of it. Plain memory comes from a backend (backend.h); everything else is left as the
+// driver makes it, and counted.
 #pragma once
 
 #include <array>
@@ -12,56 +9,94 @@
 #include <map>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "generated/driver_types.h"
-#include "runtime/driver/own_streams.h"
+#include "runtime/memory/backend.h"
+#include "runtime/memory/deferred.h"
 #include "runtime/memory/ledger.h"
+#include "runtime/memory/managed.h"
+#include "runtime/memory/native.h"
 #include "runtime/memory/physical.h"
+#include "runtime/memory/pools.h"
 #include "runtime/memory/settings.h"
-#include "runtime/turn/contexts.h"
 #include "runtime/turn/gate.h"
 
 namespace rota::memory {
 
 class Memory {
  public:
+  using RealCall = std::function<api::CUresult()>;
+  using GivenAddress = std::function<std::uint64_t()>;
+
   Memory(gate::Gate& gate, Ledger& ledger, Settings settings);
 
-  // Told by the client: whether a rotad serves this process (the automatic backend then is managed), and whom to tell
-  // that a GPU's bytes have changed.
+  // Told by the client: whether a rotad serves this process (the automatic choice then is managed memory), and whom to
+  // tell that a GPU's bytes have changed.
   void set_served(bool served) { served_.store(served, std::memory_order_relaxed); }
   void set_observer(std::function<void(int device)> changed) { changed_ = std::move(changed); }
 
-  // --- overrides; results are the driver's own, or CUDA_ERROR_OUT_OF_MEMORY for what the limit forbids
-  api::CUresult allocate(api::CUdeviceptr* address, std::size_t bytes);
+  // --- overrides; results are the driver's own, or CUDA_ERROR_OUT_OF_MEMORY for what the limit forbids. None waits for
+  // the GPU where the driver's own call would not.
+
+  // `may_reuse`: memory that was freed before may serve again without a call to the driver. Not while anything
+  // captures: then the driver has to be asked, since it may refuse.
+  api::CUresult allocate(api::CUdeviceptr* address, std::size_t bytes, bool may_reuse = true);
   api::CUresult allocate_pitch(api::CUdeviceptr* address, std::size_t* pitch, std::size_t width, std::size_t height,
                                unsigned element_bytes);
-  // Any route that is left as it is: `call` is the real allocation, `address` tells afterwards what it gave, `stream`
-  // is that of a stream-ordered one.
-  api::CUresult allocate_native(std::uint64_t bytes, Kind kind, const std::function<api::CUresult()>& call,
-                                const std::function<std::uint64_t()>& address, api::CUstream stream = nullptr);
-  // cuMemAllocAsync and its kin. What a stream under capture allocates belongs to the graph, whose end no call of ours
-  // sees: not counted, or a program that captures again and again would run out of room that it has.
-  api::CUresult allocate_async(std::uint64_t bytes, api::CUstream stream, bool per_thread,
-                               const std::function<api::CUresult()>& call,
-                               const std::function<std::uint64_t()>& address);
+  // Any route of the current context's that is left as it is: `call` is the real allocation, `address` tells afterwards
+  // what it gave.
+  api::CUresult allocate_native(std::uint64_t bytes, Kind kind, const RealCall& call, const GivenAddress& address);
+  // cuMemAllocAsync and its kin; `pool` is null where the device's current pool serves. What a stream under capture
+  // allocates belongs to the graph, whose end no call of ours sees: not counted, or a program that captures again and
+  // again would run out of room that it has.
+  api::CUresult allocate_async(std::uint64_t bytes, api::CUmemoryPool pool, api::CUstream stream, bool per_thread,
+                               const RealCall& call, const GivenAddress& address);
   // Frees by the real call `call`, whatever route the memory came by.
-  api::CUresult free(std::uint64_t address, const std::function<api::CUresult()>& call);
+  api::CUresult free(std::uint64_t address, const RealCall& call);
+  // cuMemFree: the same by a call that waits for all of the GPU's work, unless the memory is a pool's.
+  api::CUresult free_waiting(api::CUdeviceptr address, const RealCall& call);
   // cuMemFreeAsync: `call` is the real one. Converted memory is freed once the stream has come this far.
-  api::CUresult free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
-                           const std::function<api::CUresult()>& call);
+  api::CUresult free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread, const RealCall& call);
   api::CUresult info(std::size_t* free_bytes, std::size_t* total_bytes);
   api::CUresult ipc_handle(api::CUipcMemHandle* handle, api::CUdeviceptr address);
-
-  // Memory of a context that has just ended.
-  void context_ended(api::CUcontext context);
-  // Physical memory of cuMemCreate.
+  api::CUresult create_physical(Physical::Handle* handle, std::uint64_t bytes, int device, const RealCall& call);
+  api::CUresult release_physical(Physical::Handle handle, const RealCall& call);
+  api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const RealCall& call);
   Physical& physical() { return physical_; }
+  Pools& pools() { return pools_; }
 
-  // The monitor, when the lease came back: starts moving this process's memory to the GPU. `stream` and the context
-  // belong to `device`. Bytes asked for.
+  // Whether a synchronous set or copy, which the driver would make wait for earlier work because of managed memory,
+  // touches only memory of the GPU as the program sees it, some of it converted. Ranges that the ledger does not know
+  // are none. One load as long as nothing was ever converted.
+  bool only_converted_makes_it_wait(api::CUdeviceptr destination) const;
+  bool only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUdeviceptr source) const;
+
+  // Memory of a context, around its end: made before the driver is asked, told if the context is gone.
+  class ContextEnd {
+   public:
+    ContextEnd(Memory& memory, api::CUcontext context);
+    ~ContextEnd();
+    ContextEnd(const ContextEnd&) = delete;
+    ContextEnd& operator=(const ContextEnd&) = delete;
+    void gone() { gone_ = true; }
+
+   private:
+    Memory& memory_;
+    api::CUcontext context_;
+    bool gone_ = false;
+  };
+
+  // --- the monitor
+
+  // When the lease came back: starts moving this process's memory to the GPU. `stream` and the context belong to
+  // `device`. Bytes asked for.
   std::uint64_t prefetch_all(int device, api::CUstream stream);
+  // Whether memory that was freed in stream order has still to be given to the driver.
+  bool has_deferred() const { return deferred_.any(); }
+  // Gives it what the streams have passed. Only while the gate is closed and nothing of this process runs on a GPU
+  // (a drain has said so), with some context current, and under the lock that keeps contexts from being destroyed: the
+  // driver's free waits for running work, and every other call of the process with it.
+  void collect_deferred();
 
   // Reserves room or says why not (once, at level info).
   bool reserve(int device, std::uint64_t bytes, Kind kind);
@@ -74,50 +109,40 @@ class Memory {
   void after_fork_in_child();
 
  private:
-  struct Here {
-    api::CUcontext context = nullptr;
-    int device = 0;
-  };
-  struct LateFree {
-    api::CUdeviceptr address;
-    api::CUevent event;
-    api::CUcontext context;
-  };
   struct Device {
     std::atomic<bool> known{false};
     std::uint64_t total_bytes = 0;
-    bool can_manage = false;
     std::map<unsigned, std::size_t> pitch_unit;  // by element size
   };
 
-  static bool here(Here& place);
+  static bool here(Place& place);
   // Where memory of this stream lies: on the GPU of its context, whichever context is current (there need be none).
-  static bool here(Here& place, api::CUstream stream);
+  static bool here(Place& place, api::CUstream stream, bool per_thread);
   Device& device(int ordinal);
-  bool converts(int ordinal);
+  Backend& backend(int ordinal);
   std::uint64_t capacity(int ordinal);
-  api::CUresult allocate_managed(const Here& place, api::CUdeviceptr* address, std::uint64_t bytes);
-  void settle(const Here& place, api::CUdeviceptr address, std::uint64_t bytes);
-  std::size_t pitch_unit(int ordinal, unsigned element_bytes);
-  void free_late_ones();
+  api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
+                              bool may_reuse);
+  api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address);
+  api::CUresult allocate_pitch_native(const Place& place, api::CUdeviceptr* address, std::size_t* pitch,
+                                      std::size_t width, std::size_t height, const RealCall& call);
+  std::size_t pitch_unit(const Place& place, unsigned element_bytes);
+  void sweep_deferred();
+  void context_ended(api::CUcontext context);
 
-  gate::Gate& gate_;
   Ledger& ledger_;
   Settings settings_;
+  NativeBackend native_;
+  ManagedBackend managed_;
   Physical physical_;
+  Pools pools_;
+  Deferred deferred_;
   std::function<void(int)> changed_;
   std::atomic<bool> served_{false};
   std::atomic<bool> exports_{false};  // this process hands memory to others: allocations stay native from then on
+  std::atomic<bool> has_converted_{false};
   std::array<Device, kMaxDevices> devices_;
   std::mutex devices_mutex_;
-  driver::OwnStreams streams_;
-  std::vector<LateFree> late_;
-  std::mutex late_mutex_;
-  std::atomic<std::size_t> late_count_{0};
 };
-
-// Device bytes of an array, all levels of a mipmapped one; 0 for what takes no memory by itself (sparse, deferred).
-std::uint64_t array_bytes(std::uint64_t width, std::uint64_t height, std::uint64_t depth, unsigned channels,
-                          api::CUarray_format format, unsigned flags, unsigned levels);
 
 }  // namespace rota::memory

@@ -1,57 +1,117 @@
 #include "runtime/memory/physical.h"
 
-#include <new>
+#include <algorithm>
 
 namespace rota::memory {
 
-void Physical::created(std::uint64_t handle, int device, std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
-  handles_[handle] = std::make_shared<Piece>(Piece{device, bytes});
-}
-
-void Physical::retained(std::uint64_t handle, std::uint64_t address) {
-  const std::lock_guard lock(mutex_);
-  auto mapping = mappings_.upper_bound(address);
-  if (mapping == mappings_.begin()) return;
-  --mapping;
-  handles_[handle] = mapping->second;  // perhaps released before, and so no longer in the table
-  ++mapping->second->handles;
-}
-
-std::optional<PhysicalBytes> Physical::released(std::uint64_t handle) {
-  const std::lock_guard lock(mutex_);
-  const auto found = handles_.find(handle);
-  if (found == handles_.end()) return std::nullopt;  // imported: its owner is charged for it
-  const std::shared_ptr<Piece> piece = found->second;
-  if (--piece->handles > 0) return std::nullopt;
-  handles_.erase(found);
-  if (piece->mappings > 0) return std::nullopt;
-  return PhysicalBytes{piece->device, piece->bytes};
-}
-
-void Physical::mapped(std::uint64_t address, std::uint64_t handle) {
-  const std::lock_guard lock(mutex_);
-  const auto found = handles_.find(handle);
-  if (found == handles_.end()) return;
-  ++found->second->mappings;
-  mappings_[address] = found->second;
-}
-
-std::map<int, std::uint64_t> Physical::unmapped(std::uint64_t address, std::uint64_t size) {
-  std::map<int, std::uint64_t> gone;
-  const std::lock_guard lock(mutex_);
-  for (auto mapping = mappings_.lower_bound(address); mapping != mappings_.end() && mapping->first - address < size;) {
-    Piece& piece = *mapping->second;
-    if (--piece.mappings == 0 && piece.handles == 0) gone[piece.device] += piece.bytes;
-    mapping = mappings_.erase(mapping);
+std::uint64_t Physical::fresh(Handle handle, const Piece& piece) {
+  if (const auto stale = state_->handles.find(handle); stale != state_->handles.end()) {
+    // The driver gives the number again: the old handle went by a way that we do not see.
+    if (const auto old = state_->pieces.find(stale->second); old != state_->pieces.end()) {
+      drop(stale->second, &Piece::handles, old->second.handles);
+    }
   }
-  return gone;
+  const std::uint64_t number = ++state_->last;
+  state_->pieces[number] = piece;
+  state_->handles[handle] = number;
+  return number;
+}
+
+int Physical::drop(std::uint64_t number, std::uint64_t Piece::* count, std::uint64_t how_many) {
+  const auto found = state_->pieces.find(number);
+  if (found == state_->pieces.end()) return kNobody;
+  Piece& piece = found->second;
+  piece.*count -= std::min(piece.*count, how_many);
+  if (piece.handles > 0 || piece.mappings > 0) return kNobody;
+  const int device = piece.device;
+  ledger_.release(device, piece.bytes, Kind::kPhysical);
+  state_->pieces.erase(found);
+  return device;
+}
+
+void Physical::created(Handle handle, int device, std::uint64_t bytes) {
+  const std::lock_guard lock(state_->mutex);
+  fresh(handle, {.device = device, .bytes = bytes, .handles = 1});
+}
+
+void Physical::imported(Handle handle) {
+  const std::lock_guard lock(state_->mutex);
+  // A descriptor of our own memory may come back as the handle that we have: it counts once more.
+  if (const auto known = state_->handles.find(handle); known != state_->handles.end()) {
+    ++state_->pieces[known->second].handles;
+    return;
+  }
+  fresh(handle, {.device = kNobody, .bytes = 0, .handles = 1});
+}
+
+void Physical::retained(Handle handle, std::uint64_t address) {
+  const std::optional<Allocation> mapping = ledger_.find(address);
+  if (!mapping || mapping->owner.kind != Owner::Kind::kPhysical) return;
+  const std::lock_guard lock(state_->mutex);
+  const auto piece = state_->pieces.find(mapping->owner.id);
+  if (piece == state_->pieces.end()) return;
+  ++piece->second.handles;
+  state_->handles[handle] = piece->first;  // perhaps released before, and so no longer in the table
+}
+
+api::CUresult Physical::release(Handle handle, const std::function<api::CUresult()>& call, int* freed) {
+  *freed = kNobody;
+  std::uint64_t number = 0;
+  {
+    // Counted down first: once the driver has it, the number may be another thread's new handle.
+    const std::lock_guard lock(state_->mutex);
+    if (const auto found = state_->handles.find(handle); found != state_->handles.end()) {
+      number = found->second;
+      if (--state_->pieces[number].handles == 0) state_->handles.erase(found);
+    }
+  }
+  const api::CUresult result = call();
+  if (number == 0) return result;
+  const std::lock_guard lock(state_->mutex);
+  if (result == api::CUDA_SUCCESS) {
+    *freed = drop(number, &Piece::handles, 0);
+  } else if (const auto piece = state_->pieces.find(number); piece != state_->pieces.end()) {
+    ++piece->second.handles;
+    state_->handles.try_emplace(handle, number);
+  }
+  return result;
+}
+
+void Physical::mapped(std::uint64_t address, std::uint64_t bytes, Handle handle) {
+  Allocation mapping{.address = address, .bytes = bytes, .kind = Kind::kMapping};
+  mapping.charged = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    const auto found = state_->handles.find(handle);
+    if (found == state_->handles.end()) return;
+    Piece& piece = state_->pieces[found->second];
+    ++piece.mappings;
+    mapping.owner = {Owner::Kind::kPhysical, found->second};
+    mapping.device = piece.device;
+  }
+  ledger_.add(mapping);
+}
+
+api::CUresult Physical::unmap(std::uint64_t address, std::uint64_t size, const std::function<api::CUresult()>& call,
+                              std::vector<int>* freed) {
+  // Out of the ledger first: once the driver has them, another thread may map something else there.
+  const std::vector<Allocation> mappings = ledger_.take_range(address, size, Kind::kMapping);
+  const api::CUresult result = call();
+  if (result != api::CUDA_SUCCESS) {
+    for (const Allocation& mapping : mappings) ledger_.add(mapping);
+    return result;
+  }
+  const std::lock_guard lock(state_->mutex);
+  for (const Allocation& mapping : mappings) {
+    const int device = drop(mapping.owner.id, &Piece::mappings, 1);
+    if (device != kNobody) freed->push_back(device);
+  }
+  return result;
 }
 
 void Physical::after_fork_in_child() {
-  new (&mutex_) std::mutex;  // its holder may be a thread that is no more
-  handles_.clear();
-  mappings_.clear();
+  state_.release();  // NOLINT(bugprone-unused-return-value): its lock may be held by a thread that is no more
+  state_ = std::make_unique<State>();
 }
 
 }  // namespace rota::memory

@@ -1,44 +1,64 @@
 // Physical memory made by cuMemCreate. It lives as long as a handle to it or a mapping of it does, and the usual order
 // is create, map, release the handle, use, unmap: so both are counted, or the limit could be passed by releasing early.
+// A piece is charged as a whole; its mappings are entries of the ledger that are charged to nobody.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
+
+#include "runtime/memory/ledger.h"
 
 namespace rota::memory {
 
-struct PhysicalBytes {
-  int device;
-  std::uint64_t bytes;
-};
-
 class Physical {
  public:
-  void created(std::uint64_t handle, int device, std::uint64_t bytes);
-  // cuMemRetainAllocationHandle gave `handle` for the memory mapped at `address`.
-  void retained(std::uint64_t handle, std::uint64_t address);
-  void mapped(std::uint64_t address, std::uint64_t handle);
-  // These return what is free for good with this call, if anything.
-  std::optional<PhysicalBytes> released(std::uint64_t handle);
-  // Every mapping in [address, address + size).
-  std::map<int, std::uint64_t> unmapped(std::uint64_t address, std::uint64_t size);
+  using Handle = api::CUmemGenericAllocationHandle;
+
+  explicit Physical(Ledger& ledger) : ledger_(ledger), state_(std::make_unique<State>()) {}
+
+  // cuMemCreate gave `handle`; its bytes are reserved on `device`.
+  void created(Handle handle, int device, std::uint64_t bytes);
+  // A descriptor of another process's memory, or of our own, was opened as `handle`. Whoever made the memory is
+  // charged.
+  void imported(Handle handle);
+  // cuMemRetainAllocationHandle gave `handle` for what is mapped at `address`.
+  void retained(Handle handle, std::uint64_t address);
+  // Runs cuMemRelease. Whose bytes are free for good with it, if anybody's: a GPU, or kNobody.
+  api::CUresult release(Handle handle, const std::function<api::CUresult()>& call, int* freed);
+  void mapped(std::uint64_t address, std::uint64_t bytes, Handle handle);
+  // Runs cuMemUnmap for every mapping in [address, address + size). The GPUs that have bytes free with it.
+  api::CUresult unmap(std::uint64_t address, std::uint64_t size, const std::function<api::CUresult()>& call,
+                      std::vector<int>* freed);
+
   void after_fork_in_child();
 
  private:
   struct Piece {
-    int device;
-    std::uint64_t bytes;
-    unsigned handles = 1;
-    unsigned mappings = 0;
+    int device = kNobody;
+    std::uint64_t bytes = 0;
+    std::uint64_t handles = 0;
+    std::uint64_t mappings = 0;
   };
-  std::mutex mutex_;
-  // A handle's number may be given out again once it was released, while the old piece is still mapped: mappings point
-  // to the piece itself.
-  std::map<std::uint64_t, std::shared_ptr<Piece>> handles_;
-  std::map<std::uint64_t, std::shared_ptr<Piece>> mappings_;  // by first address
+  // A handle's number may be given out again once it was released, while the old piece is still mapped: pieces have
+  // numbers of their own.
+  struct State {
+    std::mutex mutex;
+    std::map<std::uint64_t, Piece> pieces;
+    std::map<Handle, std::uint64_t> handles;
+    std::uint64_t last = 0;
+  };
+
+  // With the lock held. Takes one handle or mapping off; the GPU whose bytes are free with it, or kNobody.
+  int drop(std::uint64_t number, std::uint64_t Piece::* count, std::uint64_t how_many);
+  std::uint64_t fresh(Handle handle, const Piece& piece);
+
+  Ledger& ledger_;
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace rota::memory

@@ -32,12 +32,12 @@ Settings settings_from_environment() {
   if (const char* value = std::getenv("ROTA_MEMORY"); value != nullptr && *value != '\0') {
     const std::string_view wanted = value;
     if (wanted == "managed") {
-      settings.backend = Backend::kManaged;
+      settings.backend = Choice::kManaged;
     } else if (wanted == "native") {
-      settings.backend = Backend::kNative;
+      settings.backend = Choice::kNative;
     } else if (wanted == "swap") {
       log::warn("ROTA_MEMORY=swap is not built yet; managed memory is used");
-      settings.backend = Backend::kManaged;
+      settings.backend = Choice::kManaged;
     } else {
       log::warn("ROTA_MEMORY is '{}': use managed or native; the default is used", wanted);
     }

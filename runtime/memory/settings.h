@@ -9,7 +9,7 @@
 namespace rota::memory {
 
 // How plain allocations (cuMemAlloc, cuMemAllocPitch) are served.
-enum class Backend {
+enum class Choice {
   kAutomatic,  // managed where a rotad serves this process, native otherwise
   kManaged,
   kNative,
@@ -18,7 +18,7 @@ enum class Backend {
 inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
 struct Settings {
-  Backend backend = Backend::kAutomatic;
+  Choice backend = Choice::kAutomatic;
   // Bytes of device memory that this process may have on each GPU, all routes of allocation together.
   std::uint64_t limit_bytes = kNoLimit;
 };

@@ -93,6 +93,8 @@ class Client final : public gate::Attendant {
   };
   Drained drain();
   void drain_failed();
+  void collect();
+  void collect_if_idle();
   std::uint64_t mask() const;
   bool all_answered() const;
   void write_submissions();

@@ -36,10 +36,12 @@ std::chrono::nanoseconds Client::step_holding(const Lease& lease) {
     return phase_ == Phase::kHolding ? std::max<std::chrono::nanoseconds>(retry_at_ - Clock::now(), 1ms) : 0ns;
   }
   if (lease.waiters == 0) {
-    // Nobody gives anything back while nobody waits: no event is recorded and nothing is looked at.
+    // Nobody gives anything back while nobody waits: no event is recorded and nothing is looked at, but for memory that
+    // has to go.
     idle_since_.reset();
     mark_due_ = true;
     write_submissions();
+    if (memory_.has_deferred()) collect_if_idle();
     return kFarAway;
   }
 
@@ -93,6 +95,7 @@ void Client::yield(bool idle) {
   failed_drains_ = 0;
   patience_ = 1s;
   write_submissions();
+  if (memory_.has_deferred()) collect();
   if (phase_ != Phase::kHolding) return;  // nothing to give back: rotad has not granted yet
   const auto us = [](Clock::duration time) {
     return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
@@ -105,6 +108,33 @@ void Client::yield(bool idle) {
   gave_back_idle_at_.reset();
   if (idle) gave_back_idle_at_ = Clock::now();
   give_back(grant_);
+}
+
+// The gate is closed and nothing runs: memory whose free would wait for the GPU can go.
+void Client::collect() {
+  for (const Gpu& gpu : gpus_) {
+    const api::CUcontext context = contexts_.any(gpu.device);
+    if (context == nullptr) continue;
+    contexts_.within(context, [&] { memory_.collect_deferred(); });
+    return;
+  }
+}
+
+// Only where nothing runs and nobody is on the way to the GPU; else at another time. The gate is closed for a
+// millisecond at most, and calls that come meanwhile wait for the free as they would for their own.
+void Client::collect_if_idle() {
+  gate_.close();
+  const auto until = Clock::now() + 1ms;
+  if (gate_.wait_until_empty(until) && contexts_.mark() == gate::Contexts::Mark::kMarked) {
+    bool idle = false;
+    do {
+      const gate::Contexts::Progress progress = contexts_.progress();
+      idle = progress.looked && progress.done;
+      if (!idle) nap(20us);
+    } while (!idle && Clock::now() < until);
+    if (idle) collect();
+  }
+  gate_.open();
 }
 
 Client::Drained Client::drain() {

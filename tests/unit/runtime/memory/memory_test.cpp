@@ -3,38 +3,15 @@
 
 #include <atomic>
 #include <catch2/catch.hpp>
-#include <future>
 #include <thread>
 
 #include "generated/driver_real.h"
-#include "runtime/hooks/overrides.h"
-#include "tests/unit/runtime/fake_driver.h"
+#include "runtime/memory/array_bytes.h"
+#include "tests/unit/runtime/memory/memory_fixture.h"
 
 using namespace rota;
 using namespace rota::memory;
-
-namespace {
-
-constexpr std::uint64_t kMiB = 1 << 20;
-
-struct Fixture {
-  explicit Fixture(Settings settings = {}) : memory(gate, ledger, settings) {}
-  test::FakeDriver driver;
-  gate::Gate gate;
-  Ledger ledger;
-  Memory memory;
-};
-
-Settings limited(std::uint64_t bytes, Backend backend = Backend::kNative) {
-  return {.backend = backend, .limit_bytes = bytes};
-}
-
-api::CUresult no_call() {
-  FAIL_CHECK("the driver was called");
-  return api::CUDA_SUCCESS;
-}
-
-}  // namespace
+using namespace rota::test;
 
 TEST_CASE("without rotad plain memory stays plain; with one it is managed, settled and prefetched") {
   Fixture f;
@@ -57,14 +34,14 @@ TEST_CASE("without rotad plain memory stays plain; with one it is managed, settl
 }
 
 TEST_CASE("the limit refuses before the driver is asked, whatever the route and the backend") {
-  for (const Backend backend : {Backend::kNative, Backend::kManaged}) {
+  for (const Choice backend : {Choice::kNative, Choice::kManaged}) {
     Fixture f(limited(10 * kMiB, backend));
     f.driver.enter_context(0);
     api::CUdeviceptr address = 0;
     REQUIRE(f.memory.allocate(&address, 6 * kMiB) == api::CUDA_SUCCESS);
     std::size_t pitch = 0;
     api::CUdeviceptr other = 0;
-    REQUIRE(f.memory.allocate_pitch(&other, &pitch, 512, 1, 4) == api::CUDA_SUCCESS);  // asks for the pitch's unit
+    REQUIRE(f.memory.allocate_pitch(&other, &pitch, 512, 1, 4) == api::CUDA_SUCCESS);
     const int asked = f.driver.allocation_calls.load();
     CHECK(f.memory.allocate(&other, 6 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(f.memory.allocate_pitch(&other, &pitch, kMiB, 6, 4) == api::CUDA_ERROR_OUT_OF_MEMORY);
@@ -80,7 +57,7 @@ TEST_CASE("the limit refuses before the driver is asked, whatever the route and 
 }
 
 TEST_CASE("managed memory is no more than the GPU has, or programs that allocate until it fails would never end") {
-  Fixture f({.backend = Backend::kManaged, .limit_bytes = kNoLimit});
+  Fixture f({.backend = Choice::kManaged, .limit_bytes = kNoLimit});
   f.driver.device_bytes = 64 * kMiB;
   f.driver.enter_context(0);
   int got = 0;
@@ -90,7 +67,7 @@ TEST_CASE("managed memory is no more than the GPU has, or programs that allocate
 }
 
 TEST_CASE("the program's own managed memory may be larger than the GPU, as without rota") {
-  Fixture f({.backend = Backend::kManaged, .limit_bytes = kNoLimit});
+  Fixture f({.backend = Choice::kManaged, .limit_bytes = kNoLimit});
   f.driver.device_bytes = 64 * kMiB;
   f.driver.enter_context(0);
   api::CUdeviceptr own = 0;
@@ -107,32 +84,6 @@ TEST_CASE("the program's own managed memory may be larger than the GPU, as witho
   CHECK(f.ledger.live_bytes(0) == 177 * kMiB);
 }
 
-TEST_CASE("stream-ordered memory is charged to the GPU of its stream") {
-  Fixture f(limited(10 * kMiB));
-  static api::CUcontext of_stream;
-  of_stream = f.driver.enter_context(1);
-  const auto current = f.driver.enter_context(0);
-  f.driver.set<api::cuStreamGetCtx_fn>(Symbol::k_cuStreamGetCtx, [](api::CUstream, api::CUcontext* context) {
-    *context = of_stream;
-    return api::CUDA_SUCCESS;
-  });
-  const auto stream = reinterpret_cast<api::CUstream>(0x5000);
-  api::CUdeviceptr address = 0;
-  const auto take = [&](std::uint64_t bytes) {
-    return f.memory.allocate_native(
-        bytes, Kind::kAsync, [&] { return f.driver.give_memory(&address, bytes); }, [&] { return address; }, stream);
-  };
-  REQUIRE(take(8 * kMiB) == api::CUDA_SUCCESS);
-  CHECK(f.ledger.live_bytes(0) == 0);
-  CHECK(f.ledger.live_bytes(1) == 8 * kMiB);
-  f.memory.context_ended(current);
-  CHECK(f.ledger.live_bytes(1) == 8 * kMiB);
-  // No current context is no way around the limit.
-  f.driver.leave_context();
-  f.driver.leave_context();
-  CHECK(take(8 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
-}
-
 TEST_CASE("memory of a graph that is being captured is the graph's, and takes no room for ever") {
   Fixture f(limited(10 * kMiB));
   f.driver.enter_context(0);
@@ -140,7 +91,7 @@ TEST_CASE("memory of a graph that is being captured is the graph's, and takes no
   api::CUdeviceptr address = 0;
   const auto take = [&](std::uint64_t bytes) {
     return f.memory.allocate_async(
-        bytes, stream, false, [&] { return f.driver.give_memory(&address, bytes); }, [&] { return address; });
+        bytes, nullptr, stream, false, [&] { return f.driver.give_memory(&address, bytes); }, [&] { return address; });
   };
   f.driver.capturing.store(true);
   for (int graph = 0; graph < 3; ++graph) CHECK(take(8 * kMiB) == api::CUDA_SUCCESS);
@@ -153,7 +104,7 @@ TEST_CASE("memory of a graph that is being captured is the graph's, and takes no
 }
 
 TEST_CASE("converted memory freed into a capture is not freed under the graph: the driver answers") {
-  Fixture f({.backend = Backend::kManaged, .limit_bytes = 64 * kMiB});
+  Fixture f({.backend = Choice::kManaged, .limit_bytes = 64 * kMiB});
   f.driver.enter_context(0);
   api::CUdeviceptr address = 0;
   REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
@@ -209,12 +160,12 @@ TEST_CASE("nvshare 7: memory is charged to the GPU of the context that is curren
   CHECK(f.ledger.live_bytes(0) == 8 * kMiB);
   CHECK(f.ledger.live_bytes(1) == 0);
   f.driver.enter_context(1);
-  f.memory.context_ended(second);
+  Memory::ContextEnd(f.memory, second).gone();
   CHECK(f.ledger.live_bytes(0) == 8 * kMiB);
 }
 
 TEST_CASE("nvshare 13: cuMemGetInfo's free bytes fall with what is taken and never pass below zero") {
-  Fixture f({.backend = Backend::kManaged, .limit_bytes = 64 * kMiB});
+  Fixture f({.backend = Choice::kManaged, .limit_bytes = 64 * kMiB});
   f.driver.enter_context(0);
   std::size_t free_bytes = 0;
   std::size_t total = 0;
@@ -232,68 +183,8 @@ TEST_CASE("nvshare 13: cuMemGetInfo's free bytes fall with what is taken and nev
   CHECK(total == 16 * kMiB);
 }
 
-TEST_CASE("converted memory given to cuMemFreeAsync goes when the stream has come that far") {
-  Fixture f({.backend = Backend::kManaged, .limit_bytes = 64 * kMiB});
-  f.driver.enter_context(0);
-  api::CUdeviceptr address = 0;
-  REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
-  f.driver.submitted = 5;
-  CHECK(f.memory.free_async(address, nullptr, false, no_call) == api::CUDA_SUCCESS);
-  CHECK(f.ledger.live_bytes(0) == 0);
-  CHECK(f.driver.memory.count(address) == 1);
-  api::CUdeviceptr other = 0;
-  REQUIRE(f.memory.allocate(&other, kMiB) == api::CUDA_SUCCESS);
-  CHECK(f.driver.memory.count(address) == 1);  // the GPU may still use it
-  f.driver.finished = 5;
-  REQUIRE(f.memory.allocate(&other, kMiB) == api::CUDA_SUCCESS);
-  CHECK(f.driver.memory.count(address) == 0);
-  // Plain memory goes the driver's own way.
-  bool called = false;
-  REQUIRE(f.memory.allocate_native(
-              kMiB, Kind::kAsync, [&] { return f.driver.give_memory(&address, kMiB); }, [&] { return address; }) ==
-          api::CUDA_SUCCESS);
-  const auto before = f.ledger.live_bytes(0);
-  CHECK(f.memory.free_async(address, nullptr, false, [&] {
-    called = true;
-    return api::CUDA_SUCCESS;
-  }) == api::CUDA_SUCCESS);
-  CHECK(called);
-  CHECK(f.ledger.live_bytes(0) == before - kMiB);
-}
-
-TEST_CASE("a late free that waits for the GPU keeps no other thread from allocating") {
-  Fixture f({.backend = Backend::kManaged, .limit_bytes = 64 * kMiB});
-  f.driver.enter_context(0);
-  api::CUdeviceptr address = 0;
-  REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
-  REQUIRE(f.memory.free_async(address, nullptr, false, no_call) == api::CUDA_SUCCESS);
-  static std::atomic<int> inside;
-  static std::atomic<bool> finished;
-  inside = 0;
-  finished = false;
-  f.driver.set<api::cuMemFree_v2_fn>(Symbol::k_cuMemFree_v2, [](api::CUdeviceptr) {
-    inside.fetch_add(1);
-    while (!finished.load()) std::this_thread::yield();
-    return api::CUDA_SUCCESS;
-  });
-  const auto take = [&] {
-    f.driver.enter_context(0);
-    api::CUdeviceptr got = 0;
-    f.memory.allocate(&got, kMiB);
-    f.driver.leave_context();
-  };
-  auto first = std::async(std::launch::async, take);
-  while (inside.load() == 0) std::this_thread::yield();
-  auto second = std::async(std::launch::async, take);
-  CHECK(second.wait_for(std::chrono::seconds(5)) == std::future_status::ready);
-  finished = true;
-  first.wait();
-  second.wait();
-  CHECK(inside.load() == 1);
-}
-
 TEST_CASE("a pitched allocation has the driver's pitch, converted or not") {
-  for (const Backend backend : {Backend::kNative, Backend::kManaged}) {
+  for (const Choice backend : {Choice::kNative, Choice::kManaged}) {
     Fixture f(limited(64 * kMiB, backend));
     f.driver.enter_context(0);
     api::CUdeviceptr address = 0;
@@ -301,12 +192,55 @@ TEST_CASE("a pitched allocation has the driver's pitch, converted or not") {
     REQUIRE(f.memory.allocate_pitch(&address, &pitch, 1000, 100, 4) == api::CUDA_SUCCESS);
     CHECK(pitch == 1024);
     CHECK(f.ledger.live_bytes(0) == 1024 * 100);
-    CHECK(f.driver.managed_allocations.load() == (backend == Backend::kManaged ? 1 : 0));
+    CHECK(f.driver.managed_allocations.load() == (backend == Choice::kManaged ? 1 : 0));
+  }
+}
+
+TEST_CASE(
+    "a pitched allocation waits for nothing: no memory is given to a driver's free, and no probe stays for ever") {
+  for (const Choice backend : {Choice::kNative, Choice::kManaged}) {
+    Fixture f(limited(64 * kMiB, backend));
+    f.driver.enter_context(0);
+    f.driver.set<api::cuMemFree_v2_fn>(Symbol::k_cuMemFree_v2, [](api::CUdeviceptr address) {
+      FAIL_CHECK("a call that waits");
+      return FakeDriver::the().take_memory(address);
+    });
+    api::CUdeviceptr address = 0;
+    std::size_t pitch = 0;
+    for (const unsigned element : {4U, 8U, 16U, 4U}) {
+      REQUIRE(f.memory.allocate_pitch(&address, &pitch, 1000, 100, element) == api::CUDA_SUCCESS);
+    }
+    CHECK(f.memory.has_deferred() == (backend == Choice::kManaged));
+    f.driver.set<api::cuMemFree_v2_fn>(Symbol::k_cuMemFree_v2,
+                                       [](api::CUdeviceptr where) { return FakeDriver::the().take_memory(where); });
+    f.memory.collect_deferred();
+    CHECK(f.driver.memory.size() == 4);
+    CHECK(f.ledger.live_bytes(0) == 4 * 1024 * 100);
+  }
+}
+
+TEST_CASE("whatever pitch a GPU has, what it took is what is charged") {
+  Fixture f(limited(64 * kMiB));
+  f.driver.enter_context(0);
+  api::CUdeviceptr address = 0;
+  std::size_t pitch = 0;
+  for (const std::size_t unit : {64, 2048}) {
+    static std::size_t rounding;
+    rounding = unit;
+    f.driver.set<api::cuMemAllocPitch_v2_fn>(
+        Symbol::k_cuMemAllocPitch_v2, [](api::CUdeviceptr* where, size_t* row, size_t width, size_t height, unsigned) {
+          *row = (width + rounding - 1) / rounding * rounding;
+          return FakeDriver::the().give_memory(where, *row * height);
+        });
+    REQUIRE(f.memory.allocate_pitch(&address, &pitch, 10, 100, 4) == api::CUDA_SUCCESS);
+    CHECK(pitch == unit);
+    CHECK(f.ledger.live_bytes(0) == unit * 100);
+    REQUIRE(f.memory.free(address, [&] { return real::cuMemFree_v2(address); }) == api::CUDA_SUCCESS);
   }
 }
 
 TEST_CASE("a program that exports memory gets the driver's answer, and native memory from then on") {
-  Fixture f({.backend = Backend::kManaged, .limit_bytes = kNoLimit});
+  Fixture f({.backend = Choice::kManaged, .limit_bytes = kNoLimit});
   f.driver.enter_context(0);
   f.driver.set<api::cuIpcGetMemHandle_fn>(Symbol::k_cuIpcGetMemHandle, [](api::CUipcMemHandle*, api::CUdeviceptr) {
     return api::CUDA_ERROR_INVALID_VALUE;
@@ -320,7 +254,7 @@ TEST_CASE("a program that exports memory gets the driver's answer, and native me
 }
 
 TEST_CASE("four threads allocate and free through the driver: ledger and driver agree at the end") {
-  Fixture f({.backend = Backend::kManaged, .limit_bytes = kNoLimit});
+  Fixture f({.backend = Choice::kManaged, .limit_bytes = kNoLimit});
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&] {
@@ -345,30 +279,12 @@ TEST_CASE("four threads allocate and free through the driver: ledger and driver 
   for (std::thread& thread : threads) thread.join();
   f.driver.enter_context(0);
   api::CUdeviceptr address = 0;
-  REQUIRE(f.memory.allocate(&address, 4096) == api::CUDA_SUCCESS);  // frees what was late
+  REQUIRE(f.memory.allocate(&address, 4096) == api::CUDA_SUCCESS);
+  f.memory.collect_deferred();
+  CHECK_FALSE(f.memory.has_deferred());
   std::uint64_t held = 0;
   for (const auto& [where, bytes] : f.driver.memory) held += bytes;
   CHECK(f.ledger.live_bytes(0) == held);
-}
-
-TEST_CASE("physical memory is charged until its last handle and its last mapping are gone") {
-  Physical physical;
-  physical.created(1, 0, 2 * kMiB);
-  physical.mapped(0x100000, 1);
-  CHECK_FALSE(physical.released(1));  // still mapped
-  // The number is given out again while the old piece lives.
-  physical.created(1, 1, 4 * kMiB);
-  const auto gone = physical.unmapped(0x100000, 2 * kMiB);
-  CHECK(gone == std::map<int, std::uint64_t>{{0, 2 * kMiB}});
-  CHECK(physical.released(1)->bytes == 4 * kMiB);
-  // A handle got back from an address holds it once more.
-  physical.created(7, 0, kMiB);
-  physical.mapped(0x900000, 7);
-  CHECK_FALSE(physical.released(7));
-  physical.retained(7, 0x900000);
-  CHECK(physical.unmapped(0x900000, kMiB).empty());
-  CHECK(physical.released(7)->bytes == kMiB);
-  CHECK_FALSE(physical.released(99));  // imported: not ours to charge
 }
 
 TEST_CASE("arrays are charged what they take: levels, layers, formats; sparse ones nothing") {

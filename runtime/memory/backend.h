@@ -1,0 +1,45 @@
+// Who serves plain memory (cuMemAlloc, cuMemAllocPitch): the one place where backends differ. Memory (memory.h) checks
+// limits, keeps the ledger and chooses; a backend only gets memory from the driver and puts it where it belongs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "generated/driver_types.h"
+#include "runtime/memory/ledger.h"
+
+namespace rota::memory {
+
+// Where an allocation is made.
+struct Place {
+  api::CUcontext context = nullptr;
+  int device = 0;
+};
+
+class Backend {
+ public:
+  Backend() = default;
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  // What its memory is to the ledger; the route is Route::kPlain.
+  virtual Backing backing() const = 0;
+  // Whether it can serve memory on this GPU at all.
+  virtual bool serves(int device) = 0;
+  // In the context of `place`, which is current; `bytes` is not 0. The driver's answer; nothing waits for the GPU.
+  virtual api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) = 0;
+  // The allocation is in the ledger: put it where plain memory would be. What fails costs time, not correctness.
+  virtual void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) = 0;
+  // Whether the driver's own cuMemFreeAsync takes this memory, and its own synchronous sets and copies return at once.
+  virtual bool behaves_as_plain() const = 0;
+  // The process is about to run on `device`: starts to bring `all` there, in `stream` of a context there. Bytes asked
+  // for.
+  virtual std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) = 0;
+  // What it kept in this context goes with it.
+  virtual void context_ended(api::CUcontext) {}
+  virtual void after_fork_in_child() {}
+};
+
+}  // namespace rota::memory

@@ -1,0 +1,77 @@
+// Memory that the program has freed in the order of a stream and that the driver takes only by a call that waits: the
+// driver's cuMemFreeAsync refuses converted memory, and its cuMemFree waits for all of the GPU's work. While it waits,
+// launches, copies, allocations and event records of every other thread of the process wait too (measured on an H200),
+// so a thread of our own for it would not do either: a kernel that waits for the host would hang the program.
+//
+// So a freed block waits here, still an entry of the ledger. An event behind the stream's work tells when the program's
+// use of it is over; from then on its bytes are room again, and the block itself
+//  - serves the program's next allocation of the same size in the same context, or
+//  - goes to the driver when nothing of this process can be running: by the monitor with the gate closed, or behind a
+//    cuMemFree of the program's own, which has just waited for the same.
+//
+// A block's life depends on two contexts: its own, with which it ends, and that of the stream, whose end is its use's
+// end. Neither may end while a block is on its way to the driver, or the driver could be given an address that is
+// somebody else's by then.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/memory/ledger.h"
+
+namespace rota::memory {
+
+class Deferred {
+ public:
+  explicit Deferred(Ledger& ledger) : ledger_(ledger), state_(std::make_unique<State>()) {}
+
+  // Any thread may call each of these; those that ask the driver want RELAXED capture mode.
+
+  bool any() const { return count_.load(std::memory_order_acquire) != 0; }
+  // A block whose entry is in the ledger as being freed, and the event (of `event_context`) behind its last use.
+  void add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context);
+  // A block of ours that nothing uses and that the ledger does not know.
+  void add_unused(api::CUdeviceptr address, api::CUcontext context);
+  // Looks which blocks' use is over. Their bytes are room again. The GPUs of those that were.
+  std::vector<int> sweep();
+  // A block of exactly this size whose use is over, for the program again: no longer an entry.
+  std::optional<api::CUdeviceptr> reuse(api::CUcontext context, std::uint64_t bytes);
+  // Gives the driver every block whose use is over. Waits for the GPU, and makes others wait: call where nothing runs.
+  void free_unused();
+
+  // A context is about to be destroyed: nothing of it is given to the driver from now on, and what is on its way there
+  // has arrived. Then says whether it is gone.
+  void context_ending(api::CUcontext context);
+  void context_ended(api::CUcontext context, bool gone);
+
+  void after_fork_in_child();
+
+ private:
+  struct Block {
+    Allocation allocation;
+    api::CUevent event = nullptr;  // null: its use is over
+    api::CUcontext event_context = nullptr;
+    bool in_ledger = true;
+    bool leaving = false;  // the driver is being asked
+    int held = 0;          // contexts of it that are ending
+  };
+  struct State {
+    std::mutex mutex;
+    std::condition_variable left;
+    std::vector<Block> blocks;
+  };
+
+  static bool of(const Block& block, api::CUcontext context);
+  void recount() { count_.store(state_->blocks.size(), std::memory_order_release); }
+
+  Ledger& ledger_;
+  std::unique_ptr<State> state_;
+  std::atomic<std::size_t> count_{0};
+};
+
+}  // namespace rota::memory

@@ -1,0 +1,71 @@
+#include "runtime/memory/pools.h"
+
+#include <algorithm>
+
+#include "generated/driver_real.h"
+
+namespace rota::memory {
+
+Pools::Pool Pools::described(const api::CUmemLocation& location, api::CUmemAllocationType type) {
+  const bool managed = type == api::CU_MEM_ALLOCATION_TYPE_MANAGED;
+  switch (location.type) {
+    case api::CU_MEM_LOCATION_TYPE_DEVICE:
+      return {.device = location.id, .kind = managed ? Kind::kManagedPool : Kind::kAsync};
+    case api::CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+      return {.device = location.localized.deviceId, .kind = managed ? Kind::kManagedPool : Kind::kAsync};
+    case api::CU_MEM_LOCATION_TYPE_HOST:
+    case api::CU_MEM_LOCATION_TYPE_HOST_NUMA:
+    case api::CU_MEM_LOCATION_TYPE_HOST_NUMA_CURRENT:
+      return {.device = kNobody, .kind = Kind::kHostPool};
+    default:
+      return {.device = std::nullopt, .kind = managed ? Kind::kManagedPool : Kind::kAsync};
+  }
+}
+
+void Pools::made(api::CUmemoryPool pool, const Pool& what) {
+  const std::lock_guard lock(state_->mutex);
+  state_->pools[pool] = what;
+}
+
+std::optional<Pools::Pool> Pools::forget(api::CUmemoryPool pool) {
+  const std::lock_guard lock(state_->mutex);
+  const auto known = state_->pools.find(pool);
+  if (known == state_->pools.end()) return std::nullopt;
+  const Pool what = known->second;
+  state_->pools.erase(known);
+  return what;
+}
+
+Pools::Pool Pools::look_up(api::CUmemoryPool pool, int device) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (const auto known = state_->pools.find(pool); known != state_->pools.end()) return known->second;
+  }
+  Pool what{.device = device, .kind = Kind::kAsync};
+  int devices = 0;
+  if (real::cuDeviceGetCount(&devices) != api::CUDA_SUCCESS) return what;
+  for (int ordinal = 0; ordinal < std::min(devices, kMaxDevices); ++ordinal) {
+    api::CUmemoryPool own = nullptr;
+    if (real::cuDeviceGetDefaultMemPool(&own, ordinal) != api::CUDA_SUCCESS || own != pool) continue;
+    what.device = ordinal;
+    made(pool, what);  // a default pool is never destroyed
+    break;
+  }
+  return what;
+}
+
+Pools::Pool Pools::current(int device) {
+  api::CUmemoryPool pool = nullptr;
+  if (chosen_.load(std::memory_order_relaxed) && real::cuDeviceGetMemPool(&pool, device) == api::CUDA_SUCCESS) {
+    return look_up(pool, device);
+  }
+  return {.device = device, .kind = Kind::kAsync};
+}
+
+void Pools::after_fork_in_child() {
+  state_.release();  // NOLINT(bugprone-unused-return-value): its lock may be held by a thread that is no more
+  state_ = std::make_unique<State>();
+  chosen_.store(false, std::memory_order_relaxed);
+}
+
+}  // namespace rota::memory
