@@ -32,8 +32,6 @@ class Backend {
   virtual api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) = 0;
   // The allocation is in the ledger: put it where plain memory would be. What fails costs time, not correctness.
   virtual void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) = 0;
-  // Whether the driver's own cuMemFreeAsync takes this memory, and its own synchronous sets and copies return at once.
-  virtual bool behaves_as_plain() const = 0;
   // The process is about to run on `device`: starts to bring `all` there, in `stream` of a context there. Bytes asked
   // for.
   virtual std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) = 0;

@@ -1,6 +1,7 @@
 #include "runtime/memory/ledger.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rota::memory {
 
@@ -113,35 +114,39 @@ void Ledger::removed(std::size_t level, const Allocation& gone) {
   }
 }
 
-bool Ledger::remove(std::size_t level, std::uint64_t address, const std::function<bool(const Allocation&)>& which) {
-  if ((*levels_)[level].count.load() == 0) return false;
+void Ledger::remove(std::size_t level, std::uint64_t address, std::uint64_t serial) {
   Allocation gone;
   {
     Shard& place = shard(level, address >> kRegionBits[level]);
     const std::lock_guard lock(place.mutex);
     const auto entry = place.entries.find(address);
-    if (entry == place.entries.end() || !which(entry->second)) return false;
+    if (entry == place.entries.end() || (serial != 0 && entry->second.serial != serial)) return;
     gone = entry->second;
     place.entries.erase(entry);
   }
   removed(level, gone);
   if (gone.charged) release(gone.device, gone.bytes, gone.kind);
-  return true;
 }
 
 void Ledger::add(Allocation allocation) {
-  for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
-    remove(level, allocation.address, [](const Allocation&) { return true; });
-  }
   const std::size_t level = level_of(allocation);
+  for (std::size_t other = 0; other < kRegionBits.size(); ++other) {
+    if (other != level && (*levels_)[other].count.load() != 0) remove(other, allocation.address, 0);
+  }
   const auto [first, last] = regions(level, allocation);
+  std::optional<Allocation> stale;
   {
     Shard& place = shard(level, first);
     const std::lock_guard lock(place.mutex);
     allocation.serial = ++place.serials;
-    place.entries[allocation.address] = allocation;
+    const auto [entry, fresh] = place.entries.try_emplace(allocation.address, allocation);
+    if (!fresh) stale = std::exchange(entry->second, allocation);
   }
   (*levels_)[level].count.fetch_add(1);
+  if (stale) {
+    removed(level, *stale);
+    if (stale->charged) release(stale->device, stale->bytes, stale->kind);
+  }
   if (last != first) {
     Shard& next = shard(level, last);
     const std::lock_guard lock(next.mutex);
@@ -164,12 +169,12 @@ std::optional<Allocation> Ledger::begin_free(std::uint64_t address) {
 }
 
 void Ledger::finish_free(const Allocation& allocation) {
-  remove(level_of(allocation), allocation.address,
-         [&](const Allocation& entry) { return entry.serial == allocation.serial; });
+  remove(level_of(allocation), allocation.address, allocation.serial);
 }
 
 // Of the very entry only: its address may have been given again, and its owner may have ended.
-void Ledger::change(const Allocation& allocation, const std::function<void(Allocation&)>& how) {
+template <typename How>
+void Ledger::change(const Allocation& allocation, const How& how) {
   const std::size_t level = level_of(allocation);
   Shard& place = shard(level, allocation.address >> kRegionBits[level]);
   const std::lock_guard lock(place.mutex);
@@ -221,25 +226,6 @@ std::optional<Allocation> Ledger::find(std::uint64_t address) const {
   return answer;
 }
 
-// Every shard, one lock after the other: for what happens seldom.
-std::vector<Allocation> Ledger::take_if(const std::function<bool(const Allocation&)>& which) {
-  std::vector<Allocation> taken;
-  for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
-    if ((*levels_)[level].count.load() == 0) continue;
-    const std::size_t before = taken.size();
-    for (Shard& place : (*levels_)[level].shards) {
-      const std::lock_guard lock(place.mutex);
-      std::erase_if(place.entries, [&](const auto& entry) {
-        if (!which(entry.second)) return false;
-        taken.push_back(entry.second);
-        return true;
-      });
-    }
-    for (std::size_t index = before; index < taken.size(); ++index) removed(level, taken[index]);
-  }
-  return taken;
-}
-
 std::vector<Allocation> Ledger::take_range(std::uint64_t address, std::uint64_t size, Kind kind) {
   std::vector<Allocation> taken;
   for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
@@ -262,12 +248,27 @@ std::vector<Allocation> Ledger::take_range(std::uint64_t address, std::uint64_t 
   return taken;
 }
 
+// Every shard, one lock after the other: contexts end seldom.
 std::size_t Ledger::drop(const Owner& owner) {
-  const std::vector<Allocation> gone = take_if([&](const Allocation& entry) { return entry.owner == owner; });
-  for (const Allocation& entry : gone) {
-    if (entry.charged) release(entry.device, entry.bytes, entry.kind);
+  std::size_t dropped = 0;
+  for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
+    if ((*levels_)[level].count.load() == 0) continue;
+    std::vector<Allocation> gone;
+    for (Shard& place : (*levels_)[level].shards) {
+      const std::lock_guard lock(place.mutex);
+      std::erase_if(place.entries, [&](const auto& entry) {
+        if (!(entry.second.owner == owner)) return false;
+        gone.push_back(entry.second);
+        return true;
+      });
+    }
+    for (const Allocation& entry : gone) {
+      removed(level, entry);
+      if (entry.charged) release(entry.device, entry.bytes, entry.kind);
+    }
+    dropped += gone.size();
   }
-  return gone.size();
+  return dropped;
 }
 
 std::vector<Allocation> Ledger::list(int device, Kind kind) const {

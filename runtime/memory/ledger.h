@@ -15,7 +15,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -155,8 +154,8 @@ class Ledger {
 
  private:
   static constexpr std::size_t kShards = 64;
-  // Entries of up to 2 MiB, of up to 512 MiB, and larger ones, which are few and lie in one region.
-  static constexpr std::array<unsigned, 3> kRegionBits{21, 29, 63};
+  // Entries of up to 64 KiB, 2 MiB and 512 MiB, and larger ones, which are few and lie in one region.
+  static constexpr std::array<unsigned, 4> kRegionBits{16, 21, 29, 63};
 
   // An entry that reaches into a region from the one before.
   struct Note {
@@ -186,11 +185,12 @@ class Ledger {
   // The regions of its level that it begins and ends in.
   static std::pair<std::uint64_t, std::uint64_t> regions(std::size_t level, const Allocation& allocation);
   Shard& shard(std::size_t level, std::uint64_t region) const;
-  bool remove(std::size_t level, std::uint64_t address, const std::function<bool(const Allocation&)>& which);
+  // `serial`: of that very entry only; 0: whichever is there.
+  void remove(std::size_t level, std::uint64_t address, std::uint64_t serial);
   void removed(std::size_t level, const Allocation& gone);
-  std::vector<Allocation> take_if(const std::function<bool(const Allocation&)>& which);
   std::optional<Allocation> find_in(std::size_t level, std::uint64_t address) const;
-  void change(const Allocation& allocation, const std::function<void(Allocation&)>& how);
+  template <typename How>
+  void change(const Allocation& allocation, const How& how);
 
   std::unique_ptr<Levels> levels_;
   std::array<Sum, kMaxDevices> sums_;

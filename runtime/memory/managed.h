@@ -22,9 +22,6 @@ class ManagedBackend final : public Backend {
   bool serves(int device) override;
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) override;
-  // Measured on an H200: cuMemFreeAsync refuses managed memory, and a synchronous set or copy of it in the null stream
-  // waits for the work before it.
-  bool behaves_as_plain() const override { return false; }
   std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) override;
   void context_ended(api::CUcontext context) override { streams_.forget(context); }
   void after_fork_in_child() override { streams_.after_fork_in_child(); }

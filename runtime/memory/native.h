@@ -11,7 +11,6 @@ class NativeBackend final : public Backend {
   bool serves(int) override { return true; }
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place&, api::CUdeviceptr, std::uint64_t) override {}
-  bool behaves_as_plain() const override { return true; }
   std::uint64_t bring(int, api::CUstream, const std::vector<Allocation>&) override { return 0; }
 };
 
