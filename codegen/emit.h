@@ -1,6 +1,7 @@
 // Emitters turn the models and the policy into the files of generated/. Pure: same input, same bytes.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,9 @@ struct Inputs {
   std::vector<std::string> symbols;
   // Driver symbols that runtime/overrides.inc redirects to hand-written code.
   std::vector<std::string> overrides;
+  // Which file holds each of them, as a comment above it says there, and what stands in these files.
+  std::map<std::string, std::string> override_files;
+  std::map<std::string, std::string> override_sources;
 
   const Model& newest() const { return releases.back(); }
 };

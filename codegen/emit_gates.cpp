@@ -1,9 +1,13 @@
-// driver_gates.h and .cpp: one gate for each symbol that the policy says submits work.
+// driver_gates.h and .cpp: one gate for each symbol of which the policy says that it submits work, needs memory to stay
+// where it is, begins or ends a capture, or hands something out to those who pass no gate (guard.h).
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "codegen/emit.h"
 #include "codegen/emit_driver.h"
 #include "codegen/emit_types.h"
+#include "codegen/guard.h"
 #include "codegen/suggest.h"
 
 namespace rota::codegen {
@@ -60,12 +64,55 @@ Result<StreamArgument> stream_argument(const Api& api, const Function& function,
   return StreamArgument{};
 }
 
+// The call of the real function as an expression, with the mark that it leaves.
+std::string real_call(const Function& function, const Guard& guard) {
+  const std::string call = fmt::format("real::{}({})", function.name, argument_names(function));
+  return guard.marks && !guard.marks_before ? fmt::format("contract::exported(Symbol::k_{}, {})", function.name, call)
+                                            : call;
+}
+
+// A capture begins and ends under the lock that keeps the monitor away; memory is held only within it, since whoever
+// holds that lock may be waiting for the gate to be empty.
+Result<std::string> capture_body(const Function& function, const Guard& guard) {
+  const auto stream =
+      std::ranges::find_if(function.parameters, [](const Parameter& parameter) { return is_stream(parameter.type); });
+  if (stream == function.parameters.end()) return Error{"a capture, but it has no stream parameter"};
+  return fmt::format("  return contract::{}_capture({}, {}, [&] {{\n{}    return {};\n  }});\n",
+                     guard.capture == CaptureGuard::kBegin ? "begin" : "end", stream->name,
+                     function.form != StreamForm::kDefault,
+                     guard.holds_memory ? "    const gate::MappingScope scope;\n" : "", real_call(function, guard));
+}
+
+Result<std::string> gate_body(const Api& api, const Function& function, const FunctionPolicy& policy,
+                              const Guard& guard) {
+  std::string body;
+  if (guard.marks_before)
+    body += fmt::format("  contract::exported(Symbol::k_{}, api::CUDA_SUCCESS);\n", function.name);
+  if (guard.capture != CaptureGuard::kNone) {
+    const auto rest = capture_body(function, guard);
+    if (!rest) return rest.error();
+    return body + *rest;
+  }
+  if (guard.submits) {
+    const auto stream = stream_argument(api, function, policy.submits);
+    if (!stream) return Error{fmt::format("submits = \"{}\": {}", policy.submits, stream.error().text)};
+    body += fmt::format("  gate::Scope scope({{Symbol::k_{}, {}, {}, {}}});\n", function.name, stream->expression,
+                        stream->has_stream, function.form != StreamForm::kDefault);
+  } else if (guard.holds_memory) {
+    body += "  const gate::MappingScope scope;\n";
+  }
+  return body + fmt::format("  return {};\n", real_call(function, guard));
+}
+
 }  // namespace
 
 Result<std::vector<EmittedFile>> emit_gates(const Inputs& inputs) {
   const Api& api = inputs.driver;
   std::string header = banner(inputs);
-  header += R"(// The gates: for every function that submits work, wait for the lease, then call the real driver.
+  header +=
+      R"(// The gates: what stands in front of every function that submits work (it waits for the lease), looks at addresses
+// (nothing is moved meanwhile), begins or ends a capture, or hands something out to those who pass no gate (it marks the
+// process). Each calls the real driver. An override of such a function calls its gate.
 #pragma once
 
 #include "generated/driver_functions.h"
@@ -73,7 +120,7 @@ Result<std::vector<EmittedFile>> emit_gates(const Inputs& inputs) {
 
 namespace rota::gates {
 
-// By symbol; null where the function submits nothing.
+// By symbol; null where the function does none of this.
 extern void* const table[kSymbolCount];
 
 )";
@@ -81,7 +128,7 @@ extern void* const table[kSymbolCount];
   source += R"(#include "generated/driver_gates.h"
 
 #include "generated/driver_real.h"
-#include "runtime/turn/scope.h"
+#include "runtime/contract.h"
 
 namespace rota::gates {
 
@@ -90,19 +137,17 @@ namespace rota::gates {
   for (const std::string& symbol : inputs.symbols) {
     const Function* function = api.find_function(symbol);
     const FunctionPolicy* policy = function ? inputs.policy.find(function->base) : nullptr;
-    if (!policy || policy->submits.empty()) {
+    const Guard guard = function ? guard_of(api, *function, policy) : Guard{};
+    if (!guard.any()) {
       table += "    nullptr,\n";
       continue;
     }
-    const auto stream = stream_argument(api, *function, policy->submits);
-    if (!stream)
-      return Error{fmt::format("policy.toml: {}: submits = \"{}\": {}", symbol, policy->submits, stream.error().text)};
+    const auto body = gate_body(api, *function, *policy, guard);
+    if (!body) return Error{fmt::format("policy.toml: {}: {}", symbol, body.error().text)};
     const std::string signature =
         fmt::format("{} {}({})", qualify(function->result), symbol, qualified_parameters(*function));
     header += signature + ";\n";
-    source += fmt::format("{} {{\n  gate::Scope scope({{Symbol::k_{}, {}, {}, {}}});\n  return real::{}({});\n}}\n",
-                          signature, symbol, stream->expression, stream->has_stream,
-                          function->form != StreamForm::kDefault, symbol, argument_names(*function));
+    source += fmt::format("{} {{\n{}}}\n", signature, *body);
     table += fmt::format("    reinterpret_cast<void*>(&{}),\n", symbol);
   }
   header += "\n}  // namespace rota::gates\n";

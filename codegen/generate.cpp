@@ -18,15 +18,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The names in runtime/overrides.inc; none in a folder without one.
-std::vector<std::string> overridden(const std::string& root) {
+// The names in runtime/overrides.inc, and under which comment "// runtime/hooks/….cpp" each stands; none in a folder
+// without one.
+void read_overrides(const std::string& root, Inputs& inputs) {
   std::istringstream lines(read_file(root + "/runtime/overrides.inc").value_or(""));
   constexpr std::string_view kEntry = "ROTA_OVERRIDE(";
-  std::vector<std::string> names;
+  constexpr std::string_view kFile = "// runtime/";
+  std::string file;
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(kEntry)) names.push_back(line.substr(kEntry.size(), line.find(')') - kEntry.size()));
+    if (line.starts_with(kFile) && line.ends_with(".cpp")) {
+      file = line.substr(std::string_view("// ").size());
+      inputs.override_sources[file] = read_file(root + "/" + file).value_or("");
+    }
+    if (!line.starts_with(kEntry)) continue;
+    inputs.overrides.push_back(line.substr(kEntry.size(), line.find(')') - kEntry.size()));
+    if (!file.empty()) inputs.override_files[inputs.overrides.back()] = file;
   }
-  return names;
 }
 
 Result<RuntimeMajor> make_runtime(int major, const std::vector<const Model*>& releases) {
@@ -91,7 +98,7 @@ Result<Inputs> load_inputs(const std::string& root) {
   auto policy = load_policy(root + "/cuda_headers/policy.toml");
   if (!policy) return policy.error();
   auto inputs = make_inputs(std::move(*models), std::move(*policy));
-  if (inputs) inputs->overrides = overridden(root);
+  if (inputs) read_overrides(root, *inputs);
   return inputs;
 }
 

@@ -156,6 +156,7 @@ struct CheckCommand {
     const std::size_t decisions = problems.size();
     add(check_policy(*inputs));
     add(check_overrides(*inputs));
+    add(check_binding(*inputs));
     // A policy that contradicts the model may also stop the emitters; what is above says more about why.
     if (const auto files = emit_all(*inputs)) {
       add(check_generated(*files, *repository + "/generated"));

@@ -76,6 +76,12 @@ class PolicyReader {
     }
   }
 
+  void read_waiting(const toml::node& node, FunctionPolicy& function) {
+    function.waits_for_others = node.value_exact<std::string>() == "others";
+    function.may_block = function.waits_for_others || node.value_exact<bool>().value_or(false);
+    if (!function.waits_for_others && !node.is_boolean()) fail(node, "may_block must be true, false or \"others\"");
+  }
+
   template <class Known>
   void read_word(const toml::node& node, std::string_view key, const Known& known, std::string& into) {
     read_text(node, key, into);
@@ -137,7 +143,7 @@ class PolicyReader {
       } else if (key == "needs_mapping") {
         read_list(node, key, function.needs_mapping);
       } else if (key == "may_block") {
-        read_flag(node, key, function.may_block);
+        read_waiting(node, function);
       } else if (key == "captures") {
         read_word(node, key, kCaptures, function.captures);
       } else if (key == "allocates") {
@@ -154,6 +160,10 @@ class PolicyReader {
         read_flag(node, key, function.undeclared);
       } else if (key == "reason") {
         read_text(node, key, function.reason);
+      } else if (key == "passes") {
+        read_text(node, key, function.passes);
+        if (function.passes.find_first_not_of(' ') == std::string::npos)
+          fail(node, fmt::format("{}: passes has to say why nothing needs to be done", base));
       } else if (key == "params" && node.is_table()) {
         for (const auto& [name, use] : *node.as_table()) {
           read_use(std::string(name.str()), use, function.parameters);
@@ -225,6 +235,20 @@ class PolicyReader {
 bool FunctionPolicy::states_a_fact() const {
   return query || undeclared || may_block || !submits.empty() || !needs_mapping.empty() || !captures.empty() ||
          !allocates.empty() || !frees.empty() || !exports.empty() || !context.empty();
+}
+
+std::vector<std::string> FunctionPolicy::binding_facts() const {
+  constexpr std::array kKnownOfContexts = {"create", "destroy", "attach", "primary", "release", "reset"};
+  constexpr std::array kKnownOfCaptures = {"begin", "end", "update"};
+  std::vector<std::string> facts;
+  if (!allocates.empty()) facts.emplace_back("allocates");
+  if (!frees.empty()) facts.emplace_back("frees");
+  if (!exports.empty()) facts.emplace_back("exports");
+  if (std::ranges::find(kKnownOfCaptures, captures) != kKnownOfCaptures.end())
+    facts.push_back(fmt::format("captures = \"{}\"", captures));
+  if (std::ranges::find(kKnownOfContexts, context) != kKnownOfContexts.end())
+    facts.push_back(fmt::format("context = \"{}\"", context));
+  return facts;
 }
 
 const FunctionPolicy* Policy::find(std::string_view base) const {

@@ -32,6 +32,7 @@ struct FunctionPolicy {
   std::string submits;  // parameter, "parameter.field" or "current"
   std::vector<std::string> needs_mapping;
   bool may_block = false;
+  bool waits_for_others = false;  // may_block = "others": what it waits for may be another process
   std::string captures;
   std::vector<std::string> allocates;
   std::vector<std::string> frees;
@@ -40,8 +41,12 @@ struct FunctionPolicy {
   bool query = false;
   bool undeclared = false;
   std::string reason;
+  std::string passes;
   std::map<std::string, ParameterUse> parameters;
   bool states_a_fact() const;
+  // Words for what rota must know of: allocates, frees, exports, a capture that begins, ends or changes, a context that
+  // comes or goes. Empty: nothing.
+  std::vector<std::string> binding_facts() const;
 };
 
 using FactTable = std::map<std::string, FunctionPolicy, std::less<>>;

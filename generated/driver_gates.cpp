@@ -2,7 +2,7 @@
 #include "generated/driver_gates.h"
 
 #include "generated/driver_real.h"
-#include "runtime/turn/scope.h"
+#include "runtime/contract.h"
 
 namespace rota::gates {
 
@@ -18,13 +18,25 @@ api::CUresult cuCtxWaitEvent(api::CUcontext hCtx, api::CUevent hEvent) {
   gate::Scope scope({Symbol::k_cuCtxWaitEvent, nullptr, false, false});
   return real::cuCtxWaitEvent(hCtx, hEvent);
 }
+api::CUresult cuEGLStreamConsumerConnect(api::CUeglStreamConnection* conn, api::EGLStreamKHR stream) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuEGLStreamConsumerConnect, real::cuEGLStreamConsumerConnect(conn, stream));
+}
+api::CUresult cuEGLStreamConsumerConnectWithFlags(api::CUeglStreamConnection* conn, api::EGLStreamKHR stream, unsigned int flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuEGLStreamConsumerConnectWithFlags, real::cuEGLStreamConsumerConnectWithFlags(conn, stream, flags));
+}
 api::CUresult cuEGLStreamConsumerReleaseFrame(api::CUeglStreamConnection* conn, api::CUgraphicsResource pCudaResource, api::CUstream* pStream) {
   gate::Scope scope({Symbol::k_cuEGLStreamConsumerReleaseFrame, pStream ? *pStream : nullptr, true, false});
   return real::cuEGLStreamConsumerReleaseFrame(conn, pCudaResource, pStream);
 }
+api::CUresult cuEGLStreamProducerConnect(api::CUeglStreamConnection* conn, api::EGLStreamKHR stream, api::EGLint width, api::EGLint height) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuEGLStreamProducerConnect, real::cuEGLStreamProducerConnect(conn, stream, width, height));
+}
 api::CUresult cuEGLStreamProducerPresentFrame(api::CUeglStreamConnection* conn, api::CUeglFrame eglframe, api::CUstream* pStream) {
   gate::Scope scope({Symbol::k_cuEGLStreamProducerPresentFrame, pStream ? *pStream : nullptr, true, false});
-  return real::cuEGLStreamProducerPresentFrame(conn, eglframe, pStream);
+  return contract::exported(Symbol::k_cuEGLStreamProducerPresentFrame, real::cuEGLStreamProducerPresentFrame(conn, eglframe, pStream));
 }
 api::CUresult cuEventRecord(api::CUevent hEvent, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuEventRecord, hStream, true, false});
@@ -78,6 +90,10 @@ api::CUresult cuGLMapBufferObject_v2_ptds(api::CUdeviceptr* dptr, size_t* size, 
   gate::Scope scope({Symbol::k_cuGLMapBufferObject_v2_ptds, nullptr, false, true});
   return real::cuGLMapBufferObject_v2_ptds(dptr, size, buffer);
 }
+api::CUresult cuGLRegisterBufferObject(api::GLuint buffer) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuGLRegisterBufferObject, real::cuGLRegisterBufferObject(buffer));
+}
 api::CUresult cuGLUnmapBufferObject(api::GLuint buffer) {
   gate::Scope scope({Symbol::k_cuGLUnmapBufferObject, nullptr, false, false});
   return real::cuGLUnmapBufferObject(buffer);
@@ -85,6 +101,94 @@ api::CUresult cuGLUnmapBufferObject(api::GLuint buffer) {
 api::CUresult cuGLUnmapBufferObjectAsync(api::GLuint buffer, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuGLUnmapBufferObjectAsync, hStream, true, false});
   return real::cuGLUnmapBufferObjectAsync(buffer, hStream);
+}
+api::CUresult cuGraphAddBatchMemOpNode(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies, size_t numDependencies, const api::CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphAddBatchMemOpNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+api::CUresult cuGraphAddChildGraphNode(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies, size_t numDependencies, api::CUgraph childGraph) {
+  const gate::MappingScope scope;
+  return real::cuGraphAddChildGraphNode(phGraphNode, hGraph, dependencies, numDependencies, childGraph);
+}
+api::CUresult cuGraphAddKernelNode(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies, size_t numDependencies, const api::CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphAddKernelNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+api::CUresult cuGraphAddKernelNode_v2(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies, size_t numDependencies, const api::CUDA_KERNEL_NODE_PARAMS* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphAddKernelNode_v2(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+api::CUresult cuGraphAddMemFreeNode(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies, size_t numDependencies, api::CUdeviceptr dptr) {
+  const gate::MappingScope scope;
+  return real::cuGraphAddMemFreeNode(phGraphNode, hGraph, dependencies, numDependencies, dptr);
+}
+api::CUresult cuGraphAddMemcpyNode(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies, size_t numDependencies, const api::CUDA_MEMCPY3D* copyParams, api::CUcontext ctx) {
+  const gate::MappingScope scope;
+  return real::cuGraphAddMemcpyNode(phGraphNode, hGraph, dependencies, numDependencies, copyParams, ctx);
+}
+api::CUresult cuGraphAddMemsetNode(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies, size_t numDependencies, const api::CUDA_MEMSET_NODE_PARAMS* memsetParams, api::CUcontext ctx) {
+  const gate::MappingScope scope;
+  return real::cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
+}
+api::CUresult cuGraphAddNode(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies, size_t numDependencies, api::CUgraphNodeParams* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams);
+}
+api::CUresult cuGraphAddNode_v2(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies, const api::CUgraphEdgeData* dependencyData, size_t numDependencies, api::CUgraphNodeParams* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
+}
+api::CUresult cuGraphAddNode_v3(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies, const api::CUgraphEdgeData* dependencyData, size_t numDependencies, api::CUgraphNodeParams* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphAddNode_v3(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams);
+}
+api::CUresult cuGraphBatchMemOpNodeSetParams(api::CUgraphNode hNode, const api::CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphBatchMemOpNodeSetParams(hNode, nodeParams);
+}
+api::CUresult cuGraphExecBatchMemOpNodeSetParams(api::CUgraphExec hGraphExec, api::CUgraphNode hNode, const api::CUDA_BATCH_MEM_OP_NODE_PARAMS* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphExecBatchMemOpNodeSetParams(hGraphExec, hNode, nodeParams);
+}
+api::CUresult cuGraphExecChildGraphNodeSetParams(api::CUgraphExec hGraphExec, api::CUgraphNode hNode, api::CUgraph childGraph) {
+  const gate::MappingScope scope;
+  return real::cuGraphExecChildGraphNodeSetParams(hGraphExec, hNode, childGraph);
+}
+api::CUresult cuGraphExecKernelNodeSetParams(api::CUgraphExec hGraphExec, api::CUgraphNode hNode, const api::CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphExecKernelNodeSetParams(hGraphExec, hNode, nodeParams);
+}
+api::CUresult cuGraphExecKernelNodeSetParams_v2(api::CUgraphExec hGraphExec, api::CUgraphNode hNode, const api::CUDA_KERNEL_NODE_PARAMS* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphExecKernelNodeSetParams_v2(hGraphExec, hNode, nodeParams);
+}
+api::CUresult cuGraphExecMemcpyNodeSetParams(api::CUgraphExec hGraphExec, api::CUgraphNode hNode, const api::CUDA_MEMCPY3D* copyParams, api::CUcontext ctx) {
+  const gate::MappingScope scope;
+  return real::cuGraphExecMemcpyNodeSetParams(hGraphExec, hNode, copyParams, ctx);
+}
+api::CUresult cuGraphExecMemsetNodeSetParams(api::CUgraphExec hGraphExec, api::CUgraphNode hNode, const api::CUDA_MEMSET_NODE_PARAMS* memsetParams, api::CUcontext ctx) {
+  const gate::MappingScope scope;
+  return real::cuGraphExecMemsetNodeSetParams(hGraphExec, hNode, memsetParams, ctx);
+}
+api::CUresult cuGraphExecNodeSetParams(api::CUgraphExec hGraphExec, api::CUgraphNode hNode, api::CUgraphNodeParams* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
+}
+api::CUresult cuGraphExecUpdate(api::CUgraphExec hGraphExec, api::CUgraph hGraph, api::CUgraphNode* hErrorNode_out, api::CUgraphExecUpdateResult* updateResult_out) {
+  const gate::MappingScope scope;
+  return real::cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+}
+api::CUresult cuGraphExecUpdate_v2(api::CUgraphExec hGraphExec, api::CUgraph hGraph, api::CUgraphExecUpdateResultInfo* resultInfo) {
+  const gate::MappingScope scope;
+  return real::cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
+}
+api::CUresult cuGraphInstantiate(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUgraphNode* phErrorNode, char* logBuffer, size_t bufferSize) {
+  const gate::MappingScope scope;
+  return real::cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+api::CUresult cuGraphInstantiateWithFlags(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, unsigned long long flags) {
+  const gate::MappingScope scope;
+  return real::cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
 }
 api::CUresult cuGraphInstantiateWithParams(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
   gate::Scope scope({Symbol::k_cuGraphInstantiateWithParams, nullptr, false, false});
@@ -94,6 +198,22 @@ api::CUresult cuGraphInstantiateWithParams_ptsz(api::CUgraphExec* phGraphExec, a
   gate::Scope scope({Symbol::k_cuGraphInstantiateWithParams_ptsz, nullptr, false, true});
   return real::cuGraphInstantiateWithParams_ptsz(phGraphExec, hGraph, instantiateParams);
 }
+api::CUresult cuGraphInstantiate_v2(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUgraphNode* phErrorNode, char* logBuffer, size_t bufferSize) {
+  const gate::MappingScope scope;
+  return real::cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+}
+api::CUresult cuGraphKernelNodeSetAttribute(api::CUgraphNode hNode, api::CUkernelNodeAttrID attr, const api::CUkernelNodeAttrValue* value) {
+  const gate::MappingScope scope;
+  return real::cuGraphKernelNodeSetAttribute(hNode, attr, value);
+}
+api::CUresult cuGraphKernelNodeSetParams(api::CUgraphNode hNode, const api::CUDA_KERNEL_NODE_PARAMS_v1* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphKernelNodeSetParams(hNode, nodeParams);
+}
+api::CUresult cuGraphKernelNodeSetParams_v2(api::CUgraphNode hNode, const api::CUDA_KERNEL_NODE_PARAMS* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphKernelNodeSetParams_v2(hNode, nodeParams);
+}
 api::CUresult cuGraphLaunch(api::CUgraphExec hGraph, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuGraphLaunch, hStream, true, false});
   return real::cuGraphLaunch(hGraph, hStream);
@@ -102,6 +222,22 @@ api::CUresult cuGraphLaunch_ptsz(api::CUgraphExec hGraphExec, api::CUstream hStr
   gate::Scope scope({Symbol::k_cuGraphLaunch_ptsz, hStream, true, true});
   return real::cuGraphLaunch_ptsz(hGraphExec, hStream);
 }
+api::CUresult cuGraphMemcpyNodeSetParams(api::CUgraphNode hNode, const api::CUDA_MEMCPY3D* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphMemcpyNodeSetParams(hNode, nodeParams);
+}
+api::CUresult cuGraphMemsetNodeSetParams(api::CUgraphNode hNode, const api::CUDA_MEMSET_NODE_PARAMS* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphMemsetNodeSetParams(hNode, nodeParams);
+}
+api::CUresult cuGraphNodeSetParams(api::CUgraphNode hNode, api::CUgraphNodeParams* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphNodeSetParams(hNode, nodeParams);
+}
+api::CUresult cuGraphNodeSetParams_v2(api::CUgraphNode hNode, api::CUgraphNodeParams* nodeParams) {
+  const gate::MappingScope scope;
+  return real::cuGraphNodeSetParams_v2(hNode, nodeParams);
+}
 api::CUresult cuGraphUpload(api::CUgraphExec hGraph, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuGraphUpload, hStream, true, false});
   return real::cuGraphUpload(hGraph, hStream);
@@ -109,6 +245,18 @@ api::CUresult cuGraphUpload(api::CUgraphExec hGraph, api::CUstream hStream) {
 api::CUresult cuGraphUpload_ptsz(api::CUgraphExec hGraphExec, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuGraphUpload_ptsz, hStream, true, true});
   return real::cuGraphUpload_ptsz(hGraphExec, hStream);
+}
+api::CUresult cuGraphicsEGLRegisterImage(api::CUgraphicsResource* pCudaResource, api::EGLImageKHR image, unsigned int flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuGraphicsEGLRegisterImage, real::cuGraphicsEGLRegisterImage(pCudaResource, image, flags));
+}
+api::CUresult cuGraphicsGLRegisterBuffer(api::CUgraphicsResource* pCudaResource, api::GLuint buffer, unsigned int Flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuGraphicsGLRegisterBuffer, real::cuGraphicsGLRegisterBuffer(pCudaResource, buffer, Flags));
+}
+api::CUresult cuGraphicsGLRegisterImage(api::CUgraphicsResource* pCudaResource, api::GLuint image, api::GLenum target, unsigned int Flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuGraphicsGLRegisterImage, real::cuGraphicsGLRegisterImage(pCudaResource, image, target, Flags));
 }
 api::CUresult cuGraphicsMapResources(unsigned int count, api::CUgraphicsResource* resources, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuGraphicsMapResources, hStream, true, false});
@@ -126,6 +274,14 @@ api::CUresult cuGraphicsUnmapResources_ptsz(unsigned int count, api::CUgraphicsR
   gate::Scope scope({Symbol::k_cuGraphicsUnmapResources_ptsz, hStream, true, true});
   return real::cuGraphicsUnmapResources_ptsz(count, resources, hStream);
 }
+api::CUresult cuGraphicsVDPAURegisterOutputSurface(api::CUgraphicsResource* pCudaResource, api::VdpOutputSurface vdpSurface, unsigned int flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuGraphicsVDPAURegisterOutputSurface, real::cuGraphicsVDPAURegisterOutputSurface(pCudaResource, vdpSurface, flags));
+}
+api::CUresult cuGraphicsVDPAURegisterVideoSurface(api::CUgraphicsResource* pCudaResource, api::VdpVideoSurface vdpSurface, unsigned int flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuGraphicsVDPAURegisterVideoSurface, real::cuGraphicsVDPAURegisterVideoSurface(pCudaResource, vdpSurface, flags));
+}
 api::CUresult cuGreenCtxRecordEvent(api::CUgreenCtx hCtx, api::CUevent hEvent) {
   gate::Scope scope({Symbol::k_cuGreenCtxRecordEvent, nullptr, false, false});
   return real::cuGreenCtxRecordEvent(hCtx, hEvent);
@@ -133,6 +289,10 @@ api::CUresult cuGreenCtxRecordEvent(api::CUgreenCtx hCtx, api::CUevent hEvent) {
 api::CUresult cuGreenCtxWaitEvent(api::CUgreenCtx hCtx, api::CUevent hEvent) {
   gate::Scope scope({Symbol::k_cuGreenCtxWaitEvent, nullptr, false, false});
   return real::cuGreenCtxWaitEvent(hCtx, hEvent);
+}
+api::CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, api::CUdeviceptr dptr) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuIpcGetMemHandle, real::cuIpcGetMemHandle(pHandle, dptr));
 }
 api::CUresult cuKernelGetFunction(api::CUfunction* pFunc, api::CUkernel kernel) {
   gate::Scope scope({Symbol::k_cuKernelGetFunction, nullptr, false, false});
@@ -210,6 +370,26 @@ api::CUresult cuLibraryLoadFromFile(api::CUlibrary* library, const char* fileNam
   gate::Scope scope({Symbol::k_cuLibraryLoadFromFile, nullptr, false, false});
   return real::cuLibraryLoadFromFile(library, fileName, jitOptions, jitOptionsValues, numJitOptions, libraryOptions, libraryOptionValues, numLibraryOptions);
 }
+api::CUresult cuLogicalEndpointBindAddr(api::CUlogicalEndpointId leId, api::CUdevice dev, api::cuuint64_t offset, void* ptr, api::cuuint64_t size, unsigned long long flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuLogicalEndpointBindAddr, real::cuLogicalEndpointBindAddr(leId, dev, offset, ptr, size, flags));
+}
+api::CUresult cuLogicalEndpointBindMem(api::CUlogicalEndpointId leId, api::CUdevice dev, api::cuuint64_t offset, api::CUmemGenericAllocationHandle memHandle, api::cuuint64_t memOffset, api::cuuint64_t size, unsigned long long flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuLogicalEndpointBindMem, real::cuLogicalEndpointBindMem(leId, dev, offset, memHandle, memOffset, size, flags));
+}
+api::CUresult cuLogicalEndpointExport(void* handle, api::CUlogicalEndpointId leId, api::CUlogicalEndpointIpcHandleType handleType) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuLogicalEndpointExport, real::cuLogicalEndpointExport(handle, leId, handleType));
+}
+api::CUresult cuMemAdvise(api::CUdeviceptr devPtr, size_t count, api::CUmem_advise advice, api::CUdevice device) {
+  const gate::MappingScope scope;
+  return real::cuMemAdvise(devPtr, count, advice, device);
+}
+api::CUresult cuMemAdvise_v2(api::CUdeviceptr devPtr, size_t count, api::CUmem_advise advice, api::CUmemLocation location) {
+  const gate::MappingScope scope;
+  return real::cuMemAdvise_v2(devPtr, count, advice, location);
+}
 api::CUresult cuMemAllocAsync(api::CUdeviceptr* dptr, size_t bytesize, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuMemAllocAsync, hStream, true, false});
   return real::cuMemAllocAsync(dptr, bytesize, hStream);
@@ -250,6 +430,10 @@ api::CUresult cuMemDiscardBatchAsync_ptsz(api::CUdeviceptr* dptrs, size_t* sizes
   gate::Scope scope({Symbol::k_cuMemDiscardBatchAsync_ptsz, hStream, true, true});
   return real::cuMemDiscardBatchAsync_ptsz(dptrs, sizes, count, flags, hStream);
 }
+api::CUresult cuMemExportToShareableHandle(void* shareableHandle, api::CUmemGenericAllocationHandle handle, api::CUmemAllocationHandleType handleType, unsigned long long flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuMemExportToShareableHandle, real::cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags));
+}
 api::CUresult cuMemFreeAsync(api::CUdeviceptr dptr, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuMemFreeAsync, hStream, true, false});
   return real::cuMemFreeAsync(dptr, hStream);
@@ -258,6 +442,26 @@ api::CUresult cuMemFreeAsync_ptsz(api::CUdeviceptr dptr, api::CUstream hStream) 
   gate::Scope scope({Symbol::k_cuMemFreeAsync_ptsz, hStream, true, true});
   return real::cuMemFreeAsync_ptsz(dptr, hStream);
 }
+api::CUresult cuMemGetAccess(unsigned long long* flags, const api::CUmemLocation* location, api::CUdeviceptr ptr) {
+  const gate::MappingScope scope;
+  return real::cuMemGetAccess(flags, location, ptr);
+}
+api::CUresult cuMemGetAddressRange(api::CUdeviceptr_v1* pbase, unsigned int* psize, api::CUdeviceptr_v1 dptr) {
+  const gate::MappingScope scope;
+  return real::cuMemGetAddressRange(pbase, psize, dptr);
+}
+api::CUresult cuMemGetAddressRange_v2(api::CUdeviceptr* pbase, size_t* psize, api::CUdeviceptr dptr) {
+  const gate::MappingScope scope;
+  return real::cuMemGetAddressRange_v2(pbase, psize, dptr);
+}
+api::CUresult cuMemGetHandleForAddressRange(void* handle, api::CUdeviceptr dptr, size_t size, api::CUmemRangeHandleType handleType, unsigned long long flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuMemGetHandleForAddressRange, real::cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags));
+}
+api::CUresult cuMemGetLocationInfo(api::CUdeviceptr ptr, size_t size, size_t summaryGranularity, size_t samplingGranularity, api::CUmemLocation* location_out) {
+  const gate::MappingScope scope;
+  return real::cuMemGetLocationInfo(ptr, size, summaryGranularity, samplingGranularity, location_out);
+}
 api::CUresult cuMemMapArrayAsync(api::CUarrayMapInfo* mapInfoList, unsigned int count, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuMemMapArrayAsync, hStream, true, false});
   return real::cuMemMapArrayAsync(mapInfoList, count, hStream);
@@ -265,6 +469,18 @@ api::CUresult cuMemMapArrayAsync(api::CUarrayMapInfo* mapInfoList, unsigned int 
 api::CUresult cuMemMapArrayAsync_ptsz(api::CUarrayMapInfo* mapInfoList, unsigned int count, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuMemMapArrayAsync_ptsz, hStream, true, true});
   return real::cuMemMapArrayAsync_ptsz(mapInfoList, count, hStream);
+}
+api::CUresult cuMemPoolExportPointer(api::CUmemPoolPtrExportData* shareData_out, api::CUdeviceptr ptr) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuMemPoolExportPointer, real::cuMemPoolExportPointer(shareData_out, ptr));
+}
+api::CUresult cuMemPoolExportToShareableHandle(void* handle_out, api::CUmemoryPool pool, api::CUmemAllocationHandleType handleType, unsigned long long flags) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuMemPoolExportToShareableHandle, real::cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags));
+}
+api::CUresult cuMemPoolSetAccess(api::CUmemoryPool pool, const api::CUmemAccessDesc* map, size_t count) {
+  const gate::MappingScope scope;
+  return real::cuMemPoolSetAccess(pool, map, count);
 }
 api::CUresult cuMemPrefetchAsync(api::CUdeviceptr devPtr, size_t count, api::CUdevice dstDevice, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuMemPrefetchAsync, hStream, true, false});
@@ -289,6 +505,22 @@ api::CUresult cuMemPrefetchBatchAsync(api::CUdeviceptr* dptrs, size_t* sizes, si
 api::CUresult cuMemPrefetchBatchAsync_ptsz(api::CUdeviceptr* dptrs, size_t* sizes, size_t count, api::CUmemLocation* prefetchLocs, size_t* prefetchLocIdxs, size_t numPrefetchLocs, unsigned long long flags, api::CUstream hStream) {
   gate::Scope scope({Symbol::k_cuMemPrefetchBatchAsync_ptsz, hStream, true, true});
   return real::cuMemPrefetchBatchAsync_ptsz(dptrs, sizes, count, prefetchLocs, prefetchLocIdxs, numPrefetchLocs, flags, hStream);
+}
+api::CUresult cuMemRangeGetAttribute(void* data, size_t dataSize, api::CUmem_range_attribute attribute, api::CUdeviceptr devPtr, size_t count) {
+  const gate::MappingScope scope;
+  return real::cuMemRangeGetAttribute(data, dataSize, attribute, devPtr, count);
+}
+api::CUresult cuMemRangeGetAttributes(void** data, size_t* dataSizes, api::CUmem_range_attribute* attributes, size_t numAttributes, api::CUdeviceptr devPtr, size_t count) {
+  const gate::MappingScope scope;
+  return real::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, devPtr, count);
+}
+api::CUresult cuMemRetainAllocationHandle(api::CUmemGenericAllocationHandle* handle, void* addr) {
+  const gate::MappingScope scope;
+  return contract::exported(Symbol::k_cuMemRetainAllocationHandle, real::cuMemRetainAllocationHandle(handle, addr));
+}
+api::CUresult cuMemSetAccess(api::CUdeviceptr ptr, size_t size, const api::CUmemAccessDesc* desc, size_t count) {
+  const gate::MappingScope scope;
+  return real::cuMemSetAccess(ptr, size, desc, count);
 }
 api::CUresult cuMemcpy(api::CUdeviceptr dst, api::CUdeviceptr src, size_t ByteCount) {
   gate::Scope scope({Symbol::k_cuMemcpy, nullptr, false, false});
@@ -742,6 +974,34 @@ api::CUresult cuModuleLoadFatBinary(api::CUmodule* module, const void* fatCubin)
   gate::Scope scope({Symbol::k_cuModuleLoadFatBinary, nullptr, false, false});
   return real::cuModuleLoadFatBinary(module, fatCubin);
 }
+api::CUresult cuMulticastBindAddr(api::CUmemGenericAllocationHandle mcHandle, size_t mcOffset, api::CUdeviceptr memptr, size_t size, unsigned long long flags) {
+  contract::exported(Symbol::k_cuMulticastBindAddr, api::CUDA_SUCCESS);
+  return real::cuMulticastBindAddr(mcHandle, mcOffset, memptr, size, flags);
+}
+api::CUresult cuMulticastBindAddr_v2(api::CUmemGenericAllocationHandle mcHandle, api::CUdevice dev, size_t mcOffset, api::CUdeviceptr memptr, size_t size, unsigned long long flags) {
+  contract::exported(Symbol::k_cuMulticastBindAddr_v2, api::CUDA_SUCCESS);
+  return real::cuMulticastBindAddr_v2(mcHandle, dev, mcOffset, memptr, size, flags);
+}
+api::CUresult cuMulticastBindMem(api::CUmemGenericAllocationHandle mcHandle, size_t mcOffset, api::CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags) {
+  contract::exported(Symbol::k_cuMulticastBindMem, api::CUDA_SUCCESS);
+  return real::cuMulticastBindMem(mcHandle, mcOffset, memHandle, memOffset, size, flags);
+}
+api::CUresult cuMulticastBindMem_v2(api::CUmemGenericAllocationHandle mcHandle, api::CUdevice dev, size_t mcOffset, api::CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size, unsigned long long flags) {
+  contract::exported(Symbol::k_cuMulticastBindMem_v2, api::CUDA_SUCCESS);
+  return real::cuMulticastBindMem_v2(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
+}
+api::CUresult cuPointerGetAttribute(void* data, api::CUpointer_attribute attribute, api::CUdeviceptr ptr) {
+  const gate::MappingScope scope;
+  return real::cuPointerGetAttribute(data, attribute, ptr);
+}
+api::CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attribute* attributes, void** data, api::CUdeviceptr ptr) {
+  const gate::MappingScope scope;
+  return real::cuPointerGetAttributes(numAttributes, attributes, data, ptr);
+}
+api::CUresult cuPointerSetAttribute(const void* value, api::CUpointer_attribute attribute, api::CUdeviceptr ptr) {
+  const gate::MappingScope scope;
+  return real::cuPointerSetAttribute(value, attribute, ptr);
+}
 api::CUresult cuSignalExternalSemaphoresAsync(const api::CUexternalSemaphore* extSemArray, const api::CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* paramsArray, unsigned int numExtSems, api::CUstream stream) {
   gate::Scope scope({Symbol::k_cuSignalExternalSemaphoresAsync, stream, true, false});
   return real::cuSignalExternalSemaphoresAsync(extSemArray, paramsArray, numExtSems, stream);
@@ -781,6 +1041,92 @@ api::CUresult cuStreamBatchMemOp_v2(api::CUstream stream, unsigned int count, ap
 api::CUresult cuStreamBatchMemOp_v2_ptsz(api::CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray, unsigned int flags) {
   gate::Scope scope({Symbol::k_cuStreamBatchMemOp_v2_ptsz, stream, true, true});
   return real::cuStreamBatchMemOp_v2_ptsz(stream, count, paramArray, flags);
+}
+api::CUresult cuStreamBeginCapture(api::CUstream hStream) {
+  return contract::begin_capture(hStream, false, [&] {
+    const gate::MappingScope scope;
+    return real::cuStreamBeginCapture(hStream);
+  });
+}
+api::CUresult cuStreamBeginCaptureToCig(api::CUstream hStream, api::CUstreamCigCaptureParams* streamCigCaptureParams) {
+  return contract::begin_capture(hStream, false, [&] {
+    const gate::MappingScope scope;
+    return contract::exported(Symbol::k_cuStreamBeginCaptureToCig, real::cuStreamBeginCaptureToCig(hStream, streamCigCaptureParams));
+  });
+}
+api::CUresult cuStreamBeginCaptureToCig_ptsz(api::CUstream hStream, api::CUstreamCigCaptureParams* streamCigCaptureParams) {
+  return contract::begin_capture(hStream, true, [&] {
+    const gate::MappingScope scope;
+    return contract::exported(Symbol::k_cuStreamBeginCaptureToCig_ptsz, real::cuStreamBeginCaptureToCig_ptsz(hStream, streamCigCaptureParams));
+  });
+}
+api::CUresult cuStreamBeginCaptureToGraph(api::CUstream hStream, api::CUgraph hGraph, const api::CUgraphNode* dependencies, const api::CUgraphEdgeData* dependencyData, size_t numDependencies, api::CUstreamCaptureMode mode) {
+  return contract::begin_capture(hStream, false, [&] {
+    const gate::MappingScope scope;
+    return real::cuStreamBeginCaptureToGraph(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+  });
+}
+api::CUresult cuStreamBeginCaptureToGraph_ptsz(api::CUstream hStream, api::CUgraph hGraph, const api::CUgraphNode* dependencies, const api::CUgraphEdgeData* dependencyData, size_t numDependencies, api::CUstreamCaptureMode mode) {
+  return contract::begin_capture(hStream, true, [&] {
+    const gate::MappingScope scope;
+    return real::cuStreamBeginCaptureToGraph_ptsz(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+  });
+}
+api::CUresult cuStreamBeginCapture_ptsz(api::CUstream hStream) {
+  return contract::begin_capture(hStream, true, [&] {
+    const gate::MappingScope scope;
+    return real::cuStreamBeginCapture_ptsz(hStream);
+  });
+}
+api::CUresult cuStreamBeginCapture_v2(api::CUstream hStream, api::CUstreamCaptureMode mode) {
+  return contract::begin_capture(hStream, false, [&] {
+    const gate::MappingScope scope;
+    return real::cuStreamBeginCapture_v2(hStream, mode);
+  });
+}
+api::CUresult cuStreamBeginCapture_v2_ptsz(api::CUstream hStream, api::CUstreamCaptureMode mode) {
+  return contract::begin_capture(hStream, true, [&] {
+    const gate::MappingScope scope;
+    return real::cuStreamBeginCapture_v2_ptsz(hStream, mode);
+  });
+}
+api::CUresult cuStreamBeginRecaptureToGraph(api::CUstream hStream, api::CUstreamCaptureMode mode, api::CUgraph hGraph, api::CUgraphRecaptureCallback callbackFunc, void* userData) {
+  return contract::begin_capture(hStream, false, [&] {
+    return real::cuStreamBeginRecaptureToGraph(hStream, mode, hGraph, callbackFunc, userData);
+  });
+}
+api::CUresult cuStreamBeginRecaptureToGraph_ptsz(api::CUstream hStream, api::CUstreamCaptureMode mode, api::CUgraph hGraph, api::CUgraphRecaptureCallback callbackFunc, void* userData) {
+  return contract::begin_capture(hStream, true, [&] {
+    return real::cuStreamBeginRecaptureToGraph_ptsz(hStream, mode, hGraph, callbackFunc, userData);
+  });
+}
+api::CUresult cuStreamEndCapture(api::CUstream hStream, api::CUgraph* phGraph) {
+  return contract::end_capture(hStream, false, [&] {
+    return real::cuStreamEndCapture(hStream, phGraph);
+  });
+}
+api::CUresult cuStreamEndCaptureToCig(api::CUstream hStream) {
+  return contract::end_capture(hStream, false, [&] {
+    return real::cuStreamEndCaptureToCig(hStream);
+  });
+}
+api::CUresult cuStreamEndCaptureToCig_ptsz(api::CUstream hStream) {
+  return contract::end_capture(hStream, true, [&] {
+    return real::cuStreamEndCaptureToCig_ptsz(hStream);
+  });
+}
+api::CUresult cuStreamEndCapture_ptsz(api::CUstream hStream, api::CUgraph* phGraph) {
+  return contract::end_capture(hStream, true, [&] {
+    return real::cuStreamEndCapture_ptsz(hStream, phGraph);
+  });
+}
+api::CUresult cuStreamSetAttribute(api::CUstream hStream, api::CUstreamAttrID attr, const api::CUstreamAttrValue* param) {
+  const gate::MappingScope scope;
+  return real::cuStreamSetAttribute(hStream, attr, param);
+}
+api::CUresult cuStreamSetAttribute_ptsz(api::CUstream hStream, api::CUstreamAttrID attr, const api::CUstreamAttrValue* value) {
+  const gate::MappingScope scope;
+  return real::cuStreamSetAttribute_ptsz(hStream, attr, value);
 }
 api::CUresult cuStreamWaitEvent(api::CUstream hStream, api::CUevent hEvent, unsigned int Flags) {
   gate::Scope scope({Symbol::k_cuStreamWaitEvent, hStream, true, false});
@@ -853,6 +1199,62 @@ api::CUresult cuStreamWriteValue64_v2(api::CUstream stream, api::CUdeviceptr add
 api::CUresult cuStreamWriteValue64_v2_ptsz(api::CUstream stream, api::CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
   gate::Scope scope({Symbol::k_cuStreamWriteValue64_v2_ptsz, stream, true, true});
   return real::cuStreamWriteValue64_v2_ptsz(stream, addr, value, flags);
+}
+api::CUresult cuSurfObjectCreate(api::CUsurfObject* pSurfObject, const api::CUDA_RESOURCE_DESC* pResDesc) {
+  const gate::MappingScope scope;
+  return real::cuSurfObjectCreate(pSurfObject, pResDesc);
+}
+api::CUresult cuSurfRefSetArray(api::CUsurfref hSurfRef, api::CUarray hArray, unsigned int Flags) {
+  const gate::MappingScope scope;
+  return real::cuSurfRefSetArray(hSurfRef, hArray, Flags);
+}
+api::CUresult cuTensorMapEncodeIm2col(api::CUtensorMap* tensorMap, api::CUtensorMapDataType tensorDataType, api::cuuint32_t tensorRank, void* globalAddress, const api::cuuint64_t* globalDim, const api::cuuint64_t* globalStrides, const int* pixelBoxLowerCorner, const int* pixelBoxUpperCorner, api::cuuint32_t channelsPerPixel, api::cuuint32_t pixelsPerColumn, const api::cuuint32_t* elementStrides, api::CUtensorMapInterleave interleave, api::CUtensorMapSwizzle swizzle, api::CUtensorMapL2promotion l2Promotion, api::CUtensorMapFloatOOBfill oobFill) {
+  const gate::MappingScope scope;
+  return real::cuTensorMapEncodeIm2col(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, pixelBoxLowerCorner, pixelBoxUpperCorner, channelsPerPixel, pixelsPerColumn, elementStrides, interleave, swizzle, l2Promotion, oobFill);
+}
+api::CUresult cuTensorMapEncodeIm2colWide(api::CUtensorMap* tensorMap, api::CUtensorMapDataType tensorDataType, api::cuuint32_t tensorRank, void* globalAddress, const api::cuuint64_t* globalDim, const api::cuuint64_t* globalStrides, int pixelBoxLowerCornerWidth, int pixelBoxUpperCornerWidth, api::cuuint32_t channelsPerPixel, api::cuuint32_t pixelsPerColumn, const api::cuuint32_t* elementStrides, api::CUtensorMapInterleave interleave, api::CUtensorMapIm2ColWideMode mode, api::CUtensorMapSwizzle swizzle, api::CUtensorMapL2promotion l2Promotion, api::CUtensorMapFloatOOBfill oobFill) {
+  const gate::MappingScope scope;
+  return real::cuTensorMapEncodeIm2colWide(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, pixelBoxLowerCornerWidth, pixelBoxUpperCornerWidth, channelsPerPixel, pixelsPerColumn, elementStrides, interleave, mode, swizzle, l2Promotion, oobFill);
+}
+api::CUresult cuTensorMapEncodeTiled(api::CUtensorMap* tensorMap, api::CUtensorMapDataType tensorDataType, api::cuuint32_t tensorRank, void* globalAddress, const api::cuuint64_t* globalDim, const api::cuuint64_t* globalStrides, const api::cuuint32_t* boxDim, const api::cuuint32_t* elementStrides, api::CUtensorMapInterleave interleave, api::CUtensorMapSwizzle swizzle, api::CUtensorMapL2promotion l2Promotion, api::CUtensorMapFloatOOBfill oobFill) {
+  const gate::MappingScope scope;
+  return real::cuTensorMapEncodeTiled(tensorMap, tensorDataType, tensorRank, globalAddress, globalDim, globalStrides, boxDim, elementStrides, interleave, swizzle, l2Promotion, oobFill);
+}
+api::CUresult cuTensorMapReplaceAddress(api::CUtensorMap* tensorMap, void* globalAddress) {
+  const gate::MappingScope scope;
+  return real::cuTensorMapReplaceAddress(tensorMap, globalAddress);
+}
+api::CUresult cuTexObjectCreate(api::CUtexObject* pTexObject, const api::CUDA_RESOURCE_DESC* pResDesc, const api::CUDA_TEXTURE_DESC* pTexDesc, const api::CUDA_RESOURCE_VIEW_DESC* pResViewDesc) {
+  const gate::MappingScope scope;
+  return real::cuTexObjectCreate(pTexObject, pResDesc, pTexDesc, pResViewDesc);
+}
+api::CUresult cuTexRefSetAddress(unsigned int* ByteOffset, api::CUtexref hTexRef, api::CUdeviceptr_v1 dptr, unsigned int bytes) {
+  const gate::MappingScope scope;
+  return real::cuTexRefSetAddress(ByteOffset, hTexRef, dptr, bytes);
+}
+api::CUresult cuTexRefSetAddress2D(api::CUtexref hTexRef, const api::CUDA_ARRAY_DESCRIPTOR_v1* desc, api::CUdeviceptr_v1 dptr, unsigned int Pitch) {
+  const gate::MappingScope scope;
+  return real::cuTexRefSetAddress2D(hTexRef, desc, dptr, Pitch);
+}
+api::CUresult cuTexRefSetAddress2D_v2(api::CUtexref hTexRef, const api::CUDA_ARRAY_DESCRIPTOR* desc, api::CUdeviceptr dptr, size_t Pitch) {
+  const gate::MappingScope scope;
+  return real::cuTexRefSetAddress2D_v2(hTexRef, desc, dptr, Pitch);
+}
+api::CUresult cuTexRefSetAddress2D_v3(api::CUtexref hTexRef, const api::CUDA_ARRAY_DESCRIPTOR* desc, api::CUdeviceptr dptr, size_t Pitch) {
+  const gate::MappingScope scope;
+  return real::cuTexRefSetAddress2D_v3(hTexRef, desc, dptr, Pitch);
+}
+api::CUresult cuTexRefSetAddress_v2(size_t* ByteOffset, api::CUtexref hTexRef, api::CUdeviceptr dptr, size_t bytes) {
+  const gate::MappingScope scope;
+  return real::cuTexRefSetAddress_v2(ByteOffset, hTexRef, dptr, bytes);
+}
+api::CUresult cuTexRefSetArray(api::CUtexref hTexRef, api::CUarray hArray, unsigned int Flags) {
+  const gate::MappingScope scope;
+  return real::cuTexRefSetArray(hTexRef, hArray, Flags);
+}
+api::CUresult cuTexRefSetMipmappedArray(api::CUtexref hTexRef, api::CUmipmappedArray hMipmappedArray, unsigned int Flags) {
+  const gate::MappingScope scope;
+  return real::cuTexRefSetMipmappedArray(hTexRef, hMipmappedArray, Flags);
 }
 api::CUresult cuWaitExternalSemaphoresAsync(const api::CUexternalSemaphore* extSemArray, const api::CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* paramsArray, unsigned int numExtSems, api::CUstream stream) {
   gate::Scope scope({Symbol::k_cuWaitExternalSemaphoresAsync, stream, true, false});
@@ -976,11 +1378,11 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuEGLStreamConsumerConnect),
+    reinterpret_cast<void*>(&cuEGLStreamConsumerConnectWithFlags),
     nullptr,
     reinterpret_cast<void*>(&cuEGLStreamConsumerReleaseFrame),
-    nullptr,
+    reinterpret_cast<void*>(&cuEGLStreamProducerConnect),
     nullptr,
     reinterpret_cast<void*>(&cuEGLStreamProducerPresentFrame),
     nullptr,
@@ -1024,7 +1426,7 @@ void* const table[kSymbolCount] = {
     reinterpret_cast<void*>(&cuGLMapBufferObjectAsync_v2_ptsz),
     reinterpret_cast<void*>(&cuGLMapBufferObject_v2),
     reinterpret_cast<void*>(&cuGLMapBufferObject_v2_ptds),
-    nullptr,
+    reinterpret_cast<void*>(&cuGLRegisterBufferObject),
     nullptr,
     reinterpret_cast<void*>(&cuGLUnmapBufferObject),
     reinterpret_cast<void*>(&cuGLUnmapBufferObjectAsync),
@@ -1034,6 +1436,27 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
+    reinterpret_cast<void*>(&cuGraphAddBatchMemOpNode),
+    reinterpret_cast<void*>(&cuGraphAddChildGraphNode),
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    reinterpret_cast<void*>(&cuGraphAddKernelNode),
+    reinterpret_cast<void*>(&cuGraphAddKernelNode_v2),
+    nullptr,
+    reinterpret_cast<void*>(&cuGraphAddMemFreeNode),
+    reinterpret_cast<void*>(&cuGraphAddMemcpyNode),
+    reinterpret_cast<void*>(&cuGraphAddMemsetNode),
+    reinterpret_cast<void*>(&cuGraphAddNode),
+    reinterpret_cast<void*>(&cuGraphAddNode_v2),
+    reinterpret_cast<void*>(&cuGraphAddNode_v3),
+    nullptr,
+    reinterpret_cast<void*>(&cuGraphBatchMemOpNodeSetParams),
     nullptr,
     nullptr,
     nullptr,
@@ -1045,6 +1468,23 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
+    reinterpret_cast<void*>(&cuGraphExecBatchMemOpNodeSetParams),
+    reinterpret_cast<void*>(&cuGraphExecChildGraphNodeSetParams),
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    reinterpret_cast<void*>(&cuGraphExecKernelNodeSetParams),
+    reinterpret_cast<void*>(&cuGraphExecKernelNodeSetParams_v2),
+    reinterpret_cast<void*>(&cuGraphExecMemcpyNodeSetParams),
+    reinterpret_cast<void*>(&cuGraphExecMemsetNodeSetParams),
+    reinterpret_cast<void*>(&cuGraphExecNodeSetParams),
+    reinterpret_cast<void*>(&cuGraphExecUpdate),
+    reinterpret_cast<void*>(&cuGraphExecUpdate_v2),
     nullptr,
     nullptr,
     nullptr,
@@ -1056,61 +1496,26 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuGraphInstantiate),
+    reinterpret_cast<void*>(&cuGraphInstantiateWithFlags),
     reinterpret_cast<void*>(&cuGraphInstantiateWithParams),
     reinterpret_cast<void*>(&cuGraphInstantiateWithParams_ptsz),
+    reinterpret_cast<void*>(&cuGraphInstantiate_v2),
     nullptr,
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuGraphKernelNodeSetAttribute),
+    reinterpret_cast<void*>(&cuGraphKernelNodeSetParams),
+    reinterpret_cast<void*>(&cuGraphKernelNodeSetParams_v2),
     reinterpret_cast<void*>(&cuGraphLaunch),
     reinterpret_cast<void*>(&cuGraphLaunch_ptsz),
     nullptr,
     nullptr,
     nullptr,
+    reinterpret_cast<void*>(&cuGraphMemcpyNodeSetParams),
+    nullptr,
+    reinterpret_cast<void*>(&cuGraphMemsetNodeSetParams),
     nullptr,
     nullptr,
     nullptr,
@@ -1123,20 +1528,17 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuGraphNodeSetParams),
+    reinterpret_cast<void*>(&cuGraphNodeSetParams_v2),
     nullptr,
     nullptr,
     nullptr,
     nullptr,
     reinterpret_cast<void*>(&cuGraphUpload),
     reinterpret_cast<void*>(&cuGraphUpload_ptsz),
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuGraphicsEGLRegisterImage),
+    reinterpret_cast<void*>(&cuGraphicsGLRegisterBuffer),
+    reinterpret_cast<void*>(&cuGraphicsGLRegisterImage),
     reinterpret_cast<void*>(&cuGraphicsMapResources),
     reinterpret_cast<void*>(&cuGraphicsMapResources_ptsz),
     nullptr,
@@ -1149,8 +1551,8 @@ void* const table[kSymbolCount] = {
     reinterpret_cast<void*>(&cuGraphicsUnmapResources),
     reinterpret_cast<void*>(&cuGraphicsUnmapResources_ptsz),
     nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuGraphicsVDPAURegisterOutputSurface),
+    reinterpret_cast<void*>(&cuGraphicsVDPAURegisterVideoSurface),
     nullptr,
     nullptr,
     nullptr,
@@ -1163,7 +1565,7 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuIpcGetMemHandle),
     nullptr,
     nullptr,
     nullptr,
@@ -1208,6 +1610,11 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
+    reinterpret_cast<void*>(&cuLogicalEndpointBindAddr),
+    reinterpret_cast<void*>(&cuLogicalEndpointBindMem),
+    nullptr,
+    nullptr,
+    reinterpret_cast<void*>(&cuLogicalEndpointExport),
     nullptr,
     nullptr,
     nullptr,
@@ -1221,13 +1628,8 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuMemAdvise),
+    reinterpret_cast<void*>(&cuMemAdvise_v2),
     nullptr,
     reinterpret_cast<void*>(&cuMemAllocAsync),
     reinterpret_cast<void*>(&cuMemAllocAsync_ptsz),
@@ -1246,24 +1648,24 @@ void* const table[kSymbolCount] = {
     reinterpret_cast<void*>(&cuMemDiscardAndPrefetchBatchAsync_ptsz),
     reinterpret_cast<void*>(&cuMemDiscardBatchAsync),
     reinterpret_cast<void*>(&cuMemDiscardBatchAsync_ptsz),
-    nullptr,
+    reinterpret_cast<void*>(&cuMemExportToShareableHandle),
     nullptr,
     reinterpret_cast<void*>(&cuMemFreeAsync),
     reinterpret_cast<void*>(&cuMemFreeAsync_ptsz),
     nullptr,
     nullptr,
+    reinterpret_cast<void*>(&cuMemGetAccess),
+    reinterpret_cast<void*>(&cuMemGetAddressRange),
+    reinterpret_cast<void*>(&cuMemGetAddressRange_v2),
     nullptr,
     nullptr,
     nullptr,
     nullptr,
     nullptr,
+    reinterpret_cast<void*>(&cuMemGetHandleForAddressRange),
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuMemGetLocationInfo),
     nullptr,
     nullptr,
     nullptr,
@@ -1278,13 +1680,13 @@ void* const table[kSymbolCount] = {
     reinterpret_cast<void*>(&cuMemMapArrayAsync_ptsz),
     nullptr,
     nullptr,
+    reinterpret_cast<void*>(&cuMemPoolExportPointer),
+    reinterpret_cast<void*>(&cuMemPoolExportToShareableHandle),
     nullptr,
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuMemPoolSetAccess),
     nullptr,
     nullptr,
     reinterpret_cast<void*>(&cuMemPrefetchAsync),
@@ -1293,11 +1695,11 @@ void* const table[kSymbolCount] = {
     reinterpret_cast<void*>(&cuMemPrefetchAsync_v2_ptsz),
     reinterpret_cast<void*>(&cuMemPrefetchBatchAsync),
     reinterpret_cast<void*>(&cuMemPrefetchBatchAsync_ptsz),
+    reinterpret_cast<void*>(&cuMemRangeGetAttribute),
+    reinterpret_cast<void*>(&cuMemRangeGetAttributes),
     nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuMemRetainAllocationHandle),
+    reinterpret_cast<void*>(&cuMemSetAccess),
     nullptr,
     nullptr,
     reinterpret_cast<void*>(&cuMemcpy),
@@ -1427,6 +1829,10 @@ void* const table[kSymbolCount] = {
     reinterpret_cast<void*>(&cuModuleLoadFatBinary),
     nullptr,
     nullptr,
+    reinterpret_cast<void*>(&cuMulticastBindAddr),
+    reinterpret_cast<void*>(&cuMulticastBindAddr_v2),
+    reinterpret_cast<void*>(&cuMulticastBindMem),
+    reinterpret_cast<void*>(&cuMulticastBindMem_v2),
     nullptr,
     nullptr,
     nullptr,
@@ -1442,13 +1848,9 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuPointerGetAttribute),
+    reinterpret_cast<void*>(&cuPointerGetAttributes),
+    reinterpret_cast<void*>(&cuPointerSetAttribute),
     nullptr,
     nullptr,
     nullptr,
@@ -1462,6 +1864,26 @@ void* const table[kSymbolCount] = {
     reinterpret_cast<void*>(&cuStreamBatchMemOp_ptsz),
     reinterpret_cast<void*>(&cuStreamBatchMemOp_v2),
     reinterpret_cast<void*>(&cuStreamBatchMemOp_v2_ptsz),
+    reinterpret_cast<void*>(&cuStreamBeginCapture),
+    reinterpret_cast<void*>(&cuStreamBeginCaptureToCig),
+    reinterpret_cast<void*>(&cuStreamBeginCaptureToCig_ptsz),
+    reinterpret_cast<void*>(&cuStreamBeginCaptureToGraph),
+    reinterpret_cast<void*>(&cuStreamBeginCaptureToGraph_ptsz),
+    reinterpret_cast<void*>(&cuStreamBeginCapture_ptsz),
+    reinterpret_cast<void*>(&cuStreamBeginCapture_v2),
+    reinterpret_cast<void*>(&cuStreamBeginCapture_v2_ptsz),
+    reinterpret_cast<void*>(&cuStreamBeginRecaptureToGraph),
+    reinterpret_cast<void*>(&cuStreamBeginRecaptureToGraph_ptsz),
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    nullptr,
+    reinterpret_cast<void*>(&cuStreamEndCapture),
+    reinterpret_cast<void*>(&cuStreamEndCaptureToCig),
+    reinterpret_cast<void*>(&cuStreamEndCaptureToCig_ptsz),
+    reinterpret_cast<void*>(&cuStreamEndCapture_ptsz),
     nullptr,
     nullptr,
     nullptr,
@@ -1489,28 +1911,8 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuStreamSetAttribute),
+    reinterpret_cast<void*>(&cuStreamSetAttribute_ptsz),
     nullptr,
     nullptr,
     nullptr,
@@ -1535,6 +1937,17 @@ void* const table[kSymbolCount] = {
     reinterpret_cast<void*>(&cuStreamWriteValue64_ptsz),
     reinterpret_cast<void*>(&cuStreamWriteValue64_v2),
     reinterpret_cast<void*>(&cuStreamWriteValue64_v2_ptsz),
+    reinterpret_cast<void*>(&cuSurfObjectCreate),
+    nullptr,
+    nullptr,
+    nullptr,
+    reinterpret_cast<void*>(&cuSurfRefSetArray),
+    reinterpret_cast<void*>(&cuTensorMapEncodeIm2col),
+    reinterpret_cast<void*>(&cuTensorMapEncodeIm2colWide),
+    reinterpret_cast<void*>(&cuTensorMapEncodeTiled),
+    reinterpret_cast<void*>(&cuTensorMapReplaceAddress),
+    nullptr,
+    reinterpret_cast<void*>(&cuTexObjectCreate),
     nullptr,
     nullptr,
     nullptr,
@@ -1554,6 +1967,13 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
+    reinterpret_cast<void*>(&cuTexRefSetAddress),
+    reinterpret_cast<void*>(&cuTexRefSetAddress2D),
+    reinterpret_cast<void*>(&cuTexRefSetAddress2D_v2),
+    reinterpret_cast<void*>(&cuTexRefSetAddress2D_v3),
+    nullptr,
+    reinterpret_cast<void*>(&cuTexRefSetAddress_v2),
+    reinterpret_cast<void*>(&cuTexRefSetArray),
     nullptr,
     nullptr,
     nullptr,
@@ -1562,25 +1982,7 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuTexRefSetMipmappedArray),
     nullptr,
     nullptr,
     nullptr,

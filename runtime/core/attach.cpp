@@ -69,7 +69,7 @@ bool is_wanted(Symbol symbol, const char* wanted) noexcept {
 
 // A function that rota does not know is about to be called: it may do anything.
 void note_unknown(const char* name, int first) noexcept {
-  runtime().mark_unevictable("it calls a function of the driver that rota does not know");
+  runtime().mark_unevictable("it calls a function of the driver that rota does not know", name);
   if (first == 0) return;
   runtime().unknown_pointers.fetch_add(1, std::memory_order_relaxed);
   log::info("unknown function {} of this driver passes through: calls of it are not seen by rota", name);

@@ -9,9 +9,9 @@ namespace rota {
 
 Runtime::Runtime() : memory(gate, ledger, memory::settings_from_environment()), client(gate, contexts, memory) {}
 
-void Runtime::mark_unevictable(const char* why) noexcept {
+void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
-    log::info("memory of this process stays on the GPU: {}", why);
+    log::info("memory of this process stays on the GPU: {} ({})", why, function);
   }
 }
 

@@ -17,9 +17,9 @@ class Runtime {
  public:
   Runtime();
 
-  // Work has gone, or may go, around the thunks: this process's memory must not be moved from now on. `why` is a
-  // literal.
-  void mark_unevictable(const char* why) noexcept;
+  // Work has gone, or may go, around the thunks: this process's memory must not be moved from now on. The first call's
+  // `why` and `function`, the driver's function that did it, are logged.
+  void mark_unevictable(const char* why, const char* function) noexcept;
   bool unevictable() const noexcept { return unevictable_.load(std::memory_order_relaxed); }
 
   // Functions of the driver that rota does not know: pointers that cuGetProcAddress handed out, exports that were

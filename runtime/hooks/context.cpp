@@ -47,6 +47,20 @@ CUresult end_primary(CUdevice device, End how, Call&& call) {
   return result;
 }
 
+// Which GPU a green context is a part of, and the context that stands for it. False where the driver does not say.
+struct GreenContext {
+  CUcontext context = nullptr;
+  CUdevice device = 0;
+};
+bool look_up(api::CUgreenCtx green, GreenContext& into) {
+  if (real::cuCtxFromGreenCtx(&into.context, green) != api::CUDA_SUCCESS) return false;
+  if (real::cuCtxPushCurrent_v2(into.context) != api::CUDA_SUCCESS) return false;
+  const bool known = real::cuCtxGetDevice(&into.device) == api::CUDA_SUCCESS;
+  CUcontext popped = nullptr;
+  real::cuCtxPopCurrent_v2(&popped);
+  return known;
+}
+
 }  // namespace
 
 CUresult cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {
@@ -68,6 +82,51 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, api::CUctxCreateParams* ctxCreateParams
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   return made(real::cuDevicePrimaryCtxRetain(pctx, dev), pctx, dev, true);
+}
+
+// The current context once more; its maker may have gone around us.
+CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {
+  const CUresult result = real::cuCtxAttach(pctx, flags);
+  CUdevice device = 0;
+  if (result != api::CUDA_SUCCESS || real::cuCtxGetDevice(&device) != api::CUDA_SUCCESS) return result;
+  return made(result, pctx, device, false);
+}
+
+CUresult cuGLCtxCreate(CUcontext* pCtx, unsigned int Flags, CUdevice device) {
+  return made(real::cuGLCtxCreate(pCtx, Flags, device), pCtx, device, false);
+}
+
+CUresult cuGLCtxCreate_v2(CUcontext* pCtx, unsigned int Flags, CUdevice device) {
+  return made(real::cuGLCtxCreate_v2(pCtx, Flags, device), pCtx, device, false);
+}
+
+CUresult cuVDPAUCtxCreate(CUcontext* pCtx, unsigned int flags, CUdevice device, api::VdpDevice vdpDevice,
+                          api::VdpGetProcAddress* vdpGetProcAddress) {
+  return made(real::cuVDPAUCtxCreate(pCtx, flags, device, vdpDevice, vdpGetProcAddress), pCtx, device, false);
+}
+
+CUresult cuVDPAUCtxCreate_v2(CUcontext* pCtx, unsigned int flags, CUdevice device, api::VdpDevice vdpDevice,
+                             api::VdpGetProcAddress* vdpGetProcAddress) {
+  return made(real::cuVDPAUCtxCreate_v2(pCtx, flags, device, vdpDevice, vdpGetProcAddress), pCtx, device, false);
+}
+
+// A green context is a part of its device's primary context, which it keeps: an event behind all work of that one is
+// behind the green contexts' work too (cuCtxRecordEvent), so that is the context to know. Retained only for its handle,
+// while the green context holds it.
+CUresult cuGreenCtxCreate(api::CUgreenCtx* phCtx, api::CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
+  const CUresult result = real::cuGreenCtxCreate(phCtx, desc, dev, flags);
+  CUcontext primary = nullptr;
+  if (result != api::CUDA_SUCCESS || real::cuDevicePrimaryCtxRetain(&primary, dev) != api::CUDA_SUCCESS) return result;
+  made(result, &primary, dev, true);
+  real::cuDevicePrimaryCtxRelease_v2(dev);
+  return result;
+}
+
+// It may have been the last to keep the primary context.
+CUresult cuGreenCtxDestroy(api::CUgreenCtx hCtx) {
+  GreenContext green;
+  if (!look_up(hCtx, green)) return real::cuGreenCtxDestroy(hCtx);
+  return end_primary(green.device, End::kRelease, [&] { return real::cuGreenCtxDestroy(hCtx); });
 }
 
 CUresult cuCtxDestroy_v2(CUcontext ctx) {

@@ -58,7 +58,7 @@ void hand_out_thunk(const char* name, void** function) noexcept {
     return;
   }
   runtime().unknown_pointers.fetch_add(1, std::memory_order_relaxed);
-  runtime().mark_unevictable("the driver handed out a function that rota does not know");
+  runtime().mark_unevictable("the driver handed out a function that rota does not know", name != nullptr ? name : "");
   if (first_report(*function)) {
     log::info("cuGetProcAddress: what the driver gives for '{}' is no known export; calls of it are not seen by rota",
               name != nullptr ? name : "");
@@ -142,7 +142,8 @@ const char* file_of(const void* address) noexcept {
 void note_export_table(const void* table, const api::CUuuid& id, const void* caller) noexcept {
   const std::uint64_t bytes = table_length(table);
   const bool known = is_known_table(id, bytes);
-  if (!known) runtime().mark_unevictable("it uses a private table of the driver that rota does not know");
+  if (!known)
+    runtime().mark_unevictable("it uses a private table of the driver that rota does not know", "cuGetExportTable");
   if (log::enabled(log::Level::kDebug) || (!known && log::enabled(log::Level::kInfo) && first_report(table))) {
     log::message(known ? log::Level::kDebug : log::Level::kInfo, "cuGetExportTable: {} table {} of {} bytes for {}",
                  known ? "known" : "unknown", spelled(id).data(), bytes, file_of(caller));

@@ -104,14 +104,17 @@ void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
     if ((state.load(memory_order_seq_cst) & kClosedBit) == 0) return;
     // A call inside a call: the outer one is already counted, and the closer waits for it. To wait here would be to
     // wait for ourselves.
-    if ((thread.word.load(memory_order_relaxed) & kDepthMask) > 1) return;
+    const std::uint64_t inside = thread.word.load(memory_order_relaxed) & kDepthMask;
+    if ((inside & kSubmittingMask) > 1) return;
     Gate* gate = the_gate.load(memory_order_acquire);
     if (gate == nullptr) return;
     Attendant* attendant = gate->attendant_.load(memory_order_acquire);
     if (attendant != nullptr && attendant->submits_nothing(call)) return;
-    thread.word.fetch_sub(kEnter, memory_order_seq_cst);
+    // All of it, also if this is a profiler's callback within a call that only holds memory in place: that one is
+    // standing still meanwhile, and the gate opens with everything where it was.
+    thread.word.fetch_sub(inside, memory_order_seq_cst);
     gate->wait_outside();
-    thread.word.fetch_add(kEnter, memory_order_seq_cst);
+    thread.word.fetch_add(inside, memory_order_seq_cst);
   }
 }
 

@@ -26,7 +26,8 @@ struct Call {
 // A thread as the closer sees it, on a cache line of its own. Made at a thread's first submitting call and never freed:
 // when its thread ends it is handed to a new one, so the closer may walk the list without a lock.
 struct alignas(64) Thread {
-  // Low 16 bits: how many scopes this thread is inside of. The rest: how many calls have left, for the idle detection.
+  // Low 8 bits: how many submitting scopes this thread is inside of; next 8 bits: how many that only hold memory in
+  // place. The rest: how many submitting calls have left, for the idle detection.
   std::atomic<std::uint64_t> word{0};
   std::atomic<pid_t> tid{0};  // 0: free
   // Captures that this thread has begun and that have not ended: only then can one of its calls belong to a capture
@@ -37,6 +38,8 @@ struct alignas(64) Thread {
 
 inline constexpr std::uint64_t kEnter = 1;
 inline constexpr std::uint64_t kLeave = (std::uint64_t{1} << 16) - 1;  // one call more, one level less
+inline constexpr std::uint64_t kEnterMapping = std::uint64_t{1} << 8;
+inline constexpr std::uint64_t kSubmittingMask = 0xff;
 inline constexpr std::uint64_t kDepthMask = 0xffff;
 
 inline constexpr std::uint32_t kOpen = 0;
@@ -76,6 +79,36 @@ class Scope {
  private:
   Thread* thread_;
   std::uint64_t raised_;
+};
+
+// Around a call that looks at device addresses, or records them, without submitting. Who is to move memory closes the
+// gate and waits until no thread is inside; such a thread is, so nothing is moved under a call that is under way. A
+// call that comes to a closed gate goes on: closed alone moves nothing, and nothing is ever out of place yet. What will
+// take memory out has to make it wait here. To the idle detection it is no call, since nothing was submitted.
+//
+// It cannot hold up a close for good: what waits for other processes, or runs the program's own code, is not wrapped in
+// one, and what waits for the GPU (a few do, when they change a mapping) is in the position of a synchronous copy
+// inside the gate, which the drain knows how to deal with.
+class MappingScope {
+ public:
+  [[gnu::always_inline]] MappingScope() {
+    thread_ = self;
+    if (thread_ == nullptr) [[unlikely]]
+      thread_ = register_this_thread();
+    before_ = thread_->word.load(std::memory_order_relaxed);
+    thread_->word.store(before_ + kEnterMapping, std::memory_order_relaxed);
+    // The driver must not look at an address before the word is up: the closer's membarrier sees to it, or a fence.
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    if ((state.load(std::memory_order_relaxed) & kFencedBit) != 0) [[unlikely]]
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+  [[gnu::always_inline]] ~MappingScope() { thread_->word.store(before_, std::memory_order_release); }
+  MappingScope(const MappingScope&) = delete;
+  MappingScope& operator=(const MappingScope&) = delete;
+
+ private:
+  Thread* thread_;
+  std::uint64_t before_;
 };
 
 }  // namespace rota::gate

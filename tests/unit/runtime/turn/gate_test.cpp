@@ -185,6 +185,67 @@ TEST_CASE("a call that submits nothing, as into a capturing stream, passes the c
   gate.set_attendant(nullptr);
 }
 
+TEST_CASE("nothing is moved under a call that looks at addresses: the closer waits for it") {
+  for (const gate::Barrier barrier : {gate::Barrier::kBest, gate::Barrier::kFenced}) {
+    Gate gate(barrier);
+    std::atomic<int> step{0};
+    std::thread thread([&] {
+      const gate::MappingScope scope;
+      step.store(1);
+      eventually([&] { return step.load() == 2; });
+    });
+    REQUIRE(eventually([&] { return step.load() == 1; }));
+    gate.close();
+    CHECK_FALSE(gate.wait_until_empty(Clock::now() + 5ms));
+    step.store(2);
+    CHECK(gate.wait_until_empty(Clock::now() + 20s));
+    thread.join();
+  }
+}
+
+TEST_CASE("a call that looks at addresses does not wait at the closed gate, and is no call that submits") {
+  Gate gate;
+  const auto before = gate.traffic().calls;
+  gate.close();
+  {
+    const gate::MappingScope scope;
+    const gate::MappingScope within;
+    CHECK(gate.traffic().inside == 1);
+  }
+  CHECK(gate.traffic().inside == 0);
+  CHECK(gate.traffic().calls == before);
+  CHECK(gate.standing() == 0);
+}
+
+TEST_CASE("a profiler's submission within a call that looks at addresses waits, and the closer does not wait for it") {
+  Gate gate;
+  gate.close();
+  std::atomic<bool> through{false};
+  std::thread thread([&] {
+    const gate::MappingScope looking;
+    const gate::Scope scope(kCall);
+    through.store(true);
+  });
+  REQUIRE(eventually([&] { return gate.standing() == 1; }));
+  CHECK(gate.wait_until_empty(Clock::now() + 20s));
+  CHECK_FALSE(through.load());
+  gate.open();
+  thread.join();
+  CHECK(through.load());
+  CHECK(gate.traffic().inside == 0);
+}
+
+TEST_CASE("a call that looks at addresses within one that submits leaves the outer one inside") {
+  Gate gate;
+  const gate::Scope outer(kCall);
+  gate.close();
+  {
+    const gate::MappingScope inner;
+    const gate::Scope innermost(kCall);  // the outer one has the lease
+  }
+  CHECK_FALSE(gate.wait_until_empty(Clock::now() + 5ms));
+}
+
 // Enters and never leaves: no destructor runs, and nothing is left on the heap for a leak checker to find.
 void enter_for_good() {
   alignas(gate::Scope) static thread_local char place[sizeof(gate::Scope)];

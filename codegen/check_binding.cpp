@@ -1,0 +1,80 @@
+// That the policy binds: for whatever rota must know of there is something that acts on it, or a written reason.
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "codegen/check.h"
+#include "codegen/guard.h"
+#include "codegen/suggest.h"
+
+namespace rota::codegen {
+namespace {
+
+// The facts that nothing generated takes care of. Exports mark the process, captures begin and end in their gates.
+std::vector<std::string> left_to_do(const FunctionPolicy& policy, const Guard& guard) {
+  std::vector<std::string> facts = policy.binding_facts();
+  std::erase_if(facts, [&](const std::string& fact) {
+    return fact == "exports" ? guard.marks : guard.capture != CaptureGuard::kNone && fact.starts_with("captures");
+  });
+  return facts;
+}
+
+void check_functions(const Inputs& inputs, const std::set<std::string>& overridden, Problems& problems) {
+  for (const auto& [base, versions] : functions_by_base(inputs.driver)) {
+    const FunctionPolicy* policy = inputs.policy.find(base);
+    if (policy == nullptr) continue;
+    const bool by_hand =
+        std::ranges::any_of(versions, [&](const Function* function) { return overridden.contains(function->name); });
+    const std::vector<std::string> facts = left_to_do(*policy, guard_of(inputs.driver, *versions.front(), policy));
+    const auto problem = [&, name = base](const std::string& text) {
+      problems.push_back(fmt::format("cuda_headers/policy.toml:{}: {}: {}", policy->line, name, text));
+    };
+    if (!facts.empty() && !by_hand && policy->passes.empty()) {
+      problem(
+          fmt::format("{}, and nothing acts on it: write an override and name it in runtime/overrides.inc, or say "
+                      "in passes = \"…\" why it may pass",
+                      fmt::join(facts, ", ")));
+    }
+    if (!policy->passes.empty() && by_hand) problem("has an override, so it does not pass: take passes away");
+    if (!policy->passes.empty() && facts.empty()) problem("passes, but none of its facts stops it: take passes away");
+    if (policy->waits_for_others && !policy->submits.empty())
+      problem("submits, yet may wait for others: nobody may stand in the gate waiting for the world outside");
+  }
+}
+
+// By the text of the file that overrides.inc puts it in: gates::<symbol>( must stand there.
+void check_gates_of_overrides(const Inputs& inputs, Problems& problems) {
+  for (const std::string& name : inputs.overrides) {
+    const Function* function = inputs.driver.find_function(name);
+    const FunctionPolicy* policy = function ? inputs.policy.find(function->base) : nullptr;
+    if (policy == nullptr || policy->submits.empty()) continue;
+    const auto file = inputs.override_files.find(name);
+    if (file == inputs.override_files.end()) {
+      problems.push_back(fmt::format("runtime/overrides.inc: no comment above {} names the file that it is in", name));
+      continue;
+    }
+    const auto source = inputs.override_sources.find(file->second);
+    if (source == inputs.override_sources.end() ||
+        source->second.find(fmt::format("gates::{}(", name)) == std::string::npos) {
+      problems.push_back(
+          fmt::format("{}: the override of {}, which submits work, does not call gates::{}: it would go past the gate, "
+                      "or build one "
+                      "of its own",
+                      file->second, name, name));
+    }
+  }
+}
+
+}  // namespace
+
+Problems check_binding(const Inputs& inputs) {
+  const std::set<std::string> overridden(inputs.overrides.begin(), inputs.overrides.end());
+  Problems problems;
+  check_functions(inputs, overridden, problems);
+  check_gates_of_overrides(inputs, problems);
+  return problems;
+}
+
+}  // namespace rota::codegen

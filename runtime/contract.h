@@ -1,0 +1,40 @@
+// What generated/driver_gates.cpp sees of the runtime, and nothing else of ours:
+//   gate::Scope            the call waits for the lease; during it the gate cannot finish closing
+//   gate::MappingScope     the call does not wait, but nothing is moved during it
+//   contract::…_capture    a capture begins or ends: counted, under the lock that keeps the monitor away
+//   contract::exported     from now on others reach what the call handed out
+// All of it is for the program's threads, once the core is attached; none of it throws or changes a call's result.
+#pragma once
+
+#include <functional>
+
+#include "generated/driver_symbols.h"
+#include "generated/driver_types.h"
+#include "runtime/turn/scope.h"
+
+namespace rota::contract {
+
+// Marks the process, and names the function in the log. Any number of times.
+void mark_exporting(Symbol symbol) noexcept;
+
+// Hands on `result`; a call that succeeded has made something that others reach without passing our gates.
+inline api::CUresult exported(Symbol symbol, api::CUresult result) noexcept {
+  if (result == api::CUDA_SUCCESS) mark_exporting(symbol);
+  return result;
+}
+
+// `per_thread`: a _ptsz form, whose NULL stream is the calling thread's own.
+api::CUresult run_begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
+api::CUresult run_end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
+
+// By reference, so that no call allocates for what it captures.
+template <typename Call>
+api::CUresult begin_capture(api::CUstream stream, bool per_thread, const Call& call) {
+  return run_begin_capture(stream, per_thread, std::cref(call));
+}
+template <typename Call>
+api::CUresult end_capture(api::CUstream stream, bool per_thread, const Call& call) {
+  return run_end_capture(stream, per_thread, std::cref(call));
+}
+
+}  // namespace rota::contract

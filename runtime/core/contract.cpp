@@ -1,0 +1,20 @@
+// What the generated gates ask of the runtime, by the one object that owns its parts.
+#include "runtime/contract.h"
+
+#include "runtime/core/runtime.h"
+
+namespace rota::contract {
+
+void mark_exporting(Symbol symbol) noexcept {
+  runtime().mark_unevictable("others reach what it handed out", kSymbolNames[static_cast<std::size_t>(symbol)]);
+}
+
+api::CUresult run_begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
+  return runtime().contexts.begin_capture(stream, per_thread, call);
+}
+
+api::CUresult run_end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
+  return runtime().contexts.end_capture(stream, per_thread, call);
+}
+
+}  // namespace rota::contract

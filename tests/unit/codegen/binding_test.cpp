@@ -1,0 +1,267 @@
+// That the policy binds: what check demands of functions that rota must know of, and what is generated from their
+// facts.
+#include <algorithm>
+#include <catch2/catch.hpp>
+
+#include "codegen/check.h"
+#include "codegen/emit_driver.h"
+#include "codegen/generate.h"
+#include "tests/unit/codegen/support.h"
+
+using namespace rota::codegen;
+using namespace rota::codegen::test;
+using Catch::Matchers::Contains;
+
+namespace {
+
+constexpr const char* kHeader = R"(
+typedef enum cudaError_enum { CUDA_SUCCESS = 0 } CUresult;
+typedef struct CUstream_st* CUstream;
+typedef void (*CUhook)(void* data);
+extern "C" {
+CUresult cuTake(void** out);
+CUresult cuTake_v2(void** out);
+CUresult cuGive(void* address);
+CUresult cuShare(void* address);
+CUresult cuLook(void* address);
+CUresult cuWaitAndLook(void* address);
+CUresult cuLookAndTell(void* address, CUhook hook);
+CUresult cuShareWaiting(void* address);
+CUresult cuSendOut(void* address, CUstream hStream);
+CUresult cuBegin(CUstream hStream, int mode);
+CUresult cuBegin_ptsz(CUstream hStream, int mode);
+CUresult cuBeginShared(CUstream hStream);
+CUresult cuEnd(CUstream hStream, int* out);
+CUresult cuTurn(CUstream hStream);
+CUresult cuMake(int* context);
+CUresult cuAsk(void);
+}
+)";
+
+constexpr const char* kPolicy = R"(
+[driver]
+cuTake = { allocates = "out" }
+cuGive = { frees = "address" }
+cuShare = { exports = "address" }
+cuLook = { query = true, needs_mapping = "address" }
+cuWaitAndLook = { needs_mapping = "address", may_block = "others" }
+cuLookAndTell = { needs_mapping = "address" }
+cuShareWaiting = { exports = "address", may_block = "others" }
+cuSendOut = { submits = "hStream", exports = "address" }
+cuBegin = { captures = "begin" }
+cuBeginShared = { captures = "begin", exports = "hStream" }
+cuEnd = { captures = "end" }
+cuTurn = { captures = "update" }
+cuMake = { context = "create" }
+cuAsk = { query = true }
+)";
+
+std::string with(std::string text, std::string_view from, std::string_view to) {
+  return text.replace(text.find(from), from.size(), to);
+}
+
+std::vector<std::string> named(const Problems& problems) {
+  std::vector<std::string> names;
+  for (const std::string& problem : problems) {
+    const std::size_t begin = problem.find(": ") + 2;
+    names.push_back(problem.substr(begin, problem.find(':', begin) - begin));
+  }
+  return names;
+}
+
+std::string gates(std::string_view policy = kPolicy) {
+  const auto files = emit_gates(inputs_from(kHeader, policy));
+  if (!files) FAIL(files.error().text);
+  return files->back().content;
+}
+
+// The generated body of a function.
+std::string body_of(const std::string& source, const std::string& function) {
+  const std::size_t at = source.find(" " + function + "(");
+  const std::size_t begin = source.find("{\n", at) + 2;
+  return at == std::string::npos ? "" : source.substr(begin, source.find("\n}\n", begin) + 1 - begin);
+}
+
+std::string policy_error(std::string_view policy) {
+  const auto parsed = parse_policy(policy, "policy.toml");
+  return parsed ? "no error" : parsed.error().text;
+}
+
+}  // namespace
+
+TEST_CASE("what rota must know of and nothing acts upon is named with its facts and its line") {
+  const Problems problems = check_binding(inputs_from(kHeader, kPolicy));
+  CHECK(named(problems) == std::vector<std::string>{"cuGive", "cuMake", "cuTake", "cuTurn"});
+  REQUIRE(problems.size() == 4);
+  CHECK_THAT(problems[0], Contains("policy.toml:4: cuGive: frees, and nothing acts on it"));
+  CHECK_THAT(problems[1], Contains("context = \"create\""));
+  CHECK_THAT(problems[2], Contains("allocates") && Contains("runtime/overrides.inc") && Contains("passes = "));
+  CHECK_THAT(problems[3], Contains("captures = \"update\""));
+}
+
+TEST_CASE("an override or a reason satisfies the check, both at once contradict each other") {
+  Inputs inputs = inputs_from(kHeader, with(kPolicy, "frees = \"address\"", "frees = \"address\", passes = \"why\""));
+  inputs.overrides = {"cuTake", "cuTake_v2", "cuMake", "cuTurn"};
+  CHECK(check_binding(inputs).empty());
+  inputs.overrides.emplace_back("cuGive");
+  const Problems problems = check_binding(inputs);
+  REQUIRE(problems.size() == 1);
+  CHECK_THAT(problems[0], Contains("cuGive: has an override, so it does not pass"));
+}
+
+TEST_CASE("a reason to pass where nothing would be stopped is named") {
+  Inputs inputs =
+      inputs_from(kHeader, with(kPolicy, "cuAsk = { query = true", "cuAsk = { query = true, passes = \"x\""));
+  inputs.overrides = {"cuTake", "cuTake_v2", "cuGive", "cuMake", "cuTurn"};
+  const Problems problems = check_binding(inputs);
+  REQUIRE(problems.size() == 1);
+  CHECK_THAT(problems[0], Contains("cuAsk: passes, but none of its facts stops it"));
+}
+
+TEST_CASE("every base name of the repository whose overrides are taken out is named, or has no fact that binds") {
+  auto inputs = load_inputs(ROTA_SOURCE_DIR);
+  REQUIRE(inputs);
+  REQUIRE(check_binding(*inputs).empty());
+  const std::vector<std::string> all = inputs->overrides;
+  std::size_t bitten = 0;
+  for (const std::string& name : all) {
+    const Function* function = inputs->driver.find_function(name);
+    REQUIRE(function);
+    const FunctionPolicy* policy = inputs->policy.find(function->base);
+    REQUIRE(policy);
+    inputs->overrides = all;
+    std::erase_if(inputs->overrides, [&](const std::string& other) {
+      return inputs->driver.find_function(other)->base == function->base;
+    });
+    const auto found = named(check_binding(*inputs));
+    // An exporting function without an override is marked, which suffices.
+    const bool binds =
+        !policy->binding_facts().empty() && policy->binding_facts() != std::vector<std::string>{"exports"};
+    INFO(name);
+    CHECK((found == std::vector<std::string>{function->base}) == binds);
+    bitten += binds;
+  }
+  CHECK(bitten > 30);
+}
+
+TEST_CASE("an override of a submitting function has to call its gate") {
+  Inputs inputs = inputs_from(kHeader, kPolicy);
+  inputs.overrides = {"cuTake", "cuTake_v2", "cuGive", "cuMake", "cuTurn", "cuSendOut"};
+  const auto problem = [&] {
+    const Problems problems = check_binding(inputs);
+    return problems.empty() ? std::string("none") : problems.front();
+  };
+  CHECK_THAT(problem(), Contains("no comment above cuSendOut names the file"));
+  inputs.override_files["cuSendOut"] = "runtime/hooks/send.cpp";
+  inputs.override_sources["runtime/hooks/send.cpp"] = "gate::Scope scope; return real::cuSendOut(address, hStream);";
+  CHECK_THAT(problem(), Contains("runtime/hooks/send.cpp: the override of cuSendOut") &&
+                            Contains("does not call gates::cuSendOut"));
+  inputs.override_sources["runtime/hooks/send.cpp"] = "return gates::cuSendOut(address, hStream);";
+  CHECK(problem() == "none");
+}
+
+TEST_CASE("what waits for others must not submit") {
+  const Problems problems =
+      check_binding(inputs_from(kHeader, "[driver]\ncuSendOut = { submits = \"hStream\", may_block = \"others\" }\n"));
+  REQUIRE(problems.size() == 1);
+  CHECK_THAT(problems[0], Contains("cuSendOut: submits, yet may wait for others"));
+}
+
+TEST_CASE("a policy with an empty reason to pass, or a wait for nobody, is refused") {
+  CHECK_THAT(policy_error("[driver]\ncuA = { frees = \"x\", passes = \"\" }\n"),
+             Contains("policy.toml:2: cuA: passes has to say why"));
+  CHECK_THAT(policy_error("[driver]\ncuA = { frees = \"x\", passes = \"  \" }\n"), Contains("passes has to say why"));
+  CHECK_THAT(policy_error("[driver]\ncuA = { frees = \"x\", passes = true }\n"), Contains("passes must be a string"));
+  CHECK_THAT(policy_error("[driver]\ncuA = { may_block = \"nobody\" }\n"),
+             Contains("may_block must be true, false or \"others\""));
+  CHECK_THAT(policy_error("[driver]\ncuA = { frees = \"x\", pases = \"why\" }\n"), Contains("unknown fact 'pases'"));
+}
+
+TEST_CASE("a call that needs its mapping is made within a scope that holds memory in place") {
+  CHECK(body_of(gates(), "cuLook") == "  const gate::MappingScope scope;\n  return real::cuLook(address);\n");
+}
+
+TEST_CASE("no such scope stands around what waits for others or runs the program's code") {
+  const std::string source = gates();
+  CHECK(body_of(source, "cuWaitAndLook").empty());
+  CHECK(body_of(source, "cuLookAndTell").empty());
+  CHECK(body_of(source, "cuAsk").empty());
+}
+
+TEST_CASE("a call that exports marks the process when it has succeeded, before memory may move again") {
+  const std::string source = gates();
+  CHECK(body_of(source, "cuShare") ==
+        "  const gate::MappingScope scope;\n  return contract::exported(Symbol::k_cuShare, real::cuShare(address));\n");
+  CHECK(body_of(source, "cuSendOut") ==
+        "  gate::Scope scope({Symbol::k_cuSendOut, hStream, true, false});\n"
+        "  return contract::exported(Symbol::k_cuSendOut, real::cuSendOut(address, hStream));\n");
+  // Without the scope the mark cannot wait for the result.
+  CHECK(
+      body_of(source, "cuShareWaiting") ==
+      "  contract::exported(Symbol::k_cuShareWaiting, api::CUDA_SUCCESS);\n  return real::cuShareWaiting(address);\n");
+}
+
+TEST_CASE("an export with a reason to pass is not marked, unless the reason speaks of something else") {
+  CHECK(body_of(gates(with(kPolicy, "cuShare = { exports = \"address\"",
+                           "cuShare = { exports = \"address\", passes = \"why\"")),
+                "cuShare")
+            .empty());
+  CHECK_THAT(body_of(gates(with(kPolicy, "cuShare = { exports = \"address\"",
+                                "cuShare = { exports = \"address\", frees = \"address\", passes = \"why\"")),
+                     "cuShare"),
+             Contains("contract::exported"));
+}
+
+TEST_CASE("captures begin and end in their gates, and memory is held only within the lock") {
+  const std::string source = gates();
+  CHECK(body_of(source, "cuBegin") ==
+        "  return contract::begin_capture(hStream, false, [&] {\n    const gate::MappingScope scope;\n"
+        "    return real::cuBegin(hStream, mode);\n  });\n");
+  CHECK_THAT(body_of(source, "cuBegin_ptsz"), Contains("begin_capture(hStream, true, "));
+  CHECK(body_of(source, "cuEnd") ==
+        "  return contract::end_capture(hStream, false, [&] {\n    return real::cuEnd(hStream, out);\n  });\n");
+  CHECK_THAT(body_of(source, "cuBeginShared"),
+             Contains("return contract::exported(Symbol::k_cuBeginShared, real::cuBeginShared(hStream));\n  });"));
+  const auto refused =
+      emit_gates(inputs_from(kHeader, with(kPolicy, "cuAsk = { query = true", "cuAsk = { captures = \"end\"")));
+  REQUIRE_FALSE(refused);
+  CHECK_THAT(refused.error().text, Contains("cuAsk: a capture, but it has no stream parameter"));
+}
+
+TEST_CASE("generated gates see one header of ours") {
+  const std::string source = gates();
+  std::vector<std::string> ours;
+  for (std::size_t at = source.find("#include \""); at != std::string::npos; at = source.find("#include \"", at + 1)) {
+    const std::string path = source.substr(at + 10, source.find('"', at + 10) - at - 10);
+    if (!path.starts_with("generated/")) ours.push_back(path);
+  }
+  CHECK(ours == std::vector<std::string>{"runtime/contract.h"});
+}
+
+TEST_CASE("the driver's private tables are listed by identifier and length") {
+  const auto files = emit_driver(
+      inputs_from(kHeader, std::string(kPolicy) +
+                               "[export_tables]\n\"01020304-0506-0708-090a-0b0c0d0e0fff\" = { bytes = 64, asked_by "
+                               "= [\"libcudart\"], evidence = \"seen\" }\n"));
+  REQUIRE(files);
+  const auto file = std::ranges::find(*files, "driver_export_tables.inc", &EmittedFile::name);
+  REQUIRE(file != files->end());
+  CHECK_THAT(file->content, Contains("\nROTA_EXPORT_TABLE(64, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, "
+                                     "0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0xff)\n"));
+}
+
+TEST_CASE("a private table without evidence, length or a proper identifier is refused") {
+  const auto error = [](const std::string& uuid, const std::string& facts) {
+    return policy_error("[driver]\n[export_tables]\n\"" + uuid + "\" = { " + facts + " }\n");
+  };
+  const std::string uuid = "01020304-0506-0708-090a-0b0c0d0e0fff";
+  const std::string good = "bytes = 64, asked_by = \"libcudart\", evidence = \"seen\"";
+  CHECK(error(uuid, good) == "no error");
+  CHECK_THAT(error("01020304-0506-0708-090a-0b0c0d0e0f", good), Contains("policy.toml:3:") && Contains("no UUID"));
+  CHECK_THAT(error("0102030405060708090a0b0c0d0e0fff----", good), Contains("no UUID"));
+  CHECK_THAT(error(uuid, "asked_by = \"x\", evidence = \"seen\""), Contains("bytes is missing"));
+  CHECK_THAT(error(uuid, "bytes = 63, asked_by = \"x\", evidence = \"seen\""), Contains("a multiple of 8"));
+  CHECK_THAT(error(uuid, "bytes = 64, evidence = \"seen\""), Contains("asked_by is missing"));
+  CHECK_THAT(error(uuid, "bytes = 64, asked_by = \"x\""), Contains("evidence is missing"));
+  CHECK_THAT(error(uuid, good + ", sure = true"), Contains("unknown fact 'sure'"));
+}
