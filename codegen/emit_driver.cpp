@@ -18,6 +18,18 @@ EmittedFile emit_symbols_inc(const Inputs& inputs) {
   return {"driver_symbols.inc", text};
 }
 
+EmittedFile emit_undeclared_inc(const Inputs& inputs) {
+  std::string text = banner(inputs);
+  text +=
+      "// ROTA_UNDECLARED(name): the symbols that drivers export and no header declares. What they take is not known, "
+      "so "
+      "no\n// gate can be written for them: a call marks the process before it goes on.\n";
+  for (const auto& [name, policy] : inputs.policy.functions) {
+    if (policy.undeclared) text += fmt::format("ROTA_UNDECLARED({})\n", name);
+  }
+  return {"driver_undeclared.inc", text};
+}
+
 EmittedFile emit_export_tables_inc(const Inputs& inputs) {
   std::string text = banner(inputs);
   text +=
@@ -245,9 +257,9 @@ Result<std::vector<EmittedFile>> emit_driver(const Inputs& inputs) {
   auto types = emit_types_h(inputs);
   if (!types) return types.error();
   std::vector<EmittedFile> files{
-      emit_symbols_inc(inputs),      emit_symbols_h(inputs), emit_releases_h(inputs), *types,
-      emit_functions_h(inputs),      emit_real_h(inputs),    emit_lookup_inc(inputs), emit_signatures_test(inputs),
-      emit_export_tables_inc(inputs)};
+      emit_symbols_inc(inputs),       emit_symbols_h(inputs),     emit_releases_h(inputs), *types,
+      emit_functions_h(inputs),       emit_real_h(inputs),        emit_lookup_inc(inputs), emit_signatures_test(inputs),
+      emit_export_tables_inc(inputs), emit_undeclared_inc(inputs)};
   auto errors = emit_errors(inputs, inputs.driver, "cudaError_enum", "driver_errors.inc");
   if (!errors) return errors.error();
   files.push_back(*errors);

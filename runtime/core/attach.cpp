@@ -67,6 +67,19 @@ bool is_wanted(Symbol symbol, const char* wanted) noexcept {
   return std::strncmp(name, wanted, length) == 0 && (name[length] == '\0' || name[length] == '_');
 }
 
+// An export that no header declares: nothing can stand in front of a function whose parameters nobody knows. Its slot
+// goes on leading to the preload's resolver, which says so at the first call.
+bool left_to_resolver(Symbol symbol) noexcept {
+  switch (symbol) {
+#define ROTA_UNDECLARED(name) case Symbol::k_##name:
+#include "generated/driver_undeclared.inc"
+#undef ROTA_UNDECLARED
+    return available(symbol);
+    default:
+      return false;
+  }
+}
+
 // A function that rota does not know is about to be called: it may do anything.
 void note_unknown(const char* name, int first) noexcept {
   runtime().mark_unevictable("it calls a function of the driver that rota does not know", name);
@@ -103,6 +116,7 @@ int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexce
   __atomic_store_n(attached.note_unknown, &note_unknown, __ATOMIC_RELEASE);
   for (std::size_t index = 0; index < kSymbolCount; ++index) {
     void* tracer = tracers != nullptr ? tracers[index] : nullptr;
+    if (tracer == nullptr && left_to_resolver(static_cast<Symbol>(index))) continue;
     __atomic_store_n(&attached.slots[index], tracer != nullptr ? tracer : next::table[index], __ATOMIC_RELEASE);
   }
   return 0;

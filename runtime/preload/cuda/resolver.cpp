@@ -163,6 +163,28 @@ void* resolve_spare(uint32_t index, bool attached) noexcept {
   return function;
 }
 
+// An export that no header declares. The core leaves such a slot alone, so that the call which ends here can be noted.
+bool is_undeclared(uint32_t index) noexcept {
+#define ROTA_UNDECLARED(name) \
+  if (index == kIndex_##name) return true;
+#include "generated/driver_undeclared.inc"
+#undef ROTA_UNDECLARED
+  return false;
+}
+
+// Its first call, or one of several at once, of a process whose core is attached.
+void* resolve_undeclared(uint32_t index) noexcept {
+  auto* note = __atomic_load_n(&note_unknown, __ATOMIC_ACQUIRE);
+  if (note != nullptr && available[index] != 0) {
+    const char* name = kSymbolListNames;
+    for (uint32_t before = 0; before < index; ++before) name += strlen(name) + 1;
+    static uint8_t noted[kSymbolCount];
+    note(name, __atomic_exchange_n(&noted[index], 1, __ATOMIC_RELAXED) == 0);
+  }
+  __atomic_store_n(&rota_slots[index], real[index], __ATOMIC_RELEASE);
+  return real[index];
+}
+
 }  // namespace
 
 // From a stub, by way of rota_resolver_entry: returns where the call goes on.
@@ -178,6 +200,8 @@ extern "C" ROTA_HIDDEN void* rota_resolve(uint32_t index) noexcept {
   void* function = nullptr;
   if (index >= kSymbolCount) {
     function = resolve_spare(index, attached);
+  } else if (attached && is_undeclared(index)) {
+    function = resolve_undeclared(index);
   } else {
     function = __atomic_load_n(attached ? &rota_slots[index] : &real[index], __ATOMIC_ACQUIRE);
   }

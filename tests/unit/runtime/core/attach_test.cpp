@@ -5,6 +5,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -87,6 +88,11 @@ TEST_CASE("an override comes before a gate and a gate before the real function")
   REQUIRE(preload.slot_of(Symbol::k_cuGetProcAddress_v2) ==
           reinterpret_cast<void*>(&rota::overrides::cuGetProcAddress_v2));
   std::size_t gates = 0;
+  std::set<std::string> undeclared;
+#define ROTA_UNDECLARED(name) undeclared.insert(#name);
+#include "generated/driver_undeclared.inc"
+#undef ROTA_UNDECLARED
+  REQUIRE(undeclared.count("cuMemGetAttribute") == 1);
   for (std::size_t index = 0; index < kSymbolCount; ++index) {
     void* wanted = rota::overrides::find(static_cast<Symbol>(index));
     if (wanted == nullptr && rota::gates::table[index] != nullptr) {
@@ -95,7 +101,8 @@ TEST_CASE("an override comes before a gate and a gate before the real function")
     }
     if (wanted == nullptr) wanted = preload.real[index];
     INFO(kSymbolNames[index]);
-    REQUIRE(preload.slots[index] == wanted);
+    // What no header declares goes on leading to the resolver, which notes the first call.
+    REQUIRE(preload.slots[index] == (undeclared.count(kSymbolNames[index]) != 0 ? nullptr : wanted));
     REQUIRE(rota::next::table[index] == wanted);
     REQUIRE(rota::real::table[index] == preload.real[index]);
   }
@@ -151,6 +158,13 @@ TEST_CASE("a function that rota does not know pins the process's memory and is c
   preload.note_unknown("cuFromTheFuture", 0);
   REQUIRE(rota::runtime().unevictable());
   REQUIRE(rota::runtime().unknown_pointers.load() == before + 1);
+}
+
+TEST_CASE("an undeclared function that this driver lacks leads nowhere else than any other that it lacks") {
+  FakePreload& preload = fresh_preload();
+  preload.available[static_cast<std::size_t>(Symbol::k_cuMemGetAttribute)] = 0;
+  REQUIRE(rota::interpose::attach(preload.attachment, nullptr) == 0);
+  REQUIRE(preload.slot_of(Symbol::k_cuMemGetAttribute) == preload.real_of(Symbol::k_cuMemGetAttribute));
 }
 
 TEST_CASE("every row that a real driver answered is what we answer where there is no cuGetProcAddress") {

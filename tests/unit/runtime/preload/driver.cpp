@@ -52,6 +52,11 @@ EXPORT int cuProfilerInitialize(long a, double b, const char* c, double d, long 
              : -1;
 }
 
+// Exported by drivers, declared in no header.
+EXPORT int cuMemGetAttribute() {
+  return 1234;
+}
+
 // A table that only this driver can have made.
 static const void* const private_table[] = {nullptr, private_table};
 EXPORT int cuGetExportTable(const void** table, const void*) {
