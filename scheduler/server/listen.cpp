@@ -82,15 +82,20 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
   }
   auto listener = listen_at(options.socket);
   if (!listener) return Error{listener.error()};
-  return std::unique_ptr<Server>(
-      new Server(io, std::move(options), *locks, std::move(std::get<LockFile>(*lock)), std::move(*listener)));
+  Result<EventLog> events = EventLog();
+  if (!options.event_log.empty()) events = EventLog::create(options.event_log, options.settings);
+  if (!events) return Error{events.error()};
+  return std::unique_ptr<Server>(new Server(io, std::move(options), *locks, std::move(std::get<LockFile>(*lock)),
+                                            std::move(*listener), std::move(*events)));
 }
 
-Server::Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener)
+Server::Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener,
+               EventLog event_log)
     : io_(io),
       options_(std::move(options)),
       time_(options_.time_scale),
       core_(options_.settings),
+      event_log_(std::move(event_log)),
       gpus_(std::move(lock_directory), fmt::format("rotad pid {} at {}", getpid(), options_.socket)),
       lock_(std::move(lock)),
       listener_(io, listener.release()),

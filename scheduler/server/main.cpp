@@ -3,10 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <asio/signal_set.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <exception>
+#include <fstream>
 
+#include "scheduler/core/event_log.h"
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/server/log.h"
 #include "scheduler/server/server.h"
@@ -23,6 +27,22 @@ std::string default_socket() {
   if (geteuid() == 0) return candidates.list[0].path;
   const auto* own = rota::protocol::own_place(candidates);
   return own != nullptr ? own->path : candidates.list[candidates.count - 1].path;
+}
+
+int replay(const std::string& path) {
+  std::ifstream log(path);
+  if (!log) {
+    fprintf(stderr, "rotad: cannot read %s: %s\n", path.c_str(), strerror(errno));
+    return 1;
+  }
+  const rota::scheduler::Replay result = rota::scheduler::replay(log);
+  if (!result.problem.empty()) {
+    fprintf(stderr, "rotad: %s, %s\n", path.c_str(), result.problem.c_str());
+    return 1;
+  }
+  printf("%llu events, %llu decisions: all as recorded\n", static_cast<unsigned long long>(result.events),
+         static_cast<unsigned long long>(result.decisions));
+  return 0;
 }
 
 }  // namespace
@@ -57,10 +77,16 @@ int main(int argc, char** argv) try {
       ->envname("ROTA_LOCK_DIRECTORY");
   app.add_option("--log", level, "error, warn, info or debug")
       ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
+  app.add_option("--event-log", options.event_log,
+                 "write what the scheduler is told and what it decides to this file, at most 64 MiB");
+  std::string recorded;
+  app.add_option("--replay", recorded, "serve nobody: play this event log to the scheduler and compare its decisions")
+      ->excludes("--event-log");
   app.add_option("--ready-fd", ready, "write a line to this descriptor once programs may connect")->group("");
   app.set_version_flag("--version", std::string("rotad ") + ROTA_VERSION);
   CLI11_PARSE(app, argc, argv);
 
+  if (!recorded.empty()) return replay(recorded);
   rota::server::log::start(level);
   // A peer that has gone is an error of that send, not the end of the daemon.
   signal(SIGPIPE, SIG_IGN);

@@ -287,7 +287,10 @@ void Server::on_stay(Connection& connection) {
 }
 
 void Server::step(const scheduler::Event& event) {
-  for (const scheduler::Decision& decision : core_.step(event, modelled_now())) {
+  const scheduler::Time time = modelled_now();
+  const std::vector<scheduler::Decision>& decisions = core_.step(event, time);
+  event_log_.write(event, time, decisions);
+  for (const scheduler::Decision& decision : decisions) {
     changed_.insert(decision.client);
     const auto found = clients_.find(decision.client);
     if (found == clients_.end()) continue;
@@ -355,6 +358,7 @@ void Server::housekeeping() {
   }
   for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
   for (const auto& [id, client] : clients_) read_usage(*client);
+  event_log_.flush();
   if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {
     log::info("no client for {} ms: done", options_.idle_exit->count());
     stop();

@@ -15,6 +15,7 @@
 
 #include "scheduler/core/core.h"
 #include "scheduler/server/connection.h"
+#include "scheduler/server/event_log.h"
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/modelled_time.h"
 #include "scheduler/server/page.h"
@@ -25,6 +26,7 @@ struct Options {
   scheduler::Settings settings;
   std::string socket;          // where to listen; its folder is made if need be
   std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place
+  std::string event_log;       // file for events and decisions; empty: none
   // End when no client has been there for so long; nothing: never.
   std::optional<std::chrono::milliseconds> idle_exit;
   // How long the lease of a live process whose connection closed is kept: it may come back.
@@ -48,7 +50,8 @@ class Server final : public ConnectionOwner {
   struct Client;
   struct Stayer;
 
-  Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener);
+  Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener,
+         EventLog event_log);
 
   void accept();
   void accept_all();
@@ -80,6 +83,7 @@ class Server final : public ConnectionOwner {
   const Options options_;
   const ModelledTime time_;
   scheduler::Core core_;
+  EventLog event_log_;
   GpuTable gpus_;
   LockFile lock_;
   asio::posix::stream_descriptor listener_;

@@ -1,0 +1,40 @@
+// What the core was told and what it decided, as text: one line per event, with its time, followed by one line per
+// decision that it led to. Since the core is a pure function of these lines, a log that rotad wrote on some machine can
+// be played to the core of today, which has to decide the same.
+//
+//   rota-events 1 mode=automatic quantum=2000000000 grace=10000000000 window=2000000000
+//   81230000000 join 1
+//   81230100000 add_gpu 1 0 150323855360 524288000      client, GPU, bytes in all, bytes of the context
+//   81230200000 want 1 1 0                              client, mask of GPUs in hexadecimal, whether it runs already
+//   > granted 1 1                                       client, grant
+//   81231000000 usage 1 0 33554432 0                    client, GPU, bytes, fixed bytes
+//
+// Times and durations are nanoseconds. Lines that begin with # say nothing to the core.
+#pragma once
+
+#include <cstdint>
+#include <istream>
+#include <string>
+
+#include "scheduler/core/event.h"
+
+namespace rota::scheduler {
+
+// Each ends with its newline.
+std::string log_header(const Settings& settings);
+std::string log_line(const Event& event, Time now);
+std::string log_line(const Decision& decision);
+
+struct Replay {
+  std::uint64_t events = 0;
+  std::uint64_t decisions = 0;
+  // One line, with the line number of the log: where the core decided otherwise, or what cannot be read. Empty: the
+  // core decided all of it as recorded.
+  std::string problem;
+};
+
+// Plays a log to a core of its own. Whatever the log holds, this ends with its end. A log may break off: the decisions
+// after its last event are not missed.
+Replay replay(std::istream& log);
+
+}  // namespace rota::scheduler

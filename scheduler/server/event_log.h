@@ -1,0 +1,38 @@
+// The file that `rotad --event-log` writes (its lines: scheduler/core/event_log.h). Bounded: when it is full the log
+// breaks off, and rotad goes on.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/core/event.h"
+#include "scheduler/server/result.h"
+
+namespace rota::server {
+
+class EventLog {
+ public:
+  static constexpr std::uint64_t kMaxBytes = std::uint64_t{64} << 20;
+
+  // Nothing is logged.
+  EventLog() = default;
+  // Replaces the file if it is there; readable for its owner only, since it tells who used what when.
+  static Result<EventLog> create(const std::string& path, const scheduler::Settings& settings,
+                                 std::uint64_t max_bytes = kMaxBytes);
+
+  void write(const scheduler::Event& event, scheduler::Time now, const std::vector<scheduler::Decision>& decisions);
+  // What was written is in the file.
+  void flush();
+
+ private:
+  struct Close {
+    void operator()(FILE* file) const { fclose(file); }
+  };
+  std::unique_ptr<FILE, Close> file_;
+  std::uint64_t left_ = 0;  // bytes
+};
+
+}  // namespace rota::server

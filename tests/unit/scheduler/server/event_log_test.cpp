@@ -1,0 +1,75 @@
+// The event log of a real rotad.
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <csignal>
+
+#include "scheduler/core/event_log.h"
+#include "scheduler/server/event_log.h"
+#include "tests/unit/scheduler/server/processes.h"
+
+namespace rota::test {
+namespace {
+
+TEST_CASE("what a rotad wrote down about its clients is what it decides again") {
+  const TemporaryFolder folder;
+  const std::string log = folder / "events";
+  {
+    Daemon daemon({"--mode", "exclusive", "--quantum", "20ms", "--event-log", log});
+    Client first(daemon.socket());
+    Client second(daemon.socket());
+    std::uint32_t gpu = 0;
+    REQUIRE_FALSE(first.add_gpu(1, &gpu));
+    REQUIRE_FALSE(second.add_gpu(1));
+    first.want(std::uint64_t{1} << gpu);
+    REQUIRE(first.wait_for_grant());
+    second.want(std::uint64_t{1} << gpu);
+    REQUIRE(first.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
+    first.give_back(first.lease->grant);
+    REQUIRE(second.wait_for_grant());
+    daemon.end(SIGTERM);
+  }
+  const std::string text = read_file(log);
+  const std::size_t back = text.find(" give_back ");
+  REQUIRE(back != std::string::npos);
+  const std::size_t decisions = text.find('\n', back) + 1;
+  CHECK(text.compare(decisions, 8, "> ended ") == 0);
+  CHECK(text.compare(text.find('\n', decisions) + 1, 10, "> granted ") == 0);
+  const Outcome again = run({.arguments = {ROTAD, "--replay", log}, .environment = {}});
+  INFO(again.errors);
+  CHECK(again.code() == 0);
+  CHECK(again.output.find("decisions: all as recorded") != std::string::npos);
+  write_file(log, text + "> granted 77 1\n");
+  const Outcome lie = run({.arguments = {ROTAD, "--replay", log}, .environment = {}});
+  CHECK(lie.code() == 1);
+  CHECK(lie.errors.find("> granted 77 1") != std::string::npos);
+}
+
+TEST_CASE("an event log that is full breaks off between two events and can still be played") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "events";
+  const scheduler::Settings settings;
+  {
+    auto log = server::EventLog::create(path, settings, 300);
+    REQUIRE(log);
+    for (scheduler::ClientId id = 1; id < 100; ++id) {
+      log->write(scheduler::event::Join{id}, std::chrono::seconds(id), {});
+    }
+  }
+  const std::string text = read_file(path);
+  CHECK(text.size() <= 300 + 7);
+  CHECK(text.substr(text.size() - 7) == "# full\n");
+  CHECK(run({.arguments = {ROTAD, "--replay", path}, .environment = {}}).code() == 0);
+}
+
+TEST_CASE("an event log that cannot be written keeps rotad from starting, by name") {
+  const TemporaryFolder folder;
+  const Outcome outcome = run({.arguments = {ROTAD, "--socket", folder / "s", "--lock-directory", folder / "locks",
+                                             "--event-log", folder / "missing/log"},
+                               .environment = {}});
+  CHECK(outcome.code() == 1);
+  CHECK(outcome.errors.find("missing/log") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace rota::test
