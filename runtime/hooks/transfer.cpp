@@ -48,42 +48,110 @@ CUresult copy_shaped(const Copy* shape, Call&& call, Async&& async) {
 }  // namespace
 
 // The forms of CUDA 3.1 and before carry 32-bit addresses, which managed memory does not have.
-// NOLINTBEGIN(bugprone-macro-parentheses): types and parts of names
-#define ROTA_SETS(bits, type)                                                                            \
-  CUresult cuMemsetD##bits(api::CUdeviceptr_v1 to, type value, unsigned int count) {                     \
-    return gates::cuMemsetD##bits(to, value, count);                                                     \
-  }                                                                                                      \
-  CUresult cuMemsetD##bits##_v2(CUdeviceptr to, type value, std::size_t count) {                         \
-    return set(                                                                                          \
-        to, [&] { return gates::cuMemsetD##bits##_v2(to, value, count); },                               \
-        [&] { return gates::cuMemsetD##bits##Async(to, value, count, nullptr); });                       \
-  }                                                                                                      \
-  CUresult cuMemsetD##bits##_v2_ptds(CUdeviceptr to, type value, std::size_t count) {                    \
-    return set(                                                                                          \
-        to, [&] { return gates::cuMemsetD##bits##_v2_ptds(to, value, count); },                          \
-        [&] { return gates::cuMemsetD##bits##Async_ptsz(to, value, count, nullptr); });                  \
-  }                                                                                                      \
-  CUresult cuMemsetD2D##bits(api::CUdeviceptr_v1 to, unsigned int pitch, type value, unsigned int width, \
-                             unsigned int height) {                                                      \
-    return gates::cuMemsetD2D##bits(to, pitch, value, width, height);                                    \
-  }                                                                                                      \
-  CUresult cuMemsetD2D##bits##_v2(CUdeviceptr to, std::size_t pitch, type value, std::size_t width,      \
-                                  std::size_t height) {                                                  \
-    return set(                                                                                          \
-        to, [&] { return gates::cuMemsetD2D##bits##_v2(to, pitch, value, width, height); },              \
-        [&] { return gates::cuMemsetD2D##bits##Async(to, pitch, value, width, height, nullptr); });      \
-  }                                                                                                      \
-  CUresult cuMemsetD2D##bits##_v2_ptds(CUdeviceptr to, std::size_t pitch, type value, std::size_t width, \
-                                       std::size_t height) {                                             \
-    return set(                                                                                          \
-        to, [&] { return gates::cuMemsetD2D##bits##_v2_ptds(to, pitch, value, width, height); },         \
-        [&] { return gates::cuMemsetD2D##bits##Async_ptsz(to, pitch, value, width, height, nullptr); }); \
-  }
-ROTA_SETS(8, unsigned char)
-ROTA_SETS(16, unsigned short)
-ROTA_SETS(32, unsigned int)
-#undef ROTA_SETS
-// NOLINTEND(bugprone-macro-parentheses)
+CUresult cuMemsetD8(api::CUdeviceptr_v1 to, unsigned char value, unsigned int count) {
+  return gates::cuMemsetD8(to, value, count);
+}
+
+CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, std::size_t count) {
+  return set(
+      to, [&] { return gates::cuMemsetD8_v2(to, value, count); },
+      [&] { return gates::cuMemsetD8Async(to, value, count, nullptr); });
+}
+
+CUresult cuMemsetD8_v2_ptds(CUdeviceptr to, unsigned char value, std::size_t count) {
+  return set(
+      to, [&] { return gates::cuMemsetD8_v2_ptds(to, value, count); },
+      [&] { return gates::cuMemsetD8Async_ptsz(to, value, count, nullptr); });
+}
+
+CUresult cuMemsetD2D8(api::CUdeviceptr_v1 to, unsigned int pitch, unsigned char value, unsigned int width,
+                      unsigned int height) {
+  return gates::cuMemsetD2D8(to, pitch, value, width, height);
+}
+
+CUresult cuMemsetD2D8_v2(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width,
+                         std::size_t height) {
+  return set(
+      to, [&] { return gates::cuMemsetD2D8_v2(to, pitch, value, width, height); },
+      [&] { return gates::cuMemsetD2D8Async(to, pitch, value, width, height, nullptr); });
+}
+
+CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width,
+                              std::size_t height) {
+  return set(
+      to, [&] { return gates::cuMemsetD2D8_v2_ptds(to, pitch, value, width, height); },
+      [&] { return gates::cuMemsetD2D8Async_ptsz(to, pitch, value, width, height, nullptr); });
+}
+
+CUresult cuMemsetD16(api::CUdeviceptr_v1 to, unsigned short value, unsigned int count) {
+  return gates::cuMemsetD16(to, value, count);
+}
+
+CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, std::size_t count) {
+  return set(
+      to, [&] { return gates::cuMemsetD16_v2(to, value, count); },
+      [&] { return gates::cuMemsetD16Async(to, value, count, nullptr); });
+}
+
+CUresult cuMemsetD16_v2_ptds(CUdeviceptr to, unsigned short value, std::size_t count) {
+  return set(
+      to, [&] { return gates::cuMemsetD16_v2_ptds(to, value, count); },
+      [&] { return gates::cuMemsetD16Async_ptsz(to, value, count, nullptr); });
+}
+
+CUresult cuMemsetD2D16(api::CUdeviceptr_v1 to, unsigned int pitch, unsigned short value, unsigned int width,
+                       unsigned int height) {
+  return gates::cuMemsetD2D16(to, pitch, value, width, height);
+}
+
+CUresult cuMemsetD2D16_v2(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width,
+                          std::size_t height) {
+  return set(
+      to, [&] { return gates::cuMemsetD2D16_v2(to, pitch, value, width, height); },
+      [&] { return gates::cuMemsetD2D16Async(to, pitch, value, width, height, nullptr); });
+}
+
+CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width,
+                               std::size_t height) {
+  return set(
+      to, [&] { return gates::cuMemsetD2D16_v2_ptds(to, pitch, value, width, height); },
+      [&] { return gates::cuMemsetD2D16Async_ptsz(to, pitch, value, width, height, nullptr); });
+}
+
+CUresult cuMemsetD32(api::CUdeviceptr_v1 to, unsigned int value, unsigned int count) {
+  return gates::cuMemsetD32(to, value, count);
+}
+
+CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned int value, std::size_t count) {
+  return set(
+      to, [&] { return gates::cuMemsetD32_v2(to, value, count); },
+      [&] { return gates::cuMemsetD32Async(to, value, count, nullptr); });
+}
+
+CUresult cuMemsetD32_v2_ptds(CUdeviceptr to, unsigned int value, std::size_t count) {
+  return set(
+      to, [&] { return gates::cuMemsetD32_v2_ptds(to, value, count); },
+      [&] { return gates::cuMemsetD32Async_ptsz(to, value, count, nullptr); });
+}
+
+CUresult cuMemsetD2D32(api::CUdeviceptr_v1 to, unsigned int pitch, unsigned int value, unsigned int width,
+                       unsigned int height) {
+  return gates::cuMemsetD2D32(to, pitch, value, width, height);
+}
+
+CUresult cuMemsetD2D32_v2(CUdeviceptr to, std::size_t pitch, unsigned int value, std::size_t width,
+                          std::size_t height) {
+  return set(
+      to, [&] { return gates::cuMemsetD2D32_v2(to, pitch, value, width, height); },
+      [&] { return gates::cuMemsetD2D32Async(to, pitch, value, width, height, nullptr); });
+}
+
+CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr to, std::size_t pitch, unsigned int value, std::size_t width,
+                               std::size_t height) {
+  return set(
+      to, [&] { return gates::cuMemsetD2D32_v2_ptds(to, pitch, value, width, height); },
+      [&] { return gates::cuMemsetD2D32Async_ptsz(to, pitch, value, width, height, nullptr); });
+}
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) {
   return copy(
