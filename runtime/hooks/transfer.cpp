@@ -255,4 +255,13 @@ CUresult cuMemcpy3DPeer_ptds(const api::CUDA_MEMCPY3D_PEER* pCopy) {
       [&] { return gates::cuMemcpy3DPeerAsync_ptsz(pCopy, nullptr); });
 }
 
+// Memory for which the program wants calls to wait.
+CUresult cuPointerSetAttribute(const void* value, api::CUpointer_attribute attribute, CUdeviceptr ptr) {
+  const CUresult result = gates::cuPointerSetAttribute(value, attribute, ptr);
+  if (result == api::CUDA_SUCCESS && attribute == api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
+    runtime().memory.set_synchronous(ptr, *static_cast<const unsigned*>(value) != 0);
+  }
+  return result;
+}
+
 }  // namespace rota::overrides

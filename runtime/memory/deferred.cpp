@@ -31,9 +31,14 @@ void Deferred::add_unused(api::CUdeviceptr address, api::CUcontext context) {
   recount();
 }
 
+bool Deferred::holds(api::CUdeviceptr address) const {
+  const std::lock_guard lock(state_->mutex);
+  return std::any_of(state_->blocks.begin(), state_->blocks.end(),
+                     [&](const Block& block) { return block.in_ledger && block.allocation.address == address; });
+}
+
 std::vector<int> Deferred::sweep() {
   std::vector<int> devices;
-  std::vector<api::CUevent> reached;
   const std::lock_guard lock(state_->mutex);
   for (Block& block : state_->blocks) {
     if (block.event == nullptr || block.held > 0 || !driver::reached(block.event)) continue;

@@ -37,6 +37,8 @@ class Deferred {
   void add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context);
   // A block of ours that nothing uses and that the ledger does not know.
   void add_unused(api::CUdeviceptr address, api::CUcontext context);
+  // Whether a block begins here: to the program the address is freed, and to the driver it is not.
+  bool holds(api::CUdeviceptr address) const;
   // Looks which blocks' use is over. Their bytes are room again. The GPUs of those that were.
   std::vector<int> sweep();
   // A block of exactly this size whose use is over, for the program again: no longer an entry.

@@ -193,6 +193,10 @@ void Ledger::uncharge(const Allocation& allocation) {
   });
 }
 
+void Ledger::set_synchronous(std::uint64_t address, bool synchronous) {
+  if (const auto found = find(address)) change(*found, [&](Allocation& entry) { entry.synchronous = synchronous; });
+}
+
 std::optional<Allocation> Ledger::find_in(std::size_t level, std::uint64_t address) const {
   const std::uint64_t region = address >> kRegionBits[level];
   std::optional<Note> note;

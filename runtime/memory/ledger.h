@@ -99,6 +99,7 @@ struct Allocation {
   Owner owner{};
   int device = 0;  // whom it is charged to, or kNobody
   Kind kind = Kind::kPlain;
+  bool synchronous = false;  // the program wants sets and copies of it to wait (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
   // The ledger's own:
   bool freeing = false;      // given to the driver to free, or waiting for its stream to come that far
   bool charged = true;       // its bytes are in the sums
@@ -138,6 +139,8 @@ class Ledger {
   // The program's use of an entry that is being freed is over, although the driver still has to take it: its bytes are
   // room again.
   void uncharge(const Allocation& allocation);
+  // Of the entry that holds `address`.
+  void set_synchronous(std::uint64_t address, bool synchronous);
   // The entry that holds `address`, also in its middle. A live one before one that is being freed.
   std::optional<Allocation> find(std::uint64_t address) const;
   // Removes the entries of one kind that begin in [address, address + size), in no order. They take their bytes along:

@@ -213,6 +213,8 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call) {
   // Told to the ledger before the driver is asked: once it has taken the memory back, another thread may get the same
   // address.
   const std::optional<Allocation> taken = ledger_.begin_free(address);
+  // Freed before in the order of a stream: the driver, which still has it, would free it and let us free it again.
+  if (!taken && deferred_.any() && deferred_.holds(address)) return api::CUDA_ERROR_INVALID_VALUE;
   const api::CUresult result = call();
   if (!taken) return result;
   if (result != api::CUDA_SUCCESS) {
@@ -242,7 +244,7 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
   // A capture has no point in time to free it at.
   if (driver::captures(stream, per_thread)) return free(address, call);
   const std::optional<Allocation> taken = ledger_.begin_free(address);
-  if (!taken) return call();  // freed by another thread just now: the driver says what that is
+  if (!taken) return free(address, call);  // freed already, or by another thread just now
   // The driver does not take managed memory here. An event behind the stream's work says when it may go.
   const driver::RelaxedCapture relaxed;
   const api::CUcontext context = driver::context_of(stream, per_thread);
@@ -331,14 +333,14 @@ api::CUresult Memory::unmap(std::uint64_t address, std::uint64_t bytes, const Re
 bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination) const {
   if (!has_converted_.load(std::memory_order_relaxed)) return false;
   const std::optional<Allocation> found = ledger_.find(destination);
-  return found && found->kind.converted();
+  return found && found->kind.converted() && !found->synchronous;
 }
 
 bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUdeviceptr source) const {
   if (!has_converted_.load(std::memory_order_relaxed)) return false;
   const std::optional<Allocation> to = ledger_.find(destination);
   const std::optional<Allocation> from = ledger_.find(source);
-  if (!to || !from) return false;
+  if (!to || !from || to->synchronous || from->synchronous) return false;
   const auto of_gpu = [](const Kind& kind) { return kind.backing == Backing::kDevice || kind.converted(); };
   return of_gpu(to->kind) && of_gpu(from->kind) && (to->kind.converted() || from->kind.converted());
 }

@@ -71,6 +71,9 @@ class Memory {
   bool only_converted_makes_it_wait(api::CUdeviceptr destination) const;
   bool only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUdeviceptr source) const;
 
+  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: the program wants calls that touch this memory to wait.
+  void set_synchronous(api::CUdeviceptr address, bool synchronous) { ledger_.set_synchronous(address, synchronous); }
+
   // Memory of a context, around its end: made before the driver is asked, told if the context is gone.
   class ContextEnd {
    public:

@@ -209,3 +209,21 @@ TEST_CASE("the program's own call answers what the asynchronous form refuses, an
   REQUIRE(runtime().contexts.end_capture(stream, false, done) == api::CUDA_SUCCESS);
   CHECK(p.asked(kSets.front(), p.converted, 0) == Calls{kSets.front().asynchronous});
 }
+
+TEST_CASE("a set or copy of memory that the program wants to be waited for is the program's own call") {
+  Program p;
+  p.driver.set<api::cuPointerSetAttribute_fn>(
+      Symbol::k_cuPointerSetAttribute,
+      [](const void*, api::CUpointer_attribute, api::CUdeviceptr) { return api::CUDA_SUCCESS; });
+  const auto want = [&](unsigned on) {
+    return overrides::cuPointerSetAttribute(&on, api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p.converted + 64);
+  };
+  REQUIRE(want(1) == api::CUDA_SUCCESS);
+  for (const Form& form : kSets) CHECK(p.asked(form, p.converted, 0) == Calls{form.synchronous});
+  for (const Form& form : kCopies) {
+    CHECK(p.asked(form, p.pooled, p.converted) == Calls{form.synchronous});
+    CHECK(p.asked(form, p.converted, p.pooled) == Calls{form.synchronous});
+  }
+  REQUIRE(want(0) == api::CUDA_SUCCESS);
+  CHECK(p.asked(kSets.front(), p.converted, 0) == Calls{kSets.front().asynchronous});
+}

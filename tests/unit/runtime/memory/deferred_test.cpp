@@ -121,12 +121,16 @@ TEST_CASE("a free that the driver refuses, and one of a pool's memory, wait for 
   CHECK(f.memory.has_deferred());
 }
 
-TEST_CASE("memory that was freed twice in stream order is the driver's to refuse") {
+TEST_CASE("memory that was freed in stream order cannot be freed again, by either call, although the driver has it") {
   Freed f;
   const api::CUdeviceptr address = f.allocated(kMiB);
+  f.driver.submitted = 1;
   f.free_in_order(address);
-  CHECK(f.memory.free_async(address, nullptr, false, [] { return api::CUDA_ERROR_INVALID_VALUE; }) ==
-        api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_async(address, nullptr, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_waiting(address, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.driver_has(address));
+  f.driver.finished = 1;
+  CHECK(f.free_now(address) == api::CUDA_ERROR_INVALID_VALUE);
   f.memory.collect_deferred();
   CHECK(f.ledger.entries() == 0);
   CHECK(f.ledger.live_bytes(0) == 0);
