@@ -22,8 +22,13 @@ using protocol::Message;
 
 constexpr int kWelcomeMilliseconds = 2000;
 
+// The message must have been zero before it was received: what a rotad of another version leaves out is zero.
 bool valid(const Message& message, ssize_t bytes) {
-  return bytes == static_cast<ssize_t>(sizeof message) && message.magic == protocol::kMagic;
+  return bytes >= static_cast<ssize_t>(protocol::kHeaderBytes) && message.magic == protocol::kMagic;
+}
+
+bool is_known(Kind kind) {
+  return kind == Kind::kGpuAdded || kind == Kind::kRefused;
 }
 
 std::string error_text(int error) {
@@ -76,7 +81,7 @@ void Connection::close_descriptor() {
 std::string Connection::greet() {
   Message hello;
   hello.kind = Kind::kHello;
-  hello.body.hello.pid = getpid();
+  hello.body.hello.newest_version = protocol::kVersion;
   std::strncpy(hello.body.hello.name, program_invocation_short_name, protocol::kNameLength - 1);
   if (!send(hello)) return "rotad hung up";
 
@@ -109,13 +114,15 @@ std::string Connection::greet() {
   } else if (answer.kind == Kind::kRefused) {
     answer.body.refused.text[protocol::kTextLength - 1] = '\0';
     reason = answer.body.refused.text;
-  } else if (answer.kind != Kind::kWelcome || answer.version != protocol::kVersion) {
-    reason =
-        fmt::format("this rotad speaks protocol {}, not {}: install the same rota", answer.version, protocol::kVersion);
+  } else if (answer.kind != Kind::kWelcome || answer.version < protocol::kOldestVersion ||
+             answer.version > protocol::kVersion) {
+    reason = fmt::format("this rotad speaks version {} of the protocol, not {} to {}: install the same rota",
+                         answer.version, protocol::kOldestVersion, protocol::kVersion);
   } else {
     lease_ = static_cast<protocol::LeasePage*>(map_page(descriptors[0], PROT_READ));
     usage_ = static_cast<protocol::UsagePage*>(map_page(descriptors[1], PROT_READ | PROT_WRITE));
     welcome_ = answer.body.welcome;
+    version_ = answer.version;
     if (lease_ == nullptr || usage_ == nullptr || lease_->magic != protocol::kMagic) {
       reason = "rotad's shared pages cannot be used";
     }
@@ -126,7 +133,8 @@ std::string Connection::greet() {
   return reason;
 }
 
-bool Connection::send(const Message& message) {
+bool Connection::send(Message message) {
+  message.version = version_;
   ssize_t sent;
   do {
     sent = ::send(descriptor_, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -136,11 +144,12 @@ bool Connection::send(const Message& message) {
 
 Connection::Received Connection::receive(Message& message) {
   for (;;) {
+    message = Message();
     const ssize_t bytes = recv(descriptor_, &message, sizeof message, MSG_DONTWAIT);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::kNothing;
     if (bytes <= 0) return Received::kGone;
-    if (valid(message, bytes)) return Received::kMessage;
+    if (valid(message, bytes) && is_known(message.kind)) return Received::kMessage;
   }
 }
 

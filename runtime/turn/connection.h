@@ -33,7 +33,8 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
 
   // False: rotad has gone, or reads no more.
-  bool send(const protocol::Message& message);
+  bool send(protocol::Message message);
+  // A message of a kind that this client knows; what a newer rotad says beyond that is passed over.
   enum class Received { kMessage, kNothing, kGone };
   Received receive(protocol::Message& message);
   // Returns when a message is there, rotad has gone, or the time is over.
@@ -58,6 +59,7 @@ class Connection {
   protocol::LeasePage* lease_ = nullptr;
   protocol::UsagePage* usage_ = nullptr;
   protocol::Welcome welcome_{};
+  std::uint16_t version_ = protocol::kOldestVersion;  // what is spoken; settled by the welcome
 };
 
 }  // namespace rota::client

@@ -1,5 +1,5 @@
-// What rotad and its clients say to each other: fixed-size messages over a SOCK_SEQPACKET Unix socket, and two shared
-// pages per client. Plain data only: this header is compiled into other people's processes (the shim) and into rotad.
+// What rotad and its clients say to each other: messages over a SOCK_SEQPACKET Unix socket, and two shared pages per
+// client. Plain data only: this header is compiled into other people's processes (the shim) and into rotad.
 //
 // A client connects, says `hello`, and gets `welcome` with two descriptors (SCM_RIGHTS, in this order): its lease page,
 // which rotad writes and the client can only map for reading, and its usage page, which the client writes. Both are
@@ -7,6 +7,16 @@
 // (`add_gpu`), asks for them
 // (`want`), and gives them back (`give_back`) once somebody waits. A grant is announced in the lease page alone: the
 // client's threads wait on its futex word, so a hand-over costs no message to the next holder.
+//
+// Versions. A program lives longer than a rotad, and a container brings its own rota, so each side serves a range of
+// versions and both speak the newest that they share:
+//   - What is sent before that is settled (hello, and what needs no hello) has the form of the oldest version that its
+//     sender speaks; hello also says the newest. rotad's welcome carries the chosen version in its header, and so does
+//     every message after it.
+//   - In version 1 every message has exactly 256 bytes, and a kind that is not known ends the connection.
+//   - From version 2 on a message has at most kMaxMessageBytes. What it lacks is zero, what it has beyond the known
+//     fields is ignored, and so is a message of a kind that is not known. A field is never moved and never gets another
+//     meaning: a later version adds fields behind the last one, or kinds.
 //
 // Every field that comes from the other side is checked before it is used.
 #pragma once
@@ -19,7 +29,11 @@
 namespace rota::protocol {
 
 inline constexpr std::uint32_t kMagic = 0x41544f52;  // "ROTA"
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kOldestVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;  // the newest
+inline constexpr std::size_t kMaxMessageBytes = 1024;
+// Of the shared pages' layout, whatever version is spoken beside them.
+inline constexpr std::uint32_t kPageVersion = 1;
 // GPUs that one rotad manages at most: a set of GPUs is one 64-bit mask, bit i being the GPU with index i.
 inline constexpr std::size_t kMaxGpus = 64;
 inline constexpr std::size_t kNameLength = 64;     // bytes, NUL included
@@ -32,6 +46,7 @@ struct Uuid {
   friend bool operator==(const Uuid&, const Uuid&) = default;
 };
 
+// Below 100: client to rotad. From 100 on: rotad to client.
 enum class Kind : std::uint16_t {
   // client to rotad
   kHello = 1,     // Hello; answered by kWelcome or kRefused
@@ -57,8 +72,9 @@ enum class Mode : std::uint32_t {
 };
 
 struct Hello {
-  std::int32_t pid;  // as the client sees itself; rotad trusts SO_PEERCRED
-  std::uint32_t reserved;
+  std::uint32_t version1_pid;    // sent by version 1, never read: rotad asks the kernel who its peer is
+  std::uint16_t newest_version;  // that the client speaks; 0 (version 1): the one in the header
+  std::uint16_t padding;
   char name[kNameLength];  // the program's name, NUL-terminated
 };
 
@@ -72,7 +88,6 @@ struct AddGpu {
 struct GpuAdded {
   Uuid uuid;
   std::uint32_t index;  // bit in every GPU mask of this daemon, and place in UsagePage::device_bytes
-  std::uint32_t reserved;
 };
 
 struct Want {
@@ -80,13 +95,11 @@ struct Want {
   // Not 0: this client's work already runs on these GPUs, by a grant of a rotad that died. Such a want is granted at
   // once while the new rotad is young (kReclaimSeconds); later it is a want like any other.
   std::uint32_t running;
-  std::uint32_t reserved;
 };
 inline constexpr int kReclaimSeconds = 10;
 
 struct GiveBack {
   std::uint32_t grant;  // LeasePage::grant as the client saw it
-  std::uint32_t reserved;
 };
 
 struct Welcome {
@@ -110,7 +123,7 @@ struct StatusGpu {
   std::uint32_t clients;
   std::uint32_t holders;
   std::uint32_t waiters;
-  std::uint32_t reserved;
+  std::uint32_t version1_space;  // 0; keeps the name where version 1 reads it
   char name[kNameLength];
 };
 
@@ -118,7 +131,6 @@ struct StatusClient {
   std::uint32_t client;
   std::int32_t pid;
   std::uint32_t uid;
-  std::uint32_t reserved;
   std::uint64_t gpus;          // touched
   std::uint64_t held_gpus;     // mask
   std::uint64_t wanted_gpus;   // mask, waiting
@@ -132,13 +144,13 @@ struct StatusEnd {
   std::uint64_t quantum_ns;
   std::uint64_t grants;  // since the daemon started
   Mode mode;
-  std::uint32_t reserved;
+  std::uint32_t version1_space;       // 0; keeps the next field where version 1 reads it
   char rota_version[kVersionLength];  // e.g. "0.1.0"; empty from a rotad older than this field
 };
 
 struct Message {
   std::uint32_t magic = kMagic;
-  std::uint16_t version = kVersion;
+  std::uint16_t version = kOldestVersion;  // who has settled on another one puts it here
   Kind kind{};
   union Body {
     Hello hello;
@@ -154,7 +166,11 @@ struct Message {
     std::uint8_t bytes[248];
   } body{.bytes = {}};
 };
-static_assert(sizeof(Message) == 256 && std::is_trivially_copyable_v<Message>);
+static_assert(sizeof(Message) == 256 && std::is_trivially_copyable_v<Message>);  // 256: version 1's size
+inline constexpr std::size_t kHeaderBytes = offsetof(Message, body);
+static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) == 56 &&
+              offsetof(StatusClient, gpus) == 16 && offsetof(StatusEnd, rota_version) == 32 &&
+              offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
 //
@@ -175,7 +191,6 @@ struct LeasePage {
   // Not 0 while somebody needs a GPU of this grant: the number of waiters when that began, or when drain_at_ns last
   // changed. Nobody gives anything back while this is 0.
   std::atomic<std::uint32_t> waiters;
-  std::atomic<std::uint32_t> reserved;
   // When the holder begins to drain although it is busy, perhaps in the past; 0 while nobody waits.
   std::atomic<std::uint64_t> drain_at_ns;
 };
@@ -186,11 +201,12 @@ struct UsagePage {
   std::uint32_t version;
   std::atomic<std::uint64_t> device_bytes[kMaxGpus];  // live allocations by GPU index
   std::atomic<std::uint64_t> fixed_bytes[kMaxGpus];   // the part that cannot leave the GPU (native, exported)
-  std::atomic<std::uint64_t> host_bytes;              // pinned and swapped-out memory
-  std::atomic<std::uint64_t> submissions;             // gated calls let through, for `rota status`
+  std::uint64_t version1_space;                       // 0; keeps the next field where version 1 writes it
+  std::atomic<std::uint64_t> submissions;             // gated calls let through
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
-              sizeof(UsagePage) <= 4096);
+              sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
+              offsetof(UsagePage, submissions) == 8 + 16 * kMaxGpus + 8);
 inline constexpr std::size_t kPageBytes = 4096;
 
 }  // namespace rota::protocol

@@ -1,4 +1,4 @@
-// Sending and receiving fixed-size packets, with readiness from asio (its 1.22 knows no SOCK_SEQPACKET sockets of its
+// Sending and receiving packets, with readiness from asio (its 1.22 knows no SOCK_SEQPACKET sockets of its
 // own, and descriptors travel beside the data).
 #include "scheduler/server/connection.h"
 
@@ -29,16 +29,16 @@ void Connection::on_readable() {
   constexpr int kMessagesAtOnce = 16;
   for (int i = 0; i < kMessagesAtOnce; ++i) {
     if (!socket_.is_open() || writing_) return;  // flush() reads on when the peer has taken what is there for it
-    Message buffer;
+    alignas(Message) char buffer[protocol::kMaxMessageBytes];
     // Descriptors that somebody sends along are dropped by the kernel, as no room is given for them.
-    const ssize_t length = recv(socket_.native_handle(), &buffer, sizeof buffer, MSG_DONTWAIT | MSG_TRUNC);
+    const ssize_t length = recv(socket_.native_handle(), buffer, sizeof buffer, MSG_DONTWAIT | MSG_TRUNC);
     if (length < 0 && errno == EINTR) continue;
     if (length < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (length <= 0) {
       owner_.on_end(*this, {});
       return;
     }
-    const Result<Message> message = decode(&buffer, static_cast<std::size_t>(length));
+    const Result<Message> message = decode(buffer, static_cast<std::size_t>(length));
     if (!message) {
       owner_.on_end(*this, message.error());
       return;
@@ -77,6 +77,7 @@ void Connection::flush() {
     if (outbox_.empty()) {
       return;
     }
+    outbox_.front().version = version;
     const ssize_t sent =
         ::send(socket_.native_handle(), &outbox_.front(), sizeof(Message), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent >= 0) {
@@ -100,11 +101,12 @@ void Connection::flush() {
   }
 }
 
-bool Connection::send_with(const Message& message, int first_descriptor, int second_descriptor) {
+bool Connection::send_with(Message message, int first_descriptor, int second_descriptor) {
   if (!socket_.is_open() || !outbox_.empty()) return false;
+  message.version = version;
   const int descriptors[2] = {first_descriptor, second_descriptor};
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptors)] = {};
-  iovec data{const_cast<Message*>(&message), sizeof message};
+  iovec data{&message, sizeof message};
   msghdr header{};
   header.msg_iov = &data;
   header.msg_iovlen = 1;

@@ -36,7 +36,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Sends, or keeps for when the peer reads. Never blocks, never raises SIGPIPE.
   void send(const protocol::Message& message);
   // Sends at once with two descriptors, as the answer to hello; false if that cannot be (the peer does not read).
-  bool send_with(const protocol::Message& message, int first_descriptor, int second_descriptor);
+  bool send_with(protocol::Message message, int first_descriptor, int second_descriptor);
   // A long answer, row by row as the peer takes it: `next` gives nothing when it is complete.
   void send_rows(std::function<std::optional<protocol::Message>()> next);
   // kRefused with this text.
@@ -48,8 +48,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   const Peer& peer() const { return peer_; }
   Peer& peer() { return peer_; }
 
-  std::uint32_t client = 0;  // after hello; 0 before
-  bool stays = false;        // sent kStay
+  std::uint32_t client = 0;                          // after hello; 0 before
+  bool stays = false;                                // sent kStay
+  std::uint16_t version = protocol::kOldestVersion;  // what is spoken; settled by hello
 
  private:
   void read();

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace rota::server {
@@ -10,6 +11,9 @@ namespace {
 
 using protocol::Kind;
 using protocol::Message;
+
+// What only rotad sends.
+constexpr unsigned kFirstOfRotads = 100;
 
 // A name that comes from somebody else: ends within its field, and cannot play tricks with a terminal or a log.
 template <std::size_t kSize>
@@ -26,17 +30,19 @@ void clean_name(char (&name)[kSize]) {
 }  // namespace
 
 Result<Message> decode(const void* bytes, std::size_t length) {
-  if (length != sizeof(Message)) {
-    return Error{fmt::format("a message of {} bytes; rota's have {}", length, sizeof(Message))};
-  }
+  if (length < protocol::kHeaderBytes) return Error{"that is not a message of rota's"};
   Message message;
-  memcpy(&message, bytes, sizeof message);
+  memcpy(&message, bytes, std::min(length, sizeof message));
   if (message.magic != protocol::kMagic) return Error{"that is not a message of rota's"};
-  if (message.version != protocol::kVersion) {
+  if (message.version < protocol::kOldestVersion || message.version > protocol::kVersion) {
     return Error{
-        fmt::format("this rotad speaks version {} of the protocol and the program's librota.so version {}: "
-                    "install both from the same release",
-                    protocol::kVersion, message.version)};
+        fmt::format("this rotad speaks versions {} to {} of the protocol and the program's librota.so version "
+                    "{} or later: install a newer rotad",
+                    protocol::kOldestVersion, protocol::kVersion, message.version)};
+  }
+  if (message.version == 1 ? length != sizeof(Message) : length > protocol::kMaxMessageBytes) {
+    return Error{fmt::format("a message of {} bytes, which version {} of the protocol has not", length,
+                             static_cast<unsigned>(message.version))};
   }
   switch (message.kind) {
     case Kind::kHello:
@@ -52,7 +58,7 @@ Result<Message> decode(const void* bytes, std::size_t length) {
     case Kind::kStay:
       return message;
     default:
-      // Also what only rotad sends.
+      if (message.version != 1 && static_cast<unsigned>(message.kind) < kFirstOfRotads) return message;
       return Error{fmt::format("a message of kind {}, which clients do not send", static_cast<unsigned>(message.kind))};
   }
 }

@@ -10,8 +10,9 @@
 
 namespace rota::server {
 
-// `bytes` must have room for a whole Message; `length` is how long the packet really was (recv with MSG_TRUNC).
-// The result's names are terminated and printable. The error is for the peer: what was wrong with its message.
+// `length` is how long the packet really was (recv with MSG_TRUNC); `bytes` holds the first kMaxMessageBytes of it.
+// The result's names are terminated and printable; what a newer or older peer left out is zero. A kind that is not
+// known comes through from version 2 on, to be ignored. The error is for the peer: what was wrong with its message.
 Result<protocol::Message> decode(const void* bytes, std::size_t length);
 
 // Why there can be no such GPU, for its client; empty: there can. It concerns that GPU alone.

@@ -39,7 +39,7 @@ Result<Page<Layout>> make_page(const char* name, bool client_writes) {
   Page<Layout> page;
   page.layout_ = new (address) Layout{};
   page->magic = protocol::kMagic;
-  page->version = protocol::kVersion;
+  page->version = protocol::kPageVersion;
   // Our own writable mapping exists already: "future" writes are those of the client.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (client_writes ? 0 : F_SEAL_FUTURE_WRITE);
   if (fcntl(memory.get(), F_ADD_SEALS, seals) != 0) return failed("F_ADD_SEALS");

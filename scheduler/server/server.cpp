@@ -99,7 +99,7 @@ void Server::accept_all() {
 void Server::on_message(Connection& connection, const Message& message) {
   switch (message.kind) {
     case Kind::kHello:
-      on_hello(connection, message.body.hello);
+      on_hello(connection, message);
       return;
     case Kind::kStatus:
       on_status(connection);
@@ -107,8 +107,13 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kStay:
       on_stay(connection);
       return;
-    default:
+    case Kind::kAddGpu:
+    case Kind::kWant:
+    case Kind::kGiveBack:
+    case Kind::kUsage:
       break;
+    default:
+      return;  // of a newer peer: decode() lets no other through
   }
   const auto found = clients_.find(connection.client);
   if (connection.client == 0 || found == clients_.end()) {
@@ -134,7 +139,7 @@ void Server::on_message(Connection& connection, const Message& message) {
       read_usage(client);
       break;
     default:
-      break;  // decode() lets no other kind through
+      break;
   }
 }
 
@@ -178,11 +183,14 @@ void Server::drop_connection(Connection& connection) {
   idle_since_ = now();
 }
 
-void Server::on_hello(Connection& connection, const protocol::Hello& hello) {
+void Server::on_hello(Connection& connection, const Message& message) {
   if (connection.client != 0) {
     hang_up(connection, "a client says hello once");
     return;
   }
+  const protocol::Hello& hello = message.body.hello;
+  // The client speaks all versions between; decode() has seen to it that this rotad speaks its oldest.
+  connection.version = std::clamp(hello.newest_version, message.version, protocol::kVersion);
   auto lease = make_lease_page();
   auto usage = make_usage_page();
   if (!lease || !usage) {
@@ -258,7 +266,7 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
   if (!client.gpus.insert(*index).second) gpus_.remove_client(*index);  // named again: it counts once
   step(event::AddGpu{client.id, *index, gpu.total_bytes, gpu.context_bytes});
   Message added{.kind = Kind::kGpuAdded};
-  added.body.gpu_added = {.uuid = gpu.uuid, .index = *index, .reserved = 0};
+  added.body.gpu_added = {.uuid = gpu.uuid, .index = *index};
   connection.send(added);
 }
 

@@ -57,7 +57,7 @@ class Server final : public ConnectionOwner {
   void accept_all();
   void on_message(Connection& connection, const protocol::Message& message) override;
   void on_end(Connection& connection, const std::string& problem) override;
-  void on_hello(Connection& connection, const protocol::Hello& hello);
+  void on_hello(Connection& connection, const protocol::Message& message);
   void on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu);
   void on_stay(Connection& connection);
   void on_status(Connection& connection);

@@ -75,7 +75,7 @@ Message Server::status_end() const {
                          .quantum_ns = static_cast<std::uint64_t>(options_.settings.quantum.count()),
                          .grants = core_.grants(),
                          .mode = options_.settings.mode,
-                         .reserved = 0,
+                         .version1_space = 0,
                          .rota_version = {}};
   set_text(row.body.status_end.rota_version, ROTA_VERSION);
   return row;

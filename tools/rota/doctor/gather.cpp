@@ -97,7 +97,8 @@ int other_protocol(const protocol::SocketCandidate& candidate) {
   int version = 0;
   if (tool::send_message(descriptor, protocol::Message{.kind = protocol::Kind::kStatus}) &&
       recv(descriptor, &answer, sizeof answer, 0) >= static_cast<ssize_t>(offsetof(protocol::Message, body)) &&
-      answer.magic == protocol::kMagic && answer.version != protocol::kVersion) {
+      answer.magic == protocol::kMagic &&
+      (answer.version < protocol::kOldestVersion || answer.version > protocol::kVersion)) {
     version = answer.version;
   }
   close(descriptor);

@@ -25,11 +25,11 @@ std::optional<Status> request_status(int descriptor) {
   if (!send_message(descriptor, Message{.kind = Kind::kStatus})) return std::nullopt;
   Status status{};
   while (true) {
-    Message row;
+    Message row;  // what a rotad of another version leaves out is zero, what it adds is cut off
     const ssize_t length = recv(descriptor, &row, sizeof row, 0);
     if (length < 0 && errno == EINTR) continue;
-    if (length != static_cast<ssize_t>(sizeof row) || row.magic != protocol::kMagic) return std::nullopt;
-    if (row.version != protocol::kVersion) return std::nullopt;
+    if (length < static_cast<ssize_t>(protocol::kHeaderBytes) || row.magic != protocol::kMagic) return std::nullopt;
+    if (row.version < protocol::kOldestVersion || row.version > protocol::kVersion) return std::nullopt;
     switch (row.kind) {
       case Kind::kStatusGpu:
         row.body.status_gpu.name[protocol::kNameLength - 1] = '\0';
@@ -43,8 +43,10 @@ std::optional<Status> request_status(int descriptor) {
         row.body.status_end.rota_version[protocol::kVersionLength - 1] = '\0';
         status.end = row.body.status_end;
         return status;
-      default:
+      case Kind::kRefused:
         return std::nullopt;
+      default:
+        break;  // of a newer rotad
     }
   }
 }

@@ -149,7 +149,7 @@ class FakeRotad {
           std::strcpy(answer.body.refused.text, "another rotad has this GPU");
         } else {
           answer.kind = protocol::Kind::kGpuAdded;
-          answer.body.gpu_added = {message.body.add_gpu.uuid, added_++, 0};
+          answer.body.gpu_added = {message.body.add_gpu.uuid, added_++};
         }
         send(client, &answer, sizeof answer, MSG_NOSIGNAL);
       } else {

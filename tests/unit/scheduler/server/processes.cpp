@@ -205,7 +205,6 @@ protocol::Uuid uuid(std::uint8_t number) {
 
 Client::Client(const std::string& socket, const std::string& name) : descriptor(connect_to(socket)) {
   Message hello = message(Kind::kHello);
-  hello.body.hello.pid = getpid();
   name.copy(hello.body.hello.name, protocol::kNameLength - 1);
   send_packet(descriptor, &hello, sizeof hello);
   std::vector<int> pages;

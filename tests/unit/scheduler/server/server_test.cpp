@@ -196,20 +196,6 @@ TEST_CASE("a name that is not terminated is cut, and control characters cannot r
   close(descriptor);
 }
 
-TEST_CASE("a client of another version is told so") {
-  Daemon daemon;
-  const int descriptor = connect_to(daemon.socket());
-  Message hello = message(Kind::kHello);
-  hello.version = protocol::kVersion + 1;
-  send_packet(descriptor, &hello, sizeof hello);
-  const auto answer = receive(descriptor);
-  REQUIRE(answer);
-  CHECK(answer->kind == Kind::kRefused);
-  CHECK(std::string(answer->body.refused.text).find("version 1") != std::string::npos);
-  CHECK_FALSE(receive(descriptor));
-  close(descriptor);
-}
-
 TEST_CASE("1 100 idle connections do not keep others out (nvshare 11)") {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);

@@ -1,0 +1,350 @@
+// rotad and programs of different versions. The conversation in tests/data/protocol/version1.txt was recorded between
+// programs and a rotad of version 1 (by tests/data/protocol/record): its clients' side is played to the rotad of today,
+// its rotad's side to the client of today. The offsets here are version 1's and never change.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <thread>
+
+#include "runtime/turn/connection.h"
+#include "tests/unit/scheduler/server/processes.h"
+
+namespace rota::test {
+namespace {
+
+constexpr std::size_t kPacket = 256;
+constexpr std::size_t kPage = 4096;
+enum : unsigned {
+  kHello1 = 1,
+  kGiveBack1 = 4,
+  kWelcome1 = 101,
+  kStatusGpu1 = 104,
+  kStatusClient1 = 105,
+  kStatusEnd1 = 106
+};
+
+template <typename Number>
+Number at(const void* bytes, std::size_t offset) {
+  Number number;
+  memcpy(&number, static_cast<const char*>(bytes) + offset, sizeof number);
+  return number;
+}
+unsigned kind_of(const std::string& packet) {
+  return at<std::uint16_t>(packet.data(), 6);
+}
+
+struct Line {
+  int connection = 0;
+  std::string what;                                          // "<", ">", "lease", "usage" or "ends"
+  std::string bytes;                                         // of a packet or a lease page
+  std::vector<std::pair<std::size_t, std::uint64_t>> words;  // of a usage page
+};
+
+std::vector<Line> recorded() {
+  std::ifstream file(CONVERSATION);
+  std::vector<Line> lines;
+  std::string text;
+  while (std::getline(file, text)) {
+    std::istringstream words(text);
+    Line line;
+    words >> line.connection >> line.what;
+    std::string word;
+    while (words >> word) {
+      if (word[0] == '+') continue;
+      if (line.what == "usage") {
+        const std::size_t colon = word.find(':');
+        line.words.emplace_back(std::stoul(word, nullptr, 16), std::stoull(word.substr(colon + 1), nullptr, 16));
+        continue;
+      }
+      for (std::size_t i = 0; i + 1 < word.size(); i += 2) {
+        line.bytes += static_cast<char>(std::stoul(word.substr(i, 2), nullptr, 16));
+      }
+    }
+    if (line.what == "<" || line.what == ">") line.bytes.resize(kPacket);
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+// A client of version 1, as far as its bytes go.
+struct OldClient {
+  int socket = -1;
+  char* lease = nullptr;
+  char* usage = nullptr;
+
+  std::string receive() {
+    char buffer[kPacket + 1];
+    iovec data{buffer, sizeof buffer};
+    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    const ssize_t length = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+    if (const cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr) {
+      int pages[2];
+      memcpy(pages, CMSG_DATA(item), sizeof pages);
+      lease = static_cast<char*>(mmap(nullptr, kPage, PROT_READ, MAP_SHARED, pages[0], 0));
+      usage = static_cast<char*>(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, pages[1], 0));
+      for (const int page : pages) close(page);
+    }
+    return {buffer, static_cast<std::size_t>(std::max<ssize_t>(length, 0))};
+  }
+};
+
+// Every byte but those that differ from run to run: a client's number, and rotad's process.
+std::string comparable(std::string packet) {
+  if (kind_of(packet) == kWelcome1) {
+    packet.replace(8, 4, 4, '\0');
+    packet.replace(16, 8, 8, '\0');
+  }
+  return packet;
+}
+
+TEST_CASE("programs of version 1 are served as they were, byte for byte") {
+  const Daemon daemon({"--mode", "exclusive", "--quantum", "200ms"});
+  std::map<int, OldClient> clients;
+  int packets = 0;
+  int grants = 0;
+  for (const Line& line : recorded()) {
+    INFO("packet " << packets << ", connection " << line.connection << ", " << line.what);
+    OldClient& client = clients[line.connection];
+    if (line.what == ">") {
+      if (client.socket < 0) client.socket = connect_to(daemon.socket());
+      if (kind_of(line.bytes) == kGiveBack1) {
+        // What it gives back is what its page says that it holds, and somebody waits.
+        const bool granted = eventually([&] {
+          return at<std::uint32_t>(client.lease, 12) == at<std::uint32_t>(line.bytes.data(), 8) &&
+                 at<std::uint64_t>(client.lease, 16) == 1 && at<std::uint32_t>(client.lease, 24) != 0 &&
+                 at<std::uint64_t>(client.lease, 32) != 0;
+        });
+        REQUIRE(granted);
+        ++grants;
+      }
+      send_packet(client.socket, line.bytes.data(), line.bytes.size());
+      ++packets;
+    } else if (line.what == "<" && (kind_of(line.bytes) == kStatusGpu1 || kind_of(line.bytes) == kStatusClient1)) {
+      // How many rows there are depends on when somebody asked; they come before the end's.
+    } else if (line.what == "<") {
+      std::string packet = client.receive();
+      while (packet.size() == kPacket && (kind_of(packet) == kStatusGpu1 || kind_of(packet) == kStatusClient1)) {
+        CHECK(packet.substr(0, 6) == line.bytes.substr(0, 6));
+        const std::string name = packet.c_str() + 64;
+        CHECK(name == (kind_of(packet) == kStatusGpu1 ? "NVIDIA H200" : "memhog"));
+        if (kind_of(packet) == kStatusClient1) CHECK(at<std::int32_t>(packet.data(), 12) == getpid());
+        packet = client.receive();
+      }
+      REQUIRE(packet.size() == kPacket);
+      if (kind_of(line.bytes) == kStatusEnd1) {
+        CHECK(packet.substr(0, 8) == line.bytes.substr(0, 8));
+        CHECK(at<std::uint64_t>(packet.data(), 8) == static_cast<std::uint64_t>(daemon.pid()));
+        CHECK(at<std::uint64_t>(packet.data(), 16) == 200'000'000);
+        CHECK(at<std::uint32_t>(packet.data(), 32) == 1);  // exclusive
+      } else {
+        CHECK(comparable(packet) == comparable(line.bytes));
+      }
+      ++packets;
+    } else if (line.what == "lease") {
+      const char* page = client.lease;
+      REQUIRE(page != nullptr);
+      CHECK(memcmp(page, line.bytes.data(), 8) == 0);  // magic and version
+    } else if (line.what == "usage") {
+      for (const auto& [offset, value] : line.words) memcpy(client.usage + offset, &value, sizeof value);
+    } else {
+      close(client.socket);
+      client.socket = -1;
+    }
+  }
+  CHECK(packets > 50);
+  CHECK(grants == 7);
+  for (const auto& [number, client] : clients) {
+    if (client.socket >= 0) close(client.socket);
+    if (client.lease != nullptr) munmap(client.lease, kPage);
+    if (client.usage != nullptr) munmap(client.usage, kPage);
+  }
+}
+
+TEST_CASE("a program of version 1 says what it uses where rotad looks") {
+  const Daemon daemon;
+  OldClient client;
+  client.socket = connect_to(daemon.socket());
+  std::string used;
+  for (const Line& line : recorded()) {
+    if (line.connection != 2 || line.what != ">" || kind_of(line.bytes) > 2) continue;
+    send_packet(client.socket, line.bytes.data(), line.bytes.size());
+    REQUIRE(client.receive().size() == kPacket);
+  }
+  REQUIRE(client.usage != nullptr);
+  const std::uint64_t bytes = 12345678;
+  memcpy(client.usage + 8, &bytes, sizeof bytes);
+  CHECK(eventually([&] { return status(daemon.socket()).gpus.at(0).used_bytes == bytes; }));
+  close(client.socket);
+}
+
+// The rotad of version 1: refuses what that refused, and answers what it answered.
+class OldRotad {
+ public:
+  OldRotad() : path_(folder_ / "rotad.sock") {
+    listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path_.copy(address.sun_path, sizeof address.sun_path - 1);
+    REQUIRE(bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+    REQUIRE(listen(listener_, 1) == 0);
+    for (int& page : pages_) {
+      page = memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+      REQUIRE(ftruncate(page, kPage) == 0);
+      REQUIRE(pwrite(page, "ROTA\1\0\0\0", 8, 0) == 8);
+      REQUIRE(fcntl(page, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0);
+    }
+    thread_ = std::thread([this] { serve(); });
+  }
+  ~OldRotad() {
+    end();
+    for (const int descriptor : {listener_, pages_[0], pages_[1]}) close(descriptor);
+  }
+  // Once its client has gone.
+  void end() {
+    if (thread_.joinable()) thread_.join();
+  }
+  const std::string& path() const { return path_; }
+  std::vector<unsigned> kinds;  // what came; read after end()
+  std::string problem;
+
+ private:
+  void serve() {
+    const int client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+    char buffer[kPacket + 1];
+    ssize_t length;
+    while ((length = recv(client, buffer, sizeof buffer, 0)) > 0) {
+      if (length != kPacket) problem = "a message of " + std::to_string(length) + " bytes; rota's have 256";
+      if (at<std::uint32_t>(buffer, 0) != 0x41544f52) problem = "that is not a message of rota's";
+      if (at<std::uint16_t>(buffer, 4) != 1) problem = "this rotad speaks version 1 of the protocol";
+      const unsigned kind = at<std::uint16_t>(buffer, 6);
+      if (kind < 1 || kind > 7) problem = "a message of a kind which clients do not send";
+      if (!problem.empty()) break;
+      kinds.push_back(kind);
+      for (const Line& line : recorded()) {
+        if (line.connection != 2 || line.what != "<" || kind_of(line.bytes) != 100 + kind || kind > 2) continue;
+        answer(client, line.bytes, kind == kHello1);
+      }
+    }
+    close(client);
+  }
+  void answer(int client, const std::string& packet, bool with_pages) {
+    iovec data{const_cast<char*>(packet.data()), packet.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof pages_)] = {};
+    msghdr header{};
+    header.msg_iov = &data;
+    header.msg_iovlen = 1;
+    if (with_pages) {
+      header.msg_control = control;
+      header.msg_controllen = sizeof control;
+      cmsghdr* item = CMSG_FIRSTHDR(&header);
+      item->cmsg_level = SOL_SOCKET;
+      item->cmsg_type = SCM_RIGHTS;
+      item->cmsg_len = CMSG_LEN(sizeof pages_);
+      memcpy(CMSG_DATA(item), pages_, sizeof pages_);
+    }
+    sendmsg(client, &header, MSG_NOSIGNAL);
+  }
+
+  TemporaryFolder folder_;
+  std::string path_;
+  int listener_ = -1;
+  int pages_[2] = {-1, -1};
+  std::thread thread_;
+};
+
+TEST_CASE("the client of today is served by a rotad of version 1") {
+  OldRotad old;
+  setenv("ROTA_SOCKET", old.path().c_str(), 1);
+  auto attempt = client::Connection::open();
+  unsetenv("ROTA_SOCKET");
+  INFO(attempt.reason);
+  REQUIRE(attempt.connection);
+  CHECK(attempt.connection->welcome().quantum_ns == 200'000'000);
+  CHECK(attempt.connection->welcome().mode == protocol::Mode::kExclusive);
+  CHECK(attempt.connection->send(message(protocol::Kind::kAddGpu)));
+  protocol::Message answer;
+  REQUIRE(eventually([&] { return attempt.connection->receive(answer) == client::Connection::Received::kMessage; }));
+  CHECK(answer.kind == protocol::Kind::kGpuAdded);
+  CHECK(answer.body.gpu_added.index == 0);
+  for (const auto kind : {protocol::Kind::kWant, protocol::Kind::kUsage, protocol::Kind::kGiveBack}) {
+    CHECK(attempt.connection->send(message(kind)));
+  }
+  attempt.connection.reset();
+  old.end();
+  CHECK(old.problem == "");
+  CHECK(old.kinds == std::vector<unsigned>{1, 2, 3, 5, 4});
+}
+
+TEST_CASE("the client and the rotad of today speak the newest version") {
+  const Daemon daemon;
+  setenv("ROTA_SOCKET", daemon.socket().c_str(), 1);
+  auto attempt = client::Connection::open();
+  unsetenv("ROTA_SOCKET");
+  INFO(attempt.reason);
+  REQUIRE(attempt.connection);
+  protocol::Message add = message(protocol::Kind::kAddGpu);
+  add.body.add_gpu.total_bytes = 1 << 20;
+  CHECK(attempt.connection->send(add));
+  protocol::Message answer;
+  REQUIRE(eventually([&] { return attempt.connection->receive(answer) == client::Connection::Received::kMessage; }));
+  CHECK(answer.kind == protocol::Kind::kGpuAdded);
+  CHECK(answer.version == protocol::kVersion);
+}
+
+TEST_CASE("a newer program is served in the newest version that rotad speaks, its unknown fields and kinds ignored") {
+  const Daemon daemon;
+  const int descriptor = connect_to(daemon.socket());
+  protocol::Message hello = message(protocol::Kind::kHello);
+  hello.version = 2;
+  hello.body.hello.newest_version = 9;
+  std::string longer(reinterpret_cast<const char*>(&hello), sizeof hello);
+  longer += std::string(100, 'n');
+  send_packet(descriptor, longer.data(), longer.size());
+  const auto welcome = receive(descriptor);
+  REQUIRE(welcome);
+  CHECK(welcome->kind == protocol::Kind::kWelcome);
+  CHECK(welcome->version == protocol::kVersion);
+  protocol::Message unknown = message(static_cast<protocol::Kind>(77));
+  unknown.version = 2;
+  send_packet(descriptor, &unknown, sizeof unknown);
+  protocol::Message add = message(protocol::Kind::kAddGpu);
+  add.version = 2;
+  add.body.add_gpu.total_bytes = 1 << 20;
+  // A field that it leaves out is zero: here the name.
+  send_packet(descriptor, &add, protocol::kHeaderBytes + offsetof(protocol::AddGpu, name));
+  const auto added = receive(descriptor);
+  REQUIRE(added);
+  CHECK(added->kind == protocol::Kind::kGpuAdded);
+  close(descriptor);
+}
+
+TEST_CASE("a program that speaks no version of rotad's is told which those are") {
+  const Daemon daemon;
+  const int descriptor = connect_to(daemon.socket());
+  protocol::Message hello = message(protocol::Kind::kHello);
+  hello.version = protocol::kVersion + 1;
+  hello.body.hello.newest_version = protocol::kVersion + 5;
+  send_packet(descriptor, &hello, sizeof hello);
+  const auto answer = receive(descriptor);
+  REQUIRE(answer);
+  CHECK(answer->kind == protocol::Kind::kRefused);
+  CHECK(std::string(answer->body.refused.text).find("versions 1 to 2") != std::string::npos);
+  CHECK_FALSE(receive(descriptor));
+  close(descriptor);
+}
+
+}  // namespace
+}  // namespace rota::test
