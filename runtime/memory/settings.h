@@ -3,8 +3,6 @@
 
 #include <cstdint>
 #include <limits>
-#include <optional>
-#include <string_view>
 
 namespace rota::memory {
 
@@ -22,9 +20,6 @@ struct Settings {
   // Bytes of device memory that this process may have on each GPU, all routes of allocation together.
   std::uint64_t limit_bytes = kNoLimit;
 };
-
-// "512M", "2G", "1.5G" (powers of 1024), "123" bytes; nothing for anything else, and for zero or too large a number.
-std::optional<std::uint64_t> parse_bytes(std::string_view text);
 
 // Reads the environment; a bad value is named in one warning and then ignored.
 Settings settings_from_environment();

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "scheduler/protocol/byte_size.h"
 #include "tools/rota/doctor/findings.h"
 
 namespace rota::doctor {
@@ -58,13 +59,6 @@ std::size_t distance(std::string_view from, std::string_view to) {
 
 bool known_variable(const std::string& name) {
   return std::find(kVariables.begin(), kVariables.end(), name) != kVariables.end();
-}
-
-// As the shim reads it, which does so only while it traces.
-bool is_trace_size(std::string_view text) {
-  if (!text.empty() && std::string_view("kKmMgGtT").find(text.back()) != std::string_view::npos) text.remove_suffix(1);
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos &&
-         text.find_first_not_of('0') != std::string_view::npos;
 }
 
 void judge_unreachable(const DaemonFacts& daemon, const nlohmann::json& values, Findings& findings) {
@@ -207,7 +201,7 @@ void judge_settings(const Facts& facts, Findings& findings) {
                         {{"variable", "ROTA_WAIT"}}});
   }
   const auto most = facts.variables.find("ROTA_TRACE_MAX_BYTES");
-  if (most != facts.variables.end() && !is_trace_size(most->second)) {
+  if (most != facts.variables.end() && !protocol::parse_bytes(most->second)) {
     findings.push_back({"settings.invalid",
                         Level::kWarning,
                         fmt::format("ROTA_TRACE_MAX_BYTES is '{}'", most->second),

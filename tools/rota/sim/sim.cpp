@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/protocol/byte_size.h"
 #include "tools/elf/elf.h"
 #include "tools/rota/run/launch.h"
 #include "tools/simgpu/driver/entry/faults.h"
@@ -287,8 +288,8 @@ void register_sim(CLI::App& app) {
       ->check(CLI::ExistingFile);
   command->add_option("--memory", options->memory, "bytes of each GPU, such as 16G (default: the card's)")
       ->check([](const std::string& text) {
-        uint64_t bytes = 0;
-        if (sim::parse_size(text, &bytes) && bytes >= sim::kLeastMemory && bytes <= sim::kMostMemory) {
+        const auto bytes = protocol::parse_bytes(text);
+        if (bytes && *bytes >= sim::kLeastMemory && *bytes <= sim::kMostMemory) {
           return std::string();
         }
         return "'" + text + "' is no size from 8M to 256G: use bytes, or K, M and G, such as 16G";

@@ -3,10 +3,10 @@
 
 #include <unistd.h>
 
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
+#include "scheduler/protocol/byte_size.h"
 #include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/layout.h"
 
@@ -32,40 +32,6 @@ const char* variable(const char* name) {
 
 }  // namespace
 
-bool parse_size(const std::string& text, uint64_t* bytes) {
-  char* end = nullptr;
-  double value = std::strtod(text.c_str(), &end);
-  if (end == text.c_str() || !std::isfinite(value) || value <= 0) return false;
-  double factor = 1;
-  switch (*end) {
-    case 'K':
-    case 'k':
-      factor = 1024.0;
-      ++end;
-      break;
-    case 'M':
-    case 'm':
-      factor = 1024.0 * 1024;
-      ++end;
-      break;
-    case 'G':
-    case 'g':
-      factor = 1024.0 * 1024 * 1024;
-      ++end;
-      break;
-    case 'T':
-    case 't':
-      factor = 1024.0 * 1024 * 1024 * 1024;
-      ++end;
-      break;
-    default:
-      break;
-  }
-  if (*end != '\0' || value * factor < 1 || value * factor > 9e18) return false;
-  *bytes = static_cast<uint64_t>(value * factor);
-  return true;
-}
-
 Options Options::from_environment() {
   Options options;
   const char* shared = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
@@ -82,16 +48,16 @@ Options Options::from_environment() {
     options.profile = std::make_shared<const Profile>(default_profile());
   }
   if (const char* value = variable("ROTA_SIM_MEMORY")) {
-    uint64_t bytes = 0;
-    if (parse_size(value, &bytes) && bytes >= kLeastMemory && bytes <= kMostMemory)
-      options.memory = bytes;
+    const auto bytes = protocol::parse_bytes(value);
+    if (bytes && *bytes >= kLeastMemory && *bytes <= kMostMemory)
+      options.memory = *bytes;
     else
       reject("ROTA_SIM_MEMORY", value, "bytes from 8M to 256G, suffixes K, M, G");
   }
   if (const char* value = variable("ROTA_SIM_CONTEXT_BYTES")) {
-    uint64_t bytes = 0;
-    if (parse_size(value, &bytes) && bytes < options.memory)
-      options.context_bytes = bytes;
+    const auto bytes = protocol::parse_bytes(value);
+    if (bytes && *bytes < options.memory)
+      options.context_bytes = *bytes;
     else
       reject("ROTA_SIM_CONTEXT_BYTES", value, "bytes below ROTA_SIM_MEMORY, suffixes K, M, G");
   }

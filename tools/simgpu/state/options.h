@@ -32,7 +32,4 @@ struct Options {
   static Options from_environment();
 };
 
-// Parses "512M", "1.5G", "4096". Returns false unless all of the text is one size above zero.
-bool parse_size(const std::string& text, uint64_t* bytes);
-
 }  // namespace rota::sim

@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <variant>
 
+#include "scheduler/protocol/byte_size.h"
 #include "tools/simgpu/state/options.h"
 
 extern "C" struct {
@@ -121,12 +122,14 @@ class Reader {
     }
     if (key == "memory") {
       auto text = node.value_exact<std::string>();
-      uint64_t bytes =
-          node.is_integer() ? static_cast<uint64_t>(std::max<int64_t>(node.value<int64_t>().value_or(0), 0)) : 0;
-      if ((text && !parse_size(*text, &bytes)) || bytes < kLeastMemory || bytes > kMostMemory) {
+      const std::optional<uint64_t> bytes =
+          text                ? protocol::parse_bytes(*text)
+          : node.is_integer() ? static_cast<uint64_t>(std::max<int64_t>(node.value<int64_t>().value_or(0), 0))
+                              : 0;
+      if (!bytes || *bytes < kLeastMemory || *bytes > kMostMemory) {
         return wrong(node, "device.memory", "give bytes from 8M to 256G, as a number or a text like \"80G\"");
       }
-      device.memory = bytes;
+      device.memory = *bytes;
       return "";
     }
     if (key == "mig") {

@@ -338,18 +338,5 @@ TEST_CASE("A call left by an exception through a callback shows as not returned,
   CHECK(read.calls[2].depth == 0);
 }
 
-TEST_CASE("Sizes are numbers of bytes with K, M, G or T, and nothing else") {
-  std::uint64_t bytes = 5;
-  CHECK(trace::parse_bytes("4096", bytes));
-  CHECK(bytes == 4096);
-  CHECK(trace::parse_bytes("3M", bytes));
-  CHECK(bytes == 3 << 20);
-  for (const char* wrong : {"", "0", "-1", "M", "1X", "1MB", " 1", "99999999999T", "0x10"}) {
-    bytes = 5;
-    CHECK_FALSE(trace::parse_bytes(wrong, bytes));
-    CHECK(bytes == 5);
-  }
-}
-
 }  // namespace
 }  // namespace rota::test
