@@ -1,0 +1,64 @@
+"""No call waits for the GPU under rota that does not wait without: a kernel may be waiting for what the calling thread
+would do next. Each call is made while such a kernel runs; waiting for rotad is allowed, and over long before the limit."""
+import re
+import tomllib
+
+from harness import PROGRAMS, ROOT, ROTA, SHIMS, Case
+
+PROGRAM = PROGRAMS / "behind_kernel"
+EXPECTED = tomllib.loads((ROOT / "tests/data/behind_kernel.toml").read_text())
+
+
+def base_name(symbol, policy):
+    """cuMemAlloc of cuMemAlloc_v2, cuMemAllocAsync of cuMemAllocAsync_ptsz."""
+    form = re.sub(r"_(ptsz|ptds)$", "", symbol)
+    return form if form in policy else re.sub(r"_v\d+$", "", form)
+
+
+class BehindKernel(Case):
+    memory = "1G"
+
+    def failing(self, expected, *prefix, **environment):
+        """The rules that fail, with what they say. One that is not expected to fail has a second try: on a busy machine
+        a slow call may be given up on."""
+        record = self.scratch / "record.tsv"
+        self.call(*prefix, PROGRAM, "--jobs", "2", "--record", record, timeout=140, **environment)
+        rows = [line.split("\t") for line in record.read_text().splitlines()]
+        self.assertGreater(len(rows), 430)
+        failed = {f"{area}.{name}": why for area, name, result, why in rows if result != "ok"}
+        for rule in [rule for rule in failed if rule not in expected]:
+            if self.call(*prefix, PROGRAM, "--rule", rule, **environment).returncode == 0:
+                del failed[rule]
+        return failed
+
+    def check(self, way, *prefix, **environment):
+        expected = EXPECTED["waits"][way]
+        failed = self.failing(expected, *prefix, **environment)
+        self.assertEqual({rule: why for rule, why in failed.items() if rule not in expected}, {})
+        self.assertEqual([rule for rule in expected if rule not in failed], [], "mended: take them out of behind_kernel.toml")
+
+    # ctest labels: unsanitized
+    def test_every_function_that_may_not_block_is_called_or_left_out_with_a_reason(self):
+        policy = tomllib.loads((ROOT / "cuda_headers/policy.toml").read_text())["driver"]
+        listed = [line.split("\t") for line in self.checked(PROGRAM, "--list").stdout.splitlines()]
+        called = {base_name(name, policy) for area, name, *_ in listed if area == "unwaiting"}
+        left_out = [name for group in EXPECTED["left_out"].values() for name in group["functions"]]
+        self.assertEqual(len(left_out), len(set(left_out)))
+        self.assertEqual(called & set(left_out), set())
+        self.assertEqual(called | set(left_out), {name for name, facts in policy.items() if not facts.get("may_block")})
+
+    # ctest labels: unsanitized
+    def test_no_call_waits_natively(self):
+        self.assertEqual(self.failing({}), {})
+
+    # ctest labels: unsanitized
+    def test_no_call_waits_under_rota_run_with_native_memory(self):
+        self.check("native", ROTA, "run", "--", ROTA_MEMORY="native")
+
+    # ctest labels: unsanitized
+    def test_no_call_waits_under_rota_run_with_managed_memory(self):
+        self.check("managed", ROTA, "run", "--", ROTA_MEMORY="managed")
+
+    # ctest labels: unsanitized
+    def test_no_call_waits_under_the_preload_alone_with_managed_memory(self):
+        self.check("managed_without_rotad", LD_PRELOAD=str(SHIMS / "librota.so"), ROTA_MEMORY="managed")
