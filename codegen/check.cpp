@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -70,6 +71,20 @@ Problems check_reviewed(const Inputs& inputs) {
 
 namespace {
 
+// The parameters that the facts for listings name, with the fact's name before each.
+std::vector<std::pair<std::string, std::string>> listed_parameters(const FunctionPolicy& policy) {
+  std::vector<std::pair<std::string, std::string>> named;
+  for (const std::string& name : policy.makes) named.emplace_back("makes", name);
+  for (const std::string& name : policy.ends) named.emplace_back("ends", name);
+  if (policy.memory) {
+    for (const std::string& place : {policy.memory->address, policy.memory->bytes, policy.memory->rows}) {
+      const std::string name = place.substr(place.starts_with('*') ? 1 : 0);
+      if (!name.empty()) named.emplace_back("memory", name.substr(0, name.find('.')));
+    }
+  }
+  return named;
+}
+
 // The runtime's part of the policy, which speaks of parameters only.
 void check_runtime_policy(const Inputs& inputs, Problems& problems) {
   for (const auto& [key, policy] : inputs.policy.runtime) {
@@ -86,6 +101,10 @@ void check_runtime_policy(const Inputs& inputs, Problems& problems) {
       problem("no header declares such a runtime function");
       continue;
     }
+    for (const auto& [fact, parameter] : listed_parameters(policy)) {
+      if (!any_has(functions, parameter))
+        problem(fmt::format("{} names the parameter {}, which no version has", fact, parameter));
+    }
     for (const auto& [name, use] : policy.parameters) {
       for (const std::string& parameter : {name, use.count}) {
         if (parameter.empty() || is_number(parameter) || any_has(functions, parameter)) continue;
@@ -93,6 +112,24 @@ void check_runtime_policy(const Inputs& inputs, Problems& problems) {
       }
     }
   }
+}
+
+}  // namespace
+
+namespace {
+
+// Parameters through which the function, by its other facts, brings back the handle of something new.
+std::set<std::string> handles_made(const Api& api, const std::vector<const Function*>& versions,
+                                   const FunctionPolicy& policy) {
+  std::set<std::string> names;
+  for (const Function* function : versions) {
+    for (const Parameter& parameter : function->parameters) {
+      if (!parameter.type.is_pointer() || !api.is_handle(parameter.type.pointee())) continue;
+      const bool allocated = std::ranges::find(policy.allocates, parameter.name) != policy.allocates.end();
+      if (allocated || policy.context == "create") names.insert(parameter.name);
+    }
+  }
+  return names;
 }
 
 }  // namespace
@@ -125,6 +162,11 @@ Problems check_policy(const Inputs& inputs) {
     for (const std::string& name : policy.allocates) require("allocates", name);
     for (const std::string& name : policy.frees) require("frees", name);
     for (const std::string& name : policy.exports) require("exports", name);
+    for (const auto& [fact, parameter] : listed_parameters(policy)) require(fact, parameter);
+    for (const std::string& name : handles_made(inputs.driver, versions, policy)) {
+      if (std::ranges::find(policy.makes, name) == policy.makes.end())
+        problem(fmt::format("brings back a new handle through {}, which makes does not name", name));
+    }
     for (const auto& [name, use] : policy.parameters) {
       require("params", name);
       if (!use.count.empty() && !is_number(use.count)) require(fmt::format("params.{}", name), use.count);

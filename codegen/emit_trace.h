@@ -66,6 +66,8 @@ Result<std::vector<TraceCapture>> lists_behind(const Api& api, const TraceCaptur
 Result<std::string> emit_name_tables(const Inputs& inputs, const std::vector<TraceSection>& sections,
                                      const std::string& accessor, std::uint64_t& schema);
 Result<std::vector<EmittedFile>> emit_driver_tracers(const Inputs& inputs, const std::vector<TracePlan>& plans);
+// codegen/emit_trace_objects.cpp
+EmittedFile emit_trace_objects(const Inputs& inputs);
 // codegen/emit_trace_runtime.cpp
 Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, const std::vector<TraceSection>& sections);
 // The statements around the call that both kinds of tracer share. `number` is the function's, `call` the expression

@@ -30,8 +30,9 @@ class PolicyReader {
     if (const toml::table* runtime = root["runtime"].as_table()) {
       read_table(*runtime, policy_.runtime);
       for (const auto& [base, function] : policy_.runtime) {
-        if (function.states_a_fact() || !function.reason.empty())
-          fail(*(*runtime)[base].node(), fmt::format("{}: a runtime function has only params", base));
+        if (function.states_a_fact() || !function.reason.empty() || !function.passes.empty())
+          fail(*(*runtime)[base].node(),
+               fmt::format("{}: a runtime function has only params, makes, ends and memory", base));
       }
     }
     if (const toml::table* tables = root["export_tables"].as_table()) {
@@ -122,6 +123,29 @@ class PolicyReader {
     into[name] = use;
   }
 
+  void read_memory(const std::string& base, const toml::table& table, FunctionPolicy& function) {
+    MemoryPlace place;
+    for (const auto& [key_node, node] : table) {
+      const std::string_view key = key_node.str();
+      if (key == "address") {
+        read_text(node, key, place.address);
+      } else if (key == "bytes") {
+        read_text(node, key, place.bytes);
+      } else if (key == "rows") {
+        read_text(node, key, place.rows);
+      } else if (key == "host") {
+        read_flag(node, key, place.host);
+      } else if (key == "known") {
+        read_flag(node, key, place.known);
+      } else {
+        fail(node,
+             fmt::format("{}: unknown part '{}' of memory (known: address, bytes, rows, host, known)", base, key));
+      }
+    }
+    if (place.address.empty()) fail(table, fmt::format("{}: memory has no address", base));
+    function.memory = place;
+  }
+
   void read_table(const toml::table& table, FactTable& into) {
     for (const auto& [key, node] : table) {
       if (const toml::table* facts = node.as_table()) {
@@ -164,6 +188,12 @@ class PolicyReader {
         read_text(node, key, function.passes);
         if (function.passes.find_first_not_of(' ') == std::string::npos)
           fail(node, fmt::format("{}: passes has to say why nothing needs to be done", base));
+      } else if (key == "makes") {
+        read_list(node, key, function.makes);
+      } else if (key == "ends") {
+        read_list(node, key, function.ends);
+      } else if (key == "memory" && node.is_table()) {
+        read_memory(base, *node.as_table(), function);
       } else if (key == "params" && node.is_table()) {
         for (const auto& [name, use] : *node.as_table()) {
           read_use(std::string(name.str()), use, function.parameters);

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,16 @@ struct ParameterUse {
   bool reviewed = false;          // false: only derived from the type
 };
 
+// Memory that a call brings into being, or makes known: parameters, "*parameter" for what was written there, and fields
+// of either. For the listings of traces.
+struct MemoryPlace {
+  std::string address;
+  std::string bytes;   // of the whole, or of one row; empty: not told
+  std::string rows;    // empty: one
+  bool host = false;   // host memory
+  bool known = false;  // it may have been known before
+};
+
 // The facts of one base name (every version and stream form inherits them). Empty: not so.
 struct FunctionPolicy {
   std::string base;
@@ -42,6 +53,9 @@ struct FunctionPolicy {
   bool undeclared = false;
   std::string reason;
   std::string passes;
+  std::vector<std::string> makes;  // parameters that bring back a new object's handle
+  std::vector<std::string> ends;   // parameters whose object or memory is gone afterwards
+  std::optional<MemoryPlace> memory;
   std::map<std::string, ParameterUse> parameters;
   bool states_a_fact() const;
   // Words for what rota must know of: allocates, frees, exports, a capture that begins, ends or changes, a context that

@@ -147,23 +147,22 @@ std::optional<Handle> ProcessView::handle_at(const DecodedCall& decoded, const T
 }
 
 void ProcessView::learn_objects(const DecodedCall& decoded, const Moment& moment) {
-  if (makes_objects(decoded.base)) {
-    for (const Argument& argument : decoded.arguments) {
-      if (!argument.after) continue;
+  for (const Argument& argument : decoded.arguments) {
+    const std::string_view name = argument.parameter->name;
+    if (argument.after && makes_object(decoded.base, name)) {
       const Captured& written = *argument.after;
       for (std::size_t at = 0; at + 8 <= written.bytes.size(); at += 8) {
         const auto handle = handle_at(decoded, {written.capture->type, written.bytes.subspan(at, 8)});
         if (handle) objects_.made(*handle, moment);
       }
     }
-  }
-  if (ends_object(decoded.base)) {
-    for (const Argument& argument : decoded.arguments) {
-      if (!argument.bytes) continue;
+    if (argument.bytes && ends_object(decoded.base, name)) {
       const auto handle = handle_at(decoded, {argument.parameter->type, *argument.bytes});
-      if (!handle) continue;
-      objects_.ended(*handle, moment);
-      break;
+      if (handle) {
+        objects_.ended(*handle, moment);
+      } else {
+        objects_.memory_freed(load_unsigned(*argument.bytes), moment);
+      }
     }
   }
 }
@@ -178,7 +177,6 @@ void ProcessView::learn_memory(const DecodedCall& decoded, const Moment& moment)
     objects_.memory_made(number(allocation->address), number(allocation->bytes) * rows, allocation->host,
                          allocation->fresh, moment);
   }
-  if (const Place freed = freed_memory(decoded.base); !freed.empty()) objects_.memory_freed(number(freed), moment);
 }
 
 std::string ProcessView::label_of(const DecodedCall& decoded, const TypedBytes& value, const Moment& moment) {

@@ -81,63 +81,36 @@ constexpr HandleType kHandleTypes[] = {
     {"EGLSyncKHR", "eglsync"},
 };
 
-// Parts of names: cuGraphAdd…Node, cuModuleLoadDataEx, cudaMemPoolImportFromShareableHandle, cuStreamEndCapture.
-// cuDevicePrimaryCtxRetain and everything with Get or Enumerate hand out what exists.
-constexpr std::string_view kMaking[] = {"Create",  "Alloc",    "Malloc", "Load",     "Instantiate", "Clone",  "Import",
-                                        "IpcOpen", "Register", "Add",    "Generate", "EndCapture",  "Connect"};
-constexpr std::string_view kEnding[] = {"Destroy",   "Unload", "Unregister", "cudaFreeArray", "cudaFreeMipmappedArray",
-                                        "Disconnect"};
-
-constexpr Allocation kAllocations[] = {
-    {.function = "cuMemAlloc", .address = "*dptr", .bytes = "bytesize"},
-    {.function = "cuMemAllocManaged", .address = "*dptr", .bytes = "bytesize"},
-    {.function = "cuMemAllocPitch", .address = "*dptr", .bytes = "*pPitch", .rows = "Height"},
-    {.function = "cuMemAllocAsync", .address = "*dptr", .bytes = "bytesize"},
-    {.function = "cuMemAllocFromPoolAsync", .address = "*dptr", .bytes = "bytesize"},
-    {.function = "cuMemAddressReserve", .address = "*ptr", .bytes = "size"},
-    {.function = "cuMemPoolImportPointer", .address = "*ptr_out", .bytes = ""},
-    {.function = "cuIpcOpenMemHandle", .address = "*pdptr", .bytes = ""},
-    {.function = "cuExternalMemoryGetMappedBuffer", .address = "*devPtr", .bytes = "bufferDesc.size"},
-    {.function = "cuGraphAddMemAllocNode", .address = "*nodeParams.dptr", .bytes = "*nodeParams.bytesize"},
-    {.function = "cuGraphAddNode", .address = "*nodeParams.alloc.dptr", .bytes = "*nodeParams.alloc.bytesize"},
-    {.function = "cuMemHostAlloc", .address = "*pp", .bytes = "bytesize", .host = true},
-    {.function = "cuMemAllocHost", .address = "*pp", .bytes = "bytesize", .host = true},
-    {.function = "cuMemHostRegister", .address = "p", .bytes = "bytesize", .host = true},
-    {.function = "cuModuleGetGlobal", .address = "*dptr", .bytes = "*bytes", .fresh = false},
-    {.function = "cuLibraryGetGlobal", .address = "*dptr", .bytes = "*bytes", .fresh = false},
-    {.function = "cuLibraryGetManaged", .address = "*dptr", .bytes = "*bytes", .fresh = false},
-    {.function = "cuGraphicsResourceGetMappedPointer", .address = "*pDevPtr", .bytes = "*pSize", .fresh = false},
-    {.function = "cuGLMapBufferObject", .address = "*dptr", .bytes = "*size", .fresh = false},
-    {.function = "cuMemGetAddressRange", .address = "*pbase", .bytes = "*psize", .fresh = false},
-    {.function = "cudaMalloc", .address = "*devPtr", .bytes = "size"},
-    {.function = "cudaMallocManaged", .address = "*devPtr", .bytes = "size"},
-    {.function = "cudaMallocPitch", .address = "*devPtr", .bytes = "*pitch", .rows = "height"},
-    {.function = "cudaMalloc3D", .address = "*pitchedDevPtr.ptr", .bytes = ""},
-    {.function = "cudaMallocAsync", .address = "*devPtr", .bytes = "size"},
-    {.function = "cudaMallocFromPoolAsync", .address = "*ptr", .bytes = "size"},
-    {.function = "cudaMemPoolImportPointer", .address = "*ptr", .bytes = ""},
-    {.function = "cudaIpcOpenMemHandle", .address = "*devPtr", .bytes = ""},
-    {.function = "cudaExternalMemoryGetMappedBuffer", .address = "*devPtr", .bytes = "bufferDesc.size"},
-    {.function = "cudaGraphAddMemAllocNode", .address = "*nodeParams.dptr", .bytes = "*nodeParams.bytesize"},
-    {.function = "cudaGraphAddNode", .address = "*nodeParams.alloc.dptr", .bytes = "*nodeParams.alloc.bytesize"},
-    {.function = "cudaHostAlloc", .address = "*pHost", .bytes = "size", .host = true},
-    {.function = "cudaMallocHost", .address = "*ptr", .bytes = "size", .host = true},
-    {.function = "cudaHostRegister", .address = "ptr", .bytes = "size", .host = true},
-    {.function = "cudaGetSymbolAddress", .address = "*devPtr", .bytes = "", .fresh = false},
-    {.function = "cudaLibraryGetGlobal", .address = "*dptr", .bytes = "*bytes", .fresh = false},
-    {.function = "cudaLibraryGetManaged", .address = "*dptr", .bytes = "*bytes", .fresh = false},
-    {.function = "cudaGraphicsResourceGetMappedPointer", .address = "*devPtr", .bytes = "*size", .fresh = false},
-};
-
-struct Free {
+struct FunctionParameter {
   std::string_view function;
   std::string_view parameter;
 };
-constexpr Free kFrees[] = {
-    {"cuMemFree", "dptr"},         {"cuMemFreeAsync", "dptr"},          {"cuMemFreeHost", "p"},
-    {"cuMemHostUnregister", "p"},  {"cuMemAddressFree", "ptr"},         {"cuIpcCloseMemHandle", "dptr"},
-    {"cudaFree", "devPtr"},        {"cudaFreeAsync", "devPtr"},         {"cudaFreeHost", "ptr"},
-    {"cudaHostUnregister", "ptr"}, {"cudaIpcCloseMemHandle", "devPtr"},
+
+// What the policy says of each function, in the order of their names.
+constexpr FunctionParameter kMakes[] = {
+#define ROTA_TRACE_MAKES(function, parameter) {#function, parameter},
+#define ROTA_TRACE_ENDS(function, parameter)
+#define ROTA_TRACE_MEMORY(function, address, bytes, rows, host, fresh)
+#include "generated/trace_objects.inc"
+#undef ROTA_TRACE_MAKES
+#undef ROTA_TRACE_ENDS
+};
+
+constexpr FunctionParameter kEnds[] = {
+#define ROTA_TRACE_MAKES(function, parameter)
+#define ROTA_TRACE_ENDS(function, parameter) {#function, parameter},
+#include "generated/trace_objects.inc"
+#undef ROTA_TRACE_ENDS
+#undef ROTA_TRACE_MEMORY
+};
+
+constexpr Allocation kAllocations[] = {
+#define ROTA_TRACE_ENDS(function, parameter)
+#define ROTA_TRACE_MEMORY(function, address, bytes, rows, host, fresh) {#function, address, bytes, rows, host, fresh},
+#include "generated/trace_objects.inc"
+#undef ROTA_TRACE_MAKES
+#undef ROTA_TRACE_ENDS
+#undef ROTA_TRACE_MEMORY
 };
 
 // What the runtime's headers leave unnamed is arg0, arg1.
@@ -183,10 +156,11 @@ constexpr std::string_view kLaunches[] = {
     "cudaGraphExecNodeSetParams",
 };
 
-template <class List>
-bool has_part(std::string_view text, const List& parts) {
-  return std::any_of(std::begin(parts), std::end(parts),
-                     [&](std::string_view part) { return text.find(part) != std::string_view::npos; });
+template <std::size_t count>
+bool has_row(const FunctionParameter (&rows)[count], std::string_view function, std::string_view parameter) {
+  return std::any_of(std::begin(rows), std::end(rows), [&](const FunctionParameter& row) {
+    return row.function == function && row.parameter == parameter;
+  });
 }
 
 template <class Row, std::size_t count>
@@ -228,22 +202,16 @@ std::string_view base_name(std::string_view function) {
   return function;
 }
 
-bool makes_objects(std::string_view base) {
-  return has_part(base, kMaking) && base.find("Unregister") == std::string_view::npos &&
-         base.find("Disconnect") == std::string_view::npos;
+bool makes_object(std::string_view base, std::string_view parameter) {
+  return has_row(kMakes, base, parameter);
 }
 
-bool ends_object(std::string_view base) {
-  return has_part(base, kEnding);
+bool ends_object(std::string_view base, std::string_view parameter) {
+  return has_row(kEnds, base, parameter);
 }
 
 const Allocation* allocation_of(std::string_view base) {
   return find_row(kAllocations, base);
-}
-
-Place freed_memory(std::string_view base) {
-  const Free* const found = find_row(kFrees, base);
-  return found == nullptr ? Place{} : found->parameter;
 }
 
 std::span<const Naming> namings() {

@@ -1,6 +1,7 @@
-// What the headers say in prose only, and a listing needs: which types are handles, which functions make or end an
-// object, where a kernel gets its name, which member of a union counts. Written by hand in the headers' own names; the
-// unit tests walk the generated tables and name every handle type and union that is missing here.
+// What the headers say in prose only, and a listing needs. Which functions make and end objects and memory, the policy
+// says (generated/trace_objects.inc); which types are handles, where a kernel gets its name, and which member of a
+// union counts is written by hand, in the headers' own names: the unit tests walk the generated tables and name every
+// handle type and union that is missing here.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +20,10 @@ bool is_device_pointer(std::string_view type);
 
 // A function's name without version and stream form: cuMemAlloc of cuMemAlloc_v2_ptsz.
 std::string_view base_name(std::string_view function);
-// A handle that this function writes is a new object's, whatever had that address before.
-bool makes_objects(std::string_view base);
-// The object whose handle is the function's first is gone once it succeeds.
-bool ends_object(std::string_view base);
+// A handle that this function writes through the parameter is a new object's, whatever had that address before.
+bool makes_object(std::string_view base, std::string_view parameter);
+// The object whose handle this parameter is, or the memory at its address, is gone once the function succeeds.
+bool ends_object(std::string_view base, std::string_view parameter);
 
 // Where a value stands in a call: a parameter's name; with '*' before it, what the call wrote there; after a '.', a
 // field of the struct behind (or in) the parameter. Empty: nowhere.
@@ -38,8 +39,6 @@ struct Allocation {
   bool fresh = true;  // false: it may have been known before
 };
 const Allocation* allocation_of(std::string_view base);
-// The parameter whose memory the function gives back; empty if it frees nothing.
-Place freed_memory(std::string_view base);
 
 // Where the name of a kernel or of a device variable is said: `object` is its handle or its address in the host
 // program; `name` is text, or another handle or address that has the name already.

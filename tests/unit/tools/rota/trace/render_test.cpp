@@ -257,7 +257,6 @@ TEST_CASE("The functions that the tables name exist, with the parameters that th
       check(function, allocation->bytes);
       check(function, allocation->rows);
     }
-    check(function, tool::freed_memory(function));
   }
   CHECK(allocations > 30);
   for (const tool::Naming& naming : tool::namings()) {
@@ -273,11 +272,23 @@ TEST_CASE("A function's base name has neither version nor stream form") {
   CHECK(tool::base_name("cuMemcpyHtoD_v2_ptds") == "cuMemcpyHtoD");
   CHECK(tool::base_name("cudaLaunchKernel_ptsz") == "cudaLaunchKernel");
   CHECK(tool::base_name("cuFoo_void") == "cuFoo_void");
-  CHECK(tool::makes_objects("cuStreamCreateWithPriority"));
-  CHECK(tool::makes_objects("cuGraphAddKernelNode"));
-  CHECK_FALSE(tool::makes_objects("cuGraphGetNodes"));
-  CHECK_FALSE(tool::makes_objects("cuGraphicsUnregisterResource"));
-  CHECK(tool::ends_object("cuDestroyExternalMemory"));
+}
+
+TEST_CASE("Which functions make and end objects and memory, the policy says, in both APIs") {
+  CHECK(tool::makes_object("cuStreamCreateWithPriority", "phStream"));
+  CHECK(tool::makes_object("cuGraphAddKernelNode", "phGraphNode"));
+  CHECK(tool::makes_object("cudaMallocArray", "array"));
+  CHECK_FALSE(tool::makes_object("cuGraphAddKernelNode", "nodeParams"));
+  CHECK_FALSE(tool::makes_object("cuGraphGetNodes", "nodes"));
+  // What is found, or named once more, was there before.
+  CHECK_FALSE(tool::makes_object("cuGraphNodeFindInClone", "phNode"));
+  CHECK_FALSE(tool::makes_object("cuMemRetainAllocationHandle", "handle"));
+  CHECK_FALSE(tool::makes_object("cuGraphicsUnregisterResource", "resource"));
+  CHECK(tool::ends_object("cuDestroyExternalMemory", "extMem"));
+  CHECK(tool::ends_object("cuCoredumpDeregisterStartCallback", "callback"));
+  CHECK(tool::ends_object("cuMemFreeAsync", "dptr"));
+  CHECK_FALSE(tool::ends_object("cuMemFreeAsync", "hStream"));
+  CHECK(tool::ends_object("cudaFree", "devPtr"));
 }
 
 }  // namespace
