@@ -265,3 +265,43 @@ TEST_CASE("a private table without evidence, length or a proper identifier is re
   CHECK_THAT(error(uuid, "bytes = 64, asked_by = \"x\""), Contains("evidence is missing"));
   CHECK_THAT(error(uuid, good + ", sure = true"), Contains("unknown fact 'sure'"));
 }
+
+TEST_CASE("what makes and ends objects and memory is listed by base name, for both APIs") {
+  const auto inputs = load_inputs(ROTA_SOURCE_DIR);
+  REQUIRE(inputs);
+  const auto files = emit_trace(*inputs);
+  REQUIRE(files);
+  const auto file = std::ranges::find(*files, "trace_objects.inc", &EmittedFile::name);
+  REQUIRE(file != files->end());
+  CHECK_THAT(file->content, Contains("\nROTA_TRACE_MAKES(cuEventCreate, \"phEvent\")\n"));
+  CHECK_THAT(file->content, Contains("\nROTA_TRACE_ENDS(cudaEventDestroy, \"event\")\n"));
+  CHECK_THAT(file->content,
+             Contains("\nROTA_TRACE_MEMORY(cuMemAllocPitch, \"*dptr\", \"*pPitch\", \"Height\", false, true)\n"));
+  CHECK_THAT(file->content,
+             Contains("\nROTA_TRACE_MEMORY(cuModuleGetGlobal, \"*dptr\", \"*bytes\", \"\", false, false)\n"));
+}
+
+TEST_CASE("facts for listings name parameters that exist, and every new handle") {
+  const auto problem = [](std::string_view from, std::string_view to) {
+    const Problems problems = check_policy(inputs_from(kHeader, with(kPolicy, from, to)));
+    return problems.empty() ? std::string("none") : problems.front();
+  };
+  CHECK_THAT(problem("frees = \"address\"", "frees = \"address\", ends = \"nothing\""),
+             Contains("cuGive: ends names the parameter nothing"));
+  CHECK_THAT(problem("frees = \"address\"", "frees = \"address\", makes = \"nothing\""),
+             Contains("makes names the parameter nothing"));
+  CHECK_THAT(problem("allocates = \"out\"", "allocates = \"out\", memory = { address = \"*out\", bytes = \"size\" }"),
+             Contains("cuTake: memory names the parameter size"));
+  CHECK(problem("allocates = \"out\"", "allocates = \"out\", memory = { address = \"*out\" }") == "none");
+  const Problems unnamed =
+      check_policy(inputs_from("typedef struct CUthing_st* CUthing;\nextern \"C\" int cuNew(CUthing* out);\n",
+                               "[driver]\ncuNew = { allocates = \"out\", passes = \"x\" }\n"));
+  REQUIRE(unnamed.size() == 1);
+  CHECK_THAT(unnamed[0], Contains("cuNew: brings back a new handle through out, which makes does not name"));
+  CHECK_THAT(policy_error("[driver]\ncuA = { frees = \"x\", memory = { bytes = \"n\" } }\n"),
+             Contains("cuA: memory has no address"));
+  CHECK_THAT(policy_error("[driver]\ncuA = { frees = \"x\", memory = { address = \"p\", size = \"n\" } }\n"),
+             Contains("unknown part 'size' of memory"));
+  CHECK_THAT(policy_error("[driver]\n[runtime]\ncudaA = { frees = \"x\" }\n"),
+             Contains("a runtime function has only params, makes, ends and memory"));
+}
