@@ -2,6 +2,7 @@
 // limit.
 #include <cstdint>
 
+#include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
@@ -37,7 +38,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, std::size_t size) {
 }
 
 CUresult cuMemRetainAllocationHandle(api::CUmemGenericAllocationHandle* handle, void* addr) {
-  const CUresult result = real::cuMemRetainAllocationHandle(handle, addr);
+  const CUresult result = gates::cuMemRetainAllocationHandle(handle, addr);
   if (result == api::CUDA_SUCCESS) {
     runtime().memory.physical().retained(*handle, reinterpret_cast<std::uintptr_t>(addr));
   }

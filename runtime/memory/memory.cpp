@@ -292,7 +292,7 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 api::CUresult Memory::ipc_handle(api::CUipcMemHandle* handle, api::CUdeviceptr address) {
-  const api::CUresult result = real::cuIpcGetMemHandle(handle, address);
+  const api::CUresult result = gates::cuIpcGetMemHandle(handle, address);
   if (result == api::CUDA_SUCCESS) return result;
   const std::optional<Allocation> owner = ledger_.find(address);
   if (owner && owner->kind.converted() && !exports_.exchange(true, std::memory_order_relaxed)) {
