@@ -21,6 +21,7 @@
 namespace rota::protocol {
 
 inline constexpr const char* kSystemSocket = "/run/rota/rotad.sock";
+inline constexpr const char* kSystemControlSocket = "/run/rota-control/control.sock";
 inline constexpr size_t kSocketPathLength = sizeof(sockaddr_un::sun_path);  // bytes, NUL included
 inline constexpr size_t kMaxSocketCandidates = 3;
 
@@ -34,6 +35,15 @@ struct SocketCandidate {
   char path[kSocketPathLength];
   SocketOwner owner;
 };
+
+// Where the rotad that listens at `socket` takes changes of its settings. The machine's has a folder of its own: who
+// gives /run/rota to a container must not give this away with it. Returns false if the path is longer than a socket's
+// may be.
+inline bool control_path(const char* socket, char (&path)[kSocketPathLength]) {
+  const int length = strcmp(socket, kSystemSocket) == 0 ? snprintf(path, sizeof path, "%s", kSystemControlSocket)
+                                                        : snprintf(path, sizeof path, "%s.control", socket);
+  return length > 0 && static_cast<size_t>(length) < sizeof path;
+}
 
 struct SocketCandidates {
   SocketCandidate list[kMaxSocketCandidates];

@@ -25,6 +25,7 @@ struct Server::Client {
 
 struct Server::Stayer {
   pid_t pid = 0;
+  uid_t uid = 0;
   std::optional<asio::posix::stream_descriptor> process;
 };
 

@@ -23,14 +23,16 @@ Result<bool> make_folder_of(const std::string& socket) {
   if (slash == std::string::npos || slash == 0) return true;
   const std::string folder = socket.substr(0, slash);
   // The machine's daemon is for everybody, a user's own for that user.
-  const mode_t mode = socket == protocol::kSystemSocket ? 0755 : 0700;
+  mode_t mode = socket == protocol::kSystemSocket ? 0755 : 0700;
+  if (socket == protocol::kSystemControlSocket) mode = 0750;
   if (mkdir(folder.c_str(), mode) != 0 && errno != EEXIST) {
     return Error{fmt::format("cannot make the folder {}: {}", folder, strerror(errno))};
   }
   return true;
 }
 
-Result<Descriptor> listen_at(const std::string& path) {
+// `mode`: the socket's.
+Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
@@ -46,8 +48,7 @@ Result<Descriptor> listen_at(const std::string& path) {
     return Error{fmt::format("{} exists and is no socket: remove it or choose another --socket", path)};
   }
   unlink(path.c_str());
-  // Every user may talk to root's daemon, unless its folder says otherwise. Set before the bind: no moment in between.
-  const mode_t before = umask(geteuid() == 0 ? 0111 : 0177);
+  const mode_t before = umask(0777 & ~mode);  // before the bind: no moment in between
   const int bound = bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
   const int error = errno;
   umask(before);
@@ -80,17 +81,32 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
   if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
     return Error{fmt::format("{} is served already, by {}", options.socket, taken->owner)};
   }
-  auto listener = listen_at(options.socket);
+  // Every user may talk to root's daemon, unless its folder says otherwise. Its settings are for its group.
+  const bool root = geteuid() == 0;
+  auto listener = listen_at(options.socket, root ? 0666 : 0600);
   if (!listener) return Error{listener.error()};
+  if (options.control.empty()) {
+    char path[protocol::kSocketPathLength];
+    if (!protocol::control_path(options.socket.c_str(), path)) {
+      return Error{fmt::format("there is no room for '.control' behind {}: choose --control", options.socket)};
+    }
+    options.control = path;
+  }
+  if (const auto folder = make_folder_of(options.control); !folder) return Error{folder.error()};
+  auto control = listen_at(options.control, root ? 0660 : 0600);
+  if (!control) {
+    unlink(options.socket.c_str());
+    return Error{control.error()};
+  }
   Result<EventLog> events = EventLog();
   if (!options.event_log.empty()) events = EventLog::create(options.event_log, options.settings);
   if (!events) return Error{events.error()};
   return std::unique_ptr<Server>(new Server(io, std::move(options), *locks, std::move(std::get<LockFile>(*lock)),
-                                            std::move(*listener), std::move(*events)));
+                                            std::move(*listener), std::move(*control), std::move(*events)));
 }
 
 Server::Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener,
-               EventLog event_log)
+               Descriptor control, EventLog event_log)
     : io_(io),
       options_(std::move(options)),
       time_(options_.time_scale),
@@ -99,6 +115,8 @@ Server::Server(asio::io_context& io, Options options, std::string lock_directory
       gpus_(std::move(lock_directory), fmt::format("rotad pid {} at {}", getpid(), options_.socket)),
       lock_(std::move(lock)),
       listener_(io, listener.release()),
+      control_(io, std::move(control), options_.control,
+               [this](const ControlRequest& request) { return carry(request); }),
       housekeeping_(io),
       deadline_(io),
       accept_again_(io),

@@ -59,6 +59,9 @@ int main(int argc, char** argv) try {
   app.add_option("--socket", options.socket,
                  "where to listen (default: ROTA_SOCKET, else /run/rota/rotad.sock for "
                  "root and the user's own place for others)");
+  app.add_option("--control", options.control,
+                 "where `rota control` changes settings (default: the socket's path with .control behind it; for "
+                 "/run/rota/rotad.sock /run/rota-control/control.sock). Never give it to a container");
   app.add_option("--mode", mode, "automatic (together when the memory fits), exclusive or concurrent")
       ->check([](const std::string& text) {
         return parse_mode(text) ? std::string() : "'" + text + "' is no mode: use automatic, exclusive or concurrent";

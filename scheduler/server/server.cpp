@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <asio/posix/stream_descriptor.hpp>
+#include <asio/post.hpp>
 #include <climits>
 #include <cstring>
 
@@ -34,9 +35,10 @@ constexpr std::uint32_t kMaxRefusalsLogged = 1000;
 }  // namespace
 
 void Server::start() {
-  log::info("serving {} in {} mode, quantum {} ms", options_.socket, scheduler::mode_name(options_.settings.mode),
-            std::chrono::duration<double, std::milli>(options_.settings.quantum).count());
+  log::info("serving {} in {} mode, quantum {} ms", options_.socket, scheduler::mode_name(core_.settings().mode),
+            std::chrono::duration<double, std::milli>(core_.settings().quantum).count());
   accept();
+  control_.start();
   housekeeping();
 }
 
@@ -46,6 +48,7 @@ void Server::stop() {
   unlink(options_.socket.c_str());
   std::error_code ignored;
   listener_.close(ignored);
+  control_.stop();
   housekeeping_.cancel();
   deadline_.cancel();
   accept_again_.cancel();
@@ -216,9 +219,9 @@ void Server::on_hello(Connection& connection, const Message& message) {
 
   Message welcome{.kind = Kind::kWelcome};
   welcome.body.welcome = {.client = client->id,
-                          .mode = options_.settings.mode,
+                          .mode = core_.settings().mode,
                           .daemon_pid = static_cast<std::uint64_t>(getpid()),
-                          .quantum_ns = static_cast<std::uint64_t>(options_.settings.quantum.count())};
+                          .quantum_ns = static_cast<std::uint64_t>(core_.settings().quantum.count())};
   if (!connection.send_with(welcome, client->lease.descriptor(), client->usage.descriptor())) {
     drop_connection(connection);
     return;
@@ -274,10 +277,15 @@ void Server::on_stay(Connection& connection) {
   // They outlive their connections, so each process counts once, and all of them within the descriptors set aside.
   const pid_t pid = connection.peer().pid;
   if (connection.stays || !connection.peer().process) return;
-  if (stayers_.size() >= std::min(kMaxStayers, max_connections_)) return;
+  const std::size_t allowed = std::min(kMaxStayers, max_connections_);
+  if (stayers_.size() >= allowed) return;
+  std::size_t of_user = 0;
   for (const auto& [number, other] : stayers_) {
     if (pid != 0 && other->pid == pid) return;
+    if (other->uid == connection.peer().uid) ++of_user;
   }
+  // A quarter is kept for other users.
+  if (connection.peer().uid != 0 && of_user >= allowed - allowed / 4) return;
   // The connection may also say hello, and then needs the descriptor itself.
   Descriptor process(fcntl(connection.peer().process.get(), F_DUPFD_CLOEXEC, 0));
   if (!process) return;  // none left; asio would throw
@@ -285,6 +293,7 @@ void Server::on_stay(Connection& connection) {
   const std::uint32_t number = ++last_number_;
   auto stayer = std::make_unique<Stayer>();
   stayer->pid = pid;
+  stayer->uid = connection.peer().uid;
   stayer->process.emplace(io_, process.release());
   stayer->process->async_wait(asio::posix::stream_descriptor::wait_read, [this, number](std::error_code error) {
     if (error) return;
@@ -292,6 +301,25 @@ void Server::on_stay(Connection& connection) {
     idle_since_ = now();
   });
   stayers_.emplace(number, std::move(stayer));
+}
+
+std::string Server::carry(const ControlRequest& request) {
+  if (std::holds_alternative<control::Stop>(request)) {
+    // After the answer has been sent.
+    asio::post(io_, [this] {
+      stop();
+      io_.stop();
+    });
+    return "rotad ends; its programs run on";
+  }
+  scheduler::Settings settings = core_.settings();
+  if (const auto* mode = std::get_if<control::SetMode>(&request)) settings.mode = mode->mode;
+  if (const auto* quantum = std::get_if<control::SetQuantum>(&request)) settings.quantum = quantum->quantum;
+  if (const auto* grace = std::get_if<control::SetGrace>(&request)) settings.grace = grace->grace;
+  step(event::Configure{settings});
+  using Milliseconds = std::chrono::duration<double, std::milli>;
+  return fmt::format("{} mode, quantum {} ms, grace {} ms", scheduler::mode_name(settings.mode),
+                     Milliseconds(settings.quantum).count(), Milliseconds(settings.grace).count());
 }
 
 void Server::step(const scheduler::Event& event) {
@@ -318,7 +346,7 @@ void Server::step(const scheduler::Event& event) {
 void Server::report_revoked(const Client& client) {
   log::warn("client {} ({}, pid {}) did not give its GPU back within {} ms after its time was up: others run beside it",
             client.id, client.name, client.pid,
-            std::chrono::duration_cast<std::chrono::milliseconds>(options_.settings.grace).count());
+            std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count());
 }
 
 // The order is the one that protocol.h promises to readers.

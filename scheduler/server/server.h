@@ -15,6 +15,7 @@
 
 #include "scheduler/core/core.h"
 #include "scheduler/server/connection.h"
+#include "scheduler/server/control.h"
 #include "scheduler/server/event_log.h"
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/modelled_time.h"
@@ -25,6 +26,7 @@ namespace rota::server {
 struct Options {
   scheduler::Settings settings;
   std::string socket;          // where to listen; its folder is made if need be
+  std::string control;         // where settings are changed; empty: protocol::control_path of the socket
   std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place
   std::string event_log;       // file for events and decisions; empty: none
   // End when no client has been there for so long; nothing: never.
@@ -51,7 +53,7 @@ class Server final : public ConnectionOwner {
   struct Stayer;
 
   Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener,
-         EventLog event_log);
+         Descriptor control, EventLog event_log);
 
   void accept();
   void accept_all();
@@ -60,6 +62,7 @@ class Server final : public ConnectionOwner {
   void on_hello(Connection& connection, const protocol::Message& message);
   void on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu);
   void on_stay(Connection& connection);
+  std::string carry(const ControlRequest& request);
   void on_status(Connection& connection);
   void hang_up(Connection& connection, const std::string& reason);
   void watch_process(scheduler::ClientId id);
@@ -87,6 +90,7 @@ class Server final : public ConnectionOwner {
   GpuTable gpus_;
   LockFile lock_;
   asio::posix::stream_descriptor listener_;
+  Control control_;
   asio::steady_timer housekeeping_;
   asio::steady_timer deadline_;
   asio::steady_timer accept_again_;

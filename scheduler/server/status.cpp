@@ -42,7 +42,7 @@ std::optional<Message> Server::status_gpu(std::uint32_t index) const {
   protocol::StatusGpu& gpu = row.body.status_gpu;
   gpu.uuid = entry->uuid;
   gpu.index = index;
-  gpu.mode = options_.settings.mode;
+  gpu.mode = core_.settings().mode;
   gpu.total_bytes = state.total;
   gpu.used_bytes = state.used;
   gpu.clients = state.clients;
@@ -72,9 +72,9 @@ Message Server::status_client(const Client& client) const {
 Message Server::status_end() const {
   Message row{.kind = Kind::kStatusEnd};
   row.body.status_end = {.daemon_pid = static_cast<std::uint64_t>(getpid()),
-                         .quantum_ns = static_cast<std::uint64_t>(options_.settings.quantum.count()),
+                         .quantum_ns = static_cast<std::uint64_t>(core_.settings().quantum.count()),
                          .grants = core_.grants(),
-                         .mode = options_.settings.mode,
+                         .mode = core_.settings().mode,
                          .version1_space = 0,
                          .rota_version = {}};
   set_text(row.body.status_end.rota_version, ROTA_VERSION);

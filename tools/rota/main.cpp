@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/rota/control/control.h"
 #include "tools/rota/doctor/doctor.h"
 #include "tools/rota/run/run.h"
 #include "tools/rota/sim/sim.h"
@@ -42,6 +43,7 @@ int main(int argc, char** argv) {
   rota::tool::register_run(app);
   rota::tool::register_sim(app);
   rota::tool::register_status(app);
+  rota::tool::register_control(app);
   rota::tool::register_doctor(app);
   rota::tool::register_trace(app);
   std::vector<std::string> arguments(argv + 1, argv + argc);

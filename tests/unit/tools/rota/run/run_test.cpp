@@ -300,6 +300,22 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   CHECK(parsed["clients"][1]["gpus"][0] == "GPU-00000000-0000-0000-0000-000000000003");
 }
 
+TEST_CASE("rota control changes the rotad that serves one, and says what holds now or why not") {
+  const Installation installed;
+  const Daemon daemon({"--mode", "automatic"}, installed.folder() / "t/rotad.sock");
+  Command command = installed.command({"control", "mode", "exclusive"});
+  command.environment[0] = "ROTA_SOCKET=" + daemon.socket();
+  const Outcome changed = run(command);
+  CHECK(changed.code() == 0);
+  CHECK(changed.output.find("exclusive mode, quantum 2000 ms") == 0);
+  CHECK(status(daemon.socket()).end.mode == protocol::Mode::kExclusive);
+  command.arguments.back() = "fair";
+  const Outcome refused = run(command);
+  CHECK(refused.code() == 1);
+  CHECK(refused.errors.find("rota: 'fair' is no mode") == 0);
+  CHECK(installed.rota({"control", "stop"}).errors.find("rota: no rotad runs") == 0);
+}
+
 TEST_CASE("rota says its version") {
   const Installation installed;
   CHECK(installed.rota({"--version"}).output == "rota " ROTA_VERSION "\n");

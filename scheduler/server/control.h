@@ -1,0 +1,46 @@
+// The control socket: where settings are changed and rotad is told to end. It is not the clients' socket, so that a
+// container that is given that one cannot change what holds for everybody. Who may ask is what the kernel says of the
+// peer: root, the user that rotad runs as, or that user's group.
+#pragma once
+
+#include <asio/io_context.hpp>
+#include <asio/posix/stream_descriptor.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "scheduler/server/control_request.h"
+#include "scheduler/server/descriptor.h"
+
+namespace rota::server {
+
+class Control {
+ public:
+  // Carries out a request and answers with one line.
+  using Carry = std::function<std::string(const ControlRequest&)>;
+
+  Control(asio::io_context& io, Descriptor listener, std::string path, Carry carry);
+  ~Control();
+
+  void start() { accept(); }
+  // Closes everything and removes the socket.
+  void stop();
+
+ private:
+  struct Session;
+
+  void accept();
+  void accept_one(Descriptor socket);
+  void read(std::uint32_t number);
+  void answer(Session& session, const std::string& line);
+
+  asio::posix::stream_descriptor listener_;
+  const std::string path_;
+  const Carry carry_;
+  std::map<std::uint32_t, std::unique_ptr<Session>> sessions_;
+  std::uint32_t last_number_ = 0;
+  bool stopped_ = false;
+};
+
+}  // namespace rota::server

@@ -1,0 +1,35 @@
+// What may be asked over the control socket: one line of text a packet, "mode exclusive", "quantum 100ms", "grace 5s"
+// or "stop".
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string_view>
+#include <variant>
+
+#include "scheduler/core/settings.h"
+#include "scheduler/server/result.h"
+
+namespace rota::server {
+
+inline constexpr std::size_t kMaxControlBytes = 256;  // of a request
+
+namespace control {
+struct SetMode {
+  scheduler::Mode mode;
+};
+struct SetQuantum {
+  std::chrono::nanoseconds quantum;
+};
+struct SetGrace {
+  std::chrono::nanoseconds grace;
+};
+struct Stop {};
+}  // namespace control
+
+using ControlRequest = std::variant<control::SetMode, control::SetQuantum, control::SetGrace, control::Stop>;
+
+// The error is for whoever asked: one line of printable text.
+Result<ControlRequest> parse_control(std::string_view text);
+
+}  // namespace rota::server

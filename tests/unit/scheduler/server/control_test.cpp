@@ -1,0 +1,121 @@
+// Settings of a running rotad, changed by those who may.
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+
+#include "scheduler/protocol/socket_path.h"
+#include "tests/unit/scheduler/server/processes.h"
+
+namespace rota::test {
+namespace {
+
+std::string ask(const std::string& control, const std::string& line) {
+  const int descriptor = connect_to(control);
+  if (descriptor < 0) return "cannot connect";
+  send_packet(descriptor, line.data(), line.size());
+  char answer[512];
+  const ssize_t length = recv(descriptor, answer, sizeof answer, 0);
+  close(descriptor);
+  return {answer, static_cast<std::size_t>(std::max<ssize_t>(length, 0))};
+}
+
+TEST_CASE("mode and quantum of a running rotad are changed over its control socket, and hold at once") {
+  const Daemon daemon({"--mode", "exclusive", "--quantum", "1000s"});
+  const std::string control = daemon.socket() + ".control";
+  Client holder(daemon.socket());
+  Client waiter(daemon.socket());
+  std::uint32_t gpu = 0;
+  REQUIRE_FALSE(holder.add_gpu(1, &gpu));
+  REQUIRE_FALSE(waiter.add_gpu(1));
+  holder.want(std::uint64_t{1} << gpu);
+  REQUIRE(holder.wait_for_grant());
+  waiter.want(std::uint64_t{1} << gpu);
+  REQUIRE(holder.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
+  const std::uint64_t before = holder.lease->drain_at_ns;
+  CHECK(ask(control, "quantum 100ms") == "ok: exclusive mode, quantum 100 ms, grace 10000 ms");
+  CHECK(holder.wait_for([&](const protocol::LeasePage& page) { return page.drain_at_ns < before; }));
+  CHECK(status(daemon.socket()).end.quantum_ns == 100'000'000);
+  CHECK(waiter.lease->grant == 0);
+  CHECK(ask(control, "mode concurrent") == "ok: concurrent mode, quantum 100 ms, grace 10000 ms");
+  CHECK(waiter.wait_for_grant());
+  CHECK(holder.lease->grant != 0);
+  CHECK(status(daemon.socket()).end.mode == protocol::Mode::kConcurrent);
+}
+
+TEST_CASE("a rotad that is told to stop answers, ends cleanly and takes both of its sockets with it") {
+  Daemon daemon;
+  const std::string control = daemon.socket() + ".control";
+  CHECK(ask(control, "stop") == "ok: rotad ends; its programs run on");
+  CHECK(daemon.wait() == 0);
+  CHECK(access(control.c_str(), F_OK) != 0);
+  CHECK(access(daemon.socket().c_str(), F_OK) != 0);
+}
+
+TEST_CASE("another user may not change settings, even one who can reach the socket") {
+  if (geteuid() != 0) return;  // only root can become somebody else
+  const Daemon daemon({"--mode", "automatic"});
+  const std::string control = daemon.socket() + ".control";
+  struct stat info{};
+  REQUIRE(stat(control.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0007) == 0);
+  const std::string folder = daemon.socket().substr(0, daemon.socket().rfind('/'));
+  REQUIRE(chmod(control.c_str(), 0666) == 0);
+  REQUIRE(chmod(folder.c_str(), 0711) == 0);
+  REQUIRE(chmod(folder.substr(0, folder.rfind('/')).c_str(), 0711) == 0);
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    if (setgid(65534) != 0 || setuid(65534) != 0) _exit(2);
+    _exit(ask(control, "mode exclusive").rfind("error: only root", 0) == 0 ? 0 : 1);
+  }
+  int ended = 0;
+  waitpid(stranger, &ended, 0);
+  CHECK(ended == 0);
+  CHECK(status(daemon.socket()).end.mode == protocol::Mode::kAutomatic);
+}
+
+TEST_CASE("what is no setting, or no value of it, is refused in words and changes nothing") {
+  const Daemon daemon({"--mode", "automatic"});
+  const std::string control = daemon.socket() + ".control";
+  for (const auto& [line, word] :
+       std::vector<std::pair<std::string, std::string>>{{"colour blue", "'colour' is no setting"},
+                                                        {"mode fair", "'fair' is no mode"},
+                                                        {"mode", "'' is no mode"},
+                                                        {"quantum 0", "'0' is no duration"},
+                                                        {"quantum -1s", "is no duration"},
+                                                        {"grace 1", "is no duration"},
+                                                        {"stop now", "stop takes no value"},
+                                                        {std::string("\x1b[2J\0x", 6), "is no setting"},
+                                                        {std::string(300, 'm'), "a request of 300 bytes"}}) {
+    const std::string answer = ask(control, line);
+    INFO(answer);
+    CHECK(answer.rfind("error: ", 0) == 0);
+    CHECK(answer.find(word) != std::string::npos);
+    for (const char character : answer) CHECK((character >= ' ' && character <= '~'));
+  }
+  CHECK(status(daemon.socket()).end.mode == protocol::Mode::kAutomatic);
+}
+
+TEST_CASE("those who hold the control socket open do not keep others from it") {
+  const Daemon daemon;
+  const std::string control = daemon.socket() + ".control";
+  std::vector<int> idle;
+  for (int i = 0; i < 50; ++i) idle.push_back(connect_to(control));
+  CHECK(ask(control, "mode exclusive").rfind("ok: ", 0) == 0);
+  for (const int descriptor : idle) close(descriptor);
+}
+
+TEST_CASE(
+    "the control socket of the machine's rotad lies in a folder of its own, a user's beside the clients' socket") {
+  char path[protocol::kSocketPathLength];
+  REQUIRE(protocol::control_path(protocol::kSystemSocket, path));
+  CHECK(std::string(path) == "/run/rota-control/control.sock");
+  REQUIRE(protocol::control_path("/tmp/rota-7/rotad.sock", path));
+  CHECK(std::string(path) == "/tmp/rota-7/rotad.sock.control");
+  CHECK_FALSE(protocol::control_path(std::string(100, 'x').c_str(), path));
+}
+
+}  // namespace
+}  // namespace rota::test

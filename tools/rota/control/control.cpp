@@ -1,0 +1,84 @@
+// One line there, one line back, over rotad's control socket.
+#include "tools/rota/control/control.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "scheduler/protocol/socket_path.h"
+
+namespace rota::tool {
+namespace {
+
+int failed(const std::string& text) {
+  fmt::print(stderr, "rota: {}\n", text);
+  return 1;
+}
+
+int ask(const std::string& line, std::string path) {
+  protocol::SocketCandidate place{{}, protocol::SocketOwner::kChosen};
+  if (path.empty()) {
+    const protocol::SocketSearch search = protocol::find_rotad();
+    if (search.descriptor < 0) {
+      return failed(
+          protocol::nobody_there(search.error)
+              ? fmt::format("no rotad runs (last looked for at {})", search.candidate.path)
+              : fmt::format("cannot talk to the rotad at {}: {}", search.candidate.path, strerror(search.error)));
+    }
+    close(search.descriptor);
+    if (!protocol::control_path(search.candidate.path, place.path)) {
+      return failed(fmt::format("the rotad at {} has its control socket elsewhere: name it with --socket",
+                                search.candidate.path));
+    }
+    path = place.path;
+  } else if (path.size() >= sizeof place.path) {
+    return failed(fmt::format("{} is longer than a socket's path may be (107 bytes)", path));
+  } else {
+    path.copy(place.path, sizeof place.path - 1);
+  }
+  const int descriptor = protocol::connect_socket(place);
+  if (descriptor < 0) {
+    return failed(fmt::format("cannot reach rotad's control socket {}: {}{}", path, strerror(-descriptor),
+                              -descriptor == EACCES ? "; root, or the user or group that rotad runs as, can" : ""));
+  }
+  const timeval patience{.tv_sec = 5, .tv_usec = 0};
+  setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  char answer[512];
+  ssize_t length = -1;
+  if (send(descriptor, line.data(), line.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(line.size()) ||
+      errno == EPIPE) {  // refused and hung up: the reason is there to be read
+    length = recv(descriptor, answer, sizeof answer, 0);
+  }
+  close(descriptor);
+  if (length <= 0) return failed(fmt::format("the rotad behind {} does not answer", path));
+  const std::string text(answer, static_cast<std::size_t>(length));
+  if (text.rfind("ok: ", 0) != 0) return failed(text.rfind("error: ", 0) == 0 ? text.substr(7) : text);
+  fmt::print("{}\n", text.substr(4));
+  return 0;
+}
+
+}  // namespace
+
+void register_control(CLI::App& app) {
+  auto words = std::make_shared<std::vector<std::string>>();
+  auto socket = std::make_shared<std::string>();
+  CLI::App* control = app.add_subcommand(
+      "control", "change a running rotad: mode MODE, quantum TIME, grace TIME, or stop (root or rotad's own user)");
+  control->add_option("--socket", *socket, "rotad's control socket (default: that of the rotad that serves you)");
+  control->add_option("setting", *words, "e.g. mode exclusive, quantum 100ms, grace 5s, stop")->required();
+  control->callback([words, socket] {
+    std::string line;
+    for (const std::string& word : *words) line += (line.empty() ? "" : " ") + word;
+    throw CLI::RuntimeError(ask(line, *socket));
+  });
+}
+
+}  // namespace rota::tool
