@@ -21,7 +21,9 @@ if(ROTA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${ROTA_CCACHE})
 endif()
 
-set(ROTA_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with undefined) or thread")
+set(ROTA_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with undefined), thread, or fuzzer (by clang; see tests/fuzz)")
+
+option(ROTA_SANITIZE_GENERATOR "Build and test rota-codegen in the sanitizer builds too" OFF)
 
 add_library(rota_options INTERFACE)
 target_include_directories(rota_options INTERFACE ${CMAKE_SOURCE_DIR})
@@ -31,18 +33,28 @@ if(ROTA_SANITIZE STREQUAL "address")
     -Wno-maybe-uninitialized)  # g++ 12 sees ghosts in <regex> when it instruments it
 elseif(ROTA_SANITIZE STREQUAL "thread")
   set(ROTA_SANITIZE_FLAGS -fsanitize=thread -fno-omit-frame-pointer)
+elseif(ROTA_SANITIZE STREQUAL "fuzzer")
+  # Warnings are what the usual compiler says.
+  set(ROTA_SANITIZE_FLAGS -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=undefined
+    -fno-sanitize=function,vptr -fno-omit-frame-pointer)
+  target_compile_options(rota_options INTERFACE -Wno-error)
 elseif(ROTA_SANITIZE)
-  message(FATAL_ERROR "ROTA_SANITIZE is '${ROTA_SANITIZE}': use address, thread or nothing")
+  message(FATAL_ERROR "ROTA_SANITIZE is '${ROTA_SANITIZE}': use address, thread, fuzzer or nothing")
 endif()
 # Not part of rota_options: the thin preload lives in every process and is never instrumented.
 add_library(rota_sanitize INTERFACE)
 target_compile_options(rota_sanitize INTERFACE ${ROTA_SANITIZE_FLAGS})
 target_link_options(rota_sanitize INTERFACE ${ROTA_SANITIZE_FLAGS})
 
-# A compiled fmt halves the time that a sanitizer build takes. Products carry their own: a machine that only runs rota has none.
-set(ROTA_FMT fmt::fmt-header-only)
-if(ROTA_SANITIZE)
-  set(ROTA_FMT fmt::fmt)
+# fmt, static and hidden, since products carry their own: a machine that only runs rota has none, and a program's may be
+# another one. Compiled once where the release is the one whose list of instantiations we have; else every file brings it.
+find_package(fmt REQUIRED)
+if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
+  add_library(rota_fmt STATIC ${CMAKE_CURRENT_LIST_DIR}/compiled_fmt.cpp)
+  target_include_directories(rota_fmt SYSTEM PUBLIC $<TARGET_PROPERTY:fmt::fmt,INTERFACE_INCLUDE_DIRECTORIES>)
+else()
+  add_library(rota_fmt INTERFACE)
+  target_link_libraries(rota_fmt INTERFACE fmt::fmt-header-only)
 endif()
 
 # Products must run on machines with another libstdc++ than the one they were built with. The unwinder (libgcc_s) is the
