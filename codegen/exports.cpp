@@ -1,4 +1,4 @@
-// See exports.h.
+// See exports.h. A reader of its own, beside tools/elf, since the generator depends on nothing else of ours.
 #include <elf.h>
 
 #include <algorithm>

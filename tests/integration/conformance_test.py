@@ -21,7 +21,7 @@ class Conformance(Case):
                 again = self.call(*conformance, "--rule", f"{area}.{name}", **environment)
                 self.assertEqual(again.returncode, 0, again.stdout)
 
-    # ctest labels: unsanitized
+    # ctest labels: unsanitized thorough
     def test_every_rule_of_one_process_holds_on_a_virtual_clock(self):
         conformance = PROGRAMS / "conformance"
         environment = dict(ROTA_SIM_GPUS="2", ROTA_SIM_CLOCK="virtual", ROTA_SIM_MEMORY="1G")
