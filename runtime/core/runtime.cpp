@@ -1,36 +1,52 @@
 #include "runtime/core/runtime.h"
 
 #include <pthread.h>
-#include <new>
+#include <atomic>
 
 #include "runtime/core/log.h"
 
 namespace rota {
 
-Runtime::Runtime() : memory(gate, ledger, memory::settings_from_environment()), client(gate, contexts, memory) {}
+namespace {
 
-void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
-  if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
-    log::info("memory of this process stays on the GPU: {} ({})", why, function);
+constinit std::atomic<Runtime*> current{nullptr};
+// Keeps the parent's reachable for leak checkers, which would else call it lost in the child.
+constinit std::atomic<Runtime*> inherited{nullptr};
+
+// The thread that forked, in the child, which has no other thread. It takes no lock of rota's. (malloc's are glibc's to
+// care for.)
+void start_afresh_in_child() noexcept {
+  gate::forget_other_threads();
+  turn::Monitor::forget_in_child();
+  inherited.store(current.exchange(nullptr));
+  try {
+    current.store(new Runtime);
+  } catch (...) {
+    // No memory: the gate stays open, and the next call that needs the runtime tries again.
   }
 }
 
-void Runtime::after_fork_in_child() noexcept {
-  gate.after_fork_in_child();
-  contexts.after_fork_in_child();
-  memory.after_fork_in_child();
-  client.after_fork_in_child();
+Runtime* make() {
+  Runtime* fresh = new Runtime;
+  static constinit std::atomic<bool> told_of_forks{false};
+  if (!told_of_forks.exchange(true)) pthread_atfork(nullptr, nullptr, start_afresh_in_child);
+  current.store(fresh, std::memory_order_release);
+  return fresh;
+}
+
+}  // namespace
+
+Runtime::Runtime() : memory(gate, ledger, memory::settings_from_environment()), monitor(gate, contexts, memory) {}
+
+void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
+  if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
+    log::info("others may use this process's memory, or it the GPU, past rota's gate: {} ({})", why, function);
+  }
 }
 
 Runtime& runtime() {
-  // Storage without a destructor: threads may still be inside a call when exit handlers run.
-  alignas(Runtime) static unsigned char storage[sizeof(Runtime)];
-  static Runtime* const made = [] {
-    auto* fresh = new (storage) Runtime();
-    pthread_atfork(nullptr, nullptr, [] { runtime().after_fork_in_child(); });
-    return fresh;
-  }();
-  return *made;
+  Runtime* known = current.load(std::memory_order_acquire);
+  return known != nullptr ? *known : *make();
 }
 
 }  // namespace rota

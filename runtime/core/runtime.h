@@ -1,5 +1,9 @@
 // The one object that owns rota's parts inside a program. It is made when the thin preload attaches the core and is
 // never destroyed: other threads may be inside a CUDA call while the process exits.
+//
+// A forked child makes a new one, whole. The parent's is left as the fork found it: its threads may have been anywhere,
+// with any of its locks held and any of its lists half changed. So nothing keeps a reference to the object or its parts
+// beyond a call: whoever needs them asks runtime().
 #pragma once
 
 #include <atomic>
@@ -7,9 +11,9 @@
 
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/memory.h"
-#include "runtime/turn/client.h"
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/gate.h"
+#include "runtime/turn/monitor.h"
 
 namespace rota {
 
@@ -17,8 +21,10 @@ class Runtime {
  public:
   Runtime();
 
-  // Work has gone, or may go, around the thunks: this process's memory must not be moved from now on. The first call's
-  // `why` and `function`, the driver's function that did it, are logged.
+  // Work has gone, or may go, around the thunks, so also around the gate, or somebody who passes no gate of ours has got
+  // hold of memory: no backend may move this process's memory by its own decision from now on. (None does so far:
+  // managed memory is moved by the driver, which knows of all work.) The first call's `why` and `function`, the
+  // driver's function that did it, are logged.
   void mark_unevictable(const char* why, const char* function) noexcept;
   bool unevictable() const noexcept { return unevictable_.load(std::memory_order_relaxed); }
 
@@ -31,11 +37,7 @@ class Runtime {
   gate::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory;
-  client::Client client;
-
-  // In the child of a fork: close what was inherited and start afresh. No lock of the parent's may be taken:
-  // another thread may have held it. (malloc's are glibc's to care for.)
-  void after_fork_in_child() noexcept;
+  turn::Monitor monitor;
 
  private:
   std::atomic<bool> unevictable_{false};

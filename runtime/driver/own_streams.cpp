@@ -18,9 +18,4 @@ void OwnStreams::forget(api::CUcontext context) {
   streams_.erase(context);
 }
 
-void OwnStreams::after_fork_in_child() {
-  new (&mutex_) std::mutex;
-  streams_.clear();
-}
-
 }  // namespace rota::driver

@@ -16,8 +16,6 @@ class OwnStreams {
   api::CUstream in(api::CUcontext context);
   // The context has ended, or is about to.
   void forget(api::CUcontext context);
-  // In the child of a fork: the lock's holder may be a thread that is no more.
-  void after_fork_in_child();
 
  private:
   std::mutex mutex_;

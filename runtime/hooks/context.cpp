@@ -12,19 +12,35 @@ using api::CUresult;
 namespace {
 
 CUresult made(CUresult result, const CUcontext* context, CUdevice device, bool primary) {
-  if (result == api::CUDA_SUCCESS && context != nullptr) runtime().client.context_made(*context, device, primary);
+  if (result == api::CUDA_SUCCESS && context != nullptr) runtime().monitor.context_made(*context, device, primary);
   return result;
+}
+
+// What an answer of the driver's has ended.
+struct Ended {
+  bool context;
+  bool memory;
+};
+
+// Runs a call that may end `context` and ends it in our books as well, if `ended` says so of the answer: before another
+// thread, to whom the driver may have given the same handle again, can use it.
+template <typename Call, typename Judge>
+CUresult end(CUcontext context, Call&& call, Judge&& ended) {
+  Runtime& parts = runtime();
+  memory::Memory::ContextEnd its_memory(parts.memory, context);
+  return parts.contexts.end_context(context, call, [&](CUresult answer) {
+    const Ended what = ended(answer);
+    if (what.memory) its_memory.gone();
+    return what.context;
+  });
 }
 
 template <typename Call>
 CUresult destroy(CUcontext context, Call&& call) {
-  Runtime& parts = runtime();
-  bool gone = false;
-  memory::Memory::ContextEnd its_memory(parts.memory, context);
-  const CUresult result =
-      parts.contexts.end_context(context, call, [&](CUresult answer) { return gone = answer == api::CUDA_SUCCESS; });
-  if (gone) its_memory.gone();
-  return result;
+  return end(context, call, [](CUresult answer) {
+    const bool gone = answer == api::CUDA_SUCCESS;
+    return Ended{gone, gone};
+  });
 }
 
 // A primary context ends when its last user lets it go; the driver counts, so the driver is asked. A reset empties it
@@ -32,19 +48,13 @@ CUresult destroy(CUcontext context, Call&& call) {
 enum class End { kRelease, kReset };
 template <typename Call>
 CUresult end_primary(CUdevice device, End how, Call&& call) {
-  Runtime& parts = runtime();
-  const CUcontext context = parts.contexts.primary(device);
-  bool inactive = false;
-  memory::Memory::ContextEnd its_memory(parts.memory, context);
-  const CUresult result = parts.contexts.end_context(context, call, [&](CUresult answer) {
+  return end(runtime().contexts.primary(device), call, [&](CUresult answer) {
     unsigned int flags = 0;
     int active = 1;
-    return inactive = answer == api::CUDA_SUCCESS &&
-                      real::cuDevicePrimaryCtxGetState(device, &flags, &active) == api::CUDA_SUCCESS && active == 0;
+    const bool inactive = answer == api::CUDA_SUCCESS &&
+                          real::cuDevicePrimaryCtxGetState(device, &flags, &active) == api::CUDA_SUCCESS && active == 0;
+    return Ended{inactive, inactive || (how == End::kReset && answer == api::CUDA_SUCCESS)};
   });
-  const bool emptied = inactive || (how == End::kReset && result == api::CUDA_SUCCESS);
-  if (emptied) its_memory.gone();
-  return result;
 }
 
 // Which GPU a green context is a part of, and the context that stands for it. False where the driver does not say.
@@ -139,18 +149,13 @@ CUresult cuCtxDestroy(CUcontext ctx) {
 
 // Counted by the driver like a primary context; what counts down to nothing is no longer a context.
 CUresult cuCtxDetach(CUcontext ctx) {
-  Runtime& parts = runtime();
-  bool gone = false;
-  memory::Memory::ContextEnd its_memory(parts.memory, ctx);
-  const CUresult result = parts.contexts.end_context(
+  return end(
       ctx, [&] { return real::cuCtxDetach(ctx); },
       [&](CUresult answer) {
         unsigned int version = 0;
-        gone = answer == api::CUDA_SUCCESS && real::cuCtxGetApiVersion(ctx, &version) != api::CUDA_SUCCESS;
-        return gone;
+        const bool gone = answer == api::CUDA_SUCCESS && real::cuCtxGetApiVersion(ctx, &version) != api::CUDA_SUCCESS;
+        return Ended{gone, gone};
       });
-  if (gone) its_memory.gone();
-  return result;
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice dev) {

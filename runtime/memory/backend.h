@@ -37,7 +37,6 @@ class Backend {
   virtual std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) = 0;
   // What it kept in this context goes with it.
   virtual void context_ended(api::CUcontext) {}
-  virtual void after_fork_in_child() {}
 };
 
 }  // namespace rota::memory

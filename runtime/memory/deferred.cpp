@@ -114,10 +114,4 @@ void Deferred::context_ended(api::CUcontext context, bool gone) {
   }
 }
 
-void Deferred::after_fork_in_child() {
-  state_.release();  // NOLINT(bugprone-unused-return-value): its lock may be held by a thread that is no more
-  state_ = std::make_unique<State>();
-  count_.store(0, std::memory_order_relaxed);
-}
-
 }  // namespace rota::memory

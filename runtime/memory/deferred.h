@@ -51,8 +51,6 @@ class Deferred {
   void context_ending(api::CUcontext context);
   void context_ended(api::CUcontext context, bool gone);
 
-  void after_fork_in_child();
-
  private:
   struct Block {
     Allocation allocation;

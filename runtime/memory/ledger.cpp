@@ -295,14 +295,4 @@ std::size_t Ledger::entries() const {
   return count;
 }
 
-void Ledger::after_fork_in_child() {
-  levels_.release();  // NOLINT(bugprone-unused-return-value): its locks may be held by threads that are no more
-  levels_ = std::make_unique<Levels>();
-  for (Sum& sum : sums_) {
-    sum.bytes.store(0, std::memory_order_relaxed);
-    sum.movable.store(0, std::memory_order_relaxed);
-    sum.bound.store(0, std::memory_order_relaxed);
-  }
-}
-
 }  // namespace rota::memory

@@ -152,9 +152,6 @@ class Ledger {
   std::vector<Allocation> list(int device, Kind kind) const;
   std::size_t entries() const;
 
-  // In the child of a fork: the parent's memory is not ours.
-  void after_fork_in_child();
-
  private:
   static constexpr std::size_t kShards = 64;
   // Entries of up to 64 KiB, 2 MiB and 512 MiB, and larger ones, which are few and lie in one region.

@@ -24,7 +24,6 @@ class ManagedBackend final : public Backend {
   void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) override;
   std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) override;
   void context_ended(api::CUcontext context) override { streams_.forget(context); }
-  void after_fork_in_child() override { streams_.after_fork_in_child(); }
 
  private:
   enum class Answer : std::uint8_t { kUnknown, kYes, kNo };

@@ -350,9 +350,14 @@ Memory::ContextEnd::ContextEnd(Memory& memory, api::CUcontext context) : memory_
 }
 
 Memory::ContextEnd::~ContextEnd() {
+  if (context_ != nullptr) memory_.deferred_.context_ended(context_, false);
+}
+
+void Memory::ContextEnd::gone() {
   if (context_ == nullptr) return;
-  memory_.deferred_.context_ended(context_, gone_);
-  if (gone_) memory_.context_ended(context_);
+  memory_.deferred_.context_ended(context_, true);
+  memory_.context_ended(context_);
+  context_ = nullptr;
 }
 
 void Memory::context_ended(api::CUcontext context) {
@@ -365,17 +370,6 @@ void Memory::context_ended(api::CUcontext context) {
 
 std::uint64_t Memory::prefetch_all(int ordinal, api::CUstream stream) {
   return managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kConverted));
-}
-
-void Memory::after_fork_in_child() {
-  new (&devices_mutex_) std::mutex;  // its holder may be a thread that is no more
-  ledger_.after_fork_in_child();
-  physical_.after_fork_in_child();
-  pools_.after_fork_in_child();
-  deferred_.after_fork_in_child();
-  managed_.after_fork_in_child();
-  served_.store(false, std::memory_order_relaxed);
-  has_converted_.store(false, std::memory_order_relaxed);
 }
 
 }  // namespace rota::memory

@@ -74,19 +74,19 @@ class Memory {
   // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: the program wants calls that touch this memory to wait.
   void set_synchronous(api::CUdeviceptr address, bool synchronous) { ledger_.set_synchronous(address, synchronous); }
 
-  // Memory of a context, around its end: made before the driver is asked, told if the context is gone.
+  // Memory of a context, around its end: made before the driver is asked, told at once if the context is gone, since
+  // the driver may give its handle to the next one.
   class ContextEnd {
    public:
     ContextEnd(Memory& memory, api::CUcontext context);
     ~ContextEnd();
     ContextEnd(const ContextEnd&) = delete;
     ContextEnd& operator=(const ContextEnd&) = delete;
-    void gone() { gone_ = true; }
+    void gone();
 
    private:
     Memory& memory_;
     api::CUcontext context_;
-    bool gone_ = false;
   };
 
   // --- the monitor
@@ -108,8 +108,6 @@ class Memory {
   }
   Ledger& ledger() { return ledger_; }
   const Settings& settings() const { return settings_; }
-
-  void after_fork_in_child();
 
  private:
   struct Device {

@@ -109,9 +109,4 @@ api::CUresult Physical::unmap(std::uint64_t address, std::uint64_t size, const s
   return result;
 }
 
-void Physical::after_fork_in_child() {
-  state_.release();  // NOLINT(bugprone-unused-return-value): its lock may be held by a thread that is no more
-  state_ = std::make_unique<State>();
-}
-
 }  // namespace rota::memory

@@ -35,8 +35,6 @@ class Physical {
   api::CUresult unmap(std::uint64_t address, std::uint64_t size, const std::function<api::CUresult()>& call,
                       std::vector<int>* freed);
 
-  void after_fork_in_child();
-
  private:
   struct Piece {
     int device = kNobody;

@@ -62,10 +62,4 @@ Pools::Pool Pools::current(int device) {
   return {.device = device, .kind = Kind::kAsync};
 }
 
-void Pools::after_fork_in_child() {
-  state_.release();  // NOLINT(bugprone-unused-return-value): its lock may be held by a thread that is no more
-  state_ = std::make_unique<State>();
-  chosen_.store(false, std::memory_order_relaxed);
-}
-
 }  // namespace rota::memory

@@ -37,8 +37,6 @@ class Pools {
   // The pool that cuMemAllocAsync takes from in a stream of `device`.
   Pool current(int device);
 
-  void after_fork_in_child();
-
  private:
   struct State {
     std::mutex mutex;

@@ -13,7 +13,7 @@
 
 #include "scheduler/protocol/socket_path.h"
 
-namespace rota::client {
+namespace rota::turn {
 
 namespace {
 
@@ -21,6 +21,9 @@ using protocol::Kind;
 using protocol::Message;
 
 constexpr int kWelcomeMilliseconds = 2000;
+
+// The descriptor of this process's connection, for a forked child.
+constinit std::atomic<int> open_descriptor{-1};
 
 // The message must have been zero before it was received: what a rotad of another version leaves out is zero.
 bool valid(const Message& message, ssize_t bytes) {
@@ -69,13 +72,19 @@ Connection::Attempt Connection::open() {
   return {std::move(made), {}};
 }
 
-Connection::~Connection() {
-  close_descriptor();
+Connection::Connection(int descriptor) : descriptor_(descriptor) {
+  open_descriptor.store(descriptor);
 }
 
-void Connection::close_descriptor() {
-  if (descriptor_ >= 0) close(descriptor_);
-  descriptor_ = -1;
+Connection::~Connection() {
+  // Before it is closed: a child forked in between must not close what has the same number by then.
+  int own = descriptor_;
+  open_descriptor.compare_exchange_strong(own, -1);
+  close(descriptor_);
+}
+
+void Connection::close_inherited() {
+  if (const int inherited = open_descriptor.exchange(-1); inherited >= 0) close(inherited);
 }
 
 std::string Connection::greet() {
@@ -162,11 +171,11 @@ Lease Connection::lease() const {
   Lease seen;
   do {
     seen.grant = lease_->grant.load();
-    seen.held_gpus = lease_->held_gpus.load();
+    seen.held = lease_->held_gpus.load();
   } while (seen.grant != lease_->grant.load());
   seen.waiters = lease_->waiters.load();
-  seen.drain_at_ns = lease_->drain_at_ns.load();
+  seen.drain_at = Time(static_cast<std::int64_t>(std::min<std::uint64_t>(lease_->drain_at_ns.load(), INT64_MAX)));
   return seen;
 }
 
-}  // namespace rota::client
+}  // namespace rota::turn

@@ -7,17 +7,10 @@
 #include <memory>
 #include <string>
 
+#include "runtime/turn/machine.h"
 #include "scheduler/protocol/protocol.h"
 
-namespace rota::client {
-
-// What the lease page says, read as one.
-struct Lease {
-  std::uint32_t grant = 0;
-  std::uint64_t held_gpus = 0;
-  std::uint32_t waiters = 0;
-  std::uint64_t drain_at_ns = 0;  // CLOCK_MONOTONIC
-};
+namespace rota::turn {
 
 class Connection {
  public:
@@ -40,16 +33,19 @@ class Connection {
   // Returns when a message is there, rotad has gone, or the time is over.
   void wait_for_message(int milliseconds) const;
 
+  // What the lease page says, read as one.
   Lease lease() const;
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
   protocol::UsagePage* usage() const { return usage_; }
   const protocol::Welcome& welcome() const { return welcome_; }
 
-  // In the child of a fork: the descriptor only; the pages were not inherited.
-  void close_descriptor();
+  // In the child of a fork: closes the parent's socket, if one was open. The pages were not inherited. Any thread may
+  // have been anywhere in here when the fork came, so it touches no object: at worst the child keeps a descriptor,
+  // which does it no harm.
+  static void close_inherited();
 
  private:
-  explicit Connection(int descriptor) : descriptor_(descriptor) {}
+  explicit Connection(int descriptor);
   // The reason why not; empty: done.
   std::string greet();
 
@@ -62,4 +58,4 @@ class Connection {
   std::uint16_t version_ = protocol::kOldestVersion;  // what is spoken; settled by the welcome
 };
 
-}  // namespace rota::client
+}  // namespace rota::turn

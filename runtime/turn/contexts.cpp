@@ -42,6 +42,30 @@ bool lacks_function(api::CUresult result) {
   return result == api::CUDA_ERROR_NOT_SUPPORTED || result == api::CUDA_ERROR_NOT_FOUND;
 }
 
+// Whether a context that answers this runs nothing any more, and never will: it is gone, or an error that cannot be
+// cleared has ended all of its work. Any other failure says nothing of what runs.
+bool runs_nothing(api::CUresult result) {
+  switch (result) {
+    case api::CUDA_ERROR_DEINITIALIZED:
+    case api::CUDA_ERROR_INVALID_CONTEXT:
+    case api::CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case api::CUDA_ERROR_ECC_UNCORRECTABLE:
+    case api::CUDA_ERROR_NVLINK_UNCORRECTABLE:
+    case api::CUDA_ERROR_ILLEGAL_ADDRESS:
+    case api::CUDA_ERROR_LAUNCH_TIMEOUT:
+    case api::CUDA_ERROR_ASSERT:
+    case api::CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case api::CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case api::CUDA_ERROR_MISALIGNED_ADDRESS:
+    case api::CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case api::CUDA_ERROR_INVALID_PC:
+    case api::CUDA_ERROR_LAUNCH_FAILED:
+      return true;
+    default:
+      return false;
+  }
+}
+
 }  // namespace
 
 Contexts::Contexts() : state_(std::make_unique<State>()) {}
@@ -169,17 +193,22 @@ bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
   const auto track = std::find_if(context.tracks.begin(), context.tracks.end(),
                                   [&](const Track& known) { return known.stream == stream; });
   if (stream == nullptr || track == context.tracks.end()) return false;
-  const bool captures_here = capturing(state, context.handle);
+  // Nor on a stream of another context's capture, which it may have joined: the event would belong to that.
+  api::CUstreamCaptureStatus status{};
+  const bool captures = std::any_of(state.captures.begin(), state.captures.end(),
+                                    [&](const Capture& capture) { return capture.context == context.handle; }) ||
+                        (!state.captures.empty() && (real::cuStreamIsCapturing(stream, &status) != api::CUDA_SUCCESS ||
+                                                     status != api::CU_STREAM_CAPTURE_STATUS_NONE));
   // Seldom enough that a look costs every destroyed stream the same, however many are not reached; and not while
-  // anything captures, since a query by a thread that is not in RELAXED mode invalidates captures (measured,
-  // facts/interposition.md). The mode is for a capture that begins meanwhile.
+  // anything captures, since a query by a thread that is not in RELAXED mode invalidates captures (measured). The mode
+  // is for a capture that begins meanwhile.
   auto mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
   if (context.last.size() >= context.look_at && state.captures.empty() &&
       real::cuThreadExchangeStreamCaptureMode(&mode) == api::CUDA_SUCCESS) {
     sweep_last(state, context);
     real::cuThreadExchangeStreamCaptureMode(&mode);
   }
-  if (!captures_here) record(context, *track);
+  if (!captures) record(context, *track);
   context.last.insert(context.last.end(), track->pending.begin(), track->pending.end());
   context.tracks.erase(track);
   return true;
@@ -227,7 +256,12 @@ bool Contexts::submits_nothing(const Call& call) const {
   // call itself, too. And libcudart loads libraries before there is any context: nothing reaches a GPU.
   api::CUcontext current = nullptr;
   if (real::cuCtxGetCurrent(&current) != api::CUDA_SUCCESS) return true;
-  if (current == nullptr && (!call.has_stream || call.stream == nullptr)) return true;
+  if (current == nullptr) {
+    // A stream brings its own context; where it has none the driver refuses the call.
+    if (!call.has_stream || call.stream == nullptr) return true;
+    const api::CUresult result = real::cuStreamGetCtx(call.stream, &current);
+    if (!lacks_function(result) && (result != api::CUDA_SUCCESS || current == nullptr)) return true;
+  }
   if (captures() == 0) return false;
   // A capture spreads to another stream by a wait for one of its events: the stream itself does not capture yet. If it
   // is no such wait after all, a wait for an event is no work either.
@@ -243,20 +277,19 @@ bool Contexts::submits_nothing(const Call& call) const {
          status != api::CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-bool Contexts::capturing(State& state, api::CUcontext context) {
+bool Contexts::anything_captures(State& state) {
   if (state.captures.empty()) return false;
   // A thread that ended in the middle of capturing its own stream will never end that capture.
   drop_captures(state, [](const Capture& capture) {
     return capture.tid != 0 && syscall(SYS_tgkill, getpid(), capture.tid, 0) != 0 && errno == ESRCH;
   });
-  return std::any_of(state.captures.begin(), state.captures.end(),
-                     [&](const Capture& capture) { return capture.context == context; });
+  return !state.captures.empty();
 }
 
-// False: nothing can be learnt of this context (it failed, as after an illegal access; or it cannot be made current),
-// so it counts as idle.
-bool Contexts::record(Context& context, Track& track) {
-  if (real::cuCtxPushCurrent_v2(context.handle) != api::CUDA_SUCCESS) return false;
+Contexts::Recorded Contexts::record(Context& context, Track& track) {
+  const auto failed = [](api::CUresult why) { return runs_nothing(why) ? Recorded::kRunsNothing : Recorded::kUnknown; };
+  api::CUresult result = real::cuCtxPushCurrent_v2(context.handle);
+  if (result != api::CUDA_SUCCESS) return failed(result);
   api::CUevent event = nullptr;
   if (!context.spare.empty()) {
     event = context.spare.back();
@@ -264,10 +297,9 @@ bool Contexts::record(Context& context, Track& track) {
   } else if (track.pending.size() >= kMarkers) {
     event = track.pending.back();  // the newest moves on; the older ones still show progress
     track.pending.pop_back();
-  } else if (real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING) != api::CUDA_SUCCESS) {
+  } else if ((result = real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING)) != api::CUDA_SUCCESS) {
     event = nullptr;
   }
-  api::CUresult result = api::CUDA_ERROR_INVALID_CONTEXT;
   if (event != nullptr && track.stream != nullptr) {
     result = real::cuEventRecord(event, track.stream);
   } else if (event != nullptr) {
@@ -276,28 +308,25 @@ bool Contexts::record(Context& context, Track& track) {
   }
   api::CUcontext popped = nullptr;
   real::cuCtxPopCurrent_v2(&popped);
-  if (event == nullptr) return false;
+  if (event == nullptr) return failed(result);
   if (result != api::CUDA_SUCCESS) {
     context.spare.push_back(event);
-    return false;
+    return failed(result);
   }
   track.pending.push_back(event);
-  return true;
+  return Recorded::kYes;
 }
 
 Contexts::Mark Contexts::mark() {
   const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock || state_->shut) return Mark::kBusy;
   const std::lock_guard lists(state_->lists);
-  bool left_out = false;
+  if (anything_captures(*state_)) return Mark::kCapturing;
+  bool unknown = false;
   for (Context& context : state_->contexts) {
-    if (capturing(*state_, context.handle)) {
-      left_out = true;
-    } else {
-      for (Track& track : context.tracks) record(context, track);
-    }
+    for (Track& track : context.tracks) unknown |= record(context, track) == Recorded::kUnknown;
   }
-  return left_out ? Mark::kCapturing : Mark::kMarked;
+  return unknown ? Mark::kUnknown : Mark::kMarked;
 }
 
 Contexts::Progress Contexts::progress() {
@@ -357,12 +386,6 @@ void Contexts::shut() {
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-}
-
-void Contexts::after_fork_in_child() {
-  state_.release();  // NOLINT(bugprone-unused-return-value): its lock may be held by a thread that is no more
-  state_ = std::make_unique<State>();
-  capture_count_.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace rota::gate

@@ -2,10 +2,11 @@
 // far the GPU has come. One lock, the closing lock, is held
 //  - by the program's threads while a context is destroyed and while a capture begins or ends, and
 //  - by the monitor while it touches the contexts.
-// So the monitor never works on a context that is being destroyed, and never records an event on a context while a
-// capture begins there: cuCtxRecordEvent on a capturing context fails and destroys the capture (measured,
-// facts/interposition.md). The monitor only tries the lock: a destruction may itself wait for work that our closed gate
-// holds back. It is recursive: a recapture runs a callback of the program, which may begin a capture itself.
+// So the monitor never works on a context that is being destroyed, and records no event while anything captures in any
+// context: cuCtxRecordEvent on a context that takes part in a capture fails and destroys the capture, and a capture can
+// span contexts and GPUs (both measured). The monitor only tries the lock: a destruction may itself wait for work that
+// our closed gate holds back. It is recursive: a recapture runs a callback of the program, which may begin a capture
+// itself.
 //
 // Whatever the lists say is changed and read under a second lock, taken inside the first and never held while the
 // driver may wait for the GPU: streams come and go under that one alone.
@@ -36,6 +37,8 @@ class Contexts {
   void add(api::CUcontext context, int device, bool primary);
   bool known(api::CUcontext context) const;
   // Runs a call that may end `context` under the closing lock; it is forgotten if `ended` says so of the call's result.
+  // `ended` runs under that lock too, and add() of a new context waits for it: what is bookkept there for a handle that
+  // has ended is done before another thread gets the same handle for a new context.
   api::CUresult end_context(api::CUcontext context, const std::function<api::CUresult()>& call,
                             const std::function<bool(api::CUresult)>& ended);
   // The primary context of a device as last seen, or null.
@@ -54,7 +57,8 @@ class Contexts {
   // --- the monitor (a thread in RELAXED capture mode, all signals blocked)
   enum class Mark {
     kMarked,     // an event lies behind all work submitted so far, in every context
-    kCapturing,  // a capture is under way in some context, which was left alone
+    kCapturing,  // a capture is under way somewhere in this process: nothing was marked
+    kUnknown,    // the driver refused an event in some context: nothing is known of its work
     kBusy,       // a context is being made or destroyed: try again
   };
   Mark mark();
@@ -71,8 +75,6 @@ class Contexts {
   Within within(api::CUcontext context, const std::function<void()>& work);
   // After this the monitor's calls do nothing: the process is exiting. Waits for one that is under way, up to a second.
   void shut();
-
-  void after_fork_in_child();
 
  private:
   // Events behind work that is done in one order: of a context as a whole, or of one of its streams.
@@ -109,10 +111,15 @@ class Contexts {
   };
 
   bool needs_streams();
-  bool record(Context& context, Track& track);
+  enum class Recorded {
+    kYes,
+    kRunsNothing,  // the context is gone or has failed for good
+    kUnknown,      // the driver refused, and what runs there may go on running
+  };
+  Recorded record(Context& context, Track& track);
   bool end_track(State& state, Context& context, api::CUstream stream);
   static bool sweep_last(State& state, Context& context);
-  bool capturing(State& state, api::CUcontext context);
+  bool anything_captures(State& state);
   void drop_captures(State& state, const std::function<bool(const Capture&)>& gone);
 
   std::unique_ptr<State> state_;

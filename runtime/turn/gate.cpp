@@ -52,13 +52,17 @@ void thread_ends(void* record) {
   release(*static_cast<Thread*>(record));
 }
 
-pthread_key_t thread_end_key() {
-  static const pthread_key_t key = [] {
-    pthread_key_t made{};
-    pthread_key_create(&made, thread_ends);
-    return made;
-  }();
-  return key;
+// The key whose destructor is thread_ends. A process has a limited number of keys; where none is left, nobody is told
+// that a thread ends, and records of ended threads are found by their thread's number instead.
+enum class Key : int { kUnmade, kMade, kNone };
+constinit std::atomic<Key> key_state{Key::kUnmade};
+constinit pthread_key_t thread_end_key{};
+
+// By the gate's constructor, before any thread can register.
+void make_thread_end_key() {
+  if (key_state.load(memory_order_acquire) != Key::kUnmade) return;
+  const bool made = pthread_key_create(&thread_end_key, thread_ends) == 0;
+  key_state.store(made ? Key::kMade : Key::kNone, memory_order_release);
 }
 
 pid_t own_tid() {
@@ -77,10 +81,17 @@ std::uint64_t depth(const Thread& thread) {
 
 Thread* register_this_thread() {
   const pid_t tid = own_tid();
+  const bool told_of_ends = key_state.load(memory_order_acquire) == Key::kMade;
   Thread* record = threads.load(memory_order_acquire);
   for (; record != nullptr; record = record->next) {
-    pid_t nobody = 0;
-    if (record->tid.compare_exchange_strong(nobody, tid, memory_order_acquire)) break;
+    pid_t owner = 0;
+    if (record->tid.compare_exchange_strong(owner, tid, memory_order_acquire)) break;
+    // With our own number it belonged to a thread that has ended: we have none yet.
+    if (told_of_ends || (owner != tid && !is_dead(owner))) continue;
+    if (!record->tid.compare_exchange_strong(owner, tid, memory_order_acquire)) continue;
+    record->word.store(record->word.load(memory_order_relaxed) & ~kDepthMask, memory_order_release);
+    record->captures.store(0, memory_order_relaxed);
+    break;
   }
   if (record == nullptr) {
     record = new (std::nothrow) Thread;
@@ -92,7 +103,8 @@ Thread* register_this_thread() {
     } while (!threads.compare_exchange_weak(head, record, memory_order_release, memory_order_relaxed));
   }
   self = record;
-  pthread_setspecific(thread_end_key(), record);
+  // If there is no room for it, the record stays this thread's until somebody finds that the thread is dead.
+  if (told_of_ends) pthread_setspecific(thread_end_key, record);
   return record;
 }
 
@@ -118,9 +130,9 @@ void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
   }
 }
 
-Gate::Gate(Barrier barrier) : waiting_(std::make_unique<Waiting>()) {
+Gate::Gate(Barrier barrier) {
   fenced_ = barrier == Barrier::kFenced || !register_membarrier();
-  thread_end_key();
+  make_thread_end_key();
   the_gate.store(this, memory_order_release);
   state.store(fenced_ ? kFencedBit : kOpen, memory_order_seq_cst);
 }
@@ -132,8 +144,8 @@ Gate::~Gate() {
 
 void Gate::close() {
   {
-    const std::lock_guard lock(waiting_->mutex);
-    if (waiting_->for_good) return;
+    const std::lock_guard lock(mutex_);
+    if (for_good_) return;
     state.fetch_or(kClosedBit, memory_order_seq_cst);
   }
   if (fenced_) return;
@@ -168,16 +180,16 @@ bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline) {
 
 void Gate::open() {
   {
-    const std::lock_guard lock(waiting_->mutex);
+    const std::lock_guard lock(mutex_);
     state.fetch_and(~kClosedBit, memory_order_seq_cst);
   }
-  waiting_->opened.notify_all();
+  opened_.notify_all();
 }
 
 void Gate::open_for_good() {
   {
-    const std::lock_guard lock(waiting_->mutex);
-    waiting_->for_good = true;
+    const std::lock_guard lock(mutex_);
+    for_good_ = true;
   }
   open();
 }
@@ -212,24 +224,22 @@ void Gate::wait_outside() {
     std::atomic<std::uint32_t>& count_;
   } standing(standing_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  std::unique_lock lock(waiting_->mutex);
-  waiting_->opened.wait(lock, [this] { return !closed(); });
+  std::unique_lock lock(mutex_);
+  opened_.wait(lock, [this] { return !closed(); });
 }
 
-void Gate::after_fork_in_child() {
-  waiting_.release();  // NOLINT(bugprone-unused-return-value): perhaps locked, and then not destroyable
-  waiting_ = std::make_unique<Waiting>();
-  standing_.store(0, memory_order_relaxed);
+void forget_other_threads() {
+  the_gate.store(nullptr, memory_order_relaxed);
   const Thread* own = self;
   for (Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
     if (thread == own) {
       thread->tid.store(own_tid(), memory_order_relaxed);
+      thread->captures.store(0, memory_order_relaxed);
     } else {
       release(*thread);
     }
   }
-  fenced_ = fenced_ || !register_membarrier();
-  state.store(fenced_ ? kFencedBit : kOpen, memory_order_seq_cst);
+  state.store(kOpen, memory_order_seq_cst);
 }
 
 }  // namespace rota::gate

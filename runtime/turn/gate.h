@@ -64,24 +64,20 @@ class Gate {
   Traffic traffic() const;
   bool fenced() const { return fenced_; }
 
-  // In the child of a fork: forgets the parent's other threads and opens.
-  void after_fork_in_child();
-
  private:
   friend void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
   void wait_outside();
 
-  // Apart from the gate, so that a forked child can take fresh ones: the old may have been locked by a thread that is
-  // no more.
-  struct Waiting {
-    std::mutex mutex;
-    std::condition_variable opened;
-    bool for_good = false;
-  };
-  std::unique_ptr<Waiting> waiting_;
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool for_good_ = false;
   std::atomic<Attendant*> attendant_{nullptr};
   std::atomic<std::uint32_t> standing_{0};
   bool fenced_ = false;
 };
+
+// In the child of a fork, before it makes a gate of its own: forgets the parent's other threads and its gate, which
+// another thread may have been changing. Takes no lock; the list of threads is whole at any moment.
+void forget_other_threads();
 
 }  // namespace rota::gate

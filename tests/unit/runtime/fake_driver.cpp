@@ -70,6 +70,7 @@ CUresult record(CUevent event) {
 CUresult context_record(CUcontext, CUevent event) {
   const std::lock_guard lock(fake->mutex);
   fake->marks.fetch_add(1);
+  if (const int refused = fake->mark_result.load(); refused != CUDA_SUCCESS) return static_cast<CUresult>(refused);
   if (fake->capturing.load()) {
     fake->broken_captures.fetch_add(1);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -144,7 +145,7 @@ FakeDriver::FakeDriver() {
   });
   set<cuStreamGetCtx_fn>(Symbol::k_cuStreamGetCtx, [](CUstream, CUcontext* context) {
     *context = current();
-    return CUDA_SUCCESS;
+    return *context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_SUCCESS;
   });
   set<cuStreamIsCapturing_fn>(Symbol::k_cuStreamIsCapturing, [](CUstream, CUstreamCaptureStatus* status) {
     *status = fake->capturing.load() ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;

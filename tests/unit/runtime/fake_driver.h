@@ -48,6 +48,7 @@ class FakeDriver {
   std::atomic<int> synchronizations{0};
   std::atomic<int> prefetches{0};
   std::atomic<int> marks{0};
+  std::atomic<int> mark_result{0};      // what cuCtxRecordEvent answers
   std::atomic<int> dead_uses{0};        // calls on a context or event that is no more
   std::atomic<int> broken_captures{0};  // context events recorded while a stream there captures
   std::atomic<bool> capturing{false};

@@ -253,7 +253,7 @@ class ProcAddress(Preloaded):
         self.assertEqual(out, "77")
         self.assertEqual(errors.count("no known export"), 1, errors)
         self.assertIn("cuFromTheFuture", errors)
-        self.assertEqual(errors.count("stays on the GPU"), 1, errors)
+        self.assertEqual(errors.count("around rota's gate"), 1, errors)
 
     def test_a_function_that_no_header_declares_marks_the_process_at_its_first_call(self):
         out, errors = self.start(PROBE, "call", "cuMemGetAttribute", "cuMemGetAttribute", ROTA_LOG="info")

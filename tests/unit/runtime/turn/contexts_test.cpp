@@ -76,6 +76,35 @@ TEST_CASE("a context that captures is left alone until the capture ends") {
   CHECK(driver.broken_captures.load() == 0);
 }
 
+TEST_CASE("while anything captures, no context is marked: a capture can span them") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  contexts.add(driver.enter_context(1), 1, true);
+  contexts.add(driver.enter_context(0), 0, true);
+  REQUIRE(begin(contexts, driver) == api::CUDA_SUCCESS);
+  CHECK(contexts.mark() == Contexts::Mark::kCapturing);
+  CHECK(driver.marks.load() == 0);
+  CHECK(driver.broken_captures.load() == 0);
+  REQUIRE(end(contexts, driver) == api::CUDA_SUCCESS);
+  CHECK(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK(driver.marks.load() == 2);
+}
+
+TEST_CASE("a context whose mark fails does not count as idle; one that has failed for good runs nothing any more") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  driver.submitted = 1;
+  driver.mark_result = api::CUDA_ERROR_OUT_OF_MEMORY;
+  CHECK(contexts.mark() == Contexts::Mark::kUnknown);
+  driver.mark_result = api::CUDA_ERROR_ILLEGAL_ADDRESS;
+  CHECK(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK(contexts.progress().done);
+  driver.mark_result = api::CUDA_SUCCESS;
+  CHECK(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK_FALSE(contexts.progress().done);
+}
+
 TEST_CASE("every function that begins or ends a capture has a gate, which keeps count of it") {
   std::vector<std::string> missed;
   for (std::size_t index = 0; index < kSymbolCount; ++index) {

@@ -83,6 +83,9 @@ class FakeRotad {
     return messages_.empty();
   }
   protocol::UsagePage& usage() { return *usage_; }
+  // Hangs up on every client at its first want, and takes the next one.
+  void hang_up_on_wants() { hang_up_on_wants_.store(true); }
+  int clients() const { return clients_.load(); }
   // Does not serve so many of the GPUs that are named next.
   void refuse_gpus(int count) { refuse_gpus_.store(count); }
 
@@ -135,7 +138,10 @@ class FakeRotad {
     while (!stop_.load()) {
       pollfd wait[2] = {{listener_, POLLIN, 0}, {client, POLLIN, 0}};
       poll(wait, client < 0 ? 1 : 2, 10);
-      if (client < 0 && (wait[0].revents & POLLIN) != 0) client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+      if (client < 0 && (wait[0].revents & POLLIN) != 0) {
+        client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+        if (client >= 0) ++clients_;
+      }
       if (client < 0) continue;
       protocol::Message message;
       if (recv(client, &message, sizeof message, MSG_DONTWAIT) != static_cast<ssize_t>(sizeof message)) continue;
@@ -152,6 +158,9 @@ class FakeRotad {
           answer.body.gpu_added = {message.body.add_gpu.uuid, added_++};
         }
         send(client, &answer, sizeof answer, MSG_NOSIGNAL);
+      } else if (message.kind == protocol::Kind::kWant && hang_up_on_wants_.load()) {
+        close(client);
+        client = -1;
       } else {
         const std::lock_guard lock(mutex_);
         messages_.push_back(message);
@@ -173,6 +182,8 @@ class FakeRotad {
   int listener_ = -1;
   std::uint32_t added_ = 0;
   std::atomic<int> refuse_gpus_{0};
+  std::atomic<bool> hang_up_on_wants_{false};
+  std::atomic<int> clients_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::condition_variable arrived_;

@@ -1,5 +1,5 @@
 // A process as rotad sees it: when it asks, when it gives back, and what it does when rotad is not there.
-#include "runtime/turn/client.h"
+#include "runtime/turn/monitor.h"
 
 #include <dirent.h>
 #include <signal.h>
@@ -22,8 +22,8 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 template <typename Condition>
-bool eventually(Condition&& condition) {
-  const auto until = Clock::now() + 20s;
+bool eventually(Condition&& condition, std::chrono::seconds patience = 20s) {
+  const auto until = Clock::now() + patience;
   while (!condition()) {
     if (Clock::now() > until) return false;
     std::this_thread::sleep_for(200us);
@@ -32,8 +32,8 @@ bool eventually(Condition&& condition) {
 }
 
 struct Program {
-  Program() : memory(gate, ledger, {}), client(gate, contexts, memory) { context = driver.enter_context(0); }
-  void make_context() { client.context_made(context, 0, true); }
+  Program() : memory(gate, ledger, {}), monitor(gate, contexts, memory) { context = driver.enter_context(0); }
+  void make_context() { monitor.context_made(context, 0, true); }
   static void launch() { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); }
   // A thread that launches once, with the context current.
   std::thread launcher() {
@@ -49,7 +49,7 @@ struct Program {
   gate::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory;
-  client::Client client;
+  turn::Monitor monitor;
   api::CUcontext context = nullptr;
 };
 
@@ -71,7 +71,7 @@ TEST_CASE("nvshare 8: without rotad the program runs as without rota") {
   Program program;
   Program::launch();  // no context made through us: the first call starts the client
   CHECK(program.driver.launches.load() == 1);
-  CHECK_FALSE(program.client.served());
+  CHECK_FALSE(program.monitor.served());
   CHECK_FALSE(program.gate.closed());
   unsetenv("ROTA_SOCKET");
 }
@@ -88,7 +88,7 @@ TEST_CASE("the first submitting call asks for the GPU and waits for its turn") {
   test::FakeRotad rotad;
   Program program;
   program.make_context();
-  CHECK(program.client.served());
+  CHECK(program.monitor.served());
   CHECK(rotad.quiet());  // a context alone needs no turn
   std::thread thread = program.launcher();
   const protocol::Message want = rotad.next();
@@ -224,7 +224,7 @@ TEST_CASE("nvshare 7: a second GPU joins the set, all at once") {
   rotad.grant(1);
   first.join();
   program.driver.finished = UINT64_MAX;
-  program.client.context_made(program.driver.enter_context(1), 1, true);
+  program.monitor.context_made(program.driver.enter_context(1), 1, true);
   CHECK(rotad.next().kind == Kind::kGiveBack);  // the smaller set
   std::thread second = program.launcher();
   const protocol::Message want = rotad.next();
@@ -242,7 +242,7 @@ TEST_CASE("a grant of fewer GPUs than the program has touched meanwhile goes bac
   program.make_context();
   std::thread thread = program.launcher();
   CHECK(rotad.next().body.want.gpus == 1);
-  program.client.context_made(program.driver.enter_context(1), 1, true);
+  program.monitor.context_made(program.driver.enter_context(1), 1, true);
   CHECK(rotad.next().body.want.gpus == 3);
   rotad.grant(5, 1);  // rotad had not read that yet
   const protocol::Message back = rotad.next();
@@ -261,7 +261,7 @@ TEST_CASE("a program whose first GPU rotad does not serve takes turns on its sec
   program.make_context();
   Program::launch();
   CHECK_FALSE(program.gate.closed());
-  program.client.context_made(program.driver.enter_context(1), 1, true);
+  program.monitor.context_made(program.driver.enter_context(1), 1, true);
   REQUIRE(eventually([&] { return program.gate.closed(); }));
   std::thread thread = program.launcher();
   CHECK(rotad.next().body.want.gpus == 1);
@@ -286,7 +286,7 @@ TEST_CASE("threads that allocate and free at once leave the true sum in the usag
       both.arrive_and_wait();
       if (round % 2 == 0 && !program.ledger.reserve(0, bytes, memory::Kind::kPlain)) std::abort();
       if (round % 2 == 1) program.ledger.release(0, bytes, memory::Kind::kPlain);
-      program.client.usage_changed(0);
+      program.monitor.usage_changed(0);
       both.arrive_and_wait();
       if (looks && rotad.usage().device_bytes[0].load() != program.ledger.live_bytes(0)) wrong.fetch_add(1);
     }
@@ -356,4 +356,106 @@ TEST_CASE("the monitor takes none of the program's signals") {
   }
   closedir(folder);
   CHECK(seen == 1);
+}
+
+TEST_CASE("a rotad that welcomes and hangs up, again and again, does not stop the program for good") {
+  test::FakeRotad rotad;
+  rotad.hang_up_on_wants();
+  Program program;
+  program.make_context();
+  std::thread thread = program.launcher();
+  // The grace of one second runs from the first loss on, not anew at every loss.
+  const bool launched = eventually([&] { return program.driver.launches.load() == 1; }, 5s);
+  CHECK(launched);
+  CHECK(rotad.clients() >= 2);
+  if (!launched) rotad.die();
+  thread.join();
+}
+
+TEST_CASE("a GPU whose size the driver does not tell, or tells wrong, runs without turns") {
+  test::FakeRotad rotad;
+  Program program;
+  SECTION("none") {
+    program.driver.device_bytes = 0;
+  }
+  SECTION("more than there can be") {
+    program.driver.device_bytes = (std::uint64_t{1} << 48) + 1;
+  }
+  SECTION("an error") {
+    program.driver.set<api::cuDeviceTotalMem_v2_fn>(
+        Symbol::k_cuDeviceTotalMem_v2, [](std::size_t*, api::CUdevice) { return api::CUDA_ERROR_INVALID_DEVICE; });
+  }
+  program.make_context();
+  std::thread thread = program.launcher();
+  const bool launched = eventually([&] { return program.driver.launches.load() == 1; }, 5s);
+  CHECK(launched);
+  CHECK(rotad.quiet());
+  if (!launched) rotad.die();
+  thread.join();
+}
+
+TEST_CASE("a gated call before the first context gets the driver's error and does not wait for a turn") {
+  test::FakeRotad rotad;
+  Program program;
+  program.driver.leave_context();
+  program.driver.launch_result = api::CUDA_ERROR_INVALID_CONTEXT;
+  const auto stream = reinterpret_cast<api::CUstream>(0x500);
+  std::atomic<int> result{-1};
+  std::thread thread([&] { result = gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr); });
+  const bool answered = eventually([&] { return result.load() == api::CUDA_ERROR_INVALID_CONTEXT; }, 5s);
+  CHECK(answered);
+  if (!answered) rotad.die();
+  thread.join();
+  program.driver.enter_context(0);
+}
+
+TEST_CASE("a GPU that gets on is drained, however long a thread is inside and another stands at the gate") {
+  test::FakeRotad rotad;
+  Program program;
+  program.make_context();
+  std::thread first = program.launcher();
+  rotad.next();
+  rotad.grant(1);
+  first.join();
+  rotad.somebody_waits(1);
+  // A long queue, built up while somebody waits.
+  for (int i = 0; i < 30; ++i) {
+    Program::launch();
+    const int marks = program.driver.marks.load();
+    eventually([&] { return program.driver.marks.load() > marks; });
+  }
+  // A thread inside, as in a synchronous copy behind the queue; and one that launches without end.
+  static std::atomic<bool> inside;
+  static std::atomic<bool> copied;
+  inside = copied = false;
+  program.driver.set<api::cuMemcpyDtoH_v2_fn>(Symbol::k_cuMemcpyDtoH_v2, [](void*, api::CUdeviceptr, std::size_t) {
+    inside = true;
+    eventually([] { return copied.load(); });
+    return api::CUDA_SUCCESS;
+  });
+  std::thread copier([&] {
+    program.driver.enter_context(0);
+    gates::cuMemcpyDtoH_v2(nullptr, 0, 1);
+    program.driver.leave_context();
+  });
+  REQUIRE(eventually([] { return inside.load(); }));
+  rotad.somebody_waits(1, 1);
+  REQUIRE(eventually([&] { return program.gate.closed(); }));
+  const int before = program.driver.launches.load();
+  std::thread second = program.launcher();
+  REQUIRE(eventually([&] { return program.gate.standing() == 1; }));
+  // 2.4 s in all, and never more than 80 ms without progress.
+  for (std::uint64_t done = 1; done <= 30; ++done) {
+    program.driver.finished = done;
+    std::this_thread::sleep_for(80ms);
+  }
+  CHECK(program.driver.launches.load() == before);
+  CHECK(program.gate.closed());
+  copied = true;
+  copier.join();
+  program.driver.finished = program.driver.submitted.load();
+  CHECK(rotad.next().kind == Kind::kGiveBack);
+  CHECK(program.driver.launches.load() == before);
+  rotad.grant(2);
+  second.join();
 }

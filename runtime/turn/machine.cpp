@@ -1,0 +1,438 @@
+// How the machine decides: each event changes what it knows, a Look decides by phase, and after every event the gate is
+// set to what the one predicate says.
+#include "runtime/turn/machine.h"
+
+#include <algorithm>
+
+namespace rota::turn {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// When nothing is expected but by a bell.
+constexpr Time kFarAway = 1s;
+// A look at the page now and then, should a wake-up have been lost.
+constexpr Time kLookAtPage = 250ms;
+constexpr Time kLookForAnswer = 50ms;
+// However short the turn: what came by a transfer is used for at least as long again, or a GPU could spend its time
+// with transfers alone.
+constexpr Time kShortestTurn = 5ms;
+// Before memory that did not come is asked for again.
+constexpr Time kNoRoom = 10ms;
+// Marks made while threads are inside only show that the GPU gets on.
+constexpr Time kBetweenMarks = 10ms;
+
+}  // namespace
+
+Machine::Machine() = default;
+
+const std::vector<Action>& Machine::step(const Event& event, Time now) {
+  actions_.clear();
+  std::visit([&](const auto& which) { on(which, now); }, event);
+  settle_gate();
+  return actions_;
+}
+
+Claim Machine::claim() const {
+  return {.lease = phase_ == Phase::kHolding,
+          .unserved = phase_ == Phase::kUnserved || (phase_ == Phase::kAlone && runs_),
+          .excused = phase_ == Phase::kBeside || (phase_ == Phase::kWaiting && runs_until_),
+          .resident = resident_,
+          .moving = moving_};
+}
+
+// The one place that opens and closes the gate.
+void Machine::settle_gate() {
+  const bool open = may_open(claim());
+  if (open == gate_open_) return;
+  gate_open_ = open;
+  act(open ? Act::kOpen : Act::kClose);
+}
+
+// ---- rotad comes and goes
+
+void Machine::on(const event::Connected&, Time now) {
+  connected_ = true;
+  next_attempt_.reset();
+  gpus_.answered = false;
+  served_ = 0;
+  unanswered_since_ = now;
+  seen_.lease = {};
+  look_at_ = now;
+}
+
+void Machine::on(const event::NotConnected&, Time now) {
+  next_attempt_ = now + attempt_pause_;
+  attempt_pause_ = std::min(attempt_pause_ * 2, kLastAttempt);
+  look_at_ = now;
+}
+
+void Machine::on(const event::Lost&, Time now) {
+  if (!connected_) return;
+  // Work that runs goes on running: a holder's, also one that was draining, and what had to be asked about anyway.
+  runs_ = gate_open_ || phase_ == Phase::kHolding || phase_ == Phase::kDraining;
+  connected_ = false;
+  phase_ = Phase::kAlone;
+  if (!lost_since_) lost_since_ = now;
+  next_attempt_ = now + attempt_pause_;
+  attempt_pause_ = std::min(attempt_pause_ * 2, kLastAttempt);
+  grant_ = given_back_ = 0;
+  wanted_ = 0;
+  runs_until_.reset();
+  no_grant_since_.reset();
+  watches_gpu_ = false;
+  look_at_ = now;
+}
+
+void Machine::on(const event::Gpus& gpus, Time now) {
+  gpus_ = gpus;
+  served_ = gpus.served;
+  if (gpus.answered) {
+    unanswered_since_.reset();
+  } else if (!unanswered_since_) {
+    unanswered_since_ = now;
+  }
+  // A GPU more, which rotad may serve: it has to be asked for.
+  if (phase_ == Phase::kUnserved && (served_ != 0 || !gpus.answered)) phase_ = Phase::kResting;
+  look_at_ = now;
+}
+
+void Machine::want(bool running) {
+  wanted_ = served_;
+  phase_ = Phase::kWaiting;
+  actions_.push_back({.act = Act::kWant, .gpus = served_, .running = running});
+}
+
+void Machine::give_back(std::uint32_t grant) {
+  given_back_ = grant;
+  grant_ = 0;
+  actions_.push_back({.act = Act::kGiveBack, .grant = grant});
+}
+
+// ---- a look around
+
+void Machine::on(const event::Look& look, Time now) {
+  seen_ = look;
+  resident_ = look.resident;
+  if (connected_) {
+    look_connected(now);
+  } else {
+    look_alone(now);
+  }
+}
+
+void Machine::look_alone(Time now) {
+  if (!runs_ && now - *lost_since_ >= kGrace) {
+    runs_ = true;
+    say(Note::kRunsAlone);
+  }
+  if (next_attempt_ && now >= *next_attempt_) {
+    next_attempt_.reset();
+    act(Act::kConnect);
+  }
+  look_at_ = next_attempt_.value_or(now + kFarAway);
+  if (!runs_) look_at_ = std::min(look_at_, *lost_since_ + kGrace);
+}
+
+void Machine::look_connected(Time now) {
+  look_at_ = now + kFarAway;  // unless somebody below knows better
+  if (!gpus_.any) return;
+  if (!gpus_.answered) {
+    if (now - *unanswered_since_ >= kAnswer) {
+      unanswered_since_ = now;
+      act(Act::kHangUp);
+      return;
+    }
+    if (phase_ == Phase::kAlone || phase_ == Phase::kResting) {
+      if (phase_ == Phase::kAlone && now - *lost_since_ >= kGrace) runs_ = true;
+      look_at_ = now + kLookForAnswer;
+      return;
+    }
+  } else if (served_ == 0) {
+    // rotad said why.
+    phase_ = Phase::kUnserved;
+    return;
+  }
+  if (phase_ == Phase::kAlone) {
+    // rotad is back. What runs goes on running while it is asked; what stands at the gate waits for its turn.
+    phase_ = Phase::kResting;
+    if (gate_open_) {
+      runs_until_ = now + kReclaim;
+      want(true);
+      look_at_ = *runs_until_;
+      return;
+    }
+  }
+  switch (phase_) {
+    case Phase::kAlone:
+    case Phase::kUnserved:
+      return;
+    case Phase::kResting:
+      return look_resting(now);
+    case Phase::kWaiting:
+      return look_waiting(now);
+    case Phase::kHolding:
+      return look_holding(now);
+    case Phase::kDraining:
+      return look_draining(now);
+    case Phase::kBeside:
+      // A grant that was under way when the want was withdrawn.
+      if (is_new_grant()) give_back(seen_.lease.grant);
+      if (now >= beside_until_) {
+        say(Note::kTriesAgain);
+        begin_drain(false, now);
+      } else {
+        look_at_ = beside_until_;
+      }
+      return;
+  }
+}
+
+bool Machine::is_new_grant() const {
+  const std::uint32_t grant = seen_.lease.grant;
+  return grant != 0 && grant != given_back_ && grant != grant_;
+}
+
+void Machine::look_resting(Time now) {
+  if (is_new_grant()) give_back(seen_.lease.grant);  // nobody asked for it any more
+  if (seen_.standing == 0) return;
+  if (gave_back_idle_at_) {
+    // Came back at once: it was a breath, not a rest. Give up less easily next time; and more easily after long rests.
+    const Time away = now - *gave_back_idle_at_;
+    if (away < 4 * idle_grace_) idle_grace_ = std::min<Time>(idle_grace_ * 2, 16ms);
+    if (away > 20 * idle_grace_) idle_grace_ = std::max<Time>(idle_grace_ / 2, 1ms);
+    gave_back_idle_at_.reset();
+  }
+  want(false);
+  look_at_ = now + kLookAtPage;
+}
+
+void Machine::look_waiting(Time now) {
+  if (is_new_grant()) {
+    if (covers(seen_.lease)) return take(now);
+    // Fewer GPUs than this process has touched meanwhile. Nothing has run under this grant, and to sit on it would keep
+    // others waiting until rotad takes it back.
+    if (!gate_open_) give_back(seen_.lease.grant);
+  }
+  if (wanted_ != served_) want(false);
+  look_at_ = now + kLookAtPage;
+  if (!runs_until_) return;
+  if (now >= *runs_until_) return begin_drain(false, now);  // rotad lets others go first
+  look_at_ = std::min(*runs_until_, now + kReclaim / 10);
+}
+
+void Machine::take(Time now) {
+  phase_ = Phase::kHolding;
+  grant_ = seen_.lease.grant;
+  wanted_ = 0;
+  runs_until_.reset();
+  lost_since_.reset();
+  attempt_pause_ = kFirstAttempt;
+  no_grant_since_.reset();
+  idle_since_.reset();
+  idle_proof_ = false;
+  mark_due_ = true;
+  taken_at_ = retry_at_ = now;
+  earliest_yield_ = now + kShortestTurn;
+  watches_gpu_ = false;
+  look_at_ = now;
+  if (gate_open_) return;
+  moving_ = true;
+  act(Act::kBringBack);
+}
+
+void Machine::on(const event::Brought& brought, Time now) {
+  moving_ = false;
+  resident_ = brought.resident;
+  earliest_yield_ = now + std::max(now - taken_at_, kShortestTurn);
+  taken_at_ = now;
+  look_at_ = resident_ ? now : now + kNoRoom;
+}
+
+// ---- holding
+
+// Whether the grant is still in force. If it is not, this turn is over.
+bool Machine::reads_lease(Time now) {
+  const std::uint32_t grant = seen_.lease.grant;
+  if (grant != 0) {
+    grant_ = grant;  // replaced, perhaps: the set grew
+    no_grant_since_.reset();
+    return true;
+  }
+  if (!no_grant_since_) no_grant_since_ = now;
+  if (now - *no_grant_since_ < kReplacing) {
+    look_at_ = *no_grant_since_ + kReplacing;
+    return false;
+  }
+  say(Note::kRevoked, grant_);
+  grant_ = 0;
+  phase_ = Phase::kResting;
+  watches_gpu_ = false;
+  look_at_ = now;
+  return false;
+}
+
+void Machine::look_holding(Time now) {
+  if (!reads_lease(now) || moving_) return;
+  if (!resident_) {
+    moving_ = true;
+    act(Act::kBringBack);
+    return;
+  }
+  const Lease& lease = seen_.lease;
+  if (!covers(lease)) {
+    // The process has touched another GPU: all at once or not at all, so the smaller set goes back first.
+    if (now >= retry_at_) return begin_drain(false, now);
+    look_at_ = retry_at_;
+    return;
+  }
+  watches_gpu_ = lease.waiters != 0;
+  if (!watches_gpu_) {
+    // Nobody gives anything back while nobody waits: no event is recorded and nothing is looked at.
+    idle_since_.reset();
+    idle_proof_ = false;
+    mark_due_ = true;
+    return;
+  }
+  const bool over = lease.drain_at != Time{0} && now >= std::max(lease.drain_at, earliest_yield_);
+  if (over && now >= retry_at_) return begin_drain(false, now);
+  if (idle_long_enough(now)) return begin_drain(true, now);
+  Time pause = std::max<Time>(idle_grace_ / 2, 500us);
+  if (lease.drain_at > now) pause = std::min(pause, lease.drain_at - now);
+  look_at_ = now + std::max<Time>(pause, 100us);
+}
+
+// Idle: no call since the last mark, nobody inside, and the mark reached; and so for a while. Calls are followed by
+// marks also while threads are inside: a drain sees by them whether the GPU gets on.
+bool Machine::idle_long_enough(Time now) {
+  if (seen_.calls != calls_marked_) mark_due_ = true;
+  if (mark_due_ || seen_.inside != 0) idle_proof_ = false;
+  if (mark_due_) {
+    act(Act::kMark);
+    calls_marked_ = seen_.calls;
+  }
+  if (!idle_proof_ || !seen_.looked || !seen_.done) {
+    idle_since_.reset();
+    return false;
+  }
+  if (!idle_since_) idle_since_ = now;
+  return now - *idle_since_ >= idle_grace_ && now >= retry_at_;
+}
+
+void Machine::on(const event::MarkMade& mark, Time now) {
+  seen_.looked = false;  // what was seen of the GPU was seen before this mark
+  if (phase_ == Phase::kHolding) {
+    mark_due_ = mark.result != Marked::kYes;
+    idle_proof_ = !mark_due_ && seen_.inside == 0;
+  } else if (phase_ == Phase::kDraining) {
+    drain_.capturing = mark.result == Marked::kCapturing;
+    if (mark.result == Marked::kYes) {
+      drain_.marked = true;
+      drain_.proof = drain_.empty;
+      drain_.next_mark = now + kBetweenMarks;
+    } else if (mark.result == Marked::kUnknown) {
+      drain_.next_mark = now + kBetweenMarks;
+    }
+  }
+}
+
+// ---- draining
+
+void Machine::begin_drain(bool idle, Time now) {
+  phase_ = Phase::kDraining;
+  drain_ = {.idle = idle,
+            .begun = now,
+            .deadline = now + patience_,
+            .next_mark = now,
+            .reached = seen_.reached,
+            .calls = seen_.calls,
+            .pause = 20us};
+  runs_until_.reset();
+  watches_gpu_ = true;
+  look_at_ = now;
+}
+
+void Machine::look_draining(Time now) {
+  if (grant_ != 0) {
+    if (!reads_lease(now)) return;
+  } else if (wanted_ != 0 && is_new_grant() && covers(seen_.lease)) {
+    return take(now);
+  }
+  // This Look was taken after the gate had closed: who is inside now may submit, who comes later does not.
+  if (seen_.inside == 0 && !drain_.empty) {
+    drain_.empty = true;
+    drain_.next_mark = now;
+  }
+  const bool reached_marks = seen_.looked && seen_.done;
+  if (drain_.proof && reached_marks) return drained(now);
+
+  // Something gets on: the GPU passes marks, calls return, or a thread inside works on the CPU while the GPU is idle.
+  const bool works_on_cpu = !drain_.empty && drain_.marked && reached_marks && now - drain_.begun < kLongestCall;
+  if ((seen_.looked && seen_.reached != drain_.reached) || seen_.calls != drain_.calls || works_on_cpu) {
+    drain_.deadline = now + patience_;
+  }
+  if (seen_.looked) drain_.reached = seen_.reached;
+  drain_.calls = seen_.calls;
+  if (now >= drain_.deadline) {
+    // Nothing has moved for long. With nobody at the gate there is nothing that it could be holding back: a long
+    // kernel.
+    if (seen_.standing > 0) return drain_failed(now);
+    drain_.deadline = now + 100ms;
+  }
+  if (!drain_.proof && now >= drain_.next_mark) act(Act::kMark);
+  look_at_ = now + drain_.pause;
+  drain_.pause = std::min<Time>(drain_.pause * 3 / 2, 500us);
+}
+
+void Machine::drained(Time now) {
+  failed_drains_ = 0;
+  patience_ = kPatience;
+  verdict_ = kFirstVerdict;
+  watches_gpu_ = false;
+  look_at_ = now;
+  gave_back_idle_at_.reset();
+  act(Act::kCollect);
+  if (grant_ == 0) {
+    phase_ = wanted_ != 0 ? Phase::kWaiting : Phase::kResting;
+    return;
+  }
+  say(drain_.idle ? Note::kGaveBackIdle : Note::kGaveBackBusy, grant_);
+  actions_.back().held = now - taken_at_;
+  actions_.back().draining = now - drain_.begun;
+  if (drain_.idle) gave_back_idle_at_ = now;
+  give_back(grant_);
+  phase_ = Phase::kResting;
+}
+
+void Machine::drain_failed(Time now) {
+  if (!drain_.capturing) ++failed_drains_;
+  patience_ = std::min(patience_ * 2, kMostPatience);
+  retry_at_ = now + patience_;
+  watches_gpu_ = false;
+  look_at_ = now;
+  const bool tried_enough = failed_drains_ >= kMostFailures || (grant_ == 0 && wanted_ == 0);
+  if (!tried_enough) {
+    say(drain_.capturing ? Note::kHeldCapturing : Note::kHeldBack);
+    if (grant_ != 0) {
+      phase_ = Phase::kHolding;
+    } else {
+      phase_ = Phase::kWaiting;
+      runs_until_ = retry_at_;
+    }
+    return;
+  }
+  // Others get their turns beside it. Nothing is asked for meanwhile: a grant would only keep them waiting.
+  if (verdict_ == kFirstVerdict) say(Note::kBeside);
+  if (grant_ != 0) give_back(grant_);
+  if (wanted_ != 0) {
+    wanted_ = 0;
+    actions_.push_back({.act = Act::kWant});
+  }
+  phase_ = Phase::kBeside;
+  beside_until_ = now + verdict_;
+  verdict_ = std::min(verdict_ * 2, kLastVerdict);
+  patience_ = kPatience;
+}
+
+}  // namespace rota::turn

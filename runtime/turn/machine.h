@@ -1,0 +1,260 @@
+// The turn machine: how one process takes turns. A pure state machine beside the scheduler's core: what the process and
+// rotad do goes in as events with the time, what to do about it comes out as actions. It reads no clock, does no I/O,
+// starts no thread and calls no driver; the monitor (monitor.h) feeds it and carries its actions out.
+//
+// README.md in this folder says how a turn goes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+namespace rota::turn {
+
+using Time = std::chrono::nanoseconds;  // since the epoch of CLOCK_MONOTONIC
+using GpuMask = std::uint64_t;          // by rotad's index
+
+// What the one predicate asks.
+struct Claim {
+  bool lease = false;     // it holds the lease and is not giving it back
+  bool unserved = false;  // no rotad serves it: there is none, it has gone, or it does not serve these GPUs
+  bool excused = false;   // it could not be drained, or its work ran on while rotad was away; or it is exiting
+  bool resident = true;   // all of its memory that can move lies where its work expects it
+  bool moving = false;    // some of it is being moved now
+};
+
+// Whether the gate may be open. Nothing else opens it: a grant, a lost rotad, an exit and a failed drain all ask here.
+constexpr bool may_open(const Claim& claim) {
+  return (claim.lease || claim.unserved || claim.excused) && claim.resident && !claim.moving;
+}
+
+// What an attempt to put events behind all submitted work came to.
+enum class Marked {
+  kYes,
+  kCapturing,  // something captures: nothing may be marked
+  kBusy,       // a context is being made or destroyed
+  kUnknown,    // the driver refused for some context
+};
+
+// The lease page.
+struct Lease {
+  std::uint32_t grant = 0;
+  GpuMask held = 0;
+  std::uint32_t waiters = 0;
+  Time drain_at{0};
+};
+
+namespace event {
+// rotad has welcomed this process, after kConnect or at the start; or the attempt failed.
+struct Connected {};
+struct NotConnected {};
+// rotad hung up or died.
+struct Lost {};
+// What rotad said of the GPUs that this process has touched.
+struct Gpus {
+  bool any = false;       // it has touched one
+  bool answered = false;  // rotad has answered for each of them
+  GpuMask served = 0;
+  friend bool operator==(const Gpus&, const Gpus&) = default;
+};
+// The answer to kMark, recorded after everything that an earlier Look had seen leaving the gate.
+struct MarkMade {
+  Marked result;
+};
+// The answer to kBringBack.
+struct Brought {
+  bool resident;
+};
+// One look around, in the order of the fields.
+struct Look {
+  Lease lease;
+  std::uint64_t calls = 0;     // that have left the gate since the process began
+  std::uint32_t inside = 0;    // threads inside the gate
+  std::uint32_t standing = 0;  // threads that wait in front of it
+  bool looked = false;         // the next two are known (they are asked for while watches_gpu())
+  bool done = false;           // all work before the last mark has finished
+  std::uint64_t reached = 0;   // marks passed since the process began
+  bool resident = true;        // all memory that can move lies where work expects it; managed memory always does
+};
+}  // namespace event
+
+using Event = std::variant<event::Connected, event::NotConnected, event::Lost, event::Gpus, event::MarkMade,
+                           event::Brought, event::Look>;
+
+enum class Act {
+  kOpen,       // the gate
+  kClose,      // the gate
+  kWant,       // tell rotad: `gpus` (none: withdrawn) and `running`
+  kGiveBack,   // tell rotad: `grant`
+  kConnect,    // look for a rotad; answer with Connected or NotConnected
+  kHangUp,     // rotad does not answer: leave it; answer with Lost
+  kMark,       // put events behind all work submitted so far; answer with MarkMade
+  kBringBack,  // make the process's memory resident; answer with Brought
+  kCollect,    // free what the driver frees only once the GPU is idle: the gate is closed, and it is
+  kSay,        // one line for the user: `note`
+};
+
+enum class Note {
+  kRunsAlone,      // rotad has gone, and the grace is over
+  kRevoked,        // rotad took the lease before this process had drained
+  kHeldBack,       // the GPU got nowhere while calls stood at the gate: opened again
+  kHeldCapturing,  // the same, and a capture is under way
+  kBeside,         // so many times in a row that it runs beside the others now
+  kTriesAgain,     // and takes turns again, if it can be drained now
+  kGaveBackIdle,
+  kGaveBackBusy,  // at the end of its turn
+};
+
+struct Action {
+  Act act;
+  GpuMask gpus = 0;
+  bool running = false;
+  std::uint32_t grant = 0;
+  Note note{};
+  Time held{0};      // kGaveBack…: since the grant
+  Time draining{0};  // kGaveBack…: of that since the gate closed
+};
+
+enum class Phase {
+  kAlone,     // without a rotad: runs, or waits for the grace to end
+  kUnserved,  // rotad serves none of its GPUs
+  kResting,   // asks for nothing
+  kWaiting,   // has asked
+  kHolding,   // has the lease
+  kDraining,  // has closed the gate and waits for its work to finish
+  kBeside,    // could not be drained
+};
+
+class Machine {
+ public:
+  // --- for how long; each is judgement unless it says otherwise
+  // A process whose rotad has gone waits so long, counted from the first loss since its last grant: long enough for a
+  // restarted rotad, short enough for a person.
+  static constexpr Time kGrace = std::chrono::seconds(1);
+  // How long a reconnected process that runs waits for the new rotad's yes before it closes its gate.
+  static constexpr Time kReclaim = std::chrono::milliseconds(200);
+  // Between attempts to find rotad: doubled each time, back to the first with a grant.
+  static constexpr Time kFirstAttempt = std::chrono::milliseconds(500);
+  static constexpr Time kLastAttempt = std::chrono::seconds(10);
+  // rotad answers for a GPU in microseconds.
+  static constexpr Time kAnswer = std::chrono::seconds(5);
+  // How long a drain waits for the GPU to get on while calls stand at the gate; doubled by each that fails.
+  static constexpr Time kPatience = std::chrono::seconds(1);
+  static constexpr Time kMostPatience = std::chrono::seconds(8);
+  // After so many drains that failed in a row it runs beside the others: this long, doubled each time.
+  static constexpr int kMostFailures = 4;
+  static constexpr Time kFirstVerdict = std::chrono::seconds(30);
+  static constexpr Time kLastVerdict = std::chrono::minutes(10);
+  // A thread inside with an idle GPU is at work on the CPU (a compilation) and is waited for; but not without end.
+  static constexpr Time kLongestCall = std::chrono::seconds(30);
+  // A lease page shows grant 0 for an instant while rotad replaces a grant.
+  static constexpr Time kReplacing = std::chrono::milliseconds(1);
+
+  // Connected to a rotad, the gate closed, no GPU touched yet.
+  Machine();
+
+  // One event at a time, of a time that never runs backwards. The actions are to be carried out in their order, each
+  // before the next event is gathered. They live until the next call.
+  const std::vector<Action>& step(const Event& event, Time now);
+
+  // When the next Look is wanted, if nothing happens before.
+  Time look_at() const { return look_at_; }
+  // Whether a Look should ask how far the GPU has come.
+  bool watches_gpu() const { return watches_gpu_; }
+
+  Phase phase() const { return phase_; }
+  bool connected() const { return connected_; }
+  bool gate_open() const { return gate_open_; }
+  Claim claim() const;
+  std::uint32_t grant() const { return grant_; }  // in force as far as this process knows; 0: none
+
+ private:
+  struct Drain {
+    bool idle = false;  // because the GPU is idle, not because the turn is over
+    Time begun{0};
+    Time deadline{0};
+    bool empty = false;      // no thread has been inside since the gate closed
+    bool proof = false;      // a mark was made after that
+    bool capturing = false;  // the last mark was refused for a capture
+    bool marked = false;     // a mark has been made
+    Time next_mark{0};
+    std::uint64_t reached = 0;
+    std::uint64_t calls = 0;
+    Time pause{0};
+  };
+
+  void on(const event::Connected&, Time now);
+  void on(const event::NotConnected&, Time now);
+  void on(const event::Lost&, Time now);
+  void on(const event::Gpus&, Time now);
+  void on(const event::MarkMade&, Time now);
+  void on(const event::Brought&, Time now);
+  void on(const event::Look&, Time now);
+
+  void look_alone(Time now);
+  void look_connected(Time now);
+  void look_resting(Time now);
+  void look_waiting(Time now);
+  void look_holding(Time now);
+  void look_draining(Time now);
+  bool reads_lease(Time now);
+  bool is_new_grant() const;
+  bool covers(const Lease& lease) const { return (lease.held & served_) == served_; }
+  void take(Time now);
+  void want(bool running);
+  void give_back(std::uint32_t grant);
+  void begin_drain(bool idle, Time now);
+  void drained(Time now);
+  void drain_failed(Time now);
+  bool idle_long_enough(Time now);
+  void settle_gate();
+  void act(Act which) { actions_.push_back({.act = which}); }
+  void say(Note note, std::uint32_t grant = 0) { actions_.push_back({.act = Act::kSay, .grant = grant, .note = note}); }
+
+  std::vector<Action> actions_;
+  Time look_at_{0};
+  bool watches_gpu_ = false;
+
+  Phase phase_ = Phase::kResting;
+  bool gate_open_ = false;
+  bool resident_ = true;
+  bool moving_ = false;
+
+  // rotad
+  bool connected_ = true;
+  bool runs_ = false;  // kAlone: it ran when rotad went, or the grace is over
+  std::optional<Time> lost_since_;
+  std::optional<Time> next_attempt_;  // empty: one is under way
+  Time attempt_pause_ = kFirstAttempt;
+  event::Gpus gpus_;
+  GpuMask served_ = 0;
+  std::optional<Time> unanswered_since_;
+
+  // the lease
+  event::Look seen_;
+  std::uint32_t grant_ = 0;
+  std::uint32_t given_back_ = 0;
+  GpuMask wanted_ = 0;
+  std::optional<Time> no_grant_since_;
+  std::optional<Time> runs_until_;  // kWaiting, with the gate open: its work runs, and this is when it begins to drain
+  Time taken_at_{0};
+  Time earliest_yield_{0};
+  Time retry_at_{0};
+
+  // idle detection and drains
+  std::uint64_t calls_marked_ = 0;
+  bool mark_due_ = true;
+  bool idle_proof_ = false;  // a mark was made with nobody inside, and no call has left since
+  std::optional<Time> idle_since_;
+  Time idle_grace_ = std::chrono::milliseconds(2);
+  std::optional<Time> gave_back_idle_at_;
+  Drain drain_;
+  Time patience_ = kPatience;
+  int failed_drains_ = 0;
+  Time verdict_ = kFirstVerdict;
+  Time beside_until_{0};
+};
+
+}  // namespace rota::turn

@@ -1,0 +1,502 @@
+#include "runtime/turn/monitor.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "generated/driver_real.h"
+#include "runtime/core/log.h"
+#include "runtime/turn/bring_back.h"
+
+namespace rota::turn {
+
+using namespace std::chrono_literals;
+using protocol::Kind;
+using protocol::Message;
+
+namespace {
+
+// A look at the socket now and then: nothing else tells that rotad has gone.
+constexpr Time kLookAtSocket = 250ms;
+// What rotad takes for the size of a GPU (scheduler/server/decode.cpp).
+constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
+
+// Whom the exit handler stops.
+constinit std::atomic<Monitor*> exiting{nullptr};
+constinit std::atomic<bool> exit_handler{false};
+
+bool wants_to_wait() {
+  const char* value = std::getenv("ROTA_WAIT");  // NOLINT(concurrency-mt-unsafe)
+  return value != nullptr && std::strcmp(value, "1") == 0;
+}
+
+Time now() {
+  return std::chrono::steady_clock::now().time_since_epoch();  // CLOCK_MONOTONIC, as rotad's times are
+}
+
+long microseconds(Time time) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+}
+
+}  // namespace
+
+Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory)
+    : gate_(gate), contexts_(contexts), memory_(memory), usage_(memory, bell_) {
+  gate_.set_attendant(this);
+  gate_.close();
+  memory_.set_observer([this](int device) { usage_changed(device); });
+}
+
+Monitor::~Monitor() {
+  at_exit();
+  if (thread_runs_) pthread_join(thread_, nullptr);
+  Monitor* own = this;
+  exiting.compare_exchange_strong(own, nullptr);
+  gate_.set_attendant(nullptr);
+  memory_.set_observer({});
+}
+
+// --- the program's threads
+
+void Monitor::context_made(api::CUcontext context, int device, bool primary) {
+  contexts_.add(context, device, primary);
+  if (device < 0 || device >= memory::kMaxDevices) return;
+  const std::uint64_t bit = std::uint64_t{1} << device;
+  if ((devices_seen_.fetch_or(bit, std::memory_order_acq_rel) & bit) == 0) {
+    Gpu gpu;
+    gpu.device = device;
+    api::CUuuid uuid{};
+    if (real::cuDeviceGetUuid_v2(&uuid, device) != api::CUDA_SUCCESS) real::cuDeviceGetUuid(&uuid, device);
+    static_assert(sizeof uuid == sizeof gpu.description.uuid);
+    std::memcpy(&gpu.description.uuid, &uuid, sizeof uuid);
+    std::size_t total = 0;
+    if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS) total = 0;
+    gpu.unusable = total == 0 || total > kMostBytes;
+    if (gpu.unusable) {
+      log::warn("no turns on GPU {}: the driver says that it has {} bytes of memory; programs on it run without rotad",
+                device, total);
+    }
+    gpu.description.total_bytes = total;
+    real::cuDeviceGetName(gpu.description.name, static_cast<int>(protocol::kNameLength), device);
+    usage_.set_total(device, total);
+    const std::lock_guard lock(new_gpus_mutex_);
+    new_gpus_.push_back(gpu);
+  }
+  start();
+  bell_.ring();
+}
+
+void Monitor::arrived() {
+  bell_.ring();
+}
+
+bool Monitor::submits_nothing(const gate::Call& call) {
+  if (contexts_.submits_nothing(call)) return true;
+  // A context that we did not see being made (a library with a way of its own) shows up here at the latest. A call that
+  // belongs to none is refused by the driver: there is nothing to wait for.
+  const bool known = started_.load(std::memory_order_acquire) && devices_seen_.load(std::memory_order_relaxed) != 0;
+  return !known && !make_known(call);
+}
+
+bool Monitor::make_known(const gate::Call& call) {
+  api::CUcontext current = nullptr;
+  if (real::cuCtxGetCurrent(&current) != api::CUDA_SUCCESS) return false;
+  api::CUcontext context = current;
+  if (context == nullptr &&
+      (!call.has_stream || real::cuStreamGetCtx(call.stream, &context) != api::CUDA_SUCCESS || context == nullptr)) {
+    return false;
+  }
+  const bool pushed = current == nullptr;
+  if (pushed && real::cuCtxPushCurrent_v2(context) != api::CUDA_SUCCESS) return false;
+  api::CUdevice device = -1;
+  const bool found = real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS;
+  if (pushed) real::cuCtxPopCurrent_v2(&current);
+  if (!found || device < 0 || device >= memory::kMaxDevices) return false;
+  context_made(context, device, false);
+  return true;
+}
+
+void Monitor::start() {
+  if (started_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(start_mutex_);
+  if (started_.load(std::memory_order_relaxed)) return;
+  if (connect_first()) {
+    memory_.set_served(true);
+    served_.store(true, std::memory_order_release);
+    start_thread();
+  } else {
+    open_for_good({.unserved = true});
+  }
+  started_.store(true, std::memory_order_release);
+}
+
+bool Monitor::connect_first() {
+  bool told = false;
+  for (;;) {
+    Connection::Attempt attempt = Connection::open();
+    if (attempt.connection) {
+      connection_ = std::move(attempt.connection);
+      usage_.connected(connection_->usage());
+      log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
+      return true;
+    }
+    const bool wait = wants_to_wait();
+    if (!told) {
+      if (!attempt.reason.empty()) {
+        log::warn("no turns on the GPU: {}; {}", attempt.reason,
+                  wait ? "waiting for rotad (ROTA_WAIT=1)" : "the program runs as without rota");
+      } else if (wait) {
+        log::warn("waiting for rotad (ROTA_WAIT=1): start one, or use `rota run`");
+      } else {
+        log::info("no rotad is running: the program runs as without rota");
+      }
+      told = true;
+    }
+    if (!wait) return false;
+    std::this_thread::sleep_for(200ms);
+  }
+}
+
+void Monitor::start_thread() {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int error = pthread_create(
+      &thread_, nullptr,
+      [](void* monitor) -> void* {
+        static_cast<Monitor*>(monitor)->run();
+        return nullptr;
+      },
+      this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (error != 0) {
+    log::warn("no turns on the GPU: the monitor thread cannot be started ({})", error);
+    usage_.lost();
+    connection_.reset();
+    open_for_good({.unserved = true});
+    return;
+  }
+  thread_runs_ = true;
+  pthread_setname_np(thread_, "rota");
+  // Registered after the driver has registered its own (a context exists), and so run before those: the driver must not
+  // be taken down while the monitor is inside it.
+  exiting.store(this);
+  if (!exit_handler.exchange(true)) {
+    std::atexit([] {
+      if (Monitor* monitor = exiting.load()) monitor->at_exit();
+    });
+  }
+}
+
+void Monitor::open_for_good(Claim claim) {
+  claim.resident = in_place_.load(std::memory_order_acquire);
+  if (may_open(claim)) gate_.open_for_good();
+}
+
+void Monitor::at_exit() {
+  stopping_.store(true, std::memory_order_release);
+  contexts_.shut();
+  bell_.ring();
+  open_for_good({.excused = true});
+}
+
+void Monitor::forget_in_child() {
+  exiting.store(nullptr);
+  Connection::close_inherited();
+}
+
+// --- the monitor's thread
+
+void Monitor::run() {
+  // Measured: a query from a thread that is not in RELAXED mode invalidates a global capture.
+  api::CUstreamCaptureMode mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
+  real::cuThreadExchangeStreamCaptureMode(&mode);
+  while (!stopping()) {
+    const std::uint32_t heard = bell_.heard();
+    // Read before the page is: what changes while we look wakes us at once.
+    const std::uint32_t event_seen = connection_ ? connection_->event().load() : 0;
+    if (connection_) read_messages();
+    if (connection_) announce_gpus();
+    tell_gpus();
+    feed(look());
+    // Nobody waits, so nothing drains; but memory may have to go.
+    const bool undisturbed = machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu();
+    if (undisturbed && memory_.has_deferred()) collect_if_idle();
+    if (!stopping()) sleep(heard, event_seen);
+  }
+  open_for_good({.excused = true});
+}
+
+// Steps the machine by an event and by those that its actions make.
+void Monitor::feed(const Event& event) {
+  due_.push_back(event);
+  while (!due_.empty()) {
+    const Event next = due_.front();
+    due_.pop_front();
+    actions_ = machine_.step(next, now());
+    const Claim claim = machine_.claim();
+    in_place_.store(claim.resident && !claim.moving, std::memory_order_release);
+    for (const Action& action : actions_) carry_out(action);
+  }
+}
+
+void Monitor::carry_out(const Action& action) {
+  Message message;
+  switch (action.act) {
+    case Act::kOpen:
+      gate_.open();
+      break;
+    case Act::kClose:
+      gate_.close();
+      break;
+    case Act::kWant:
+      message.kind = Kind::kWant;
+      message.body.want = {.gpus = action.gpus, .running = action.running ? 1U : 0U};
+      send(message);
+      break;
+    case Act::kGiveBack:
+      message.kind = Kind::kGiveBack;
+      message.body.give_back = {.grant = action.grant};
+      send(message);
+      break;
+    case Act::kConnect:
+      connect();
+      break;
+    case Act::kHangUp:
+      log::info("rotad does not answer");
+      lost_rotad();
+      break;
+    case Act::kMark:
+      switch (contexts_.mark()) {
+        case gate::Contexts::Mark::kMarked:
+          due_.push_back(event::MarkMade{Marked::kYes});
+          break;
+        case gate::Contexts::Mark::kCapturing:
+          due_.push_back(event::MarkMade{Marked::kCapturing});
+          break;
+        case gate::Contexts::Mark::kBusy:
+          due_.push_back(event::MarkMade{Marked::kBusy});
+          break;
+        case gate::Contexts::Mark::kUnknown:
+          due_.push_back(event::MarkMade{Marked::kUnknown});
+          break;
+      }
+      break;
+    case Act::kBringBack: {
+      std::vector<int> devices;
+      for (const Gpu& gpu : gpus_) devices.push_back(gpu.device);
+      const Time begun = now();
+      const bool resident = bring_back(contexts_, memory_, devices, [this] { return stopping(); });
+      log::debug("grant {}: memory back after {} us", machine_.grant(), microseconds(now() - begun));
+      due_.push_back(event::Brought{resident});
+      break;
+    }
+    case Act::kCollect:
+      if (memory_.has_deferred()) collect();
+      break;
+    case Act::kSay:
+      say(action);
+      break;
+  }
+}
+
+event::Look Monitor::look() {
+  event::Look seen;
+  if (connection_) {
+    const Lease lease = connection_->lease();
+    seen.lease = lease;
+    connection_->usage()->submissions.store(gate_.traffic().calls, std::memory_order_relaxed);
+  }
+  // Notices threads that have died inside; does not wait.
+  if (machine_.phase() == Phase::kDraining) gate_.wait_until_empty(std::chrono::steady_clock::now());
+  const gate::Gate::Traffic traffic = gate_.traffic();
+  seen.calls = traffic.calls;
+  seen.inside = traffic.inside;
+  seen.standing = gate_.standing();
+  if (machine_.watches_gpu()) {
+    const gate::Contexts::Progress progress = contexts_.progress();
+    seen.looked = progress.looked;
+    seen.done = progress.done;
+    seen.reached = progress.reached;
+  }
+  return seen;
+}
+
+// The gate is closed and nothing runs: memory whose free would wait for the GPU can go.
+void Monitor::collect() {
+  for (const Gpu& gpu : gpus_) {
+    const api::CUcontext context = contexts_.any(gpu.device);
+    if (context == nullptr) continue;
+    contexts_.within(context, [&] { memory_.collect_deferred(); });
+    return;
+  }
+}
+
+// Only where nothing runs and nobody is on the way to the GPU; else at another time. The gate is closed for a
+// millisecond at most, and calls that come meanwhile wait for the free as they would for their own.
+void Monitor::collect_if_idle() {
+  gate_.close();
+  const auto until = std::chrono::steady_clock::now() + 1ms;
+  if (gate_.wait_until_empty(until) && contexts_.mark() == gate::Contexts::Mark::kMarked) {
+    bool idle = false;
+    do {
+      const gate::Contexts::Progress progress = contexts_.progress();
+      idle = progress.looked && progress.done;
+      if (!idle) std::this_thread::sleep_for(20us);
+    } while (!idle && std::chrono::steady_clock::now() < until);
+    if (idle) collect();
+  }
+  if (may_open(machine_.claim())) gate_.open();
+}
+
+void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
+  const Time pause = std::min(machine_.look_at() - now(), connection_ ? kLookAtSocket : Time(1s));
+  if (pause <= Time{0} || !due_.empty()) return;
+  if (machine_.phase() == Phase::kDraining) {
+    std::this_thread::sleep_for(pause);
+  } else if (connection_ && told_gpus_ && told_gpus_->any && !told_gpus_->answered) {
+    // The answer comes by the socket, which no bell rings for; it takes microseconds.
+    connection_->wait_for_message(static_cast<int>(std::clamp<std::int64_t>(pause / 1ms, 1, 50)));
+  } else {
+    bell_.wait(heard, connection_ ? &connection_->event() : nullptr, event_seen, pause);
+  }
+}
+
+void Monitor::send(const Message& message) {
+  if (connection_ && !connection_->send(message)) lost_rotad();
+}
+
+void Monitor::connect() {
+  Connection::Attempt attempt = Connection::open();
+  if (!attempt.connection) {
+    due_.push_back(event::NotConnected{});
+    return;
+  }
+  connection_ = std::move(attempt.connection);
+  usage_.connected(connection_->usage());
+  told_gpus_.reset();
+  log::info("rotad is back");
+  due_.push_back(event::Connected{});
+}
+
+void Monitor::lost_rotad() {
+  connection_.reset();
+  usage_.lost();
+  for (Gpu& gpu : gpus_) {
+    gpu.told = gpu.refused = false;
+    gpu.index = -1;
+  }
+  told_gpus_.reset();
+  due_.push_back(event::Lost{});
+}
+
+void Monitor::read_messages() {
+  Message message;
+  for (;;) {
+    switch (connection_->receive(message)) {
+      case Connection::Received::kNothing:
+        return;
+      case Connection::Received::kGone:
+        lost_rotad();
+        return;
+      case Connection::Received::kMessage:
+        break;
+    }
+    if (message.kind == Kind::kGpuAdded) {
+      const protocol::GpuAdded& added = message.body.gpu_added;
+      if (added.index >= protocol::kMaxGpus) continue;
+      for (Gpu& gpu : gpus_) {
+        if (!gpu.told || !(gpu.description.uuid == added.uuid)) continue;
+        gpu.index = static_cast<int>(added.index);
+        usage_.set_index(gpu.device, gpu.index);
+      }
+    } else if (message.kind == Kind::kRefused) {
+      // Answers come in order: it is about the first GPU that has none yet.
+      message.body.refused.text[protocol::kTextLength - 1] = '\0';
+      for (Gpu& gpu : gpus_) {
+        if (!gpu.told || gpu.index >= 0 || gpu.refused) continue;
+        gpu.refused = true;
+        log::warn("no turns on GPU {}: {}", gpu.device, message.body.refused.text);
+        break;
+      }
+    }
+  }
+}
+
+void Monitor::announce_gpus() {
+  {
+    const std::lock_guard lock(new_gpus_mutex_);
+    gpus_.insert(gpus_.end(), new_gpus_.begin(), new_gpus_.end());
+    new_gpus_.clear();
+  }
+  for (Gpu& gpu : gpus_) {
+    if (gpu.told || gpu.unusable || !connection_) continue;
+    Message message;
+    message.kind = Kind::kAddGpu;
+    message.body.add_gpu = gpu.description;
+    gpu.told = true;
+    send(message);
+  }
+  if (connection_ && usage_.take_news()) {
+    Message message;
+    message.kind = Kind::kUsage;
+    send(message);
+  }
+}
+
+// Tells the machine what rotad has said of the GPUs, if that is news.
+void Monitor::tell_gpus() {
+  if (!connection_) return;
+  event::Gpus gpus{.any = !gpus_.empty(), .answered = true};
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index >= 0) gpus.served |= GpuMask{1} << gpu.index;
+    gpus.answered = gpus.answered && (gpu.index >= 0 || gpu.refused || gpu.unusable);
+  }
+  if (told_gpus_ == gpus) return;
+  told_gpus_ = gpus;
+  feed(gpus);
+}
+
+void Monitor::say(const Action& action) const {
+  static log::Once held_back;
+  static log::Once revoked;
+  constexpr const char* kHeldBack =
+      "the GPU made no progress while calls waited at the closed gate ({}): opened again, tried again later";
+  switch (action.note) {
+    case Note::kRunsAlone:
+      log::warn("rotad has gone: the program runs on without turns");
+      break;
+    case Note::kRevoked:
+      if (revoked.first()) {
+        log::warn("rotad took the GPU back before this program had drained; it waits for its next turn");
+      }
+      break;
+    case Note::kHeldBack:
+      if (held_back.first()) log::info(kHeldBack, "its work may wait for those calls");
+      break;
+    case Note::kHeldCapturing:
+      if (held_back.first()) log::info(kHeldBack, "a stream capture is under way");
+      break;
+    case Note::kBeside:
+      log::warn(
+          "this program's GPU work waits for its own later calls, so it cannot take turns: it runs beside the others, "
+          "and is tried again now and then");
+      break;
+    case Note::kTriesAgain:
+      log::info("trying again whether this program can take turns");
+      break;
+    case Note::kGaveBackIdle:
+    case Note::kGaveBackBusy:
+      log::debug("grant {}: given back {} after {} us, {} us of them drained, {} calls waiting", action.grant,
+                 action.note == Note::kGaveBackIdle ? "idle" : "at the end of the turn", microseconds(action.held),
+                 microseconds(action.draining), gate_.standing());
+      break;
+  }
+}
+
+}  // namespace rota::turn

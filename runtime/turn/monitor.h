@@ -1,0 +1,110 @@
+// The monitor: the one thread of rota's in a program. It tells the turn machine (machine.h) what happens, on the
+// socket, the lease page, the gate and the GPU, and carries out what the machine decides.
+//
+// It is started at the first context, with all signals blocked. The program's threads only ring its bell. It sleeps on
+// two futex words at once, its bell and the event word of the lease page.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "runtime/memory/memory.h"
+#include "runtime/turn/bell.h"
+#include "runtime/turn/connection.h"
+#include "runtime/turn/contexts.h"
+#include "runtime/turn/gate.h"
+#include "runtime/turn/machine.h"
+#include "runtime/turn/usage.h"
+
+namespace rota::turn {
+
+class Monitor final : public gate::Attendant {
+ public:
+  // Closes the gate: the first submitting call starts the monitor. Touches neither socket nor thread.
+  Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory);
+  ~Monitor() override;  // tests; the program's own is never destroyed
+
+  // --- program's threads
+  // A context was made (or first seen). Connects at the first one; where there is no rotad, opens the gate for good.
+  void context_made(api::CUcontext context, int device, bool primary);
+  void arrived() override;
+  bool submits_nothing(const gate::Call& call) override;
+  void usage_changed(int device) { usage_.changed(device); }
+
+  // The process is exiting: no driver call of ours from now on, and nobody waits any more.
+  void at_exit();
+  // In the child of a fork, before a new runtime is made: the parent's monitor is not here. Takes no lock.
+  static void forget_in_child();
+
+  bool served() const { return served_.load(std::memory_order_acquire); }
+
+ private:
+  struct Gpu {
+    int device = -1;
+    protocol::AddGpu description{};
+    int index = -1;         // rotad's; -1 until it answered
+    bool told = false;      // add_gpu sent on this connection
+    bool refused = false;   // rotad does not serve it: it runs without turns there
+    bool unusable = false;  // rotad is not asked: its size is not known
+  };
+
+  void start();
+  bool connect_first();
+  void start_thread();
+  void open_for_good(Claim claim);
+  bool make_known(const gate::Call& call);
+
+  // --- the monitor's thread
+  void run();
+  void feed(const Event& event);
+  void carry_out(const Action& action);
+  event::Look look();
+  void collect();
+  void collect_if_idle();
+  void sleep(std::uint32_t heard, std::uint32_t event_seen);
+  void read_messages();
+  void announce_gpus();
+  void tell_gpus();
+  void connect();
+  void lost_rotad();
+  void send(const protocol::Message& message);
+  void say(const Action& action) const;
+  bool stopping() const { return stopping_.load(std::memory_order_acquire); }
+
+  gate::Gate& gate_;
+  gate::Contexts& contexts_;
+  memory::Memory& memory_;
+
+  // Shared with the program's threads.
+  std::mutex start_mutex_;
+  std::atomic<bool> started_{false};
+  std::atomic<bool> served_{false};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> in_place_{true};  // the machine's memory part of the predicate
+  std::atomic<std::uint64_t> devices_seen_{0};
+  Bell bell_;
+  Usage usage_;
+  std::mutex new_gpus_mutex_;
+  std::vector<Gpu> new_gpus_;
+
+  pthread_t thread_{};
+  bool thread_runs_ = false;
+
+  // The monitor's own.
+  std::unique_ptr<Connection> connection_;
+  std::vector<Gpu> gpus_;
+  std::optional<event::Gpus> told_gpus_;
+  Machine machine_;
+  std::vector<Action> actions_;
+  std::deque<Event> due_;
+};
+
+}  // namespace rota::turn

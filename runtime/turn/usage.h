@@ -1,0 +1,45 @@
+// What this process tells rotad of its memory: always in the usage page, and by a message once it has changed by enough
+// to matter. The program's threads write, at each allocation and free; the monitor says where to and sends.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "runtime/memory/memory.h"
+#include "runtime/turn/bell.h"
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::turn {
+
+class Usage {
+ public:
+  Usage(memory::Memory& memory, Bell& bell) : memory_(memory), bell_(bell) {}
+
+  // Any thread: the bytes that this process has on a GPU have changed.
+  void changed(int device);
+  // Any thread, once, before the GPU is announced.
+  void set_total(int device, std::uint64_t bytes);
+
+  // The monitor.
+  void connected(protocol::UsagePage* page);
+  void lost();
+  void set_index(int device, int index);  // rotad's
+  // Whether something worth a message has changed since the last call.
+  bool take_news() { return news_.exchange(false, std::memory_order_acq_rel); }
+
+ private:
+  struct Slot {
+    std::atomic<int> index{-1};
+    std::atomic<std::uint64_t> last_told{0};
+    std::atomic<std::uint64_t> worth_telling{UINT64_MAX};
+  };
+
+  memory::Memory& memory_;
+  Bell& bell_;
+  std::array<Slot, memory::kMaxDevices> slots_;
+  std::atomic<protocol::UsagePage*> page_{nullptr};
+  std::atomic<bool> news_{false};
+};
+
+}  // namespace rota::turn

@@ -1,0 +1,320 @@
+// The turn machine by itself: phases, drains that fail, a rotad that comes and goes. Time is a parameter.
+#include "runtime/turn/machine.h"
+
+#include <catch2/catch.hpp>
+
+using namespace rota::turn;
+using namespace std::chrono_literals;
+
+namespace {
+
+// One process with one GPU, which rotad serves as its first.
+struct Process {
+  Machine machine;
+  Time now = 1000s;
+  event::Look seen;
+  std::vector<Action> done;  // by the last call
+  Marked mark = Marked::kYes;
+  bool resident = true;
+
+  Process() { step(event::Gpus{.any = true, .answered = true, .served = 1}); }
+
+  void step(const Event& event) {
+    done.clear();
+    apply(event);
+  }
+  void apply(const Event& event) {
+    const std::vector<Action> actions = machine.step(event, now);
+    for (const Action& action : actions) {
+      done.push_back(action);
+      if (action.act == Act::kMark) apply(event::MarkMade{mark});
+      if (action.act == Act::kBringBack) {
+        seen.resident = resident;
+        apply(event::Brought{resident});
+      }
+    }
+  }
+  void look() { step(seen); }
+  // Looks whenever the machine wants to, for so long.
+  void run(Time time) {
+    std::vector<Action> all;
+    for (const Time until = now + time; now < until;) {
+      now = std::min(until, std::max(machine.look_at(), now + 20us));
+      look();
+      all.insert(all.end(), done.begin(), done.end());
+    }
+    done = all;
+  }
+  void run_until(Phase phase) {
+    for (const Time until = now + 1h; machine.phase() != phase && now < until;) run(1ms);
+    REQUIRE(machine.phase() == phase);
+  }
+  bool did(Act act) const {
+    return std::any_of(done.begin(), done.end(), [&](const Action& action) { return action.act == act; });
+  }
+  bool said(Note note) const {
+    return std::any_of(done.begin(), done.end(),
+                       [&](const Action& action) { return action.act == Act::kSay && action.note == note; });
+  }
+  void hold(std::uint32_t grant = 1) {
+    seen.standing = 1;
+    look();
+    REQUIRE(did(Act::kWant));
+    seen.lease = {.grant = grant, .held = 1};
+    look();
+    seen.standing = 0;
+    REQUIRE(machine.gate_open());
+  }
+  // Somebody waits, and the turn is over; the GPU is at work and calls stand at the gate.
+  void press() {
+    run(10ms);
+    seen.lease.waiters = 1;
+    seen.lease.drain_at = now;
+    seen.looked = true;
+    seen.done = false;
+    seen.standing = 1;
+    look();
+    REQUIRE(machine.phase() == Phase::kDraining);
+    REQUIRE_FALSE(machine.gate_open());
+  }
+  void lose() {
+    seen.lease = {};
+    step(event::Lost{});
+  }
+  void welcome() {
+    step(event::Connected{});
+    step(event::Gpus{.any = true, .answered = true, .served = 1});
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the predicate: a claim to the GPU opens the gate, but never while memory is away or on its way") {
+  CHECK_FALSE(may_open({}));
+  CHECK(may_open({.lease = true}));
+  CHECK(may_open({.unserved = true}));
+  CHECK(may_open({.excused = true}));
+  CHECK_FALSE(may_open({.lease = true, .resident = false}));
+  CHECK_FALSE(may_open({.unserved = true, .resident = false}));
+  CHECK_FALSE(may_open({.lease = true, .moving = true}));
+  CHECK_FALSE(may_open({.excused = true, .moving = true}));
+}
+
+TEST_CASE("a grant opens the gate only once the memory is back") {
+  Process process;
+  process.resident = false;
+  process.seen.standing = 1;
+  process.look();
+  process.seen.lease = {.grant = 1, .held = 1};
+  process.look();
+  CHECK(process.did(Act::kBringBack));
+  CHECK_FALSE(process.machine.gate_open());
+  process.run(5s);  // tried again and again
+  CHECK_FALSE(process.machine.gate_open());
+  // Nor does the loss of rotad open it, whatever the grace.
+  process.lose();
+  process.run(5s);
+  CHECK_FALSE(process.machine.gate_open());
+}
+
+TEST_CASE("grace runs from the first loss to the next grant, not anew at every loss") {
+  Process process;
+  process.seen.standing = 1;
+  process.look();
+  REQUIRE(process.did(Act::kWant));
+  const Time first_loss = process.now;
+  process.lose();
+  while (!process.machine.gate_open() && process.now < first_loss + 10s) {
+    process.run(10ms);
+    if (!process.did(Act::kConnect)) continue;
+    process.welcome();
+    process.run(50ms);
+    process.lose();
+  }
+  CHECK(process.machine.gate_open());
+  CHECK(process.now - first_loss <= Machine::kGrace + 100ms);
+}
+
+TEST_CASE("reconnecting backs off to a bound, and begins anew with a grant") {
+  Process process;
+  process.lose();
+  std::vector<Time> attempts;
+  Time last = process.now;
+  while (attempts.size() < 8) {
+    process.run(1ms);
+    if (!process.did(Act::kConnect)) continue;
+    attempts.push_back(process.now - last);
+    last = process.now;
+    process.welcome();  // it accepts and hangs up
+    process.lose();
+  }
+  CHECK(attempts.front() < 600ms);
+  for (std::size_t i = 1; i < attempts.size(); ++i) CHECK(attempts[i] >= attempts[i - 1] - 2ms);
+  CHECK(attempts.back() > 9s);
+  CHECK(attempts.back() < 11s);
+  process.run(11s);
+  process.welcome();
+  process.look();  // its work runs: it is asked for
+  REQUIRE(process.done.front().running);
+  process.seen.lease = {.grant = 7, .held = 1};
+  process.look();
+  REQUIRE(process.machine.phase() == Phase::kHolding);
+  process.lose();
+  process.run(510ms);
+  CHECK(process.did(Act::kConnect));
+}
+
+TEST_CASE("a rotad that welcomes and answers nothing is left") {
+  Process process;
+  process.lose();
+  process.run(600ms);
+  REQUIRE(process.did(Act::kConnect));
+  process.step(event::Connected{});
+  process.step(event::Gpus{.any = true, .answered = false, .served = 0});
+  process.run(6s);
+  CHECK(process.machine.gate_open());
+  CHECK(process.did(Act::kHangUp));
+}
+
+TEST_CASE("a drain is given up only when the GPU gets nowhere while calls stand at the gate") {
+  Process process;
+  process.hold();
+  process.press();
+  SECTION("the GPU passes marks, with a thread inside all the time") {
+    process.seen.inside = 1;
+    for (int i = 0; i < 100; ++i) {
+      ++process.seen.reached;
+      process.run(500ms);
+      REQUIRE(process.machine.phase() == Phase::kDraining);
+    }
+    CHECK_FALSE(process.machine.gate_open());
+  }
+  SECTION("a thread inside compiles: the GPU is idle") {
+    process.seen.inside = 1;
+    process.seen.done = true;
+    process.run(20s);
+    CHECK_FALSE(process.machine.gate_open());
+    process.seen.inside = 0;
+    ++process.seen.calls;
+    process.run(10ms);
+    CHECK(process.did(Act::kGiveBack));
+  }
+  SECTION("a thread inside does not come back for very long, with an idle GPU: better late than stuck") {
+    process.seen.inside = 1;
+    process.seen.done = true;
+    process.run(40s);
+    CHECK(process.said(Note::kHeldBack));
+  }
+  SECTION("nothing moves") {
+    process.run(900ms);
+    CHECK_FALSE(process.machine.gate_open());
+    process.run(200ms);
+    CHECK(process.machine.gate_open());
+    CHECK(process.machine.phase() == Phase::kHolding);
+    CHECK(process.said(Note::kHeldBack));
+  }
+  SECTION("nothing moves, and nobody stands at the gate: a long kernel") {
+    process.seen.standing = 0;
+    process.run(100s);
+    CHECK_FALSE(process.machine.gate_open());
+    process.seen.done = true;
+    process.run(10ms);
+    CHECK(process.did(Act::kGiveBack));
+  }
+}
+
+TEST_CASE("only a mark made after the gate was empty proves that the work has finished") {
+  Process process;
+  process.hold();
+  process.press();
+  process.seen.done = true;
+  SECTION("somebody is inside") {
+    process.seen.inside = 1;
+    process.run(5s);
+    CHECK_FALSE(process.did(Act::kGiveBack));
+  }
+  SECTION("something captures") {
+    process.mark = Marked::kCapturing;
+    process.seen.standing = 0;
+    process.run(5s);
+    CHECK_FALSE(process.did(Act::kGiveBack));
+    process.mark = Marked::kYes;
+    process.run(5ms);
+    CHECK(process.did(Act::kGiveBack));
+  }
+  SECTION("the driver refuses to say") {
+    process.mark = Marked::kUnknown;
+    process.seen.standing = 0;
+    process.run(5s);
+    CHECK_FALSE(process.did(Act::kGiveBack));
+  }
+}
+
+TEST_CASE("what could not be drained so many times runs beside the others for a time, and is tried again") {
+  Process process;
+  process.hold();
+  process.press();
+  process.run_until(Phase::kBeside);
+  CHECK(process.said(Note::kBeside));
+  CHECK(process.did(Act::kGiveBack));
+  CHECK(process.machine.gate_open());
+  process.seen.lease = {};
+  // Tried again, less and less often.
+  std::vector<Time> tries;
+  Time last = process.now;
+  while (tries.size() < 8) {
+    process.run(10ms);
+    if (!process.said(Note::kTriesAgain)) continue;
+    tries.push_back(process.now - last);
+    last = process.now;
+  }
+  CHECK(tries[1] > 25s);
+  CHECK(tries[3] > tries[1]);
+  CHECK(tries.back() > 9min);
+  CHECK(tries.back() < 11min);
+  // And once it can be drained it takes turns like any other.
+  process.seen.done = true;
+  process.run(1s);
+  CHECK_FALSE(process.machine.gate_open());
+  process.look();
+  CHECK(process.machine.phase() == Phase::kWaiting);
+}
+
+TEST_CASE("a want that is queued when a process turns out undrainable is withdrawn, and a late grant goes back") {
+  Process process;
+  process.hold();
+  process.lose();
+  process.run(600ms);
+  process.welcome();
+  process.seen.looked = true;
+  process.seen.standing = 1;
+  process.look();
+  REQUIRE(process.machine.phase() == Phase::kWaiting);
+  process.run_until(Phase::kBeside);
+  bool withdrawn = false;
+  for (const Action& action : process.done) {
+    if (action.act == Act::kWant) withdrawn = action.gpus == 0;
+  }
+  CHECK(withdrawn);
+  process.seen.lease = {.grant = 9, .held = 1};
+  process.look();
+  CHECK(process.did(Act::kGiveBack));
+  CHECK(process.machine.gate_open());
+}
+
+TEST_CASE("a page that shows no grant for an instant is being written: only a second look means revoked") {
+  Process process;
+  process.hold();
+  process.seen.lease.grant = 0;
+  process.look();
+  CHECK(process.machine.gate_open());
+  process.seen.lease.grant = 2;
+  process.now += 500us;
+  process.look();
+  CHECK(process.machine.gate_open());
+  process.seen.lease.grant = 0;
+  process.look();
+  process.run(3ms);
+  CHECK_FALSE(process.machine.gate_open());
+  CHECK(process.said(Note::kRevoked));
+}
