@@ -198,7 +198,8 @@ void Machine::look_resting(Time now) {
   if (is_new_grant()) give_back(seen_.lease.grant);  // nobody asked for it any more
   if (seen_.standing == 0) return;
   if (gave_back_idle_at_) {
-    // Came back at once: it was a breath, not a rest. Give up less easily next time; and more easily after long rests.
+    // A program that comes back at once should not have given up its turn: wait longer next time; and after a long rest
+    // less long.
     const Time away = now - *gave_back_idle_at_;
     if (away < 4 * idle_grace_) idle_grace_ = std::min<Time>(idle_grace_ * 2, 16ms);
     if (away > 20 * idle_grace_) idle_grace_ = std::max<Time>(idle_grace_ / 2, 1ms);

@@ -456,6 +456,7 @@ TEST_CASE("a GPU that gets on is drained, however long a thread is inside and an
   program.driver.finished = program.driver.submitted.load();
   CHECK(rotad.next().kind == Kind::kGiveBack);
   CHECK(program.driver.launches.load() == before);
+  CHECK(rotad.next().kind == Kind::kWant);
   rotad.grant(2);
   second.join();
 }

@@ -268,7 +268,7 @@ class OldRotad {
 TEST_CASE("the client of today is served by a rotad of version 1") {
   OldRotad old;
   setenv("ROTA_SOCKET", old.path().c_str(), 1);
-  auto attempt = client::Connection::open();
+  auto attempt = turn::Connection::open();
   unsetenv("ROTA_SOCKET");
   INFO(attempt.reason);
   REQUIRE(attempt.connection);
@@ -276,7 +276,7 @@ TEST_CASE("the client of today is served by a rotad of version 1") {
   CHECK(attempt.connection->welcome().mode == protocol::Mode::kExclusive);
   CHECK(attempt.connection->send(message(protocol::Kind::kAddGpu)));
   protocol::Message answer;
-  REQUIRE(eventually([&] { return attempt.connection->receive(answer) == client::Connection::Received::kMessage; }));
+  REQUIRE(eventually([&] { return attempt.connection->receive(answer) == turn::Connection::Received::kMessage; }));
   CHECK(answer.kind == protocol::Kind::kGpuAdded);
   CHECK(answer.body.gpu_added.index == 0);
   for (const auto kind : {protocol::Kind::kWant, protocol::Kind::kUsage, protocol::Kind::kGiveBack}) {
@@ -291,7 +291,7 @@ TEST_CASE("the client of today is served by a rotad of version 1") {
 TEST_CASE("the client and the rotad of today speak the newest version") {
   const Daemon daemon;
   setenv("ROTA_SOCKET", daemon.socket().c_str(), 1);
-  auto attempt = client::Connection::open();
+  auto attempt = turn::Connection::open();
   unsetenv("ROTA_SOCKET");
   INFO(attempt.reason);
   REQUIRE(attempt.connection);
@@ -299,7 +299,7 @@ TEST_CASE("the client and the rotad of today speak the newest version") {
   add.body.add_gpu.total_bytes = 1 << 20;
   CHECK(attempt.connection->send(add));
   protocol::Message answer;
-  REQUIRE(eventually([&] { return attempt.connection->receive(answer) == client::Connection::Received::kMessage; }));
+  REQUIRE(eventually([&] { return attempt.connection->receive(answer) == turn::Connection::Received::kMessage; }));
   CHECK(answer.kind == protocol::Kind::kGpuAdded);
   CHECK(answer.version == protocol::kVersion);
 }

@@ -57,7 +57,8 @@ inline Facts healthy() {
   facts.preload.trial.end = End::kFinished;
   facts.preload.trial.preloaded = facts.preload.trial.attached = facts.preload.trial.asked_driver = true;
   facts.preload.trial.version = 13000;
-  facts.daemon = {.places = {"/run/rota/rotad.sock"},
+  facts.daemon = {.skipped = {},
+                  .places = {"/run/rota/rotad.sock"},
                   .socket = "/run/rota/rotad.sock",
                   .error = 0,
                   .answered = true,

@@ -1,0 +1,150 @@
+// The monitor's conversation with rotad, and what it says to the user.
+#include "runtime/core/log.h"
+#include "runtime/turn/monitor.h"
+
+namespace rota::turn {
+
+using protocol::Kind;
+using protocol::Message;
+
+namespace {
+
+long microseconds(Time time) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+}
+
+}  // namespace
+
+void Monitor::send(const Message& message) {
+  if (connection_ && !connection_->send(message)) lost_rotad();
+}
+
+void Monitor::connect() {
+  Connection::Attempt attempt = Connection::open();
+  if (!attempt.connection) {
+    due_.push_back(event::NotConnected{});
+    return;
+  }
+  connection_ = std::move(attempt.connection);
+  usage_.connected(connection_->usage());
+  told_gpus_.reset();
+  log::info("rotad is back");
+  due_.push_back(event::Connected{});
+}
+
+void Monitor::lost_rotad() {
+  connection_.reset();
+  usage_.lost();
+  for (Gpu& gpu : gpus_) {
+    gpu.told = gpu.refused = false;
+    gpu.index = -1;
+  }
+  told_gpus_.reset();
+  due_.push_back(event::Lost{});
+}
+
+void Monitor::read_messages() {
+  Message message;
+  for (;;) {
+    switch (connection_->receive(message)) {
+      case Connection::Received::kNothing:
+        return;
+      case Connection::Received::kGone:
+        lost_rotad();
+        return;
+      case Connection::Received::kMessage:
+        break;
+    }
+    if (message.kind == Kind::kGpuAdded) {
+      const protocol::GpuAdded& added = message.body.gpu_added;
+      if (added.index >= protocol::kMaxGpus) continue;
+      for (Gpu& gpu : gpus_) {
+        if (!gpu.told || !(gpu.description.uuid == added.uuid)) continue;
+        gpu.index = static_cast<int>(added.index);
+        usage_.set_index(gpu.device, gpu.index);
+      }
+    } else if (message.kind == Kind::kRefused) {
+      // Answers come in order: it is about the first GPU that has none yet.
+      message.body.refused.text[protocol::kTextLength - 1] = '\0';
+      for (Gpu& gpu : gpus_) {
+        if (!gpu.told || gpu.index >= 0 || gpu.refused) continue;
+        gpu.refused = true;
+        log::warn("no turns on GPU {}: {}", gpu.device, message.body.refused.text);
+        break;
+      }
+    }
+  }
+}
+
+void Monitor::announce_gpus() {
+  {
+    const std::lock_guard lock(new_gpus_mutex_);
+    gpus_.insert(gpus_.end(), new_gpus_.begin(), new_gpus_.end());
+    new_gpus_.clear();
+  }
+  for (Gpu& gpu : gpus_) {
+    if (gpu.told || gpu.unusable || !connection_) continue;
+    Message message;
+    message.kind = Kind::kAddGpu;
+    message.body.add_gpu = gpu.description;
+    gpu.told = true;
+    send(message);
+  }
+  if (connection_ && usage_.take_news()) {
+    Message message;
+    message.kind = Kind::kUsage;
+    send(message);
+  }
+}
+
+// Tells the machine what rotad has said of the GPUs, if that is news.
+void Monitor::tell_gpus() {
+  if (!connection_) return;
+  event::Gpus gpus{.any = !gpus_.empty(), .answered = true};
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index >= 0) gpus.served |= GpuMask{1} << gpu.index;
+    gpus.answered = gpus.answered && (gpu.index >= 0 || gpu.refused || gpu.unusable);
+  }
+  if (told_gpus_ == gpus) return;
+  told_gpus_ = gpus;
+  feed(gpus);
+}
+
+void Monitor::say(const Action& action) const {
+  static log::Once held_back;
+  static log::Once revoked;
+  constexpr const char* kHeldBack =
+      "the GPU made no progress while calls waited at the closed gate ({}): opened again, tried again later";
+  switch (action.note) {
+    case Note::kRunsAlone:
+      log::warn("rotad has gone: the program runs on without turns");
+      break;
+    case Note::kRevoked:
+      if (revoked.first()) {
+        log::warn("rotad took the GPU back before this program had drained; it waits for its next turn");
+      }
+      break;
+    case Note::kHeldBack:
+      if (held_back.first()) log::info(kHeldBack, "its work may wait for those calls");
+      break;
+    case Note::kHeldCapturing:
+      if (held_back.first()) log::info(kHeldBack, "a stream capture is under way");
+      break;
+    case Note::kBeside:
+      log::warn(
+          "this program's GPU work waits for its own later calls, so it cannot take turns: it runs beside the others, "
+          "and is tried again now and then");
+      break;
+    case Note::kTriesAgain:
+      log::info("trying again whether this program can take turns");
+      break;
+    case Note::kGaveBackIdle:
+    case Note::kGaveBackBusy:
+      log::debug("grant {}: given back {} after {} us, {} us of them drained, {} calls waiting", action.grant,
+                 action.note == Note::kGaveBackIdle ? "idle" : "at the end of the turn", microseconds(action.held),
+                 microseconds(action.draining), gate_.standing());
+      break;
+  }
+}
+
+}  // namespace rota::turn
