@@ -40,7 +40,7 @@ Runtime::Runtime() : memory(gate, ledger, memory::settings_from_environment()), 
 
 void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
-    log::info("rota cannot see everything that uses this process's GPU memory: {} ({})", why, function);
+    log::info("the use of this process's GPU memory cannot all be seen: {} ({})", why, function);
   }
 }
 
