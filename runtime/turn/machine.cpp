@@ -98,7 +98,8 @@ void Machine::on(const event::Gpus& gpus, Time now) {
   look_at_ = now;
 }
 
-void Machine::want(bool running) {
+void Machine::want(bool running, Time now) {
+  asked_at_ = now;
   wanted_ = served_;
   phase_ = Phase::kWaiting;
   actions_.push_back({.act = Act::kWant, .gpus = served_, .running = running});
@@ -119,6 +120,12 @@ void Machine::on(const event::Look& look, Time now) {
     look_connected(now);
   } else {
     look_alone(now);
+  }
+  // With a lease, look_holding() sees to it. Whoever may run without one needs its memory as well.
+  const Claim needs = claim();
+  if ((needs.unserved || needs.excused) && !needs.resident && !needs.moving) {
+    moving_ = true;
+    act(Act::kBringBack);
   }
 }
 
@@ -159,7 +166,7 @@ void Machine::look_connected(Time now) {
     phase_ = Phase::kResting;
     if (gate_open_) {
       runs_until_ = now + kReclaim;
-      want(true);
+      want(true, now);
       look_at_ = *runs_until_;
       return;
     }
@@ -205,7 +212,7 @@ void Machine::look_resting(Time now) {
     if (away > 20 * idle_grace_) idle_grace_ = std::max<Time>(idle_grace_ / 2, 1ms);
     gave_back_idle_at_.reset();
   }
-  want(false);
+  want(false, now);
   look_at_ = now + kLookAtPage;
 }
 
@@ -216,7 +223,9 @@ void Machine::look_waiting(Time now) {
     // others waiting until rotad takes it back.
     if (!gate_open_) give_back(seen_.lease.grant);
   }
-  if (wanted_ != served_) want(false);
+  // Asked again, too, now and then: if this process was stopped, or its monitor held up, a grant may have come and been
+  // revoked unseen, and the want went with it. To rotad a want that it has is no news; it keeps its place.
+  if (wanted_ != served_ || now - asked_at_ >= kAskAgain) want(false, now);
   look_at_ = now + kLookAtPage;
   if (!runs_until_) return;
   if (now >= *runs_until_) return begin_drain(false, now);  // rotad lets others go first

@@ -140,6 +140,8 @@ class Machine {
   static constexpr Time kLastAttempt = std::chrono::seconds(10);
   // rotad answers for a GPU in microseconds.
   static constexpr Time kAnswer = std::chrono::seconds(5);
+  // Whoever waits asks again so often: seldom enough to cost rotad nothing.
+  static constexpr Time kAskAgain = std::chrono::seconds(1);
   // How long a drain waits for the GPU to get on while calls stand at the gate; doubled by each that fails.
   static constexpr Time kPatience = std::chrono::seconds(1);
   static constexpr Time kMostPatience = std::chrono::seconds(8);
@@ -203,7 +205,7 @@ class Machine {
   bool is_new_grant() const;
   bool covers(const Lease& lease) const { return (lease.held & served_) == served_; }
   void take(Time now);
-  void want(bool running);
+  void want(bool running, Time now);
   void give_back(std::uint32_t grant);
   void begin_drain(bool idle, Time now);
   void drained(Time now);
@@ -237,6 +239,7 @@ class Machine {
   std::uint32_t grant_ = 0;
   std::uint32_t given_back_ = 0;
   GpuMask wanted_ = 0;
+  Time asked_at_{0};
   std::optional<Time> no_grant_since_;
   std::optional<Time> runs_until_;  // kWaiting, with the gate open: its work runs, and this is when it begins to drain
   Time taken_at_{0};

@@ -318,3 +318,41 @@ TEST_CASE("a page that shows no grant for an instant is being written: only a se
   CHECK_FALSE(process.machine.gate_open());
   CHECK(process.said(Note::kRevoked));
 }
+
+TEST_CASE("a process that was stopped while its grant came and went asks again") {
+  Process process;
+  process.seen.standing = 1;
+  process.look();
+  REQUIRE(process.did(Act::kWant));
+  // rotad grants, waits in vain and revokes; the page shows what it showed before.
+  process.now += 1min;
+  process.look();
+  CHECK(process.machine.phase() == Phase::kWaiting);
+  CHECK(process.did(Act::kWant));
+  // Not with each look.
+  process.run(500ms);
+  CHECK_FALSE(process.did(Act::kWant));
+  process.seen.lease = {.grant = 2, .held = 1};
+  process.look();
+  CHECK(process.machine.gate_open());
+}
+
+TEST_CASE("whoever may run without a lease gets its memory back first, and then runs") {
+  Process process;
+  process.seen.resident = false;
+  process.resident = false;
+  process.seen.standing = 1;
+  SECTION("rotad has gone and the grace is over") {
+    process.lose();
+    process.run(2s);
+  }
+  SECTION("rotad does not serve its GPUs") {
+    process.step(event::Gpus{.any = true, .answered = true, .served = 0});
+    process.run(2s);
+  }
+  CHECK(process.did(Act::kBringBack));
+  CHECK_FALSE(process.machine.gate_open());
+  process.resident = true;
+  process.run(100ms);
+  CHECK(process.machine.gate_open());
+}

@@ -1,0 +1,110 @@
+// One program of the turn property test, as its machine and rotad see it: threads that call, a gate, a GPU that works
+// through a queue, and its end of the connection.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+
+#include "runtime/turn/machine.h"
+#include "scheduler/core/core.h"
+
+namespace rota::turns {
+
+using turn::Machine;
+using turn::Time;
+
+constexpr Time kNever = Time::max();
+constexpr scheduler::Bytes kTotal = 1000;
+constexpr scheduler::Bytes kContext = 10;
+constexpr unsigned kGpus = 2;  // that rotad serves
+constexpr std::uint64_t kServed = (1u << kGpus) - 1;
+constexpr std::uint64_t kUnservedGpu = 1u << kGpus;  // one that it does not
+
+enum class Manner {
+  kHonest,
+  kLate,         // its monitor is stuck for seconds at a time, while its threads go on
+  kUndrainable,  // its work waits for its own later calls
+};
+
+struct Work {
+  Time takes;
+  bool waits_for_next;  // for a later call of the same program
+};
+
+struct Thread {
+  enum { kAway, kStanding, kInside } where = kAway;
+  Time until{0};
+};
+
+struct Message {
+  enum Kind { kAddGpu, kWant, kGiveBack };
+  Time at{0};
+  Kind kind = kWant;
+  std::uint64_t gpus = 0;
+  bool running = false;
+  std::uint32_t grant = 0;
+};
+
+struct Program {
+  unsigned pid = 0;
+  Manner manner = Manner::kHonest;
+  std::unique_ptr<Machine> machine = std::make_unique<Machine>();
+  std::deque<turn::Event> due;  // the one that the machine takes now, and the answers to what it asked for
+  scheduler::Bytes memory = 0;
+  std::uint64_t touched = 0;  // kUnservedGpu among them, perhaps
+  // What its work is on. A GPU touched while the gate is open counts from the next opening on: until the monitor has
+  // seen it, work may reach it without a lease.
+  std::uint64_t uses = 0;
+  bool resident = true;
+  Time stopped_until{0};
+  Time stuck_until{0};  // its monitor alone
+  Time captures_until{0};
+  Time wake_at{0};
+  Thread threads[2];
+
+  // The gate and the GPU.
+  bool open = false;
+  std::uint64_t calls = 0;
+  std::uint64_t submitted = 0;
+  std::uint64_t finished = 0;
+  std::deque<Work> queue;
+  Time finishes_at = kNever;
+  std::deque<std::uint64_t> marks;
+  std::uint64_t reached = 0;
+
+  // The connection.
+  scheduler::ClientId client = 0;  // in the core; 0: none
+  bool connected = false;
+  Time lost_at = kNever;  // rotad has gone: when the program will notice
+  std::uint64_t told = 0;
+  std::uint64_t answered = 0;
+  Time answer_at = kNever;
+  std::uint64_t answers = 0;
+  std::deque<Message> outbox;
+  turn::Lease page;
+  Time page_whole_at = kNever;
+  turn::Lease page_then;
+
+  // Its work runs with nobody's leave, as it may: revoked, without rotad, beside the others. Until it has come to rest.
+  bool loose = false;
+  // What the checks remember, from what happened and not from what the machine says.
+  bool ran = false;                // its work ran, or was its to run, when rotad was lost
+  Time alone_since = kNever;       // rotad was lost first since it last held a lease
+  bool reclaims = false;           // has asked a new rotad for work that runs
+  Time closed_at{0};               // the gate, last
+  std::uint32_t draining = 0;      // the grant under which it was closed for a drain
+  Time page_empty_since = kNever;  // as seen by its looks
+  Time standing_since = kNever;
+  Time opened_at{0};
+
+  bool works() const {
+    return open || submitted != finished || threads[0].where == Thread::kInside || threads[1].where == Thread::kInside;
+  }
+  std::uint32_t count(int where) const {
+    return static_cast<std::uint32_t>((threads[0].where == where) + (threads[1].where == where));
+  }
+};
+
+}  // namespace rota::turns

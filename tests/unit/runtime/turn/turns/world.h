@@ -1,0 +1,108 @@
+// A small world for the turn property test: programs with their machines, one rotad with the scheduler's core, clients
+// that keep to nothing, and the time. Everything that happens is chosen by the seed, and every step is checked:
+//
+//   the core    grants a GPU to nobody who conflicts with its holders (what already runs, for a young rotad, excepted)
+//   programs    work only with a lease that the core knows, or *loose*: with a reason, until they have come to rest
+//   the gate    opens only for reasons that the world saw happen itself, with all memory there
+//   at the end  when nothing surprising happens any more, everybody who stands at a gate gets through it in time
+#pragma once
+
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "turns/program.h"
+
+namespace rota::turns {
+
+class World {
+ public:
+  // `verbose`: a failure comes with the last events.
+  World(unsigned seed, scheduler::Mode mode, bool verbose);
+
+  void run(long steps) {
+    for (long i = 0; i < steps; ++i) advance();
+  }
+  // No more surprises: rotad lives and programs are not stopped. Whoever stands at its gate gets through it in time.
+  void everybody_gets_a_turn();
+
+  long machine_steps() const { return machine_steps_; }
+  long grants() const { return grants_; }
+  long revoked() const { return revoked_; }
+  long reclaimed() const { return reclaimed_; }
+  long drains_failed() const { return drains_failed_; }
+  long beside() const { return beside_; }
+
+ private:
+  // Luck.
+  unsigned pick(unsigned below) { return std::uniform_int_distribution<unsigned>(0, below - 1)(random_); }
+  bool one_in(unsigned n) { return pick(n) == 0; }
+  // Mostly short, seldom long.
+  Time some_time(Time most);
+
+  // rotad.
+  void start_rotad();
+  void rotad_dies();
+  void some_liar();
+  void hung_up(Program& program);
+  void connect(Program& program);
+  void core_step(const scheduler::Event& event);
+  void show_lease(Program& program, const scheduler::ClientState& state);
+  void receive(Program& program);
+  Program* of_client(scheduler::ClientId client);
+
+  // A program.
+  std::unique_ptr<Program> new_program();
+  void wake(Program& program, Time after);
+  void send(Program& program, Message message);
+  void feed(Program& program, const turn::Event& event);
+  void carry_out(Program& program, const turn::Action& action);
+  void gate_opens(Program& program);
+  void lose(Program& program);
+  void look(Program& program);
+  void thread_goes_on(Program& program, Thread& thread);
+  void start_work(Program& program);
+  void work_finishes(Program& program);
+
+  // What happens next.
+  void advance();
+  void chaos();
+
+  // Checks (checks.cpp).
+  std::map<scheduler::ClientId, std::uint64_t> held() const;
+  void check_grants(const scheduler::Event& event, const std::vector<scheduler::Decision>& decisions,
+                    std::map<scheduler::ClientId, std::uint64_t> before);
+  void check_gate(const Program& program);
+  void check_work();
+  void note(std::string what);
+  std::string describe(const Program& program) const;
+  [[noreturn]] void fail(const Program* program, const std::string& what);
+
+  const unsigned seed_;
+  const scheduler::Mode mode_;
+  const bool verbose_;
+  std::deque<std::string> notes_;
+  std::mt19937 random_;
+  const bool quiet_;  // few surprises, and rotad is patient
+  Time now_ = std::chrono::seconds(1000);
+  bool calm_ = false;
+  int same_ = 0;  // steps since the time last changed
+  Time chaos_at_{0};
+  std::unique_ptr<scheduler::Core> core_;  // null: rotad is dead
+  Time rotad_since_{0};
+  Time rotad_back_at_ = kNever;
+  std::vector<std::unique_ptr<Program>> programs_;
+  unsigned last_pid_ = 0;
+  scheduler::ClientId last_client_ = 0;
+  std::vector<scheduler::ClientId> liars_;
+  Time liar_at_ = kNever;
+  long machine_steps_ = 0;
+  long grants_ = 0;
+  long revoked_ = 0;
+  long reclaimed_ = 0;
+  long drains_failed_ = 0;
+  long beside_ = 0;
+};
+
+}  // namespace rota::turns

@@ -1,0 +1,53 @@
+// Many turn machines and one scheduler core, driven together: programs that launch, think, synchronize and capture;
+// messages and looks that come late; programs that die, are stopped, never give back or cannot be drained; a rotad that
+// hangs up, dies and comes back. turns/world.h says what is checked. Everything is chosen by a seed, which a failure
+// names:
+//
+//   ROTA_TURNS_SEED=17 tests/turns_property_test             this one, with the last events if it fails
+//   ROTA_TURNS_STEPS=100000000 tests/turns_property_test     more seeds
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "turns/world.h"
+
+#ifndef TURNS_STEPS
+#define TURNS_STEPS 5'000'000
+#endif
+
+TEST_CASE(
+    "turn machines and a scheduler, millions of steps: no two conflicting holders, nobody stuck, no gate open early") {
+  using rota::scheduler::Mode;
+  const char* only = std::getenv("ROTA_TURNS_SEED");
+  const char* most = std::getenv("ROTA_TURNS_STEPS");
+  const long enough = most != nullptr ? std::atol(most) : TURNS_STEPS;
+  long steps = 0;
+  long grants = 0;
+  long revoked = 0;
+  long reclaimed = 0;
+  long drains_failed = 0;
+  long beside = 0;
+  unsigned seed = only != nullptr ? static_cast<unsigned>(std::atoi(only)) : 1;
+  do {
+    const Mode modes[] = {Mode::kExclusive, Mode::kAutomatic};
+    rota::turns::World world(seed, modes[seed % 2], only != nullptr);
+    world.run(50'000);
+    world.everybody_gets_a_turn();
+    steps += world.machine_steps();
+    grants += world.grants();
+    revoked += world.revoked();
+    reclaimed += world.reclaimed();
+    drains_failed += world.drains_failed();
+    beside += world.beside();
+    ++seed;
+  } while (only == nullptr && steps < enough);
+  WARN(steps << " steps of turn machines, " << grants << " grants, " << revoked << " revoked, " << reclaimed
+             << " of work that ran already; " << drains_failed << " drains failed, " << beside
+             << " times a program ran beside others for it");
+  if (only != nullptr) return;
+  // What is never reached is not tested.
+  CHECK(grants > 0);
+  CHECK(revoked > 0);
+  CHECK(reclaimed > 0);
+  CHECK(drains_failed > 0);
+  CHECK(beside > 0);
+}
