@@ -468,7 +468,7 @@ void World::chaos() {
       programs_[chosen] = new_program();
       break;
     case 3:
-      program.stopped_until = now_ + some_time(2s);
+      program.stopped_until = now_ + some_time(one_in(3) ? 15s : 2s);
       break;
     case 4:
       program.captures_until = now_ + some_time(3s);
