@@ -97,10 +97,11 @@ class MappingScope {
       thread_ = register_this_thread();
     before_ = thread_->word.load(std::memory_order_relaxed);
     thread_->word.store(before_ + kEnterMapping, std::memory_order_relaxed);
-    // The driver must not look at an address before the word is up: the closer's membarrier sees to it, or a fence.
+    // The driver must not look at an address before the word is up: the closer's membarrier sees to it, or a locked
+    // instruction.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if ((state.load(std::memory_order_relaxed) & kFencedBit) != 0) [[unlikely]]
-      std::atomic_thread_fence(std::memory_order_seq_cst);
+      thread_->word.fetch_add(0, std::memory_order_seq_cst);
   }
   [[gnu::always_inline]] ~MappingScope() { thread_->word.store(before_, std::memory_order_release); }
   MappingScope(const MappingScope&) = delete;

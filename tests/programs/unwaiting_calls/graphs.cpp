@@ -69,11 +69,6 @@ CUresult set_any_node_of_executable(Objects& o) {
   return cu.cuGraphExecNodeSetParams(o.executable, o.set_node, &parameters);
 }
 
-CUresult instantiate_with_parameters(Objects& o, cuGraphInstantiateWithParams_fn* instantiate) {
-  CUDA_GRAPH_INSTANTIATE_PARAMS parameters{};
-  return instantiate(o.any, o.graph, &parameters);
-}
-
 CUresult create_user_object(Objects& o) {
   return cu.cuUserObjectCreate(o.any, o.pinned, [](void*) {}, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC);
 }
@@ -124,11 +119,6 @@ RETURNS(cuGraphGetRootNodes, o.graph, nullptr, o.any)
 RETURNS(cuGraphNodeSetEnabled, o.executable, o.set_node, 1)
 RETURNS(cuGraphNodeGetEnabled, o.executable, o.set_node, o.any)
 
-RETURNS(cuGraphInstantiate_v2, o.any, o.graph, nullptr, nullptr, 0)
-RETURNS(cuGraphInstantiateWithFlags, o.any, o.graph, 0)
-BEHIND_KERNEL(cuGraphInstantiateWithParams, true, instantiate_with_parameters(o, cu.cuGraphInstantiateWithParams))
-BEHIND_KERNEL(cuGraphInstantiateWithParams_ptsz, true,
-              instantiate_with_parameters(o, cu.cuGraphInstantiateWithParams_ptsz))
 RETURNS_FORMS(cuGraphUpload, o.executable, o.stream)
 RETURNS_FORMS(cuGraphLaunch, o.executable, o.stream)
 RETURNS(cuGraphExecDestroy, o.executable)
