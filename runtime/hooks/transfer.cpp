@@ -1,8 +1,8 @@
 // Synchronous sets and copies within the GPU's memory. Behind work in the null stream the driver lets those return at
 // once that touch plain memory, and makes those wait that touch managed memory; the asynchronous forms in the same
-// stream return at once for both (measured on an H200 for every function here). So a call that would wait only because
-// rota serves plain memory as managed memory becomes its asynchronous form in the null stream: done in the same order,
-// and as far as the program can tell at the same time.
+// stream return at once for both (measured on an H200 for sets, linear and 2D copies). So a call that would wait only
+// because rota serves plain memory as managed memory becomes its asynchronous form in the null stream: done in the same
+// order, and as far as the program can tell at the same time.
 //
 // All other calls go the driver's way, through their gates; so do all while anything captures, since the driver may
 // have to refuse them.
@@ -34,6 +34,13 @@ CUresult set(CUdeviceptr destination, Call&& call, Async&& async) {
 template <typename Call, typename Async>
 CUresult copy(CUdeviceptr destination, CUdeviceptr source, Call&& call, Async&& async) {
   return without_waiting(runtime().memory.only_converted_makes_it_wait(destination, source), call, async);
+}
+
+// Between contexts the synchronous form also waits for work of both; the asynchronous one does not.
+template <typename Call, typename Async>
+CUresult copy_peer(api::CUcontext to, CUdeviceptr destination, api::CUcontext from, CUdeviceptr source, Call&& call,
+                   Async&& async) {
+  return to == from ? copy(destination, source, call, async) : call();
 }
 
 template <typename Copy, typename Call, typename Async>
@@ -183,16 +190,16 @@ CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std:
 
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,
                       api::CUcontext srcContext, std::size_t ByteCount) {
-  return copy(
-      dstDevice, srcDevice,
+  return copy_peer(
+      dstContext, dstDevice, srcContext, srcDevice,
       [&] { return gates::cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount); },
       [&] { return gates::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); });
 }
 
 CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,
                            api::CUcontext srcContext, std::size_t ByteCount) {
-  return copy(
-      dstDevice, srcDevice,
+  return copy_peer(
+      dstContext, dstDevice, srcContext, srcDevice,
       [&] { return gates::cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount); },
       [&] { return gates::cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); });
 }
@@ -245,11 +252,13 @@ CUresult cuMemcpy3D_v2_ptds(const api::CUDA_MEMCPY3D* pCopy) {
 }
 
 CUresult cuMemcpy3DPeer(const api::CUDA_MEMCPY3D_PEER* pCopy) {
+  if (pCopy != nullptr && pCopy->dstContext != pCopy->srcContext) return gates::cuMemcpy3DPeer(pCopy);
   return copy_shaped(
       pCopy, [&] { return gates::cuMemcpy3DPeer(pCopy); }, [&] { return gates::cuMemcpy3DPeerAsync(pCopy, nullptr); });
 }
 
 CUresult cuMemcpy3DPeer_ptds(const api::CUDA_MEMCPY3D_PEER* pCopy) {
+  if (pCopy != nullptr && pCopy->dstContext != pCopy->srcContext) return gates::cuMemcpy3DPeer_ptds(pCopy);
   return copy_shaped(
       pCopy, [&] { return gates::cuMemcpy3DPeer_ptds(pCopy); },
       [&] { return gates::cuMemcpy3DPeerAsync_ptsz(pCopy, nullptr); });

@@ -53,8 +53,10 @@ std::vector<int> Deferred::sweep() {
 std::optional<api::CUdeviceptr> Deferred::reuse(api::CUcontext context, std::uint64_t bytes) {
   const std::lock_guard lock(state_->mutex);
   const auto block = std::find_if(state_->blocks.begin(), state_->blocks.end(), [&](const Block& known) {
+    // What the program has made synchronous stays so in the driver, and new memory never is.
     return known.in_ledger && known.event == nullptr && known.held == 0 && !known.leaving &&
-           known.allocation.bytes == bytes && known.allocation.owner == Owner::of(context);
+           !known.allocation.synchronous && known.allocation.bytes == bytes &&
+           known.allocation.owner == Owner::of(context);
   });
   if (block == state_->blocks.end()) return std::nullopt;
   const api::CUdeviceptr address = block->allocation.address;
@@ -64,11 +66,12 @@ std::optional<api::CUdeviceptr> Deferred::reuse(api::CUcontext context, std::uin
   return address;
 }
 
-void Deferred::free_unused() {
+void Deferred::free_unused(const std::optional<Owner>& owner) {
   std::unique_lock lock(state_->mutex);
   for (;;) {
-    const auto next = std::find_if(state_->blocks.begin(), state_->blocks.end(), [](const Block& block) {
-      return block.event == nullptr && block.held == 0 && !block.leaving;
+    const auto next = std::find_if(state_->blocks.begin(), state_->blocks.end(), [&](const Block& block) {
+      return block.event == nullptr && block.held == 0 && !block.leaving &&
+             (!owner || block.allocation.owner == *owner);
     });
     if (next == state_->blocks.end()) return;
     next->leaving = true;

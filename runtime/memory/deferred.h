@@ -43,8 +43,9 @@ class Deferred {
   std::vector<int> sweep();
   // A block of exactly this size whose use is over, for the program again: no longer an entry.
   std::optional<api::CUdeviceptr> reuse(api::CUcontext context, std::uint64_t bytes);
-  // Gives the driver every block whose use is over. Waits for the GPU, and makes others wait: call where nothing runs.
-  void free_unused();
+  // Gives the driver every block whose use is over, or those of one owner. Waits for the GPU, and makes others wait:
+  // call where nothing runs there.
+  void free_unused(const std::optional<Owner>& owner = std::nullopt);
 
   // A context is about to be destroyed: nothing of it is given to the driver from now on, and what is on its way there
   // has arrived. Then says whether it is gone.

@@ -230,9 +230,9 @@ api::CUresult Memory::free_waiting(api::CUdeviceptr address, const RealCall& cal
   if (!deferred_.any()) return free(address, call);
   const std::optional<Allocation> freed = ledger_.find(address);
   const api::CUresult result = free(address, call);
-  // The call has just waited for everything, so whatever was freed before it can go, too; to the rest of the program it
-  // is as if this call had come a moment later.
-  if (result == api::CUDA_SUCCESS && freed && freed->kind.route != Route::kPool) collect_deferred();
+  // The call has just waited for the work of its memory's context, so what was freed there before it can go, too; to
+  // the rest of the program it is as if this call had come a moment later. Other contexts may be busy still.
+  if (result == api::CUDA_SUCCESS && freed && freed->kind.route != Route::kPool) collect_deferred(freed->owner);
   return result;
 }
 
@@ -249,7 +249,8 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
   const driver::RelaxedCapture relaxed;
   const api::CUcontext context = driver::context_of(stream, per_thread);
   api::CUevent event = nullptr;
-  api::CUresult result = api::CUDA_ERROR_INVALID_CONTEXT;
+  const bool no_stream = context == nullptr && stream != nullptr;
+  api::CUresult result = no_stream ? api::CUDA_ERROR_INVALID_HANDLE : api::CUDA_ERROR_INVALID_CONTEXT;
   if (const driver::PushedContext pushed(context); pushed) {
     event = driver::make_event();
     result = event == nullptr ? api::CUDA_ERROR_OUT_OF_MEMORY
@@ -270,11 +271,11 @@ void Memory::sweep_deferred() {
   for (const int ordinal : deferred_.sweep()) changed(ordinal);
 }
 
-void Memory::collect_deferred() {
+void Memory::collect_deferred(const std::optional<Owner>& owner) {
   if (!deferred_.any()) return;
   sweep_deferred();
   const driver::RelaxedCapture relaxed;
-  deferred_.free_unused();
+  deferred_.free_unused(owner);
 }
 
 api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
@@ -340,7 +341,7 @@ bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUd
   if (!has_converted_.load(std::memory_order_relaxed)) return false;
   const std::optional<Allocation> to = ledger_.find(destination);
   const std::optional<Allocation> from = ledger_.find(source);
-  if (!to || !from || to->synchronous || from->synchronous) return false;
+  if (!to || !from || to->synchronous || from->synchronous || to->device != from->device) return false;
   const auto of_gpu = [](const Kind& kind) { return kind.backing == Backing::kDevice || kind.converted(); };
   return of_gpu(to->kind) && of_gpu(from->kind) && (to->kind.converted() || from->kind.converted());
 }

@@ -99,7 +99,7 @@ class Memory {
   // Gives it what the streams have passed. Only while the gate is closed and nothing of this process runs on a GPU
   // (a drain has said so), with some context current, and under the lock that keeps contexts from being destroyed: the
   // driver's free waits for running work, and every other call of the process with it.
-  void collect_deferred();
+  void collect_deferred(const std::optional<Owner>& owner = std::nullopt);
 
   // Reserves room or says why not (once, at level info).
   bool reserve(int device, std::uint64_t bytes, Kind kind);

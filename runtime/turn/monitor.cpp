@@ -226,7 +226,7 @@ void Monitor::run() {
     feed(look());
     // Nobody waits, so nothing drains; but memory may have to go.
     const bool undisturbed = machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu();
-    if (undisturbed && memory_.has_deferred()) collect_if_idle();
+    if (undisturbed && memory_.has_deferred() && now() >= next_collect_) collect_if_idle();
     if (!stopping()) sleep(heard, event_seen);
   }
   open_for_good({.excused = true});
@@ -352,6 +352,8 @@ void Monitor::collect_if_idle() {
     if (idle) collect();
   }
   if (may_open(machine_.claim())) gate_.open();
+  // Calls that met the closed gate have rung the bell: without a pause the gate would close again at once.
+  next_collect_ = now() + kLookAtSocket;
 }
 
 void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {

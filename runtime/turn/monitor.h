@@ -102,6 +102,7 @@ class Monitor final : public gate::Attendant {
   std::unique_ptr<Connection> connection_;
   std::vector<Gpu> gpus_;
   std::optional<event::Gpus> told_gpus_;
+  Time next_collect_{0};
   Machine machine_;
   std::vector<Action> actions_;
   std::deque<Event> due_;

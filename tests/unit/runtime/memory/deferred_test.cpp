@@ -121,6 +121,27 @@ TEST_CASE("a free that the driver refuses, and one of a pool's memory, wait for 
   CHECK(f.memory.has_deferred());
 }
 
+TEST_CASE("a free in one context gives back nothing of another one, which may be busy") {
+  Freed f;
+  const api::CUdeviceptr first = f.allocated(kMiB);
+  f.free_in_order(first);
+  const api::CUcontext other = f.driver.enter_context(0);
+  REQUIRE(other != f.context);
+  const api::CUdeviceptr second = f.allocated(kMiB);
+  REQUIRE(f.free_now(second) == api::CUDA_SUCCESS);
+  CHECK(f.driver_has(first));
+  f.memory.collect_deferred();
+  CHECK_FALSE(f.driver_has(first));
+}
+
+TEST_CASE("memory that the program has made synchronous is not given out again as new") {
+  Freed f;
+  const api::CUdeviceptr address = f.allocated(kMiB);
+  f.memory.set_synchronous(address, true);
+  f.free_in_order(address);
+  CHECK(f.allocated(kMiB) != address);
+}
+
 TEST_CASE("memory that was freed in stream order cannot be freed again, by either call, although the driver has it") {
   Freed f;
   const api::CUdeviceptr address = f.allocated(kMiB);
