@@ -98,7 +98,8 @@ class Memory {
   bool has_deferred() const { return deferred_.any(); }
   // Gives it what the streams have passed. Only while the gate is closed and nothing of this process runs on a GPU
   // (a drain has said so), with some context current, and under the lock that keeps contexts from being destroyed: the
-  // driver's free waits for running work, and every other call of the process with it.
+  // driver's free waits for running work, and every other call of the process with it. With an owner, a context: only
+  // what is that context's, right after the driver's own wait for its work.
   void collect_deferred(const std::optional<Owner>& owner = std::nullopt);
 
   // Reserves room or says why not (once, at level info).

@@ -10,37 +10,26 @@
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
+#include "runtime/driver/answers.h"
+#include "runtime/driver/context.h"
+#include "runtime/driver/stream.h"
 
 namespace rota::gate {
 
+using driver::current_context;
+using driver::kLegacyStream;
+using driver::kPerThreadStream;
+using driver::lacks_function;
+using driver::meant;
+
 namespace {
-
-// Handles with a meaning of their own (cuda.h: CU_STREAM_LEGACY, CU_STREAM_PER_THREAD).
-const api::CUstream kLegacyStream = reinterpret_cast<api::CUstream>(std::uintptr_t{1});
-const api::CUstream kPerThreadStream = reinterpret_cast<api::CUstream>(std::uintptr_t{2});
-
-// The stream that a call means: NULL stands for the legacy stream, or in a per-thread form for the thread's own.
-api::CUstream meant(api::CUstream stream, bool per_thread) {
-  if (stream != nullptr) return stream;
-  return per_thread ? kPerThreadStream : kLegacyStream;
-}
 
 pid_t own_tid() {
   return static_cast<pid_t>(syscall(SYS_gettid));
 }
 
-api::CUcontext current_context() {
-  api::CUcontext context = nullptr;
-  return real::cuCtxGetCurrent(&context) == api::CUDA_SUCCESS ? context : nullptr;
-}
-
 // The first CUDA version whose driver has cuCtxRecordEvent.
 constexpr int kContextEvents = 12050;
-
-// What a driver answers that does not have a function, and what our table answers in its place.
-bool lacks_function(api::CUresult result) {
-  return result == api::CUDA_ERROR_NOT_SUPPORTED || result == api::CUDA_ERROR_NOT_FOUND;
-}
 
 // Whether a context that answers this runs nothing any more, and never will: it is gone, or an error that cannot be
 // cleared has ended all of its work. Any other failure says nothing of what runs.
