@@ -40,10 +40,9 @@ def programs(bench):
             yield f"vector_{cudart}", [bench.compiled(cudart)], {}
         except Skip:
             pass
-    for release in sorted(bench.releases.glob("*")):
-        for program in sorted(release.iterdir()):
-            if program.is_file() and os.access(program, os.X_OK) and ".so" not in program.name:
-                yield f"{release.name}/{program.name}", [program], {}
+    for program in sorted(bench.releases.rglob("*")):
+        if program.is_file() and os.access(program, os.X_OK) and ".so" not in program.name:
+            yield f"releases/{program.name}", [program], {}
     for name, module in (("torch_eager", "torch"), ("torch_graph", "torch"), ("torch_compile", "torch"),
                          ("torch_profiler", "torch"), ("jax_program", "jax"), ("cupy_program", "cupy"),
                          ("triton_kernel", "triton")):
