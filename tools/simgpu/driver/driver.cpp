@@ -428,6 +428,9 @@ CUresult Driver::free_memory(Context& current, uint64_t address, bool host) {
     if (ContextPointer context = contexts.find(allocation->context)) wait_for(*context);
     if (allocation->pool) wait_for(current);
   }
+  if (mutated(Mutation::frees_wait_for_every_context)) {
+    for (const ContextPointer& context : contexts.all()) wait_for(*context);
+  }
   auto removed = memory.remove(address, allocation->buffer_id);
   if (!removed) return CUDA_ERROR_INVALID_VALUE;  // another thread was first
   release(*removed);
