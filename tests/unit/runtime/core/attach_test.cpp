@@ -15,49 +15,21 @@
 #include "runtime/core/tables.h"
 #include "runtime/hooks/lookup.h"
 #include "runtime/hooks/overrides.h"
-#include "runtime/preload/symbol_list.h"
+#include "tests/unit/runtime/fake_preload.h"
 
 using rota::kSymbolCount;
 using rota::kSymbolNames;
 using rota::Symbol;
+using rota::test::FakePreload;
 
 namespace {
 
-constexpr std::uint32_t kStride = 16;
-
-// Pretends to be the thin preload: each symbol's real function is an address of its own that nobody calls.
-struct FakePreload {
-  std::array<void*, kSymbolCount> slots{};
-  std::array<void*, kSymbolCount> real{};
-  std::array<std::uint8_t, kSymbolCount> available{};
-  std::vector<char> functions = std::vector<char>(kSymbolCount);
-  std::vector<char> thunks = std::vector<char>(kSymbolCount * kStride);
-  RotaNoteUnknown* note_unknown = nullptr;
-  RotaAttachment attachment{};
-
-  FakePreload() {
-    for (std::size_t index = 0; index < kSymbolCount; ++index) {
-      real[index] = &functions[index];
-      available[index] = 1;
-    }
-    attachment = {
-        kRotaAttachmentVersion, kSymbolCount, rota::kSymbolListHash, slots.data(), real.data(), available.data(),
-        thunks.data(),          kStride,      kRotaDriverFound,      "/fake",      "",          &note_unknown};
-  }
-  void*& real_of(Symbol symbol) { return real[static_cast<std::size_t>(symbol)]; }
-  void* slot_of(Symbol symbol) const { return slots[static_cast<std::size_t>(symbol)]; }
-};
-
-// Static, since the core goes on pointing into the last one.
 FakePreload& fresh_preload() {
-  static auto& all = *new std::vector<FakePreload*>;
-  all.push_back(new FakePreload());
-  return *all.back();
+  return FakePreload::fresh();
 }
 
 std::string name_at(const FakePreload& preload, const void* thunk) {
-  const auto offset = static_cast<const char*>(thunk) - preload.thunks.data();
-  return kSymbolNames[static_cast<std::size_t>(offset) / kStride];
+  return preload.name_at(thunk);
 }
 
 }  // namespace
