@@ -30,10 +30,9 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, std::size_t* pPitch, std::size_t 
 
 CUresult cuMemAllocPitch(api::CUdeviceptr_v1* dptr, unsigned int* pPitch, unsigned int WidthInBytes,
                          unsigned int Height, unsigned int ElementSizeBytes) {
-  return runtime().memory.allocate_native(
-      std::uint64_t{WidthInBytes} * Height, Kind::kPlain,
-      [&] { return real::cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes); },
-      [&] { return *dptr; });
+  return runtime().memory.allocate_pitch_native(
+      WidthInBytes, Height, [&] { return real::cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes); },
+      [&] { return *dptr; }, [&] { return *pPitch; });
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* dptr, std::size_t bytesize, unsigned int flags) {

@@ -22,6 +22,12 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) {
 // What rows are rounded up to, as far as can be told beforehand (measured on an H200 for every element size).
 constexpr std::uint64_t kUsualPitch = 512;
 
+// Whether there is anything to pitch, and its size can be said. The driver answers where not.
+bool has_pitch(std::size_t width, std::size_t height) {
+  return width != 0 && height != 0 && width <= SIZE_MAX - kUsualPitch &&
+         height <= SIZE_MAX / round_up(width, kUsualPitch);
+}
+
 }  // namespace
 
 Memory::Memory(gate::Gate& gate, Ledger& ledger, Settings settings)
@@ -174,16 +180,18 @@ std::size_t Memory::pitch_unit(const Place& place, unsigned element_bytes) {
 }
 
 // The driver says what it took; until then the usual rule has to do.
-api::CUresult Memory::allocate_pitch_native(const Place& place, api::CUdeviceptr* address, std::size_t* pitch,
-                                            std::size_t width, std::size_t height, const RealCall& call) {
+api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t height, const RealCall& call,
+                                            const GivenAddress& address, const GivenPitch& pitch) {
+  Place place;
+  if (!has_pitch(width, height) || !here(place)) return call();
   const std::uint64_t guess = round_up(width, kUsualPitch) * height;
   if (!reserve(place.device, guess, Kind::kPlain)) return api::CUDA_ERROR_OUT_OF_MEMORY;
   const api::CUresult result = call();
-  const std::uint64_t taken = result == api::CUDA_SUCCESS ? std::uint64_t{*pitch} * height : 0;
+  const std::uint64_t taken = result == api::CUDA_SUCCESS ? pitch() * height : 0;
   if (taken > guess) ledger_.charge(place.device, taken - guess, Kind::kPlain);
   if (taken < guess) ledger_.release(place.device, guess - taken, Kind::kPlain);
   if (result != api::CUDA_SUCCESS) return result;
-  ledger_.add({.address = *address,
+  ledger_.add({.address = address(),
                .bytes = taken,
                .owner = Owner::of(place.context),
                .device = place.device,
@@ -196,10 +204,11 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
                                      std::size_t height, unsigned element_bytes) {
   const auto call = [&] { return real::cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); };
   Place place;
-  if (address == nullptr || pitch == nullptr || width == 0 || height == 0 || !here(place)) return call();
-  if (width > SIZE_MAX - kUsualPitch || height > SIZE_MAX / round_up(width, kUsualPitch)) return call();
+  if (address == nullptr || pitch == nullptr || !has_pitch(width, height) || !here(place)) return call();
   Backend& server = backend(place.device);
-  if (server.backing() == Backing::kDevice) return allocate_pitch_native(place, address, pitch, width, height, call);
+  if (server.backing() == Backing::kDevice) {
+    return allocate_pitch_native(width, height, call, [&] { return *address; }, [&] { return *pitch; });
+  }
   const std::size_t unit = pitch_unit(place, element_bytes);
   if (unit == 0 || width > SIZE_MAX - unit) return call();  // an element size that the driver refuses, and so on
   const std::size_t row = round_up(width, unit);

@@ -27,6 +27,7 @@ class Memory {
  public:
   using RealCall = std::function<api::CUresult()>;
   using GivenAddress = std::function<std::uint64_t()>;
+  using GivenPitch = std::function<std::uint64_t()>;
 
   Memory(gate::Gate& gate, Ledger& ledger, Settings settings);
 
@@ -43,6 +44,10 @@ class Memory {
   api::CUresult allocate(api::CUdeviceptr* address, std::size_t bytes, bool may_reuse = true);
   api::CUresult allocate_pitch(api::CUdeviceptr* address, std::size_t* pitch, std::size_t width, std::size_t height,
                                unsigned element_bytes);
+  // Pitched memory that is left as it is: `call` is the real allocation, `address` and `pitch` tell afterwards what it
+  // gave.
+  api::CUresult allocate_pitch_native(std::size_t width, std::size_t height, const RealCall& call,
+                                      const GivenAddress& address, const GivenPitch& pitch);
   // Any route of the current context's that is left as it is: `call` is the real allocation, `address` tells afterwards
   // what it gave.
   api::CUresult allocate_native(std::uint64_t bytes, Kind kind, const RealCall& call, const GivenAddress& address);
@@ -126,8 +131,6 @@ class Memory {
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
   api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address);
-  api::CUresult allocate_pitch_native(const Place& place, api::CUdeviceptr* address, std::size_t* pitch,
-                                      std::size_t width, std::size_t height, const RealCall& call);
   std::size_t pitch_unit(const Place& place, unsigned element_bytes);
   void sweep_deferred();
   void context_ended(api::CUcontext context);
