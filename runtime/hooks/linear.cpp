@@ -56,13 +56,10 @@ CUresult cuMemGetInfo(unsigned int* free, unsigned int* total) {
   const CUresult result = real::cuMemGetInfo(free, total);
   std::size_t wide_free = 0;
   std::size_t wide_total = 0;
-  if (result != api::CUDA_SUCCESS || free == nullptr || total == nullptr ||
-      runtime().memory.info(&wide_free, &wide_total) != api::CUDA_SUCCESS) {
-    return result;
-  }
+  if (result != api::CUDA_SUCCESS || runtime().memory.info(&wide_free, &wide_total) != api::CUDA_SUCCESS) return result;
   // 32 bits cannot say more than this.
-  *free = static_cast<unsigned int>(std::min<std::size_t>(wide_free, UINT32_MAX));
-  *total = static_cast<unsigned int>(std::min<std::size_t>(wide_total, UINT32_MAX));
+  if (free != nullptr) *free = static_cast<unsigned int>(std::min<std::size_t>(wide_free, UINT32_MAX));
+  if (total != nullptr) *total = static_cast<unsigned int>(std::min<std::size_t>(wide_total, UINT32_MAX));
   return result;
 }
 

@@ -290,14 +290,16 @@ void Memory::collect_deferred(const std::optional<Owner>& owner) {
 api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
   const api::CUresult result = real::cuMemGetInfo_v2(free_bytes, total_bytes);
   Place place;
-  if (result != api::CUDA_SUCCESS || free_bytes == nullptr || total_bytes == nullptr || !here(place)) return result;
+  if (result != api::CUDA_SUCCESS || !here(place)) return result;
   if (deferred_.any()) sweep_deferred();
-  const std::uint64_t total = std::min<std::uint64_t>(*total_bytes, settings_.limit_bytes);
+  // A driver that accepts null for one of them has told of the other alone.
+  const std::uint64_t of_gpu = total_bytes != nullptr ? *total_bytes : device(place.device).total_bytes;
+  const std::uint64_t total = std::min<std::uint64_t>(of_gpu, settings_.limit_bytes);
   const std::uint64_t left = total - std::min(total, ledger_.live_bytes(place.device));
   // Managed: the GPU's real free memory says who lies there now, not what this program may take.
   const bool unified = backend(place.device).backing() == Backing::kUnified;
-  *free_bytes = unified ? left : std::min<std::uint64_t>(left, *free_bytes);
-  *total_bytes = total;
+  if (free_bytes != nullptr) *free_bytes = unified ? left : std::min<std::uint64_t>(left, *free_bytes);
+  if (total_bytes != nullptr) *total_bytes = total;
   return result;
 }
 

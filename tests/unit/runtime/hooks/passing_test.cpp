@@ -85,7 +85,7 @@ struct Of<kSymbol, kOverride, api::CUresult(Arguments...)> {
     return answer;
   }
   template <std::size_t... kIndex>
-  static std::tuple<Arguments...> values(bool with_nulls, std::index_sequence<kIndex...>) {
+  static std::tuple<Arguments...> values([[maybe_unused]] bool with_nulls, std::index_sequence<kIndex...>) {
     return {(with_nulls ? nothing<Arguments>(kIndex) : argument<Arguments>(kIndex))...};
   }
   static Subject subject() {

@@ -7,7 +7,7 @@
 
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
-#include "tests/unit/runtime/fake_driver.h"
+#include "tests/unit/runtime/hooks/program.h"
 
 using namespace rota;
 
@@ -20,50 +20,75 @@ template <typename Shape>
 api::CUresult shaped(api::CUresult (*copy)(const Shape*), api::CUdeviceptr to, api::CUdeviceptr from) {
   Shape shape{};
   shape.dstMemoryType = shape.srcMemoryType = api::CU_MEMORYTYPE_DEVICE;
-  shape.dstDevice = to;
-  shape.srcDevice = from;
+  shape.dstDevice = static_cast<decltype(shape.dstDevice)>(to);
+  shape.srcDevice = static_cast<decltype(shape.srcDevice)>(from);
   shape.WidthInBytes = 64;
   shape.Height = 1;
   return copy(&shape);
 }
 
 struct Form {
-  const char* synchronous;
+  Symbol symbol;
   const char* asynchronous;
+
   api::CUresult (*call)(api::CUdeviceptr to, api::CUdeviceptr from);
 };
 
 // clang-format off
-const std::vector<Form> kSets = {
-    {"cuMemsetD8_v2", "cuMemsetD8Async", [](auto to, auto) { return overrides::cuMemsetD8_v2(to, 1, 64); }},
-    {"cuMemsetD8_v2_ptds", "cuMemsetD8Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD8_v2_ptds(to, 1, 64); }},
-    {"cuMemsetD16_v2", "cuMemsetD16Async", [](auto to, auto) { return overrides::cuMemsetD16_v2(to, 1, 64); }},
-    {"cuMemsetD16_v2_ptds", "cuMemsetD16Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD16_v2_ptds(to, 1, 64); }},
-    {"cuMemsetD32_v2", "cuMemsetD32Async", [](auto to, auto) { return overrides::cuMemsetD32_v2(to, 1, 64); }},
-    {"cuMemsetD32_v2_ptds", "cuMemsetD32Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD32_v2_ptds(to, 1, 64); }},
-    {"cuMemsetD2D8_v2", "cuMemsetD2D8Async", [](auto to, auto) { return overrides::cuMemsetD2D8_v2(to, 512, 1, 64, 4); }},
-    {"cuMemsetD2D8_v2_ptds", "cuMemsetD2D8Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD2D8_v2_ptds(to, 512, 1, 64, 4); }},
-    {"cuMemsetD2D16_v2", "cuMemsetD2D16Async", [](auto to, auto) { return overrides::cuMemsetD2D16_v2(to, 512, 1, 64, 4); }},
-    {"cuMemsetD2D16_v2_ptds", "cuMemsetD2D16Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD2D16_v2_ptds(to, 512, 1, 64, 4); }},
-    {"cuMemsetD2D32_v2", "cuMemsetD2D32Async", [](auto to, auto) { return overrides::cuMemsetD2D32_v2(to, 512, 1, 64, 4); }},
-    {"cuMemsetD2D32_v2_ptds", "cuMemsetD2D32Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD2D32_v2_ptds(to, 512, 1, 64, 4); }},
+const test::Table<Form> kSets = {
+    {Symbol::k_cuMemsetD8_v2, "cuMemsetD8Async", [](auto to, auto) { return overrides::cuMemsetD8_v2(to, 1, 64); }},
+    {Symbol::k_cuMemsetD8_v2_ptds, "cuMemsetD8Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD8_v2_ptds(to, 1, 64); }},
+    {Symbol::k_cuMemsetD16_v2, "cuMemsetD16Async", [](auto to, auto) { return overrides::cuMemsetD16_v2(to, 1, 64); }},
+    {Symbol::k_cuMemsetD16_v2_ptds, "cuMemsetD16Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD16_v2_ptds(to, 1, 64); }},
+    {Symbol::k_cuMemsetD32_v2, "cuMemsetD32Async", [](auto to, auto) { return overrides::cuMemsetD32_v2(to, 1, 64); }},
+    {Symbol::k_cuMemsetD32_v2_ptds, "cuMemsetD32Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD32_v2_ptds(to, 1, 64); }},
+    {Symbol::k_cuMemsetD2D8_v2, "cuMemsetD2D8Async", [](auto to, auto) { return overrides::cuMemsetD2D8_v2(to, 512, 1, 64, 4); }},
+    {Symbol::k_cuMemsetD2D8_v2_ptds, "cuMemsetD2D8Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD2D8_v2_ptds(to, 512, 1, 64, 4); }},
+    {Symbol::k_cuMemsetD2D16_v2, "cuMemsetD2D16Async", [](auto to, auto) { return overrides::cuMemsetD2D16_v2(to, 512, 1, 64, 4); }},
+    {Symbol::k_cuMemsetD2D16_v2_ptds, "cuMemsetD2D16Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD2D16_v2_ptds(to, 512, 1, 64, 4); }},
+    {Symbol::k_cuMemsetD2D32_v2, "cuMemsetD2D32Async", [](auto to, auto) { return overrides::cuMemsetD2D32_v2(to, 512, 1, 64, 4); }},
+    {Symbol::k_cuMemsetD2D32_v2_ptds, "cuMemsetD2D32Async_ptsz", [](auto to, auto) { return overrides::cuMemsetD2D32_v2_ptds(to, 512, 1, 64, 4); }},
 };
-const std::vector<Form> kCopies = {
-    {"cuMemcpy", "cuMemcpyAsync", [](auto to, auto from) { return overrides::cuMemcpy(to, from, 64); }},
-    {"cuMemcpy_ptds", "cuMemcpyAsync_ptsz", [](auto to, auto from) { return overrides::cuMemcpy_ptds(to, from, 64); }},
-    {"cuMemcpyPeer", "cuMemcpyPeerAsync", [](auto to, auto from) { return overrides::cuMemcpyPeer(to, nullptr, from, nullptr, 64); }},
-    {"cuMemcpyPeer_ptds", "cuMemcpyPeerAsync_ptsz", [](auto to, auto from) { return overrides::cuMemcpyPeer_ptds(to, nullptr, from, nullptr, 64); }},
-    {"cuMemcpyDtoD_v2", "cuMemcpyDtoDAsync_v2", [](auto to, auto from) { return overrides::cuMemcpyDtoD_v2(to, from, 64); }},
-    {"cuMemcpyDtoD_v2_ptds", "cuMemcpyDtoDAsync_v2_ptsz", [](auto to, auto from) { return overrides::cuMemcpyDtoD_v2_ptds(to, from, 64); }},
-    {"cuMemcpy2D_v2", "cuMemcpy2DAsync_v2", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2D_v2, to, from); }},
-    {"cuMemcpy2D_v2_ptds", "cuMemcpy2DAsync_v2_ptsz", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2D_v2_ptds, to, from); }},
-    {"cuMemcpy2DUnaligned_v2", "cuMemcpy2DAsync_v2", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2DUnaligned_v2, to, from); }},
-    {"cuMemcpy2DUnaligned_v2_ptds", "cuMemcpy2DAsync_v2_ptsz", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2DUnaligned_v2_ptds, to, from); }},
-    {"cuMemcpy3D_v2", "cuMemcpy3DAsync_v2", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D>(overrides::cuMemcpy3D_v2, to, from); }},
-    {"cuMemcpy3D_v2_ptds", "cuMemcpy3DAsync_v2_ptsz", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D>(overrides::cuMemcpy3D_v2_ptds, to, from); }},
-    {"cuMemcpy3DPeer", "cuMemcpy3DPeerAsync", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D_PEER>(overrides::cuMemcpy3DPeer, to, from); }},
-    {"cuMemcpy3DPeer_ptds", "cuMemcpy3DPeerAsync_ptsz", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D_PEER>(overrides::cuMemcpy3DPeer_ptds, to, from); }},
+const test::Table<Form> kCopies = {
+    {Symbol::k_cuMemcpy, "cuMemcpyAsync", [](auto to, auto from) { return overrides::cuMemcpy(to, from, 64); }},
+    {Symbol::k_cuMemcpy_ptds, "cuMemcpyAsync_ptsz", [](auto to, auto from) { return overrides::cuMemcpy_ptds(to, from, 64); }},
+    {Symbol::k_cuMemcpyPeer, "cuMemcpyPeerAsync", [](auto to, auto from) { return overrides::cuMemcpyPeer(to, nullptr, from, nullptr, 64); }},
+    {Symbol::k_cuMemcpyPeer_ptds, "cuMemcpyPeerAsync_ptsz", [](auto to, auto from) { return overrides::cuMemcpyPeer_ptds(to, nullptr, from, nullptr, 64); }},
+    {Symbol::k_cuMemcpyDtoD_v2, "cuMemcpyDtoDAsync_v2", [](auto to, auto from) { return overrides::cuMemcpyDtoD_v2(to, from, 64); }},
+    {Symbol::k_cuMemcpyDtoD_v2_ptds, "cuMemcpyDtoDAsync_v2_ptsz", [](auto to, auto from) { return overrides::cuMemcpyDtoD_v2_ptds(to, from, 64); }},
+    {Symbol::k_cuMemcpy2D_v2, "cuMemcpy2DAsync_v2", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2D_v2, to, from); }},
+    {Symbol::k_cuMemcpy2D_v2_ptds, "cuMemcpy2DAsync_v2_ptsz", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2D_v2_ptds, to, from); }},
+    {Symbol::k_cuMemcpy2DUnaligned_v2, "cuMemcpy2DAsync_v2", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2DUnaligned_v2, to, from); }},
+    {Symbol::k_cuMemcpy2DUnaligned_v2_ptds, "cuMemcpy2DAsync_v2_ptsz", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D>(overrides::cuMemcpy2DUnaligned_v2_ptds, to, from); }},
+    {Symbol::k_cuMemcpy3D_v2, "cuMemcpy3DAsync_v2", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D>(overrides::cuMemcpy3D_v2, to, from); }},
+    {Symbol::k_cuMemcpy3D_v2_ptds, "cuMemcpy3DAsync_v2_ptsz", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D>(overrides::cuMemcpy3D_v2_ptds, to, from); }},
+    {Symbol::k_cuMemcpy3DPeer, "cuMemcpy3DPeerAsync", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D_PEER>(overrides::cuMemcpy3DPeer, to, from); }},
+    {Symbol::k_cuMemcpy3DPeer_ptds, "cuMemcpy3DPeerAsync_ptsz", [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D_PEER>(overrides::cuMemcpy3DPeer_ptds, to, from); }},
 };
+
+// The forms of CUDA 3.1 and before.
+struct OldForm {
+  Symbol symbol;
+  api::CUresult (*call)(api::CUdeviceptr_v1 to, api::CUdeviceptr_v1 from);
+};
+const test::Table<OldForm> kOldForms = {
+    {Symbol::k_cuMemsetD8, [](auto to, auto) { return overrides::cuMemsetD8(to, 1, 64); }},
+    {Symbol::k_cuMemsetD16, [](auto to, auto) { return overrides::cuMemsetD16(to, 1, 64); }},
+    {Symbol::k_cuMemsetD32, [](auto to, auto) { return overrides::cuMemsetD32(to, 1, 64); }},
+    {Symbol::k_cuMemsetD2D8, [](auto to, auto) { return overrides::cuMemsetD2D8(to, 512, 1, 64, 4); }},
+    {Symbol::k_cuMemsetD2D16, [](auto to, auto) { return overrides::cuMemsetD2D16(to, 512, 1, 64, 4); }},
+    {Symbol::k_cuMemsetD2D32, [](auto to, auto) { return overrides::cuMemsetD2D32(to, 512, 1, 64, 4); }},
+    {Symbol::k_cuMemcpyDtoD, [](auto to, auto from) { return overrides::cuMemcpyDtoD(to, from, 64); }},
+    {Symbol::k_cuMemcpy2D, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D_v1>(overrides::cuMemcpy2D, to, from); }},
+    {Symbol::k_cuMemcpy2DUnaligned, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY2D_v1>(overrides::cuMemcpy2DUnaligned, to, from); }},
+    {Symbol::k_cuMemcpy3D, [](auto to, auto from) { return shaped<api::CUDA_MEMCPY3D_v1>(overrides::cuMemcpy3D, to, from); }},
+};
+
+struct Attribute {
+  Symbol symbol;
+  api::CUresult (*call)(const void* value, api::CUpointer_attribute attribute, api::CUdeviceptr address);
+};
+const test::Table<Attribute> kAttributes = {{Symbol::k_cuPointerSetAttribute, overrides::cuPointerSetAttribute}};
 // clang-format on
 
 // The process's runtime as a program has it: managed memory, no rotad.
@@ -128,6 +153,16 @@ struct Program {
     SAYS(cuMemcpy3DPeerAsync)
     SAYS(cuMemcpy3DPeer_ptds)
     SAYS(cuMemcpy3DPeerAsync_ptsz)
+    SAYS(cuMemsetD8)
+    SAYS(cuMemsetD16)
+    SAYS(cuMemsetD32)
+    SAYS(cuMemsetD2D8)
+    SAYS(cuMemsetD2D16)
+    SAYS(cuMemsetD2D32)
+    SAYS(cuMemcpyDtoD)
+    SAYS(cuMemcpy2D)
+    SAYS(cuMemcpy2DUnaligned)
+    SAYS(cuMemcpy3D)
 #undef SAYS
     driver.set<api::cuMemAllocAsync_fn>(Symbol::k_cuMemAllocAsync,
                                         [](api::CUdeviceptr* address, size_t bytes, api::CUstream) {
@@ -157,25 +192,25 @@ using Calls = std::vector<std::string>;
 TEST_CASE("a synchronous set of converted memory is its asynchronous form, of other memory the program's own call") {
   Program p;
   for (const Form& form : kSets) {
-    INFO(form.synchronous);
+    INFO(test::name_of(form.symbol));
     CHECK(p.asked(form, p.converted + 100, 0) == Calls{form.asynchronous});
-    CHECK(p.asked(form, p.pooled, 0) == Calls{form.synchronous});
-    CHECK(p.asked(form, p.managed, 0) == Calls{form.synchronous});
-    CHECK(p.asked(form, 0x1000, 0) == Calls{form.synchronous});
+    CHECK(p.asked(form, p.pooled, 0) == Calls{test::name_of(form.symbol)});
+    CHECK(p.asked(form, p.managed, 0) == Calls{test::name_of(form.symbol)});
+    CHECK(p.asked(form, 0x1000, 0) == Calls{test::name_of(form.symbol)});
   }
 }
 
 TEST_CASE("a synchronous copy within the GPU that converted memory would make wait is its asynchronous form") {
   Program p;
   for (const Form& form : kCopies) {
-    INFO(form.synchronous);
+    INFO(test::name_of(form.symbol));
     CHECK(p.asked(form, p.converted, p.converted + 2048) == Calls{form.asynchronous});
     CHECK(p.asked(form, p.pooled, p.converted) == Calls{form.asynchronous});
     CHECK(p.asked(form, p.converted, p.pooled) == Calls{form.asynchronous});
-    CHECK(p.asked(form, p.pooled, p.pooled + 2048) == Calls{form.synchronous});
+    CHECK(p.asked(form, p.pooled, p.pooled + 2048) == Calls{test::name_of(form.symbol)});
     // The program's own managed memory makes the driver wait without rota, too, and memory of the host always did.
-    CHECK(p.asked(form, p.converted, p.managed) == Calls{form.synchronous});
-    CHECK(p.asked(form, p.converted, 0x1000) == Calls{form.synchronous});
+    CHECK(p.asked(form, p.converted, p.managed) == Calls{test::name_of(form.symbol)});
+    CHECK(p.asked(form, p.converted, 0x1000) == Calls{test::name_of(form.symbol)});
   }
 }
 
@@ -199,13 +234,13 @@ TEST_CASE("the program's own call answers what the asynchronous form refuses, an
   Program p;
   answer_of_async = api::CUDA_ERROR_INVALID_VALUE;
   for (const Form& form : kCopies) {
-    CHECK(p.asked(form, p.converted, p.converted) == Calls{form.asynchronous, form.synchronous});
+    CHECK(p.asked(form, p.converted, p.converted) == Calls{form.asynchronous, test::name_of(form.symbol)});
   }
   answer_of_async = api::CUDA_SUCCESS;
   const auto stream = reinterpret_cast<api::CUstream>(0x5000);
   const auto done = [] { return api::CUDA_SUCCESS; };
   REQUIRE(runtime().contexts.begin_capture(stream, false, done) == api::CUDA_SUCCESS);
-  CHECK(p.asked(kSets.front(), p.converted, 0) == Calls{kSets.front().synchronous});
+  CHECK(p.asked(kSets.front(), p.converted, 0) == Calls{test::name_of(kSets.front().symbol)});
   REQUIRE(runtime().contexts.end_capture(stream, false, done) == api::CUDA_SUCCESS);
   CHECK(p.asked(kSets.front(), p.converted, 0) == Calls{kSets.front().asynchronous});
 }
@@ -216,14 +251,38 @@ TEST_CASE("a set or copy of memory that the program wants to be waited for is th
       Symbol::k_cuPointerSetAttribute,
       [](const void*, api::CUpointer_attribute, api::CUdeviceptr) { return api::CUDA_SUCCESS; });
   const auto want = [&](unsigned on) {
-    return overrides::cuPointerSetAttribute(&on, api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p.converted + 64);
+    return kAttributes.front().call(&on, api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p.converted + 64);
   };
   REQUIRE(want(1) == api::CUDA_SUCCESS);
-  for (const Form& form : kSets) CHECK(p.asked(form, p.converted, 0) == Calls{form.synchronous});
+  for (const Form& form : kSets) CHECK(p.asked(form, p.converted, 0) == Calls{test::name_of(form.symbol)});
   for (const Form& form : kCopies) {
-    CHECK(p.asked(form, p.pooled, p.converted) == Calls{form.synchronous});
-    CHECK(p.asked(form, p.converted, p.pooled) == Calls{form.synchronous});
+    CHECK(p.asked(form, p.pooled, p.converted) == Calls{test::name_of(form.symbol)});
+    CHECK(p.asked(form, p.converted, p.pooled) == Calls{test::name_of(form.symbol)});
   }
   REQUIRE(want(0) == api::CUDA_SUCCESS);
   CHECK(p.asked(kSets.front(), p.converted, 0) == Calls{kSets.front().asynchronous});
+}
+
+TEST_CASE("an attribute that the driver refuses, and another attribute, make no call wait") {
+  Program p;
+  static api::CUresult answer = api::CUDA_ERROR_INVALID_VALUE;
+  p.driver.set<api::cuPointerSetAttribute_fn>(Symbol::k_cuPointerSetAttribute, [](auto...) { return answer; });
+  const unsigned on = 1;
+  const auto set = kAttributes.front().call;
+  REQUIRE(set(&on, api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, p.converted) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(p.asked(kSets.front(), p.converted, 0) == Calls{kSets.front().asynchronous});
+  answer = api::CUDA_SUCCESS;
+  REQUIRE(set(&on, api::CU_POINTER_ATTRIBUTE_BUFFER_ID, p.converted) == api::CUDA_SUCCESS);
+  CHECK(p.asked(kSets.front(), p.converted, 0) == Calls{kSets.front().asynchronous});
+}
+
+TEST_CASE("the oldest forms, whose addresses managed memory does not have, are the program's own calls") {
+  Program p;
+  for (const OldForm& form : kOldForms) {
+    INFO(test::name_of(form.symbol));
+    called.clear();
+    const auto low = static_cast<api::CUdeviceptr_v1>(p.converted);
+    CHECK(form.call(low, low) == api::CUDA_SUCCESS);
+    CHECK(called == Calls{test::name_of(form.symbol)});
+  }
 }

@@ -1,0 +1,200 @@
+// Overrides of what makes and ends contexts: which context is known from when to when, and whose memory goes with it.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/runtime/hooks/program.h"
+
+using namespace rota;
+using namespace rota::test;
+using api::CUcontext;
+using api::CUresult;
+
+namespace {
+
+constexpr int kGpu = 3;
+
+// The driver's side: one context of kGpu, which is made and ended again and again.
+CUcontext of_driver = nullptr;
+CUresult answer = api::CUDA_SUCCESS;  // to whatever makes or ends it
+int active = 0;                       // what cuDevicePrimaryCtxGetState says
+int kept = 0;                         // times that the primary context is retained
+bool detached = false;                // no longer a context
+
+void install(FakeDriver& driver) {
+  of_driver = driver.enter_context(kGpu);
+#define MAKES(name)                                                           \
+  driver.set<api::name##_fn>(Symbol::k_##name, [](CUcontext* into, auto...) { \
+    if (answer == api::CUDA_SUCCESS) *into = of_driver;                       \
+    return answer;                                                            \
+  });
+  MAKES(cuCtxAttach)
+  MAKES(cuCtxCreate)
+  MAKES(cuCtxCreate_v2)
+  MAKES(cuCtxCreate_v3)
+  MAKES(cuCtxCreate_v4)
+  MAKES(cuGLCtxCreate)
+  MAKES(cuGLCtxCreate_v2)
+  MAKES(cuVDPAUCtxCreate)
+  MAKES(cuVDPAUCtxCreate_v2)
+#undef MAKES
+#define ENDS(name) driver.set<api::name##_fn>(Symbol::k_##name, [](auto...) { return answer; });
+  ENDS(cuCtxDestroy)
+  ENDS(cuCtxDestroy_v2)
+  ENDS(cuCtxDetach)
+  ENDS(cuDevicePrimaryCtxRelease)
+  ENDS(cuDevicePrimaryCtxReset)
+  ENDS(cuDevicePrimaryCtxReset_v2)
+  ENDS(cuGreenCtxDestroy)
+#undef ENDS
+  driver.set<api::cuDevicePrimaryCtxRetain_fn>(Symbol::k_cuDevicePrimaryCtxRetain, [](CUcontext* into, int) {
+    if (answer == api::CUDA_SUCCESS) {
+      *into = of_driver;
+      ++kept;
+    }
+    return answer;
+  });
+  driver.set<api::cuDevicePrimaryCtxRelease_v2_fn>(Symbol::k_cuDevicePrimaryCtxRelease_v2, [](int) {
+    if (answer == api::CUDA_SUCCESS) --kept;
+    return answer;
+  });
+  driver.set<api::cuGreenCtxCreate_fn>(Symbol::k_cuGreenCtxCreate, [](api::CUgreenCtx* into, auto...) {
+    if (answer == api::CUDA_SUCCESS) *into = reinterpret_cast<api::CUgreenCtx>(0x77);
+    return answer;
+  });
+  driver.set<api::cuCtxFromGreenCtx_fn>(Symbol::k_cuCtxFromGreenCtx, [](CUcontext* into, api::CUgreenCtx) {
+    *into = of_driver;
+    return api::CUDA_SUCCESS;
+  });
+  driver.set<api::cuDevicePrimaryCtxGetState_fn>(Symbol::k_cuDevicePrimaryCtxGetState,
+                                                 [](int, unsigned*, int* whether) {
+                                                   *whether = active;
+                                                   return api::CUDA_SUCCESS;
+                                                 });
+  driver.set<api::cuCtxGetApiVersion_fn>(Symbol::k_cuCtxGetApiVersion, [](CUcontext, unsigned*) {
+    return detached ? api::CUDA_ERROR_INVALID_CONTEXT : api::CUDA_SUCCESS;
+  });
+}
+
+struct Making {
+  Symbol symbol;
+  CUresult (*call)(CUcontext* into);
+  bool primary = false;
+};
+// clang-format off
+const Table<Making> kMaking = {
+    {Symbol::k_cuCtxAttach, [](auto* into) { return overrides::cuCtxAttach(into, 0); }},
+    {Symbol::k_cuCtxCreate, [](auto* into) { return overrides::cuCtxCreate(into, 0, kGpu); }},
+    {Symbol::k_cuCtxCreate_v2, [](auto* into) { return overrides::cuCtxCreate_v2(into, 0, kGpu); }},
+    {Symbol::k_cuCtxCreate_v3, [](auto* into) { return overrides::cuCtxCreate_v3(into, nullptr, 0, 0, kGpu); }},
+    {Symbol::k_cuCtxCreate_v4, [](auto* into) { return overrides::cuCtxCreate_v4(into, nullptr, 0, kGpu); }},
+    {Symbol::k_cuGLCtxCreate, [](auto* into) { return overrides::cuGLCtxCreate(into, 0, kGpu); }},
+    {Symbol::k_cuGLCtxCreate_v2, [](auto* into) { return overrides::cuGLCtxCreate_v2(into, 0, kGpu); }},
+    {Symbol::k_cuVDPAUCtxCreate, [](auto* into) { return overrides::cuVDPAUCtxCreate(into, 0, kGpu, {}, nullptr); }},
+    {Symbol::k_cuVDPAUCtxCreate_v2, [](auto* into) { return overrides::cuVDPAUCtxCreate_v2(into, 0, kGpu, {}, nullptr); }},
+    {Symbol::k_cuDevicePrimaryCtxRetain, [](auto* into) { return overrides::cuDevicePrimaryCtxRetain(into, kGpu); }, true},
+    {Symbol::k_cuGreenCtxCreate, [](auto*) { api::CUgreenCtx green = nullptr; return overrides::cuGreenCtxCreate(&green, nullptr, kGpu, 0); }, true},
+};
+
+struct Ending {
+  Symbol symbol;
+  CUresult (*call)();
+  enum class Counts { kNo, kPrimary, kAttached } counts = Counts::kNo;  // it ends the context for the last user alone
+  bool empties = false;                                                 // memory goes although users keep the context
+};
+const Table<Ending> kEnding = {
+    {Symbol::k_cuCtxDestroy, [] { return overrides::cuCtxDestroy(of_driver); }},
+    {Symbol::k_cuCtxDestroy_v2, [] { return overrides::cuCtxDestroy_v2(of_driver); }},
+    {Symbol::k_cuCtxDetach, [] { return overrides::cuCtxDetach(of_driver); }, Ending::Counts::kAttached},
+    {Symbol::k_cuDevicePrimaryCtxRelease, [] { return overrides::cuDevicePrimaryCtxRelease(kGpu); }, Ending::Counts::kPrimary},
+    {Symbol::k_cuDevicePrimaryCtxRelease_v2, [] { return overrides::cuDevicePrimaryCtxRelease_v2(kGpu); }, Ending::Counts::kPrimary},
+    {Symbol::k_cuDevicePrimaryCtxReset, [] { return overrides::cuDevicePrimaryCtxReset(kGpu); }, Ending::Counts::kPrimary, true},
+    {Symbol::k_cuDevicePrimaryCtxReset_v2, [] { return overrides::cuDevicePrimaryCtxReset_v2(kGpu); }, Ending::Counts::kPrimary, true},
+    {Symbol::k_cuGreenCtxDestroy, [] { return overrides::cuGreenCtxDestroy(reinterpret_cast<api::CUgreenCtx>(0x77)); }, Ending::Counts::kPrimary},
+};
+// clang-format on
+
+}  // namespace
+
+TEST_CASE("every call that makes a context makes it known, with its GPU, and as primary where it is") {
+  for (const Making& row : kMaking) {
+    CHECK(holds({}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      CUcontext made = nullptr;
+      answer = api::CUDA_ERROR_INVALID_DEVICE;
+      EXPECT(row.call(&made) == api::CUDA_ERROR_INVALID_DEVICE);
+      EXPECT(made == nullptr);
+      EXPECT(!runtime().contexts.known(of_driver));
+      answer = api::CUDA_SUCCESS;
+      EXPECT(row.call(&made) == api::CUDA_SUCCESS);
+      EXPECT(made == (row.symbol == Symbol::k_cuGreenCtxCreate ? nullptr : of_driver));
+      EXPECT(runtime().contexts.known(of_driver));
+      EXPECT(runtime().contexts.any(kGpu) == of_driver);
+      EXPECT(runtime().contexts.primary(kGpu) == (row.primary ? of_driver : nullptr));
+      // As often as without rota.
+      EXPECT(kept == (row.symbol == Symbol::k_cuDevicePrimaryCtxRetain ? 1 : 0));
+    }));
+  }
+}
+
+TEST_CASE("every call that ends a context ends its memory with it, once the last user has let it go") {
+  for (const Ending& row : kEnding) {
+    CHECK(holds({}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      CUcontext made = nullptr;
+      EXPECT(overrides::cuDevicePrimaryCtxRetain(&made, kGpu) == api::CUDA_SUCCESS);
+      const auto allocate = [] {
+        api::CUdeviceptr address = 0;
+        EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
+      };
+      allocate();
+      // Another context's stays, whatever happens to this one.
+      driver.enter_context(kGpu);
+      allocate();
+      driver.leave_context();
+
+      answer = api::CUDA_ERROR_INVALID_CONTEXT;
+      EXPECT(row.call() == api::CUDA_ERROR_INVALID_CONTEXT);
+      EXPECT(live_bytes() == 2 * kMiB);
+      EXPECT(runtime().contexts.known(of_driver));
+      answer = api::CUDA_SUCCESS;
+      if (row.counts != Ending::Counts::kNo) {
+        active = 1;
+        EXPECT(row.call() == api::CUDA_SUCCESS);
+        EXPECT(live_bytes() == (row.empties ? 1 : 2) * kMiB);
+        EXPECT(runtime().contexts.known(of_driver));
+        if (row.empties) allocate();
+        EXPECT(live_bytes() == 2 * kMiB);
+      }
+      active = 0;
+      detached = true;
+      EXPECT(row.call() == api::CUDA_SUCCESS);
+      EXPECT(live_bytes() == kMiB);
+      EXPECT(!runtime().contexts.known(of_driver));
+    }));
+  }
+}
+
+TEST_CASE("a primary context of which the driver does not say whether it is in use is kept") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install(driver);
+    driver.set<api::cuDevicePrimaryCtxGetState_fn>(Symbol::k_cuDevicePrimaryCtxGetState,
+                                                   [](auto...) { return api::CUDA_ERROR_DEINITIALIZED; });
+    CUcontext made = nullptr;
+    EXPECT(overrides::cuDevicePrimaryCtxRetain(&made, kGpu) == api::CUDA_SUCCESS);
+    EXPECT(overrides::cuDevicePrimaryCtxRelease_v2(kGpu) == api::CUDA_SUCCESS);
+    EXPECT(runtime().contexts.known(of_driver));
+  }));
+}
+
+TEST_CASE("a green context that the driver says nothing of is destroyed by the program's own call alone") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install(driver);
+    CUcontext made = nullptr;
+    EXPECT(overrides::cuDevicePrimaryCtxRetain(&made, kGpu) == api::CUDA_SUCCESS);
+    driver.set<api::cuCtxFromGreenCtx_fn>(Symbol::k_cuCtxFromGreenCtx,
+                                          [](auto...) { return api::CUDA_ERROR_INVALID_CONTEXT; });
+    EXPECT(overrides::cuGreenCtxDestroy(reinterpret_cast<api::CUgreenCtx>(0x77)) == api::CUDA_SUCCESS);
+    EXPECT(runtime().contexts.known(of_driver));
+  }));
+}

@@ -1,0 +1,161 @@
+// Overrides of what asks: how much memory is free, and handles for other processes.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/runtime/hooks/program.h"
+
+using namespace rota;
+using namespace rota::test;
+using api::CUresult;
+
+namespace {
+
+struct Info {
+  Symbol symbol;
+  // Either may be null.
+  CUresult (*call)(std::size_t* free, std::size_t* total);
+  std::uint64_t most = UINT64_MAX;  // that it can say
+};
+
+CUresult narrow(std::size_t* free, std::size_t* total) {
+  unsigned narrow_free = 0;
+  unsigned narrow_total = 0;
+  const CUresult result =
+      overrides::cuMemGetInfo(free != nullptr ? &narrow_free : nullptr, total != nullptr ? &narrow_total : nullptr);
+  if (free != nullptr) *free = narrow_free;
+  if (total != nullptr) *total = narrow_total;
+  return result;
+}
+
+const Table<Info> kInfo = {{Symbol::k_cuMemGetInfo_v2, overrides::cuMemGetInfo_v2},
+                           {Symbol::k_cuMemGetInfo, narrow, UINT32_MAX}};
+
+// A driver that takes null for either, as CUDA's may.
+template <typename Number>
+CUresult tell(Number* free, Number* total) {
+  const std::uint64_t bytes = std::min<std::uint64_t>(FakeDriver::the().device_bytes, Number(-1));
+  if (free != nullptr) *free = static_cast<Number>(bytes);
+  if (total != nullptr) *total = static_cast<Number>(bytes);
+  return api::CUDA_SUCCESS;
+}
+
+void install(FakeDriver& driver) {
+  driver.set<api::cuMemGetInfo_fn>(Symbol::k_cuMemGetInfo, tell<unsigned>);
+  driver.set<api::cuMemGetInfo_v2_fn>(Symbol::k_cuMemGetInfo_v2, tell<std::size_t>);
+  driver.enter_context(0);
+}
+
+struct Sharing {
+  Symbol symbol;
+  CUresult (*call)(api::CUipcMemHandle* handle, api::CUdeviceptr address);
+};
+const Table<Sharing> kSharing = {{Symbol::k_cuIpcGetMemHandle, overrides::cuIpcGetMemHandle}};
+
+CUresult answer_of_share = api::CUDA_SUCCESS;
+
+void install_sharing(FakeDriver& driver) {
+  driver.set<api::cuIpcGetMemHandle_fn>(Symbol::k_cuIpcGetMemHandle, [](auto...) { return answer_of_share; });
+  driver.enter_context(0);
+}
+
+}  // namespace
+
+TEST_CASE("a program sees its limit as the GPU's size, and what it has taken as gone from it") {
+  for (const Info& row : kInfo) {
+    CHECK(holds({.limit = "64M"}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      std::size_t free = 0;
+      std::size_t total = 0;
+      EXPECT(row.call(&free, &total) == api::CUDA_SUCCESS);
+      EXPECT(free == 64 * kMiB);
+      EXPECT(total == 64 * kMiB);
+      api::CUdeviceptr address = 0;
+      EXPECT(overrides::cuMemAlloc_v2(&address, 40 * kMiB) == api::CUDA_SUCCESS);
+      EXPECT(row.call(&free, &total) == api::CUDA_SUCCESS);
+      EXPECT(free == 24 * kMiB);
+      EXPECT(total == 64 * kMiB);
+    }));
+  }
+}
+
+TEST_CASE("a program that asks for one of the two numbers gets the same as with both") {
+  for (const Info& row : kInfo) {
+    CHECK(holds({.limit = "64M"}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      api::CUdeviceptr address = 0;
+      EXPECT(overrides::cuMemAlloc_v2(&address, 40 * kMiB) == api::CUDA_SUCCESS);
+      std::size_t free = 0;
+      std::size_t total = 0;
+      EXPECT(row.call(&free, nullptr) == api::CUDA_SUCCESS);
+      EXPECT(free == 24 * kMiB);
+      EXPECT(row.call(nullptr, &total) == api::CUDA_SUCCESS);
+      EXPECT(total == 64 * kMiB);
+      EXPECT(row.call(nullptr, nullptr) == api::CUDA_SUCCESS);
+    }));
+  }
+}
+
+TEST_CASE("a GPU larger than 32 bits can say is as large as they can say to the oldest form") {
+  for (const Info& row : kInfo) {
+    CHECK(holds({}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      driver.device_bytes = std::uint64_t{80} << 30;
+      std::size_t free = 0;
+      std::size_t total = 0;
+      EXPECT(row.call(&free, &total) == api::CUDA_SUCCESS);
+      EXPECT(free == std::min(driver.device_bytes, row.most));
+      EXPECT(total == std::min(driver.device_bytes, row.most));
+    }));
+  }
+}
+
+TEST_CASE("without a context the driver's own answer stands") {
+  for (const Info& row : kInfo) {
+    CHECK(holds({.limit = "64M"}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      driver.leave_context();
+      std::size_t free = 0;
+      std::size_t total = 0;
+      EXPECT(row.call(&free, &total) == api::CUDA_SUCCESS);
+      EXPECT(total == driver.device_bytes);
+    }));
+  }
+}
+
+TEST_CASE("a handle for another process marks this one once the driver has given it, and a refusal does not") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install_sharing(driver);
+    api::CUdeviceptr address = 0;
+    EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
+    api::CUipcMemHandle handle{};
+    answer_of_share = api::CUDA_ERROR_INVALID_VALUE;
+    EXPECT(kSharing.front().call(&handle, address) == api::CUDA_ERROR_INVALID_VALUE);
+    EXPECT(!runtime().unevictable());
+    answer_of_share = api::CUDA_SUCCESS;
+    EXPECT(kSharing.front().call(&handle, address) == api::CUDA_SUCCESS);
+    EXPECT(runtime().unevictable());
+    EXPECT(live_bytes() == kMiB);
+  }));
+}
+
+TEST_CASE("a program whose converted memory cannot be shared gets native memory from then on, and no other does") {
+  CHECK(holds({.memory = "managed"}, [](FakeDriver& driver) {
+    install_sharing(driver);
+    answer_of_share = api::CUDA_ERROR_INVALID_VALUE;
+    api::CUdeviceptr address = 0;
+    EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
+    api::CUipcMemHandle handle{};
+    // What is no memory of ours would be refused without rota as well.
+    EXPECT(kSharing.front().call(&handle, 0x1234) == api::CUDA_ERROR_INVALID_VALUE);
+    EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
+    EXPECT(driver.managed_allocations == 2);
+    EXPECT(kSharing.front().call(&handle, address + 5) == api::CUDA_ERROR_INVALID_VALUE);
+    EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
+    EXPECT(driver.managed_allocations == 2);
+    EXPECT(runtime().ledger.find(address)->kind == memory::Kind::kPlain);
+    EXPECT(!runtime().unevictable());
+  }));
+}

@@ -1,0 +1,176 @@
+// Overrides of virtual memory management beyond cuMemCreate and cuMemRelease (allocation_test.cpp): a piece of physical
+// memory is charged until its last handle and its last mapping are gone, by whichever calls it gets them. What another
+// process made is charged there.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/runtime/hooks/program.h"
+
+using namespace rota;
+using namespace rota::test;
+using api::CUresult;
+
+namespace {
+
+using Handle = api::CUmemGenericAllocationHandle;
+
+constexpr api::CUdeviceptr kAddress = 0x600000000000;
+Handle of_driver = 0;
+CUresult answer = api::CUDA_SUCCESS;
+
+CUresult give(Handle* into, auto...) {
+  if (answer == api::CUDA_SUCCESS) *into = of_driver;
+  return answer;
+}
+
+void install(FakeDriver& driver) {
+  driver.set<api::cuMemCreate_fn>(Symbol::k_cuMemCreate, give);
+  driver.set<api::cuMemRetainAllocationHandle_fn>(Symbol::k_cuMemRetainAllocationHandle, give);
+  driver.set<api::cuMemImportFromShareableHandle_fn>(Symbol::k_cuMemImportFromShareableHandle, give);
+  driver.set<api::cuMemMap_fn>(Symbol::k_cuMemMap, [](auto...) { return answer; });
+  driver.set<api::cuMemUnmap_fn>(Symbol::k_cuMemUnmap, [](auto...) { return answer; });
+  driver.set<api::cuMemRelease_fn>(Symbol::k_cuMemRelease, [](auto...) { return answer; });
+}
+
+// 4 MiB of GPU 1, whose handle is `handle`.
+void create(Handle handle) {
+  api::CUmemAllocationProp what{};
+  what.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+  of_driver = handle;
+  Handle made = 0;
+  EXPECT(overrides::cuMemCreate(&made, 4 * kMiB, &what, 0) == api::CUDA_SUCCESS);
+  EXPECT(made == handle);
+}
+
+void release(Handle handle) {
+  EXPECT(overrides::cuMemRelease(handle) == api::CUDA_SUCCESS);
+}
+
+std::uint64_t charged() {
+  EXPECT(live_bytes() == runtime().ledger.live_bytes(1));
+  return live_bytes();
+}
+
+struct Row {
+  Symbol symbol;
+  CUresult (*call)(Handle* handle);
+};
+const Table<Row> kRows = {
+    {Symbol::k_cuMemMap, [](auto* handle) { return overrides::cuMemMap(kAddress, 4 * kMiB, 0, *handle, 0); }},
+    {Symbol::k_cuMemUnmap, [](auto*) { return overrides::cuMemUnmap(kAddress, 4 * kMiB); }},
+    {Symbol::k_cuMemRetainAllocationHandle,
+     [](auto* handle) {
+       return overrides::cuMemRetainAllocationHandle(handle, reinterpret_cast<void*>(kAddress + kMiB));
+     }},
+    {Symbol::k_cuMemImportFromShareableHandle,
+     [](auto* handle) {
+       return overrides::cuMemImportFromShareableHandle(handle, nullptr, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+     }},
+};
+CUresult call(Symbol symbol, Handle* handle) {
+  for (const Row& row : kRows) {
+    if (row.symbol == symbol) return row.call(handle);
+  }
+  std::abort();
+}
+CUresult map(Handle handle) {
+  return call(Symbol::k_cuMemMap, &handle);
+}
+CUresult unmap() {
+  return call(Symbol::k_cuMemUnmap, nullptr);
+}
+
+}  // namespace
+
+TEST_CASE("a mapping keeps physical memory charged after its handle is released, and takes no room of its own") {
+  CHECK(holds({.limit = "4M"}, [](FakeDriver& driver) {
+    install(driver);
+    create(7);
+    EXPECT(map(7) == api::CUDA_SUCCESS);
+    EXPECT(charged() == 4 * kMiB);
+    const auto mapping = runtime().ledger.find(kAddress + 5);
+    EXPECT(mapping && mapping->kind == memory::Kind::kMapping && mapping->device == 1 && !mapping->charged);
+    release(7);
+    EXPECT(charged() == 4 * kMiB);
+    answer = api::CUDA_ERROR_INVALID_VALUE;
+    EXPECT(unmap() == api::CUDA_ERROR_INVALID_VALUE);
+    EXPECT(charged() == 4 * kMiB);
+    EXPECT(runtime().ledger.find(kAddress).has_value());
+    answer = api::CUDA_SUCCESS;
+    EXPECT(unmap() == api::CUDA_SUCCESS);
+    EXPECT(charged() == 0);
+    EXPECT(runtime().ledger.entries() == 0);
+    create(7);  // there is room again
+  }));
+}
+
+TEST_CASE("a mapping that the driver refuses keeps nothing charged") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install(driver);
+    create(7);
+    answer = api::CUDA_ERROR_INVALID_VALUE;
+    EXPECT(map(7) == api::CUDA_ERROR_INVALID_VALUE);
+    EXPECT(runtime().ledger.entries() == 0);
+    answer = api::CUDA_SUCCESS;
+    release(7);
+    EXPECT(charged() == 0);
+  }));
+}
+
+TEST_CASE(
+    "a handle got back from an address, inside it too, keeps the memory, and marks the process: it may be shared") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install(driver);
+    create(7);
+    EXPECT(map(7) == api::CUDA_SUCCESS);
+    release(7);
+    Handle again = 0;
+    of_driver = 9;
+    answer = api::CUDA_ERROR_INVALID_VALUE;
+    EXPECT(call(Symbol::k_cuMemRetainAllocationHandle, &again) == api::CUDA_ERROR_INVALID_VALUE);
+    EXPECT(!runtime().unevictable());
+    answer = api::CUDA_SUCCESS;
+    EXPECT(call(Symbol::k_cuMemRetainAllocationHandle, &again) == api::CUDA_SUCCESS);
+    EXPECT(again == 9);
+    EXPECT(runtime().unevictable());
+    EXPECT(unmap() == api::CUDA_SUCCESS);
+    EXPECT(charged() == 4 * kMiB);
+    release(9);
+    EXPECT(charged() == 0);
+  }));
+}
+
+TEST_CASE("memory that another process made is charged to nobody here, mapped or not") {
+  CHECK(holds({.limit = "1M"}, [](FakeDriver& driver) {
+    install(driver);
+    of_driver = 11;
+    Handle theirs = 0;
+    answer = api::CUDA_ERROR_INVALID_VALUE;
+    EXPECT(call(Symbol::k_cuMemImportFromShareableHandle, &theirs) == api::CUDA_ERROR_INVALID_VALUE);
+    answer = api::CUDA_SUCCESS;
+    EXPECT(map(11) == api::CUDA_SUCCESS);
+    EXPECT(runtime().ledger.entries() == 0);  // nobody has told of that handle
+    EXPECT(call(Symbol::k_cuMemImportFromShareableHandle, &theirs) == api::CUDA_SUCCESS);
+    EXPECT(theirs == 11);
+    EXPECT(map(theirs) == api::CUDA_SUCCESS);
+    EXPECT(charged() == 0);
+    EXPECT(runtime().ledger.entries() == 1);
+    release(theirs);
+    EXPECT(unmap() == api::CUDA_SUCCESS);
+    EXPECT(runtime().ledger.entries() == 0);
+    EXPECT(charged() == 0);
+  }));
+}
+
+TEST_CASE("memory of our own that comes back as a descriptor under the same handle is kept by both handles") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install(driver);
+    create(7);
+    Handle ours = 0;
+    EXPECT(call(Symbol::k_cuMemImportFromShareableHandle, &ours) == api::CUDA_SUCCESS);
+    EXPECT(ours == 7);
+    release(7);
+    EXPECT(charged() == 4 * kMiB);
+    release(7);
+    EXPECT(charged() == 0);
+  }));
+}
