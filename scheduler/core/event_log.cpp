@@ -2,14 +2,19 @@
 #include "scheduler/core/event_log.h"
 
 #include <charconv>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <vector>
 
 #include "scheduler/core/core.h"
+#include "scheduler/core/quoted.h"
 
 namespace rota::scheduler {
 namespace {
+
+// A hundred years of nanoseconds: the core adds durations to times.
+constexpr std::chrono::nanoseconds kLatest = std::chrono::hours(24 * 365 * 100);
 
 constexpr std::string_view kChanges[] = {"granted", "ended", "pressure", "revoked"};
 
@@ -51,85 +56,110 @@ struct EventWords {
   }
 };
 
-// The words of one line, taken one after the other. Once one is wrong, all that follow are.
+// The words of one line, taken one after the other. The first that is wrong is remembered, and with it all are.
 class Words {
  public:
-  explicit Words(std::string_view line) : rest_(line) {}
+  explicit Words(std::string_view line) : rest_(line), ended_(line.empty()) {}
 
-  std::string_view next() {
+  // `what` it should be, for the message.
+  std::string_view next(const char* what) {
+    if (ended_) {
+      wrong(std::string("the line ends where ") + what + " should be");
+      return {};
+    }
     const std::size_t end = rest_.find(' ');
     const std::string_view word = rest_.substr(0, end);
-    rest_ = end == std::string_view::npos ? std::string_view() : rest_.substr(end + 1);
+    ended_ = end == std::string_view::npos;
+    rest_ = ended_ ? std::string_view() : rest_.substr(end + 1);
     return word;
   }
   template <typename Number>
-  Number number(int base = 10) {
-    return parse<Number>(next(), base);
+  Number number(const char* what, Number most = std::numeric_limits<Number>::max()) {
+    return parse(next(what), what, most, 10);
   }
-  // "name=value"
-  std::string_view value(std::string_view name) {
-    const std::string_view word = next();
-    sound_ = sound_ && word.size() > name.size() && word.substr(0, name.size()) == name && word[name.size()] == '=';
-    return sound_ ? word.substr(name.size() + 1) : std::string_view();
-  }
-  std::chrono::nanoseconds duration(std::string_view name) {
-    const auto count = parse<std::int64_t>(value(name), 10);
-    // As settings are read from a command line: above 0, at most a day.
-    sound_ = sound_ && count > 0 && count <= std::int64_t{86'400} * 1'000'000'000;
-    return std::chrono::nanoseconds(count);
-  }
+  GpuMask gpus() { return parse(next("a mask of GPUs"), "mask of GPUs", ~GpuMask{0}, 16); }
+  GpuIndex gpu() { return number<GpuIndex>("number of a GPU", protocol::kMaxGpus - 1); }
   Settings settings() {
     Settings settings;
-    const auto mode = parse_mode(value("mode"));
-    sound_ = sound_ && mode;
-    if (mode) settings.mode = *mode;
+    const std::string_view word = value("mode");
+    const auto mode = parse_mode(word);
+    if (!mode) wrong(quoted(word) + " is no mode");
+    settings.mode = mode.value_or(Mode::kAutomatic);
     settings.quantum = duration("quantum");
     settings.grace = duration("grace");
     settings.memory_window = duration("window");
     return settings;
   }
-  bool complete() const { return sound_ && rest_.empty(); }
+  // What is wrong with the line, if anything.
+  std::string problem() {
+    if (!ended_) wrong(quoted(rest_) + " stands behind what belongs there");
+    return problem_;
+  }
 
  private:
+  void wrong(const std::string& text) {
+    if (problem_.empty()) problem_ = text;
+  }
+  // "name=value"
+  std::string_view value(const char* name) {
+    const std::string_view word = next(name);
+    const std::string wanted = std::string(name) + '=';
+    if (word.substr(0, wanted.size()) == wanted) return word.substr(wanted.size());
+    wrong(quoted(word) + " is not " + wanted + "...");
+    return {};
+  }
+  std::chrono::nanoseconds duration(const char* name) {
+    // As settings are read from a command line: above 0, at most a day.
+    constexpr std::int64_t kDay = std::int64_t{86'400} * 1'000'000'000;
+    const std::string_view word = value(name);
+    const auto count = parse(word, "number of nanoseconds", kDay, 10);
+    if (count <= 0) wrong(quoted(word) + " is no number of nanoseconds above 0");
+    return std::chrono::nanoseconds(count);
+  }
   template <typename Number>
-  Number parse(std::string_view word, int base) {
+  Number parse(std::string_view word, const char* what, Number most, int base) {
     Number number{};
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number, base);
-    sound_ = sound_ && error == std::errc{} && end == word.data() + word.size();
-    return number;
+    const bool sound = error == std::errc{} && end == word.data() + word.size() && number <= most;
+    if (sound) return number;
+    wrong(quoted(word) + " is no " + what + (base == 10 ? " up to " + std::to_string(most) : std::string()));
+    return {};
   }
 
   std::string_view rest_;
-  bool sound_ = true;
+  bool ended_;
+  std::string problem_;
 };
 
 std::optional<Event> read_event(std::string_view name, Words& words) {
-  if (name == "join") return event::Join{words.number<ClientId>()};
-  if (name == "leave") return event::Leave{words.number<ClientId>()};
+  const auto client = [&] { return words.number<ClientId>("number of a client"); };
+  const auto bytes = [&] { return words.number<Bytes>("number of bytes"); };
+  if (name == "join") return event::Join{client()};
+  if (name == "leave") return event::Leave{client()};
   if (name == "tick") return event::Tick{};
   if (name == "configure") return event::Configure{words.settings()};
   if (name == "give_back") {
-    const auto client = words.number<ClientId>();
-    return event::GiveBack{client, words.number<std::uint32_t>()};
+    const ClientId id = client();
+    return event::GiveBack{id, words.number<std::uint32_t>("number of a grant")};
   }
   if (name == "want") {
-    event::Want want{.client = words.number<ClientId>(), .gpus = 0};
-    want.gpus = words.number<GpuMask>(16);
-    want.running = words.number<unsigned>() != 0;
+    event::Want want{.client = client(), .gpus = 0};
+    want.gpus = words.gpus();
+    want.running = words.number<unsigned>("0 or 1, whether it runs,", 1) != 0;
     return want;
   }
   if (name == "usage") {
-    event::Usage usage{.client = words.number<ClientId>(), .gpu = 0, .used = 0};
-    usage.gpu = words.number<GpuIndex>();
-    usage.used = words.number<Bytes>();
-    usage.fixed = words.number<Bytes>();
+    event::Usage usage{.client = client(), .gpu = 0, .used = 0};
+    usage.gpu = words.gpu();
+    usage.used = bytes();
+    usage.fixed = bytes();
     return usage;
   }
   if (name == "add_gpu") {
-    event::AddGpu add{.client = words.number<ClientId>(), .gpu = 0, .total = 0, .context = 0};
-    add.gpu = words.number<GpuIndex>();
-    add.total = words.number<Bytes>();
-    add.context = words.number<Bytes>();
+    event::AddGpu add{.client = client(), .gpu = 0, .total = 0, .context = 0};
+    add.gpu = words.gpu();
+    add.total = bytes();
+    add.context = bytes();
     return add;
   }
   return std::nullopt;
@@ -138,6 +168,47 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
 std::string at_line(std::uint64_t number, const std::string& text) {
   return "line " + std::to_string(number) + ": " + text;
 }
+
+// What cannot be read, and what to do about it.
+std::string unreadable(std::uint64_t number, const std::string& text) {
+  return at_line(number, text + (number == 1 ? "; record a log with rotad --event-log"
+                                             : "; record the log anew, or play what comes before: head -n " +
+                                                   std::to_string(number - 1)));
+}
+
+std::string other_header(std::string_view line) {
+  constexpr std::string_view kName = "rota-events ";
+  if (line.empty()) return "there is nothing in it";
+  if (line.substr(0, kName.size()) != kName) return quoted(line) + " does not begin an event log of rotad's";
+  const std::string_view version = line.substr(kName.size(), line.find(' ', kName.size()) - kName.size());
+  return "a log of version " + quoted(version) + ", and this rotad reads version 1: play it with the one that wrote it";
+}
+
+// The lines of a log, each of at most kMost characters: a file may be anything.
+class Lines {
+ public:
+  explicit Lines(std::istream& log) : log_(log) {}
+
+  enum class Read { kLine, kCutOff, kTooLong, kUnreadable, kEnd };
+  Read next() {
+    char text[kMost + 1];
+    log_.getline(text, sizeof text);
+    const auto length = static_cast<std::size_t>(log_.gcount());
+    if (log_.bad()) return Read::kUnreadable;
+    ++number;
+    line.assign(text, log_.good() ? length - 1 : length);
+    if (log_.good()) return Read::kLine;
+    if (log_.eof()) return length == 0 ? Read::kEnd : Read::kCutOff;
+    return Read::kTooLong;
+  }
+
+  static constexpr std::size_t kMost = 1024;
+  std::string line;
+  std::uint64_t number = 0;
+
+ private:
+  std::istream& log_;
+};
 
 std::string without_newline(std::string line) {
   if (!line.empty()) line.pop_back();
@@ -161,52 +232,49 @@ std::string log_line(const Decision& decision) {
 
 Replay replay(std::istream& log) {
   Replay result;
-  std::uint64_t number = 1;
-  std::string line;
-  if (!std::getline(log, line) || line.rfind("rota-events 1 ", 0) != 0) {
-    result.problem = at_line(number, "that is no event log of rotad's (or one of another version)");
+  Lines lines(log);
+  const auto fail = [&](std::string problem) {
+    result.problem = std::move(problem);
     return result;
-  }
-  Words header(std::string_view(line).substr(14));
+  };
+  constexpr std::string_view kHeader = "rota-events 1 ";
+  Lines::Read read = lines.next();
+  if (read == Lines::Read::kUnreadable) return fail("the file cannot be read");
+  if (lines.line.rfind(kHeader, 0) != 0) return fail(unreadable(1, other_header(lines.line)));
+  Words header(std::string_view(lines.line).substr(kHeader.size()));
   const Settings settings = header.settings();
-  if (!header.complete()) {
-    result.problem = at_line(number, "the settings cannot be read");
-    return result;
+  if (const std::string wrong = header.problem(); !wrong.empty()) {
+    return fail(unreadable(1, "the settings cannot be read: " + wrong));
   }
   Core core(settings);
   Time now{};
   std::vector<std::string> expected;  // of the last event, not yet seen in the log
   std::size_t seen = 0;
-  while (std::getline(log, line)) {
-    ++number;
-    if (log.eof()) break;  // without its newline: the log broke off here
+  while (read == Lines::Read::kLine && (read = lines.next()) == Lines::Read::kLine) {
+    const std::string& line = lines.line;
     if (line.empty() || line[0] == '#') continue;
     if (line[0] == '>') {
       if (seen == expected.size() || line != expected[seen]) {
-        result.problem = at_line(number, "recorded '" + line + "', and now the core decides " +
-                                             (seen == expected.size() ? "nothing" : "'" + expected[seen] + "'"));
-        return result;
+        return fail(at_line(lines.number, "recorded " + quoted(line) + ", and now the core decides " +
+                                              (seen == expected.size() ? "nothing" : quoted(expected[seen]))));
       }
       ++seen;
       ++result.decisions;
       continue;
     }
     if (seen != expected.size()) {
-      result.problem = at_line(number, "now the core decides '" + expected[seen] + "', which is not recorded");
-      return result;
+      return fail(at_line(lines.number, "now the core decides " + quoted(expected[seen]) + ", which is not recorded"));
     }
     Words words(line);
-    const Time time(words.number<std::int64_t>());
-    const auto event = read_event(words.next(), words);
-    if (!event || !words.complete()) {
-      result.problem = at_line(number, "that is no event");
-      return result;
-    }
-    const auto* join = std::get_if<event::Join>(&*event);
-    if (time < now || time > std::chrono::hours(24 * 365 * 100) ||
-        (join != nullptr && core.client(join->client) != nullptr)) {
-      result.problem = at_line(number, "that cannot happen: time runs backwards, or a client joins twice");
-      return result;
+    const Time time(words.number<std::int64_t>("time in nanoseconds", kLatest.count()));
+    const std::string_view name = words.next("an event");
+    const auto event = read_event(name, words);
+    std::string wrong = words.problem();
+    if (!event && !name.empty()) wrong = quoted(name) + " is no event that this rotad knows";
+    if (!wrong.empty()) return fail(unreadable(lines.number, wrong));
+    if (time < now) return fail(unreadable(lines.number, "that is before the event in front of it"));
+    if (const auto* join = std::get_if<event::Join>(&*event); join != nullptr && core.client(join->client) != nullptr) {
+      return fail(unreadable(lines.number, "client " + std::to_string(join->client) + " is there already"));
     }
     now = time;
     ++result.events;
@@ -214,6 +282,11 @@ Replay replay(std::istream& log) {
     seen = 0;
     for (const Decision& decision : core.step(*event, now)) expected.push_back(without_newline(log_line(decision)));
   }
+  if (read == Lines::Read::kTooLong) {
+    return fail(unreadable(lines.number, "more than " + std::to_string(Lines::kMost) + " characters"));
+  }
+  if (read == Lines::Read::kUnreadable) return fail(unreadable(lines.number + 1, "the file cannot be read on"));
+  if (read == Lines::Read::kCutOff) result.broken_off = lines.number;
   return result;
 }
 

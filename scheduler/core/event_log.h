@@ -28,9 +28,11 @@ std::string log_line(const Decision& decision);
 struct Replay {
   std::uint64_t events = 0;
   std::uint64_t decisions = 0;
-  // One line, with the line number of the log: where the core decided otherwise, or what cannot be read. Empty: the
-  // core decided all of it as recorded.
+  // One line of printable text, with the line number of the log: where the core decided otherwise, or what cannot be
+  // read and what to do about it. Empty: the core decided all of it as recorded.
   std::string problem;
+  // The line in the middle of which the log ends, or 0. It is not played.
+  std::uint64_t broken_off = 0;
 };
 
 // Plays a log to a core of its own. Whatever the log holds, this ends with its end. A log may break off: the decisions

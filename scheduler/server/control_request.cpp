@@ -3,37 +3,51 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
+
+#include "scheduler/core/quoted.h"
 
 namespace rota::server {
+
+using scheduler::quoted;
+
 namespace {
 
-std::string printable(std::string_view text) {
-  std::string result(text.substr(0, 40));
-  std::replace_if(result.begin(), result.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return result;
+bool names_setting(std::string_view word) {
+  return word == "mode" || word == "quantum" || word == "grace" || word == "stop";
+}
+
+// The first word, and what stands behind it and its spaces.
+std::pair<std::string_view, std::string_view> split(std::string_view text) {
+  const std::size_t end = std::min(text.find(' '), text.size());
+  const std::size_t next = std::min(text.find_first_not_of(' ', end), text.size());
+  return {text.substr(0, end), text.substr(next)};
 }
 
 }  // namespace
 
 Result<ControlRequest> parse_control(std::string_view text) {
-  const std::size_t space = text.find(' ');
-  const std::string_view name = text.substr(0, space);
-  const std::string_view value = space == std::string_view::npos ? std::string_view() : text.substr(space + 1);
+  const auto [name, value] = split(text);
+  // One setting a request: it is carried out, or it is not.
+  if (const auto [first, rest] = split(value); names_setting(name) && names_setting(split(rest).first)) {
+    return Error{fmt::format("one setting at a time: ask for {} by itself, and then for {}",
+                             quoted(fmt::format("{} {}", name, first)), quoted(rest))};
+  }
   if (name == "mode") {
     if (const auto mode = scheduler::parse_mode(value)) return ControlRequest(control::SetMode{*mode});
-    return Error{fmt::format("'{}' is no mode: use automatic, exclusive or concurrent", printable(value))};
+    return Error{fmt::format("{} is no mode: use automatic, exclusive or concurrent", quoted(value))};
   }
   if (name == "quantum" || name == "grace") {
     const auto duration = scheduler::parse_duration(value);
-    if (!duration) return Error{fmt::format("'{}' is no duration above 0: use e.g. 100ms or 2s", printable(value))};
+    if (!duration) return Error{fmt::format("{} is no duration above 0: use e.g. 100ms or 2s", quoted(value))};
     if (name == "grace") return ControlRequest(control::SetGrace{*duration});
     return ControlRequest(control::SetQuantum{*duration});
   }
   if (name == "stop") {
-    if (space == std::string_view::npos) return ControlRequest(control::Stop{});
+    if (value.empty()) return ControlRequest(control::Stop{});
     return Error{"stop takes no value"};
   }
-  return Error{fmt::format("'{}' is no setting of rotad's: use mode, quantum, grace or stop", printable(name))};
+  return Error{fmt::format("{} is no setting of rotad's: use mode, quantum, grace or stop", quoted(name))};
 }
 
 }  // namespace rota::server

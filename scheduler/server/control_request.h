@@ -1,5 +1,5 @@
 // What may be asked over the control socket: one line of text a packet, "mode exclusive", "quantum 100ms", "grace 5s"
-// or "stop".
+// or "stop". One setting a packet.
 #pragma once
 
 #include <chrono>

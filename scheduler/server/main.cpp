@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 
 #include "scheduler/core/event_log.h"
@@ -31,8 +32,9 @@ std::string default_socket() {
 
 int replay(const std::string& path) {
   std::ifstream log(path);
-  if (!log) {
-    fprintf(stderr, "rotad: cannot read %s: %s\n", path.c_str(), strerror(errno));
+  std::error_code ignored;
+  if (!log || std::filesystem::is_directory(path, ignored)) {
+    fprintf(stderr, "rotad: cannot read the event log %s: %s\n", path.c_str(), strerror(log ? EISDIR : errno));
     return 1;
   }
   const rota::scheduler::Replay result = rota::scheduler::replay(log);
@@ -40,8 +42,12 @@ int replay(const std::string& path) {
     fprintf(stderr, "rotad: %s, %s\n", path.c_str(), result.problem.c_str());
     return 1;
   }
-  printf("%llu events, %llu decisions: all as recorded\n", static_cast<unsigned long long>(result.events),
+  printf("%llu events, %llu decisions: all as recorded", static_cast<unsigned long long>(result.events),
          static_cast<unsigned long long>(result.decisions));
+  if (result.broken_off != 0) {
+    printf("; the log breaks off within line %llu", static_cast<unsigned long long>(result.broken_off));
+  }
+  putchar('\n');
   return 0;
 }
 

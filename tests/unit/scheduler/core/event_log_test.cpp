@@ -2,6 +2,7 @@
 // tests/data/events/record. A change of the scheduler's behaviour that is meant records them anew.
 #include "scheduler/core/event_log.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -102,7 +103,71 @@ TEST_CASE("a log that breaks off anywhere is played as far as it goes, and no by
     if (!replay_text(broken).problem.empty()) ++caught;
   }
   CHECK(caught > 1000);
-  CHECK(replay_text("").problem.find("line 1: that is no event log") == 0);
+}
+
+const std::string kHeader = "rota-events 1 mode=exclusive quantum=50000000 grace=300000000 window=2000000000\n";
+
+TEST_CASE("what cannot be read in a log is named with its line, what is wrong there, and what to do") {
+  struct Bad {
+    std::string log;
+    std::string problem;  // it begins with this
+    std::string remedy = "record a log with rotad --event-log";
+  };
+  const std::string third = "; record the log anew, or play what comes before: head -n 2";
+  const std::string join = kHeader + "1000 join 1\n";
+  const std::vector<Bad> logs{
+      {"", "line 1: there is nothing in it"},
+      {"hello\n", "line 1: 'hello' does not begin an event log of rotad's"},
+      {std::string(5000, 'x'), "line 1: '" + std::string(40, 'x') + "...' does not begin"},
+      {std::string("\x1b[2J\0\n", 6), "line 1: '?[2J?"},
+      {"rota-events 2 mode=exclusive\n", "line 1: a log of version '2', and this rotad reads version 1",
+       "play it with the one that wrote it"},
+      {"rota-events 1 mode=fair quantum=1 grace=1 window=1\n",
+       "line 1: the settings cannot be read: 'fair' is no mode"},
+      {"rota-events 1 mode=exclusive quantum=1 grace=1\n", "the line ends where window should be"},
+      {"rota-events 1 mode=exclusive quantum=0 grace=1 window=1\n", "'0' is no number of nanoseconds above 0"},
+      {"rota-events 1 mode=exclusive quantum=86400000000001 grace=1 window=1\n",
+       "'86400000000001' is no number of nanoseconds up to 86400000000000"},
+      {join + "1001 fly 1\n", "line 3: 'fly' is no event that this rotad knows", third},
+      {join + "1001\n", "line 3: the line ends where an event should be", third},
+      {join + "soon join 2\n", "line 3: 'soon' is no time in nanoseconds up to", third},
+      {join + "-5 join 2\n", "line 3: that is before the event in front of it", third},
+      {join + "999 join 2\n", "line 3: that is before the event in front of it", third},
+      {join + "9223372036854775807 join 2\n", "line 3: '9223372036854775807' is no time", third},
+      {join + "1001 join 1\n", "line 3: client 1 is there already", third},
+      {join + "1001 join 4294967296\n", "line 3: '4294967296' is no number of a client up to 4294967295", third},
+      {join + "1001 join\n", "line 3: the line ends where number of a client should be", third},
+      {join + "1001 join 2 3\n", "line 3: '3' stands behind what belongs there", third},
+      {join + "1001 join 2 \n", "line 3: '' stands behind", third},
+      {join + "1001 add_gpu 1 64 1000 0\n", "line 3: '64' is no number of a GPU up to 63", third},
+      {join + "1001 usage 1 64 1000 0\n", "line 3: '64' is no number of a GPU up to 63", third},
+      {join + "1001 usage 1 0 18446744073709551616 0\n", "line 3: '18446744073709551616' is no number of bytes", third},
+      {join + "1001 usage 1 0 5\n", "line 3: the line ends where number of bytes should be", third},
+      {join + "1001 want 1 fffffffff00000000 0\n", "line 3: 'fffffffff00000000' is no mask of GPUs", third},
+      {join + "1001 want 1 1 2\n", "line 3: '2' is no 0 or 1", third},
+      {join + std::string(2000, '#') + "\n", "line 3: more than 1024 characters", third},
+  };
+  for (const Bad& bad : logs) {
+    INFO(bad.log);
+    const std::string problem = replay_text(bad.log).problem;
+    CHECK(problem.find(bad.problem) != std::string::npos);
+    CHECK(problem.rfind("line ", 0) == 0);
+    CHECK(problem.find(bad.remedy) != std::string::npos);
+    CHECK(std::all_of(problem.begin(), problem.end(), [](char c) { return c >= ' ' && c <= '~'; }));
+  }
+}
+
+TEST_CASE("a log that breaks off says in which line, and one that ends with a whole line does not") {
+  const std::string log = kHeader + "1000 join 1\n1001 join 2\n";
+  CHECK(replay_text(log).broken_off == 0);
+  CHECK(replay_text(log).events == 2);
+  for (std::size_t cut = 1; cut < 12; ++cut) {
+    const Replay result = replay_text(log.substr(0, log.size() - cut));
+    CHECK(result.problem == "");
+    CHECK(result.broken_off == 3);
+    CHECK(result.events == 1);
+  }
+  CHECK(replay_text(kHeader).events == 0);
 }
 
 }  // namespace

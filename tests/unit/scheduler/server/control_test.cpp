@@ -79,16 +79,21 @@ TEST_CASE("another user may not change settings, even one who can reach the sock
 TEST_CASE("what is no setting, or no value of it, is refused in words and changes nothing") {
   const Daemon daemon({"--mode", "automatic"});
   const std::string control = daemon.socket() + ".control";
-  for (const auto& [line, word] :
-       std::vector<std::pair<std::string, std::string>>{{"colour blue", "'colour' is no setting"},
-                                                        {"mode fair", "'fair' is no mode"},
-                                                        {"mode", "'' is no mode"},
-                                                        {"quantum 0", "'0' is no duration"},
-                                                        {"quantum -1s", "is no duration"},
-                                                        {"grace 1", "is no duration"},
-                                                        {"stop now", "stop takes no value"},
-                                                        {std::string("\x1b[2J\0x", 6), "is no setting"},
-                                                        {std::string(300, 'm'), "a request of 300 bytes"}}) {
+  for (const auto& [line, word] : std::vector<std::pair<std::string, std::string>>{
+           {"colour blue", "'colour' is no setting"},
+           {"mode fair", "'fair' is no mode"},
+           {"mode", "'' is no mode"},
+           {"quantum 0", "'0' is no duration"},
+           {"quantum -1s", "is no duration"},
+           {"grace 1", "is no duration"},
+           {"stop now", "stop takes no value"},
+           {"quantum 100 ms", "'100 ms' is no duration"},
+           {"quantum 100ms mode exclusive",
+            "one setting at a time: ask for 'quantum 100ms' by itself, and "
+            "then for 'mode exclusive'"},
+           {"mode exclusive stop", "then for 'stop'"},
+           {std::string("\x1b[2J\0x", 6), "is no setting"},
+           {std::string(300, 'm'), "a request of 300 bytes"}}) {
     const std::string answer = ask(control, line);
     INFO(answer);
     CHECK(answer.rfind("error: ", 0) == 0);

@@ -62,6 +62,32 @@ TEST_CASE("an event log that is full breaks off between two events and can still
   CHECK(run({.arguments = {ROTAD, "--replay", path}, .environment = {}}).code() == 0);
 }
 
+TEST_CASE("a log that cannot be played is an error that names the file, the line and what to do") {
+  const TemporaryFolder folder;
+  const auto replay = [](const std::string& path) {
+    return run({.arguments = {ROTAD, "--replay", path}, .environment = {}});
+  };
+  const Outcome missing = replay(folder / "missing");
+  CHECK(missing.code() == 1);
+  CHECK(missing.errors == "rotad: cannot read the event log " + (folder / "missing") + ": No such file or directory\n");
+  const Outcome directory = replay(folder / ".");
+  CHECK(directory.code() == 1);
+  CHECK(directory.errors.find("Is a directory") != std::string::npos);
+  const std::string path = folder / "events";
+  const std::string log = scheduler::log_header({}) + "5 join 1\n";
+  write_file(path, log + "6 fly 1\n");
+  const Outcome unknown = replay(path);
+  CHECK(unknown.code() == 1);
+  CHECK(unknown.output.empty());
+  CHECK(unknown.errors == "rotad: " + path +
+                              ", line 3: 'fly' is no event that this rotad knows; record the log anew, or play what "
+                              "comes before: head -n 2\n");
+  write_file(path, log + "6 joi");
+  const Outcome cut = replay(path);
+  CHECK(cut.code() == 0);
+  CHECK(cut.output == "1 events, 0 decisions: all as recorded; the log breaks off within line 3\n");
+}
+
 TEST_CASE("an event log that cannot be written keeps rotad from starting, by name") {
   const TemporaryFolder folder;
   const Outcome outcome = run({.arguments = {ROTAD, "--socket", folder / "s", "--lock-directory", folder / "locks",
