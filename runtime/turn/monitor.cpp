@@ -310,7 +310,6 @@ event::Look Monitor::look() {
   if (connection_) {
     const Lease lease = connection_->lease();
     seen.lease = lease;
-    connection_->usage()->submissions.store(gate_.traffic().calls, std::memory_order_relaxed);
   }
   // Notices threads that have died inside; does not wait.
   if (machine_.phase() == Phase::kDraining) gate_.wait_until_empty(std::chrono::steady_clock::now());

@@ -201,12 +201,11 @@ struct UsagePage {
   std::uint32_t version;
   std::atomic<std::uint64_t> device_bytes[kMaxGpus];  // live allocations by GPU index
   std::atomic<std::uint64_t> fixed_bytes[kMaxGpus];   // the part that cannot leave the GPU (native, exported)
-  std::uint64_t version1_space;                       // 0; keeps the next field where version 1 writes it
-  std::atomic<std::uint64_t> submissions;             // gated calls let through
+  // The 16 bytes behind these are written by older programs and read by nobody: a later field goes behind them.
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
-              offsetof(UsagePage, submissions) == 8 + 16 * kMaxGpus + 8);
+              offsetof(UsagePage, device_bytes) == 8 && offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus);
 inline constexpr std::size_t kPageBytes = 4096;
 
 }  // namespace rota::protocol
