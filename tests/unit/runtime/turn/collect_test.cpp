@@ -1,0 +1,177 @@
+// When the monitor gives the driver memory that the program has freed in the order of a stream: the driver's free waits
+// for the GPU and makes every other call wait with it, so only where nothing of this process runs or is on its way.
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "generated/driver_gates.h"
+#include "runtime/core/runtime.h"
+#include "tests/unit/runtime/fake_driver.h"
+#include "tests/unit/runtime/turn/fake_rotad.h"
+
+using namespace rota;
+using namespace std::chrono_literals;
+using protocol::Kind;
+
+namespace {
+
+template <typename Condition>
+bool eventually(Condition&& condition) {
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(200us);
+  }
+  return true;
+}
+
+// What was so when the driver was given memory.
+std::atomic<int> frees;
+std::atomic<bool> always_closed;
+std::atomic<bool> always_idle;
+std::atomic<bool> always_in_context;
+gate::Gate* gate_of_program = nullptr;
+
+// A process of one context that holds the GPU.
+struct Holder {
+  Holder() {
+    frees = 0;
+    always_closed = always_idle = always_in_context = true;
+    gate_of_program = &parts.gate;
+    driver.set<api::cuMemFree_v2_fn>(Symbol::k_cuMemFree_v2, [](api::CUdeviceptr address) {
+      test::FakeDriver& fake = test::FakeDriver::the();
+      api::CUdevice device = 0;
+      if (!gate_of_program->closed()) always_closed = false;
+      if (fake.finished.load() < fake.submitted.load()) always_idle = false;
+      if (real::cuCtxGetDevice(&device) != api::CUDA_SUCCESS) always_in_context = false;
+      frees.fetch_add(1);
+      return fake.take_memory(address);
+    });
+    parts.monitor.context_made(driver.enter_context(0), 0, true);
+    std::thread first([this] {
+      driver.enter_context(0);
+      launch();
+      driver.leave_context();
+    });
+    CHECK(rotad.next().kind == Kind::kWant);
+    rotad.grant(1);
+    first.join();
+    CHECK(eventually([this] { return !parts.gate.closed(); }));
+  }
+  static void launch() { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); }
+  void finish() { driver.finished = driver.submitted.load(); }
+  // Converted memory that the program has freed behind what was submitted so far.
+  void free_in_order() {
+    api::CUdeviceptr address = 0;
+    REQUIRE(parts.memory.allocate(&address, 4096, false) == api::CUDA_SUCCESS);
+    REQUIRE(driver.managed_allocations.load() > 0);
+    REQUIRE(parts.memory.free_async(address, nullptr, false, [] { return api::CUDA_ERROR_UNKNOWN; }) ==
+            api::CUDA_SUCCESS);
+  }
+
+  test::FakeDriver driver;
+  test::FakeRotad rotad;
+  Runtime parts;
+};
+
+}  // namespace
+
+TEST_CASE("while nobody waits, freed memory goes to an idle GPU's driver, behind the gate, which opens again") {
+  Holder holder;
+  holder.finish();
+  holder.free_in_order();
+  CHECK(eventually([&] { return !holder.parts.memory.has_deferred(); }));
+  CHECK(frees.load() == 1);
+  CHECK((always_closed && always_idle && always_in_context));
+  CHECK(eventually([&] { return !holder.parts.gate.closed(); }));
+  CHECK(holder.rotad.quiet());
+  CHECK(holder.parts.ledger.live_bytes(0) == 0);
+  Holder::launch();  // nobody is kept out
+}
+
+TEST_CASE("while the GPU works, freed memory stays, and the gate opens again after each look") {
+  Holder holder;
+  holder.finish();
+  Holder::launch();
+  holder.free_in_order();
+  Holder::launch();
+  holder.driver.finished = holder.driver.submitted.load() - 1;  // nothing uses it any more, and other work goes on
+  const int before = holder.driver.marks.load();
+  CHECK(eventually([&] { return holder.driver.marks.load() >= before + 2; }));
+  CHECK(frees.load() == 0);
+  CHECK(eventually([&] { return !holder.parts.gate.closed(); }));
+  Holder::launch();
+  holder.finish();
+  CHECK(eventually([&] { return frees.load() == 1; }));
+  CHECK((always_closed && always_idle && always_in_context));
+}
+
+TEST_CASE("while anything captures, freed memory stays and the capture is left alone") {
+  Holder holder;
+  holder.finish();
+  const auto stream = reinterpret_cast<api::CUstream>(0x5000);
+  // The fake driver takes every stream for a capturing one then.
+  const auto captures = [&](bool now) {
+    return [&holder, now] {
+      holder.driver.capturing = now;
+      return api::CUDA_SUCCESS;
+    };
+  };
+  Holder::launch();
+  holder.free_in_order();
+  REQUIRE(holder.parts.contexts.begin_capture(stream, false, captures(true)) == api::CUDA_SUCCESS);
+  holder.finish();
+  // Long enough for two looks, which nothing of ours shows otherwise: a look at a capture is to leave no trace.
+  std::this_thread::sleep_for(600ms);
+  CHECK(frees.load() == 0);
+  CHECK(holder.driver.broken_captures.load() == 0);
+  CHECK(eventually([&] { return !holder.parts.gate.closed(); }));
+  REQUIRE(holder.parts.contexts.end_capture(stream, false, captures(false)) == api::CUDA_SUCCESS);
+  CHECK(eventually([&] { return frees.load() == 1; }));
+  CHECK((always_closed && always_idle));
+}
+
+TEST_CASE("while a thread is inside the gate, freed memory stays, and the gate does not wait for the thread") {
+  Holder holder;
+  holder.finish();
+  static std::atomic<bool> inside;
+  static std::atomic<bool> go_on;
+  inside = go_on = false;
+  holder.driver.set<api::cuMemcpyDtoH_v2_fn>(Symbol::k_cuMemcpyDtoH_v2, [](void*, api::CUdeviceptr, std::size_t) {
+    inside = true;
+    eventually([] { return go_on.load(); });
+    return api::CUDA_SUCCESS;
+  });
+  std::thread copier([&] {
+    holder.driver.enter_context(0);
+    gates::cuMemcpyDtoH_v2(nullptr, 0, 1);
+    holder.driver.leave_context();
+  });
+  REQUIRE(eventually([] { return inside.load(); }));
+  holder.free_in_order();
+  // The gate is closed and opened again, though nobody leaves.
+  for (int look = 0; look < 2; ++look) {
+    CHECK(eventually([&] { return holder.parts.gate.closed(); }));
+    CHECK(eventually([&] { return !holder.parts.gate.closed(); }));
+  }
+  CHECK(frees.load() == 0);
+  go_on = true;
+  copier.join();
+  CHECK(eventually([&] { return frees.load() == 1; }));
+}
+
+TEST_CASE("at the end of a turn, freed memory goes to the driver once the GPU is drained") {
+  Holder holder;
+  holder.finish();
+  holder.rotad.somebody_waits(1, 1);
+  Holder::launch();
+  holder.free_in_order();
+  REQUIRE(eventually([&] { return holder.parts.gate.closed(); }));
+  CHECK(holder.rotad.quiet());
+  CHECK(frees.load() == 0);
+  holder.finish();
+  CHECK(holder.rotad.next().kind == Kind::kGiveBack);
+  CHECK(eventually([&] { return frees.load() == 1; }));
+  CHECK((always_closed && always_idle && always_in_context));
+  CHECK(holder.parts.gate.closed());
+}
