@@ -5,6 +5,7 @@
 #include <linux/futex.h>
 #include <poll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -104,7 +105,7 @@ Outcome run(const Command& command) {
   return outcome;
 }
 
-Daemon::Daemon(std::vector<std::string> options, const std::string& socket)
+Daemon::Daemon(std::vector<std::string> options, const std::string& socket, unsigned descriptors)
     : socket_(socket.empty() ? folder_ / "s/rotad.sock" : socket), locks_(folder_ / "locks") {
   int ready[2];
   if (pipe2(ready, O_CLOEXEC) != 0) throw std::runtime_error("pipe2");
@@ -121,6 +122,8 @@ Daemon::Daemon(std::vector<std::string> options, const std::string& socket)
     const int moved = fcntl(ready[1], F_DUPFD, 20);
     dup2(moved, 9);
     close(moved);
+    const rlimit limit{.rlim_cur = descriptors, .rlim_max = descriptors};
+    if (descriptors != 0 && setrlimit(RLIMIT_NOFILE, &limit) != 0) _exit(125);
     execv(argv[0], argv.data());
     _exit(125);
   }
@@ -284,6 +287,14 @@ StatusRows status(const std::string& socket) {
 bool wait_a_moment(std::chrono::steady_clock::time_point until) {
   poll(nullptr, 0, 5);
   return std::chrono::steady_clock::now() < until;
+}
+
+bool serves(const Daemon& daemon) {
+  Client client(daemon.socket());
+  std::uint32_t gpu = 0;
+  if (client.add_gpu(200, &gpu)) return false;
+  client.want(std::uint64_t{1} << gpu);
+  return client.wait_for_grant();
 }
 
 }  // namespace rota::test

@@ -52,7 +52,8 @@ Outcome run(const Command& command);
 // A rotad; ended with SIGTERM, and its exit status checked (a sanitizer's report is a failure).
 class Daemon {
  public:
-  explicit Daemon(std::vector<std::string> options = {}, const std::string& socket = {});
+  // `descriptors`: that it may have at most; 0: as many as this process.
+  explicit Daemon(std::vector<std::string> options = {}, const std::string& socket = {}, unsigned descriptors = 0);
   ~Daemon();
   const std::string& socket() const { return socket_; }
   const std::string& locks() const { return locks_; }
@@ -120,6 +121,9 @@ StatusRows status(const std::string& socket);
 // Calls `condition` again after every short wait until it is true; false after ten seconds. For what sends no event.
 template <typename Condition>
 bool eventually(Condition condition);
+
+// Whether the daemon still serves somebody new, from hello to grant.
+bool serves(const Daemon& daemon);
 
 // ---- templates
 

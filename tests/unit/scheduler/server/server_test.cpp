@@ -21,15 +21,6 @@ using protocol::Kind;
 using protocol::LeasePage;
 using protocol::Message;
 
-// Whether the daemon still serves somebody new, from hello to grant.
-bool serves(const Daemon& daemon) {
-  Client client(daemon.socket());
-  std::uint32_t gpu = 0;
-  if (client.add_gpu(200, &gpu)) return false;
-  client.want(std::uint64_t{1} << gpu);
-  return client.wait_for_grant();
-}
-
 // A process that holds GPU 1 and waits to be killed. With `with_child` a child of it keeps the socket open.
 struct HolderProcess {
   pid_t pid = -1;
@@ -226,23 +217,6 @@ TEST_CASE("a daemon that runs out of descriptors serves again once there are som
   CHECK(serves(daemon));
 }
 
-TEST_CASE("a process that asks the daemon to stay over and over costs it one descriptor") {
-  Daemon daemon;
-  const rlimit few{.rlim_cur = 256, .rlim_max = 256};
-  REQUIRE(prlimit(daemon.pid(), RLIMIT_NOFILE, &few, nullptr) == 0);
-  const Message stay = message(Kind::kStay);
-  const Message ask = message(Kind::kStatus);
-  for (int i = 0; i < 300; ++i) {
-    const int descriptor = connect_to(daemon.socket());
-    REQUIRE(descriptor >= 0);
-    send_packet(descriptor, &stay, sizeof stay);
-    send_packet(descriptor, &ask, sizeof ask);
-    REQUIRE(receive(descriptor));
-    close(descriptor);
-  }
-  CHECK(serves(daemon));
-}
-
 TEST_CASE("connections that break off at any point leave nothing behind (nvshare 11)") {
   Daemon daemon;
   const Message hello = message(Kind::kHello);
@@ -405,41 +379,6 @@ TEST_CASE("a file that is no socket is not taken away") {
   CHECK(outcome.code() == 1);
   CHECK(outcome.errors.find("is no socket") != std::string::npos);
   CHECK(read_file(folder / "rotad.sock") == "precious");
-}
-
-TEST_CASE("an idle daemon ends by itself, but not while a process that asked it to stay lives") {
-  Daemon daemon({"--idle-exit", "1"});
-  int asked[2];
-  int release[2];
-  REQUIRE(pipe2(asked, O_CLOEXEC) == 0);
-  REQUIRE(pipe2(release, O_CLOEXEC) == 0);
-  const pid_t stayer = fork();
-  if (stayer == 0) {
-    close(release[1]);
-    const int own = connect_to(daemon.socket());
-    const Message stay = message(Kind::kStay);
-    send_packet(own, &stay, sizeof stay);
-    const Message ask = message(Kind::kStatus);
-    send_packet(own, &ask, sizeof ask);
-    char byte = receive(own) ? 'y' : 'n';
-    close(own);  // as exec does it: from here on only the process itself counts
-    if (write(asked[1], &byte, 1) != 1) _exit(1);
-    _exit(read(release[0], &byte, 1) == 0 ? 0 : 1);
-  }
-  close(release[0]);
-  char answer = 0;
-  REQUIRE(read(asked[0], &answer, 1) == 1);
-  REQUIRE(answer == 'y');
-  // Longer than the idle time, with nobody connected.
-  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(1600);
-  while (wait_a_moment(until)) {
-  }
-  CHECK(daemon.alive());
-  close(release[1]);
-  waitpid(stayer, nullptr, 0);
-  CHECK(daemon.wait() == 0);
-  close(asked[0]);
-  close(asked[1]);
 }
 
 TEST_CASE("nonsense on the command line is refused in words (nvshare 11: a quantum of 0 spins)") {
