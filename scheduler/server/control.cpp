@@ -62,6 +62,12 @@ void Control::accept_one(Descriptor socket) {
       Session{asio::posix::stream_descriptor(listener_.get_executor(), socket.release()), peer.uid, peer.pid});
   if (!may_ask(peer)) {
     log::warn("user {} (pid {}) may not change settings", peer.uid, peer.pid);
+    // What was asked already is read, and no more let in: closed over unread packets, the connection would be reset,
+    // and the reason lost with it.
+    const int refused = session->socket.native_handle();
+    shutdown(refused, SHUT_RD);
+    char unread;
+    while (recv(refused, &unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
     answer(*session, "error: only root, and the user and the group that rotad runs as, may change its settings");
     return;
   }

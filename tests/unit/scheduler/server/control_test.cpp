@@ -1,10 +1,14 @@
 // Settings of a running rotad, changed by those who may.
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <csignal>
+#include <functional>
+#include <thread>
 
 #include "scheduler/protocol/socket_path.h"
 #include "tests/unit/scheduler/server/processes.h"
@@ -54,13 +58,9 @@ TEST_CASE("a rotad that is told to stop answers, ends cleanly and takes both of 
   CHECK(access(daemon.socket().c_str(), F_OK) != 0);
 }
 
-TEST_CASE("another user may not change settings, even one who can reach the socket") {
-  if (geteuid() != 0) return;  // only root can become somebody else
-  const Daemon daemon({"--mode", "automatic"});
-  const std::string control = daemon.socket() + ".control";
-  struct stat info{};
-  REQUIRE(stat(control.c_str(), &info) == 0);
-  CHECK((info.st_mode & 0007) == 0);
+// The exit status of `program`, run as a user who may do nothing, though its way to the daemon's control socket is
+// open.
+int as_stranger(const Daemon& daemon, const std::string& control, const std::function<bool()>& program) {
   const std::string folder = daemon.socket().substr(0, daemon.socket().rfind('/'));
   REQUIRE(chmod(control.c_str(), 0666) == 0);
   REQUIRE(chmod(folder.c_str(), 0711) == 0);
@@ -68,11 +68,50 @@ TEST_CASE("another user may not change settings, even one who can reach the sock
   const pid_t stranger = fork();
   if (stranger == 0) {
     if (setgid(65534) != 0 || setuid(65534) != 0) _exit(2);
-    _exit(ask(control, "mode exclusive").rfind("error: only root", 0) == 0 ? 0 : 1);
+    _exit(program() ? 0 : 1);
   }
   int ended = 0;
   waitpid(stranger, &ended, 0);
-  CHECK(ended == 0);
+  return ended;
+}
+
+TEST_CASE("another user may not change settings, even one who can reach the socket") {
+  if (geteuid() != 0) return;  // only root can become somebody else
+  const Daemon daemon({"--mode", "automatic"});
+  const std::string control = daemon.socket() + ".control";
+  struct stat info{};
+  REQUIRE(stat(control.c_str(), &info) == 0);
+  CHECK((info.st_mode & 0007) == 0);
+  CHECK(as_stranger(daemon, control,
+                    [&] { return ask(control, "mode exclusive").rfind("error: only root", 0) == 0; }) == 0);
+  CHECK(status(daemon.socket()).end.mode == protocol::Mode::kAutomatic);
+}
+
+TEST_CASE("another user is told why, also one who has asked before rotad looked at who it is") {
+  if (geteuid() != 0) return;
+  const Daemon daemon({"--mode", "automatic"});
+  const std::string control = daemon.socket() + ".control";
+  int asked[2];
+  REQUIRE(pipe2(asked, O_CLOEXEC) == 0);
+  REQUIRE(kill(daemon.pid(), SIGSTOP) == 0);
+  std::thread waker([&] {
+    char byte = 0;
+    CHECK(read(asked[0], &byte, 1) == 1);
+    kill(daemon.pid(), SIGCONT);
+  });
+  CHECK(as_stranger(daemon, control, [&] {
+          const int descriptor = connect_to(control);
+          send_packet(descriptor, "mode exclusive", 14);
+          if (write(asked[1], "a", 1) != 1) return false;
+          char answer[512];
+          const ssize_t length = recv(descriptor, answer, sizeof answer, 0);
+          return length > 0 && std::string(answer, static_cast<std::size_t>(length)).rfind("error: only root", 0) == 0;
+        }) == 0);
+  // Were the child to fail before it wrote.
+  CHECK(write(asked[1], "b", 1) == 1);
+  waker.join();
+  close(asked[0]);
+  close(asked[1]);
   CHECK(status(daemon.socket()).end.mode == protocol::Mode::kAutomatic);
 }
 
