@@ -15,6 +15,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOG = "runtime/core/log.h"
 BYTE_SIZE = "scheduler/protocol/byte_size.h"  # one way to write a size, everywhere
+RESULT = "scheduler/protocol/result.h"  # one type for a value or why there is none
+DESCRIPTOR = "scheduler/protocol/descriptor.h"  # one owner of a file descriptor
 
 # The longest prefix that fits a file says what it may include beside its own folder: folders, or single files.
 ALLOWED = {
@@ -38,8 +40,8 @@ ALLOWED = {
     "tools": ["scheduler/core", "scheduler/protocol", "generated", "runtime/trace/format.h", "runtime/trace/names.h",
               "runtime/preload/cuda/locate.h", "runtime/preload/attachment.h"],
     # Of use by itself: the simulated GPU knows the driver's API and nothing of rota.
-    "tools/simgpu": ["generated", "tools/elf", BYTE_SIZE],
-    "tools/elf": [],
+    "tools/simgpu": ["generated", "tools/elf", BYTE_SIZE, RESULT, DESCRIPTOR],
+    "tools/elf": [RESULT, DESCRIPTOR],
     "tests": ["codegen", "generated", "runtime", "scheduler", "tools"],
 }
 

@@ -40,7 +40,7 @@ void Connection::on_readable() {
     }
     const Result<Message> message = decode(buffer, static_cast<std::size_t>(length));
     if (!message) {
-      owner_.on_end(*this, message.error());
+      owner_.on_end(*this, message.error().text);
       return;
     }
     owner_.on_message(*this, *message);

@@ -96,7 +96,7 @@ void Control::read(std::uint32_t number) {
         }
         const auto request = parse_control({text, static_cast<std::size_t>(length)});
         if (!request) {
-          answer(session, "error: " + request.error());
+          answer(session, "error: " + request.error().text);
           return read(number);
         }
         log::info("user {} (pid {}): {}", session.uid, session.pid,

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "scheduler/core/settings.h"
-#include "scheduler/server/result.h"
+#include "scheduler/protocol/result.h"
 
 namespace rota::server {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/result.h"
 #include "scheduler/protocol/uuid_text.h"
-#include "scheduler/server/result.h"
 
 namespace rota::server {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "scheduler/core/event.h"
-#include "scheduler/server/result.h"
+#include "scheduler/protocol/result.h"
 
 namespace rota::server {
 

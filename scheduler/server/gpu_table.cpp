@@ -20,7 +20,7 @@ Result<std::uint32_t> GpuTable::add_client(const protocol::Uuid& uuid, const std
   if (free == protocol::kMaxGpus) return Error{fmt::format("this rotad has {} GPUs already", protocol::kMaxGpus)};
   const std::string text = uuid_text(uuid);
   auto lock = LockFile::take_with_name(fmt::format("{}/{}.lock", directory_, text), owner_, 0666);
-  if (!lock) return Error{lock.error()};
+  if (!lock) return lock.error();
   if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
     return Error{fmt::format("{} is managed by {}: use that (ROTA_SOCKET) or stop it", text, taken->owner)};
   }

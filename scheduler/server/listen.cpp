@@ -72,19 +72,19 @@ std::size_t raise_descriptor_limit() {
 }
 
 Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options options) {
-  if (const auto folder = make_folder_of(options.socket); !folder) return Error{folder.error()};
+  if (const auto folder = make_folder_of(options.socket); !folder) return folder.error();
   auto locks = options.lock_directory.empty() ? default_lock_directory() : make_lock_directory(options.lock_directory);
-  if (!locks) return Error{locks.error()};
+  if (!locks) return locks.error();
   const std::string owner = fmt::format("rotad pid {} at {}", getpid(), options.socket);
   auto lock = LockFile::take(options.socket + ".lock", owner, 0644);
-  if (!lock) return Error{lock.error()};
+  if (!lock) return lock.error();
   if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
     return Error{fmt::format("{} is served already, by {}", options.socket, taken->owner)};
   }
   // Every user may talk to root's daemon, unless its folder says otherwise. Its settings are for its group.
   const bool root = geteuid() == 0;
   auto listener = listen_at(options.socket, root ? 0666 : 0600);
-  if (!listener) return Error{listener.error()};
+  if (!listener) return listener.error();
   if (options.control.empty()) {
     char path[protocol::kSocketPathLength];
     if (!protocol::control_path(options.socket.c_str(), path)) {
@@ -92,15 +92,15 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
     }
     options.control = path;
   }
-  if (const auto folder = make_folder_of(options.control); !folder) return Error{folder.error()};
+  if (const auto folder = make_folder_of(options.control); !folder) return folder.error();
   auto control = listen_at(options.control, root ? 0660 : 0600);
   if (!control) {
     unlink(options.socket.c_str());
-    return Error{control.error()};
+    return control.error();
   }
   Result<EventLog> events = EventLog();
   if (!options.event_log.empty()) events = EventLog::create(options.event_log, options.settings);
-  if (!events) return Error{events.error()};
+  if (!events) return events.error();
   return std::unique_ptr<Server>(new Server(io, std::move(options), *locks, std::move(std::get<LockFile>(*lock)),
                                             std::move(*listener), std::move(*control), std::move(*events)));
 }

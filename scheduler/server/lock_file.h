@@ -11,8 +11,8 @@
 
 #include <string>
 
+#include "scheduler/protocol/result.h"
 #include "scheduler/server/descriptor.h"
-#include "scheduler/server/result.h"
 
 namespace rota::server {
 

@@ -116,7 +116,7 @@ int main(int argc, char** argv) try {
   asio::signal_set signals(io, SIGTERM, SIGINT);
   auto server = rota::server::Server::open(io, options);
   if (!server) {
-    fprintf(stderr, "rotad: %s\n", server.error().c_str());
+    fprintf(stderr, "rotad: %s\n", server.error().text.c_str());
     return 1;
   }
   signals.async_wait([&](std::error_code error, int) {

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/result.h"
 #include "scheduler/server/descriptor.h"
-#include "scheduler/server/result.h"
 
 namespace rota::server {
 

@@ -197,7 +197,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   auto lease = make_lease_page();
   auto usage = make_usage_page();
   if (!lease || !usage) {
-    hang_up(connection, lease ? usage.error() : lease.error());
+    hang_up(connection, lease ? usage.error().text : lease.error().text);
     return;
   }
   // The same process again: what its closed connection held is no longer meant.
@@ -262,8 +262,9 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
   const std::string impossible = why_no_gpu(gpu);
   const auto index = impossible.empty() ? gpus_.add_client(gpu.uuid, gpu.name) : Error{impossible};
   if (!index) {
-    if (refusals_logged_++ < kMaxRefusalsLogged) log::warn("client {} ({}): {}", client.id, client.name, index.error());
-    connection.refuse(index.error());
+    if (refusals_logged_++ < kMaxRefusalsLogged)
+      log::warn("client {} ({}): {}", client.id, client.name, index.error().text);
+    connection.refuse(index.error().text);
     return;
   }
   if (!client.gpus.insert(*index).second) gpus_.remove_client(*index);  // named again: it counts once

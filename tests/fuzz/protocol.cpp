@@ -23,7 +23,7 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   std::copy_n(data, std::min(size, kRoom), packet.get());
   const auto message = rota::server::decode(packet.get(), size);
   if (!message) {
-    CHECK(rota::fuzz::is_a_line(message.error()));
+    CHECK(rota::fuzz::is_a_line(message.error().text));
   } else if (message->kind == rota::protocol::Kind::kHello) {
     CHECK(is_a_name(message->body.hello.name));
   } else if (message->kind == rota::protocol::Kind::kAddGpu) {

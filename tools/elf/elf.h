@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/elf/result.h"
+#include "scheduler/protocol/result.h"
 
 namespace rota::elf {
 

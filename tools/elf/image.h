@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "tools/elf/result.h"
+#include "scheduler/protocol/result.h"
 
 namespace rota::elf {
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/protocol/result.h"
 #include "tools/simgpu/device_figures.h"
-#include "tools/simgpu/state/result.h"
 
 namespace rota::sim {
 

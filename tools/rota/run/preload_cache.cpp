@@ -235,20 +235,20 @@ std::string PreloadCache::find(const std::string& key, std::uintmax_t size, cons
   return library;
 }
 
-elf::Result<std::string> PreloadCache::add(const std::string& key, std::uintmax_t size, const std::string& core,
-                                           const std::function<elf::Result<bool>(const std::string&)>& make) {
-  if (const std::string why = distrust(true); !why.empty()) return elf::Error{why};
+Result<std::string> PreloadCache::add(const std::string& key, std::uintmax_t size, const std::string& core,
+                                      const std::function<Result<bool>(const std::string&)>& make) {
+  if (const std::string why = distrust(true); !why.empty()) return Error{why};
   const FolderLock lock(folder_);
-  if (!lock.held()) return elf::Error{fmt::format("{} is locked by another process for long", folder_)};
+  if (!lock.held()) return Error{fmt::format("{} is locked by another process for long", folder_)};
   if (std::string theirs = find(key, size, core); !theirs.empty()) return theirs;
   std::string fresh = folder_ + "/" + kUnfinished + "XXXXXX";
   if (mkdtemp(fresh.data()) == nullptr) {
-    return elf::Error{
+    return Error{
         fmt::format("{} cannot be written to: {}; set ROTA_CACHE to a folder of yours", folder_, std::strerror(errno))};
   }
   const auto give_up = [&](const std::string& why) {
     remove_entry(fresh);
-    return elf::Error{why};
+    return Error{why};
   };
   const std::string library = fresh + "/" + kLibrary;
   if (const auto made = make(library); !made) return give_up(made.error().text);

@@ -9,7 +9,7 @@
 #include <functional>
 #include <string>
 
-#include "tools/elf/result.h"
+#include "scheduler/protocol/result.h"
 
 namespace rota::tool {
 
@@ -31,8 +31,8 @@ class PreloadCache {
   // Makes an entry: `make` writes the library, of this size, to the path that it is given; `core` is the
   // librota-core.so that it is to find beside itself. Any number of processes may do so at once: one makes it, the
   // others wait. Returns the library's path, or one line why there is none.
-  elf::Result<std::string> add(const std::string& key, std::uintmax_t size, const std::string& core,
-                               const std::function<elf::Result<bool>(const std::string&)>& make);
+  Result<std::string> add(const std::string& key, std::uintmax_t size, const std::string& core,
+                          const std::function<Result<bool>(const std::string&)>& make);
 
  private:
   // Why nothing is taken from the folder; "" if it may be. With `make`, a folder that is not there is made, unless it

@@ -228,7 +228,7 @@ int simulate(SimOptions options) {
   }
   const std::string card = gpus.card.empty() ? sim::profile_names().front() : gpus.card;
   const std::string profile = options.profile.empty() ? card : options.profile;
-  if (auto loaded = sim::load_profile(profile); !loaded) return fail(loaded.reason());
+  if (auto loaded = sim::load_profile(profile); !loaded) return fail(loaded.error().text);
   set("ROTA_SIM_PROFILE", profile);
   if (!options.gpu.empty()) set("ROTA_SIM_GPUS", std::to_string(gpus.count));
   if (!options.memory.empty()) set("ROTA_SIM_MEMORY", options.memory);

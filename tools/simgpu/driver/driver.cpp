@@ -67,31 +67,32 @@ CUresult Driver::initialise() {
     std::fprintf(stderr, "simgpu: %s\n", entry_error().c_str());
     return initialise_result_ = CUDA_ERROR_INVALID_VALUE;
   }
-  auto state = SharedState::attach(options);
-  if (!state) {
-    std::fprintf(stderr, "simgpu: %s\n", state.reason().c_str());
+  const auto attached = SharedState::attach(options);
+  if (!attached) {
+    std::fprintf(stderr, "simgpu: %s\n", attached.error().text.c_str());
     return initialise_result_ = CUDA_ERROR_NO_DEVICE;
   }
-  if (!show_devices(*state.value())) {
-    delete state.value();
+  SharedState* const state = *attached;
+  if (!show_devices(*state)) {
+    delete state;
     return initialise_result_ = CUDA_ERROR_NO_DEVICE;
   }
   if (!memory.reserve()) {
     std::fprintf(stderr, "simgpu: cannot reserve address space for device memory: raise the limit (ulimit -v)\n");
-    delete state.value();
+    delete state;
     return initialise_result_ = CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (options.context_bytes == 0) {  // a share of the memory that the GPUs have, whatever this process asked for
-    const CostFigures& cost = state.value()->profile().cost;
+    const CostFigures& cost = state->profile().cost;
     options.context_bytes = std::min(static_cast<uint64_t>(cost.context_bytes),
-                                     state.value()->capacity() / static_cast<uint64_t>(cost.context_share));
+                                     state->capacity() / static_cast<uint64_t>(cost.context_share));
   }
   if (!kernels.load(options.kernels)) {
-    delete state.value();
+    delete state;
     return initialise_result_ = CUDA_ERROR_SHARED_OBJECT_INIT_FAILED;
   }
   if (process_clock().is_virtual()) entries_watched.store(true);  // each call takes its time
-  state_.store(state.value(), std::memory_order_release);
+  state_.store(state, std::memory_order_release);
   return initialise_result_ = CUDA_SUCCESS;
 }
 

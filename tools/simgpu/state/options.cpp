@@ -41,10 +41,10 @@ Options Options::from_environment() {
   const char* named = variable("ROTA_SIM_PROFILE");
   auto loaded = load_profile(named != nullptr ? named : profile_names().front());
   if (loaded) {
-    if (named != nullptr && loaded.value().device.memory != 0) options.memory = loaded.value().device.memory;
-    options.profile = std::make_shared<const Profile>(std::move(loaded.value()));
+    if (named != nullptr && loaded->device.memory != 0) options.memory = loaded->device.memory;
+    options.profile = std::make_shared<const Profile>(std::move(*loaded));
   } else {
-    options.unusable = "ROTA_SIM_PROFILE: " + loaded.reason();
+    options.unusable = "ROTA_SIM_PROFILE: " + loaded.error().text;
     options.profile = std::make_shared<const Profile>(default_profile());
   }
   if (const char* value = variable("ROTA_SIM_MEMORY")) {

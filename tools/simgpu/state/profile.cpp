@@ -177,7 +177,7 @@ Result<Profile> load(const std::string& name_or_path, bool may_be_file) {
   std::string text;
   bool built_in = false;
   if (may_be_file && is_file(name_or_path)) {
-    if (!read_file(name_or_path, &text)) return Failure{"cannot read the profile " + name_or_path};
+    if (!read_file(name_or_path, &text)) return Error{"cannot read the profile " + name_or_path};
   } else {
     for (auto* row = rota_sim_profiles; row->name != nullptr; ++row) {
       if (name_or_path != row->name) continue;
@@ -185,13 +185,13 @@ Result<Profile> load(const std::string& name_or_path, bool may_be_file) {
       built_in = true;
     }
     if (!built_in) {
-      return Failure{"there is no profile '" + name_or_path + "': give " + quoted_names() + " or a file's path"};
+      return Error{"there is no profile '" + name_or_path + "': give " + quoted_names() + " or a file's path"};
     }
   }
   toml::parse_result parsed = toml::parse(text, name_or_path);
   if (!parsed) {
-    return Failure{name_or_path + ":" + std::to_string(parsed.error().source().begin.line) + ": " +
-                   std::string(parsed.error().description())};
+    return Error{name_or_path + ":" + std::to_string(parsed.error().source().begin.line) + ": " +
+                 std::string(parsed.error().description())};
   }
   Profile profile{};
   if (!built_in) {
@@ -199,16 +199,16 @@ Result<Profile> load(const std::string& name_or_path, bool may_be_file) {
     Reader reader(name_or_path, &profile);
     if (const toml::node* node = parsed.table().get("base")) {
       auto named = node->value_exact<std::string>();
-      if (!named) return Failure{reader.wrong(*node, "base", "give the name of a profile")};
+      if (!named) return Error{reader.wrong(*node, "base", "give the name of a profile")};
       base = *named;
     }
     auto from = load(base, false);
-    if (!from) return Failure{name_or_path + ": base: " + from.reason()};
-    profile = from.value();
+    if (!from) return Error{name_or_path + ": base: " + from.error().text};
+    profile = *from;
   }
   profile.name = name_or_path;
   std::string problem = Reader(name_or_path, &profile).read(parsed.table());
-  if (!problem.empty()) return Failure{problem};
+  if (!problem.empty()) return Error{problem};
   return profile;
 }
 
@@ -227,7 +227,7 @@ Result<Profile> load_profile(const std::string& name_or_path) {
 const Profile& default_profile() {
   static const Profile* profile = [] {
     auto loaded = load(profile_names().front(), false);
-    return new Profile(loaded ? std::move(loaded.value()) : Profile{});  // a test sees that it can be loaded
+    return new Profile(loaded ? std::move(*loaded) : Profile{});  // a test sees that it can be loaded
   }();
   return *profile;
 }

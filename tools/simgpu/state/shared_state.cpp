@@ -100,16 +100,16 @@ bool alive(const ProcessEntry& entry, const std::string& path) {
 }  // namespace
 
 Result<SharedState*> SharedState::attach(const Options& options) {
-  if (!options.unusable.empty()) return Failure{options.unusable};
+  if (!options.unusable.empty()) return Error{options.unusable};
   const std::string& path = options.state_path;
   int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (file < 0) return Failure{"cannot open the state file " + path + " (ROTA_SIM_STATE): " + error_text(errno)};
+  if (file < 0) return Error{"cannot open the state file " + path + " (ROTA_SIM_STATE): " + error_text(errno)};
   // Creation and a change of shape are under the file's lock; everything later is under the mutex inside.
   while (flock(file, LOCK_EX) != 0) {
     if (errno != EINTR) {
       int number = errno;
       close(file);
-      return Failure{"cannot lock the state file " + path + ": " + error_text(number)};
+      return Error{"cannot lock the state file " + path + ": " + error_text(number)};
     }
   }
   struct stat status{};
@@ -117,22 +117,21 @@ Result<SharedState*> SharedState::attach(const Options& options) {
   bool fresh = status.st_size == 0;
   if (!fresh && status.st_size != static_cast<off_t>(sizeof(SharedLayout))) {
     close(file);
-    return Failure{path +
-                   " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
+    return Error{path + " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
   }
   // With all its pages: one that a full file system lacks later would end the program without a word.
   if (int number = fresh ? posix_fallocate(file, 0, sizeof(SharedLayout)) : 0; number != 0) {
     int ignored = ftruncate(file, 0);
     static_cast<void>(ignored);
     close(file);
-    return Failure{"cannot make the state file " + path + " (ROTA_SIM_STATE) of " +
-                   std::to_string(sizeof(SharedLayout) >> 20) + " MiB: " + error_text(number)};
+    return Error{"cannot make the state file " + path + " (ROTA_SIM_STATE) of " +
+                 std::to_string(sizeof(SharedLayout) >> 20) + " MiB: " + error_text(number)};
   }
   void* memory = mmap(nullptr, sizeof(SharedLayout), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   if (memory == MAP_FAILED) {
     int number = errno;
     close(file);
-    return Failure{"cannot map the state file " + path + ": " + error_text(number)};
+    return Error{"cannot map the state file " + path + ": " + error_text(number)};
   }
   auto* state = new SharedState;
   state->layout_ = static_cast<SharedLayout*>(memory);
@@ -146,8 +145,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     delete state;
     flock(file, LOCK_UN);
     close(file);
-    return Failure{path +
-                   " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
+    return Error{path + " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
   } else if (state->other_shape(options) || state->any_lost()) {
     state->lock();
     state->reap();
@@ -163,7 +161,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
                    path.c_str(), layout->gpus, static_cast<unsigned long long>(layout->capacity), layout->profile,
                    layout->time_scale);
       if (auto shared = load_profile(layout->profile)) {
-        state->profile_ = std::make_shared<const Profile>(std::move(shared.value()));
+        state->profile_ = std::make_shared<const Profile>(std::move(*shared));
       }
     }
   }
@@ -173,7 +171,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
   close(file);
   if (!refused.empty()) {
     delete state;
-    return Failure{path + " (ROTA_SIM_STATE) " + refused};
+    return Error{path + " (ROTA_SIM_STATE) " + refused};
   }
   return state;
 }

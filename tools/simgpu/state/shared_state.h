@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/protocol/result.h"
 #include "tools/simgpu/profile.h"
 #include "tools/simgpu/state/clock.h"
 #include "tools/simgpu/state/options.h"
-#include "tools/simgpu/state/result.h"
 
 namespace rota::sim {
 

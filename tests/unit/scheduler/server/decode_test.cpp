@@ -32,7 +32,7 @@ TEST_CASE("what the decoder lets through is terminated, printable and within bou
                                              : message.version == 2 && length <= protocol::kMaxMessageBytes);
     if (!sound && result) FAIL("an unsound message passed");
     if (!result) {
-      if (result.error().empty() || result.error().find('\n') != std::string::npos)
+      if (result.error().text.empty() || result.error().text.find('\n') != std::string::npos)
         FAIL("an error without a line of text");
       continue;
     }

@@ -71,7 +71,7 @@ void write(const std::string& path, const std::string& content) {
   std::ofstream(path, std::ios::binary) << content;
 }
 
-std::string error_of(const rota::elf::Result<bool>& result) {
+std::string error_of(const rota::Result<bool>& result) {
   REQUIRE_FALSE(result);
   return result.error().text;
 }

@@ -17,10 +17,10 @@ std::string problem(const TemporaryFolder& folder, const std::string& text, Prof
   std::ofstream(path) << text;
   auto loaded = load_profile(path);
   if (!loaded) {
-    CHECK(loaded.reason().rfind(path, 0) == 0);  // the file is named
-    return loaded.reason().substr(path.size());
+    CHECK(loaded.error().text.rfind(path, 0) == 0);  // the file is named
+    return loaded.error().text.substr(path.size());
   }
-  if (profile != nullptr) *profile = loaded.value();
+  if (profile != nullptr) *profile = *loaded;
   return "";
 }
 
@@ -34,7 +34,7 @@ TEST_CASE("every profile that is built in says all there is, and no two are the 
     INFO(name);
     auto loaded = load_profile(name);
     REQUIRE(loaded);
-    const Profile& profile = loaded.value();
+    const Profile& profile = *loaded;
     const CostFigures& cost = profile.cost;
     // A figure that the file does not give would be 0: nothing fills in for a built-in one.
     for (double rate : {cost.pinned_host_to_device, cost.pinned_device_to_host, cost.pageable_host_to_device,
@@ -64,7 +64,7 @@ TEST_CASE("a file takes what it does not give from its base") {
   CHECK(problem(folder, "base = \"t4\"\n[copy]\npeer = 5e9\n[device]\nname = \"mine\"\nmemory = \"2G\"\n", &profile) ==
         "");
   CHECK(profile.cost.peer == 5e9);
-  CHECK(profile.cost.launch == load_profile("t4").value().cost.launch);
+  CHECK(profile.cost.launch == load_profile("t4")->cost.launch);
   CHECK(profile.device.name == "mine");
   CHECK(profile.device.memory == uint64_t{2} << 30);
   CHECK(problem(folder, "", &profile) == "");
@@ -87,7 +87,8 @@ TEST_CASE("what is wrong with a file is one line with its name, the line and the
   CHECK(problem(folder, "[device]\nname = 5\n").find(":2: device.name: give a text") == 0);
   CHECK(problem(folder, "[device.attributes]\nno_such_thing = 5\n").find(":2: device.attributes.no_such_thing: ") == 0);
   CHECK(problem(folder, "[copy\n").rfind(":1: ", 0) == 0);
-  CHECK(load_profile("h300").reason() == "there is no profile 'h300': give h200, a100, t4, mig-1g or a file's path");
-  CHECK(load_profile("/nonexistent/card.toml").reason() == "cannot read the profile /nonexistent/card.toml");
-  CHECK(load_profile("/proc/").reason() == "cannot read the profile /proc/");
+  CHECK(load_profile("h300").error().text ==
+        "there is no profile 'h300': give h200, a100, t4, mig-1g or a file's path");
+  CHECK(load_profile("/nonexistent/card.toml").error().text == "cannot read the profile /nonexistent/card.toml");
+  CHECK(load_profile("/proc/").error().text == "cannot read the profile /proc/");
 }

@@ -20,7 +20,7 @@ std::unique_ptr<SharedState> machine(const TemporaryFolder& folder, int gpus) {
   options.memory = 64 * kMega;
   options.gpus = gpus;
   auto state = SharedState::attach(options);
-  return std::unique_ptr<SharedState>(state ? state.value() : nullptr);
+  return std::unique_ptr<SharedState>(state ? *state : nullptr);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ Options options_for(const TemporaryFolder& folder, uint64_t memory = 64 * kMega)
 
 std::unique_ptr<SharedState> attach(const Options& options) {
   auto state = SharedState::attach(options);
-  return std::unique_ptr<SharedState>(state ? state.value() : nullptr);
+  return std::unique_ptr<SharedState>(state ? *state : nullptr);
 }
 
 // Two pipes: the child says that it is ready and waits until it is told to go on (or for ever, to be killed).
@@ -211,7 +211,7 @@ TEST_CASE("a file that is no state is refused by name and left as it was") {
   std::fclose(file);
   auto state = SharedState::attach(options);
   REQUIRE_FALSE(state);
-  CHECK(state.reason().find(options.state_path) != std::string::npos);
+  CHECK(state.error().text.find(options.state_path) != std::string::npos);
   CHECK(std::filesystem::file_size(options.state_path) == 15);
 }
 

@@ -1,12 +1,12 @@
-// A value, or why there is none. An error here concerns one client or one file, never the whole daemon, so it is handed
-// to whoever can tell the person concerned. (C++20 has no std::expected yet.)
+// A value, or why there is none. An error here concerns one client, one file or one call, never the whole process, so
+// it is handed to whoever can tell the person concerned. (C++20 has no std::expected yet.)
 #pragma once
 
 #include <string>
 #include <utility>
 #include <variant>
 
-namespace rota::server {
+namespace rota {
 
 struct Error {
   std::string text;  // one line: what was being done to what, why it failed, what helps
@@ -19,14 +19,16 @@ class Result {
   Result(Error error) : content_(std::move(error)) {}  // NOLINT(google-explicit-constructor): so is an error
 
   explicit operator bool() const { return std::holds_alternative<T>(content_); }
+  // Only where there is a value.
   T& operator*() { return std::get<T>(content_); }
   const T& operator*() const { return std::get<T>(content_); }
   T* operator->() { return &std::get<T>(content_); }
   const T* operator->() const { return &std::get<T>(content_); }
-  const std::string& error() const { return std::get<Error>(content_).text; }
+  // Only where there is none. A result of any other type can be made of it: `return inner.error();`.
+  const Error& error() const { return std::get<Error>(content_); }
 
  private:
   std::variant<T, Error> content_;
 };
 
-}  // namespace rota::server
+}  // namespace rota
