@@ -46,10 +46,7 @@ ALLOWED = {
 }
 
 # (who, whom): why, and what ends it.
-EXCEPTIONS = {
-    ("runtime/memory", "runtime/turn"): "memory asks the gate and the contexts by themselves; an interface of its own is to "
-                                        "take their place",
-}
+EXCEPTIONS = {}
 
 MOST_LINES = 500
 # Files over that: why.

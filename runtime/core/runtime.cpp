@@ -36,7 +36,10 @@ Runtime* make() {
 
 }  // namespace
 
-Runtime::Runtime() : memory(gate, ledger, memory::settings_from_environment()), monitor(gate, contexts, memory) {}
+Runtime::Runtime()
+    : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger,
+             memory::settings_from_environment()),
+      monitor(gate, contexts, memory) {}
 
 void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "generated/driver_types.h"
@@ -16,6 +17,11 @@ struct Place {
   api::CUcontext context = nullptr;
   int device = 0;
 };
+
+// Runs work of rota's own that puts something on the GPU, if this process may do so now, and does nothing otherwise;
+// never waits. Given by who knows whose turn it is. Any of the program's threads.
+using OwnWork = std::function<void()>;
+using IfOurTurn = std::function<void(const OwnWork& work)>;
 
 class Backend {
  public:

@@ -52,11 +52,13 @@ void ManagedBackend::settle(const Place& place, api::CUdeviceptr address, std::u
   const driver::RelaxedCapture relaxed;
   prefer(address, bytes, place.device);
   // While others have the GPU nothing is moved there.
-  if (bytes < kWorthPrefetching || !gate_.try_enter()) return;
-  if (const api::CUstream stream = streams_.in(place.context); stream != nullptr) {
-    prefetch(address, bytes, place.device, stream);
-  }
-  gate_.leave();
+  if (bytes < kWorthPrefetching) return;
+  const auto bring_now = [&] {
+    if (const api::CUstream stream = streams_.in(place.context); stream != nullptr) {
+      prefetch(address, bytes, place.device, stream);
+    }
+  };
+  if_our_turn_(std::cref(bring_now));
 }
 
 std::uint64_t ManagedBackend::bring(int device, api::CUstream stream, const std::vector<Allocation>& all) {

@@ -5,16 +5,16 @@
 
 #include <array>
 #include <atomic>
+#include <utility>
 
 #include "runtime/driver/own_streams.h"
 #include "runtime/memory/backend.h"
-#include "runtime/turn/gate.h"
 
 namespace rota::memory {
 
 class ManagedBackend final : public Backend {
  public:
-  explicit ManagedBackend(gate::Gate& gate) : gate_(gate) {}
+  explicit ManagedBackend(IfOurTurn if_our_turn) : if_our_turn_(std::move(if_our_turn)) {}
 
   Backing backing() const override { return Backing::kUnified; }
   // No, where the GPU cannot page by itself: all managed memory there is moved at each launch, and the CPU may not
@@ -28,7 +28,7 @@ class ManagedBackend final : public Backend {
  private:
   enum class Answer : std::uint8_t { kUnknown, kYes, kNo };
 
-  gate::Gate& gate_;
+  const IfOurTurn if_our_turn_;
   driver::OwnStreams streams_;
   std::array<std::atomic<Answer>, kMaxDevices> pages_by_itself_{};
 };

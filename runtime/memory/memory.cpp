@@ -30,8 +30,8 @@ bool has_pitch(std::size_t width, std::size_t height) {
 
 }  // namespace
 
-Memory::Memory(gate::Gate& gate, Ledger& ledger, Settings settings)
-    : ledger_(ledger), settings_(settings), managed_(gate), physical_(ledger), deferred_(ledger) {}
+Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
+    : ledger_(ledger), settings_(settings), managed_(std::move(if_our_turn)), physical_(ledger), deferred_(ledger) {}
 
 bool Memory::here(Place& place) {
   api::CUdevice device = 0;

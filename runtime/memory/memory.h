@@ -19,7 +19,6 @@
 #include "runtime/memory/physical.h"
 #include "runtime/memory/pools.h"
 #include "runtime/memory/settings.h"
-#include "runtime/turn/gate.h"
 
 namespace rota::memory {
 
@@ -29,7 +28,7 @@ class Memory {
   using GivenAddress = std::function<std::uint64_t()>;
   using GivenPitch = std::function<std::uint64_t()>;
 
-  Memory(gate::Gate& gate, Ledger& ledger, Settings settings);
+  Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings);
 
   // Told by the client: whether a rotad serves this process (the automatic choice then is managed memory), and whom to
   // tell that a GPU's bytes have changed.

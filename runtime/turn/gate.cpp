@@ -194,17 +194,21 @@ void Gate::open_for_good() {
   open();
 }
 
-bool Gate::try_enter() {
+bool Gate::run_if_open(const std::function<void()>& work) {
   Thread* thread = self != nullptr ? self : register_this_thread();
   if (self == nullptr) return false;
   thread->word.fetch_add(kEnter, memory_order_seq_cst);
-  if ((state.load(memory_order_seq_cst) & kClosedBit) == 0) return true;
-  thread->word.fetch_sub(kEnter, memory_order_seq_cst);
-  return false;
-}
-
-void Gate::leave() {
-  if (self != nullptr) self->word.fetch_add(kLeave, memory_order_release);
+  if ((state.load(memory_order_seq_cst) & kClosedBit) != 0) {
+    thread->word.fetch_sub(kEnter, memory_order_seq_cst);
+    return false;
+  }
+  struct Inside {  // however the work ends
+    explicit Inside(Thread& thread) : thread_(thread) {}
+    ~Inside() { thread_.word.fetch_add(kLeave, memory_order_release); }
+    Thread& thread_;
+  } inside(*thread);
+  work();
+  return true;
 }
 
 Gate::Traffic Gate::traffic() const {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -50,10 +51,9 @@ class Gate {
   void open_for_good();
   bool closed() const { return (state.load(std::memory_order_acquire) & kClosedBit) != 0; }
 
-  // Enters if the gate is open, without waiting; a true answer must be followed by leave(). For work of rota's own
+  // Runs `work` inside the gate if that is open, else not, and says which; never waits. For work of rota's own
   // (prefetches) on the program's threads.
-  bool try_enter();
-  void leave();
+  bool run_if_open(const std::function<void()>& work);
 
   // Threads that wait in front of the closed gate.
   std::uint32_t standing() const { return standing_.load(std::memory_order_acquire); }

@@ -11,9 +11,14 @@ namespace rota::test {
 inline constexpr std::uint64_t kMiB = 1 << 20;
 
 struct Fixture {
-  explicit Fixture(memory::Settings settings = {}) : memory(gate, ledger, settings) {}
+  explicit Fixture(memory::Settings settings = {})
+      : memory(
+            [this](const memory::OwnWork& work) {
+              if (our_turn) work();
+            },
+            ledger, settings) {}
   FakeDriver driver;
-  gate::Gate gate;
+  bool our_turn = true;
   memory::Ledger ledger;
   memory::Memory memory;
 };

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
@@ -279,11 +280,21 @@ TEST_CASE("a thread that died inside without any clean-up is noticed") {
 
 TEST_CASE("rota's own work does not wait: it enters an open gate and leaves a closed one alone") {
   Gate gate;
-  REQUIRE(gate.try_enter());
-  CHECK(gate.traffic().inside == 1);
-  gate.leave();
+  int ran = 0;
+  const auto work = [&] {
+    ++ran;
+    CHECK(gate.traffic().inside == 1);
+  };
+  const std::uint64_t calls = gate.traffic().calls;
+  CHECK(gate.run_if_open(work));
+  CHECK(ran == 1);
+  CHECK(gate.traffic().inside == 0);
+  CHECK(gate.traffic().calls == calls + 1);  // it counts as a call
+  CHECK_THROWS_AS(gate.run_if_open([] { throw std::bad_alloc(); }), std::bad_alloc);
+  CHECK(gate.traffic().inside == 0);
   gate.close();
-  CHECK_FALSE(gate.try_enter());
+  CHECK_FALSE(gate.run_if_open(work));
+  CHECK(ran == 1);
   CHECK(gate.traffic().inside == 0);
 }
 

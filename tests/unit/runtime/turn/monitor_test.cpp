@@ -32,7 +32,11 @@ bool eventually(Condition&& condition, std::chrono::seconds patience = 20s) {
 }
 
 struct Program {
-  Program() : memory(gate, ledger, {}), monitor(gate, contexts, memory) { context = driver.enter_context(0); }
+  Program()
+      : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger, {}),
+        monitor(gate, contexts, memory) {
+    context = driver.enter_context(0);
+  }
   void make_context() { monitor.context_made(context, 0, true); }
   static void launch() { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); }
   // A thread that launches once, with the context current.
