@@ -1,9 +1,11 @@
-// Any file as a shared library whose exports are read and rewritten, and as a command that `rota run` looks at.
+// Any file as a shared library whose exports are read and rewritten, as a program, and as a command that `rota run`
+// looks at.
 #include <filesystem>
 #include <string_view>
 
 #include "tests/fuzz/input.h"
 #include "tools/elf/elf.h"
+#include "tools/elf/program.h"
 #include "tools/rota/run/executable.h"
 
 namespace {
@@ -23,8 +25,17 @@ struct Folder {
 int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Folder folder;
   const rota::fuzz::InputFile input(data, size);
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  if (const auto program = rota::elf::read_program(bytes, input.path()); !program) {
+    CHECK(rota::fuzz::is_a_line(program.error().text));
+  } else {
+    for (const std::string_view name : program->needed) {  // each with its end, in the file
+      CHECK(name.data() >= bytes.data() && name.data() + name.size() < bytes.data() + bytes.size());
+      CHECK(name.data()[name.size()] == '\0');
+    }
+  }
   // A script may name any file of this machine as its interpreter.
-  if (!std::string_view(reinterpret_cast<const char*>(data), size).starts_with("#!")) {
+  if (!bytes.starts_with("#!")) {
     CHECK(rota::tool::inspect_command(input.path()).error == 0);
   }
   if (const auto id = rota::elf::read_build_id(input.path()); !id) CHECK(rota::fuzz::is_a_line(id.error().text));

@@ -39,7 +39,9 @@ Result<Image> Image::parse_headers(std::string_view bytes, const std::string& pa
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_type != ET_DYN) {
     return Error{fmt::format("{}: is no 64-bit little-endian shared library", path)};
   }
-  if (!image.read_segments()) return Error{fmt::format("{}: is a damaged library: its segments cannot be read", path)};
+  if (!image.read_segments() || !image.dynamic_segment_) {
+    return Error{fmt::format("{}: is a damaged library: its segments cannot be read", path)};
+  }
   return image;
 }
 
@@ -47,10 +49,28 @@ Result<Image> Image::parse(std::string_view bytes, const std::string& path) {
   auto image = parse_headers(bytes, path);
   if (!image) return image;
   image->read_dynamic();
+  image->find_strings();
+  image->find_symbols();
   if (image->ok()) image->count_symbols();
   if (!image->ok()) {
     return Error{fmt::format("{}: is damaged or no usual library: its dynamic symbols cannot be read", path)};
   }
+  return image;
+}
+
+Result<Image> Image::parse_program(std::string_view bytes, const std::string& path) {
+  Image image(bytes);
+  const auto header = image.read<Elf64_Ehdr>(0);
+  if (!image.ok() || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
+    return Error{fmt::format("{}: is no program", path)};
+  }
+  if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB) {
+    return Error{fmt::format("{}: is no 64-bit little-endian program", path)};
+  }
+  if (!image.read_segments()) return Error{fmt::format("{}: is a damaged program: its segments cannot be read", path)};
+  if (image.dynamic_segment_) image.read_dynamic();
+  if (!image.needed_.empty()) image.find_strings();
+  if (!image.ok()) return Error{fmt::format("{}: is a damaged program: its dynamic section cannot be read", path)};
   return image;
 }
 
@@ -63,8 +83,9 @@ bool Image::read_segments() {
     if (segment.p_type == PT_LOAD) loaded_.push_back(place);
     if (segment.p_type == PT_NOTE) notes_.push_back(place);
     if (segment.p_type == PT_DYNAMIC) dynamic_segment_ = place;
+    if (segment.p_type == PT_INTERP) has_loader_ = true;
   }
-  return ok_ && dynamic_segment_.has_value();
+  return ok_;
 }
 
 std::uint64_t Image::offset_of(std::uint64_t address, std::uint64_t size) const {
@@ -90,6 +111,7 @@ void Image::read_dynamic() {
     const auto entry = read<Elf64_Dyn>(dynamic_segment_->offset + at);
     if (!ok_ || entry.d_tag == DT_NULL) break;
     dynamic_[entry.d_tag] = entry.d_un.d_val;
+    if (entry.d_tag == DT_NEEDED) needed_.push_back(entry.d_un.d_val);
     switch (entry.d_tag) {
       case DT_NEEDED:
       case DT_SONAME:
@@ -100,14 +122,25 @@ void Image::read_dynamic() {
         named_strings_.push_back(entry.d_un.d_val);
     }
   }
-  const auto symbols = dynamic(DT_SYMTAB), strings = dynamic(DT_STRTAB), size = dynamic(DT_STRSZ);
-  const auto gnu = dynamic(DT_GNU_HASH), old = dynamic(DT_HASH), versions = dynamic(DT_VERSYM);
-  if (!symbols || !strings || !size || (!gnu && !old)) {
+}
+
+void Image::find_strings() {
+  const auto strings = dynamic(DT_STRTAB), size = dynamic(DT_STRSZ);
+  if (!strings || !size) {
     ok_ = false;
     return;
   }
-  strings_size_ = *size;
-  strings_ = offset_of(*strings, strings_size_);
+  strings_ = offset_of(*strings, *size);
+  if (ok_) strings_size_ = *size;
+}
+
+void Image::find_symbols() {
+  const auto symbols = dynamic(DT_SYMTAB), gnu = dynamic(DT_GNU_HASH), old = dynamic(DT_HASH);
+  const auto versions = dynamic(DT_VERSYM);
+  if (!symbols || (!gnu && !old)) {
+    ok_ = false;
+    return;
+  }
   symbols_ = offset_of(*symbols, sizeof(Elf64_Sym));
   if (gnu) gnu_hash_ = offset_of(*gnu, 4 * sizeof(std::uint32_t));
   if (old) old_hash_ = offset_of(*old, 2 * sizeof(std::uint32_t));
@@ -150,6 +183,12 @@ std::string_view Image::string(std::uint64_t at) const {
   }
   ok_ = false;
   return {};
+}
+
+std::vector<std::string_view> Image::needed() const {
+  std::vector<std::string_view> names;
+  for (const std::uint64_t at : needed_) names.push_back(string(at));
+  return names;
 }
 
 bool Image::exported(std::uint32_t index, const Elf64_Sym& symbol) const {

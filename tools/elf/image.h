@@ -1,4 +1,4 @@
-// A shared library's bytes and its dynamic tables, read with every offset checked.
+// The bytes of a shared library or a program and its dynamic tables, read with every offset checked.
 //
 // The file may be anything, so each read can fail; rather than have every caller ask each time, a failed read gives
 // zero and is remembered: loops stop when `ok()` no longer holds, and what was read counts only if it still does.
@@ -42,6 +42,8 @@ class Image {
   static Result<Image> parse(std::string_view bytes, const std::string& path);
   // Without the dynamic tables: enough for build_id().
   static Result<Image> parse_headers(std::string_view bytes, const std::string& path);
+  // A program, which need not have a dynamic section, nor any symbol: enough for has_loader() and needed().
+  static Result<Image> parse_program(std::string_view bytes, const std::string& path);
 
   bool ok() const { return ok_; }
 
@@ -79,6 +81,10 @@ class Image {
   std::uint64_t versions() const { return versions_; }
   // Offsets in the string table that the dynamic section names (needed libraries, SONAME, search paths).
   const std::vector<std::uint64_t>& named_strings() const { return named_strings_; }
+  // Whether the kernel starts this program by a dynamic loader (PT_INTERP); else it is linked statically.
+  bool has_loader() const { return has_loader_; }
+  // The libraries that it needs (DT_NEEDED), in their order.
+  std::vector<std::string_view> needed() const;
   // Where the build-id's bytes lie, and how many; {0, 0} if there is none.
   struct Range {
     std::uint64_t offset = 0, size = 0;
@@ -89,6 +95,8 @@ class Image {
   explicit Image(std::string_view bytes) : bytes_(bytes) {}
   bool read_segments();
   void read_dynamic();
+  void find_strings();
+  void find_symbols();
   void count_symbols();
 
   struct Segment {
@@ -96,10 +104,11 @@ class Image {
   };
   std::string_view bytes_;
   mutable bool ok_ = true;
+  bool has_loader_ = false;
   std::vector<Segment> loaded_, notes_;
   std::optional<Segment> dynamic_segment_;
   std::map<std::int64_t, std::uint64_t> dynamic_;
-  std::vector<std::uint64_t> named_strings_;
+  std::vector<std::uint64_t> named_strings_, needed_;
   std::uint64_t symbols_ = 0, strings_ = 0, strings_size_ = 0, gnu_hash_ = 0, old_hash_ = 0, versions_ = 0;
   std::uint32_t symbol_count_ = 0, first_hashed_ = 1;
 };

@@ -1,5 +1,8 @@
 // See locate.h. We walk through the places that the loader would look in, and those where containers, WSL and driver
 // operators put a driver. A copy of the thin preload is told by its ELF note, whatever its inode.
+//
+// It reads the few bytes of ELF that this takes by itself, beside tools/elf: what runs in every process has no
+// libstdc++ and no memory of its own to put a file into, and tools are nothing that it may depend on.
 #include "runtime/preload/cuda/locate.h"
 
 #include <elf.h>

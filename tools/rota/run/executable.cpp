@@ -1,9 +1,5 @@
-// Reading just enough of an ELF file: class, machine, whether it has a dynamic loader, and which libraries it names.
 #include "tools/rota/run/executable.h"
 
-#include <elf.h>
-#include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
@@ -11,118 +7,33 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdint>
 #include <cstdlib>
-#include <cstring>
-#include <optional>
 #include <string_view>
 #include <vector>
+
+#include "tools/elf/image.h"
+#include "tools/elf/program.h"
 
 namespace rota::tool {
 namespace {
 
-#if defined(__x86_64__)
-constexpr Elf64_Half kMachine = EM_X86_64;
-#elif defined(__aarch64__)
-constexpr Elf64_Half kMachine = EM_AARCH64;
-#else
-#error "rota runs on x86-64 and aarch64"
-#endif
-
-// A file's content, mapped; every read is checked against its size, as the file may be anything.
-class MappedFile {
- public:
-  explicit MappedFile(const std::string& path) {
-    const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    if (file < 0) return;
-    struct stat info;
-    if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0) {
-      void* address = mmap(nullptr, static_cast<std::size_t>(info.st_size), PROT_READ, MAP_PRIVATE, file, 0);
-      if (address != MAP_FAILED) content_ = {static_cast<const char*>(address), static_cast<std::size_t>(info.st_size)};
-    }
-    close(file);
-  }
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-  ~MappedFile() {
-    if (!content_.empty()) munmap(const_cast<char*>(content_.data()), content_.size());
-  }
-
-  std::string_view content() const { return content_; }
-
-  template <typename T>
-  std::optional<T> read(std::uint64_t offset) const {
-    if (offset > content_.size() || content_.size() - offset < sizeof(T)) return std::nullopt;
-    T value;
-    memcpy(&value, content_.data() + offset, sizeof value);
-    return value;
-  }
-
-  std::string text(std::uint64_t offset) const {
-    if (offset >= content_.size()) return {};
-    return std::string(content_.substr(offset, content_.substr(offset).find('\0')));
-  }
-
- private:
-  std::string_view content_;
-};
-
-struct Segment {
-  std::uint64_t offset, address, size;
-};
-
-// The names of the libraries that an ELF file needs (DT_NEEDED).
-std::vector<std::string> needed_libraries(const MappedFile& file, const std::vector<Segment>& loaded,
-                                          const Segment& dynamic) {
-  std::vector<std::uint64_t> names;
-  std::uint64_t strings = 0;
-  for (std::uint64_t at = 0; at + sizeof(Elf64_Dyn) <= dynamic.size; at += sizeof(Elf64_Dyn)) {
-    const auto entry = file.read<Elf64_Dyn>(dynamic.offset + at);
-    if (!entry || entry->d_tag == DT_NULL) break;
-    if (entry->d_tag == DT_NEEDED) names.push_back(entry->d_un.d_val);
-    if (entry->d_tag == DT_STRTAB) strings = entry->d_un.d_ptr;
-  }
-  std::vector<std::string> libraries;
-  for (const Segment& segment : loaded) {
-    if (strings < segment.address || strings - segment.address >= segment.size) continue;
-    for (const std::uint64_t name : names) {
-      libraries.push_back(file.text(segment.offset + (strings - segment.address) + name));
-    }
-    break;
-  }
-  return libraries;
-}
-
-void inspect_elf(const MappedFile& file, Executable& result) {
-  if (file.content().size() > EI_CLASS && file.content()[EI_CLASS] == ELFCLASS32) {
-    result.uncovered = "a 32-bit program";
+// What the file of a program says. Of a damaged one nothing is known: the kernel will say what is wrong with it.
+void inspect_elf(std::string_view content, Executable& result) {
+  using Kind = elf::Program::Kind;
+  const auto program = elf::read_program(content, result.interpreter);
+  if (!program) return;
+  if (program->kind != Kind::kNative) {
+    result.uncovered = program->kind == Kind::k32Bit ? "a 32-bit program" : "built for another kind of processor";
     result.preload_inherited = false;
     return;
   }
-  const auto header = file.read<Elf64_Ehdr>(0);
-  if (!header || header->e_machine != kMachine) {
-    result.uncovered = "built for another kind of processor";
-    result.preload_inherited = false;
-    return;
-  }
-  bool has_loader = false;
-  std::vector<Segment> loaded;
-  std::optional<Segment> dynamic;
-  for (unsigned i = 0; i < header->e_phnum; ++i) {
-    const auto segment = file.read<Elf64_Phdr>(header->e_phoff + std::uint64_t{i} * header->e_phentsize);
-    if (!segment) break;
-    if (segment->p_type == PT_INTERP) has_loader = true;
-    if (segment->p_type == PT_LOAD) loaded.push_back({segment->p_offset, segment->p_vaddr, segment->p_filesz});
-    if (segment->p_type == PT_DYNAMIC) dynamic = {segment->p_offset, segment->p_vaddr, segment->p_filesz};
-  }
-  if (!has_loader) {
+  if (!program->has_loader) {
     result.uncovered = "statically linked";
     return;
   }
-  if (!dynamic) return;
-  for (const std::string& library : needed_libraries(file, loaded, *dynamic)) {
+  for (const std::string_view library : program->needed) {
     for (const char* runtime : {"libasan.so", "libtsan.so", "liblsan.so"}) {
-      if (library.rfind(runtime, 0) == 0) result.sanitizer = library;
+      if (library.starts_with(runtime)) result.sanitizer = library;
     }
   }
 }
@@ -196,18 +107,17 @@ Executable inspect_command(const std::string& command) {
   if (result.error != 0) return result;
   // The kernel follows four interpreters at most.
   for (int depth = 0; depth < 5; ++depth) {
-    const MappedFile file(result.interpreter);
-    if (file.content().empty()) return result;  // not readable to us; executable all the same
-    if (file.content().substr(0, 4) ==
-        "\x7f"
-        "ELF") {
-      inspect_elf(file, result);
+    const auto file = elf::MappedFile::open(result.interpreter);
+    if (!file) return result;  // not readable to us; executable all the same
+    const std::string_view content = file->bytes();
+    if (elf::is_elf(content)) {
+      inspect_elf(content, result);
       const std::string secure = privileged(result.interpreter);
       if (!secure.empty()) result.uncovered = secure;
       return result;
     }
-    if (file.content().substr(0, 2) != "#!") return result;  // a shell runs it
-    const std::string_view line = file.content().substr(2, std::min<std::size_t>(file.content().find('\n'), 256) - 2);
+    if (!content.starts_with("#!")) return result;  // a shell runs it
+    const std::string_view line = content.substr(2, std::min<std::size_t>(content.find('\n'), 256) - 2);
     std::vector<std::string> parts = words(line);
     if (parts.empty()) return result;
     std::string next = parts[0];

@@ -8,67 +8,18 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
-#include <cstring>
 #include <random>
 
 #include "tests/unit/scheduler/server/processes.h"
+#include "tests/unit/tools/elf/made_program.h"
 #include "tools/rota/run/launch.h"
 
 namespace rota::tool {
 namespace {
 
+using test::MadeProgram;
 using test::TemporaryFolder;
 using test::write_file;
-
-#if defined(__x86_64__)
-constexpr Elf64_Half kThisMachine = EM_X86_64;
-#else
-constexpr Elf64_Half kThisMachine = EM_AARCH64;
-#endif
-
-struct Elf {
-  Elf64_Half machine = kThisMachine;
-  bool loader = true;
-  std::vector<std::string> needed = {"libc.so.6"};
-
-  std::string bytes() const {
-    constexpr std::uint64_t kAddress = 0x400000;
-    std::string strings(1, '\0');
-    std::vector<Elf64_Dyn> dynamic;
-    for (const std::string& library : needed) {
-      dynamic.push_back({.d_tag = DT_NEEDED, .d_un = {.d_val = strings.size()}});
-      strings += library + '\0';
-    }
-    const std::uint64_t strings_at = 0x1000;
-    const std::uint64_t dynamic_at = 0x800;
-    dynamic.push_back({.d_tag = DT_STRTAB, .d_un = {.d_ptr = kAddress + strings_at}});
-    dynamic.push_back({.d_tag = DT_NULL, .d_un = {}});
-    std::vector<Elf64_Phdr> segments;
-    const auto segment = [&](Elf64_Word type, std::uint64_t offset, std::uint64_t size) {
-      Elf64_Phdr header{};
-      header.p_type = type;
-      header.p_offset = offset;
-      header.p_vaddr = kAddress + offset;
-      header.p_filesz = header.p_memsz = size;
-      segments.push_back(header);
-    };
-    if (loader) segment(PT_INTERP, 0x700, 16);
-    segment(PT_LOAD, 0, strings_at + strings.size());
-    if (loader) segment(PT_DYNAMIC, dynamic_at, dynamic.size() * sizeof(Elf64_Dyn));
-    Elf64_Ehdr header{};
-    memcpy(header.e_ident, ELFMAG, SELFMAG);
-    header.e_ident[EI_CLASS] = ELFCLASS64;
-    header.e_machine = machine;
-    header.e_phoff = sizeof header;
-    header.e_phentsize = sizeof(Elf64_Phdr);
-    header.e_phnum = static_cast<Elf64_Half>(segments.size());
-    std::string content(strings_at, '\0');
-    memcpy(content.data(), &header, sizeof header);
-    memcpy(content.data() + sizeof header, segments.data(), segments.size() * sizeof(Elf64_Phdr));
-    memcpy(content.data() + dynamic_at, dynamic.data(), dynamic.size() * sizeof(Elf64_Dyn));
-    return content + strings;
-  }
-};
 
 struct Files : TemporaryFolder {
   std::string program(const std::string& name, const std::string& content, mode_t mode = 0755) const {
@@ -79,7 +30,7 @@ struct Files : TemporaryFolder {
 
 TEST_CASE("an ordinary dynamic program is covered") {
   const Files files;
-  const Executable found = inspect_command(files.program("a", Elf{}.bytes()));
+  const Executable found = inspect_command(files.program("a", MadeProgram{}.bytes()));
   CHECK(found.error == 0);
   CHECK(found.uncovered.empty());
   CHECK(found.sanitizer.empty());
@@ -88,24 +39,24 @@ TEST_CASE("an ordinary dynamic program is covered") {
 
 TEST_CASE("a statically linked program cannot be covered; what it starts can") {
   const Files files;
-  const Executable found = inspect_command(files.program("a", Elf{.loader = false}.bytes()));
+  const Executable found = inspect_command(files.program("a", MadeProgram{.loader = false}.bytes()));
   CHECK(found.uncovered == "statically linked");
   CHECK(found.preload_inherited);
 }
 
 TEST_CASE("programs for 32 bits or another processor cannot be covered") {
   const Files files;
-  std::string small = Elf{}.bytes();
+  std::string small = MadeProgram{}.bytes();
   small[EI_CLASS] = ELFCLASS32;
   CHECK(inspect_command(files.program("a", small)).uncovered == "a 32-bit program");
   CHECK_FALSE(inspect_command(files.program("a", small)).preload_inherited);
-  CHECK(inspect_command(files.program("b", Elf{.machine = EM_S390}.bytes())).uncovered ==
+  CHECK(inspect_command(files.program("b", MadeProgram{.machine = EM_S390}.bytes())).uncovered ==
         "built for another kind of processor");
 }
 
 TEST_CASE("setuid and setgid programs of others cannot be covered, one's own can") {
   const Files files;
-  const std::string path = files.program("a", Elf{}.bytes());
+  const std::string path = files.program("a", MadeProgram{}.bytes());
   REQUIRE(chmod(path.c_str(), 06755) == 0);
   CHECK(inspect_command(path).uncovered.empty());
   if (geteuid() != 0) {
@@ -121,7 +72,7 @@ TEST_CASE("setuid and setgid programs of others cannot be covered, one's own can
 
 TEST_CASE("scripts are judged by the interpreter that runs them in the end") {
   const Files files;
-  const std::string fixed = files.program("fixed", Elf{.loader = false}.bytes());
+  const std::string fixed = files.program("fixed", MadeProgram{.loader = false}.bytes());
   const std::string script = files.program("script", "#! " + fixed + " -x\nhello\n");
   CHECK(inspect_command(script).interpreter == fixed);
   CHECK(inspect_command(script).uncovered == "statically linked");
@@ -136,9 +87,9 @@ TEST_CASE("scripts are judged by the interpreter that runs them in the end") {
 
 TEST_CASE("the sanitizer's runtime that a program needs is found") {
   const Files files;
-  CHECK(inspect_command(files.program("a", Elf{.needed = {"libasan.so.8", "libc.so.6"}}.bytes())).sanitizer ==
+  CHECK(inspect_command(files.program("a", MadeProgram{.needed = {"libasan.so.8", "libc.so.6"}}.bytes())).sanitizer ==
         "libasan.so.8");
-  CHECK(inspect_command(files.program("b", Elf{.needed = {"libc.so.6", "libtsan.so.2"}}.bytes())).sanitizer ==
+  CHECK(inspect_command(files.program("b", MadeProgram{.needed = {"libc.so.6", "libtsan.so.2"}}.bytes())).sanitizer ==
         "libtsan.so.2");
 }
 
@@ -155,7 +106,7 @@ TEST_CASE("commands are found as a shell finds them") {
 
 TEST_CASE("broken ELF files are looked at without harm") {
   const Files files;
-  const std::string sound = Elf{.needed = {"libasan.so.8", "libc.so.6"}}.bytes();
+  const std::string sound = MadeProgram{.needed = {"libasan.so.8", "libc.so.6"}}.bytes();
   std::mt19937 random(5);
   for (int i = 0; i < 400; ++i) {
     std::string broken = sound;
