@@ -78,9 +78,8 @@ Connection::Connection(int descriptor) : descriptor_(descriptor) {
 
 Connection::~Connection() {
   // Before it is closed: a child forked in between must not close what has the same number by then.
-  int own = descriptor_;
+  int own = descriptor_.get();
   open_descriptor.compare_exchange_strong(own, -1);
-  close(descriptor_);
 }
 
 void Connection::close_inherited() {
@@ -94,7 +93,7 @@ std::string Connection::greet() {
   std::strncpy(hello.body.hello.name, program_invocation_short_name, protocol::kNameLength - 1);
   if (!send(hello)) return "rotad hung up";
 
-  pollfd ready{descriptor_, POLLIN, 0};
+  pollfd ready{descriptor_.get(), POLLIN, 0};
   int result;
   do {
     result = poll(&ready, 1, kWelcomeMilliseconds);
@@ -109,12 +108,13 @@ std::string Connection::greet() {
   header.msg_iovlen = 1;
   header.msg_control = control;
   header.msg_controllen = sizeof control;
-  const ssize_t bytes = recvmsg(descriptor_, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const ssize_t bytes = recvmsg(descriptor_.get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   int descriptors[2] = {-1, -1};
   for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
     if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
     std::memcpy(descriptors, CMSG_DATA(item), std::min<std::size_t>(item->cmsg_len - CMSG_LEN(0), sizeof descriptors));
   }
+  const Descriptor lease_page(descriptors[0]), usage_page(descriptors[1]);
   std::string reason;
   if (bytes == 0) {
     reason = "rotad hung up";
@@ -128,16 +128,13 @@ std::string Connection::greet() {
     reason = fmt::format("this rotad speaks version {} of the protocol, not {} to {}: install the same rota",
                          answer.version, protocol::kOldestVersion, protocol::kVersion);
   } else {
-    lease_ = static_cast<protocol::LeasePage*>(map_page(descriptors[0], PROT_READ));
-    usage_ = static_cast<protocol::UsagePage*>(map_page(descriptors[1], PROT_READ | PROT_WRITE));
+    lease_ = static_cast<protocol::LeasePage*>(map_page(lease_page.get(), PROT_READ));
+    usage_ = static_cast<protocol::UsagePage*>(map_page(usage_page.get(), PROT_READ | PROT_WRITE));
     welcome_ = answer.body.welcome;
     version_ = answer.version;
     if (lease_ == nullptr || usage_ == nullptr || lease_->magic != protocol::kMagic) {
       reason = "rotad's shared pages cannot be used";
     }
-  }
-  for (const int descriptor : descriptors) {
-    if (descriptor >= 0) close(descriptor);
   }
   return reason;
 }
@@ -146,7 +143,7 @@ bool Connection::send(Message message) {
   message.version = version_;
   ssize_t sent;
   do {
-    sent = ::send(descriptor_, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sent = ::send(descriptor_.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(sizeof message);
 }
@@ -154,7 +151,7 @@ bool Connection::send(Message message) {
 Connection::Received Connection::receive(Message& message) {
   for (;;) {
     message = Message();
-    const ssize_t bytes = recv(descriptor_, &message, sizeof message, MSG_DONTWAIT);
+    const ssize_t bytes = recv(descriptor_.get(), &message, sizeof message, MSG_DONTWAIT);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::kNothing;
     if (bytes <= 0) return Received::kGone;
@@ -163,7 +160,7 @@ Connection::Received Connection::receive(Message& message) {
 }
 
 void Connection::wait_for_message(int milliseconds) const {
-  pollfd ready{descriptor_, POLLIN, 0};
+  pollfd ready{descriptor_.get(), POLLIN, 0};
   poll(&ready, 1, milliseconds);
 }
 

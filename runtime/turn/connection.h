@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/turn/machine.h"
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::turn {
@@ -49,7 +50,7 @@ class Connection {
   // The reason why not; empty: done.
   std::string greet();
 
-  int descriptor_;
+  Descriptor descriptor_;
   // The event word is waited on, which needs a pointer that is not const; the mapping itself is read-only. The pages
   // are never unmapped: a thread of the program may be writing its usage while the monitor reconnects.
   protocol::LeasePage* lease_ = nullptr;

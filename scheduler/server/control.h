@@ -10,8 +10,8 @@
 #include <memory>
 #include <string>
 
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/server/control_request.h"
-#include "scheduler/server/descriptor.h"
 
 namespace rota::server {
 

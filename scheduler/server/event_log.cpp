@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "scheduler/core/event_log.h"
-#include "scheduler/server/descriptor.h"
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/server/log.h"
 
 namespace rota::server {

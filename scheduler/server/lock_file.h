@@ -11,8 +11,8 @@
 
 #include <string>
 
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/result.h"
-#include "scheduler/server/descriptor.h"
 
 namespace rota::server {
 

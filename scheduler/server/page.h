@@ -2,9 +2,9 @@
 // side can make the other fault; what rotad alone writes is also sealed against new writable mappings.
 #pragma once
 
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/protocol.h"
 #include "scheduler/protocol/result.h"
-#include "scheduler/server/descriptor.h"
 
 namespace rota::server {
 

@@ -3,7 +3,7 @@
 
 #include <sys/types.h>
 
-#include "scheduler/server/descriptor.h"
+#include "scheduler/protocol/descriptor.h"
 
 namespace rota::server {
 

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "scheduler/protocol/descriptor.h"
+
 #define CHECK(condition)                                                           \
   do {                                                                             \
     if (!(condition)) {                                                            \
@@ -26,16 +28,13 @@ namespace rota::fuzz {
 class InputFile {
  public:
   InputFile(const std::uint8_t* data, std::size_t size) : file_(memfd_create("input", MFD_CLOEXEC)) {
-    CHECK(file_ >= 0 && write(file_, data, size) == static_cast<ssize_t>(size));
+    CHECK(file_ && write(file_.get(), data, size) == static_cast<ssize_t>(size));
   }
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-  ~InputFile() { close(file_); }
 
-  std::string path() const { return "/proc/self/fd/" + std::to_string(file_); }
+  std::string path() const { return "/proc/self/fd/" + std::to_string(file_.get()); }
 
  private:
-  int file_;
+  Descriptor file_;
 };
 
 // Errors are one line of text that names what is wrong.

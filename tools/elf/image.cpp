@@ -9,19 +9,20 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "scheduler/protocol/descriptor.h"
+
 namespace rota::elf {
 
 Result<MappedFile> MappedFile::open(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return Error{fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return Error{fmt::format("{}: cannot be opened: {}", path, std::strerror(errno))};
   struct stat info;
   void* address = MAP_FAILED;
   std::size_t size = 0;
-  if (fstat(file, &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0) {
+  if (fstat(file.get(), &info) == 0 && S_ISREG(info.st_mode) && info.st_size > 0) {
     size = static_cast<std::size_t>(info.st_size);
-    address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file, 0);
+    address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   }
-  close(file);
   if (address == MAP_FAILED) return Error{fmt::format("{}: is no shared library: not a file with content", path)};
   return MappedFile({static_cast<const char*>(address), size});
 }

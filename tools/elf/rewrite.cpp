@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "scheduler/protocol/descriptor.h"
 #include "tools/elf/elf.h"
 #include "tools/elf/image.h"
 
@@ -329,17 +330,17 @@ class Rewrite {
 
 Result<bool> write_file(const std::string& path, const std::string& content, mode_t mode) {
   std::string temporary = path + ".XXXXXX";
-  const int file = mkostemp(temporary.data(), O_CLOEXEC);
-  if (file < 0) return Error{fmt::format("{}: cannot be written: {}", path, std::strerror(errno))};
+  Descriptor file(mkostemp(temporary.data(), O_CLOEXEC));
+  if (!file) return Error{fmt::format("{}: cannot be written: {}", path, std::strerror(errno))};
   bool written = true;
   for (std::size_t done = 0; written && done < content.size();) {
-    const ssize_t now = write(file, content.data() + done, content.size() - done);
+    const ssize_t now = write(file.get(), content.data() + done, content.size() - done);
     if (now > 0) done += static_cast<std::size_t>(now);
     written = now > 0 || (now < 0 && errno == EINTR);
   }
-  written = written && fchmod(file, mode) == 0;
+  written = written && fchmod(file.get(), mode) == 0;
   int error = written ? 0 : errno;
-  close(file);
+  file = {};
   if (written && rename(temporary.c_str(), path.c_str()) != 0) error = errno;
   if (error == 0) return true;
   unlink(temporary.c_str());

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cerrno>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
 
 namespace rota::tool {
@@ -27,13 +27,12 @@ int ask(const std::string& line, std::string path) {
   protocol::SocketCandidate place{{}, protocol::SocketOwner::kChosen};
   if (path.empty()) {
     const protocol::SocketSearch search = protocol::find_rotad();
-    if (search.descriptor < 0) {
+    if (const Descriptor rotad(search.descriptor); !rotad) {
       return failed(
           protocol::nobody_there(search.error)
               ? fmt::format("no rotad runs (last looked for at {})", search.candidate.path)
               : fmt::format("cannot talk to the rotad at {}: {}", search.candidate.path, strerror(search.error)));
     }
-    close(search.descriptor);
     if (!protocol::control_path(search.candidate.path, place.path)) {
       return failed(fmt::format("the rotad at {} has its control socket elsewhere: name it with --socket",
                                 search.candidate.path));
@@ -44,20 +43,20 @@ int ask(const std::string& line, std::string path) {
   } else {
     path.copy(place.path, sizeof place.path - 1);
   }
-  const int descriptor = protocol::connect_socket(place);
-  if (descriptor < 0) {
-    return failed(fmt::format("cannot reach rotad's control socket {}: {}{}", path, strerror(-descriptor),
-                              -descriptor == EACCES ? "; root, or the user or group that rotad runs as, can" : ""));
+  const int connected = protocol::connect_socket(place);
+  const Descriptor rotad(connected);
+  if (!rotad) {
+    return failed(fmt::format("cannot reach rotad's control socket {}: {}{}", path, strerror(-connected),
+                              -connected == EACCES ? "; root, or the user or group that rotad runs as, can" : ""));
   }
   const timeval patience{.tv_sec = 5, .tv_usec = 0};
-  setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  setsockopt(rotad.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   char answer[512];
   ssize_t length = -1;
-  if (send(descriptor, line.data(), line.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(line.size()) ||
+  if (send(rotad.get(), line.data(), line.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(line.size()) ||
       errno == EPIPE) {  // refused and hung up: the reason is there to be read
-    length = recv(descriptor, answer, sizeof answer, 0);
+    length = recv(rotad.get(), answer, sizeof answer, 0);
   }
-  close(descriptor);
   if (length <= 0) return failed(fmt::format("the rotad behind {} does not answer", path));
   const std::string text(answer, static_cast<std::size_t>(length));
   if (text.rfind("ok: ", 0) != 0) return failed(text.rfind("error: ", 0) == 0 ? text.substr(7) : text);

@@ -12,6 +12,8 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "scheduler/protocol/descriptor.h"
+
 namespace rota::doctor {
 namespace {
 
@@ -23,18 +25,12 @@ constexpr std::size_t kMaxReport = std::size_t{4} << 20;
 constexpr std::size_t kMaxOutput = std::size_t{16} << 10;  // the end is kept
 
 struct Pipe {
-  int ends[2] = {-1, -1};
+  Descriptor out, in;  // none where the kernel had no more
   Pipe() {
-    if (pipe2(ends, O_CLOEXEC) != 0) ends[0] = ends[1] = -1;
-  }
-  Pipe(const Pipe&) = delete;
-  Pipe& operator=(const Pipe&) = delete;
-  ~Pipe() {
-    for (int& end : ends) close_end(end);
-  }
-  static void close_end(int& end) {
-    if (end >= 0) close(end);
-    end = -1;
+    if (int ends[2]; pipe2(ends, O_CLOEXEC) == 0) {
+      out = Descriptor(ends[0]);
+      in = Descriptor(ends[1]);
+    }
   }
 };
 
@@ -45,8 +41,8 @@ struct Pipe {
   const rlimit no_core{0, 0};
   setrlimit(RLIMIT_CORE, &no_core);
   // Out of the way of 0 to 3 first: dup2 onto itself would keep close-on-exec.
-  const int report_end = fcntl(report.ends[1], F_DUPFD_CLOEXEC, 10);
-  const int output_end = fcntl(output.ends[1], F_DUPFD_CLOEXEC, 10);
+  const int report_end = fcntl(report.in.get(), F_DUPFD_CLOEXEC, 10);
+  const int output_end = fcntl(output.in.get(), F_DUPFD_CLOEXEC, 10);
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   dup2(nothing, 0);
   dup2(output_end, 1);
@@ -115,7 +111,7 @@ ChildResult run_child(const ChildCommand& command) {
   ChildResult result;
   Pipe report;
   Pipe output;
-  if (report.ends[0] < 0 || output.ends[0] < 0) {
+  if (!report.out || !output.out) {
     result.end = End::kFailed;
     return result;
   }
@@ -125,24 +121,22 @@ ChildResult run_child(const ChildCommand& command) {
     result.end = End::kFailed;
     return result;
   }
-  Pipe::close_end(report.ends[1]);
-  Pipe::close_end(output.ends[1]);
+  report.in = {};
+  output.in = {};
   std::string lines;
   int status = 0;
   bool ended = false;
   const auto deadline = Clock::now() + command.limit;
   // Until both ends are closed, or the child has ended and what it had written is read: one that it started may hold
   // the pipes open.
-  while (report.ends[0] >= 0 || output.ends[0] >= 0) {
+  while (report.out || output.out) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     if (left <= 0ms) break;
-    pollfd ready[] = {{report.ends[0], POLLIN, 0}, {output.ends[0], POLLIN, 0}};
+    pollfd ready[] = {{report.out.get(), POLLIN, 0}, {output.out.get(), POLLIN, 0}};
     const int count = poll(ready, 2, static_cast<int>(ended ? 0 : std::min(left, 100ms).count()));
     if (count == 0 && ended) break;
-    if (ready[0].revents != 0 && !take(report.ends[0], lines, kMaxReport, false)) Pipe::close_end(report.ends[0]);
-    if (ready[1].revents != 0 && !take(output.ends[0], result.output, kMaxOutput, true)) {
-      Pipe::close_end(output.ends[0]);
-    }
+    if (ready[0].revents != 0 && !take(report.out.get(), lines, kMaxReport, false)) report.out = {};
+    if (ready[1].revents != 0 && !take(output.out.get(), result.output, kMaxOutput, true)) output.out = {};
     if (count == 0) ended = waitpid(child, &status, WNOHANG) == child;
   }
   // Its ends are closed, so it is about to end; a driver's exit handlers may hang as well.

@@ -10,6 +10,7 @@
 #include "generated/driver_releases.h"
 #include "generated/driver_symbols.h"
 #include "scheduler/core/settings.h"
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
 #include "tools/rota/doctor/child.h"
 #include "tools/rota/run/executable.h"
@@ -89,19 +90,18 @@ CommandFacts gather_command(const std::string& name) {
 
 // The version of the protocol in what a daemon answers, if it is not ours; 0 if it does not answer at all.
 int other_protocol(const protocol::SocketCandidate& candidate) {
-  const int descriptor = protocol::connect_socket(candidate);
-  if (descriptor < 0) return 0;
+  const Descriptor rotad(protocol::connect_socket(candidate));
+  if (!rotad) return 0;
   const timeval patience{.tv_sec = 2, .tv_usec = 0};
-  setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+  setsockopt(rotad.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   protocol::Message answer;
   int version = 0;
-  if (tool::send_message(descriptor, protocol::Message{.kind = protocol::Kind::kStatus}) &&
-      recv(descriptor, &answer, sizeof answer, 0) >= static_cast<ssize_t>(offsetof(protocol::Message, body)) &&
+  if (tool::send_message(rotad.get(), protocol::Message{.kind = protocol::Kind::kStatus}) &&
+      recv(rotad.get(), &answer, sizeof answer, 0) >= static_cast<ssize_t>(offsetof(protocol::Message, body)) &&
       answer.magic == protocol::kMagic &&
       (answer.version < protocol::kOldestVersion || answer.version > protocol::kVersion)) {
     version = answer.version;
   }
-  close(descriptor);
   return version;
 }
 
@@ -120,9 +120,9 @@ DaemonFacts gather_daemon() {
   facts.socket = search.candidate.path;
   facts.error = search.error;
   facts.skipped = tool::skipped_text(search);
-  if (search.descriptor < 0) return facts;
-  const auto status = tool::request_status(search.descriptor);
-  close(search.descriptor);
+  const Descriptor rotad(search.descriptor);
+  if (!rotad) return facts;
+  const auto status = tool::request_status(rotad.get());
   if (!status) {
     facts.other_protocol = other_protocol(search.candidate);
     return facts;

@@ -20,6 +20,7 @@
 #include <limits>
 #include <sstream>
 
+#include "scheduler/protocol/descriptor.h"
 #include "tools/rota/doctor/gather.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
@@ -95,17 +96,13 @@ bool has_membarrier() {
 }
 
 bool has_pidfd() {
-  const long process = syscall(SYS_pidfd_open, getpid(), 0);
-  if (process >= 0) close(static_cast<int>(process));
-  return process >= 0;
+  return static_cast<bool>(Descriptor(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))));
 }
 
 bool has_sealed_memory() {
-  const int memory = memfd_create("rota-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (memory < 0) return false;
-  const bool sealed = fcntl(memory, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) == 0;
-  close(memory);
-  return sealed;
+  const Descriptor memory(memfd_create("rota-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
+  return memory && fcntl(memory.get(), F_ADD_SEALS, kSeals) == 0;
 }
 
 std::vector<DeviceFile> gather_devices() {
@@ -141,12 +138,9 @@ bool listens(const std::string& path) {
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) return false;
   memcpy(address.sun_path, path.c_str(), path.size() + 1);
-  const int descriptor = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (descriptor < 0) return false;
-  const bool answered = connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
-  const int error = errno;
-  close(descriptor);
-  return answered || error == EPROTOTYPE;
+  const Descriptor asking(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!asking) return false;
+  return connect(asking.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 || errno == EPROTOTYPE;
 }
 
 MpsFacts gather_mps() {

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "scheduler/core/settings.h"
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
 #include "tools/rota/status/request.h"
 
@@ -138,13 +139,13 @@ Started spawn(const std::vector<std::string>& arguments, const std::string& log)
 class StartersTurn {
  public:
   explicit StartersTurn(const std::string& socket) {
-    file_ = open((socket + ".start").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (file_ < 0) {
+    file_ = Descriptor(open((socket + ".start").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!file_) {
       problem_ = fmt::format("no rotad runs, and none can be started at {}: {}", socket, strerror(errno));
       return;
     }
     const auto until = std::chrono::steady_clock::now() + kPatience;
-    while (flock(file_, LOCK_EX | LOCK_NB) != 0) {
+    while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) {
         problem_ = fmt::format("no rotad runs, and none can be started at {}: {}", socket, strerror(errno));
@@ -159,13 +160,8 @@ class StartersTurn {
     }
     const std::string line = fmt::format("{}\n", getpid());
     // Only for the message above: that it cannot be written keeps nobody from a rotad.
-    if (ftruncate(file_, 0) != 0 || pwrite(file_, line.data(), line.size(), 0) < 0) return;
+    if (ftruncate(file_.get(), 0) != 0 || pwrite(file_.get(), line.data(), line.size(), 0) < 0) return;
   }
-  ~StartersTurn() {
-    if (file_ >= 0) close(file_);
-  }
-  StartersTurn(const StartersTurn&) = delete;
-  StartersTurn& operator=(const StartersTurn&) = delete;
 
   // One line why it is not this process's turn; empty: it is.
   const std::string& problem() const { return problem_; }
@@ -173,13 +169,13 @@ class StartersTurn {
  private:
   std::string owner() const {
     char text[16] = {};
-    const ssize_t length = pread(file_, text, sizeof text - 1, 0);
+    const ssize_t length = pread(file_.get(), text, sizeof text - 1, 0);
     int pid = 0;
     const auto [end, error] = std::from_chars(text, text + std::max<ssize_t>(length, 0), pid);
     return error == std::errc{} ? fmt::format("another `rota run` (pid {})", pid) : "another `rota run`";
   }
 
-  int file_;
+  Descriptor file_;
   std::string problem_;
 };
 
@@ -195,8 +191,8 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
   const StartersTurn turn(socket);
   if (!turn.problem().empty()) return {{}, turn.problem()};
   Daemon daemon;
-  int descriptor = protocol::connect_socket(place);
-  if (descriptor < 0 && nobody_there(-descriptor)) {
+  int connected = protocol::connect_socket(place);
+  if (connected < 0 && nobody_there(-connected)) {
     std::vector<std::string> arguments = {
         own_executable_folder() + "/rotad", "--socket", socket, "--idle-exit", kIdleExitSeconds, "--ready-fd", "3"};
     if (!request.mode.empty()) arguments.insert(arguments.end(), {"--mode", request.mode});
@@ -215,15 +211,15 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
         daemon.problem = fmt::format("cannot start a rotad at {}: {}", socket, reason.empty() ? "it ended" : reason);
       }
     }
-    descriptor = protocol::connect_socket(place);
+    connected = protocol::connect_socket(place);
   }
-  if (descriptor < 0) {
-    if (daemon.problem.empty() && !nobody_there(-descriptor)) daemon.problem = explain(-descriptor, socket);
+  const Descriptor rotad(connected);
+  if (!rotad) {
+    if (daemon.problem.empty() && !nobody_there(-connected)) daemon.problem = explain(-connected, socket);
     return daemon;
   }
   daemon = {socket, {}};
-  if (!ask_to_stay(descriptor, request, daemon)) daemon = {};
-  close(descriptor);
+  if (!ask_to_stay(rotad.get(), request, daemon)) daemon = {};
   return daemon;
 }
 
@@ -246,11 +242,9 @@ Daemon find_or_start_daemon(const DaemonRequest& request) {
   constexpr int kAttempts = 40;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const protocol::SocketSearch search = protocol::find_rotad();
-    if (search.descriptor >= 0) {
+    if (const Descriptor rotad(search.descriptor); rotad) {
       Daemon daemon{search.candidate.path, {}};
-      const bool stays = ask_to_stay(search.descriptor, request, daemon);
-      close(search.descriptor);
-      if (stays) return also_skipped(search, daemon);
+      if (ask_to_stay(rotad.get(), request, daemon)) return also_skipped(search, daemon);
     } else if (!nobody_there(search.error)) {
       return {{}, explain(search.error, search.candidate.path)};
     } else {

@@ -18,6 +18,8 @@
 #include <string_view>
 #include <vector>
 
+#include "scheduler/protocol/descriptor.h"
+
 namespace rota::tool {
 namespace {
 
@@ -129,15 +131,10 @@ bool leads_to(const std::string& link, const std::string& target) {
 
 // Not from a file system that is mounted noexec, for example: the loader would say so in every program.
 bool is_loadable(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return false;
-  void* page = mmap(nullptr, 1, PROT_READ | PROT_EXEC, MAP_PRIVATE, file, 0);
-  const int error = errno;
-  close(file);
-  if (page == MAP_FAILED) {
-    errno = error;
-    return false;
-  }
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return false;
+  void* page = mmap(nullptr, 1, PROT_READ | PROT_EXEC, MAP_PRIVATE, file.get(), 0);
+  if (page == MAP_FAILED) return false;
   munmap(page, 1);
   return true;
 }
@@ -147,30 +144,22 @@ class FolderLock {
  public:
   explicit FolderLock(const std::string& folder) : folder_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
     const auto end = std::chrono::steady_clock::now() + kMakerPatience;
-    while (folder_ >= 0 && !(held_ = flock(folder_, LOCK_EX | LOCK_NB) == 0)) {
+    while (folder_ && !(held_ = flock(folder_.get(), LOCK_EX | LOCK_NB) == 0)) {
       if (errno != EINTR && (errno != EWOULDBLOCK || std::chrono::steady_clock::now() > end)) break;
       usleep(2000);
     }
   }
-  ~FolderLock() {
-    if (folder_ >= 0) close(folder_);
-  }
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
   bool held() const { return held_; }
 
  private:
-  int folder_;
+  Descriptor folder_;
   bool held_ = false;
 };
 
 // Onto the disk before it has its name: a power cut must not leave an empty library there.
 bool sync_file(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return false;
-  const bool synced = fdatasync(file) == 0;
-  close(file);
-  return synced;
+  const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return file && fdatasync(file.get()) == 0;
 }
 
 std::chrono::system_clock::time_point time_of(const struct stat& info) {

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "scheduler/protocol/byte_size.h"
+#include "scheduler/protocol/descriptor.h"
 #include "tools/elf/elf.h"
 #include "tools/rota/run/launch.h"
 #include "tools/simgpu/driver/entry/faults.h"
@@ -119,16 +120,15 @@ std::string state_problem(const std::string& path) {
     return fmt::format("cannot make {}: {}", path, strerror(errno));
   }
   if (!S_ISREG(status.st_mode)) return path + " is no regular file: name another one";
-  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (file < 0) return fmt::format("cannot open {}: {}", path, strerror(errno));
+  const Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file) return fmt::format("cannot open {}: {}", path, strerror(errno));
   struct {  // as SharedLayout begins
     uint64_t magic;
     uint32_t version;
   } start{};
   const bool complete = status.st_size == static_cast<off_t>(sizeof(sim::SharedLayout));
-  if (complete) flock(file, LOCK_SH);  // whoever makes it has the lock; one that died meanwhile left zeros
-  const bool read = pread(file, &start, sizeof start, 0) >= 0;
-  close(file);
+  if (complete) flock(file.get(), LOCK_SH);  // whoever makes it has the lock; one that died meanwhile left zeros
+  const bool read = pread(file.get(), &start, sizeof start, 0) >= 0;
   if (!read) return path + " cannot be read: name another file";
   const bool ours = start.magic == sim::kStateMagic;
   const bool usable = complete && (start.magic == 0 || (ours && start.version == sim::kStateVersion));

@@ -2,7 +2,6 @@
 #include "tools/rota/status/status.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <cstring>
@@ -10,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "scheduler/core/settings.h"
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/protocol/uuid_text.h"
 
@@ -28,7 +28,8 @@ bool has(std::uint64_t mask, std::uint32_t gpu) {
 int show(bool json) {
   const protocol::SocketSearch search = protocol::find_rotad();
   if (search.skipped_count != 0) fmt::print(stderr, "rota: {}\n", skipped_text(search));
-  if (search.descriptor < 0) {
+  const Descriptor rotad(search.descriptor);
+  if (!rotad) {
     if (protocol::nobody_there(search.error)) {
       fmt::print(stderr, "rota: no rotad runs (last looked for at {}): `rota run` starts one\n", search.candidate.path);
     } else {
@@ -36,8 +37,7 @@ int show(bool json) {
     }
     return 1;
   }
-  const auto status = request_status(search.descriptor);
-  close(search.descriptor);
+  const auto status = request_status(rotad.get());
   if (!status) {
     fmt::print(stderr, "rota: the rotad at {} does not answer, or is of another version of rota\n",
                search.candidate.path);

@@ -35,9 +35,9 @@ const names::Api& api_names(std::uint32_t api) {
 
 std::unique_ptr<TraceFile> TraceFile::open(const std::string& path, std::string& problem) {
   std::unique_ptr<TraceFile> file(new TraceFile(path));
-  file->file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  file->file_ = Descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status{};
-  if (file->file_ < 0 || fstat(file->file_, &status) != 0) {
+  if (!file->file_ || fstat(file->file_.get(), &status) != 0) {
     problem = fmt::format("{}: {}", path, std::strerror(errno));
     return nullptr;
   }
@@ -51,15 +51,11 @@ std::unique_ptr<TraceFile> TraceFile::open(const std::string& path, std::string&
   return file;
 }
 
-TraceFile::~TraceFile() {
-  if (file_ >= 0) ::close(file_);
-}
-
 std::vector<std::byte> TraceFile::read(std::uint64_t offset, std::size_t bytes) const {
   std::vector<std::byte> data(bytes);
   std::size_t have = 0;
   while (have < bytes) {
-    const ssize_t got = pread(file_, data.data() + have, bytes - have, static_cast<off_t>(offset + have));
+    const ssize_t got = pread(file_.get(), data.data() + have, bytes - have, static_cast<off_t>(offset + have));
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) break;
     have += static_cast<std::size_t>(got);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "runtime/trace/format.h"
+#include "scheduler/protocol/descriptor.h"
 
 namespace rota::tool {
 
@@ -33,7 +34,6 @@ class TraceFile {
  public:
   // Null if it is no trace of this version, then `problem` says why: "FILE: at offset N: …".
   static std::unique_ptr<TraceFile> open(const std::string& path, std::string& problem);
-  ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
 
@@ -74,7 +74,7 @@ class TraceFile {
   void report(std::uint64_t offset, const std::string& what);
 
   std::string path_;
-  int file_ = -1;
+  Descriptor file_;
   std::uint64_t size_ = 0;
   trace::FileHeader header_{};
   std::uint64_t last_ticks_ = 0;

@@ -20,6 +20,7 @@
 #include <system_error>
 #include <utility>
 
+#include "scheduler/protocol/descriptor.h"
 #include "tools/simgpu/state/layout.h"
 
 namespace rota::sim {
@@ -34,11 +35,10 @@ std::string error_text(int number) {
 bool process_start_time(int pid, uint64_t* start) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  int file = open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return false;
+  Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
+  if (!file) return false;
   char text[1024];
-  ssize_t length = read(file, text, sizeof text - 1);
-  close(file);
+  ssize_t length = read(file.get(), text, sizeof text - 1);
   if (length <= 0) return false;
   text[length] = '\0';
   const char* cursor = std::strrchr(text, ')');  // the name in parentheses may hold anything
@@ -102,36 +102,28 @@ bool alive(const ProcessEntry& entry, const std::string& path) {
 Result<SharedState*> SharedState::attach(const Options& options) {
   if (!options.unusable.empty()) return Error{options.unusable};
   const std::string& path = options.state_path;
-  int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (file < 0) return Error{"cannot open the state file " + path + " (ROTA_SIM_STATE): " + error_text(errno)};
+  Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file) return Error{"cannot open the state file " + path + " (ROTA_SIM_STATE): " + error_text(errno)};
   // Creation and a change of shape are under the file's lock; everything later is under the mutex inside.
-  while (flock(file, LOCK_EX) != 0) {
-    if (errno != EINTR) {
-      int number = errno;
-      close(file);
-      return Error{"cannot lock the state file " + path + ": " + error_text(number)};
-    }
+  while (flock(file.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return Error{"cannot lock the state file " + path + ": " + error_text(errno)};
   }
   struct stat status{};
-  fstat(file, &status);
+  fstat(file.get(), &status);
   bool fresh = status.st_size == 0;
   if (!fresh && status.st_size != static_cast<off_t>(sizeof(SharedLayout))) {
-    close(file);
     return Error{path + " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
   }
   // With all its pages: one that a full file system lacks later would end the program without a word.
-  if (int number = fresh ? posix_fallocate(file, 0, sizeof(SharedLayout)) : 0; number != 0) {
-    int ignored = ftruncate(file, 0);
+  if (int number = fresh ? posix_fallocate(file.get(), 0, sizeof(SharedLayout)) : 0; number != 0) {
+    int ignored = ftruncate(file.get(), 0);
     static_cast<void>(ignored);
-    close(file);
     return Error{"cannot make the state file " + path + " (ROTA_SIM_STATE) of " +
                  std::to_string(sizeof(SharedLayout) >> 20) + " MiB: " + error_text(number)};
   }
-  void* memory = mmap(nullptr, sizeof(SharedLayout), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  void* memory = mmap(nullptr, sizeof(SharedLayout), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) {
-    int number = errno;
-    close(file);
-    return Error{"cannot map the state file " + path + ": " + error_text(number)};
+    return Error{"cannot map the state file " + path + ": " + error_text(errno)};
   }
   auto* state = new SharedState;
   state->layout_ = static_cast<SharedLayout*>(memory);
@@ -143,8 +135,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     state->initialise(options);
   } else if (layout->magic != kStateMagic || layout->version != kStateVersion) {
     delete state;
-    flock(file, LOCK_UN);
-    close(file);
+    flock(file.get(), LOCK_UN);
     return Error{path + " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
   } else if (state->other_shape(options) || state->any_lost()) {
     state->lock();
@@ -167,8 +158,8 @@ Result<SharedState*> SharedState::attach(const Options& options) {
   }
   std::string refused = state->take_process_entry();
   if (refused.empty()) refused = state->make_clock(options);
-  flock(file, LOCK_UN);  // closing is not enough: the mapping keeps the open file, and with it the lock
-  close(file);
+  flock(file.get(), LOCK_UN);  // closing is not enough: the mapping keeps the open file, and with it the lock
+  file = {};
   if (!refused.empty()) {
     delete state;
     return Error{path + " (ROTA_SIM_STATE) " + refused};

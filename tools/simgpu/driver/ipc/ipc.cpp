@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "scheduler/protocol/descriptor.h"
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/entry/mutations.h"
 #include "tools/simgpu/state/clock.h"
@@ -153,16 +154,13 @@ CUresult ImportedMemory::open(Context& context, const CUipcMemHandle& handle, ui
   }
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/fd/%d", told.process, told.file);
-  int file = ::open(path, O_RDWR | O_CLOEXEC);
-  if (file < 0) return CUDA_ERROR_INVALID_VALUE;
+  Descriptor file(::open(path, O_RDWR | O_CLOEXEC));
+  if (!file) return CUDA_ERROR_INVALID_VALUE;
   Migration migration;
   // Not revived: the handle is only a name, and what was freed is somebody else's by now.
-  bool held = file_name(file).compare(0, std::strlen(AddressSpace::kFileName), AddressSpace::kFileName) == 0 &&
+  bool held = file_name(file.get()).compare(0, std::strlen(AddressSpace::kFileName), AddressSpace::kFileName) == 0 &&
               driver().state().hold(told.id, gpu, told.charged, false, &migration);
-  if (!held) {
-    ::close(file);
-    return CUDA_ERROR_INVALID_VALUE;
-  }
+  if (!held) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   allocation.bytes = told.bytes;
   allocation.gpu = gpu;
@@ -172,10 +170,9 @@ CUresult ImportedMemory::open(Context& context, const CUipcMemHandle& handle, ui
   if (mutated(Mutation::every_holder_is_charged) && driver().state().take(gpu, told.charged, &migration)) {
     allocation.charged = told.charged;
   }
-  Pages pages{file, told.offset};
+  Pages pages{file.get(), told.offset};
   if (mutated(Mutation::opened_memory_is_other_memory)) pages = driver().memory.take_pages(AddressSpace::kLargePage);
   bool mapped = driver().memory.add_foreign(&allocation, pages);
-  ::close(file);  // the mapping keeps the memory
   if (!mapped) {
     driver().state().let_go(told.id);
     return CUDA_ERROR_MAP_FAILED;

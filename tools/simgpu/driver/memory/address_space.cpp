@@ -7,6 +7,7 @@
 
 #include <mutex>
 
+#include "scheduler/protocol/descriptor.h"
 #include "tools/simgpu/driver/entry/mutations.h"
 #include "tools/simgpu/driver/memory/physical.h"
 #include "tools/simgpu/driver/pool/pool.h"
@@ -30,20 +31,20 @@ bool Allocation::accessible(int accessing_gpu, bool write) const {
 }
 
 bool AddressSpace::reserve() {
-  int fd = memfd_create(kFileName, MFD_CLOEXEC);
-  if (fd < 0) return false;
+  Descriptor file(memfd_create(kFileName, MFD_CLOEXEC));
+  if (!file) return false;
   for (uint64_t bytes = kWindowBytes; bytes >= kWindowBytesAtLeast; bytes /= 2) {
     // Behind the window's own pages are those of cuMemCreate.
-    if (ftruncate(fd, static_cast<off_t>(2 * bytes)) != 0) continue;
+    if (ftruncate(file.get(), static_cast<off_t>(2 * bytes)) != 0) continue;
     void* window = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (window == MAP_FAILED) continue;
-    void* storage = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    void* storage = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file.get(), 0);
     if (storage == MAP_FAILED) {
       munmap(window, bytes);
       continue;
     }
     madvise(storage, bytes, MADV_DONTDUMP);
-    storage_fd_ = fd;
+    storage_fd_ = file.release();
     window_ = reinterpret_cast<uint64_t>(window);
     window_bytes_ = bytes;
     offset_ = reinterpret_cast<uint64_t>(storage) - window_;
@@ -51,7 +52,6 @@ bool AddressSpace::reserve() {
     free_pages_.give(bytes, bytes);
     return true;
   }
-  close(fd);
   return false;
 }
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <string>
 
+#include "scheduler/protocol/descriptor.h"
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/entry/mutations.h"
 
@@ -33,11 +34,8 @@ void punch(const Pages& pages, uint64_t bytes) {
 }  // namespace
 
 int make_named_file(const char* name, uint64_t bytes) {
-  int file = memfd_create(name, MFD_CLOEXEC);
-  if (file < 0) return -1;
-  if (ftruncate(file, static_cast<off_t>(bytes)) == 0) return file;
-  close(file);
-  return -1;
+  Descriptor file(memfd_create(name, MFD_CLOEXEC));
+  return file && ftruncate(file.get(), static_cast<off_t>(bytes)) == 0 ? file.release() : -1;
 }
 
 std::string file_name(int file) {

@@ -44,7 +44,6 @@ bool Pool::on_gpu() const {
 
 Pool::~Pool() {
   while (!segments_.empty()) give_back(segments_.begin());
-  if (file_ >= 0) close(file_);
 }
 
 CUresult Pool::check(const CUmemPoolProps& properties) {
@@ -86,9 +85,9 @@ PoolPointer Pool::create(const CUmemPoolProps& properties) {
   if (properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE) return pool;
   char name[64];
   std::snprintf(name, sizeof name, kNameFormat, driver().state().physical(pool->gpu));
-  pool->file_ = make_named_file(name, kFileBytes);
+  pool->file_ = Descriptor(make_named_file(name, kFileBytes));
   pool->file_free_.give(0, kFileBytes);
-  return pool->file_ < 0 ? nullptr : pool;
+  return pool->file_ ? pool : nullptr;
 }
 
 PoolPointer Pool::import_file(int file) {
@@ -99,14 +98,14 @@ PoolPointer Pool::import_file(int file) {
   properties.location.id = driver().state().visible(properties.location.id);
   if (properties.location.id < 0) return nullptr;
   auto pool = std::make_shared<Pool>(properties, properties.location.id);
-  pool->file_ = fcntl(file, F_DUPFD_CLOEXEC, 0);
+  pool->file_ = Descriptor(fcntl(file, F_DUPFD_CLOEXEC, 0));
   pool->imported = true;
-  return pool->file_ < 0 ? nullptr : pool;
+  return pool->file_ ? pool : nullptr;
 }
 
 CUresult Pool::export_file(int* file) {
   if (properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_INVALID_VALUE;
-  int copy = fcntl(file_, F_DUPFD_CLOEXEC, 0);
+  int copy = fcntl(file_.get(), F_DUPFD_CLOEXEC, 0);
   if (copy < 0) return CUDA_ERROR_OUT_OF_MEMORY;
   exported_.store(true);
   *file = copy;
@@ -225,7 +224,7 @@ CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
   }
   Migration migration;
   auto take = [&] {
-    if (file_ >= 0) {
+    if (file_) {
       segment.shared_id =
           driver().with_room([&] { return driver().state().share(gpu, segment.bytes, false, &migration); });
       return segment.shared_id != 0;
@@ -239,17 +238,17 @@ CUresult Pool::grow(uint64_t bytes, uint64_t* address) {
     if (!take()) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   Pages pages;
-  bool has_pages = file_ < 0;
+  bool has_pages = !file_;
   if (!has_pages) {
     std::lock_guard lock(mutex_);
     std::optional<uint64_t> offset = file_free_.take(segment.bytes);
     has_pages = offset.has_value();
     segment.file_offset = offset.value_or(0);
-    pages = {file_, segment.file_offset};
+    pages = {file_.get(), segment.file_offset};
   }
   uint64_t start = has_pages ? driver().memory.add_segment(segment.bytes, gpu, pages) : 0;
   if (start == 0) {
-    if (file_ >= 0 && has_pages) {
+    if (file_ && has_pages) {
       std::lock_guard lock(mutex_);
       file_free_.give(segment.file_offset, segment.bytes);
     }
@@ -450,14 +449,14 @@ bool Pool::find_shared(uint64_t address, Shared* shared) {
   segment = &next->second;
   if (address - next->first >= segment->bytes) return false;
   shared->id = segment->shared_id;
-  shared->pages = {file_, segment->file_offset + (address - next->first)};
+  shared->pages = {file_.get(), segment->file_offset + (address - next->first)};
   shared->segment_bytes = segment->bytes;
   return true;
 }
 
 CUresult Pool::import_pointer(Context& context, const Shared& shared, uint64_t bytes, uint64_t* address) {
   struct stat status{};
-  bool inside = fstat(file_, &status) == 0 && shared.pages.offset <= static_cast<uint64_t>(status.st_size) &&
+  bool inside = fstat(file_.get(), &status) == 0 && shared.pages.offset <= static_cast<uint64_t>(status.st_size) &&
                 bytes <= static_cast<uint64_t>(status.st_size) - shared.pages.offset;
   if (!inside || shared.id == 0) return CUDA_ERROR_INVALID_VALUE;
   Migration migration;
@@ -470,7 +469,7 @@ CUresult Pool::import_pointer(Context& context, const Shared& shared, uint64_t b
   allocation.shared_id = shared.id;
   allocation.imported = true;
   allocation.pool = shared_from_this();
-  if (!driver().memory.add_foreign(&allocation, {file_, shared.pages.offset})) {
+  if (!driver().memory.add_foreign(&allocation, {file_.get(), shared.pages.offset})) {
     driver().state().let_go(shared.id);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "scheduler/protocol/descriptor.h"
 #include "tools/simgpu/driver/memory/address_space.h"
 #include "tools/simgpu/driver/memory/free_ranges.h"
 #include "tools/simgpu/driver/stream/stream.h"
@@ -123,7 +124,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   bool destroyed_ = false;
   FreeRanges file_free_;  // of the pool's file
   std::atomic<bool> exported_{false};
-  int file_ = -1;  // the pages of a pool that can be exported; set when it is made
+  Descriptor file_;  // the pages of a pool that can be exported; set when it is made
   std::atomic<uint32_t> readable_{0};
   std::atomic<uint32_t> writable_{0};
 };

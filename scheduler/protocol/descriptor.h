@@ -1,11 +1,12 @@
-// A file descriptor that is closed with its owner.
+// A file descriptor that is closed with its owner. A negative number is none.
 #pragma once
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
-namespace rota::server {
+namespace rota {
 
 class Descriptor {
  public:
@@ -16,9 +17,13 @@ class Descriptor {
     std::swap(number_, other.number_);
     return *this;
   }
+  // Leaves errno as it was, which may say why the owner gives up.
   ~Descriptor() {
+    if (number_ < 0) return;
+    const int error = errno;
     // Not tried again after EINTR: Linux has closed the descriptor by then, and its number may be somebody else's.
-    if (number_ >= 0) close(number_);
+    close(number_);
+    errno = error;
   }
 
   explicit operator bool() const { return number_ >= 0; }
@@ -29,4 +34,4 @@ class Descriptor {
   int number_ = -1;
 };
 
-}  // namespace rota::server
+}  // namespace rota
