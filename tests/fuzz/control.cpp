@@ -30,8 +30,8 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), std::min(size, kMaxControlBytes));
   const auto request = parse_control(text);
   if (!request) {
-    CHECK(rota::fuzz::is_a_line(request.error()) && printable(request.error()));
-    CHECK(request.error().size() < 200);  // the answer's room
+    CHECK(rota::fuzz::is_a_line(request.error().text) && printable(request.error().text));
+    CHECK(request.error().text.size() < 200);  // the answer's room
   } else {
     CHECK(std::visit(Sound(), *request));
     CHECK(text.substr(0, 4) != "stop" || std::holds_alternative<control::Stop>(*request));
