@@ -48,6 +48,19 @@ inline Clock usable_clock() {
 #endif
 }
 
+// About how many ticks a second has, to within a factor of four. aarch64 says the rate of its counter, which lies
+// between 1 MHz and 1 GHz; x86-64 does not, but the counters of its CPUs run at 1 to 3 GHz.
+inline std::uint64_t nominal_ticks_per_second(Clock clock) {
+#if defined(__aarch64__)
+  if (clock == Clock::kCounter) {
+    std::uint64_t rate;
+    asm("mrs %0, cntfrq_el0" : "=r"(rate));
+    if (rate != 0) return rate;
+  }
+#endif
+  return 1'000'000'000;
+}
+
 [[gnu::noinline, gnu::cold]] inline std::uint64_t monotonic_ticks() {
   return clock_nanoseconds(CLOCK_MONOTONIC);
 }

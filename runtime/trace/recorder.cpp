@@ -18,8 +18,6 @@
 namespace rota::trace {
 namespace {
 
-constexpr std::uint64_t kRefreshNanoseconds = 1'000'000'000;
-
 class Recorder {
  public:
   explicit Recorder(const WriterOptions& options) : options_(options) {
@@ -46,7 +44,7 @@ class Recorder {
       thread.cursor = stretch.begin;
       thread.end = stretch.end;
       pthread_setspecific(at_thread_exit_, &thread);
-      if (thread.refresh_at == 0) thread.refresh_at = read_ticks(thread.clock) + ticks_between_refreshes();
+      if (thread.refresh_at == 0) thread.refresh_at = read_ticks(thread.clock) + nominal_ticks_per_second(thread.clock);
       if (stretch.continued) name_thread(thread);
       begin_epoch(thread);
       std::byte* const place = thread.cursor;
@@ -55,8 +53,9 @@ class Recorder {
     }
   }
 
+  // Once a second or so.
   void refresh(Thread& thread, std::uint64_t ticks) {
-    thread.refresh_at = ticks + ticks_between_refreshes();
+    thread.refresh_at = ticks + nominal_ticks_per_second(thread.clock);
     if (Writer* const writer = writer_.load(std::memory_order_acquire)) writer->refresh_calibration();
   }
 
@@ -105,11 +104,6 @@ class Recorder {
     writer->open();  // if it fails, take() gives nothing
     writer_.store(writer, std::memory_order_release);
     return writer;
-  }
-
-  static std::uint64_t ticks_between_refreshes() {
-    // The counter's rate is not known here; between 0.3 s and 1 s on CPUs from 1 to 3 GHz is as good.
-    return kRefreshNanoseconds;
   }
 
   static void name_thread(Thread& thread) {

@@ -16,10 +16,10 @@ def output(*command):
 
 
 def symbols(path):
-    """(name, version, defined) of every dynamic symbol."""
+    """(name, version, defined) of every dynamic symbol that others can see: aarch64's linker lists its sections, too."""
     found = []
     for line in output("objdump", "-T", path).splitlines():
-        match = re.match(r"[0-9a-f]{16} .{7} (\S+)\s+[0-9a-f]{16}\s+(?:\(?([\w.]+)\)?\s+)?(?:\.\w+ )?(\S+)$", line)
+        match = re.match(r"[0-9a-f]{16} [^l].{6} (\S+)\s+[0-9a-f]{16}\s+(?:\(?([\w.]+)\)?\s+)?(?:\.\w+ )?(\S+)$", line)
         if match:
             found.append((match[3], match[2] or "", match[1] != "*UND*"))
     return found

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "wide.h"
+
 namespace {
 
 const char* file_of(void* address) {
@@ -76,6 +78,18 @@ int run_arguments(int, char**) {
   auto* function = symbol<ManyArguments>(open_cuda(), "cuProfilerInitialize");
   const int first = call_many(function);
   std::printf("%d %d\n", first, call_many(function));
+  return 0;
+}
+
+// probe vectors: as run_arguments, but eight whole vectors in, and a result that is returned in memory.
+int run_vectors(int, char**) {
+  using Vectors = Wide(Vector, Vector, Vector, Vector, Vector, Vector, Vector, Vector);
+  auto* function = symbol<Vectors>(open_cuda(), "cuProfilerStop");
+  for (int call = 0; call < 2; ++call) {
+    const Wide wide = function(Vector{1, -1}, Vector{2, -2}, Vector{3, -3}, Vector{4, -4}, Vector{5, -5}, Vector{6, -6},
+                               Vector{7, -7}, Vector{8, -8});
+    for (const Vector& part : wide.parts) std::printf("%ld %ld ", part[0], part[1]);
+  }
   return 0;
 }
 
@@ -214,10 +228,14 @@ struct Command {
   int (*run)(int, char**);
 };
 constexpr Command kCommands[] = {
-    {"open", run_open},           {"call", run_call},   {"arguments", run_arguments},     {"threads", run_threads},
-    {"address", run_address},     {"nulls", run_nulls}, {"first-form", run_first_form},   {"table", run_table},
-    {"future", run_future},       {"fork", run_fork},   {"constructor", run_constructor}, {"plugin", run_plugin},
-    {"internals", run_internals},
+    {"open", run_open},           {"call", run_call},
+    {"arguments", run_arguments}, {"threads", run_threads},
+    {"vectors", run_vectors},     {"address", run_address},
+    {"nulls", run_nulls},         {"first-form", run_first_form},
+    {"table", run_table},         {"future", run_future},
+    {"fork", run_fork},           {"constructor", run_constructor},
+    {"plugin", run_plugin},       {"internals", run_internals},
+
 };
 
 }  // namespace

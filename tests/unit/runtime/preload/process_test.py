@@ -12,6 +12,7 @@ SHIMS = os.environ["ROTA_SHIM_DIRECTORY"]
 BUILT = os.environ["ROTA_TEST_DIRECTORY"]
 SHIM = os.path.join(SHIMS, "librota.so")
 PROBE = os.path.join(BUILT, "probe", "interpose_probe")
+BYSTANDER = os.path.join(BUILT, "probe", "interpose_bystander")
 DRIVER = os.path.join(BUILT, "driver", "libcuda.so.1")
 
 NO_DEVICE, NOT_INITIALIZED, NOT_SUPPORTED, INVALID_VALUE, NOT_FOUND = 100, 3, 801, 1, 500
@@ -48,6 +49,10 @@ class Preloaded(unittest.TestCase):
 class Calls(Preloaded):
     def test_every_argument_arrives_on_the_first_call_and_on_later_ones(self):
         self.assertEqual(self.probe("arguments"), "4242 4242")
+
+    def test_whole_vectors_and_a_result_in_memory_pass_the_first_call_and_later_ones(self):
+        once = [number for part in range(1, 9) for number in (str(part), str(-part))]
+        self.assertEqual(self.probe("vectors").split(), once * 2)
 
     def test_many_threads_may_make_the_first_call_at_once(self):
         for _ in range(10):
@@ -269,15 +274,15 @@ class ProcAddress(Preloaded):
 
 class Bystanders(Preloaded):
     def test_a_program_without_cuda_sees_nothing(self):
-        out, errors = self.start("cat", "/proc/self/maps", ROTA_LOG="debug")
+        out, errors = self.start(BYSTANDER, ROTA_LOG="debug")
         self.assertIn("librota.so", out)
         self.assertNotIn("librota-core.so", out)
         self.assertNotIn("libstdc++", out)
         self.assertEqual(errors, "")
 
     def test_a_program_that_only_opens_cuda_gets_neither_core_nor_message(self):
-        out, errors = self.start("python3", "-c", "import ctypes; ctypes.CDLL('libcuda.so.1'); print(open('/proc/self/maps').read())",
-                                 ROTA_LOG="debug")
+        out, errors = self.start(BYSTANDER, "libcuda.so.1", ROTA_LOG="debug")
+        self.assertIn("librota.so", out)
         self.assertNotIn("librota-core.so", out)
         self.assertEqual(errors, "")
 

@@ -103,6 +103,21 @@ TEST_CASE("Time stamps agree with CLOCK_MONOTONIC and CLOCK_REALTIME") {
   CHECK(real < real_before + (after - before) + kTolerance);
 }
 
+TEST_CASE("A second has about as many ticks as each clock is taken to have") {
+  for (const trace::Clock clock : {trace::usable_clock(), trace::Clock::kMonotonic}) {
+    constexpr std::uint64_t kMoment = 10'000'000;
+    const std::uint64_t first = trace::read_ticks(clock);
+    const std::uint64_t begin = trace::clock_nanoseconds(CLOCK_MONOTONIC);
+    std::uint64_t end = begin;
+    while (end < begin + kMoment) end = trace::clock_nanoseconds(CLOCK_MONOTONIC);
+    const double taken = static_cast<double>(trace::read_ticks(clock) - first);
+    const double seconds = static_cast<double>(end - begin) / 1e9;
+    const auto nominal = static_cast<double>(trace::nominal_ticks_per_second(clock));
+    CHECK(taken / seconds > nominal / 4);
+    CHECK(taken / seconds < nominal * 4);
+  }
+}
+
 TEST_CASE("Times are whole although a record holds the low half of its ticks: calls of minutes, and time going back") {
   const Folder folder;
   REQUIRE(record(options_for(folder), [] {
@@ -119,7 +134,8 @@ TEST_CASE("Times are whole although a record holds the low half of its ticks: ca
   CHECK(read.problems.empty());
   REQUIRE(read.calls.size() == 5);
   const tool::TraceFile& file = *read.files[0];
-  const std::uint64_t late = file.monotonic_ns(std::uint64_t{41} << 32) - file.monotonic_ns(std::uint64_t{1} << 32);
+  const std::uint64_t now = trace::read_ticks(trace::usable_clock());
+  const std::uint64_t late = file.monotonic_ns(now + (std::uint64_t{40} << 32)) - file.monotonic_ns(now);
   constexpr std::uint64_t kSecond = 1'000'000'000;
   const tool::TraceCall& inner = read.calls[1];
   CHECK(inner.value == 700);
