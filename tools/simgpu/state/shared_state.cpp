@@ -31,10 +31,12 @@ std::string error_text(int number) {
 }
 
 // Field 22 of /proc/PID/stat: the start time. False if there is no such process or it has ended. A process whose first
-// thread has ended (pthread_exit in main) reads as a zombie too while others go on: then field 20 counts them.
+// thread has ended (pthread_exit in main) reads as a zombie too while others go on: then field 20 counts them. It is
+// read of the first thread, which says the same: for /proc/PID/stat qemu-user shows a process another time than it
+// shows others.
 bool process_start_time(int pid, uint64_t* start) {
   char path[64];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  std::snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, pid);
   Descriptor file(open(path, O_RDONLY | O_CLOEXEC));
   if (!file) return false;
   char text[1024];

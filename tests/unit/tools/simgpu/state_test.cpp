@@ -129,7 +129,8 @@ TEST_CASE("a process whose main thread has ended keeps what it holds while anoth
     Migration migration;
     EXPECT(theirs && theirs->take(0, 40 * kMega, &migration));
     std::thread([&] {
-      std::string path = "/proc/" + std::to_string(getpid()) + "/stat";
+      // Not /proc/PID/stat, which qemu-user makes up for the process itself.
+      std::string path = "/proc/self/task/" + std::to_string(getpid()) + "/stat";
       for (std::string text; text.find(") Z") == std::string::npos;) std::getline(std::ifstream(path), text);
       bool said = handshake.say_ready() && handshake.wait_go();
       bool held = theirs->use(0).plain == 40 * kMega;
