@@ -50,7 +50,7 @@ inline Clock usable_clock() {
 
 // About how many ticks a second has, to within a factor of four. aarch64 says the rate of its counter, which lies
 // between 1 MHz and 1 GHz; x86-64 does not, but the counters of its CPUs run at 1 to 3 GHz.
-inline std::uint64_t nominal_ticks_per_second(Clock clock) {
+inline std::uint64_t nominal_ticks_per_second([[maybe_unused]] Clock clock) {
 #if defined(__aarch64__)
   if (clock == Clock::kCounter) {
     std::uint64_t rate;

@@ -22,7 +22,7 @@ namespace conformance {
 namespace {
 
 constexpr const char* kUsage =
-    R"(conformance [--area A]... [--rule NAME]... [--jobs N] [--kernels FILE] [what to do]
+    R"(conformance [--area A]... [--rule NAME]... [--every N] [--jobs N] [--kernels FILE] [what to do]
 
 Runs the rules on the CUDA driver that dlopen finds as libcuda.so.1 (ROTA_REAL_LIBCUDA names another file). A line per
 rule; exits 1 if one fails.
@@ -35,6 +35,7 @@ rule; exits 1 if one fails.
                    exits 77 where the machine has no NVIDIA driver
   --area A, --rule NAME (or AREA.NAME)
                    only these; may be given several times
+  --every N        of those every Nth, a sample
   --jobs N         at once; default: 2
   --limit SECONDS  for one rule; default: 30
   --kernels FILE   module with the kernels of tests/programs/kernels.cu (PTX or cubin); default: kernels.ptx beside this
@@ -44,6 +45,7 @@ rule; exits 1 if one fails.
 struct Options {
   std::set<std::string> areas;
   std::set<std::string> names;
+  unsigned every = 1;
   unsigned jobs = 2;
   std::chrono::seconds limit{30};
   bool list = false;
@@ -272,13 +274,14 @@ std::vector<Rule> choose(const Options& options) {
   std::vector<Rule> chosen;
   std::set<std::string> seen_areas;
   std::set<std::string> seen_names;
+  unsigned matching = 0;
   for (const Rule& rule : rules()) {
     bool by_area = options.areas.empty() || options.areas.contains(rule.area);
     bool by_name =
         options.names.empty() || options.names.contains(rule.name) || options.names.contains(full_name(rule));
     seen_areas.insert(rule.area);
     seen_names.insert({rule.name, full_name(rule)});
-    if (by_area && by_name) chosen.push_back(rule);
+    if (by_area && by_name && matching++ % options.every == 0) chosen.push_back(rule);
   }
   for (const std::string& area : options.areas) {
     if (!seen_areas.contains(area)) usage_error("there is no area " + area);
@@ -347,6 +350,8 @@ int conformance_main(std::vector<std::string> arguments) {
       options.areas.insert(value());
     } else if (option == "--rule") {
       options.names.insert(value());
+    } else if (option == "--every") {
+      options.every = number(option, value());
     } else if (option == "--record") {
       options.record = value();
     } else if (option == "--jobs") {
