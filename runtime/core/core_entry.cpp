@@ -1,8 +1,9 @@
-// What librota-core.so exports to the thin preload (the rest is in core.map), and where the parts that only the whole
+// What librota-core.so exports to the thin preloads (the rest is in core.map), and where the parts that only the whole
 // core has come together.
 #include "generated/driver_trace.h"
 #include "runtime/core/attach.h"
 #include "runtime/core/log.h"
+#include "runtime/hooks/gpu_memory.h"
 #include "runtime/trace/trace.h"
 
 namespace {
@@ -16,4 +17,9 @@ void* const* start_tracing() {
 
 extern "C" __attribute__((visibility("default"))) int rota_core_attach(const RotaAttachment* attachment) {
   return rota::interpose::attach(*attachment, start_tracing);
+}
+
+extern "C" __attribute__((visibility("default"))) int rota_core_gpu_memory(std::uint32_t version, const char* uuid,
+                                                                           RotaGpuMemory* memory) {
+  return rota::hooks::gpu_memory(version, uuid, memory);
 }

@@ -52,4 +52,8 @@ Runtime& runtime() {
   return known != nullptr ? *known : *make();
 }
 
+Runtime* made_runtime() noexcept {
+  return current.load(std::memory_order_acquire);
+}
+
 }  // namespace rota

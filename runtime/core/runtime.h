@@ -45,5 +45,7 @@ class Runtime {
 
 // The process's runtime; made at the first use (attach makes it before any slot leads here). Tests build parts alone.
 Runtime& runtime();
+// The same without making one: null in a process that has not called CUDA.
+Runtime* made_runtime() noexcept;
 
 }  // namespace rota

@@ -291,16 +291,25 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
   const api::CUresult result = real::cuMemGetInfo_v2(free_bytes, total_bytes);
   Place place;
   if (result != api::CUDA_SUCCESS || !here(place)) return result;
-  if (deferred_.any()) sweep_deferred();
   // A driver that accepts null for one of them has told of the other alone.
   const std::uint64_t of_gpu = total_bytes != nullptr ? *total_bytes : device(place.device).total_bytes;
-  const std::uint64_t total = std::min<std::uint64_t>(of_gpu, settings_.limit_bytes);
-  const std::uint64_t left = total - std::min(total, ledger_.live_bytes(place.device));
-  // Managed: the GPU's real free memory says who lies there now, not what this program may take.
-  const bool unified = backend(place.device).backing() == Backing::kUnified;
-  if (free_bytes != nullptr) *free_bytes = unified ? left : std::min<std::uint64_t>(left, *free_bytes);
-  if (total_bytes != nullptr) *total_bytes = total;
+  const Shown seen = shown(place.device, of_gpu, free_bytes != nullptr ? *free_bytes : 0);
+  if (free_bytes != nullptr) *free_bytes = seen.free;
+  if (total_bytes != nullptr) *total_bytes = seen.total;
   return result;
+}
+
+Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
+  if (deferred_.any()) sweep_deferred();
+  Shown seen{.total = std::min(total, settings_.limit_bytes), .free = 0, .own = ledger_.live_bytes(ordinal)};
+  // NVML's total is all of the GPU's memory, CUDA's only what programs can have of it.
+  const std::uint64_t usable = device(ordinal).total_bytes;
+  const std::uint64_t most = usable != 0 ? std::min(seen.total, usable) : seen.total;
+  const std::uint64_t left = most - std::min(most, seen.own);
+  // Managed: the GPU's real free memory says who lies there now, not what this program may take.
+  const bool unified = backend(ordinal).backing() == Backing::kUnified;
+  seen.free = unified ? left : std::min(left, free);
+  return seen;
 }
 
 api::CUresult Memory::ipc_handle(api::CUipcMemHandle* handle, api::CUdeviceptr address) {

@@ -62,6 +62,13 @@ class Memory {
   // cuMemFreeAsync: `call` is the real one. Converted memory is freed once the stream has come this far.
   api::CUresult free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread, const RealCall& call);
   api::CUresult info(std::size_t* free_bytes, std::size_t* total_bytes);
+  // What the program sees of a GPU of which the driver says this, in bytes. Any thread may call, without a context.
+  struct Shown {
+    std::uint64_t total;
+    std::uint64_t free;
+    std::uint64_t own;  // what this process has there
+  };
+  Shown shown(int device, std::uint64_t total, std::uint64_t free);
   api::CUresult ipc_handle(api::CUipcMemHandle* handle, api::CUdeviceptr address);
   api::CUresult create_physical(Physical::Handle* handle, std::uint64_t bytes, int device, const RealCall& call);
   api::CUresult release_physical(Physical::Handle handle, const RealCall& call);

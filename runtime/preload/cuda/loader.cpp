@@ -52,4 +52,12 @@ void* foreign_symbol(void* handle, const char* name) noexcept {
   return found >= rota_thunks_begin && found < rota_thunks_end ? nullptr : found;
 }
 
+const char* name_at(const char* thunk) noexcept {
+  using Dladdr = int(const void*, Dl_info*);
+  auto* dladdr_function = reinterpret_cast<Dladdr*>(next_symbol("dladdr"));
+  Dl_info info;
+  if (dladdr_function == nullptr || dladdr_function(thunk, &info) == 0 || info.dli_saddr != thunk) return nullptr;
+  return info.dli_sname;
+}
+
 }  // namespace rota::thin

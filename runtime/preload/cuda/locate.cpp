@@ -19,8 +19,6 @@
 namespace rota::thin {
 namespace {
 
-constexpr char kDriverName[] = "libcuda.so.1";
-
 #if defined(__x86_64__)
 #define ROTA_TRIPLET "x86_64-linux-gnu"
 constexpr Elf64_Half kMachine = EM_X86_64;
@@ -128,25 +126,27 @@ bool try_path(Driver& driver, const DriverJudge& judge) noexcept {
   return usable;
 }
 
-bool try_folder(Driver& driver, const DriverJudge& judge, const char* folder, size_t length) noexcept {
-  return join(driver.path, folder, length, kDriverName) && try_path(driver, judge);
+bool try_folder(Driver& driver, const WantedLibrary& wanted, const DriverJudge& judge, const char* folder,
+                size_t length) noexcept {
+  return join(driver.path, folder, length, wanted.name) && try_path(driver, judge);
 }
 
 // LD_LIBRARY_PATH as it is now: elements between colons or semicolons. An empty or relative one is left out, since it
 // means another place after a change of directory, and so is one with a $ token.
-bool try_library_path(Driver& driver, const DriverJudge& judge) noexcept {
+bool try_library_path(Driver& driver, const WantedLibrary& wanted, const DriverJudge& judge) noexcept {
   driver.found_by = kFoundInLibraryPath;
   const char* element = secure_getenv("LD_LIBRARY_PATH");
   while (element != nullptr && *element != '\0') {
     const size_t length = strcspn(element, ":;");
-    if (element[0] == '/' && memchr(element, '$', length) == nullptr && try_folder(driver, judge, element, length))
+    if (element[0] == '/' && memchr(element, '$', length) == nullptr &&
+        try_folder(driver, wanted, judge, element, length))
       return true;
     element += length + (element[length] != '\0' ? 1 : 0);
   }
   return false;
 }
 
-bool try_ld_cache(Driver& driver, const DriverJudge& judge) noexcept {
+bool try_ld_cache(Driver& driver, const WantedLibrary& wanted, const DriverJudge& judge) noexcept {
   driver.found_by = kFoundInLoaderCache;
   const int file = open("/etc/ld.so.cache", O_RDONLY | O_CLOEXEC);
   if (file < 0) return false;
@@ -158,7 +158,7 @@ bool try_ld_cache(Driver& driver, const DriverJudge& judge) noexcept {
   if (data == MAP_FAILED) return false;
   uint32_t cursor = 0;
   while (const char* path =
-             next_in_ld_cache(static_cast<char*>(data), static_cast<size_t>(size), kDriverName, &cursor)) {
+             next_in_ld_cache(static_cast<char*>(data), static_cast<size_t>(size), wanted.name, &cursor)) {
     if (strlen(path) >= kPathBytes) continue;
     copy_text(driver.path, sizeof driver.path, path);
     if (try_path(driver, judge)) {
@@ -170,10 +170,10 @@ bool try_ld_cache(Driver& driver, const DriverJudge& judge) noexcept {
   return found;
 }
 
-bool try_default_folders(Driver& driver, const DriverJudge& judge) noexcept {
+bool try_default_folders(Driver& driver, const WantedLibrary& wanted, const DriverJudge& judge) noexcept {
   driver.found_by = kFoundInDefaultFolder;
   for (const char* folder = kDefaultFolders; *folder != '\0'; folder += strlen(folder) + 1) {
-    if (try_folder(driver, judge, folder, strlen(folder))) return true;
+    if (try_folder(driver, wanted, judge, folder, strlen(folder))) return true;
   }
   return false;
 }
@@ -185,12 +185,12 @@ bool refuse(Driver& driver, const char* why) noexcept {
   return false;
 }
 
-void locate_driver(Driver& driver, const DriverJudge& judge) noexcept {
+void locate_library(Driver& driver, const WantedLibrary& wanted, const DriverJudge& judge) noexcept {
   driver.handle = nullptr;
   driver.path[0] = '\0';
   driver.detail[0] = '\0';
-  // ROTA_REAL_LIBCUDA=<path>: the driver to use, and no other. Ignored in programs that gain rights (secure_getenv).
-  const char* chosen = secure_getenv("ROTA_REAL_LIBCUDA");
+  // <variable>=<path>: the library to use, and no other. Ignored in programs that gain rights (secure_getenv).
+  const char* chosen = wanted.variable != nullptr ? secure_getenv(wanted.variable) : nullptr;
   if (chosen != nullptr && *chosen != '\0') {
     char folder[kPathBytes];
     bool fits = strlen(chosen) < kPathBytes;
@@ -204,13 +204,18 @@ void locate_driver(Driver& driver, const DriverJudge& judge) noexcept {
     driver.state = usable ? kRotaDriverFound : kRotaDriverRefused;
     return;
   }
-  if (try_library_path(driver, judge) || try_ld_cache(driver, judge) || try_default_folders(driver, judge)) {
+  if (try_library_path(driver, wanted, judge) || try_ld_cache(driver, wanted, judge) ||
+      try_default_folders(driver, wanted, judge)) {
     driver.state = kRotaDriverFound;
     return;
   }
   driver.state = kRotaDriverNotFound;
   driver.found_by = kFoundNowhere;
   driver.path[0] = '\0';
+}
+
+void locate_driver(Driver& driver, const DriverJudge& judge) noexcept {
+  locate_library(driver, kCuda, judge);
 }
 
 }  // namespace rota::thin

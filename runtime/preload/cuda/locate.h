@@ -1,5 +1,6 @@
-// Where the real libcuda.so.1 is. For the thin preload at the first CUDA call and for `rota run` before the program
-// starts, so that both find the same one: what they do with it differs, hence DriverJudge. No libstdc++ in here.
+// Where the real libcuda.so.1 or libnvidia-ml.so.1 is. For the thin preloads at the first call and for `rota run`
+// before the program starts, so that both find the same one: what they do with it differs, hence DriverJudge. No
+// libstdc++ in here.
 //
 // Asking the loader for "libcuda.so.1" would give the thin preload, which carries that SONAME; opened by its path, the
 // loader compares files, not names.
@@ -44,9 +45,19 @@ struct DriverJudge {
 inline constexpr char kNoSuchFile[] = "there is no such file";
 inline constexpr char kOwnLibrary[] = "it is rota's own librota.so";
 inline constexpr char kNoCuInit[] = "it is no CUDA driver: it has no cuInit";
+inline constexpr char kNoNvmlInit[] = "it is no NVML: it has no nvmlInit";
 
-// ROTA_REAL_LIBCUDA, else where the loader and containers keep libcuda.so.1: the first that is accepted. Any number of
-// threads may call at once.
+struct WantedLibrary {
+  const char* name;
+  const char* variable;  // of the environment, that gives its path; null: there is none
+};
+inline constexpr WantedLibrary kCuda{"libcuda.so.1", "ROTA_REAL_LIBCUDA"};
+inline constexpr WantedLibrary kNvml{"libnvidia-ml.so.1", nullptr};
+
+// What the variable names, else where the loader and containers keep such a library: the first that is accepted. Any
+// number of threads may call at once.
+ROTA_HIDDEN void locate_library(Driver& driver, const WantedLibrary& wanted, const DriverJudge& judge) noexcept;
+// The same for kCuda.
 ROTA_HIDDEN void locate_driver(Driver& driver, const DriverJudge& judge) noexcept;
 
 // Puts a line into driver.detail, and is false.

@@ -138,12 +138,8 @@ bool attach_once(const Driver& driver, RotaCoreAttach* core) noexcept {
 // The real function behind a spare thunk. Which one that is, the name says that the fitted copy gave to the thunk: the
 // loader knows it. Null if there is none.
 void* look_up_spare(uint32_t index, const char** name) noexcept {
-  using Dladdr = int(const void*, Dl_info*);
-  auto* dladdr_function = reinterpret_cast<Dladdr*>(next_symbol("dladdr"));
-  const char* thunk = rota_thunks_begin + size_t{index} * kThunkStride;
-  Dl_info info;
-  if (dladdr_function == nullptr || dladdr_function(thunk, &info) == 0 || info.dli_saddr != thunk) return nullptr;
-  *name = info.dli_sname;
+  *name = name_at(rota_thunks_begin + size_t{index} * kThunkStride);
+  if (*name == nullptr) return nullptr;
   return foreign_symbol(__atomic_load_n(&driver_handle, __ATOMIC_ACQUIRE), *name);
 }
 

@@ -43,6 +43,8 @@ ROTA_HIDDEN void* next_symbol(const char* name) noexcept;
 // dlsym on a handle; null if there is none, or if what was found is one of our own thunks (a library that has no such
 // function itself may depend on libcuda.so.1, which is us).
 ROTA_HIDDEN void* foreign_symbol(void* handle, const char* name) noexcept;
+// The name under which a thunk of ours is exported: that of a spare, a fitted copy has changed. Null if it has none.
+ROTA_HIDDEN const char* name_at(const char* thunk) noexcept;
 
 // Finds and opens the real driver, never a copy of this library. Any number of threads may call at once, since the
 // loader gives each the same handle.

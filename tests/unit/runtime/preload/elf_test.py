@@ -8,6 +8,7 @@ import unittest
 SHIMS = os.environ["ROTA_SHIM_DIRECTORY"]
 SOURCE = os.environ["ROTA_SOURCE_DIRECTORY"]
 THIN = os.path.join(SHIMS, "librota.so")
+NVML = os.path.join(SHIMS, "librota-nvml.so")
 CORE = os.path.join(SHIMS, "librota-core.so")
 
 
@@ -34,9 +35,9 @@ def listed():
         return set(re.findall(r"(?m)^ROTA_SYMBOL\((\w+)\)", lines.read()))
 
 
-def spares():
+def spares(library=THIN):
     """The thunks that wait for the names of functions that rota does not know, in their order."""
-    return sorted(name for name in exported(THIN) if re.match(r"rota_spare_[0-9a-f]{2}_", name))
+    return sorted(name for name in exported(library) if re.match(r"rota_spare_[0-9a-f]{2}_", name))
 
 
 def newest_glibc(path):
@@ -44,9 +45,38 @@ def newest_glibc(path):
     return max(tuple(int(part) for part in version.split(".")) for version in versions)
 
 
-class Thin(unittest.TestCase):
+def recorded(name):
+    with open(os.path.join(SOURCE, "tests", "data", name), encoding="ascii") as lines:
+        return {line.strip() for line in lines if line.strip() and not line.startswith(("#", "cudbg"))}
+
+
+class EveryProcessLoadsIt:
+    """What holds for each library that `rota run` preloads into every process."""
+
     def test_it_needs_no_glibc_newer_than_2_28(self):
-        self.assertLessEqual(newest_glibc(THIN), (2, 28))
+        self.assertLessEqual(newest_glibc(self.library), (2, 28))
+
+    def test_it_needs_the_c_library_alone(self):
+        needed = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", self.library))
+        self.assertEqual(needed, ["libc.so.6"])
+
+    def test_nothing_of_it_runs_at_load_or_at_exit(self):
+        dynamic = output("readelf", "-dW", self.library)
+        self.assertIsNone(re.search(r"\((INIT|FINI|INIT_ARRAY|FINI_ARRAY|PREINIT_ARRAY)\)", dynamic))
+        self.assertNotIn("TEXTREL", dynamic)
+
+    def test_its_soname_is_that_of_the_library_it_stands_in_front_of(self):
+        self.assertIn(f"soname: [{self.soname}]", output("readelf", "-dW", self.library))
+
+    def test_its_stack_is_not_executable(self):
+        self.assertRegex(output("readelf", "-lW", self.library), r"GNU_STACK .* RW ")
+
+    def test_every_copy_carries_the_mark(self):
+        self.assertRegex(output("readelf", "-nW", self.library), r"(?m)^\s+rota\s")
+
+
+class Thin(EveryProcessLoadsIt, unittest.TestCase):
+    library, soname = THIN, "libcuda.so.1"
 
     def test_it_shows_the_drivers_names_dlopen_and_reserved_names_and_nothing_else(self):
         self.assertEqual(exported(THIN), listed() | {"dlopen"} | set(spares()))
@@ -54,33 +84,24 @@ class Thin(unittest.TestCase):
         self.assertGreater(min(map(len, spares())), max(map(len, listed())) + 16)
 
     def test_every_name_of_the_recorded_driver_is_there(self):
-        with open(os.path.join(SOURCE, "tests", "data", "libcuda-580.159-exports.txt"), encoding="ascii") as lines:
-            recorded = {line.strip() for line in lines if line.strip() and not line.startswith(("#", "cudbg"))}
-        self.assertEqual(recorded - exported(THIN), set())
+        self.assertEqual(recorded("libcuda-580.159-exports.txt") - exported(THIN), set())
 
-    def test_it_needs_the_c_library_alone(self):
-        needed = re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", THIN))
-        self.assertEqual(needed, ["libc.so.6"])
 
-    def test_nothing_of_it_runs_at_load_or_at_exit(self):
-        dynamic = output("readelf", "-dW", THIN)
-        self.assertIsNone(re.search(r"\((INIT|FINI|INIT_ARRAY|FINI_ARRAY|PREINIT_ARRAY)\)", dynamic))
-        self.assertNotIn("TEXTREL", dynamic)
+class Nvml(EveryProcessLoadsIt, unittest.TestCase):
+    library, soname = NVML, "libnvidia-ml.so.1"
 
-    def test_its_soname_is_cudas(self):
-        self.assertIn("soname: [libcuda.so.1]", output("readelf", "-dW", THIN))
-
-    def test_its_stack_is_not_executable(self):
-        self.assertRegex(output("readelf", "-lW", THIN), r"GNU_STACK .* RW ")
-
-    def test_every_copy_carries_the_mark(self):
-        self.assertRegex(output("readelf", "-nW", THIN), r"(?m)^\s+rota\s")
+    def test_it_shows_the_recorded_librarys_names_and_reserved_ones_and_nothing_else(self):
+        names = recorded("libnvidia-ml-580.159-exports.txt")
+        self.assertEqual(exported(NVML), names | set(spares(NVML)))
+        self.assertEqual(len(spares(NVML)), 128)
+        # Long enough to take the name of any function to come.
+        self.assertGreater(min(map(len, spares(NVML))), max(map(len, names)) + 16)
 
 
 class Core(unittest.TestCase):
     def test_it_shows_what_the_other_shims_call_and_nothing_else(self):
-        self.assertLessEqual(exported(CORE), {"rota_core_attach", "rota_core_trace"})
-        self.assertIn("rota_core_attach", exported(CORE))
+        self.assertLessEqual(exported(CORE), {"rota_core_attach", "rota_core_gpu_memory", "rota_core_trace"})
+        self.assertLessEqual({"rota_core_attach", "rota_core_gpu_memory"}, exported(CORE))
 
     @unittest.skipIf(os.environ.get("ROTA_SANITIZED"), "a sanitized core needs the sanitizer's libraries")
     def test_it_brings_its_own_standard_library(self):
@@ -93,17 +114,20 @@ class Core(unittest.TestCase):
 class OtherProcessor(unittest.TestCase):
     @unittest.skipUnless(os.environ.get("ROTA_CLANG"), "no clang to assemble for aarch64")
     def test_the_thunks_assemble_for_aarch64_at_their_stride(self):
+        self.assertEqual(len(spares()), 128)
+        self.check("cuda", sorted(listed()) + spares())
+        self.check("nvml", sorted(recorded("libnvidia-ml-580.159-exports.txt")) + spares(NVML))
+
+    def check(self, part, names):
         with tempfile.TemporaryDirectory(prefix="rota-interpose-") as folder:
             built = os.path.join(folder, "thunks.o")
-            source = os.path.join(SOURCE, "runtime", "preload", "cuda", "thunks.S")
+            source = os.path.join(SOURCE, "runtime", "preload", part, "thunks.S")
             output(os.environ["ROTA_CLANG"], "--target=aarch64-linux-gnu", "-I", SOURCE, "-c", source, "-o", built)
             places = {}
             for line in output("readelf", "-sW", built).splitlines():
                 words = line.split()
                 if len(words) == 8 and words[3] == "FUNC" and words[4] == "GLOBAL":
                     places[words[7]] = int(words[1], 16)
-            names = sorted(listed()) + spares()
-            self.assertEqual(len(spares()), 128)
             self.assertEqual([places[name] for name in names], [32 * index for index in range(len(names))])
 
 

@@ -1,0 +1,87 @@
+#include "runtime/hooks/gpu_memory.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "generated/driver_real.h"
+#include "runtime/core/runtime.h"
+#include "runtime/memory/settings.h"
+
+namespace rota::hooks {
+
+namespace {
+
+int digit(char character) noexcept {
+  if (character >= '0' && character <= '9') return character - '0';
+  if (character >= 'a' && character <= 'f') return character - 'a' + 10;
+  if (character >= 'A' && character <= 'F') return character - 'A' + 10;
+  return -1;
+}
+
+// The program's number of the GPU; nothing before cuInit and for one that CUDA_VISIBLE_DEVICES hides.
+std::optional<int> device_with(const std::array<unsigned char, 16>& uuid) noexcept {
+  int count = 0;
+  if (real::cuDeviceGetCount(&count) != api::CUDA_SUCCESS) return std::nullopt;
+  for (int index = 0; index < std::min(count, memory::kMaxDevices); ++index) {
+    api::CUdevice device = 0;
+    api::CUuuid id{};
+    static_assert(sizeof id == sizeof uuid);
+    if (real::cuDeviceGet(&device, index) != api::CUDA_SUCCESS) continue;
+    if (real::cuDeviceGetUuid_v2(&id, device) != api::CUDA_SUCCESS &&
+        real::cuDeviceGetUuid(&id, device) != api::CUDA_SUCCESS) {
+      continue;
+    }
+    if (std::memcmp(&id, uuid.data(), sizeof id) == 0) return device;
+  }
+  return std::nullopt;
+}
+
+// A program that does not call CUDA, such as nvidia-smi, has the limit all the same.
+const memory::Settings& settings_without_cuda() {
+  static const memory::Settings settings = memory::settings_from_environment();
+  return settings;
+}
+
+}  // namespace
+
+std::optional<std::array<unsigned char, 16>> parse_gpu_uuid(const char* text) noexcept {
+  constexpr char kPattern[] = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+  if (text == nullptr || std::strlen(text) != sizeof kPattern - 1) return std::nullopt;
+  std::array<unsigned char, 16> uuid{};
+  std::size_t digits = 0;
+  for (std::size_t at = 0; kPattern[at] != '\0'; ++at) {
+    if (kPattern[at] != 'x') {
+      if (text[at] != kPattern[at]) return std::nullopt;
+      continue;
+    }
+    const int value = digit(text[at]);
+    if (value < 0) return std::nullopt;
+    uuid[digits / 2] = static_cast<unsigned char>(uuid[digits / 2] << 4 | value);
+    ++digits;
+  }
+  return uuid;
+}
+
+int gpu_memory(std::uint32_t version, const char* uuid, RotaGpuMemory* gpu) noexcept {
+  try {
+    const auto id = parse_gpu_uuid(uuid);
+    if (version != kRotaGpuMemoryVersion || gpu == nullptr || !id) return 0;
+    Runtime* const runtime = made_runtime();
+    const memory::Settings& settings = runtime != nullptr ? runtime->memory.settings() : settings_without_cuda();
+    if (settings.limit_bytes == memory::kNoLimit) return 0;
+    if (const auto device = runtime != nullptr ? device_with(*id) : std::nullopt) {
+      const memory::Memory::Shown shown = runtime->memory.shown(*device, gpu->total, gpu->free);
+      *gpu = {shown.total, shown.free, shown.own};
+      return 1;
+    }
+    const std::uint64_t total = std::min(gpu->total, settings.limit_bytes);
+    // As Memory::shown has it: others leave less than the limit only where memory stays native.
+    const bool native = settings.backend == memory::Choice::kNative;
+    *gpu = {total, native ? std::min(total, gpu->free) : total, 0};
+    return 1;
+  } catch (...) {
+    return 0;  // no memory: the driver's own answer stands
+  }
+}
+
+}  // namespace rota::hooks
