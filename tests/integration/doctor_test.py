@@ -290,7 +290,7 @@ class Installation(DoctorCase):
             shutil.copy2(program, self.rota.parent)
         self.shims = self.scratch / "prefix/lib/rota"
         self.shims.mkdir(parents=True)
-        for shim in ("librota.so", "librota-core.so", "librota-cudart.so"):
+        for shim in ("librota.so", "librota-core.so", "librota-cudart.so", "librota-nvml.so"):
             shutil.copy2(SHIMS / shim, self.shims / shim)
 
     def test_a_complete_copy_is_well(self):
@@ -333,6 +333,20 @@ class Installation(DoctorCase):
         findings, answer = self.doctor(rota=self.rota)
         self.assertTrue(answer["ok"])
         self.assertEqual(findings["preload.files"]["level"], "warning")
+        self.assertIn("rota trace does not see the runtime API", findings["preload.files"]["text"])
+
+    def test_a_missing_or_damaged_nvml_shim_is_a_warning(self):
+        shim = self.shims / "librota-nvml.so"
+        shim.unlink()
+        findings, answer = self.doctor(rota=self.rota)
+        self.assertTrue(answer["ok"])
+        self.assertEqual(findings["preload.files"]["level"], "warning")
+        self.assertIn("nvidia-smi shows the whole GPU", findings["preload.files"]["text"])
+        shim.write_bytes(b"\x7fELF")
+        findings, answer = self.doctor(rota=self.rota)
+        self.assertTrue(answer["ok"])
+        self.assertEqual(findings["preload.nvml"]["level"], "warning")
+        self.assertIn("librota-nvml.so does not load", findings["preload.nvml"]["text"])
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ class Cache(Fitted):
         fcntl.flock(folder, fcntl.LOCK_UN)
         for child in children:
             result = self.finish(child)
-            self.assertEqual((result.returncode, result.stdout.strip(), result.stderr), (0, str(library), ""))
+            self.assertEqual((result.returncode, result.stdout.strip().split(":")[0], result.stderr), (0, str(library), ""))
         self.assertEqual((library.stat().st_ino, library.stat().st_mtime), (made.st_ino, made.st_mtime))
 
     def test_a_start_does_not_wait_for_ever_for_another_one(self):
@@ -203,7 +203,7 @@ class Cache(Fitted):
         os.chown(home, 12345, 12345)
         mounted = ("unshare", "-m", "sh", "-c",
                    'umask 077; mount -t tmpfs -o mode=755 none /var/cache && "$@" && stat -c %a /var/cache/rota/*', "sh")
-        result = self.checked(*mounted, ROTA, "run", "--", "sh", "-c", 'echo "$LD_PRELOAD"; stat -c %a /var/cache/rota',
+        result = self.checked(*mounted, ROTA, "run", "--", "sh", "-c", 'echo "${LD_PRELOAD%%:*}"; stat -c %a /var/cache/rota',
                               HOME=str(home), XDG_CACHE_HOME=str(home / "caches"))
         library, *modes = result.stdout.split()
         self.assertEqual(os.path.dirname(os.path.dirname(library)), "/var/cache/rota")

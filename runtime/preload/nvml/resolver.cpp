@@ -48,7 +48,7 @@ bool open_library(thin::Driver& found, void*) noexcept {
   if (open == nullptr) return thin::refuse(found, "this process has no dlopen");
   void* const handle = open(found.path, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return thin::refuse(found, "the loader refuses it");
-  if (foreign_symbol(handle, "nvmlInit_v2") == nullptr && foreign_symbol(handle, "nvmlInit") == nullptr) {
+  if (foreign_symbol(handle, "nvmlInit_v2") == nullptr) {
     using Dlclose = int(void*);
     if (auto* const close = reinterpret_cast<Dlclose*>(next_symbol("dlclose"))) close(handle);
     return thin::refuse(found, thin::kNoNvmlInit);

@@ -247,6 +247,7 @@ TrialFacts trial_facts(const ChildResult& result, bool asked_driver) {
   facts.output = last_words(result.output);
   facts.core_error = value_or<std::string>(said, "core_error", "");
   facts.cudart_error = value_or<std::string>(said, "cudart_error", "");
+  facts.nvml_error = value_or<std::string>(said, "nvml_error", "");
   facts.preloaded = value_or(said, "preloaded", false);
   facts.asked_driver = asked_driver;
   if (number(said, "result") == 0) facts.version = number(said, "version");

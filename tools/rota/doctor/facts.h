@@ -88,6 +88,7 @@ struct TrialFacts {
   std::string step, output;
   std::string core_error;  // the loader's words about librota-core.so; empty if it loaded
   std::string cudart_error;
+  std::string nvml_error;
   bool preloaded = false;          // the shim answers to "libcuda.so.1" there
   bool attached = false;           // a call of the driver brought librota-core.so in
   bool asked_driver = false;       // the trial had a driver to reach
@@ -97,8 +98,9 @@ struct TrialFacts {
 
 struct ShimFile {
   std::string name;
-  int error = 0;          // errno of reading it
-  bool required = false;  // without it no program is covered
+  int error = 0;             // errno of reading it
+  bool required = false;     // without it no program is covered
+  std::string without = {};  // what there is not without it, if it is not required
 };
 
 struct PreloadedLibrary {
@@ -118,6 +120,8 @@ struct PreloadFacts {
   std::string library;                      // what `rota run` preloads for this driver
   bool fitted = false;                      // that is a copy of librota.so that shows what the driver has
   std::string fit_note;                     // why it is none although the driver differs; or ""
+  std::string nvml_library;                 // what it preloads in front of NVML; empty: nothing
+  std::string nvml_note;                    // why nothing although there is an NVML, or what it shows too much; or ""
   bool in_force = false;                    // librota.so is mapped into this very process
   bool secure = false;                      // this process runs with raised rights
   TrialFacts trial;

@@ -108,11 +108,18 @@ DriverFacts gather_driver() {
 PreloadFacts gather_preload() {
   PreloadFacts facts;
   facts.directory = tool::shim_directory();
-  for (const char* name : {kShim, "librota-core.so", "librota-cudart.so"}) {
+  const std::pair<const char*, const char*> files[] = {
+      {kShim, ""},
+      {"librota-core.so", ""},
+      {"librota-cudart.so", "rota trace does not see the runtime API"},
+      {"librota-nvml.so", "nvidia-smi shows the whole GPU to a program with a limit"},
+  };
+  for (const auto& [name, without] : files) {
     const std::string path = facts.directory + "/" + name;
     facts.files.push_back({.name = name,
                            .error = access(path.c_str(), R_OK) == 0 ? 0 : errno,
-                           .required = std::string_view(name) != "librota-cudart.so"});
+                           .required = *without == '\0',
+                           .without = without});
   }
   if (facts.directory.find_first_of(": ") != std::string::npos) {
     facts.problem = facts.directory + " has a space or a colon in its path: nothing can be preloaded from there";
@@ -122,6 +129,9 @@ PreloadFacts gather_preload() {
   facts.library = chosen.library;
   facts.fitted = chosen.fitted;
   facts.fit_note = chosen.note;
+  const tool::Preload nvml = tool::choose_nvml_preload(facts.directory + "/librota-nvml.so");
+  facts.nvml_library = nvml.library;
+  facts.nvml_note = nvml.note;
   facts.secure = getauxval(AT_SECURE) != 0;
   const std::vector<std::string> mapped = mapped_files();
   std::ifstream everywhere("/etc/ld.so.preload");

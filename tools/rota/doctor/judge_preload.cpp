@@ -25,7 +25,7 @@ void judge_files(const PreloadFacts& preload, Findings& findings) {
         {"preload.files",
          file.required ? Level::kProblem : Level::kWarning,
          fmt::format("{}/{}: {}{}", preload.directory, file.name, strerror(file.error),
-                     file.required ? ": programs run without rota" : ": rota trace does not see the runtime API"),
+                     file.required ? ": programs run without rota" : ": " + file.without),
          file.error == EACCES ? "make it readable to all: chmod a+r, and a+x for its folders" : kInstallAgain,
          {{"directory", preload.directory}, {"file", file.name}, {"error", file.error}}});
   }
@@ -64,6 +64,19 @@ std::string missing_glibc(const std::string& words) {
   const std::size_t begin = words.find("GLIBC_2.");
   if (begin == std::string::npos || words.find("not found") == std::string::npos) return {};
   return words.substr(begin, words.find_first_not_of("GLIBC_.0123456789", begin) - begin);
+}
+
+// Not a word where there is no NVML.
+void judge_nvml(const PreloadFacts& preload, Findings& findings) {
+  const nlohmann::json values = {{"library", preload.nvml_library}, {"note", preload.nvml_note}};
+  if (!preload.nvml_note.empty()) {
+    findings.push_back({"preload.nvml", Level::kNote, preload.nvml_note,
+                        "make ROTA_CACHE, or ~/.cache, a folder that may be written to, or update rota", values});
+  } else if (!preload.nvml_library.empty()) {
+    findings.push_back(
+        {"preload.nvml", Level::kOk,
+         fmt::format("{} shows a program with a limit its own share in nvidia-smi", preload.nvml_library), "", values});
+  }
 }
 
 void judge_trial_end(const PreloadFacts& preload, Findings& findings) {
@@ -124,6 +137,15 @@ void judge_trial(const PreloadFacts& preload, Findings& findings) {
                                     trial.cudart_error),
                         kInstallAgain,
                         {{"error", trial.cudart_error}}});
+  }
+  if (!trial.nvml_error.empty()) {
+    findings.push_back({"preload.nvml",
+                        Level::kWarning,
+                        fmt::format("librota-nvml.so does not load: {}: nvidia-smi shows the whole GPU to a program "
+                                    "with a limit",
+                                    trial.nvml_error),
+                        kInstallAgain,
+                        {{"error", trial.nvml_error}}});
   }
   findings.push_back({"preload.trial",
                       Level::kOk,
@@ -193,6 +215,7 @@ void judge_command(const CommandFacts& command, Findings& findings) {
 void judge_preload(const Facts& facts, Findings& findings) {
   judge_files(facts.preload, findings);
   judge_fit(facts.preload, findings);
+  judge_nvml(facts.preload, findings);
   judge_trial(facts.preload, findings);
   judge_others(facts.preload, findings);
   if (facts.command) judge_command(*facts.command, findings);

@@ -180,6 +180,8 @@ int try_preload(const std::string& preload, const std::string& directory, int re
   reporter.say({{"core_error", load(directory + "/librota-core.so", RTLD_NOW, ROTA_CORE_ATTACH_NAME)}});
   reporter.step("loading librota-cudart.so");
   reporter.say({{"cudart_error", load(directory + "/librota-cudart.so", RTLD_LAZY, nullptr)}});
+  reporter.step("loading librota-nvml.so");
+  reporter.say({{"nvml_error", load(directory + "/librota-nvml.so", RTLD_NOW, "nvmlInit_v2")}});
   reporter.step("dlopen(\"libcuda.so.1\")");
   void* shim = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   auto* get_version = shim != nullptr ? find<GetInt>(shim, "cuDriverGetVersion") : nullptr;

@@ -23,15 +23,27 @@ namespace {
 // runtime/preload/cuda/spares.inc
 constexpr const char* kSparePrefix = "rota_spare_";
 
-// The driver's own functions. Others that it may export (the debugger's cudbg*, or what some library left visible) must
-// stay out of the preload, which every program searches first.
-bool is_driver_function(const std::string& name) {
-  return name.size() > 2 && name.starts_with("cu") && std::isupper(static_cast<unsigned char>(name[2])) != 0;
-}
+// A library of the driver's, and what stands in front of it.
+struct Interposed {
+  const thin::WantedLibrary& wanted;
+  const char* preload;  // file name
+  const char* prefix;   // of its functions' names
+  const char* first;    // a function without which it is not the library
+  const char* why_not;  // the reason, then
+  bool needs_all;       // a preload that hides functions of it is worse than none
+};
+constexpr Interposed kCuda{thin::kCuda, "librota.so", "cu", "cuInit", thin::kNoCuInit, false};
+constexpr Interposed kNvml{thin::kNvml, "librota-nvml.so", "nvml", "nvmlInit_v2", thin::kNoNvmlInit, true};
 
-std::vector<std::string> driver_functions(const elf::Exports& exports) {
+// The library's own functions. Others that it may export (the debugger's cudbg*, or what some library left visible)
+// must stay out of the preload, which every program searches first.
+std::vector<std::string> functions_of(const Interposed& library, const elf::Exports& exports) {
+  const std::string prefix = library.prefix;
   std::vector<std::string> names;
-  std::ranges::copy_if(exports.functions, std::back_inserter(names), is_driver_function);
+  std::ranges::copy_if(exports.functions, std::back_inserter(names), [&](const std::string& name) {
+    return name.size() > prefix.size() && name.starts_with(prefix) &&
+           std::isupper(static_cast<unsigned char>(name[prefix.size()])) != 0;
+  });
   return names;
 }
 
@@ -42,9 +54,9 @@ std::vector<std::string> spares_of(const elf::Exports& exports) {
   return names;
 }
 
-DriverFit compare(const elf::Exports& driver, const elf::Exports& shim) {
+DriverFit compare(const Interposed& library, const elf::Exports& driver, const elf::Exports& shim) {
   DriverFit fit;
-  const auto theirs = driver_functions(driver), ours = driver_functions(shim);
+  const auto theirs = functions_of(library, driver), ours = functions_of(library, shim);
   fit.exports = theirs.size();
   fit.spares = spares_of(shim).size();
   std::ranges::set_difference(ours, theirs, std::back_inserter(fit.missing));
@@ -67,15 +79,15 @@ const char* place_name(thin::FoundBy place) {
   }
 }
 
-// Reads a candidate's exports; refuses it, as the thin preload would, if it is no driver.
-std::optional<elf::Exports> read_driver(thin::Driver& driver) {
+// Reads a candidate's exports; refuses it, as the thin preload would, if it is something else.
+std::optional<elf::Exports> read_library(const Interposed& library, thin::Driver& driver) {
   auto exports = elf::read_exports(driver.path);
   if (!exports) {
     thin::refuse(driver, "its exports cannot be read");
     return std::nullopt;
   }
-  if (!std::ranges::binary_search(exports->functions, "cuInit")) {
-    thin::refuse(driver, thin::kNoCuInit);
+  if (!std::ranges::binary_search(exports->functions, library.first)) {
+    thin::refuse(driver, library.why_not);
     return std::nullopt;
   }
   return std::move(*exports);
@@ -102,7 +114,8 @@ std::string hash_of(const std::string& text) {
 // copy is at hand or that proves to be a driver.
 class Choice {
  public:
-  Choice(std::string shim, bool may_write) : shim_(std::move(shim)), may_write_(may_write) {}
+  Choice(const Interposed& library, std::string shim, bool may_write)
+      : library_(library), shim_(std::move(shim)), may_write_(may_write), cache_(library.preload) {}
 
   Preload run() {
     if (stat(shim_.c_str(), &shim_file_) != 0 || !S_ISREG(shim_file_.st_mode)) return plain("");
@@ -113,11 +126,16 @@ class Choice {
     core_ = folder.substr(0, folder.rfind('/')) + "/librota-core.so";
     shim_identity_ = identity_of(shim_, shim_file_) + core_ + kForm;
     thin::Driver driver;
-    thin::locate_driver(driver, {&accept, nullptr, this});
+    thin::locate_library(driver, library_.wanted, {&accept, nullptr, this});
     if (driver.state != kRotaDriverFound) return plain("");
+    found_ = true;
     if (!cached_.empty()) return {cached_, true, ""};
     return fit(driver.path);
   }
+
+  // After run(): whether there is a library to stand in front of, and whether only a fitted copy shows all that it has.
+  bool found() const { return found_; }
+  bool only_fitted() const { return only_fitted_; }
 
  private:
   // A copy is of the library's own size.
@@ -132,14 +150,16 @@ class Choice {
     self.key_ = hash_of(identity_of(driver.path, info) + ' ' + self.shim_identity_);
     self.cached_ = self.cache_.find(self.key_, self.size(), self.core_);
     if (!self.cached_.empty()) return true;
-    self.driver_exports_ = read_driver(driver);
+    self.driver_exports_ = read_library(self.library_, driver);
     return self.driver_exports_.has_value();
   }
 
   Preload fit(const std::string& driver) {
     const auto exports = elf::read_exports(shim_);
+    only_fitted_ = true;
     if (!exports) return plain(exports.error().text);
-    const DriverFit fit = compare(*driver_exports_, *exports);
+    const DriverFit fit = compare(library_, *driver_exports_, *exports);
+    only_fitted_ = !fit.unknown.empty();
     if (fit.plain()) return plain("");
     elf::ExportChange change;
     for (const auto* names : {&exports->functions, &exports->objects}) {
@@ -157,6 +177,7 @@ class Choice {
     if (used < fit.unknown.size()) {
       note = fmt::format("{} functions of {} that rota does not know are absent to programs: there is room for {}",
                          fit.unknown.size() - used, driver, used);
+      if (library_.needs_all) return plain(note);
     }
     if (!may_write_) return {cache_.place(key_), true, note};
     const auto made = cache_.add(
@@ -166,9 +187,12 @@ class Choice {
         fmt::format("functions that {} lacks show to programs and new ones do not: {}", driver, made.error().text));
   }
 
+  const Interposed& library_;
   const std::string shim_;
   const bool may_write_;
   PreloadCache cache_;
+  bool found_ = false;
+  bool only_fitted_ = false;
   struct stat shim_file_{};
   std::string core_, shim_identity_, key_, cached_;
   std::optional<elf::Exports> driver_exports_;
@@ -179,7 +203,9 @@ class Choice {
 DriverPlace find_driver() {
   DriverPlace place;
   thin::Driver driver;
-  const auto accept = [](thin::Driver& candidate, void*) noexcept { return read_driver(candidate).has_value(); };
+  const auto accept = [](thin::Driver& candidate, void*) noexcept {
+    return read_library(kCuda, candidate).has_value();
+  };
   const auto passed_over = [](const thin::Driver& candidate, void* context) noexcept {
     if (candidate.found_by == thin::kFoundByVariable) return;  // refused, and nothing else is looked at
     static_cast<DriverPlace*>(context)->passed_over.push_back({candidate.path, place_name(candidate.found_by),
@@ -203,15 +229,27 @@ DriverFit compare_with_driver(const std::string& driver, const std::string& shim
     fit.problem = !theirs ? theirs.error().text : ours.error().text;
     return fit;
   }
-  return compare(*theirs, *ours);
+  return compare(kCuda, *theirs, *ours);
 }
 
 Preload choose_preload(const std::string& shim) {
-  return Choice(shim, true).run();
+  return Choice(kCuda, shim, true).run();
 }
 
 Preload foresee_preload(const std::string& shim) {
-  return Choice(shim, false).run();
+  return Choice(kCuda, shim, false).run();
+}
+
+Preload choose_nvml_preload(const std::string& shim) {
+  if (access(shim.c_str(), R_OK) != 0) return {};
+  Choice choice(kNvml, shim, true);
+  Preload preload = choice.run();
+  if (!choice.found()) return {};
+  if (!preload.fitted && choice.only_fitted()) {
+    return {"", false,
+            "NVML is not preloaded, so nvidia-smi shows the whole GPU to a program with a limit: " + preload.note};
+  }
+  return preload;
 }
 
 }  // namespace rota::tool

@@ -1,4 +1,5 @@
-// What is preloaded into a program: librota.so as installed, or a copy of it fitted to the real driver.
+// What is preloaded into a program: librota.so as installed, or a copy of it fitted to the real driver; and
+// librota-nvml.so in front of the machine's libnvidia-ml.so.1, where it has one, in the same way.
 //
 // Frameworks look whether the driver has a function by asking for its name. So where the driver lacks functions that
 // rota knows, or has some that rota does not know, the preload is a copy in which dlsym finds exactly the driver's:
@@ -69,5 +70,11 @@ Preload choose_preload(const std::string& shim);
 
 // What choose_preload would answer; writes nothing. A copy that is still to be made counts as fitted.
 Preload foresee_preload(const std::string& shim);
+
+// The same for NVML, `shim` being an installed librota-nvml.so. The library's path is empty where programs are better
+// off without: where `shim` is not there; where a program finds no libnvidia-ml.so.1 (some then go another way, and
+// would not if one answered that there is none); and where it has functions that cannot be shown, which nvidia-smi
+// needs.
+Preload choose_nvml_preload(const std::string& shim);
 
 }  // namespace rota::tool

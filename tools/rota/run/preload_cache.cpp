@@ -38,7 +38,7 @@ constexpr auto kUnfinishedFor = std::chrono::hours(1);
 // How long a start waits for another one that is making an entry, which takes some milliseconds.
 constexpr auto kMakerPatience = std::chrono::seconds(5);
 
-constexpr const char* kLibrary = "librota.so";
+constexpr const char* kLibraries[] = {"librota.so", "librota-nvml.so"};
 constexpr const char* kCore = "librota-core.so";
 constexpr const char* kRootsFolder = "/var/cache/rota";
 
@@ -113,9 +113,11 @@ void remove_entry(const std::string& entry) {
   std::error_code error;
   for (fs::directory_iterator file(entry, error), end; !error && file != end; file.increment(error)) {
     const std::string name = file->path().filename();
-    // write_with_exports writes librota.so.XXXXXX first.
-    const bool half = name.starts_with(std::string(kLibrary) + ".") && name.size() == std::strlen(kLibrary) + 7;
-    if (name != kLibrary && name != kCore && !half) return;
+    const bool ours_by_name = std::ranges::any_of(kLibraries, [&](const std::string& library) {
+      // write_with_exports writes librota.so.XXXXXX first.
+      return name == library || (name.starts_with(library + ".") && name.size() == library.size() + 7);
+    });
+    if (!ours_by_name && name != kCore) return;
     ours.push_back(file->path());
   }
   if (error) return;
@@ -168,7 +170,7 @@ std::chrono::system_clock::time_point time_of(const struct stat& info) {
 
 }  // namespace
 
-PreloadCache::PreloadCache() : folder_(chosen_folder()) {}
+PreloadCache::PreloadCache(std::string library) : library_(std::move(library)), folder_(chosen_folder()) {}
 
 std::string PreloadCache::distrust(bool make) {
   if (folder_.empty()) return "there is no home directory; set ROTA_CACHE to a folder of yours";
@@ -239,7 +241,7 @@ Result<std::string> PreloadCache::add(const std::string& key, std::uintmax_t siz
     remove_entry(fresh);
     return Error{why};
   };
-  const std::string library = fresh + "/" + kLibrary;
+  const std::string library = fresh + "/" + library_;
   if (const auto made = make(library); !made) return give_up(made.error().text);
   if (!is_loadable(library)) {
     return give_up(fmt::format("nothing can be loaded from {}: {} (mounted noexec?); set ROTA_CACHE to another folder",

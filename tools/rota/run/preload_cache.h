@@ -18,15 +18,16 @@ class PreloadCache {
   // A key is so many hexadecimal digits, which is also how an entry is told from a folder of other use.
   static constexpr std::size_t kKeyDigits = 16;
 
-  // At $ROTA_CACHE; else for root /var/cache/rota, for others ${XDG_CACHE_HOME:-~/.cache}/rota.
-  PreloadCache();
+  // At $ROTA_CACHE; else for root /var/cache/rota, for others ${XDG_CACHE_HOME:-~/.cache}/rota. `library` is the name
+  // of the file that this one is about: librota.so or librota-nvml.so.
+  explicit PreloadCache(std::string library);
 
   // The path of what was made under this key, if it is there, of this size, beside a link to this librota-core.so,
   // loadable, and nobody else's than this user's or root's; else "".
   std::string find(const std::string& key, std::uintmax_t size, const std::string& core);
 
   // Where find would find it.
-  std::string place(const std::string& key) const { return folder_ + "/" + key + "/librota.so"; }
+  std::string place(const std::string& key) const { return folder_ + "/" + key + "/" + library_; }
 
   // Makes an entry: `make` writes the library, of this size, to the path that it is given; `core` is the
   // librota-core.so that it is to find beside itself. Any number of processes may do so at once: one makes it, the
@@ -40,6 +41,7 @@ class PreloadCache {
   std::string distrust(bool make);
   void remove_old(const std::string& but) const;
 
+  const std::string library_;
   std::string folder_;  // "" where there is no home; without links once distrust() saw it
   mode_t mode_ = 0700;  // of the folder, for its entries
 };

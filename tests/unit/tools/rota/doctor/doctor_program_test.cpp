@@ -1,4 +1,5 @@
 // What `rota doctor` concludes about preload, rotad, settings and a command; how children report; what is printed.
+#include <algorithm>
 #include <cerrno>
 
 #include "tests/unit/tools/rota/doctor/doctor_support.h"
@@ -20,7 +21,12 @@ TEST_CASE("a missing shim is a problem, a missing runtime shim a warning, and ea
   facts = healthy();
   facts.preload.files[2].error = EACCES;
   CHECK(only(facts).level == Level::kWarning);
+  CHECK(says(only(facts), "no runtime API"));
   CHECK(advises(only(facts), "chmod"));
+  facts = healthy();
+  facts.preload.files[3].error = ENOENT;
+  CHECK(only(facts).level == Level::kWarning);
+  CHECK(says(only(facts), "librota-nvml.so: No such file or directory: no NVML"));
 }
 
 TEST_CASE("a folder that the loader cannot preload from is a problem") {
@@ -78,6 +84,23 @@ TEST_CASE("a preload that is not in force, does not attach, crashes or hangs is 
   facts.preload.trial.cudart_error = "undefined symbol";
   CHECK(only(facts).id == "preload.cudart");
   CHECK(only(facts).level == Level::kWarning);
+  facts = healthy();
+  facts.preload.trial.nvml_error = "undefined symbol";
+  CHECK(only(facts).id == "preload.nvml");
+  CHECK(only(facts).level == Level::kWarning);
+}
+
+TEST_CASE("what is preloaded in front of NVML is said where there is one, and why nothing is") {
+  Facts facts = healthy();
+  CHECK(std::ranges::none_of(judge(facts), [](const Finding& finding) { return finding.id == "preload.nvml"; }));
+  facts.preload.nvml_library = "/usr/local/lib/rota/librota-nvml.so";
+  CHECK(find(facts, "preload.nvml").level == Level::kOk);
+  CHECK(says(find(facts, "preload.nvml"), "/usr/local/lib/rota/librota-nvml.so"));
+  facts.preload.nvml_library = "";
+  facts.preload.nvml_note = "NVML is not preloaded";
+  CHECK(only(facts).id == "preload.nvml");
+  CHECK(only(facts).level == Level::kNote);
+  CHECK(advises(only(facts), "ROTA_CACHE"));
 }
 
 TEST_CASE("the trial says whether it had a driver to reach") {

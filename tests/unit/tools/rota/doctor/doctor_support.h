@@ -52,7 +52,8 @@ inline Facts healthy() {
   facts.preload.directory = "/usr/local/lib/rota";
   facts.preload.files = {{.name = "librota.so", .error = 0, .required = true},
                          {.name = "librota-core.so", .error = 0, .required = true},
-                         {.name = "librota-cudart.so", .error = 0, .required = false}};
+                         {.name = "librota-cudart.so", .error = 0, .required = false, .without = "no runtime API"},
+                         {.name = "librota-nvml.so", .error = 0, .required = false, .without = "no NVML"}};
   facts.preload.library = "/usr/local/lib/rota/librota.so";
   facts.preload.trial.end = End::kFinished;
   facts.preload.trial.preloaded = facts.preload.trial.attached = facts.preload.trial.asked_driver = true;
