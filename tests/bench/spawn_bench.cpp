@@ -30,7 +30,7 @@ double spawn_us(char* const environment[]) {
 
 int main(int count, char** arguments) {
   if (count != 2) {
-    fmt::print(stderr, "usage: spawn_bench LIBROTA.so\n");
+    fmt::print(stderr, "usage: spawn_bench LIBRARY[:LIBRARY…]\n");
     return 2;
   }
   std::string preload = std::string("LD_PRELOAD=") + arguments[1];

@@ -183,6 +183,25 @@ TEST_CASE("nvshare 13: cuMemGetInfo's free bytes fall with what is taken and nev
   CHECK(total == 16 * kMiB);
 }
 
+TEST_CASE("who asks for all of a GPU's memory hears of no more room than CUDA gives, and needs no context") {
+  for (const Choice backend : {Choice::kManaged, Choice::kNative}) {
+    Fixture f({.backend = backend, .limit_bytes = kMiB << 20});
+    f.driver.enter_context(0);
+    api::CUdeviceptr address = 0;
+    REQUIRE(f.memory.allocate(&address, 40 * kMiB) == api::CUDA_SUCCESS);
+    f.driver.leave_context();
+    // NVML's total counts what the GPU keeps for itself.
+    const std::uint64_t total = f.driver.device_bytes + 600 * kMiB;
+    const Memory::Shown seen = f.memory.shown(0, total, f.driver.device_bytes);
+    CHECK(seen.total == total);
+    CHECK(seen.free == f.driver.device_bytes - 40 * kMiB);
+    CHECK(seen.own == 40 * kMiB);
+    // Others have most of it: of no concern to memory that moves.
+    const std::uint64_t left = f.memory.shown(0, total, 5 * kMiB).free;
+    CHECK(left == (backend == Choice::kNative ? 5 * kMiB : f.driver.device_bytes - 40 * kMiB));
+  }
+}
+
 TEST_CASE("a pitched allocation has the driver's pitch, converted or not") {
   for (const Choice backend : {Choice::kNative, Choice::kManaged}) {
     Fixture f(limited(64 * kMiB, backend));
