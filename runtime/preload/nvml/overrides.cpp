@@ -47,10 +47,10 @@ RotaCoreGpuMemory* core_function() noexcept {
   return function;
 }
 
-// A MIG instance, or a GPU that is split into such: the limit is about what CUDA shows, which are the instances.
-bool is_of_mig(Device device) noexcept {
-  unsigned instance = 0, mode = 0, pending = 0;
-  if (call_real<k_nvmlDeviceIsMigDeviceHandle>(device, &instance) == kSuccess && instance != 0) return true;
+// Whether the GPU is split into MIG instances: the limit is about what CUDA shows, which are these. (An instance is
+// told by its UUID.)
+bool is_split(Device device) noexcept {
+  unsigned mode = 0, pending = 0;
   return call_real<k_nvmlDeviceGetMigMode>(device, &mode, &pending) == kSuccess && mode != 0;
 }
 
@@ -59,7 +59,7 @@ bool is_limited(Device device, RotaGpuMemory& memory) noexcept {
   const int saved = errno;
   auto* const function = core_function();
   char uuid[kUuidBytes];
-  const bool limited = function != nullptr && !is_of_mig(device) &&
+  const bool limited = function != nullptr && !is_split(device) &&
                        call_real<k_nvmlDeviceGetUUID>(device, &uuid[0], kUuidBytes) == kSuccess &&
                        function(kRotaGpuMemoryVersion, uuid, &memory) == 1;
   errno = saved;

@@ -1,7 +1,7 @@
 // An NVML for the tests of librota-nvml.so. Its GPUs are what TEST_NVML_GPUS says, separated by commas: UUID, total and
 // free bytes, as "GPU-...:1000:900". With TEST_NVML_SPLIT set, each is split into MIG instances.
 //   TEST_OLDER  without the functions of later releases
-//   TEST_NEWER  with a function that rota does not know
+//   TEST_NEWER  with a function, and versions of structs, that rota does not know
 #include <unistd.h>
 
 #include <cstdint>
@@ -42,8 +42,17 @@ bool at(void* device, Gpu& gpu) {
   return find_gpu(reinterpret_cast<std::uintptr_t>(device) - 4096, gpu);
 }
 
-// Entries of so many 64-bit words, of which the first is a pid and the second are bytes: this process with 5000, another
-// one with 6000, and this process where the driver does not know its memory.
+// The version that such a struct begins with, or the next one.
+[[maybe_unused]] bool is_version(std::uint64_t word, std::uint32_t version) {
+  const auto said = static_cast<std::uint32_t>(word);
+#if defined(TEST_NEWER)
+  if (said == version + (1U << 24)) return true;
+#endif
+  return said == version;
+}
+
+// Entries of so many 64-bit words, of which the first is a pid and the second are bytes: this process with 5000,
+// another one with 6000, and this process where the driver does not know its memory.
 template <int kWords>
 int list_processes(void* device, unsigned* count, std::uint64_t* words) {
   Gpu gpu;
@@ -127,7 +136,7 @@ EXPORT int nvmlDeviceGetMigMode(void* device, unsigned* mode, unsigned* pending)
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void* device, std::uint64_t* memory) {
   Gpu gpu;
   if (!at(device, gpu) || memory == nullptr) return kInvalidArgument;
-  if (static_cast<std::uint32_t>(memory[0]) != 0x02000028) return kVersionMismatch;
+  if (!is_version(memory[0], 0x02000028)) return kVersionMismatch;
   memory[1] = gpu.total;
   memory[2] = 10;
   memory[3] = gpu.free;
@@ -156,7 +165,7 @@ EXPORT int nvmlDeviceGetMPSComputeRunningProcesses_v3(void* device, unsigned* co
 
 EXPORT int nvmlDeviceGetRunningProcessDetailList(void* device, std::uint64_t* list) {
   if (list == nullptr) return kInvalidArgument;
-  if (static_cast<std::uint32_t>(list[0]) != 0x01000018) return kVersionMismatch;
+  if (!is_version(list[0], 0x01000018)) return kVersionMismatch;
   unsigned count = static_cast<std::uint32_t>(list[1]);
   const int result = list_processes<4>(device, &count, reinterpret_cast<std::uint64_t*>(list[2]));
   list[1] = count;

@@ -181,6 +181,11 @@ class Limited(Asked):
         self.assertEqual(self.ask("say(memory_v2(device(), 1), details(device(), 1)[0])"),
                          [[VERSION_MISMATCH, 1, 0, 0, 0, 0], VERSION_MISMATCH])
 
+    def test_a_struct_of_a_version_that_rota_does_not_know_is_left_as_the_library_filled_it(self):
+        got, own = self.ask("say([memory_v2(device(), 0x03000028), details(device(), 0x02000018)], os.getpid())", library="newer")
+        self.assertEqual(got[0], [0, 0x03000028, 1000000, 10, 400000, 599990])
+        self.assertEqual(got[1][2], [own, 5000, 77, 77])
+
     def test_null_pointers_and_bad_handles_are_the_librarys_to_refuse(self):
         got = self.ask("""
             nothing = ctypes.c_void_p(0)
