@@ -64,11 +64,13 @@ std::optional<std::array<unsigned char, 16>> parse_gpu_uuid(const char* text) no
 
 int gpu_memory(std::uint32_t version, const char* uuid, RotaGpuMemory* gpu) noexcept {
   try {
-    const auto id = parse_gpu_uuid(uuid);
-    if (version != kRotaGpuMemoryVersion || gpu == nullptr || !id) return 0;
+    if (version != kRotaGpuMemoryVersion) return 0;
     Runtime* const runtime = made_runtime();
     const memory::Settings& settings = runtime != nullptr ? runtime->memory.settings() : settings_without_cuda();
     if (settings.limit_bytes == memory::kNoLimit) return 0;
+    if (uuid == nullptr && gpu == nullptr) return 1;
+    const auto id = parse_gpu_uuid(uuid);
+    if (!id || gpu == nullptr) return 0;
     if (const auto device = runtime != nullptr ? device_with(*id) : std::nullopt) {
       const memory::Memory::Shown shown = runtime->memory.shown(*device, gpu->total, gpu->free);
       *gpu = {shown.total, shown.free, shown.own};

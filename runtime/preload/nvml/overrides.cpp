@@ -59,8 +59,9 @@ bool is_limited(Device device, RotaGpuMemory& memory) noexcept {
   const int saved = errno;
   auto* const function = core_function();
   char uuid[kUuidBytes];
-  const bool limited = function != nullptr && !is_split(device) &&
-                       call_real<k_nvmlDeviceGetUUID>(device, &uuid[0], kUuidBytes) == kSuccess &&
+  // Without a limit, NVML is asked nothing but what the program asks.
+  const bool limited = function != nullptr && function(kRotaGpuMemoryVersion, nullptr, nullptr) == 1 &&
+                       !is_split(device) && call_real<k_nvmlDeviceGetUUID>(device, &uuid[0], kUuidBytes) == kSuccess &&
                        function(kRotaGpuMemoryVersion, uuid, &memory) == 1;
   errno = saved;
   return limited;

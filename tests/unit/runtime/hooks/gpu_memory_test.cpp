@@ -26,6 +26,7 @@ TEST_CASE("a question of another version, or about no GPU, changes nothing") {
   CHECK(gpu_memory(kRotaGpuMemoryVersion + 1, "GPU-6ba7b810-9dad-11d1-80b4-00c04fd430c8", &gpu) == 0);
   CHECK(gpu_memory(kRotaGpuMemoryVersion, "nothing", &gpu) == 0);
   CHECK(gpu_memory(kRotaGpuMemoryVersion, "GPU-6ba7b810-9dad-11d1-80b4-00c04fd430c8", nullptr) == 0);
+  CHECK(gpu_memory(kRotaGpuMemoryVersion, nullptr, nullptr) == 0);  // no limit is set for the unit tests
   CHECK((gpu.total == 1000 && gpu.free == 900 && gpu.own == 7));
 }
 

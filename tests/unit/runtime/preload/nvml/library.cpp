@@ -1,10 +1,12 @@
 // An NVML for the tests of librota-nvml.so. Its GPUs are what TEST_NVML_GPUS says, separated by commas: UUID, total and
-// free bytes, as "GPU-...:1000:900". With TEST_NVML_SPLIT set, each is split into MIG instances.
+// free bytes, as "GPU-...:1000:900". With TEST_NVML_SPLIT set, each is split into MIG instances;
+// with TEST_NVML_TELL, questions for a UUID are told on stderr.
 //   TEST_OLDER  without the functions of later releases
 //   TEST_NEWER  with a function, and versions of structs, that rota does not know
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -92,6 +94,7 @@ EXPORT int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
 
 EXPORT int nvmlDeviceGetUUID(void* device, char* text, unsigned bytes) {
   Gpu gpu;
+  if (std::getenv("TEST_NVML_TELL") != nullptr) std::fputs("NVML was asked for a UUID\n", stderr);
   if (!at(device, gpu)) return kInvalidArgument;
   if (bytes <= gpu.uuid.size()) return kInsufficientSize;
   std::memcpy(text, gpu.uuid.c_str(), gpu.uuid.size() + 1);

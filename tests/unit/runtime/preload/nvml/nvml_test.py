@@ -1,6 +1,7 @@
 """Programs that ask NVML under librota-nvml.so, with a library of the tests' own (library.cpp) in the place of NVIDIA's.
 
-Each test starts a Python program with LD_PRELOAD, which asks by ctypes as NVIDIA's Python binding does.
+Most tests start a Python program with LD_PRELOAD, which asks by ctypes as NVIDIA's Python binding does; where rota is built
+for another processor than this machine's, only those that start probe.cpp.
 """
 import json
 import os
@@ -16,6 +17,8 @@ SHIMS = os.environ["ROTA_SHIM_DIRECTORY"]
 BUILT = os.environ["ROTA_TEST_DIRECTORY"]
 SOURCE = os.environ["ROTA_SOURCE_DIRECTORY"]
 SHIM = os.path.join(SHIMS, "librota-nvml.so")
+PROBE = os.path.join(BUILT, "nvml_probe")
+CROSS = os.environ["ROTA_TEST_CROSS"] in ("TRUE", "ON", "1")
 
 LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, INVALID_ARGUMENT, INSUFFICIENT_SIZE, VERSION_MISMATCH = 12, 13, 2, 7, 25
 UNKNOWN_MEMORY = 2**64 - 1
@@ -62,42 +65,48 @@ def by_hand():
         return set(re.findall(r"(?m)^EXPORT .* (nvml\w+)\(", lines.read()))
 
 
-class Asked(unittest.TestCase):
-    def ask(self, program, *arguments, library="recorded", shim=SHIM, **variables):
+class Preloaded(unittest.TestCase):
+    def start(self, *command, library="recorded", shim=SHIM, **variables):
+        """Runs a command under the preload; what it prints."""
         environment = {"PATH": os.environ["PATH"], "TEST_NVML_GPUS": GPUS, "ROTA_SOCKET": "/nonexistent/rotad.sock"}
         if shim:
             environment["LD_PRELOAD"] = shim
         if library:
             environment["LD_LIBRARY_PATH"] = os.path.join(BUILT, library)
         environment.update(variables)
-        done = subprocess.run([sys.executable, "-c", BEGIN + textwrap.dedent(program), *arguments], env=environment,
-                              capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
-        return json.loads(done.stdout)
+        return done.stdout
 
 
-CALL_ALL = """
-    got = {}
-    for name in json.loads(sys.argv[1]):
-        function = getattr(nvml, name)
-        arguments = (ctypes.c_long(1), ctypes.c_double(2.5), b"three", ctypes.c_long(4), ctypes.c_double(5.5), *map(ctypes.c_long, (6, 7, 8, 9)))
-        got[name] = [function(*arguments), function(*arguments)]
-    say(got)
-"""
+class Compiled(Preloaded):
+    """What a program of the processor asks that rota is built for."""
 
+    def call(self, *names):
+        lines = self.start(PROBE, "call", *names).splitlines()
+        self.assertEqual(lines, [f"{name} {answer} {answer}" for name in names for answer in [len(name) * 1000 + ord(name[-1])]])
 
-class Thunks(Asked):
     def test_every_function_reaches_the_real_one_with_its_arguments_at_the_first_call_and_later(self):
         names = sorted(recorded() - by_hand())
         self.assertGreater(len(names), 380)
-        got, = self.ask(CALL_ALL, json.dumps(names))
-        self.assertEqual(got, {name: [len(name) * 1000 + ord(name[-1])] * 2 for name in names})
+        self.call(*names)
 
     def test_any_of_them_may_be_the_first(self):
         for name in ("nvmlInit", "nvmlSystemGetNVMLVersion", "nvmlVgpuTypeGetName"):
-            got, = self.ask(CALL_ALL, json.dumps([name]))
-            self.assertEqual(got, {name: [len(name) * 1000 + ord(name[-1])] * 2})
+            self.call(name)
 
+    def test_a_limit_is_seen_and_none_is_not(self):
+        self.assertEqual(self.start(PROBE, "memory"), "1000000 400000 600000 1000000 10 400000 599990 5000\n")
+        self.assertEqual(self.start(PROBE, "memory", ROTA_GPU_MEM_LIMIT="50000"), "50000 50000 0 50000 0 50000 0 0\n")
+
+
+@unittest.skipIf(CROSS, "this machine's Python is for another processor")
+class Asked(Preloaded):
+    def ask(self, program, *arguments, **options):
+        return json.loads(self.start(sys.executable, "-c", BEGIN + textwrap.dedent(program), *arguments, **options))
+
+
+class Thunks(Asked):
     def test_many_threads_may_make_the_first_call_at_once(self):
         got, = self.ask("""
             import threading
