@@ -133,7 +133,7 @@ class Nvml(Case):
         for variant in ("recorded", "older", "newer"):
             with self.subTest(variant=variant):
                 self.library(variant)
-                out = self.run_python(EXPORTS, json.dumps(names))
+                out = self.run_python(EXPORTS, json.dumps(names), ROTA_GPU_MEM_LIMIT="64M")
                 self.assertEqual(set(json.loads(out)), {name for name in exports(LIBRARIES / variant / "libnvidia-ml.so.1") if name in names})
 
     # ctest labels: unsanitized
@@ -143,8 +143,8 @@ class Nvml(Case):
         steps = json.loads(self.run_python(program, ROTA_GPU_MEM_LIMIT="64M"))
         self.assertEqual(steps[1][1], self.seen(64, 10))
 
-    def preloads(self, **environment):
-        result = self.checked(ROTA, "run", "--", "printenv", "LD_PRELOAD", **environment)
+    def preloads(self, limit="64M", **environment):
+        result = self.checked(ROTA, "run", "--", "printenv", "LD_PRELOAD", ROTA_GPU_MEM_LIMIT=limit, **environment)
         return [os.path.basename(path) for path in result.stdout.strip().split(":")], result.stderr
 
     # ctest labels: unsanitized
@@ -156,6 +156,11 @@ class Nvml(Case):
         self.assertEqual(names, ["librota.so"])
         self.assertIn("NVML is not preloaded", errors)
         self.assertEqual(self.preloads(), (["librota.so", "librota-nvml.so"], ""))
+
+    # ctest labels: unsanitized
+    def test_without_a_limit_nothing_is_preloaded_in_front_of_nvml(self):
+        self.assertEqual(self.preloads(limit="")[0], ["librota.so"])
+        self.assertEqual(self.preloads()[0], ["librota.so", "librota-nvml.so"])
 
     # ctest labels: unsanitized
     def test_without_a_library_to_stand_in_front_of_nothing_is_preloaded(self):

@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "scheduler/protocol/result.h"
@@ -20,6 +21,8 @@ struct Exports {
 // are read, so a driver of 100 MB costs no more than a small one. The file may be anything: what is damaged or no
 // library is an error.
 Result<Exports> read_exports(const std::string& path);
+// The same of a library's bytes; errors name `path`.
+Result<Exports> read_exports(std::string_view bytes, const std::string& path);
 
 struct ExportChange {
   // The exports that stay. All others but those below leave the dynamic symbol table; what they stood for stays in the
@@ -37,8 +40,8 @@ struct ExportChange {
 // build-id of its own, and of the input's size; its hash tables, versions, relocations and section headers agree with
 // what is left. Refused, with nothing written: a name in `rename` that the library does not export, a new name that is
 // too long or taken, a relocation that needs a symbol which is to leave (link with -Bsymbolic), a format that is not
-// understood. The file appears complete or not at all (it is written beside `output` and renamed). Its mode is the
-// input's without the right to write for group and others.
+// understood (the copy is read again, and must export what was asked for). The file appears complete or not at all (it
+// is written beside `output` and renamed). Its mode is the input's without the right to write for group and others.
 Result<bool> write_with_exports(const std::string& input, const std::string& output, const ExportChange& change);
 
 // The build-id in hexadecimal digits; "" if the library has none. Reads a page or two.

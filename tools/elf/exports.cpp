@@ -15,10 +15,8 @@ void sort_once(std::vector<std::string>& names) {
 
 }  // namespace
 
-Result<Exports> read_exports(const std::string& path) {
-  const auto file = MappedFile::open(path);
-  if (!file) return file.error();
-  const auto image = Image::parse(file->bytes(), path);
+Result<Exports> read_exports(std::string_view bytes, const std::string& path) {
+  const auto image = Image::parse(bytes, path);
   if (!image) return image.error();
   Exports exports;
   for (std::uint32_t index = 1; index < image->symbol_count() && image->ok(); ++index) {
@@ -34,6 +32,12 @@ Result<Exports> read_exports(const std::string& path) {
   sort_once(exports.functions);
   sort_once(exports.objects);
   return exports;
+}
+
+Result<Exports> read_exports(const std::string& path) {
+  const auto file = MappedFile::open(path);
+  if (!file) return file.error();
+  return read_exports(file->bytes(), path);
 }
 
 Result<std::string> read_build_id(const std::string& path) {

@@ -328,6 +328,29 @@ class Rewrite {
   std::uint32_t first_export_ = 0, count_ = 0;
 };
 
+// Whether the copy reads as asked for. Where tables of a damaged library lie over each other, writing one changes
+// another.
+bool reads_as(std::string_view copy, const Exports& before, const ExportChange& change, const std::string& path) {
+  const auto found = read_exports(copy, path);
+  if (!found) return false;
+  std::vector<std::string> expected;
+  for (const std::vector<std::string>* names : {&before.functions, &before.objects}) {
+    for (const std::string& name : *names) {
+      const auto rename = change.rename.find(name);
+      if (rename != change.rename.end()) {
+        expected.push_back(rename->second);
+      } else if (change.keep.contains(name)) {
+        expected.push_back(name);
+      }
+    }
+  }
+  std::vector<std::string> got = found->functions;
+  got.insert(got.end(), found->objects.begin(), found->objects.end());
+  std::ranges::sort(expected);
+  std::ranges::sort(got);
+  return got == expected;
+}
+
 Result<bool> write_file(const std::string& path, const std::string& content, mode_t mode) {
   std::string temporary = path + ".XXXXXX";
   Descriptor file(mkostemp(temporary.data(), O_CLOEXEC));
@@ -356,6 +379,11 @@ Result<bool> write_with_exports(const std::string& input, const std::string& out
   if (!image) return image.error();
   const auto content = Rewrite(*image, file->bytes(), input, change).run();
   if (!content) return content.error();
+  const auto before = read_exports(file->bytes(), input);
+  if (!before) return before.error();
+  if (!reads_as(*content, *before, change, input)) {
+    return Error{fmt::format("{}: is damaged or no usual library: a copy of it does not read as it should", input)};
+  }
   struct stat info;
   if (stat(input.c_str(), &info) != 0) return Error{fmt::format("{}: {}", input, std::strerror(errno))};
   return write_file(output, *content, info.st_mode & 0755);

@@ -68,9 +68,12 @@ int prepare(const LaunchOptions& options) {
   const Preload preload = choose_preload(libraries.front());
   libraries.front() = preload.library;
   if (!preload.note.empty()) mention(preload.note);
-  const Preload nvml = choose_nvml_preload(shim_directory() + "/librota-nvml.so");
-  if (!nvml.note.empty()) mention(nvml.note);
-  if (!nvml.library.empty()) libraries.insert(libraries.begin() + 1, nvml.library);
+  // Without a limit NVML says the same with it and without; then no process pays for loading it.
+  if (const char* limit = getenv("ROTA_GPU_MEM_LIMIT"); limit != nullptr && *limit != '\0') {
+    const Preload nvml = choose_nvml_preload(shim_directory() + "/librota-nvml.so");
+    if (!nvml.note.empty()) mention(nvml.note);
+    if (!nvml.library.empty()) libraries.insert(libraries.begin() + 1, nvml.library);
+  }
   if (options.daemon) {
     const Daemon daemon = find_or_start_daemon({options.mode, options.quantum});
     if (!daemon.socket.empty()) setenv("ROTA_SOCKET", daemon.socket.c_str(), 1);
