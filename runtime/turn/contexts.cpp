@@ -102,31 +102,21 @@ api::CUresult Contexts::end_context(api::CUcontext context, const std::function<
 }
 
 void Contexts::drop_captures(State& state, const std::function<bool(const Capture&)>& gone) {
-  std::erase_if(state.captures, [&](const Capture& capture) {
-    if (!gone(capture)) return false;
-    // The record outlives its thread; a new thread that took it over starts from zero.
-    std::uint32_t count = capture.thread->captures.load(std::memory_order_relaxed);
-    while (count > 0 && !capture.thread->captures.compare_exchange_weak(count, count - 1, std::memory_order_relaxed)) {
-    }
-    return true;
-  });
+  std::erase_if(state.captures, gone);
   capture_count_.store(static_cast<std::uint32_t>(state.captures.size()), std::memory_order_release);
 }
 
 api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread,
                                       const std::function<api::CUresult()>& call) {
-  Thread* thread = self != nullptr ? self : register_this_thread();
   Capture capture;
   capture.stream = meant(stream, per_thread);
   capture.tid = capture.stream == kPerThreadStream ? own_tid() : 0;
-  capture.thread = thread;
   const std::lock_guard lock(state_->closing);
   if (real::cuStreamGetCtx(capture.stream, &capture.context) != api::CUDA_SUCCESS) capture.context = current_context();
   const api::CUresult result = call();
   if (result == api::CUDA_SUCCESS) {
     const std::lock_guard lists(state_->lists);
     state_->captures.push_back(capture);
-    thread->captures.fetch_add(1, std::memory_order_relaxed);
     capture_count_.store(static_cast<std::uint32_t>(state_->captures.size()), std::memory_order_release);
   }
   return result;
@@ -252,12 +242,9 @@ bool Contexts::submits_nothing(const Call& call) const {
     if (!lacks_function(result) && (result != api::CUDA_SUCCESS || current == nullptr)) return true;
   }
   if (captures() == 0) return false;
-  // A capture spreads to another stream by a wait for one of its events: the stream itself does not capture yet. If it
-  // is no such wait after all, a wait for an event is no work either.
-  if ((call.symbol == Symbol::k_cuStreamWaitEvent || call.symbol == Symbol::k_cuStreamWaitEvent_ptsz) &&
-      self != nullptr && self->captures.load(std::memory_order_relaxed) > 0) {
-    return true;
-  }
+  // A capture spreads to another stream by a wait for one of its events, in any thread: the stream itself does not
+  // capture yet. If it is no such wait after all, a wait for an event is no work either.
+  if (call.symbol == Symbol::k_cuStreamWaitEvent || call.symbol == Symbol::k_cuStreamWaitEvent_ptsz) return true;
   if (!call.has_stream) return false;
   const api::CUstream stream = meant(call.stream, call.per_thread);
   if (stream == kLegacyStream) return false;  // cannot be captured

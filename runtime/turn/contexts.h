@@ -96,7 +96,6 @@ class Contexts {
     api::CUstream stream = nullptr;
     api::CUcontext context = nullptr;
     pid_t tid = 0;  // of a per-thread stream, whose handle is the same in every thread; else 0
-    Thread* thread = nullptr;
   };
   // Markers kept per track: enough to show progress within a long queue, few enough to cost nothing.
   static constexpr std::size_t kMarkers = 32;

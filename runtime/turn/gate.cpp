@@ -41,7 +41,6 @@ bool register_membarrier() {
 
 void release(Thread& thread) {
   thread.word.store(thread.word.load(memory_order_relaxed) & ~kDepthMask, memory_order_release);
-  thread.captures.store(0, memory_order_relaxed);
   thread.tid.store(0, memory_order_release);
 }
 
@@ -90,7 +89,6 @@ Thread* register_this_thread() {
     if (told_of_ends || (owner != tid && !is_dead(owner))) continue;
     if (!record->tid.compare_exchange_strong(owner, tid, memory_order_acquire)) continue;
     record->word.store(record->word.load(memory_order_relaxed) & ~kDepthMask, memory_order_release);
-    record->captures.store(0, memory_order_relaxed);
     break;
   }
   if (record == nullptr) {
@@ -238,7 +236,6 @@ void forget_other_threads() {
   for (Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
     if (thread == own) {
       thread->tid.store(own_tid(), memory_order_relaxed);
-      thread->captures.store(0, memory_order_relaxed);
     } else {
       release(*thread);
     }

@@ -30,9 +30,6 @@ struct alignas(64) Thread {
   // place. The rest: how many submitting calls have left, for the idle detection.
   std::atomic<std::uint64_t> word{0};
   std::atomic<pid_t> tid{0};  // 0: free
-  // Captures that this thread has begun and that have not ended: only then can one of its calls belong to a capture
-  // that the stream alone does not show (a fork by cuStreamWaitEvent).
-  std::atomic<std::uint32_t> captures{0};
   Thread* next = nullptr;
 };
 

@@ -185,6 +185,29 @@ TEST_CASE("calls into a capturing stream need no lease; the legacy stream cannot
   CHECK_FALSE(contexts.submits_nothing(into_stream));
 }
 
+TEST_CASE("a second stream may be brought into a capture by another thread than the one that began it") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  const auto context = driver.enter_context(0);
+  contexts.add(context, 0, true);
+  const api::CUstream joins = reinterpret_cast<api::CUstream>(0x600);
+  const auto passes = [&](Symbol symbol) {
+    bool answer = false;
+    std::thread([&] {
+      real::cuCtxPushCurrent_v2(context);
+      answer = contexts.submits_nothing({symbol, joins, true, false});
+    }).join();
+    return answer;
+  };
+  CHECK_FALSE(passes(Symbol::k_cuStreamWaitEvent));
+  // The second stream itself does not capture yet.
+  contexts.begin_capture(kStream, false, [] { return api::CUDA_SUCCESS; });
+  CHECK(passes(Symbol::k_cuStreamWaitEvent));
+  CHECK(passes(Symbol::k_cuStreamWaitEvent_ptsz));
+  contexts.end_capture(kStream, false, [] { return api::CUDA_SUCCESS; });
+  CHECK_FALSE(passes(Symbol::k_cuStreamWaitEvent));
+}
+
 TEST_CASE("without a current context nothing reaches a GPU, so no lease is needed") {
   test::FakeDriver driver;
   Contexts contexts;
