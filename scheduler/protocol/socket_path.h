@@ -15,6 +15,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -24,6 +25,8 @@ inline constexpr const char* kSystemSocket = "/run/rota/rotad.sock";
 inline constexpr const char* kSystemControlSocket = "/run/rota-control/control.sock";
 inline constexpr size_t kSocketPathLength = sizeof(sockaddr_un::sun_path);  // bytes, NUL included
 inline constexpr size_t kMaxSocketCandidates = 3;
+// How long a connection may take: it waits only before a rotad that is stopped and has a full queue of others.
+inline constexpr int kConnectSeconds = 2;
 
 enum class SocketOwner {
   kChosen,   // ROTA_SOCKET: the user said so, nothing is checked
@@ -92,7 +95,8 @@ inline int check_private_folder(const char* path) {
 
 // Connects to one candidate. Returns a descriptor (blocking, close-on-exec), or a negative errno value: -ENOENT or
 // -ECONNREFUSED (no rotad there), -EACCES (a rotad may be there, but this user may not talk to it), -EPERM (the folder
-// is not this user's own), -EPROTOTYPE (something else listens there), -ENAMETOOLONG.
+// is not this user's own), -EPROTOTYPE (something else listens there), -ENAMETOOLONG, -ETIMEDOUT (after
+// kConnectSeconds).
 inline int connect_socket(const SocketCandidate& candidate) {
   if (candidate.owner == SocketOwner::kUser) {
     const int refused = check_private_folder(candidate.path);
@@ -105,12 +109,18 @@ inline int connect_socket(const SocketCandidate& candidate) {
   memcpy(address.sun_path, candidate.path, length);
   const int descriptor = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (descriptor < 0) return -errno;
+  timeval patience{kConnectSeconds, 0};
+  setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
   int result;
   do {
     result = connect(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address);
   } while (result != 0 && errno == EINTR);
-  if (result == 0) return descriptor;
-  const int error = errno;
+  if (result == 0) {
+    patience = {};  // what is sent later waits as long as it must
+    setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+    return descriptor;
+  }
+  const int error = errno == EAGAIN ? ETIMEDOUT : errno;
   close(descriptor);
   return -error;
 }

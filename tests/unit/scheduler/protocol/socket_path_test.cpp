@@ -2,8 +2,12 @@
 #include "scheduler/protocol/socket_path.h"
 
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
+#include <future>
+#include <vector>
 
+#include "scheduler/protocol/descriptor.h"
 #include "tests/unit/scheduler/server/processes.h"
 
 namespace rota::protocol {
@@ -73,6 +77,30 @@ TEST_CASE("a rotad of one's own is started at the first place that is one's own 
   const SocketCandidates fresh = places({folder / "d/rotad.sock", folder / "c/rotad.sock"});
   REQUIRE(own_place(fresh) != nullptr);
   CHECK(std::string(own_place(fresh)->path) == folder / "d/rotad.sock");
+}
+
+TEST_CASE("a rotad that is stopped, and has more programs before its door than fit there, is given up after a while") {
+  const TemporaryFolder folder;
+  SocketCandidate place{.path = {}, .owner = SocketOwner::kChosen};
+  (folder / "rotad.sock").copy(place.path, sizeof place.path - 1);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  memcpy(address.sun_path, place.path, sizeof address.sun_path);
+  const auto* where = reinterpret_cast<const sockaddr*>(&address);
+  Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  REQUIRE(bind(listener.get(), where, sizeof address) == 0);
+  REQUIRE(listen(listener.get(), 0) == 0);
+  std::vector<Descriptor> waiting;
+  do {
+    waiting.emplace_back(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  } while (connect(waiting.back().get(), where, sizeof address) == 0);
+  REQUIRE(errno == EAGAIN);
+  auto connected = std::async(std::launch::async, [&] { return connect_socket(place); });
+  const bool returned = connected.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  if (!returned) listener = {};  // which ends its wait
+  const int answer = connected.get();
+  CHECK(returned);
+  CHECK(answer == -ETIMEDOUT);
 }
 
 TEST_CASE("an untrusted place after the rotad that answers is not looked at") {
