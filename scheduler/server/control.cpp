@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 
 #include "scheduler/server/log.h"
 
@@ -21,6 +22,8 @@ namespace {
 
 // Sessions at once; those that ask hang up when they have their answer.
 constexpr std::size_t kMaxSessions = 8;
+// Before the next attempt to accept somebody, when there was no descriptor or memory for that.
+constexpr std::chrono::milliseconds kAcceptAgain{100};
 
 bool may_ask(const ucred& peer) {
   return peer.uid == 0 || peer.uid == geteuid() || peer.gid == getegid();
@@ -29,7 +32,7 @@ bool may_ask(const ucred& peer) {
 }  // namespace
 
 Control::Control(asio::io_context& io, Descriptor listener, std::string path, Carry carry)
-    : listener_(io, listener.release()), path_(std::move(path)), carry_(std::move(carry)) {}
+    : listener_(io, listener.release()), accept_again_(io), path_(std::move(path)), carry_(std::move(carry)) {}
 
 Control::~Control() {
   stop();
@@ -41,6 +44,7 @@ void Control::stop() {
   unlink(path_.c_str());
   std::error_code ignored;
   listener_.close(ignored);
+  accept_again_.cancel();
   sessions_.clear();
 }
 
@@ -48,7 +52,16 @@ void Control::accept() {
   listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this](std::error_code error) {
     if (error || stopped_) return;
     Descriptor socket(accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket) accept_one(std::move(socket));
+    if (socket) {
+      accept_one(std::move(socket));
+    } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      // Whoever asks waits in the backlog: look again in a moment rather than spin on a socket that stays readable.
+      accept_again_.expires_after(kAcceptAgain);
+      accept_again_.async_wait([this](std::error_code cancelled) {
+        if (!cancelled && !stopped_) accept();
+      });
+      return;
+    }
     accept();
   });
 }

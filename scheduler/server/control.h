@@ -5,6 +5,7 @@
 
 #include <asio/io_context.hpp>
 #include <asio/posix/stream_descriptor.hpp>
+#include <asio/steady_timer.hpp>
 #include <functional>
 #include <map>
 #include <memory>
@@ -36,6 +37,7 @@ class Control {
   void answer(Session& session, const std::string& line);
 
   asio::posix::stream_descriptor listener_;
+  asio::steady_timer accept_again_;
   const std::string path_;
   const Carry carry_;
   std::map<std::uint32_t, std::unique_ptr<Session>> sessions_;

@@ -1,5 +1,6 @@
 // Settings of a running rotad, changed by those who may.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,6 +12,7 @@
 #include <thread>
 
 #include "scheduler/protocol/socket_path.h"
+#include "scheduler/server/control.h"
 #include "tests/unit/scheduler/server/processes.h"
 
 namespace rota::test {
@@ -56,6 +58,33 @@ TEST_CASE("a rotad that is told to stop answers, ends cleanly and takes both of 
   CHECK(daemon.wait() == 0);
   CHECK(access(control.c_str(), F_OK) != 0);
   CHECK(access(daemon.socket().c_str(), F_OK) != 0);
+}
+
+TEST_CASE("while rotad has no descriptor for whoever asks at the control socket, it waits and does not spin") {
+  const TemporaryFolder folder;
+  const std::string path = folder / "control.sock";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  REQUIRE(bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(listen(listener.get(), 4) == 0);
+  asio::io_context io(1);
+  server::Control control(io, std::move(listener), path, [](const server::ControlRequest&) { return "done"; });
+  control.start();
+  const Descriptor asks(connect_to(path));
+  send_packet(asks.get(), "mode exclusive", 14);
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const rlimit none{.rlim_cur = 3, .rlim_max = before.rlim_max};
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &none) == 0);
+  const std::size_t steps = io.run_for(std::chrono::milliseconds(250));
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(steps < 20);
+  io.run_for(std::chrono::milliseconds(500));
+  char answer[64];
+  const ssize_t length = recv(asks.get(), answer, sizeof answer, MSG_DONTWAIT);
+  CHECK(std::string(answer, static_cast<std::size_t>(std::max<ssize_t>(length, 0))) == "ok: done");
 }
 
 // The exit status of `program`, run as a user who may do nothing, though its way to the daemon's control socket is
