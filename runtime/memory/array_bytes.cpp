@@ -1,6 +1,7 @@
 #include "runtime/memory/array_bytes.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 namespace rota::memory {
 
@@ -24,16 +25,20 @@ std::uint64_t array_bytes(std::uint64_t width, std::uint64_t height, std::uint64
       break;
   }
   std::uint64_t sum = 0;
+  bool absurd = false;  // more than 64 bits can say
   const bool cube_or_layered = (flags & (kLayered | kCubemap)) != 0;
   for (unsigned level = 0; level < std::max(levels, 1U); ++level) {
-    sum += std::max<std::uint64_t>(width, 1) * std::max<std::uint64_t>(height, 1) * std::max<std::uint64_t>(depth, 1) *
-           std::max(channels, 1U) * element;
+    std::uint64_t size = element;
+    for (const std::uint64_t factor : {width, height, depth, std::uint64_t{channels}}) {
+      absurd |= __builtin_mul_overflow(size, std::max<std::uint64_t>(factor, 1), &size);
+    }
+    absurd |= __builtin_add_overflow(sum, size, &sum);
     if (width <= 1 && height <= 1 && (cube_or_layered || depth <= 1)) break;
     width = std::max<std::uint64_t>(width / 2, 1);
     height /= 2;
     if (!cube_or_layered) depth /= 2;
   }
-  return sum;
+  return absurd ? 0 : sum;
 }
 
 }  // namespace rota::memory

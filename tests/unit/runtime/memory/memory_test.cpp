@@ -310,6 +310,9 @@ TEST_CASE("arrays are charged what they take: levels, layers, formats; sparse on
   CHECK(array_bytes(100, 0, 0, 1, api::CU_AD_FORMAT_FLOAT, 0, 1) == 400);
   CHECK(array_bytes(64, 64, 0, 4, api::CU_AD_FORMAT_UNSIGNED_INT8, 0, 1) == 64 * 64 * 4);
   CHECK(array_bytes(4, 4, 0, 1, api::CU_AD_FORMAT_HALF, 0, 3) == 2 * (16 + 4 + 1));
+  // Beyond 64 bits: for the driver to refuse.
+  CHECK(array_bytes(SIZE_MAX, SIZE_MAX, 0, 1, api::CU_AD_FORMAT_FLOAT, 0, 1) == 0);
+  CHECK(array_bytes(SIZE_MAX / 2, 1, 0, 4, api::CU_AD_FORMAT_UNSIGNED_INT8, 0, 1) == 0);
   CHECK(array_bytes(4, 4, 6, 1, api::CU_AD_FORMAT_HALF, 0x01, 2) == 2 * 6 * (16 + 4));
   CHECK(array_bytes(4096, 4096, 4096, 4, api::CU_AD_FORMAT_FLOAT, 0x40, 1) == 0);
 }
