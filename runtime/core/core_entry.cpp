@@ -2,8 +2,8 @@
 // core has come together.
 #include "generated/driver_trace.h"
 #include "runtime/core/attach.h"
+#include "runtime/core/gpu_memory.h"
 #include "runtime/core/log.h"
-#include "runtime/hooks/gpu_memory.h"
 #include "runtime/trace/trace.h"
 
 namespace {
@@ -21,5 +21,5 @@ extern "C" __attribute__((visibility("default"))) int rota_core_attach(const Rot
 
 extern "C" __attribute__((visibility("default"))) int rota_core_gpu_memory(std::uint32_t version, const char* uuid,
                                                                            RotaGpuMemory* memory) {
-  return rota::hooks::gpu_memory(version, uuid, memory);
+  return rota::interpose::gpu_memory(version, uuid, memory);
 }

@@ -2,9 +2,9 @@
 // those).
 #include <catch2/catch.hpp>
 
-#include "runtime/hooks/gpu_memory.h"
+#include "runtime/core/gpu_memory.h"
 
-namespace rota::hooks {
+namespace rota::interpose {
 namespace {
 
 TEST_CASE("a GPU's UUID is read as NVML writes it, and nothing else is") {
@@ -31,4 +31,4 @@ TEST_CASE("a question of another version, or about no GPU, changes nothing") {
 }
 
 }  // namespace
-}  // namespace rota::hooks
+}  // namespace rota::interpose

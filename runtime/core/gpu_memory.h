@@ -7,7 +7,7 @@
 
 #include "runtime/preload/gpu_memory.h"
 
-namespace rota::hooks {
+namespace rota::interpose {
 
 // The 16 bytes of "GPU-6ba7b810-9dad-11d1-80b4-00c04fd430c8"; nothing for any other text, a MIG instance's among them.
 std::optional<std::array<unsigned char, 16>> parse_gpu_uuid(const char* text) noexcept;
@@ -15,4 +15,4 @@ std::optional<std::array<unsigned char, 16>> parse_gpu_uuid(const char* text) no
 // rota_core_gpu_memory.
 int gpu_memory(std::uint32_t version, const char* uuid, RotaGpuMemory* gpu) noexcept;
 
-}  // namespace rota::hooks
+}  // namespace rota::interpose

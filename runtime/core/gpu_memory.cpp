@@ -1,4 +1,4 @@
-#include "runtime/hooks/gpu_memory.h"
+#include "runtime/core/gpu_memory.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "runtime/core/runtime.h"
 #include "runtime/memory/settings.h"
 
-namespace rota::hooks {
+namespace rota::interpose {
 
 namespace {
 
@@ -86,4 +86,4 @@ int gpu_memory(std::uint32_t version, const char* uuid, RotaGpuMemory* gpu) noex
   }
 }
 
-}  // namespace rota::hooks
+}  // namespace rota::interpose
