@@ -4,9 +4,9 @@ cuda_headers/policy.toml.
 
     tests/gpu/table_probe.py --tables FILE [--build DIR] [--out DIR]
 
-FILE names a table by its identifier in each line (tests/gpu/export_tables.py finds out which there are). Runs the programs
-of tests/gpu/run natively, one after the other, with tables/probe.cpp preloaded, which says of every function of these tables
-how often it was called and whether a call wrote to the pages through which work reaches the GPU, changed the device's free
+Every identifier of a table in FILE is probed (tests/gpu/export_tables.py finds out which there are). Runs the programs of
+tests/gpu/run natively, one after the other, with tables/probe.cpp preloaded, which says of every function of these tables how
+often it was called and whether a call wrote to the pages through which work reaches the GPU, changed the device's free
 memory, or changed the current context. First a program of a known kind shows that the probe sees a submission and an
 allocation where there is one, and nothing where there is none. Prints a line per function that was called; probe.json in the
 folder of logs has the same with the programs. Ends with 77 where there is no NVIDIA GPU.
@@ -55,6 +55,11 @@ SELF_TESTS = {  # what is done, and what must be seen of it: (submitted, took me
 }
 
 
+def add(into, row):
+    for column, value in row.items():
+        into[column] = max(into[column], value) if column.startswith("most") else into[column] + value
+
+
 def probed(bench, library, tables, command, environment, timeout=240):
     """(result, {(table, index): its columns}) of a command and all of its processes."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="probe-", dir=bench.scratch))
@@ -64,9 +69,7 @@ def probed(bench, library, tables, command, environment, timeout=240):
     for file in folder.glob("*.tsv"):
         for line in file.read_text().splitlines():
             table, index, *values = line.split("\t")
-            row = seen[table, int(index)]
-            for column, value in zip(COLUMNS, map(int, values)):
-                row[column] = max(row[column], value) if column.startswith("most") else row[column] + value
+            add(seen[table, int(index)], dict(zip(COLUMNS, map(int, values))))
     return result, seen
 
 
@@ -117,8 +120,7 @@ def main():
         print(f"{'ran' if result.returncode == 0 else f'exit {result.returncode}':8} {name}: {len(seen)} functions", flush=True)
         for function, row in seen.items():
             where[function].add(name if result.returncode == 0 else f"{name} (exit {result.returncode})")
-            for column, value in row.items():
-                total[function][column] = max(total[function][column], value) if column.startswith("most") else total[function][column] + value
+            add(total[function], row)
         (out / "probe.json").write_text(json.dumps([{"table": table, "function": index, **row, "programs": sorted(where[table, index])}
                                                     for (table, index), row in sorted(total.items())]))
     print("\n" + "\t".join(("table", "function", *COLUMNS, "programs")))

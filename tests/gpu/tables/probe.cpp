@@ -14,13 +14,12 @@
 //   ROTA_PROBE_OUT      a folder; each process writes PID.tsv there when it ends
 //
 // One table stays as it is: libcudart has the driver's answer of its function checked against that function's address,
-// and refuses to work where they do not fit. It computes and returns a number.
+// and refuses to work where they do not fit.
 //
 // For tests only: a page that is closed while another thread uses it costs that thread a signal. x86-64 Linux.
 #include <dlfcn.h>
 #include <signal.h>
 #include <sys/mman.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include <array>
@@ -32,7 +31,6 @@
 #include <mutex>
 #include <string>
 #include <string_view>
-#include <vector>
 
 namespace {
 
