@@ -26,6 +26,9 @@ inline bool of_current_context(api::CUstream stream) {
 // Whether the stream captures: what is put into it goes into a graph and not to the GPU. The legacy stream cannot.
 bool captures(api::CUstream stream, bool per_thread);
 
+// A number that no other stream of this process has or ever had; 0 where the driver does not say (before CUDA 12.0).
+std::uint64_t number_of(api::CUstream stream, bool per_thread);
+
 // The context of a stream, or null.
 api::CUcontext context_of(api::CUstream stream, bool per_thread);
 

@@ -41,11 +41,13 @@ CUresult cuMemAllocManaged(CUdeviceptr* dptr, std::size_t bytesize, unsigned int
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
-  return runtime().memory.free_waiting(dptr, [&] { return real::cuMemFree_v2(dptr); });
+  Runtime& parts = runtime();
+  return parts.memory.free_waiting(dptr, parts.contexts.captures() != 0, [&] { return real::cuMemFree_v2(dptr); });
 }
 
 CUresult cuMemFree(api::CUdeviceptr_v1 dptr) {
-  return runtime().memory.free_waiting(dptr, [&] { return real::cuMemFree(dptr); });
+  Runtime& parts = runtime();
+  return parts.memory.free_waiting(dptr, parts.contexts.captures() != 0, [&] { return real::cuMemFree(dptr); });
 }
 
 CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {

@@ -16,28 +16,42 @@ using api::CUresult;
 using api::CUstream;
 using memory::Pools;
 
+namespace {
+
+CUresult allocate(CUdeviceptr* address, std::size_t bytes, CUmemoryPool pool, CUstream stream, bool per_thread,
+                  const memory::Memory::RealCall& call) {
+  Runtime& parts = runtime();
+  return parts.memory.allocate_async({.address = address,
+                                      .bytes = bytes,
+                                      .pool = pool,
+                                      .stream = stream,
+                                      .per_thread = per_thread,
+                                      .capturing = parts.contexts.captures() != 0},
+                                     call);
+}
+
+}  // namespace
+
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
-  return runtime().memory.allocate_async(
-      bytesize, nullptr, hStream, false, [&] { return gates::cuMemAllocAsync(dptr, bytesize, hStream); },
-      [&] { return *dptr; });
+  return allocate(dptr, bytesize, nullptr, hStream, false,
+                  [&] { return gates::cuMemAllocAsync(dptr, bytesize, hStream); });
 }
 
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* dptr, std::size_t bytesize, CUstream hStream) {
-  return runtime().memory.allocate_async(
-      bytesize, nullptr, hStream, true, [&] { return gates::cuMemAllocAsync_ptsz(dptr, bytesize, hStream); },
-      [&] { return *dptr; });
+  return allocate(dptr, bytesize, nullptr, hStream, true,
+                  [&] { return gates::cuMemAllocAsync_ptsz(dptr, bytesize, hStream); });
 }
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
   const auto call = [&] { return gates::cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream); };
   if (pool == nullptr) return call();  // the driver says what is wrong
-  return runtime().memory.allocate_async(bytesize, pool, hStream, false, call, [&] { return *dptr; });
+  return allocate(dptr, bytesize, pool, hStream, false, call);
 }
 
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
   const auto call = [&] { return gates::cuMemAllocFromPoolAsync_ptsz(dptr, bytesize, pool, hStream); };
   if (pool == nullptr) return call();
-  return runtime().memory.allocate_async(bytesize, pool, hStream, true, call, [&] { return *dptr; });
+  return allocate(dptr, bytesize, pool, hStream, true, call);
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
@@ -53,7 +67,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const api::CUmemPoolProps* poolProps) {
   const CUresult result = real::cuMemPoolCreate(pool, poolProps);
   if (result == api::CUDA_SUCCESS) {
-    runtime().memory.pools().made(*pool, Pools::described(poolProps->location, poolProps->allocType));
+    runtime().memory.pools().made(*pool, Pools::described(*poolProps));
   }
   return result;
 }
@@ -64,6 +78,25 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   const std::optional<Pools::Pool> known = pools.forget(pool);
   const CUresult result = real::cuMemPoolDestroy(pool);
   if (result != api::CUDA_SUCCESS && known) pools.made(pool, *known);
+  if (result == api::CUDA_SUCCESS) runtime().memory.pool_destroyed(pool);
+  return result;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, api::CUmemPool_attribute attr, void* value) {
+  const CUresult result = real::cuMemPoolGetAttribute(pool, attr, value);
+  if (result == api::CUDA_SUCCESS) runtime().memory.add_pool_attribute(pool, attr, value);
+  return result;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, api::CUmemPool_attribute attr, void* value) {
+  const CUresult result = real::cuMemPoolSetAttribute(pool, attr, value);
+  if (result == api::CUDA_SUCCESS) runtime().memory.reset_pool_attribute(pool, attr);
+  return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t minBytesToKeep) {
+  const CUresult result = real::cuMemPoolTrimTo(pool, minBytesToKeep);
+  if (result == api::CUDA_SUCCESS) runtime().memory.trim_pool(pool, minBytesToKeep);
   return result;
 }
 

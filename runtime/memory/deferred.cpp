@@ -21,10 +21,11 @@ void Deferred::add(const Allocation& allocation, api::CUevent event, api::CUcont
   recount();
 }
 
-void Deferred::add_unused(api::CUdeviceptr address, api::CUcontext context) {
+void Deferred::add_unused(api::CUdeviceptr address, api::CUcontext context, std::uint64_t bytes) {
   const std::lock_guard lock(state_->mutex);
   Block block;
   block.allocation.address = address;
+  block.allocation.bytes = bytes;
   block.allocation.owner = Owner::of(context);
   block.in_ledger = false;
   state_->blocks.push_back(block);
@@ -50,20 +51,28 @@ std::vector<int> Deferred::sweep() {
   return devices;
 }
 
-std::optional<api::CUdeviceptr> Deferred::reuse(api::CUcontext context, std::uint64_t bytes) {
+std::optional<api::CUdeviceptr> Deferred::take(api::CUcontext context, std::uint64_t bytes, bool in_ledger) {
   const std::lock_guard lock(state_->mutex);
   const auto block = std::find_if(state_->blocks.begin(), state_->blocks.end(), [&](const Block& known) {
     // What the program has made synchronous stays so in the driver, and new memory never is.
-    return known.in_ledger && known.event == nullptr && known.held == 0 && !known.leaving &&
+    return known.in_ledger == in_ledger && known.event == nullptr && known.held == 0 && !known.leaving &&
            !known.allocation.synchronous && known.allocation.bytes == bytes &&
            known.allocation.owner == Owner::of(context);
   });
   if (block == state_->blocks.end()) return std::nullopt;
   const api::CUdeviceptr address = block->allocation.address;
-  ledger_.finish_free(block->allocation);
+  if (in_ledger) ledger_.finish_free(block->allocation);
   state_->blocks.erase(block);
   recount();
   return address;
+}
+
+std::optional<api::CUdeviceptr> Deferred::reuse(api::CUcontext context, std::uint64_t bytes) {
+  return take(context, bytes, true);
+}
+
+std::optional<api::CUdeviceptr> Deferred::reuse_unused(api::CUcontext context, std::uint64_t bytes) {
+  return take(context, bytes, false);
 }
 
 void Deferred::free_unused(const std::optional<Owner>& owner) {

@@ -35,14 +35,16 @@ class Deferred {
   bool any() const { return count_.load(std::memory_order_acquire) != 0; }
   // A block whose entry is in the ledger as being freed, and the event (of `event_context`) behind its last use.
   void add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context);
-  // A block of ours that nothing uses and that the ledger does not know.
-  void add_unused(api::CUdeviceptr address, api::CUcontext context);
+  // A block of ours that nothing uses and that the ledger does not know. `bytes`: for reuse_unused(); 0: for nobody.
+  void add_unused(api::CUdeviceptr address, api::CUcontext context, std::uint64_t bytes = 0);
   // Whether a block begins here: to the program the address is freed, and to the driver it is not.
   bool holds(api::CUdeviceptr address) const;
   // Looks which blocks' use is over. Their bytes are room again. The GPUs of those that were.
   std::vector<int> sweep();
   // A block of exactly this size whose use is over, for the program again: no longer an entry.
   std::optional<api::CUdeviceptr> reuse(api::CUcontext context, std::uint64_t bytes);
+  // One of those of add_unused(), of exactly this size.
+  std::optional<api::CUdeviceptr> reuse_unused(api::CUcontext context, std::uint64_t bytes);
   // Gives the driver every block whose use is over, or those of one owner. Waits for the GPU, and makes others wait:
   // call where nothing runs there.
   void free_unused(const std::optional<Owner>& owner = std::nullopt);
@@ -68,6 +70,7 @@ class Deferred {
   };
 
   static bool of(const Block& block, api::CUcontext context);
+  std::optional<api::CUdeviceptr> take(api::CUcontext context, std::uint64_t bytes, bool in_ledger);
   void recount() { count_.store(state_->blocks.size(), std::memory_order_release); }
 
   Ledger& ledger_;

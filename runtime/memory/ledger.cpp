@@ -114,18 +114,23 @@ void Ledger::removed(std::size_t level, const Allocation& gone) {
   }
 }
 
-void Ledger::remove(std::size_t level, std::uint64_t address, std::uint64_t serial) {
+std::optional<Allocation> Ledger::take(std::size_t level, std::uint64_t address, std::uint64_t serial) {
   Allocation gone;
   {
     Shard& place = shard(level, address >> kRegionBits[level]);
     const std::lock_guard lock(place.mutex);
     const auto entry = place.entries.find(address);
-    if (entry == place.entries.end() || (serial != 0 && entry->second.serial != serial)) return;
+    if (entry == place.entries.end() || (serial != 0 && entry->second.serial != serial)) return std::nullopt;
     gone = entry->second;
     place.entries.erase(entry);
   }
   removed(level, gone);
-  if (gone.charged) release(gone.device, gone.bytes, gone.kind);
+  return gone;
+}
+
+void Ledger::remove(std::size_t level, std::uint64_t address, std::uint64_t serial) {
+  const std::optional<Allocation> gone = take(level, address, serial);
+  if (gone && gone->charged) release(gone->device, gone->bytes, gone->kind);
 }
 
 void Ledger::add(Allocation allocation) {
@@ -170,6 +175,11 @@ std::optional<Allocation> Ledger::begin_free(std::uint64_t address) {
 
 void Ledger::finish_free(const Allocation& allocation) {
   remove(level_of(allocation), allocation.address, allocation.serial);
+}
+
+std::uint64_t Ledger::hand_over(const Allocation& allocation) {
+  const std::optional<Allocation> gone = take(level_of(allocation), allocation.address, allocation.serial);
+  return gone && gone->charged ? gone->bytes : 0;
 }
 
 // Of the very entry only: its address may have been given again, and its owner may have ended.

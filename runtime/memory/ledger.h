@@ -36,7 +36,8 @@ inline constexpr int kNobody = -1;
 enum class Route : std::uint8_t {
   kPlain,     // cuMemAlloc or cuMemAllocPitch
   kManaged,   // the program's own cuMemAllocManaged
-  kPool,      // stream-ordered, from a pool
+  kPool,      // stream-ordered, from a pool of the driver's
+  kServed,    // stream-ordered, by rota in the place of a pool of the driver's (stream_ordered.h)
   kArray,     // a CUarray or CUmipmappedArray; the address is its handle with kHandleBit
   kPhysical,  // cuMemCreate; has no address of its own (physical.h)
   kMapping,   // cuMemMap of such memory, which is charged there
@@ -53,7 +54,7 @@ struct Kind {
   Route route;
   Backing backing;
 
-  static const Kind kPlain, kConverted, kManaged, kAsync, kManagedPool, kHostPool, kArray, kPhysical, kMapping;
+  static const Kind kPlain, kConverted, kManaged, kAsync, kManagedPool, kHostPool, kServed, kArray, kPhysical, kMapping;
   friend bool operator==(const Kind&, const Kind&) = default;
 
   // Whether there can be no more of it than the GPU has, or would have without rota: of what the program itself takes
@@ -61,8 +62,11 @@ struct Kind {
   constexpr bool bound_to_gpu() const { return backing == Backing::kDevice || converted(); }
   // Whether Unified Memory can move it off the GPU while others run.
   constexpr bool movable() const { return backing == Backing::kUnified; }
-  // Plain memory to the program, Unified Memory to the driver.
-  constexpr bool converted() const { return route == Route::kPlain && backing == Backing::kUnified; }
+  constexpr bool stream_ordered() const { return route == Route::kPool || route == Route::kServed; }
+  // Memory of the GPU to the program, Unified Memory to the driver.
+  constexpr bool converted() const {
+    return backing == Backing::kUnified && (route == Route::kPlain || route == Route::kServed);
+  }
 };
 inline constexpr Kind Kind::kPlain{Route::kPlain, Backing::kDevice};
 inline constexpr Kind Kind::kConverted{Route::kPlain, Backing::kUnified};
@@ -70,6 +74,7 @@ inline constexpr Kind Kind::kManaged{Route::kManaged, Backing::kUnified};
 inline constexpr Kind Kind::kAsync{Route::kPool, Backing::kDevice};
 inline constexpr Kind Kind::kManagedPool{Route::kPool, Backing::kUnified};
 inline constexpr Kind Kind::kHostPool{Route::kPool, Backing::kHost};
+inline constexpr Kind Kind::kServed{Route::kServed, Backing::kUnified};
 inline constexpr Kind Kind::kArray{Route::kArray, Backing::kDevice};
 inline constexpr Kind Kind::kPhysical{Route::kPhysical, Backing::kDevice};
 inline constexpr Kind Kind::kMapping{Route::kMapping, Backing::kDevice};
@@ -136,6 +141,8 @@ class Ledger {
   std::optional<Allocation> begin_free(std::uint64_t address);
   void finish_free(const Allocation& allocation);
   void cancel_free(const Allocation& allocation);
+  // finish_free() of an entry whose bytes stay charged: how many, which the caller releases. 0 if it was gone already.
+  std::uint64_t hand_over(const Allocation& allocation);
   // The program's use of an entry that is being freed is over, although the driver still has to take it: its bytes are
   // room again.
   void uncharge(const Allocation& allocation);
@@ -186,6 +193,7 @@ class Ledger {
   static std::pair<std::uint64_t, std::uint64_t> regions(std::size_t level, const Allocation& allocation);
   Shard& shard(std::size_t level, std::uint64_t region) const;
   // `serial`: of that very entry only; 0: whichever is there.
+  std::optional<Allocation> take(std::size_t level, std::uint64_t address, std::uint64_t serial);
   void remove(std::size_t level, std::uint64_t address, std::uint64_t serial);
   void removed(std::size_t level, const Allocation& gone);
   std::optional<Allocation> find_in(std::size_t level, std::uint64_t address) const;

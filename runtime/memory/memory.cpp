@@ -31,7 +31,12 @@ bool has_pitch(std::size_t width, std::size_t height) {
 }  // namespace
 
 Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
-    : ledger_(ledger), settings_(settings), managed_(std::move(if_our_turn)), physical_(ledger), deferred_(ledger) {}
+    : ledger_(ledger),
+      settings_(settings),
+      managed_(std::move(if_our_turn)),
+      physical_(ledger),
+      deferred_(ledger),
+      stream_ordered_(ledger, deferred_) {}
 
 bool Memory::here(Place& place) {
   api::CUdevice device = 0;
@@ -89,7 +94,7 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   if (ledger_.reserve(ordinal, bytes, kind)) return true;
   // What was freed in a stream and has not been reached is in use: the driver refuses then, too, and does not wait
   // (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory).
-  if (deferred_.any()) {
+  if (has_converted_.load(std::memory_order_relaxed)) {
     sweep_deferred();
     if (ledger_.reserve(ordinal, bytes, kind)) return true;
   }
@@ -122,16 +127,6 @@ api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const Real
   if (bytes == 0 || !here(place)) return call();  // the driver says what is wrong
   return allocate_counted({.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = kind},
                           call, address);
-}
-
-api::CUresult Memory::allocate_async(std::uint64_t bytes, api::CUmemoryPool pool, api::CUstream stream, bool per_thread,
-                                     const RealCall& call, const GivenAddress& address) {
-  Place place;
-  if (bytes == 0 || driver::captures(stream, per_thread) || !here(place, stream, per_thread)) return call();
-  const Pools::Pool what = pool != nullptr ? pools_.look_up(pool, place.device) : pools_.current(place.device);
-  return allocate_counted(
-      {.bytes = bytes, .owner = Owner::of(pool), .device = what.device.value_or(place.device), .kind = what.kind}, call,
-      address);
 }
 
 api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes, bool may_reuse) {
@@ -218,12 +213,13 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
   return result;
 }
 
-api::CUresult Memory::free(std::uint64_t address, const RealCall& call) {
+api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool capturing) {
   // Told to the ledger before the driver is asked: once it has taken the memory back, another thread may get the same
   // address.
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   // Freed before in the order of a stream: the driver, which still has it, would free it and let us free it again.
-  if (!taken && deferred_.any() && deferred_.holds(address)) return api::CUDA_ERROR_INVALID_VALUE;
+  if (!taken && is_kept(address)) return api::CUDA_ERROR_INVALID_VALUE;
+  if (taken && taken->kind == Kind::kServed) return free_stream_ordered(*taken, capturing);
   const api::CUresult result = call();
   if (!taken) return result;
   if (result != api::CUDA_SUCCESS) {
@@ -235,49 +231,26 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call) {
   return result;
 }
 
-api::CUresult Memory::free_waiting(api::CUdeviceptr address, const RealCall& call) {
-  if (!deferred_.any()) return free(address, call);
-  const std::optional<Allocation> freed = ledger_.find(address);
-  const api::CUresult result = free(address, call);
-  // The call has just waited for the work of its memory's context, so what was freed there before it can go, too; to
-  // the rest of the program it is as if this call had come a moment later. Other contexts may be busy still.
-  if (result == api::CUDA_SUCCESS && freed && freed->kind.route != Route::kPool) collect_deferred(freed->owner);
-  return result;
+// Whether the driver has memory at this address that the program has not.
+bool Memory::is_kept(std::uint64_t address) const {
+  std::optional<StreamOrdered::Block> block;
+  return (deferred_.any() && deferred_.holds(address)) || stream_ordered_.find(address, &block);
 }
 
-api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
-                                 const RealCall& call) {
-  const std::optional<Allocation> owner =
-      has_converted_.load(std::memory_order_relaxed) ? ledger_.find(address) : std::nullopt;
-  if (!owner || owner->address != address || !owner->kind.converted()) return free(address, call);
-  // A capture has no point in time to free it at.
-  if (driver::captures(stream, per_thread)) return free(address, call);
-  const std::optional<Allocation> taken = ledger_.begin_free(address);
-  if (!taken) return free(address, call);  // freed already, or by another thread just now
-  // The driver does not take managed memory here. An event behind the stream's work says when it may go.
-  const driver::RelaxedCapture relaxed;
-  const api::CUcontext context = driver::context_of(stream, per_thread);
-  api::CUevent event = nullptr;
-  const bool no_stream = context == nullptr && stream != nullptr;
-  api::CUresult result = no_stream ? api::CUDA_ERROR_INVALID_HANDLE : api::CUDA_ERROR_INVALID_CONTEXT;
-  if (const driver::PushedContext pushed(context); pushed) {
-    event = driver::make_event();
-    result = event == nullptr ? api::CUDA_ERROR_OUT_OF_MEMORY
-             : per_thread     ? gates::cuEventRecord_ptsz(event, stream)
-                              : gates::cuEventRecord(event, stream);
-    if (event != nullptr && result != api::CUDA_SUCCESS) real::cuEventDestroy_v2(event);
-  }
-  if (result != api::CUDA_SUCCESS) {
-    ledger_.cancel_free(*taken);
-    return result;
-  }
-  deferred_.add(*taken, event, context);
+api::CUresult Memory::free_waiting(api::CUdeviceptr address, bool capturing, const RealCall& call) {
+  if (!deferred_.any()) return free(address, call, capturing);
+  const std::optional<Allocation> freed = ledger_.find(address);
+  const api::CUresult result = free(address, call, capturing);
+  // The call has just waited for the work of its memory's context, so what was freed there before it can go, too; to
+  // the rest of the program it is as if this call had come a moment later. Other contexts may be busy still.
+  if (result == api::CUDA_SUCCESS && freed && !freed->kind.stream_ordered()) collect_deferred(freed->owner);
   return result;
 }
 
 void Memory::sweep_deferred() {
   const driver::RelaxedCapture relaxed;
   for (const int ordinal : deferred_.sweep()) changed(ordinal);
+  for (const int ordinal : stream_ordered_.sweep()) changed(ordinal);
 }
 
 void Memory::collect_deferred(const std::optional<Owner>& owner) {
@@ -300,7 +273,7 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
-  if (deferred_.any()) sweep_deferred();
+  if (has_converted_.load(std::memory_order_relaxed)) sweep_deferred();
   Shown seen{.total = std::min(total, settings_.limit_bytes), .free = 0, .own = ledger_.live_bytes(ordinal)};
   // NVML's total is all of the GPU's memory, CUDA's only what programs can have of it.
   const std::uint64_t usable = device(ordinal).total_bytes;
@@ -367,15 +340,20 @@ bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUd
 }
 
 Memory::ContextEnd::ContextEnd(Memory& memory, api::CUcontext context) : memory_(memory), context_(context) {
-  if (context_ != nullptr) memory_.deferred_.context_ending(context_);
+  if (context_ == nullptr) return;
+  memory_.deferred_.context_ending(context_);
+  memory_.stream_ordered_.context_ending(context_);
 }
 
 Memory::ContextEnd::~ContextEnd() {
-  if (context_ != nullptr) memory_.deferred_.context_ended(context_, false);
+  if (context_ == nullptr) return;
+  memory_.deferred_.context_ended(context_, false);
+  memory_.stream_ordered_.context_ended(context_, false);
 }
 
 void Memory::ContextEnd::gone() {
   if (context_ == nullptr) return;
+  memory_.stream_ordered_.context_ended(context_, true);
   memory_.deferred_.context_ended(context_, true);
   memory_.context_ended(context_);
   context_ = nullptr;
@@ -390,7 +368,8 @@ void Memory::context_ended(api::CUcontext context) {
 }
 
 std::uint64_t Memory::prefetch_all(int ordinal, api::CUstream stream) {
-  return managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kConverted));
+  return managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kConverted)) +
+         managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kServed));
 }
 
 }  // namespace rota::memory

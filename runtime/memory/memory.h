@@ -19,6 +19,7 @@
 #include "runtime/memory/physical.h"
 #include "runtime/memory/pools.h"
 #include "runtime/memory/settings.h"
+#include "runtime/memory/stream_ordered.h"
 
 namespace rota::memory {
 
@@ -50,15 +51,23 @@ class Memory {
   // Any route of the current context's that is left as it is: `call` is the real allocation, `address` tells afterwards
   // what it gave.
   api::CUresult allocate_native(std::uint64_t bytes, Kind kind, const RealCall& call, const GivenAddress& address);
-  // cuMemAllocAsync and its kin; `pool` is null where the device's current pool serves. What a stream under capture
-  // allocates belongs to the graph, whose end no call of ours sees: not counted, or a program that captures again and
-  // again would run out of room that it has.
-  api::CUresult allocate_async(std::uint64_t bytes, api::CUmemoryPool pool, api::CUstream stream, bool per_thread,
-                               const RealCall& call, const GivenAddress& address);
+  // cuMemAllocAsync and its kin.
+  struct AsyncCall {
+    api::CUdeviceptr* address = nullptr;
+    std::uint64_t bytes = 0;
+    api::CUmemoryPool pool = nullptr;  // null: the device's current pool serves
+    api::CUstream stream = nullptr;
+    bool per_thread = false;
+    bool capturing = false;  // some stream of this process captures
+  };
+  // `call` is the real one. What a stream under capture allocates belongs to the graph, whose end no call of ours sees:
+  // not counted, or a program that captures again and again would run out of room that it has.
+  api::CUresult allocate_async(const AsyncCall& wanted, const RealCall& call);
   // Frees by the real call `call`, whatever route the memory came by.
-  api::CUresult free(std::uint64_t address, const RealCall& call);
+  // `capturing`: some stream of this process captures.
+  api::CUresult free(std::uint64_t address, const RealCall& call, bool capturing = false);
   // cuMemFree: the same by a call that waits for all of the GPU's work, unless the memory is a pool's.
-  api::CUresult free_waiting(api::CUdeviceptr address, const RealCall& call);
+  api::CUresult free_waiting(api::CUdeviceptr address, bool capturing, const RealCall& call);
   // cuMemFreeAsync: `call` is the real one. Converted memory is freed once the stream has come this far.
   api::CUresult free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread, const RealCall& call);
   api::CUresult info(std::size_t* free_bytes, std::size_t* total_bytes);
@@ -75,6 +84,18 @@ class Memory {
   api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const RealCall& call);
   Physical& physical() { return physical_; }
   Pools& pools() { return pools_; }
+
+  // --- what is known of stream-ordered memory that rota serves in the place of a pool; the driver knows nothing of it.
+
+  // Adds what rota serves to what the driver says of a pool (CU_MEMPOOL_ATTR_{USED,RESERVED}_MEM_*), and nothing to
+  // other attributes. After the driver's own call has succeeded.
+  void add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute, void* value);
+  void reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute);
+  void trim_pool(api::CUmemoryPool pool, std::uint64_t keep);
+  void pool_destroyed(api::CUmemoryPool pool) { stream_ordered_.pool_destroyed(pool); }
+  bool find_stream_ordered(api::CUdeviceptr address, std::optional<StreamOrdered::Block>* block) const {
+    return stream_ordered_.find(address, block);
+  }
 
   // Whether a synchronous set or copy, which the driver would make wait for earlier work because of managed memory,
   // touches only memory of the GPU as the program sees it, some of it converted. Ranges that the ledger does not know
@@ -137,6 +158,12 @@ class Memory {
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
   api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address);
+  api::CUresult allocate_stream_ordered(const AsyncCall& wanted, const Place& place, api::CUmemoryPool pool,
+                                        const Pools::Pool& what, Backend& backend);
+  api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);
+  bool is_kept(std::uint64_t address) const;
+  // An event behind all that is in the stream so far, and its context; or what the driver answered.
+  api::CUresult record_behind(api::CUstream stream, bool per_thread, api::CUevent* event, api::CUcontext* context);
   std::size_t pitch_unit(const Place& place, unsigned element_bytes);
   void sweep_deferred();
   void context_ended(api::CUcontext context);
@@ -148,6 +175,7 @@ class Memory {
   Physical physical_;
   Pools pools_;
   Deferred deferred_;
+  StreamOrdered stream_ordered_;
   std::function<void(int)> changed_;
   std::atomic<bool> served_{false};
   std::atomic<bool> exports_{false};  // this process hands memory to others: allocations stay native from then on

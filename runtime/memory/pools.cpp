@@ -10,7 +10,7 @@ Pools::Pool Pools::described(const api::CUmemLocation& location, api::CUmemAlloc
   const bool managed = type == api::CU_MEM_ALLOCATION_TYPE_MANAGED;
   switch (location.type) {
     case api::CU_MEM_LOCATION_TYPE_DEVICE:
-      return {.device = location.id, .kind = managed ? Kind::kManagedPool : Kind::kAsync};
+      return {.device = location.id, .kind = managed ? Kind::kManagedPool : Kind::kAsync, .replaceable = !managed};
     case api::CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
       return {.device = location.localized.deviceId, .kind = managed ? Kind::kManagedPool : Kind::kAsync};
     case api::CU_MEM_LOCATION_TYPE_HOST:
@@ -20,6 +20,16 @@ Pools::Pool Pools::described(const api::CUmemLocation& location, api::CUmemAlloc
     default:
       return {.device = std::nullopt, .kind = managed ? Kind::kManagedPool : Kind::kAsync};
   }
+}
+
+Pools::Pool Pools::described(const api::CUmemPoolProps& properties) {
+  Pool pool = described(properties.location, properties.allocType);
+  if (properties.handleTypes != api::CU_MEM_HANDLE_TYPE_NONE || properties.usage != 0 ||
+      properties.gpuDirectRDMACapable != 0) {
+    pool.replaceable = false;
+  }
+  if (properties.maxSize != 0) pool.maximum = properties.maxSize;
+  return pool;
 }
 
 void Pools::made(api::CUmemoryPool pool, const Pool& what) {
@@ -48,18 +58,26 @@ Pools::Pool Pools::look_up(api::CUmemoryPool pool, int device) {
     api::CUmemoryPool own = nullptr;
     if (real::cuDeviceGetDefaultMemPool(&own, ordinal) != api::CUDA_SUCCESS || own != pool) continue;
     what.device = ordinal;
+    what.replaceable = true;
     made(pool, what);  // a default pool is never destroyed
     break;
   }
   return what;
 }
 
-Pools::Pool Pools::current(int device) {
-  api::CUmemoryPool pool = nullptr;
-  if (chosen_.load(std::memory_order_relaxed) && real::cuDeviceGetMemPool(&pool, device) == api::CUDA_SUCCESS) {
-    return look_up(pool, device);
+Pools::Pool Pools::current(int device, api::CUmemoryPool* handle) {
+  *handle = nullptr;
+  if (device < 0 || device >= kMaxDevices) return {.device = device, .kind = Kind::kAsync};
+  if (chosen_.load(std::memory_order_relaxed)) {
+    if (real::cuDeviceGetMemPool(handle, device) == api::CUDA_SUCCESS) return look_up(*handle, device);
+    return {.device = device, .kind = Kind::kAsync};
   }
-  return {.device = device, .kind = Kind::kAsync};
+  std::atomic<api::CUmemoryPool>& standard = default_[static_cast<std::size_t>(device)];
+  *handle = standard.load(std::memory_order_relaxed);
+  if (*handle == nullptr && real::cuDeviceGetDefaultMemPool(handle, device) == api::CUDA_SUCCESS) {
+    standard.store(*handle, std::memory_order_relaxed);
+  }
+  return {.device = device, .kind = Kind::kAsync, .replaceable = *handle != nullptr};
 }
 
 }  // namespace rota::memory

@@ -30,7 +30,7 @@ struct Freed : Fixture {
     REQUIRE(memory.free_async(address, nullptr, false, no_call) == api::CUDA_SUCCESS);
   }
   api::CUresult free_now(api::CUdeviceptr address) {
-    return memory.free_waiting(address, [&] { return real::cuMemFree_v2(address); });
+    return memory.free_waiting(address, false, [&] { return real::cuMemFree_v2(address); });
   }
   bool driver_has(api::CUdeviceptr address) { return driver.memory.count(address) == 1; }
   void forbid_frees() { driver.set<api::cuMemFree_v2_fn>(Symbol::k_cuMemFree_v2, forbidden_free); }
@@ -112,12 +112,11 @@ TEST_CASE("a free that the driver refuses, and one of a pool's memory, wait for 
   f.free_in_order(address);
   f.forbid_frees();
   const auto refuse = [] { return api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; };
-  CHECK(f.memory.free_waiting(0x1234, refuse) == api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(f.memory.free_waiting(0x1234, false, refuse) == api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
   api::CUdeviceptr pooled = 0;
-  REQUIRE(f.memory.allocate_async(
-              kMiB, nullptr, nullptr, false, [&] { return f.driver.give_memory(&pooled, kMiB); },
-              [&] { return pooled; }) == api::CUDA_SUCCESS);
-  CHECK(f.memory.free_waiting(pooled, [] { return api::CUDA_SUCCESS; }) == api::CUDA_SUCCESS);
+  REQUIRE(f.memory.allocate_async({.address = &pooled, .bytes = kMiB},
+                                  [&] { return f.driver.give_memory(&pooled, kMiB); }) == api::CUDA_SUCCESS);
+  CHECK(f.memory.free_waiting(pooled, false, [] { return api::CUDA_SUCCESS; }) == api::CUDA_SUCCESS);
   CHECK(f.memory.has_deferred());
 }
 
@@ -148,7 +147,7 @@ TEST_CASE("memory that was freed in stream order cannot be freed again, by eithe
   f.driver.submitted = 1;
   f.free_in_order(address);
   CHECK(f.memory.free_async(address, nullptr, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
-  CHECK(f.memory.free_waiting(address, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_waiting(address, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
   CHECK(f.driver_has(address));
   f.driver.finished = 1;
   CHECK(f.free_now(address) == api::CUDA_ERROR_INVALID_VALUE);
@@ -264,9 +263,8 @@ TEST_CASE("a context's end waits for memory of it that is on its way to the driv
 TEST_CASE("the driver's own stream-ordered memory goes the driver's way, and is room at once") {
   Freed f;
   api::CUdeviceptr address = 0;
-  REQUIRE(f.memory.allocate_async(
-              kMiB, nullptr, nullptr, false, [&] { return f.driver.give_memory(&address, kMiB); },
-              [&] { return address; }) == api::CUDA_SUCCESS);
+  REQUIRE(f.memory.allocate_async({.address = &address, .bytes = kMiB},
+                                  [&] { return f.driver.give_memory(&address, kMiB); }) == api::CUDA_SUCCESS);
   bool called = false;
   CHECK(f.memory.free_async(address, nullptr, false, [&] {
     called = true;

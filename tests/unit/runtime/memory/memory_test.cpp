@@ -90,8 +90,8 @@ TEST_CASE("memory of a graph that is being captured is the graph's, and takes no
   const auto stream = reinterpret_cast<api::CUstream>(0x5000);
   api::CUdeviceptr address = 0;
   const auto take = [&](std::uint64_t bytes) {
-    return f.memory.allocate_async(
-        bytes, nullptr, stream, false, [&] { return f.driver.give_memory(&address, bytes); }, [&] { return address; });
+    return f.memory.allocate_async({.address = &address, .bytes = bytes, .stream = stream},
+                                   [&] { return f.driver.give_memory(&address, bytes); });
   };
   f.driver.capturing.store(true);
   for (int graph = 0; graph < 3; ++graph) CHECK(take(8 * kMiB) == api::CUDA_SUCCESS);

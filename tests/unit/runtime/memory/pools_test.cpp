@@ -30,8 +30,8 @@ struct Pooled : Fixture {
                                                   });
   }
   api::CUresult take(std::uint64_t bytes, api::CUmemoryPool from = nullptr) {
-    return memory.allocate_async(
-        bytes, from, kStream, false, [&] { return driver.give_memory(&address, bytes); }, [&] { return address; });
+    return memory.allocate_async({.address = &address, .bytes = bytes, .pool = from, .stream = kStream},
+                                 [&] { return driver.give_memory(&address, bytes); });
   }
   void make(api::CUmemoryPool which, api::CUmemLocationType type, int id,
             api::CUmemAllocationType kind = api::CU_MEM_ALLOCATION_TYPE_PINNED) {

@@ -1,0 +1,93 @@
+// What the driver says of an address. Of stream-ordered memory that rota serves it knows the span alone, which holds
+// many allocations: what is asked of one of them is answered here. Attributes of the memory itself are the driver's to
+// say.
+#include <cstdint>
+#include <cstring>
+#include <optional>
+
+#include "generated/driver_gates.h"
+#include "generated/driver_real.h"
+#include "runtime/core/runtime.h"
+#include "runtime/hooks/overrides.h"
+
+namespace rota::overrides {
+
+using api::CUdeviceptr;
+using api::CUresult;
+using Block = memory::StreamOrdered::Block;
+
+namespace {
+
+// Writes the attribute of a block, if it is one of the allocation and not of the memory.
+bool tell(const Block& block, api::CUpointer_attribute attribute, void* data) {
+  std::uint64_t value = 0;
+  switch (attribute) {
+    case api::CU_POINTER_ATTRIBUTE_CONTEXT:  // stream-ordered memory belongs to none
+      break;
+    case api::CU_POINTER_ATTRIBUTE_BUFFER_ID:
+      value = block.buffer_id;
+      break;
+    case api::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      value = block.address;
+      break;
+    case api::CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+      value = block.bytes;
+      break;
+    case api::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      value = block.span_address;
+      break;
+    case api::CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      value = block.span_bytes;
+      break;
+    case api::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      value = reinterpret_cast<std::uintptr_t>(block.pool);
+      break;
+    default:
+      return false;
+  }
+  std::memcpy(data, &value, sizeof value);
+  return true;
+}
+
+// An address that is nobody's, for the driver's own answer to a question about one. The first page is never mapped.
+constexpr CUdeviceptr kNowhere = 16;
+
+}  // namespace
+
+CUresult cuPointerGetAttribute(void* data, api::CUpointer_attribute attribute, CUdeviceptr ptr) {
+  std::optional<Block> block;
+  const bool ours = runtime().memory.find_stream_ordered(ptr, &block);
+  const CUresult result = gates::cuPointerGetAttribute(data, attribute, ours && !block ? kNowhere : ptr);
+  if (result == api::CUDA_SUCCESS && block) tell(*block, attribute, data);
+  return result;
+}
+
+CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attribute* attributes, void** data,
+                                CUdeviceptr ptr) {
+  std::optional<Block> block;
+  const bool ours = runtime().memory.find_stream_ordered(ptr, &block);
+  const CUresult result =
+      gates::cuPointerGetAttributes(numAttributes, attributes, data, ours && !block ? kNowhere : ptr);
+  if (result == api::CUDA_SUCCESS && block) {
+    for (unsigned index = 0; index < numAttributes; ++index) tell(*block, attributes[index], data[index]);
+  }
+  return result;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdeviceptr dptr) {
+  std::optional<Block> block;
+  const bool ours = runtime().memory.find_stream_ordered(dptr, &block);
+  const CUresult result = gates::cuMemGetAddressRange_v2(pbase, psize, ours && !block ? kNowhere : dptr);
+  if (result == api::CUDA_SUCCESS && block) {
+    if (pbase != nullptr) *pbase = block->address;
+    if (psize != nullptr) *psize = block->bytes;
+  }
+  return result;
+}
+
+// 32-bit addresses, which memory that rota serves does not have.
+CUresult cuMemGetAddressRange(api::CUdeviceptr_v1* pbase, unsigned int* psize, api::CUdeviceptr_v1 dptr) {
+  return gates::cuMemGetAddressRange(pbase, psize, dptr);
+}
+
+}  // namespace rota::overrides

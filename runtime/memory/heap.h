@@ -1,0 +1,95 @@
+// Carves blocks out of spans of address space and takes them back, in the order of streams. Knows numbers only: it asks
+// no driver and reads no clock, so a property test can drive it for a million steps.
+//
+// A block is given back behind a *fence*: a number for a point in a stream's work, which the caller makes and says when
+// the stream has passed it. Until then the block is *pending*: its own stream has it again at once, since what is put
+// into a stream runs after what is in it; everybody else has it once the fence is passed, or waits for the fence.
+//
+// Sizes and addresses are multiples of kGranule. Neighbours of a span join when they are of the same state: free ones,
+// and pending ones of one stream, which then wait for the later fence of the two.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+namespace rota::memory {
+
+// Not thread-safe.
+class Heap {
+ public:
+  static constexpr std::uint64_t kGranule = 512;
+
+  using Stream = std::uint64_t;  // 0: cannot be told from others, so nothing is ever pending "of its own"
+  using Fence = std::uint64_t;   // of one stream in rising order; 0: nothing to wait for
+
+  struct Span {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+  };
+  // A block that is in use from now on. It brings what was still charged for its bytes while they were pending.
+  struct Taken {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;  // rounded up to kGranule
+    std::uint64_t charge = 0;
+    // What it was until now, for put_back().
+    Stream stream = 0;
+    Fence fence = 0;
+  };
+
+  static std::uint64_t rounded(std::uint64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
+
+  void add(const Span& span);
+  // The spans that hold no block and nothing pending, in order of address.
+  std::vector<Span> empty_spans() const;
+  // One of those.
+  void remove(std::uint64_t span);
+
+  // At least `bytes`, not 0: what this stream has given back before what is free, the smallest that fits. Nothing if
+  // there is no such block.
+  std::optional<Taken> take(std::uint64_t bytes, Stream stream);
+  // The same of what is pending in any stream: the caller makes its stream wait for `fence` before the block is used.
+  std::optional<Taken> take_behind(std::uint64_t bytes);
+  // A block that was taken goes back, `charge` bytes of it paid for until the fence is passed (0 where there is none).
+  void give(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge);
+  // The block was not used after all.
+  void put_back(const Taken& taken) { give(taken.address, taken.stream, taken.fence, taken.charge); }
+  // The stream is past this fence. What is no longer charged.
+  std::uint64_t passed(Fence fence);
+
+  std::uint64_t used_bytes() const { return used_; }
+  std::uint64_t reserved_bytes() const { return reserved_; }  // of all spans
+  std::uint64_t pending_charge() const { return charged_; }
+
+ private:
+  enum class State : std::uint8_t { kUsed, kFree, kPending };
+  struct Block {
+    std::uint64_t bytes = 0;
+    State state = State::kFree;
+    Stream stream = 0;
+    Fence fence = 0;
+    std::uint64_t charge = 0;
+  };
+  using Blocks = std::map<std::uint64_t, Block>;  // by address; those of a span follow each other without gaps
+  using BySize = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // bytes, address
+
+  void list(Blocks::iterator block);
+  void unlist(Blocks::iterator block);
+  void join(Blocks::iterator block);
+  static bool alike(const Block& first, const Block& second);
+  Taken use(Blocks::iterator block, std::uint64_t bytes);
+
+  std::map<std::uint64_t, std::uint64_t> spans_;  // address -> bytes
+  Blocks blocks_;
+  BySize free_;
+  std::map<Stream, BySize> pending_;
+  std::multimap<Fence, std::uint64_t> fences_;  // address of the pending block
+  std::uint64_t used_ = 0;
+  std::uint64_t reserved_ = 0;
+  std::uint64_t charged_ = 0;
+};
+
+}  // namespace rota::memory

@@ -1,0 +1,159 @@
+// Memory's calls in the order of a stream, and what programs ask of the pools behind them.
+#include <cstring>
+
+#include "generated/driver_gates.h"
+#include "generated/driver_real.h"
+#include "runtime/driver/capture_mode.h"
+#include "runtime/driver/context.h"
+#include "runtime/driver/own_streams.h"
+#include "runtime/driver/stream.h"
+#include "runtime/memory/memory.h"
+
+namespace rota::memory {
+
+api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& call) {
+  Place place;
+  if (wanted.address == nullptr || wanted.bytes == 0 || driver::captures(wanted.stream, wanted.per_thread) ||
+      !here(place, wanted.stream, wanted.per_thread)) {
+    return call();
+  }
+  api::CUmemoryPool pool = wanted.pool;
+  const Pools::Pool what = pool != nullptr ? pools_.look_up(pool, place.device) : pools_.current(place.device, &pool);
+  Backend& server = backend(place.device);
+  if (what.replaceable && what.device == place.device && server.backing() != Backing::kDevice) {
+    return allocate_stream_ordered(wanted, place, pool, what, server);
+  }
+  return allocate_counted({.bytes = wanted.bytes,
+                           .owner = Owner::of(wanted.pool),
+                           .device = what.device.value_or(place.device),
+                           .kind = what.kind},
+                          call, [&] { return *wanted.address; });
+}
+
+api::CUresult Memory::allocate_stream_ordered(const AsyncCall& wanted, const Place& place, api::CUmemoryPool pool,
+                                              const Pools::Pool& what, Backend& server) {
+  if (wanted.capturing) {
+    // The driver may refuse, since a capture forbids work in this stream. Nothing of ours would.
+    const driver::RelaxedCapture relaxed;
+    api::CUevent event = nullptr;
+    api::CUcontext context = nullptr;
+    const api::CUresult result = record_behind(wanted.stream, wanted.per_thread, &event, &context);
+    if (result != api::CUDA_SUCCESS) return result;
+    real::cuEventDestroy_v2(event);
+  }
+  has_converted_.store(true, std::memory_order_relaxed);
+  const api::CUresult result = stream_ordered_.allocate(
+      {.place = place,
+       .pool = pool,
+       .pool_maximum = what.maximum,
+       .gpu_bytes = device(place.device).total_bytes,
+       .bytes = wanted.bytes,
+       .stream = wanted.stream,
+       .per_thread = wanted.per_thread},
+      server, [&](std::uint64_t bytes) { return reserve(place.device, bytes, Kind::kServed); }, wanted.address);
+  if (result == api::CUDA_SUCCESS) changed(place.device);
+  return result;
+}
+
+// cuMemFree of stream-ordered memory. It does not wait (measured on an H200); documented: whoever calls it has seen to
+// it that nothing uses the memory any more.
+api::CUresult Memory::free_stream_ordered(const Allocation& taken, bool capturing) {
+  if (capturing) {
+    // What a capture forbids has to be refused, and to end the capture, as a real call would. A plain byte does both.
+    Place place;
+    api::CUdeviceptr probe = 0;
+    const api::CUresult result = here(place) ? real::cuMemAlloc_v2(&probe, 1) : api::CUDA_ERROR_INVALID_CONTEXT;
+    if (result != api::CUDA_SUCCESS) {
+      ledger_.cancel_free(taken);
+      return result;
+    }
+    deferred_.add_unused(probe, place.context);
+  }
+  stream_ordered_.free(taken, nullptr, false, nullptr, nullptr);
+  changed(taken.device);
+  return api::CUDA_SUCCESS;
+}
+
+api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, api::CUevent* event,
+                                    api::CUcontext* context) {
+  *context = driver::context_of(stream, per_thread);
+  const driver::PushedContext pushed(*context);
+  if (!pushed) {
+    const bool no_stream = *context == nullptr && stream != nullptr;
+    return no_stream ? api::CUDA_ERROR_INVALID_HANDLE : api::CUDA_ERROR_INVALID_CONTEXT;
+  }
+  *event = driver::make_event();
+  if (*event == nullptr) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  const api::CUresult result =
+      per_thread ? gates::cuEventRecord_ptsz(*event, stream) : gates::cuEventRecord(*event, stream);
+  if (result != api::CUDA_SUCCESS) real::cuEventDestroy_v2(*event);
+  return result;
+}
+
+api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
+                                 const RealCall& call) {
+  const std::optional<Allocation> owner =
+      has_converted_.load(std::memory_order_relaxed) ? ledger_.find(address) : std::nullopt;
+  if (!owner || owner->address != address || !owner->kind.converted()) return free(address, call);
+  // A capture has no point in time to free it at.
+  const bool served = owner->kind == Kind::kServed;
+  if (driver::captures(stream, per_thread)) return served ? call() : free(address, call);
+  const std::optional<Allocation> taken = ledger_.begin_free(address);
+  if (!taken) return served ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);  // by another thread just now
+  // The driver does not take managed memory here. An event behind the stream's work says when it may go.
+  const driver::RelaxedCapture relaxed;
+  api::CUevent event = nullptr;
+  api::CUcontext context = nullptr;
+  const api::CUresult result = record_behind(stream, per_thread, &event, &context);
+  if (result != api::CUDA_SUCCESS) {
+    ledger_.cancel_free(*taken);
+  } else if (served) {
+    stream_ordered_.free(*taken, stream, per_thread, event, context);
+  } else {
+    deferred_.add(*taken, event, context);
+  }
+  return result;
+}
+
+void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute, void* value) {
+  std::uint64_t StreamOrdered::Marks::* field = nullptr;
+  switch (attribute) {
+    case api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+      field = &StreamOrdered::Marks::used;
+      break;
+    case api::CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      field = &StreamOrdered::Marks::used_high;
+      break;
+    case api::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+      field = &StreamOrdered::Marks::reserved;
+      break;
+    case api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      field = &StreamOrdered::Marks::reserved_high;
+      break;
+    default:
+      return;
+  }
+  sweep_deferred();
+  // The driver gives back what is unused above the threshold when the program waits for something; here it goes when
+  // the pool is looked at.
+  std::uint64_t threshold = 0;
+  if (real::cuMemPoolGetAttribute(pool, api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == api::CUDA_SUCCESS) {
+    stream_ordered_.trim(pool, threshold);
+  }
+  std::uint64_t bytes = 0;
+  std::memcpy(&bytes, value, sizeof bytes);
+  bytes += stream_ordered_.marks(pool).*field;
+  std::memcpy(value, &bytes, sizeof bytes);
+}
+
+void Memory::reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute) {
+  if (attribute == api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) stream_ordered_.reset_used_high(pool);
+  if (attribute == api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) stream_ordered_.reset_reserved_high(pool);
+}
+
+void Memory::trim_pool(api::CUmemoryPool pool, std::uint64_t keep) {
+  sweep_deferred();
+  stream_ordered_.trim(pool, keep);
+}
+
+}  // namespace rota::memory

@@ -1,0 +1,231 @@
+// Overrides of what asks about addresses and about pools, where rota serves stream-ordered memory itself.
+#include <array>
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "tests/unit/runtime/hooks/program.h"
+
+using namespace rota;
+using namespace rota::test;
+using api::CUdeviceptr;
+using api::CUresult;
+
+namespace {
+
+const auto kPool = reinterpret_cast<api::CUmemoryPool>(0x9000);
+constexpr std::uint64_t kOfDriver = 0x1234567;  // what the driver answers everything with
+CUdeviceptr asked_for = 0;
+
+CUresult tell(void* data) {
+  std::memcpy(data, &kOfDriver, sizeof kOfDriver);
+  return api::CUDA_SUCCESS;
+}
+
+void install(FakeDriver& driver) {
+  driver.set<api::cuDeviceGetDefaultMemPool_fn>(Symbol::k_cuDeviceGetDefaultMemPool, [](api::CUmemoryPool* own, int) {
+    *own = kPool;
+    return api::CUDA_SUCCESS;
+  });
+  driver.set<api::cuMemPoolGetAttribute_fn>(
+      Symbol::k_cuMemPoolGetAttribute, [](api::CUmemoryPool, api::CUmemPool_attribute which, void* value) {
+        // 32 bits for the policies, 64 for the rest.
+        std::memset(value, 0, which <= api::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES ? 4 : 8);
+        return api::CUDA_SUCCESS;
+      });
+  driver.set<api::cuMemPoolSetAttribute_fn>(Symbol::k_cuMemPoolSetAttribute, [](auto...) { return api::CUDA_SUCCESS; });
+  driver.set<api::cuMemPoolTrimTo_fn>(Symbol::k_cuMemPoolTrimTo, [](auto...) { return api::CUDA_SUCCESS; });
+  driver.set<api::cuPointerGetAttribute_fn>(Symbol::k_cuPointerGetAttribute,
+                                            [](void* data, api::CUpointer_attribute, CUdeviceptr address) {
+                                              asked_for = address;
+                                              return tell(data);
+                                            });
+  driver.set<api::cuPointerGetAttributes_fn>(
+      Symbol::k_cuPointerGetAttributes,
+      [](unsigned count, api::CUpointer_attribute*, void** data, CUdeviceptr address) {
+        asked_for = address;
+        for (unsigned index = 0; index < count; ++index) tell(data[index]);
+        return api::CUDA_SUCCESS;
+      });
+  driver.set<api::cuMemGetAddressRange_v2_fn>(Symbol::k_cuMemGetAddressRange_v2,
+                                              [](CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+                                                asked_for = address;
+                                                if (base != nullptr) *base = kOfDriver;
+                                                if (bytes != nullptr) *bytes = kOfDriver;
+                                                return api::CUDA_SUCCESS;
+                                              });
+  driver.enter_context(0);
+}
+
+constexpr std::array kAttributes = {api::CU_POINTER_ATTRIBUTE_CONTEXT,
+                                    api::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
+                                    api::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
+                                    api::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR,
+                                    api::CU_POINTER_ATTRIBUTE_MAPPING_SIZE,
+                                    api::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE,
+                                    api::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES};
+using Answers = std::array<std::uint64_t, kAttributes.size()>;
+
+struct Asking {
+  Symbol symbol;
+  Answers (*all)(CUdeviceptr address);
+};
+const Table<Asking> kAsking = {
+    {Symbol::k_cuPointerGetAttribute,
+     [](CUdeviceptr address) {
+       Answers answers{};
+       for (std::size_t index = 0; index < answers.size(); ++index) {
+         EXPECT(overrides::cuPointerGetAttribute(&answers[index], kAttributes[index], address) == api::CUDA_SUCCESS);
+       }
+       return answers;
+     }},
+    {Symbol::k_cuPointerGetAttributes,
+     [](CUdeviceptr address) {
+       Answers answers{};
+       std::array<void*, kAttributes.size()> into{};
+       for (std::size_t index = 0; index < into.size(); ++index) into[index] = &answers[index];
+       auto attributes = kAttributes;
+       EXPECT(overrides::cuPointerGetAttributes(static_cast<unsigned>(attributes.size()), attributes.data(),
+                                                into.data(), address) == api::CUDA_SUCCESS);
+       return answers;
+     }},
+};
+
+struct Range {
+  Symbol symbol;
+  CUresult (*call)(CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address);
+};
+const Table<Range> kRanges = {{Symbol::k_cuMemGetAddressRange_v2, overrides::cuMemGetAddressRange_v2}};
+
+// 32-bit addresses lie in no memory of ours: the driver's answer, whatever is asked.
+const Table<Range> kNarrowRanges = {
+    {Symbol::k_cuMemGetAddressRange, [](CUdeviceptr* base, std::size_t* bytes, CUdeviceptr address) {
+       unsigned narrow_base = 0;
+       unsigned narrow_bytes = 0;
+       const CUresult result =
+           overrides::cuMemGetAddressRange(&narrow_base, &narrow_bytes, static_cast<unsigned>(address));
+       *base = narrow_base;
+       *bytes = narrow_bytes;
+       return result;
+     }}};
+
+std::uint64_t bytes_of(api::CUmemPool_attribute which) {
+  std::uint64_t bytes = 99;
+  EXPECT(overrides::cuMemPoolGetAttribute(kPool, which, &bytes) == api::CUDA_SUCCESS);
+  return bytes;
+}
+
+struct PoolCall {
+  Symbol symbol;
+  void (*sees)();
+};
+const Table<PoolCall> kPoolCalls = {
+    {Symbol::k_cuMemPoolGetAttribute,
+     [] {
+       EXPECT(bytes_of(api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 1024);
+       EXPECT(bytes_of(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 2048);
+       EXPECT(bytes_of(api::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 2 * kMiB);
+       EXPECT(bytes_of(api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 2 * kMiB);
+       EXPECT(bytes_of(api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) == 0);
+       std::array<int, 2> policy{7, 7};
+       EXPECT(overrides::cuMemPoolGetAttribute(kPool, api::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC, policy.data()) ==
+              api::CUDA_SUCCESS);
+       EXPECT(policy[0] == 0 && policy[1] == 7);
+     }},
+    {Symbol::k_cuMemPoolSetAttribute,
+     [] {
+       std::uint64_t zero = 0;
+       EXPECT(overrides::cuMemPoolSetAttribute(kPool, api::CU_MEMPOOL_ATTR_USED_MEM_HIGH, &zero) == api::CUDA_SUCCESS);
+       EXPECT(bytes_of(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 1024);
+       EXPECT(bytes_of(api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 2 * kMiB);
+     }},
+    {Symbol::k_cuMemPoolTrimTo,
+     [] {
+       CUdeviceptr large = 0;
+       EXPECT(overrides::cuMemAllocAsync(&large, 4 * kMiB, nullptr) == api::CUDA_SUCCESS);
+       EXPECT(overrides::cuMemFreeAsync(large, nullptr) == api::CUDA_SUCCESS);
+       EXPECT(overrides::cuMemPoolTrimTo(kPool, 0) == api::CUDA_SUCCESS);
+       EXPECT(runtime().memory.has_deferred());
+       EXPECT(bytes_of(api::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 2 * kMiB);
+     }},
+};
+
+}  // namespace
+
+TEST_CASE("each block of a span is told as the allocation that it is, and freed ones as nobody's") {
+  for (const Asking& row : kAsking) {
+    CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      CUdeviceptr first = 0;
+      CUdeviceptr second = 0;
+      EXPECT(overrides::cuMemAllocAsync(&first, 1000, nullptr) == api::CUDA_SUCCESS);
+      EXPECT(overrides::cuMemAllocAsync(&second, 2000, nullptr) == api::CUDA_SUCCESS);
+      const auto pool = reinterpret_cast<std::uintptr_t>(kPool);
+      EXPECT(row.all(second + 1999) == Answers{0, second, 2000, first, 2 * kMiB, pool, kOfDriver});
+      EXPECT(asked_for == second + 1999);
+      EXPECT(overrides::cuMemFreeAsync(second, nullptr) == api::CUDA_SUCCESS);
+      Answers of_driver;
+      of_driver.fill(kOfDriver);
+      EXPECT(row.all(second) == of_driver);
+      EXPECT(asked_for != second);  // the driver still has memory there
+      EXPECT(row.all(0x4444) == of_driver);
+      EXPECT(asked_for == 0x4444);
+    }));
+  }
+}
+
+TEST_CASE("the range around an address of stream-ordered memory is the allocation, also where one half is asked for") {
+  for (const Range& row : kRanges) {
+    CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      CUdeviceptr first = 0;
+      EXPECT(overrides::cuMemAllocAsync(&first, 1000, nullptr) == api::CUDA_SUCCESS);
+      CUdeviceptr base = 0;
+      std::size_t bytes = 0;
+      EXPECT(row.call(&base, &bytes, first + 10) == api::CUDA_SUCCESS);
+      EXPECT(base == first && bytes == 1000);
+      base = 0;
+      EXPECT(row.call(&base, nullptr, first) == api::CUDA_SUCCESS && base == first);
+      bytes = 0;
+      EXPECT(row.call(nullptr, &bytes, first) == api::CUDA_SUCCESS && bytes == 1000);
+      EXPECT(overrides::cuMemFreeAsync(first, nullptr) == api::CUDA_SUCCESS);
+      EXPECT(row.call(&base, &bytes, first) == api::CUDA_SUCCESS && asked_for != first);
+      EXPECT(row.call(&base, &bytes, 0x4444) == api::CUDA_SUCCESS && base == kOfDriver);
+    }));
+  }
+}
+
+TEST_CASE("the range around a 32-bit address is what the driver says") {
+  for (const Range& row : kNarrowRanges) {
+    CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      driver.set<api::cuMemGetAddressRange_fn>(Symbol::k_cuMemGetAddressRange,
+                                               [](unsigned* base, unsigned* bytes, unsigned address) {
+                                                 *base = address - 1;
+                                                 *bytes = 77;
+                                                 return api::CUDA_SUCCESS;
+                                               });
+      CUdeviceptr base = 0;
+      std::size_t bytes = 0;
+      EXPECT(row.call(&base, &bytes, 0x4444) == api::CUDA_SUCCESS);
+      EXPECT(base == 0x4443 && bytes == 77);
+    }));
+  }
+}
+
+TEST_CASE("a pool's figures hold what rota serves in its place") {
+  for (const PoolCall& row : kPoolCalls) {
+    CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      CUdeviceptr first = 0;
+      CUdeviceptr second = 0;
+      EXPECT(overrides::cuMemAllocAsync(&first, 1000, nullptr) == api::CUDA_SUCCESS);
+      EXPECT(overrides::cuMemAllocAsync(&second, 1000, nullptr) == api::CUDA_SUCCESS);
+      EXPECT(overrides::cuMemFreeAsync(second, nullptr) == api::CUDA_SUCCESS);
+      row.sees();
+    }));
+  }
+}

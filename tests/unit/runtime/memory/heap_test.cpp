@@ -1,0 +1,227 @@
+// Blocks carved out of spans, in the order of streams.
+#include "runtime/memory/heap.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <random>
+#include <vector>
+
+using rota::memory::Heap;
+
+namespace {
+
+constexpr std::uint64_t kBase = 0x100000;
+constexpr std::uint64_t kSpan = 64 * Heap::kGranule;
+
+Heap with_span() {
+  Heap heap;
+  heap.add({kBase, kSpan});
+  return heap;
+}
+
+}  // namespace
+
+TEST_CASE("a heap's blocks are multiples of its granule and lie beside each other") {
+  Heap heap = with_span();
+  const auto first = heap.take(1, 0);
+  const auto second = heap.take(Heap::kGranule + 1, 0);
+  REQUIRE(first);
+  REQUIRE(second);
+  CHECK(first->address == kBase);
+  CHECK(second->address == kBase + Heap::kGranule);
+  CHECK(second->bytes == 2 * Heap::kGranule);
+  CHECK(heap.used_bytes() == 3 * Heap::kGranule);
+  CHECK(heap.reserved_bytes() == kSpan);
+}
+
+TEST_CASE("a stream has what it gave back again at once, and others when the fence is passed") {
+  Heap heap = with_span();
+  const auto all = heap.take(kSpan, 0);
+  REQUIRE(all);
+  heap.give(all->address, 7, 1, kSpan);
+  CHECK_FALSE(heap.take(kSpan, 8));
+  CHECK_FALSE(heap.take(kSpan, 0));
+  const auto again = heap.take(kSpan, 7);
+  REQUIRE(again);
+  CHECK(again->address == all->address);
+  CHECK(again->charge == kSpan);
+  heap.give(again->address, 7, 2, kSpan);
+  CHECK(heap.passed(1) == 0);  // of the use before
+  CHECK_FALSE(heap.take(kSpan, 8));
+  CHECK(heap.passed(2) == kSpan);
+  CHECK(heap.take(kSpan, 8));
+}
+
+TEST_CASE("at a shortage a block is taken behind the fence of another stream, and what is left stays pending") {
+  Heap heap = with_span();
+  const auto all = heap.take(kSpan, 0);
+  heap.give(all->address, 7, 5, kSpan);
+  const auto part = heap.take_behind(kSpan / 2);
+  REQUIRE(part);
+  CHECK(part->fence == 5);
+  CHECK(part->charge == kSpan / 2);
+  CHECK(heap.pending_charge() == kSpan / 2);
+  CHECK_FALSE(heap.take(kSpan / 2, 8));
+  CHECK(heap.passed(5) == kSpan / 2);
+  CHECK(heap.take(kSpan / 2, 8));
+}
+
+TEST_CASE("a block that could not be used goes back as it was") {
+  Heap heap = with_span();
+  const auto all = heap.take(kSpan, 0);
+  heap.give(all->address, 7, 5, 100);
+  const auto taken = heap.take(Heap::kGranule, 7);
+  REQUIRE(taken);
+  heap.put_back(*taken);
+  CHECK(heap.pending_charge() == 100);
+  CHECK(heap.passed(5) == 100);
+  CHECK(heap.empty_spans().size() == 1);
+}
+
+TEST_CASE("pending neighbours of one stream join and wait for the later fence") {
+  Heap heap = with_span();
+  const auto first = heap.take(kSpan / 2, 0);
+  const auto second = heap.take(kSpan / 2, 0);
+  heap.give(first->address, 7, 1, 10);
+  heap.give(second->address, 7, 2, 20);
+  const auto both = heap.take(kSpan, 7);
+  REQUIRE(both);
+  CHECK(both->charge == 30);
+  heap.put_back(*both);
+  CHECK(heap.passed(1) == 0);
+  CHECK_FALSE(heap.take(Heap::kGranule, 8));
+  CHECK(heap.passed(2) == 30);
+  CHECK(heap.take(kSpan, 8));
+}
+
+TEST_CASE("blocks that cannot be told to be of one stream do not join while they are pending") {
+  Heap heap = with_span();
+  const auto first = heap.take(kSpan / 2, 0);
+  const auto second = heap.take(kSpan / 2, 0);
+  heap.give(first->address, 0, 1, 0);
+  heap.give(second->address, 0, 2, 0);
+  CHECK_FALSE(heap.take(Heap::kGranule, 0));
+  heap.passed(1);
+  CHECK(heap.take(kSpan / 2, 0));
+}
+
+TEST_CASE("only a span without blocks, used or pending, is empty and can be removed") {
+  Heap heap = with_span();
+  heap.add({kBase + kSpan, kSpan});  // right behind: blocks never reach across
+  const auto block = heap.take(Heap::kGranule, 0);
+  REQUIRE(heap.empty_spans().size() == 1);
+  CHECK(heap.empty_spans()[0].address == kBase + kSpan);
+  CHECK_FALSE(heap.take(2 * kSpan, 0));
+  heap.remove(kBase);  // in use
+  CHECK(heap.reserved_bytes() == 2 * kSpan);
+  heap.give(block->address, 7, 1, 0);
+  CHECK(heap.empty_spans().size() == 1);
+  heap.passed(1);
+  CHECK(heap.empty_spans().size() == 2);
+  heap.remove(kBase);
+  CHECK(heap.reserved_bytes() == kSpan);
+  CHECK_FALSE(heap.take(kSpan + 1, 0));
+}
+
+// Against a model that knows of every granule who has it: nobody, a block, or a stream behind a fence.
+TEST_CASE("no granule is ever two blocks', or another stream's before its fence, and every byte comes back") {
+  const unsigned seed = GENERATE(1u, 2u, 3u, 4u);
+  std::mt19937 random(seed);
+  INFO("seed " << seed);
+  struct Granule {
+    std::uint64_t block = 0;  // 0: none
+    Heap::Stream stream = 0;
+    Heap::Fence fence = 0;  // 0: nobody waits
+  };
+  struct Live {
+    std::uint64_t bytes;
+    std::uint64_t charge;
+  };
+  Heap heap;
+  std::map<std::uint64_t, Granule> granules;
+  std::map<std::uint64_t, Live> live;
+  std::vector<Heap::Fence> outstanding;
+  Heap::Fence last_fence = 0;
+  std::uint64_t charged = 0;  // what was given with pending blocks and has not come back
+  std::uint64_t next_span = kBase;
+  const auto pick = [&](std::uint64_t below) { return random() % below; };
+  bool sound = true;
+  const auto enter = [&](const Heap::Taken& taken, Heap::Stream stream, bool behind) {
+    for (std::uint64_t at = taken.address; at < taken.address + taken.bytes; at += Heap::kGranule) {
+      Granule& granule = granules.at(at);
+      const bool free = granule.block == 0 && granule.fence == 0;
+      const bool own = granule.block == 0 && granule.fence != 0 && stream != 0 && granule.stream == stream;
+      const bool awaited = granule.block == 0 && behind && granule.fence <= taken.fence && granule.fence != 0;
+      sound = sound && (free || own || awaited);
+      granule = {.block = taken.address};
+    }
+    charged -= taken.charge;
+    live[taken.address] = {taken.bytes, taken.bytes};
+  };
+  for (int step = 0; step < 20000 && sound; ++step) {
+    const Heap::Stream stream = pick(4);
+    switch (pick(8)) {
+      case 0: {
+        if (heap.reserved_bytes() > 40 * kSpan) break;
+        const std::uint64_t bytes = (1 + pick(64)) * Heap::kGranule;
+        heap.add({next_span, bytes});
+        for (std::uint64_t at = next_span; at < next_span + bytes; at += Heap::kGranule) granules[at] = {};
+        next_span += bytes;
+        break;
+      }
+      case 1:
+      case 2:
+      case 3:
+        if (const auto taken = heap.take(1 + pick(20 * Heap::kGranule), stream)) enter(*taken, stream, false);
+        break;
+      case 4:
+        if (const auto taken = heap.take_behind(1 + pick(20 * Heap::kGranule))) enter(*taken, stream, true);
+        break;
+      case 5:
+      case 6: {
+        if (live.empty()) break;
+        auto block = std::next(live.begin(), static_cast<long>(pick(live.size())));
+        const Heap::Fence fence = pick(4) == 0 ? 0 : ++last_fence;
+        if (fence != 0) outstanding.push_back(fence);
+        for (std::uint64_t at = block->first; at < block->first + block->second.bytes; at += Heap::kGranule) {
+          granules.at(at) = {.stream = stream, .fence = fence};
+        }
+        if (fence != 0) charged += block->second.charge;
+        heap.give(block->first, stream, fence, block->second.charge);
+        live.erase(block);
+        break;
+      }
+      default: {
+        if (outstanding.empty()) break;
+        // Fences of one stream are passed in order; those of all streams in order do that, too.
+        const Heap::Fence fence = outstanding.front();
+        outstanding.erase(outstanding.begin());
+        charged -= heap.passed(fence);
+        for (auto& [at, granule] : granules) {
+          if (granule.fence != 0 && granule.fence <= fence) granule.fence = 0;
+        }
+        for (const Heap::Span& span : heap.empty_spans()) {
+          if (pick(2) == 0) continue;
+          for (std::uint64_t at = span.address; at < span.address + span.bytes; at += Heap::kGranule) {
+            sound = sound && granules.at(at).block == 0 && granules.at(at).fence == 0;
+            granules.erase(at);
+          }
+          heap.remove(span.address);
+        }
+        break;
+      }
+    }
+    std::uint64_t used = 0;
+    for (const auto& [address, block] : live) used += block.bytes;
+    sound = sound && heap.used_bytes() == used && heap.pending_charge() == charged &&
+            heap.reserved_bytes() == granules.size() * Heap::kGranule;
+    if (!sound) FAIL("unsound after step " << step);
+  }
+  for (const auto& [address, block] : live) heap.give(address, 0, 0, block.charge);
+  for (const Heap::Fence fence : outstanding) charged -= heap.passed(fence);
+  CHECK(charged == 0);
+  CHECK(heap.pending_charge() == 0);
+  CHECK(heap.used_bytes() == 0);
+  for (const Heap::Span& span : heap.empty_spans()) heap.remove(span.address);
+  CHECK(heap.reserved_bytes() == 0);
+}

@@ -1,0 +1,375 @@
+// Stream-ordered memory that rota serves in the place of a pool, with managed memory behind it.
+#include <cstring>
+#include <set>
+
+#include "tests/unit/runtime/memory/memory_fixture.h"
+
+using namespace rota;
+using namespace rota::memory;
+using namespace rota::test;
+
+namespace {
+
+const auto kPool = reinterpret_cast<api::CUmemoryPool>(0x9000);
+const auto kStream = reinterpret_cast<api::CUstream>(0x5000);
+const auto kOther = reinterpret_cast<api::CUstream>(0x6000);
+// The fake GPU has 1 GiB: its pools grow by this.
+constexpr std::uint64_t kSpan = 2 * kMiB;
+
+int may_wait = 1;
+std::uint64_t threshold = 0;
+std::vector<api::CUevent> awaited;
+
+api::CUmemPoolProps plain_pool() {
+  api::CUmemPoolProps properties{};
+  properties.allocType = api::CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  return properties;
+}
+
+struct Served : Fixture {
+  explicit Served(std::uint64_t limit = 64 * kMiB) : Fixture({.backend = Choice::kManaged, .limit_bytes = limit}) {
+    may_wait = 1;
+    threshold = UINT64_MAX;
+    awaited.clear();
+    driver.set<api::cuDeviceGetDefaultMemPool_fn>(Symbol::k_cuDeviceGetDefaultMemPool,
+                                                  [](api::CUmemoryPool* own, api::CUdevice) {
+                                                    *own = kPool;
+                                                    return api::CUDA_SUCCESS;
+                                                  });
+    driver.set<api::cuStreamGetId_fn>(Symbol::k_cuStreamGetId, [](api::CUstream stream, unsigned long long* number) {
+      *number = reinterpret_cast<std::uintptr_t>(stream);
+      return api::CUDA_SUCCESS;
+    });
+    driver.set<api::cuMemPoolGetAttribute_fn>(Symbol::k_cuMemPoolGetAttribute,
+                                              [](api::CUmemoryPool, api::CUmemPool_attribute which, void* value) {
+                                                if (which == api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
+                                                  std::memcpy(value, &threshold, sizeof threshold);
+                                                if (which == api::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
+                                                  std::memcpy(value, &may_wait, sizeof may_wait);
+                                                }
+                                                return api::CUDA_SUCCESS;
+                                              });
+    driver.set<api::cuStreamWaitEvent_fn>(Symbol::k_cuStreamWaitEvent, [](api::CUstream, api::CUevent event, unsigned) {
+      awaited.push_back(event);
+      return api::CUDA_SUCCESS;
+    });
+    context = driver.enter_context(0);
+  }
+  api::CUresult take(std::uint64_t bytes, api::CUdeviceptr* into, api::CUstream stream = kStream,
+                     bool capturing = false) {
+    return memory.allocate_async({.address = into, .bytes = bytes, .stream = stream, .capturing = capturing}, no_call);
+  }
+  api::CUdeviceptr taken(std::uint64_t bytes, api::CUstream stream = kStream) {
+    api::CUdeviceptr address = 0;
+    REQUIRE(take(bytes, &address, stream) == api::CUDA_SUCCESS);
+    return address;
+  }
+  void free(api::CUdeviceptr address, api::CUstream stream = kStream) {
+    REQUIRE(memory.free_async(address, stream, false, no_call) == api::CUDA_SUCCESS);
+  }
+  void work() { driver.submitted.fetch_add(1); }
+  void finish() { driver.finished.store(driver.submitted.load()); }
+  std::uint64_t attribute(api::CUmemPool_attribute which) {
+    std::uint64_t value = 0;
+    memory.add_pool_attribute(kPool, which, &value);
+    return value;
+  }
+  std::uint64_t reserved() { return attribute(api::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT); }
+  api::CUcontext context = nullptr;
+};
+
+}  // namespace
+
+TEST_CASE("stream-ordered memory is managed, can leave the GPU, and is many allocations of one span") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(1000);
+  const api::CUdeviceptr second = f.taken(1000);
+  CHECK(f.driver.managed_allocations == 1);
+  CHECK(second == first + 1024);
+  CHECK(f.ledger.live_bytes(0) == 2000);
+  CHECK(f.ledger.fixed_bytes(0) == 0);
+  CHECK(f.ledger.find(second + 999)->address == second);
+  CHECK_FALSE(f.ledger.find(first + 1023));
+  CHECK(f.memory.prefetch_all(0, kStream) == 0);  // too small to be worth it
+  const api::CUdeviceptr large = f.taken(3 * kMiB);
+  CHECK(f.memory.prefetch_all(0, kStream) == 3 * kMiB);
+  for (const api::CUdeviceptr address : {first, second, large}) f.free(address);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.ledger.entries() == 0);
+}
+
+TEST_CASE("memory that work in its stream still uses is that stream's again at once, and no other's") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(kSpan);
+  f.work();
+  f.free(first);
+  CHECK(f.ledger.live_bytes(0) == kSpan);
+  const api::CUdeviceptr other = f.taken(kSpan, kOther);
+  CHECK(other != first);
+  CHECK(f.taken(kSpan) == first);
+  CHECK(f.ledger.live_bytes(0) == 2 * kSpan);
+  f.free(first);
+  f.finish();
+  CHECK(f.taken(kSpan, kOther) == first);
+  CHECK(f.driver.managed_allocations == 2);
+  CHECK(f.ledger.live_bytes(0) == 2 * kSpan);
+}
+
+TEST_CASE("streams whose numbers the driver does not tell have memory again when it is passed") {
+  Served f;
+  f.driver.set<api::cuStreamGetId_fn>(Symbol::k_cuStreamGetId, [](auto...) { return api::CUDA_ERROR_NOT_SUPPORTED; });
+  const api::CUdeviceptr first = f.taken(kSpan);
+  f.work();
+  f.free(first);
+  const api::CUdeviceptr second = f.taken(kSpan);
+  CHECK(second != first);
+  f.finish();
+  CHECK(f.taken(kSpan) == first);
+}
+
+TEST_CASE("at the limit an allocation waits in its stream for what another has freed, where the pool allows that") {
+  Served f(kSpan);
+  const api::CUdeviceptr first = f.taken(kSpan);
+  f.work();
+  f.free(first);
+  api::CUdeviceptr second = 0;
+  may_wait = 0;
+  CHECK(f.take(kSpan, &second, kOther) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(awaited.empty());
+  may_wait = 1;
+  REQUIRE(f.take(kSpan, &second, kOther) == api::CUDA_SUCCESS);
+  CHECK(second == first);
+  CHECK(awaited.size() == 1);
+  CHECK(f.ledger.live_bytes(0) == kSpan);
+  f.finish();
+  f.free(second, kOther);
+  CHECK(f.ledger.live_bytes(0) == 0);
+}
+
+TEST_CASE("a wait that the driver refuses leaves the memory where it was") {
+  Served f(kSpan);
+  const api::CUdeviceptr first = f.taken(kSpan);
+  f.work();
+  f.free(first);
+  f.driver.set<api::cuStreamWaitEvent_fn>(Symbol::k_cuStreamWaitEvent,
+                                          [](auto...) { return api::CUDA_ERROR_STREAM_CAPTURE_ISOLATION; });
+  api::CUdeviceptr second = 0;
+  CHECK(f.take(kSpan, &second, kOther) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(f.taken(kSpan) == first);
+  CHECK(f.ledger.live_bytes(0) == kSpan);
+  f.finish();
+  f.free(first);
+  CHECK(f.ledger.live_bytes(0) == 0);
+}
+
+TEST_CASE("a span that is more than the driver has is refused, and no room is lost") {
+  Served f;
+  f.driver.set<api::cuMemAllocManaged_fn>(Symbol::k_cuMemAllocManaged,
+                                          [](auto...) { return api::CUDA_ERROR_OUT_OF_MEMORY; });
+  api::CUdeviceptr address = 0;
+  CHECK(f.take(kMiB, &address) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.reserved() == 0);
+}
+
+TEST_CASE("what a pool keeps unused above its threshold goes, by the monitor or to the next that needs as much") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(kSpan);
+  f.free(first);
+  CHECK(f.reserved() == kSpan);
+  CHECK(f.driver.memory.size() == 1);
+  f.memory.trim_pool(kPool, kSpan);
+  CHECK(f.reserved() == kSpan);
+  f.memory.trim_pool(kPool, kSpan - 1);  // would leave less than that
+  CHECK(f.reserved() == kSpan);
+  threshold = 0;
+  CHECK(f.reserved() == 0);
+  CHECK(f.memory.has_deferred());
+  CHECK(f.taken(kSpan) == first);
+  CHECK(f.driver.managed_allocations == 1);
+  f.free(first);
+  CHECK(f.reserved() == 0);
+  f.memory.collect_deferred();
+  CHECK(f.driver.memory.empty());
+}
+
+TEST_CASE("marks of a pool's use rise and stay until they are reset") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(1000);
+  const api::CUdeviceptr second = f.taken(1000);
+  CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 2048);
+  f.free(second);
+  CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 1024);
+  CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 2048);
+  f.memory.reset_pool_attribute(kPool, api::CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+  CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 1024);
+  f.free(first);
+  CHECK(f.attribute(api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == kSpan);
+  threshold = 0;
+  CHECK(f.reserved() == 0);
+  f.memory.reset_pool_attribute(kPool, api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
+  CHECK(f.attribute(api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 0);
+}
+
+TEST_CASE("a pool gives no more than its maximum") {
+  Served f;
+  const auto pool = reinterpret_cast<api::CUmemoryPool>(0xa000);
+  api::CUmemPoolProps properties = plain_pool();
+  properties.maxSize = 3 * kMiB;
+  f.memory.pools().made(pool, Pools::described(properties));
+  api::CUdeviceptr address = 0;
+  const auto take = [&](std::uint64_t bytes) {
+    return f.memory.allocate_async({.address = &address, .bytes = bytes, .pool = pool, .stream = kStream}, no_call);
+  };
+  CHECK(take(5 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(take(4 * kMiB) == api::CUDA_SUCCESS);  // the maximum is rounded up as the driver does
+  CHECK(take(1) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(f.ledger.live_bytes(0) == 4 * kMiB);
+}
+
+TEST_CASE("pools that other processes can open, or of other memory, are left to the driver") {
+  Served f;
+  const auto pool = reinterpret_cast<api::CUmemoryPool>(0xa000);
+  api::CUmemPoolProps properties = plain_pool();
+  properties.handleTypes = api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  api::CUdeviceptr address = 0;
+  const auto left_alone = [&] {
+    bool asked = false;
+    const api::CUresult result =
+        f.memory.allocate_async({.address = &address, .bytes = kMiB, .pool = pool, .stream = kStream}, [&] {
+          asked = true;
+          return f.driver.give_memory(&address, kMiB);
+        });
+    return result == api::CUDA_SUCCESS && asked;
+  };
+  f.memory.pools().made(pool, Pools::described(properties));
+  CHECK(left_alone());
+  properties.handleTypes = api::CU_MEM_HANDLE_TYPE_NONE;
+  properties.gpuDirectRDMACapable = 1;
+  f.memory.pools().made(pool, Pools::described(properties));
+  CHECK(left_alone());
+  properties.gpuDirectRDMACapable = 0;
+  properties.location = {.type = api::CU_MEM_LOCATION_TYPE_HOST, .id = 0};
+  f.memory.pools().made(pool, Pools::described(properties));
+  CHECK(left_alone());
+  properties.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  properties.allocType = api::CU_MEM_ALLOCATION_TYPE_MANAGED;
+  f.memory.pools().made(pool, Pools::described(properties));
+  CHECK(left_alone());
+  f.memory.pools().forget(pool);  // imported, as far as anybody knows
+  CHECK(left_alone());
+}
+
+TEST_CASE("memory of a destroyed pool stays until it is freed, and a new pool with its handle starts anew") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(kMiB);
+  f.memory.pool_destroyed(kPool);
+  CHECK(f.reserved() == 0);
+  const api::CUdeviceptr second = f.taken(kMiB);
+  CHECK(f.reserved() == kSpan);
+  CHECK(second != first + kMiB);
+  f.work();
+  f.free(first);
+  CHECK(f.ledger.live_bytes(0) == 2 * kMiB);
+  CHECK_FALSE(f.memory.has_deferred());
+  f.finish();
+  CHECK(f.reserved() == kSpan);
+  CHECK(f.memory.has_deferred());
+  CHECK(f.ledger.live_bytes(0) == kMiB);
+}
+
+TEST_CASE("stream-ordered memory is freed once, by either free, and only at its beginning") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(kMiB);
+  const api::CUdeviceptr second = f.taken(kMiB);
+  CHECK(f.memory.free_waiting(first + 512, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);
+  CHECK(f.memory.free_waiting(first, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_async(first, kStream, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  f.work();
+  f.free(second);
+  CHECK(f.memory.free_async(second, kStream, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_waiting(second, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  f.finish();
+  CHECK(f.reserved() == kSpan);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.driver.synchronizations == 0);
+}
+
+TEST_CASE("what a capture forbids is refused as the driver refuses it, and leaves the memory allocated") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(kMiB);
+  f.driver.set<api::cuMemAlloc_v2_fn>(Symbol::k_cuMemAlloc_v2,
+                                      [](auto...) { return api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED; });
+  CHECK(f.memory.free_waiting(first, true, no_call) == api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK(f.ledger.find(first));
+  f.driver.set<api::cuEventRecord_fn>(Symbol::k_cuEventRecord,
+                                      [](auto...) { return api::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT; });
+  api::CUdeviceptr second = 0;
+  CHECK(f.take(kMiB, &second, kStream, true) == api::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CHECK(f.memory.free_async(first, kStream, false, no_call) == api::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  CHECK(f.ledger.live_bytes(0) == kMiB);
+  CHECK(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);
+}
+
+TEST_CASE("with its context go a pool's spans, what is pending there, and the events, which nobody asks any more") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(kMiB);
+  f.taken(kMiB);
+  f.work();
+  f.free(first);
+  CHECK(f.ledger.live_bytes(0) == 2 * kMiB);
+  {
+    Memory::ContextEnd ending(f.memory, f.context);
+    f.driver.destroy(f.context);
+    f.memory.trim_pool(kPool, 0);  // sweeps: must leave the ending context's events alone
+    ending.gone();
+  }
+  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.ledger.entries() == 0);
+  CHECK(f.reserved() == 0);
+  CHECK(f.driver.dead_uses == 0);
+  f.driver.leave_context();
+  f.driver.enter_context(0);
+  f.taken(kMiB);
+  CHECK(f.driver.managed_allocations == 2);
+}
+
+TEST_CASE("a context that was not destroyed after all keeps its memory, and its frees are passed") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(kMiB);
+  f.free(first);
+  {
+    const Memory::ContextEnd kept(f.memory, f.context);
+  }
+  CHECK(f.reserved() == kSpan);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.taken(kMiB, kOther) == first);
+}
+
+TEST_CASE("the block around an address is told, and that a span's other addresses are nobody's") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(1000);
+  const api::CUdeviceptr second = f.taken(3000);
+  std::optional<StreamOrdered::Block> block;
+  std::optional<StreamOrdered::Block> next;
+  REQUIRE(f.memory.find_stream_ordered(first + 999, &block));
+  REQUIRE(f.memory.find_stream_ordered(second + 2999, &next));
+  REQUIRE(block);
+  REQUIRE(next);
+  CHECK(block->address == first);
+  CHECK(block->bytes == 1000);
+  CHECK(block->pool == kPool);
+  CHECK(next->address == second);
+  CHECK(block->buffer_id != next->buffer_id);
+  CHECK(block->span_address == first);
+  CHECK(block->span_bytes == kSpan);
+  REQUIRE(f.memory.find_stream_ordered(first + 1000, &block));
+  CHECK_FALSE(block);
+  CHECK_FALSE(f.memory.find_stream_ordered(first - 1, &block));
+  CHECK_FALSE(f.memory.find_stream_ordered(first + kSpan, &block));
+  f.free(first);
+  REQUIRE(f.memory.find_stream_ordered(first, &block));
+  CHECK_FALSE(block);
+}
