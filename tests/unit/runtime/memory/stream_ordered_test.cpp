@@ -1,7 +1,11 @@
 // Stream-ordered memory that rota serves in the place of a pool, with managed memory behind it.
+#include <array>
+#include <atomic>
 #include <cstring>
 #include <set>
+#include <thread>
 
+#include "generated/driver_real.h"
 #include "tests/unit/runtime/memory/memory_fixture.h"
 
 using namespace rota;
@@ -372,4 +376,57 @@ TEST_CASE("the block around an address is told, and that a span's other addresse
   f.free(first);
   REQUIRE(f.memory.find_stream_ordered(first, &block));
   CHECK_FALSE(block);
+}
+
+TEST_CASE("threads that allocate, free, look and trim at once keep apart, and leave nothing") {
+  Served f(48 * kMiB);
+  std::atomic<int> overlaps{0};
+  std::vector<std::thread> workers;
+  std::array<std::atomic<std::uint64_t>, 64 * kMiB / 4096> owner{};
+  const std::uint64_t base = f.driver.next_address;
+  for (std::uint64_t number = 1; number <= 8; ++number) {
+    workers.emplace_back([&, number] {
+      f.driver.enter_context(0);
+      real::cuCtxPushCurrent_v2(f.context);
+      const auto stream = reinterpret_cast<api::CUstream>(0x1000 * (1 + number % 3));
+      const auto mark = [&](api::CUdeviceptr address, std::uint64_t from, std::uint64_t to) {
+        const std::uint64_t page = (address - base) / 4096;
+        if (page < owner.size() && !owner[page].compare_exchange_strong(from, to)) overlaps.fetch_add(1);
+      };
+      std::vector<api::CUdeviceptr> held;
+      for (int round = 0; round < 400; ++round) {
+        api::CUdeviceptr address = 0;
+        // No work is ever outstanding here, so whoever has a block has it alone.
+        if (f.memory.allocate_async({.address = &address, .bytes = 4096 * (1 + number), .stream = stream},
+                                    [] { return api::CUDA_ERROR_UNKNOWN; }) == api::CUDA_SUCCESS) {
+          mark(address, 0, number);
+          held.push_back(address);
+        }
+        if (held.size() > 5) {
+          mark(held.front(), number, 0);
+          const auto unexpected = [] { return api::CUDA_ERROR_UNKNOWN; };
+          const api::CUresult freed = round % 2 == 0 ? f.memory.free_async(held.front(), stream, false, unexpected)
+                                                     : f.memory.free_waiting(held.front(), false, unexpected);
+          if (freed != api::CUDA_SUCCESS) overlaps.fetch_add(1);
+          held.erase(held.begin());
+        }
+        std::optional<StreamOrdered::Block> block;
+        if (round % 16 == 0) f.memory.trim_pool(kPool, 0);
+        if (!held.empty() && (!f.memory.find_stream_ordered(held.back(), &block) || !block)) overlaps.fetch_add(1);
+      }
+      for (const api::CUdeviceptr address : held) {
+        mark(address, number, 0);
+        f.memory.free_async(address, stream, false, [] { return api::CUDA_ERROR_UNKNOWN; });
+      }
+      f.driver.leave_context();
+      f.driver.leave_context();
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  CHECK(overlaps == 0);
+  threshold = 0;
+  CHECK(f.reserved() == 0);
+  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.ledger.entries() == 0);
+  CHECK(f.driver.dead_uses == 0);
 }

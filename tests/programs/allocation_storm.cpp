@@ -1,0 +1,235 @@
+// Threads allocate, write, check and free for a while by every route that gives memory of a GPU, and by every function
+// that takes it back, with blocks of many sizes alive at once. Half of the threads share a stream with another one.
+// An allocation that is refused for want of memory is one less. Prints "ok N calls, R a second, O refused, B bytes
+// left": calls that allocate or free, and what of the GPU's memory, by cuMemGetInfo, is still missing at the end.
+#include <array>
+#include <atomic>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "tests/programs/program.h"
+
+using namespace program;  // NOLINT
+
+namespace {
+
+template <typename Function>
+Function* found(const char* symbol, const char* base, int version) {
+  auto* function = reinterpret_cast<Function*>(cuda().find(symbol, base, version, 0));
+  if (function == nullptr) fail("the driver has no %s", base);
+  return function;
+}
+
+struct Functions {
+  cuMemAllocPitch_v2_fn* alloc_pitch = found<cuMemAllocPitch_v2_fn>("cuMemAllocPitch_v2", "cuMemAllocPitch", 3020);
+  cuMemAllocFromPoolAsync_fn* alloc_from_pool =
+      found<cuMemAllocFromPoolAsync_fn>("cuMemAllocFromPoolAsync", "cuMemAllocFromPoolAsync", 11020);
+  cuMemPoolCreate_fn* pool_create = found<cuMemPoolCreate_fn>("cuMemPoolCreate", "cuMemPoolCreate", 11020);
+  cuMemPoolDestroy_fn* pool_destroy = found<cuMemPoolDestroy_fn>("cuMemPoolDestroy", "cuMemPoolDestroy", 11020);
+  cuMemPoolTrimTo_fn* pool_trim = found<cuMemPoolTrimTo_fn>("cuMemPoolTrimTo", "cuMemPoolTrimTo", 11020);
+  cuDeviceGetDefaultMemPool_fn* default_pool =
+      found<cuDeviceGetDefaultMemPool_fn>("cuDeviceGetDefaultMemPool", "cuDeviceGetDefaultMemPool", 11020);
+  cuMemAddressReserve_fn* reserve = found<cuMemAddressReserve_fn>("cuMemAddressReserve", "cuMemAddressReserve", 10020);
+  cuMemAddressFree_fn* unreserve = found<cuMemAddressFree_fn>("cuMemAddressFree", "cuMemAddressFree", 10020);
+  cuMemCreate_fn* create = found<cuMemCreate_fn>("cuMemCreate", "cuMemCreate", 10020);
+  cuMemRelease_fn* release = found<cuMemRelease_fn>("cuMemRelease", "cuMemRelease", 10020);
+  cuMemMap_fn* map = found<cuMemMap_fn>("cuMemMap", "cuMemMap", 10020);
+  cuMemUnmap_fn* unmap = found<cuMemUnmap_fn>("cuMemUnmap", "cuMemUnmap", 10020);
+  cuMemSetAccess_fn* set_access = found<cuMemSetAccess_fn>("cuMemSetAccess", "cuMemSetAccess", 10020);
+  cuArrayCreate_v2_fn* array_create = found<cuArrayCreate_v2_fn>("cuArrayCreate_v2", "cuArrayCreate", 3020);
+  cuArrayDestroy_fn* array_destroy = found<cuArrayDestroy_fn>("cuArrayDestroy", "cuArrayDestroy", 2000);
+};
+
+constexpr size_t kPhysicalBytes = size_t{2} << 20;
+
+enum class Route { kPlain, kPitch, kManaged, kAsync, kPool, kVirtual, kArray };
+constexpr unsigned kRoutes = 7;
+
+struct Block {
+  Route route = Route::kPlain;
+  CUdeviceptr address = 0;
+  size_t bytes = 0;  // that are written and checked
+  unsigned value = 0;
+  CUarray array = nullptr;
+  CUmemGenericAllocationHandle physical = 0;
+};
+
+class Worker {
+ public:
+  Worker(const Functions& functions, CUmemoryPool pool, CUstream stream, unsigned seed, uint64_t most)
+      : functions_(functions), pool_(pool), stream_(stream), random_(seed), most_(most) {}
+
+  void step() {
+    if (blocks_.size() < 12 && (blocks_.empty() || random_() % 2 == 0)) {
+      allocate();
+    } else {
+      free_at(random_() % blocks_.size());
+    }
+  }
+  void end() {
+    while (!blocks_.empty()) free_at(blocks_.size() - 1);
+    CHECK(cuStreamSynchronize(stream_));
+  }
+  unsigned long calls() const { return calls_; }
+  unsigned long refused() const { return refused_; }
+
+ private:
+  void allocate() {
+    Block block;
+    block.route = static_cast<Route>(random_() % kRoutes);
+    block.bytes = (1 + random_() % (most_ / 4)) * 4;
+    block.value = static_cast<unsigned>(random_());
+    CUresult result = CUDA_SUCCESS;
+    switch (block.route) {
+      case Route::kPlain:
+        result = cuda().cuMemAlloc_v2(&block.address, block.bytes);
+        break;
+      case Route::kPitch: {
+        size_t pitch = 0;
+        result = functions_.alloc_pitch(&block.address, &pitch, block.bytes, 3, 4);
+        break;
+      }
+      case Route::kManaged:
+        result = cuda().cuMemAllocManaged(&block.address, block.bytes, CU_MEM_ATTACH_GLOBAL);
+        break;
+      case Route::kAsync:
+        result = cuda().cuMemAllocAsync(&block.address, block.bytes, stream_);
+        break;
+      case Route::kPool:
+        result = functions_.alloc_from_pool(&block.address, block.bytes, pool_, stream_);
+        break;
+      case Route::kVirtual: {
+        CUmemAllocationProp properties{};
+        properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+        CUmemAccessDesc access{};
+        access.location = properties.location;
+        access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+        block.bytes = kPhysicalBytes;
+        result = functions_.create(&block.physical, kPhysicalBytes, &properties, 0);
+        if (result != CUDA_SUCCESS) break;
+        check(functions_.reserve(&block.address, kPhysicalBytes, 0, 0, 0), "cuMemAddressReserve");
+        check(functions_.map(block.address, kPhysicalBytes, 0, block.physical, 0), "cuMemMap");
+        check(functions_.set_access(block.address, kPhysicalBytes, &access, 1), "cuMemSetAccess");
+        break;
+      }
+      case Route::kArray: {
+        CUDA_ARRAY_DESCRIPTOR descriptor{};
+        descriptor.Width = 1 + random_() % 256;
+        descriptor.Height = 1 + random_() % 64;
+        descriptor.Format = CU_AD_FORMAT_UNSIGNED_INT32;
+        descriptor.NumChannels = 1;
+        result = functions_.array_create(&block.array, &descriptor);
+        break;
+      }
+    }
+    ++calls_;
+    if (result == CUDA_ERROR_OUT_OF_MEMORY) {
+      ++refused_;
+      return;
+    }
+    check(result, "an allocation");
+    if (block.address != 0) CHECK(cuMemsetD32Async(block.address, block.value, block.bytes / 4, stream_));
+    blocks_.push_back(block);
+  }
+
+  // Read in the block's own stream, behind the write and before the free.
+  void verify(const Block& block) {
+    std::array<unsigned, 2> words{};
+    CHECK(cuMemcpyDtoHAsync_v2(&words[0], block.address, 4, stream_));
+    CHECK(cuMemcpyDtoHAsync_v2(&words[1], block.address + block.bytes - 4, 4, stream_));
+    CHECK(cuStreamSynchronize(stream_));
+    for (const unsigned word : words) {
+      if (word != block.value) {
+        fail("%zu bytes at %llx by route %d: %x was written and %x is there", block.bytes,
+             static_cast<unsigned long long>(block.address), static_cast<int>(block.route), block.value, word);
+      }
+    }
+  }
+
+  void free_at(size_t index) {
+    const Block block = blocks_[index];
+    blocks_[index] = blocks_.back();
+    blocks_.pop_back();
+    ++calls_;
+    if (block.route == Route::kArray) return check(functions_.array_destroy(block.array), "cuArrayDestroy");
+    if (random_() % 4 == 0) verify(block);
+    if (block.route == Route::kVirtual) {
+      CHECK(cuStreamSynchronize(stream_));
+      check(functions_.unmap(block.address, kPhysicalBytes), "cuMemUnmap");
+      check(functions_.release(block.physical), "cuMemRelease");
+      return check(functions_.unreserve(block.address, kPhysicalBytes), "cuMemAddressFree");
+    }
+    // Managed memory cannot be freed in order. What is freed at once has to be out of use, or the call has to wait.
+    if (block.route == Route::kManaged || random_() % 2 == 0) {
+      const bool waits = block.route != Route::kAsync && block.route != Route::kPool;
+      if (!waits) CHECK(cuStreamSynchronize(stream_));
+      CHECK(cuMemFree_v2(block.address));
+    } else {
+      CHECK(cuMemFreeAsync(block.address, stream_));
+    }
+  }
+
+  const Functions& functions_;
+  CUmemoryPool pool_;
+  CUstream stream_;
+  std::mt19937 random_;
+  uint64_t most_;
+  std::vector<Block> blocks_;
+  unsigned long calls_ = 0;
+  unsigned long refused_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options(argc, argv, "allocation_storm [--threads N] [--for SECONDS] [--bytes MOST] [--seed N]");
+  const auto threads = static_cast<unsigned>(options.number("--threads", 16));
+  const double duration = options.number("--for", 2);
+  const auto seed = static_cast<unsigned>(options.number("--seed", 1));
+  start();
+  const uint64_t most = options.bytes("--bytes", 300 << 10);
+  options.end();
+  CUcontext context = nullptr;
+  CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+  const Functions functions;
+  size_t free_before = 0;
+  size_t total = 0;
+  CHECK(cuMemGetInfo_v2(&free_before, &total));
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  CUmemoryPool pool = nullptr;
+  check(functions.pool_create(&pool, &properties), "cuMemPoolCreate");
+  std::vector<CUstream> streams(threads / 2 + 1);
+  for (CUstream& stream : streams) CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  std::atomic<unsigned long> calls{0};
+  std::atomic<unsigned long> refused{0};
+  const double start_time = seconds();
+  std::vector<std::thread> workers;
+  for (unsigned number = 0; number < threads; ++number) {
+    workers.emplace_back([&, number] {
+      CHECK(cuCtxSetCurrent(context));
+      Worker worker(functions, pool, streams[number % streams.size()], seed * 1000 + number, most);
+      while (seconds() - start_time < duration) worker.step();
+      worker.end();
+      calls.fetch_add(worker.calls());
+      refused.fetch_add(worker.refused());
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  const double took = seconds() - start_time;
+  for (const CUstream stream : streams) CHECK(cuStreamDestroy_v2(stream));
+  check(functions.pool_destroy(pool), "cuMemPoolDestroy");
+  CUmemoryPool standard = nullptr;
+  check(functions.default_pool(&standard, 0), "cuDeviceGetDefaultMemPool");
+  check(functions.pool_trim(standard, 0), "cuMemPoolTrimTo");
+  CHECK(cuCtxSynchronize());
+  size_t free_after = 0;
+  CHECK(cuMemGetInfo_v2(&free_after, &total));
+  std::printf("ok %lu calls, %.0f a second, %lu refused, %lld bytes left\n", calls.load(),
+              static_cast<double>(calls.load()) / took, refused.load(),
+              static_cast<long long>(free_before) - static_cast<long long>(free_after));
+  return 0;
+}
