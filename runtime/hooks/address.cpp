@@ -59,6 +59,9 @@ CUresult cuPointerGetAttribute(void* data, api::CUpointer_attribute attribute, C
   const bool ours = runtime().memory.find_stream_ordered(ptr, &block);
   const CUresult result = gates::cuPointerGetAttribute(data, attribute, ours && !block ? kNowhere : ptr);
   if (result == api::CUDA_SUCCESS && block) tell(*block, attribute, data);
+  if (result != api::CUDA_SUCCESS && attribute == api::CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
+    runtime().memory.explain_refusal(ptr, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
+  }
   return result;
 }
 

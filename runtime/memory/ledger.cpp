@@ -53,6 +53,7 @@ bool Ledger::reserve(int device, std::uint64_t bytes, Kind kind) {
     return false;
   }
   if (kind.movable()) sum.movable.fetch_add(bytes);
+  if (kind == Kind::kSmall) sum.small.fetch_add(bytes);
   return true;
 }
 
@@ -62,11 +63,13 @@ void Ledger::charge(int device, std::uint64_t bytes, Kind kind) {
   sum.bytes.fetch_add(bytes);
   if (kind.bound_to_gpu()) sum.bound.fetch_add(bytes, std::memory_order_relaxed);
   if (kind.movable()) sum.movable.fetch_add(bytes);
+  if (kind == Kind::kSmall) sum.small.fetch_add(bytes);
 }
 
 void Ledger::release(int device, std::uint64_t bytes, Kind kind) {
   if (!known(device)) return;
   Sum& sum = sums_[static_cast<std::size_t>(device)];
+  if (kind == Kind::kSmall) sum.small.fetch_sub(bytes);
   if (kind.movable()) sum.movable.fetch_sub(bytes);
   if (kind.bound_to_gpu()) sum.bound.fetch_sub(bytes, std::memory_order_relaxed);
   sum.bytes.fetch_sub(bytes);
@@ -74,6 +77,10 @@ void Ledger::release(int device, std::uint64_t bytes, Kind kind) {
 
 std::uint64_t Ledger::live_bytes(int device) const {
   return known(device) ? sums_[static_cast<std::size_t>(device)].bytes.load() : 0;
+}
+
+std::uint64_t Ledger::small_bytes(int device) const {
+  return known(device) ? sums_[static_cast<std::size_t>(device)].small.load() : 0;
 }
 
 std::uint64_t Ledger::fixed_bytes(int device) const {

@@ -35,6 +35,7 @@ inline constexpr int kNobody = -1;
 // Which function gave it.
 enum class Route : std::uint8_t {
   kPlain,     // cuMemAlloc or cuMemAllocPitch
+  kSmall,     // cuMemAlloc, too little to convert where others are
   kManaged,   // the program's own cuMemAllocManaged
   kPool,      // stream-ordered, from a pool of the driver's
   kServed,    // stream-ordered, by rota in the place of a pool of the driver's (stream_ordered.h)
@@ -54,7 +55,8 @@ struct Kind {
   Route route;
   Backing backing;
 
-  static const Kind kPlain, kConverted, kManaged, kAsync, kManagedPool, kHostPool, kServed, kArray, kPhysical, kMapping;
+  static const Kind kPlain, kSmall, kConverted, kManaged, kAsync, kManagedPool, kHostPool, kServed, kArray, kPhysical,
+      kMapping;
   friend bool operator==(const Kind&, const Kind&) = default;
 
   // Whether there can be no more of it than the GPU has, or would have without rota: of what the program itself takes
@@ -69,6 +71,7 @@ struct Kind {
   }
 };
 inline constexpr Kind Kind::kPlain{Route::kPlain, Backing::kDevice};
+inline constexpr Kind Kind::kSmall{Route::kSmall, Backing::kDevice};
 inline constexpr Kind Kind::kConverted{Route::kPlain, Backing::kUnified};
 inline constexpr Kind Kind::kManaged{Route::kManaged, Backing::kUnified};
 inline constexpr Kind Kind::kAsync{Route::kPool, Backing::kDevice};
@@ -130,6 +133,8 @@ class Ledger {
   void release(int device, std::uint64_t bytes, Kind kind);
   // Reserved bytes, which is what is live plus what is being asked for right now.
   std::uint64_t live_bytes(int device) const;
+  // The part of them that is Kind::kSmall.
+  std::uint64_t small_bytes(int device) const;
   // The part of them that cannot leave the GPU.
   std::uint64_t fixed_bytes(int device) const;
 
@@ -182,6 +187,7 @@ class Ledger {
   struct alignas(64) Sum {
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> movable{0};
+    std::atomic<std::uint64_t> small{0};
     std::atomic<std::uint64_t> bound{0};  // what counts against the capacity
     std::atomic<std::uint64_t> limit{UINT64_MAX};
     std::atomic<std::uint64_t> capacity{UINT64_MAX};

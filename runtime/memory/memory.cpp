@@ -72,7 +72,9 @@ Memory::Device& Memory::device(int ordinal) {
 // The one place that says who serves plain memory.
 Backend& Memory::backend(int ordinal) {
   if (settings_.backend == Choice::kNative || exports_.load(std::memory_order_relaxed)) return native_;
-  if (settings_.backend == Choice::kAutomatic && !served_.load(std::memory_order_relaxed)) return native_;
+  if (settings_.backend == Choice::kAutomatic && (!served_.load(std::memory_order_relaxed) || sharers_.found())) {
+    return native_;
+  }
   if (!managed_.serves(ordinal)) return native_;
   return managed_;
 }
@@ -132,7 +134,15 @@ api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const Real
 api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes, bool may_reuse) {
   Place place;
   if (address == nullptr || bytes == 0 || !here(place)) return real::cuMemAlloc_v2(address, bytes);
-  return allocate_from(backend(place.device), place, address, bytes, may_reuse);
+  Backend& server = backend(place.device);
+  // Small enough to stay. The total is looked at first: some bytes too many, by threads that look at once, do no harm.
+  if (server.backing() != Backing::kDevice && bytes <= settings_.small_bytes &&
+      ledger_.small_bytes(place.device) + bytes <= settings_.small_total_bytes) {
+    return allocate_counted(
+        {.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = Kind::kSmall},
+        [&] { return real::cuMemAlloc_v2(address, bytes); }, [&] { return *address; });
+  }
+  return allocate_from(server, place, address, bytes, may_reuse);
 }
 
 api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address,
@@ -288,13 +298,23 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
 api::CUresult Memory::ipc_handle(api::CUipcMemHandle* handle, api::CUdeviceptr address) {
   const api::CUresult result = gates::cuIpcGetMemHandle(handle, address);
   if (result == api::CUDA_SUCCESS) return result;
-  const std::optional<Allocation> owner = ledger_.find(address);
-  if (owner && owner->kind.converted() && !exports_.exchange(true, std::memory_order_relaxed)) {
-    log::warn(
-        "this program shares GPU memory with another process (cuIpcGetMemHandle), which managed memory cannot: run it "
-        "with ROTA_MEMORY=native; its allocations from now on are native");
-  }
+  explain_refusal(address, "cuIpcGetMemHandle");
   return result;
+}
+
+void Memory::explain_refusal(api::CUdeviceptr address, const char* function) {
+  if (!has_converted_.load(std::memory_order_relaxed)) return;
+  const std::optional<Allocation> owner = ledger_.find(address);
+  if (!owner || !owner->kind.converted()) return;
+  exports_.store(true, std::memory_order_relaxed);
+  {
+    const std::lock_guard lock(devices_mutex_);
+    if (!explained_.insert(function).second) return;
+  }
+  log::warn(
+      "{} was refused for memory that rota made Unified Memory: run this program with ROTA_MEMORY=native; what it "
+      "allocates from now on is native",
+      function);
 }
 
 api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t bytes, int ordinal,

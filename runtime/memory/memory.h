@@ -8,6 +8,8 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "generated/driver_types.h"
@@ -19,6 +21,7 @@
 #include "runtime/memory/physical.h"
 #include "runtime/memory/pools.h"
 #include "runtime/memory/settings.h"
+#include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
 
 namespace rota::memory {
@@ -79,6 +82,9 @@ class Memory {
   };
   Shown shown(int device, std::uint64_t total, std::uint64_t free);
   api::CUresult ipc_handle(api::CUipcMemHandle* handle, api::CUdeviceptr address);
+  // The driver has refused `function` for memory at `address`. If that may be because it is Unified Memory, which the
+  // program does not know, one line a function says so, and the process's allocations are native from now on.
+  void explain_refusal(api::CUdeviceptr address, const char* function);
   api::CUresult create_physical(Physical::Handle* handle, std::uint64_t bytes, int device, const RealCall& call);
   api::CUresult release_physical(Physical::Handle handle, const RealCall& call);
   api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const RealCall& call);
@@ -174,11 +180,13 @@ class Memory {
   ManagedBackend managed_;
   Physical physical_;
   Pools pools_;
+  Sharers sharers_;
   Deferred deferred_;
   StreamOrdered stream_ordered_;
   std::function<void(int)> changed_;
   std::atomic<bool> served_{false};
   std::atomic<bool> exports_{false};  // this process hands memory to others: allocations stay native from then on
+  std::set<std::string> explained_;   // functions; under the lock below
   std::atomic<bool> has_converted_{false};
   std::array<Device, kMaxDevices> devices_;
   std::mutex devices_mutex_;

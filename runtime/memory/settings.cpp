@@ -32,6 +32,16 @@ Settings settings_from_environment() {
                 value);
     }
   }
+  if (const char* value = std::getenv("ROTA_MEMORY_SMALL"); value != nullptr && *value != '\0') {
+    if (std::string_view(value) == "0") {
+      settings.small_bytes = 0;
+    } else if (const auto bytes = protocol::parse_bytes(value)) {
+      settings.small_bytes = *bytes;
+    } else {
+      log::warn("ROTA_MEMORY_SMALL is '{}': use bytes with an optional K, M, G or T, as in 64K; the default is used",
+                value);
+    }
+  }
   // NOLINTEND(concurrency-mt-unsafe)
   return settings;
 }

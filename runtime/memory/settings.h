@@ -1,4 +1,4 @@
-// What the user says about memory: ROTA_MEMORY and ROTA_GPU_MEM_LIMIT.
+// What the user says about memory: ROTA_MEMORY, ROTA_MEMORY_SMALL and ROTA_GPU_MEM_LIMIT.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,11 @@ struct Settings {
   Choice backend = Choice::kAutomatic;
   // Bytes of device memory that this process may have on each GPU, all routes of allocation together.
   std::uint64_t limit_bytes = kNoLimit;
+  // Plain allocations of up to `small_bytes` stay the driver's where others are converted, all together up to
+  // `small_total_bytes` on each GPU: flags and counters, which are worth no move and are what programs hand to
+  // functions that refuse Unified Memory.
+  std::uint64_t small_bytes = std::uint64_t{64} << 10;
+  std::uint64_t small_total_bytes = std::uint64_t{32} << 20;
 };
 
 // Reads the environment; a bad value is named in one warning and then ignored.

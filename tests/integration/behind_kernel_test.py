@@ -57,8 +57,8 @@ class BehindKernel(Case):
 
     # ctest labels: unsanitized
     def test_no_call_waits_under_rota_run_with_managed_memory(self):
-        self.check("managed", ROTA, "run", "--", ROTA_MEMORY="managed")
+        self.check("managed", ROTA, "run", "--", ROTA_MEMORY="managed", ROTA_MEMORY_SMALL="0")
 
     # ctest labels: unsanitized
     def test_no_call_waits_under_the_preload_alone_with_managed_memory(self):
-        self.check("managed_without_rotad", LD_PRELOAD=str(SHIMS / "librota.so"), ROTA_MEMORY="managed")
+        self.check("managed_without_rotad", LD_PRELOAD=str(SHIMS / "librota.so"), ROTA_MEMORY="managed", ROTA_MEMORY_SMALL="0")

@@ -29,6 +29,7 @@ bool holds(const Settings& settings, const std::function<void(FakeDriver& driver
   // in the child at once.
   setenv("ROTA_MEMORY", settings.memory, 1);
   setenv("ROTA_GPU_MEM_LIMIT", settings.limit, 1);
+  setenv("ROTA_MEMORY_SMALL", settings.small, 1);
   setenv("ROTA_SOCKET", "/nonexistent/rotad.sock", 1);
   const pid_t child = fork();
   if (child == 0) {
@@ -40,6 +41,7 @@ bool holds(const Settings& settings, const std::function<void(FakeDriver& driver
   }
   unsetenv("ROTA_MEMORY");
   unsetenv("ROTA_GPU_MEM_LIMIT");
+  unsetenv("ROTA_MEMORY_SMALL");
   // NOLINTEND(concurrency-mt-unsafe)
   int status = -1;
   if (child < 0 || waitpid(child, &status, 0) != child) return false;

@@ -21,6 +21,7 @@ namespace rota::test {
 struct Settings {
   const char* memory = "native";  // ROTA_MEMORY
   const char* limit = "";         // ROTA_GPU_MEM_LIMIT
+  const char* small = "0";        // ROTA_MEMORY_SMALL: the tests' memory is small, and to be converted
 };
 
 // Whether all that `program` expects holds, in a child process with a runtime of its own and no rotad.

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
+#include <utility>
 
 using namespace rota::memory;
 
@@ -16,6 +17,12 @@ TEST_CASE("a bad value of the environment sets no limit and the usual backend") 
   settings = settings_from_environment();
   CHECK(settings.limit_bytes == 1ull << 30);
   CHECK(settings.backend == Choice::kNative);
+  CHECK(settings.small_bytes == 64 << 10);
+  for (const auto& [text, bytes] : {std::pair{"0", 0}, {"4K", 4096}, {"few", 64 << 10}}) {
+    setenv("ROTA_MEMORY_SMALL", text, 1);
+    CHECK(settings_from_environment().small_bytes == static_cast<std::uint64_t>(bytes));
+  }
   unsetenv("ROTA_GPU_MEM_LIMIT");
+  unsetenv("ROTA_MEMORY_SMALL");
   unsetenv("ROTA_MEMORY");
 }

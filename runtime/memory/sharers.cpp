@@ -1,0 +1,81 @@
+#include "runtime/memory/sharers.h"
+
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string>
+
+#include "runtime/core/log.h"
+
+namespace rota::memory {
+
+namespace {
+
+constexpr std::array kLaunchers = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
+                                   "SLURM_STEP_NUM_TASKS"};
+
+// The variable by which a launcher says that there are several processes, or null.
+const char* several_processes() {
+  for (const char* name : kLaunchers) {
+    const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): as the libraries themselves read it
+    if (value != nullptr && std::strtol(value, nullptr, 10) > 1) return name;
+  }
+  return nullptr;
+}
+
+struct Look {
+  const char* launcher;
+  std::string library;  // the evidence
+};
+
+int look_at(dl_phdr_info* library, std::size_t, void* data) {
+  auto& look = *static_cast<Look*>(data);
+  const std::string_view path = library->dlpi_name != nullptr ? library->dlpi_name : "";
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  const bool counts =
+      Sharers::for_sharing_only(name) || (look.launcher != nullptr && Sharers::for_several_processes(name));
+  if (counts) look.library = name;
+  return counts ? 1 : 0;
+}
+
+int count_loaded(dl_phdr_info* library, std::size_t size, void* data) {
+  // The count is of the loader, not of this library: the first one will do.
+  if (size >= offsetof(dl_phdr_info, dlpi_adds) + sizeof library->dlpi_adds) {
+    *static_cast<unsigned long long*>(data) = library->dlpi_adds;
+  }
+  return 1;
+}
+
+bool begins(std::string_view name, std::string_view with) {
+  return name.substr(0, with.size()) == with;
+}
+
+}  // namespace
+
+bool Sharers::for_sharing_only(std::string_view library) {
+  return begins(library, "libucp.so");
+}
+
+bool Sharers::for_several_processes(std::string_view library) {
+  return begins(library, "libmpi.so") || begins(library, "libmpich.so") || begins(library, "libnccl.so") ||
+         begins(library, "libnvshmem_host.so");
+}
+
+bool Sharers::found() {
+  if (found_.load(std::memory_order_relaxed)) return true;
+  unsigned long long loaded = 0;
+  dl_iterate_phdr(count_loaded, &loaded);
+  if (loaded != 0 && loaded_.exchange(loaded, std::memory_order_relaxed) == loaded) return false;
+  Look look{several_processes(), {}};
+  if (dl_iterate_phdr(look_at, &look) == 0) return false;
+  if (!found_.exchange(true)) {
+    log::info("{} is loaded{}{}: memory of this process stays native, since others may open it", look.library,
+              for_sharing_only(look.library) ? "" : " and there are several processes, by ",
+              for_sharing_only(look.library) ? "" : look.launcher);
+  }
+  return true;
+}
+
+}  // namespace rota::memory

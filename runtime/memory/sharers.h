@@ -1,0 +1,27 @@
+// Whether this process is one of several that hand each other GPU memory, by what it has loaded and how it was started.
+// Unified Memory cannot be handed over, so such a process had better get the driver's own from its first allocation.
+#pragma once
+
+#include <atomic>
+#include <string_view>
+
+namespace rota::memory {
+
+class Sharers {
+ public:
+  // UCX is there for nothing else. MPI, NCCL and NVSHMEM are loaded by frameworks that never use them, so they count
+  // where the launcher says that there are several processes (WORLD_SIZE, OMPI_COMM_WORLD_SIZE, PMI_SIZE,
+  // MV2_COMM_WORLD_SIZE, SLURM_STEP_NUM_TASKS).
+  // Looks again whenever libraries have been loaded since the last call; once true, it stays true. Any thread.
+  bool found();
+
+  // By file name: what found() asks of each loaded library.
+  static bool for_sharing_only(std::string_view library);
+  static bool for_several_processes(std::string_view library);
+
+ private:
+  std::atomic<bool> found_{false};
+  std::atomic<unsigned long long> loaded_{0};  // libraries loaded so far, as the loader counts, when last looked
+};
+
+}  // namespace rota::memory

@@ -1,0 +1,1 @@
+// Loaded under the names of others (sharers_test.cpp).
