@@ -40,37 +40,89 @@ CUresult explained(CUresult result, unsigned count, const api::CUstreamBatchMemO
 
 }  // namespace
 
-#define ROTA_VALUE(symbol, gate, type)                                                 \
-  CUresult symbol(CUstream stream, CUdeviceptr addr, type value, unsigned int flags) { \
-    return explained(gate(stream, addr, value, flags), addr, #symbol);                 \
-  }
-ROTA_VALUE(cuStreamWaitValue32, gates::cuStreamWaitValue32, api::cuuint32_t)
-ROTA_VALUE(cuStreamWaitValue32_ptsz, gates::cuStreamWaitValue32_ptsz, api::cuuint32_t)
-ROTA_VALUE(cuStreamWaitValue32_v2, gates::cuStreamWaitValue32_v2, api::cuuint32_t)
-ROTA_VALUE(cuStreamWaitValue32_v2_ptsz, gates::cuStreamWaitValue32_v2_ptsz, api::cuuint32_t)
-ROTA_VALUE(cuStreamWaitValue64, gates::cuStreamWaitValue64, api::cuuint64_t)
-ROTA_VALUE(cuStreamWaitValue64_ptsz, gates::cuStreamWaitValue64_ptsz, api::cuuint64_t)
-ROTA_VALUE(cuStreamWaitValue64_v2, gates::cuStreamWaitValue64_v2, api::cuuint64_t)
-ROTA_VALUE(cuStreamWaitValue64_v2_ptsz, gates::cuStreamWaitValue64_v2_ptsz, api::cuuint64_t)
-ROTA_VALUE(cuStreamWriteValue32, gates::cuStreamWriteValue32, api::cuuint32_t)
-ROTA_VALUE(cuStreamWriteValue32_ptsz, gates::cuStreamWriteValue32_ptsz, api::cuuint32_t)
-ROTA_VALUE(cuStreamWriteValue32_v2, gates::cuStreamWriteValue32_v2, api::cuuint32_t)
-ROTA_VALUE(cuStreamWriteValue32_v2_ptsz, gates::cuStreamWriteValue32_v2_ptsz, api::cuuint32_t)
-ROTA_VALUE(cuStreamWriteValue64, gates::cuStreamWriteValue64, api::cuuint64_t)
-ROTA_VALUE(cuStreamWriteValue64_ptsz, gates::cuStreamWriteValue64_ptsz, api::cuuint64_t)
-ROTA_VALUE(cuStreamWriteValue64_v2, gates::cuStreamWriteValue64_v2, api::cuuint64_t)
-ROTA_VALUE(cuStreamWriteValue64_v2_ptsz, gates::cuStreamWriteValue64_v2_ptsz, api::cuuint64_t)
-#undef ROTA_VALUE
+// Spelt out, so that each stands beside its own gate.
+CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
+  return explained(gates::cuStreamWaitValue32(stream, addr, value, flags), addr, "cuStreamWaitValue32");
+}
 
-#define ROTA_BATCH(symbol, gate)                                                                  \
-  CUresult symbol(CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray, \
-                  unsigned int flags) {                                                           \
-    return explained(gate(stream, count, paramArray, flags), count, paramArray);                  \
-  }
-ROTA_BATCH(cuStreamBatchMemOp, gates::cuStreamBatchMemOp)
-ROTA_BATCH(cuStreamBatchMemOp_ptsz, gates::cuStreamBatchMemOp_ptsz)
-ROTA_BATCH(cuStreamBatchMemOp_v2, gates::cuStreamBatchMemOp_v2)
-ROTA_BATCH(cuStreamBatchMemOp_v2_ptsz, gates::cuStreamBatchMemOp_v2_ptsz)
-#undef ROTA_BATCH
+CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
+  return explained(gates::cuStreamWaitValue32_ptsz(stream, addr, value, flags), addr, "cuStreamWaitValue32");
+}
+
+CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
+  return explained(gates::cuStreamWaitValue32_v2(stream, addr, value, flags), addr, "cuStreamWaitValue32");
+}
+
+CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
+  return explained(gates::cuStreamWaitValue32_v2_ptsz(stream, addr, value, flags), addr, "cuStreamWaitValue32");
+}
+
+CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
+  return explained(gates::cuStreamWaitValue64(stream, addr, value, flags), addr, "cuStreamWaitValue64");
+}
+
+CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
+  return explained(gates::cuStreamWaitValue64_ptsz(stream, addr, value, flags), addr, "cuStreamWaitValue64");
+}
+
+CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
+  return explained(gates::cuStreamWaitValue64_v2(stream, addr, value, flags), addr, "cuStreamWaitValue64");
+}
+
+CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
+  return explained(gates::cuStreamWaitValue64_v2_ptsz(stream, addr, value, flags), addr, "cuStreamWaitValue64");
+}
+
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
+  return explained(gates::cuStreamWriteValue32(stream, addr, value, flags), addr, "cuStreamWriteValue32");
+}
+
+CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
+  return explained(gates::cuStreamWriteValue32_ptsz(stream, addr, value, flags), addr, "cuStreamWriteValue32");
+}
+
+CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
+  return explained(gates::cuStreamWriteValue32_v2(stream, addr, value, flags), addr, "cuStreamWriteValue32");
+}
+
+CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
+  return explained(gates::cuStreamWriteValue32_v2_ptsz(stream, addr, value, flags), addr, "cuStreamWriteValue32");
+}
+
+CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
+  return explained(gates::cuStreamWriteValue64(stream, addr, value, flags), addr, "cuStreamWriteValue64");
+}
+
+CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
+  return explained(gates::cuStreamWriteValue64_ptsz(stream, addr, value, flags), addr, "cuStreamWriteValue64");
+}
+
+CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
+  return explained(gates::cuStreamWriteValue64_v2(stream, addr, value, flags), addr, "cuStreamWriteValue64");
+}
+
+CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr addr, api::cuuint64_t value, unsigned int flags) {
+  return explained(gates::cuStreamWriteValue64_v2_ptsz(stream, addr, value, flags), addr, "cuStreamWriteValue64");
+}
+
+CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray,
+                            unsigned int flags) {
+  return explained(gates::cuStreamBatchMemOp(stream, count, paramArray, flags), count, paramArray);
+}
+
+CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray,
+                                 unsigned int flags) {
+  return explained(gates::cuStreamBatchMemOp_ptsz(stream, count, paramArray, flags), count, paramArray);
+}
+
+CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray,
+                               unsigned int flags) {
+  return explained(gates::cuStreamBatchMemOp_v2(stream, count, paramArray, flags), count, paramArray);
+}
+
+CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, api::CUstreamBatchMemOpParams* paramArray,
+                                    unsigned int flags) {
+  return explained(gates::cuStreamBatchMemOp_v2_ptsz(stream, count, paramArray, flags), count, paramArray);
+}
 
 }  // namespace rota::overrides

@@ -95,6 +95,7 @@ const test::Table<Attribute> kAttributes = {{Symbol::k_cuPointerSetAttribute, ov
 struct Program {
   Program() {
     setenv("ROTA_MEMORY", "managed", 1);                  // NOLINT(concurrency-mt-unsafe)
+    setenv("ROTA_MEMORY_SMALL", "0", 1);                  // NOLINT(concurrency-mt-unsafe)
     setenv("ROTA_SOCKET", "/nonexistent/rotad.sock", 1);  // NOLINT(concurrency-mt-unsafe)
     answer_of_async = api::CUDA_SUCCESS;
 #define SAYS(name)                                                            \
