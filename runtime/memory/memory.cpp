@@ -10,6 +10,7 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
+#include "runtime/memory/host.h"
 
 namespace rota::memory {
 
@@ -81,10 +82,17 @@ Backend& Memory::backend(int ordinal) {
 
 // A program has the whole GPU, and no more of it: where the driver's own refusal no longer holds (managed memory may be
 // larger than the GPU), the ledger refuses in its place, so that programs which allocate until it fails come to an end.
-// But for what the program itself takes as managed memory, which the driver never refused for that.
+// But for what the program itself takes as managed memory, which the driver never refused for that, and if the user
+// lets it have more: then what the host has left comes on top, most of it, as it was when the program first needed to
+// know.
 std::uint64_t Memory::capacity(int ordinal) {
-  const std::uint64_t total = device(ordinal).total_bytes;
-  return backend(ordinal).backing() == Backing::kUnified && total != 0 ? total : kNoLimit;
+  Device& entry = device(ordinal);
+  if (backend(ordinal).backing() != Backing::kUnified || entry.total_bytes == 0) return kNoLimit;
+  if (!settings_.oversubscribe) return entry.total_bytes;
+  const std::lock_guard lock(devices_mutex_);
+  if (!host_bytes_) host_bytes_ = available_host_bytes();
+  const std::uint64_t usable = *host_bytes_ / 10 * 9;
+  return usable > kNoLimit - entry.total_bytes ? kNoLimit : entry.total_bytes + usable;
 }
 
 bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
@@ -101,9 +109,18 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
     if (ledger_.reserve(ordinal, bytes, kind)) return true;
   }
   static log::Once once;
-  if (once.first()) {
-    log::info("{} bytes on GPU {} refused: {} of {} are in use{}", bytes, ordinal, ledger_.live_bytes(ordinal),
-              std::min(limit, most), limit <= most ? " (ROTA_GPU_MEM_LIMIT)" : " (all of the GPU)");
+  if (!once.first()) return false;
+  const std::uint64_t live = ledger_.live_bytes(ordinal);
+  if (limit <= most) {
+    log::info("{} bytes on GPU {} refused: {} of {} are in use (ROTA_GPU_MEM_LIMIT)", bytes, ordinal, live, limit);
+  } else if (settings_.oversubscribe) {
+    log::warn("{} bytes on GPU {} refused: {} of {} are in use, which is the GPU and what the host had left", bytes,
+              ordinal, live, most);
+  } else {
+    log::warn(
+        "{} bytes on GPU {} refused: this process has {} of the GPU's {}. `rota run --oversubscribe` (or "
+        "ROTA_OVERSUBSCRIBE=1) lets a process have more than the GPU; it is slow where all of it is used at once",
+        bytes, ordinal, live, most);
   }
   return false;
 }

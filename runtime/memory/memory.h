@@ -189,6 +189,7 @@ class Memory {
   std::set<std::string> explained_;   // functions; under the lock below
   std::atomic<bool> has_converted_{false};
   std::array<Device, kMaxDevices> devices_;
+  std::optional<std::uint64_t> host_bytes_;  // that the host had left when it was first asked
   std::mutex devices_mutex_;
 };
 

@@ -42,6 +42,12 @@ Settings settings_from_environment() {
                 value);
     }
   }
+  if (const char* value = std::getenv("ROTA_OVERSUBSCRIBE"); value != nullptr && *value != '\0') {
+    settings.oversubscribe = std::string_view(value) == "1";
+    if (!settings.oversubscribe && std::string_view(value) != "0") {
+      log::warn("ROTA_OVERSUBSCRIBE is '{}': use 1 or 0; 0 is used", value);
+    }
+  }
   // NOLINTEND(concurrency-mt-unsafe)
   return settings;
 }

@@ -1,4 +1,5 @@
-// What the user says about memory: ROTA_MEMORY, ROTA_MEMORY_SMALL and ROTA_GPU_MEM_LIMIT.
+// What the user says about memory: ROTA_MEMORY, ROTA_MEMORY_SMALL, ROTA_GPU_MEM_LIMIT and
+// ROTA_OVERSUBSCRIBE.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,8 @@ struct Settings {
   Choice backend = Choice::kAutomatic;
   // Bytes of device memory that this process may have on each GPU, all routes of allocation together.
   std::uint64_t limit_bytes = kNoLimit;
+  // Whether this process may have more than a GPU's memory there, where that is Unified Memory.
+  bool oversubscribe = false;
   // Plain allocations of up to `small_bytes` stay the driver's where others are converted, all together up to
   // `small_total_bytes` on each GPU: flags and counters, which are worth no move and are what programs hand to
   // functions that refuse Unified Memory.

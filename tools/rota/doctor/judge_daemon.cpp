@@ -17,6 +17,8 @@ namespace {
 constexpr std::array kVariables = {
     "ROTA_SOCKET",
     "ROTA_MEMORY",
+    "ROTA_MEMORY_SMALL",
+    "ROTA_OVERSUBSCRIBE",
     "ROTA_GPU_MEM_LIMIT",
     "ROTA_REAL_LIBCUDA",
     "ROTA_WAIT",

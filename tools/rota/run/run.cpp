@@ -1,4 +1,4 @@
-// `rota run [--mode M] [--quantum Q] [--] command …`
+// `rota run [--mode M] [--quantum Q] [--oversubscribe] [--] command …`
 #include "tools/rota/run/run.h"
 
 #include <CLI/CLI.hpp>
@@ -22,6 +22,9 @@ void register_run(CLI::App& app) {
         if (scheduler::parse_duration(text)) return std::string();
         return "'" + text + "' is no duration above 0: use e.g. 100ms or 2s";
       });
+  run->add_flag_callback(
+      "--oversubscribe", [options] { options->environment.emplace_back("ROTA_OVERSUBSCRIBE", "1"); },
+      "let the program have more memory than the GPU (and as much of the host's as is left)");
   // Everything from the program's name on is the program's, whatever it looks like: no positional of ours may take part
   // of it. (main.cpp takes away a "--" in front of it.)
   run->prefix_command();

@@ -7,6 +7,7 @@
 
 #include "generated/driver_real.h"
 #include "runtime/memory/array_bytes.h"
+#include "runtime/memory/host.h"
 #include "tests/unit/runtime/memory/memory_fixture.h"
 
 using namespace rota;
@@ -64,6 +65,18 @@ TEST_CASE("managed memory is no more than the GPU has, or programs that allocate
   api::CUdeviceptr address = 0;
   while (got < 100 && f.memory.allocate(&address, 16 * kMiB) == api::CUDA_SUCCESS) ++got;
   CHECK(got == 4);
+}
+
+TEST_CASE("a program that may have more than the GPU gets most of what the host has left on top, and no more") {
+  Fixture f({.backend = Choice::kManaged, .oversubscribe = true});
+  f.driver.enter_context(0);
+  const std::uint64_t host = available_host_bytes();
+  REQUIRE(host < UINT64_MAX);
+  f.driver.device_bytes = 10 * kMiB;
+  api::CUdeviceptr address = 0;
+  CHECK(f.memory.allocate(&address, 11 * kMiB) == api::CUDA_SUCCESS);
+  CHECK(f.memory.allocate(&address, 2 * host) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(f.ledger.live_bytes(0) == 11 * kMiB);
 }
 
 TEST_CASE("the program's own managed memory may be larger than the GPU, as without rota") {

@@ -22,6 +22,12 @@ TEST_CASE("a bad value of the environment sets no limit and the usual backend") 
     setenv("ROTA_MEMORY_SMALL", text, 1);
     CHECK(settings_from_environment().small_bytes == static_cast<std::uint64_t>(bytes));
   }
+  CHECK_FALSE(settings.oversubscribe);
+  for (const auto& [text, allowed] : {std::pair{"1", true}, {"0", false}, {"yes", false}}) {
+    setenv("ROTA_OVERSUBSCRIBE", text, 1);
+    CHECK(settings_from_environment().oversubscribe == allowed);
+  }
+  unsetenv("ROTA_OVERSUBSCRIBE");
   unsetenv("ROTA_GPU_MEM_LIMIT");
   unsetenv("ROTA_MEMORY_SMALL");
   unsetenv("ROTA_MEMORY");

@@ -63,7 +63,7 @@ struct Holder {
   // Converted memory that the program has freed behind what was submitted so far.
   void free_in_order() {
     api::CUdeviceptr address = 0;
-    REQUIRE(parts.memory.allocate(&address, 4096, false) == api::CUDA_SUCCESS);
+    REQUIRE(parts.memory.allocate(&address, 128 << 10, false) == api::CUDA_SUCCESS);
     REQUIRE(driver.managed_allocations.load() > 0);
     REQUIRE(parts.memory.free_async(address, nullptr, false, [] { return api::CUDA_ERROR_UNKNOWN; }) ==
             api::CUDA_SUCCESS);

@@ -33,7 +33,7 @@ bool eventually(Condition&& condition, std::chrono::seconds patience = 20s) {
 
 struct Program {
   Program()
-      : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger, {}),
+      : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger, {.small_bytes = 0}),
         monitor(gate, contexts, memory) {
     context = driver.enter_context(0);
   }

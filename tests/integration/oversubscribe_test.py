@@ -1,0 +1,23 @@
+"""One program with more memory than the GPU: refused in one line that says how to allow it, and allowed."""
+from harness import PROGRAMS, ROTA, Case
+
+MEMHOG = PROGRAMS / "memhog"
+
+
+class Oversubscribe(Case):
+    def test_a_program_larger_than_the_gpu_is_refused_with_the_remedy(self):
+        result = self.call(ROTA, "run", "--", MEMHOG, "--bytes", "400M", "--rounds", "1")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", result.stderr)
+        lines = [line for line in result.stderr.splitlines() if "--oversubscribe" in line]
+        self.assertEqual(len(lines), 1, result.stderr)
+        self.assertRegex(lines[0], r"^rota: \d+ bytes on GPU 0 refused: this process has \d+ of the GPU's 268435456\.")
+
+    def test_a_program_larger_than_the_gpu_runs_where_that_is_allowed(self):
+        self.checked(ROTA, "run", "--oversubscribe", "--", MEMHOG, "--bytes", "400M", "--rounds", "2")
+
+    def test_a_limit_of_its_own_still_holds(self):
+        result = self.call(ROTA, "run", "--oversubscribe", "--", MEMHOG, "--bytes", "400M", "--rounds", "1",
+                           ROTA_GPU_MEM_LIMIT="300M", ROTA_LOG="info")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("(ROTA_GPU_MEM_LIMIT)", result.stderr)
