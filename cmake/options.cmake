@@ -46,6 +46,20 @@ add_library(rota_sanitize INTERFACE)
 target_compile_options(rota_sanitize INTERFACE ${ROTA_SANITIZE_FLAGS})
 target_link_options(rota_sanitize INTERFACE ${ROTA_SANITIZE_FLAGS})
 
+# Up to `files` of a target's sources are compiled as one, since reading headers takes most of the time. Names in the
+# unnamed namespaces of such a target must therefore differ. OFF suits whoever edits one file again and again.
+option(ROTA_JOIN_SOURCES "Compile several sources of a target as one where that is quicker" ON)
+function(rota_join_sources files)
+  set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ${ROTA_JOIN_SOURCES} UNITY_BUILD_BATCH_SIZE ${files})
+endfunction()
+
+# What runs for moments, or waits most of the time, is hardly optimized in a release.
+function(rota_seldom_busy)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O1>)
+  endforeach()
+endfunction()
+
 # fmt, static and hidden, since products carry their own: a machine that only runs rota has none, and a program's may be
 # another one. Compiled once where the release is the one whose list of instantiations we have; else every file brings it.
 find_package(fmt REQUIRED)

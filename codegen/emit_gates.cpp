@@ -24,19 +24,12 @@ bool is_context(const TypeRef& type) {
   return (type.base == "CUcontext" || type.base == "CUgreenCtx") && type.pointers.empty();
 }
 
-const Field* find_field(const Record& record, std::string_view name) {
-  for (const Field& field : record.fields) {
-    if (field.name == name) return &field;
-  }
-  return nullptr;
-}
-
 Result<StreamArgument> stream_of_field(const Api& api, const Parameter& parameter, const std::string& field_name) {
   const auto resolved = api.resolve(parameter.type);
   if (!resolved) return resolved.error();
   const bool pointer = resolved->kind == TypeKind::kPointer;
   const auto target = pointer ? api.resolve(resolved->pointee) : resolved;
-  const Field* field = target && target->record ? find_field(*target->record, field_name) : nullptr;
+  const Field* field = target && target->record ? target->record->find_field(field_name) : nullptr;
   if (!field || !is_stream(field->type)) {
     return Error{fmt::format("parameter {} has no field {} of type CUstream", parameter.name, field_name)};
   }

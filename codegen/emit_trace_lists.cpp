@@ -35,13 +35,6 @@ constexpr List kLists[] = {
     {"cudaMemAllocNodeParams", "accessDescs", "accessDescCount", 12},
 };
 
-const Field* find_field(const Record& record, std::string_view name) {
-  for (const Field& field : record.fields) {
-    if (field.name == name) return &field;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 Result<std::vector<TraceCapture>> lists_behind(const Api& api, const TraceCapture& record) {
@@ -51,8 +44,8 @@ Result<std::vector<TraceCapture>> lists_behind(const Api& api, const TraceCaptur
   if (type->kind != TypeKind::kRecord || record.list) return lists;
   for (const List& list : kLists) {
     if (list.record != type->record->name) continue;
-    const Field* const pointer = find_field(*type->record, list.pointer);
-    const Field* const count = find_field(*type->record, list.count);
+    const Field* const pointer = type->record->find_field(list.pointer);
+    const Field* const count = type->record->find_field(list.count);
     if (pointer == nullptr || count == nullptr) {
       return Error{fmt::format("{} has no fields {} and {} (codegen/emit_trace_lists.cpp)", list.record, list.pointer,
                                list.count)};

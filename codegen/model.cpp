@@ -177,6 +177,13 @@ const Parameter* Function::find_parameter(std::string_view parameter_name) const
   return found == parameters.end() ? nullptr : &*found;
 }
 
+const Field* Record::find_field(std::string_view field_name) const {
+  for (const Field& field : fields) {
+    if (field.name == field_name) return &field;
+  }
+  return nullptr;
+}
+
 namespace {
 
 // Depth first from each name in order: whatever a declaration needs to stand before it is put before it. Enums and

@@ -105,6 +105,8 @@ struct Record {
   std::uint64_t size = 0;   // bytes
   std::uint64_t align = 0;  // bytes
   std::vector<Field> fields;
+
+  const Field* find_field(std::string_view field_name) const;
 };
 
 // A function type or pointer to one with a name: CUstreamCallback, CUhostFn.

@@ -4,12 +4,16 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace rota::doctor {
+
+// A limit that is none.
+inline constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 
 // How a child that we started came to its end.
 enum class End {
@@ -165,8 +169,8 @@ struct HostFacts {
   std::uint64_t cgroup_used = 0;     // what counts against it, without page cache
   std::uint64_t open_files = 0;      // soft RLIMIT_NOFILE
   std::uint64_t open_files_max = 0;  // hard
-  std::uint64_t locked_memory = 0;   // soft RLIMIT_MEMLOCK, bytes; UINT64_MAX: unlimited
-  std::uint64_t address_space = 0;   // soft RLIMIT_AS, bytes; UINT64_MAX: unlimited
+  std::uint64_t locked_memory = 0;   // soft RLIMIT_MEMLOCK, bytes, or kUnlimited
+  std::uint64_t address_space = 0;   // soft RLIMIT_AS, bytes, or kUnlimited
   bool membarrier = true, pidfd = true, sealed_memory = true;
   MpsFacts mps;
 };

@@ -17,7 +17,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <limits>
 #include <sstream>
 
 #include "scheduler/protocol/descriptor.h"
@@ -29,8 +28,6 @@
 
 namespace rota::doctor {
 namespace {
-
-constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 
 std::string content(const std::string& path) {
   std::ifstream file(path);

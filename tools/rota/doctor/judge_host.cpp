@@ -2,14 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "tools/rota/doctor/findings.h"
 
 namespace rota::doctor {
 namespace {
 
-constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 // A CUDA program opens some hundred files per process (device files, event descriptors, libraries).
 constexpr std::uint64_t kFewFiles = 256;
 

@@ -11,9 +11,6 @@ namespace {
 
 using names::Kind;
 
-// Deeper than any CUDA struct; a guard for damaged tables only.
-constexpr int kDeepest = 12;
-
 // Takes a payload apart; never past its end.
 class Payload {
  public:
@@ -42,8 +39,8 @@ class Payload {
   std::span<const std::byte> rest_;
 };
 
-std::optional<TypedBytes> find_field(const names::Api& api, const TypedBytes& value, std::string_view path,
-                                     std::string_view name, int depth) {
+std::optional<TypedBytes> find_field_below(const names::Api& api, const TypedBytes& value, std::string_view path,
+                                           std::string_view name, int depth) {
   if (depth > kDeepest || value.type >= api.types.size()) return std::nullopt;
   const names::Type& type = api.types[value.type];
   if (type.kind != Kind::kRecord || type.detail >= api.records.size()) return std::nullopt;
@@ -68,9 +65,9 @@ std::optional<TypedBytes> find_field(const names::Api& api, const TypedBytes& va
       if (member->offset + size > part->bytes.size()) continue;
       const TypedBytes chosen{member->type, part->bytes.subspan(member->offset, size)};
       if (name == member->name) return chosen;
-      found = find_field(api, chosen, own_path + "." + member->name, name, depth + 1);
+      found = find_field_below(api, chosen, own_path + "." + member->name, name, depth + 1);
     } else {
-      found = find_field(api, *part, own_path + "." + field.name, name, depth + 1);
+      found = find_field_below(api, *part, own_path + "." + field.name, name, depth + 1);
     }
     if (found) return found;
   }
@@ -95,7 +92,7 @@ bool failed(const TraceCall& call) {
 }
 
 std::optional<TypedBytes> find_field(const names::Api& api, const TypedBytes& value, std::string_view name) {
-  return find_field(api, value, {}, name, 0);
+  return find_field_below(api, value, {}, name, 0);
 }
 
 DecodedCall::DecodedCall(const TraceCall& from)

@@ -19,9 +19,6 @@ namespace {
 
 using names::Kind;
 
-// Deeper than any CUDA struct; a guard for damaged tables only.
-constexpr int kDeepest = 12;
-
 std::int64_t load_signed(std::span<const std::byte> bytes) {
   const std::uint64_t value = load_unsigned(bytes);
   if (bytes.empty() || bytes.size() >= 8) return static_cast<std::int64_t>(value);

@@ -13,6 +13,9 @@
 
 namespace rota::tool {
 
+// Deeper than any CUDA struct; a guard for damaged tables only.
+inline constexpr int kDeepest = 12;
+
 enum class Syntax { kText, kJson };
 
 struct RenderOptions {

@@ -11,25 +11,25 @@ namespace rota::sim {
 namespace {
 
 // Where an operand lies, as far as an update may not change it.
-struct Place {
+struct OperandPlace {
   CUmemorytype type;
   int kind;  // of memory; -1: pageable, or an array
   int gpu;
-  bool operator==(const Place&) const = default;
+  bool operator==(const OperandPlace&) const = default;
 };
 
-Place place(CUmemorytype type, uint64_t address) {
-  Place found{type, -1, -1};
+OperandPlace place(CUmemorytype type, uint64_t address) {
+  OperandPlace found{type, -1, -1};
   if (auto allocation = driver().memory.find(address); allocation && type != CU_MEMORYTYPE_HOST) {
     found.kind = static_cast<int>(allocation->kind);
     found.gpu = allocation->gpu;
   }
   return found;
 }
-Place destination(const CUDA_MEMCPY3D& copy) {
+OperandPlace destination(const CUDA_MEMCPY3D& copy) {
   return place(copy.dstMemoryType, copy.dstMemoryType == CU_MEMORYTYPE_ARRAY ? 0 : copy.dstDevice);
 }
-Place source(const CUDA_MEMCPY3D& copy) {
+OperandPlace source(const CUDA_MEMCPY3D& copy) {
   return place(copy.srcMemoryType, copy.srcMemoryType == CU_MEMORYTYPE_ARRAY ? 0 : copy.srcDevice);
 }
 

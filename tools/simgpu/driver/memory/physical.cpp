@@ -19,7 +19,7 @@ namespace rota::sim {
 namespace {
 
 // Read back by whoever imports the descriptor: id in the shared state, GPU, handle types.
-constexpr const char* kNameFormat = "simgpu-physical-%" PRIx64 "-%d-%x";
+constexpr const char* kPhysicalFileName = "simgpu-physical-%" PRIx64 "-%d-%x";
 
 bool whole_pages(uint64_t bytes) {
   return bytes != 0 && bytes % AddressSpace::kLargePage == 0;
@@ -105,7 +105,7 @@ CUresult PhysicalMemory::create(uint64_t bytes, const CUmemAllocationProp& prope
   }
   if (exportable) {
     char name[128];
-    std::snprintf(name, sizeof name, kNameFormat, physical->shared_id,
+    std::snprintf(name, sizeof name, kPhysicalFileName, physical->shared_id,
                   physical->on_gpu() ? driver().state().physical(physical->gpu) : -1,
                   static_cast<unsigned>(properties.requestedHandleTypes));
     physical->pages = {make_named_file(name, bytes), 0};
@@ -163,7 +163,7 @@ CUresult PhysicalMemory::import_file(int file, CUmemGenericAllocationHandle* han
   unsigned types = 0;
   struct stat status{};
   if (fstat(file, &status) != 0) return CUDA_ERROR_INVALID_VALUE;
-  if (std::sscanf(file_name(file).c_str(), kNameFormat, &id, &gpu, &types) != 3) return CUDA_ERROR_INVALID_VALUE;
+  if (std::sscanf(file_name(file).c_str(), kPhysicalFileName, &id, &gpu, &types) != 3) return CUDA_ERROR_INVALID_VALUE;
   auto bytes = static_cast<uint64_t>(status.st_size);
   if (!whole_pages(bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (gpu >= 0) {

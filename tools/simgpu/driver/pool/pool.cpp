@@ -18,7 +18,7 @@ namespace rota::sim {
 namespace {
 
 // Read back by whoever imports the pool: GPU (-1: on the host).
-constexpr const char* kNameFormat = "simgpu-pool-%d";
+constexpr const char* kPoolFileName = "simgpu-pool-%d";
 // Address space of a pool's file; only what is used takes memory.
 constexpr uint64_t kFileBytes = uint64_t{1} << 42;
 // A large GPU's pool takes memory in larger steps.
@@ -84,7 +84,7 @@ PoolPointer Pool::create(const CUmemPoolProps& properties) {
   auto pool = std::make_shared<Pool>(properties, device ? properties.location.id : 0);
   if (properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE) return pool;
   char name[64];
-  std::snprintf(name, sizeof name, kNameFormat, driver().state().physical(pool->gpu));
+  std::snprintf(name, sizeof name, kPoolFileName, driver().state().physical(pool->gpu));
   pool->file_ = Descriptor(make_named_file(name, kFileBytes));
   pool->file_free_.give(0, kFileBytes);
   return pool->file_ ? pool : nullptr;
@@ -94,7 +94,7 @@ PoolPointer Pool::import_file(int file) {
   CUmemPoolProps properties{};
   properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  if (std::sscanf(file_name(file).c_str(), kNameFormat, &properties.location.id) != 1) return nullptr;
+  if (std::sscanf(file_name(file).c_str(), kPoolFileName, &properties.location.id) != 1) return nullptr;
   properties.location.id = driver().state().visible(properties.location.id);
   if (properties.location.id < 0) return nullptr;
   auto pool = std::make_shared<Pool>(properties, properties.location.id);

@@ -77,7 +77,7 @@ CUresult set(Stream& stream, CUstreamAttrID attribute, const CUstreamAttrValue* 
 }
 
 template <class Use>
-CUresult with_stream(CUstream handle, Form form, Use use) {
+CUresult with_stream_locked(CUstream handle, Form form, Use use) {
   ROTA_SIM_CONTEXT(context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
@@ -94,7 +94,7 @@ CUresult copy(CUstream to, CUstream from, Form form) {
   ROTA_SIM_CHECK(driver().stream_of(to, form, context, &target));
   ROTA_SIM_CHECK(driver().stream_of(from, form, context, &source));
   if (target->context != source->context) return CUDA_ERROR_INVALID_VALUE;
-  return with_stream(to, form, [&source](Stream& stream) {
+  return with_stream_locked(to, form, [&source](Stream& stream) {
     if (!mutated(Mutation::copying_stream_attributes_does_nothing)) stream.attributes = source->attributes;
     return CUDA_SUCCESS;
   });
@@ -103,15 +103,15 @@ CUresult copy(CUstream to, CUstream from, Form form) {
 }  // namespace
 
 ROTA_SIM_EXPORT(cuStreamGetAttribute)(CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue* value) {
-  return with_stream(stream, Form::kLegacy, [=](Stream& of) { return get(of, attribute, value); });
+  return with_stream_locked(stream, Form::kLegacy, [=](Stream& of) { return get(of, attribute, value); });
 }
 ROTA_SIM_EXPORT(cuStreamGetAttribute_ptsz)(CUstream stream, CUstreamAttrID attribute, CUstreamAttrValue* value) {
-  return with_stream(stream, Form::kPerThread, [=](Stream& of) { return get(of, attribute, value); });
+  return with_stream_locked(stream, Form::kPerThread, [=](Stream& of) { return get(of, attribute, value); });
 }
 ROTA_SIM_EXPORT(cuStreamSetAttribute)(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
-  return with_stream(stream, Form::kLegacy, [=](Stream& of) { return set(of, attribute, value); });
+  return with_stream_locked(stream, Form::kLegacy, [=](Stream& of) { return set(of, attribute, value); });
 }
 ROTA_SIM_EXPORT(cuStreamSetAttribute_ptsz)(CUstream stream, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
-  return with_stream(stream, Form::kPerThread, [=](Stream& of) { return set(of, attribute, value); });
+  return with_stream_locked(stream, Form::kPerThread, [=](Stream& of) { return set(of, attribute, value); });
 }
 ROTA_SIM_EXPORT_FORMS(cuStreamCopyAttributes, _ptsz, (CUstream to, CUstream from), copy(to, from, form))
