@@ -17,8 +17,11 @@ set(ROTA_SHIM_DESTINATION ${CMAKE_INSTALL_LIBDIR}/rota)
 
 find_program(ROTA_CCACHE ccache)
 if(ROTA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # What ccache must overlook to store what is compiled with a precompiled header.
+  # Its other condition is -fpch-preprocess, for g++.
   set(CMAKE_C_COMPILER_LAUNCHER ${ROTA_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${ROTA_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${ROTA_CCACHE})
 endif()
 
 set(ROTA_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with undefined), thread, or fuzzer (by clang; see tests/fuzz)")
