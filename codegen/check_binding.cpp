@@ -21,6 +21,25 @@ std::vector<std::string> left_to_do(const FunctionPolicy& policy, const Guard& g
   return facts;
 }
 
+// Of what takes or gives back memory, the matrix of allocations says whether an override serves it from elsewhere or
+// only counts it.
+std::string wrong_in_matrix(const FunctionPolicy& policy, bool by_hand) {
+  const bool memory = !policy.allocates.empty() || !policy.frees.empty();
+  const bool redirected = !policy.redirected.empty();
+  const bool counted = !policy.counted.empty();
+  const char* const fact = redirected ? "redirected" : "counted";
+  if (redirected && counted) return "is either redirected or counted: take one of them away";
+  if (!redirected && !counted) {
+    if (!memory || !by_hand || !policy.passes.empty()) return "";
+    return "takes or gives back memory, and its override does something about it: say what in redirected = \"…\" "
+           "(rota's "
+           "own memory may serve it) or counted = \"…\" (the driver's)";
+  }
+  if (!memory) return fmt::format("is {}, but neither allocates nor frees: take it away", fact);
+  if (!by_hand) return fmt::format("is {}, but has no override that does it: take it away", fact);
+  return "";
+}
+
 void check_functions(const Inputs& inputs, const std::set<std::string>& overridden, Problems& problems) {
   for (const auto& [base, versions] : functions_by_base(inputs.driver)) {
     const FunctionPolicy* policy = inputs.policy.find(base);
@@ -39,6 +58,7 @@ void check_functions(const Inputs& inputs, const std::set<std::string>& overridd
     }
     if (!policy->passes.empty() && by_hand) problem("has an override, so it does not pass: take passes away");
     if (!policy->passes.empty() && facts.empty()) problem("passes, but none of its facts stops it: take passes away");
+    if (const std::string wrong = wrong_in_matrix(*policy, by_hand); !wrong.empty()) problem(wrong);
     if (policy->waits_for_others && !policy->submits.empty())
       problem("submits, yet may wait for others: nobody may stand in the gate waiting for the world outside");
   }

@@ -46,5 +46,9 @@ std::string banner(const Inputs& inputs);
 Result<std::vector<EmittedFile>> emit_driver(const Inputs& inputs);
 // codegen/emit_trace.cpp: tracing wrappers, name tables, runtime thunks.
 Result<std::vector<EmittedFile>> emit_trace(const Inputs& inputs);
+// codegen/emit_allocations.cpp: what becomes of every function that takes or gives back memory, as a list for tests and
+// as a table for people, whose name is relative to the repository's root.
+EmittedFile emit_allocation_list(const Inputs& inputs);
+EmittedFile emit_allocation_table(const Inputs& inputs);
 
 }  // namespace rota::codegen

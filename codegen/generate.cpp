@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "codegen/files.h"
+#include "codegen/report.h"
 #include "codegen/unite.h"
 
 namespace rota::codegen {
@@ -108,8 +109,13 @@ Result<std::vector<EmittedFile>> emit_all(const Inputs& inputs) {
   auto trace = emit_trace(inputs);
   if (!trace) return trace;
   files->insert(files->end(), trace->begin(), trace->end());
+  files->push_back(emit_allocation_list(inputs));
   std::ranges::sort(*files, {}, &EmittedFile::name);
   return files;
+}
+
+std::vector<EmittedFile> emit_documents(const Inputs& inputs) {
+  return {emit_coverage(inputs), emit_allocation_table(inputs)};
 }
 
 Result<std::vector<std::string>> write_files(const std::vector<EmittedFile>& files, const std::string& directory) {

@@ -19,6 +19,9 @@ Result<Inputs> make_inputs(std::vector<Model> releases, Policy policy);
 // Every file of generated/ that rota-codegen makes, sorted by name.
 Result<std::vector<EmittedFile>> emit_all(const Inputs& inputs);
 
+// Documents for people, outside generated/: names are relative to the repository's root.
+std::vector<EmittedFile> emit_documents(const Inputs& inputs);
+
 // Writes those that differ from what is there (an unchanged file keeps its time stamp, so nothing is rebuilt for it).
 // Returns the names of the written ones.
 Result<std::vector<std::string>> write_files(const std::vector<EmittedFile>& files, const std::string& directory);

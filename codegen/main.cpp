@@ -127,8 +127,8 @@ struct GenerateCommand {
     const auto written = write_files(*files, directory);
     if (!written) return fail(written.error());
     if (output.empty()) {
-      const auto coverage = write_files({emit_coverage(*inputs)}, *repository);
-      if (!coverage) return fail(coverage.error());
+      const auto documents = write_files(emit_documents(*inputs), *repository);
+      if (!documents) return fail(documents.error());
     }
     for (const std::string& name : *written) std::cout << "wrote " << directory << '/' << name << '\n';
     std::cout << fmt::format("{} files, {} of them new or changed; {} symbols\n", files->size(), written->size(),
@@ -160,8 +160,8 @@ struct CheckCommand {
     // A policy that contradicts the model may also stop the emitters; what is above says more about why.
     if (const auto files = emit_all(*inputs)) {
       add(check_generated(*files, *repository + "/generated"));
-      if (!stale_files({emit_coverage(*inputs)}, *repository).empty())
-        problems.push_back("COVERAGE.md is out of date: run `rota-codegen generate`");
+      for (const std::string& name : stale_files(emit_documents(*inputs), *repository))
+        problems.push_back(fmt::format("{} is out of date: run `rota-codegen generate`", name));
     } else {
       problems.push_back(files.error().text);
     }

@@ -30,7 +30,8 @@ class PolicyReader {
     if (const toml::table* runtime = root["runtime"].as_table()) {
       read_table(*runtime, policy_.runtime);
       for (const auto& [base, function] : policy_.runtime) {
-        if (function.states_a_fact() || !function.reason.empty() || !function.passes.empty())
+        if (function.states_a_fact() || !function.reason.empty() || !function.passes.empty() ||
+            !function.redirected.empty() || !function.counted.empty())
           fail(*(*runtime)[base].node(),
                fmt::format("{}: a runtime function has only params, makes, ends and memory", base));
       }
@@ -188,6 +189,11 @@ class PolicyReader {
         read_text(node, key, function.passes);
         if (function.passes.find_first_not_of(' ') == std::string::npos)
           fail(node, fmt::format("{}: passes has to say why nothing needs to be done", base));
+      } else if (key == "redirected" || key == "counted") {
+        std::string& how = key == "counted" ? function.counted : function.redirected;
+        read_text(node, key, how);
+        if (how.find_first_not_of(' ') == std::string::npos)
+          fail(node, fmt::format("{}: {} has to say how the memory is counted", base, key));
       } else if (key == "makes") {
         read_list(node, key, function.makes);
       } else if (key == "ends") {

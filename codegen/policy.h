@@ -53,6 +53,8 @@ struct FunctionPolicy {
   bool undeclared = false;
   std::string reason;
   std::string passes;
+  std::string redirected;          // of what allocates or frees: rota's own memory may serve it, how it is counted
+  std::string counted;             // of what allocates or frees: the driver's own memory, how it is counted
   std::vector<std::string> makes;  // parameters that bring back a new object's handle
   std::vector<std::string> ends;   // parameters whose object or memory is gone afterwards
   std::optional<MemoryPlace> memory;
