@@ -29,6 +29,21 @@ CUresult narrow(std::size_t* free, std::size_t* total) {
 const Table<Info> kInfo = {{Symbol::k_cuMemGetInfo_v2, overrides::cuMemGetInfo_v2},
                            {Symbol::k_cuMemGetInfo, narrow, UINT32_MAX}};
 
+struct Total {
+  Symbol symbol;
+  CUresult (*call)(std::size_t* total);
+};
+const Table<Total> kTotal = {
+    {Symbol::k_cuDeviceTotalMem_v2, [](std::size_t* total) { return overrides::cuDeviceTotalMem_v2(total, 0); }},
+    {Symbol::k_cuDeviceTotalMem,
+     [](std::size_t* total) {
+       unsigned narrow_total = 0;
+       const CUresult result = overrides::cuDeviceTotalMem(&narrow_total, 0);
+       *total = narrow_total;
+       return result;
+     }},
+};
+
 // A driver that takes null for either, as CUDA's may.
 template <typename Number>
 CUresult tell(Number* free, Number* total) {
@@ -41,6 +56,8 @@ CUresult tell(Number* free, Number* total) {
 void install(FakeDriver& driver) {
   driver.set<api::cuMemGetInfo_fn>(Symbol::k_cuMemGetInfo, tell<unsigned>);
   driver.set<api::cuMemGetInfo_v2_fn>(Symbol::k_cuMemGetInfo_v2, tell<std::size_t>);
+  driver.set<api::cuDeviceTotalMem_fn>(Symbol::k_cuDeviceTotalMem,
+                                       [](unsigned* total, api::CUdevice) { return tell<unsigned>(nullptr, total); });
   driver.enter_context(0);
 }
 
@@ -75,6 +92,21 @@ TEST_CASE("a program sees its limit as the GPU's size, and what it has taken as 
       EXPECT(free == 24 * kMiB);
       EXPECT(total == 64 * kMiB);
     }));
+  }
+}
+
+TEST_CASE("the GPU's size is the limit for cuDeviceTotalMem, which needs no context, and its own without one") {
+  for (const Total& row : kTotal) {
+    for (const bool limited : {true, false}) {
+      CHECK(holds({.limit = limited ? "64M" : ""}, [&](FakeDriver& driver) {
+        now_testing(name_of(row.symbol));
+        install(driver);
+        driver.leave_context();
+        std::size_t total = 0;
+        EXPECT(row.call(&total) == api::CUDA_SUCCESS);
+        EXPECT(total == (limited ? 64 * kMiB : driver.device_bytes));
+      }));
+    }
   }
 }
 

@@ -1,0 +1,33 @@
+// How much memory a GPU has. cudaGetDeviceProperties takes its figure from here, and frameworks size their own pools by
+// it: it is the limit where there is one, as it is for cuMemGetInfo.
+#include <algorithm>
+#include <cstdint>
+
+#include "generated/driver_real.h"
+#include "runtime/core/runtime.h"
+#include "runtime/hooks/overrides.h"
+
+namespace rota::overrides {
+
+using api::CUresult;
+
+namespace {
+
+template <typename Number>
+CUresult bounded(CUresult result, Number* bytes) {
+  if (result != api::CUDA_SUCCESS || bytes == nullptr) return result;
+  *bytes = static_cast<Number>(std::min<std::uint64_t>(*bytes, runtime().memory.settings().limit_bytes));
+  return result;
+}
+
+}  // namespace
+
+CUresult cuDeviceTotalMem_v2(std::size_t* bytes, api::CUdevice dev) {
+  return bounded(real::cuDeviceTotalMem_v2(bytes, dev), bytes);
+}
+
+CUresult cuDeviceTotalMem(unsigned int* bytes, api::CUdevice dev) {
+  return bounded(real::cuDeviceTotalMem(bytes, dev), bytes);
+}
+
+}  // namespace rota::overrides
