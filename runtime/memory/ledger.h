@@ -42,6 +42,7 @@ enum class Route : std::uint8_t {
   kArray,     // a CUarray or CUmipmappedArray; the address is its handle with kHandleBit
   kPhysical,  // cuMemCreate; has no address of its own (physical.h)
   kMapping,   // cuMemMap of such memory, which is charged there
+  kGraph,     // what graphs allocate; has no entry (graphs.h)
 };
 
 // Who serves it.
@@ -56,7 +57,7 @@ struct Kind {
   Backing backing;
 
   static const Kind kPlain, kSmall, kConverted, kManaged, kAsync, kManagedPool, kHostPool, kServed, kArray, kPhysical,
-      kMapping;
+      kMapping, kGraph;
   friend bool operator==(const Kind&, const Kind&) = default;
 
   // Whether there can be no more of it than the GPU has, or would have without rota: of what the program itself takes
@@ -81,6 +82,7 @@ inline constexpr Kind Kind::kServed{Route::kServed, Backing::kUnified};
 inline constexpr Kind Kind::kArray{Route::kArray, Backing::kDevice};
 inline constexpr Kind Kind::kPhysical{Route::kPhysical, Backing::kDevice};
 inline constexpr Kind Kind::kMapping{Route::kMapping, Backing::kDevice};
+inline constexpr Kind Kind::kGraph{Route::kGraph, Backing::kDevice};
 
 // Arrays have handles that are host addresses. They are kept beyond every address, so that none can lie "inside" one.
 inline constexpr std::uint64_t kHandleBit = std::uint64_t{1} << 63;

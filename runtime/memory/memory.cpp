@@ -36,6 +36,7 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
       settings_(settings),
       managed_(std::move(if_our_turn)),
       physical_(ledger),
+      graphs_(ledger),
       deferred_(ledger),
       stream_ordered_(ledger, deferred_) {}
 
@@ -101,6 +102,7 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   const std::uint64_t most = capacity(ordinal);
   if (ledger_.limit(ordinal) != limit) ledger_.set_limit(ordinal, limit);
   if (ledger_.capacity(ordinal) != most) ledger_.set_capacity(ordinal, most);
+  if (graphs_.any()) graphs_.look(ordinal);
   if (ledger_.reserve(ordinal, bytes, kind)) return true;
   // What was freed in a stream and has not been reached is in use: the driver refuses then, too, and does not wait
   // (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory).
@@ -301,6 +303,7 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
 
 Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
   if (has_converted_.load(std::memory_order_relaxed)) sweep_deferred();
+  if (graphs_.any()) graphs_.look(ordinal);
   Shown seen{.total = std::min(total, settings_.limit_bytes), .free = 0, .own = ledger_.live_bytes(ordinal)};
   // NVML's total is all of the GPU's memory, CUDA's only what programs can have of it.
   const std::uint64_t usable = device(ordinal).total_bytes;

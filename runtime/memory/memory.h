@@ -15,6 +15,7 @@
 #include "generated/driver_types.h"
 #include "runtime/memory/backend.h"
 #include "runtime/memory/deferred.h"
+#include "runtime/memory/graphs.h"
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/managed.h"
 #include "runtime/memory/native.h"
@@ -63,8 +64,8 @@ class Memory {
     bool per_thread = false;
     bool capturing = false;  // some stream of this process captures
   };
-  // `call` is the real one. What a stream under capture allocates belongs to the graph, whose end no call of ours sees:
-  // not counted, or a program that captures again and again would run out of room that it has.
+  // `call` is the real one. What a stream under capture allocates belongs to the graph and is counted with what graphs
+  // reserve.
   api::CUresult allocate_async(const AsyncCall& wanted, const RealCall& call);
   // Frees by the real call `call`, whatever route the memory came by.
   // `capturing`: some stream of this process captures.
@@ -88,6 +89,12 @@ class Memory {
   api::CUresult create_physical(Physical::Handle* handle, std::uint64_t bytes, int device, const RealCall& call);
   api::CUresult release_physical(Physical::Handle handle, const RealCall& call);
   api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const RealCall& call);
+  // A graph has got a node that allocates on this GPU; and a call by which graphs take memory or give it back.
+  void graph_allocates(int device) { graphs_.allocate_on(device); }
+  void graph_memory_changed() {
+    if (!graphs_.any()) return;
+    for (const int device : graphs_.look()) changed(device);
+  }
   Physical& physical() { return physical_; }
   Pools& pools() { return pools_; }
 
@@ -164,6 +171,7 @@ class Memory {
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
   api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address);
+  api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);
   api::CUresult allocate_stream_ordered(const AsyncCall& wanted, const Place& place, api::CUmemoryPool pool,
                                         const Pools::Pool& what, Backend& backend);
   api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);
@@ -180,6 +188,7 @@ class Memory {
   ManagedBackend managed_;
   Physical physical_;
   Pools pools_;
+  Graphs graphs_;
   Sharers sharers_;
   Deferred deferred_;
   StreamOrdered stream_ordered_;

@@ -13,10 +13,8 @@ namespace rota::memory {
 
 api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& call) {
   Place place;
-  if (wanted.address == nullptr || wanted.bytes == 0 || driver::captures(wanted.stream, wanted.per_thread) ||
-      !here(place, wanted.stream, wanted.per_thread)) {
-    return call();
-  }
+  if (driver::captures(wanted.stream, wanted.per_thread)) return allocate_captured(wanted, call);
+  if (wanted.address == nullptr || wanted.bytes == 0 || !here(place, wanted.stream, wanted.per_thread)) return call();
   api::CUmemoryPool pool = wanted.pool;
   const Pools::Pool what = pool != nullptr ? pools_.look_up(pool, place.device) : pools_.current(place.device, &pool);
   Backend& server = backend(place.device);
@@ -28,6 +26,19 @@ api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& ca
                            .device = what.device.value_or(place.device),
                            .kind = what.kind},
                           call, [&] { return *wanted.address; });
+}
+
+// The graph's, which takes it when it runs.
+api::CUresult Memory::allocate_captured(const AsyncCall& wanted, const RealCall& call) {
+  const api::CUresult result = call();
+  Place place;
+  if (result != api::CUDA_SUCCESS || !here(place, wanted.stream, wanted.per_thread)) return result;
+  if (wanted.pool == nullptr) {
+    graph_allocates(place.device);
+  } else {
+    graph_allocates(pools_.look_up(wanted.pool, place.device).device.value_or(place.device));
+  }
+  return result;
 }
 
 api::CUresult Memory::allocate_stream_ordered(const AsyncCall& wanted, const Place& place, api::CUmemoryPool pool,

@@ -4,7 +4,7 @@
 namespace rota::test {
 namespace {
 
-constexpr std::size_t kPiece = 2 * kMiB;
+constexpr std::size_t kPiece = 2 * kMiB;  // what simgpu reserves for graphs at once
 
 CUDA_MEM_ALLOC_NODE_PARAMS allocation_on(int device) {
   CUDA_MEM_ALLOC_NODE_PARAMS what{};
@@ -123,52 +123,61 @@ void free_with_edges(Function* function, const Taken& taken) {
 
 std::map<Symbol, Takes> graph_takes() {
   std::map<Symbol, Takes> rows;
-  rows[Symbol::k_cuGraphAddMemAllocNode] = {by_allocation_node};
+  rows[Symbol::k_cuGraphAddMemAllocNode] = {by_allocation_node, 0, kPiece};
   rows[Symbol::k_cuGraphAddNode] = {[] {
-    return allocated_by([](CUgraphNode* node, CUgraph graph) {
-      CUgraphNodeParams what = node_allocating_on(0);
-      EXPECT_OK(cu.cuGraphAddNode(node, graph, nullptr, 0, &what));
-      return what.alloc.dptr;
-    });
-  }};
+                                      return allocated_by([](CUgraphNode* node, CUgraph graph) {
+                                        CUgraphNodeParams what = node_allocating_on(0);
+                                        EXPECT_OK(cu.cuGraphAddNode(node, graph, nullptr, 0, &what));
+                                        return what.alloc.dptr;
+                                      });
+                                    },
+                                    0, kPiece};
   rows[Symbol::k_cuGraphAddNode_v2] = {[] {
-    return allocated_by(
-        [](CUgraphNode* node, CUgraph graph) { return add_with_edges(cu.cuGraphAddNode_v2, node, graph); });
-  }};
+                                         return allocated_by([](CUgraphNode* node, CUgraph graph) {
+                                           return add_with_edges(cu.cuGraphAddNode_v2, node, graph);
+                                         });
+                                       },
+                                       0, kPiece};
   rows[Symbol::k_cuGraphAddNode_v3] = {[] {
-    return allocated_by(
-        [](CUgraphNode* node, CUgraph graph) { return add_with_edges(cu.cuGraphAddNode_v3, node, graph); });
-  }};
+                                         return allocated_by([](CUgraphNode* node, CUgraph graph) {
+                                           return add_with_edges(cu.cuGraphAddNode_v3, node, graph);
+                                         });
+                                       },
+                                       0, kPiece};
   return rows;
 }
 
 std::map<Symbol, GivesBack> graph_gives() {
   std::map<Symbol, GivesBack> rows;
-  rows[Symbol::k_cuGraphAddMemFreeNode] = {allocated_by_graph, [](const Taken& taken) {
+  rows[Symbol::k_cuGraphAddMemFreeNode] = {allocated_by_graph,
+                                           [](const Taken& taken) {
                                              free_by(taken.address, [](CUgraph graph, CUdeviceptr address) {
                                                CUgraphNode node = nullptr;
                                                EXPECT_OK(cu.cuGraphAddMemFreeNode(&node, graph, nullptr, 0, address));
                                              });
                                              taken.give_back();
-                                           }};
-  rows[Symbol::k_cuGraphAddNode] = {allocated_by_graph, [](const Taken& taken) {
+                                           },
+                                           0, kPiece};
+  rows[Symbol::k_cuGraphAddNode] = {allocated_by_graph,
+                                    [](const Taken& taken) {
                                       free_by(taken.address, [](CUgraph graph, CUdeviceptr address) {
                                         CUgraphNode node = nullptr;
                                         CUgraphNodeParams what = node_freeing(address);
                                         EXPECT_OK(cu.cuGraphAddNode(&node, graph, nullptr, 0, &what));
                                       });
                                       taken.give_back();
-                                    }};
-  rows[Symbol::k_cuGraphAddNode_v2] = {allocated_by_graph,
-                                       [](const Taken& taken) { free_with_edges(cu.cuGraphAddNode_v2, taken); }};
-  rows[Symbol::k_cuGraphAddNode_v3] = {allocated_by_graph,
-                                       [](const Taken& taken) { free_with_edges(cu.cuGraphAddNode_v3, taken); }};
+                                    },
+                                    0, kPiece};
+  rows[Symbol::k_cuGraphAddNode_v2] = {
+      allocated_by_graph, [](const Taken& taken) { free_with_edges(cu.cuGraphAddNode_v2, taken); }, 0, kPiece};
+  rows[Symbol::k_cuGraphAddNode_v3] = {
+      allocated_by_graph, [](const Taken& taken) { free_with_edges(cu.cuGraphAddNode_v3, taken); }, 0, kPiece};
   rows[Symbol::k_cuDeviceGraphMemTrim] = {[] {
                                             const Taken taken = allocated_by_graph();
                                             EXPECT_OK(cu.cuMemFree_v2(taken.address));
                                             return taken;
                                           },
-                                          [](const Taken& taken) { taken.give_back(); }};
+                                          [](const Taken& taken) { taken.give_back(); }, 0, kPiece};
   return rows;
 }
 

@@ -118,6 +118,31 @@ TEST_CASE("what is said to be free can be taken, and no byte more") {
   });
 }
 
+TEST_CASE("what a graph allocates is gone from the free memory until it is trimmed, captured or by a node") {
+  for (const Route& route : routes()) {
+    if (route.name != std::string("captured") && route.name != std::string("graph node")) continue;
+    for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
+      const std::string report = on_simgpu({.mode = mode, .limit = "3M", .replace = {}, .neighbour = {}}, [&] {
+        Trip trip(route);
+        const CUdeviceptr address = trip.take(trip.scene);
+        EXPECT(charged_exactly(kCrossedBytes, 0));
+        EXPECT(info().free == kMiB);
+        CUdeviceptr more = 0;
+        EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc_v2(&more, kMiB + 1));
+        EXPECT_OK(cu.cuMemFree_v2(address));
+        EXPECT(charged_exactly(kCrossedBytes, 0));
+        for (CUgraphExec executable : trip.scene.executables) EXPECT_OK(cu.cuGraphExecDestroy(executable));
+        for (CUgraph graph : trip.scene.graphs) EXPECT_OK(cu.cuGraphDestroy(graph));
+        EXPECT_OK(cu.cuDeviceGraphMemTrim(0));
+        EXPECT(info().free == 3 * kMiB);
+        EXPECT_OK(cu.cuMemAlloc_v2(&more, kMiB + 1));
+      });
+      INFO(route.name << ", " << name_of(mode) << ":\n" << report);
+      CHECK(report.find("not so") == std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("what lies on one GPU leaves the other's figures alone") {
   check("64M", [] {
     enter(1);

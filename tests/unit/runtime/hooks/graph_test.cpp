@@ -1,0 +1,164 @@
+// Overrides of what makes graphs allocate, and of what makes the driver take memory for graphs or give it back: the
+// GPU's graphs are charged with what the driver says that it has reserved for them, and nobody asks before a graph
+// allocates.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/runtime/hooks/program.h"
+
+using namespace rota;
+using namespace rota::test;
+using api::CUresult;
+
+namespace {
+
+constexpr std::uint64_t kReserved = 6 * kMiB;
+CUresult answer = api::CUDA_SUCCESS;
+std::uint64_t reserved = 0;
+int questions = 0;
+
+void install(FakeDriver& driver) {
+#define ANSWERS(name) driver.set<api::name##_fn>(Symbol::k_##name, [](auto...) { return answer; });
+  ANSWERS(cuGraphAddMemAllocNode)
+  ANSWERS(cuGraphAddNode)
+  ANSWERS(cuGraphAddNode_v2)
+  ANSWERS(cuGraphAddNode_v3)
+  ANSWERS(cuGraphLaunch)
+  ANSWERS(cuGraphLaunch_ptsz)
+  ANSWERS(cuGraphUpload)
+  ANSWERS(cuGraphUpload_ptsz)
+  ANSWERS(cuDeviceGraphMemTrim)
+#undef ANSWERS
+  driver.set<api::cuDeviceGetGraphMemAttribute_fn>(
+      Symbol::k_cuDeviceGetGraphMemAttribute, [](api::CUdevice device, api::CUgraphMem_attribute which, void* value) {
+        ++questions;
+        EXPECT(device == 1);
+        EXPECT(which == api::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+        *static_cast<api::cuuint64_t*>(value) = reserved;
+        return api::CUDA_SUCCESS;
+      });
+  driver.set<api::cuMemAllocAsync_fn>(Symbol::k_cuMemAllocAsync,
+                                      [](api::CUdeviceptr* address, std::size_t bytes, api::CUstream) {
+                                        return FakeDriver::the().give_memory(address, bytes);
+                                      });
+  driver.enter_context(1);
+}
+
+api::CUgraphNodeParams node(api::CUgraphNodeType type) {
+  api::CUgraphNodeParams what{};
+  what.type = type;
+  what.alloc.poolProps.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+  return what;
+}
+
+struct Adding {
+  Symbol symbol;
+  CUresult (*call)(api::CUgraphNodeType type);
+};
+const Table<Adding> kAdding = {
+    {Symbol::k_cuGraphAddMemAllocNode,
+     [](api::CUgraphNodeType) {
+       api::CUDA_MEM_ALLOC_NODE_PARAMS what{};
+       what.poolProps.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+       return overrides::cuGraphAddMemAllocNode(nullptr, nullptr, nullptr, 0, &what);
+     }},
+    {Symbol::k_cuGraphAddNode,
+     [](api::CUgraphNodeType type) {
+       auto what = node(type);
+       return overrides::cuGraphAddNode(nullptr, nullptr, nullptr, 0, &what);
+     }},
+    {Symbol::k_cuGraphAddNode_v2,
+     [](api::CUgraphNodeType type) {
+       auto what = node(type);
+       return overrides::cuGraphAddNode_v2(nullptr, nullptr, nullptr, nullptr, 0, &what);
+     }},
+    {Symbol::k_cuGraphAddNode_v3,
+     [](api::CUgraphNodeType type) {
+       auto what = node(type);
+       return overrides::cuGraphAddNode_v3(nullptr, nullptr, nullptr, nullptr, 0, &what);
+     }},
+};
+
+struct Running {
+  Symbol symbol;
+  CUresult (*call)();
+};
+const Table<Running> kRunning = {
+    {Symbol::k_cuGraphLaunch, [] { return overrides::cuGraphLaunch(nullptr, nullptr); }},
+    {Symbol::k_cuGraphLaunch_ptsz, [] { return overrides::cuGraphLaunch_ptsz(nullptr, nullptr); }},
+    {Symbol::k_cuGraphUpload, [] { return overrides::cuGraphUpload(nullptr, nullptr); }},
+    {Symbol::k_cuGraphUpload_ptsz, [] { return overrides::cuGraphUpload_ptsz(nullptr, nullptr); }},
+    {Symbol::k_cuDeviceGraphMemTrim, [] { return overrides::cuDeviceGraphMemTrim(1); }},
+};
+
+}  // namespace
+
+TEST_CASE("a graph with an allocation node is charged with what the driver reserves for graphs, once it has run") {
+  for (const Adding& adding : kAdding) {
+    for (const Running& running : kRunning) {
+      CHECK(holds({}, [&](FakeDriver& driver) {
+        now_testing(std::string(name_of(adding.symbol)) + ", " + name_of(running.symbol));
+        install(driver);
+        EXPECT(adding.call(api::CU_GRAPH_NODE_TYPE_MEM_ALLOC) == api::CUDA_SUCCESS);
+        EXPECT(live_bytes() == 0);
+        reserved = kReserved;
+        EXPECT(running.call() == api::CUDA_SUCCESS);
+        EXPECT(runtime().ledger.live_bytes(1) == kReserved);
+        EXPECT(runtime().ledger.fixed_bytes(1) == kReserved);
+        reserved = kMiB;
+        EXPECT(running.call() == api::CUDA_SUCCESS);
+        EXPECT(live_bytes() == kMiB);
+        reserved = 0;
+        answer = api::CUDA_ERROR_OUT_OF_MEMORY;
+        EXPECT(running.call() == api::CUDA_ERROR_OUT_OF_MEMORY);
+        EXPECT(live_bytes() == kMiB);
+        answer = api::CUDA_SUCCESS;
+        EXPECT(running.call() == api::CUDA_SUCCESS);
+        EXPECT(live_bytes() == 0);
+      }));
+    }
+  }
+}
+
+TEST_CASE("the driver is not asked what graphs reserve while none of them allocates") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install(driver);
+    reserved = kReserved;
+    for (const Adding& adding : kAdding) {
+      now_testing(name_of(adding.symbol));
+      if (adding.symbol != Symbol::k_cuGraphAddMemAllocNode) {
+        EXPECT(adding.call(api::CU_GRAPH_NODE_TYPE_EMPTY) == api::CUDA_SUCCESS);
+      }
+      answer = api::CUDA_ERROR_INVALID_VALUE;
+      EXPECT(adding.call(api::CU_GRAPH_NODE_TYPE_MEM_ALLOC) == api::CUDA_ERROR_INVALID_VALUE);
+      answer = api::CUDA_SUCCESS;
+    }
+    for (const Running& running : kRunning) EXPECT(running.call() == api::CUDA_SUCCESS);
+    EXPECT(questions == 0);
+    EXPECT(live_bytes() == 0);
+  }));
+}
+
+TEST_CASE("what a stream allocates under capture is charged with the graph, and leaves no room beside it") {
+  CHECK(holds({.limit = "8M"}, [](FakeDriver& driver) {
+    install(driver);
+    driver.capturing = true;
+    api::CUdeviceptr address = 0;
+    const auto stream = reinterpret_cast<api::CUstream>(0x5000);
+    EXPECT(overrides::cuMemAllocAsync(&address, kReserved, stream) == api::CUDA_SUCCESS);
+    EXPECT(live_bytes() == 0);
+    driver.capturing = false;
+    reserved = kReserved;
+    // Where no launch told of it, whoever needs room asks.
+    std::size_t free = 0;
+    std::size_t total = 0;
+    EXPECT(overrides::cuMemGetInfo_v2(&free, &total) == api::CUDA_SUCCESS);
+    EXPECT(free == 2 * kMiB);
+    EXPECT(overrides::cuMemAlloc_v2(&address, 2 * kMiB + 1) == api::CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(overrides::cuMemAlloc_v2(&address, 2 * kMiB) == api::CUDA_SUCCESS);
+    // More than the limit: nothing is free, and nothing underflows.
+    reserved = 20 * kMiB;
+    EXPECT(overrides::cuMemGetInfo_v2(&free, &total) == api::CUDA_SUCCESS);
+    EXPECT(free == 0);
+    EXPECT(total == 8 * kMiB);
+  }));
+}
