@@ -146,6 +146,20 @@ api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const Real
                                       const GivenAddress& address) {
   Place place;
   if (bytes == 0 || !here(place)) return call();  // the driver says what is wrong
+  const std::uint64_t most = device(place.device).total_bytes;
+  if (kind.bound_to_gpu() && most != 0 && bytes > most) {
+    // What no GPU of this size could hold is the driver's to refuse, which may find an argument wrong before.
+    const api::CUresult result = call();
+    if (result != api::CUDA_SUCCESS) return result;
+    ledger_.charge(place.device, bytes, kind);
+    ledger_.add({.address = address(),
+                 .bytes = bytes,
+                 .owner = Owner::of(place.context),
+                 .device = place.device,
+                 .kind = kind});
+    changed(place.device);
+    return result;
+  }
   return allocate_counted({.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = kind},
                           call, address);
 }

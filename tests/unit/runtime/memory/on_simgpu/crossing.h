@@ -39,6 +39,8 @@ inline constexpr std::size_t kCrossedBytes = 2 * kMiB;
 
 // Notes what a call answers, for the comparison.
 CUresult answered(const char* call, CUresult result);
+// The first error among the answers since it was asked last, or success.
+CUresult first_error();
 #define ANSWERED(call) rota::test::answered(#call, (call))
 
 }  // namespace rota::test

@@ -2,11 +2,14 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "tests/unit/runtime/memory/on_simgpu/crossing.h"
 
 namespace rota::test {
 namespace {
+
+CUresult error = CUDA_SUCCESS;
 
 template <typename Call>
 CUdeviceptr given_by(const Call& call) {
@@ -151,8 +154,13 @@ void free_by_node(Scene& scene, CUdeviceptr address) {
 }  // namespace
 
 CUresult answered(const char* call, CUresult result) {
+  if (error == CUDA_SUCCESS) error = result;
   note(fmt::format("  {} -> {}", call, static_cast<int>(result)));
   return result;
+}
+
+CUresult first_error() {
+  return std::exchange(error, CUDA_SUCCESS);
 }
 
 // clang-format off

@@ -1,0 +1,228 @@
+// Out of memory by every route, at the limit and at the end of the GPU: the error is the driver's, and the program
+// frees something and goes on.
+#include <catch2/catch.hpp>
+
+#include <set>
+
+#include "tests/unit/runtime/memory/on_simgpu/crossing.h"
+#include "tests/unit/runtime/memory/on_simgpu/matrix.h"
+
+using namespace rota;
+using namespace rota::test;
+
+namespace {
+
+Scene new_scene() {
+  Scene scene;
+  scene.other = enter(1);
+  EXPECT_OK(cu.cuStreamCreate(&scene.stream_of_other, CU_STREAM_NON_BLOCKING));
+  scene.context = enter(0);
+  EXPECT_OK(cu.cuStreamCreate(&scene.stream, CU_STREAM_NON_BLOCKING));
+  return scene;
+}
+
+// By whatever call takes it.
+void give_back(Scene& scene, CUdeviceptr address) {
+  enter(0);
+  EXPECT_OK(cu.cuCtxSynchronize());
+  cu.cuMemFree_v2(address);
+  cu.cuMemFreeHost(reinterpret_cast<void*>(address));
+  cu.cuMemHostUnregister(reinterpret_cast<void*>(address));
+  cu.cuIpcCloseMemHandle(address);
+  cu.cuMemUnmap(address, kCrossedBytes);
+  cu.cuMemAddressFree(address, kCrossedBytes);
+  for (CUgraphExec executable : scene.executables) cu.cuGraphExecDestroy(executable);
+  for (CUgraph graph : scene.graphs) cu.cuGraphDestroy(graph);
+  scene.executables.clear();
+  scene.graphs.clear();
+  if (scene.pool != nullptr) EXPECT_OK(cu.cuMemPoolDestroy(scene.pool));
+  scene.pool = nullptr;
+  for (const int device : {1, 0}) {
+    enter(device);
+    EXPECT_OK(cu.cuCtxSynchronize());
+    EXPECT_OK(cu.cuDeviceGraphMemTrim(device));
+  }
+}
+
+std::uint64_t free_bytes() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  EXPECT_OK(cu.cuMemGetInfo_v2(&free, &total));
+  return free;
+}
+
+// What the route takes of each GPU.
+struct Charge {
+  std::uint64_t gpu[2];
+};
+
+// Allocates nearly all of a GPU, so that `left` bytes are free.
+CUdeviceptr fill(int device, std::uint64_t left) {
+  enter(device);
+  CUdeviceptr filler = 0;
+  EXPECT_OK(cu.cuMemAlloc_v2(&filler, free_bytes() - left));
+  EXPECT(free_bytes() == left);
+  enter(0);
+  return filler;
+}
+
+// The program uses the GPU: a call that its context refuses would say so.
+void go_on() {
+  enter(0);
+  CUdeviceptr address = 0;
+  unsigned word = 0;
+  EXPECT_OK(cu.cuMemAlloc_v2(&address, 4096));
+  EXPECT_OK(cu.cuMemsetD32_v2(address, 77, 1024));
+  EXPECT_OK(cu.cuMemcpyDtoH_v2(&word, address + 4092, sizeof word));
+  EXPECT(word == 77);
+  EXPECT_OK(cu.cuMemFree_v2(address));
+}
+
+// Under a limit of 64 MiB. Graphs are counted, but their launches are not refused.
+void at_the_limit(const Route& route, bool refused_by_rota) {
+  Scene scene = new_scene();
+  const CUdeviceptr first = route.take(scene);
+  const Charge charge{{charged(0), charged(1)}};
+  const CUresult without_shortage = first_error();
+  give_back(scene, first);
+  EXPECT_EMPTY_BOOKS();
+  for (const int device : {0, 1}) {
+    const std::uint64_t bytes = charge.gpu[device];
+    if (bytes == 0) continue;
+    const CUdeviceptr filler = fill(device, bytes - 1);
+    const CUdeviceptr refused = route.take(scene);
+    EXPECT_RESULT(refused_by_rota ? CUDA_ERROR_OUT_OF_MEMORY : without_shortage, first_error());
+    enter(device);
+    EXPECT(free_bytes() == (refused_by_rota ? bytes - 1 : 0));
+    EXPECT_OK(cu.cuMemFree_v2(filler));
+    give_back(scene, refused_by_rota ? 0 : refused);
+    EXPECT_EMPTY_BOOKS();
+    go_on();
+    const CUdeviceptr again = route.take(scene);
+    EXPECT_RESULT(without_shortage, first_error());
+    EXPECT(charged(device) == bytes);
+    give_back(scene, again);
+    EXPECT_EMPTY_BOOKS();
+  }
+  go_on();
+}
+
+// Without a limit: all of GPU 0 is taken, down to the last bytes. What the route answers then; afterwards it works.
+void at_the_end_of_the_gpu(const Route& route) {
+  Scene scene = new_scene();
+  std::vector<CUdeviceptr> fillers;
+  for (std::uint64_t bytes = kGpuBytes; bytes > 0; bytes /= 2) {
+    CUdeviceptr filler = 0;
+    while (cu.cuMemAlloc_v2(&filler, bytes) == CUDA_SUCCESS) fillers.push_back(filler);
+  }
+  first_error();
+  const CUdeviceptr refused = route.take(scene);
+  note(fmt::format("short of memory: {}", static_cast<int>(first_error())));
+  for (const CUdeviceptr filler : fillers) EXPECT_OK(cu.cuMemFree_v2(filler));
+  give_back(scene, refused);
+  EXPECT_EMPTY_BOOKS();
+  go_on();
+  const CUdeviceptr again = route.take(scene);
+  note(fmt::format("with enough of it: {}", static_cast<int>(first_error())));
+  give_back(scene, again);
+  EXPECT_EMPTY_BOOKS();
+}
+
+std::string lines_with(const std::string& text, const std::string& what) {
+  std::string found;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string line = text.substr(begin, end - begin);
+    if (line.find(what) != std::string::npos) found += line + "\n";
+    begin = end + 1;
+  }
+  return found;
+}
+
+bool of_graph(const Route& route) {
+  return route.name == std::string("captured") || route.name == std::string("graph node");
+}
+
+}  // namespace
+
+TEST_CASE("what would pass the limit is out of memory by every route, and the program frees something and goes on") {
+  for (const Route& route : routes()) {
+    for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
+      const std::string report = on_simgpu({.mode = mode, .limit = "64M", .replace = {}, .neighbour = export_memory},
+                                           [&] { at_the_limit(route, !of_graph(route)); });
+      INFO(route.name << ", " << name_of(mode) << ":\n" << report);
+      CHECK(report.find("not so") == std::string::npos);
+      CHECK(report.find("killed") == std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("an array that would pass the limit is out of memory, and is made once there is room") {
+  const CUDA_ARRAY3D_DESCRIPTOR shape{1024, 512, 0, CU_AD_FORMAT_FLOAT, 1, 0};  // 2 MiB
+  for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
+    const std::string report = on_simgpu({.mode = mode, .limit = "5M", .replace = {}, .neighbour = {}}, [&] {
+      enter(0);
+      CUarray one = nullptr;
+      CUarray two = nullptr;
+      CUmipmappedArray levels = nullptr;
+      EXPECT_OK(cu.cuArray3DCreate_v2(&one, &shape));
+      EXPECT_OK(cu.cuArray3DCreate_v2(&two, &shape));
+      EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMipmappedArrayCreate(&levels, &shape, 3));
+      EXPECT(free_bytes() == kMiB);
+      EXPECT_OK(cu.cuArrayDestroy(one));
+      EXPECT_OK(cu.cuMipmappedArrayCreate(&levels, &shape, 3));
+      EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuArray3DCreate_v2(&one, &shape));
+      EXPECT_OK(cu.cuArrayDestroy(two));
+      EXPECT_OK(cu.cuMipmappedArrayDestroy(levels));
+      EXPECT_EMPTY_BOOKS();
+      go_on();
+    });
+    CHECK(report == "");
+  }
+}
+
+TEST_CASE("what no GPU could hold is the driver's to refuse, which may find the arguments wrong first") {
+  for (const Mode mode : {Mode::kBare, Mode::kNative, Mode::kManaged}) {
+    for (const char* limit : {"", "5M"}) {
+      const std::string report = on_simgpu({.mode = mode, .limit = limit, .replace = {}, .neighbour = {}}, [] {
+        enter(0);
+        const CUDA_ARRAY3D_DESCRIPTOR vast{1 << 19, 1 << 19, 1 << 19, CU_AD_FORMAT_FLOAT, 1, 0};
+        CUarray array = nullptr;
+        CUmipmappedArray levels = nullptr;
+        EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuArray3DCreate_v2(&array, &vast));
+        EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMipmappedArrayCreate(&levels, &vast, 2));
+        // 32-bit addresses are not simulated.
+        CUdeviceptr_v1 address = 0;
+        EXPECT_RESULT(CUDA_ERROR_NOT_SUPPORTED, cu.cuMemAlloc(&address, ~0U));
+        // A shape that is right, and larger than the GPU: nothing is wrong but that.
+        const CUDA_ARRAY3D_DESCRIPTOR large{16384, 16384, 0, CU_AD_FORMAT_FLOAT, 1, 0};
+        EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuArray3DCreate_v2(&array, &large));
+        EXPECT_EMPTY_BOOKS();
+      });
+      CHECK(report == "");
+    }
+  }
+}
+
+TEST_CASE("a GPU that is full refuses as without rota by every route, and serves again when something is freed") {
+  for (const Route& route : routes()) {
+    const auto told = [&](Mode mode) {
+      return on_simgpu({.mode = mode, .limit = "", .replace = {}, .neighbour = export_memory},
+                       [&] { at_the_end_of_the_gpu(route); });
+    };
+    const std::string bare = told(Mode::kBare);
+    INFO(route.name << ":\n" << bare);
+    CHECK(lines_with(bare, "not so") == "");
+    CHECK(lines_with(bare, "short of memory").size() > 0);
+    for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
+      const std::string with = told(mode);
+      INFO(name_of(mode) << ":\n" << with);
+      CHECK(lines_with(with, "not so") == "");
+      // What makes the GPU full moves out for a graph.
+      if (!(mode == Mode::kManaged && of_graph(route))) {
+        CHECK(lines_with(with, "short of memory") == lines_with(bare, "short of memory"));
+      }
+      CHECK(lines_with(with, "with enough of it") == lines_with(bare, "with enough of it"));
+    }
+  }
+}
