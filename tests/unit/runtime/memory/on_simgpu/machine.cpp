@@ -205,7 +205,7 @@ std::size_t live_entries() {
   if (current_mode == Mode::kBare) return 0;
   std::size_t count = 0;
   for (int device = memory::kNobody; device < 2; ++device) {
-    for (int route = 0; route <= static_cast<int>(Route::kMapping); ++route) {
+    for (int route = 0; route <= static_cast<int>(Route::kGraph); ++route) {
       for (int backing = 0; backing <= static_cast<int>(Backing::kHost); ++backing) {
         const memory::Kind kind{static_cast<Route>(route), static_cast<Backing>(backing)};
         count += runtime().ledger.list(device, kind).size();

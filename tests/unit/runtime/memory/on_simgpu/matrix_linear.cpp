@@ -61,10 +61,15 @@ CUmemoryPool pool_of(int device, bool shared = false) {
   return pool;
 }
 
-// From a pool of GPU 0.
+// From a pool of this GPU; and from one of GPU 0, where it is charged.
 template <typename Function>
 Taken from_pool(Function* function) {
-  const CUmemoryPool pool = pool_of(0);
+  const CUmemoryPool elsewhere = pool_of(0);
+  const Taken there = in_stream([&](CUdeviceptr* address) { return function(address, kBytes, elsewhere, nullptr); });
+  EXPECT(charged_exactly(kBytes, 0));
+  there.give_back();
+  EXPECT_OK(cu.cuMemPoolDestroy(elsewhere));
+  const CUmemoryPool pool = pool_of(1);
   const Taken taken = in_stream([&](CUdeviceptr* address) { return function(address, kBytes, pool, nullptr); });
   return {taken.address, [=] {
             taken.give_back();
@@ -157,8 +162,8 @@ std::map<Symbol, Takes> linear_takes() {
   rows[Symbol::k_cuMemHostRegister_v2] = {[] { return registered(cu.cuMemHostRegister_v2); }};
   rows[Symbol::k_cuMemAllocAsync] = {memory_in_stream, 1, kBytes};
   rows[Symbol::k_cuMemAllocAsync_ptsz] = {memory_in_own_stream, 1, kBytes};
-  rows[Symbol::k_cuMemAllocFromPoolAsync] = {[] { return from_pool(cu.cuMemAllocFromPoolAsync); }, 0, kBytes};
-  rows[Symbol::k_cuMemAllocFromPoolAsync_ptsz] = {[] { return from_pool(cu.cuMemAllocFromPoolAsync_ptsz); }, 0, kBytes};
+  rows[Symbol::k_cuMemAllocFromPoolAsync] = {[] { return from_pool(cu.cuMemAllocFromPoolAsync); }, 1, kBytes};
+  rows[Symbol::k_cuMemAllocFromPoolAsync_ptsz] = {[] { return from_pool(cu.cuMemAllocFromPoolAsync_ptsz); }, 1, kBytes};
   rows[Symbol::k_cuMemPoolCreate] = {new_pool};
   rows[Symbol::k_cuArrayCreate_v2] = {flat_array, 1, kFlatBytes};
   rows[Symbol::k_cuArray3DCreate_v2] = {
