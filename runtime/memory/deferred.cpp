@@ -35,7 +35,7 @@ void Deferred::add_unused(api::CUdeviceptr address, api::CUcontext context, std:
 bool Deferred::holds(api::CUdeviceptr address) const {
   const std::lock_guard lock(state_->mutex);
   return std::any_of(state_->blocks.begin(), state_->blocks.end(),
-                     [&](const Block& block) { return block.in_ledger && block.allocation.address == address; });
+                     [&](const Block& block) { return block.allocation.address == address; });
 }
 
 std::vector<int> Deferred::sweep() {

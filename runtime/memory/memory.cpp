@@ -274,10 +274,10 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool cap
   return result;
 }
 
-// Whether the driver has memory at this address that the program has not.
+// Whether the driver would free what begins at this address although the program does not have it. What begins further
+// on is the driver's to refuse.
 bool Memory::is_kept(std::uint64_t address) const {
-  std::optional<StreamOrdered::Block> block;
-  return (deferred_.any() && deferred_.holds(address)) || stream_ordered_.find(address, &block);
+  return (deferred_.any() && deferred_.holds(address)) || stream_ordered_.holds(address);
 }
 
 api::CUresult Memory::free_waiting(api::CUdeviceptr address, bool capturing, const RealCall& call) {

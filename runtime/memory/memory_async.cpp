@@ -69,6 +69,10 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& wanted, const Pla
 // cuMemFree of stream-ordered memory. It does not wait (measured on an H200); documented: whoever calls it has seen to
 // it that nothing uses the memory any more.
 api::CUresult Memory::free_stream_ordered(const Allocation& taken, bool capturing) {
+  if (driver::current_context() == nullptr) {
+    ledger_.cancel_free(taken);
+    return api::CUDA_ERROR_INVALID_CONTEXT;
+  }
   if (capturing) {
     // What a capture forbids has to be refused, and to end the capture, as a real call would. A plain byte does both.
     Place place;
@@ -90,7 +94,7 @@ api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, api::
   *context = driver::context_of(stream, per_thread);
   const driver::PushedContext pushed(*context);
   if (!pushed) {
-    const bool no_stream = *context == nullptr && stream != nullptr;
+    const bool no_stream = *context == nullptr && stream != nullptr && driver::current_context() != nullptr;
     return no_stream ? api::CUDA_ERROR_INVALID_HANDLE : api::CUDA_ERROR_INVALID_CONTEXT;
   }
   *event = driver::make_event();

@@ -377,6 +377,12 @@ bool StreamOrdered::find(std::uint64_t address, std::optional<Block>* block) con
   return true;
 }
 
+bool StreamOrdered::holds(std::uint64_t address) const {
+  if (!any_.load(std::memory_order_relaxed)) return false;
+  const std::lock_guard lock(mutex_);
+  return spans_.contains(address);
+}
+
 // --- contexts
 
 void StreamOrdered::context_ending(api::CUcontext context) {

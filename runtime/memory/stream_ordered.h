@@ -67,6 +67,9 @@ class StreamOrdered {
   // False: the address is none of ours. True: it lies in a span, in the block that `block` says, or in none.
   bool find(std::uint64_t address, std::optional<Block>* block) const;
 
+  // Whether a span begins here: memory of the driver's that its free would take.
+  bool holds(std::uint64_t address) const;
+
   // What a pool has here, in bytes.
   struct Marks {
     std::uint64_t used = 0;

@@ -287,14 +287,16 @@ TEST_CASE("stream-ordered memory is freed once, by either free, and only at its 
   Served f;
   const api::CUdeviceptr first = f.taken(kMiB);
   const api::CUdeviceptr second = f.taken(kMiB);
-  CHECK(f.memory.free_waiting(first + 512, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  // The middle of a span is the driver's to refuse; the beginning it would free.
+  const auto refused = [] { return api::CUDA_ERROR_INVALID_VALUE; };
+  CHECK(f.memory.free_waiting(first + 512, false, refused) == api::CUDA_ERROR_INVALID_VALUE);
   CHECK(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);
   CHECK(f.memory.free_waiting(first, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
   CHECK(f.memory.free_async(first, kStream, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
   f.work();
   f.free(second);
-  CHECK(f.memory.free_async(second, kStream, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
-  CHECK(f.memory.free_waiting(second, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_async(second, kStream, false, refused) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_waiting(second, false, refused) == api::CUDA_ERROR_INVALID_VALUE);
   f.finish();
   CHECK(f.reserved() == kSpan);
   CHECK(f.ledger.live_bytes(0) == 0);
@@ -338,6 +340,24 @@ TEST_CASE("with its context go a pool's spans, what is pending there, and the ev
   f.driver.enter_context(0);
   f.taken(kMiB);
   CHECK(f.driver.managed_allocations == 2);
+}
+
+TEST_CASE("what a destroyed pool leaves unused is not the program's to free once more") {
+  Served f;
+  const api::CUdeviceptr address = f.taken(kMiB);
+  f.memory.pool_destroyed(kPool);
+  CHECK(f.memory.free_waiting(address, false, no_call) == api::CUDA_SUCCESS);
+  CHECK(f.memory.has_deferred());
+  CHECK(f.memory.free_waiting(address, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_async(address, kStream, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_CASE("stream-ordered memory is not freed without a context, as the driver has it") {
+  Served f;
+  const api::CUdeviceptr address = f.taken(kMiB);
+  f.driver.leave_context();
+  CHECK(f.memory.free_waiting(address, false, no_call) == api::CUDA_ERROR_INVALID_CONTEXT);
+  CHECK(f.ledger.live_bytes(0) == kMiB);
 }
 
 TEST_CASE("a context that was not destroyed after all keeps its memory, and its frees are passed") {

@@ -18,7 +18,17 @@ struct Between {
   const char* name;
   void (*happen)(Scene& scene);
   bool primary = false;  // the scene is in GPU 0's primary context
+  bool ends_context = false;
 };
+
+// What rota serves in the place of a pool ends with the context of its stream, where the driver's outlives it: the
+// frees that come afterwards find nothing.
+bool ends_with_context(const std::string& crossing) {
+  for (const char* route : {"default pool", "current pool", "own pool"}) {
+    if (crossing.starts_with(route)) return true;
+  }
+  return false;
+}
 
 Scene set(bool primary) {
   Scene scene;
@@ -101,7 +111,7 @@ std::string crossed(Mode mode, const Between& between) {
 }
 
 // The first lines in which they differ, with the crossing that these are of.
-std::string difference(const std::string& one, const std::string& other) {
+std::string difference(const std::string& one, const std::string& other, bool but_for_ended = false) {
   std::istringstream ones(one);
   std::istringstream others(other);
   std::string crossing;
@@ -116,6 +126,7 @@ std::string difference(const std::string& one, const std::string& other) {
       if (!left.starts_with(' ')) crossing = left;
       continue;
     }
+    if (but_for_ended && ends_with_context(crossing) && right.starts_with(' ')) continue;
     ++differences;
     text += fmt::format("{}\n without rota {}\n with         {}\n", crossing, left, right);
     if (!right.starts_with(' ')) break;  // what was expected and is not so
@@ -128,8 +139,11 @@ void compare(const Between& between) {
   CHECK(std::ranges::count(bare, '\n') > 1000);
   for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
     INFO(name_of(mode));
-    const std::string differences = difference(bare, crossed(mode, between));
+    const std::string with = crossed(mode, between);
+    const bool ended = between.ends_context && mode == Mode::kManaged;
+    const std::string differences = difference(bare, with, ended);
     CHECK(differences == "");
+    if (ended) CHECK(difference(bare, with) != "");  // else nothing needs to be excepted
   }
 }
 
@@ -189,10 +203,10 @@ TEST_CASE("so it does after the stream was destroyed") {
   compare({"stream destroyed", destroy_stream});
 }
 TEST_CASE("so it does after the context was destroyed") {
-  compare({"context destroyed", destroy_context});
+  compare({"context destroyed", destroy_context, false, true});
 }
 TEST_CASE("so it does after the GPU was reset") {
-  compare({"reset", reset, true});
+  compare({"reset", reset, true, true});
 }
 TEST_CASE("so it does while another stream captures in global mode, which frees may break") {
   compare({"while another stream captures", capture_globally});
