@@ -106,6 +106,13 @@ CUresult cuMemGetDefaultMemPool(CUmemoryPool* pool_out, api::CUmemLocation* loca
   return result;
 }
 
+// The current pool of a place is of that place, whoever made it.
+CUresult cuMemGetMemPool(CUmemoryPool* pool, api::CUmemLocation* location, api::CUmemAllocationType type) {
+  const CUresult result = real::cuMemGetMemPool(pool, location, type);
+  if (result == api::CUDA_SUCCESS) runtime().memory.pools().named(*pool, Pools::described(*location, type));
+  return result;
+}
+
 CUresult cuDeviceSetMemPool(api::CUdevice dev, CUmemoryPool pool) {
   runtime().memory.pools().chosen();
   return real::cuDeviceSetMemPool(dev, pool);

@@ -15,11 +15,16 @@ using api::CUresult;
 // Charged to the GPU that the properties name, whichever context is current (there need be none).
 CUresult cuMemCreate(api::CUmemGenericAllocationHandle* handle, std::size_t size, const api::CUmemAllocationProp* prop,
                      unsigned long long flags) {
-  if (prop == nullptr || prop->location.type != api::CU_MEM_LOCATION_TYPE_DEVICE) {
-    return real::cuMemCreate(handle, size, prop, flags);
+  const auto call = [&] { return real::cuMemCreate(handle, size, prop, flags); };
+  if (prop == nullptr) return call();
+  switch (prop->location.type) {
+    case api::CU_MEM_LOCATION_TYPE_DEVICE:
+      return runtime().memory.create_physical(handle, size, prop->location.id, call);
+    case api::CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
+      return runtime().memory.create_physical(handle, size, prop->location.localized.deviceId, call);
+    default:
+      return call();
   }
-  return runtime().memory.create_physical(handle, size, prop->location.id,
-                                          [&] { return real::cuMemCreate(handle, size, prop, flags); });
 }
 
 CUresult cuMemRelease(api::CUmemGenericAllocationHandle handle) {

@@ -37,6 +37,11 @@ void Pools::made(api::CUmemoryPool pool, const Pool& what) {
   state_->pools[pool] = what;
 }
 
+void Pools::named(api::CUmemoryPool pool, const Pool& what) {
+  const std::lock_guard lock(state_->mutex);
+  state_->pools.try_emplace(pool, what);
+}
+
 std::optional<Pools::Pool> Pools::forget(api::CUmemoryPool pool) {
   const std::lock_guard lock(state_->mutex);
   const auto known = state_->pools.find(pool);

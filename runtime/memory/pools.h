@@ -31,6 +31,8 @@ class Pools {
   // A place's default pool.
   static Pool described(const api::CUmemLocation& location, api::CUmemAllocationType type);
   void made(api::CUmemoryPool pool, const Pool& what);
+  // A pool that lies where `what` says. Changes nothing about one that is known.
+  void named(api::CUmemoryPool pool, const Pool& what);
   // The program's handle is about to go; the pool itself lives on while memory of it does. To be made() again if the
   // driver refuses.
   std::optional<Pool> forget(api::CUmemoryPool pool);

@@ -396,6 +396,13 @@ TEST_CASE("physical memory is charged to the GPU that its description names, and
       EXPECT(overrides::cuMemCreate(&of_host, 64 * kMiB, &what, 0) == api::CUDA_SUCCESS);
       EXPECT(overrides::cuMemRelease(of_host) == api::CUDA_SUCCESS);
     }
+    api::CUmemGenericAllocationHandle of_part = 0;
+    what.location = {};
+    what.location.type = api::CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN;
+    what.location.localized.deviceId = 3;
+    EXPECT(overrides::cuMemCreate(&of_part, kMiB, &what, 0) == api::CUDA_SUCCESS);
+    EXPECT(runtime().ledger.live_bytes(3) == kMiB);
+    EXPECT(overrides::cuMemRelease(of_part) == api::CUDA_SUCCESS);
     EXPECT(live_bytes() == 3 * kMiB);
   }));
 }

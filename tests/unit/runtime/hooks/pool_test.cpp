@@ -23,6 +23,7 @@ CUresult make(CUmemoryPool* into, auto...) {
 void install(FakeDriver& driver) {
   driver.set<api::cuMemPoolCreate_fn>(Symbol::k_cuMemPoolCreate, make);
   driver.set<api::cuMemGetDefaultMemPool_fn>(Symbol::k_cuMemGetDefaultMemPool, make);
+  driver.set<api::cuMemGetMemPool_fn>(Symbol::k_cuMemGetMemPool, make);
   driver.set<api::cuMemPoolDestroy_fn>(Symbol::k_cuMemPoolDestroy, [](auto...) { return answer; });
   driver.set<api::cuDeviceSetMemPool_fn>(Symbol::k_cuDeviceSetMemPool, [](int, CUmemoryPool pool) {
     if (answer == api::CUDA_SUCCESS) chosen = pool;
@@ -73,7 +74,14 @@ struct Naming {
   Symbol symbol;
   CUresult (*call)(int device);
 };
+CUresult name_current_of(int device) {
+  api::CUmemLocation where{.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+  CUmemoryPool pool = nullptr;
+  return overrides::cuMemGetMemPool(&pool, &where, api::CU_MEM_ALLOCATION_TYPE_PINNED);
+}
+
 const Table<Naming> kNaming = {{Symbol::k_cuMemPoolCreate, make_on},
+                               {Symbol::k_cuMemGetMemPool, name_current_of},
                                {Symbol::k_cuMemGetDefaultMemPool, name_default_of}};
 
 struct Choosing {
@@ -124,6 +132,15 @@ TEST_CASE("a pool is what it is until the driver has destroyed it, and its memor
     EXPECT(kDestroying.front().call(kPool) == api::CUDA_SUCCESS);
     EXPECT(runtime().ledger.live_bytes(5) == 2 * kMiB);
     EXPECT(charged_to(kPool) == 0);  // whoever has the handle now
+  }));
+}
+
+TEST_CASE("a pool that the program made stays what it is when it is asked for as the current one") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install(driver);
+    EXPECT(make_on(5) == api::CUDA_SUCCESS);
+    EXPECT(name_current_of(6) == api::CUDA_SUCCESS);
+    EXPECT(charged_to(kPool) == 5);
   }));
 }
 

@@ -205,6 +205,24 @@ TEST_CASE("a pool that the program made tells of what is used and reserved, and 
   });
 }
 
+TEST_CASE("memory of a place's current pool is charged to that place, of the host to none") {
+  check("64M", [] {
+    enter(1);
+    for (const bool on_host : {true, false}) {
+      CUmemLocation where{};
+      where.type = on_host ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE;
+      where.id = 0;
+      CUmemoryPool pool = nullptr;
+      EXPECT_OK(cu.cuMemGetMemPool(&pool, &where, CU_MEM_ALLOCATION_TYPE_PINNED));
+      CUdeviceptr address = 0;
+      EXPECT_OK(cu.cuMemAllocFromPoolAsync(&address, kMiB, pool, nullptr));
+      EXPECT(charged_exactly(on_host ? 0 : kMiB, 0));
+      EXPECT_OK(cu.cuMemFree_v2(address));
+      EXPECT_EMPTY_BOOKS();
+    }
+  });
+}
+
 TEST_CASE("an address tells of its allocation as without rota, from its middle as well") {
   const auto tell = [](const Route& route) {
     Trip trip(route);
