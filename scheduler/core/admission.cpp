@@ -14,6 +14,16 @@ Bytes room(const Gpu& gpu, Bytes running_fixed) {
   return gpu.crowded ? free - free / 8 : free;
 }
 
+// The same for those who hold it now, without the margin of a crowded GPU: the margin is for letting somebody in, not
+// for sending somebody away.
+Bytes room_of_holders(const Gpu& gpu) {
+  const Bytes others = gpu.contexts + gpu.fixed - gpu.held_fixed;
+  return gpu.total > others ? gpu.total - others : 0;
+}
+
+// Promises grow by this part of a GPU: a 64th, as programs report what they use. Judgement.
+constexpr Bytes kSteps = 64;
+
 }  // namespace
 
 bool Admission::conflicts(const Client& client, GpuIndex index) {
@@ -29,9 +39,11 @@ bool Admission::conflicts(const Client& client, GpuIndex index) {
       break;
   }
   const Share& share = *client.share(index);
-  const Bytes together = gpu.held + (holds ? 0 : share.peak);
-  if (together <= room(gpu, gpu.held_fixed + (holds ? 0 : share.fixed))) return false;
-  gpu.crowded = true;
+  const Bytes own = holds ? 0 : share.peak;
+  const Bytes most = room(gpu, gpu.held_fixed + (holds ? 0 : share.fixed));
+  if (gpu.held + gpu.asked + own <= most) return false;
+  // Promises are rounded up. Where what they all use would fit, the next grants are smaller.
+  if (gpu.held_used + own > most) gpu.crowded = true;
   return true;
 }
 
@@ -47,20 +59,70 @@ void Admission::find_excess(GpuIndex index) {
     gpu.crowded = false;
   }
   if (settings_.mode == Mode::kConcurrent || gpu.holders.size() < 2) return;
-  // Without the margin of a crowded GPU: the margin is for letting somebody in, not for sending somebody away.
-  const Bytes others = gpu.contexts + gpu.fixed - gpu.held_fixed;
-  Bytes room = gpu.total > others ? gpu.total - others : 0;
+  Bytes room = room_of_holders(gpu);
   Bytes staying = gpu.held;
   for (std::size_t i = gpu.holders.size(); i > 1; --i) {
     Client& last = *gpu.holders[i - 1];
     if (settings_.mode == Mode::kAutomatic && staying <= room) return;
     const Share& share = *last.share(index);
-    staying -= share.peak;
+    staying -= last.counted(share);
     room -= std::min(room, share.fixed);
-    last.yields |= bit(index);
-    excess_ |= bit(index);
+    yield(last, index);
     if (settings_.mode == Mode::kAutomatic) gpu.crowded = true;
   }
+}
+
+bool Admission::serve_asks(GpuIndex index, const std::function<void(Client&, Bytes)>& promised) {
+  Gpu& gpu = books_.gpu(index);
+  bool answered = false;
+  while (!gpu.askers.empty()) {
+    const auto older = [](const Client* one, const Client* other) { return one->ask_number < other->ask_number; };
+    Client& asker = **std::min_element(gpu.askers.begin(), gpu.askers.end(), older);
+    const Share& share = *asker.share(index);
+    const Bytes room = room_of_holders(gpu);
+    const Bytes together = gpu.held + share.asked - share.promised;
+    if (together > room && gpu.holders.size() > 1 && settings_.mode != Mode::kConcurrent) {
+      press_others(index, asker);
+      break;
+    }
+    // A little more than it asks for, if that is free, so that small steps do not ask each time.
+    const Bytes unit = std::max<Bytes>(gpu.total / kSteps, 1);
+    const Bytes rounded = (share.asked + unit - 1) / unit * unit;
+    const Bytes free = room > together ? room - together : 0;
+    const Bytes bytes = share.asked + std::min(rounded - share.asked, free);
+    books_.promise(asker, index, bytes);
+    promised(asker, bytes);
+    answered = true;
+  }
+  return answered;
+}
+
+void Admission::press_others(GpuIndex index, const Client& asker) {
+  Gpu& gpu = books_.gpu(index);
+  const Share& share = *asker.share(index);
+  Bytes room = room_of_holders(gpu);
+  Bytes staying = gpu.held + share.asked - share.promised;
+  if (settings_.mode == Mode::kAutomatic) gpu.crowded = true;
+  const auto goes = [&](const Client& holder) {
+    const Share& gone = *holder.share(index);
+    staying -= holder.counted(gone);
+    room -= std::min(room, gone.fixed);
+  };
+  for (const Client* holder : gpu.holders) {
+    if (holder != &asker && (holder->yields & bit(index)) != 0) goes(*holder);
+  }
+  for (std::size_t i = gpu.holders.size(); i > 0 && staying > room; --i) {
+    Client& last = *gpu.holders[i - 1];
+    if (&last == &asker || (last.yields & bit(index)) != 0) continue;
+    if (last.ask_number != 0 && last.ask_number < asker.ask_number) continue;
+    goes(last);
+    yield(last, index);
+  }
+}
+
+void Admission::yield(Client& holder, GpuIndex index) {
+  holder.yields |= bit(index);
+  excess_ |= bit(index);
 }
 
 }  // namespace rota::scheduler

@@ -18,9 +18,10 @@ GpuMask Bookkeeping::touched() const {
   return mask;
 }
 
-Client& Bookkeeping::join(ClientId id) {
+Client& Bookkeeping::join(ClientId id, bool asks) {
   auto client = std::make_unique<Client>();
   client->id = id;
+  client->asks = asks;
   client->parked.push_back(client.get());
   client->node = client->parked.begin();
   return *clients_.emplace(id, std::move(client)).first->second;
@@ -57,7 +58,8 @@ void Bookkeeping::use(Client& client, GpuIndex index, Bytes used, Bytes fixed, s
   gpu.used += used - share->used;
   gpu.fixed += fixed - share->fixed;
   if (holds) {
-    gpu.held += peak - share->peak;
+    if (!client.asks) gpu.held += peak - share->peak;
+    gpu.held_used += peak - share->peak;
     gpu.held_fixed += fixed - share->fixed;
   }
   if (holds || wants) gpu.interested += peak - share->peak;
@@ -65,21 +67,71 @@ void Bookkeeping::use(Client& client, GpuIndex index, Bytes used, Bytes fixed, s
   share->fixed = fixed;
   share->peak = peak;
   changed_ |= bit(index);
+  // More than was promised: it came to that while it had no lease, or did not ask. It asks now.
+  if (used > std::max(share->promised, share->asked)) ask(client, index, used);
+}
+
+void Bookkeeping::ask(Client& client, GpuIndex index, Bytes bytes) {
+  if (!client.asks || (client.state.held & bit(index)) == 0) return;
+  // More than any GPU has; sums over all clients stay far from overflowing 64 bits.
+  bytes = std::min(bytes, protocol::kMaxGpuBytes);
+  Share& share = *client.share(index);
+  if (bytes <= share.promised) {
+    end_ask(client, share);
+    return;
+  }
+  if (bytes == share.asked) return;
+  Gpu& gpu = gpus_[index];
+  if (share.asked == 0) {
+    if (client.ask_number == 0) client.ask_number = ++asks_;
+    gpu.askers.push_back(&client);
+    gpu.asked += bytes - share.promised;
+    asked_ |= bit(index);
+  } else {
+    gpu.asked += bytes - share.asked;
+  }
+  share.asked = bytes;
+  changed_ |= bit(index);
+}
+
+void Bookkeeping::end_ask(Client& client, Share& share) {
+  if (share.asked == 0) return;
+  Gpu& gpu = gpus_[share.gpu];
+  gpu.asked -= share.asked - share.promised;
+  share.asked = 0;
+  gpu.askers.erase(std::find(gpu.askers.begin(), gpu.askers.end(), &client));
+  if (gpu.askers.empty()) asked_ &= ~bit(share.gpu);
+  const auto asks = [](const Share& other) { return other.asked != 0; };
+  if (std::none_of(client.shares.begin(), client.shares.end(), asks)) client.ask_number = 0;
+  changed_ |= bit(share.gpu);
+}
+
+void Bookkeeping::promise(Client& client, GpuIndex index, Bytes bytes) {
+  Share& share = *client.share(index);
+  end_ask(client, share);
+  gpus_[index].held += bytes - share.promised;
+  share.promised = bytes;
+  changed_ |= bit(index);
 }
 
 void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   const GpuMask changed = client.state.held ^ gpus;
   for_each_gpu(changed, [&](GpuIndex index) {
     Gpu& gpu = gpus_[index];
-    const Share& share = *client.share(index);
+    Share& share = *client.share(index);
     if ((gpus & bit(index)) != 0) {
       gpu.holders.push_back(&client);
+      if (client.asks) share.promised = share.peak;
       gpu.held += share.peak;
+      gpu.held_used += share.peak;
       gpu.held_fixed += share.fixed;
       if ((client.state.wanted & bit(index)) == 0) gpu.interested += share.peak;
     } else {
+      end_ask(client, share);
       gpu.holders.erase(std::find(gpu.holders.begin(), gpu.holders.end(), &client));
-      gpu.held -= share.peak;
+      gpu.held -= client.counted(share);
+      share.promised = 0;
+      gpu.held_used -= share.peak;
       gpu.held_fixed -= share.fixed;
       if ((client.state.wanted & bit(index)) == 0) gpu.interested -= share.peak;
     }

@@ -30,15 +30,20 @@ struct Share {
   Bytes context;
   Bytes used = 0;
   Bytes fixed = 0;
-  Bytes peak = 0;  // what it counts with: the most it used within the memory window
+  Bytes peak = 0;  // the most it used within the memory window
   Time peak_at{};
+  // Of a holder that asks before it takes; 0 for any other.
+  Bytes promised = 0;
+  Bytes asked = 0;  // in all, more than is promised; 0: it asks for nothing
 };
 
 struct Client {
   ClientId id;
   ClientState state;
+  bool asks = false;  // for room, before it takes it
   std::uint32_t last_grant = 0;
   std::vector<Share> shares;
+  std::uint64_t ask_number = 0;  // the order in which clients asked; 0: it asks for nothing
 
   // admission.h: held GPUs on which the holders have grown too large together, and this one was granted last.
   GpuMask yields = 0;
@@ -56,6 +61,10 @@ struct Client {
     return found == shares.end() ? nullptr : &*found;
   }
   const Share* share(GpuIndex gpu) const { return const_cast<Client*>(this)->share(gpu); }
+  // What it counts with on a GPU: with its promise where it holds it and asks first, else with what it used lately.
+  Bytes counted(const Share& share) const {
+    return asks && (state.held & bit(share.gpu)) != 0 ? share.promised : share.peak;
+  }
 };
 
 struct Gpu {
@@ -64,13 +73,16 @@ struct Gpu {
   Bytes used = 0;        // of all clients
   Bytes fixed = 0;       // of all clients
   Bytes held = 0;        // counted bytes of the holders
+  Bytes held_used = 0;   // what the holders used lately
+  Bytes asked = 0;       // by the askers, beyond what they are promised
   Bytes held_fixed = 0;  // fixed bytes of the holders
-  Bytes interested = 0;  // counted bytes of holders and waiters
+  Bytes interested = 0;  // what holders and waiters used lately
   std::uint32_t clients = 0;
   std::uint32_t waiters = 0;
   bool crowded = false;  // see GpuState
   Time latest_grant{};
   std::vector<Client*> holders;  // in the order of their grants
+  std::vector<Client*> askers;   // holders that ask for more than is promised, in the order they asked
 };
 
 class Bookkeeping {
@@ -82,11 +94,17 @@ class Bookkeeping {
   const Gpu& gpu(GpuIndex index) const { return gpus_[index]; }
   GpuMask touched() const;                    // GPUs that somebody touches
   GpuMask waited() const { return waited_; }  // GPUs that somebody wants and does not hold yet
+  GpuMask asked() const { return asked_; }    // GPUs with askers
 
-  Client& join(ClientId id);
+  Client& join(ClientId id, bool asks);
   void add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context);
   // Of a GPU that the client touches. `window`: how long its most counts.
   void use(Client& client, GpuIndex index, Bytes used, Bytes fixed, std::chrono::nanoseconds window, Time now);
+  // What a holder asks for on a GPU, in all. One that does not ask first, or does not hold it, is not heard.
+  void ask(Client& client, GpuIndex index, Bytes bytes);
+  // Raises a holder's promise; covers its ask, if it does.
+  void promise(Client& client, GpuIndex index, Bytes bytes);
+  // With what each new GPU's holder counts with until then as its promise.
   void set_held(Client& client, GpuMask gpus, Time now);
   void set_wanted(Client& client, GpuMask gpus);
   // Of a client that neither holds nor wants anything.
@@ -100,8 +118,12 @@ class Bookkeeping {
  private:
   std::unordered_map<ClientId, std::unique_ptr<Client>> clients_;
   std::vector<Gpu> gpus_;
+  void end_ask(Client& client, Share& share);
+
   GpuMask waited_ = 0;
+  GpuMask asked_ = 0;
   GpuMask changed_ = 0;
+  std::uint64_t asks_ = 0;
 };
 
 }  // namespace rota::scheduler

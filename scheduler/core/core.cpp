@@ -35,16 +35,30 @@ GpuState Core::gpu(GpuIndex index) const {
           .crowded = gpu.crowded};
 }
 
-Bytes Core::counted_bytes(ClientId id, GpuIndex gpu) const {
+const Share* Core::share(ClientId id, GpuIndex gpu) const {
   const Client* client = books_.find(id);
-  const Share* share = client == nullptr ? nullptr : client->share(gpu);
-  return share == nullptr ? 0 : share->peak;
+  return client == nullptr ? nullptr : client->share(gpu);
+}
+
+Bytes Core::counted_bytes(ClientId id, GpuIndex gpu) const {
+  const Share* found = share(id, gpu);
+  return found == nullptr ? 0 : books_.find(id)->counted(*found);
+}
+
+Bytes Core::promised_bytes(ClientId id, GpuIndex gpu) const {
+  const Share* found = share(id, gpu);
+  return found == nullptr ? 0 : found->promised;
+}
+
+Bytes Core::asked_bytes(ClientId id, GpuIndex gpu) const {
+  const Share* found = share(id, gpu);
+  return found == nullptr ? 0 : found->asked;
 }
 
 // ---- events
 
 void Core::on(const event::Join& join, Time) {
-  books_.join(join.client);
+  books_.join(join.client, join.asks);
 }
 
 void Core::on(const event::AddGpu& add, Time) {
@@ -77,6 +91,12 @@ void Core::on(const event::Usage& usage, Time now) {
   Client* client = books_.find(usage.client);
   if (client == nullptr || client->share(usage.gpu) == nullptr) return;
   books_.use(*client, usage.gpu, usage.used, usage.fixed, settings_.memory_window, now);
+}
+
+void Core::on(const event::Ask& ask, Time) {
+  Client* client = books_.find(ask.client);
+  if (client == nullptr || client->share(ask.gpu) == nullptr) return;
+  books_.ask(*client, ask.gpu, ask.bytes);
 }
 
 void Core::on(const event::Leave& leave, Time now) {
@@ -119,14 +139,20 @@ void Core::grant(Client& client, GpuMask gpus, Time now) {
   if (++client.last_grant == 0) ++client.last_grant;
   client.state.grant = client.last_grant;
   client.state.held_since = now;
+  client.state.overrun = false;
   ++grants_;
   decisions_.push_back({Change::kGranted, client.id, client.state.grant});
+  if (!client.asks) return;
+  for_each_gpu(client.state.held, [&](GpuIndex index) {
+    decisions_.push_back({Change::kPromised, client.id, client.state.grant, index, client.share(index)->promised});
+  });
 }
 
 void Core::end_grant(Client& client, Change change) {
   decisions_.push_back({change, client.id, client.state.grant});
   books_.set_held(client, 0, {});
   client.state.grant = 0;
+  client.state.overrun = change == Change::kRevoked;
   client.yields = 0;
   pressure_.relieve(client);
 }
@@ -134,7 +160,18 @@ void Core::end_grant(Client& client, Change change) {
 void Core::settle(Time now) {
   if (books_.changed() == 0) return;
   const GpuMask before = pressed_ | admission_.excess();
-  for_each_gpu(books_.changed(), [this](GpuIndex index) { admission_.find_excess(index); });
+  // An answered ask may let the one who asked yield to others, on any GPU: then once more.
+  const GpuMask unsettled = books_.changed() | books_.asked();
+  bool answered = false;
+  do {
+    answered = false;
+    for_each_gpu(unsettled, [&](GpuIndex index) {
+      admission_.find_excess(index);
+      answered |= admission_.serve_asks(index, [&](const Client& client, Bytes bytes) {
+        decisions_.push_back({Change::kPromised, client.id, client.state.grant, index, bytes});
+      });
+    });
+  } while (answered);
   pressed_ = order_.serve(
       books_, [this](const Client& client, GpuIndex index) { return admission_.conflicts(client, index); },
       [this, now](Client& client) { grant(client, client.state.wanted, now); });

@@ -12,6 +12,11 @@
 // Only a conflict puts *pressure* on holders: they give back when idle, and begin to drain when their quantum ends.
 // Nobody gives anything back while nobody waits. Holders of a GPU that ran together end their turn together.
 //
+// A client that asks for room before it takes it (event::Join) is *promised* bytes with each grant, and more when it
+// asks and they fit; until then others are under pressure (admission.h). So those who hold a GPU together fit it at
+// every moment, but for what nobody could ask for: a context that appears, memory of those who do not hold the GPU that
+// cannot leave it, clients that do not ask, and work that a new daemon finds running.
+//
 // A holder that has not given back `grace` after its time was up loses its grant (it is *revoked*); others run beside
 // it.
 //
@@ -49,8 +54,11 @@ class Core {
   // Null if there is no such client.
   const ClientState* client(ClientId client) const;
   GpuState gpu(GpuIndex gpu) const;
-  // What this client counts with on the GPU: the most it used lately, without its context.
+  // What this client counts with on the GPU, without its context: its promise, or the most it used lately.
   Bytes counted_bytes(ClientId client, GpuIndex gpu) const;
+  // What it may have there, and what it has asked for in all. 0 where it does not hold the GPU or does not ask.
+  Bytes promised_bytes(ClientId client, GpuIndex gpu) const;
+  Bytes asked_bytes(ClientId client, GpuIndex gpu) const;
   std::uint64_t grants() const { return grants_; }
   const Settings& settings() const { return settings_; }
 
@@ -60,6 +68,7 @@ class Core {
   void on(const event::Want&, Time);
   void on(const event::GiveBack&, Time);
   void on(const event::Usage&, Time);
+  void on(const event::Ask&, Time);
   void on(const event::Leave&, Time);
   void on(const event::Tick&, Time);
   void on(const event::Configure&, Time);
@@ -68,6 +77,7 @@ class Core {
   void grant(Client& client, GpuMask gpus, Time now);
   void end_grant(Client& client, Change change);
   void settle(Time now);
+  const Share* share(ClientId client, GpuIndex gpu) const;
 
   Settings settings_;  // the parts look at these
   Bookkeeping books_;

@@ -17,6 +17,9 @@ namespace event {
 // A new client. The number must not be in use.
 struct Join {
   ClientId client;
+  // It asks for room before it takes it, and so counts with what it has been promised while it holds a GPU. Any other
+  // counts with what it says that it has taken.
+  bool asks = false;
 };
 // The client touched a GPU. The first client to name a GPU says how large it is, until nobody touches it any more.
 struct AddGpu {
@@ -44,6 +47,13 @@ struct Usage {
   Bytes used;
   Bytes fixed = 0;
 };
+// What the client has on a GPU that it holds and is about to take there, in all. A later one replaces it; what is
+// promised already withdraws it. Gone with the grant: the next one covers what the client has by then.
+struct Ask {
+  ClientId client;
+  GpuIndex gpu;
+  Bytes bytes;
+};
 // The client's process is dead: everything that it held or wanted is gone.
 struct Leave {
   ClientId client;
@@ -56,14 +66,15 @@ struct Configure {
 };
 }  // namespace event
 
-using Event = std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Leave,
-                           event::Tick, event::Configure>;
+using Event = std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Ask,
+                           event::Leave, event::Tick, event::Configure>;
 
 enum class Change {
   kGranted,   // the client holds a new grant (replacing the one it may have held)
   kEnded,     // the client gave back
   kPressure,  // waiters or drain_at changed
   kRevoked,   // the client did not give back in time
+  kPromised,  // the client may have `bytes` on `gpu` from now on: with each grant, and as it asks for more
 };
 
 // One client whose lease changed in this step; read the outcome with client() (null after a Leave).
@@ -71,6 +82,8 @@ struct Decision {
   Change change;
   ClientId client;
   std::uint32_t grant;  // the grant concerned
+  GpuIndex gpu = 0;     // kPromised
+  Bytes bytes = 0;      // kPromised
 };
 
 // What a client's lease page shows, and what `rota status` needs.
@@ -83,6 +96,7 @@ struct ClientState {
   Time wanted_since{};
   std::uint32_t waiters = 0;  // not 0 while somebody needs what this client holds
   Time drain_at{};            // when it has to begin to drain; 0 while nobody waits
+  bool overrun = false;       // its last grant was revoked: it may be working still, beside the others
 };
 
 struct GpuState {

@@ -16,7 +16,7 @@ namespace {
 // A hundred years of nanoseconds: the core adds durations to times.
 constexpr std::chrono::nanoseconds kLatest = std::chrono::hours(24 * 365 * 100);
 
-constexpr std::string_view kChanges[] = {"granted", "ended", "pressure", "revoked"};
+constexpr const char* kChanges[] = {"granted", "ended", "pressure", "revoked", "promised"};
 
 std::string hexadecimal(GpuMask mask) {
   char text[16];
@@ -38,7 +38,9 @@ std::string setting_words(const Settings& settings) {
 }
 
 struct EventWords {
-  std::string operator()(const event::Join& join) const { return words("join", join.client); }
+  std::string operator()(const event::Join& join) const {
+    return words("join", join.client) + (join.asks ? " asks" : "");
+  }
   std::string operator()(const event::AddGpu& add) const {
     return words("add_gpu", add.client, add.gpu, add.total, add.context);
   }
@@ -49,6 +51,7 @@ struct EventWords {
   std::string operator()(const event::Usage& usage) const {
     return words("usage", usage.client, usage.gpu, usage.used, usage.fixed);
   }
+  std::string operator()(const event::Ask& ask) const { return words("ask", ask.client, ask.gpu, ask.bytes); }
   std::string operator()(const event::Leave& leave) const { return words("leave", leave.client); }
   std::string operator()(const event::Tick&) const { return "tick"; }
   std::string operator()(const event::Configure& configure) const {
@@ -76,6 +79,12 @@ class Words {
   template <typename Number>
   Number number(const char* what, Number most = std::numeric_limits<Number>::max()) {
     return parse(next(what), what, most, 10);
+  }
+  // Whether this word is the rest of the line: one that may be missing.
+  bool may_end_with(std::string_view expected) {
+    if (ended_ || rest_ != expected) return false;
+    ended_ = true;
+    return true;
   }
   GpuMask gpus() { return parse(next("a mask of GPUs"), "mask of GPUs", ~GpuMask{0}, 16); }
   GpuIndex gpu() { return number<GpuIndex>("number of a GPU", protocol::kMaxGpus - 1); }
@@ -134,7 +143,10 @@ class Words {
 std::optional<Event> read_event(std::string_view name, Words& words) {
   const auto client = [&] { return words.number<ClientId>("number of a client"); };
   const auto bytes = [&] { return words.number<Bytes>("number of bytes"); };
-  if (name == "join") return event::Join{client()};
+  if (name == "join") {
+    const ClientId id = client();
+    return event::Join{id, words.may_end_with("asks")};
+  }
   if (name == "leave") return event::Leave{client()};
   if (name == "tick") return event::Tick{};
   if (name == "configure") return event::Configure{words.settings()};
@@ -154,6 +166,12 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
     usage.used = bytes();
     usage.fixed = bytes();
     return usage;
+  }
+  if (name == "ask") {
+    event::Ask ask{.client = client(), .gpu = 0, .bytes = 0};
+    ask.gpu = words.gpu();
+    ask.bytes = bytes();
+    return ask;
   }
   if (name == "add_gpu") {
     event::AddGpu add{.client = client(), .gpu = 0, .total = 0, .context = 0};
@@ -226,8 +244,9 @@ std::string log_line(const Event& event, Time now) {
 }
 
 std::string log_line(const Decision& decision) {
-  return "> " + std::string(kChanges[static_cast<std::size_t>(decision.change)]) + ' ' +
-         std::to_string(decision.client) + ' ' + std::to_string(decision.grant) + '\n';
+  const std::string line = words(kChanges[static_cast<std::size_t>(decision.change)], decision.client, decision.grant);
+  const bool promised = decision.change == Change::kPromised;
+  return "> " + line + (promised ? words("", decision.gpu, decision.bytes) : std::string()) + '\n';
 }
 
 Replay replay(std::istream& log) {

@@ -3,11 +3,14 @@
 // be played to the core of today, which has to decide the same.
 //
 //   rota-events 1 mode=automatic quantum=2000000000 grace=10000000000 window=2000000000
-//   81230000000 join 1
+//   81230000000 join 1 asks                             client, and whether it asks for room before it takes it
 //   81230100000 add_gpu 1 0 150323855360 524288000      client, GPU, bytes in all, bytes of the context
 //   81230200000 want 1 1 0                              client, mask of GPUs in hexadecimal, whether it runs already
 //   > granted 1 1                                       client, grant
-//   81231000000 usage 1 0 33554432 0                    client, GPU, bytes, fixed bytes
+//   > promised 1 1 0 0                                  client, grant, GPU, bytes
+//   81231000000 ask 1 0 33554432                        client, GPU, bytes
+//   > promised 1 1 0 33554432
+//   81231000100 usage 1 0 33554432 0                    client, GPU, bytes, fixed bytes
 //
 // Times and durations are nanoseconds. Lines that begin with # say nothing to the core.
 #pragma once

@@ -36,6 +36,8 @@ inline constexpr std::size_t kMaxMessageBytes = 1024;
 inline constexpr std::uint32_t kPageVersion = 1;
 // GPUs that one rotad manages at most: a set of GPUs is one 64-bit mask, bit i being the GPU with index i.
 inline constexpr std::size_t kMaxGpus = 64;
+// More memory than any GPU has.
+inline constexpr std::uint64_t kMaxGpuBytes = std::uint64_t{1} << 48;
 inline constexpr std::size_t kNameLength = 64;     // bytes, NUL included
 inline constexpr std::size_t kTextLength = 192;    // bytes, NUL included
 inline constexpr std::size_t kVersionLength = 24;  // bytes, NUL included

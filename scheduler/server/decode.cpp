@@ -64,9 +64,8 @@ Result<Message> decode(const void* bytes, std::size_t length) {
 }
 
 std::string why_no_gpu(const protocol::AddGpu& gpu) {
-  // More than any GPU has; sums over all clients stay far from overflowing 64 bits.
-  constexpr std::uint64_t kMaxGpuBytes = std::uint64_t{1} << 48;
-  if (gpu.total_bytes != 0 && gpu.total_bytes <= kMaxGpuBytes) return {};
+  // Sums over all clients stay far from overflowing 64 bits.
+  if (gpu.total_bytes != 0 && gpu.total_bytes <= protocol::kMaxGpuBytes) return {};
   return fmt::format("a GPU cannot have {} bytes of memory", gpu.total_bytes);
 }
 

@@ -16,9 +16,15 @@ constexpr Bytes kTotal = 1000;
 constexpr Bytes kContext = 10;
 constexpr GpuIndex kGpus = 4;
 
+// Who are the clients?
+enum class Clients {
+  kHonest,  // all ask for room before they take it
+  kMixed,   // some do not, some lie about what they have
+};
+
 class History {
  public:
-  History(Mode mode, unsigned seed) : mode_(mode), core_(settings(mode)), random_(seed) {}
+  History(Mode mode, Clients who, unsigned seed) : mode_(mode), who_(who), core_(settings(mode)), random_(seed) {}
 
   void run(int steps) {
     for (int i = 0; i < steps; ++i) {
@@ -51,7 +57,9 @@ class History {
 
  private:
   struct Model {
+    bool asks = false;
     std::map<GpuIndex, Bytes> used;
+    std::map<GpuIndex, Bytes> fixed;
     std::uint32_t last_grant = 0;
   };
 
@@ -72,7 +80,19 @@ class History {
   }
 
   void step(const Event& event) {
-    for (const Decision& decision : core_.step(event, now_)) {
+    std::map<GpuIndex, Bytes> before;
+    for (GpuIndex gpu = 0; gpu < kGpus; ++gpu) before[gpu] = overcommitted(gpu);
+    const std::vector<Decision> decisions = core_.step(event, now_);
+    // Nobody could ask for a context that appears, nor for memory of those who do not hold the GPU that cannot leave it
+    // (these two events). All else keeps holders within the GPU: not even for a moment do they not fit.
+    const bool could_ask =
+        !std::holds_alternative<event::AddGpu>(event) && !std::holds_alternative<event::Usage>(event);
+    for (GpuIndex gpu = 0; gpu < kGpus && could_ask && who_ == Clients::kHonest; ++gpu) {
+      if (overcommitted(gpu) > before[gpu])
+        FAIL("holders of GPU " << gpu << " do not fit, after an event of kind " << event.index());
+    }
+    for (const Decision& decision : decisions) {
+      if (decision.change == Change::kPromised) ++promises_;
       if (decision.change != Change::kGranted) continue;
       Model& client = clients_.at(decision.client);
       if (decision.grant == 0 || decision.grant == client.last_grant) FAIL("a grant number came twice in a row");
@@ -84,13 +104,13 @@ class History {
   void random_step() {
     if (clients_.empty() || (clients_.size() < 12 && pick(10) == 0)) {
       const ClientId id = ++last_client_;
-      clients_[id];
-      step(event::Join{id});
+      clients_[id].asks = who_ == Clients::kHonest || pick(2) == 0;
+      step(event::Join{id, clients_[id].asks});
       return;
     }
     const ClientId id = some_client();
     const ClientState& state = *core_.client(id);
-    switch (pick(12)) {
+    switch (pick(15)) {
       case 0:
         clients_.erase(id);
         step(event::Leave{id});
@@ -116,13 +136,45 @@ class History {
         if (!clients_.at(id).used.empty()) {
           auto share = clients_.at(id).used.begin();
           std::advance(share, pick(static_cast<unsigned>(clients_.at(id).used.size())));
-          share->second = pick(700);
-          step(event::Usage{id, share->first, share->second, share->second / (1 + pick(4))});
+          // An honest holder has at most what it is promised.
+          const bool bound = who_ == Clients::kHonest && (state.held >> share->first & 1) != 0;
+          const Bytes most = bound ? std::min(core_.promised_bytes(id, share->first), kTotal) : 700;
+          share->second = pick(static_cast<unsigned>(most) + 1);
+          clients_.at(id).fixed[share->first] = share->second / (1 + pick(4));
+          step(event::Usage{id, share->first, share->second, clients_.at(id).fixed[share->first]});
         }
+        break;
+      case 10:
+      case 11:
+      case 12:
+        step(event::Ask{id, pick(kGpus), pick(1200)});
         break;
       default:
         step(event::Tick{});
     }
+  }
+
+  // By how much those who hold a GPU together exceed their room: the GPU less all contexts and less what cannot leave
+  // it of those who do not hold it. One alone may be as large as it likes.
+  Bytes overcommitted(GpuIndex gpu) const {
+    Bytes held = 0;
+    Bytes taken = 0;
+    unsigned holders = 0;
+    for (const auto& [id, model] : clients_) {
+      const ClientState* state = core_.client(id);
+      if (state == nullptr || (state->touched >> gpu & 1) == 0) continue;
+      const bool holds = (state->held >> gpu & 1) != 0;
+      holders += holds;
+      const auto fixed = model.fixed.find(gpu);
+      taken += kContext;
+      if (holds) {
+        held += core_.counted_bytes(id, gpu);
+      } else if (fixed != model.fixed.end()) {
+        taken += fixed->second;
+      }
+    }
+    const Bytes room = kTotal - std::min(taken, kTotal);
+    return mode_ == Mode::kConcurrent || holders < 2 || held <= room ? 0 : held - room;
   }
 
   void check() {
@@ -164,30 +216,52 @@ class History {
     bool pressed = false;
     for (const auto& [id, unused] : clients_) {
       waits = waits || core_.client(id)->wanted != 0;
+      for (GpuIndex gpu = 0; gpu < kGpus; ++gpu) {
+        const Bytes asked = core_.asked_bytes(id, gpu);
+        waits = waits || asked != 0;
+        if (asked == 0) continue;
+        ++asked_;
+        if (asked <= core_.promised_bytes(id, gpu)) FAIL("somebody asks for what it is promised");
+      }
       pressed = pressed || core_.client(id)->waiters != 0;
     }
     if (waits && !pressed) FAIL("somebody waits and nobody is asked to give back");
   }
 
   const Mode mode_;
+  const Clients who_;
   Core core_;
   std::mt19937 random_;
   Time now_ = 1s;
   ClientId last_client_ = 0;
   std::map<ClientId, Model> clients_;
   std::set<ClientId> waiting_;  // who has not had a turn since everybody gives back
+  long promises_ = 0;
+  long asked_ = 0;
+
+ public:
+  // What is never reached is not tested.
+  long promises() const { return promises_; }
+  long steps_with_somebody_waiting_for_room() const { return asked_; }
 };
 
 TEST_CASE("in every random history GPUs are never overcommitted, sums hold and every waiter gets its turn") {
   const Mode mode = GENERATE(Mode::kExclusive, Mode::kAutomatic, Mode::kConcurrent);
+  const Clients who = GENERATE(Clients::kHonest, Clients::kMixed);
+  long promises = 0;
+  long waits = 0;
   for (unsigned seed = 1; seed <= 60; ++seed) {
-    INFO("seed " << seed << ", mode " << mode_name(mode));
-    History history(mode, seed);
+    INFO("seed " << seed << ", mode " << mode_name(mode) << (who == Clients::kHonest ? ", honest" : ", mixed"));
+    History history(mode, who, seed);
     for (int round = 0; round < 5; ++round) {
       history.run(200);
       history.everybody_gives_back();
     }
+    promises += history.promises();
+    waits += history.steps_with_somebody_waiting_for_room();
   }
+  CHECK(promises > 100);
+  if (mode == Mode::kAutomatic) CHECK(waits > 100);
 }
 
 }  // namespace

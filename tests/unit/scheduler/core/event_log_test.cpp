@@ -56,19 +56,22 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
       }
     };
     for (ClientId id = 1; id <= 3; ++id) {
-      step(event::Join{id});
+      step(event::Join{id, id == 2});
       step(event::AddGpu{id, 63, 1000, 3});
       step(event::Usage{id, 63, 600, 5});
       step(event::Want{id, ~GpuMask{0}, id == 3});
     }
     step(event::GiveBack{1, core.client(1)->grant});
+    step(event::GiveBack{3, core.client(3)->grant});
+    step(event::Ask{2, 63, 700});
+    CHECK(core.promised_bytes(2, 63) >= 700);
     step(event::Tick{});
     settings.mode = Mode::kConcurrent;
     step(event::Configure{settings});
     step(event::Leave{2});
     const Replay result = replay_text(text);
     CHECK(result.problem == "");
-    CHECK(result.events == 16);
+    CHECK(result.events == 18);
     CHECK(result.decisions == decisions);
   }
 }
@@ -139,6 +142,8 @@ TEST_CASE("what cannot be read in a log is named with its line, what is wrong th
       {join + "1001 join\n", "line 3: the line ends where number of a client should be", third},
       {join + "1001 join 2 3\n", "line 3: '3' stands behind what belongs there", third},
       {join + "1001 join 2 \n", "line 3: '' stands behind", third},
+      {join + "1001 join 2 asks 1\n", "line 3: 'asks 1' stands behind what belongs there", third},
+      {join + "1001 ask 1 64 1\n", "line 3: '64' is no number of a GPU up to 63", third},
       {join + "1001 add_gpu 1 64 1000 0\n", "line 3: '64' is no number of a GPU up to 63", third},
       {join + "1001 usage 1 64 1000 0\n", "line 3: '64' is no number of a GPU up to 63", third},
       {join + "1001 usage 1 0 18446744073709551616 0\n", "line 3: '18446744073709551616' is no number of bytes", third},
