@@ -17,6 +17,17 @@
 //   - From version 2 on a message has at most kMaxMessageBytes. What it lacks is zero, what it has beyond the known
 //     fields is ignored, and so is a message of a kind that is not known. A field is never moved and never gets another
 //     meaning: a later version adds fields behind the last one, or kinds.
+//   - From version 3 on a client asks for room before it takes it.
+//
+// Room (version 3). LeasePage::promised_bytes says how much the client may have on each GPU of its grant. A client that
+// is about to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: nobody
+// else's work is ever in the way of two holders' memory. rotad raises promises in the order in which clients asked, and
+// lets other holders give back where it takes that. A promise never falls while its grant lasts, and ends with it: what
+// the client has then, and what it waits for, it says in its usage page, and the next grant promises that. Who does not
+// hold a GPU asks for nothing, and does not let its work run under a grant that promises less than it has by then.
+// What moves memory out itself will need to say more: how much of a client's memory is resident, pinned and moving (in
+// the usage page, behind the last field), and rotad, how much should go and who is next in line (in the lease page and
+// as kinds of their own). The promise stays what it is: bytes on the GPU.
 //
 // Every field that comes from the other side is checked before it is used.
 #pragma once
@@ -30,7 +41,8 @@ namespace rota::protocol {
 
 inline constexpr std::uint32_t kMagic = 0x41544f52;  // "ROTA"
 inline constexpr std::uint16_t kOldestVersion = 1;
-inline constexpr std::uint16_t kVersion = 2;  // the newest
+inline constexpr std::uint16_t kVersion = 3;      // the newest
+inline constexpr std::uint16_t kRoomVersion = 3;  // from this one on clients ask for room
 inline constexpr std::size_t kMaxMessageBytes = 1024;
 // Of the shared pages' layout, whatever version is spoken beside them.
 inline constexpr std::uint32_t kPageVersion = 1;
@@ -58,6 +70,7 @@ enum class Kind : std::uint16_t {
   kUsage = 5,     // no body: the usage page changed by enough to matter (rotad also looks by itself)
   kStatus = 6,    // no body, no hello needed; answered by kStatusGpu and kStatusClient rows, then kStatusEnd
   kStay = 7,      // no body, no hello needed: rotad does not end as idle while the sending process lives
+  kRoom = 8,      // Room: this client's bytes on a GPU that it holds; answered in LeasePage::promised_bytes
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
@@ -104,6 +117,12 @@ struct GiveBack {
   std::uint32_t grant;  // LeasePage::grant as the client saw it
 };
 
+struct Room {
+  std::uint32_t gpu;
+  std::uint32_t padding;
+  std::uint64_t bytes;  // it has and is about to take, in all; a later one replaces it, what is promised withdraws it
+};
+
 struct Welcome {
   std::uint32_t client;  // this client's number, for messages and `rota status`
   Mode mode;
@@ -139,6 +158,9 @@ struct StatusClient {
   std::uint64_t device_bytes;  // sum over GPUs
   std::uint64_t since_ns;      // how long it has held, or waited
   char name[kNameLength];
+  std::uint64_t promised_bytes;  // sum over the GPUs that it holds
+  std::uint64_t asked_bytes;     // the same, where it waits for room: in all; 0: it does not
+  std::uint32_t overrun;         // not 0: it did not give its last grant back in time; others run beside it
 };
 
 struct StatusEnd {
@@ -159,6 +181,7 @@ struct Message {
     AddGpu add_gpu;
     Want want;
     GiveBack give_back;
+    Room room;
     Welcome welcome;
     GpuAdded gpu_added;
     Refused refused;
@@ -172,6 +195,7 @@ static_assert(sizeof(Message) == 256 && std::is_trivially_copyable_v<Message>); 
 inline constexpr std::size_t kHeaderBytes = offsetof(Message, body);
 static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) == 56 &&
               offsetof(StatusClient, gpus) == 16 && offsetof(StatusEnd, rota_version) == 32 &&
+              offsetof(StatusClient, promised_bytes) == 120 && offsetof(Room, bytes) == 8 &&
               offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
@@ -195,6 +219,9 @@ struct LeasePage {
   std::atomic<std::uint32_t> waiters;
   // When the holder begins to drain although it is busy, perhaps in the past; 0 while nobody waits.
   std::atomic<std::uint64_t> drain_at_ns;
+  // By GPU index: the most that the client may have there under this grant. Set with `held_gpus`, raised at any time. A
+  // rotad of before version 3 leaves them 0 and promises nothing.
+  std::atomic<std::uint64_t> promised_bytes[kMaxGpus];
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -207,7 +234,8 @@ struct UsagePage {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
-              offsetof(UsagePage, device_bytes) == 8 && offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus);
+              offsetof(LeasePage, promised_bytes) == 40 && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus);
 inline constexpr std::size_t kPageBytes = 4096;
 
 }  // namespace rota::protocol

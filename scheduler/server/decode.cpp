@@ -57,7 +57,7 @@ Result<Message> decode(const void* bytes, std::size_t length) {
     case Kind::kStatus:
     case Kind::kStay:
       return message;
-    default:
+    default:  // kRoom among them, which version 1 does not have
       if (message.version != 1 && static_cast<unsigned>(message.kind) < kFirstOfRotads) return message;
       return Error{fmt::format("a message of kind {}, which clients do not send", static_cast<unsigned>(message.kind))};
   }

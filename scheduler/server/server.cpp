@@ -114,6 +114,7 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kWant:
     case Kind::kGiveBack:
     case Kind::kUsage:
+    case Kind::kRoom:
       break;
     default:
       return;  // of a newer peer: decode() lets no other through
@@ -140,6 +141,9 @@ void Server::on_message(Connection& connection, const Message& message) {
       break;
     case Kind::kUsage:
       read_usage(client);
+      break;
+    case Kind::kRoom:
+      step(event::Ask{client.id, message.body.room.gpu, message.body.room.bytes});
       break;
     default:
       break;
@@ -231,7 +235,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   const ClientId id = client->id;
   connection.client = id;
   clients_.emplace(id, std::move(client));
-  step(event::Join{id});
+  step(event::Join{id, connection.version >= protocol::kRoomVersion});
   watch_process(id);
   log::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
 }
@@ -335,6 +339,9 @@ void Server::step(const scheduler::Event& event) {
     if (decision.change == scheduler::Change::kGranted) {
       log::debug("client {}: grant {}", decision.client, decision.grant);
     }
+    if (decision.change == scheduler::Change::kPromised) {
+      log::debug("client {}: may have {} bytes on GPU {}", decision.client, decision.bytes, decision.gpu);
+    }
   }
   for (const ClientId id : changed_) {
     const auto found = clients_.find(id);
@@ -358,6 +365,7 @@ void Server::publish(Client& client) {
     page.grant = 0;
     page.held_gpus = state.held;
   }
+  for (const std::uint32_t gpu : client.gpus) page.promised_bytes[gpu] = core_.promised_bytes(client.id, gpu);
   page.waiters = state.waiters;
   page.drain_at_ns = state.drain_at.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(state.drain_at).count());
   page.grant = state.grant;

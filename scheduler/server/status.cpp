@@ -62,7 +62,12 @@ Message Server::status_client(const Client& client) const {
   shown.gpus = state.touched;
   shown.held_gpus = state.held;
   shown.wanted_gpus = state.wanted;
-  for (const std::uint32_t gpu : client.gpus) shown.device_bytes += client.usage->device_bytes[gpu].load();
+  for (const std::uint32_t gpu : client.gpus) {
+    shown.device_bytes += client.usage->device_bytes[gpu].load();
+    shown.promised_bytes += core_.promised_bytes(client.id, gpu);
+    shown.asked_bytes += core_.asked_bytes(client.id, gpu);
+  }
+  shown.overrun = state.overrun ? 1 : 0;
   if (state.held != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.held_since).count());
   if (state.wanted != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.wanted_since).count());
   set_text(shown.name, client.name);

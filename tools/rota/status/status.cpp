@@ -75,6 +75,9 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                        {"holds", client.held_gpus != 0},
                        {"waits", client.wanted_gpus != 0},
                        {"bytes", client.device_bytes},
+                       {"promised_bytes", client.promised_bytes},
+                       {"asked_bytes", client.asked_bytes},
+                       {"overrun", client.overrun != 0},
                        {"since_ns", client.since_ns},
                        {"gpus", touched}});
   }
@@ -106,8 +109,11 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       const char* doing = has(client.wanted_gpus, gpu.index) ? "waits"
                           : has(client.held_gpus, gpu.index) ? "holds"
                                                              : "idle";
-      text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}\n", doing, client.pid, size_text(client.device_bytes),
-                          fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name);
+      std::string more;
+      if (client.asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(client.asked_bytes));
+      if (client.overrun != 0) more += ", did not give back in time: others run beside it";
+      text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing, client.pid, size_text(client.device_bytes),
+                          fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name, more);
     }
   }
   return text;

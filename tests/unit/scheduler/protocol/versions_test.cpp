@@ -1,6 +1,6 @@
-// rotad and programs of different versions. The conversation in tests/data/protocol/version1.txt was recorded between
-// programs and a rotad of version 1 (by tests/data/protocol/record): its clients' side is played to the rotad of today,
-// its rotad's side to the client of today. The offsets here are version 1's and never change.
+// rotad and programs of different versions. The conversations in tests/data/protocol were recorded between programs and
+// a rotad of the same version (by tests/data/protocol/record): their clients' side is played to the rotad of today, and
+// version 1's rotad's side to the client of today. The offsets here are version 1's and never change.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -48,8 +48,8 @@ struct Line {
   std::vector<std::pair<std::size_t, std::uint64_t>> words;  // of a usage page
 };
 
-std::vector<Line> recorded() {
-  std::ifstream file(CONVERSATION);
+std::vector<Line> recorded(int version = 1) {
+  std::ifstream file(CONVERSATIONS "/version" + std::to_string(version) + ".txt");
   std::vector<Line> lines;
   std::string text;
   while (std::getline(file, text)) {
@@ -110,13 +110,14 @@ std::string comparable(std::string packet) {
   return packet;
 }
 
-TEST_CASE("programs of version 1 are served as they were, byte for byte") {
+TEST_CASE("programs of older versions are served as they were, byte for byte") {
+  const int version = GENERATE(1, 2);
   const Daemon daemon({"--mode", "exclusive", "--quantum", "200ms"});
   std::map<int, OldClient> clients;
   int packets = 0;
   int grants = 0;
-  for (const Line& line : recorded()) {
-    INFO("packet " << packets << ", connection " << line.connection << ", " << line.what);
+  for (const Line& line : recorded(version)) {
+    INFO("version " << version << ", packet " << packets << ", connection " << line.connection << ", " << line.what);
     OldClient& client = clients[line.connection];
     if (line.what == ">") {
       if (client.socket < 0) client.socket = connect_to(daemon.socket());
@@ -139,7 +140,8 @@ TEST_CASE("programs of version 1 are served as they were, byte for byte") {
       while (packet.size() == kPacket && (kind_of(packet) == kStatusGpu1 || kind_of(packet) == kStatusClient1)) {
         CHECK(packet.substr(0, 6) == line.bytes.substr(0, 6));
         const std::string name = packet.c_str() + 64;
-        CHECK(name == (kind_of(packet) == kStatusGpu1 ? "NVIDIA H200" : "memhog"));
+        const bool of_gpu = kind_of(packet) == kStatusGpu1;
+        CHECK((of_gpu ? name == "NVIDIA H200" : name == "memhog" || name == "saxpy"));
         if (kind_of(packet) == kStatusClient1) CHECK(at<std::int32_t>(packet.data(), 12) == getpid());
         packet = client.receive();
       }
@@ -341,7 +343,7 @@ TEST_CASE("a program that speaks no version of rotad's is told which those are")
   const auto answer = receive(descriptor);
   REQUIRE(answer);
   CHECK(answer->kind == protocol::Kind::kRefused);
-  CHECK(std::string(answer->body.refused.text).find("versions 1 to 2") != std::string::npos);
+  CHECK(std::string(answer->body.refused.text).find("versions 1 to 3") != std::string::npos);
   CHECK_FALSE(receive(descriptor));
   close(descriptor);
 }

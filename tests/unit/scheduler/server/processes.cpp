@@ -206,8 +206,10 @@ protocol::Uuid uuid(std::uint8_t number) {
   return result;
 }
 
-Client::Client(const std::string& socket, const std::string& name) : descriptor(connect_to(socket)) {
+Client::Client(const std::string& socket, const std::string& name, std::uint16_t newest)
+    : descriptor(connect_to(socket)) {
   Message hello = message(Kind::kHello);
+  hello.body.hello.newest_version = newest;
   name.copy(hello.body.hello.name, protocol::kNameLength - 1);
   send_packet(descriptor, &hello, sizeof hello);
   std::vector<int> pages;
@@ -254,6 +256,13 @@ void Client::give_back(std::uint32_t grant) {
   Message back = message(Kind::kGiveBack);
   back.body.give_back.grant = grant;
   send_packet(descriptor, &back, sizeof back);
+}
+
+void Client::ask(std::uint32_t gpu, std::uint64_t bytes) {
+  Message room = message(Kind::kRoom);
+  room.version = protocol::kRoomVersion;
+  room.body.room = {.gpu = gpu, .padding = 0, .bytes = bytes};
+  send_packet(descriptor, &room, sizeof room);
 }
 
 bool Client::wait_for_grant() const {

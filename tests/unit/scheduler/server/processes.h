@@ -83,8 +83,8 @@ protocol::Uuid uuid(std::uint8_t number);
 
 class Client {
  public:
-  // Says hello and maps its pages.
-  explicit Client(const std::string& socket, const std::string& name = "test");
+  // Says hello and maps its pages. `newest`: the newest version that it speaks.
+  explicit Client(const std::string& socket, const std::string& name = "test", std::uint16_t newest = 1);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -94,6 +94,7 @@ class Client {
                                      std::uint64_t total = std::uint64_t{1} << 30);
   void want(std::uint64_t gpus, bool running = false);
   void give_back(std::uint32_t grant);
+  void ask(std::uint32_t gpu, std::uint64_t bytes);
   void use(std::uint32_t gpu, std::uint64_t bytes) { usage->device_bytes[gpu] = bytes; }
   // Waits until the page shows this; false after ten seconds.
   template <typename Condition>

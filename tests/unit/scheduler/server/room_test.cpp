@@ -1,0 +1,97 @@
+// Room, as clients ask a real rotad for it: the promise is in the lease page, and old clients count as they always did.
+#include <catch2/catch.hpp>
+#include <csignal>
+
+#include "tests/unit/scheduler/server/processes.h"
+
+namespace rota::test {
+namespace {
+
+constexpr std::uint64_t kMega = 1 << 20;
+
+// GPUs of 1 GiB, contexts of 1 MiB.
+struct Asker : Client {
+  explicit Asker(const Daemon& daemon, std::uint64_t mega) : Client(daemon.socket(), "asker", protocol::kVersion) {
+    REQUIRE_FALSE(add_gpu(1, &gpu));
+    use(gpu, mega * kMega);
+    want(std::uint64_t{1} << gpu);
+  }
+  bool is_promised(std::uint64_t mega) const {
+    return wait_for([&](const protocol::LeasePage& page) { return page.promised_bytes[gpu] >= mega * kMega; });
+  }
+  std::uint32_t gpu = 0;
+};
+
+TEST_CASE("a grant's lease page promises what its client said that it uses, and more as it asks and it fits") {
+  const Daemon daemon;
+  const Asker first(daemon, 400);
+  REQUIRE(first.wait_for_grant());
+  CHECK(first.lease->promised_bytes[first.gpu] == 400 * kMega);
+  Asker second(daemon, 300);
+  REQUIRE(second.wait_for_grant());
+  second.ask(second.gpu, 500 * kMega);
+  CHECK(second.is_promised(500));
+}
+
+TEST_CASE("who asks for more than is free is promised it once the other has given back, and status says who waits") {
+  const Daemon daemon;
+  Asker first(daemon, 400);
+  Asker second(daemon, 400);
+  REQUIRE(first.wait_for_grant());
+  REQUIRE(second.wait_for_grant());
+  second.ask(second.gpu, 700 * kMega);
+  REQUIRE(first.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
+  CHECK(second.lease->promised_bytes[second.gpu] == 400 * kMega);
+  CHECK(second.lease->waiters == 0);
+  for (const protocol::StatusClient& client : status(daemon.socket()).clients) {
+    CHECK(client.promised_bytes == 400 * kMega);
+    CHECK(client.asked_bytes == (client.client == second.number ? 700 * kMega : 0));
+  }
+  first.give_back(first.lease->grant);
+  CHECK(second.is_promised(700));
+  CHECK(first.wait_for([&](const protocol::LeasePage& page) { return page.promised_bytes[first.gpu] == 0; }));
+}
+
+TEST_CASE("who does not make room within the grace period is overrun, and status says so") {
+  const Daemon daemon({"--quantum", "20ms", "--grace", "50ms"});
+  Asker first(daemon, 400);
+  REQUIRE(first.wait_for_grant());
+  Asker second(daemon, 400);
+  REQUIRE(second.wait_for_grant());
+  second.ask(second.gpu, 700 * kMega);
+  CHECK(second.is_promised(700));
+  CHECK(first.lease->grant == 0);
+  for (const protocol::StatusClient& client : status(daemon.socket()).clients) {
+    CHECK((client.overrun != 0) == (client.client == first.number));
+  }
+}
+
+TEST_CASE("a client of an older version is promised nothing and counts with what it uses") {
+  const Daemon daemon;
+  Client old(daemon.socket(), "old", 2);
+  std::uint32_t gpu = 0;
+  REQUIRE_FALSE(old.add_gpu(1, &gpu));
+  old.use(gpu, 400 * kMega);
+  old.want(std::uint64_t{1} << gpu);
+  REQUIRE(old.wait_for_grant());
+  CHECK(old.lease->promised_bytes[gpu] == 0);
+  const Asker asker(daemon, 400);
+  REQUIRE(asker.wait_for_grant());
+  old.use(gpu, 700 * kMega);
+  // Granted last, it has to go; the older client's growth is known when rotad looks.
+  CHECK(asker.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
+}
+
+TEST_CASE("an ask about a GPU that is none, or of absurd size, hurts nobody") {
+  const Daemon daemon;
+  Asker asker(daemon, 100);
+  REQUIRE(asker.wait_for_grant());
+  asker.ask(99, kMega);
+  asker.ask(asker.gpu + 1, kMega);
+  asker.ask(asker.gpu, UINT64_MAX);
+  CHECK(asker.is_promised(protocol::kMaxGpuBytes / kMega));
+  CHECK(serves(daemon));
+}
+
+}  // namespace
+}  // namespace rota::test
