@@ -103,12 +103,18 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   if (ledger_.limit(ordinal) != limit) ledger_.set_limit(ordinal, limit);
   if (ledger_.capacity(ordinal) != most) ledger_.set_capacity(ordinal, most);
   if (graphs_.any()) graphs_.look(ordinal);
-  if (ledger_.reserve(ordinal, bytes, kind)) return true;
+  if (ledger_.reserve(ordinal, bytes, kind)) {
+    wait_for_room(ordinal, bytes, kind);
+    return true;
+  }
   // What was freed in a stream and has not been reached is in use: the driver refuses then, too, and does not wait
   // (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory).
   if (has_converted_.load(std::memory_order_relaxed)) {
     sweep_deferred();
-    if (ledger_.reserve(ordinal, bytes, kind)) return true;
+    if (ledger_.reserve(ordinal, bytes, kind)) {
+      wait_for_room(ordinal, bytes, kind);
+      return true;
+    }
   }
   static log::Once once;
   if (!once.first()) return false;
@@ -125,6 +131,22 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
         bytes, ordinal, live, most);
   }
   return false;
+}
+
+// Of bytes that are reserved, and are given up if the thread is cancelled while it waits.
+void Memory::wait_for_room(int ordinal, std::uint64_t bytes, Kind kind) {
+  if (!room_.wait) return;
+  struct Reserved {
+    ~Reserved() {
+      if (ledger != nullptr) ledger->release(ordinal, bytes, kind);
+    }
+    Ledger* ledger;
+    int ordinal;
+    std::uint64_t bytes;
+    Kind kind;
+  } reserved{&ledger_, ordinal, bytes, kind};
+  room_.wait(ordinal);
+  reserved.ledger = nullptr;
 }
 
 // Room first, then the driver, then the ledger.

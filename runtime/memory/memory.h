@@ -21,6 +21,7 @@
 #include "runtime/memory/native.h"
 #include "runtime/memory/physical.h"
 #include "runtime/memory/pools.h"
+#include "runtime/memory/room.h"
 #include "runtime/memory/settings.h"
 #include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
@@ -39,6 +40,7 @@ class Memory {
   // tell that a GPU's bytes have changed.
   void set_served(bool served) { served_.store(served, std::memory_order_relaxed); }
   void set_observer(std::function<void(int device)> changed) { changed_ = std::move(changed); }
+  void set_room(Room room) { room_ = std::move(room); }
 
   // --- overrides; results are the driver's own, or CUDA_ERROR_OUT_OF_MEMORY for what the limit forbids. None waits for
   // the GPU where the driver's own call would not.
@@ -147,7 +149,7 @@ class Memory {
   // what is that context's, right after the driver's own wait for its work.
   void collect_deferred(const std::optional<Owner>& owner = std::nullopt);
 
-  // Reserves room or says why not (once, at level info).
+  // Reserves room, and waits until it may be taken; or says why not (once, at level info).
   bool reserve(int device, std::uint64_t bytes, Kind kind);
   void changed(int device) {
     if (changed_) changed_(device);
@@ -168,6 +170,7 @@ class Memory {
   Device& device(int ordinal);
   Backend& backend(int ordinal);
   std::uint64_t capacity(int ordinal);
+  void wait_for_room(int ordinal, std::uint64_t bytes, Kind kind);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
   api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address);
@@ -193,6 +196,7 @@ class Memory {
   Deferred deferred_;
   StreamOrdered stream_ordered_;
   std::function<void(int)> changed_;
+  Room room_;
   std::atomic<bool> served_{false};
   std::atomic<bool> exports_{false};  // this process hands memory to others: allocations stay native from then on
   std::set<std::string> explained_;   // functions; under the lock below

@@ -36,6 +36,9 @@ class Connection {
 
   // What the lease page says, read as one.
   Lease lease() const;
+  // Whether this rotad promises room, and so has to be asked for more; and how much it promises, by its index.
+  bool promises_room() const { return version_ >= protocol::kRoomVersion; }
+  std::uint64_t promised(int index) const { return lease_->promised_bytes[index].load(); }
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
   protocol::UsagePage* usage() const { return usage_; }
   const protocol::Welcome& welcome() const { return welcome_; }

@@ -1,4 +1,6 @@
 // The monitor's conversation with rotad, and what it says to the user.
+#include <algorithm>
+
 #include "runtime/core/log.h"
 #include "runtime/turn/monitor.h"
 
@@ -39,6 +41,7 @@ void Monitor::lost_rotad() {
     gpu.told = gpu.refused = false;
     gpu.index = -1;
   }
+  publish_room();
   told_gpus_.reset();
   due_.push_back(event::Lost{});
 }
@@ -108,6 +111,50 @@ void Monitor::tell_gpus() {
   if (told_gpus_ == gpus) return;
   told_gpus_ = gpus;
   feed(gpus);
+}
+
+// What rotad promises is what may be had, while its lease lasts.
+void Monitor::publish_room() {
+  const bool promised = connection_ && connection_->promises_room() && machine_.grant() != 0;
+  const GpuMask held = promised ? connection_->lease().held : 0;
+  for (const Gpu& gpu : gpus_) {
+    const bool limited = gpu.index >= 0 && (held >> gpu.index & 1) != 0;
+    room_.allow(gpu.device, limited ? connection_->promised(gpu.index) : Room::kUnlimited);
+  }
+  room_.changed();
+}
+
+GpuMask Monitor::lacking() const {
+  GpuMask lacking = 0;
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index >= 0 && !room_.covered(gpu.device)) lacking |= GpuMask{1} << gpu.index;
+  }
+  return lacking;
+}
+
+GpuMask Monitor::unasked() const {
+  GpuMask unasked = 0;
+  for (const Gpu& gpu : gpus_) {
+    const std::uint64_t allowed = room_.allowed(gpu.device);
+    if (gpu.index < 0 || allowed == Room::kUnlimited) continue;
+    const std::uint64_t needed = room_.needed(gpu.device);
+    const std::uint64_t asked = gpu.asked_grant == machine_.grant() ? gpu.asked : 0;
+    if (std::max(needed, asked) > allowed && needed != asked) unasked |= GpuMask{1} << gpu.index;
+  }
+  return unasked;
+}
+
+void Monitor::ask_room(GpuMask gpus) {
+  for (Gpu& gpu : gpus_) {
+    if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
+    gpu.asked = room_.needed(gpu.device);
+    gpu.asked_grant = machine_.grant();
+    Message message;
+    message.kind = Kind::kRoom;
+    message.body.room = {.gpu = static_cast<std::uint32_t>(gpu.index), .padding = 0, .bytes = gpu.asked};
+    send(message);
+    if (!connection_) return;  // lost
+  }
 }
 
 void Monitor::say(const Action& action) const {

@@ -76,6 +76,12 @@ class Gate {
   bool fenced_ = false;
 };
 
+// Whether the calling thread is inside: who closes waits for it, so it must wait for nothing that needs the gate
+// closed.
+inline bool is_inside() {
+  return self != nullptr && (self->word.load(std::memory_order_relaxed) & kDepthMask) != 0;
+}
+
 // In the child of a fork, before it makes a gate of its own: forgets the parent's other threads and its gate, which
 // another thread may have been changing. Takes no lock; the list of threads is whole at any moment.
 void forget_other_threads();

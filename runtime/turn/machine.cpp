@@ -36,6 +36,7 @@ const std::vector<Action>& Machine::step(const Event& event, Time now) {
 
 Claim Machine::claim() const {
   return {.lease = phase_ == Phase::kHolding,
+          .covered = covered_,
           .unserved = phase_ == Phase::kUnserved || (phase_ == Phase::kAlone && runs_),
           .excused = phase_ == Phase::kBeside || (phase_ == Phase::kWaiting && runs_until_),
           .resident = resident_,
@@ -123,10 +124,7 @@ void Machine::on(const event::Look& look, Time now) {
   }
   // With a lease, look_holding() sees to it. Whoever may run without one needs its memory as well.
   const Claim needs = claim();
-  if ((needs.unserved || needs.excused) && !needs.resident && !needs.moving) {
-    moving_ = true;
-    act(Act::kBringBack);
-  }
+  if ((needs.unserved || needs.excused) && !needs.resident && !needs.moving) bring_back();
 }
 
 void Machine::look_alone(Time now) {
@@ -247,7 +245,11 @@ void Machine::take(Time now) {
   earliest_yield_ = now + kShortestTurn;
   watches_gpu_ = false;
   look_at_ = now;
-  if (gate_open_) return;
+  covered_ = true;
+  if (!gate_open_) bring_back();
+}
+
+void Machine::bring_back() {
   moving_ = true;
   act(Act::kBringBack);
 }
@@ -255,6 +257,7 @@ void Machine::take(Time now) {
 void Machine::on(const event::Brought& brought, Time now) {
   moving_ = false;
   resident_ = brought.resident;
+  covered_ = brought.lacking == 0;
   earliest_yield_ = now + std::max(now - taken_at_, kShortestTurn);
   taken_at_ = now;
   look_at_ = resident_ ? now : now + kNoRoom;
@@ -285,12 +288,16 @@ bool Machine::reads_lease(Time now) {
 
 void Machine::look_holding(Time now) {
   if (!reads_lease(now) || moving_) return;
-  if (!resident_) {
-    moving_ = true;
-    act(Act::kBringBack);
+  const Lease& lease = seen_.lease;
+  if (seen_.unasked != 0) actions_.push_back({.act = Act::kAskRoom, .gpus = seen_.unasked});
+  if (!covered_ && seen_.lacking != 0) {
+    // The process grew between its want and the grant. rotad answers at once where there is room; where others have to
+    // make it, and somebody waits for this process in turn, it goes: its next grant covers all of it.
+    if (lease.waiters != 0 && now - taken_at_ >= idle_grace_ && now >= retry_at_) return begin_drain(false, now);
+    look_at_ = now + (lease.waiters != 0 ? idle_grace_ : kLookAtPage);
     return;
   }
-  const Lease& lease = seen_.lease;
+  if (!resident_ || !covered_) return bring_back();
   if (!covers(lease)) {
     // The process has touched another GPU: all at once or not at all, so the smaller set goes back first.
     if (now >= retry_at_) return begin_drain(false, now);

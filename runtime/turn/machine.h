@@ -19,6 +19,7 @@ using GpuMask = std::uint64_t;          // by rotad's index
 // What the one predicate asks.
 struct Claim {
   bool lease = false;     // it holds the lease and is not giving it back
+  bool covered = true;    // the lease promised room for all that it had when it came
   bool unserved = false;  // no rotad serves it: there is none, it has gone, or it does not serve these GPUs
   bool excused = false;   // it could not be drained, or its work ran on while rotad was away; or it is exiting
   bool resident = true;   // all of its memory that can move lies where its work expects it
@@ -27,7 +28,7 @@ struct Claim {
 
 // Whether the gate may be open. Nothing else opens it: a grant, a lost rotad, an exit and a failed drain all ask here.
 constexpr bool may_open(const Claim& claim) {
-  return (claim.lease || claim.unserved || claim.excused) && claim.resident && !claim.moving;
+  return ((claim.lease && claim.covered) || claim.unserved || claim.excused) && claim.resident && !claim.moving;
 }
 
 // What an attempt to put events behind all submitted work came to.
@@ -63,9 +64,11 @@ struct Gpus {
 struct MarkMade {
   Marked result;
 };
-// The answer to kBringBack.
+// The answer to kBringBack. Where the process has more than it is promised nothing has been brought, and `lacking` says
+// on which GPUs.
 struct Brought {
   bool resident;
+  GpuMask lacking = 0;
 };
 // One look around, in the order of the fields.
 struct Look {
@@ -77,6 +80,8 @@ struct Look {
   bool done = false;           // all work before the last mark has finished
   std::uint64_t reached = 0;   // marks passed since the process began
   bool resident = true;        // all memory that can move lies where work expects it; managed memory always does
+  GpuMask lacking = 0;         // held GPUs on which the process has more, or is about to, than it is promised
+  GpuMask unasked = 0;         // held GPUs on which rotad has to be told anew how much that is
 };
 }  // namespace event
 
@@ -91,7 +96,8 @@ enum class Act {
   kConnect,    // look for a rotad; answer with Connected or NotConnected
   kHangUp,     // rotad does not answer: leave it; answer with Lost
   kMark,       // put events behind all work submitted so far; answer with MarkMade
-  kBringBack,  // make the process's memory resident; answer with Brought
+  kBringBack,  // make the process's memory resident, unless it lacks room for it; answer with Brought
+  kAskRoom,    // tell rotad how much the process needs: `gpus`
   kCollect,    // free what the driver frees only once the GPU is idle: the gate is closed, and it is
   kSay,        // one line for the user: `note`
 };
@@ -211,6 +217,7 @@ class Machine {
   void drained(Time now);
   void drain_failed(Time now);
   bool idle_long_enough(Time now);
+  void bring_back();
   void settle_gate();
   void act(Act which) { actions_.push_back({.act = which}); }
   void say(Note note, std::uint32_t grant = 0) { actions_.push_back({.act = Act::kSay, .grant = grant, .note = note}); }
@@ -223,6 +230,7 @@ class Machine {
   bool gate_open_ = false;
   bool resident_ = true;
   bool moving_ = false;
+  bool covered_ = true;
 
   // rotad
   bool connected_ = true;

@@ -45,10 +45,11 @@ long microseconds(Time time) {
 }  // namespace
 
 Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory)
-    : gate_(gate), contexts_(contexts), memory_(memory), usage_(memory, bell_) {
+    : gate_(gate), contexts_(contexts), memory_(memory), usage_(memory, bell_), room_(memory.ledger(), bell_) {
   gate_.set_attendant(this);
   gate_.close();
   memory_.set_observer([this](int device) { usage_changed(device); });
+  memory_.set_room({.wait = [this](int device) { wait_for_room(device); }});
 }
 
 Monitor::~Monitor() {
@@ -58,6 +59,7 @@ Monitor::~Monitor() {
   exiting.compare_exchange_strong(own, nullptr);
   gate_.set_attendant(nullptr);
   memory_.set_observer({});
+  memory_.set_room({});
 }
 
 // --- the program's threads
@@ -92,6 +94,16 @@ void Monitor::context_made(api::CUcontext context, int device, bool primary) {
 
 void Monitor::arrived() {
   bell_.ring();
+}
+
+void Monitor::wait_for_room(int device) {
+  if (device < 0 || device >= memory::kMaxDevices || room_.covered(device)) return;
+  if (gate::is_inside() || contexts_.captures() != 0) {
+    bell_.ring();
+    return;
+  }
+  usage_.changed(device);  // it counts with what waits from its next grant on
+  room_.wait(device);
 }
 
 bool Monitor::submits_nothing(const gate::Call& call) {
@@ -202,6 +214,7 @@ void Monitor::at_exit() {
   stopping_.store(true, std::memory_order_release);
   contexts_.shut();
   bell_.ring();
+  room_.release_all();
   open_for_good({.excused = true});
 }
 
@@ -241,6 +254,7 @@ void Monitor::feed(const Event& event) {
     actions_ = machine_.step(next, now());
     const Claim claim = machine_.claim();
     in_place_.store(claim.resident && !claim.moving, std::memory_order_release);
+    publish_room();
     for (const Action& action : actions_) carry_out(action);
   }
 }
@@ -287,7 +301,14 @@ void Monitor::carry_out(const Action& action) {
           break;
       }
       break;
+    case Act::kAskRoom:
+      ask_room(action.gpus);
+      break;
     case Act::kBringBack: {
+      if (const GpuMask without_room = lacking(); without_room != 0) {
+        due_.push_back(event::Brought{true, without_room});
+        break;
+      }
       std::vector<int> devices;
       for (const Gpu& gpu : gpus_) devices.push_back(gpu.device);
       const Time begun = now();
@@ -313,10 +334,13 @@ event::Look Monitor::look() {
   }
   // Notices threads that have died inside; does not wait.
   if (machine_.phase() == Phase::kDraining) gate_.wait_until_empty(std::chrono::steady_clock::now());
+  publish_room();
+  seen.lacking = lacking();
+  seen.unasked = unasked();
   const gate::Gate::Traffic traffic = gate_.traffic();
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;
-  seen.standing = gate_.standing();
+  seen.standing = gate_.standing() + (machine_.grant() != 0 ? room_.standing() : 0);
   if (machine_.watches_gpu()) {
     const gate::Contexts::Progress progress = contexts_.progress();
     seen.looked = progress.looked;

@@ -22,6 +22,7 @@
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/gate.h"
 #include "runtime/turn/machine.h"
+#include "runtime/turn/room.h"
 #include "runtime/turn/usage.h"
 
 namespace rota::turn {
@@ -37,7 +38,14 @@ class Monitor final : public gate::Attendant {
   void context_made(api::CUcontext context, int device, bool primary);
   void arrived() override;
   bool submits_nothing(const gate::Call& call) override;
-  void usage_changed(int device) { usage_.changed(device); }
+  void usage_changed(int device) {
+    usage_.changed(device);
+    room_.changed();
+  }
+  // Bytes have been reserved in the ledger: returns once rotad's promise covers them, at once where this process does
+  // not hold the GPU. Does not wait inside the gate, nor while anything captures: an allocation that a capture forbids
+  // fails as the driver says. rotad is asked then all the same.
+  void wait_for_room(int device);
 
   // The process is exiting: no driver call of ours from now on, and nobody waits any more.
   void at_exit();
@@ -54,6 +62,9 @@ class Monitor final : public gate::Attendant {
     bool told = false;      // add_gpu sent on this connection
     bool refused = false;   // rotad does not serve it: it runs without turns there
     bool unusable = false;  // rotad is not asked: its size is not known
+    // What rotad was told last that this process needs, and under which grant.
+    std::uint64_t asked = 0;
+    std::uint32_t asked_grant = 0;
   };
 
   void start();
@@ -73,6 +84,10 @@ class Monitor final : public gate::Attendant {
   void read_messages();
   void announce_gpus();
   void tell_gpus();
+  void publish_room();
+  GpuMask lacking() const;
+  GpuMask unasked() const;
+  void ask_room(GpuMask gpus);
   void connect();
   void lost_rotad();
   void send(const protocol::Message& message);
@@ -92,6 +107,7 @@ class Monitor final : public gate::Attendant {
   std::atomic<std::uint64_t> devices_seen_{0};
   Bell bell_;
   Usage usage_;
+  Room room_;
   std::mutex new_gpus_mutex_;
   std::vector<Gpu> new_gpus_;
 

@@ -56,12 +56,22 @@ class FakeRotad {
     if (thread_.joinable()) thread_.join();
   }
 
-  void grant(std::uint32_t number, std::uint64_t gpus = 1) {
+  // `promised`: on every GPU of the grant.
+  void grant(std::uint32_t number, std::uint64_t gpus = 1, std::uint64_t promised = 0) {
     lease_->grant = 0;
     lease_->held_gpus = gpus;
+    for (unsigned gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+      lease_->promised_bytes[gpu] = (gpus >> gpu & 1) != 0 ? promised : 0;
+    }
     lease_->grant = number;
     changed();
   }
+  void promise(std::uint64_t bytes, unsigned gpu = 0) {
+    lease_->promised_bytes[gpu] = bytes;
+    changed();
+  }
+  // Speaks this version from its next welcome on; the oldest until then.
+  void speak(std::uint16_t version) { version_.store(version); }
   void somebody_waits(std::uint32_t waiters, std::uint64_t drain_at_ns = 0) {
     lease_->waiters = waiters;
     lease_->drain_at_ns = drain_at_ns;
@@ -116,6 +126,7 @@ class FakeRotad {
       return;
     }
     answer.kind = protocol::Kind::kWelcome;
+    answer.version = version_.load();
     answer.body.welcome = {.client = 1, .mode = protocol::Mode::kExclusive, .daemon_pid = 1, .quantum_ns = 1};
     iovec body{&answer, sizeof answer};
     alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
@@ -182,6 +193,7 @@ class FakeRotad {
   int listener_ = -1;
   std::uint32_t added_ = 0;
   std::atomic<int> refuse_gpus_{0};
+  std::atomic<std::uint16_t> version_{protocol::kOldestVersion};
   std::atomic<bool> hang_up_on_wants_{false};
   std::atomic<int> clients_{0};
   std::atomic<bool> stop_{false};

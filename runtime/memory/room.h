@@ -1,0 +1,16 @@
+// Room on the GPUs as memory sees it: given by who talks to rotad, which knows how much this process may have there.
+#pragma once
+
+#include <functional>
+
+namespace rota::memory {
+
+// On the program's threads, with no lock held. An empty function: whatever fits the limits may be taken.
+struct Room {
+  // Bytes have just been reserved in the ledger and the driver has not been asked yet. Returns once they may be taken:
+  // at once but for a process that holds the GPU and now has more there than it has been promised. Never waits for the
+  // process's own work.
+  std::function<void(int device)> wait;
+};
+
+}  // namespace rota::memory

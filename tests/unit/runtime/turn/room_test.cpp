@@ -1,0 +1,287 @@
+// Room is asked for before it is taken: which allocation waits, for how long, and what ends the wait.
+#include "runtime/turn/room.h"
+
+#include <pthread.h>
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+
+#include "generated/driver_gates.h"
+#include "runtime/turn/monitor.h"
+#include "tests/unit/runtime/fake_driver.h"
+#include "tests/unit/runtime/turn/fake_rotad.h"
+
+using namespace rota;
+using namespace std::chrono_literals;
+using protocol::Kind;
+
+namespace {
+
+constexpr std::uint64_t kMega = 1 << 20;
+
+template <typename Condition>
+bool eventually(Condition&& condition) {
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(200us);
+  }
+  return true;
+}
+
+struct Rotad : test::FakeRotad {
+  Rotad() { speak(protocol::kRoomVersion); }
+  // The next message that is no kUsage.
+  protocol::Message next() {
+    for (;;) {
+      const protocol::Message message = FakeRotad::next();
+      if (message.kind != Kind::kUsage) return message;
+    }
+  }
+  // What is asked for on GPU 0 next.
+  std::uint64_t next_ask() {
+    const protocol::Message message = next();
+    CHECK(message.kind == Kind::kRoom);
+    CHECK(message.version == protocol::kRoomVersion);
+    CHECK(message.body.room.gpu == 0);
+    return message.body.room.bytes;
+  }
+};
+
+// A program on a GPU of 1 GiB, with managed memory.
+struct Program {
+  Program() {
+    driver.device_bytes = 1024 * kMega;
+    context = driver.enter_context(0);
+    monitor.context_made(context, 0, true);
+  }
+  ~Program() {
+    monitor.at_exit();
+    for (std::thread* thread : {&launcher, &allocator}) {
+      if (thread->joinable()) thread->join();
+    }
+  }
+  void launch() {
+    launcher = std::thread([this] {
+      driver.enter_context(0);
+      gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+      driver.leave_context();
+    });
+  }
+  // Holds the GPU under this grant, by a launch.
+  void hold(Rotad& rotad, std::uint32_t grant, std::uint64_t promised) {
+    launch();
+    CHECK(rotad.next().kind == Kind::kWant);
+    rotad.grant(grant, 1, promised);
+    launcher.join();
+    driver.finished = UINT64_MAX;
+  }
+  api::CUresult allocate(std::uint64_t bytes) {
+    api::CUdeviceptr address = 0;
+    return memory.allocate(&address, bytes);
+  }
+  // In a thread of its own; `result` says how it went.
+  void start_allocating(std::uint64_t bytes) {
+    allocator = std::thread([this, bytes] {
+      driver.enter_context(0);
+      result = allocate(bytes);
+      driver.leave_context();
+    });
+  }
+
+  test::FakeDriver driver;
+  gate::Gate gate;
+  gate::Contexts contexts;
+  memory::Ledger ledger;
+  memory::Memory memory{[this](const memory::OwnWork& work) { gate.run_if_open(work); },
+                        ledger,
+                        {.backend = memory::Choice::kManaged, .limit_bytes = UINT64_MAX}};
+  turn::Monitor monitor{gate, contexts, memory};
+  api::CUcontext context = nullptr;
+  std::atomic<int> result{-1};
+  std::thread launcher;
+  std::thread allocator;
+};
+
+}  // namespace
+
+TEST_CASE("an allocation within the promise asks nobody") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 100 * kMega);
+  CHECK(program.allocate(60 * kMega) == api::CUDA_SUCCESS);
+  CHECK(program.allocate(40 * kMega) == api::CUDA_SUCCESS);
+  program.start_allocating(1);
+  CHECK(rotad.next_ask() == 100 * kMega + 1);
+}
+
+TEST_CASE("one beyond it asks for all that the program then has, and waits until that is promised") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 100 * kMega);
+  CHECK(program.allocate(60 * kMega) == api::CUDA_SUCCESS);
+  const int before = program.driver.managed_allocations.load();
+  program.start_allocating(70 * kMega);
+  CHECK(rotad.next_ask() == 130 * kMega);
+  rotad.promise(129 * kMega);
+  program.launch();  // the others of the program go on
+  program.launcher.join();
+  CHECK(program.result.load() == -1);
+  CHECK(program.driver.managed_allocations.load() == before);
+  rotad.promise(130 * kMega);
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_SUCCESS);
+  CHECK(program.driver.managed_allocations.load() == before + 1);
+}
+
+TEST_CASE("who does not hold the GPU asks for nothing") {
+  Rotad rotad;
+  Program program;
+  CHECK(program.allocate(500 * kMega) == api::CUDA_SUCCESS);
+  program.hold(rotad, 1, 500 * kMega);
+}
+
+TEST_CASE("a grant that promises less than the program has by then opens no gate until rotad has promised it") {
+  Rotad rotad;
+  Program program;
+  program.launch();
+  CHECK(rotad.next().kind == Kind::kWant);
+  CHECK(program.allocate(500 * kMega) == api::CUDA_SUCCESS);
+  const int launches = program.driver.launches.load();
+  rotad.grant(1, 1, 300 * kMega);
+  CHECK(rotad.next_ask() == 500 * kMega);
+  CHECK(program.gate.closed());
+  CHECK(program.driver.launches.load() == launches);
+  SECTION("and runs then") {
+    rotad.promise(500 * kMega);
+    program.launcher.join();
+    CHECK(program.driver.launches.load() == launches + 1);
+  }
+  SECTION("or gives the grant back, if others wait for its turn, and is granted all of it next") {
+    rotad.somebody_waits(1);
+    const protocol::Message back = rotad.next();
+    CHECK(back.kind == Kind::kGiveBack);
+    CHECK(back.body.give_back.grant == 1);
+    CHECK(rotad.next().kind == Kind::kWant);
+    CHECK(program.driver.launches.load() == launches);
+    rotad.somebody_waits(0);
+    rotad.grant(2, 1, 500 * kMega);
+    program.launcher.join();
+  }
+}
+
+TEST_CASE("a rotad that promises nothing is asked for nothing") {
+  Rotad rotad;
+  rotad.speak(2);
+  Program program;
+  program.hold(rotad, 1, 0);
+  CHECK(program.allocate(500 * kMega) == api::CUDA_SUCCESS);
+}
+
+TEST_CASE("memory that another thread frees is room for the one that waits, and rotad hears that less is needed") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 100 * kMega);
+  api::CUdeviceptr first = 0;
+  REQUIRE(program.memory.allocate(&first, 60 * kMega) == api::CUDA_SUCCESS);
+  program.start_allocating(70 * kMega);
+  CHECK(rotad.next_ask() == 130 * kMega);
+  REQUIRE(program.memory.free(first, [] { return api::CUDA_SUCCESS; }) == api::CUDA_SUCCESS);
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_SUCCESS);
+  CHECK(rotad.next_ask() == 70 * kMega);
+}
+
+TEST_CASE("a wait for room ends when there is nothing to wait for any more") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 100 * kMega);
+  program.start_allocating(200 * kMega);
+  CHECK(rotad.next_ask() == 200 * kMega);
+  SECTION("rotad has gone") {
+    rotad.die();
+  }
+  SECTION("the process exits") {
+    program.monitor.at_exit();
+  }
+  SECTION("the turn is over: the process gives the GPU back, since the thread stands as at the gate") {
+    rotad.somebody_waits(1, 1);
+    CHECK(rotad.next().kind == Kind::kGiveBack);
+    // The next grant covers what it has by then.
+    program.launch();
+    CHECK(rotad.next().kind == Kind::kWant);
+    CHECK(eventually([&] { return rotad.usage().device_bytes[0].load() == 200 * kMega; }));
+    rotad.somebody_waits(0);
+    rotad.grant(2, 1, 200 * kMega);
+    program.launcher.join();
+  }
+  SECTION("rotad has revoked the grant") {
+    rotad.grant(0, 0);
+  }
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_SUCCESS);
+}
+
+TEST_CASE("under a grant that came in place of a revoked one rotad is asked again") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 100 * kMega);
+  program.start_allocating(200 * kMega);
+  CHECK(rotad.next_ask() == 200 * kMega);
+  rotad.grant(2, 1, 150 * kMega);
+  CHECK(rotad.next_ask() == 200 * kMega);
+  rotad.promise(200 * kMega);
+  program.allocator.join();
+}
+
+TEST_CASE(
+    "an allocation does not wait for room inside the gate, nor while anything captures; rotad is asked all the same") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 100 * kMega);
+  SECTION("inside the gate") {
+    program.gate.run_if_open([&] { CHECK(program.allocate(200 * kMega) == api::CUDA_SUCCESS); });
+  }
+  SECTION("while anything captures") {
+    program.contexts.begin_capture(reinterpret_cast<api::CUstream>(0x500), false, [&] {
+      program.driver.capturing.store(true);
+      return api::CUDA_SUCCESS;
+    });
+    REQUIRE(program.contexts.captures() == 1);
+    CHECK(program.allocate(200 * kMega) == api::CUDA_SUCCESS);
+  }
+  CHECK(rotad.next_ask() == 200 * kMega);
+}
+
+TEST_CASE("two threads that each want more wait until both are covered") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 100 * kMega);
+  std::atomic<int> other{-1};
+  program.start_allocating(80 * kMega + 40 * kMega);
+  CHECK(rotad.next_ask() == 120 * kMega);
+  std::thread second([&] {
+    program.driver.enter_context(0);
+    other = program.allocate(30 * kMega);
+    program.driver.leave_context();
+  });
+  CHECK(rotad.next_ask() == 150 * kMega);
+  rotad.promise(150 * kMega);
+  second.join();
+  program.allocator.join();
+  CHECK(other.load() == api::CUDA_SUCCESS);
+}
+
+TEST_CASE("a thread that is cancelled while it waits for room leaves none reserved") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 100 * kMega);
+  program.start_allocating(200 * kMega);
+  CHECK(rotad.next_ask() == 200 * kMega);
+  pthread_cancel(program.allocator.native_handle());
+  program.allocator.join();
+  CHECK(program.ledger.live_bytes(0) == 0);
+  CHECK(rotad.next_ask() == 0);
+  CHECK(program.allocate(50 * kMega) == api::CUDA_SUCCESS);
+}
