@@ -26,6 +26,8 @@ TEST_CASE(
   long reclaimed = 0;
   long drains_failed = 0;
   long beside = 0;
+  long waits_for_room = 0;
+  long grants_that_lacked = 0;
   unsigned seed = only != nullptr ? static_cast<unsigned>(std::atoi(only)) : 1;
   do {
     const Mode modes[] = {Mode::kExclusive, Mode::kAutomatic};
@@ -38,11 +40,14 @@ TEST_CASE(
     reclaimed += world.reclaimed();
     drains_failed += world.drains_failed();
     beside += world.beside();
+    waits_for_room += world.waits_for_room();
+    grants_that_lacked += world.grants_that_lacked();
     ++seed;
   } while (only == nullptr && steps < enough);
   WARN(steps << " steps of turn machines, " << grants << " grants, " << revoked << " revoked, " << reclaimed
              << " of work that ran already; " << drains_failed << " drains failed, " << beside
-             << " times a program ran beside others for it");
+             << " times a program ran beside others for it; " << waits_for_room << " waits for room, "
+             << grants_that_lacked << " grants that promised less than was there");
   if (only != nullptr) return;
   // What is never reached is not tested.
   CHECK(grants > 0);
@@ -50,4 +55,6 @@ TEST_CASE(
   CHECK(reclaimed > 0);
   CHECK(drains_failed > 0);
   CHECK(beside > 0);
+  CHECK(waits_for_room > 0);
+  CHECK(grants_that_lacked > 0);
 }

@@ -42,9 +42,7 @@ void World::check_grants(const scheduler::Event& event, const std::vector<schedu
       for (const auto& [client, gpus] : after) {
         if ((gpus >> gpu & 1) == 0) continue;
         ++holders;
-        // A program's memory as it is; what a liar told.
-        Program* program = of_client(client);
-        together += program != nullptr ? program->memory : core_->counted_bytes(client, gpu);
+        together += core_->counted_bytes(client, gpu);
       }
       const bool conflict = holders > 1 && (mode_ == scheduler::Mode::kExclusive || together > kTotal);
       if (!conflict) continue;
@@ -92,6 +90,7 @@ void World::check_work() {
     const scheduler::ClientState* state = core_ ? core_->client(program->client) : nullptr;
     if (state == nullptr) fail(program.get(), "works without a lease");
     if ((program->uses & ~state->held) != 0) fail(program.get(), "works on a GPU that it does not hold");
+    check_room(*program, *state);
   }
 }
 
@@ -105,11 +104,11 @@ std::string World::describe(const Program& program) const {
   const scheduler::ClientState* state = core_ ? core_->client(program.client) : nullptr;
   const auto number = [](auto value) { return std::to_string(value); };
   return "program " + number(program.pid) + ": manner " + number(static_cast<int>(program.manner)) + ", phase " +
-         number(static_cast<int>(program.machine->phase())) + ", memory " + number(program.memory) + ", touched " +
-         number(program.touched) + ", answered " + number(program.answered) + ", uses " + number(program.uses) +
-         ", grant " + number(program.machine->grant()) + ", page " + number(program.page.grant) + " for " +
-         number(program.page.held) + ", gate " + (program.open ? "open" : "closed") +
-         (program.works() ? ", works" : "") + (program.loose ? ", loose" : "") +
+         number(static_cast<int>(program.machine->phase())) + ", memory " + number(program.memory) + ", taken " +
+         number(program.taken) + ", touched " + number(program.touched) + ", answered " + number(program.answered) +
+         ", uses " + number(program.uses) + ", grant " + number(program.machine->grant()) + ", page " +
+         number(program.page.grant) + " for " + number(program.page.held) + ", gate " +
+         (program.open ? "open" : "closed") + (program.works() ? ", works" : "") + (program.loose ? ", loose" : "") +
          (program.connected ? ", connected" : "") + (program.lost_at != kNever ? ", rotad has gone" : "") +
          ", client " + number(program.client) + " holds " + (state != nullptr ? number(state->held) : "nothing") +
          ", standing " + number(program.count(Thread::kStanding)) + ", inside " +

@@ -2,6 +2,7 @@
 // through a queue, and its end of the connection.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -34,25 +35,37 @@ struct Work {
 };
 
 struct Thread {
-  enum { kAway, kStanding, kInside } where = kAway;
+  enum { kAway, kStanding, kInside, kWaitsForRoom } where = kAway;
   Time until{0};
 };
 
 struct Message {
-  enum Kind { kAddGpu, kWant, kGiveBack };
+  enum Kind { kAddGpu, kWant, kGiveBack, kRoom };
   Time at{0};
   Kind kind = kWant;
   std::uint64_t gpus = 0;
   bool running = false;
   std::uint32_t grant = 0;
+  scheduler::Bytes bytes = 0;
 };
+
+constexpr scheduler::Bytes kUnlimited = UINT64_MAX;
+// By GPU that rotad serves.
+using BytesOfGpus = std::array<scheduler::Bytes, kGpus>;
 
 struct Program {
   unsigned pid = 0;
+  bool asks = true;  // for room, before it takes it; an older one does not
   Manner manner = Manner::kHonest;
   std::unique_ptr<Machine> machine = std::make_unique<Machine>();
   std::deque<turn::Event> due;  // the one that the machine takes now, and the answers to what it asked for
-  scheduler::Bytes memory = 0;
+  scheduler::Bytes memory = 0;  // taken, and about to be, on every GPU that it has touched
+  scheduler::Bytes taken = 0;
+  // What it knows of its promises: those of the page, while its machine holds a grant.
+  BytesOfGpus allowed = unlimited();
+  BytesOfGpus asked{};
+  std::uint32_t asked_grant = 0;
+  Time waits_for_room_since = kNever;
   std::uint64_t touched = 0;  // kUnservedGpu among them, perhaps
   // What its work is on. A GPU touched while the gate is open counts from the next opening on: until the monitor has
   // seen it, work may reach it without a lease.
@@ -86,6 +99,7 @@ struct Program {
   turn::Lease page;
   Time page_whole_at = kNever;
   turn::Lease page_then;
+  BytesOfGpus promised{};  // of the page
 
   // Its work runs with nobody's leave, as it may: revoked, without rotad, beside the others. Until it has come to rest.
   bool loose = false;
@@ -101,6 +115,11 @@ struct Program {
 
   bool works() const {
     return open || submitted != finished || threads[0].where == Thread::kInside || threads[1].where == Thread::kInside;
+  }
+  static BytesOfGpus unlimited() {
+    BytesOfGpus all;
+    all.fill(kUnlimited);
+    return all;
   }
   std::uint32_t count(int where) const {
     return static_cast<std::uint32_t>((threads[0].where == where) + (threads[1].where == where));

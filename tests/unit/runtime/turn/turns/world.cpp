@@ -1,4 +1,4 @@
-// How the world goes on: rotad and its messages, programs, time and surprises.
+// How the world goes on: programs, time and surprises.
 #include "turns/world.h"
 
 #include <algorithm>
@@ -11,7 +11,6 @@ using turn::Phase;
 
 namespace {
 
-constexpr Time kYoung = std::chrono::seconds(protocol::kReclaimSeconds);
 // How long one that looks for rotad may take to find it, and to be answered.
 constexpr Time kToFindRotad = 20s;
 
@@ -34,12 +33,15 @@ void World::everybody_gets_a_turn() {
   // All others each take turns, and are revoked in each.
   const Time turn = core_->settings().quantum + core_->settings().grace;
   const Time bound = kToFindRotad + 3 * static_cast<int>(programs_.size() + liars_.size()) * turn;
-  const auto had_a_turn = [&](const auto& program) { return program->opened_at >= begun || program->open; };
+  const auto had_a_turn = [&](const auto& program) {
+    return (program->opened_at >= begun || program->open) && program->waits_for_room_since == kNever;
+  };
   while (!std::all_of(programs_.begin(), programs_.end(), had_a_turn)) {
     advance();
     for (const auto& program : programs_) {
-      if (program->standing_since == kNever || now_ - std::max(program->standing_since, begun) < bound) continue;
-      fail(program.get(), "stands at its gate for ever");
+      const auto waits_for_ever = [&](Time since) { return since != kNever && now_ - std::max(since, begun) >= bound; };
+      if (waits_for_ever(program->standing_since)) fail(program.get(), "stands at its gate for ever");
+      if (waits_for_ever(program->waits_for_room_since)) fail(program.get(), "waits for room for ever");
     }
     if (now_ - begun > 10 * bound) fail(nullptr, "somebody never comes to its gate");
   }
@@ -50,147 +52,6 @@ Time World::some_time(Time most) {
   return Time(std::uniform_int_distribution<std::int64_t>(1, std::max<std::int64_t>(part.count(), 1))(random_));
 }
 
-// --- rotad
-
-void World::start_rotad() {
-  scheduler::Settings settings;
-  settings.mode = mode_;
-  settings.quantum = 100ms;
-  // Shorter than a drain that fails, as it is by default, or long enough for one drain to fail after the other.
-  settings.grace = quiet_ ? 60s : one_in(2) ? 500ms : 10s;
-  note("rotad starts");
-  core_ = std::make_unique<scheduler::Core>(settings);
-  rotad_since_ = now_;
-  rotad_back_at_ = kNever;
-  liars_.clear();
-  for (unsigned i = pick(3); i > 0; --i) {
-    liars_.push_back(++last_client_);
-    core_step(scheduler::event::Join{last_client_});
-    core_step(scheduler::event::AddGpu{last_client_, pick(kGpus), kTotal, kContext});
-    core_step(scheduler::event::Usage{last_client_, pick(kGpus), pick(kTotal), pick(kTotal)});
-  }
-  liar_at_ = now_;
-}
-
-// A client that keeps to nothing, but for what rotad makes it keep to.
-void World::some_liar() {
-  liar_at_ = now_ + some_time(3s);
-  if (liars_.empty()) return;
-  const scheduler::ClientId liar = liars_[pick(static_cast<unsigned>(liars_.size()))];
-  switch (pick(4)) {
-    case 0:
-      core_step(scheduler::event::AddGpu{liar, pick(kGpus), kTotal, kContext});
-      break;
-    case 1:
-      core_step(scheduler::event::GiveBack{liar, pick(4)});
-      break;
-    default:
-      core_step(scheduler::event::Want{liar, pick(1u << kGpus)});
-      break;
-  }
-}
-
-void World::rotad_dies() {
-  note("rotad dies");
-  core_.reset();
-  liars_.clear();
-  for (auto& program : programs_) {
-    program->client = 0;
-    hung_up(*program);
-  }
-  rotad_back_at_ = now_ + some_time(one_in(3) ? 20s : 1s);
-}
-
-// The program's end of its connection is dead: it notices at its next look at the socket.
-void World::hung_up(Program& program) {
-  if (!program.connected || program.lost_at != kNever) return;
-  program.lost_at = now_ + some_time(250ms);
-  program.outbox.clear();
-  program.answer_at = kNever;
-}
-
-void World::connect(Program& program) {
-  if (program.client != 0) core_step(scheduler::event::Leave{program.client});  // reconnected: the former is gone
-  program.client = ++last_client_;
-  program.connected = true;
-  program.lost_at = kNever;
-  program.told = program.answered = program.answers = 0;
-  program.answer_at = kNever;
-  program.outbox.clear();
-  program.page = {};
-  program.page_whole_at = kNever;
-  core_step(scheduler::event::Join{program.client});
-}
-
-Program* World::of_client(scheduler::ClientId client) {
-  for (auto& program : programs_) {
-    if (program && program->client == client) return program.get();
-  }
-  return nullptr;
-}
-
-void World::core_step(const scheduler::Event& event) {
-  const std::map<scheduler::ClientId, std::uint64_t> before = held();
-  const std::vector<scheduler::Decision> decisions = core_->step(event, now_);
-  std::visit(
-      [&](const auto& which) {
-        if constexpr (requires { which.client; }) {
-          note("core: event " + std::to_string(event.index()) + " of client " + std::to_string(which.client));
-        }
-      },
-      event);
-  for (const scheduler::Decision& decision : decisions) {
-    note("core: decision " + std::to_string(static_cast<int>(decision.change)) + " for client " +
-         std::to_string(decision.client) + ", grant " + std::to_string(decision.grant));
-    if (decision.change == scheduler::Change::kGranted) ++grants_;
-    if (decision.change == scheduler::Change::kRevoked) ++revoked_;
-    Program* program = of_client(decision.client);
-    if (program == nullptr) continue;
-    if (decision.change == scheduler::Change::kRevoked) program->loose = true;
-    const scheduler::ClientState* state = core_->client(decision.client);
-    if (state != nullptr && program->connected) show_lease(*program, *state);
-  }
-  check_grants(event, decisions, before);
-}
-
-void World::show_lease(Program& program, const scheduler::ClientState& state) {
-  const turn::Lease lease{state.grant, state.held, state.waiters, state.drain_at};
-  if (program.page.grant != 0 && lease.grant != 0 && program.page.grant != lease.grant) {
-    // A grant that replaces another shows none for an instant.
-    program.page_then = lease;
-    program.page_whole_at = now_ + some_time(100us);
-    program.page.grant = 0;
-  } else if (program.page_whole_at != kNever) {
-    program.page_then = lease;
-  } else {
-    program.page = lease;
-  }
-  // The futex wakes it, at some time; or its own look at the page does.
-  if (!one_in(20)) wake(program, some_time(1ms));
-}
-
-void World::receive(Program& program) {
-  const Message message = program.outbox.front();
-  program.outbox.pop_front();
-  switch (message.kind) {
-    case Message::kAddGpu:
-      for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
-        if ((message.gpus >> gpu & 1) == 0) continue;
-        core_step(scheduler::event::AddGpu{program.client, gpu, kTotal, kContext});
-        core_step(scheduler::event::Usage{program.client, gpu, program.memory, 0});
-      }
-      program.answers |= message.gpus;
-      program.answer_at = now_ + some_time(1ms);
-      break;
-    case Message::kWant:
-      core_step(scheduler::event::Want{program.client, message.gpus, message.running && now_ - rotad_since_ < kYoung});
-      break;
-    case Message::kGiveBack:
-      core_step(scheduler::event::GiveBack{program.client, message.grant});
-      break;
-  }
-}
-
 // --- a program
 
 std::unique_ptr<Program> World::new_program() {
@@ -198,7 +59,8 @@ std::unique_ptr<Program> World::new_program() {
   program->pid = ++last_pid_;
   if (one_in(5)) program->manner = Manner::kLate;
   if (one_in(6)) program->manner = Manner::kUndrainable;
-  program->memory = 50 + pick(700);
+  program->asks = !one_in(5);
+  program->memory = program->taken = 50 + pick(700);
   program->touched = one_in(4) ? kServed : 1 + pick(2);
   if (one_in(10)) program->touched = kUnservedGpu;
   connect(*program);
@@ -225,6 +87,7 @@ void World::feed(Program& program, const turn::Event& event) {
   for (; !program.due.empty(); program.due.pop_front()) {
     ++machine_steps_;
     const std::vector<turn::Action> actions = program.machine->step(program.due.front(), now_);
+    publish_room(program);
     for (const turn::Action& action : actions) {
       note("program " + std::to_string(program.pid) + " does " + std::to_string(static_cast<int>(action.act)) +
            " in phase " + std::to_string(static_cast<int>(program.machine->phase())) + ", grant " +
@@ -283,7 +146,15 @@ void World::carry_out(Program& program, const turn::Action& action) {
       feed(program, turn::event::MarkMade{result});
       break;
     }
+    case Act::kAskRoom:
+      ask_room(program, action.gpus);
+      break;
     case Act::kBringBack: {
+      if (const std::uint64_t without_room = lacking(program); without_room != 0) {
+        ++grants_that_lacked_;
+        feed(program, turn::event::Brought{true, without_room});
+        break;
+      }
       if (program.open) fail(&program, "brings its memory back with its gate open");
       // The copy takes its time, in which the monitor does nothing else; sometimes there is no room.
       program.resident = calm_ || !one_in(4);
@@ -361,7 +232,11 @@ void World::look(Program& program) {
   if (program.connected) seen.lease = program.page;
   seen.calls = program.calls;
   seen.inside = program.count(Thread::kInside);
-  seen.standing = program.count(Thread::kStanding);
+  publish_room(program);
+  seen.lacking = lacking(program);
+  seen.unasked = unasked(program);
+  const bool counts = program.machine->grant() != 0;
+  seen.standing = program.count(Thread::kStanding) + (counts ? program.count(Thread::kWaitsForRoom) : 0);
   seen.looked = program.machine->watches_gpu() && (calm_ || !one_in(30));
   seen.done = program.marks.empty();
   seen.reached = program.reached;
@@ -383,6 +258,10 @@ void World::thread_goes_on(Program& program, Thread& thread) {
     ++program.calls;
     thread = {Thread::kAway, now_ + (one_in(30) ? some_time(2s) : some_time(5ms))};
     return;
+  }
+  if (one_in(20)) {  // needs no open gate
+    grow_or_shrink(program, thread);
+    if (thread.where == Thread::kWaitsForRoom) return;
   }
   if (!program.open) {
     thread = {Thread::kStanding, kNever};
@@ -423,7 +302,7 @@ void World::advance() {
     if (program->answer_at != kNever) next = std::min(next, std::max(program->answer_at, asleep));
     if (program->lost_at != kNever) next = std::min(next, std::max(program->lost_at, asleep));
     for (const Thread& thread : program->threads) {
-      if (thread.where != Thread::kStanding) next = std::min(next, std::max(thread.until, program->stopped_until));
+      if (thread.until != kNever) next = std::min(next, std::max(thread.until, program->stopped_until));
     }
   }
   same_ = next > now_ ? 0 : same_ + 1;
@@ -432,6 +311,10 @@ void World::advance() {
   if (!calm_ && chaos_at_ <= now_) chaos();
   if (rotad_back_at_ <= now_) start_rotad();
   if (core_ && liar_at_ <= now_) some_liar();
+  if (core_ && usage_read_at_ <= now_) {
+    usage_read_at_ = now_ + 200ms;
+    for (const auto& program : programs_) tell_usage(*program);
+  }
   if (core_ && core_->next_deadline() && *core_->next_deadline() <= now_) core_step(scheduler::event::Tick{});
   for (auto& program : programs_) {
     if (program->page_whole_at <= now_) {
@@ -442,7 +325,7 @@ void World::advance() {
     if (program->finishes_at <= now_) work_finishes(*program);
     if (program->stopped_until > now_) continue;
     for (Thread& thread : program->threads) {
-      if (thread.where != Thread::kStanding && thread.until <= now_) thread_goes_on(*program, thread);
+      if (thread.until <= now_) thread_goes_on(*program, thread);
     }
     if (program->stuck_until > now_) continue;
     if (program->wake_at <= now_ || program->answer_at <= now_ || program->lost_at <= now_) look(*program);

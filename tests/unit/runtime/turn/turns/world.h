@@ -4,6 +4,7 @@
 //   the core    grants a GPU to nobody who conflicts with its holders (what already runs, for a young rotad, excepted)
 //   programs    work only with a lease that the core knows, or *loose*: with a reason, until they have come to rest
 //   the gate    opens only for reasons that the world saw happen itself, with all memory there
+//   room        whoever asks for it and works by a lease has taken no more than it is promised, at any moment
 //   at the end  when nothing surprising happens any more, everybody who stands at a gate gets through it in time
 #pragma once
 
@@ -33,6 +34,8 @@ class World {
   long reclaimed() const { return reclaimed_; }
   long drains_failed() const { return drains_failed_; }
   long beside() const { return beside_; }
+  long waits_for_room() const { return waits_for_room_; }
+  long grants_that_lacked() const { return grants_that_lacked_; }
 
  private:
   // Luck.
@@ -64,6 +67,15 @@ class World {
   void thread_goes_on(Program& program, Thread& thread);
   void start_work(Program& program);
   void work_finishes(Program& program);
+
+  // Room (room.cpp).
+  void tell_usage(const Program& program);
+  void grow_or_shrink(Program& program, Thread& thread);
+  void publish_room(Program& program);
+  std::uint64_t lacking(const Program& program) const;
+  std::uint64_t unasked(const Program& program) const;
+  void ask_room(Program& program, std::uint64_t gpus);
+  void check_room(const Program& program, const scheduler::ClientState& state);
 
   // What happens next.
   void advance();
@@ -103,6 +115,9 @@ class World {
   long reclaimed_ = 0;
   long drains_failed_ = 0;
   long beside_ = 0;
+  long waits_for_room_ = 0;
+  long grants_that_lacked_ = 0;
+  Time usage_read_at_{0};
 };
 
 }  // namespace rota::turns
