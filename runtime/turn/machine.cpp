@@ -256,7 +256,7 @@ void Machine::bring_back() {
 
 void Machine::on(const event::Brought& brought, Time now) {
   moving_ = false;
-  resident_ = brought.resident;
+  if (brought.lacking == 0) resident_ = brought.resident;
   covered_ = brought.lacking == 0;
   earliest_yield_ = now + std::max(now - taken_at_, kShortestTurn);
   taken_at_ = now;

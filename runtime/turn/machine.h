@@ -64,8 +64,8 @@ struct Gpus {
 struct MarkMade {
   Marked result;
 };
-// The answer to kBringBack. Where the process has more than it is promised nothing has been brought, and `lacking` says
-// on which GPUs.
+// The answer to kBringBack. Where the process has more than it is promised, nothing has been brought, whatever
+// `resident` says, and `lacking` names those GPUs.
 struct Brought {
   bool resident;
   GpuMask lacking = 0;

@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <mutex>
 
-#include "runtime/memory/ledger.h"
+#include "runtime/memory/memory.h"
 #include "runtime/turn/bell.h"
 
 namespace rota::turn {

@@ -2,8 +2,10 @@
 // page and checks the value that the round before left. What a job that does not fit beside another looks like.
 //
 //   memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] [--managed] [--hold]
+//          [--grow 0.3]
 //
-// Takes the memory in 8 pieces (cuMemAlloc; --managed: cuMemAllocManaged). --think leaves the GPU idle for so long
+// Takes the memory in 8 pieces (cuMemAlloc; --managed: cuMemAllocManaged). --grow takes this share of the GPU's memory
+// on top, after half of the rounds, with work under way. --think leaves the GPU idle for so long
 // after each round. --ahead waits for the GPU after so many rounds only (1). --hold prints "ready" after the first
 // round and goes on until stdin closes or SIGTERM comes. Ends with one line of JSON:
 // {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was written, and any makes
@@ -33,7 +35,8 @@ struct Piece {
   unsigned long words;
 };
 
-std::vector<Piece> allocate(uint64_t bytes, bool managed) {
+// Every word of it holds `start`.
+std::vector<Piece> allocate(uint64_t bytes, bool managed, unsigned start) {
   std::vector<Piece> pieces;
   uint64_t piece_bytes = std::max<uint64_t>(bytes / kPieces / sizeof(unsigned) * sizeof(unsigned), sizeof(unsigned));
   for (unsigned number = 0; number < kPieces; ++number) {
@@ -46,7 +49,7 @@ std::vector<Piece> allocate(uint64_t bytes, bool managed) {
       std::exit(2);  // NOLINT(concurrency-mt-unsafe)
     }
     check(result, managed ? "cuMemAllocManaged" : "cuMemAlloc");
-    CHECK(cuMemsetD32_v2(piece.address, kStart, piece.words));
+    CHECK(cuMemsetD32_v2(piece.address, start, piece.words));
     pieces.push_back(piece);
   }
   return pieces;
@@ -72,15 +75,16 @@ void pause_for(double length) {
 int main(int argc, char** argv) {
   Options options(argc, argv,
                   "memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] "
-                  "[--managed] [--hold]");
+                  "[--managed] [--hold] [--grow 0.3]");
   start();
   uint64_t bytes = options.bytes("--bytes", uint64_t{64} << 20);
+  size_t free = 0;
+  size_t total = 0;
+  CHECK(cuMemGetInfo_v2(&free, &total));
   if (double share = options.number("--share", 0); share > 0) {
-    size_t free = 0;
-    size_t total = 0;
-    CHECK(cuMemGetInfo_v2(&free, &total));
     bytes = static_cast<uint64_t>(share * static_cast<double>(total));
   }
+  const auto more = static_cast<uint64_t>(options.number("--grow", 0) * static_cast<double>(total));
   double duration = options.number("--seconds", 0);
   auto rounds = static_cast<unsigned>(options.number("--rounds", duration > 0 ? 1 : 4));
   double think = options.number("--think", 0);
@@ -96,7 +100,7 @@ int main(int argc, char** argv) {
   CUdeviceptr mismatches = 0;
   CHECK(cuMemAlloc_v2(&mismatches, sizeof(unsigned)));
   CHECK(cuMemsetD32_v2(mismatches, 0, 1));
-  std::vector<Piece> pieces = allocate(bytes, managed);
+  std::vector<Piece> pieces = allocate(bytes, managed, kStart);
   CHECK(cuCtxSynchronize());
 
   double begin = seconds();
@@ -108,6 +112,11 @@ int main(int argc, char** argv) {
   };
   for (; goes_on(); ++round) {
     unsigned expected = kStart + round;
+    if (more != 0 && round == rounds / 2) {
+      const std::vector<Piece> grown = allocate(more, managed, expected);
+      pieces.insert(pieces.end(), grown.begin(), grown.end());
+      bytes += more;
+    }
     for (Piece& piece : pieces) {
       void* parameters[] = {&piece.address, &piece.words, &stride, &expected, &mismatches};
       CHECK(cuLaunchKernel(memtouch, 64, 1, 1, 256, 1, 1, 0, nullptr, parameters, nullptr));

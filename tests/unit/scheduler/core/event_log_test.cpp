@@ -78,13 +78,13 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
 
 TEST_CASE("a decision that the core does not make, or makes and the log lacks, is named with its line") {
   const std::string text = content(std::string(EVENT_LOGS) + "/exclusive_turns.txt");
-  const std::size_t granted = text.find("> granted");
-  REQUIRE(granted != std::string::npos);
-  const std::size_t end = text.find('\n', granted);
+  const std::size_t promised = text.find("> promised");  // the last one after its event
+  REQUIRE(promised != std::string::npos);
+  const std::size_t end = text.find('\n', promised);
   std::string other = text;
-  other.replace(granted, 9, "> revoked");
+  other.replace(promised, 10, "> revoked");
   CHECK(replay_text(other).problem.find("recorded '> revoked") != std::string::npos);
-  const std::string less = text.substr(0, granted) + text.substr(end + 1);
+  const std::string less = text.substr(0, promised) + text.substr(end + 1);
   CHECK(replay_text(less).problem.find("which is not recorded") != std::string::npos);
   const std::string more = text.substr(0, end + 1) + "> ended 9 9\n" + text.substr(end + 1);
   CHECK(replay_text(more).problem.find("decides nothing") != std::string::npos);
