@@ -89,11 +89,15 @@ Result<std::string> gate_body(const Api& api, const Function& function, const Fu
   if (guard.submits) {
     const auto stream = stream_argument(api, function, policy.submits);
     if (!stream) return Error{fmt::format("submits = \"{}\": {}", policy.submits, stream.error().text)};
-    body += fmt::format("  gate::Scope scope({{Symbol::k_{}, {}, {}, {}}});\n", function.name, stream->expression,
-                        stream->has_stream, function.form != StreamForm::kDefault);
-  } else if (guard.holds_memory) {
-    body += "  const gate::MappingScope scope;\n";
+    return body + fmt::format(
+                      "  return contract::with_room([&]() __attribute__((always_inline)) {{\n"
+                      "    gate::Scope scope({{Symbol::k_{}, {}, {}, {}}});\n"
+                      "    return {};\n"
+                      "  }});\n",
+                      function.name, stream->expression, stream->has_stream, function.form != StreamForm::kDefault,
+                      real_call(function, guard));
   }
+  if (guard.holds_memory) body += "  const gate::MappingScope scope;\n";
   return body + fmt::format("  return {};\n", real_call(function, guard));
 }
 

@@ -1,8 +1,9 @@
 // What generated/driver_gates.cpp sees of the runtime, and nothing else of ours:
 //   gate::Scope            the call waits for the lease; during it the gate cannot finish closing
-//   gate::MappingScope     the call does not wait, but nothing is moved during it
-//   contract::…_capture    a capture begins or ends: counted, under the lock that keeps the monitor away
-//   contract::exported     from now on others reach what the call handed out
+//   contract::with_room    a call that the driver refuses for want of memory is tried once more when others have made
+//   room gate::MappingScope     the call does not wait, but nothing is moved during it contract::…_capture    a capture
+//   begins or ends: counted, under the lock that keeps the monitor away contract::exported     from now on others reach
+//   what the call handed out
 // All of it is for the program's threads, once the core is attached; none of it throws or changes a call's result.
 #pragma once
 
@@ -13,6 +14,16 @@
 #include "runtime/turn/scope.h"
 
 namespace rota::contract {
+
+// Runs a gated call; once more, through the gate, if the driver has refused it for want of memory and others have made
+// room meanwhile.
+template <typename Call>
+[[gnu::always_inline]] inline api::CUresult with_room(const Call& call) {
+  const api::CUresult result = call();
+  if (result != api::CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
+    return result;
+  return gate::make_room() ? call() : result;
+}
 
 // Marks the process, and names the function in the log. Any number of times.
 void mark_exporting(Symbol symbol) noexcept;

@@ -149,10 +149,18 @@ void Memory::wait_for_room(int ordinal, std::uint64_t bytes, Kind kind) {
   reserved.ledger = nullptr;
 }
 
+// Tried once more, if others have made room.
+api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
+  const api::CUresult result = call();
+  if (result != api::CUDA_ERROR_OUT_OF_MEMORY || !room_.make || !room_.make(ordinal)) return result;
+  return call();
+}
+
 // Room first, then the driver, then the ledger.
 api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address) {
   if (!reserve(what.device, what.bytes, what.kind)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  const api::CUresult result = call();
+  // A pool's allocation went through its gate, which has tried once more already.
+  const api::CUresult result = what.kind.route == Route::kPool ? call() : with_room(what.device, call);
   if (result != api::CUDA_SUCCESS) {
     ledger_.release(what.device, what.bytes, what.kind);
     return result;
@@ -246,7 +254,7 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
   if (!has_pitch(width, height) || !here(place)) return call();
   const std::uint64_t guess = round_up(width, kUsualPitch) * height;
   if (!reserve(place.device, guess, Kind::kPlain)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  const api::CUresult result = call();
+  const api::CUresult result = with_room(place.device, call);
   const std::uint64_t taken = result == api::CUDA_SUCCESS ? pitch() * height : 0;
   if (taken > guess) ledger_.charge(place.device, taken - guess, Kind::kPlain);
   if (taken < guess) ledger_.release(place.device, guess - taken, Kind::kPlain);
@@ -376,7 +384,7 @@ void Memory::explain_refusal(api::CUdeviceptr address, const char* function) {
 api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t bytes, int ordinal,
                                       const RealCall& call) {
   if (!reserve(ordinal, bytes, Kind::kPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  const api::CUresult result = call();
+  const api::CUresult result = with_room(ordinal, call);
   if (result == api::CUDA_SUCCESS) {
     physical_.created(*handle, ordinal, bytes);
     changed(ordinal);

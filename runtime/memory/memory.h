@@ -170,6 +170,7 @@ class Memory {
   Device& device(int ordinal);
   Backend& backend(int ordinal);
   std::uint64_t capacity(int ordinal);
+  api::CUresult with_room(int ordinal, const RealCall& call);
   void wait_for_room(int ordinal, std::uint64_t bytes, Kind kind);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);

@@ -11,6 +11,9 @@ struct Room {
   // at once but for a process that holds the GPU and now has more there than it has been promised. Never waits for the
   // process's own work.
   std::function<void(int device)> wait;
+  // The driver has refused an allocation on this GPU for want of memory, although it is within the limits. Waits until
+  // others have made room, at most until they have all gone from the GPU. Whether to try once more.
+  std::function<bool(int device)> make;
 };
 
 }  // namespace rota::memory

@@ -128,6 +128,13 @@ void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
   }
 }
 
+bool make_room() {
+  if (is_inside()) return false;
+  Gate* gate = the_gate.load(memory_order_acquire);
+  Attendant* attendant = gate != nullptr ? gate->attendant_.load(memory_order_acquire) : nullptr;
+  return attendant != nullptr && attendant->make_room();
+}
+
 Gate::Gate(Barrier barrier) {
   fenced_ = barrier == Barrier::kFenced || !register_membarrier();
   make_thread_end_key();
@@ -217,6 +224,10 @@ Gate::Traffic Gate::traffic() const {
     sum.inside += (word & kDepthMask) != 0 ? 1 : 0;
   }
   return sum;
+}
+
+void Gate::pass() {
+  if (closed()) wait_outside();
 }
 
 void Gate::wait_outside() {

@@ -25,6 +25,8 @@ class Attendant {
   virtual void arrived() = 0;
   // Whether the call puts no work on the GPU after all (its stream is being captured) and so needs no lease.
   virtual bool submits_nothing(const Call& call) = 0;
+  // make_room() of scope.h, for a thread that is not inside the gate.
+  virtual bool make_room() { return false; }
 };
 
 enum class Barrier { kBest, kFenced };  // kFenced: as if the kernel had no membarrier (tests)
@@ -49,6 +51,8 @@ class Gate {
   void open();
   // The same, and close() does nothing from then on: no rotad serves this process, or it is exiting.
   void open_for_good();
+  // Returns once the gate is open: the thread stands at it until then.
+  void pass();
   bool closed() const { return (state.load(std::memory_order_acquire) & kClosedBit) != 0; }
 
   // Runs `work` inside the gate if that is open, else not, and says which; never waits. For work of rota's own
@@ -65,6 +69,7 @@ class Gate {
   bool fenced() const { return fenced_; }
 
  private:
+  friend bool make_room();
   friend void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
   void wait_outside();
 

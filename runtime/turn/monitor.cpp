@@ -49,7 +49,8 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
   gate_.set_attendant(this);
   gate_.close();
   memory_.set_observer([this](int device) { usage_changed(device); });
-  memory_.set_room({.wait = [this](int device) { wait_for_room(device); }});
+  memory_.set_room({.wait = [this](int device) { wait_for_room(device); },
+                    .make = [this](int device) { return make_room(device); }});
 }
 
 Monitor::~Monitor() {
@@ -104,6 +105,26 @@ void Monitor::wait_for_room(int device) {
   }
   usage_.changed(device);  // it counts with what waits from its next grant on
   room_.wait(device);
+}
+
+bool Monitor::make_room(int device) {
+  if (device < 0 || device >= memory::kMaxDevices || !served()) return false;
+  if (gate::is_inside() || contexts_.captures() != 0) return false;
+  std::size_t total = 0;
+  if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS || total == 0) return false;
+  if (memory_.ledger().live_bytes(device) > total) return false;
+  // Who has no turn has to wait for one: whoever has it would only lose it.
+  gate_.pass();
+  if (room_.allowed(device) == Room::kUnlimited) return false;
+  static log::Once once;
+  if (once.first()) log::info("GPU {} is out of memory: the others that use it make room", device);
+  room_.wait_for_all(device, total);
+  return true;
+}
+
+bool Monitor::make_room() {
+  api::CUdevice device = -1;
+  return real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS && make_room(device);
 }
 
 bool Monitor::submits_nothing(const gate::Call& call) {

@@ -38,6 +38,11 @@ class Monitor final : public gate::Attendant {
   void context_made(api::CUcontext context, int device, bool primary);
   void arrived() override;
   bool submits_nothing(const gate::Call& call) override;
+  // The driver has refused a call on this GPU for want of memory: waits until no other process holds it, once this one
+  // does. False where that can be no help: the process wants more than there is, or rotad promises nothing. Does not
+  // wait inside the gate, nor while anything captures.
+  bool make_room(int device);
+  bool make_room() override;  // on the GPU of the current context
   void usage_changed(int device) {
     usage_.changed(device);
     room_.changed();

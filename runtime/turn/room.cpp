@@ -8,7 +8,20 @@ namespace rota::turn {
 
 std::uint64_t Room::needed(int device) const {
   // rotad promises no more than any GPU has. Who reserves more gets the driver's answer.
-  return std::min(ledger_.live_bytes(device), protocol::kMaxGpuBytes);
+  const std::uint64_t live = std::min(ledger_.live_bytes(device), protocol::kMaxGpuBytes);
+  return slot(device).want_all.load() != 0 ? std::max(live, slot(device).total.load()) : live;
+}
+
+void Room::wait_for_all(int device, std::uint64_t bytes) {
+  Slot& here = slots_[static_cast<std::size_t>(device)];
+  struct Wanting {
+    explicit Wanting(std::atomic<std::uint32_t>& count) : count_(count) { count_.fetch_add(1); }
+    ~Wanting() { count_.fetch_sub(1); }
+    std::atomic<std::uint32_t>& count_;
+  };
+  here.total.store(bytes);
+  const Wanting wanting(here.want_all);
+  wait(device);
 }
 
 void Room::wait(int device) {

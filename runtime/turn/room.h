@@ -29,13 +29,15 @@ class Room {
   bool covered(int device) const { return needed(device) <= allowed(device); }
   // Returns once it does, or nobody can say that it may not: after release_all().
   void wait(int device);
+  // Needs all of this GPU, which has so many bytes, until it may have them, or nobody can say that it may not.
+  void wait_for_all(int device, std::uint64_t bytes);
   // The bytes on the GPU have become fewer, perhaps.
   void changed();
 
   // --- the monitor
   void allow(int device, std::uint64_t bytes);
   std::uint64_t allowed(int device) const { return slot(device).allowed.load(); }
-  // What the process has there and is about to take, in all.
+  // What the process has there and is about to take, in all, or more where a thread waits for the whole GPU.
   std::uint64_t needed(int device) const;
   // Threads that wait.
   std::uint32_t standing() const { return waiting_.load(); }
@@ -45,6 +47,8 @@ class Room {
  private:
   struct Slot {
     std::atomic<std::uint64_t> allowed{kUnlimited};
+    std::atomic<std::uint32_t> want_all{0};  // threads
+    std::atomic<std::uint64_t> total{0};
   };
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
 

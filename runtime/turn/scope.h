@@ -78,6 +78,10 @@ class Scope {
   std::uint64_t raised_;
 };
 
+// The driver has refused a call of this thread, which has left the gate, for want of memory. Waits until others have
+// made room, at most until they have all gone from the GPU. Whether the call should be tried once more.
+[[gnu::cold]] bool make_room();
+
 // Around a call that looks at device addresses, or records them, without submitting. Who is to move memory closes the
 // gate and waits until no thread is inside; such a thread is, so nothing is moved under a call that is under way. A
 // call that comes to a closed gate goes on: closed alone moves nothing, and nothing is ever out of place yet. What will

@@ -244,8 +244,9 @@ TEST_CASE("a call that exports marks the process when it has succeeded, before m
   CHECK(body_of(source, "cuShare") ==
         "  const gate::MappingScope scope;\n  return contract::exported(Symbol::k_cuShare, real::cuShare(address));\n");
   CHECK(body_of(source, "cuSendOut") ==
-        "  gate::Scope scope({Symbol::k_cuSendOut, hStream, true, false});\n"
-        "  return contract::exported(Symbol::k_cuSendOut, real::cuSendOut(address, hStream));\n");
+        "  return contract::with_room([&]() __attribute__((always_inline)) {\n"
+        "    gate::Scope scope({Symbol::k_cuSendOut, hStream, true, false});\n"
+        "    return contract::exported(Symbol::k_cuSendOut, real::cuSendOut(address, hStream));\n  });\n");
   // Without the scope the mark cannot wait for the result.
   CHECK(
       body_of(source, "cuShareWaiting") ==

@@ -51,7 +51,9 @@ struct Rotad : test::FakeRotad {
 
 // A program on a GPU of 1 GiB, with managed memory.
 struct Program {
-  Program() {
+  explicit Program(memory::Choice backend = memory::Choice::kManaged)
+      : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger,
+               {.backend = backend, .limit_bytes = UINT64_MAX}) {
     driver.device_bytes = 1024 * kMega;
     context = driver.enter_context(0);
     monitor.context_made(context, 0, true);
@@ -94,9 +96,7 @@ struct Program {
   gate::Gate gate;
   gate::Contexts contexts;
   memory::Ledger ledger;
-  memory::Memory memory{[this](const memory::OwnWork& work) { gate.run_if_open(work); },
-                        ledger,
-                        {.backend = memory::Choice::kManaged, .limit_bytes = UINT64_MAX}};
+  memory::Memory memory;
   turn::Monitor monitor{gate, contexts, memory};
   api::CUcontext context = nullptr;
   std::atomic<int> result{-1};
@@ -284,4 +284,111 @@ TEST_CASE("a thread that is cancelled while it waits for room leaves none reserv
   CHECK(program.ledger.live_bytes(0) == 0);
   CHECK(rotad.next_ask() == 0);
   CHECK(program.allocate(50 * kMega) == api::CUDA_SUCCESS);
+}
+
+// --- the driver's own refusals
+
+namespace {
+
+// How many of the next calls the driver refuses for want of memory.
+std::atomic<int> refusals;
+std::atomic<int> calls;
+
+api::CUresult refused_at_first() {
+  ++calls;
+  return refusals.fetch_sub(1) > 0 ? api::CUDA_ERROR_OUT_OF_MEMORY : api::CUDA_SUCCESS;
+}
+
+struct Refusing : Program {
+  explicit Refusing(int times) : Program(memory::Choice::kNative) {
+    refusals = times;
+    calls = 0;
+    driver.set<api::cuMemAlloc_v2_fn>(Symbol::k_cuMemAlloc_v2, [](api::CUdeviceptr* address, std::size_t) {
+      *address = 0x700000000;
+      return refused_at_first();
+    });
+    driver.set<api::cuModuleLoadData_fn>(Symbol::k_cuModuleLoadData,
+                                         [](api::CUmodule*, const void*) { return refused_at_first(); });
+  }
+  void start_loading() {
+    allocator = std::thread([this] {
+      driver.enter_context(0);
+      api::CUmodule module = nullptr;
+      result = gates::cuModuleLoadData(&module, nullptr);
+      driver.leave_context();
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a call that the driver refuses for want of memory is tried once more when the others have left the GPU") {
+  Rotad rotad;
+  Refusing program(1);
+  program.hold(rotad, 1, 100 * kMega);
+  SECTION("native memory") {
+    program.start_allocating(50 * kMega);
+  }
+  SECTION("a module, through its gate") {
+    program.start_loading();
+  }
+  CHECK(rotad.next_ask() == 1024 * kMega);
+  CHECK(calls.load() == 1);
+  CHECK(program.gate.traffic().inside == 0);
+  CHECK(program.result.load() == -1);
+  rotad.promise(1024 * kMega);
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_SUCCESS);
+  CHECK(calls.load() == 2);
+}
+
+TEST_CASE("what the driver refuses again is refused") {
+  Rotad rotad;
+  Refusing program(1000);
+  program.hold(rotad, 1, 1024 * kMega);
+  SECTION("native memory") {
+    program.start_allocating(50 * kMega);
+  }
+  SECTION("a module, through its gate") {
+    program.start_loading();
+  }
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(calls.load() == 2);
+  CHECK(program.ledger.live_bytes(0) == 0);
+}
+
+TEST_CASE("nobody makes room for more than the GPU has, inside the gate, or while anything captures") {
+  Rotad rotad;
+  Refusing program(1);
+  SECTION("more than the GPU has") {
+    program.hold(rotad, 1, 4096 * kMega);
+    CHECK(program.allocate(1025 * kMega) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  SECTION("inside the gate") {
+    program.hold(rotad, 1, 100 * kMega);
+    program.gate.run_if_open([&] { CHECK(program.allocate(50 * kMega) == api::CUDA_ERROR_OUT_OF_MEMORY); });
+  }
+  SECTION("while anything captures") {
+    program.hold(rotad, 1, 100 * kMega);
+    program.contexts.begin_capture(reinterpret_cast<api::CUstream>(0x500), false, [&] {
+      program.driver.capturing.store(true);
+      return api::CUDA_SUCCESS;
+    });
+    CHECK(program.allocate(50 * kMega) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  CHECK(calls.load() == 1);
+}
+
+TEST_CASE("who has no turn waits for one before others make room for its memory") {
+  Rotad rotad;
+  Refusing program(1);
+  program.start_allocating(50 * kMega);
+  CHECK(rotad.next().kind == Kind::kWant);
+  CHECK(calls.load() == 1);
+  rotad.grant(1, 1, 100 * kMega);
+  CHECK(rotad.next_ask() == 1024 * kMega);
+  rotad.promise(1024 * kMega);
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_SUCCESS);
 }
