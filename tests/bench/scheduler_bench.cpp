@@ -25,7 +25,7 @@ double measure(Mode mode, ClientId clients, GpuIndex gpus) {
     }
   };
   for (ClientId id = 1; id <= clients; ++id) {
-    step(event::Join{id});
+    step(event::Join{id, true});
     step(event::AddGpu{id, id % gpus, kTotal, Bytes{1} << 20});
     step(event::Usage{id, id % gpus, kTotal * 6 / 10});
     step(event::Want{id, GpuMask{1} << id % gpus});

@@ -70,6 +70,7 @@ class FakeRotad {
     lease_->promised_bytes[gpu] = bytes;
     changed();
   }
+  std::uint64_t promised(unsigned gpu = 0) const { return lease_->promised_bytes[gpu]; }
   // Speaks this version from its next welcome on; the oldest until then.
   void speak(std::uint16_t version) { version_.store(version); }
   void somebody_waits(std::uint32_t waiters, std::uint64_t drain_at_ns = 0) {

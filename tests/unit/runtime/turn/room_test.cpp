@@ -3,9 +3,11 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
+#include <vector>
 
 #include "generated/driver_gates.h"
 #include "runtime/turn/monitor.h"
@@ -284,6 +286,47 @@ TEST_CASE("a thread that is cancelled while it waits for room leaves none reserv
   CHECK(program.ledger.live_bytes(0) == 0);
   CHECK(rotad.next_ask() == 0);
   CHECK(program.allocate(50 * kMega) == api::CUDA_SUCCESS);
+}
+
+TEST_CASE("threads that allocate and free at once have never taken more than is promised, and all come through") {
+  constexpr int kThreads = 4;
+  for (int round = 0; round < 5; ++round) {
+    Rotad rotad;
+    Program program;
+    program.hold(rotad, 1, kMega);
+    std::atomic<std::uint64_t> taken{0};
+    std::atomic<int> beyond{0};
+    std::atomic<int> running{kThreads};
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < kThreads; ++thread) {
+      threads.emplace_back([&, thread] {
+        program.driver.enter_context(0);
+        std::uint64_t bytes = 4096;
+        for (int i = 0; i < 200; ++i) {
+          bytes = (bytes * 5 + static_cast<std::uint64_t>(thread) * 4096) % (16 * kMega) + 4096;
+          api::CUdeviceptr address = 0;
+          if (program.memory.allocate(&address, bytes) != api::CUDA_SUCCESS) std::abort();
+          if (taken.fetch_add(bytes) + bytes > rotad.promised()) ++beyond;
+          taken.fetch_sub(bytes);
+          program.memory.free(address, [] { return api::CUDA_SUCCESS; });
+        }
+        program.driver.leave_context();
+        --running;
+      });
+    }
+    // What it is asked for, it promises; a promise never falls.
+    while (running.load() != 0) {
+      if (rotad.quiet()) {
+        std::this_thread::sleep_for(100us);
+        continue;
+      }
+      const protocol::Message message = static_cast<test::FakeRotad&>(rotad).next();
+      if (message.kind == Kind::kRoom) rotad.promise(std::max(rotad.promised(), message.body.room.bytes));
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(beyond.load() == 0);
+    CHECK(program.ledger.live_bytes(0) == 0);
+  }
 }
 
 // --- the driver's own refusals
