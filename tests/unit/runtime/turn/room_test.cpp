@@ -275,6 +275,7 @@ TEST_CASE("two threads that each want more wait until both are covered") {
   CHECK(other.load() == api::CUDA_SUCCESS);
 }
 
+#ifndef __SANITIZE_THREAD__  // its runtime takes all that comes after a cancellation for a signal handler's
 TEST_CASE("a thread that is cancelled while it waits for room leaves none reserved") {
   Rotad rotad;
   Program program;
@@ -287,6 +288,7 @@ TEST_CASE("a thread that is cancelled while it waits for room leaves none reserv
   CHECK(rotad.next_ask() == 0);
   CHECK(program.allocate(50 * kMega) == api::CUDA_SUCCESS);
 }
+#endif
 
 TEST_CASE("threads that allocate and free at once have never taken more than is promised, and all come through") {
   constexpr int kThreads = 4;
