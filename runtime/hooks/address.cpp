@@ -49,6 +49,15 @@ bool tell(const Block& block, api::CUpointer_attribute attribute, void* data) {
   return true;
 }
 
+// Of converted memory, which the driver knows as managed: whether it is synchronous, as the program has said. One byte,
+// as the driver writes.
+void tell_synchronous(CUdeviceptr address, api::CUpointer_attribute attribute, void* data) {
+  if (attribute != api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return;
+  if (const auto synchronous = runtime().memory.synchronous(address)) {
+    *static_cast<unsigned char*>(data) = *synchronous ? 1 : 0;
+  }
+}
+
 // An address that is nobody's, for the driver's own answer to a question about one. The first page is never mapped.
 constexpr CUdeviceptr kNowhere = 16;
 
@@ -59,6 +68,7 @@ CUresult cuPointerGetAttribute(void* data, api::CUpointer_attribute attribute, C
   const bool ours = runtime().memory.find_stream_ordered(ptr, &block);
   const CUresult result = gates::cuPointerGetAttribute(data, attribute, ours && !block ? kNowhere : ptr);
   if (result == api::CUDA_SUCCESS && block) tell(*block, attribute, data);
+  if (result == api::CUDA_SUCCESS) tell_synchronous(ptr, attribute, data);
   if (result != api::CUDA_SUCCESS && attribute == api::CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
     runtime().memory.explain_refusal(ptr, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
   }
@@ -71,8 +81,10 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attri
   const bool ours = runtime().memory.find_stream_ordered(ptr, &block);
   const CUresult result =
       gates::cuPointerGetAttributes(numAttributes, attributes, data, ours && !block ? kNowhere : ptr);
-  if (result == api::CUDA_SUCCESS && block) {
-    for (unsigned index = 0; index < numAttributes; ++index) tell(*block, attributes[index], data[index]);
+  if (result != api::CUDA_SUCCESS) return result;
+  for (unsigned index = 0; index < numAttributes; ++index) {
+    if (block) tell(*block, attributes[index], data[index]);
+    tell_synchronous(ptr, attributes[index], data[index]);
   }
   return result;
 }

@@ -23,8 +23,8 @@ class Graphs {
   void allocate_on(int device);
   // Whether any does.
   bool any() const { return devices_.load(std::memory_order_relaxed) != 0; }
-  // Asks the driver what a GPU's graphs have reserved and charges that; whether it has changed. Needs no context and
-  // does not wait for the GPU (measured on an H200). Nothing where no graph allocates there.
+  // Asks the driver what a GPU's graphs have reserved and charges that; whether it has changed. Needs no context.
+  // Nothing where no graph allocates there.
   bool look(int device);
   // The same for every GPU on which graphs allocate: those where it has changed.
   std::vector<int> look();

@@ -423,6 +423,13 @@ bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUd
   return of_gpu(to->kind) && of_gpu(from->kind) && (to->kind.converted() || from->kind.converted());
 }
 
+std::optional<bool> Memory::synchronous(api::CUdeviceptr address) const {
+  if (!has_converted_.load(std::memory_order_relaxed)) return std::nullopt;
+  const std::optional<Allocation> found = ledger_.find(address);
+  if (!found || !found->kind.converted()) return std::nullopt;
+  return found->synchronous;
+}
+
 Memory::ContextEnd::ContextEnd(Memory& memory, api::CUcontext context) : memory_(memory), context_(context) {
   if (context_ == nullptr) return;
   memory_.deferred_.context_ending(context_);

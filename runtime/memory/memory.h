@@ -121,6 +121,9 @@ class Memory {
   // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: the program wants calls that touch this memory to wait.
   void set_synchronous(api::CUdeviceptr address, bool synchronous) { ledger_.set_synchronous(address, synchronous); }
 
+  // What the program has made of that for converted memory, which the driver calls synchronous anyhow.
+  std::optional<bool> synchronous(api::CUdeviceptr address) const;
+
   // Memory of a context, around its end: made before the driver is asked, told at once if the context is gone, since
   // the driver may give its handle to the next one.
   class ContextEnd {

@@ -93,14 +93,26 @@ bool StreamOrdered::put_back(const PoolPointer& pool, api::CUcontext context, co
   return false;
 }
 
-// Bytes that were charged to the block's last user are this one's; the rest is reserved, or too much given back.
+// Bytes that were charged to the block's last user are this one's; the rest is reserved, or too much given back. Where
+// that fails, or the thread is cancelled while it waits for room, the block goes back.
 bool StreamOrdered::pay(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken,
                         const Reserve& reserve) {
   const int device = wanted.place.device;
   if (taken.charge > wanted.bytes) ledger_.release(device, taken.charge - wanted.bytes, Kind::kServed);
-  if (taken.charge >= wanted.bytes || reserve(wanted.bytes - taken.charge)) return true;
-  if (!put_back(pool, wanted.place.context, taken)) ledger_.release(device, taken.charge, Kind::kServed);
-  return false;
+  if (taken.charge >= wanted.bytes) return true;
+  struct Unpaid {
+    ~Unpaid() {
+      if (paid || owner.put_back(pool, context, taken)) return;
+      owner.ledger_.release(pool->device, taken.charge, Kind::kServed);
+    }
+    StreamOrdered& owner;
+    const PoolPointer& pool;
+    api::CUcontext context;
+    const Heap::Taken& taken;
+    bool paid = false;
+  } unpaid{*this, pool, wanted.place.context, taken};
+  unpaid.paid = reserve(wanted.bytes - taken.charge);
+  return unpaid.paid;
 }
 
 void StreamOrdered::enter(const Wanted& wanted, std::uint64_t address, api::CUdeviceptr* into) {
@@ -175,6 +187,16 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
       event = point->event;
     }
   }
+  // Also if the thread is cancelled while it waits for room.
+  struct Awaited {
+    ~Awaited() {
+      const std::lock_guard lock(owner.mutex_);
+      if (Point* point = owner.outstanding(fence); point != nullptr) point->awaited = false;
+    }
+    StreamOrdered& owner;
+    Heap::Fence fence;
+  };
+  const Awaited awaited{*this, taken->fence};
   bool used = pay(wanted, pool, *taken, reserve);
   if (used && event != nullptr) {
     const api::CUresult result = wanted.per_thread ? gates::cuStreamWaitEvent_ptsz(wanted.stream, event, 0)
@@ -187,8 +209,6 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
       used = false;
     }
   }
-  const std::lock_guard lock(mutex_);
-  if (Point* point = outstanding(taken->fence); point != nullptr) point->awaited = false;
   return used ? taken : std::nullopt;
 }
 

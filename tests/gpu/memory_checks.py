@@ -142,12 +142,14 @@ def torch_with(configuration, name):
         needs("torch")
         _, said = the_same_in_both_modes(bench, program(bench, TORCH), PYTORCH_CUDA_ALLOC_CONF=configuration)
         figures = []
+        # Libraries take some by themselves, the same in both modes.
+        taken = [answer["taken"] for answer in said.values()]
+        assert max(taken) - min(taken) <= 2 * MIB, said
         for mode, answer in said.items():
             assert answer["total"] <= 1024 * MIB, answer
-            # The books hold all that the allocator has, and little else (libraries take some by themselves). Of a pool
-            # they hold what is allocated, not what is kept unused.
+            # The books hold all that the allocator has. Of a pool they hold what is allocated, not what is kept unused.
             least = answer["allocated"] if "cudaMallocAsync" in configuration else answer["reserved"]
-            assert least - 2 * MIB <= answer["taken"] <= answer["reserved"] + 64 * MIB, (mode, answer)
+            assert least - 2 * MIB <= answer["taken"] <= answer["reserved"] + 192 * MIB, (mode, answer)
             figures.append(f"{mode}: {answer['allocated'] / MIB:.1f} MiB allocated, {answer['reserved'] / MIB:.1f} "
                            f"reserved, {answer['taken'] / MIB:.1f} on the books")
         return "; ".join(figures)

@@ -152,6 +152,15 @@ RULE(memory, pointer_sync_memops_reads_back, "idle:cuPointerSetAttribute",
   CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, buffer, 0U) & 0xff, 1);
 }
 
+RULE(memory, pointer_sync_memops_is_on_for_managed_memory, "managed_memory_says_asynchronous",
+     "SYNC_MEMOPS of memory from cuMemAllocManaged is on") {
+  Session session;
+  CUdeviceptr address = 0;
+  CHECK_OK(cu.cuMemAllocManaged(&address, kMiB, CU_MEM_ATTACH_GLOBAL));
+  CHECK_EQ(attribute(CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address, 0U) & 0xff, 1);
+  CHECK_OK(cu.cuMemFree_v2(address));
+}
+
 RULE(memory, pointer_sync_memops_makes_sets_wait, "synchronous_memory_does_not_wait",
      "cuMemsetD8 of memory with SYNC_MEMOPS returns after the set was done") {
   Session session;

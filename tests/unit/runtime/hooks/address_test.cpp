@@ -174,6 +174,33 @@ TEST_CASE("each block of a span is told as the allocation that it is, and freed 
   }
 }
 
+TEST_CASE("converted memory is synchronous when the program has said so, whatever the driver says of managed memory") {
+  for (const bool several : {false, true}) {
+    CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {
+      install(driver);  // answers kOfDriver, whose last byte is 0x67
+      driver.set<api::cuPointerSetAttribute_fn>(Symbol::k_cuPointerSetAttribute,
+                                                [](auto...) { return api::CUDA_SUCCESS; });
+      CUdeviceptr address = 0;
+      EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
+      const auto asked = [&](CUdeviceptr where) {
+        std::uint64_t answer = 0;
+        api::CUpointer_attribute attribute = api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+        void* into = &answer;
+        const CUresult result = several ? overrides::cuPointerGetAttributes(1, &attribute, &into, where)
+                                        : overrides::cuPointerGetAttribute(&answer, attribute, where);
+        EXPECT(result == api::CUDA_SUCCESS);
+        return answer & 0xff;
+      };
+      EXPECT(asked(address + 8) == 0);
+      const unsigned on = 1;
+      EXPECT(overrides::cuPointerSetAttribute(&on, api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address) ==
+             api::CUDA_SUCCESS);
+      EXPECT(asked(address + 8) == 1);
+      EXPECT(asked(0x4444) == (kOfDriver & 0xff));
+    }));
+  }
+}
+
 TEST_CASE("the range around an address of stream-ordered memory is the allocation, also where one half is asked for") {
   for (const Range& row : kRanges) {
     CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {

@@ -275,7 +275,9 @@ TEST_CASE("two threads that each want more wait until both are covered") {
   CHECK(other.load() == api::CUDA_SUCCESS);
 }
 
-#ifndef __SANITIZE_THREAD__  // its runtime takes all that comes after a cancellation for a signal handler's
+// TSan's runtime takes all that comes after a cancellation for a signal handler's, and ASan's fails by itself where a
+// thread's end leaves frames.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("a thread that is cancelled while it waits for room leaves none reserved") {
   Rotad rotad;
   Program program;

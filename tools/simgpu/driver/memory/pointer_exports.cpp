@@ -55,6 +55,11 @@ CUcontext context_of(const Allocation& allocation) {
   return of_pool || allocation.physical ? nullptr : allocation.context;
 }
 
+// Measured on driver 580.159: managed memory says so from the start.
+bool always_synchronous(const Allocation& allocation) {
+  return allocation.kind == MemoryKind::kManaged && !mutated(Mutation::managed_memory_says_asynchronous);
+}
+
 CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   auto allocation = driver().memory.find(address);
@@ -78,7 +83,8 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
       return allocation->kind == MemoryKind::kDevice ? CUDA_ERROR_INVALID_VALUE : tell(data, address);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
-      return tell(data, unsigned{driver().synchronous_memory.has(allocation->buffer_id)});
+      return tell(data,
+                  unsigned{driver().synchronous_memory.has(allocation->buffer_id) || always_synchronous(*allocation)});
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       return tell(data, static_cast<unsigned long long>(block_of(*allocation).id));
     case CU_POINTER_ATTRIBUTE_BUFFER_ID:
