@@ -89,8 +89,10 @@ void cross(const Route& route, const Between& between, const Free& free) {
   between.happen(scene);
   free.give(scene, address);
   free.give(scene, address);
-  // What the streams have not reached may be freed once more or not, as it happens.
+  // What the streams have not reached may be freed once more or not, as it happens. The handle of a context that has
+  // ended may have been given out again, or not.
   for (const CUcontext context : {scene.context, scene.other}) {
+    if (between.ends_context && context == scene.context) continue;
     const bool pushed = ANSWERED(cu.cuCtxPushCurrent_v2(context)) == CUDA_SUCCESS;
     if (pushed) ANSWERED(cu.cuCtxSynchronize());
     CUcontext popped = nullptr;
