@@ -12,6 +12,8 @@
 #include <new>
 #include <thread>
 
+#include "runtime/turn/counted.h"
+
 namespace rota::gate {
 
 constinit std::atomic<std::uint32_t> state{kOpen};
@@ -231,11 +233,7 @@ void Gate::pass() {
 }
 
 void Gate::wait_outside() {
-  struct Standing {  // also when the thread is cancelled while it waits
-    explicit Standing(std::atomic<std::uint32_t>& count) : count_(count) { count_.fetch_add(1, memory_order_acq_rel); }
-    ~Standing() { count_.fetch_sub(1, memory_order_acq_rel); }
-    std::atomic<std::uint32_t>& count_;
-  } standing(standing_);
+  const Counted standing(standing_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
   std::unique_lock lock(mutex_);
   opened_.wait(lock, [this] { return !closed(); });

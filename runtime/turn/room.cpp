@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/turn/counted.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::turn {
@@ -14,22 +15,13 @@ std::uint64_t Room::needed(int device) const {
 
 void Room::wait_for_all(int device, std::uint64_t bytes) {
   Slot& here = slots_[static_cast<std::size_t>(device)];
-  struct Wanting {
-    explicit Wanting(std::atomic<std::uint32_t>& count) : count_(count) { count_.fetch_add(1); }
-    ~Wanting() { count_.fetch_sub(1); }
-    std::atomic<std::uint32_t>& count_;
-  };
   here.total.store(bytes);
-  const Wanting wanting(here.want_all);
+  const Counted wanting(here.want_all);
   wait(device);
 }
 
 void Room::wait(int device) {
-  struct Waiting {  // also when the thread is cancelled while it waits
-    explicit Waiting(std::atomic<std::uint32_t>& count) : count_(count) { count_.fetch_add(1); }
-    ~Waiting() { count_.fetch_sub(1); }
-    std::atomic<std::uint32_t>& count_;
-  } waiting(waiting_);
+  const Counted waiting(waiting_);
   bell_.ring();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return released_.load() || covered(device); });
