@@ -69,10 +69,8 @@ CUresult cuPointerGetAttribute(void* data, api::CUpointer_attribute attribute, C
   const CUresult result = gates::cuPointerGetAttribute(data, attribute, ours && !block ? kNowhere : ptr);
   if (result == api::CUDA_SUCCESS && block) tell(*block, attribute, data);
   if (result == api::CUDA_SUCCESS) tell_synchronous(ptr, attribute, data);
-  if (result != api::CUDA_SUCCESS && attribute == api::CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
-    runtime().memory.explain_refusal(ptr, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
-  }
-  return result;
+  if (attribute != api::CU_POINTER_ATTRIBUTE_P2P_TOKENS) return result;
+  return runtime().memory.explained(result, ptr, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attribute* attributes, void** data,

@@ -9,14 +9,13 @@ using api::CUdeviceptr;
 using api::CUresult;
 
 CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, CUdeviceptr dptr) {
-  return runtime().memory.ipc_handle(pHandle, dptr);
+  return runtime().memory.explained(gates::cuIpcGetMemHandle(pHandle, dptr), dptr, "cuIpcGetMemHandle");
 }
 
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, std::size_t size,
                                        api::CUmemRangeHandleType handleType, unsigned long long flags) {
-  const CUresult result = gates::cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags);
-  if (result != api::CUDA_SUCCESS) runtime().memory.explain_refusal(dptr, "cuMemGetHandleForAddressRange");
-  return result;
+  return runtime().memory.explained(gates::cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags), dptr,
+                                    "cuMemGetHandleForAddressRange");
 }
 
 }  // namespace rota::overrides

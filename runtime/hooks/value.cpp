@@ -13,8 +13,7 @@ using api::CUstream;
 namespace {
 
 CUresult explained(CUresult result, CUdeviceptr address, const char* function) {
-  if (result != api::CUDA_SUCCESS) runtime().memory.explain_refusal(address, function);
-  return result;
+  return runtime().memory.explained(result, address, function);
 }
 
 CUdeviceptr address_of(const api::CUstreamBatchMemOpParams& operation) {

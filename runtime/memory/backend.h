@@ -1,4 +1,5 @@
-// Who serves plain memory (cuMemAlloc, cuMemAllocPitch): the one place where backends differ. Memory (memory.h) checks
+// Who serves plain memory (cuMemAlloc, cuMemAllocPitch) and the spans of stream-ordered memory: the one place where
+// backends differ. Memory (memory.h) checks
 // limits, keeps the ledger and chooses; a backend only gets memory from the driver and puts it where it belongs.
 #pragma once
 

@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/memory/round_up.h"
+
 namespace rota::memory {
 
 // Not thread-safe.
@@ -40,7 +42,7 @@ class Heap {
     Fence fence = 0;
   };
 
-  static std::uint64_t rounded(std::uint64_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
+  static std::uint64_t rounded(std::uint64_t bytes) { return round_up(bytes, kGranule); }
 
   void add(const Span& span);
   // The spans that hold no block and nothing pending, in order of address.

@@ -11,14 +11,11 @@
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
 #include "runtime/memory/host.h"
+#include "runtime/memory/round_up.h"
 
 namespace rota::memory {
 
 namespace {
-
-std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 // What rows are rounded up to, as far as can be told beforehand (measured on an H200 for every element size).
 constexpr std::uint64_t kUsualPitch = 512;
@@ -103,18 +100,11 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   if (ledger_.limit(ordinal) != limit) ledger_.set_limit(ordinal, limit);
   if (ledger_.capacity(ordinal) != most) ledger_.set_capacity(ordinal, most);
   if (graphs_.any()) graphs_.look(ordinal);
-  if (ledger_.reserve(ordinal, bytes, kind)) {
-    wait_for_room(ordinal, bytes, kind);
-    return true;
-  }
   // What was freed in a stream and has not been reached is in use: the driver refuses then, too, and does not wait
   // (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory).
-  if (has_converted_.load(std::memory_order_relaxed)) {
-    sweep_deferred();
-    if (ledger_.reserve(ordinal, bytes, kind)) {
-      wait_for_room(ordinal, bytes, kind);
-      return true;
-    }
+  if (ledger_.reserve(ordinal, bytes, kind) || (sweep_deferred() && ledger_.reserve(ordinal, bytes, kind))) {
+    wait_for_room(ordinal, bytes, kind);
+    return true;
   }
   static log::Once once;
   if (!once.first()) return false;
@@ -214,7 +204,7 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   if (kind.converted() && !has_converted_.load(std::memory_order_relaxed)) {
     has_converted_.store(true, std::memory_order_relaxed);
   }
-  if (may_reuse && kind.converted() && deferred_.any()) sweep_deferred();
+  if (may_reuse && kind.converted()) sweep_deferred();
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {
       if (const auto again = deferred_.reuse(place.context, bytes)) {
@@ -320,10 +310,12 @@ api::CUresult Memory::free_waiting(api::CUdeviceptr address, bool capturing, con
   return result;
 }
 
-void Memory::sweep_deferred() {
+bool Memory::sweep_deferred() {
+  if (!deferred_.any() && !stream_ordered_.any()) return false;
   const driver::RelaxedCapture relaxed;
   for (const int ordinal : deferred_.sweep()) changed(ordinal);
   for (const int ordinal : stream_ordered_.sweep()) changed(ordinal);
+  return true;
 }
 
 void Memory::collect_deferred(const std::optional<Owner>& owner) {
@@ -346,7 +338,7 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
 }
 
 Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
-  if (has_converted_.load(std::memory_order_relaxed)) sweep_deferred();
+  sweep_deferred();
   if (graphs_.any()) graphs_.look(ordinal);
   Shown seen{.total = std::min(total, settings_.limit_bytes), .free = 0, .own = ledger_.live_bytes(ordinal)};
   // NVML's total is all of the GPU's memory, CUDA's only what programs can have of it.
@@ -359,26 +351,20 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
   return seen;
 }
 
-api::CUresult Memory::ipc_handle(api::CUipcMemHandle* handle, api::CUdeviceptr address) {
-  const api::CUresult result = gates::cuIpcGetMemHandle(handle, address);
-  if (result == api::CUDA_SUCCESS) return result;
-  explain_refusal(address, "cuIpcGetMemHandle");
-  return result;
-}
-
-void Memory::explain_refusal(api::CUdeviceptr address, const char* function) {
-  if (!has_converted_.load(std::memory_order_relaxed)) return;
+api::CUresult Memory::explained(api::CUresult result, api::CUdeviceptr address, const char* function) {
+  if (result == api::CUDA_SUCCESS || !has_converted_.load(std::memory_order_relaxed)) return result;
   const std::optional<Allocation> owner = ledger_.find(address);
-  if (!owner || !owner->kind.converted()) return;
+  if (!owner || !owner->kind.converted()) return result;
   exports_.store(true, std::memory_order_relaxed);
   {
     const std::lock_guard lock(devices_mutex_);
-    if (!explained_.insert(function).second) return;
+    if (!explained_.insert(function).second) return result;
   }
   log::warn(
       "{} was refused for memory that rota made Unified Memory: run this program with ROTA_MEMORY=native; what it "
       "allocates from now on is native",
       function);
+  return result;
 }
 
 api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t bytes, int ordinal,

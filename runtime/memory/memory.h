@@ -84,10 +84,10 @@ class Memory {
     std::uint64_t own;  // what this process has there
   };
   Shown shown(int device, std::uint64_t total, std::uint64_t free);
-  api::CUresult ipc_handle(api::CUipcMemHandle* handle, api::CUdeviceptr address);
-  // The driver has refused `function` for memory at `address`. If that may be because it is Unified Memory, which the
-  // program does not know, one line a function says so, and the process's allocations are native from now on.
-  void explain_refusal(api::CUdeviceptr address, const char* function);
+  // Passes on what the driver has answered to `function` for memory at `address`. If it refused, perhaps because this
+  // is Unified Memory, which the program does not know, one line a function says so, and the process's allocations are
+  // native from now on.
+  api::CUresult explained(api::CUresult result, api::CUdeviceptr address, const char* function);
   api::CUresult create_physical(Physical::Handle* handle, std::uint64_t bytes, int device, const RealCall& call);
   api::CUresult release_physical(Physical::Handle handle, const RealCall& call);
   api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const RealCall& call);
@@ -152,7 +152,7 @@ class Memory {
   // what is that context's, right after the driver's own wait for its work.
   void collect_deferred(const std::optional<Owner>& owner = std::nullopt);
 
-  // Reserves room, and waits until it may be taken; or says why not (once, at level info).
+  // Reserves room, and waits until it may be taken; or says why not (once).
   bool reserve(int device, std::uint64_t bytes, Kind kind);
   void changed(int device) {
     if (changed_) changed_(device);
@@ -186,7 +186,8 @@ class Memory {
   // An event behind all that is in the stream so far, and its context; or what the driver answered.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, api::CUevent* event, api::CUcontext* context);
   std::size_t pitch_unit(const Place& place, unsigned element_bytes);
-  void sweep_deferred();
+  // Whether there was anything to look at.
+  bool sweep_deferred();
   void context_ended(api::CUcontext context);
 
   Ledger& ledger_;
@@ -202,7 +203,7 @@ class Memory {
   std::function<void(int)> changed_;
   Room room_;
   std::atomic<bool> served_{false};
-  std::atomic<bool> exports_{false};  // this process hands memory to others: allocations stay native from then on
+  std::atomic<bool> exports_{false};  // a function refused converted memory: allocations stay native from then on
   std::set<std::string> explained_;   // functions; under the lock below
   std::atomic<bool> has_converted_{false};
   std::array<Device, kMaxDevices> devices_;

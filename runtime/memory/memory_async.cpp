@@ -69,20 +69,17 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& wanted, const Pla
 // cuMemFree of stream-ordered memory. It does not wait (measured on an H200); documented: whoever calls it has seen to
 // it that nothing uses the memory any more.
 api::CUresult Memory::free_stream_ordered(const Allocation& taken, bool capturing) {
-  if (driver::current_context() == nullptr) {
-    ledger_.cancel_free(taken);
-    return api::CUDA_ERROR_INVALID_CONTEXT;
-  }
-  if (capturing) {
+  const api::CUcontext context = driver::current_context();
+  api::CUresult result = context == nullptr ? api::CUDA_ERROR_INVALID_CONTEXT : api::CUDA_SUCCESS;
+  if (capturing && result == api::CUDA_SUCCESS) {
     // What a capture forbids has to be refused, and to end the capture, as a real call would. A plain byte does both.
-    Place place;
     api::CUdeviceptr probe = 0;
-    const api::CUresult result = here(place) ? real::cuMemAlloc_v2(&probe, 1) : api::CUDA_ERROR_INVALID_CONTEXT;
-    if (result != api::CUDA_SUCCESS) {
-      ledger_.cancel_free(taken);
-      return result;
-    }
-    deferred_.add_unused(probe, place.context);
+    result = real::cuMemAlloc_v2(&probe, 1);
+    if (result == api::CUDA_SUCCESS) deferred_.add_unused(probe, context);
+  }
+  if (result != api::CUDA_SUCCESS) {
+    ledger_.cancel_free(taken);
+    return result;
   }
   stream_ordered_.free(taken, nullptr, false, nullptr, nullptr);
   changed(taken.device);
@@ -148,6 +145,7 @@ void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute
     default:
       return;
   }
+  if (!stream_ordered_.any()) return;
   sweep_deferred();
   // The driver gives back what is unused above the threshold when the program waits for something; here it goes when
   // the pool is looked at.

@@ -9,6 +9,7 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
+#include "runtime/memory/round_up.h"
 
 namespace rota::memory {
 
@@ -22,10 +23,6 @@ constexpr std::uint64_t kLargeGpu = std::uint64_t{8} << 30;
 
 // Points of streams that cannot be told apart are queues of their own.
 constexpr std::uint64_t kUnnumbered = std::uint64_t{1} << 63;
-
-std::uint64_t round_up(std::uint64_t bytes, std::uint64_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
 
 bool may_wait_for_others(api::CUmemoryPool pool) {
   int allowed = 1;
@@ -115,17 +112,17 @@ bool StreamOrdered::pay(const Wanted& wanted, const PoolPointer& pool, const Hea
   return unpaid.paid;
 }
 
-void StreamOrdered::enter(const Wanted& wanted, std::uint64_t address, api::CUdeviceptr* into) {
+void StreamOrdered::enter(const Wanted& wanted, const Heap::Taken& taken, api::CUdeviceptr* into) {
   {
     const std::lock_guard lock(mutex_);
-    live_[address] = {wanted.bytes, ++last_buffer_id_};
+    live_[taken.address] = {wanted.bytes, ++last_buffer_id_, taken.fence};
   }
-  ledger_.add({.address = address,
+  ledger_.add({.address = taken.address,
                .bytes = wanted.bytes,
                .owner = Owner::of(wanted.place.context),
                .device = wanted.place.device,
                .kind = Kind::kServed});
-  *into = address;
+  *into = taken.address;
 }
 
 // A new span, and the block at its beginning.
@@ -183,7 +180,7 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
     if (!taken) return std::nullopt;
     pool->note_highs();
     if (Point* point = outstanding(taken->fence); point != nullptr) {
-      point->awaited = true;
+      ++point->awaited;
       event = point->event;
     }
   }
@@ -191,7 +188,7 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
   struct Awaited {
     ~Awaited() {
       const std::lock_guard lock(owner.mutex_);
-      if (Point* point = owner.outstanding(fence); point != nullptr) point->awaited = false;
+      if (Point* point = owner.outstanding(fence); point != nullptr) --point->awaited;
     }
     StreamOrdered& owner;
     Heap::Fence fence;
@@ -217,7 +214,7 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
   const driver::RelaxedCapture relaxed;
   const PoolPointer pool = pool_of(wanted);
   if (const auto taken = take(wanted, pool); taken && pay(wanted, pool, *taken, reserve)) {
-    enter(wanted, taken->address, address);
+    enter(wanted, *taken, address);
     return api::CUDA_SUCCESS;
   }
   api::CUresult result = api::CUDA_ERROR_OUT_OF_MEMORY;
@@ -225,14 +222,14 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
     Heap::Taken taken;
     result = grow(wanted, pool, backend, &taken);
     if (result == api::CUDA_SUCCESS) {
-      enter(wanted, taken.address, address);
+      enter(wanted, taken, address);
       return result;
     }
     ledger_.release(wanted.place.device, wanted.bytes, Kind::kServed);
   }
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   if (const auto taken = take_behind(wanted, pool, reserve)) {
-    enter(wanted, taken->address, address);
+    enter(wanted, *taken, address);
     return api::CUDA_SUCCESS;
   }
   return result;
@@ -245,7 +242,7 @@ void StreamOrdered::free(const Allocation& allocation, api::CUstream stream, boo
   const std::uint64_t number = event != nullptr ? driver::number_of(stream, per_thread) : 0;
   const std::lock_guard lock(mutex_);
   const std::uint64_t charge = ledger_.hand_over(allocation);
-  live_.erase(allocation.address);
+  const auto live = live_.extract(allocation.address);
   const Span* span = span_at(allocation.address);
   if (span == nullptr) {  // its context has just ended, and it with it
     if (event != nullptr) real::cuEventDestroy_v2(event);
@@ -255,6 +252,11 @@ void StreamOrdered::free(const Allocation& allocation, api::CUstream stream, boo
   const PoolPointer pool = span->pool;
   Heap& heap = pool->heaps.at(span->context);
   if (event == nullptr) {
+    // The block's own use is over, but its stream may have got it behind work on what was there before.
+    if (const Heap::Fence behind = live ? live.mapped().behind : 0; behind != 0 && outstanding(behind) != nullptr) {
+      heap.give(allocation.address, 0, behind, charge);
+      return;
+    }
     heap.give(allocation.address, 0, 0, 0);
     ledger_.release(allocation.device, charge, Kind::kServed);
     if (pool->destroyed) trim(*pool, 0);
@@ -303,7 +305,7 @@ void StreamOrdered::passed(const Point& point, std::set<int>* devices) {
 void StreamOrdered::sweep(Points& points, std::size_t most, std::set<int>* devices) {
   for (; most != 0 && !points.empty(); --most) {
     const Point& first = points.front();
-    if (first.awaited || ending_.contains(first.event_context)) return;
+    if (first.awaited > 0 || ending_.contains(first.event_context)) return;
     if (first.event != nullptr && !driver::reached(first.event)) return;
     passed(first, devices);
     points.pop_front();
@@ -318,7 +320,7 @@ void StreamOrdered::sweep(std::set<int>* devices) {
 }
 
 std::vector<int> StreamOrdered::sweep() {
-  if (!any_.load(std::memory_order_relaxed)) return {};
+  if (!any()) return {};
   std::set<int> devices;
   const std::lock_guard lock(mutex_);
   sweep(&devices);
@@ -342,7 +344,7 @@ void StreamOrdered::trim(Pool& pool, std::uint64_t keep) {
 }
 
 void StreamOrdered::trim(api::CUmemoryPool pool, std::uint64_t keep) {
-  if (!any_.load(std::memory_order_relaxed)) return;
+  if (!any()) return;
   const std::lock_guard lock(mutex_);
   if (const auto known = pools_.find(pool); known != pools_.end()) trim(*known->second, keep);
 }
@@ -380,7 +382,7 @@ void StreamOrdered::pool_destroyed(api::CUmemoryPool pool) {
 
 bool StreamOrdered::find(std::uint64_t address, std::optional<Block>* block) const {
   block->reset();
-  if (!any_.load(std::memory_order_relaxed)) return false;
+  if (!any()) return false;
   const std::lock_guard lock(mutex_);
   const Span* span = span_at(address);
   if (span == nullptr) return false;
@@ -398,7 +400,7 @@ bool StreamOrdered::find(std::uint64_t address, std::optional<Block>* block) con
 }
 
 bool StreamOrdered::holds(std::uint64_t address) const {
-  if (!any_.load(std::memory_order_relaxed)) return false;
+  if (!any()) return false;
   const std::lock_guard lock(mutex_);
   return spans_.contains(address);
 }

@@ -52,6 +52,8 @@ class StreamOrdered {
   // use is over. Takes the event.
   void free(const Allocation& allocation, api::CUstream stream, bool per_thread, api::CUevent event,
             api::CUcontext context);
+  // Whether there has been anything to serve.
+  bool any() const { return any_.load(std::memory_order_relaxed); }
   // Looks which frees the streams have passed. The GPUs whose bytes have become room again.
   std::vector<int> sweep();
 
@@ -112,6 +114,7 @@ class StreamOrdered {
   struct Live {
     std::uint64_t bytes = 0;
     std::uint64_t buffer_id = 0;
+    Heap::Fence behind = 0;  // its own stream was given the block behind this fence
   };
   // A free that a stream has yet to pass.
   struct Point {
@@ -120,14 +123,14 @@ class StreamOrdered {
     api::CUcontext event_context = nullptr;
     PoolPointer pool;
     api::CUcontext heap_context = nullptr;
-    bool awaited = false;  // a stream is being made to wait for the event
+    int awaited = 0;  // threads that are making their streams wait for the event
   };
   using Points = std::deque<Point>;
 
   PoolPointer pool_of(const Wanted& wanted);
   bool put_back(const PoolPointer& pool, api::CUcontext context, const Heap::Taken& taken);
   bool pay(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken, const Reserve& reserve);
-  void enter(const Wanted& wanted, std::uint64_t address, api::CUdeviceptr* into);
+  void enter(const Wanted& wanted, const Heap::Taken& taken, api::CUdeviceptr* into);
   std::optional<Heap::Taken> take(const Wanted& wanted, const PoolPointer& pool);
   api::CUresult grow(const Wanted& wanted, const PoolPointer& pool, Backend& backend, Heap::Taken* taken);
   std::optional<Heap::Taken> take_behind(const Wanted& wanted, const PoolPointer& pool, const Reserve& reserve);

@@ -280,7 +280,8 @@ TEST_CASE("a program that exports memory gets the driver's answer, and native me
   api::CUdeviceptr address = 0;
   REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
   api::CUipcMemHandle handle{};
-  CHECK(f.memory.ipc_handle(&handle, address + 100) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.explained(real::cuIpcGetMemHandle(&handle, address + 100), address + 100, "cuIpcGetMemHandle") ==
+        api::CUDA_ERROR_INVALID_VALUE);
   REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
   CHECK(f.driver.managed_allocations.load() == 1);
 }

@@ -151,6 +151,51 @@ TEST_CASE("at the limit an allocation waits in its stream for what another has f
   CHECK(f.ledger.live_bytes(0) == 0);
 }
 
+TEST_CASE("two streams that are made to wait for the same free each find its event") {
+  static Served* program;
+  static api::CUdeviceptr third;
+  static bool events_were_there;
+  Served f(kSpan);
+  program = &f;
+  third = 0;
+  events_were_there = true;
+  const api::CUdeviceptr first = f.taken(kSpan);
+  f.work();
+  f.free(first);
+  // While one stream is being made to wait, another one is, and the work ends and is looked for.
+  f.driver.set<api::cuStreamWaitEvent_fn>(
+      Symbol::k_cuStreamWaitEvent, [](api::CUstream stream, api::CUevent event, unsigned) {
+        if (stream == kOther) {
+          const auto another = reinterpret_cast<api::CUstream>(0x7000);
+          if (program->take(kSpan / 2, &third, another) != api::CUDA_SUCCESS) third = 0;
+          program->finish();
+          program->memory.trim_pool(kPool, UINT64_MAX);
+        }
+        const std::lock_guard lock(program->driver.mutex);
+        events_were_there = events_were_there && program->driver.events.count(event) == 1;
+        return api::CUDA_SUCCESS;
+      });
+  api::CUdeviceptr second = 0;
+  REQUIRE(f.take(kSpan / 2, &second, kOther) == api::CUDA_SUCCESS);
+  CHECK(second == first);
+  CHECK(third == first + kSpan / 2);
+  CHECK(events_were_there);
+  CHECK(f.ledger.live_bytes(0) == kSpan);
+}
+
+TEST_CASE("memory that a stream got behind its own work and that is freed at once waits for that work") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(kSpan);
+  f.work();
+  f.free(first);
+  REQUIRE(f.taken(kSpan) == first);
+  REQUIRE(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);  // unused, so its own use is over
+  CHECK(f.taken(kSpan, kOther) != first);
+  f.finish();
+  CHECK(f.taken(kSpan, kOther) == first);
+  CHECK(f.ledger.live_bytes(0) == 2 * kSpan);
+}
+
 TEST_CASE("a wait that the driver refuses leaves the memory where it was") {
   Served f(kSpan);
   const api::CUdeviceptr first = f.taken(kSpan);
