@@ -1,0 +1,268 @@
+#include "scheduler/core/quota.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace rota::scheduler {
+namespace {
+
+// A client is granted up to the next of these parts of the GPU, where limits are far. Judgement, as for promises.
+constexpr Bytes kSteps = 64;
+constexpr Bytes kFar = 4;  // steps
+
+void add(Reservation& sum, const Reservation& before, const Reservation& after) {
+  sum.device += after.device - before.device;  // unsigned, so also where it falls
+  sum.movable += after.movable - before.movable;
+}
+
+}  // namespace
+
+void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
+  Member& member = members_[client];
+  for (const Membership& membership : accounts) {
+    const auto [entry, fresh] = accounts_.try_emplace(membership.key);
+    Account& account = entry->second;
+    if (fresh) account.name = membership.name;
+    if (std::ranges::find(member.accounts, &account) != member.accounts.end()) continue;
+    account.limits.device = std::min(account.limits.device, membership.limits.device);
+    account.limits.host = std::min(account.limits.host, membership.limits.host);
+    ++account.clients;
+    member.accounts.push_back(&account);
+    // It may have something already, where it is charged to one account more.
+    for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) add(account.sums[gpu], {}, member.reserved[gpu]);
+  }
+}
+
+void Quota::set_limits(const std::string& key, Limits limits) {
+  if (const auto found = accounts_.find(key); found != accounts_.end()) found->second.limits = limits;
+}
+
+void Quota::add_gpu(ClientId client, GpuIndex index, Bytes total, Bytes context) {
+  const auto found = members_.find(client);
+  if (found == members_.end()) return;
+  Gpu& gpu = gpus_[index];
+  if (gpu.total == 0) gpu.total = total;
+  Bytes& known = found->second.contexts[index];
+  gpu.contexts += context - known;
+  known = context;
+}
+
+// What the clients of a GPU have there beyond what it holds, if they had so much more than they have reserved.
+Bytes Quota::excess(GpuIndex index, Bytes more) const {
+  const Gpu& gpu = gpus_[index];
+  const Bytes all = gpu.reserved + gpu.contexts + more;
+  return all > gpu.total ? all - gpu.total : 0;
+}
+
+// With another excess, and another sum, on one GPU.
+Bytes Quota::host_need(const Account& account, GpuIndex index, Bytes excess_there, const Reservation& sum) const {
+  Bytes need = std::min(sum.movable, excess_there);
+  for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    if (gpu != index && account.sums[gpu].movable != 0) need += std::min(account.sums[gpu].movable, excess(gpu, 0));
+  }
+  return need;
+}
+
+Bytes Quota::host_bytes(const Account& account) const {
+  return host_need(account, 0, excess(0, 0), account.sums[0]);
+}
+
+std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
+  const Reservation& before = member.reserved[gpu];
+  const auto is_member = [&](const Account& account) {
+    return std::ranges::find(member.accounts, &account) != member.accounts.end();
+  };
+  for (const Account* account : member.accounts) {
+    if (wanted.device <= before.device) break;
+    if (account->sums[gpu].device - before.device + wanted.device > account->limits.device) {
+      return Refusal{account, false};
+    }
+  }
+  // What one client takes may have to push out what another has.
+  const Bytes now = excess(gpu, 0);
+  const Bytes then = excess(gpu, wanted.device - before.device);
+  for (const auto& [key, account] : accounts_) {
+    if (account.limits.host == kNoLimit) continue;
+    Reservation sum = account.sums[gpu];
+    const Bytes need_now = host_need(account, gpu, now, sum);
+    if (is_member(account)) add(sum, before, wanted);
+    const Bytes need = host_need(account, gpu, then, sum);
+    if (need > need_now && need > account.limits.host) return Refusal{&account, true};
+  }
+  return std::nullopt;
+}
+
+void Quota::book(Member& member, GpuIndex gpu, const Reservation& reservation) {
+  Reservation& booked = member.reserved[gpu];
+  for (Account* account : member.accounts) add(account->sums[gpu], booked, reservation);
+  gpus_[gpu].reserved += reservation.device - booked.device;
+  booked = reservation;
+}
+
+Quota::Answer Quota::grant(ClientId client, Member& member, const Ask& ask) {
+  const Reservation& before = member.reserved[ask.gpu];
+  Reservation granted{std::max(ask.wanted.device, before.device), std::max(ask.wanted.movable, before.movable)};
+  const Bytes unit = std::max<Bytes>(gpus_[ask.gpu].total / kSteps, 1);
+  Reservation far = granted;
+  far.device += kFar * unit;
+  far.movable += kFar * unit;
+  if (!refusal(member, ask.gpu, far)) {
+    const Bytes more = (granted.device + unit - 1) / unit * unit - granted.device;
+    granted.device += more;
+    if (granted.movable != 0) granted.movable += more;
+  }
+  book(member, ask.gpu, granted);
+  return {client, ask.gpu, ask.number, true, granted, {}};
+}
+
+Quota::Answer Quota::refuse(ClientId client, const Member& member, const Ask& ask, const Refusal& by) const {
+  const Account& account = *by.account;
+  const Reservation& sum = account.sums[ask.gpu];
+  const Bytes more = ask.wanted.device - std::min(ask.wanted.device, member.reserved[ask.gpu].device);
+  std::string why;
+  if (by.host) {
+    why =
+        fmt::format("{} may have {} bytes of GPU memory in the host's memory, and {} more here may need more than that",
+                    account.name, account.limits.host, more);
+  } else {
+    why = fmt::format("{} may have {} bytes on each GPU; {} are in use and {} more were asked for", account.name,
+                      account.limits.device, sum.device, more);
+  }
+  return {client, ask.gpu, ask.number, false, member.reserved[ask.gpu], why};
+}
+
+Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now) {
+  Outcome outcome;
+  const auto found = members_.find(client);
+  if (found == members_.end()) return outcome;
+  Member& member = found->second;
+  wanted.device = std::min(wanted.device, protocol::kMaxGpuBytes);
+  wanted.movable = std::min(wanted.movable, wanted.device);
+  // A client asks for one thing at a time; a later ask takes the place of one that has not been answered.
+  Ask& ask = member.ask.emplace();
+  ask.gpu = gpu;
+  ask.number = number;
+  ask.wanted = wanted;
+  ask.deadline = now + kPatience;
+  ask.order = ++asks_;
+  const auto refused = refusal(member, gpu, wanted);
+  if (refused) {
+    ask.round = ++round_;
+    for (const auto& [id, other] : members_) {
+      if (id == client || other.reserved[gpu].device == 0) continue;
+      const bool concerned =
+          refused->host || std::ranges::find(other.accounts, refused->account) != other.accounts.end();
+      if (concerned) ask.awaited.insert(id);
+    }
+    outcome.tighten = ask.awaited;
+  }
+  settle(outcome, now);
+  return outcome;
+}
+
+Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std::uint32_t answered, std::uint32_t round,
+                            Time now) {
+  Outcome outcome;
+  const auto found = members_.find(client);
+  if (found == members_.end()) return outcome;
+  if (answered != found->second.answered[gpu]) {
+    outcome.tighten.insert(client);
+    return outcome;
+  }
+  has.device = std::min(has.device, protocol::kMaxGpuBytes);
+  has.movable = std::min(has.movable, has.device);
+  book(found->second, gpu, has);
+  outcome.changed = true;
+  for (auto& [id, other] : members_) {
+    // Rounds are numbers that may wrap around.
+    if (other.ask && other.ask->gpu == gpu && static_cast<std::int32_t>(round - other.ask->round) >= 0) {
+      other.ask->awaited.erase(client);
+    }
+  }
+  settle(outcome, now);
+  return outcome;
+}
+
+Quota::Outcome Quota::leave(ClientId client, Time now) {
+  Outcome outcome;
+  const auto found = members_.find(client);
+  if (found == members_.end()) return outcome;
+  Member& member = found->second;
+  for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    book(member, gpu, {});
+    gpus_[gpu].contexts -= member.contexts[gpu];
+  }
+  for (Account* account : member.accounts) --account->clients;
+  members_.erase(found);
+  std::erase_if(accounts_, [](const auto& entry) { return entry.second.clients == 0; });
+  for (auto& [id, other] : members_) {
+    if (other.ask) other.ask->awaited.erase(client);
+  }
+  outcome.changed = true;
+  settle(outcome, now);
+  return outcome;
+}
+
+Quota::Outcome Quota::tick(Time now) {
+  Outcome outcome;
+  settle(outcome, now);
+  return outcome;
+}
+
+// Those who asked first first: whoever is granted something may leave too little for the next.
+void Quota::settle(Outcome& outcome, Time now) {
+  std::vector<std::pair<ClientId, Member*>> asking;
+  for (auto& [id, member] : members_) {
+    if (member.ask) asking.emplace_back(id, &member);
+  }
+  std::ranges::sort(asking, {}, [](const auto& entry) { return entry.second->ask->order; });
+  for (const auto& [id, member] : asking) {
+    const Ask& ask = *member->ask;
+    const auto refused = refusal(*member, ask.gpu, ask.wanted);
+    if (refused && !ask.awaited.empty() && now < ask.deadline) continue;
+    outcome.answers.push_back(refused ? refuse(id, *member, ask, *refused) : grant(id, *member, ask));
+    outcome.changed = outcome.changed || !refused;
+    member->answered[ask.gpu] = ask.number;
+    member->ask.reset();
+  }
+}
+
+std::optional<Time> Quota::next_deadline() const {
+  std::optional<Time> next;
+  for (const auto& [id, member] : members_) {
+    if (member.ask && (!next || member.ask->deadline < *next)) next = member.ask->deadline;
+  }
+  return next;
+}
+
+Bytes Quota::limit(ClientId client) const {
+  Bytes lowest = kNoLimit;
+  const auto found = members_.find(client);
+  if (found == members_.end()) return lowest;
+  for (const Account* account : found->second.accounts) lowest = std::min(lowest, account->limits.device);
+  return lowest;
+}
+
+Bytes Quota::left(ClientId client, GpuIndex gpu) const {
+  Bytes least = kNoLimit;
+  const auto found = members_.find(client);
+  if (found == members_.end()) return least;
+  for (const Account* account : found->second.accounts) {
+    if (account->limits.device == kNoLimit) continue;
+    const Bytes used = account->sums[gpu].device;
+    least = std::min(least, account->limits.device - std::min(account->limits.device, used));
+  }
+  return least;
+}
+
+Reservation Quota::reserved(ClientId client, GpuIndex gpu) const {
+  const auto found = members_.find(client);
+  return found == members_.end() ? Reservation{} : found->second.reserved[gpu];
+}
+
+void Quota::for_each_account(const std::function<void(const std::string& key, const Account&)>& visit) const {
+  for (const auto& [key, account] : accounts_) visit(key, account);
+}
+
+}  // namespace rota::scheduler

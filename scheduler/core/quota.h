@@ -1,0 +1,143 @@
+// Limits: how much memory processes may have, each alone and all together, by everything that they belong to: a
+// session, a user, a cgroup, the host. A pure state machine beside the scheduler's core; the server drives both.
+//
+// Each of these is an account with a limit, and each client is charged to some. A client says how much it is going to
+// have before it takes it (protocol.h, Reserve) and takes no more than it was granted. Far from every limit it is
+// granted a little more than it asked for, so that few allocations have to ask; what others have in hand of that, and
+// what they have freed since, is called back (Tighten) before anybody is refused: limits hold to the byte, and memory
+// that one process has freed is there for the next.
+//
+// Two amounts are limited. `device` is what the account's clients have on each GPU. `host` is what they may have to
+// have in the host's memory: what of it Unified Memory can move, but no more than what all clients of a GPU have
+// together beyond that GPU, since nothing is moved out of a GPU that holds everything.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "scheduler/core/event.h"
+
+namespace rota::scheduler {
+
+inline constexpr Bytes kNoLimit = UINT64_MAX;
+
+struct Limits {
+  Bytes device = kNoLimit;  // on each GPU
+  Bytes host = kNoLimit;
+  friend bool operator==(const Limits&, const Limits&) = default;
+};
+
+// What one client has reserved on one GPU.
+struct Reservation {
+  Bytes device = 0;
+  Bytes movable = 0;  // the part of it that can leave the GPU
+};
+
+class Quota {
+ public:
+  // How long others have to say what they do not need, before an allocation is refused.
+  static constexpr Time kPatience = std::chrono::milliseconds(250);
+
+  struct Account {
+    std::string name;  // for messages, e.g. "session 3f2a…", "user alice"
+    Limits limits;
+    std::size_t clients = 0;
+    std::array<Reservation, protocol::kMaxGpus> sums{};
+  };
+  // What a client is told.
+  struct Answer {
+    ClientId client;
+    GpuIndex gpu;
+    std::uint32_t number;  // the one it asked with
+    bool granted;
+    Reservation reserved;  // what it may have from now on, also when it was refused
+    std::string why;       // it was refused
+  };
+  struct Outcome {
+    std::vector<Answer> answers;
+    std::set<ClientId> tighten;  // are to say what they have, with the number of the latest round
+    bool changed = false;        // sums or limits: what limits leave may be something else for anybody
+  };
+
+  // The client is charged to these accounts, by key; `name` and `limits` are those of a new one. For one that is there,
+  // the lower limits hold.
+  struct Membership {
+    std::string key;
+    std::string name;
+    Limits limits;
+  };
+  void join(ClientId client, const std::vector<Membership>& accounts);
+  // A limit for the account from now on, whatever it was.
+  void set_limits(const std::string& key, Limits limits);
+  // `total` as the first client said it; `context` is what the client's context takes of it.
+  void add_gpu(ClientId client, GpuIndex gpu, Bytes total, Bytes context);
+  // What the client asks to have in all. Answered in this outcome or a later one, once.
+  Outcome reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now);
+  // What the client has, and will not exceed: also more than it was granted, if it says so. `answered`: the number of
+  // the latest answer that it has seen for this GPU, `round`: the latest round of tightening. What crossed with an
+  // answer is not believed: the client is asked again.
+  Outcome state(ClientId client, GpuIndex gpu, Reservation has, std::uint32_t answered, std::uint32_t round, Time now);
+  Outcome leave(ClientId client, Time now);
+  Outcome tick(Time now);
+  // When tick() is due at the latest.
+  std::optional<Time> next_deadline() const;
+  std::uint32_t round() const { return round_; }
+
+  // The lowest limit of the client's accounts on a GPU, and how much they leave beyond what it has reserved there.
+  // kNoLimit: none.
+  Bytes limit(ClientId client) const;
+  Bytes left(ClientId client, GpuIndex gpu) const;
+  Reservation reserved(ClientId client, GpuIndex gpu) const;
+  // What the clients of an account have or may have to have in the host's memory.
+  Bytes host_bytes(const Account& account) const;
+  void for_each_account(const std::function<void(const std::string& key, const Account&)>& visit) const;
+
+ private:
+  struct Ask {
+    GpuIndex gpu = 0;
+    std::uint32_t number = 0;
+    Reservation wanted;
+    Time deadline{};
+    std::uint32_t round = 0;
+    std::set<ClientId> awaited;  // have not answered this round
+    std::uint64_t order = 0;
+  };
+  struct Member {
+    std::vector<Account*> accounts;
+    std::array<Reservation, protocol::kMaxGpus> reserved{};
+    std::array<std::uint32_t, protocol::kMaxGpus> answered{};  // numbers
+    std::array<Bytes, protocol::kMaxGpus> contexts{};
+    std::optional<Ask> ask;
+  };
+  struct Gpu {
+    Bytes total = 0;
+    Bytes contexts = 0;
+    Bytes reserved = 0;
+  };
+  // Who refuses.
+  struct Refusal {
+    const Account* account;
+    bool host;
+  };
+
+  Bytes excess(GpuIndex gpu, Bytes more) const;
+  Bytes host_need(const Account& account, GpuIndex gpu, Bytes excess, const Reservation& sum) const;
+  std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
+  void book(Member& member, GpuIndex gpu, const Reservation& reservation);
+  Answer grant(ClientId client, Member& member, const Ask& ask);
+  Answer refuse(ClientId client, const Member& member, const Ask& ask, const Refusal& by) const;
+  void settle(Outcome& outcome, Time now);
+
+  std::map<std::string, Account> accounts_;
+  std::map<ClientId, Member> members_;
+  std::array<Gpu, protocol::kMaxGpus> gpus_{};
+  std::uint32_t round_ = 0;
+  std::uint64_t asks_ = 0;
+};
+
+}  // namespace rota::scheduler

@@ -1,0 +1,345 @@
+// Limits: to the byte, for everything that a client belongs to, and what was freed is there for the next.
+#include "scheduler/core/quota.h"
+
+#include <catch2/catch.hpp>
+#include <map>
+#include <random>
+
+namespace rota::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+using Catch::Contains;
+
+constexpr Bytes kGpu = 6400;  // so that a step is 100
+constexpr Time kStart = 1s;
+
+// Clients that state what they have as soon as they are asked, unless they are mute.
+struct Rig {
+  ClientId client(const std::vector<Quota::Membership>& accounts, Bytes context = 0) {
+    const ClientId id = ++last;
+    quota.join(id, accounts);
+    quota.add_gpu(id, 0, kGpu, context);
+    return id;
+  }
+  // The answer, if there is one; those whom it concerns have said what they have.
+  std::optional<Quota::Answer> reserve(ClientId id, Bytes device, Bytes movable = 0, GpuIndex gpu = 0) {
+    answers.clear();
+    used[{id, gpu}].number = ++number;
+    hear(quota.reserve(id, gpu, number, {device, movable}, now));
+    const auto answer = answers.find(id);
+    return answer == answers.end() ? std::nullopt : std::optional(answer->second);
+  }
+  bool granted(ClientId id, Bytes device, Bytes movable = 0, GpuIndex gpu = 0) {
+    const auto answer = reserve(id, device, movable, gpu);
+    REQUIRE(answer);
+    if (!answer->granted) return false;
+    CHECK(answer->reserved.device >= device);
+    CHECK(answer->reserved.movable >= movable);
+    used[{id, gpu}].has = {device, movable};
+    return true;
+  }
+  void hear(const Quota::Outcome& outcome) {
+    for (const Quota::Answer& answer : outcome.answers) {
+      answers[answer.client] = answer;
+      used[{answer.client, answer.gpu}].answered = answer.number;
+    }
+    for (const ClientId id : outcome.tighten) {
+      if (!mute.contains(id)) state(id, 0);
+    }
+  }
+  void state(ClientId id, GpuIndex gpu) {
+    const Use& use = used[{id, gpu}];
+    hear(quota.state(id, gpu, use.has, use.answered, quota.round(), now));
+  }
+  struct Use {
+    Reservation has;
+    std::uint32_t number = 0;
+    std::uint32_t answered = 0;
+  };
+  Quota quota;
+  Time now = kStart;
+  ClientId last = 0;
+  std::uint32_t number = 0;
+  std::set<ClientId> mute;
+  std::map<ClientId, Quota::Answer> answers;
+  std::map<std::pair<ClientId, GpuIndex>, Use> used;
+};
+
+Quota::Membership account(const std::string& name, Limits limits) {
+  return {name, name, limits};
+}
+
+}  // namespace
+
+TEST_CASE("those who share a limit have it together, to the byte") {
+  Rig rig;
+  const auto session = account("session 1", {.device = 1000});
+  const ClientId one = rig.client({session});
+  const ClientId two = rig.client({session});
+  const ClientId other = rig.client({account("session 2", {})});
+  CHECK(rig.granted(one, 600));
+  CHECK(rig.granted(two, 400));
+  CHECK_FALSE(rig.granted(two, 401));
+  CHECK_THAT(rig.answers.at(two).why,
+             Contains("session 1 may have 1000 bytes on each GPU; 1000 are in use and 1 more"));
+  CHECK_FALSE(rig.granted(one, 601));
+  CHECK(rig.granted(other, 5000));
+  CHECK(rig.quota.left(two, 0) == 0);
+  CHECK(rig.quota.limit(two) == 1000);
+  CHECK(rig.quota.limit(other) == kNoLimit);
+}
+
+TEST_CASE("each GPU has the limit for itself") {
+  Rig rig;
+  const ClientId one = rig.client({account("session", {.device = 1000})});
+  rig.quota.add_gpu(one, 1, kGpu, 0);
+  CHECK(rig.granted(one, 1000, 0, 0));
+  CHECK(rig.granted(one, 1000, 0, 1));
+}
+
+TEST_CASE("the tightest of several limits counts") {
+  Rig rig;
+  const ClientId one = rig.client({account("user", {.device = 1000}), account("session", {.device = 300})});
+  const ClientId two = rig.client({account("user", {.device = 1000})});
+  CHECK_FALSE(rig.granted(one, 301));
+  CHECK(rig.granted(two, 800));
+  CHECK_FALSE(rig.granted(one, 201));
+  CHECK_THAT(rig.answers.at(one).why, Contains("user"));
+  CHECK(rig.granted(one, 200));
+}
+
+TEST_CASE("far from the limit a client is granted more than it asked for, and gives it back when another needs it") {
+  Rig rig;
+  const auto session = account("session", {.device = 1000});
+  const ClientId one = rig.client({session});
+  const ClientId two = rig.client({session});
+  CHECK(rig.granted(one, 10));
+  CHECK(rig.quota.reserved(one, 0).device == 100);
+  CHECK(rig.granted(two, 990));
+  CHECK(rig.quota.reserved(one, 0).device == 10);
+}
+
+TEST_CASE("what a client has freed is there for another, which waits until it has said so") {
+  Rig rig;
+  const auto session = account("session", {.device = 1000});
+  const ClientId one = rig.client({session});
+  const ClientId two = rig.client({session});
+  CHECK(rig.granted(one, 900));
+  rig.used[{one, 0}].has = {100, 0};
+  rig.mute.insert(one);
+  CHECK_FALSE(rig.reserve(two, 900));
+  rig.state(one, 0);
+  REQUIRE(rig.answers.contains(two));
+  CHECK(rig.answers.at(two).granted);
+}
+
+TEST_CASE("who does not say what it has holds nobody up for long") {
+  Rig rig;
+  const auto session = account("session", {.device = 1000});
+  const ClientId one = rig.client({session});
+  const ClientId two = rig.client({session});
+  CHECK(rig.granted(one, 900));
+  rig.mute.insert(one);
+  CHECK_FALSE(rig.reserve(two, 900));
+  CHECK(rig.quota.next_deadline() == rig.now + Quota::kPatience);
+  rig.now += Quota::kPatience;
+  rig.hear(rig.quota.tick(rig.now));
+  REQUIRE(rig.answers.contains(two));
+  CHECK_FALSE(rig.answers.at(two).granted);
+  CHECK_FALSE(rig.quota.next_deadline());
+}
+
+TEST_CASE("a dead client's bytes are there for those who wait") {
+  Rig rig;
+  const auto session = account("session", {.device = 1000});
+  const ClientId one = rig.client({session});
+  const ClientId two = rig.client({session});
+  CHECK(rig.granted(one, 900));
+  rig.mute.insert(one);
+  CHECK_FALSE(rig.reserve(two, 900));
+  rig.hear(rig.quota.leave(one, rig.now));
+  REQUIRE(rig.answers.contains(two));
+  CHECK(rig.answers.at(two).granted);
+}
+
+TEST_CASE("what a client says while an answer is on its way to it is not believed, and it is asked again") {
+  Rig rig;
+  const ClientId one = rig.client({account("session", {.device = 1000})});
+  CHECK(rig.granted(one, 500));
+  const Quota::Outcome outcome = rig.quota.state(one, 0, {10, 0}, rig.number - 1, rig.quota.round(), rig.now);
+  CHECK(outcome.tighten.contains(one));
+  CHECK(rig.quota.reserved(one, 0).device >= 500);
+}
+
+TEST_CASE("nothing has to lie in the host's memory while everything fits the GPU") {
+  Rig rig;
+  const auto host = account("the host", {.host = 100});
+  const ClientId one = rig.client({host});
+  const ClientId two = rig.client({host});
+  CHECK(rig.granted(one, 3000, 3000));
+  CHECK(rig.granted(two, 3400, 3400));
+  CHECK(rig.granted(two, 3500, 3500));  // 100 bytes more than the GPU has
+  CHECK_FALSE(rig.granted(two, 3501, 3501));
+  CHECK_THAT(rig.answers.at(two).why, Contains("the host may have 100 bytes of GPU memory in the host's memory"));
+  CHECK_FALSE(rig.granted(one, 3001, 3001));
+}
+
+TEST_CASE("contexts take room that memory then does not have") {
+  Rig rig;
+  const auto host = account("the host", {.host = 100});
+  const ClientId one = rig.client({host}, 400);
+  CHECK(rig.granted(one, 6100, 6100));
+  CHECK_FALSE(rig.granted(one, 6101, 6101));
+}
+
+TEST_CASE("memory that cannot leave the GPU needs no room in the host, but pushes out what can") {
+  Rig rig;
+  const ClientId fixed = rig.client({account("a", {.host = 0})});
+  const ClientId movable = rig.client({account("b", {.host = 500})});
+  CHECK(rig.granted(movable, 3000, 3000));
+  CHECK(rig.granted(fixed, 3900, 0));
+  CHECK_FALSE(rig.granted(fixed, 3901, 0));
+  CHECK_THAT(rig.answers.at(fixed).why, Contains("b may have 500 bytes"));
+}
+
+TEST_CASE("a session's part in the host's memory is no more than it has that can move") {
+  Rig rig;
+  const ClientId small = rig.client({account("small", {.host = 200})});
+  const ClientId large = rig.client({account("large", {})});
+  CHECK(rig.granted(small, 200, 200));
+  CHECK(rig.granted(large, 60000, 60000));
+  CHECK_FALSE(rig.granted(small, 201, 201));
+}
+
+TEST_CASE("a client that says that it has more than it was granted is believed, and others have less") {
+  Rig rig;  // as after a rotad that died
+  const auto session = account("session", {.device = 1000});
+  const ClientId one = rig.client({session});
+  const ClientId two = rig.client({session});
+  rig.used[{one, 0}].has = {900, 900};
+  rig.state(one, 0);
+  CHECK_FALSE(rig.granted(two, 101));
+  CHECK(rig.granted(two, 100));
+}
+
+// Clients allocate, free, die and keep silent, messages cross; in their own books they never exceed what they were
+// granted. Whoever is answered is answered rightly by what all have, unless somebody kept silent.
+TEST_CASE("limits hold at every moment, and nobody who fits is refused") {
+  std::mt19937 random(7);
+  const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
+  struct Asked {
+    std::uint32_t number = 0;
+    Bytes bytes = 0;
+    bool silence = false;  // somebody may not have said what it has
+  };
+  struct Member {
+    std::vector<std::string> accounts;
+    Bytes has = 0;
+    Bytes granted = 0;
+    std::uint32_t answered = 0;
+    std::optional<Asked> asked;
+    bool told = false;  // has to say what it has
+  };
+  std::map<std::string, Limits> limits;
+  for (int i = 0; i < 4; ++i) limits["account " + std::to_string(i)] = {.device = 500 + Bytes{500} * below(8)};
+  Quota quota;
+  Time now = kStart;
+  std::map<ClientId, Member> members;
+  ClientId last = 0;
+  std::uint32_t number = 0;
+  std::size_t refused = 0;
+  std::size_t granted = 0;
+  const auto sum_of = [&](const std::string& account) {
+    Bytes sum = 0;
+    for (const auto& [id, member] : members) {
+      if (std::ranges::find(member.accounts, account) != member.accounts.end()) sum += member.granted;
+    }
+    return sum;
+  };
+  const auto used_of = [&](const std::string& account) {
+    Bytes sum = 0;
+    for (const auto& [id, member] : members) {
+      if (std::ranges::find(member.accounts, account) != member.accounts.end()) sum += member.has;
+    }
+    return sum;
+  };
+  const std::function<void(const Quota::Outcome&)> hear = [&](const Quota::Outcome& outcome) {
+    for (const Quota::Answer& answer : outcome.answers) {
+      Member& member = members.at(answer.client);
+      REQUIRE(member.asked);
+      REQUIRE(member.asked->number == answer.number);
+      member.answered = answer.number;
+      member.granted = answer.reserved.device;
+      if (answer.granted) {
+        REQUIRE(member.granted >= member.asked->bytes);
+        member.has = member.asked->bytes;
+        ++granted;
+      } else {
+        ++refused;
+        const Bytes more = member.asked->bytes - member.has;
+        bool rightly = member.asked->silence;
+        // Others may be granted something, or free something, between an ask and its answer; then by what was granted.
+        for (const std::string& account : member.accounts) {
+          rightly = rightly || std::max(used_of(account), sum_of(account)) + more > limits.at(account).device;
+        }
+        REQUIRE(rightly);
+      }
+      member.asked.reset();
+    }
+    for (const ClientId id : outcome.tighten) members.at(id).told = true;
+  };
+  for (int step = 0; step < 200'000; ++step) {
+    const auto any = [&]() -> std::pair<const ClientId, Member>& {
+      return *std::next(members.begin(), static_cast<std::ptrdiff_t>(below(members.size())));
+    };
+    const std::size_t what = below(100);
+    if (members.size() < 2 || (what < 2 && members.size() < 8)) {
+      Member member;
+      std::vector<Quota::Membership> accounts;
+      for (const auto& [name, limit] : limits) {
+        if (below(2) == 0) continue;
+        member.accounts.push_back(name);
+        accounts.push_back(account(name, limit));
+      }
+      const ClientId id = ++last;
+      quota.join(id, accounts);
+      quota.add_gpu(id, 0, kGpu, 0);
+      members.emplace(id, member);
+    } else if (what < 3) {
+      const ClientId id = any().first;
+      members.erase(id);
+      hear(quota.leave(id, now));
+    } else if (what < 40) {
+      auto& [id, member] = any();
+      if (member.asked) continue;
+      const Bytes more = 1 + below(400);
+      if (member.has + more <= member.granted) {
+        member.has += more;
+        continue;
+      }
+      member.asked = Asked{++number, member.has + more, false};
+      hear(quota.reserve(id, 0, number, {member.has + more, 0}, now));
+    } else if (what < 60) {
+      Member& member = any().second;
+      if (!member.asked) member.has -= below(member.has + 1);
+    } else if (what < 97) {
+      auto& [id, member] = any();
+      if (!member.told) continue;
+      member.told = false;
+      member.granted = member.has;
+      hear(quota.state(id, 0, {member.has, 0}, member.answered, quota.round(), now));
+    } else {
+      now += 100ms;
+      for (auto& [id, member] : members) {
+        if (member.asked) member.asked->silence = true;
+      }
+      hear(quota.tick(now));
+    }
+    for (const auto& [name, limit] : limits) REQUIRE(sum_of(name) <= limit.device);
+  }
+  CHECK(granted > 10'000);
+  CHECK(refused > 1000);
+}
+
+}  // namespace rota::scheduler
