@@ -18,6 +18,7 @@
 //     fields is ignored, and so is a message of a kind that is not known. A field is never moved and never gets another
 //     meaning: a later version adds fields behind the last one, or kinds.
 //   - From version 3 on a client asks for room before it takes it.
+//   - From version 4 on a client reserves what it is going to have, whether it holds a GPU or not.
 //
 // Room (version 3). LeasePage::promised_bytes says how much the client may have on each GPU of its grant. A client that
 // is about to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: nobody
@@ -28,6 +29,12 @@
 // What moves memory out itself will need to say more: how much of a client's memory is resident, pinned and moving (in
 // the usage page, behind the last field), and rotad, how much should go and who is next in line (in the lease page and
 // as kinds of their own). The promise stays what it is: bytes on the GPU.
+//
+// Limits (version 4). What a session, a user, a cgroup and the host's memory allow is kept by rotad, which hears of
+// every allocation before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve
+// before that is exceeded. rotad answers at once or, if limits are in the way, when the others have said (kTighten,
+// kState) what they do not need. It waits for nobody's work. A client says kState for each GPU right after kGpuAdded,
+// with what it has by then. All answers are messages; rotad changes the lease page's event word after it has sent one.
 //
 // Every field that comes from the other side is checked before it is used.
 #pragma once
@@ -41,8 +48,9 @@ namespace rota::protocol {
 
 inline constexpr std::uint32_t kMagic = 0x41544f52;  // "ROTA"
 inline constexpr std::uint16_t kOldestVersion = 1;
-inline constexpr std::uint16_t kVersion = 3;      // the newest
-inline constexpr std::uint16_t kRoomVersion = 3;  // from this one on clients ask for room
+inline constexpr std::uint16_t kVersion = 4;       // the newest
+inline constexpr std::uint16_t kRoomVersion = 3;   // from this one on clients ask for room
+inline constexpr std::uint16_t kLimitVersion = 4;  // from this one on clients reserve what they are going to have
 inline constexpr std::size_t kMaxMessageBytes = 1024;
 // Of the shared pages' layout, whatever version is spoken beside them.
 inline constexpr std::uint32_t kPageVersion = 1;
@@ -53,6 +61,9 @@ inline constexpr std::uint64_t kMaxGpuBytes = std::uint64_t{1} << 48;
 inline constexpr std::size_t kNameLength = 64;     // bytes, NUL included
 inline constexpr std::size_t kTextLength = 192;    // bytes, NUL included
 inline constexpr std::size_t kVersionLength = 24;  // bytes, NUL included
+inline constexpr std::size_t kSessionLength = 64;  // bytes, NUL included
+// No limit, of an amount in bytes.
+inline constexpr std::uint64_t kUnlimited = UINT64_MAX;
 
 // A GPU's or MIG instance's UUID as cuDeviceGetUuid_v2 gives it.
 struct Uuid {
@@ -68,9 +79,12 @@ enum class Kind : std::uint16_t {
   kWant = 3,      // Want: queue this client for the set; a later want replaces the set and keeps the place
   kGiveBack = 4,  // GiveBack: the named grant has drained; ignored unless it is the one in force
   kUsage = 5,     // no body: the usage page changed by enough to matter (rotad also looks by itself)
-  kStatus = 6,    // no body, no hello needed; answered by kStatusGpu and kStatusClient rows, then kStatusEnd
+  kStatus = 6,    // StatusRequest, no hello needed; answered by kStatusGpu and kStatusClient rows, then kStatusEnd
   kStay = 7,      // no body, no hello needed: rotad does not end as idle while the sending process lives
   kRoom = 8,      // Room: this client's bytes on a GPU that it holds; answered in LeasePage::promised_bytes
+  kSession = 9,   // Session: this client belongs to it; before its first GPU
+  kReserve = 10,  // Reserve: what this client is going to have on a GPU; answered by kReserved
+  kState = 11,    // State: what this client has on a GPU and will not exceed before it has reserved more
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
@@ -78,6 +92,9 @@ enum class Kind : std::uint16_t {
   kStatusGpu = 104,
   kStatusClient = 105,
   kStatusEnd = 106,
+  kReserved = 107,
+  kTighten = 108,        // Tighten: answered by kState for each GPU
+  kStatusAccount = 109,  // comes between clients and end, to askers that read version 4
 };
 
 enum class Mode : std::uint32_t {
@@ -123,6 +140,42 @@ struct Room {
   std::uint64_t bytes;  // it has and is about to take, in all; a later one replaces it, what is promised withdraws it
 };
 
+// Of one user: another user's of the same name is another session.
+struct Session {
+  char id[kSessionLength];     // NUL-terminated
+  std::uint64_t device_bytes;  // the most that all its clients may have on each GPU; kUnlimited: no limit
+  std::uint64_t host_bytes;    // the most of it that may have to lie in the host's memory; the same
+};
+
+struct Reserve {
+  std::uint32_t gpu;
+  std::uint32_t number;         // comes back with the answer
+  std::uint64_t device_bytes;   // in all
+  std::uint64_t movable_bytes;  // the part of it that can leave the GPU
+};
+
+struct State {
+  std::uint32_t gpu;
+  std::uint32_t answered;  // number of the latest kReserved for this GPU; 0: none
+  std::uint64_t device_bytes;
+  std::uint64_t movable_bytes;
+  std::uint32_t round;  // of the latest kTighten; 0: none
+};
+
+// Granted or not, what the client may have there from now on.
+struct Reserved {
+  std::uint32_t gpu;
+  std::uint32_t number;
+  std::uint64_t device_bytes;
+  std::uint64_t movable_bytes;
+  std::uint32_t granted;   // 0: refused
+  char text[kTextLength];  // why it was refused: whose limit, how much
+};
+
+struct Tighten {
+  std::uint32_t round;
+};
+
 struct Welcome {
   std::uint32_t client;  // this client's number, for messages and `rota status`
   Mode mode;
@@ -133,6 +186,11 @@ struct Welcome {
 // Why rotad will not serve: one line for the user, naming the thing and the remedy.
 struct Refused {
   char text[kTextLength];
+};
+
+// Older askers leave it zero.
+struct StatusRequest {
+  std::uint32_t newest_version;  // that the asker reads
 };
 
 struct StatusGpu {
@@ -163,6 +221,17 @@ struct StatusClient {
   std::uint32_t overrun;         // not 0: it did not give its last grant back in time; others run beside it
 };
 
+// Whose memory is limited together.
+struct StatusAccount {
+  std::uint32_t clients;
+  std::uint32_t padding;
+  std::uint64_t device_limit;  // on each GPU; kUnlimited: none
+  std::uint64_t device_used;   // reserved, on the GPU with most of it
+  std::uint64_t host_limit;
+  std::uint64_t host_used;  // what may have to lie in the host's memory
+  char name[kTextLength];
+};
+
 struct StatusEnd {
   std::uint64_t daemon_pid;
   std::uint64_t quantum_ns;
@@ -182,9 +251,16 @@ struct Message {
     Want want;
     GiveBack give_back;
     Room room;
+    Session session;
+    Reserve reserve;
+    State state;
+    Reserved reserved;
+    Tighten tighten;
+    StatusAccount status_account;
     Welcome welcome;
     GpuAdded gpu_added;
     Refused refused;
+    StatusRequest status_request;
     StatusGpu status_gpu;
     StatusClient status_client;
     StatusEnd status_end;
@@ -222,6 +298,10 @@ struct LeasePage {
   // By GPU index: the most that the client may have there under this grant. Set with `held_gpus`, raised at any time. A
   // rotad of before version 3 leaves them 0 and promises nothing.
   std::atomic<std::uint64_t> promised_bytes[kMaxGpus];
+  // From version 4 on. The lowest limit on what the client and those that it shares it with have on each GPU, and by
+  // GPU index how much is left of that, beyond what this client has been granted. kUnlimited: no limit.
+  std::atomic<std::uint64_t> limit_bytes;
+  std::atomic<std::uint64_t> left_bytes[kMaxGpus];
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.

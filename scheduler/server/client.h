@@ -17,6 +17,7 @@ struct Server::Client {
   pid_t pid = 0;
   uid_t uid = 0;
   std::string name;
+  std::string session;  // empty: it belongs to none
   std::set<std::uint32_t> gpus;
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;

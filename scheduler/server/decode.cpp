@@ -27,6 +27,10 @@ void clean_name(char (&name)[kSize]) {
   memset(name + length, 0, kSize - length);
 }
 
+Error unknown(const Message& message) {
+  return {fmt::format("a message of kind {}, which clients do not send", static_cast<unsigned>(message.kind))};
+}
+
 }  // namespace
 
 Result<Message> decode(const void* bytes, std::size_t length) {
@@ -51,15 +55,19 @@ Result<Message> decode(const void* bytes, std::size_t length) {
     case Kind::kAddGpu:
       clean_name(message.body.add_gpu.name);
       return message;
+    case Kind::kSession:
+      if (message.version == 1) return unknown(message);
+      clean_name(message.body.session.id);
+      return message;
     case Kind::kWant:
     case Kind::kGiveBack:
     case Kind::kUsage:
     case Kind::kStatus:
     case Kind::kStay:
       return message;
-    default:  // kRoom among them, which version 1 does not have
+    default:  // those among them that version 1 does not have
       if (message.version != 1 && static_cast<unsigned>(message.kind) < kFirstOfRotads) return message;
-      return Error{fmt::format("a message of kind {}, which clients do not send", static_cast<unsigned>(message.kind))};
+      return unknown(message);
   }
 }
 

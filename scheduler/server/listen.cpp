@@ -111,6 +111,7 @@ Server::Server(asio::io_context& io, Options options, std::string lock_directory
       options_(std::move(options)),
       time_(options_.time_scale),
       core_(options_.settings),
+      limits_(options_.limits),
       event_log_(std::move(event_log)),
       gpus_(std::move(lock_directory), fmt::format("rotad pid {} at {}", getpid(), options_.socket)),
       lock_(std::move(lock)),

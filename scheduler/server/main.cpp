@@ -13,6 +13,7 @@
 
 #include "scheduler/core/event_log.h"
 #include "scheduler/protocol/socket_path.h"
+#include "scheduler/server/config.h"
 #include "scheduler/server/log.h"
 #include "scheduler/server/server.h"
 
@@ -68,16 +69,25 @@ int main(int argc, char** argv) try {
   app.add_option("--control", options.control,
                  "where `rota control` changes settings (default: the socket's path with .control behind it; for "
                  "/run/rota/rotad.sock /run/rota-control/control.sock). Never give it to a container");
-  app.add_option("--mode", mode, "automatic (together when the memory fits), exclusive or concurrent")
-      ->check([](const std::string& text) {
-        return parse_mode(text) ? std::string() : "'" + text + "' is no mode: use automatic, exclusive or concurrent";
-      });
+  std::string config_file;
+  app.add_option("--config", config_file,
+                 "settings and limits, as scheduler/README.md describes (default: /etc/rota/rotad.toml for root, "
+                 "~/.config/rota/rotad.toml for others, where there is one); what the command line says comes first");
+  CLI::Option* mode_option =
+      app.add_option("--mode", mode, "automatic (together when the memory fits), exclusive or concurrent")
+          ->check([](const std::string& text) {
+            return parse_mode(text) ? std::string()
+                                    : "'" + text + "' is no mode: use automatic, exclusive or concurrent";
+          });
   const auto duration = [](const std::string& text) {
     return parse_duration(text) ? std::string() : "'" + text + "' is no duration above 0: use e.g. 100ms or 2s";
   };
-  app.add_option("--quantum", quantum, "how long a program runs while others wait, e.g. 100ms or 2s")->check(duration);
-  app.add_option("--grace", grace, "how long it may take to drain after that, before others run beside it")
-      ->check(duration);
+  CLI::Option* quantum_option =
+      app.add_option("--quantum", quantum, "how long a program runs while others wait, e.g. 100ms or 2s")
+          ->check(duration);
+  CLI::Option* grace_option =
+      app.add_option("--grace", grace, "how long it may take to drain after that, before others run beside it")
+          ->check(duration);
   app.add_option("--idle-exit", idle_exit, "end when no program has been there for this many seconds")
       ->check(CLI::Range(0.001, 1e9));
   app.add_option("--lock-directory", options.lock_directory,
@@ -103,6 +113,18 @@ int main(int argc, char** argv) try {
   options.settings.mode = *parse_mode(mode);
   options.settings.quantum = *parse_duration(quantum);
   options.settings.grace = *parse_duration(grace);
+  if (config_file.empty()) config_file = rota::server::default_config();
+  if (!config_file.empty()) {
+    const auto config = rota::server::read_config(config_file);
+    if (!config) {
+      fprintf(stderr, "rotad: %s\n", config.error().text.c_str());
+      return 1;
+    }
+    if (mode_option->empty()) options.settings.mode = config->mode.value_or(options.settings.mode);
+    if (quantum_option->empty()) options.settings.quantum = config->quantum.value_or(options.settings.quantum);
+    if (grace_option->empty()) options.settings.grace = config->grace.value_or(options.settings.grace);
+    options.limits = config->limits;
+  }
   if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
   options.time_scale = rota::server::ModelledTime::scale_of(std::getenv("ROTA_SIM_TIME_SCALE"));

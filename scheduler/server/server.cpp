@@ -105,7 +105,7 @@ void Server::on_message(Connection& connection, const Message& message) {
       on_hello(connection, message);
       return;
     case Kind::kStatus:
-      on_status(connection);
+      on_status(connection, message.body.status_request.newest_version);
       return;
     case Kind::kStay:
       on_stay(connection);
@@ -115,6 +115,9 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kGiveBack:
     case Kind::kUsage:
     case Kind::kRoom:
+    case Kind::kSession:
+    case Kind::kReserve:
+    case Kind::kState:
       break;
     default:
       return;  // of a newer peer: decode() lets no other through
@@ -144,6 +147,11 @@ void Server::on_message(Connection& connection, const Message& message) {
       break;
     case Kind::kRoom:
       step(event::Ask{client.id, message.body.room.gpu, message.body.room.bytes});
+      break;
+    case Kind::kSession:
+    case Kind::kReserve:
+    case Kind::kState:
+      on_limits(connection, client, message);
       break;
     default:
       break;
@@ -236,6 +244,10 @@ void Server::on_hello(Connection& connection, const Message& message) {
   connection.client = id;
   clients_.emplace(id, std::move(client));
   step(event::Join{id, connection.version >= protocol::kRoomVersion});
+  if (connection.version >= protocol::kLimitVersion) {
+    quota_.join(id, limits_.memberships(id, connection.peer().pid, connection.peer().uid));
+    limits_.follow_host(quota_);
+  }
   watch_process(id);
   log::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
 }
@@ -260,6 +272,7 @@ void Server::remove_client(ClientId id, const char* why) {
   clients_.erase(found);
   idle_since_ = now();
   step(event::Leave{id});
+  carry_out(quota_.leave(id, now()));
 }
 
 void Server::on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu) {
@@ -273,6 +286,10 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
   }
   if (!client.gpus.insert(*index).second) gpus_.remove_client(*index);  // named again: it counts once
   step(event::AddGpu{client.id, *index, gpu.total_bytes, gpu.context_bytes});
+  const scheduler::Bytes context =
+      gpu.context_bytes != 0 ? gpu.context_bytes : scheduler::assumed_context(gpu.total_bytes);
+  quota_.add_gpu(client.id, *index, gpu.total_bytes, context);
+  publish_limits(client);
   Message added{.kind = Kind::kGpuAdded};
   added.body.gpu_added = {.uuid = gpu.uuid, .index = *index};
   connection.send(added);
@@ -381,18 +398,22 @@ void Server::read_usage(Client& client) {
 }
 
 void Server::schedule_deadline() {
-  const auto next = core_.next_deadline();
+  std::optional<scheduler::Time> next = core_.next_deadline();
+  if (next) next = time_.real(*next);
+  if (const auto answer = quota_.next_deadline(); answer && (!next || *answer < *next)) next = answer;
   if (!next) {
     if (deadline_.expiry() != asio::steady_timer::time_point::max()) {
       deadline_.expires_at(asio::steady_timer::time_point::max());
     }
     return;
   }
-  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(time_.real(*next)));
+  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(*next));
   if (deadline_.expiry() == at) return;
   deadline_.expires_at(at);
   deadline_.async_wait([this](std::error_code error) {
-    if (!error && !stopped_) step(event::Tick{});
+    if (error || stopped_) return;
+    carry_out(quota_.tick(now()));
+    step(event::Tick{});
   });
 }
 
@@ -403,6 +424,7 @@ void Server::housekeeping() {
   }
   for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
   for (const auto& [id, client] : clients_) read_usage(*client);
+  limits_.follow_host(quota_);
   event_log_.flush();
   if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {
     log::info("no client for {} ms: done", options_.idle_exit->count());

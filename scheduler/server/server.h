@@ -12,12 +12,15 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "scheduler/core/core.h"
+#include "scheduler/core/quota.h"
 #include "scheduler/server/connection.h"
 #include "scheduler/server/control.h"
 #include "scheduler/server/event_log.h"
 #include "scheduler/server/gpu_table.h"
+#include "scheduler/server/limits.h"
 #include "scheduler/server/modelled_time.h"
 #include "scheduler/server/page.h"
 
@@ -25,6 +28,7 @@ namespace rota::server {
 
 struct Options {
   scheduler::Settings settings;
+  LimitSettings limits;
   std::string socket;          // where to listen; its folder is made if need be
   std::string control;         // where settings are changed; empty: protocol::control_path of the socket
   std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place
@@ -63,11 +67,16 @@ class Server final : public ConnectionOwner {
   void on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu);
   void on_stay(Connection& connection);
   std::string carry(const ControlRequest& request);
-  void on_status(Connection& connection);
+  void on_status(Connection& connection, std::uint32_t newest);
   void hang_up(Connection& connection, const std::string& reason);
   void watch_process(scheduler::ClientId id);
   void remove_client(scheduler::ClientId id, const char* why);
   void drop_connection(Connection& connection);
+
+  void on_limits(Connection& connection, Client& client, const protocol::Message& message);
+  void carry_out(const scheduler::Quota::Outcome& outcome);
+  void publish_limits(Client& client);
+  void tell(Client& client, const protocol::Message& message);
 
   void step(const scheduler::Event& event);
   void publish(Client& client);
@@ -80,12 +89,15 @@ class Server final : public ConnectionOwner {
   scheduler::Time modelled_now() const;  // the core's
   std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
   protocol::Message status_client(const Client& client) const;
+  std::vector<protocol::Message> status_accounts() const;
   protocol::Message status_end() const;
 
   asio::io_context& io_;
   const Options options_;
   const ModelledTime time_;
   scheduler::Core core_;
+  scheduler::Quota quota_;
+  const LimitBook limits_;
   EventLog event_log_;
   GpuTable gpus_;
   LockFile lock_;

@@ -1,5 +1,6 @@
 // What `rota status` is told: one row per GPU, one per client, made as the asker reads them.
 #include <bit>
+#include <utility>
 
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
@@ -11,9 +12,10 @@ using protocol::Message;
 
 // Rows are made one at a time from where the last one left off, so that a slow reader costs no memory; the clients may
 // change in between.
-void Server::on_status(Connection& connection) {
-  enum class Part { kGpus, kClients, kDone };
-  connection.send_rows([this, part = Part::kGpus, next = std::uint32_t{0}]() mutable -> std::optional<Message> {
+void Server::on_status(Connection& connection, std::uint32_t newest) {
+  enum class Part { kGpus, kClients, kAccounts, kDone };
+  connection.send_rows([this, part = Part::kGpus, next = std::uint32_t{0}, newest,
+                        accounts = std::vector<Message>()]() mutable -> std::optional<Message> {
     if (part == Part::kGpus) {
       while (next < protocol::kMaxGpus) {
         if (auto row = status_gpu(next++)) return row;
@@ -27,6 +29,12 @@ void Server::on_status(Connection& connection) {
         next = client->first + 1;
         return status_client(*client->second);
       }
+      part = Part::kAccounts;
+      next = 0;
+      if (newest >= protocol::kLimitVersion) accounts = status_accounts();
+    }
+    if (part == Part::kAccounts) {
+      if (next < accounts.size()) return accounts[next++];
       part = Part::kDone;
       return status_end();
     }
@@ -84,6 +92,24 @@ Message Server::status_end() const {
                          .rota_version = {}};
   set_text(row.body.status_end.rota_version, ROTA_VERSION);
   return row;
+}
+
+// Accounts with a limit; the host's only once something may have to lie there.
+std::vector<Message> Server::status_accounts() const {
+  std::vector<Message> rows;
+  quota_.for_each_account([&](const std::string&, const scheduler::Quota::Account& account) {
+    const scheduler::Bytes host = quota_.host_bytes(account);
+    if (account.limits.device == scheduler::kNoLimit && host == 0) return;
+    Message& row = rows.emplace_back(Message{.kind = Kind::kStatusAccount});
+    protocol::StatusAccount& shown = row.body.status_account;
+    shown.clients = static_cast<std::uint32_t>(account.clients);
+    shown.device_limit = account.limits.device;
+    for (const scheduler::Reservation& sum : account.sums) shown.device_used = std::max(shown.device_used, sum.device);
+    shown.host_limit = account.limits.host;
+    shown.host_used = host;
+    set_text(shown.name, account.name);
+  });
+  return rows;
 }
 
 }  // namespace rota::server

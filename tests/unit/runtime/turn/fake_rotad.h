@@ -34,6 +34,7 @@ class FakeRotad {
     path_ = folder_ + "/sock";
     setenv("ROTA_SOCKET", path_.c_str(), 1);
     lease_ = page<protocol::LeasePage>(lease_descriptor_);
+    limit(protocol::kUnlimited, protocol::kUnlimited);
     usage_ = page<protocol::UsagePage>(usage_descriptor_);
     listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     sockaddr_un address{};
@@ -77,6 +78,18 @@ class FakeRotad {
     lease_->waiters = waiters;
     lease_->drain_at_ns = drain_at_ns;
     changed();
+  }
+
+  // To the latest client, which hears of it.
+  void say(protocol::Message message) {
+    message.version = version_.load();
+    send(client_.load(), &message, sizeof message, MSG_NOSIGNAL);
+    changed();
+  }
+  // On every GPU.
+  void limit(std::uint64_t bytes, std::uint64_t left) {
+    lease_->limit_bytes = bytes;
+    for (std::atomic<std::uint64_t>& here : lease_->left_bytes) here = left;
   }
 
   // The next message that is neither hello nor add_gpu; fails the test after 20 s.
@@ -153,6 +166,7 @@ class FakeRotad {
       if (client < 0 && (wait[0].revents & POLLIN) != 0) {
         client = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
         if (client >= 0) ++clients_;
+        client_.store(client);
       }
       if (client < 0) continue;
       protocol::Message message;
@@ -197,6 +211,7 @@ class FakeRotad {
   std::atomic<std::uint16_t> version_{protocol::kOldestVersion};
   std::atomic<bool> hang_up_on_wants_{false};
   std::atomic<int> clients_{0};
+  std::atomic<int> client_{-1};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;
   std::condition_variable arrived_;

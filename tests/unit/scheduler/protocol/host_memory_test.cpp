@@ -1,12 +1,12 @@
 // What the host has left, by the files of a machine that a test makes up.
-#include "runtime/memory/host.h"
+#include "scheduler/protocol/host_memory.h"
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
-using rota::memory::available_host_bytes;
+using rota::protocol::available_to;
 
 namespace {
 
@@ -32,9 +32,9 @@ constexpr std::uint64_t kMachine = std::uint64_t{1000} << 10;
 
 TEST_CASE("without a cgroup the host has what the machine says is available") {
   Machine machine;
-  CHECK(available_host_bytes(machine.root) == UINT64_MAX);
+  CHECK(available_to("self", machine.root) == UINT64_MAX);
   machine.file("/proc/meminfo", "MemTotal:   2000 kB\nMemFree:   5 kB\nMemAvailable:   1000 kB\nHugePages_Total: 0\n");
-  CHECK(available_host_bytes(machine.root) == kMachine);
+  CHECK(available_to("self", machine.root) == kMachine);
 }
 
 TEST_CASE("the tightest of the cgroups above a process counts, whatever version they are") {
@@ -43,20 +43,20 @@ TEST_CASE("the tightest of the cgroups above a process counts, whatever version 
   machine.file("/proc/self/cgroup", "0::/pods/one\n");
   machine.file("/sys/fs/cgroup/pods/one/memory.max", "max\n");
   machine.file("/sys/fs/cgroup/pods/one/memory.current", "100\n");
-  CHECK(available_host_bytes(machine.root) == kMachine);
+  CHECK(available_to("self", machine.root) == kMachine);
   machine.file("/sys/fs/cgroup/pods/memory.max", "5000\n");
   machine.file("/sys/fs/cgroup/pods/memory.current", "2000\n");
-  CHECK(available_host_bytes(machine.root) == 3000);
+  CHECK(available_to("self", machine.root) == 3000);
   machine.file("/sys/fs/cgroup/pods/one/memory.max", "50\n");  // over its limit for a moment
-  CHECK(available_host_bytes(machine.root) == 0);
+  CHECK(available_to("self", machine.root) == 0);
 
   machine.file("/proc/self/cgroup", "5:cpu:/x\n4:pids,memory:/jobs/two\n");
-  CHECK(available_host_bytes(machine.root) == kMachine);
+  CHECK(available_to("self", machine.root) == kMachine);
   machine.file("/sys/fs/cgroup/memory/jobs/memory.limit_in_bytes", "9000\n");
   machine.file("/sys/fs/cgroup/memory/jobs/memory.usage_in_bytes", "1000\n");
-  CHECK(available_host_bytes(machine.root) == 8000);
+  CHECK(available_to("self", machine.root) == 8000);
 }
 
 TEST_CASE("this machine has some memory left") {
-  CHECK(available_host_bytes() > 0);
+  CHECK(available_to("self") > 0);
 }

@@ -343,7 +343,7 @@ TEST_CASE("a program that speaks no version of rotad's is told which those are")
   const auto answer = receive(descriptor);
   REQUIRE(answer);
   CHECK(answer->kind == protocol::Kind::kRefused);
-  CHECK(std::string(answer->body.refused.text).find("versions 1 to 3") != std::string::npos);
+  CHECK(std::string(answer->body.refused.text).find("versions 1 to 4") != std::string::npos);
   CHECK_FALSE(receive(descriptor));
   close(descriptor);
 }

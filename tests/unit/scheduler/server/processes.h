@@ -115,6 +115,7 @@ class Client {
 struct StatusRows {
   std::vector<protocol::StatusGpu> gpus;
   std::vector<protocol::StatusClient> clients;
+  std::vector<protocol::StatusAccount> accounts;
   protocol::StatusEnd end{};
 };
 StatusRows status(const std::string& socket);

@@ -1,0 +1,167 @@
+#include "scheduler/server/config.h"
+
+#include <fmt/format.h>
+#include <toml++/toml.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "scheduler/protocol/byte_size.h"
+
+namespace rota::server {
+namespace {
+
+using scheduler::Bytes;
+using scheduler::Limits;
+
+// Whatever is wrong in the file is thrown as this, and comes out of read_config as an error.
+struct Problem {
+  toml::source_position at;
+  std::string text;
+};
+
+[[noreturn]] void complain(const toml::node& node, const std::string& text) {
+  throw Problem{node.source().begin, text};
+}
+
+std::string text_of(const toml::node& node, const char* example) {
+  if (const auto text = node.value_exact<std::string>()) return *text;
+  complain(node, fmt::format("a text is expected, as in {}", example));
+}
+
+Bytes bytes_of(const toml::node& node) {
+  if (const auto number = node.value_exact<std::int64_t>(); number && *number > 0) return static_cast<Bytes>(*number);
+  const auto text = node.value_exact<std::string>();
+  const auto bytes = text ? protocol::parse_bytes(*text) : std::nullopt;
+  if (!bytes) complain(node, "an amount of memory is expected: bytes with an optional K, M, G or T, as in \"8G\"");
+  return *bytes;
+}
+
+const toml::table& table_of(const toml::node& node, const char* what) {
+  if (const toml::table* table = node.as_table()) return *table;
+  complain(node, fmt::format("a table is expected: {}", what));
+}
+
+template <typename Each>
+void each_entry(const toml::table& table, const Each& each) {
+  for (auto&& [key, node] : table) each(std::string(key.str()), node);
+}
+
+Limits limits_of(const toml::node& node) {
+  Limits limits;
+  each_entry(table_of(node, "{ gpu = \"8G\", host = \"32G\" }"), [&](const std::string& key, const toml::node& value) {
+    if (key == "gpu") {
+      limits.device = bytes_of(value);
+    } else if (key == "host") {
+      limits.host = bytes_of(value);
+    } else {
+      complain(value,
+               fmt::format("'{}' is no limit: use gpu (bytes on each GPU) or host (bytes in the host's memory)", key));
+    }
+  });
+  return limits;
+}
+
+std::map<std::string, Limits> named_limits(const toml::node& node) {
+  std::map<std::string, Limits> all;
+  each_entry(table_of(node, "a name and its limits"),
+             [&](const std::string& name, const toml::node& value) { all[name] = limits_of(value); });
+  return all;
+}
+
+// As the kernel writes them: from the root, without a slash at the end.
+std::map<std::string, Limits> cgroup_limits(const toml::node& node) {
+  std::map<std::string, Limits> all;
+  each_entry(table_of(node, "a path and its limits"), [&](std::string path, const toml::node& value) {
+    if (path.empty() || path.front() != '/') complain(value, fmt::format("cgroup '{}' has to begin with /", path));
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    all[path] = limits_of(value);
+  });
+  return all;
+}
+
+LimitSettings all_limits(const toml::node& node) {
+  LimitSettings limits;
+  each_entry(table_of(node, "[limits.user] and so on"), [&](const std::string& key, const toml::node& value) {
+    if (key == "process") {
+      limits.process = limits_of(value);
+    } else if (key == "session") {
+      limits.session = limits_of(value);
+    } else if (key == "user") {
+      limits.user = limits_of(value);
+    } else if (key == "users") {
+      limits.users = named_limits(value);
+    } else if (key == "cgroups") {
+      limits.cgroups = cgroup_limits(value);
+    } else if (key == "host_memory") {
+      limits.host_budget = bytes_of(value);
+    } else {
+      complain(value, fmt::format("'{}' is unknown: use process, session, user, users, cgroups or host_memory", key));
+    }
+  });
+  return limits;
+}
+
+std::chrono::nanoseconds duration_of(const toml::node& node) {
+  const std::string text = text_of(node, "\"100ms\"");
+  const auto duration = scheduler::parse_duration(text);
+  if (!duration) complain(node, fmt::format("'{}' is no duration above 0: use e.g. \"100ms\" or \"2s\"", text));
+  return *duration;
+}
+
+Config config_of(const toml::table& file) {
+  Config config;
+  each_entry(file, [&](const std::string& key, const toml::node& value) {
+    if (key == "mode") {
+      const std::string text = text_of(value, "\"automatic\"");
+      config.mode = scheduler::parse_mode(text);
+      if (!config.mode) {
+        complain(value, fmt::format("'{}' is no mode: use \"automatic\", \"exclusive\" or \"concurrent\"", text));
+      }
+    } else if (key == "quantum") {
+      config.quantum = duration_of(value);
+    } else if (key == "grace") {
+      config.grace = duration_of(value);
+    } else if (key == "limits") {
+      config.limits = all_limits(value);
+    } else {
+      complain(value, fmt::format("'{}' is unknown: use mode, quantum, grace or [limits]", key));
+    }
+  });
+  return config;
+}
+
+}  // namespace
+
+Result<Config> read_config(const std::string& path) {
+  try {
+    return config_of(toml::parse_file(path));
+  } catch (const toml::parse_error& error) {
+    const auto line = error.source().begin.line;
+    return Error{fmt::format("{}{}: {}", path, line == 0 ? "" : fmt::format(", line {}", line), error.description())};
+  } catch (const Problem& problem) {
+    return Error{fmt::format("{}, line {}: {}", path, problem.at.line, problem.text)};
+  }
+}
+
+std::string default_config() {
+  std::string path = "/etc/rota/rotad.toml";
+  if (geteuid() != 0) {
+    // NOLINTBEGIN(concurrency-mt-unsafe): no other thread yet
+    const char* folder = std::getenv("XDG_CONFIG_HOME");
+    const char* home = std::getenv("HOME");
+    // NOLINTEND(concurrency-mt-unsafe)
+    if (folder != nullptr && *folder == '/') {
+      path = std::string(folder) + "/rota/rotad.toml";
+    } else if (home != nullptr && *home == '/') {
+      path = std::string(home) + "/.config/rota/rotad.toml";
+    } else {
+      return {};
+    }
+  }
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored) ? path : std::string();
+}
+
+}  // namespace rota::server

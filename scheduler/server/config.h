@@ -1,0 +1,38 @@
+// rotad.toml: what an administrator sets for a machine. README.md in scheduler/ has an example.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+
+#include "scheduler/core/quota.h"
+#include "scheduler/core/settings.h"
+#include "scheduler/protocol/result.h"
+
+namespace rota::server {
+
+struct LimitSettings {
+  scheduler::Limits process;                         // each
+  scheduler::Limits session;                         // each, where it has no lower one of its own
+  scheduler::Limits user;                            // each that is not named
+  std::map<std::string, scheduler::Limits> users;    // by name or number
+  std::map<std::string, scheduler::Limits> cgroups;  // by path: of it and all below it
+  // Bytes of the host's memory for what does not fit the GPUs; nothing: nine tenths of what is available.
+  std::optional<scheduler::Bytes> host_budget;
+};
+
+struct Config {
+  // As on the command line, which comes first.
+  std::optional<scheduler::Mode> mode;
+  std::optional<std::chrono::nanoseconds> quantum;
+  std::optional<std::chrono::nanoseconds> grace;
+  LimitSettings limits;
+};
+
+// The error names the file, the line, what is wrong there and what may stand there.
+Result<Config> read_config(const std::string& path);
+// Where it is looked for by a rotad that is not told: /etc/rota/rotad.toml for root, else $XDG_CONFIG_HOME or ~/.config
+// and rota/rotad.toml. Empty: there is no such file.
+std::string default_config();
+
+}  // namespace rota::server

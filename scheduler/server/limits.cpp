@@ -1,0 +1,125 @@
+#include "scheduler/server/limits.h"
+
+#include <fmt/format.h>
+#include <pwd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "scheduler/protocol/host_memory.h"
+
+namespace rota::server {
+namespace {
+
+using scheduler::Limits;
+using scheduler::Quota;
+
+const std::string kHost = "host";
+const std::string kCgroup = "cgroup ";
+
+// The rest is for everything else on the machine, or in the cgroup. Judgement.
+std::uint64_t usable(std::uint64_t left) {
+  return left / 10 * 9;
+}
+
+std::string name_of(uid_t uid) {
+  passwd entry{};
+  passwd* found = nullptr;
+  std::array<char, 4096> text{};
+  if (getpwuid_r(uid, &entry, text.data(), text.size(), &found) == 0 && found != nullptr) return found->pw_name;
+  return {};
+}
+
+bool is_within(const std::string& path, const std::string& above) {
+  return path == above || above == "/" || (path.starts_with(above) && path[above.size()] == '/');
+}
+
+}  // namespace
+
+std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client, pid_t pid, uid_t uid) const {
+  std::vector<Quota::Membership> all;
+  all.push_back({kHost, "the host", {}});  // limited by follow_host()
+  if (settings_.process != Limits{}) {
+    all.push_back({fmt::format("process {}", client), fmt::format("process {}", pid), settings_.process});
+  }
+  // Names are looked up only where the file has some: that may ask a server.
+  Limits user = settings_.user;
+  std::string name = std::to_string(uid);
+  auto named = settings_.users.find(name);
+  if (named == settings_.users.end() && !settings_.users.empty()) {
+    if (const std::string found = name_of(uid); !found.empty()) {
+      named = settings_.users.find(found);
+      name = found;
+    }
+  }
+  if (named != settings_.users.end()) user = named->second;
+  if (user != Limits{}) all.push_back({fmt::format("user {}", uid), fmt::format("user {}", name), user});
+  for (Quota::Membership& cgroup : cgroups_of(pid)) all.push_back(std::move(cgroup));
+  return all;
+}
+
+// Those that rotad.toml has a limit for, and those with a limit on memory, where what is moved out of a GPU has to fit.
+std::vector<Quota::Membership> LimitBook::cgroups_of(pid_t pid) const {
+  std::vector<Quota::Membership> all;
+  if (pid == 0) return all;
+  const auto add = [&](const std::string& path, const Limits& limits) {
+    const std::string key = kCgroup + (path.empty() ? "/" : path);
+    if (std::ranges::find(all, key, &Quota::Membership::key) == all.end()) all.push_back({key, key, limits});
+  };
+  for (const protocol::Cgroup& own : protocol::cgroups_of(std::to_string(pid), root_)) {
+    for (const auto& [path, limits] : settings_.cgroups) {
+      if (is_within(own.path, path)) add(path, limits);
+    }
+    for (auto cgroup = std::optional(own); cgroup; cgroup = protocol::parent_of(*cgroup)) {
+      if (protocol::left_in(*cgroup)) add(cgroup->path, {});
+    }
+  }
+  return all;
+}
+
+Quota::Membership LimitBook::membership(const protocol::Session& session, uid_t uid) const {
+  Limits limits{.device = session.device_bytes, .host = session.host_bytes};
+  limits.device = std::min(limits.device, settings_.session.device);
+  limits.host = std::min(limits.host, settings_.session.host);
+  return {fmt::format("session {} {}", uid, session.id), fmt::format("session {}", session.id), limits};
+}
+
+// What has been moved out of the GPUs is no longer available, though it is reserved: so the limit rises only while
+// nothing is reserved, and falls when others have taken memory.
+void LimitBook::follow_host(Quota& quota) const {
+  std::vector<std::pair<std::string, Limits>> changed;
+  quota.for_each_account([&](const std::string& key, const Quota::Account& account) {
+    std::uint64_t most = UINT64_MAX;
+    std::optional<std::uint64_t> left;
+    if (key == kHost) {
+      left = protocol::available_to_all(root_);
+      if (settings_.host_budget) most = *settings_.host_budget;
+    } else if (key.starts_with(kCgroup)) {
+      const std::string path = key.substr(kCgroup.size());
+      if (const auto configured = settings_.cgroups.find(path); configured != settings_.cgroups.end()) {
+        most = configured->second.host;
+      }
+      left = left_in_cgroup(path);
+    }
+    if (!left) return;
+    const std::uint64_t need = quota.host_bytes(account);
+    Limits limits = account.limits;
+    const std::uint64_t now = usable(*left) > UINT64_MAX - need ? UINT64_MAX : need + usable(*left);
+    limits.host = std::min(most, need == 0 ? now : std::min(limits.host, now));
+    if (limits != account.limits) changed.emplace_back(key, limits);
+  });
+  for (const auto& [key, limits] : changed) quota.set_limits(key, limits);
+}
+
+// Of either version's hierarchy.
+std::optional<std::uint64_t> LimitBook::left_in_cgroup(const std::string& path) const {
+  std::optional<std::uint64_t> left;
+  for (const protocol::Cgroup& hierarchy : protocol::memory_hierarchies(root_)) {
+    protocol::Cgroup cgroup = hierarchy;
+    cgroup.path = path == "/" ? "" : path;
+    if (const auto here = protocol::left_in(cgroup)) left = left ? std::min(*left, *here) : *here;
+  }
+  return left;
+}
+
+}  // namespace rota::server

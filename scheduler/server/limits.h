@@ -1,0 +1,37 @@
+// Which limits a client is under: by its process, session, user and cgroup, and by what the host's memory has left.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scheduler/core/quota.h"
+#include "scheduler/protocol/protocol.h"
+#include "scheduler/server/config.h"
+
+namespace rota::server {
+
+class LimitBook {
+ public:
+  // `root` stands before /proc and /sys: for tests.
+  explicit LimitBook(LimitSettings settings, std::string root = {})
+      : settings_(std::move(settings)), root_(std::move(root)) {}
+
+  // What this process is charged to from its hello on. `pid` 0: it cannot be seen, so its cgroup is not known.
+  std::vector<scheduler::Quota::Membership> memberships(scheduler::ClientId client, pid_t pid, uid_t uid) const;
+  // And from the moment on at which it names its session.
+  scheduler::Quota::Membership membership(const protocol::Session& session, uid_t uid) const;
+  // Sets what the host and cgroups with a limit on memory allow, by what they have left now.
+  void follow_host(scheduler::Quota& quota) const;
+
+ private:
+  std::vector<scheduler::Quota::Membership> cgroups_of(pid_t pid) const;
+  std::optional<std::uint64_t> left_in_cgroup(const std::string& path) const;
+
+  const LimitSettings settings_;
+  const std::string root_;
+};
+
+}  // namespace rota::server

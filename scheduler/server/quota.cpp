@@ -1,0 +1,76 @@
+// Limits: what clients reserve, and what the server tells them and others of it.
+#include <algorithm>
+
+#include "scheduler/server/client.h"
+#include "scheduler/server/decode.h"
+#include "scheduler/server/log.h"
+
+namespace rota::server {
+
+using protocol::Kind;
+using protocol::Message;
+using scheduler::Quota;
+
+void Server::on_limits(Connection& connection, Client& client, const Message& message) {
+  if (connection.version < protocol::kLimitVersion) return;
+  const auto known = [&](std::uint32_t gpu) { return client.gpus.contains(gpu); };
+  if (message.kind == Kind::kSession) {
+    quota_.join(client.id, {limits_.membership(message.body.session, client.uid)});
+    client.session = message.body.session.id;
+  } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
+    const protocol::Reserve& wanted = message.body.reserve;
+    limits_.follow_host(quota_);
+    carry_out(quota_.reserve(client.id, wanted.gpu, wanted.number, {wanted.device_bytes, wanted.movable_bytes}, now()));
+  } else if (message.kind == Kind::kState && known(message.body.state.gpu)) {
+    const protocol::State& has = message.body.state;
+    carry_out(quota_.state(client.id, has.gpu, {has.device_bytes, has.movable_bytes}, has.answered, has.round, now()));
+  }
+}
+
+void Server::carry_out(const Quota::Outcome& outcome) {
+  for (const Quota::Answer& answer : outcome.answers) {
+    const auto found = clients_.find(answer.client);
+    if (found == clients_.end()) continue;
+    Message message{.kind = Kind::kReserved};
+    message.body.reserved = {.gpu = answer.gpu,
+                             .number = answer.number,
+                             .device_bytes = answer.reserved.device,
+                             .movable_bytes = answer.reserved.movable,
+                             .granted = answer.granted ? 1U : 0U,
+                             .text = {}};
+    set_text(message.body.reserved.text, answer.why);
+    if (!answer.granted) log::debug("client {}: {}", answer.client, answer.why);
+    tell(*found->second, message);
+  }
+  for (const scheduler::ClientId id : outcome.tighten) {
+    const auto found = clients_.find(id);
+    if (found == clients_.end()) continue;
+    Message message{.kind = Kind::kTighten};
+    message.body.tighten = {.round = quota_.round()};
+    tell(*found->second, message);
+  }
+  if (outcome.changed) {
+    for (const auto& [id, client] : clients_) publish_limits(*client);
+  }
+  schedule_deadline();
+}
+
+// What is not read wakes nobody: the client looks when it is asked for its numbers.
+void Server::publish_limits(Client& client) {
+  const scheduler::Bytes limit = quota_.limit(client.id);
+  client.lease->limit_bytes.store(limit, std::memory_order_relaxed);
+  for (const std::uint32_t gpu : client.gpus) {
+    const scheduler::Bytes left = limit == scheduler::kNoLimit ? scheduler::kNoLimit : quota_.left(client.id, gpu);
+    client.lease->left_bytes[gpu].store(left, std::memory_order_relaxed);
+  }
+}
+
+// Nothing wakes the client when a message comes, but a change of its page does.
+void Server::tell(Client& client, const Message& message) {
+  const auto connection = connections_.find(client.connection);
+  if (connection == connections_.end()) return;
+  connection->second->send(message);
+  publish(client);
+}
+
+}  // namespace rota::server

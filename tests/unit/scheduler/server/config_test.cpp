@@ -1,0 +1,105 @@
+// rotad.toml: what it may say, and what is said about what it may not.
+#include "scheduler/server/config.h"
+
+#include <catch2/catch.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+namespace rota::server {
+namespace {
+
+using Catch::Contains;
+using Catch::EndsWith;
+using scheduler::kNoLimit;
+using scheduler::Limits;
+
+constexpr scheduler::Bytes kGiga = scheduler::Bytes{1} << 30;
+
+struct File {
+  explicit File(const std::string& text) {
+    std::string made = std::filesystem::temp_directory_path() / "rota-config-XXXXXX";
+    const int descriptor = mkstemp(made.data());
+    REQUIRE(descriptor >= 0);
+    close(descriptor);
+    path = made;
+    std::ofstream(path) << text;
+  }
+  ~File() { std::remove(path.c_str()); }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  std::string path;
+};
+
+std::string problem(const std::string& text) {
+  const File file(text);
+  const auto config = read_config(file.path);
+  REQUIRE_FALSE(config);
+  CHECK_THAT(config.error().text, Contains(file.path));
+  return config.error().text;
+}
+
+}  // namespace
+
+TEST_CASE("an empty configuration sets nothing") {
+  const File file("# nothing\n");
+  const auto config = read_config(file.path);
+  REQUIRE(config);
+  CHECK_FALSE(config->mode);
+  CHECK(config->limits.process == Limits{});
+  CHECK_FALSE(config->limits.host_budget);
+}
+
+TEST_CASE("a configuration sets the scheduler's words and every kind of limit") {
+  const File file(R"(
+mode = "exclusive"
+quantum = "100ms"
+grace = "1m"
+[limits]
+host_memory = "64G"
+process = { gpu = "16G" }
+session = { gpu = 1024, host = "1.5G" }
+[limits.user]
+gpu = "20G"
+[limits.users]
+alice = { gpu = "40G" }
+1001 = { host = "2G" }
+[limits.cgroups]
+"/jobs/" = { gpu = "8GiB" }
+)");
+  const auto config = read_config(file.path);
+  INFO((config ? "" : config.error().text));
+  REQUIRE(config);
+  CHECK(config->mode == scheduler::Mode::kExclusive);
+  CHECK(config->quantum == std::chrono::milliseconds(100));
+  CHECK(config->grace == std::chrono::minutes(1));
+  CHECK(config->limits.host_budget == 64 * kGiga);
+  CHECK(config->limits.process == Limits{.device = 16 * kGiga});
+  CHECK(config->limits.session == Limits{.device = 1024, .host = 3 * kGiga / 2});
+  CHECK(config->limits.user == Limits{.device = 20 * kGiga});
+  CHECK(config->limits.users.at("alice") == Limits{.device = 40 * kGiga});
+  CHECK(config->limits.users.at("1001") == Limits{.host = 2 * kGiga});
+  CHECK(config->limits.cgroups.at("/jobs") == Limits{.device = 8 * kGiga});
+}
+
+TEST_CASE("what cannot be read is named by line, with what may stand there") {
+  CHECK_THAT(problem("\nmode = \"fast\"\n"), Contains("line 2: 'fast' is no mode: use \"automatic\""));
+  CHECK_THAT(problem("quantum = 100\n"), Contains("line 1: a text is expected, as in \"100ms\""));
+  CHECK_THAT(problem("quantum = \"0s\"\n"), Contains("'0s' is no duration above 0"));
+  CHECK_THAT(problem("[limits]\nuser = { gpus = \"8G\" }\n"), Contains("line 2: 'gpus' is no limit: use gpu"));
+  CHECK_THAT(problem("[limits.process]\ngpu = \"8X\"\n"), Contains("line 2: an amount of memory is expected"));
+  CHECK_THAT(problem("[limits.process]\ngpu = -1\n"), Contains("an amount of memory is expected"));
+  CHECK_THAT(problem("[limits]\nuser = 8\n"), Contains("a table is expected"));
+  CHECK_THAT(problem("[limits]\ngroup = {}\n"), Contains("'group' is unknown: use process, session, user, users"));
+  CHECK_THAT(problem("[limits.cgroups]\njobs = {}\n"), Contains("cgroup 'jobs' has to begin with /"));
+  CHECK_THAT(problem("[limit]\n"), Contains("'limit' is unknown: use mode, quantum, grace or [limits]"));
+  CHECK_THAT(problem("mode = \n"), Contains("line 1"));
+}
+
+TEST_CASE("a configuration that is not there is an error of its own") {
+  const auto config = read_config("/nonexistent/rotad.toml");
+  REQUIRE_FALSE(config);
+  CHECK_THAT(config.error().text, Contains("/nonexistent/rotad.toml"));
+}
+
+}  // namespace rota::server

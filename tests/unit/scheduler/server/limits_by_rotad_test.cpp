@@ -1,0 +1,143 @@
+// Limits, as clients meet them at a real rotad.
+#include <catch2/catch.hpp>
+#include <cstring>
+
+#include "tests/unit/scheduler/server/processes.h"
+
+namespace rota::test {
+namespace {
+
+using Catch::Contains;
+using protocol::Kind;
+constexpr std::uint64_t kMega = 1 << 20;
+
+// On a GPU of 1 GiB.
+struct Member : Client {
+  explicit Member(const Daemon& daemon, std::uint64_t session_mega = 0)
+      : Client(daemon.socket(), "member", protocol::kVersion) {
+    if (session_mega != 0) {
+      protocol::Message message{.version = protocol::kVersion, .kind = Kind::kSession};
+      std::strcpy(message.body.session.id, "abc");
+      message.body.session.device_bytes = session_mega * kMega;
+      message.body.session.host_bytes = protocol::kUnlimited;
+      send_packet(descriptor, &message, sizeof message);
+    }
+    REQUIRE_FALSE(add_gpu(1, &gpu));
+  }
+  void reserve(std::uint64_t mega) {
+    protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
+    message.body.reserve = {.gpu = gpu, .number = ++asks, .device_bytes = mega * kMega, .movable_bytes = mega * kMega};
+    send_packet(descriptor, &message, sizeof message);
+  }
+  void state(std::uint64_t mega, std::uint32_t round) {
+    protocol::Message message{.version = protocol::kVersion, .kind = Kind::kState};
+    message.body.state = {
+        .gpu = gpu, .answered = asks, .device_bytes = mega * kMega, .movable_bytes = mega * kMega, .round = round};
+    send_packet(descriptor, &message, sizeof message);
+  }
+  protocol::Message next() const {
+    const auto message = receive(descriptor);
+    REQUIRE(message);
+    return *message;
+  }
+  protocol::Reserved answer() const {
+    const protocol::Message message = next();
+    REQUIRE(message.kind == Kind::kReserved);
+    CHECK(message.body.reserved.number == asks);
+    return message.body.reserved;
+  }
+  std::uint32_t gpu = 0;
+  std::uint32_t asks = 0;
+};
+
+}  // namespace
+
+TEST_CASE("the clients of a session share its limit, and rotad asks the others before it refuses") {
+  const Daemon daemon;
+  Member one(daemon, 500);
+  Member two(daemon, 500);
+  one.reserve(300);
+  CHECK(one.answer().device_bytes >= 300 * kMega);
+  two.reserve(250);
+  const protocol::Message question = one.next();
+  REQUIRE(question.kind == Kind::kTighten);
+  SECTION("those who need what they have keep it") {
+    one.state(300, question.body.tighten.round);
+    const protocol::Reserved answer = two.answer();
+    CHECK(answer.granted == 0);
+    CHECK_THAT(answer.text, Contains("session abc may have 524288000 bytes on each GPU"));
+    two.reserve(200);
+    CHECK(two.answer().granted == 1);
+    CHECK(two.lease->limit_bytes == 500 * kMega);
+    CHECK(two.wait_for([&](const protocol::LeasePage& page) { return page.left_bytes[two.gpu] == 0; }));
+  }
+  SECTION("what has been freed meanwhile is there") {
+    one.state(100, question.body.tighten.round);
+    CHECK(two.answer().granted == 1);
+  }
+  SECTION("who says nothing is waited for a moment only") {
+    CHECK(two.answer().granted == 0);
+  }
+}
+
+TEST_CASE("a page says that there is no limit where there is none") {
+  const Daemon daemon;
+  const Member one(daemon);
+  CHECK(one.lease->limit_bytes == protocol::kUnlimited);
+  CHECK(one.lease->left_bytes[one.gpu] == protocol::kUnlimited);
+}
+
+TEST_CASE("a configuration limits what its users have, whatever sessions they open") {
+  const TemporaryFolder folder;
+  write_file(folder / "rotad.toml", "[limits.user]\ngpu = \"400M\"\n");
+  const Daemon daemon({"--config", folder / "rotad.toml"});
+  Member one(daemon, 500);
+  one.reserve(401);
+  const protocol::Reserved answer = one.answer();
+  CHECK(answer.granted == 0);
+  CHECK_THAT(answer.text, Contains("user "));
+  one.reserve(400);
+  CHECK(one.answer().granted == 1);
+  CHECK(one.lease->limit_bytes == 400 * kMega);
+  const StatusRows rows = status(daemon.socket());
+  REQUIRE(rows.accounts.size() == 2);
+  for (const protocol::StatusAccount& account : rows.accounts) {
+    CHECK(account.clients == 1);
+    CHECK(account.device_used == 400 * kMega);
+  }
+}
+
+TEST_CASE("a configuration that cannot be read keeps rotad from starting, with its line") {
+  const TemporaryFolder folder;
+  write_file(folder / "rotad.toml", "[limits.user]\ngpu = \"lots\"\n");
+  const Outcome outcome =
+      run({.arguments = {ROTAD, "--socket", folder / "sock", "--config", folder / "rotad.toml"}, .environment = {}});
+  CHECK(outcome.code() == 1);
+  CHECK_THAT(outcome.errors, Contains("rotad.toml, line 2: an amount of memory is expected"));
+}
+
+TEST_CASE("the command line comes before the configuration") {
+  const TemporaryFolder folder;
+  write_file(folder / "rotad.toml", "mode = \"exclusive\"\nquantum = \"70ms\"\n");
+  const Daemon daemon({"--config", folder / "rotad.toml", "--quantum", "90ms"});
+  const StatusRows rows = status(daemon.socket());
+  CHECK(rows.end.mode == protocol::Mode::kExclusive);
+  CHECK(rows.end.quantum_ns == 90'000'000);
+}
+
+TEST_CASE("who speaks of GPUs that it has not named, or of limits in an older version, is not heard") {
+  const Daemon daemon;
+  Member one(daemon);
+  protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
+  message.body.reserve = {.gpu = 63, .number = 9, .device_bytes = kMega, .movable_bytes = 0};
+  send_packet(one.descriptor, &message, sizeof message);
+  message.body.reserve.gpu = 0xffffffff;
+  send_packet(one.descriptor, &message, sizeof message);
+  message.kind = Kind::kState;
+  message.body.state = {.gpu = 64, .answered = 0, .device_bytes = kMega, .movable_bytes = 0, .round = 0};
+  send_packet(one.descriptor, &message, sizeof message);
+  one.reserve(1);
+  CHECK(one.answer().granted == 1);
+}
+
+}  // namespace rota::test
