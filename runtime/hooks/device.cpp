@@ -14,20 +14,20 @@ using api::CUresult;
 namespace {
 
 template <typename Number>
-CUresult bounded(CUresult result, Number* bytes) {
+CUresult bounded(CUresult result, Number* bytes, api::CUdevice device) {
   if (result != api::CUDA_SUCCESS || bytes == nullptr) return result;
-  *bytes = static_cast<Number>(std::min<std::uint64_t>(*bytes, runtime().memory.settings().limit_bytes));
+  *bytes = static_cast<Number>(std::min<std::uint64_t>(*bytes, runtime().memory.limit(device)));
   return result;
 }
 
 }  // namespace
 
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, api::CUdevice dev) {
-  return bounded(real::cuDeviceTotalMem_v2(bytes, dev), bytes);
+  return bounded(real::cuDeviceTotalMem_v2(bytes, dev), bytes, dev);
 }
 
 CUresult cuDeviceTotalMem(unsigned int* bytes, api::CUdevice dev) {
-  return bounded(real::cuDeviceTotalMem(bytes, dev), bytes);
+  return bounded(real::cuDeviceTotalMem(bytes, dev), bytes, dev);
 }
 
 }  // namespace rota::overrides

@@ -10,8 +10,8 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
-#include "runtime/memory/host.h"
 #include "runtime/memory/round_up.h"
+#include "scheduler/protocol/host_memory.h"
 
 namespace rota::memory {
 
@@ -88,7 +88,7 @@ std::uint64_t Memory::capacity(int ordinal) {
   if (backend(ordinal).backing() != Backing::kUnified || entry.total_bytes == 0) return kNoLimit;
   if (!settings_.oversubscribe) return entry.total_bytes;
   const std::lock_guard lock(devices_mutex_);
-  if (!host_bytes_) host_bytes_ = available_host_bytes();
+  if (!host_bytes_) host_bytes_ = protocol::available_to("self");
   const std::uint64_t usable = *host_bytes_ / 10 * 9;
   return usable > kNoLimit - entry.total_bytes ? kNoLimit : entry.total_bytes + usable;
 }
@@ -103,8 +103,7 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   // What was freed in a stream and has not been reached is in use: the driver refuses then, too, and does not wait
   // (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory).
   if (ledger_.reserve(ordinal, bytes, kind) || (sweep_deferred() && ledger_.reserve(ordinal, bytes, kind))) {
-    wait_for_room(ordinal, bytes, kind);
-    return true;
+    return admitted(ordinal, bytes, kind);
   }
   static log::Once once;
   if (!once.first()) return false;
@@ -123,9 +122,8 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   return false;
 }
 
-// Of bytes that are reserved, and are given up if the thread is cancelled while it waits.
-void Memory::wait_for_room(int ordinal, std::uint64_t bytes, Kind kind) {
-  if (!room_.wait) return;
+// Of bytes that are reserved, and are given up if they may not be taken, or if the thread is cancelled while it waits.
+bool Memory::admitted(int ordinal, std::uint64_t bytes, Kind kind) {
   struct Reserved {
     ~Reserved() {
       if (ledger != nullptr) ledger->release(ordinal, bytes, kind);
@@ -135,8 +133,16 @@ void Memory::wait_for_room(int ordinal, std::uint64_t bytes, Kind kind) {
     std::uint64_t bytes;
     Kind kind;
   } reserved{&ledger_, ordinal, bytes, kind};
-  room_.wait(ordinal);
+  if (room_.allowed && !room_.allowed(ordinal, bytes, kind.movable())) return false;
+  if (room_.wait) room_.wait(ordinal);
   reserved.ledger = nullptr;
+  return true;
+}
+
+// Limits shared with others are known once rotad has told of them.
+std::uint64_t Memory::limit(int ordinal) const {
+  const std::uint64_t shared = room_.limit ? room_.limit(ordinal).total : kNoLimit;
+  return std::min(settings_.limit_bytes, shared);
 }
 
 // Tried once more, if others have made room.
@@ -340,11 +346,12 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
 Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
   sweep_deferred();
   if (graphs_.any()) graphs_.look(ordinal);
-  Shown seen{.total = std::min(total, settings_.limit_bytes), .free = 0, .own = ledger_.live_bytes(ordinal)};
+  Shown seen{.total = std::min(total, limit(ordinal)), .free = 0, .own = ledger_.live_bytes(ordinal)};
   // NVML's total is all of the GPU's memory, CUDA's only what programs can have of it.
   const std::uint64_t usable = device(ordinal).total_bytes;
   const std::uint64_t most = usable != 0 ? std::min(seen.total, usable) : seen.total;
-  const std::uint64_t left = most - std::min(most, seen.own);
+  std::uint64_t left = most - std::min(most, seen.own);
+  if (room_.limit) left = std::min(left, room_.limit(ordinal).left);
   // Managed: the GPU's real free memory says who lies there now, not what this program may take.
   const bool unified = backend(ordinal).backing() == Backing::kUnified;
   seen.free = unified ? left : std::min(left, free);

@@ -84,6 +84,8 @@ class Memory {
     std::uint64_t own;  // what this process has there
   };
   Shown shown(int device, std::uint64_t total, std::uint64_t free);
+  // The most that this process may have on a GPU, alone or together with others; kNoLimit: there is no limit.
+  std::uint64_t limit(int device) const;
   // Passes on what the driver has answered to `function` for memory at `address`. If it refused, perhaps because this
   // is Unified Memory, which the program does not know, one line a function says so, and the process's allocations are
   // native from now on.
@@ -174,7 +176,7 @@ class Memory {
   Backend& backend(int ordinal);
   std::uint64_t capacity(int ordinal);
   api::CUresult with_room(int ordinal, const RealCall& call);
-  void wait_for_room(int ordinal, std::uint64_t bytes, Kind kind);
+  bool admitted(int ordinal, std::uint64_t bytes, Kind kind);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
   api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address);

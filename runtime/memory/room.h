@@ -1,12 +1,16 @@
 // Room on the GPUs as memory sees it: given by who talks to rotad, which knows how much this process may have there.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 
 namespace rota::memory {
 
 // On the program's threads, with no lock held. An empty function: whatever fits the limits may be taken.
 struct Room {
+  // Bytes have just been reserved in the ledger and the driver has not been asked yet. Whether the limits that this
+  // process shares with others allow them. Waits for rotad's answer at most, which waits for nobody's work.
+  std::function<bool(int device, std::uint64_t bytes, bool movable)> allowed;
   // Bytes have just been reserved in the ledger and the driver has not been asked yet. Returns once they may be taken:
   // at once but for a process that holds the GPU and now has more there than it has been promised. Never waits for the
   // process's own work.
@@ -14,6 +18,12 @@ struct Room {
   // The driver has refused an allocation on this GPU for want of memory, although it is within the limits. Waits until
   // others have made room, at most until they have all gone from the GPU. Whether to try once more.
   std::function<bool(int device)> make;
+  // What limits shared with others say of a GPU. UINT64_MAX: there are none.
+  struct Limit {
+    std::uint64_t total = UINT64_MAX;  // for all that share it
+    std::uint64_t left = UINT64_MAX;   // of that, for this process
+  };
+  std::function<Limit(int device)> limit;
 };
 
 }  // namespace rota::memory

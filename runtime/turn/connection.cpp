@@ -31,7 +31,7 @@ bool valid(const Message& message, ssize_t bytes) {
 }
 
 bool is_known(Kind kind) {
-  return kind == Kind::kGpuAdded || kind == Kind::kRefused;
+  return kind == Kind::kGpuAdded || kind == Kind::kRefused || kind == Kind::kReserved || kind == Kind::kTighten;
 }
 
 std::string error_text(int error) {

@@ -38,8 +38,11 @@ class Connection {
   Lease lease() const;
   // Whether this rotad promises room, and so has to be asked for more; and how much it promises, by its index.
   bool promises_room() const { return version_ >= protocol::kRoomVersion; }
+  // Whether it keeps limits that processes share.
+  bool keeps_limits() const { return version_ >= protocol::kLimitVersion; }
   std::uint64_t promised(int index) const { return lease_->promised_bytes[index].load(); }
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
+  const protocol::LeasePage* page() const { return lease_; }
   protocol::UsagePage* usage() const { return usage_; }
   const protocol::Welcome& welcome() const { return welcome_; }
 

@@ -1,5 +1,6 @@
 // The monitor's conversation with rotad, and what it says to the user.
 #include <algorithm>
+#include <cstring>
 
 #include "runtime/core/log.h"
 #include "runtime/turn/monitor.h"
@@ -10,6 +11,9 @@ using protocol::Kind;
 using protocol::Message;
 
 namespace {
+
+// A process that has been granted more than this part of a GPU beyond what it uses says so. Judgement.
+constexpr std::uint64_t kSpareParts = 16;
 
 long microseconds(Time time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
@@ -28,10 +32,28 @@ void Monitor::connect() {
     return;
   }
   connection_ = std::move(attempt.connection);
-  usage_.connected(connection_->usage());
+  connected();
   told_gpus_.reset();
   log::info("rotad is back");
   due_.push_back(event::Connected{});
+}
+
+// A rotad has welcomed this process: what it is told before anything else.
+void Monitor::connected() {
+  usage_.connected(connection_->usage());
+  round_ = 0;
+  quota_.serve(connection_->keeps_limits());
+  if (!connection_->keeps_limits()) return;
+  limits_.store(connection_->page(), std::memory_order_release);
+  for (const protocol::SessionEntry& session : sessions_) {
+    Message message;
+    message.kind = Kind::kSession;
+    protocol::Session& told = message.body.session;
+    std::strncpy(told.id, session.id.c_str(), protocol::kSessionLength - 1);
+    told.device_bytes = session.device_bytes;
+    told.host_bytes = session.host_bytes;
+    if (connection_) send(message);
+  }
 }
 
 void Monitor::lost_rotad() {
@@ -41,6 +63,9 @@ void Monitor::lost_rotad() {
     gpu.told = gpu.refused = false;
     gpu.index = -1;
   }
+  limits_.store(nullptr, std::memory_order_release);
+  for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
+  quota_.serve(false);
   publish_room();
   told_gpus_.reset();
   due_.push_back(event::Lost{});
@@ -65,13 +90,28 @@ void Monitor::read_messages() {
         if (!gpu.told || !(gpu.description.uuid == added.uuid)) continue;
         gpu.index = static_cast<int>(added.index);
         usage_.set_index(gpu.device, gpu.index);
+        limits_index_[static_cast<std::size_t>(gpu.device)].store(gpu.index, std::memory_order_relaxed);
+        say_state(gpu);
+        if (!connection_) return;  // lost
       }
+    } else if (message.kind == Kind::kReserved) {
+      message.body.reserved.text[protocol::kTextLength - 1] = '\0';
+      for (const Gpu& gpu : gpus_) {
+        if (gpu.index == static_cast<int>(message.body.reserved.gpu)) quota_.answer(gpu.device, message.body.reserved);
+      }
+    } else if (message.kind == Kind::kTighten) {
+      round_ = message.body.tighten.round;
+      for (const Gpu& gpu : gpus_) {
+        if (gpu.index >= 0 && connection_) say_state(gpu);
+      }
+      if (!connection_) return;
     } else if (message.kind == Kind::kRefused) {
       // Answers come in order: it is about the first GPU that has none yet.
       message.body.refused.text[protocol::kTextLength - 1] = '\0';
       for (Gpu& gpu : gpus_) {
         if (!gpu.told || gpu.index >= 0 || gpu.refused) continue;
         gpu.refused = true;
+        quota_.open(gpu.device);
         log::warn("no turns on GPU {}: {}", gpu.device, message.body.refused.text);
         break;
       }
@@ -91,11 +131,47 @@ void Monitor::announce_gpus() {
     message.kind = Kind::kAddGpu;
     message.body.add_gpu = gpu.description;
     gpu.told = true;
+    quota_.limit(gpu.device);
     send(message);
   }
   if (connection_ && usage_.take_news()) {
     Message message;
     message.kind = Kind::kUsage;
+    send(message);
+    // What has been freed is there for others.
+    for (const Gpu& gpu : gpus_) {
+      const std::uint64_t spare = quota_.spare(gpu.device);
+      const bool much = spare != protocol::kUnlimited && spare > gpu.description.total_bytes / kSpareParts;
+      if (connection_ && gpu.index >= 0 && much) say_state(gpu);
+    }
+  }
+}
+
+// Keeps what is in use of what it has been granted.
+void Monitor::say_state(const Gpu& gpu) {
+  if (!connection_->keeps_limits()) return;
+  const Quota::Has has = quota_.tighten(gpu.device);
+  Message message;
+  message.kind = Kind::kState;
+  message.body.state = {.gpu = static_cast<std::uint32_t>(gpu.index),
+                        .answered = has.answered,
+                        .device_bytes = has.bytes.device,
+                        .movable_bytes = has.bytes.movable,
+                        .round = round_};
+  send(message);
+}
+
+void Monitor::send_asks() {
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index < 0 || !connection_) continue;
+    const std::optional<Quota::Ask> ask = quota_.take_ask(gpu.device);
+    if (!ask) continue;
+    Message message;
+    message.kind = Kind::kReserve;
+    message.body.reserve = {.gpu = static_cast<std::uint32_t>(gpu.index),
+                            .number = ask->number,
+                            .device_bytes = ask->bytes.device,
+                            .movable_bytes = ask->bytes.movable};
     send(message);
   }
 }

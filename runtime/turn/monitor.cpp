@@ -34,6 +34,16 @@ bool wants_to_wait() {
   return value != nullptr && std::strcmp(value, "1") == 0;
 }
 
+// Read once: the program may change its environment.
+std::vector<protocol::SessionEntry> sessions_from_environment() {
+  const char* text = std::getenv("ROTA_SESSION");  // NOLINT(concurrency-mt-unsafe)
+  if (text == nullptr) return {};
+  if (auto sessions = protocol::parse_sessions(text)) return *sessions;
+  log::warn("ROTA_SESSION is '{}', which `rota run` did not set: without limits that can be read nothing is allowed",
+            text);
+  return {{.id = "unknown", .device_bytes = 0, .host_bytes = 0}};
+}
+
 Time now() {
   return std::chrono::steady_clock::now().time_since_epoch();  // CLOCK_MONOTONIC, as rotad's times are
 }
@@ -45,12 +55,22 @@ long microseconds(Time time) {
 }  // namespace
 
 Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory)
-    : gate_(gate), contexts_(contexts), memory_(memory), usage_(memory, bell_), room_(memory.ledger(), bell_) {
+    : gate_(gate),
+      contexts_(contexts),
+      memory_(memory),
+      sessions_(sessions_from_environment()),
+      usage_(memory, bell_),
+      room_(memory.ledger(), bell_),
+      quota_(memory.ledger(), bell_) {
+  for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
   gate_.set_attendant(this);
   gate_.close();
   memory_.set_observer([this](int device) { usage_changed(device); });
-  memory_.set_room({.wait = [this](int device) { wait_for_room(device); },
-                    .make = [this](int device) { return make_room(device); }});
+  memory_.set_room(
+      {.allowed = [this](int device, std::uint64_t bytes, bool movable) { return allowed(device, bytes, movable); },
+       .wait = [this](int device) { wait_for_room(device); },
+       .make = [this](int device) { return make_room(device); },
+       .limit = [this](int device) { return limit(device); }});
 }
 
 Monitor::~Monitor() {
@@ -90,6 +110,7 @@ void Monitor::context_made(api::CUcontext context, int device, bool primary) {
     new_gpus_.push_back(gpu);
   }
   start();
+  quota_.limit(device);
   bell_.ring();
 }
 
@@ -105,6 +126,21 @@ void Monitor::wait_for_room(int device) {
   }
   usage_.changed(device);  // it counts with what waits from its next grant on
   room_.wait(device);
+}
+
+bool Monitor::allowed(int device, std::uint64_t bytes, bool movable) {
+  return device < 0 || device >= memory::kMaxDevices || quota_.covers(device, bytes, movable);
+}
+
+memory::Room::Limit Monitor::limit(int device) {
+  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
+  if (page == nullptr || device < 0 || device >= memory::kMaxDevices) return {};
+  const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
+  const std::uint64_t total = page->limit_bytes.load(std::memory_order_relaxed);
+  if (index < 0 || total == protocol::kUnlimited) return {};
+  const std::uint64_t left = page->left_bytes[index].load(std::memory_order_relaxed);
+  const std::uint64_t spare = quota_.spare(device);
+  return {total, spare == protocol::kUnlimited ? left : left + spare};
 }
 
 bool Monitor::make_room(int device) {
@@ -173,7 +209,7 @@ bool Monitor::connect_first() {
     Connection::Attempt attempt = Connection::open();
     if (attempt.connection) {
       connection_ = std::move(attempt.connection);
-      usage_.connected(connection_->usage());
+      connected();
       log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
       return true;
     }
@@ -210,6 +246,7 @@ void Monitor::start_thread() {
   if (error != 0) {
     log::warn("no turns on the GPU: the monitor thread cannot be started ({})", error);
     usage_.lost();
+    quota_.serve(false);
     connection_.reset();
     open_for_good({.unserved = true});
     return;
@@ -236,6 +273,7 @@ void Monitor::at_exit() {
   contexts_.shut();
   bell_.ring();
   room_.release_all();
+  quota_.release_all();
   open_for_good({.excused = true});
 }
 
@@ -256,6 +294,7 @@ void Monitor::run() {
     const std::uint32_t event_seen = connection_ ? connection_->event().load() : 0;
     if (connection_) read_messages();
     if (connection_) announce_gpus();
+    if (connection_) send_asks();
     tell_gpus();
     feed(look());
     // Nobody waits, so nothing drains; but memory may have to go.

@@ -22,8 +22,10 @@
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/gate.h"
 #include "runtime/turn/machine.h"
+#include "runtime/turn/quota.h"
 #include "runtime/turn/room.h"
 #include "runtime/turn/usage.h"
+#include "scheduler/protocol/session_list.h"
 
 namespace rota::turn {
 
@@ -51,6 +53,9 @@ class Monitor final : public gate::Attendant {
   // not hold the GPU. Does not wait inside the gate, nor while anything captures: an allocation that a capture forbids
   // fails as the driver says. rotad is asked then all the same.
   void wait_for_room(int device);
+  // Of bytes that have been reserved in the ledger: whether limits that this process shares with others allow them.
+  bool allowed(int device, std::uint64_t bytes, bool movable);
+  memory::Room::Limit limit(int device);
 
   // The process is exiting: no driver call of ours from now on, and nobody waits any more.
   void at_exit();
@@ -94,6 +99,9 @@ class Monitor final : public gate::Attendant {
   GpuMask unasked() const;
   void ask_room(GpuMask gpus);
   void connect();
+  void connected();
+  void send_asks();
+  void say_state(const Gpu& gpu);
   void lost_rotad();
   void send(const protocol::Message& message);
   void say(const Action& action) const;
@@ -102,6 +110,8 @@ class Monitor final : public gate::Attendant {
   gate::Gate& gate_;
   gate::Contexts& contexts_;
   memory::Memory& memory_;
+
+  const std::vector<protocol::SessionEntry> sessions_;
 
   // Shared with the program's threads.
   std::mutex start_mutex_;
@@ -113,6 +123,10 @@ class Monitor final : public gate::Attendant {
   Bell bell_;
   Usage usage_;
   Room room_;
+  Quota quota_;
+  // Where rotad says what limits leave, and the GPUs' places there; null and -1 where it says nothing.
+  std::atomic<const protocol::LeasePage*> limits_{nullptr};
+  std::array<std::atomic<int>, memory::kMaxDevices> limits_index_;
   std::mutex new_gpus_mutex_;
   std::vector<Gpu> new_gpus_;
 
@@ -123,6 +137,7 @@ class Monitor final : public gate::Attendant {
   std::unique_ptr<Connection> connection_;
   std::vector<Gpu> gpus_;
   std::optional<event::Gpus> told_gpus_;
+  std::uint32_t round_ = 0;  // of tightening, on this connection
   Time next_collect_{0};
   Machine machine_;
   std::vector<Action> actions_;

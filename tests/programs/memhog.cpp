@@ -2,12 +2,12 @@
 // page and checks the value that the round before left. What a job that does not fit beside another looks like.
 //
 //   memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] [--managed] [--hold]
-//          [--grow 0.3]
+//          [--grow 0.3] [--untouched]
 //
 // Takes the memory in 8 pieces (cuMemAlloc; --managed: cuMemAllocManaged). --grow takes this share of the GPU's memory
 // on top, after half of the rounds, with work under way. --think leaves the GPU idle for so long
-// after each round. --ahead waits for the GPU after so many rounds only (1). --hold prints "ready" after the first
-// round and goes on until stdin closes or SIGTERM comes. Ends with one line of JSON:
+// after each round. --untouched uses none of it. --ahead waits for the GPU after so many rounds only (1). --hold prints
+// "ready" after the first round and goes on until stdin closes or SIGTERM comes. Ends with one line of JSON:
 // {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was written, and any makes
 // the exit status 1. Out of memory is one line and exit status 2.
 #include <fcntl.h>
@@ -36,7 +36,7 @@ struct Piece {
 };
 
 // Every word of it holds `start`.
-std::vector<Piece> allocate(uint64_t bytes, bool managed, unsigned start) {
+std::vector<Piece> allocate(uint64_t bytes, bool managed, bool untouched, unsigned start) {
   std::vector<Piece> pieces;
   uint64_t piece_bytes = std::max<uint64_t>(bytes / kPieces / sizeof(unsigned) * sizeof(unsigned), sizeof(unsigned));
   for (unsigned number = 0; number < kPieces; ++number) {
@@ -49,6 +49,7 @@ std::vector<Piece> allocate(uint64_t bytes, bool managed, unsigned start) {
       std::exit(2);  // NOLINT(concurrency-mt-unsafe)
     }
     check(result, managed ? "cuMemAllocManaged" : "cuMemAlloc");
+    if (untouched) continue;
     CHECK(cuMemsetD32_v2(piece.address, start, piece.words));
     pieces.push_back(piece);
   }
@@ -75,7 +76,7 @@ void pause_for(double length) {
 int main(int argc, char** argv) {
   Options options(argc, argv,
                   "memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] "
-                  "[--managed] [--hold] [--grow 0.3]");
+                  "[--managed] [--hold] [--grow 0.3] [--untouched]");
   start();
   uint64_t bytes = options.bytes("--bytes", uint64_t{64} << 20);
   size_t free = 0;
@@ -91,6 +92,7 @@ int main(int argc, char** argv) {
   auto ahead = std::max(1U, static_cast<unsigned>(options.number("--ahead", 1)));
   bool managed = options.flag("--managed");
   bool hold = options.flag("--hold");
+  bool untouched = options.flag("--untouched");
   options.end();
   struct sigaction action{};
   action.sa_handler = [](int) { terminated = 1; };
@@ -100,7 +102,7 @@ int main(int argc, char** argv) {
   CUdeviceptr mismatches = 0;
   CHECK(cuMemAlloc_v2(&mismatches, sizeof(unsigned)));
   CHECK(cuMemsetD32_v2(mismatches, 0, 1));
-  std::vector<Piece> pieces = allocate(bytes, managed, kStart);
+  std::vector<Piece> pieces = allocate(bytes, managed, untouched, kStart);
   CHECK(cuCtxSynchronize());
 
   double begin = seconds();
@@ -113,7 +115,7 @@ int main(int argc, char** argv) {
   for (; goes_on(); ++round) {
     unsigned expected = kStart + round;
     if (more != 0 && round == rounds / 2) {
-      const std::vector<Piece> grown = allocate(more, managed, expected);
+      const std::vector<Piece> grown = allocate(more, managed, untouched, expected);
       pieces.insert(pieces.end(), grown.begin(), grown.end());
       bytes += more;
     }

@@ -11,7 +11,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <random>
 
+#include "scheduler/protocol/byte_size.h"
 #include "tools/rota/run/daemon.h"
 #include "tools/rota/run/executable.h"
 #include "tools/rota/run/preload.h"
@@ -30,6 +32,23 @@ void say(const std::string& line) {
 void mention(const std::string& line) {
   const char* level = getenv("ROTA_LOG");
   if (level != nullptr && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0)) say(line);
+}
+
+// A session of its own, unless it is in one already and has no limits to add. What is beyond its limit on a GPU is also
+// beyond what each process may have there, which holds where no rotad keeps the limit.
+void open_session(protocol::SessionEntry session) {
+  const char* outer = getenv("ROTA_SESSION");
+  const bool inside = outer != nullptr && *outer != '\0';
+  if (inside && session == protocol::SessionEntry{}) return;
+  std::random_device random;
+  session.id = fmt::format("{:08x}{:08x}", random(), random());
+  const std::string list = (inside ? std::string(outer) + ":" : "") + protocol::session_text(session);
+  setenv("ROTA_SESSION", list.c_str(), 1);
+  if (session.device_bytes == protocol::kUnlimited) return;
+  const char* limit = getenv("ROTA_GPU_MEM_LIMIT");
+  const auto before = limit == nullptr ? std::nullopt : protocol::parse_bytes(limit);
+  const std::uint64_t lowest = before ? std::min(*before, session.device_bytes) : session.device_bytes;
+  setenv("ROTA_GPU_MEM_LIMIT", std::to_string(lowest).c_str(), 1);
 }
 
 // Sets up this process's environment for the program. Returns 0, or the exit code after a line that says why not.
@@ -68,6 +87,7 @@ int prepare(const LaunchOptions& options) {
   const Preload preload = choose_preload(libraries.front());
   libraries.front() = preload.library;
   if (!preload.note.empty()) mention(preload.note);
+  open_session(options.session);
   // Without a limit NVML says the same with it and without; then no process pays for loading it.
   if (const char* limit = getenv("ROTA_GPU_MEM_LIMIT"); limit != nullptr && *limit != '\0') {
     const Preload nvml = choose_nvml_preload(shim_directory() + "/librota-nvml.so");

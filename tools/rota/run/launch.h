@@ -6,16 +6,19 @@
 #include <utility>
 #include <vector>
 
+#include "scheduler/protocol/session_list.h"
+
 namespace rota::tool {
 
 struct LaunchOptions {
   std::vector<std::string> command;                              // program and arguments; not empty
   std::vector<std::pair<std::string, std::string>> environment;  // set for the program on top of what is inherited
   std::vector<std::string> preloads;                             // paths, preloaded right after librota.so (preload.h)
-  bool share = true;    // under rota; false: nothing is preloaded and no rotad looked for
-  bool daemon = true;   // find a rotad, start the user's own where none answers
-  std::string mode;     // for a rotad that has to be started; empty: its default
-  std::string quantum;  // likewise
+  bool share = true;               // under rota; false: nothing is preloaded and no rotad looked for
+  bool daemon = true;              // find a rotad, start the user's own where none answers
+  std::string mode;                // for a rotad that has to be started; empty: its default
+  std::string quantum;             // likewise
+  protocol::SessionEntry session;  // limits; its id is chosen here
 };
 
 // Replaces this process by the program: its pid, terminal, signals and exit status are its own. Returns only if it

@@ -1,10 +1,11 @@
-// `rota run [--mode M] [--quantum Q] [--oversubscribe] [--] command …`
+// `rota run [--mode M] [--quantum Q] [--gpu-mem B] [--host-mem B] [--oversubscribe] [--] command …`
 #include "tools/rota/run/run.h"
 
 #include <CLI/CLI.hpp>
 #include <memory>
 
 #include "scheduler/core/settings.h"
+#include "scheduler/protocol/byte_size.h"
 #include "tools/rota/run/launch.h"
 
 namespace rota::tool {
@@ -22,6 +23,19 @@ void register_run(CLI::App& app) {
         if (scheduler::parse_duration(text)) return std::string();
         return "'" + text + "' is no duration above 0: use e.g. 100ms or 2s";
       });
+  const auto bytes_option = [&](const char* name, std::uint64_t& bytes, const char* help) {
+    run->add_option_function<std::string>(
+           name, [&bytes](const std::string& text) { bytes = *protocol::parse_bytes(text); }, help)
+        ->type_name("BYTES")
+        ->check([](const std::string& text) {
+          if (protocol::parse_bytes(text)) return std::string();
+          return "'" + text + "' is no amount of memory: use bytes with an optional K, M, G or T, as in 8G";
+        });
+  };
+  bytes_option("--gpu-mem", options->session.device_bytes,
+               "the most that the program and all that it starts may have together on each GPU, as in 8G");
+  bytes_option("--host-mem", options->session.host_bytes,
+               "the most of it that may have to lie in the host's memory while others use the GPU");
   run->add_flag_callback(
       "--oversubscribe", [options] { options->environment.emplace_back("ROTA_OVERSUBSCRIBE", "1"); },
       "let the program have more memory than the GPU (and as much of the host's as is left)");

@@ -22,7 +22,9 @@ bool send_message(int descriptor, const Message& message) {
 std::optional<Status> request_status(int descriptor) {
   const timeval patience{.tv_sec = 5, .tv_usec = 0};
   setsockopt(descriptor, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  if (!send_message(descriptor, Message{.kind = Kind::kStatus})) return std::nullopt;
+  Message request{.kind = Kind::kStatus};
+  request.body.status_request.newest_version = protocol::kVersion;
+  if (!send_message(descriptor, request)) return std::nullopt;
   Status status{};
   while (true) {
     Message row;  // what a rotad of another version leaves out is zero, what it adds is cut off
@@ -38,6 +40,10 @@ std::optional<Status> request_status(int descriptor) {
       case Kind::kStatusClient:
         row.body.status_client.name[protocol::kNameLength - 1] = '\0';
         status.clients.push_back(row.body.status_client);
+        break;
+      case Kind::kStatusAccount:
+        row.body.status_account.name[protocol::kTextLength - 1] = '\0';
+        status.accounts.push_back(row.body.status_account);
         break;
       case Kind::kStatusEnd:
         row.body.status_end.rota_version[protocol::kVersionLength - 1] = '\0';

@@ -81,6 +81,18 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                        {"since_ns", client.since_ns},
                        {"gpus", touched}});
   }
+  const auto limit = [](std::uint64_t bytes) {
+    return bytes == protocol::kUnlimited ? nlohmann::json(nullptr) : nlohmann::json(bytes);
+  };
+  nlohmann::json limits = nlohmann::json::array();
+  for (const protocol::StatusAccount& account : status.accounts) {
+    limits.push_back({{"of", account.name},
+                      {"clients", account.clients},
+                      {"gpu_limit_bytes", limit(account.device_limit)},
+                      {"gpu_bytes", account.device_used},
+                      {"host_limit_bytes", limit(account.host_limit)},
+                      {"host_bytes", account.host_used}});
+  }
   const nlohmann::json whole = {{"daemon",
                                  {{"pid", status.end.daemon_pid},
                                   {"socket", socket},
@@ -89,7 +101,8 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                                   {"quantum_ns", status.end.quantum_ns},
                                   {"mode", scheduler::mode_name(status.end.mode)}}},
                                 {"gpus", gpus},
-                                {"clients", clients}};
+                                {"clients", clients},
+                                {"limits", limits}};
   // A program's name may be any bytes.
   return whole.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -115,6 +128,19 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing, client.pid, size_text(client.device_bytes),
                           fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name, more);
     }
+  }
+  if (!status.accounts.empty()) text += "\nLimits\n";
+  for (const protocol::StatusAccount& account : status.accounts) {
+    std::string line;
+    if (account.device_limit != protocol::kUnlimited) {
+      line += fmt::format("  {} of {} on each GPU", size_text(account.device_used), size_text(account.device_limit));
+    }
+    if (account.host_limit != protocol::kUnlimited) {
+      line +=
+          fmt::format("  {} of {} in the host's memory", size_text(account.host_used), size_text(account.host_limit));
+    }
+    text +=
+        fmt::format("  {}, {} program{}:{}\n", account.name, account.clients, account.clients == 1 ? "" : "s", line);
   }
   return text;
 }

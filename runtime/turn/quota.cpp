@@ -1,0 +1,187 @@
+#include "runtime/turn/quota.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/log.h"
+
+namespace rota::turn {
+
+namespace {
+
+std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
+  return bytes - std::min(bytes, part);
+}
+
+Quota::Bytes less(const Quota::Bytes& bytes, const Quota::Bytes& part) {
+  return {less(bytes.device, part.device), less(bytes.movable, part.movable)};
+}
+
+Quota::Bytes most_of(const Quota::Bytes& one, const Quota::Bytes& other) {
+  return {std::max(one.device, other.device), std::max(one.movable, other.movable)};
+}
+
+bool within(const Quota::Bytes& bytes, const Quota::Bytes& most) {
+  return bytes.device <= most.device && bytes.movable <= most.movable;
+}
+
+}  // namespace
+
+Quota::Bytes Quota::live(int device) const {
+  const std::uint64_t bytes = ledger_.live_bytes(device);
+  return {bytes, less(bytes, ledger_.fixed_bytes(device))};
+}
+
+// What threads have that do not ask: under the lock.
+Quota::Bytes Quota::settled(int device, const Slot& slot) const {
+  return less(live(device), less(slot.unsettled, slot.granted ? slot.own : Bytes{}));
+}
+
+bool Quota::covers(int device, std::uint64_t bytes, bool movable) {
+  Slot& here = slot(device);
+  const auto granted = [&] { return Bytes{here.device.load(), here.movable.load()}; };
+  if (within(live(device), granted())) return true;
+  const Bytes own{bytes, movable ? bytes : 0};
+  struct Unsettled {  // until this thread knows, also where it is cancelled while it waits
+    Unsettled(Quota& quota, Slot& slot, const Bytes& own) : quota(quota), slot(slot), own(own) {
+      const std::lock_guard lock(quota.mutex_);
+      slot.unsettled.device += own.device;
+      slot.unsettled.movable += own.movable;
+    }
+    ~Unsettled() {
+      const std::lock_guard lock(quota.mutex_);
+      settle();
+    }
+    void settle() {  // with the lock
+      slot.unsettled = less(slot.unsettled, std::exchange(own, {}));
+    }
+    Quota& quota;
+    Slot& slot;
+    Bytes own;
+  } unsettled(*this, here, own);
+  const std::lock_guard asking(here.asking);
+  struct Asking {
+    ~Asking() {  // with the lock
+      slot.ask.reset();
+      slot.awaited = 0;
+      slot.granted = false;
+      slot.own = {};
+    }
+    Slot& slot;
+  };
+  std::unique_lock lock(mutex_);
+  const Asking ended{here};
+  here.own = own;
+  for (;;) {
+    // What other threads are about to ask for is in the ledger, too, and may be refused.
+    const Bytes others = less(here.unsettled, own);
+    const Bytes wanted = less(live(device), others);
+    if (released_ || within(wanted, granted())) break;
+    if (++asks_ == 0) ++asks_;
+    here.awaited = asks_;
+    here.ask = Ask{asks_, wanted};
+    bell_.ring();
+    answered_.wait(lock, [&] { return released_ || here.awaited == 0 || within(wanted, granted()); });
+    if (released_ || here.granted || within(wanted, granted())) break;
+    // A free may have come meanwhile.
+    const Bytes again = less(live(device), less(here.unsettled, own));
+    if (!within(wanted, again)) continue;
+    static log::Once once;
+    if (once.first()) log::warn("GPU {} is out of memory: {}", device, here.why);
+    return false;
+  }
+  unsettled.settle();
+  return true;
+}
+
+std::uint64_t Quota::spare(int device) const {
+  const std::uint64_t most = slot(device).device.load();
+  return most == protocol::kUnlimited ? most : less(most, ledger_.live_bytes(device));
+}
+
+void Quota::serve(bool keeps_limits) {
+  {
+    const std::lock_guard lock(mutex_);
+    serving_ = keeps_limits;
+    for (Slot& slot : slots_) {
+      open_locked(slot);
+      slot.decided = false;
+    }
+  }
+  answered_.notify_all();
+}
+
+void Quota::limit(int device) {
+  const std::lock_guard lock(mutex_);
+  Slot& here = slot(device);
+  if (serving_ && !std::exchange(here.decided, true)) tighten_locked(device, here);
+}
+
+void Quota::open(int device) {
+  {
+    const std::lock_guard lock(mutex_);
+    open_locked(slot(device));
+  }
+  answered_.notify_all();
+}
+
+void Quota::open_locked(Slot& slot) {
+  slot.device.store(protocol::kUnlimited);
+  slot.movable.store(protocol::kUnlimited);
+  slot.answered = 0;
+  slot.decided = true;
+}
+
+std::optional<Quota::Ask> Quota::take_ask(int device) {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(slot(device).ask, std::nullopt);
+}
+
+void Quota::answer(int device, const protocol::Reserved& answer) {
+  {
+    const std::lock_guard lock(mutex_);
+    Slot& here = slot(device);
+    here.device.store(answer.device_bytes);
+    here.movable.store(answer.movable_bytes);
+    here.answered = answer.number;
+    if (here.awaited == answer.number) {
+      here.granted = answer.granted != 0;
+      here.why = answer.text;
+      here.awaited = 0;
+    }
+  }
+  answered_.notify_all();
+}
+
+Quota::Has Quota::tighten(int device) {
+  const std::lock_guard lock(mutex_);
+  Slot& here = slot(device);
+  return {tighten_locked(device, here), here.answered};
+}
+
+// Lowers first and looks then: a thread that has reserved meanwhile finds itself covered by what there was before,
+// which shows in the second look, or finds itself not covered, and asks.
+Quota::Bytes Quota::tighten_locked(int device, Slot& slot) {
+  const Bytes before{slot.device.load(), slot.movable.load()};
+  const auto granted = [&](const Bytes& bytes) {
+    return Bytes{std::min(bytes.device, before.device), std::min(bytes.movable, before.movable)};
+  };
+  Bytes kept = granted(settled(device, slot));
+  for (;;) {
+    slot.device.store(kept.device);
+    slot.movable.store(kept.movable);
+    const Bytes now = granted(settled(device, slot));
+    if (within(now, kept)) return kept;
+    kept = most_of(now, kept);
+  }
+}
+
+void Quota::release_all() {
+  {
+    const std::lock_guard lock(mutex_);
+    released_ = true;
+  }
+  answered_.notify_all();
+}
+
+}  // namespace rota::turn

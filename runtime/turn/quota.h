@@ -1,0 +1,98 @@
+// What this process may have on each GPU by the limits that it shares with others (scheduler/core/quota.h), and the
+// threads that ask for more.
+//
+// A thread reserves its bytes in the ledger, then looks here whether they are covered; the monitor lowers what may be
+// had, then looks at the ledger. Each is one total order of stores and loads, so one of the two notices. What is not
+// covered is asked for, by one thread at a time, and the answer depends on nobody's work: at worst it takes as long as
+// others are given to say what they do not need.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "runtime/memory/ledger.h"
+#include "runtime/turn/bell.h"
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::turn {
+
+class Quota {
+ public:
+  struct Bytes {
+    std::uint64_t device = 0;   // in all
+    std::uint64_t movable = 0;  // the part of it that can leave the GPU
+  };
+
+  Quota(const memory::Ledger& ledger, Bell& bell) : ledger_(ledger), bell_(bell) {}
+
+  // --- the program's threads; `device` is below memory::kMaxDevices
+
+  // Of bytes that are reserved in the ledger: whether they may be taken. Asks if need be. False: a limit is in the way,
+  // and the bytes have to be released.
+  bool covers(int device, std::uint64_t bytes, bool movable);
+  // What is granted beyond what the ledger has; kUnlimited where nothing is limited.
+  std::uint64_t spare(int device) const;
+
+  // --- the monitor, but for limit()
+  // Whether a rotad that keeps limits serves this process. Else everything is covered.
+  void serve(bool keeps_limits);
+  // Any thread, as often as it likes: nothing but what the process has already is granted on this GPU until rotad says
+  // so, or open() that it does not serve it.
+  void limit(int device);
+  void open(int device);
+  struct Ask {
+    std::uint32_t number;
+    Bytes bytes;
+  };
+  // What has to be sent for this GPU, once.
+  std::optional<Ask> take_ask(int device);
+  // rotad's answer; its bytes are what may be had from now on.
+  void answer(int device, const protocol::Reserved& answer);
+  // Keeps no more than is in use: what that is, and the number of the latest answer.
+  struct Has {
+    Bytes bytes;
+    std::uint32_t answered;
+  };
+  Has tighten(int device);
+  // Any thread: nobody waits from now on.
+  void release_all();
+
+ private:
+  struct Slot {
+    std::atomic<std::uint64_t> device{protocol::kUnlimited};
+    std::atomic<std::uint64_t> movable{protocol::kUnlimited};
+    std::mutex asking;  // held by the thread that asks
+    // Under the lock below:
+    bool decided = false;       // limit() or open() was called for the rotad that serves now
+    Bytes unsettled;            // reserved in the ledger by threads that ask or wait to ask
+    std::optional<Ask> ask;     // not sent yet
+    std::uint32_t awaited = 0;  // number of the ask that has no answer; 0: none
+    bool granted = false;       // it has one, and the thread that asked has still to see it
+    std::string why;            // it was refused
+    Bytes own;                  // that thread's part of what is unsettled
+    std::uint32_t answered = 0;
+  };
+  Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
+  const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
+  Bytes live(int device) const;
+  Bytes settled(int device, const Slot& slot) const;
+  Bytes tighten_locked(int device, Slot& slot);
+  void open_locked(Slot& slot);
+
+  const memory::Ledger& ledger_;
+  Bell& bell_;
+  std::array<Slot, memory::kMaxDevices> slots_;
+  std::mutex mutex_;
+  std::condition_variable answered_;
+  // Under the lock:
+  bool serving_ = false;
+  bool released_ = false;
+  std::uint32_t asks_ = 0;
+};
+
+}  // namespace rota::turn

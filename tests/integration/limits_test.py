@@ -1,0 +1,133 @@
+"""Limits that programs share: of a session that `rota run` opens, of a user by rotad.toml, and of the host's memory."""
+import json
+import os
+import pathlib
+import sys
+
+from harness import PROGRAMS, ROTA, Case
+
+MEMHOG = PROGRAMS / "memhog"
+MIB = 1 << 20
+
+# Runs in a session: a program holds `first` MiB while others try `sizes` one after the other. Prints their exit codes.
+TOGETHER = """
+import subprocess, sys
+memhog, first, *sizes = sys.argv[1:]
+holder = subprocess.Popen([memhog, "--bytes", first + "M", "--rounds", "1", "--hold"], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, text=True)
+assert holder.stdout.readline().startswith("ready"), "the first program did not get its memory"
+print("codes", *(subprocess.call([memhog, "--bytes", size + "M", "--rounds", "1"], stdout=subprocess.DEVNULL)
+                 for size in sizes))
+holder.communicate()
+print("after", subprocess.call([memhog, "--bytes", first + "M", "--rounds", "1"], stdout=subprocess.DEVNULL))
+"""
+
+
+class Limits(Case):
+    def together(self, options, first, *sizes, **environment):
+        """The exit codes of programs of these sizes (MiB) beside the first one, and what they said."""
+        result = self.checked(ROTA, "run", *options, "--", sys.executable, "-c", TOGETHER, MEMHOG, first, *sizes,
+                              **environment)
+        words = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
+        self.assertEqual(words["after"], "0", "what a program had is not there after its end")
+        return [int(code) for code in words["codes"].split()], result.stderr
+
+    def test_all_that_a_session_starts_share_its_limit(self):
+        codes, said = self.together(["--gpu-mem", "100M"], 60, 60, 30)
+        self.assertNotEqual(codes[0], 0)
+        self.assertEqual(codes[1], 0, said)
+        self.assertRegex(said, r"GPU 0 is out of memory: session \w+ may have 104857600 bytes on each GPU; \d+ are in use")
+
+    def test_native_memory_has_the_same_limit(self):
+        codes, said = self.together(["--gpu-mem", "100M"], 60, 60, 30, ROTA_MEMORY="native")
+        self.assertNotEqual(codes[0], 0)
+        self.assertEqual(codes[1], 0, said)
+
+    def test_another_session_has_a_limit_of_its_own(self):
+        holder = self.start(ROTA, "run", "--gpu-mem", "100M", "--", MEMHOG, "--bytes", "90M", "--rounds", "1", "--hold")
+        self.assertTrue(holder.stdout.readline().startswith("ready"))
+        self.checked(ROTA, "run", "--gpu-mem", "100M", "--", MEMHOG, "--bytes", "90M", "--rounds", "1")
+
+    def test_a_session_within_a_session_has_both_limits(self):
+        inner = [ROTA, "run", "--gpu-mem", "150M", "--", MEMHOG, "--rounds", "1"]
+        self.checked(ROTA, "run", "--gpu-mem", "100M", "--", *inner, "--bytes", "90M")
+        result = self.call(ROTA, "run", "--gpu-mem", "100M", "--", *inner, "--bytes", "120M")
+        self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", result.stderr)
+
+    def test_status_shows_who_is_limited_to_what(self):
+        holder = self.start(ROTA, "run", "--gpu-mem", "100M", "--", MEMHOG, "--bytes", "90M", "--rounds", "1", "--hold")
+        self.assertTrue(holder.stdout.readline().startswith("ready"))
+        limits = json.loads(self.checked(ROTA, "status", "--json").stdout)["limits"]
+        session = next(limit for limit in limits if limit["of"].startswith("session "))
+        self.assertEqual(session["gpu_limit_bytes"], 100 * MIB)
+        self.assertGreaterEqual(session["gpu_bytes"], 90 * MIB)
+        self.assertIsNone(session["host_limit_bytes"])
+        self.assertRegex(self.checked(ROTA, "status").stdout, r"session \w+, 1 program: +\d+ MiB of 100 MiB on each GPU")
+
+    def test_what_may_lie_in_the_hosts_memory_is_limited(self):
+        # A GPU of 256 MiB with two contexts of 16 MiB: 224 MiB fit, 20 MiB more may have to lie in the host's memory.
+        codes, said = self.together(["--host-mem", "20M"], 150, 120, 80)
+        self.assertNotEqual(codes[0], 0)
+        self.assertEqual(codes[1], 0, said)
+        self.assertIn("of GPU memory in the host's memory", said)
+
+    def test_a_user_has_the_limit_that_rotads_configuration_sets(self):
+        configuration = self.scratch / "rotad.toml"
+        configuration.write_text("[limits.user]\ngpu = '100M'\n")
+        self.start_daemon("--config", configuration)
+        holder = self.start(ROTA, "run", "--", MEMHOG, "--bytes", "60M", "--rounds", "1", "--hold")
+        self.assertTrue(holder.stdout.readline().startswith("ready"))
+        result = self.call(ROTA, "run", "--", MEMHOG, "--bytes", "60M", "--rounds", "1")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertRegex(result.stderr, r"out of memory: user \S+ may have 104857600 bytes on each GPU")
+        self.checked(ROTA, "run", "--", MEMHOG, "--bytes", "30M", "--rounds", "1")
+
+    def remove(self, cgroup):
+        self.end_children()
+
+        def removed():
+            try:
+                cgroup.rmdir()
+            except OSError:
+                return False  # what has been killed takes a moment to go
+            return True
+        self.eventually(removed, "the cgroup is empty")
+
+    def cgroup(self, limit):
+        """A cgroup of this test's own with a limit on memory, in bytes; the test is skipped where none can be made."""
+        for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            root = pathlib.Path("/sys/fs/cgroup/memory" if controllers else "/sys/fs/cgroup")
+            made = root / path.lstrip("/") / f"rota-limits-{os.getpid()}"
+            try:
+                made.mkdir()
+                self.addCleanup(self.remove, made)
+                (made / ("memory.limit_in_bytes" if controllers else "memory.max")).write_text(str(limit))
+                return made
+            except OSError:
+                continue
+        self.skipTest("no cgroup with a limit on memory can be made here")
+
+    def test_what_programs_are_promised_fits_the_memory_of_their_container(self):
+        # Neither has used any of it yet when the second is refused: afterwards the kernel would have to kill one.
+        container = self.cgroup(400 * MIB)
+        hog = ["sh", "-c", f"echo $$ > {container}/cgroup.procs && exec \"$@\"", "-", ROTA, "run", "--oversubscribe", "--", MEMHOG,
+               "--rounds", "1", "--hold", "--untouched", "--bytes"]
+        self.start_daemon()
+        holder = self.start(*hog, "400M")
+        self.assertTrue(holder.stdout.readline().startswith("ready"), "the first program was refused")
+        result = self.call(*hog, "300M")
+        self.assertGreater(result.returncode, 0)
+        self.assertRegex(result.stderr, r"out of memory: cgroup /\S*rota-limits-\d+ may have \d+ bytes of GPU memory in the host's")
+        small = self.start(*hog, "20M")
+        self.assertTrue(small.stdout.readline().startswith("ready"))
+        for program in (holder, small):
+            self.assertEqual(self.finish(program).returncode, 0)
+
+    def test_an_amount_that_is_none_is_refused_before_the_program_starts(self):
+        for option in ("--gpu-mem", "--host-mem"):
+            result = self.call(ROTA, "run", option, "lots", "--", "true")
+            self.assertNotEqual(result.returncode, 0)
+            self.assertIn("'lots' is no amount of memory", result.stderr)
