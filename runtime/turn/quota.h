@@ -15,7 +15,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/memory/ledger.h"
+#include "runtime/memory/memory.h"
 #include "runtime/turn/bell.h"
 #include "scheduler/protocol/protocol.h"
 
