@@ -1,7 +1,6 @@
 #include "runtime/memory/managed.h"
 
 #include "generated/driver_real.h"
-#include "runtime/core/log.h"
 #include "runtime/driver/answers.h"
 #include "runtime/driver/capture_mode.h"
 
@@ -29,23 +28,30 @@ api::CUresult prefer(api::CUdeviceptr address, std::uint64_t bytes, int device) 
 
 }  // namespace
 
-bool ManagedBackend::serves(int device) {
-  std::atomic<Answer>& known = pages_by_itself_[static_cast<std::size_t>(device)];
-  if (const Answer answer = known.load(std::memory_order_relaxed); answer != Answer::kUnknown) {
-    return answer == Answer::kYes;
+ManagedBackend::Suitability ManagedBackend::suitability(int device) {
+  std::atomic<Suitability>& known = suitability_[static_cast<std::size_t>(device)];
+  if (const Suitability answer = known.load(std::memory_order_relaxed); answer != Suitability::kUnknown) return answer;
+  const auto has = [&](api::CUdevice_attribute attribute) {
+    int value = 0;
+    return real::cuDeviceGetAttribute(&value, attribute, device) == api::CUDA_SUCCESS && value != 0;
+  };
+  Suitability answer = Suitability::kSuitable;
+  if (!has(api::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY)) {
+    answer = Suitability::kNoManaged;
+  } else if (!has(api::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS)) {
+    answer = Suitability::kNoPaging;
   }
-  int concurrent = 0;
-  real::cuDeviceGetAttribute(&concurrent, api::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS, device);
-  if (concurrent == 0) {
-    static log::Once once;
-    if (once.first()) log::info("GPU {} cannot page managed memory by itself: memory there stays native", device);
-  }
-  known.store(concurrent != 0 ? Answer::kYes : Answer::kNo, std::memory_order_relaxed);
-  return concurrent != 0;
+  known.store(answer, std::memory_order_relaxed);
+  return answer;
 }
 
-api::CUresult ManagedBackend::allocate(const Place&, api::CUdeviceptr* address, std::uint64_t bytes) {
-  return real::cuMemAllocManaged(address, bytes, api::CU_MEM_ATTACH_GLOBAL);
+api::CUresult ManagedBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
+  const api::CUresult result = real::cuMemAllocManaged(address, bytes, api::CU_MEM_ATTACH_GLOBAL);
+  if (result == api::CUDA_ERROR_NOT_SUPPORTED) {
+    // As a vGPU may whose attributes promise it.
+    suitability_[static_cast<std::size_t>(place.device)].store(Suitability::kNoManaged, std::memory_order_relaxed);
+  }
+  return result;
 }
 
 void ManagedBackend::settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) {

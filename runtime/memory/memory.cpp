@@ -15,6 +15,8 @@
 
 namespace rota::memory {
 
+using protocol::MemoryMode;
+
 namespace {
 
 // What rows are rounded up to, as far as can be told beforehand (measured on an H200 for every element size).
@@ -68,14 +70,56 @@ Memory::Device& Memory::device(int ordinal) {
   return entry;
 }
 
+void Memory::set_served(bool served) {
+  served_.store(served, std::memory_order_relaxed);
+  // What was decided without knowing is decided anew.
+  for (Device& entry : devices_) entry.mode.store(MemoryMode::kUnknown, std::memory_order_relaxed);
+}
+
+MemoryMode Memory::decide(int ordinal) {
+  if (settings_.backend == Choice::kNative) return MemoryMode::kNativeChosen;
+  if (exports_.load(std::memory_order_relaxed)) return MemoryMode::kNativeRefused;
+  if (settings_.backend == Choice::kAutomatic) {
+    if (!served_.load(std::memory_order_relaxed)) return MemoryMode::kUnknown;
+    if (sharers_.found()) return MemoryMode::kNativeShared;
+  }
+  switch (managed_.suitability(ordinal)) {
+    case ManagedBackend::Suitability::kNoManaged:
+      return MemoryMode::kNativeNoManaged;
+    case ManagedBackend::Suitability::kNoPaging:
+      return MemoryMode::kNativeNoPaging;
+    case ManagedBackend::Suitability::kUnknown:
+    case ManagedBackend::Suitability::kSuitable:
+      break;
+  }
+  return MemoryMode::kUnified;
+}
+
 // The one place that says who serves plain memory.
 Backend& Memory::backend(int ordinal) {
-  if (settings_.backend == Choice::kNative || exports_.load(std::memory_order_relaxed)) return native_;
-  if (settings_.backend == Choice::kAutomatic && (!served_.load(std::memory_order_relaxed) || sharers_.found())) {
-    return native_;
+  const MemoryMode mode = decide(ordinal);
+  std::atomic<MemoryMode>& known = devices_[static_cast<std::size_t>(ordinal)].mode;
+  if (known.load(std::memory_order_relaxed) != mode && known.exchange(mode) != mode) {
+    const char* lacks = mode == MemoryMode::kNativeNoManaged  ? "has no managed memory"
+                        : mode == MemoryMode::kNativeNoPaging ? "cannot page managed memory by itself (no concurrent "
+                                                                "managed access, as under WSL and on some vGPUs)"
+                                                              : nullptr;
+    if (lacks != nullptr) {
+      // Who asked for Unified Memory should know that there is none.
+      log::message(settings_.backend == Choice::kManaged ? log::Level::kWarn : log::Level::kInfo,
+                   "GPU {} {}: memory there stays native, and makes no room for other programs", ordinal, lacks);
+    }
+    changed(ordinal);
   }
-  if (!managed_.serves(ordinal)) return native_;
-  return managed_;
+  if (mode == MemoryMode::kUnified) return managed_;
+  return native_;
+}
+
+MemoryMode Memory::mode(int ordinal) {
+  if (ordinal < 0 || ordinal >= kMaxDevices) return MemoryMode::kUnknown;
+  const std::atomic<MemoryMode>& known = devices_[static_cast<std::size_t>(ordinal)].mode;
+  if (known.load(std::memory_order_relaxed) == MemoryMode::kUnknown) backend(ordinal);
+  return known.load(std::memory_order_relaxed);
 }
 
 // A program has the whole GPU, and no more of it: where the driver's own refusal no longer holds (managed memory may be
@@ -201,7 +245,16 @@ api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes, boo
         {.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = Kind::kSmall},
         [&] { return real::cuMemAlloc_v2(address, bytes); }, [&] { return *address; });
   }
-  return allocate_from(server, place, address, bytes, may_reuse);
+  const api::CUresult result = allocate_from(server, place, address, bytes, may_reuse);
+  if (!turned_native(result, server, place.device)) return result;
+  return allocate_from(native_, place, address, bytes, may_reuse);
+}
+
+// Whether the driver has refused Unified Memory on a GPU that is said to have it, so that the call is to be made
+// natively, as all are from now on.
+bool Memory::turned_native(api::CUresult result, const Backend& asked, int ordinal) {
+  return result == api::CUDA_ERROR_NOT_SUPPORTED && asked.backing() != Backing::kDevice &&
+         backend(ordinal).backing() == Backing::kDevice;
 }
 
 api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address,
@@ -270,14 +323,16 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
   Place place;
   if (address == nullptr || pitch == nullptr || !has_pitch(width, height) || !here(place)) return call();
   Backend& server = backend(place.device);
-  if (server.backing() == Backing::kDevice) {
+  const auto native = [&] {
     return allocate_pitch_native(width, height, call, [&] { return *address; }, [&] { return *pitch; });
-  }
+  };
+  if (server.backing() == Backing::kDevice) return native();
   const std::size_t unit = pitch_unit(place, element_bytes);
   if (unit == 0 || width > SIZE_MAX - unit) return call();  // an element size that the driver refuses, and so on
   const std::size_t row = round_up(width, unit);
   if (height > SIZE_MAX / row) return call();
   const api::CUresult result = allocate_from(server, place, address, row * height, false);
+  if (turned_native(result, server, place.device)) return native();
   if (result == api::CUDA_SUCCESS) *pitch = row;
   return result;
 }
@@ -363,6 +418,7 @@ api::CUresult Memory::explained(api::CUresult result, api::CUdeviceptr address, 
   const std::optional<Allocation> owner = ledger_.find(address);
   if (!owner || !owner->kind.converted()) return result;
   exports_.store(true, std::memory_order_relaxed);
+  backend(owner->device);  // to be told
   {
     const std::lock_guard lock(devices_mutex_);
     if (!explained_.insert(function).second) return result;

@@ -25,6 +25,7 @@
 #include "runtime/memory/settings.h"
 #include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
+#include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
 
@@ -38,7 +39,7 @@ class Memory {
 
   // Told by the client: whether a rotad serves this process (the automatic choice then is managed memory), and whom to
   // tell that a GPU's bytes have changed.
-  void set_served(bool served) { served_.store(served, std::memory_order_relaxed); }
+  void set_served(bool served);
   void set_observer(std::function<void(int device)> changed) { changed_ = std::move(changed); }
   void set_room(Room room) { room_ = std::move(room); }
 
@@ -161,11 +162,14 @@ class Memory {
   }
   Ledger& ledger() { return ledger_; }
   const Settings& settings() const { return settings_; }
+  // How plain memory on this GPU is served, and why. One load, once that has been decided.
+  protocol::MemoryMode mode(int device);
 
  private:
   struct Device {
     std::atomic<bool> known{false};
     std::uint64_t total_bytes = 0;
+    std::atomic<protocol::MemoryMode> mode{protocol::MemoryMode::kUnknown};
     std::map<unsigned, std::size_t> pitch_unit;  // by element size
   };
 
@@ -174,6 +178,8 @@ class Memory {
   static bool here(Place& place, api::CUstream stream, bool per_thread);
   Device& device(int ordinal);
   Backend& backend(int ordinal);
+  protocol::MemoryMode decide(int ordinal);
+  bool turned_native(api::CUresult result, const Backend& asked, int ordinal);
   std::uint64_t capacity(int ordinal);
   api::CUresult with_room(int ordinal, const RealCall& call);
   bool admitted(int ordinal, std::uint64_t bytes, Kind kind);

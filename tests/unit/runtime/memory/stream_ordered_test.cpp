@@ -495,3 +495,16 @@ TEST_CASE("threads that allocate, free, look and trim at once keep apart, and le
   CHECK(f.ledger.entries() == 0);
   CHECK(f.driver.dead_uses == 0);
 }
+
+TEST_CASE("where the driver refuses managed memory after all, a pool's memory is the driver's") {
+  Served f;
+  f.driver.set<api::cuMemAllocManaged_fn>(Symbol::k_cuMemAllocManaged, [](api::CUdeviceptr*, std::size_t, unsigned) {
+    return api::CUDA_ERROR_NOT_SUPPORTED;
+  });
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate_async({.address = &address, .bytes = kMiB, .stream = kStream},
+                                  [&] { return f.driver.give_memory(&address, kMiB); }) == api::CUDA_SUCCESS);
+  CHECK(f.ledger.find(address)->kind == Kind::kAsync);
+  CHECK(f.ledger.live_bytes(0) == kMiB);
+  CHECK(f.memory.mode(0) == protocol::MemoryMode::kNativeNoManaged);
+}
