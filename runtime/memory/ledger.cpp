@@ -292,13 +292,14 @@ std::size_t Ledger::drop(const Owner& owner) {
   return dropped;
 }
 
-std::vector<Allocation> Ledger::list(int device, Kind kind) const {
+std::vector<Allocation> Ledger::list(int device, Kind kind, Listed which) const {
   std::vector<Allocation> found;
   for (const Level& level : *levels_) {
     for (const Shard& place : level.shards) {
       const std::lock_guard lock(place.mutex);
       for (const auto& [address, allocation] : place.entries) {
-        if (allocation.device == device && allocation.kind == kind && !allocation.freeing) found.push_back(allocation);
+        const bool listed = which == Listed::kAll || !allocation.freeing;
+        if (allocation.device == device && allocation.kind == kind && listed) found.push_back(allocation);
       }
     }
   }

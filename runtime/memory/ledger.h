@@ -162,8 +162,9 @@ class Ledger {
   std::vector<Allocation> take_range(std::uint64_t address, std::uint64_t size, Kind kind);
   // What they belong to is gone, and they with it: removes and releases the entries of an owner. How many there were.
   std::size_t drop(const Owner& owner);
-  // Copies of the live entries of one kind on one GPU, in order of address.
-  std::vector<Allocation> list(int device, Kind kind) const;
+  // Copies of the entries of one kind on one GPU, in order of address; kAll: also of those that are being freed.
+  enum class Listed : std::uint8_t { kLive, kAll };
+  std::vector<Allocation> list(int device, Kind kind, Listed which = Listed::kLive) const;
   std::size_t entries() const;
 
  private:

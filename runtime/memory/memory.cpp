@@ -34,6 +34,7 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
     : ledger_(ledger),
       settings_(settings),
       managed_(std::move(if_our_turn)),
+      peers_(ledger),
       physical_(ledger),
       graphs_(ledger),
       deferred_(ledger),
@@ -276,7 +277,9 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   const api::CUresult result =
       allocate_counted({.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = kind}, call,
                        [&] { return *address; });
-  if (result == api::CUDA_SUCCESS) backend.settle(place, *address, bytes);
+  if (result != api::CUDA_SUCCESS) return result;
+  backend.settle(place, *address, bytes);
+  if (kind.converted()) peers_.settled(place, *address, bytes);
   return result;
 }
 
@@ -457,6 +460,23 @@ api::CUresult Memory::unmap(std::uint64_t address, std::uint64_t bytes, const Re
   return result;
 }
 
+api::CUresult Memory::enable_peer_access(api::CUcontext peer, const RealCall& call) {
+  const api::CUresult result = call();
+  Place accessing;
+  Place owner;
+  if (result != api::CUDA_SUCCESS || !here(accessing) || !managed_.serves(accessing.device)) return result;
+  const driver::PushedContext pushed(peer);
+  if (pushed && here(owner)) peers_.enabled(accessing, owner);
+  return result;
+}
+
+api::CUresult Memory::disable_peer_access(api::CUcontext peer, const RealCall& call) {
+  const api::CUresult result = call();
+  Place accessing;
+  if (result == api::CUDA_SUCCESS && here(accessing)) peers_.disabled(accessing, peer);
+  return result;
+}
+
 bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination) const {
   if (!has_converted_.load(std::memory_order_relaxed)) return false;
   const std::optional<Allocation> found = ledger_.find(destination);
@@ -501,6 +521,7 @@ void Memory::ContextEnd::gone() {
 
 void Memory::context_ended(api::CUcontext context) {
   managed_.context_ended(context);
+  peers_.context_ended(context);
   ledger_.drop(Owner::of(context));
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {
     if (devices_[static_cast<std::size_t>(ordinal)].known.load(std::memory_order_relaxed)) changed(ordinal);

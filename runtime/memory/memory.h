@@ -19,6 +19,7 @@
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/managed.h"
 #include "runtime/memory/native.h"
+#include "runtime/memory/peers.h"
 #include "runtime/memory/physical.h"
 #include "runtime/memory/pools.h"
 #include "runtime/memory/room.h"
@@ -115,6 +116,10 @@ class Memory {
     return stream_ordered_.find(address, block);
   }
 
+  // cuCtxEnablePeerAccess and its opposite of the current context: `call` is the real one.
+  api::CUresult enable_peer_access(api::CUcontext peer, const RealCall& call);
+  api::CUresult disable_peer_access(api::CUcontext peer, const RealCall& call);
+
   // Whether a synchronous set or copy, which the driver would make wait for earlier work because of managed memory,
   // touches only memory of the GPU as the program sees it, some of it converted. Ranges that the ledger does not know
   // are none. One load as long as nothing was ever converted.
@@ -202,6 +207,7 @@ class Memory {
   Settings settings_;
   NativeBackend native_;
   ManagedBackend managed_;
+  Peers peers_;
   Physical physical_;
   Pools pools_;
   Graphs graphs_;
