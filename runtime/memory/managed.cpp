@@ -48,7 +48,6 @@ void ManagedBackend::settle(const Place& place, api::CUdeviceptr address, std::u
 std::uint64_t ManagedBackend::bring(int device, api::CUstream stream, const std::vector<Allocation>& all) {
   std::uint64_t bytes = 0;
   for (const Allocation& allocation : all) {
-    if (allocation.bytes < unified::kWorthMoving) continue;
     if (unified::prefetch(allocation.address, allocation.bytes, device, stream) == api::CUDA_SUCCESS)
       bytes += allocation.bytes;
   }

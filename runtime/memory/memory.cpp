@@ -10,6 +10,7 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
+#include "runtime/memory/move_order.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/protocol/host_memory.h"
 
@@ -528,9 +529,33 @@ void Memory::context_ended(api::CUcontext context) {
   }
 }
 
-std::uint64_t Memory::prefetch_all(int ordinal, api::CUstream stream) {
-  return managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kConverted)) +
-         managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kServed));
+std::vector<Allocation> Memory::movable(int ordinal) const {
+  using Placed = Allocation::Placed;
+  std::vector<Allocation> all;
+  const auto add = [&](Kind kind, auto&& moves) {
+    for (const Allocation& range : ledger_.list(ordinal, kind)) {
+      if (moves(range.placed)) all.push_back(range);
+    }
+  };
+  const auto ours = [](Placed placed) { return placed != Placed::kElsewhere; };
+  add(Kind::kConverted, ours);
+  add(Kind::kServed, ours);
+  return all;
+}
+
+std::uint64_t Memory::bring(int ordinal, api::CUstream stream, std::uint64_t most) {
+  std::vector<Allocation> all = movable(ordinal);
+  // The program's own managed memory only if the program has put it there.
+  for (const Allocation& range : ledger_.list(ordinal, Kind::kManaged)) {
+    if (range.placed == Allocation::Placed::kHere) all.push_back(range);
+  }
+  Device& entry = device(ordinal);
+  if (entry.total_bytes != 0) most = std::min(most, entry.total_bytes);
+  // With more than the GPU has, what came last would push out what came first: contexts lie there as well.
+  if (ledger_.live_bytes(ordinal) > most) most -= most / 16;
+  const std::uint64_t fixed = ledger_.fixed_bytes(ordinal);
+  const std::uint64_t since = std::exchange(entry.turn_began, ledger_.clock(ordinal));
+  return managed_.bring(ordinal, stream, to_bring(std::move(all), since, most - std::min(most, fixed)));
 }
 
 }  // namespace rota::memory

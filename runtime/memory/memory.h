@@ -116,6 +116,12 @@ class Memory {
     return stream_ordered_.find(address, block);
   }
 
+  // The program has advised or prefetched a range to a GPU, or elsewhere (unified::kHost), or has taken its advice back
+  // (nothing). Nothing is noted while there is no Unified Memory.
+  void placed(api::CUdeviceptr address, std::uint64_t bytes, std::optional<int> device) {
+    ledger_.set_placed(address, bytes, device);
+  }
+
   // cuCtxEnablePeerAccess and its opposite of the current context: `call` is the real one.
   api::CUresult enable_peer_access(api::CUcontext peer, const RealCall& call);
   api::CUresult disable_peer_access(api::CUcontext peer, const RealCall& call);
@@ -149,9 +155,10 @@ class Memory {
 
   // --- the monitor
 
-  // When the lease came back: starts moving this process's memory to the GPU. `stream` and the context belong to
+  // When the lease came back: starts moving this process's memory to the GPU (move_order.h), but what the program wants
+  // elsewhere, and at most so much that with what cannot move it is `most` bytes. `stream` and the context belong to
   // `device`. Bytes asked for.
-  std::uint64_t prefetch_all(int device, api::CUstream stream);
+  std::uint64_t bring(int device, api::CUstream stream, std::uint64_t most);
   // Whether memory that was freed in stream order has still to be given to the driver.
   bool has_deferred() const { return deferred_.any(); }
   // Gives it what the streams have passed. Only while the gate is closed and nothing of this process runs on a GPU
@@ -175,6 +182,7 @@ class Memory {
     std::atomic<bool> known{false};
     std::uint64_t total_bytes = 0;
     std::atomic<protocol::MemoryMode> mode{protocol::MemoryMode::kUnknown};
+    std::uint64_t turn_began = 0;                // the ledger's clock then; the monitor's own
     std::map<unsigned, std::size_t> pitch_unit;  // by element size
   };
 
@@ -199,6 +207,8 @@ class Memory {
   // An event behind all that is in the stream so far, and its context; or what the driver answered.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, api::CUevent* event, api::CUcontext* context);
   std::size_t pitch_unit(const Place& place, unsigned element_bytes);
+  // What of it rota may move to the GPU and off it, but for the program's own managed memory.
+  std::vector<Allocation> movable(int ordinal) const;
   // Whether there was anything to look at.
   bool sweep_deferred();
   void context_ended(api::CUcontext context);

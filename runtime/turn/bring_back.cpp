@@ -11,7 +11,7 @@ namespace rota::turn {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<int>& devices,
+bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
                 const std::function<bool()>& stopping) {
   struct Move {
     api::CUcontext context;
@@ -20,13 +20,13 @@ bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
   };
   std::vector<Move> moves;
   std::uint64_t bytes = 0;
-  for (const int device : devices) {
+  for (const auto& [device, most] : destinations) {
     if (memory.ledger().live_bytes(device) == memory.ledger().fixed_bytes(device)) continue;
     Move move{.context = contexts.any(device)};
     if (move.context == nullptr) continue;
-    contexts.within(move.context, [&] {
+    contexts.within(move.context, [&, device = device, most = most] {
       if (real::cuStreamCreate(&move.stream, api::CU_STREAM_NON_BLOCKING) != api::CUDA_SUCCESS) return;
-      bytes += memory.prefetch_all(device, move.stream);
+      bytes += memory.bring(device, move.stream, most);
       if (real::cuEventCreate(&move.event, api::CU_EVENT_DISABLE_TIMING) == api::CUDA_SUCCESS) {
         real::cuEventRecord(move.event, move.stream);
       }

@@ -1,6 +1,7 @@
 // Bringing this process's memory to its GPUs at the beginning of a turn.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -15,7 +16,11 @@ namespace rota::turn {
 // Called by the monitor.
 //
 // True: everything is where work may touch it. Managed memory always is: what has not come by now comes by faults.
-bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<int>& devices,
+struct Destination {
+  int device;
+  std::uint64_t most;  // bytes that this process may have there, as far as anybody says
+};
+bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
                 const std::function<bool()>& stopping);
 
 }  // namespace rota::turn

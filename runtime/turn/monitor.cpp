@@ -369,10 +369,10 @@ void Monitor::carry_out(const Action& action) {
         due_.push_back(event::Brought{true, without_room});
         break;
       }
-      std::vector<int> devices;
-      for (const Gpu& gpu : gpus_) devices.push_back(gpu.device);
+      std::vector<Destination> destinations;
+      for (const Gpu& gpu : gpus_) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
       const Time begun = now();
-      const bool resident = bring_back(contexts_, memory_, devices, [this] { return stopping(); });
+      const bool resident = bring_back(contexts_, memory_, destinations, [this] { return stopping(); });
       log::debug("grant {}: memory back after {} us", machine_.grant(), microseconds(now() - begun));
       due_.push_back(event::Brought{resident});
       break;
