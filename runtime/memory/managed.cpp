@@ -45,13 +45,24 @@ void ManagedBackend::settle(const Place& place, api::CUdeviceptr address, std::u
   if_our_turn_(std::cref(bring_now));
 }
 
-std::uint64_t ManagedBackend::bring(int device, api::CUstream stream, const std::vector<Allocation>& all) {
+namespace {
+
+std::uint64_t move(int to, api::CUstream stream, const std::vector<Allocation>& ranges) {
   std::uint64_t bytes = 0;
-  for (const Allocation& allocation : all) {
-    if (unified::prefetch(allocation.address, allocation.bytes, device, stream) == api::CUDA_SUCCESS)
-      bytes += allocation.bytes;
+  for (const Allocation& range : ranges) {
+    if (unified::prefetch(range.address, range.bytes, to, stream) == api::CUDA_SUCCESS) bytes += range.bytes;
   }
   return bytes;
+}
+
+}  // namespace
+
+std::uint64_t ManagedBackend::bring(int device, api::CUstream stream, const std::vector<Allocation>& all) {
+  return move(device, stream, all);
+}
+
+std::uint64_t ManagedBackend::move_out(api::CUstream stream, const std::vector<Allocation>& ranges) {
+  return move(unified::kHost, stream, ranges);
 }
 
 }  // namespace rota::memory

@@ -27,6 +27,8 @@ class ManagedBackend final : public Backend {
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) override;
   std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) override;
+  // Starts to move ranges to the host, in a stream of the current context. Bytes asked for.
+  std::uint64_t move_out(api::CUstream stream, const std::vector<Allocation>& ranges);
   void context_ended(api::CUcontext context) override { streams_.forget(context); }
 
  private:

@@ -558,4 +558,8 @@ std::uint64_t Memory::bring(int ordinal, api::CUstream stream, std::uint64_t mos
   return managed_.bring(ordinal, stream, to_bring(std::move(all), since, most - std::min(most, fixed)));
 }
 
+std::uint64_t Memory::move_out(int ordinal, api::CUstream stream, std::uint64_t bytes) {
+  return managed_.move_out(stream, to_move_out(movable(ordinal), device(ordinal).turn_began, bytes));
+}
+
 }  // namespace rota::memory

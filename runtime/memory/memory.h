@@ -159,6 +159,9 @@ class Memory {
   // elsewhere, and at most so much that with what cannot move it is `most` bytes. `stream` and the context belong to
   // `device`. Bytes asked for.
   std::uint64_t bring(int device, api::CUstream stream, std::uint64_t most);
+  // Before the lease goes to somebody who needs the room: starts moving so many bytes of it to the host, or as many as
+  // there are. Bytes asked for.
+  std::uint64_t move_out(int device, api::CUstream stream, std::uint64_t bytes);
   // Whether memory that was freed in stream order has still to be given to the driver.
   bool has_deferred() const { return deferred_.any(); }
   // Gives it what the streams have passed. Only while the gate is closed and nothing of this process runs on a GPU

@@ -26,9 +26,11 @@
 // lets other holders give back where it takes that. A promise never falls while its grant lasts, and ends with it: what
 // the client has then, and what it waits for, it says in its usage page, and the next grant promises that. Who does not
 // hold a GPU asks for nothing, and does not let its work run under a grant that promises less than it has by then.
-// What moves memory out itself will need to say more: how much of a client's memory is resident, pinned and moving (in
-// the usage page, behind the last field), and rotad, how much should go and who is next in line (in the lease page and
-// as kinds of their own). The promise stays what it is: bytes on the GPU.
+// Unified Memory would be pushed out by whoever comes next, a little at a time. So rotad says how much of a holder's
+// memory is in the way (LeasePage::clear_bytes), and the holder moves that much to the host before it gives back; it
+// need not. What moves memory by other means will need to say more: how much of a client's memory is resident, pinned
+// and moving (in the usage page, behind the last field), and rotad, who is next in line (as kinds of their own). The
+// promise stays what it is: bytes on the GPU.
 //
 // Limits (version 4). What a session, a user, a cgroup and the host's memory allow is kept by rotad, which hears of
 // every allocation before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve
@@ -327,6 +329,11 @@ struct LeasePage {
   // GPU index how much is left of that, beyond what this client has been granted. kUnlimited: no limit.
   std::atomic<std::uint64_t> limit_bytes;
   std::atomic<std::uint64_t> left_bytes[kMaxGpus];
+  // By GPU index: how much of the client's memory there has to go before the next one's fits; 0: none, or nobody waits.
+  // Of what it had when this was written, and never more than can leave the GPU.
+  std::atomic<std::uint64_t> clear_bytes[kMaxGpus];
+  // When the grant is taken away if it has not been given back; 0 while nobody waits.
+  std::atomic<std::uint64_t> give_back_by_ns;
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -341,7 +348,8 @@ struct UsagePage {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
-              offsetof(LeasePage, promised_bytes) == 40 && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, promised_bytes) == 40 && offsetof(LeasePage, clear_bytes) == 48 + 16 * kMaxGpus &&
+              offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus);
 inline constexpr std::size_t kPageBytes = 4096;
