@@ -10,13 +10,10 @@
 #include "runtime/driver/context.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
-#include "runtime/memory/move_order.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/protocol/host_memory.h"
 
 namespace rota::memory {
-
-using protocol::MemoryMode;
 
 namespace {
 
@@ -70,58 +67,6 @@ Memory::Device& Memory::device(int ordinal) {
     }
   }
   return entry;
-}
-
-void Memory::set_served(bool served) {
-  served_.store(served, std::memory_order_relaxed);
-  // What was decided without knowing is decided anew.
-  for (Device& entry : devices_) entry.mode.store(MemoryMode::kUnknown, std::memory_order_relaxed);
-}
-
-MemoryMode Memory::decide(int ordinal) {
-  if (settings_.backend == Choice::kNative) return MemoryMode::kNativeChosen;
-  if (exports_.load(std::memory_order_relaxed)) return MemoryMode::kNativeRefused;
-  if (settings_.backend == Choice::kAutomatic) {
-    if (!served_.load(std::memory_order_relaxed)) return MemoryMode::kUnknown;
-    if (sharers_.found()) return MemoryMode::kNativeShared;
-  }
-  switch (managed_.suitability(ordinal)) {
-    case ManagedBackend::Suitability::kNoManaged:
-      return MemoryMode::kNativeNoManaged;
-    case ManagedBackend::Suitability::kNoPaging:
-      return MemoryMode::kNativeNoPaging;
-    case ManagedBackend::Suitability::kUnknown:
-    case ManagedBackend::Suitability::kSuitable:
-      break;
-  }
-  return MemoryMode::kUnified;
-}
-
-// The one place that says who serves plain memory.
-Backend& Memory::backend(int ordinal) {
-  const MemoryMode mode = decide(ordinal);
-  std::atomic<MemoryMode>& known = devices_[static_cast<std::size_t>(ordinal)].mode;
-  if (known.load(std::memory_order_relaxed) != mode && known.exchange(mode) != mode) {
-    const char* lacks = mode == MemoryMode::kNativeNoManaged  ? "has no managed memory"
-                        : mode == MemoryMode::kNativeNoPaging ? "cannot page managed memory by itself (no concurrent "
-                                                                "managed access, as under WSL and on some vGPUs)"
-                                                              : nullptr;
-    if (lacks != nullptr) {
-      // Who asked for Unified Memory should know that there is none.
-      log::message(settings_.backend == Choice::kManaged ? log::Level::kWarn : log::Level::kInfo,
-                   "GPU {} {}: memory there stays native, and makes no room for other programs", ordinal, lacks);
-    }
-    changed(ordinal);
-  }
-  if (mode == MemoryMode::kUnified) return managed_;
-  return native_;
-}
-
-MemoryMode Memory::mode(int ordinal) {
-  if (ordinal < 0 || ordinal >= kMaxDevices) return MemoryMode::kUnknown;
-  const std::atomic<MemoryMode>& known = devices_[static_cast<std::size_t>(ordinal)].mode;
-  if (known.load(std::memory_order_relaxed) == MemoryMode::kUnknown) backend(ordinal);
-  return known.load(std::memory_order_relaxed);
 }
 
 // A program has the whole GPU, and no more of it: where the driver's own refusal no longer holds (managed memory may be
@@ -250,13 +195,6 @@ api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes, boo
   const api::CUresult result = allocate_from(server, place, address, bytes, may_reuse);
   if (!turned_native(result, server, place.device)) return result;
   return allocate_from(native_, place, address, bytes, may_reuse);
-}
-
-// Whether the driver has refused Unified Memory on a GPU that is said to have it, so that the call is to be made
-// natively, as all are from now on.
-bool Memory::turned_native(api::CUresult result, const Backend& asked, int ordinal) {
-  return result == api::CUDA_ERROR_NOT_SUPPORTED && asked.backing() != Backing::kDevice &&
-         backend(ordinal).backing() == Backing::kDevice;
 }
 
 api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address,
@@ -461,23 +399,6 @@ api::CUresult Memory::unmap(std::uint64_t address, std::uint64_t bytes, const Re
   return result;
 }
 
-api::CUresult Memory::enable_peer_access(api::CUcontext peer, const RealCall& call) {
-  const api::CUresult result = call();
-  Place accessing;
-  Place owner;
-  if (result != api::CUDA_SUCCESS || !here(accessing) || !managed_.serves(accessing.device)) return result;
-  const driver::PushedContext pushed(peer);
-  if (pushed && here(owner)) peers_.enabled(accessing, owner);
-  return result;
-}
-
-api::CUresult Memory::disable_peer_access(api::CUcontext peer, const RealCall& call) {
-  const api::CUresult result = call();
-  Place accessing;
-  if (result == api::CUDA_SUCCESS && here(accessing)) peers_.disabled(accessing, peer);
-  return result;
-}
-
 bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination) const {
   if (!has_converted_.load(std::memory_order_relaxed)) return false;
   const std::optional<Allocation> found = ledger_.find(destination);
@@ -527,39 +448,6 @@ void Memory::context_ended(api::CUcontext context) {
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {
     if (devices_[static_cast<std::size_t>(ordinal)].known.load(std::memory_order_relaxed)) changed(ordinal);
   }
-}
-
-std::vector<Allocation> Memory::movable(int ordinal) const {
-  using Placed = Allocation::Placed;
-  std::vector<Allocation> all;
-  const auto add = [&](Kind kind, auto&& moves) {
-    for (const Allocation& range : ledger_.list(ordinal, kind)) {
-      if (moves(range.placed)) all.push_back(range);
-    }
-  };
-  const auto ours = [](Placed placed) { return placed != Placed::kElsewhere; };
-  add(Kind::kConverted, ours);
-  add(Kind::kServed, ours);
-  return all;
-}
-
-std::uint64_t Memory::bring(int ordinal, api::CUstream stream, std::uint64_t most) {
-  std::vector<Allocation> all = movable(ordinal);
-  // The program's own managed memory only if the program has put it there.
-  for (const Allocation& range : ledger_.list(ordinal, Kind::kManaged)) {
-    if (range.placed == Allocation::Placed::kHere) all.push_back(range);
-  }
-  Device& entry = device(ordinal);
-  if (entry.total_bytes != 0) most = std::min(most, entry.total_bytes);
-  // With more than the GPU has, what came last would push out what came first: contexts lie there as well.
-  if (ledger_.live_bytes(ordinal) > most) most -= most / 16;
-  const std::uint64_t fixed = ledger_.fixed_bytes(ordinal);
-  const std::uint64_t since = std::exchange(entry.turn_began, ledger_.clock(ordinal));
-  return managed_.bring(ordinal, stream, to_bring(std::move(all), since, most - std::min(most, fixed)));
-}
-
-std::uint64_t Memory::move_out(int ordinal, api::CUstream stream, std::uint64_t bytes) {
-  return managed_.move_out(stream, to_move_out(movable(ordinal), device(ordinal).turn_began, bytes));
 }
 
 }  // namespace rota::memory
