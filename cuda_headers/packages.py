@@ -86,7 +86,7 @@ def explain_gaps(entry, problems):
 
 
 def has_pip(python):
-    probe = subprocess.run([python, "-m", "pip", "--version"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    probe = subprocess.run([python, "-c", "import pip"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return probe.returncode == 0
 
 
