@@ -13,6 +13,7 @@
 #include "runtime/driver/answers.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
+#include "runtime/turn/own_tid.h"
 
 namespace rota::gate {
 
@@ -23,10 +24,6 @@ using driver::lacks_function;
 using driver::meant;
 
 namespace {
-
-pid_t own_tid() {
-  return static_cast<pid_t>(syscall(SYS_gettid));
-}
 
 // The first CUDA version whose driver has cuCtxRecordEvent.
 constexpr int kContextEvents = 12050;

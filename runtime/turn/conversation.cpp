@@ -15,10 +15,6 @@ namespace {
 // A process that has been granted more than this part of a GPU beyond what it uses says so. Judgement.
 constexpr std::uint64_t kSpareParts = 16;
 
-long microseconds(Time time) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
-}
-
 }  // namespace
 
 void Monitor::send(const Message& message) {

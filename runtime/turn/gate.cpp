@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "runtime/turn/counted.h"
+#include "runtime/turn/own_tid.h"
 
 namespace rota::gate {
 
@@ -64,10 +65,6 @@ void make_thread_end_key() {
   if (key_state.load(memory_order_acquire) != Key::kUnmade) return;
   const bool made = pthread_key_create(&thread_end_key, thread_ends) == 0;
   key_state.store(made ? Key::kMade : Key::kNone, memory_order_release);
-}
-
-pid_t own_tid() {
-  return static_cast<pid_t>(syscall(SYS_gettid));
 }
 
 bool is_dead(pid_t tid) {

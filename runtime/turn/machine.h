@@ -16,6 +16,11 @@ namespace rota::turn {
 using Time = std::chrono::nanoseconds;  // since the epoch of CLOCK_MONOTONIC
 using GpuMask = std::uint64_t;          // by rotad's index
 
+// For the log.
+inline long microseconds(Time time) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+}
+
 // What the one predicate asks.
 struct Claim {
   bool lease = false;     // it holds the lease and is not giving it back

@@ -48,10 +48,6 @@ Time now() {
   return std::chrono::steady_clock::now().time_since_epoch();  // CLOCK_MONOTONIC, as rotad's times are
 }
 
-long microseconds(Time time) {
-  return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
-}
-
 }  // namespace
 
 Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory)
