@@ -63,6 +63,13 @@ function(rota_seldom_busy)
   endforeach()
 endfunction()
 
+# What reads a command line and then calls what does the work: to optimize CLI11 takes longer than it ever saves.
+function(rota_never_busy)
+  foreach(target IN LISTS ARGN)
+    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O0>)
+  endforeach()
+endfunction()
+
 # fmt, static and hidden, since products carry their own: a machine that only runs rota has none, and a program's may be
 # another one. Compiled once where the release is the one whose list of instantiations we have; else every file brings it.
 find_package(fmt REQUIRED)
