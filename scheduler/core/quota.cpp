@@ -8,7 +8,7 @@ namespace rota::scheduler {
 namespace {
 
 // A client is granted up to the next of these parts of the GPU, where limits are far. Judgement, as for promises.
-constexpr Bytes kSteps = 64;
+constexpr Bytes kQuotaSteps = 64;
 constexpr Bytes kFar = 4;  // steps
 
 void add(Reservation& sum, const Reservation& before, const Reservation& after) {
@@ -103,7 +103,7 @@ void Quota::book(Member& member, GpuIndex gpu, const Reservation& reservation) {
 Quota::Answer Quota::grant(ClientId client, Member& member, const Ask& ask) {
   const Reservation& before = member.reserved[ask.gpu];
   Reservation granted{std::max(ask.wanted.device, before.device), std::max(ask.wanted.movable, before.movable)};
-  const Bytes unit = std::max<Bytes>(gpus_[ask.gpu].total / kSteps, 1);
+  const Bytes unit = std::max<Bytes>(gpus_[ask.gpu].total / kQuotaSteps, 1);
   Reservation far = granted;
   far.device += kFar * unit;
   far.movable += kFar * unit;
