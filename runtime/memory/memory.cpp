@@ -34,8 +34,8 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
       managed_(std::move(if_our_turn)),
       physical_(ledger),
       graphs_(ledger),
-      deferred_(ledger),
-      stream_ordered_(ledger, deferred_) {}
+      deferred_(ledger, events_),
+      stream_ordered_(ledger, deferred_, events_) {}
 
 bool Memory::here(Place& place) {
   api::CUdevice device = 0;
@@ -45,13 +45,10 @@ bool Memory::here(Place& place) {
   return device >= 0 && device < kMaxDevices;
 }
 
-bool Memory::here(Place& place, api::CUstream stream, bool per_thread) {
-  const bool current = here(place);
-  if (driver::of_current_context(stream)) return current;
-  const api::CUcontext context = driver::context_of(stream, per_thread);
-  if (context == nullptr || context == place.context) return current;
-  const driver::PushedContext pushed(context);
-  return pushed ? here(place) : current;
+bool Memory::here(Place& place, const driver::KnownStream& stream) {
+  if (stream.context == nullptr || stream.device < 0) return here(place);
+  place = {.context = stream.context, .device = stream.device};
+  return stream.device < kMaxDevices;
 }
 
 Memory::Device& Memory::device(int ordinal) {
@@ -210,7 +207,6 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   if (kind.converted() && !has_converted_.load(std::memory_order_relaxed)) {
     has_converted_.store(true, std::memory_order_relaxed);
   }
-  if (may_reuse && kind.converted()) sweep_deferred();
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {
       if (const auto again = deferred_.reuse(place.context, bytes)) {
@@ -445,6 +441,8 @@ void Memory::ContextEnd::gone() {
 
 void Memory::context_ended(api::CUcontext context) {
   managed_.context_ended(context);
+  streams_.forget(context);
+  events_.forget(context);
   ledger_.drop(Owner::of(context));
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {
     if (devices_[static_cast<std::size_t>(ordinal)].known.load(std::memory_order_relaxed)) changed(ordinal);

@@ -103,13 +103,14 @@ TEST_CASE("memory of a graph that is being captured is the graph's, and takes no
   const auto stream = reinterpret_cast<api::CUstream>(0x5000);
   api::CUdeviceptr address = 0;
   const auto take = [&](std::uint64_t bytes) {
-    return f.memory.allocate_async({.address = &address, .bytes = bytes, .stream = stream},
-                                   [&] { return f.driver.give_memory(&address, bytes); });
+    return f.memory.allocate_async(
+        {.address = &address, .bytes = bytes, .stream = stream, .capturing = f.driver.capturing.load()},
+        [&] { return f.driver.give_memory(&address, bytes); });
   };
   f.driver.capturing.store(true);
   for (int graph = 0; graph < 3; ++graph) CHECK(take(8 * kMiB) == api::CUDA_SUCCESS);
   CHECK(f.ledger.live_bytes(0) == 0);
-  CHECK(f.memory.free_async(address, stream, false, [] { return api::CUDA_SUCCESS; }) == api::CUDA_SUCCESS);
+  CHECK(f.memory.free_async(address, stream, false, [] { return api::CUDA_SUCCESS; }, true) == api::CUDA_SUCCESS);
   CHECK(f.ledger.live_bytes(0) == 0);
   f.driver.capturing.store(false);
   CHECK(take(8 * kMiB) == api::CUDA_SUCCESS);
@@ -123,7 +124,8 @@ TEST_CASE("converted memory freed into a capture is not freed under the graph: t
   REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
   f.driver.capturing.store(true);
   const auto stream = reinterpret_cast<api::CUstream>(0x5000);
-  CHECK(f.memory.free_async(address, stream, false, [] { return api::CUDA_ERROR_INVALID_VALUE; }) ==
+  CHECK(f.memory.free_async(
+            address, stream, false, [] { return api::CUDA_ERROR_INVALID_VALUE; }, true) ==
         api::CUDA_ERROR_INVALID_VALUE);
   f.driver.capturing.store(false);
   CHECK(f.ledger.live_bytes(0) == kMiB);
