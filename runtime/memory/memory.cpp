@@ -17,6 +17,10 @@ namespace rota::memory {
 
 namespace {
 
+// Plain memory of less than this is cut from spans that several allocations share, where it is converted: of Unified
+// Memory the driver makes each allocation by itself, and moves it in blocks of 2 MiB.
+constexpr std::uint64_t kOwnAllocation = std::uint64_t{1} << 20;
+
 // What rows are rounded up to, as far as can be told beforehand (measured on an H200 for every element size).
 constexpr std::uint64_t kUsualPitch = 512;
 
@@ -207,6 +211,14 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   if (kind.converted() && !has_converted_.load(std::memory_order_relaxed)) {
     has_converted_.store(true, std::memory_order_relaxed);
   }
+  if (may_reuse && kind.converted() && bytes < kOwnAllocation) {
+    const api::CUresult result = stream_ordered_.allocate(
+        {.place = place, .gpu_bytes = device(place.device).total_bytes, .bytes = bytes}, backend,
+        [&](std::uint64_t more) { return reserve(place.device, more, Kind::kShared); }, address);
+    if (result == api::CUDA_SUCCESS) changed(place.device);
+    // A span is more than was asked for: there may be room for the allocation alone, or others may make it.
+    if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  }
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {
       if (const auto again = deferred_.reuse(place.context, bytes)) {
@@ -261,7 +273,7 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
 }
 
 api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pitch, std::size_t width,
-                                     std::size_t height, unsigned element_bytes) {
+                                     std::size_t height, unsigned element_bytes, bool may_reuse) {
   const auto call = [&] { return real::cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); };
   Place place;
   if (address == nullptr || pitch == nullptr || !has_pitch(width, height) || !here(place)) return call();
@@ -273,7 +285,7 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
   if (unit == 0 || width > SIZE_MAX - unit) return call();  // an element size that the driver refuses, and so on
   const std::size_t row = round_up(width, unit);
   if (height > SIZE_MAX / row) return call();
-  const api::CUresult result = allocate_from(server, place, address, row * height, false);
+  const api::CUresult result = allocate_from(server, place, address, row * height, may_reuse);
   if (result == api::CUDA_SUCCESS) *pitch = row;
   return result;
 }
@@ -285,6 +297,7 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool cap
   // Freed before in the order of a stream: the driver, which still has it, would free it and let us free it again.
   if (!taken && is_kept(address)) return api::CUDA_ERROR_INVALID_VALUE;
   if (taken && taken->kind == Kind::kServed) return free_stream_ordered(*taken, capturing);
+  if (taken && taken->kind == Kind::kShared) return free_shared(*taken);
   const api::CUresult result = call();
   if (!taken) return result;
   if (result != api::CUDA_SUCCESS) {
@@ -293,6 +306,31 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool cap
   }
   ledger_.finish_free(*taken);
   changed(taken->device);
+  return result;
+}
+
+// A part of a span, which stays: a plain byte is freed in its place, so that the driver refuses what it would refuse,
+// with what that does to a capture, and waits for what it would wait for.
+api::CUresult Memory::free_shared(const Allocation& taken) {
+  const auto context = reinterpret_cast<api::CUcontext>(taken.owner.id);
+  api::CUdeviceptr stand_in = 0;
+  api::CUresult result = api::CUDA_SUCCESS;
+  {
+    const driver::CurrentContext its_own(context);
+    result = real::cuMemAlloc_v2(&stand_in, 1);
+    // On a full GPU there is not even that.
+    if (result == api::CUDA_ERROR_OUT_OF_MEMORY) result = real::cuCtxSynchronize();
+  }
+  if (stand_in != 0) {
+    result = real::cuMemFree_v2(stand_in);
+    if (result != api::CUDA_SUCCESS) deferred_.add_unused(stand_in, context);
+  }
+  if (result != api::CUDA_SUCCESS) {
+    ledger_.cancel_free(taken);
+    return result;
+  }
+  stream_ordered_.free(taken, {});
+  changed(taken.device);
   return result;
 }
 
@@ -451,7 +489,8 @@ void Memory::context_ended(api::CUcontext context) {
 
 std::uint64_t Memory::prefetch_all(int ordinal, api::CUstream stream) {
   return managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kConverted)) +
-         managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kServed));
+         managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kServed)) +
+         managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kShared));
 }
 
 }  // namespace rota::memory

@@ -51,7 +51,7 @@ class Memory {
   // captures: then the driver has to be asked, since it may refuse.
   api::CUresult allocate(api::CUdeviceptr* address, std::size_t bytes, bool may_reuse = true);
   api::CUresult allocate_pitch(api::CUdeviceptr* address, std::size_t* pitch, std::size_t width, std::size_t height,
-                               unsigned element_bytes);
+                               unsigned element_bytes, bool may_reuse = true);
   // Pitched memory that is left as it is: `call` is the real allocation, `address` and `pitch` tell afterwards what it
   // gave.
   api::CUresult allocate_pitch_native(std::size_t width, std::size_t height, const RealCall& call,
@@ -190,6 +190,7 @@ class Memory {
   api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
   api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);
+  api::CUresult free_shared(const Allocation& taken);
   bool is_kept(std::uint64_t address) const;
   // An event behind all that is in the stream so far; or what the driver answered.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind);

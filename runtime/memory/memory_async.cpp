@@ -119,7 +119,7 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
       has_converted_.load(std::memory_order_relaxed) ? ledger_.find(address) : std::nullopt;
   if (!owner || owner->address != address || !owner->kind.converted()) return free(address, call);
   // A capture has no point in time to free it at.
-  const bool served = owner->kind == Kind::kServed;
+  const bool served = owner->kind.from_heap();
   if (capturing && driver::captures(stream, per_thread)) return served ? call() : free(address, call);
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   if (!taken) return served ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);  // by another thread just now

@@ -45,9 +45,11 @@ void ServedPool::note_highs() {
 }
 
 StreamOrdered::PoolPointer StreamOrdered::pool_of(const Wanted& wanted) {
-  PoolPointer& pool = pools_[wanted.pool];
+  const bool plain = wanted.pool == nullptr;
+  PoolPointer& pool = plain ? plain_[wanted.place.device] : pools_[wanted.pool];
   if (!pool) {
     pool = std::make_shared<ServedPool>();
+    if (plain) pool->keep = kLargeSpan;
     pool->handle = wanted.pool;
     pool->device = wanted.place.device;
   }
@@ -121,7 +123,7 @@ void StreamOrdered::enter(const Wanted& wanted, const Heap::Taken& taken, api::C
                .bytes = wanted.bytes,
                .owner = Owner::of(wanted.place.context),
                .device = wanted.place.device,
-               .kind = Kind::kServed});
+               .kind = wanted.pool == nullptr ? Kind::kShared : Kind::kServed});
   *into = taken.address;
 }
 
@@ -130,10 +132,15 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   const driver::RelaxedCapture relaxed;
   const driver::PushedContext pushed(wanted.place.context);
   if (!pushed) return api::CUDA_ERROR_INVALID_CONTEXT;
-  std::uint64_t bytes = round_up(wanted.bytes, wanted.gpu_bytes >= kLargeGpu ? kLargeSpan : kSmallSpan);
-  if (bytes < wanted.bytes) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  std::uint64_t bytes = 0;
   {
     const std::lock_guard lock(mutex_);
+    std::uint64_t span = wanted.gpu_bytes >= kLargeGpu ? kLargeSpan : kSmallSpan;
+    // A program that takes little plain memory is not given much of it; one that takes more is given it in fewer
+    // pieces.
+    if (wanted.pool == nullptr) span = std::clamp(round_up(pool->reserved() / 4, kSmallSpan), kSmallSpan, span);
+    bytes = round_up(wanted.bytes, span);
+    if (bytes < wanted.bytes) return api::CUDA_ERROR_OUT_OF_MEMORY;
     const std::uint64_t most =
         wanted.pool_maximum > UINT64_MAX - kSmallSpan ? UINT64_MAX : round_up(wanted.pool_maximum, kSmallSpan);
     const std::uint64_t left = most - std::min(most, pool->reserved());
@@ -169,7 +176,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
 // At a shortage: what another stream has yet to pass, for which this one is made to wait.
 std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, const PoolPointer& pool,
                                                       const Reserve& reserve) {
-  if (!may_wait_for_others(wanted.pool)) return std::nullopt;
+  if (wanted.pool == nullptr || !may_wait_for_others(wanted.pool)) return std::nullopt;
   std::optional<Heap::Taken> taken;
   Fences::Queue queue;
   api::CUevent event = nullptr;
@@ -260,7 +267,7 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
     }
     heap.give(allocation.address, 0, 0, 0);
     ledger_.release(allocation.device, charge, Kind::kServed);
-    if (pool->destroyed) trim(*pool, 0);
+    trim_empty(*pool);
     return;
   }
   // A stream of another context is nobody's own there: contexts may number alike.
@@ -290,7 +297,7 @@ void StreamOrdered::passed(const Fences::Point& point, std::set<int>* devices) {
     ledger_.release(point.pool->device, charge, Kind::kServed);
     if (devices != nullptr) devices->insert(point.pool->device);
   }
-  if (point.pool->destroyed) trim(*point.pool, 0);
+  trim_empty(*point.pool);
 }
 
 std::vector<int> StreamOrdered::sweep() {
@@ -315,6 +322,12 @@ void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
       reserved -= span.bytes;
     }
   }
+}
+
+void StreamOrdered::trim_empty(ServedPool& pool) {
+  std::uint64_t empty = 0;
+  for (const auto& [context, heap] : pool.heaps) empty += heap.empty_bytes();
+  if (empty > pool.keep) trim(pool, pool.reserved() - (empty - pool.keep));
 }
 
 void StreamOrdered::trim(api::CUmemoryPool pool, std::uint64_t keep) {
@@ -349,8 +362,8 @@ void StreamOrdered::pool_destroyed(api::CUmemoryPool pool) {
   const std::lock_guard lock(mutex_);
   const auto known = pools_.find(pool);
   if (known == pools_.end()) return;
-  known->second->destroyed = true;
-  trim(*known->second, 0);
+  known->second->keep = 0;
+  trim_empty(*known->second);
   pools_.erase(known);  // its spans and points keep it
 }
 

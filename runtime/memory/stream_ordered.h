@@ -9,6 +9,9 @@
 // a moment, and with it held nothing is asked of the driver, for whose own lock threads queue (fences.h).
 //
 // Unlike the driver's, such memory ends with the context that its span was made in.
+//
+// Small plain memory comes from heaps of its own, one for each context: a piece of Unified Memory for each allocation
+// would cost a system call or more and three of the driver's, and it would take more than was asked for.
 #pragma once
 
 #include <atomic>
@@ -35,7 +38,7 @@ struct ServedPool {
   std::map<api::CUcontext, Heap> heaps;
   std::uint64_t used_high = 0;
   std::uint64_t reserved_high = 0;
-  bool destroyed = false;
+  std::uint64_t keep = UINT64_MAX;  // bytes of spans that nothing uses; more of them go
 
   std::uint64_t used() const;
   std::uint64_t reserved() const;
@@ -49,8 +52,8 @@ class StreamOrdered {
   using Reserve = std::function<bool(std::uint64_t bytes)>;
 
   struct Wanted {
-    Place place;  // the stream's
-    api::CUmemoryPool pool = nullptr;
+    Place place;                              // the stream's, or for plain memory the thread's
+    api::CUmemoryPool pool = nullptr;         // null: plain memory
     std::uint64_t pool_maximum = UINT64_MAX;  // bytes that the pool may take
     std::uint64_t gpu_bytes = 0;              // all of the GPU's, which say how large a span is
     std::uint64_t bytes = 0;                  // not 0
@@ -62,7 +65,8 @@ class StreamOrdered {
   StreamOrdered(Ledger& ledger, Deferred& deferred, driver::SpareEvents& events)
       : ledger_(ledger), deferred_(deferred), fences_(events) {}
 
-  // Enters the ledger as Kind::kServed. CUDA_ERROR_OUT_OF_MEMORY, or what the driver answered.
+  // Enters the ledger as Kind::kServed, or Kind::kShared if it is plain. CUDA_ERROR_OUT_OF_MEMORY, or what the driver
+  // answered.
   api::CUresult allocate(const Wanted& wanted, Backend& backend, const Reserve& reserve, api::CUdeviceptr* address);
   // Where in a stream's work an entry is freed. No event: its use is over.
   struct Behind {
@@ -84,8 +88,8 @@ class StreamOrdered {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;  // as the program asked for
     std::uint64_t buffer_id = 0;
-    api::CUmemoryPool pool = nullptr;
-    std::uint64_t span_address = 0;  // what is mapped in one piece around it
+    api::CUmemoryPool pool = nullptr;  // null: plain memory
+    std::uint64_t span_address = 0;    // what is mapped in one piece around it
     std::uint64_t span_bytes = 0;
   };
   // False: the address is none of ours. True: it lies in a span, in the block that `block` says, or in none.
@@ -139,11 +143,13 @@ class StreamOrdered {
   const Span* span_at(std::uint64_t address) const;
   void passed(const Fences::Point& point, std::set<int>* devices);
   void trim(ServedPool& pool, std::uint64_t keep);
+  void trim_empty(ServedPool& pool);
 
   Ledger& ledger_;
   Deferred& deferred_;
   mutable std::mutex mutex_;  // the fields below
   std::map<api::CUmemoryPool, PoolPointer> pools_;
+  std::map<int, PoolPointer> plain_;     // by device
   std::map<std::uint64_t, Span> spans_;  // by address
   std::map<std::uint64_t, Live> live_;   // by address
   Fences fences_;

@@ -149,8 +149,10 @@ struct Bench {
 constexpr Route kRoutes[] = {
     {"cuMemAllocAsync, cuMemFreeAsync", 256 << 10, true, true},
     {"cuMemAllocAsync, cuMemFree", 256 << 10, true, false},
-    {"cuMemAlloc, cuMemFree", 1 << 20, false, false},
-    {"cuMemAlloc, cuMemFreeAsync", 1 << 20, false, true},
+    {"cuMemAlloc, cuMemFree", 512 << 10, false, false},
+    {"cuMemAlloc, cuMemFreeAsync", 512 << 10, false, true},
+    {"cuMemAlloc, cuMemFree of 8 MiB", 8 << 20, false, false},
+    {"cuMemAlloc, cuMemFreeAsync of 8 MiB", 8 << 20, false, true},
 };
 
 }  // namespace
@@ -173,13 +175,13 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  std::printf("%-34s %7s %12s %12s %6s %8s %8s\n", "route", "threads", "alone/s", "rota/s", "ratio", "calls", "queued");
+  std::printf("%-36s %7s %12s %12s %6s %8s %8s\n", "route", "threads", "alone/s", "rota/s", "ratio", "calls", "queued");
   for (const Route& route : kRoutes) {
     for (const unsigned threads : {1u, static_cast<unsigned>(most)}) {
       Bench bench(threads, seconds, std::chrono::nanoseconds(latency));
       const Rate alone = bench.alone(route);
       const Rate rota = bench.with_rota(route);
-      std::printf("%-34s %7u %12.0f %12.0f %6.2f %8.2f %8.2f\n", route.name, threads, alone.calls_per_second,
+      std::printf("%-36s %7u %12.0f %12.0f %6.2f %8.2f %8.2f\n", route.name, threads, alone.calls_per_second,
                   rota.calls_per_second, rota.calls_per_second / alone.calls_per_second, rota.asked, rota.queued);
     }
   }
