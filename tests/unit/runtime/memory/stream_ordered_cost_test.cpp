@@ -1,8 +1,10 @@
 // What stream-ordered memory from the heap costs: the driver's calls that it takes, and who waits for whom meanwhile.
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "generated/driver_real.h"
@@ -83,23 +85,27 @@ TEST_CASE("the driver is never asked about events with a lock held that allocati
 
 TEST_CASE("a context ends only when nobody asks the driver about its events any more") {
   static Served* program;
+  static std::atomic<bool> begun;
   static std::atomic<bool> destroyed;
   static std::atomic<bool> too_early;
   static std::thread ender;
   Served f;
   program = &f;
-  destroyed = too_early = false;
+  begun = destroyed = too_early = false;
   f.work();
   f.free(f.taken(kMiB));
   f.driver.set<api::cuEventQuery_fn>(Symbol::k_cuEventQuery, [](api::CUevent) {
     ender = std::thread([] {
+      begun = true;
       Memory::ContextEnd ending(program->memory, program->context);
       program->driver.destroy(program->context);
       destroyed = true;
       ending.gone();
     });
     // Nothing tells that the other thread waits; if it did not, it would be done long before.
-    for (int turn = 0; turn < 1000; ++turn) std::this_thread::yield();
+    while (!begun) std::this_thread::yield();
+    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
+    while (!destroyed && std::chrono::steady_clock::now() < until) std::this_thread::yield();
     too_early = destroyed.load();
     return api::CUDA_SUCCESS;
   });
@@ -126,4 +132,39 @@ TEST_CASE("a stream that gets the handle of a destroyed one is another stream") 
   CHECK(f.taken(kSpan) != first);
   number = 1;
   CHECK(f.taken(kSpan) == first);
+}
+
+TEST_CASE("what one question tells of several frees is right although threads overtake each other") {
+  static Served* program;
+  static api::CUdeviceptr late;
+  static bool overtaken;
+  Served f;
+  program = &f;
+  overtaken = false;
+  const api::CUdeviceptr early = f.taken(kSpan);
+  late = f.taken(kSpan);
+  f.work();
+  // Between one thread's record and the end of its free another thread puts work into the stream, and frees behind it.
+  f.driver.set<api::cuEventRecord_fn>(Symbol::k_cuEventRecord, [](api::CUevent event, api::CUstream) {
+    {
+      const std::lock_guard lock(program->driver.mutex);
+      program->driver.events[event] = program->driver.submitted.load();
+    }
+    if (!std::exchange(overtaken, true)) {
+      std::thread([] {
+        real::cuCtxPushCurrent_v2(program->context);
+        program->work();
+        program->free(late);
+      }).join();
+    }
+    return api::CUDA_SUCCESS;
+  });
+  f.free(early);
+  f.driver.finished = 1;  // the work before the first free, and not that before the other
+  const api::CUdeviceptr first = f.taken(kSpan, kOther);
+  const api::CUdeviceptr second = f.taken(kSpan, kOther);
+  CHECK(first != late);
+  CHECK(second != late);
+  f.finish();
+  CHECK(f.live_bytes() == 2 * kSpan);
 }
