@@ -28,12 +28,13 @@ KnownStream KnownStreams::identify(api::CUstream stream, bool per_thread) {
   Slot& slot = (*slots_)[(found.number * 0x9e3779b97f4a7c15u) >> 58];  // 64 of them
   if (found.number != 0) {
     const std::lock_guard lock(slot.mutex);
-    if (slot.stream.number == found.number) return slot.stream;
+    if (slot.handle == stream && slot.stream.number == found.number) return slot.stream;
   }
   found.context = context_of(stream, per_thread);
   if (found.context != nullptr) found.device = device_of(found.context);
   if (found.number != 0 && found.device >= 0) {
     const std::lock_guard lock(slot.mutex);
+    slot.handle = stream;
     slot.stream = found;
   }
   return found;
@@ -42,7 +43,7 @@ KnownStream KnownStreams::identify(api::CUstream stream, bool per_thread) {
 void KnownStreams::forget(api::CUcontext context) {
   for (Slot& slot : *slots_) {
     const std::lock_guard lock(slot.mutex);
-    if (slot.stream.context == context) slot.stream = {};
+    if (slot.stream.context == context) slot.handle = nullptr;
   }
 }
 

@@ -1,5 +1,5 @@
-// What never changes about a stream, remembered: its context and its GPU, by the stream's number. A handle is no key:
-// the driver gives it again once its stream is destroyed, and a number never.
+// What never changes about a stream, remembered: its context and its GPU, by its handle and its number. The handle
+// alone is no key: the driver gives it again once its stream is destroyed, and a number never.
 #pragma once
 
 #include <array>
@@ -31,6 +31,7 @@ class KnownStreams {
  private:
   struct alignas(64) Slot {
     std::mutex mutex;
+    api::CUstream handle = nullptr;
     KnownStream stream;
   };
   using Slots = std::array<Slot, 64>;  // the last one seen of those that share it

@@ -37,7 +37,7 @@ class Deferred {
   Deferred(Ledger& ledger, driver::SpareEvents& events)
       : ledger_(ledger), events_(events), state_(std::make_unique<State>()) {}
 
-  // Any thread may call each of these; those that ask the driver want RELAXED capture mode.
+  // Any thread may call each of these; free_unused() wants RELAXED capture mode.
 
   bool any() const { return count_.load(std::memory_order_acquire) != 0; }
   // A block whose entry is in the ledger as being freed, and the event (of `event_context`) behind its last use.

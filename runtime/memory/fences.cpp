@@ -4,6 +4,7 @@
 #include <iterator>
 
 #include "generated/driver_real.h"
+#include "runtime/driver/capture_mode.h"
 #include "runtime/driver/own_streams.h"
 
 namespace rota::memory {
@@ -54,7 +55,10 @@ template <typename Question>
 void Fences::ask(Lock& lock, api::CUcontext context, const Question& question) {
   const auto asked = asked_.insert(context);
   lock.unlock();
-  question();
+  {
+    const driver::RelaxedCapture relaxed;
+    question();
+  }
   lock.lock();
   asked_.erase(asked);
   if (ending_.contains(context)) answered_.notify_all();

@@ -68,7 +68,7 @@ class Fences {
   void let_go(Lock& lock, const Queue& queue, Fence fence);
 
   // Asks what the streams have passed, with `lock` open meanwhile. A stream that is idle costs a question, one that is
-  // busy two or a few. The calling thread is in RELAXED capture mode.
+  // busy two or a few.
   void look(Lock& lock, const Passed& passed);
   // The same after a free, of its stream alone, where it has become worth a question: once for several frees.
   void look_after_free(Lock& lock, const Queue& queue, const Passed& passed);
@@ -100,7 +100,7 @@ class Fences {
   void retire(const Queue& queue, Fence upto, const Passed& passed);
   void release(api::CUcontext context, api::CUevent event);
   void destroy_surplus(Lock& lock);
-  // Asks the driver something about a context, with `lock` open.
+  // Asks the driver something about a context, with `lock` open, in RELAXED capture mode.
   template <typename Question>
   void ask(Lock& lock, api::CUcontext context, const Question& question);
   void look(Lock& lock, const Queue& queue, const Passed& passed);

@@ -352,7 +352,6 @@ api::CUresult Memory::free_waiting(api::CUdeviceptr address, bool capturing, con
 
 bool Memory::sweep_deferred() {
   if (!deferred_.any() && !stream_ordered_.any()) return false;
-  const driver::RelaxedCapture relaxed;
   for (const int ordinal : deferred_.sweep()) changed(ordinal);
   for (const int ordinal : stream_ordered_.sweep()) changed(ordinal);
   return true;

@@ -67,7 +67,6 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
   };
   std::optional<Heap::Taken> taken = try_to();
   if (!taken && (*pool)->heaps.contains(wanted.place.context)) {
-    const driver::RelaxedCapture relaxed;
     fences_.look(lock, [&](const Fences::Point& point) { passed(point, nullptr); });
     taken = try_to();
   }

@@ -11,7 +11,7 @@
 // Unlike the driver's, such memory ends with the context that its span was made in.
 //
 // Small plain memory comes from heaps of its own, one for each context: a piece of Unified Memory for each allocation
-// would cost a system call or more and three of the driver's, and it would take more than was asked for.
+// would cost three of the driver's calls.
 #pragma once
 
 #include <atomic>
@@ -32,6 +32,7 @@
 
 namespace rota::memory {
 
+// What is served in the place of one pool, or of a GPU's small plain memory. Under the lock of StreamOrdered.
 struct ServedPool {
   api::CUmemoryPool handle = nullptr;
   int device = 0;
@@ -45,7 +46,7 @@ struct ServedPool {
   void note_highs();
 };
 
-// Any thread may call each function. Those that ask the driver want RELAXED capture mode.
+// Any thread may call each function.
 class StreamOrdered {
  public:
   // Reserves room for this many bytes, or says no. May wait.
