@@ -134,7 +134,9 @@ bool Memory::admitted(int ordinal, std::uint64_t bytes, Kind kind) {
     std::uint64_t bytes;
     Kind kind;
   } reserved{&ledger_, ordinal, bytes, kind};
-  if (room_.allowed && !room_.allowed(ordinal, bytes, kind.movable())) return false;
+  // What was freed in a stream and has been passed since is not looked for at each allocation.
+  const auto allowed = [&] { return !room_.allowed || room_.allowed(ordinal, bytes, kind.movable()); };
+  if (!allowed() && !(sweep_deferred() && allowed())) return false;
   if (room_.wait) room_.wait(ordinal);
   reserved.ledger = nullptr;
   return true;
