@@ -117,10 +117,10 @@ TEST_CASE("what a limit forbids is allowed after all where a stream has passed a
   Rotad rotad;
   Program program;
   std::atomic<int> first{kPending};
-  program.start_allocating(6 * kMega, &first);
-  rotad.answer(rotad.next_ask(), true, 8 * kMega);
+  program.start_allocating(kMega - 1024, &first);
+  rotad.answer(rotad.next_ask(), true, 3 * kMega / 2);
   REQUIRE(becomes(first, api::CUDA_SUCCESS));
-  const std::uint64_t address = program.ledger.list(0, memory::Kind::kConverted).at(0).address;
+  const std::uint64_t address = program.ledger.list(0, memory::Kind::kShared).at(0).address;
   program.driver.submitted = 1;
   std::atomic<int> freed{kPending};
   program.threads.emplace_back([&] {
@@ -132,13 +132,13 @@ TEST_CASE("what a limit forbids is allowed after all where a stream has passed a
   rotad.next(Kind::kWant);  // what is behind the stream's work needs a turn
   rotad.grant(1, 1, 100 * kMega);
   REQUIRE(becomes(freed, api::CUDA_SUCCESS));
-  CHECK(program.ledger.live_bytes(0) == 6 * kMega);
+  CHECK(program.ledger.live_bytes(0) == kMega - 1024);
   program.driver.finished = 1;
   std::atomic<int> second{kPending};
-  program.start_allocating(7 * kMega, &second);
-  rotad.answer(rotad.next_ask(), false, 8 * kMega);
+  program.start_allocating(kMega, &second);
+  rotad.answer(rotad.next_ask(), false, 3 * kMega / 2);
   REQUIRE(becomes(second, api::CUDA_SUCCESS));
-  CHECK(program.ledger.live_bytes(0) == 7 * kMega);
+  CHECK(program.ledger.live_bytes(0) == kMega);
 }
 
 TEST_CASE("what a limit forbids is out of memory, leaves nothing in the books, and the program can go on") {
