@@ -142,6 +142,10 @@ void Ledger::remove(std::size_t level, std::uint64_t address, std::uint64_t seri
 
 void Ledger::add(Allocation allocation) {
   const std::size_t level = level_of(allocation);
+  if (known(allocation.device)) {
+    allocation.made =
+        sums_[static_cast<std::size_t>(allocation.device)].made.fetch_add(1, std::memory_order_relaxed) + 1;
+  }
   for (std::size_t other = 0; other < kRegionBits.size(); ++other) {
     if (other != level && (*levels_)[other].count.load() != 0) remove(other, allocation.address, 0);
   }
@@ -212,6 +216,30 @@ void Ledger::uncharge(const Allocation& allocation) {
 
 void Ledger::set_synchronous(std::uint64_t address, bool synchronous) {
   if (const auto found = find(address)) change(*found, [&](Allocation& entry) { entry.synchronous = synchronous; });
+}
+
+void Ledger::set_placed(std::uint64_t address, std::uint64_t bytes, std::optional<int> device) {
+  const std::uint64_t end = address + bytes;
+  for (std::uint64_t at = address; at < end;) {
+    const std::optional<Allocation> found = find(at);
+    if (!found) return;
+    const std::uint64_t found_end = found->address + found->bytes;
+    change(*found, [&](Allocation& entry) {
+      if (!device) {
+        entry.placed = Allocation::Placed::kUnsaid;
+      } else if (*device != entry.device) {
+        entry.placed = Allocation::Placed::kElsewhere;
+      } else if (address <= entry.address && found_end <= end) {
+        entry.placed = Allocation::Placed::kHere;
+      }
+    });
+    if (found_end <= at) return;
+    at = found_end;
+  }
+}
+
+std::uint64_t Ledger::clock(int device) const {
+  return known(device) ? sums_[static_cast<std::size_t>(device)].made.load(std::memory_order_relaxed) : 0;
 }
 
 std::optional<Allocation> Ledger::find_in(std::size_t level, std::uint64_t address) const {
@@ -292,13 +320,14 @@ std::size_t Ledger::drop(const Owner& owner) {
   return dropped;
 }
 
-std::vector<Allocation> Ledger::list(int device, Kind kind) const {
+std::vector<Allocation> Ledger::list(int device, Kind kind, Listed which) const {
   std::vector<Allocation> found;
   for (const Level& level : *levels_) {
     for (const Shard& place : level.shards) {
       const std::lock_guard lock(place.mutex);
       for (const auto& [address, allocation] : place.entries) {
-        if (allocation.device == device && allocation.kind == kind && !allocation.freeing) found.push_back(allocation);
+        const bool listed = which == Listed::kAll || !allocation.freeing;
+        if (allocation.device == device && allocation.kind == kind && listed) found.push_back(allocation);
       }
     }
   }

@@ -114,10 +114,15 @@ struct Allocation {
   Owner owner{};
   int device = 0;  // whom it is charged to, or kNobody
   Kind kind = Kind::kPlain;
+  // Where the program itself has asked for all of it to lie, last: on the GPU that it is charged to; or for any of it,
+  // elsewhere.
+  enum class Placed : std::uint8_t { kUnsaid, kHere, kElsewhere };
+  Placed placed = Placed::kUnsaid;
   bool synchronous = false;  // the program wants sets and copies of it to wait (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
   // The ledger's own:
   bool freeing = false;      // given to the driver to free, or waiting for its stream to come that far
   bool charged = true;       // its bytes are in the sums
+  std::uint64_t made = 0;    // clock() of its GPU when it was entered
   std::uint64_t serial = 0;  // tells it from a later one at the same address
 };
 
@@ -160,6 +165,10 @@ class Ledger {
   void uncharge(const Allocation& allocation);
   // Of the entry that holds `address`.
   void set_synchronous(std::uint64_t address, bool synchronous);
+  // Of every entry in the range: the program wants it on this GPU, or elsewhere (-1), or takes that back (nothing).
+  void set_placed(std::uint64_t address, std::uint64_t bytes, std::optional<int> device);
+  // How many entries a GPU has had: tells older ones from newer ones. Below kMaxDevices.
+  std::uint64_t clock(int device) const;
   // The entry that holds `address`, also in its middle. A live one before one that is being freed.
   std::optional<Allocation> find(std::uint64_t address) const;
   // Removes the entries of one kind that begin in [address, address + size), in no order. They take their bytes along:
@@ -167,8 +176,9 @@ class Ledger {
   std::vector<Allocation> take_range(std::uint64_t address, std::uint64_t size, Kind kind);
   // What they belong to is gone, and they with it: removes and releases the entries of an owner. How many there were.
   std::size_t drop(const Owner& owner);
-  // Copies of the live entries of one kind on one GPU, in order of address.
-  std::vector<Allocation> list(int device, Kind kind) const;
+  // Copies of the entries of one kind on one GPU, in order of address; kAll: also of those that are being freed.
+  enum class Listed : std::uint8_t { kLive, kAll };
+  std::vector<Allocation> list(int device, Kind kind, Listed which = Listed::kLive) const;
   std::size_t entries() const;
 
  private:
@@ -198,6 +208,7 @@ class Ledger {
     std::atomic<std::uint64_t> bound{0};  // what counts against the capacity
     std::atomic<std::uint64_t> limit{UINT64_MAX};
     std::atomic<std::uint64_t> capacity{UINT64_MAX};
+    std::atomic<std::uint64_t> made{0};
   };
   using Levels = std::array<Level, kRegionBits.size()>;
 

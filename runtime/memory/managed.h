@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <utility>
 
 #include "runtime/driver/own_streams.h"
@@ -19,18 +20,21 @@ class ManagedBackend final : public Backend {
   Backing backing() const override { return Backing::kUnified; }
   // No, where the GPU cannot page by itself: all managed memory there is moved at each launch, and the CPU may not
   // touch any of it meanwhile.
-  bool serves(int device) override;
+  bool serves(int device) override { return suitability(device) == Suitability::kSuitable; }
+  // Asked of the driver once for each GPU; a refused allocation changes it.
+  enum class Suitability : std::uint8_t { kUnknown, kSuitable, kNoManaged, kNoPaging };
+  Suitability suitability(int device);
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) override;
   std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) override;
+  // Starts to move ranges to the host, in a stream of the current context. Bytes asked for.
+  std::uint64_t move_out(api::CUstream stream, const std::vector<Allocation>& ranges);
   void context_ended(api::CUcontext context) override { streams_.forget(context); }
 
  private:
-  enum class Answer : std::uint8_t { kUnknown, kYes, kNo };
-
   const IfOurTurn if_our_turn_;
   driver::OwnStreams streams_;
-  std::array<std::atomic<Answer>, kMaxDevices> pages_by_itself_{};
+  std::array<std::atomic<Suitability>, kMaxDevices> suitability_{};
 };
 
 }  // namespace rota::memory

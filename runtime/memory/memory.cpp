@@ -36,6 +36,7 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
     : ledger_(ledger),
       settings_(settings),
       managed_(std::move(if_our_turn)),
+      peers_(ledger),
       physical_(ledger),
       graphs_(ledger),
       deferred_(ledger, events_),
@@ -67,16 +68,6 @@ Memory::Device& Memory::device(int ordinal) {
     }
   }
   return entry;
-}
-
-// The one place that says who serves plain memory.
-Backend& Memory::backend(int ordinal) {
-  if (settings_.backend == Choice::kNative || exports_.load(std::memory_order_relaxed)) return native_;
-  if (settings_.backend == Choice::kAutomatic && (!served_.load(std::memory_order_relaxed) || sharers_.found())) {
-    return native_;
-  }
-  if (!managed_.serves(ordinal)) return native_;
-  return managed_;
 }
 
 // A program has the whole GPU, and no more of it: where the driver's own refusal no longer holds (managed memory may be
@@ -204,7 +195,9 @@ api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes, boo
         {.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = Kind::kSmall},
         [&] { return real::cuMemAlloc_v2(address, bytes); }, [&] { return *address; });
   }
-  return allocate_from(server, place, address, bytes, may_reuse);
+  const api::CUresult result = allocate_from(server, place, address, bytes, may_reuse);
+  if (!turned_native(result, server, place.device)) return result;
+  return allocate_from(native_, place, address, bytes, may_reuse);
 }
 
 api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address,
@@ -217,7 +210,10 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
     const api::CUresult result = stream_ordered_.allocate(
         {.place = place, .gpu_bytes = device(place.device).total_bytes, .bytes = bytes}, backend,
         [&](std::uint64_t more) { return reserve(place.device, more, Kind::kShared); }, address);
-    if (result == api::CUDA_SUCCESS) changed(place.device);
+    if (result == api::CUDA_SUCCESS) {
+      changed(place.device);
+      peers_.settled(place, *address, bytes);
+    }
     // A span is more than was asked for: there may be room for the allocation alone, or others may make it.
     if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   }
@@ -233,7 +229,9 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   const api::CUresult result =
       allocate_counted({.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = kind}, call,
                        [&] { return *address; });
-  if (result == api::CUDA_SUCCESS) backend.settle(place, *address, bytes);
+  if (result != api::CUDA_SUCCESS) return result;
+  backend.settle(place, *address, bytes);
+  if (kind.converted()) peers_.settled(place, *address, bytes);
   return result;
 }
 
@@ -280,14 +278,16 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
   Place place;
   if (address == nullptr || pitch == nullptr || !has_pitch(width, height) || !here(place)) return call();
   Backend& server = backend(place.device);
-  if (server.backing() == Backing::kDevice) {
+  const auto native = [&] {
     return allocate_pitch_native(width, height, call, [&] { return *address; }, [&] { return *pitch; });
-  }
+  };
+  if (server.backing() == Backing::kDevice) return native();
   const std::size_t unit = pitch_unit(place, element_bytes);
   if (unit == 0 || width > SIZE_MAX - unit) return call();  // an element size that the driver refuses, and so on
   const std::size_t row = round_up(width, unit);
   if (height > SIZE_MAX / row) return call();
   const api::CUresult result = allocate_from(server, place, address, row * height, may_reuse);
+  if (turned_native(result, server, place.device)) return native();
   if (result == api::CUDA_SUCCESS) *pitch = row;
   return result;
 }
@@ -398,6 +398,7 @@ api::CUresult Memory::explained(api::CUresult result, api::CUdeviceptr address, 
   const std::optional<Allocation> owner = ledger_.find(address);
   if (!owner || !owner->kind.converted()) return result;
   exports_.store(true, std::memory_order_relaxed);
+  backend(owner->device);  // to be told
   {
     const std::lock_guard lock(devices_mutex_);
     if (!explained_.insert(function).second) return result;
@@ -480,18 +481,13 @@ void Memory::ContextEnd::gone() {
 
 void Memory::context_ended(api::CUcontext context) {
   managed_.context_ended(context);
+  peers_.context_ended(context);
   streams_.forget(context);
   events_.forget(context);
   ledger_.drop(Owner::of(context));
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {
     if (devices_[static_cast<std::size_t>(ordinal)].known.load(std::memory_order_relaxed)) changed(ordinal);
   }
-}
-
-std::uint64_t Memory::prefetch_all(int ordinal, api::CUstream stream) {
-  return managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kConverted)) +
-         managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kServed)) +
-         managed_.bring(ordinal, stream, ledger_.list(ordinal, Kind::kShared));
 }
 
 }  // namespace rota::memory

@@ -21,12 +21,14 @@
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/managed.h"
 #include "runtime/memory/native.h"
+#include "runtime/memory/peers.h"
 #include "runtime/memory/physical.h"
 #include "runtime/memory/pools.h"
 #include "runtime/memory/room.h"
 #include "runtime/memory/settings.h"
 #include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
+#include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
 
@@ -40,7 +42,7 @@ class Memory {
 
   // Told by the client: whether a rotad serves this process (the automatic choice then is managed memory), and whom to
   // tell that a GPU's bytes have changed.
-  void set_served(bool served) { served_.store(served, std::memory_order_relaxed); }
+  void set_served(bool served);
   void set_observer(std::function<void(int device)> changed) { changed_ = std::move(changed); }
   void set_room(Room room) { room_ = std::move(room); }
 
@@ -118,6 +120,16 @@ class Memory {
     return stream_ordered_.find(address, block);
   }
 
+  // The program has advised or prefetched a range to a GPU, or elsewhere (unified::kHost), or has taken its advice back
+  // (nothing). Nothing is noted while there is no Unified Memory.
+  void placed(api::CUdeviceptr address, std::uint64_t bytes, std::optional<int> device) {
+    ledger_.set_placed(address, bytes, device);
+  }
+
+  // cuCtxEnablePeerAccess and its opposite of the current context: `call` is the real one.
+  api::CUresult enable_peer_access(api::CUcontext peer, const RealCall& call);
+  api::CUresult disable_peer_access(api::CUcontext peer, const RealCall& call);
+
   // Whether a synchronous set or copy, which the driver would make wait for earlier work because of managed memory,
   // touches only memory of the GPU as the program sees it, some of it converted. Ranges that the ledger does not know
   // are none. One load as long as nothing was ever converted.
@@ -147,9 +159,13 @@ class Memory {
 
   // --- the monitor
 
-  // When the lease came back: starts moving this process's memory to the GPU. `stream` and the context belong to
+  // When the lease came back: starts moving this process's memory to the GPU (move_order.h), but what the program wants
+  // elsewhere, and at most so much that with what cannot move it is `most` bytes. `stream` and the context belong to
   // `device`. Bytes asked for.
-  std::uint64_t prefetch_all(int device, api::CUstream stream);
+  std::uint64_t bring(int device, api::CUstream stream, std::uint64_t most);
+  // Before the lease goes to somebody who needs the room: starts moving so many bytes of it to the host, or as many as
+  // there are. Bytes asked for.
+  std::uint64_t move_out(int device, api::CUstream stream, std::uint64_t bytes);
   // Whether memory that was freed in stream order has still to be given to the driver.
   bool has_deferred() const { return deferred_.any(); }
   // Looks which frees the streams have passed: their bytes are room again. Any thread; does not wait. Whether there was
@@ -168,11 +184,15 @@ class Memory {
   }
   Ledger& ledger() { return ledger_; }
   const Settings& settings() const { return settings_; }
+  // How plain memory on this GPU is served, and why. One load, once that has been decided.
+  protocol::MemoryMode mode(int device);
 
  private:
   struct Device {
     std::atomic<bool> known{false};
     std::uint64_t total_bytes = 0;
+    std::atomic<protocol::MemoryMode> mode{protocol::MemoryMode::kUnknown};
+    std::uint64_t turn_began = 0;                // the ledger's clock then; the monitor's own
     std::map<unsigned, std::size_t> pitch_unit;  // by element size
   };
 
@@ -181,6 +201,8 @@ class Memory {
   static bool here(Place& place, const driver::KnownStream& stream);
   Device& device(int ordinal);
   Backend& backend(int ordinal);
+  protocol::MemoryMode decide(int ordinal);
+  bool turned_native(api::CUresult result, const Backend& asked, int ordinal);
   std::uint64_t capacity(int ordinal);
   api::CUresult with_room(int ordinal, const RealCall& call);
   bool admitted(int ordinal, std::uint64_t bytes, Kind kind);
@@ -195,12 +217,15 @@ class Memory {
   // An event behind all that is in the stream so far; or what the driver answered.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind);
   std::size_t pitch_unit(const Place& place, unsigned element_bytes);
+  // What of it rota may move to the GPU and off it, but for the program's own managed memory.
+  std::vector<Allocation> movable(int ordinal) const;
   void context_ended(api::CUcontext context);
 
   Ledger& ledger_;
   Settings settings_;
   NativeBackend native_;
   ManagedBackend managed_;
+  Peers peers_;
   Physical physical_;
   Pools pools_;
   Graphs graphs_;

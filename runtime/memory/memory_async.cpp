@@ -24,16 +24,17 @@ api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& ca
   const Pools::Pool what = pool != nullptr ? pools_.look_up(pool, place.device) : pools_.current(place.device, &pool);
   Backend& server = backend(place.device);
   if (what.replaceable && what.device == place.device && server.backing() != Backing::kDevice) {
-    return allocate_stream_ordered(wanted,
-                                   {.place = place,
-                                    .pool = pool,
-                                    .pool_maximum = what.maximum,
-                                    .gpu_bytes = device(place.device).total_bytes,
-                                    .bytes = wanted.bytes,
-                                    .stream = wanted.stream,
-                                    .per_thread = wanted.per_thread,
-                                    .number = stream.number},
-                                   server);
+    const api::CUresult result = allocate_stream_ordered(wanted,
+                                                         {.place = place,
+                                                          .pool = pool,
+                                                          .pool_maximum = what.maximum,
+                                                          .gpu_bytes = device(place.device).total_bytes,
+                                                          .bytes = wanted.bytes,
+                                                          .stream = wanted.stream,
+                                                          .per_thread = wanted.per_thread,
+                                                          .number = stream.number},
+                                                         server);
+    if (!turned_native(result, server, place.device)) return result;
   }
   return allocate_counted({.bytes = wanted.bytes,
                            .owner = Owner::of(wanted.pool),

@@ -8,6 +8,21 @@
 
 namespace rota::memory {
 
+namespace {
+
+// 1 or 0; the default stays where it is neither.
+void read_switch(const char* name, bool& setting) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read once, at attach
+  if (value == nullptr || *value == '\0') return;
+  if (std::string_view(value) == "1" || std::string_view(value) == "0") {
+    setting = *value == '1';
+  } else {
+    log::warn("{} is '{}': use 1 or 0; {} is used", name, value, setting ? 1 : 0);
+  }
+}
+
+}  // namespace
+
 Settings settings_from_environment() {
   Settings settings;
   // NOLINTBEGIN(concurrency-mt-unsafe): read once, at attach
@@ -42,12 +57,8 @@ Settings settings_from_environment() {
                 value);
     }
   }
-  if (const char* value = std::getenv("ROTA_OVERSUBSCRIBE"); value != nullptr && *value != '\0') {
-    settings.oversubscribe = std::string_view(value) == "1";
-    if (!settings.oversubscribe && std::string_view(value) != "0") {
-      log::warn("ROTA_OVERSUBSCRIBE is '{}': use 1 or 0; 0 is used", value);
-    }
-  }
+  read_switch("ROTA_OVERSUBSCRIBE", settings.oversubscribe);
+  read_switch("ROTA_MOVE_OUT", settings.move_out);
   // NOLINTEND(concurrency-mt-unsafe)
   return settings;
 }

@@ -1,5 +1,5 @@
-// What the user says about memory: ROTA_MEMORY, ROTA_MEMORY_SMALL, ROTA_GPU_MEM_LIMIT and
-// ROTA_OVERSUBSCRIBE.
+// What the user says about memory: ROTA_MEMORY, ROTA_MEMORY_SMALL, ROTA_GPU_MEM_LIMIT,
+// ROTA_OVERSUBSCRIBE and ROTA_MOVE_OUT.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,8 @@ struct Settings {
   std::uint64_t limit_bytes = kNoLimit;
   // Whether this process may have more than a GPU's memory there, where that is Unified Memory.
   bool oversubscribe = false;
+  // Whether this process, before it gives its turn to another one that needs the room, moves memory to the host itself.
+  bool move_out = true;
   // Plain allocations of up to `small_bytes` stay the driver's where others are converted, all together up to
   // `small_total_bytes` on each GPU: flags and counters, which are worth no move and are what programs hand to
   // functions that refuse Unified Memory.

@@ -11,46 +11,90 @@ namespace rota::turn {
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
-bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<int>& devices,
-                const std::function<bool()>& stopping) {
+namespace {
+
+// Moves under way, one for each GPU: in a stream of its own, with an event behind it.
+class Moves {
+ public:
+  explicit Moves(gate::Contexts& contexts) : contexts_(contexts) {}
+
+  // `start(stream)` puts moves into the stream, of some context of this GPU, and answers how many bytes.
+  template <typename Start>
+  void add(int device, Start&& start) {
+    Move move{.context = contexts_.any(device)};
+    if (move.context == nullptr) return;
+    contexts_.within(move.context, [&] {
+      if (real::cuStreamCreate(&move.stream, api::CU_STREAM_NON_BLOCKING) != api::CUDA_SUCCESS) return;
+      bytes_ += start(move.stream);
+      if (real::cuEventCreate(&move.event, api::CU_EVENT_DISABLE_TIMING) == api::CUDA_SUCCESS) {
+        real::cuEventRecord(move.event, move.stream);
+      }
+    });
+    if (move.stream != nullptr) all_.push_back(move);
+  }
+  std::uint64_t bytes() const { return bytes_; }
+
+  // Until everything has come to its place, or the time is over. What is under way then goes on by itself.
+  void wait(Clock::time_point until, const std::function<bool()>& stopping) {
+    for (const Move& move : all_) {
+      bool waiting = move.event != nullptr;
+      for (std::chrono::nanoseconds pause = 50us; waiting && !stopping() && Clock::now() < until;) {
+        // Under the lock each time: the context may be destroyed while we wait, and stream and event with it.
+        const auto looked = contexts_.within(
+            move.context, [&] { waiting = real::cuEventQuery(move.event) == api::CUDA_ERROR_NOT_READY; });
+        if (looked == gate::Contexts::Within::kGone) break;
+        if (waiting) std::this_thread::sleep_for(pause);
+        pause = std::min<std::chrono::nanoseconds>(pause * 2, 1ms);
+      }
+      contexts_.within(move.context, [&] {
+        if (move.event != nullptr) real::cuEventDestroy_v2(move.event);
+        real::cuStreamDestroy_v2(move.stream);
+      });
+    }
+  }
+
+ private:
   struct Move {
     api::CUcontext context;
     api::CUstream stream = nullptr;
     api::CUevent event = nullptr;
   };
-  std::vector<Move> moves;
-  std::uint64_t bytes = 0;
-  for (const int device : devices) {
+
+  gate::Contexts& contexts_;
+  std::vector<Move> all_;
+  std::uint64_t bytes_ = 0;
+};
+
+// How long a move may take, at so many GB/s.
+std::chrono::nanoseconds time_for(std::uint64_t bytes, std::uint64_t rate) {
+  return 20ms + std::chrono::nanoseconds(bytes / rate);
+}
+
+}  // namespace
+
+bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
+                const std::function<bool()>& stopping) {
+  Moves moves(contexts);
+  for (const auto& [device, most] : destinations) {
     if (memory.ledger().live_bytes(device) == memory.ledger().fixed_bytes(device)) continue;
-    Move move{.context = contexts.any(device)};
-    if (move.context == nullptr) continue;
-    contexts.within(move.context, [&] {
-      if (real::cuStreamCreate(&move.stream, api::CU_STREAM_NON_BLOCKING) != api::CUDA_SUCCESS) return;
-      bytes += memory.prefetch_all(device, move.stream);
-      if (real::cuEventCreate(&move.event, api::CU_EVENT_DISABLE_TIMING) == api::CUDA_SUCCESS) {
-        real::cuEventRecord(move.event, move.stream);
-      }
-    });
-    if (move.stream != nullptr) moves.push_back(move);
+    moves.add(device,
+              [&, device = device, most = most](api::CUstream stream) { return memory.bring(device, stream, most); });
   }
   // 20 GB/s: well below what the link does, well above faults.
-  const auto until = Clock::now() + 20ms + std::chrono::nanoseconds(bytes / 20);
-  for (const Move& move : moves) {
-    bool waiting = move.event != nullptr;
-    for (std::chrono::nanoseconds pause = 50us; waiting && !stopping() && Clock::now() < until;) {
-      // Under the lock each time: the context may be destroyed while we wait, and stream and event with it.
-      const auto looked =
-          contexts.within(move.context, [&] { waiting = real::cuEventQuery(move.event) == api::CUDA_ERROR_NOT_READY; });
-      if (looked == gate::Contexts::Within::kGone) break;
-      if (waiting) std::this_thread::sleep_for(pause);
-      pause = std::min<std::chrono::nanoseconds>(pause * 2, 1ms);
-    }
-    contexts.within(move.context, [&] {
-      if (move.event != nullptr) real::cuEventDestroy_v2(move.event);
-      real::cuStreamDestroy_v2(move.stream);
+  moves.wait(Clock::now() + time_for(moves.bytes(), 20), stopping);
+  return true;
+}
+
+std::uint64_t move_out(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& from,
+                       Clock::time_point latest, const std::function<bool()>& stopping) {
+  Moves moves(contexts);
+  for (const auto& [device, most] : from) {
+    moves.add(device, [&, device = device, most = most](api::CUstream stream) {
+      return memory.move_out(device, stream, most);
     });
   }
-  return true;
+  moves.wait(std::min(latest, Clock::now() + time_for(moves.bytes(), 10)), stopping);
+  return moves.bytes();
 }
 
 }  // namespace rota::turn

@@ -1,6 +1,8 @@
-// Bringing this process's memory to its GPUs at the beginning of a turn.
+// Bringing this process's memory to its GPUs at the beginning of a turn, and making room there at its end.
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -15,7 +17,18 @@ namespace rota::turn {
 // Called by the monitor.
 //
 // True: everything is where work may touch it. Managed memory always is: what has not come by now comes by faults.
-bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<int>& devices,
+struct Destination {
+  int device;
+  std::uint64_t most;  // bytes that this process may have there, as far as anybody says
+};
+bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
                 const std::function<bool()>& stopping);
+
+// Makes room for who comes next, while nothing of this process runs: it would otherwise be made a little at a time, by
+// the faults and prefetches of the other. `most` is how much each GPU's is to be. Waits until the memory has gone, at
+// most as long as a slow link takes (10 GB/s; 15 to 17 measured), and not beyond `latest`: what has not gone by then
+// goes while others run. Bytes that were asked to go. Called by the monitor.
+std::uint64_t move_out(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& from,
+                       std::chrono::steady_clock::time_point latest, const std::function<bool()>& stopping);
 
 }  // namespace rota::turn

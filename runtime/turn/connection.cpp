@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "scheduler/protocol/socket_path.h"
@@ -32,6 +33,10 @@ bool valid(const Message& message, ssize_t bytes) {
 
 bool is_known(Kind kind) {
   return kind == Kind::kGpuAdded || kind == Kind::kRefused || kind == Kind::kReserved || kind == Kind::kTighten;
+}
+
+Time time_of(const std::atomic<std::uint64_t>& nanoseconds) {
+  return Time(static_cast<std::int64_t>(std::min<std::uint64_t>(nanoseconds.load(), INT64_MAX)));
 }
 
 std::string error_text(int error) {
@@ -171,8 +176,17 @@ Lease Connection::lease() const {
     seen.held = lease_->held_gpus.load();
   } while (seen.grant != lease_->grant.load());
   seen.waiters = lease_->waiters.load();
-  seen.drain_at = Time(static_cast<std::int64_t>(std::min<std::uint64_t>(lease_->drain_at_ns.load(), INT64_MAX)));
+  seen.drain_at = time_of(lease_->drain_at_ns);
+  if (seen.waiters == 0) return seen;
+  for (GpuMask left = seen.held; left != 0; left &= left - 1) {
+    const int index = std::countr_zero(left);
+    if (to_clear(index) != 0) seen.in_the_way |= GpuMask{1} << index;
+  }
   return seen;
+}
+
+Time Connection::give_back_by() const {
+  return time_of(lease_->give_back_by_ns);
 }
 
 }  // namespace rota::turn

@@ -41,6 +41,10 @@ class Connection {
   // Whether it keeps limits that processes share.
   bool keeps_limits() const { return version_ >= protocol::kLimitVersion; }
   std::uint64_t promised(int index) const { return lease_->promised_bytes[index].load(); }
+  // How much of this process's memory rotad wants off a GPU, by its index, before the lease is given back; and until
+  // when that has to have happened (0: no time is set).
+  std::uint64_t to_clear(int index) const { return lease_->clear_bytes[index].load(); }
+  Time give_back_by() const;
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
   const protocol::LeasePage* page() const { return lease_; }
   protocol::UsagePage* usage() const { return usage_; }

@@ -418,6 +418,8 @@ void Machine::drained(Time now) {
   actions_.back().held = now - taken_at_;
   actions_.back().draining = now - drain_.begun;
   if (drain_.idle) gave_back_idle_at_ = now;
+  // A part of the hand-over: who comes next would have to wait for it all the same.
+  if (seen_.lease.in_the_way != 0) actions_.push_back({.act = Act::kMoveOut, .gpus = seen_.lease.in_the_way});
   give_back(grant_);
   phase_ = Phase::kResting;
 }

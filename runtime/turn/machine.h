@@ -45,6 +45,7 @@ struct Lease {
   GpuMask held = 0;
   std::uint32_t waiters = 0;
   Time drain_at{0};
+  GpuMask in_the_way = 0;  // GPUs on which memory of this process has to go before that of the next one fits
 };
 
 namespace event {
@@ -98,6 +99,7 @@ enum class Act {
   kMark,       // put events behind all work submitted so far; answer with MarkMade
   kBringBack,  // make the process's memory resident, unless it lacks room for it; answer with Brought
   kAskRoom,    // tell rotad how much the process needs: `gpus`
+  kMoveOut,    // make room for who comes next, on `gpus`: the gate is closed, and the process's work has finished
   kCollect,    // free what the driver frees only once the GPU is idle: the gate is closed, and it is
   kSay,        // one line for the user: `note`
 };

@@ -371,14 +371,17 @@ void Monitor::carry_out(const Action& action) {
         due_.push_back(event::Brought{true, without_room});
         break;
       }
-      std::vector<int> devices;
-      for (const Gpu& gpu : gpus_) devices.push_back(gpu.device);
+      std::vector<Destination> destinations;
+      for (const Gpu& gpu : gpus_) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
       const Time begun = now();
-      const bool resident = bring_back(contexts_, memory_, devices, [this] { return stopping(); });
+      const bool resident = bring_back(contexts_, memory_, destinations, [this] { return stopping(); });
       log::debug("grant {}: memory back after {} us", machine_.grant(), microseconds(now() - begun));
       due_.push_back(event::Brought{resident});
       break;
     }
+    case Act::kMoveOut:
+      move_out_of_the_way(action.gpus);
+      break;
     case Act::kCollect:
       if (memory_.has_deferred()) collect();
       break;
@@ -386,6 +389,22 @@ void Monitor::carry_out(const Action& action) {
       say(action);
       break;
   }
+}
+
+void Monitor::move_out_of_the_way(GpuMask gpus) {
+  if (!connection_ || !memory_.settings().move_out) return;
+  std::vector<Destination> from;
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
+    from.push_back({gpu.device, connection_->to_clear(gpu.index)});
+  }
+  const Time begun = now();
+  // Half of what is left: the other half is for what is late.
+  const Time by = connection_->give_back_by();
+  const auto latest = by == Time{0} ? std::chrono::steady_clock::time_point::max()
+                                    : std::chrono::steady_clock::time_point(begun + std::max(by - begun, Time{0}) / 2);
+  const std::uint64_t bytes = move_out(contexts_, memory_, from, latest, [this] { return stopping(); });
+  log::debug("{} bytes moved to the host in {} us, for who comes next", bytes, microseconds(now() - begun));
 }
 
 event::Look Monitor::look() {

@@ -89,6 +89,7 @@ class Monitor final : public gate::Attendant {
   void carry_out(const Action& action);
   event::Look look();
   void collect();
+  void move_out_of_the_way(GpuMask gpus);
   void collect_if_idle();
   void sleep(std::uint32_t heard, std::uint32_t event_seen);
   void read_messages();

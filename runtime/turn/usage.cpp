@@ -25,6 +25,7 @@ void Usage::changed(int device) {
     page->device_bytes[index].store(bytes);
     page->fixed_bytes[index].store(fixed);
   } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device));
+  page->memory_modes[index].store(static_cast<std::uint8_t>(memory_.mode(device)), std::memory_order_relaxed);
   const std::uint64_t told = slot.last_told.load(std::memory_order_relaxed);
   const std::uint64_t change = bytes > told ? bytes - told : told - bytes;
   if (change < slot.worth_telling.load(std::memory_order_relaxed)) return;

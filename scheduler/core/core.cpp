@@ -2,7 +2,9 @@
 // too large together, serve the queue from its head, and tell the holders that are in somebody's way.
 #include "scheduler/core/core.h"
 
+#include <algorithm>
 #include <cassert>
+#include <cmath>
 
 namespace rota::scheduler {
 
@@ -53,6 +55,44 @@ Bytes Core::promised_bytes(ClientId id, GpuIndex gpu) const {
 Bytes Core::asked_bytes(ClientId id, GpuIndex gpu) const {
   const Share* found = share(id, gpu);
   return found == nullptr ? 0 : found->asked;
+}
+
+Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
+  const Client* client = books_.find(id);
+  const Share* own = client == nullptr ? nullptr : client->share(index);
+  if (own == nullptr || client->state.waiters == 0 || (client->state.held & bit(index)) == 0) return 0;
+  const Gpu& gpu = books_.gpu(index);
+  // Who comes: a holder that has asked for room, or else the first in the queue.
+  const Client* next = order_.first(index);
+  if ((client->yields & bit(index)) != 0) {
+    for (const Client* asker : gpu.askers) {
+      const bool older = next == nullptr || next->ask_number == 0 || asker->ask_number < next->ask_number;
+      if (asker != client && older) next = asker;
+    }
+  }
+  if (next == nullptr) return 0;
+  const Share& coming = *next->share(index);
+  const bool holds = (next->state.held & bit(index)) != 0;
+  Bytes stays = gpu.contexts + gpu.fixed - gpu.held_fixed + std::max(coming.peak, coming.asked);
+  if (!holds) stays -= coming.fixed;
+  Bytes leaves = 0;  // what those who go have there that can leave
+  for (const Client* holder : gpu.holders) {
+    if (holder == next) continue;
+    const Share& share = *holder->share(index);
+    const bool goes = holder->state.waiters != 0;
+    stays += goes ? share.fixed : holder->counted(share);
+    if (goes) leaves += share.used - share.fixed;
+  }
+  const Bytes room = gpu.total > stays ? gpu.total - stays : 0;
+  if (leaves <= room) return 0;
+  const Bytes movable = own->used - own->fixed;
+  const double part = static_cast<double>(leaves - room) / static_cast<double>(leaves);
+  return std::min(movable, static_cast<Bytes>(std::ceil(part * static_cast<double>(movable))));
+}
+
+Time Core::give_back_by(ClientId id) const {
+  const Client* client = books_.find(id);
+  return client == nullptr ? Time{} : client->deadline;
 }
 
 // ---- events

@@ -59,6 +59,12 @@ class Core {
   // What it may have there, and what it has asked for in all. 0 where it does not hold the GPU or does not ask.
   Bytes promised_bytes(ClientId client, GpuIndex gpu) const;
   Bytes asked_bytes(ClientId client, GpuIndex gpu) const;
+  // How much of a holder's memory there has to leave the GPU with it for the memory of who comes next to fit: its part,
+  // where several holders go. 0 while it need not go. What others who do not hold the GPU still have there is not
+  // counted: the driver pushes that out first, since it was used longest ago.
+  Bytes bytes_to_clear(ClientId client, GpuIndex gpu) const;
+  // When its grant is taken away; 0 while it need not go.
+  Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }
   const Settings& settings() const { return settings_; }
 

@@ -15,6 +15,14 @@ class Order {
   // The client is in the queue.
   void remove(Client& client) { client.parked.splice(client.parked.end(), queue_, client.node); }
 
+  // The first in the queue who wants this GPU; null: nobody.
+  const Client* first(GpuIndex gpu) const {
+    for (const Client* client : queue_) {
+      if ((client->state.wanted & bit(gpu)) != 0) return client;
+    }
+    return nullptr;
+  }
+
   // From the head of the queue: `grant(client)` for everybody who can run, which takes the client out of the queue.
   // `conflicts(client, gpu)` says who cannot. Returns the GPUs at which somebody cannot.
   template <typename Conflicts, typename Grant>

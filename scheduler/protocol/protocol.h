@@ -26,9 +26,11 @@
 // lets other holders give back where it takes that. A promise never falls while its grant lasts, and ends with it: what
 // the client has then, and what it waits for, it says in its usage page, and the next grant promises that. Who does not
 // hold a GPU asks for nothing, and does not let its work run under a grant that promises less than it has by then.
-// What moves memory out itself will need to say more: how much of a client's memory is resident, pinned and moving (in
-// the usage page, behind the last field), and rotad, how much should go and who is next in line (in the lease page and
-// as kinds of their own). The promise stays what it is: bytes on the GPU.
+// Unified Memory would be pushed out by whoever comes next, a little at a time. So rotad says how much of a holder's
+// memory is in the way (LeasePage::clear_bytes), and the holder moves that much to the host before it gives back; it
+// need not. What moves memory by other means will need to say more: how much of a client's memory is resident, pinned
+// and moving (in the usage page, behind the last field), and rotad, who is next in line (as kinds of their own). The
+// promise stays what it is: bytes on the GPU.
 //
 // Limits (version 4). What a session, a user, a cgroup and the host's memory allow is kept by rotad, which hears of
 // every allocation before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve
@@ -102,6 +104,18 @@ enum class Mode : std::uint32_t {
   kExclusive = 1,   // always in turns
   kConcurrent = 2,  // always together
 };
+
+// How a client's plain memory on one GPU is served, and why: what it puts into its usage page.
+enum class MemoryMode : std::uint8_t {
+  kUnknown = 0,          // it has not said: a program of before this field
+  kUnified = 1,          // Unified Memory, which makes room for others
+  kNativeChosen = 2,     // the driver's own, as the user said (ROTA_MEMORY=native)
+  kNativeNoManaged = 3,  // the driver's own, since this GPU has no managed memory (some vGPUs)
+  kNativeNoPaging = 4,   // since it cannot page it by itself: no concurrent managed access (WSL, some vGPUs and MIG)
+  kNativeShared = 5,     // since the program hands its memory to other processes
+  kNativeRefused = 6,    // from now on, since a function that the program calls refuses Unified Memory
+};
+inline constexpr std::uint8_t kLastMemoryMode = 6;
 
 struct Hello {
   std::uint32_t version1_pid;    // sent by version 1, never read: rotad asks the kernel who its peer is
@@ -219,7 +233,20 @@ struct StatusClient {
   std::uint64_t promised_bytes;  // sum over the GPUs that it holds
   std::uint64_t asked_bytes;     // the same, where it waits for room: in all; 0: it does not
   std::uint32_t overrun;         // not 0: it did not give its last grant back in time; others run beside it
+  // MemoryMode by GPU index, four bits each, the lower half of a byte first: see memory_mode().
+  std::uint8_t memory_modes[kMaxGpus / 2];
 };
+
+// How the client's memory on a GPU is served; unknown for what a newer rotad may say. `gpu` is below kMaxGpus.
+constexpr MemoryMode memory_mode(const StatusClient& client, std::size_t gpu) {
+  const unsigned mode = client.memory_modes[gpu / 2] >> gpu % 2 * 4 & 0xF;
+  return mode <= kLastMemoryMode ? static_cast<MemoryMode>(mode) : MemoryMode::kUnknown;
+}
+constexpr void set_memory_mode(StatusClient& client, std::size_t gpu, MemoryMode mode) {
+  const unsigned shift = gpu % 2 * 4;
+  std::uint8_t& both = client.memory_modes[gpu / 2];
+  both = static_cast<std::uint8_t>((both & ~(0xFu << shift)) | static_cast<unsigned>(mode) << shift);
+}
 
 // Whose memory is limited together.
 struct StatusAccount {
@@ -271,8 +298,8 @@ static_assert(sizeof(Message) == 256 && std::is_trivially_copyable_v<Message>); 
 inline constexpr std::size_t kHeaderBytes = offsetof(Message, body);
 static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) == 56 &&
               offsetof(StatusClient, gpus) == 16 && offsetof(StatusEnd, rota_version) == 32 &&
-              offsetof(StatusClient, promised_bytes) == 120 && offsetof(Room, bytes) == 8 &&
-              offsetof(Hello, name) == 8);
+              offsetof(StatusClient, promised_bytes) == 120 && offsetof(StatusClient, memory_modes) == 140 &&
+              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
 //
@@ -302,6 +329,11 @@ struct LeasePage {
   // GPU index how much is left of that, beyond what this client has been granted. kUnlimited: no limit.
   std::atomic<std::uint64_t> limit_bytes;
   std::atomic<std::uint64_t> left_bytes[kMaxGpus];
+  // By GPU index: how much of the client's memory there has to go before the next one's fits; 0: none, or nobody waits.
+  // Of what it had when this was written, and never more than can leave the GPU.
+  std::atomic<std::uint64_t> clear_bytes[kMaxGpus];
+  // When the grant is taken away if it has not been given back; 0 while nobody waits.
+  std::atomic<std::uint64_t> give_back_by_ns;
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -310,12 +342,16 @@ struct UsagePage {
   std::uint32_t version;
   std::atomic<std::uint64_t> device_bytes[kMaxGpus];  // live allocations by GPU index
   std::atomic<std::uint64_t> fixed_bytes[kMaxGpus];   // the part that cannot leave the GPU (native, exported)
-  // The 16 bytes behind these are written by older programs and read by nobody: a later field goes behind them.
+  std::uint64_t older_space[2];                       // written by older programs, read by nobody
+  // MemoryMode by GPU index; 0 where an older program says nothing.
+  std::atomic<std::uint8_t> memory_modes[kMaxGpus];
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
-              offsetof(LeasePage, promised_bytes) == 40 && offsetof(UsagePage, device_bytes) == 8 &&
-              offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus);
+              offsetof(LeasePage, promised_bytes) == 40 && offsetof(LeasePage, clear_bytes) == 48 + 16 * kMaxGpus &&
+              offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
+              offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus);
 inline constexpr std::size_t kPageBytes = 4096;
 
 }  // namespace rota::protocol

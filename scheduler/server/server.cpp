@@ -382,9 +382,16 @@ void Server::publish(Client& client) {
     page.grant = 0;
     page.held_gpus = state.held;
   }
-  for (const std::uint32_t gpu : client.gpus) page.promised_bytes[gpu] = core_.promised_bytes(client.id, gpu);
+  for (const std::uint32_t gpu : client.gpus) {
+    page.promised_bytes[gpu] = core_.promised_bytes(client.id, gpu);
+    page.clear_bytes[gpu] = core_.bytes_to_clear(client.id, gpu);
+  }
+  const auto real = [&](scheduler::Time time) {
+    return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
+  };
   page.waiters = state.waiters;
-  page.drain_at_ns = state.drain_at.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(state.drain_at).count());
+  page.drain_at_ns = real(state.drain_at);
+  page.give_back_by_ns = real(core_.give_back_by(client.id));
   page.grant = state.grant;
   ++page.event;
   syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

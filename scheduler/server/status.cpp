@@ -74,6 +74,9 @@ Message Server::status_client(const Client& client) const {
     shown.device_bytes += client.usage->device_bytes[gpu].load();
     shown.promised_bytes += core_.promised_bytes(client.id, gpu);
     shown.asked_bytes += core_.asked_bytes(client.id, gpu);
+    if (const std::uint8_t mode = client.usage->memory_modes[gpu].load(); mode <= protocol::kLastMemoryMode) {
+      protocol::set_memory_mode(shown, gpu, static_cast<protocol::MemoryMode>(mode));
+    }
   }
   shown.overrun = state.overrun ? 1 : 0;
   if (state.held != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.held_since).count());

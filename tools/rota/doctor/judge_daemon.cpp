@@ -18,6 +18,7 @@ constexpr std::array kVariables = {
     "ROTA_SOCKET",
     "ROTA_MEMORY",
     "ROTA_MEMORY_SMALL",
+    "ROTA_MOVE_OUT",
     "ROTA_OVERSUBSCRIBE",
     "ROTA_GPU_MEM_LIMIT",
     "ROTA_REAL_LIBCUDA",

@@ -25,6 +25,32 @@ bool has(std::uint64_t mask, std::uint32_t gpu) {
   return gpu < 64 && (mask >> gpu & 1) != 0;
 }
 
+struct ServedHow {
+  const char* mode;
+  const char* reason;  // or null
+};
+
+ServedHow served_how(protocol::MemoryMode mode) {
+  using protocol::MemoryMode;
+  switch (mode) {
+    case MemoryMode::kUnified:
+      return {"Unified Memory", nullptr};
+    case MemoryMode::kNativeChosen:
+      return {"native", "ROTA_MEMORY=native"};
+    case MemoryMode::kNativeNoManaged:
+      return {"native", "no managed memory"};
+    case MemoryMode::kNativeNoPaging:
+      return {"native", "no concurrent managed access"};
+    case MemoryMode::kNativeShared:
+      return {"native", "handed to other processes"};
+    case MemoryMode::kNativeRefused:
+      return {"native from now on", "a function refused Unified Memory"};
+    case MemoryMode::kUnknown:
+      break;
+  }
+  return {"unknown", nullptr};
+}
+
 int show(bool json) {
   const protocol::SocketSearch search = protocol::find_rotad();
   if (search.skipped_count != 0) fmt::print(stderr, "rota: {}\n", skipped_text(search));
@@ -66,8 +92,12 @@ std::string status_as_json(const Status& status, const std::string& socket) {
   nlohmann::json clients = nlohmann::json::array();
   for (const protocol::StatusClient& client : status.clients) {
     nlohmann::json touched = nlohmann::json::array();
+    nlohmann::json memory = nlohmann::json::object();
     for (const protocol::StatusGpu& gpu : status.gpus) {
-      if (has(client.gpus, gpu.index)) touched.push_back(uuid_text(gpu.uuid));
+      if (!has(client.gpus, gpu.index)) continue;
+      touched.push_back(uuid_text(gpu.uuid));
+      const ServedHow how = served_how(protocol::memory_mode(client, gpu.index));
+      memory[uuid_text(gpu.uuid)] = {{"mode", how.mode}, {"reason", how.reason != nullptr ? how.reason : ""}};
     }
     clients.push_back({{"pid", client.pid},
                        {"uid", client.uid},
@@ -79,7 +109,8 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                        {"asked_bytes", client.asked_bytes},
                        {"overrun", client.overrun != 0},
                        {"since_ns", client.since_ns},
-                       {"gpus", touched}});
+                       {"gpus", touched},
+                       {"memory", memory}});
   }
   const auto limit = [](std::uint64_t bytes) {
     return bytes == protocol::kUnlimited ? nlohmann::json(nullptr) : nlohmann::json(bytes);
@@ -123,6 +154,11 @@ std::string status_as_text(const Status& status, const std::string& socket) {
                           : has(client.held_gpus, gpu.index) ? "holds"
                                                              : "idle";
       std::string more;
+      if (const auto mode = protocol::memory_mode(client, gpu.index); mode != protocol::MemoryMode::kUnknown) {
+        const ServedHow how = served_how(mode);
+        more += fmt::format(", memory: {}", how.mode);
+        if (how.reason != nullptr) more += fmt::format(" ({})", how.reason);
+      }
       if (client.asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(client.asked_bytes));
       if (client.overrun != 0) more += ", did not give back in time: others run beside it";
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing, client.pid, size_text(client.device_bytes),

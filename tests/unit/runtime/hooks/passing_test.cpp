@@ -30,12 +30,23 @@ using Room = std::array<unsigned char, kRoomBytes>;
 alignas(64) std::array<Room, 16> rooms;
 constexpr std::uint64_t kUnwritten = 0x1111111111111111;
 
+// A structure that is passed by value.
+template <typename Argument>
+Argument structure(std::size_t index) {
+  static_assert(std::is_trivially_copyable_v<Argument>);
+  Argument value{};
+  std::memset(static_cast<void*>(&value), static_cast<int>(index + 3), sizeof value);
+  return value;
+}
+
 template <typename Argument>
 Argument argument(std::size_t index) {
   if constexpr (std::is_pointer_v<Argument>) {
     using Target = std::remove_pointer_t<Argument>;
     rooms[index].fill(std::is_const_v<Target> ? 0 : kPattern);
     return reinterpret_cast<Argument>(const_cast<unsigned char*>(rooms[index].data()));
+  } else if constexpr (std::is_class_v<Argument>) {
+    return structure<Argument>(index);
   } else {
     return static_cast<Argument>(index + 3);
   }
@@ -45,6 +56,8 @@ template <typename Argument>
 Argument nothing(std::size_t index) {
   if constexpr (std::is_pointer_v<Argument>) {
     return nullptr;
+  } else if constexpr (std::is_class_v<Argument>) {
+    return structure<Argument>(index);
   } else {
     return static_cast<Argument>(index + 3);
   }
@@ -63,6 +76,10 @@ template <typename Argument>
 std::uint64_t word(Argument value) {
   if constexpr (std::is_pointer_v<Argument>) {
     return reinterpret_cast<std::uintptr_t>(value);
+  } else if constexpr (std::is_class_v<Argument>) {
+    std::uint64_t first = 0;
+    std::memcpy(&first, &value, std::min(sizeof first, sizeof value));
+    return first;
   } else {
     return static_cast<std::uint64_t>(value);
   }

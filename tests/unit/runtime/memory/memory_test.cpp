@@ -34,6 +34,83 @@ TEST_CASE("without rotad plain memory stays plain; with one it is managed, settl
   CHECK(f.driver.prefetches.load() == 1);
 }
 
+namespace {
+
+// What GPU 0's attributes say about managed memory; GPU 1 always can.
+bool has_managed = true;
+bool has_concurrent = true;
+
+api::CUresult attribute(int* value, api::CUdevice_attribute which, api::CUdevice device) {
+  *value = 1;
+  if (device == 0 && which == api::CU_DEVICE_ATTRIBUTE_MANAGED_MEMORY) *value = has_managed ? 1 : 0;
+  if (device == 0 && which == api::CU_DEVICE_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS) *value = has_concurrent ? 1 : 0;
+  return api::CUDA_SUCCESS;
+}
+
+}  // namespace
+
+TEST_CASE("a GPU that cannot page managed memory by itself has native memory, others of the process do not") {
+  // WSL has managed memory and no concurrent access; so have some vGPUs and MIG instances, others have none at all.
+  for (const bool managed : {true, false}) {
+    for (const Choice choice : {Choice::kAutomatic, Choice::kManaged}) {
+      Fixture f({.backend = choice});
+      f.driver.set<api::cuDeviceGetAttribute_fn>(Symbol::k_cuDeviceGetAttribute, attribute);
+      has_managed = managed;
+      has_concurrent = false;
+      f.memory.set_served(true);
+      const auto without = managed ? protocol::MemoryMode::kNativeNoPaging : protocol::MemoryMode::kNativeNoManaged;
+      CHECK(f.memory.mode(0) == without);
+      CHECK(f.memory.mode(1) == protocol::MemoryMode::kUnified);
+      f.driver.enter_context(0);
+      api::CUdeviceptr address = 0;
+      REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
+      CHECK(f.driver.managed_allocations.load() == 0);
+      CHECK(f.ledger.fixed_bytes(0) == kMiB);
+      f.driver.enter_context(1);
+      REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
+      CHECK(f.driver.managed_allocations.load() == 1);
+    }
+  }
+}
+
+TEST_CASE("a GPU whose driver refuses managed memory after all has native memory from then on, by every route") {
+  Fixture f({.backend = Choice::kManaged, .small_bytes = 0});
+  f.driver.set<api::cuMemAllocManaged_fn>(Symbol::k_cuMemAllocManaged, [](api::CUdeviceptr*, std::size_t, unsigned) {
+    return api::CUDA_ERROR_NOT_SUPPORTED;
+  });
+  f.driver.enter_context(0);
+  CHECK(f.memory.mode(0) == protocol::MemoryMode::kUnified);
+  api::CUdeviceptr address = 0;
+  SECTION("plain") {
+    REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
+  }
+  SECTION("pitched") {
+    std::size_t pitch = 0;
+    REQUIRE(f.memory.allocate_pitch(&address, &pitch, 512, 2048, 4) == api::CUDA_SUCCESS);
+    CHECK(pitch == 512);
+  }
+  CHECK(f.ledger.find(address)->kind == Kind::kPlain);
+  CHECK(f.ledger.live_bytes(0) == kMiB);
+  CHECK(f.ledger.fixed_bytes(0) == kMiB);
+  CHECK(f.memory.mode(0) == protocol::MemoryMode::kNativeNoManaged);
+}
+
+TEST_CASE("why memory is served as it is: what the user chose, and what the program does with it") {
+  {
+    Fixture f({.backend = Choice::kNative});
+    CHECK(f.memory.mode(0) == protocol::MemoryMode::kNativeChosen);
+  }
+  Fixture f;
+  CHECK(f.memory.mode(0) == protocol::MemoryMode::kUnknown);  // without a rotad nobody asks
+  f.memory.set_served(true);
+  CHECK(f.memory.mode(0) == protocol::MemoryMode::kUnified);
+  f.driver.enter_context(0);
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate(&address, kMiB) == api::CUDA_SUCCESS);
+  f.memory.explained(api::CUDA_ERROR_INVALID_VALUE, address, "cuIpcGetMemHandle");
+  CHECK(f.memory.mode(0) == protocol::MemoryMode::kNativeRefused);
+}
+
 TEST_CASE("the limit refuses before the driver is asked, whatever the route and the backend") {
   for (const Choice backend : {Choice::kNative, Choice::kManaged}) {
     Fixture f(limited(10 * kMiB, backend));

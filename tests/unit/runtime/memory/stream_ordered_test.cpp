@@ -20,9 +20,9 @@ TEST_CASE("stream-ordered memory is managed, can leave the GPU, and is many allo
   CHECK(f.ledger.fixed_bytes(0) == 0);
   CHECK(f.ledger.find(second + 999)->address == second);
   CHECK_FALSE(f.ledger.find(first + 1023));
-  CHECK(f.memory.prefetch_all(0, kStream) == 0);  // too small to be worth it
+  CHECK(f.memory.bring(0, kStream, UINT64_MAX) == 0);  // too small to be worth it
   const api::CUdeviceptr large = f.taken(3 * kMiB);
-  CHECK(f.memory.prefetch_all(0, kStream) == 3 * kMiB);
+  CHECK(f.memory.bring(0, kStream, UINT64_MAX) == 3 * kMiB);
   for (const api::CUdeviceptr address : {first, second, large}) f.free(address);
   CHECK(f.live_bytes() == 0);
   CHECK(f.ledger.entries() == 0);
@@ -419,4 +419,17 @@ TEST_CASE("threads that allocate, free, look and trim at once keep apart, and le
   CHECK(f.live_bytes() == 0);
   CHECK(f.ledger.entries() == 0);
   CHECK(f.driver.dead_uses == 0);
+}
+
+TEST_CASE("where the driver refuses managed memory after all, a pool's memory is the driver's") {
+  Served f;
+  f.driver.set<api::cuMemAllocManaged_fn>(Symbol::k_cuMemAllocManaged, [](api::CUdeviceptr*, std::size_t, unsigned) {
+    return api::CUDA_ERROR_NOT_SUPPORTED;
+  });
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate_async({.address = &address, .bytes = kMiB, .stream = kStream},
+                                  [&] { return f.driver.give_memory(&address, kMiB); }) == api::CUDA_SUCCESS);
+  CHECK(f.ledger.find(address)->kind == Kind::kAsync);
+  CHECK(f.ledger.live_bytes(0) == kMiB);
+  CHECK(f.memory.mode(0) == protocol::MemoryMode::kNativeNoManaged);
 }

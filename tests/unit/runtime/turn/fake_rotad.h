@@ -71,6 +71,11 @@ class FakeRotad {
     lease_->promised_bytes[gpu] = bytes;
     changed();
   }
+  // So much has to go from the GPU before the lease is given back, at the latest then.
+  void clear(std::uint64_t bytes, std::uint64_t by_ns = 0, unsigned gpu = 0) {
+    lease_->clear_bytes[gpu] = bytes;
+    lease_->give_back_by_ns = by_ns;
+  }
   std::uint64_t promised(unsigned gpu = 0) const { return lease_->promised_bytes[gpu]; }
   // Speaks this version from its next welcome on; the oldest until then.
   void speak(std::uint16_t version) { version_.store(version); }

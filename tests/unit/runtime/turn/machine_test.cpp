@@ -356,3 +356,38 @@ TEST_CASE("whoever may run without a lease gets its memory back first, and then 
   process.run(100ms);
   CHECK(process.machine.gate_open());
 }
+
+TEST_CASE("memory that is in the next one's way is moved out once the work has finished, before the lease goes back") {
+  Process process;
+  process.hold();
+  process.press();
+  process.seen.lease.in_the_way = 1;
+  process.run(100ms);
+  CHECK_FALSE(process.did(Act::kMoveOut));  // its work still runs
+  process.seen.done = true;
+  process.run(10ms);
+  const auto at = [&](Act act) {
+    return std::find_if(process.done.begin(), process.done.end(), [&](const Action& one) { return one.act == act; });
+  };
+  REQUIRE(process.did(Act::kMoveOut));
+  CHECK(at(Act::kMoveOut)->gpus == 1);
+  CHECK(at(Act::kMoveOut) < at(Act::kGiveBack));
+  CHECK_FALSE(process.machine.gate_open());
+}
+
+TEST_CASE("nothing is moved out where nothing is in the way, or the work could not be drained") {
+  Process process;
+  process.hold();
+  process.press();
+  SECTION("it fits") {
+    process.seen.done = true;
+    process.run(10ms);
+    CHECK(process.did(Act::kGiveBack));
+  }
+  SECTION("it runs beside the next one") {
+    process.seen.lease.in_the_way = 1;
+    process.run_until(Phase::kBeside);
+    CHECK(process.did(Act::kGiveBack));
+  }
+  CHECK_FALSE(process.did(Act::kMoveOut));
+}

@@ -318,6 +318,23 @@ TEST_CASE("usage is in the page at once, and told when it has changed by a 64th 
   CHECK(rotad.next().kind == Kind::kUsage);
   CHECK(rotad.usage().device_bytes[0].load() == 4096 + (1 << 20));
   CHECK(rotad.usage().fixed_bytes[0].load() == 0);
+  CHECK(rotad.usage().memory_modes[0].load() == static_cast<std::uint8_t>(protocol::MemoryMode::kUnified));
+}
+
+TEST_CASE("rotad is told how a GPU's memory is served before any is taken, and once that has changed") {
+  test::FakeRotad rotad;
+  Program program;
+  program.make_context();
+  std::thread thread = program.launcher();
+  rotad.next();
+  rotad.grant(1);
+  thread.join();
+  const auto told = [&] { return static_cast<protocol::MemoryMode>(rotad.usage().memory_modes[0].load()); };
+  CHECK(told() == protocol::MemoryMode::kUnified);
+  api::CUdeviceptr address = 0;
+  REQUIRE(program.memory.allocate(&address, 1 << 20) == api::CUDA_SUCCESS);
+  program.memory.explained(api::CUDA_ERROR_INVALID_VALUE, address, "cuIpcGetMemHandle");
+  CHECK(told() == protocol::MemoryMode::kNativeRefused);
 }
 
 TEST_CASE("nvshare 9: no descriptor of the client survives an exec, and the pages are not kept open") {

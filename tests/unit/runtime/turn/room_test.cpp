@@ -53,9 +53,9 @@ struct Rotad : test::FakeRotad {
 
 // A program on a GPU of 1 GiB, with managed memory.
 struct Program {
-  explicit Program(memory::Choice backend = memory::Choice::kManaged)
+  explicit Program(memory::Choice backend = memory::Choice::kManaged, bool move_out = true)
       : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger,
-               {.backend = backend, .limit_bytes = UINT64_MAX}) {
+               {.backend = backend, .limit_bytes = UINT64_MAX, .move_out = move_out}) {
     driver.device_bytes = 1024 * kMega;
     context = driver.enter_context(0);
     monitor.context_made(context, 0, true);
@@ -462,4 +462,89 @@ TEST_CASE("who has no turn waits for one before others make room for its memory"
   rotad.promise(1024 * kMega);
   program.allocator.join();
   CHECK(program.result.load() == api::CUDA_SUCCESS);
+}
+
+namespace {
+
+// Where prefetches go, and how far the moves to the host have come.
+std::atomic<std::uint64_t> to_host{0};
+std::atomic<std::uint64_t> to_gpu{0};
+std::atomic<bool> moves_end{true};
+
+void watch_moves(Program& program) {
+  to_host = to_gpu = 0;
+  moves_end = true;
+  program.driver.set<api::cuMemPrefetchAsync_fn>(
+      Symbol::k_cuMemPrefetchAsync, [](api::CUdeviceptr, std::size_t bytes, api::CUdevice to, api::CUstream) {
+        (to < 0 ? to_host : to_gpu) += bytes;
+        if (to < 0 && !moves_end) test::FakeDriver::the().submitted = UINT64_MAX;  // the event behind it is not passed
+        return api::CUDA_SUCCESS;
+      });
+}
+
+}  // namespace
+
+TEST_CASE("before the lease goes to somebody who needs the room, so much memory is moved to the host, and comes back") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 600 * kMega);
+  REQUIRE(program.allocate(300 * kMega) == api::CUDA_SUCCESS);
+  REQUIRE(program.allocate(200 * kMega) == api::CUDA_SUCCESS);
+  watch_moves(program);
+  rotad.clear(250 * kMega);
+  rotad.somebody_waits(1, 1);
+  CHECK(rotad.next().kind == Kind::kGiveBack);
+  CHECK(to_host == 250 * kMega);
+  CHECK(to_gpu == 0);
+  rotad.grant(0, 0);
+  rotad.clear(0);
+  rotad.somebody_waits(0);
+  program.launch();
+  CHECK(rotad.next().kind == Kind::kWant);
+  rotad.grant(2, 1, 600 * kMega);
+  program.launcher.join();
+  CHECK(to_gpu == 500 * kMega);
+  CHECK(to_host == 250 * kMega);
+}
+
+TEST_CASE(
+    "a move that gets nowhere keeps the lease for as long as a slow link takes, and no longer than rotad has time") {
+  Rotad rotad;
+  Program program;
+  program.driver.device_bytes = std::uint64_t{1} << 40;
+  std::uint64_t bytes = 0;
+  std::uint64_t by = 0;
+  std::chrono::milliseconds least{0};
+  SECTION("10 GB/s") {
+    bytes = 700 * kMega;
+    least = 70ms;
+  }
+  SECTION("rotad takes the lease back at once; the move takes 80 s") {
+    bytes = 800'000 * kMega;
+    by = 1;
+  }
+  program.hold(rotad, 1, bytes);
+  REQUIRE(program.allocate(bytes) == api::CUDA_SUCCESS);
+  watch_moves(program);
+  moves_end = false;
+  program.driver.finished = 0;
+  program.driver.submitted = 0;
+  rotad.clear(bytes, by);
+  const auto begun = std::chrono::steady_clock::now();
+  rotad.somebody_waits(1, 1);
+  CHECK(rotad.next().kind == Kind::kGiveBack);  // within 20 s
+  CHECK(std::chrono::steady_clock::now() - begun >= least);
+  CHECK(to_host == bytes);
+}
+
+TEST_CASE("a program that is told not to move its memory out gives back at once") {
+  Rotad rotad;
+  Program program(memory::Choice::kManaged, false);
+  program.hold(rotad, 1, 600 * kMega);
+  REQUIRE(program.allocate(300 * kMega) == api::CUDA_SUCCESS);
+  watch_moves(program);
+  rotad.clear(250 * kMega);
+  rotad.somebody_waits(1, 1);
+  CHECK(rotad.next().kind == Kind::kGiveBack);
+  CHECK(to_host == 0);
 }

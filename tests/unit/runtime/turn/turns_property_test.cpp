@@ -28,6 +28,7 @@ TEST_CASE(
   long beside = 0;
   long waits_for_room = 0;
   long grants_that_lacked = 0;
+  long moves_out = 0;
   unsigned seed = only != nullptr ? static_cast<unsigned>(std::atoi(only)) : 1;
   do {
     const Mode modes[] = {Mode::kExclusive, Mode::kAutomatic};
@@ -42,12 +43,14 @@ TEST_CASE(
     beside += world.beside();
     waits_for_room += world.waits_for_room();
     grants_that_lacked += world.grants_that_lacked();
+    moves_out += world.moves_out();
     ++seed;
   } while (only == nullptr && steps < enough);
   WARN(steps << " steps of turn machines, " << grants << " grants, " << revoked << " revoked, " << reclaimed
              << " of work that ran already; " << drains_failed << " drains failed, " << beside
              << " times a program ran beside others for it; " << waits_for_room << " waits for room, "
-             << grants_that_lacked << " grants that promised less than was there");
+             << grants_that_lacked << " grants that promised less than was there, " << moves_out
+             << " times memory was moved out for the next");
   if (only != nullptr) return;
   // What is never reached is not tested.
   CHECK(grants > 0);
@@ -57,4 +60,5 @@ TEST_CASE(
   CHECK(beside > 0);
   CHECK(waits_for_room > 0);
   CHECK(grants_that_lacked > 0);
+  CHECK(moves_out > 0);
 }

@@ -314,5 +314,57 @@ TEST_CASE("asks of unknown clients, GPUs and without a lease are ignored") {
   CHECK(machine.promised(1) == 100);
 }
 
+TEST_CASE("a holder that has to go is told how much of its memory is in the way of the next one") {
+  Machine machine;  // 1 000 MB; each client's context takes 10
+  machine.runs(1, 600);
+  CHECK(machine.core.bytes_to_clear(1, 0) == 0);  // nobody waits
+  machine.runs(2, 500);
+  REQUIRE(machine.pressed(1));
+  CHECK(machine.core.bytes_to_clear(1, 0) == 120 * kMega);  // 600 + 500 + 2 contexts
+  CHECK(machine.core.bytes_to_clear(2, 0) == 0);            // holds nothing
+  CHECK(machine.core.bytes_to_clear(3, 0) == 0);
+  CHECK(machine.core.bytes_to_clear(1, 7) == 0);
+  CHECK(machine.core.give_back_by(1) == machine.state(1).drain_at + 1s);
+  // What cannot leave does not count as what can: no more is asked for than is there.
+  machine.use(1, 600, 0, 550);
+  CHECK(machine.core.bytes_to_clear(1, 0) == 50 * kMega);
+  machine.use(1, 600, 0, 0);
+  machine.give_back(1);
+  CHECK(machine.holds(2));
+  CHECK(machine.core.bytes_to_clear(1, 0) == 0);
+  CHECK(machine.core.give_back_by(1) == Time{});
+}
+
+TEST_CASE("memory that fits beside the next one's stays, in exclusive mode, too") {
+  Machine machine(Mode::kExclusive);
+  machine.runs(1, 300);
+  machine.runs(2, 400);
+  REQUIRE(machine.pressed(1));
+  CHECK(machine.core.bytes_to_clear(1, 0) == 0);
+}
+
+TEST_CASE("holders that go together each clear their part, and who stays clears nothing") {
+  Machine machine;
+  machine.runs(1, 200);
+  machine.runs(2, 400);
+  machine.runs(3, 700);
+  REQUIRE(machine.pressed(1));
+  REQUIRE(machine.pressed(2));
+  // 1300 + 30 for contexts: 330 too many, by 200 to 400.
+  CHECK(machine.core.bytes_to_clear(1, 0) / kMega == 110);
+  CHECK(machine.core.bytes_to_clear(2, 0) / kMega == 220);
+}
+
+TEST_CASE("a holder that makes room for another's ask clears what that one lacks") {
+  Machine machine;
+  machine.runs(1, 300);
+  machine.runs(2, 300);
+  machine.ask(1, 800);
+  REQUIRE(machine.pressed(2));
+  REQUIRE_FALSE(machine.pressed(1));
+  CHECK(machine.core.bytes_to_clear(2, 0) == 120 * kMega);  // 800 + 300 + 20
+  CHECK(machine.core.bytes_to_clear(1, 0) == 0);
+}
+
 }  // namespace
 }  // namespace rota::scheduler

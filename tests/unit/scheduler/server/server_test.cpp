@@ -305,6 +305,8 @@ TEST_CASE("status shows GPUs, clients, bytes, who holds and who waits") {
   REQUIRE_FALSE(holder.add_gpu(3, &gpu));
   REQUIRE_FALSE(waiter.add_gpu(3));
   holder.use(gpu, 123456);
+  holder.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kNativeNoPaging);
+  waiter.usage->memory_modes[gpu] = 200;  // of a newer program, or made up
   holder.want(std::uint64_t{1} << gpu);
   REQUIRE(holder.wait_for_grant());
   waiter.want(std::uint64_t{1} << gpu);
@@ -321,6 +323,8 @@ TEST_CASE("status shows GPUs, clients, bytes, who holds and who waits") {
   CHECK(rows.clients[0].pid == getpid());
   CHECK(rows.clients[0].held_gpus == std::uint64_t{1} << gpu);
   CHECK(rows.clients[0].device_bytes == 123456);
+  CHECK(protocol::memory_mode(rows.clients[0], gpu) == protocol::MemoryMode::kNativeNoPaging);
+  CHECK(protocol::memory_mode(rows.clients[1], gpu) == protocol::MemoryMode::kUnknown);
   CHECK(rows.clients[1].wanted_gpus == std::uint64_t{1} << gpu);
   CHECK(rows.end.daemon_pid == static_cast<std::uint64_t>(daemon.pid()));
   CHECK(rows.end.grants == 1);

@@ -114,7 +114,10 @@ void World::core_step(const scheduler::Event& event) {
 
 void World::show_lease(Program& program, const scheduler::ClientState& state) {
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) program.promised[gpu] = core_->promised_bytes(program.client, gpu);
-  const turn::Lease lease{state.grant, state.held, state.waiters, state.drain_at};
+  turn::Lease lease{state.grant, state.held, state.waiters, state.drain_at};
+  for (unsigned gpu = 0; gpu < kGpus && state.waiters != 0; ++gpu) {
+    if (core_->bytes_to_clear(program.client, gpu) != 0) lease.in_the_way |= std::uint64_t{1} << gpu;
+  }
   if (program.page.grant != 0 && lease.grant != 0 && program.page.grant != lease.grant) {
     // A grant that replaces another shows none for an instant.
     program.page_then = lease;

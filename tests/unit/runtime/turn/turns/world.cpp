@@ -162,6 +162,13 @@ void World::carry_out(Program& program, const turn::Action& action) {
       feed(program, turn::event::Brought{program.resident});
       break;
     }
+    case Act::kMoveOut:
+      if (program.open || program.works()) fail(&program, "moves out memory that its work may use");
+      if ((action.gpus & ~program.page.held) != 0 && !program.loose)
+        fail(&program, "makes room where it holds nothing");
+      ++moves_out_;
+      now_ += calm_ ? 1us : some_time(50ms);
+      break;
     case Act::kCollect:
       if (program.works()) fail(&program, "takes its GPU for idle, and it works");
       break;

@@ -36,6 +36,7 @@ class World {
   long beside() const { return beside_; }
   long waits_for_room() const { return waits_for_room_; }
   long grants_that_lacked() const { return grants_that_lacked_; }
+  long moves_out() const { return moves_out_; }
 
  private:
   // Luck.
@@ -117,6 +118,7 @@ class World {
   long beside_ = 0;
   long waits_for_room_ = 0;
   long grants_that_lacked_ = 0;
+  long moves_out_ = 0;
   Time usage_read_at_{0};
 };
 

@@ -271,6 +271,8 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   REQUIRE_FALSE(holder.add_gpu(3, &gpu));
   REQUIRE_FALSE(waiter.add_gpu(3));
   holder.use(gpu, 5 << 20);
+  holder.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kNativeNoPaging);
+  waiter.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kUnified);
   holder.want(std::uint64_t{1} << gpu);
   REQUIRE(holder.wait_for_grant());
   waiter.want(std::uint64_t{1} << gpu);
@@ -283,6 +285,8 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   CHECK(text.output.find("5 MiB of 1.0 GiB allocated by 2 programs; 1 holds it, 1 waits") != std::string::npos);
   CHECK(text.output.find("  holds  pid ") != std::string::npos);
   CHECK(text.output.find("  waits  pid ") != std::string::npos);
+  CHECK(text.output.find("trainer, memory: native (no concurrent managed access)\n") != std::string::npos);
+  CHECK(text.output.find(", memory: Unified Memory\n") != std::string::npos);
   command.arguments.push_back("--json");
   const Outcome json = run(command);
   const auto parsed = nlohmann::json::parse(json.output);
@@ -298,6 +302,9 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   CHECK(parsed["clients"][1]["waits"] == true);
   CHECK(parsed["clients"][1]["pid"] == getpid());
   CHECK(parsed["clients"][1]["gpus"][0] == "GPU-00000000-0000-0000-0000-000000000003");
+  const auto& served = parsed["clients"][0]["memory"]["GPU-00000000-0000-0000-0000-000000000003"];
+  CHECK(served["mode"] == "native");
+  CHECK(served["reason"] == "no concurrent managed access");
 }
 
 TEST_CASE("rota control changes the rotad that serves one, and says what holds now or why not") {

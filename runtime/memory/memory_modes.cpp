@@ -1,0 +1,68 @@
+// Which memory each GPU of the process has, and why.
+#include "runtime/core/log.h"
+#include "runtime/memory/memory.h"
+
+namespace rota::memory {
+
+using protocol::MemoryMode;
+
+void Memory::set_served(bool served) {
+  served_.store(served, std::memory_order_relaxed);
+  // What was decided without knowing is decided anew.
+  for (Device& entry : devices_) entry.mode.store(MemoryMode::kUnknown, std::memory_order_relaxed);
+}
+
+MemoryMode Memory::decide(int ordinal) {
+  if (settings_.backend == Choice::kNative) return MemoryMode::kNativeChosen;
+  if (exports_.load(std::memory_order_relaxed)) return MemoryMode::kNativeRefused;
+  if (settings_.backend == Choice::kAutomatic) {
+    if (!served_.load(std::memory_order_relaxed)) return MemoryMode::kUnknown;
+    if (sharers_.found()) return MemoryMode::kNativeShared;
+  }
+  switch (managed_.suitability(ordinal)) {
+    case ManagedBackend::Suitability::kNoManaged:
+      return MemoryMode::kNativeNoManaged;
+    case ManagedBackend::Suitability::kNoPaging:
+      return MemoryMode::kNativeNoPaging;
+    case ManagedBackend::Suitability::kUnknown:
+    case ManagedBackend::Suitability::kSuitable:
+      break;
+  }
+  return MemoryMode::kUnified;
+}
+
+// The one place that says who serves plain memory.
+Backend& Memory::backend(int ordinal) {
+  const MemoryMode mode = decide(ordinal);
+  std::atomic<MemoryMode>& known = devices_[static_cast<std::size_t>(ordinal)].mode;
+  if (known.load(std::memory_order_relaxed) != mode && known.exchange(mode) != mode) {
+    const char* lacks = mode == MemoryMode::kNativeNoManaged  ? "has no managed memory"
+                        : mode == MemoryMode::kNativeNoPaging ? "cannot page managed memory by itself (no concurrent "
+                                                                "managed access, as under WSL and on some vGPUs)"
+                                                              : nullptr;
+    if (lacks != nullptr) {
+      // Who asked for Unified Memory should know that there is none.
+      log::message(settings_.backend == Choice::kManaged ? log::Level::kWarn : log::Level::kInfo,
+                   "GPU {} {}: memory there stays native, and makes no room for other programs", ordinal, lacks);
+    }
+    changed(ordinal);
+  }
+  if (mode == MemoryMode::kUnified) return managed_;
+  return native_;
+}
+
+MemoryMode Memory::mode(int ordinal) {
+  if (ordinal < 0 || ordinal >= kMaxDevices) return MemoryMode::kUnknown;
+  const std::atomic<MemoryMode>& known = devices_[static_cast<std::size_t>(ordinal)].mode;
+  if (known.load(std::memory_order_relaxed) == MemoryMode::kUnknown) backend(ordinal);
+  return known.load(std::memory_order_relaxed);
+}
+
+// Whether the driver has refused Unified Memory on a GPU that is said to have it, so that the call is to be made
+// natively, as all are from now on.
+bool Memory::turned_native(api::CUresult result, const Backend& asked, int ordinal) {
+  return result == api::CUDA_ERROR_NOT_SUPPORTED && asked.backing() != Backing::kDevice &&
+         backend(ordinal).backing() == Backing::kDevice;
+}
+
+}  // namespace rota::memory

@@ -1,0 +1,92 @@
+#include "runtime/memory/peers.h"
+
+#include <algorithm>
+#include <set>
+
+#include "runtime/driver/capture_mode.h"
+#include "runtime/driver/context.h"
+#include "runtime/memory/unified.h"
+
+namespace rota::memory {
+
+// Also of ranges that are being freed: they may serve again without the driver's knowing.
+void Peers::advise(const Place& owner, api::CUmem_advise advice, int device) const {
+  const driver::RelaxedCapture relaxed;
+  for (const Kind& kind : {Kind::kConverted, Kind::kShared}) {
+    for (const Allocation& range : ledger_.list(owner.device, kind, Ledger::Listed::kAll)) {
+      if (range.owner == Owner::of(owner.context)) unified::advise(range.address, range.bytes, advice, device);
+    }
+  }
+}
+
+bool Peers::reaches(int device, api::CUcontext owner) const {
+  return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& access) {
+    return access.accessing.device == device && access.owner.context == owner;
+  });
+}
+
+// The access is on the list before the ledger is looked at, and a fresh range in the ledger before the list is: one of
+// the two threads advises.
+void Peers::enabled(const Place& accessing, const Place& owner) {
+  if (accessing.device == owner.device) return;
+  const std::lock_guard lock(mutex_);
+  const bool known = reaches(accessing.device, owner.context);
+  accesses_.push_back({accessing, owner});
+  any_.store(true);
+  if (!known) advise(owner, api::CU_MEM_ADVISE_SET_ACCESSED_BY, accessing.device);
+}
+
+void Peers::settled(const Place& owner, std::uint64_t address, std::uint64_t bytes) {
+  if (!any_.load()) return;
+  const std::lock_guard lock(mutex_);
+  std::set<int> advised;
+  for (const Access& access : accesses_) {
+    if (access.owner.context != owner.context || !advised.insert(access.accessing.device).second) continue;
+    const driver::RelaxedCapture relaxed;
+    unified::advise(address, bytes, api::CU_MEM_ADVISE_SET_ACCESSED_BY, access.accessing.device);
+  }
+}
+
+template <typename Which>
+void Peers::end(const Which& which) {
+  std::vector<Access> ended;
+  std::erase_if(accesses_, [&](const Access& access) {
+    if (!which(access)) return false;
+    ended.push_back(access);
+    return true;
+  });
+  any_.store(!accesses_.empty());
+  for (const Access& access : ended) {
+    if (reaches(access.accessing.device, access.owner.context)) continue;
+    advise(access.owner, api::CU_MEM_ADVISE_UNSET_ACCESSED_BY, access.accessing.device);
+  }
+}
+
+void Peers::disabled(const Place& accessing, api::CUcontext owner) {
+  if (!any_.load()) return;
+  const std::lock_guard lock(mutex_);
+  end([&](const Access& access) {
+    return access.accessing.context == accessing.context && access.owner.context == owner;
+  });
+}
+
+void Peers::context_ended(api::CUcontext context) {
+  if (!any_.load()) return;
+  const std::lock_guard lock(mutex_);
+  std::erase_if(accesses_, [&](const Access& access) { return access.owner.context == context; });
+  // There may be no current context any more. The owner's is one as long as its access is on the list: its end comes
+  // through here, too, and contexts end one after the other.
+  for (;;) {
+    const auto next = std::find_if(accesses_.begin(), accesses_.end(),
+                                   [&](const Access& access) { return access.accessing.context == context; });
+    if (next == accesses_.end()) break;
+    const Access gone = *next;
+    const driver::PushedContext pushed(gone.owner.context);
+    end([&](const Access& access) {
+      return access.accessing.context == context && access.owner.context == gone.owner.context;
+    });
+  }
+  any_.store(!accesses_.empty());
+}
+
+}  // namespace rota::memory
