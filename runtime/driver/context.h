@@ -30,4 +30,16 @@ class PushedContext {
   bool pushed_;
 };
 
+// The same in one call of the driver where `context` is current already, as it is nearly always.
+class CurrentContext {
+ public:
+  explicit CurrentContext(api::CUcontext context)
+      : is_(context != nullptr && current_context() == context), pushed_(is_ ? nullptr : context) {}
+  explicit operator bool() const { return is_ || pushed_; }
+
+ private:
+  bool is_;
+  PushedContext pushed_;
+};
+
 }  // namespace rota::driver

@@ -1,6 +1,6 @@
-// What the driver says of an address. Of stream-ordered memory that rota serves it knows the span alone, which holds
-// many allocations: what is asked of one of them is answered here. Attributes of the memory itself are the driver's to
-// say.
+// What the driver says of an address. Of stream-ordered memory that rota serves, and of small plain memory, it knows
+// the span alone, which holds many allocations: what is asked of one of them is answered here. Attributes of the memory
+// itself are the driver's to say.
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -18,8 +18,32 @@ using Block = memory::StreamOrdered::Block;
 
 namespace {
 
+// The same of plain memory: what several share is one allocation of its context to the driver.
+bool tell_plain(const Block& block, api::CUpointer_attribute attribute, void* data) {
+  std::uint64_t value = 0;
+  switch (attribute) {
+    case api::CU_POINTER_ATTRIBUTE_BUFFER_ID:
+    case api::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      value = block.buffer_id;
+      break;
+    case api::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+    case api::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      value = block.address;
+      break;
+    case api::CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+    case api::CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      value = block.bytes;
+      break;
+    default:
+      return false;
+  }
+  std::memcpy(data, &value, sizeof value);
+  return true;
+}
+
 // Writes the attribute of a block, if it is one of the allocation and not of the memory.
 bool tell(const Block& block, api::CUpointer_attribute attribute, void* data) {
+  if (block.pool == nullptr) return tell_plain(block, attribute, data);
   std::uint64_t value = 0;
   switch (attribute) {
     case api::CU_POINTER_ATTRIBUTE_CONTEXT:  // stream-ordered memory belongs to none

@@ -25,7 +25,9 @@ CUresult cuMemAlloc(api::CUdeviceptr_v1* dptr, unsigned int bytesize) {
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, std::size_t* pPitch, std::size_t WidthInBytes, std::size_t Height,
                             unsigned int ElementSizeBytes) {
-  return runtime().memory.allocate_pitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
+  Runtime& parts = runtime();
+  return parts.memory.allocate_pitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes,
+                                     parts.contexts.captures() == 0);
 }
 
 CUresult cuMemAllocPitch(api::CUdeviceptr_v1* dptr, unsigned int* pPitch, unsigned int WidthInBytes,

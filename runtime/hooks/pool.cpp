@@ -55,11 +55,15 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, std::size_t bytesize, C
 }
 
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
-  return runtime().memory.free_async(dptr, hStream, false, [&] { return gates::cuMemFreeAsync(dptr, hStream); });
+  Runtime& parts = runtime();
+  const auto call = [&] { return gates::cuMemFreeAsync(dptr, hStream); };
+  return parts.memory.free_async(dptr, hStream, false, call, parts.contexts.captures() != 0);
 }
 
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
-  return runtime().memory.free_async(dptr, hStream, true, [&] { return gates::cuMemFreeAsync_ptsz(dptr, hStream); });
+  Runtime& parts = runtime();
+  const auto call = [&] { return gates::cuMemFreeAsync_ptsz(dptr, hStream); };
+  return parts.memory.free_async(dptr, hStream, true, call, parts.contexts.captures() != 0);
 }
 
 // --- what each pool is

@@ -1,6 +1,6 @@
-// Who serves plain memory (cuMemAlloc, cuMemAllocPitch) and the spans of stream-ordered memory: the one place where
-// backends differ. Memory (memory.h) checks
-// limits, keeps the ledger and chooses; a backend only gets memory from the driver and puts it where it belongs.
+// Who serves plain memory (cuMemAlloc, cuMemAllocPitch) and the spans of stream-ordered and of small plain memory: the
+// one place where backends differ. Memory (memory.h) checks limits, keeps the ledger and chooses; a backend only gets
+// memory from the driver and puts it where it belongs.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,10 @@
 #include "runtime/memory/deferred.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "generated/driver_real.h"
+#include "runtime/driver/capture_mode.h"
 #include "runtime/driver/own_streams.h"
 
 namespace rota::memory {
@@ -11,60 +13,117 @@ bool Deferred::of(const Block& block, api::CUcontext context) {
   return block.allocation.owner == Owner::of(context) || (block.event != nullptr && block.event_context == context);
 }
 
-void Deferred::add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context) {
+void Deferred::insert(const Block& block) {
   const std::lock_guard lock(state_->mutex);
+  const Id id = ++state_->last;
+  state_->blocks.emplace(id, block);
+  state_->by_size.emplace(size_of(block), id);
+  state_->addresses.insert(block.allocation.address);
+  recount();
+}
+
+Deferred::Blocks::iterator Deferred::erase(Blocks::iterator block) {
+  const auto [first, last] = state_->by_size.equal_range(size_of(block->second));
+  state_->by_size.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == block->first; }));
+  state_->addresses.erase(state_->addresses.find(block->second.allocation.address));
+  return state_->blocks.erase(block);
+}
+
+void Deferred::add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context) {
   Block block;
   block.allocation = allocation;
   block.event = event;
   block.event_context = event_context;
-  state_->blocks.push_back(block);
-  recount();
+  insert(block);
 }
 
 void Deferred::add_unused(api::CUdeviceptr address, api::CUcontext context, std::uint64_t bytes) {
-  const std::lock_guard lock(state_->mutex);
   Block block;
   block.allocation.address = address;
   block.allocation.bytes = bytes;
   block.allocation.owner = Owner::of(context);
   block.in_ledger = false;
-  state_->blocks.push_back(block);
-  recount();
+  insert(block);
 }
 
 bool Deferred::holds(api::CUdeviceptr address) const {
   const std::lock_guard lock(state_->mutex);
-  return std::any_of(state_->blocks.begin(), state_->blocks.end(),
-                     [&](const Block& block) { return block.allocation.address == address; });
+  return state_->addresses.contains(address);
 }
 
-std::vector<int> Deferred::sweep() {
-  std::vector<int> devices;
-  const std::lock_guard lock(state_->mutex);
-  for (Block& block : state_->blocks) {
-    if (block.event == nullptr || block.held > 0 || !driver::reached(block.event)) continue;
-    real::cuEventDestroy_v2(block.event);
+// Asks whether the events of these blocks are reached, with `lock` open meanwhile. The GPUs of those that are.
+std::set<int> Deferred::ask(Lock& lock, const std::vector<Id>& blocks) {
+  struct Question {
+    Id id;
+    api::CUevent event;
+    bool reached = false;
+  };
+  std::vector<Question> questions;
+  for (const Id id : blocks) {
+    Block& block = state_->blocks.at(id);
+    if (block.event == nullptr || block.held > 0 || block.asked) continue;
+    block.asked = true;
+    questions.push_back({id, block.event});
+  }
+  std::set<int> devices;
+  if (questions.empty()) return devices;
+  lock.unlock();
+  {
+    const driver::RelaxedCapture relaxed;
+    for (Question& question : questions) question.reached = driver::reached(question.event);
+  }
+  lock.lock();
+  for (const Question& question : questions) {
+    const auto known = state_->blocks.find(question.id);
+    if (known == state_->blocks.end()) continue;  // freed while its context ended
+    Block& block = known->second;
+    block.asked = false;
+    if (!question.reached) continue;
+    if (!events_.give_back(block.event_context, block.event)) real::cuEventDestroy_v2(block.event);
     block.event = nullptr;
     ledger_.uncharge(block.allocation);
-    devices.push_back(block.allocation.device);
+    devices.insert(block.allocation.device);
   }
+  state_->answered.notify_all();
   return devices;
 }
 
+std::vector<int> Deferred::sweep() {
+  Lock lock(state_->mutex);
+  std::vector<Id> all;
+  all.reserve(state_->blocks.size());
+  for (const auto& [id, block] : state_->blocks) all.push_back(id);
+  const std::set<int> devices = ask(lock, all);
+  return {devices.begin(), devices.end()};
+}
+
+bool Deferred::may_be_taken(const Block& block, bool in_ledger) {
+  // What the program has made synchronous stays so in the driver, and new memory never is.
+  return block.in_ledger == in_ledger && block.held == 0 && !block.asked && !block.allocation.synchronous;
+}
+
 std::optional<api::CUdeviceptr> Deferred::take(api::CUcontext context, std::uint64_t bytes, bool in_ledger) {
-  const std::lock_guard lock(state_->mutex);
-  const auto block = std::find_if(state_->blocks.begin(), state_->blocks.end(), [&](const Block& known) {
-    // What the program has made synchronous stays so in the driver, and new memory never is.
-    return known.in_ledger == in_ledger && known.event == nullptr && known.held == 0 && !known.leaving &&
-           !known.allocation.synchronous && known.allocation.bytes == bytes &&
-           known.allocation.owner == Owner::of(context);
-  });
-  if (block == state_->blocks.end()) return std::nullopt;
-  const api::CUdeviceptr address = block->allocation.address;
-  if (in_ledger) ledger_.finish_free(block->allocation);
-  state_->blocks.erase(block);
-  recount();
-  return address;
+  Lock lock(state_->mutex);
+  const auto find = [&]() -> std::optional<api::CUdeviceptr> {
+    const auto [first, last] = state_->by_size.equal_range({Owner::of(context).id, bytes});
+    for (auto entry = first; entry != last; ++entry) {
+      const auto block = state_->blocks.find(entry->second);
+      if (block->second.event != nullptr || !may_be_taken(block->second, in_ledger)) continue;
+      const Allocation taken = block->second.allocation;
+      if (in_ledger) ledger_.finish_free(taken);
+      erase(block);
+      recount();
+      return taken.address;
+    }
+    return std::nullopt;
+  };
+  if (const auto found = find()) return found;
+  std::vector<Id> few;
+  const auto [first, last] = state_->by_size.equal_range({Owner::of(context).id, bytes});
+  for (auto entry = first; entry != last && few.size() < kFew; ++entry) {
+    if (may_be_taken(state_->blocks.at(entry->second), in_ledger)) few.push_back(entry->second);
+  }
+  return ask(lock, few).empty() ? std::nullopt : find();
 }
 
 std::optional<api::CUdeviceptr> Deferred::reuse(api::CUcontext context, std::uint64_t bytes) {
@@ -76,54 +135,57 @@ std::optional<api::CUdeviceptr> Deferred::reuse_unused(api::CUcontext context, s
 }
 
 void Deferred::free_unused(const std::optional<Owner>& owner) {
-  std::unique_lock lock(state_->mutex);
+  Lock lock(state_->mutex);
   for (;;) {
-    const auto next = std::find_if(state_->blocks.begin(), state_->blocks.end(), [&](const Block& block) {
-      return block.event == nullptr && block.held == 0 && !block.leaving &&
-             (!owner || block.allocation.owner == *owner);
+    const auto next = std::find_if(state_->blocks.begin(), state_->blocks.end(), [&](const auto& entry) {
+      const Block& block = entry.second;
+      return block.event == nullptr && block.held == 0 && !block.asked && (!owner || block.allocation.owner == *owner);
     });
     if (next == state_->blocks.end()) return;
-    next->leaving = true;
-    const Allocation allocation = next->allocation;
-    const bool in_ledger = next->in_ledger;
-    lock.unlock();  // the driver may wait, and others look at this list
+    next->second.asked = true;
+    const Id id = next->first;
+    const Allocation allocation = next->second.allocation;
+    const bool in_ledger = next->second.in_ledger;
+    lock.unlock();  // the driver may wait, and others look at these blocks
     // Out of the ledger afterwards: if the driver has given the address again by then, that entry is another one.
     real::cuMemFree_v2(allocation.address);
     if (in_ledger) ledger_.finish_free(allocation);
     lock.lock();
-    std::erase_if(state_->blocks,
-                  [&](const Block& block) { return block.leaving && block.allocation.address == allocation.address; });
+    if (const auto left = state_->blocks.find(id); left != state_->blocks.end()) erase(left);
     recount();
-    state_->left.notify_all();
+    state_->answered.notify_all();
   }
 }
 
 void Deferred::context_ending(api::CUcontext context) {
   if (!any()) return;
-  std::unique_lock lock(state_->mutex);
-  for (Block& block : state_->blocks) {
+  Lock lock(state_->mutex);
+  for (auto& [id, block] : state_->blocks) {
     if (of(block, context)) ++block.held;
   }
-  state_->left.wait(lock, [&] {
+  state_->answered.wait(lock, [&] {
     return std::none_of(state_->blocks.begin(), state_->blocks.end(),
-                        [&](const Block& block) { return block.leaving && of(block, context); });
+                        [&](const auto& entry) { return entry.second.asked && of(entry.second, context); });
   });
 }
 
 void Deferred::context_ended(api::CUcontext context, bool gone) {
   if (!any()) return;
   const std::lock_guard lock(state_->mutex);
-  for (Block& block : state_->blocks) {
-    if (!of(block, context)) continue;
+  for (auto entry = state_->blocks.begin(); entry != state_->blocks.end();) {
+    Block& block = entry->second;
+    if (!of(block, context)) {
+      ++entry;
+      continue;
+    }
     block.held = std::max(block.held - 1, 0);
-    if (!gone || block.event == nullptr || block.event_context != context) continue;
-    block.event = nullptr;  // ended with its context, and so did the work before it
-    ledger_.uncharge(block.allocation);
+    if (gone && block.event != nullptr && block.event_context == context) {
+      block.event = nullptr;  // ended with its context, and so did the work before it
+      ledger_.uncharge(block.allocation);
+    }
+    entry = gone && block.allocation.owner == Owner::of(context) ? erase(entry) : std::next(entry);
   }
-  if (gone) {
-    std::erase_if(state_->blocks, [&](const Block& block) { return block.allocation.owner == Owner::of(context); });
-    recount();
-  }
+  recount();
 }
 
 }  // namespace rota::memory

@@ -9,28 +9,35 @@
 //  - goes to the driver when nothing of this process can be running: by the monitor with the gate closed, or behind a
 //    cuMemFree of the program's own, which has just waited for the same.
 //
+// The driver is asked about events with no lock held, since it has one of its own for which threads queue.
+//
 // A block's life depends on two contexts: its own, with which it ends, and that of the stream, whose end is its use's
 // end. Neither may end while a block is on its way to the driver, or the driver could be given an address that is
-// somebody else's by then.
+// somebody else's by then. So the end of a context waits for what the driver is being asked about a block of its.
 #pragma once
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
+#include "runtime/driver/events.h"
 #include "runtime/memory/ledger.h"
 
 namespace rota::memory {
 
 class Deferred {
  public:
-  explicit Deferred(Ledger& ledger) : ledger_(ledger), state_(std::make_unique<State>()) {}
+  Deferred(Ledger& ledger, driver::SpareEvents& events)
+      : ledger_(ledger), events_(events), state_(std::make_unique<State>()) {}
 
-  // Any thread may call each of these; those that ask the driver want RELAXED capture mode.
+  // Any thread may call each of these; free_unused() wants RELAXED capture mode.
 
   bool any() const { return count_.load(std::memory_order_acquire) != 0; }
   // A block whose entry is in the ledger as being freed, and the event (of `event_context`) behind its last use.
@@ -41,7 +48,8 @@ class Deferred {
   bool holds(api::CUdeviceptr address) const;
   // Looks which blocks' use is over. Their bytes are room again. The GPUs of those that were.
   std::vector<int> sweep();
-  // A block of exactly this size whose use is over, for the program again: no longer an entry.
+  // A block of exactly this size whose use is over, for the program again: no longer an entry. Asks the driver about a
+  // few of that size, and about no others.
   std::optional<api::CUdeviceptr> reuse(api::CUcontext context, std::uint64_t bytes);
   // One of those of add_unused(), of exactly this size.
   std::optional<api::CUdeviceptr> reuse_unused(api::CUcontext context, std::uint64_t bytes);
@@ -60,20 +68,35 @@ class Deferred {
     api::CUevent event = nullptr;  // null: its use is over
     api::CUcontext event_context = nullptr;
     bool in_ledger = true;
-    bool leaving = false;  // the driver is being asked
-    int held = 0;          // contexts of it that are ending
+    bool asked = false;  // the driver is being asked, about the event or to free the block
+    int held = 0;        // contexts of it that are ending
   };
+  using Id = std::uint64_t;
+  using Blocks = std::map<Id, Block>;
+  using Size = std::pair<std::uint64_t, std::uint64_t>;  // the owner's id, bytes
   struct State {
     std::mutex mutex;
-    std::condition_variable left;
-    std::vector<Block> blocks;
+    std::condition_variable answered;
+    Blocks blocks;
+    std::multimap<Size, Id> by_size;
+    std::multiset<api::CUdeviceptr> addresses;
+    Id last = 0;
   };
+  using Lock = std::unique_lock<std::mutex>;
+  // How many blocks of a size the driver is asked about before another one is allocated.
+  static constexpr std::size_t kFew = 2;
 
+  static Size size_of(const Block& block) { return {block.allocation.owner.id, block.allocation.bytes}; }
   static bool of(const Block& block, api::CUcontext context);
+  static bool may_be_taken(const Block& block, bool in_ledger);
+  void insert(const Block& block);
+  Blocks::iterator erase(Blocks::iterator block);
   std::optional<api::CUdeviceptr> take(api::CUcontext context, std::uint64_t bytes, bool in_ledger);
+  std::set<int> ask(Lock& lock, const std::vector<Id>& blocks);
   void recount() { count_.store(state_->blocks.size(), std::memory_order_release); }
 
   Ledger& ledger_;
+  driver::SpareEvents& events_;
   std::unique_ptr<State> state_;
   std::atomic<std::size_t> count_{0};
 };

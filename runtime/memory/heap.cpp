@@ -30,11 +30,17 @@ void Heap::remove(std::uint64_t span) {
   spans_.erase(known);
 }
 
+bool Heap::fills_span(Blocks::const_iterator block) const {
+  const auto span = spans_.find(block->first);
+  return span != spans_.end() && span->second == block->second.bytes;
+}
+
 // Enters a block that is not in use where it is looked for.
 void Heap::list(Blocks::iterator block) {
   const auto& [address, what] = *block;
   if (what.state == State::kFree) {
     free_.emplace(what.bytes, address);
+    if (fills_span(block)) empty_ += what.bytes;
   } else {
     pending_[what.stream].emplace(what.bytes, address);
     fences_.emplace(what.fence, address);
@@ -46,6 +52,7 @@ void Heap::unlist(Blocks::iterator block) {
   const auto& [address, what] = *block;
   if (what.state == State::kFree) {
     free_.erase({what.bytes, address});
+    if (fills_span(block)) empty_ -= what.bytes;
     return;
   }
   const auto of_stream = pending_.find(what.stream);

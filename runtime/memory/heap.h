@@ -65,6 +65,7 @@ class Heap {
   std::uint64_t used_bytes() const { return used_; }
   std::uint64_t reserved_bytes() const { return reserved_; }  // of all spans
   std::uint64_t pending_charge() const { return charged_; }
+  std::uint64_t empty_bytes() const { return empty_; }  // of empty_spans()
 
  private:
   enum class State : std::uint8_t { kUsed, kFree, kPending };
@@ -78,6 +79,7 @@ class Heap {
   using Blocks = std::map<std::uint64_t, Block>;  // by address; those of a span follow each other without gaps
   using BySize = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // bytes, address
 
+  bool fills_span(Blocks::const_iterator block) const;
   void list(Blocks::iterator block);
   void unlist(Blocks::iterator block);
   void join(Blocks::iterator block);
@@ -92,6 +94,7 @@ class Heap {
   std::uint64_t used_ = 0;
   std::uint64_t reserved_ = 0;
   std::uint64_t charged_ = 0;
+  std::uint64_t empty_ = 0;
 };
 
 }  // namespace rota::memory

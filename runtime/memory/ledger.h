@@ -39,6 +39,7 @@ enum class Route : std::uint8_t {
   kManaged,   // the program's own cuMemAllocManaged
   kPool,      // stream-ordered, from a pool of the driver's
   kServed,    // stream-ordered, by rota in the place of a pool of the driver's (stream_ordered.h)
+  kShared,    // cuMemAlloc or cuMemAllocPitch, cut by rota from what several share (stream_ordered.h)
   kArray,     // a CUarray or CUmipmappedArray; the address is its handle with kHandleBit
   kPhysical,  // cuMemCreate; has no address of its own (physical.h)
   kMapping,   // cuMemMap of such memory, which is charged there
@@ -56,8 +57,8 @@ struct Kind {
   Route route;
   Backing backing;
 
-  static const Kind kPlain, kSmall, kConverted, kManaged, kAsync, kManagedPool, kHostPool, kServed, kArray, kPhysical,
-      kMapping, kGraph;
+  static const Kind kPlain, kSmall, kConverted, kManaged, kAsync, kManagedPool, kHostPool, kServed, kShared, kArray,
+      kPhysical, kMapping, kGraph;
   friend bool operator==(const Kind&, const Kind&) = default;
 
   // Whether there can be no more of it than the GPU has, or would have without rota: of what the program itself takes
@@ -65,10 +66,13 @@ struct Kind {
   constexpr bool bound_to_gpu() const { return backing == Backing::kDevice || converted(); }
   // Whether Unified Memory can move it off the GPU while others run.
   constexpr bool movable() const { return backing == Backing::kUnified; }
+  // Whether it is a part of what the driver knows as one allocation.
+  constexpr bool from_heap() const { return route == Route::kServed || route == Route::kShared; }
   constexpr bool stream_ordered() const { return route == Route::kPool || route == Route::kServed; }
   // Memory of the GPU to the program, Unified Memory to the driver.
   constexpr bool converted() const {
-    return backing == Backing::kUnified && (route == Route::kPlain || route == Route::kServed);
+    return backing == Backing::kUnified &&
+           (route == Route::kPlain || route == Route::kServed || route == Route::kShared);
   }
 };
 inline constexpr Kind Kind::kPlain{Route::kPlain, Backing::kDevice};
@@ -79,6 +83,7 @@ inline constexpr Kind Kind::kAsync{Route::kPool, Backing::kDevice};
 inline constexpr Kind Kind::kManagedPool{Route::kPool, Backing::kUnified};
 inline constexpr Kind Kind::kHostPool{Route::kPool, Backing::kHost};
 inline constexpr Kind Kind::kServed{Route::kServed, Backing::kUnified};
+inline constexpr Kind Kind::kShared{Route::kShared, Backing::kUnified};
 inline constexpr Kind Kind::kArray{Route::kArray, Backing::kDevice};
 inline constexpr Kind Kind::kPhysical{Route::kPhysical, Backing::kDevice};
 inline constexpr Kind Kind::kMapping{Route::kMapping, Backing::kDevice};

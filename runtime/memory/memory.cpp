@@ -17,6 +17,10 @@ namespace rota::memory {
 
 namespace {
 
+// Plain memory of less than this is cut from spans that several allocations share, where it is converted: of Unified
+// Memory the driver makes each allocation by itself, and moves it in blocks of 2 MiB.
+constexpr std::uint64_t kOwnAllocation = std::uint64_t{1} << 20;
+
 // What rows are rounded up to, as far as can be told beforehand (measured on an H200 for every element size).
 constexpr std::uint64_t kUsualPitch = 512;
 
@@ -35,8 +39,8 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
       peers_(ledger),
       physical_(ledger),
       graphs_(ledger),
-      deferred_(ledger),
-      stream_ordered_(ledger, deferred_) {}
+      deferred_(ledger, events_),
+      stream_ordered_(ledger, deferred_, events_) {}
 
 bool Memory::here(Place& place) {
   api::CUdevice device = 0;
@@ -46,13 +50,10 @@ bool Memory::here(Place& place) {
   return device >= 0 && device < kMaxDevices;
 }
 
-bool Memory::here(Place& place, api::CUstream stream, bool per_thread) {
-  const bool current = here(place);
-  if (driver::of_current_context(stream)) return current;
-  const api::CUcontext context = driver::context_of(stream, per_thread);
-  if (context == nullptr || context == place.context) return current;
-  const driver::PushedContext pushed(context);
-  return pushed ? here(place) : current;
+bool Memory::here(Place& place, const driver::KnownStream& stream) {
+  if (stream.context == nullptr || stream.device < 0) return here(place);
+  place = {.context = stream.context, .device = stream.device};
+  return stream.device < kMaxDevices;
 }
 
 Memory::Device& Memory::device(int ordinal) {
@@ -124,7 +125,9 @@ bool Memory::admitted(int ordinal, std::uint64_t bytes, Kind kind) {
     std::uint64_t bytes;
     Kind kind;
   } reserved{&ledger_, ordinal, bytes, kind};
-  if (room_.allowed && !room_.allowed(ordinal, bytes, kind.movable())) return false;
+  // What was freed in a stream and has been passed since is not looked for at each allocation.
+  const auto allowed = [&] { return !room_.allowed || room_.allowed(ordinal, bytes, kind.movable()); };
+  if (!allowed() && !(sweep_deferred() && allowed())) return false;
   if (room_.wait) room_.wait(ordinal);
   reserved.ledger = nullptr;
   return true;
@@ -203,7 +206,17 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   if (kind.converted() && !has_converted_.load(std::memory_order_relaxed)) {
     has_converted_.store(true, std::memory_order_relaxed);
   }
-  if (may_reuse && kind.converted()) sweep_deferred();
+  if (may_reuse && kind.converted() && bytes < kOwnAllocation) {
+    const api::CUresult result = stream_ordered_.allocate(
+        {.place = place, .gpu_bytes = device(place.device).total_bytes, .bytes = bytes}, backend,
+        [&](std::uint64_t more) { return reserve(place.device, more, Kind::kShared); }, address);
+    if (result == api::CUDA_SUCCESS) {
+      changed(place.device);
+      peers_.settled(place, *address, bytes);
+    }
+    // A span is more than was asked for: there may be room for the allocation alone, or others may make it.
+    if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  }
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {
       if (const auto again = deferred_.reuse(place.context, bytes)) {
@@ -260,7 +273,7 @@ api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t heigh
 }
 
 api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pitch, std::size_t width,
-                                     std::size_t height, unsigned element_bytes) {
+                                     std::size_t height, unsigned element_bytes, bool may_reuse) {
   const auto call = [&] { return real::cuMemAllocPitch_v2(address, pitch, width, height, element_bytes); };
   Place place;
   if (address == nullptr || pitch == nullptr || !has_pitch(width, height) || !here(place)) return call();
@@ -273,7 +286,7 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
   if (unit == 0 || width > SIZE_MAX - unit) return call();  // an element size that the driver refuses, and so on
   const std::size_t row = round_up(width, unit);
   if (height > SIZE_MAX / row) return call();
-  const api::CUresult result = allocate_from(server, place, address, row * height, false);
+  const api::CUresult result = allocate_from(server, place, address, row * height, may_reuse);
   if (turned_native(result, server, place.device)) return native();
   if (result == api::CUDA_SUCCESS) *pitch = row;
   return result;
@@ -286,6 +299,7 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool cap
   // Freed before in the order of a stream: the driver, which still has it, would free it and let us free it again.
   if (!taken && is_kept(address)) return api::CUDA_ERROR_INVALID_VALUE;
   if (taken && taken->kind == Kind::kServed) return free_stream_ordered(*taken, capturing);
+  if (taken && taken->kind == Kind::kShared) return free_shared(*taken);
   const api::CUresult result = call();
   if (!taken) return result;
   if (result != api::CUDA_SUCCESS) {
@@ -294,6 +308,31 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool cap
   }
   ledger_.finish_free(*taken);
   changed(taken->device);
+  return result;
+}
+
+// A part of a span, which stays: a plain byte is freed in its place, so that the driver refuses what it would refuse,
+// with what that does to a capture, and waits for what it would wait for.
+api::CUresult Memory::free_shared(const Allocation& taken) {
+  const auto context = reinterpret_cast<api::CUcontext>(taken.owner.id);
+  api::CUdeviceptr stand_in = 0;
+  api::CUresult result = api::CUDA_SUCCESS;
+  {
+    const driver::CurrentContext its_own(context);
+    result = real::cuMemAlloc_v2(&stand_in, 1);
+    // On a full GPU there is not even that.
+    if (result == api::CUDA_ERROR_OUT_OF_MEMORY) result = real::cuCtxSynchronize();
+  }
+  if (stand_in != 0) {
+    result = real::cuMemFree_v2(stand_in);
+    if (result != api::CUDA_SUCCESS) deferred_.add_unused(stand_in, context);
+  }
+  if (result != api::CUDA_SUCCESS) {
+    ledger_.cancel_free(taken);
+    return result;
+  }
+  stream_ordered_.free(taken, {});
+  changed(taken.device);
   return result;
 }
 
@@ -315,7 +354,6 @@ api::CUresult Memory::free_waiting(api::CUdeviceptr address, bool capturing, con
 
 bool Memory::sweep_deferred() {
   if (!deferred_.any() && !stream_ordered_.any()) return false;
-  const driver::RelaxedCapture relaxed;
   for (const int ordinal : deferred_.sweep()) changed(ordinal);
   for (const int ordinal : stream_ordered_.sweep()) changed(ordinal);
   return true;
@@ -444,6 +482,8 @@ void Memory::ContextEnd::gone() {
 void Memory::context_ended(api::CUcontext context) {
   managed_.context_ended(context);
   peers_.context_ended(context);
+  streams_.forget(context);
+  events_.forget(context);
   ledger_.drop(Owner::of(context));
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {
     if (devices_[static_cast<std::size_t>(ordinal)].known.load(std::memory_order_relaxed)) changed(ordinal);

@@ -13,6 +13,8 @@
 #include <utility>
 
 #include "generated/driver_types.h"
+#include "runtime/driver/events.h"
+#include "runtime/driver/known_streams.h"
 #include "runtime/memory/backend.h"
 #include "runtime/memory/deferred.h"
 #include "runtime/memory/graphs.h"
@@ -51,7 +53,7 @@ class Memory {
   // captures: then the driver has to be asked, since it may refuse.
   api::CUresult allocate(api::CUdeviceptr* address, std::size_t bytes, bool may_reuse = true);
   api::CUresult allocate_pitch(api::CUdeviceptr* address, std::size_t* pitch, std::size_t width, std::size_t height,
-                               unsigned element_bytes);
+                               unsigned element_bytes, bool may_reuse = true);
   // Pitched memory that is left as it is: `call` is the real allocation, `address` and `pitch` tell afterwards what it
   // gave.
   api::CUresult allocate_pitch_native(std::size_t width, std::size_t height, const RealCall& call,
@@ -76,8 +78,10 @@ class Memory {
   api::CUresult free(std::uint64_t address, const RealCall& call, bool capturing = false);
   // cuMemFree: the same by a call that waits for all of the GPU's work, unless the memory is a pool's.
   api::CUresult free_waiting(api::CUdeviceptr address, bool capturing, const RealCall& call);
-  // cuMemFreeAsync: `call` is the real one. Converted memory is freed once the stream has come this far.
-  api::CUresult free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread, const RealCall& call);
+  // cuMemFreeAsync: `call` is the real one. Converted memory is freed once the stream has come this far. `capturing`:
+  // some stream of this process captures.
+  api::CUresult free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread, const RealCall& call,
+                           bool capturing = false);
   api::CUresult info(std::size_t* free_bytes, std::size_t* total_bytes);
   // What the program sees of a GPU of which the driver says this, in bytes. Any thread may call, without a context.
   struct Shown {
@@ -164,6 +168,9 @@ class Memory {
   std::uint64_t move_out(int device, api::CUstream stream, std::uint64_t bytes);
   // Whether memory that was freed in stream order has still to be given to the driver.
   bool has_deferred() const { return deferred_.any(); }
+  // Looks which frees the streams have passed: their bytes are room again. Any thread; does not wait. Whether there was
+  // anything to look at.
+  bool sweep_deferred();
   // Gives it what the streams have passed. Only while the gate is closed and nothing of this process runs on a GPU
   // (a drain has said so), with some context current, and under the lock that keeps contexts from being destroyed: the
   // driver's free waits for running work, and every other call of the process with it. With an owner, a context: only
@@ -191,7 +198,7 @@ class Memory {
 
   static bool here(Place& place);
   // Where memory of this stream lies: on the GPU of its context, whichever context is current (there need be none).
-  static bool here(Place& place, api::CUstream stream, bool per_thread);
+  static bool here(Place& place, const driver::KnownStream& stream);
   Device& device(int ordinal);
   Backend& backend(int ordinal);
   protocol::MemoryMode decide(int ordinal);
@@ -203,17 +210,15 @@ class Memory {
                               bool may_reuse);
   api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address);
   api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);
-  api::CUresult allocate_stream_ordered(const AsyncCall& wanted, const Place& place, api::CUmemoryPool pool,
-                                        const Pools::Pool& what, Backend& backend);
+  api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
   api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);
+  api::CUresult free_shared(const Allocation& taken);
   bool is_kept(std::uint64_t address) const;
-  // An event behind all that is in the stream so far, and its context; or what the driver answered.
-  api::CUresult record_behind(api::CUstream stream, bool per_thread, api::CUevent* event, api::CUcontext* context);
+  // An event behind all that is in the stream so far; or what the driver answered.
+  api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind);
   std::size_t pitch_unit(const Place& place, unsigned element_bytes);
   // What of it rota may move to the GPU and off it, but for the program's own managed memory.
   std::vector<Allocation> movable(int ordinal) const;
-  // Whether there was anything to look at.
-  bool sweep_deferred();
   void context_ended(api::CUcontext context);
 
   Ledger& ledger_;
@@ -225,6 +230,8 @@ class Memory {
   Pools pools_;
   Graphs graphs_;
   Sharers sharers_;
+  driver::KnownStreams streams_;
+  driver::SpareEvents events_;
   Deferred deferred_;
   StreamOrdered stream_ordered_;
   std::function<void(int)> changed_;

@@ -5,21 +5,35 @@
 #include "generated/driver_real.h"
 #include "runtime/driver/capture_mode.h"
 #include "runtime/driver/context.h"
-#include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
 #include "runtime/memory/memory.h"
 
 namespace rota::memory {
 
 api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& call) {
+  // Of the four small questions that the driver could be asked here, the usual call asks one: which stream it is.
+  if (wanted.capturing && driver::captures(wanted.stream, wanted.per_thread)) return allocate_captured(wanted, call);
+  if (wanted.address == nullptr || wanted.bytes == 0) return call();
+  std::optional<driver::RelaxedCapture> relaxed;
+  if (wanted.capturing) relaxed.emplace();
+  const driver::KnownStream stream = streams_.identify(wanted.stream, wanted.per_thread);
+  relaxed.reset();
   Place place;
-  if (driver::captures(wanted.stream, wanted.per_thread)) return allocate_captured(wanted, call);
-  if (wanted.address == nullptr || wanted.bytes == 0 || !here(place, wanted.stream, wanted.per_thread)) return call();
+  if (!here(place, stream)) return call();
   api::CUmemoryPool pool = wanted.pool;
   const Pools::Pool what = pool != nullptr ? pools_.look_up(pool, place.device) : pools_.current(place.device, &pool);
   Backend& server = backend(place.device);
   if (what.replaceable && what.device == place.device && server.backing() != Backing::kDevice) {
-    const api::CUresult result = allocate_stream_ordered(wanted, place, pool, what, server);
+    const api::CUresult result = allocate_stream_ordered(wanted,
+                                                         {.place = place,
+                                                          .pool = pool,
+                                                          .pool_maximum = what.maximum,
+                                                          .gpu_bytes = device(place.device).total_bytes,
+                                                          .bytes = wanted.bytes,
+                                                          .stream = wanted.stream,
+                                                          .per_thread = wanted.per_thread,
+                                                          .number = stream.number},
+                                                         server);
     if (!turned_native(result, server, place.device)) return result;
   }
   return allocate_counted({.bytes = wanted.bytes,
@@ -33,7 +47,9 @@ api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& ca
 api::CUresult Memory::allocate_captured(const AsyncCall& wanted, const RealCall& call) {
   const api::CUresult result = call();
   Place place;
-  if (result != api::CUDA_SUCCESS || !here(place, wanted.stream, wanted.per_thread)) return result;
+  if (result != api::CUDA_SUCCESS || !here(place, streams_.identify(wanted.stream, wanted.per_thread))) {
+    return result;
+  }
   if (wanted.pool == nullptr) {
     graph_allocates(place.device);
   } else {
@@ -42,28 +58,21 @@ api::CUresult Memory::allocate_captured(const AsyncCall& wanted, const RealCall&
   return result;
 }
 
-api::CUresult Memory::allocate_stream_ordered(const AsyncCall& wanted, const Place& place, api::CUmemoryPool pool,
-                                              const Pools::Pool& what, Backend& server) {
-  if (wanted.capturing) {
+api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted,
+                                              Backend& server) {
+  if (call.capturing) {
     // The driver may refuse, since a capture forbids work in this stream. Nothing of ours would.
     const driver::RelaxedCapture relaxed;
-    api::CUevent event = nullptr;
-    api::CUcontext context = nullptr;
-    const api::CUresult result = record_behind(wanted.stream, wanted.per_thread, &event, &context);
+    StreamOrdered::Behind behind;
+    const api::CUresult result = record_behind(call.stream, call.per_thread, &behind);
     if (result != api::CUDA_SUCCESS) return result;
-    real::cuEventDestroy_v2(event);
+    real::cuEventDestroy_v2(behind.event);
   }
   has_converted_.store(true, std::memory_order_relaxed);
+  const int device = wanted.place.device;
   const api::CUresult result = stream_ordered_.allocate(
-      {.place = place,
-       .pool = pool,
-       .pool_maximum = what.maximum,
-       .gpu_bytes = device(place.device).total_bytes,
-       .bytes = wanted.bytes,
-       .stream = wanted.stream,
-       .per_thread = wanted.per_thread},
-      server, [&](std::uint64_t bytes) { return reserve(place.device, bytes, Kind::kServed); }, wanted.address);
-  if (result == api::CUDA_SUCCESS) changed(place.device);
+      wanted, server, [&](std::uint64_t bytes) { return reserve(device, bytes, Kind::kServed); }, call.address);
+  if (result == api::CUDA_SUCCESS) changed(device);
   return result;
 }
 
@@ -82,48 +91,49 @@ api::CUresult Memory::free_stream_ordered(const Allocation& taken, bool capturin
     ledger_.cancel_free(taken);
     return result;
   }
-  stream_ordered_.free(taken, nullptr, false, nullptr, nullptr);
+  stream_ordered_.free(taken, {});
   changed(taken.device);
   return api::CUDA_SUCCESS;
 }
 
-api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, api::CUevent* event,
-                                    api::CUcontext* context) {
-  *context = driver::context_of(stream, per_thread);
-  const driver::PushedContext pushed(*context);
-  if (!pushed) {
-    const bool no_stream = *context == nullptr && stream != nullptr && driver::current_context() != nullptr;
+api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind) {
+  const driver::KnownStream known = streams_.identify(stream, per_thread);
+  const driver::CurrentContext current(known.context);
+  if (!current) {
+    const bool no_stream = known.context == nullptr && stream != nullptr && driver::current_context() != nullptr;
     return no_stream ? api::CUDA_ERROR_INVALID_HANDLE : api::CUDA_ERROR_INVALID_CONTEXT;
   }
-  *event = driver::make_event();
-  if (*event == nullptr) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  *behind = {.fence = stream_ordered_.next_fence(),
+             .event = events_.take(known.context),
+             .context = known.context,
+             .number = known.number};
+  if (behind->event == nullptr) return api::CUDA_ERROR_OUT_OF_MEMORY;
   const api::CUresult result =
-      per_thread ? gates::cuEventRecord_ptsz(*event, stream) : gates::cuEventRecord(*event, stream);
-  if (result != api::CUDA_SUCCESS) real::cuEventDestroy_v2(*event);
+      per_thread ? gates::cuEventRecord_ptsz(behind->event, stream) : gates::cuEventRecord(behind->event, stream);
+  if (result != api::CUDA_SUCCESS) real::cuEventDestroy_v2(behind->event);
   return result;
 }
 
-api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
-                                 const RealCall& call) {
+api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread, const RealCall& call,
+                                 bool capturing) {
   const std::optional<Allocation> owner =
       has_converted_.load(std::memory_order_relaxed) ? ledger_.find(address) : std::nullopt;
   if (!owner || owner->address != address || !owner->kind.converted()) return free(address, call);
   // A capture has no point in time to free it at.
-  const bool served = owner->kind == Kind::kServed;
-  if (driver::captures(stream, per_thread)) return served ? call() : free(address, call);
+  const bool served = owner->kind.from_heap();
+  if (capturing && driver::captures(stream, per_thread)) return served ? call() : free(address, call);
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   if (!taken) return served ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);  // by another thread just now
   // The driver does not take managed memory here. An event behind the stream's work says when it may go.
   const driver::RelaxedCapture relaxed;
-  api::CUevent event = nullptr;
-  api::CUcontext context = nullptr;
-  const api::CUresult result = record_behind(stream, per_thread, &event, &context);
+  StreamOrdered::Behind behind;
+  const api::CUresult result = record_behind(stream, per_thread, &behind);
   if (result != api::CUDA_SUCCESS) {
     ledger_.cancel_free(*taken);
   } else if (served) {
-    stream_ordered_.free(*taken, stream, per_thread, event, context);
+    stream_ordered_.free(*taken, behind);
   } else {
-    deferred_.add(*taken, event, context);
+    deferred_.add(*taken, behind.event, behind.context);
   }
   return result;
 }

@@ -36,6 +36,7 @@ std::vector<Allocation> Memory::movable(int ordinal) const {
   const auto ours = [](Placed placed) { return placed != Placed::kElsewhere; };
   add(Kind::kConverted, ours);
   add(Kind::kServed, ours);
+  add(Kind::kShared, ours);
   return all;
 }
 

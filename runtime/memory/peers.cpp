@@ -12,8 +12,10 @@ namespace rota::memory {
 // Also of ranges that are being freed: they may serve again without the driver's knowing.
 void Peers::advise(const Place& owner, api::CUmem_advise advice, int device) const {
   const driver::RelaxedCapture relaxed;
-  for (const Allocation& range : ledger_.list(owner.device, Kind::kConverted, Ledger::Listed::kAll)) {
-    if (range.owner == Owner::of(owner.context)) unified::advise(range.address, range.bytes, advice, device);
+  for (const Kind& kind : {Kind::kConverted, Kind::kShared}) {
+    for (const Allocation& range : ledger_.list(owner.device, kind, Ledger::Listed::kAll)) {
+      if (range.owner == Owner::of(owner.context)) unified::advise(range.address, range.bytes, advice, device);
+    }
   }
 }
 

@@ -7,8 +7,6 @@
 #include "generated/driver_real.h"
 #include "runtime/driver/capture_mode.h"
 #include "runtime/driver/context.h"
-#include "runtime/driver/own_streams.h"
-#include "runtime/driver/stream.h"
 #include "runtime/memory/round_up.h"
 
 namespace rota::memory {
@@ -21,9 +19,6 @@ constexpr std::uint64_t kSmallSpan = std::uint64_t{2} << 20;
 constexpr std::uint64_t kLargeSpan = std::uint64_t{32} << 20;
 constexpr std::uint64_t kLargeGpu = std::uint64_t{8} << 30;
 
-// Points of streams that cannot be told apart are queues of their own.
-constexpr std::uint64_t kUnnumbered = std::uint64_t{1} << 63;
-
 bool may_wait_for_others(api::CUmemoryPool pool) {
   int allowed = 1;
   real::cuMemPoolGetAttribute(pool, api::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &allowed);
@@ -32,28 +27,29 @@ bool may_wait_for_others(api::CUmemoryPool pool) {
 
 }  // namespace
 
-std::uint64_t StreamOrdered::Pool::used() const {
+std::uint64_t ServedPool::used() const {
   std::uint64_t sum = 0;
   for (const auto& [context, heap] : heaps) sum += heap.used_bytes();
   return sum;
 }
 
-std::uint64_t StreamOrdered::Pool::reserved() const {
+std::uint64_t ServedPool::reserved() const {
   std::uint64_t sum = 0;
   for (const auto& [context, heap] : heaps) sum += heap.reserved_bytes();
   return sum;
 }
 
-void StreamOrdered::Pool::note_highs() {
+void ServedPool::note_highs() {
   used_high = std::max(used_high, used());
   reserved_high = std::max(reserved_high, reserved());
 }
 
 StreamOrdered::PoolPointer StreamOrdered::pool_of(const Wanted& wanted) {
-  const std::lock_guard lock(mutex_);
-  PoolPointer& pool = pools_[wanted.pool];
+  const bool plain = wanted.pool == nullptr;
+  PoolPointer& pool = plain ? plain_[wanted.place.device] : pools_[wanted.pool];
   if (!pool) {
-    pool = std::make_shared<Pool>();
+    pool = std::make_shared<ServedPool>();
+    if (plain) pool->keep = kLargeSpan;
     pool->handle = wanted.pool;
     pool->device = wanted.place.device;
   }
@@ -62,27 +58,36 @@ StreamOrdered::PoolPointer StreamOrdered::pool_of(const Wanted& wanted) {
 
 // --- allocating
 
-std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, const PoolPointer& pool) {
-  const Heap::Stream stream = driver::number_of(wanted.stream, wanted.per_thread);
-  const std::lock_guard lock(mutex_);
-  const auto heap = pool->heaps.find(wanted.place.context);
-  if (heap == pool->heaps.end()) return std::nullopt;
-  std::optional<Heap::Taken> taken = heap->second.take(wanted.bytes, stream);
-  if (!taken) {
-    std::set<int> devices;
-    sweep(&devices);
-    taken = heap->second.take(wanted.bytes, stream);
+std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer* pool) {
+  Lock lock(mutex_);
+  *pool = pool_of(wanted);
+  const auto try_to = [&]() -> std::optional<Heap::Taken> {
+    const auto heap = (*pool)->heaps.find(wanted.place.context);
+    return heap != (*pool)->heaps.end() ? heap->second.take(wanted.bytes, wanted.number) : std::nullopt;
+  };
+  std::optional<Heap::Taken> taken = try_to();
+  if (!taken && (*pool)->heaps.contains(wanted.place.context)) {
+    fences_.look(lock, [&](const Fences::Point& point) { passed(point, nullptr); });
+    taken = try_to();
   }
-  if (taken) pool->note_highs();
+  if (taken) note(wanted, **pool, *taken);
   return taken;
 }
 
+// A block that was taken from the heap, as what it is to the program.
+void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken) {
+  live_[taken.address] = {wanted.bytes, ++last_buffer_id_, taken.stream, taken.fence};
+  pool.note_highs();
+}
+
 // The block was taken, and is not used after all. True: what it was charged for is its again.
-bool StreamOrdered::put_back(const PoolPointer& pool, api::CUcontext context, const Heap::Taken& taken) {
+bool StreamOrdered::put_back(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken) {
   const std::lock_guard lock(mutex_);
+  const api::CUcontext context = wanted.place.context;
   const auto heap = pool->heaps.find(context);
   if (heap == pool->heaps.end()) return false;
-  if (taken.fence == 0 || outstanding(taken.fence) != nullptr) {
+  live_.erase(taken.address);
+  if (taken.fence == 0 || fences_.outstanding(Fences::queue_of(context, taken.stream, taken.fence), taken.fence)) {
     heap->second.put_back(taken);
     return true;
   }
@@ -99,29 +104,25 @@ bool StreamOrdered::pay(const Wanted& wanted, const PoolPointer& pool, const Hea
   if (taken.charge >= wanted.bytes) return true;
   struct Unpaid {
     ~Unpaid() {
-      if (paid || owner.put_back(pool, context, taken)) return;
+      if (paid || owner.put_back(wanted, pool, taken)) return;
       owner.ledger_.release(pool->device, taken.charge, Kind::kServed);
     }
     StreamOrdered& owner;
+    const Wanted& wanted;
     const PoolPointer& pool;
-    api::CUcontext context;
     const Heap::Taken& taken;
     bool paid = false;
-  } unpaid{*this, pool, wanted.place.context, taken};
+  } unpaid{*this, wanted, pool, taken};
   unpaid.paid = reserve(wanted.bytes - taken.charge);
   return unpaid.paid;
 }
 
 void StreamOrdered::enter(const Wanted& wanted, const Heap::Taken& taken, api::CUdeviceptr* into) {
-  {
-    const std::lock_guard lock(mutex_);
-    live_[taken.address] = {wanted.bytes, ++last_buffer_id_, taken.fence};
-  }
   ledger_.add({.address = taken.address,
                .bytes = wanted.bytes,
                .owner = Owner::of(wanted.place.context),
                .device = wanted.place.device,
-               .kind = Kind::kServed});
+               .kind = wanted.pool == nullptr ? Kind::kShared : Kind::kServed});
   *into = taken.address;
 }
 
@@ -130,10 +131,15 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   const driver::RelaxedCapture relaxed;
   const driver::PushedContext pushed(wanted.place.context);
   if (!pushed) return api::CUDA_ERROR_INVALID_CONTEXT;
-  std::uint64_t bytes = round_up(wanted.bytes, wanted.gpu_bytes >= kLargeGpu ? kLargeSpan : kSmallSpan);
-  if (bytes < wanted.bytes) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  std::uint64_t bytes = 0;
   {
     const std::lock_guard lock(mutex_);
+    std::uint64_t span = wanted.gpu_bytes >= kLargeGpu ? kLargeSpan : kSmallSpan;
+    // A program that takes little plain memory is not given much of it; one that takes more is given it in fewer
+    // pieces.
+    if (wanted.pool == nullptr) span = std::clamp(round_up(pool->reserved() / 4, kSmallSpan), kSmallSpan, span);
+    bytes = round_up(wanted.bytes, span);
+    if (bytes < wanted.bytes) return api::CUDA_ERROR_OUT_OF_MEMORY;
     const std::uint64_t most =
         wanted.pool_maximum > UINT64_MAX - kSmallSpan ? UINT64_MAX : round_up(wanted.pool_maximum, kSmallSpan);
     const std::uint64_t left = most - std::min(most, pool->reserved());
@@ -162,15 +168,16 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   heap.add({address, bytes});
   // From what is free, and that fits now: never what a stream still uses.
   *taken = *heap.take(wanted.bytes, 0);
-  pool->note_highs();
+  note(wanted, *pool, *taken);
   return api::CUDA_SUCCESS;
 }
 
 // At a shortage: what another stream has yet to pass, for which this one is made to wait.
 std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, const PoolPointer& pool,
                                                       const Reserve& reserve) {
-  if (!may_wait_for_others(wanted.pool)) return std::nullopt;
+  if (wanted.pool == nullptr || !may_wait_for_others(wanted.pool)) return std::nullopt;
   std::optional<Heap::Taken> taken;
+  Fences::Queue queue;
   api::CUevent event = nullptr;
   {
     const std::lock_guard lock(mutex_);
@@ -178,22 +185,21 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
     if (heap == pool->heaps.end()) return std::nullopt;
     taken = heap->second.take_behind(wanted.bytes);
     if (!taken) return std::nullopt;
-    pool->note_highs();
-    if (Point* point = outstanding(taken->fence); point != nullptr) {
-      ++point->awaited;
-      event = point->event;
-    }
+    note(wanted, *pool, *taken);
+    queue = Fences::queue_of(wanted.place.context, taken->stream, taken->fence);
+    event = fences_.hold(queue, taken->fence);
   }
   // Also if the thread is cancelled while it waits for room.
   struct Awaited {
     ~Awaited() {
-      const std::lock_guard lock(owner.mutex_);
-      if (Point* point = owner.outstanding(fence); point != nullptr) --point->awaited;
+      Lock lock(owner.mutex_);
+      owner.fences_.let_go(lock, queue, fence);
     }
     StreamOrdered& owner;
+    const Fences::Queue& queue;
     Heap::Fence fence;
   };
-  const Awaited awaited{*this, taken->fence};
+  const Awaited awaited{*this, queue, taken->fence};
   bool used = pay(wanted, pool, *taken, reserve);
   if (used && event != nullptr) {
     const api::CUresult result = wanted.per_thread ? gates::cuStreamWaitEvent_ptsz(wanted.stream, event, 0)
@@ -202,7 +208,7 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
       ledger_.release(wanted.place.device, wanted.bytes, Kind::kServed);
       Heap::Taken unpaid = *taken;
       unpaid.charge = 0;
-      put_back(pool, wanted.place.context, unpaid);
+      put_back(wanted, pool, unpaid);
       used = false;
     }
   }
@@ -211,9 +217,8 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
 
 api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, const Reserve& reserve,
                                       api::CUdeviceptr* address) {
-  const driver::RelaxedCapture relaxed;
-  const PoolPointer pool = pool_of(wanted);
-  if (const auto taken = take(wanted, pool); taken && pay(wanted, pool, *taken, reserve)) {
+  PoolPointer pool;
+  if (const auto taken = take(wanted, &pool); taken && pay(wanted, pool, *taken, reserve)) {
     enter(wanted, *taken, address);
     return api::CUDA_SUCCESS;
   }
@@ -228,6 +233,7 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
     ledger_.release(wanted.place.device, wanted.bytes, Kind::kServed);
   }
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  const driver::RelaxedCapture relaxed;
   if (const auto taken = take_behind(wanted, pool, reserve)) {
     enter(wanted, *taken, address);
     return api::CUDA_SUCCESS;
@@ -237,41 +243,43 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
 
 // --- freeing
 
-void StreamOrdered::free(const Allocation& allocation, api::CUstream stream, bool per_thread, api::CUevent event,
-                         api::CUcontext context) {
-  const std::uint64_t number = event != nullptr ? driver::number_of(stream, per_thread) : 0;
-  const std::lock_guard lock(mutex_);
+void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
   const std::uint64_t charge = ledger_.hand_over(allocation);
+  Lock lock(mutex_);
   const auto live = live_.extract(allocation.address);
   const Span* span = span_at(allocation.address);
-  if (span == nullptr) {  // its context has just ended, and it with it
-    if (event != nullptr) real::cuEventDestroy_v2(event);
+  if (span == nullptr) {  // its context has just ended, and it with it; perhaps the event's has not
     ledger_.release(allocation.device, charge, Kind::kServed);
+    lock.unlock();
+    if (behind.event != nullptr) real::cuEventDestroy_v2(behind.event);
     return;
   }
   const PoolPointer pool = span->pool;
-  Heap& heap = pool->heaps.at(span->context);
-  if (event == nullptr) {
+  const api::CUcontext context = span->context;
+  Heap& heap = pool->heaps.at(context);
+  if (behind.event == nullptr) {
     // The block's own use is over, but its stream may have got it behind work on what was there before.
-    if (const Heap::Fence behind = live ? live.mapped().behind : 0; behind != 0 && outstanding(behind) != nullptr) {
-      heap.give(allocation.address, 0, behind, charge);
+    const Live what = live ? live.mapped() : Live{};
+    if (what.behind != 0 && fences_.outstanding(Fences::queue_of(context, what.stream, what.behind), what.behind)) {
+      heap.give(allocation.address, what.stream, what.behind, charge);
       return;
     }
     heap.give(allocation.address, 0, 0, 0);
     ledger_.release(allocation.device, charge, Kind::kServed);
-    if (pool->destroyed) trim(*pool, 0);
+    trim_empty(*pool);
     return;
   }
-  const Heap::Fence fence = ++last_fence_;
   // A stream of another context is nobody's own there: contexts may number alike.
-  const std::uint64_t own = context == span->context ? number : 0;
-  Points& points = points_[own != 0 ? own : kUnnumbered | fence];
-  points.push_back(
-      {.fence = fence, .event = event, .event_context = context, .pool = pool, .heap_context = span->context});
-  heap.give(allocation.address, own, fence, charge);
-  // A program that frees and allocates in one stream never runs short: two for one, so that the points stay few.
-  std::set<int> devices;
-  sweep(points, 2, &devices);
+  const Heap::Stream own = behind.context == context ? behind.number : 0;
+  const Fences::Queue queue = Fences::queue_of(context, own, behind.fence);
+  fences_.add(queue, {.fence = behind.fence,
+                      .event = behind.event,
+                      .event_context = behind.context,
+                      .pool = pool,
+                      .heap_context = context,
+                      .bytes = charge});
+  heap.give(allocation.address, own, behind.fence, charge);
+  fences_.look_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
 }
 
 const StreamOrdered::Span* StreamOrdered::span_at(std::uint64_t address) const {
@@ -281,55 +289,27 @@ const StreamOrdered::Span* StreamOrdered::span_at(std::uint64_t address) const {
   return address - span->first < span->second.bytes ? &span->second : nullptr;
 }
 
-StreamOrdered::Point* StreamOrdered::outstanding(Heap::Fence fence) {
-  for (auto& [stream, points] : points_) {
-    const auto found = std::lower_bound(points.begin(), points.end(), fence,
-                                        [](const Point& point, Heap::Fence wanted) { return point.fence < wanted; });
-    if (found != points.end() && found->fence == fence) return &*found;
-  }
-  return nullptr;
-}
-
-void StreamOrdered::passed(const Point& point, std::set<int>* devices) {
-  if (point.event != nullptr) real::cuEventDestroy_v2(point.event);
+void StreamOrdered::passed(const Fences::Point& point, std::set<int>* devices) {
   const auto heap = point.pool->heaps.find(point.heap_context);
   if (heap == point.pool->heaps.end()) return;
   if (const std::uint64_t charge = heap->second.passed(point.fence); charge != 0) {
     ledger_.release(point.pool->device, charge, Kind::kServed);
-    devices->insert(point.pool->device);
+    if (devices != nullptr) devices->insert(point.pool->device);
   }
-  if (point.pool->destroyed) trim(*point.pool, 0);
-}
-
-// The first points of a stream that it has passed, this many at most.
-void StreamOrdered::sweep(Points& points, std::size_t most, std::set<int>* devices) {
-  for (; most != 0 && !points.empty(); --most) {
-    const Point& first = points.front();
-    if (first.awaited > 0 || ending_.contains(first.event_context)) return;
-    if (first.event != nullptr && !driver::reached(first.event)) return;
-    passed(first, devices);
-    points.pop_front();
-  }
-}
-
-void StreamOrdered::sweep(std::set<int>* devices) {
-  for (auto stream = points_.begin(); stream != points_.end();) {
-    sweep(stream->second, SIZE_MAX, devices);
-    stream = stream->second.empty() ? points_.erase(stream) : std::next(stream);
-  }
+  trim_empty(*point.pool);
 }
 
 std::vector<int> StreamOrdered::sweep() {
   if (!any()) return {};
   std::set<int> devices;
-  const std::lock_guard lock(mutex_);
-  sweep(&devices);
+  Lock lock(mutex_);
+  fences_.look(lock, [&](const Fences::Point& point) { passed(point, &devices); });
   return {devices.begin(), devices.end()};
 }
 
 // --- pools
 
-void StreamOrdered::trim(Pool& pool, std::uint64_t keep) {
+void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
   std::uint64_t reserved = pool.reserved();
   for (auto& [context, heap] : pool.heaps) {
     if (reserved <= keep) return;
@@ -343,6 +323,12 @@ void StreamOrdered::trim(Pool& pool, std::uint64_t keep) {
   }
 }
 
+void StreamOrdered::trim_empty(ServedPool& pool) {
+  std::uint64_t empty = 0;
+  for (const auto& [context, heap] : pool.heaps) empty += heap.empty_bytes();
+  if (empty > pool.keep) trim(pool, pool.reserved() - (empty - pool.keep));
+}
+
 void StreamOrdered::trim(api::CUmemoryPool pool, std::uint64_t keep) {
   if (!any()) return;
   const std::lock_guard lock(mutex_);
@@ -353,7 +339,7 @@ StreamOrdered::Marks StreamOrdered::marks(api::CUmemoryPool pool) const {
   const std::lock_guard lock(mutex_);
   const auto known = pools_.find(pool);
   if (known == pools_.end()) return {};
-  const Pool& what = *known->second;
+  const ServedPool& what = *known->second;
   return {.used = what.used(),
           .used_high = what.used_high,
           .reserved = what.reserved(),
@@ -375,8 +361,8 @@ void StreamOrdered::pool_destroyed(api::CUmemoryPool pool) {
   const std::lock_guard lock(mutex_);
   const auto known = pools_.find(pool);
   if (known == pools_.end()) return;
-  known->second->destroyed = true;
-  trim(*known->second, 0);
+  known->second->keep = 0;
+  trim_empty(*known->second);
   pools_.erase(known);  // its spans and points keep it
 }
 
@@ -408,22 +394,14 @@ bool StreamOrdered::holds(std::uint64_t address) const {
 // --- contexts
 
 void StreamOrdered::context_ending(api::CUcontext context) {
-  const std::lock_guard lock(mutex_);
-  ending_.insert(context);
+  Lock lock(mutex_);
+  fences_.context_ending(lock, context);
 }
 
 void StreamOrdered::context_ended(api::CUcontext context, bool gone) {
   const std::lock_guard lock(mutex_);
-  if (const auto held = ending_.find(context); held != ending_.end()) ending_.erase(held);
-  if (!gone) return;
-  // Events go with their context, and the work before them has ended with it.
-  for (auto& [stream, points] : points_) {
-    for (Point& point : points) {
-      if (point.event_context == context) point.event = nullptr;
-    }
-  }
   std::set<PoolPointer> pools;
-  for (auto span = spans_.begin(); span != spans_.end();) {
+  for (auto span = spans_.begin(); gone && span != spans_.end();) {
     if (span->second.context != context) {
       ++span;
       continue;
@@ -437,8 +415,7 @@ void StreamOrdered::context_ended(api::CUcontext context, bool gone) {
     ledger_.release(pool->device, heap->second.pending_charge(), Kind::kServed);
     pool->heaps.erase(heap);
   }
-  std::set<int> devices;
-  sweep(&devices);
+  fences_.context_ended(context, gone, [&](const Fences::Point& point) { passed(point, nullptr); });
 }
 
 }  // namespace rota::memory

@@ -5,14 +5,17 @@
 // Each pool has a heap (heap.h) per context, whose spans come from a backend. Memory that is freed in a stream is that
 // stream's again at once, and everybody's when the stream has passed it, which an event tells; at a shortage an
 // allocation's stream waits for it, where the pool's policy allows that. Spans that nothing uses go to `Deferred`,
-// which gives them to the driver where that makes nobody wait.
+// which gives them to the driver where that makes nobody wait. The usual allocation and the usual free take a lock for
+// a moment, and with it held nothing is asked of the driver, for whose own lock threads queue (fences.h).
 //
 // Unlike the driver's, such memory ends with the context that its span was made in.
+//
+// Small plain memory comes from heaps of its own, one for each context: a piece of Unified Memory for each allocation
+// would cost three of the driver's calls.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -23,35 +26,59 @@
 
 #include "runtime/memory/backend.h"
 #include "runtime/memory/deferred.h"
+#include "runtime/memory/fences.h"
 #include "runtime/memory/heap.h"
 #include "runtime/memory/ledger.h"
 
 namespace rota::memory {
 
-// Any thread may call each function. Those that ask the driver want RELAXED capture mode.
+// What is served in the place of one pool, or of a GPU's small plain memory. Under the lock of StreamOrdered.
+struct ServedPool {
+  api::CUmemoryPool handle = nullptr;
+  int device = 0;
+  std::map<api::CUcontext, Heap> heaps;
+  std::uint64_t used_high = 0;
+  std::uint64_t reserved_high = 0;
+  std::uint64_t keep = UINT64_MAX;  // bytes of spans that nothing uses; more of them go
+
+  std::uint64_t used() const;
+  std::uint64_t reserved() const;
+  void note_highs();
+};
+
+// Any thread may call each function.
 class StreamOrdered {
  public:
   // Reserves room for this many bytes, or says no. May wait.
   using Reserve = std::function<bool(std::uint64_t bytes)>;
 
   struct Wanted {
-    Place place;  // the stream's
-    api::CUmemoryPool pool = nullptr;
+    Place place;                              // the stream's, or for plain memory the thread's
+    api::CUmemoryPool pool = nullptr;         // null: plain memory
     std::uint64_t pool_maximum = UINT64_MAX;  // bytes that the pool may take
     std::uint64_t gpu_bytes = 0;              // all of the GPU's, which say how large a span is
     std::uint64_t bytes = 0;                  // not 0
     api::CUstream stream = nullptr;
     bool per_thread = false;
+    Heap::Stream number = 0;  // the stream's (known_streams.h)
   };
 
-  StreamOrdered(Ledger& ledger, Deferred& deferred) : ledger_(ledger), deferred_(deferred) {}
+  StreamOrdered(Ledger& ledger, Deferred& deferred, driver::SpareEvents& events)
+      : ledger_(ledger), deferred_(deferred), fences_(events) {}
 
-  // Enters the ledger as Kind::kServed. CUDA_ERROR_OUT_OF_MEMORY, or what the driver answered.
+  // Enters the ledger as Kind::kServed, or Kind::kShared if it is plain. CUDA_ERROR_OUT_OF_MEMORY, or what the driver
+  // answered.
   api::CUresult allocate(const Wanted& wanted, Backend& backend, const Reserve& reserve, api::CUdeviceptr* address);
-  // An entry of the ledger that is being freed (begin_free), behind `event` of `context` in the stream; no event: its
-  // use is over. Takes the event.
-  void free(const Allocation& allocation, api::CUstream stream, bool per_thread, api::CUevent event,
-            api::CUcontext context);
+  // Where in a stream's work an entry is freed. No event: its use is over.
+  struct Behind {
+    Heap::Fence fence = 0;  // of next_fence(), before the event was recorded
+    api::CUevent event = nullptr;
+    api::CUcontext context = nullptr;  // the stream's, and the event's
+    Heap::Stream number = 0;           // the stream's
+  };
+  Heap::Fence next_fence() { return fences_.next(); }
+  // An entry of the ledger that is being freed (begin_free). Takes the event.
+  void free(const Allocation& allocation, const Behind& behind);
   // Whether there has been anything to serve.
   bool any() const { return any_.load(std::memory_order_relaxed); }
   // Looks which frees the streams have passed. The GPUs whose bytes have become room again.
@@ -62,8 +89,8 @@ class StreamOrdered {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;  // as the program asked for
     std::uint64_t buffer_id = 0;
-    api::CUmemoryPool pool = nullptr;
-    std::uint64_t span_address = 0;  // what is mapped in one piece around it
+    api::CUmemoryPool pool = nullptr;  // null: plain memory
+    std::uint64_t span_address = 0;    // what is mapped in one piece around it
     std::uint64_t span_bytes = 0;
   };
   // False: the address is none of ours. True: it lies in a span, in the block that `block` says, or in none.
@@ -92,19 +119,8 @@ class StreamOrdered {
   void context_ended(api::CUcontext context, bool gone);
 
  private:
-  struct Pool {
-    api::CUmemoryPool handle = nullptr;
-    int device = 0;
-    std::map<api::CUcontext, Heap> heaps;
-    std::uint64_t used_high = 0;
-    std::uint64_t reserved_high = 0;
-    bool destroyed = false;
-
-    std::uint64_t used() const;
-    std::uint64_t reserved() const;
-    void note_highs();
-  };
-  using PoolPointer = std::shared_ptr<Pool>;
+  using PoolPointer = std::shared_ptr<ServedPool>;
+  using Lock = Fences::Lock;
   struct Span {
     PoolPointer pool;
     api::CUcontext context = nullptr;
@@ -114,42 +130,30 @@ class StreamOrdered {
   struct Live {
     std::uint64_t bytes = 0;
     std::uint64_t buffer_id = 0;
-    Heap::Fence behind = 0;  // its own stream was given the block behind this fence
+    Heap::Stream stream = 0;
+    Heap::Fence behind = 0;  // the stream was given the block behind this fence of its own
   };
-  // A free that a stream has yet to pass.
-  struct Point {
-    Heap::Fence fence = 0;
-    api::CUevent event = nullptr;
-    api::CUcontext event_context = nullptr;
-    PoolPointer pool;
-    api::CUcontext heap_context = nullptr;
-    int awaited = 0;  // threads that are making their streams wait for the event
-  };
-  using Points = std::deque<Point>;
-
   PoolPointer pool_of(const Wanted& wanted);
-  bool put_back(const PoolPointer& pool, api::CUcontext context, const Heap::Taken& taken);
+  bool put_back(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken);
   bool pay(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken, const Reserve& reserve);
+  void note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken);
   void enter(const Wanted& wanted, const Heap::Taken& taken, api::CUdeviceptr* into);
-  std::optional<Heap::Taken> take(const Wanted& wanted, const PoolPointer& pool);
+  std::optional<Heap::Taken> take(const Wanted& wanted, PoolPointer* pool);
   api::CUresult grow(const Wanted& wanted, const PoolPointer& pool, Backend& backend, Heap::Taken* taken);
   std::optional<Heap::Taken> take_behind(const Wanted& wanted, const PoolPointer& pool, const Reserve& reserve);
   const Span* span_at(std::uint64_t address) const;
-  Point* outstanding(Heap::Fence fence);
-  void passed(const Point& point, std::set<int>* devices);
-  void sweep(Points& points, std::size_t most, std::set<int>* devices);
-  void sweep(std::set<int>* devices);
-  void trim(Pool& pool, std::uint64_t keep);
+  void passed(const Fences::Point& point, std::set<int>* devices);
+  void trim(ServedPool& pool, std::uint64_t keep);
+  void trim_empty(ServedPool& pool);
 
   Ledger& ledger_;
   Deferred& deferred_;
   mutable std::mutex mutex_;  // the fields below
   std::map<api::CUmemoryPool, PoolPointer> pools_;
-  std::map<std::uint64_t, Span> spans_;     // by address
-  std::map<std::uint64_t, Live> live_;      // by address
-  std::map<std::uint64_t, Points> points_;  // by stream, in order
-  std::multiset<api::CUcontext> ending_;
-  Heap::Fence last_fence_ = 0;
+  std::map<int, PoolPointer> plain_;     // by device
+  std::map<std::uint64_t, Span> spans_;  // by address
+  std::map<std::uint64_t, Live> live_;   // by address
+  Fences fences_;
   std::uint64_t last_buffer_id_ = std::uint64_t{1} << 48;  // beyond the driver's
   std::atomic<bool> any_{false};                           // there was a span
 };

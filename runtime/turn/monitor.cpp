@@ -120,6 +120,8 @@ void Monitor::wait_for_room(int device) {
     bell_.ring();
     return;
   }
+  // What was freed in a stream and has been passed since is not looked for at each allocation.
+  if (memory_.sweep_deferred() && room_.covered(device)) return;
   usage_.changed(device);  // it counts with what waits from its next grant on
   room_.wait(device);
 }

@@ -2,10 +2,16 @@
 // that takes it back, with blocks of many sizes alive at once. Half of the threads share a stream with another one.
 // An allocation that is refused for want of memory is one less. Prints "ok N calls, R a second, O refused, B bytes
 // left": calls that allocate or free, and what of the GPU's memory, by cuMemGetInfo, is still missing at the end.
+//
+// With --table, so many seconds each: every route by itself and all of them together, with one thread, with four and
+// with all of them. Prints the calls a second, and how many microseconds an allocation takes on average, a free at once
+// (cuMemFree and its like) and a free in a stream's order, without what the program waits for before it.
 #include <array>
-#include <atomic>
+#include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "tests/programs/program.h"
@@ -45,6 +51,32 @@ constexpr size_t kPhysicalBytes = size_t{2} << 20;
 
 enum class Route { kPlain, kPitch, kManaged, kAsync, kPool, kVirtual, kArray };
 constexpr unsigned kRoutes = 7;
+constexpr std::array kNames = {"plain", "pitch", "managed", "async", "pool", "virtual", "array"};
+constexpr unsigned kAll = (1u << kRoutes) - 1;
+
+struct Timed {
+  unsigned long calls = 0;
+  double seconds = 0;
+  void add(const Timed& other) {
+    calls += other.calls;
+    seconds += other.seconds;
+  }
+};
+enum Operation { kAllocate, kFree, kFreeInOrder, kOperations };
+using Times = std::array<std::array<Timed, kOperations>, kRoutes>;
+
+// Times one call, to the end of the scope.
+class Timer {
+ public:
+  explicit Timer(Timed& into) : into_(into), begun_(seconds()) {}
+  ~Timer() { into_.add({1, seconds() - begun_}); }
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+
+ private:
+  Timed& into_;
+  double begun_;
+};
 
 struct Block {
   Route route = Route::kPlain;
@@ -57,8 +89,13 @@ struct Block {
 
 class Worker {
  public:
-  Worker(const Functions& functions, CUmemoryPool pool, CUstream stream, unsigned seed, uint64_t most)
-      : functions_(functions), pool_(pool), stream_(stream), random_(seed), most_(most) {}
+  // `routes`: the bits of those that it allocates by.
+  Worker(const Functions& functions, CUmemoryPool pool, CUstream stream, unsigned seed, uint64_t most, unsigned routes)
+      : functions_(functions), pool_(pool), stream_(stream), random_(seed), most_(most) {
+    for (unsigned route = 0; route < kRoutes; ++route) {
+      if ((routes >> route & 1) != 0) routes_.push_back(static_cast<Route>(route));
+    }
+  }
 
   void step() {
     if (blocks_.size() < 12 && (blocks_.empty() || random_() % 2 == 0)) {
@@ -73,14 +110,16 @@ class Worker {
   }
   unsigned long calls() const { return calls_; }
   unsigned long refused() const { return refused_; }
+  const Times& times() const { return times_; }
 
  private:
   void allocate() {
     Block block;
-    block.route = static_cast<Route>(random_() % kRoutes);
+    block.route = routes_[random_() % routes_.size()];
     block.bytes = (1 + random_() % (most_ / 4)) * 4;
     block.value = static_cast<unsigned>(random_());
     CUresult result = CUDA_SUCCESS;
+    std::optional<Timer> timer(std::in_place, timed(block, kAllocate));
     switch (block.route) {
       case Route::kPlain:
         result = cuda().cuMemAlloc_v2(&block.address, block.bytes);
@@ -124,6 +163,7 @@ class Worker {
         break;
       }
     }
+    timer.reset();
     ++calls_;
     if (result == CUDA_ERROR_OUT_OF_MEMORY) {
       ++refused_;
@@ -153,10 +193,14 @@ class Worker {
     blocks_[index] = blocks_.back();
     blocks_.pop_back();
     ++calls_;
-    if (block.route == Route::kArray) return check(functions_.array_destroy(block.array), "cuArrayDestroy");
+    if (block.route == Route::kArray) {
+      const Timer timer(timed(block, kFree));
+      return check(functions_.array_destroy(block.array), "cuArrayDestroy");
+    }
     if (random_() % 4 == 0) verify(block);
     if (block.route == Route::kVirtual) {
       CHECK(cuStreamSynchronize(stream_));
+      const Timer timer(timed(block, kFree));
       check(functions_.unmap(block.address, kPhysicalBytes), "cuMemUnmap");
       check(functions_.release(block.physical), "cuMemRelease");
       return check(functions_.unreserve(block.address, kPhysicalBytes), "cuMemAddressFree");
@@ -165,10 +209,16 @@ class Worker {
     if (block.route == Route::kManaged || random_() % 2 == 0) {
       const bool waits = block.route != Route::kAsync && block.route != Route::kPool;
       if (!waits) CHECK(cuStreamSynchronize(stream_));
+      const Timer timer(timed(block, kFree));
       CHECK(cuMemFree_v2(block.address));
     } else {
+      const Timer timer(timed(block, kFreeInOrder));
       CHECK(cuMemFreeAsync(block.address, stream_));
     }
+  }
+
+  Timed& timed(const Block& block, Operation operation) {
+    return times_[static_cast<std::size_t>(block.route)][operation];
   }
 
   const Functions& functions_;
@@ -179,17 +229,107 @@ class Worker {
   std::vector<Block> blocks_;
   unsigned long calls_ = 0;
   unsigned long refused_ = 0;
+  std::vector<Route> routes_;
+  Times times_{};
 };
+
+// What a number of threads does for a while.
+struct Storm {
+  unsigned threads;
+  double duration;
+  unsigned seed;
+  uint64_t most;
+  unsigned routes = kAll;
+};
+struct Outcome {
+  unsigned long calls = 0;
+  unsigned long refused = 0;
+  double took = 0;
+  Times times{};
+
+  double rate() const { return static_cast<double>(calls) / took; }
+};
+
+Outcome run(const Storm& storm, const Functions& functions, CUcontext context, CUmemoryPool pool) {
+  std::vector<CUstream> streams(storm.threads / 2 + 1);
+  for (CUstream& stream : streams) CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  Outcome all;
+  std::mutex mutex;
+  const double start_time = seconds();
+  std::vector<std::thread> workers;
+  for (unsigned number = 0; number < storm.threads; ++number) {
+    workers.emplace_back([&, number] {
+      CHECK(cuCtxSetCurrent(context));
+      Worker worker(functions, pool, streams[number % streams.size()], storm.seed * 1000 + number, storm.most,
+                    storm.routes);
+      while (seconds() - start_time < storm.duration) worker.step();
+      worker.end();
+      const std::lock_guard lock(mutex);
+      all.calls += worker.calls();
+      all.refused += worker.refused();
+      for (unsigned route = 0; route < kRoutes; ++route) {
+        for (unsigned operation = 0; operation < kOperations; ++operation) {
+          all.times[route][operation].add(worker.times()[route][operation]);
+        }
+      }
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  all.took = seconds() - start_time;
+  for (const CUstream stream : streams) CHECK(cuStreamDestroy_v2(stream));
+  return all;
+}
+
+void print_row(unsigned threads, const char* routes, const char* of, const Outcome& outcome, unsigned mask) {
+  std::array<Timed, kOperations> sums{};
+  for (unsigned route = 0; route < kRoutes; ++route) {
+    for (unsigned operation = 0; operation < kOperations; ++operation) {
+      if ((mask >> route & 1) != 0) sums[operation].add(outcome.times[route][operation]);
+    }
+  }
+  unsigned long calls = 0;
+  std::printf("%7u  %-8s %-8s", threads, routes, of);
+  for (const Timed& timed : sums) calls += timed.calls;
+  std::printf(" %11.0f", static_cast<double>(calls) / outcome.took);
+  for (const Timed& timed : sums) {
+    timed.calls != 0 ? std::printf(" %10.1f", timed.seconds / static_cast<double>(timed.calls) * 1e6)
+                     : std::printf(" %10s", "-");
+  }
+  std::putchar('\n');
+  std::fflush(stdout);
+}
+
+void print_table(Storm storm, const Functions& functions, CUcontext context, CUmemoryPool pool) {
+  std::printf("%7s  %-8s %-8s %11s %10s %10s %10s\n", "threads", "routes", "of them", "calls/s", "alloc us", "free us",
+              "ordered us");
+  std::vector<unsigned> counts{1};
+  for (const unsigned count : {4u, storm.threads}) {
+    if (count > counts.back() && count <= storm.threads) counts.push_back(count);
+  }
+  for (const unsigned threads : counts) {
+    storm.threads = threads;
+    for (unsigned route = 0; route < kRoutes; ++route) {
+      storm.routes = 1u << route;
+      print_row(threads, kNames[route], "", run(storm, functions, context, pool), storm.routes);
+    }
+    storm.routes = kAll;
+    const Outcome outcome = run(storm, functions, context, pool);
+    print_row(threads, "all", "", outcome, kAll);
+    for (unsigned route = 0; route < kRoutes; ++route) print_row(threads, "all", kNames[route], outcome, 1u << route);
+  }
+}
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options(argc, argv, "allocation_storm [--threads N] [--for SECONDS] [--bytes MOST] [--seed N]");
-  const auto threads = static_cast<unsigned>(options.number("--threads", 16));
-  const double duration = options.number("--for", 2);
-  const auto seed = static_cast<unsigned>(options.number("--seed", 1));
+  Options options(argc, argv, "allocation_storm [--threads N] [--for SECONDS] [--bytes MOST] [--seed N] [--table]");
+  Storm storm{.threads = static_cast<unsigned>(options.number("--threads", 16)),
+              .duration = options.number("--for", 2),
+              .seed = static_cast<unsigned>(options.number("--seed", 1)),
+              .most = 0};
+  const bool table = options.flag("--table");
   start();
-  const uint64_t most = options.bytes("--bytes", 300 << 10);
+  storm.most = options.bytes("--bytes", 300 << 10);
   options.end();
   CUcontext context = nullptr;
   CHECK(cuDevicePrimaryCtxRetain(&context, 0));
@@ -202,25 +342,8 @@ int main(int argc, char** argv) {
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   CUmemoryPool pool = nullptr;
   check(functions.pool_create(&pool, &properties), "cuMemPoolCreate");
-  std::vector<CUstream> streams(threads / 2 + 1);
-  for (CUstream& stream : streams) CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  std::atomic<unsigned long> calls{0};
-  std::atomic<unsigned long> refused{0};
-  const double start_time = seconds();
-  std::vector<std::thread> workers;
-  for (unsigned number = 0; number < threads; ++number) {
-    workers.emplace_back([&, number] {
-      CHECK(cuCtxSetCurrent(context));
-      Worker worker(functions, pool, streams[number % streams.size()], seed * 1000 + number, most);
-      while (seconds() - start_time < duration) worker.step();
-      worker.end();
-      calls.fetch_add(worker.calls());
-      refused.fetch_add(worker.refused());
-    });
-  }
-  for (std::thread& worker : workers) worker.join();
-  const double took = seconds() - start_time;
-  for (const CUstream stream : streams) CHECK(cuStreamDestroy_v2(stream));
+  if (table) print_table(storm, functions, context, pool);
+  const Outcome outcome = table ? Outcome{.took = 1} : run(storm, functions, context, pool);
   check(functions.pool_destroy(pool), "cuMemPoolDestroy");
   CUmemoryPool standard = nullptr;
   check(functions.default_pool(&standard, 0), "cuDeviceGetDefaultMemPool");
@@ -228,8 +351,12 @@ int main(int argc, char** argv) {
   CHECK(cuCtxSynchronize());
   size_t free_after = 0;
   CHECK(cuMemGetInfo_v2(&free_after, &total));
-  std::printf("ok %lu calls, %.0f a second, %lu refused, %lld bytes left\n", calls.load(),
-              static_cast<double>(calls.load()) / took, refused.load(),
-              static_cast<long long>(free_before) - static_cast<long long>(free_after));
+  const auto left = static_cast<long long>(free_before) - static_cast<long long>(free_after);
+  if (table) {
+    std::printf("ok %lld bytes left\n", left);
+  } else {
+    std::printf("ok %lu calls, %.0f a second, %lu refused, %lld bytes left\n", outcome.calls, outcome.rate(),
+                outcome.refused, left);
+  }
   return 0;
 }

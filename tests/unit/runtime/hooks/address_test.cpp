@@ -174,6 +174,39 @@ TEST_CASE("each block of a span is told as the allocation that it is, and freed 
   }
 }
 
+TEST_CASE(
+    "small plain memory, of which several share what the driver knows as one, is told as allocations of its own") {
+  for (const Asking& row : kAsking) {
+    CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      CUdeviceptr first = 0;
+      CUdeviceptr second = 0;
+      EXPECT(overrides::cuMemAlloc_v2(&first, 100'000) == api::CUDA_SUCCESS);
+      EXPECT(overrides::cuMemAlloc_v2(&second, 200'000) == api::CUDA_SUCCESS);
+      EXPECT(driver.managed_allocations == 1);
+      // Its context, and that it is no pool's, are the driver's to say.
+      EXPECT(row.all(second + 199'999) == Answers{kOfDriver, second, 200'000, second, 200'000, kOfDriver, kOfDriver});
+      std::uint64_t blocks[2] = {};
+      for (const CUdeviceptr address : {first, second}) {
+        EXPECT(overrides::cuPointerGetAttribute(&blocks[address == first ? 0 : 1],
+                                                api::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID,
+                                                address) == api::CUDA_SUCCESS);
+      }
+      EXPECT(blocks[0] != blocks[1]);
+      CUdeviceptr base = 0;
+      std::size_t bytes = 0;
+      EXPECT(overrides::cuMemGetAddressRange_v2(&base, &bytes, second + 1) == api::CUDA_SUCCESS);
+      EXPECT(base == second && bytes == 200'000);
+      EXPECT(overrides::cuMemFree_v2(second) == api::CUDA_SUCCESS);
+      Answers of_driver;
+      of_driver.fill(kOfDriver);
+      EXPECT(row.all(second) == of_driver);
+      EXPECT(asked_for != second);
+    }));
+  }
+}
+
 TEST_CASE("converted memory is synchronous when the program has said so, whatever the driver says of managed memory") {
   for (const bool several : {false, true}) {
     CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {

@@ -300,20 +300,20 @@ TEST_CASE("converted memory has the kind and the pitch that the managed backend 
     EXPECT(overrides::cuMemAlloc_v2(&plain, kMiB) == api::CUDA_SUCCESS);
     api::CUdeviceptr pitched = 0;
     std::size_t pitch = 0;
-    EXPECT(overrides::cuMemAllocPitch_v2(&pitched, &pitch, 1000, 1000, 4) == api::CUDA_SUCCESS);
+    EXPECT(overrides::cuMemAllocPitch_v2(&pitched, &pitch, 1000, 2000, 4) == api::CUDA_SUCCESS);
     EXPECT(pitch == 1024);
     EXPECT(driver.managed_allocations == 2);
     for (const auto address : {plain, pitched}) EXPECT(runtime().ledger.find(address)->kind == Kind::kConverted);
-    EXPECT(runtime().ledger.live_bytes(0) == kMiB + 1024 * 1000);
+    EXPECT(runtime().ledger.live_bytes(0) == kMiB + 1024 * 2000);
     EXPECT(runtime().ledger.fixed_bytes(0) == 0);
     driver.set<api::cuMemAllocManaged_fn>(Symbol::k_cuMemAllocManaged,
                                           [](auto...) { return api::CUDA_ERROR_ILLEGAL_ADDRESS; });
     api::CUdeviceptr none = 0;
     std::size_t no_pitch = 0;
     EXPECT(overrides::cuMemAlloc_v2(&none, kMiB) == api::CUDA_ERROR_ILLEGAL_ADDRESS);
-    EXPECT(overrides::cuMemAllocPitch_v2(&none, &no_pitch, 1000, 1000, 4) == api::CUDA_ERROR_ILLEGAL_ADDRESS);
+    EXPECT(overrides::cuMemAllocPitch_v2(&none, &no_pitch, 1000, 2000, 4) == api::CUDA_ERROR_ILLEGAL_ADDRESS);
     EXPECT(no_pitch == 0);
-    EXPECT(runtime().ledger.live_bytes(0) == kMiB + 1024 * 1000);
+    EXPECT(runtime().ledger.live_bytes(0) == kMiB + 1024 * 2000);
   }));
 }
 

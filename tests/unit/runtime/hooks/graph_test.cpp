@@ -141,12 +141,15 @@ TEST_CASE("the driver is not asked what graphs reserve while none of them alloca
 TEST_CASE("what a stream allocates under capture is charged with the graph, and leaves no room beside it") {
   CHECK(holds({.limit = "8M"}, [](FakeDriver& driver) {
     install(driver);
-    driver.capturing = true;
     api::CUdeviceptr address = 0;
     const auto stream = reinterpret_cast<api::CUstream>(0x5000);
+    const auto done = [] { return api::CUDA_SUCCESS; };
+    EXPECT(runtime().contexts.begin_capture(stream, false, done) == api::CUDA_SUCCESS);
+    driver.capturing = true;
     EXPECT(overrides::cuMemAllocAsync(&address, kReserved, stream) == api::CUDA_SUCCESS);
     EXPECT(live_bytes() == 0);
     driver.capturing = false;
+    EXPECT(runtime().contexts.end_capture(stream, false, done) == api::CUDA_SUCCESS);
     reserved = kReserved;
     // Where no launch told of it, whoever needs room asks.
     std::size_t free = 0;

@@ -169,6 +169,9 @@ struct Program {
                                         [](api::CUdeviceptr* address, size_t bytes, api::CUstream) {
                                           return test::FakeDriver::the().give_memory(address, bytes);
                                         });
+    // The runtime is that of the tests before, with the spans that it had from their drivers.
+    static std::uint64_t addresses = driver.next_address;
+    driver.next_address = addresses += std::uint64_t{1} << 30;
     driver.enter_context(0);
     REQUIRE(overrides::cuMemAlloc_v2(&converted, 4096) == api::CUDA_SUCCESS);
     REQUIRE(overrides::cuMemAllocAsync(&pooled, 4096, nullptr) == api::CUDA_SUCCESS);

@@ -67,13 +67,11 @@ const Table<Refusing> kRefusing = {
 #undef VALUES
 #undef VALUE
 
-// Whether the driver was asked for Unified Memory.
+// Whether the program gets Unified Memory.
 bool converts(std::size_t bytes) {
-  FakeDriver& driver = FakeDriver::the();
-  const int before = driver.managed_allocations;
   CUdeviceptr address = 0;
   EXPECT(overrides::cuMemAlloc_v2(&address, bytes) == api::CUDA_SUCCESS);
-  return driver.managed_allocations != before;
+  return runtime().ledger.find(address)->kind.converted();
 }
 
 }  // namespace

@@ -215,6 +215,9 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
     for (const auto& [address, block] : live) used += block.bytes;
     sound = sound && heap.used_bytes() == used && heap.pending_charge() == charged &&
             heap.reserved_bytes() == granules.size() * Heap::kGranule;
+    std::uint64_t empty = 0;
+    for (const Heap::Span& span : heap.empty_spans()) empty += span.bytes;
+    sound = sound && heap.empty_bytes() == empty;
     if (!sound) FAIL("unsound after step " << step);
   }
   for (const auto& [address, block] : live) heap.give(address, 0, 0, block.charge);

@@ -1,89 +1,14 @@
 // Stream-ordered memory that rota serves in the place of a pool, with managed memory behind it.
 #include <array>
 #include <atomic>
-#include <cstring>
-#include <set>
 #include <thread>
 
 #include "generated/driver_real.h"
-#include "tests/unit/runtime/memory/memory_fixture.h"
+#include "tests/unit/runtime/memory/served_fixture.h"
 
 using namespace rota;
 using namespace rota::memory;
 using namespace rota::test;
-
-namespace {
-
-const auto kPool = reinterpret_cast<api::CUmemoryPool>(0x9000);
-const auto kStream = reinterpret_cast<api::CUstream>(0x5000);
-const auto kOther = reinterpret_cast<api::CUstream>(0x6000);
-// The fake GPU has 1 GiB: its pools grow by this.
-constexpr std::uint64_t kSpan = 2 * kMiB;
-
-int may_wait = 1;
-std::uint64_t threshold = 0;
-std::vector<api::CUevent> awaited;
-
-api::CUmemPoolProps plain_pool() {
-  api::CUmemPoolProps properties{};
-  properties.allocType = api::CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
-  return properties;
-}
-
-struct Served : Fixture {
-  explicit Served(std::uint64_t limit = 64 * kMiB) : Fixture({.backend = Choice::kManaged, .limit_bytes = limit}) {
-    may_wait = 1;
-    threshold = UINT64_MAX;
-    awaited.clear();
-    driver.set<api::cuDeviceGetDefaultMemPool_fn>(Symbol::k_cuDeviceGetDefaultMemPool,
-                                                  [](api::CUmemoryPool* own, api::CUdevice) {
-                                                    *own = kPool;
-                                                    return api::CUDA_SUCCESS;
-                                                  });
-    driver.set<api::cuStreamGetId_fn>(Symbol::k_cuStreamGetId, [](api::CUstream stream, unsigned long long* number) {
-      *number = reinterpret_cast<std::uintptr_t>(stream);
-      return api::CUDA_SUCCESS;
-    });
-    driver.set<api::cuMemPoolGetAttribute_fn>(Symbol::k_cuMemPoolGetAttribute,
-                                              [](api::CUmemoryPool, api::CUmemPool_attribute which, void* value) {
-                                                if (which == api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD)
-                                                  std::memcpy(value, &threshold, sizeof threshold);
-                                                if (which == api::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES) {
-                                                  std::memcpy(value, &may_wait, sizeof may_wait);
-                                                }
-                                                return api::CUDA_SUCCESS;
-                                              });
-    driver.set<api::cuStreamWaitEvent_fn>(Symbol::k_cuStreamWaitEvent, [](api::CUstream, api::CUevent event, unsigned) {
-      awaited.push_back(event);
-      return api::CUDA_SUCCESS;
-    });
-    context = driver.enter_context(0);
-  }
-  api::CUresult take(std::uint64_t bytes, api::CUdeviceptr* into, api::CUstream stream = kStream,
-                     bool capturing = false) {
-    return memory.allocate_async({.address = into, .bytes = bytes, .stream = stream, .capturing = capturing}, no_call);
-  }
-  api::CUdeviceptr taken(std::uint64_t bytes, api::CUstream stream = kStream) {
-    api::CUdeviceptr address = 0;
-    REQUIRE(take(bytes, &address, stream) == api::CUDA_SUCCESS);
-    return address;
-  }
-  void free(api::CUdeviceptr address, api::CUstream stream = kStream) {
-    REQUIRE(memory.free_async(address, stream, false, no_call) == api::CUDA_SUCCESS);
-  }
-  void work() { driver.submitted.fetch_add(1); }
-  void finish() { driver.finished.store(driver.submitted.load()); }
-  std::uint64_t attribute(api::CUmemPool_attribute which) {
-    std::uint64_t value = 0;
-    memory.add_pool_attribute(kPool, which, &value);
-    return value;
-  }
-  std::uint64_t reserved() { return attribute(api::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT); }
-  api::CUcontext context = nullptr;
-};
-
-}  // namespace
 
 TEST_CASE("stream-ordered memory is managed, can leave the GPU, and is many allocations of one span") {
   Served f;
@@ -91,7 +16,7 @@ TEST_CASE("stream-ordered memory is managed, can leave the GPU, and is many allo
   const api::CUdeviceptr second = f.taken(1000);
   CHECK(f.driver.managed_allocations == 1);
   CHECK(second == first + 1024);
-  CHECK(f.ledger.live_bytes(0) == 2000);
+  CHECK(f.live_bytes() == 2000);
   CHECK(f.ledger.fixed_bytes(0) == 0);
   CHECK(f.ledger.find(second + 999)->address == second);
   CHECK_FALSE(f.ledger.find(first + 1023));
@@ -99,7 +24,7 @@ TEST_CASE("stream-ordered memory is managed, can leave the GPU, and is many allo
   const api::CUdeviceptr large = f.taken(3 * kMiB);
   CHECK(f.memory.bring(0, kStream, UINT64_MAX) == 3 * kMiB);
   for (const api::CUdeviceptr address : {first, second, large}) f.free(address);
-  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.live_bytes() == 0);
   CHECK(f.ledger.entries() == 0);
 }
 
@@ -108,16 +33,16 @@ TEST_CASE("memory that work in its stream still uses is that stream's again at o
   const api::CUdeviceptr first = f.taken(kSpan);
   f.work();
   f.free(first);
-  CHECK(f.ledger.live_bytes(0) == kSpan);
+  CHECK(f.live_bytes() == kSpan);
   const api::CUdeviceptr other = f.taken(kSpan, kOther);
   CHECK(other != first);
   CHECK(f.taken(kSpan) == first);
-  CHECK(f.ledger.live_bytes(0) == 2 * kSpan);
+  CHECK(f.live_bytes() == 2 * kSpan);
   f.free(first);
   f.finish();
   CHECK(f.taken(kSpan, kOther) == first);
   CHECK(f.driver.managed_allocations == 2);
-  CHECK(f.ledger.live_bytes(0) == 2 * kSpan);
+  CHECK(f.live_bytes() == 2 * kSpan);
 }
 
 TEST_CASE("streams whose numbers the driver does not tell have memory again when it is passed") {
@@ -145,10 +70,10 @@ TEST_CASE("at the limit an allocation waits in its stream for what another has f
   REQUIRE(f.take(kSpan, &second, kOther) == api::CUDA_SUCCESS);
   CHECK(second == first);
   CHECK(awaited.size() == 1);
-  CHECK(f.ledger.live_bytes(0) == kSpan);
+  CHECK(f.live_bytes() == kSpan);
   f.finish();
   f.free(second, kOther);
-  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.live_bytes() == 0);
 }
 
 TEST_CASE("two streams that are made to wait for the same free each find its event") {
@@ -180,7 +105,7 @@ TEST_CASE("two streams that are made to wait for the same free each find its eve
   CHECK(second == first);
   CHECK(third == first + kSpan / 2);
   CHECK(events_were_there);
-  CHECK(f.ledger.live_bytes(0) == kSpan);
+  CHECK(f.live_bytes() == kSpan);
 }
 
 TEST_CASE("memory that a stream got behind its own work and that is freed at once waits for that work") {
@@ -193,7 +118,7 @@ TEST_CASE("memory that a stream got behind its own work and that is freed at onc
   CHECK(f.taken(kSpan, kOther) != first);
   f.finish();
   CHECK(f.taken(kSpan, kOther) == first);
-  CHECK(f.ledger.live_bytes(0) == 2 * kSpan);
+  CHECK(f.live_bytes() == 2 * kSpan);
 }
 
 TEST_CASE("a wait that the driver refuses leaves the memory where it was") {
@@ -206,10 +131,10 @@ TEST_CASE("a wait that the driver refuses leaves the memory where it was") {
   api::CUdeviceptr second = 0;
   CHECK(f.take(kSpan, &second, kOther) == api::CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(f.taken(kSpan) == first);
-  CHECK(f.ledger.live_bytes(0) == kSpan);
+  CHECK(f.live_bytes() == kSpan);
   f.finish();
   f.free(first);
-  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.live_bytes() == 0);
 }
 
 TEST_CASE("a span that is more than the driver has is refused, and no room is lost") {
@@ -218,7 +143,7 @@ TEST_CASE("a span that is more than the driver has is refused, and no room is lo
                                           [](auto...) { return api::CUDA_ERROR_OUT_OF_MEMORY; });
   api::CUdeviceptr address = 0;
   CHECK(f.take(kMiB, &address) == api::CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.live_bytes() == 0);
   CHECK(f.reserved() == 0);
 }
 
@@ -274,7 +199,7 @@ TEST_CASE("a pool gives no more than its maximum") {
   CHECK(take(5 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(take(4 * kMiB) == api::CUDA_SUCCESS);  // the maximum is rounded up as the driver does
   CHECK(take(1) == api::CUDA_ERROR_OUT_OF_MEMORY);
-  CHECK(f.ledger.live_bytes(0) == 4 * kMiB);
+  CHECK(f.live_bytes() == 4 * kMiB);
 }
 
 TEST_CASE("pools that other processes can open, or of other memory, are left to the driver") {
@@ -320,12 +245,12 @@ TEST_CASE("memory of a destroyed pool stays until it is freed, and a new pool wi
   CHECK(second != first + kMiB);
   f.work();
   f.free(first);
-  CHECK(f.ledger.live_bytes(0) == 2 * kMiB);
+  CHECK(f.live_bytes() == 2 * kMiB);
   CHECK_FALSE(f.memory.has_deferred());
   f.finish();
   CHECK(f.reserved() == kSpan);
   CHECK(f.memory.has_deferred());
-  CHECK(f.ledger.live_bytes(0) == kMiB);
+  CHECK(f.live_bytes() == kMiB);
 }
 
 TEST_CASE("stream-ordered memory is freed once, by either free, and only at its beginning") {
@@ -344,7 +269,7 @@ TEST_CASE("stream-ordered memory is freed once, by either free, and only at its 
   CHECK(f.memory.free_waiting(second, false, refused) == api::CUDA_ERROR_INVALID_VALUE);
   f.finish();
   CHECK(f.reserved() == kSpan);
-  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.live_bytes() == 0);
   CHECK(f.driver.synchronizations == 0);
 }
 
@@ -360,7 +285,7 @@ TEST_CASE("what a capture forbids is refused as the driver refuses it, and leave
   api::CUdeviceptr second = 0;
   CHECK(f.take(kMiB, &second, kStream, true) == api::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
   CHECK(f.memory.free_async(first, kStream, false, no_call) == api::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
-  CHECK(f.ledger.live_bytes(0) == kMiB);
+  CHECK(f.live_bytes() == kMiB);
   CHECK(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);
 }
 
@@ -370,14 +295,14 @@ TEST_CASE("with its context go a pool's spans, what is pending there, and the ev
   f.taken(kMiB);
   f.work();
   f.free(first);
-  CHECK(f.ledger.live_bytes(0) == 2 * kMiB);
+  CHECK(f.live_bytes() == 2 * kMiB);
   {
     Memory::ContextEnd ending(f.memory, f.context);
     f.driver.destroy(f.context);
     f.memory.trim_pool(kPool, 0);  // sweeps: must leave the ending context's events alone
     ending.gone();
   }
-  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.live_bytes() == 0);
   CHECK(f.ledger.entries() == 0);
   CHECK(f.reserved() == 0);
   CHECK(f.driver.dead_uses == 0);
@@ -402,7 +327,7 @@ TEST_CASE("stream-ordered memory is not freed without a context, as the driver h
   const api::CUdeviceptr address = f.taken(kMiB);
   f.driver.leave_context();
   CHECK(f.memory.free_waiting(address, false, no_call) == api::CUDA_ERROR_INVALID_CONTEXT);
-  CHECK(f.ledger.live_bytes(0) == kMiB);
+  CHECK(f.live_bytes() == kMiB);
 }
 
 TEST_CASE("a context that was not destroyed after all keeps its memory, and its frees are passed") {
@@ -413,7 +338,7 @@ TEST_CASE("a context that was not destroyed after all keeps its memory, and its 
     const Memory::ContextEnd kept(f.memory, f.context);
   }
   CHECK(f.reserved() == kSpan);
-  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.live_bytes() == 0);
   CHECK(f.taken(kMiB, kOther) == first);
 }
 
@@ -491,7 +416,7 @@ TEST_CASE("threads that allocate, free, look and trim at once keep apart, and le
   CHECK(overlaps == 0);
   threshold = 0;
   CHECK(f.reserved() == 0);
-  CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.live_bytes() == 0);
   CHECK(f.ledger.entries() == 0);
   CHECK(f.driver.dead_uses == 0);
 }

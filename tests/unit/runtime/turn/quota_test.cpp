@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "generated/driver_real.h"
 #include "runtime/turn/monitor.h"
 #include "tests/unit/runtime/fake_driver.h"
 #include "tests/unit/runtime/turn/fake_rotad.h"
@@ -110,6 +111,34 @@ TEST_CASE("an allocation asks before it is made, and what was granted beyond it 
   REQUIRE(becomes(result, api::CUDA_SUCCESS));
   CHECK(program.allocate(3 * kMega) == api::CUDA_SUCCESS);
   CHECK(rotad.quiet());
+}
+
+TEST_CASE("what a limit forbids is allowed after all where a stream has passed as much since it was freed") {
+  Rotad rotad;
+  Program program;
+  std::atomic<int> first{kPending};
+  program.start_allocating(kMega - 1024, &first);
+  rotad.answer(rotad.next_ask(), true, 3 * kMega / 2);
+  REQUIRE(becomes(first, api::CUDA_SUCCESS));
+  const std::uint64_t address = program.ledger.list(0, memory::Kind::kShared).at(0).address;
+  program.driver.submitted = 1;
+  std::atomic<int> freed{kPending};
+  program.threads.emplace_back([&] {
+    real::cuCtxPushCurrent_v2(program.context);
+    const auto refused = [] { return api::CUDA_ERROR_UNKNOWN; };
+    freed = program.memory.free_async(address, nullptr, false, refused);
+    program.driver.leave_context();
+  });
+  rotad.next(Kind::kWant);  // what is behind the stream's work needs a turn
+  rotad.grant(1, 1, 100 * kMega);
+  REQUIRE(becomes(freed, api::CUDA_SUCCESS));
+  CHECK(program.ledger.live_bytes(0) == kMega - 1024);
+  program.driver.finished = 1;
+  std::atomic<int> second{kPending};
+  program.start_allocating(kMega, &second);
+  rotad.answer(rotad.next_ask(), false, 3 * kMega / 2);
+  REQUIRE(becomes(second, api::CUDA_SUCCESS));
+  CHECK(program.ledger.live_bytes(0) == kMega);
 }
 
 TEST_CASE("what a limit forbids is out of memory, leaves nothing in the books, and the program can go on") {

@@ -137,6 +137,30 @@ TEST_CASE("one beyond it asks for all that the program then has, and waits until
   CHECK(program.driver.managed_allocations.load() == before + 1);
 }
 
+TEST_CASE("what a stream has passed since it was freed is room again before anybody is asked for more") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 100 * kMega);
+  api::CUdeviceptr first = 0;
+  REQUIRE(program.memory.allocate(&first, 60 * kMega) == api::CUDA_SUCCESS);
+  const auto freed = [&](std::uint64_t passed) {
+    program.driver.finished = 0;
+    program.driver.submitted.fetch_add(1);
+    const auto refused = [] { return api::CUDA_ERROR_UNKNOWN; };
+    REQUIRE(program.memory.free_async(first, nullptr, false, refused) == api::CUDA_SUCCESS);
+    program.driver.finished = passed;
+  };
+  SECTION("passed: nobody is asked") {
+    freed(UINT64_MAX);
+    CHECK(program.allocate(80 * kMega) == api::CUDA_SUCCESS);
+  }
+  SECTION("not passed: it counts") {
+    freed(0);
+    program.start_allocating(80 * kMega);
+    CHECK(rotad.next_ask() == 140 * kMega);
+  }
+}
+
 TEST_CASE("who does not hold the GPU asks for nothing") {
   Rotad rotad;
   Program program;

@@ -1,0 +1,42 @@
+// What never changes about a stream, remembered: its context and its GPU, by its handle and its number. The handle
+// alone is no key: the driver gives it again once its stream is destroyed, and a number never.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "generated/driver_types.h"
+
+namespace rota::driver {
+
+struct KnownStream {
+  std::uint64_t number = 0;          // 0: the driver does not say (before CUDA 12.0)
+  api::CUcontext context = nullptr;  // null: the driver does not say, or there is none
+  int device = -1;                   // of the context; -1: the driver does not say
+};
+
+// Any thread may call.
+class KnownStreams {
+ public:
+  KnownStreams() : slots_(std::make_unique<Slots>()) {}
+
+  // Asks the driver for the number, and for the rest where the stream is not known.
+  KnownStream identify(api::CUstream stream, bool per_thread);
+  // The context has ended, and its streams with it.
+  void forget(api::CUcontext context);
+
+ private:
+  struct alignas(64) Slot {
+    std::mutex mutex;
+    api::CUstream handle = nullptr;
+    KnownStream stream;
+  };
+  using Slots = std::array<Slot, 64>;  // the last one seen of those that share it
+
+  std::unique_ptr<Slots> slots_;
+};
+
+}  // namespace rota::driver

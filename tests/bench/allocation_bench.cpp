@@ -1,0 +1,189 @@
+// What rota adds to allocations where many threads allocate at once, on a machine without a GPU: rota's memory in
+// front of a driver that does nothing but hold its one lock for as long as a real call holds it, which is what the
+// threads of a real program queue for. Prints, by route and number of threads: allocations and frees a second, of the
+// driver alone and with rota's managed memory; and how many of the driver's calls each takes, those that queue apart.
+//
+//     allocation_bench [--for SECONDS] [--threads N] [--latency NANOSECONDS]
+//
+// The latencies are assumptions: cuEventRecord and cuEventQuery as measured on an H200 with one thread, other calls in
+// proportion. What counts is how the figures of two builds of rota compare.
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "generated/driver_real.h"
+#include "runtime/memory/memory.h"
+#include "tests/unit/runtime/counting_driver.h"
+#include "tests/unit/runtime/fake_driver.h"
+
+using namespace rota;
+using namespace rota::test;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+const auto kPool = reinterpret_cast<api::CUmemoryPool>(0x9000);
+
+struct Route {
+  const char* name;
+  std::uint64_t bytes;
+  bool in_order;  // allocated in a stream's order
+  bool freed_in_order;
+};
+
+struct Rate {
+  double calls_per_second = 0;
+  double asked = 0;   // the driver's calls for one of the program's
+  double queued = 0;  // of these, those that take its lock
+};
+
+struct Bench {
+  Bench(unsigned thread_count, double duration, std::chrono::nanoseconds latency)
+      : threads(thread_count), seconds(duration) {
+    driver.device_bytes = std::uint64_t{80} << 30;
+    driver.finished = UINT64_MAX;
+    driver.set<api::cuDeviceGetDefaultMemPool_fn>(Symbol::k_cuDeviceGetDefaultMemPool,
+                                                  [](api::CUmemoryPool* own, api::CUdevice) {
+                                                    *own = kPool;
+                                                    return api::CUDA_SUCCESS;
+                                                  });
+    driver.set<api::cuStreamGetId_fn>(Symbol::k_cuStreamGetId, [](api::CUstream stream, unsigned long long* number) {
+      *number = reinterpret_cast<std::uintptr_t>(stream);
+      return api::CUDA_SUCCESS;
+    });
+    driver.set<api::cuMemAllocAsync_fn>(Symbol::k_cuMemAllocAsync,
+                                        [](api::CUdeviceptr* address, std::size_t bytes, api::CUstream) {
+                                          return FakeDriver::the().give_memory(address, bytes);
+                                        });
+    driver.set<api::cuMemFreeAsync_fn>(Symbol::k_cuMemFreeAsync, [](api::CUdeviceptr address, api::CUstream) {
+      return FakeDriver::the().take_memory(address);
+    });
+    counting.emplace();
+    const auto costs = [&](Symbol symbol, int times) { counting->cost(symbol, latency * times); };
+    for (const Symbol symbol :
+         {Symbol::k_cuEventCreate, Symbol::k_cuEventDestroy_v2, Symbol::k_cuEventRecord, Symbol::k_cuEventQuery}) {
+      costs(symbol, 1);
+    }
+    for (const Symbol symbol : {Symbol::k_cuMemAllocAsync, Symbol::k_cuMemFreeAsync, Symbol::k_cuMemAdvise}) {
+      costs(symbol, 2);
+    }
+    for (const Symbol symbol : {Symbol::k_cuMemAlloc_v2, Symbol::k_cuMemFree_v2, Symbol::k_cuMemPrefetchAsync}) {
+      costs(symbol, 5);
+    }
+    costs(Symbol::k_cuMemAllocManaged, 20);
+    context = driver.enter_context(0);
+  }
+
+  template <typename Allocate, typename Free>
+  Rate measure(const Route& route, const Allocate& allocate, const Free& free) {
+    counting->reset();
+    std::atomic<long> calls{0};
+    std::vector<std::thread> workers;
+    const auto begun = Clock::now();
+    const auto until = begun + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    for (unsigned number = 0; number < threads; ++number) {
+      workers.emplace_back([&, number] {
+        real::cuCtxPushCurrent_v2(context);
+        // Two threads to a stream, as in tests/programs/allocation_storm.cpp.
+        const auto stream = reinterpret_cast<api::CUstream>(std::uintptr_t{0x1000} * (1 + number % (threads / 2 + 1)));
+        std::vector<api::CUdeviceptr> held;
+        long made = 0;
+        while (Clock::now() < until) {
+          api::CUdeviceptr address = 0;
+          const std::uint64_t bytes = route.bytes / 8 * (1 + (made * 7 + number) % 8);
+          if (held.size() < 6 && allocate(&address, bytes, stream) == api::CUDA_SUCCESS) {
+            held.push_back(address);
+          } else {
+            free(held.front(), stream);
+            held.erase(held.begin());
+          }
+          ++made;
+        }
+        calls.fetch_add(made);
+        for (const api::CUdeviceptr address : held) free(address, stream);
+      });
+    }
+    for (std::thread& worker : workers) worker.join();
+    const double took = std::chrono::duration<double>(Clock::now() - begun).count();
+    const auto made = static_cast<double>(calls.load());
+    return {made / took, static_cast<double>(counting->total()) / made, static_cast<double>(counting->locked()) / made};
+  }
+
+  Rate alone(const Route& route) {
+    const auto allocate = [&](api::CUdeviceptr* address, std::uint64_t bytes, api::CUstream stream) {
+      return route.in_order ? real::cuMemAllocAsync(address, bytes, stream) : real::cuMemAlloc_v2(address, bytes);
+    };
+    const auto free = [&](api::CUdeviceptr address, api::CUstream stream) {
+      return route.freed_in_order ? real::cuMemFreeAsync(address, stream) : real::cuMemFree_v2(address);
+    };
+    return measure(route, allocate, free);
+  }
+
+  Rate with_rota(const Route& route) {
+    memory::Ledger ledger;
+    memory::Memory memory([](const memory::OwnWork& work) { work(); }, ledger, {.backend = memory::Choice::kManaged});
+    const auto allocate = [&](api::CUdeviceptr* address, std::uint64_t bytes, api::CUstream stream) {
+      if (!route.in_order) return memory.allocate(address, bytes);
+      return memory.allocate_async({.address = address, .bytes = bytes, .stream = stream},
+                                   [] { return api::CUDA_ERROR_UNKNOWN; });
+    };
+    const auto free = [&](api::CUdeviceptr address, api::CUstream stream) {
+      return route.freed_in_order ? memory.free_async(address, stream, false, [] { return api::CUDA_ERROR_UNKNOWN; })
+                                  : memory.free_waiting(address, false, [&] { return real::cuMemFree_v2(address); });
+    };
+    return measure(route, allocate, free);
+  }
+
+  unsigned threads;
+  double seconds;
+  FakeDriver driver;
+  std::optional<CountingDriver> counting;
+  api::CUcontext context = nullptr;
+};
+
+constexpr Route kRoutes[] = {
+    {"cuMemAllocAsync, cuMemFreeAsync", 256 << 10, true, true},
+    {"cuMemAllocAsync, cuMemFree", 256 << 10, true, false},
+    {"cuMemAlloc, cuMemFree", 512 << 10, false, false},
+    {"cuMemAlloc, cuMemFreeAsync", 512 << 10, false, true},
+    {"cuMemAlloc, cuMemFree of 8 MiB", 8 << 20, false, false},
+    {"cuMemAlloc, cuMemFreeAsync of 8 MiB", 8 << 20, false, true},
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  double seconds = 0.5;
+  long most = 16;
+  long latency = 500;
+  for (int index = 1; index < argc; index += 2) {
+    const std::string name = argv[index];
+    const char* value = index + 1 < argc ? argv[index + 1] : "";
+    if (name == "--for" && *value != '\0') {
+      seconds = std::atof(value);
+    } else if (name == "--threads" && *value != '\0') {
+      most = std::atol(value);
+    } else if (name == "--latency" && *value != '\0') {
+      latency = std::atol(value);
+    } else {
+      std::fprintf(stderr, "usage: allocation_bench [--for SECONDS] [--threads N] [--latency NANOSECONDS]\n");
+      return 2;
+    }
+  }
+  std::printf("%-36s %7s %12s %12s %6s %8s %8s\n", "route", "threads", "alone/s", "rota/s", "ratio", "calls", "queued");
+  for (const Route& route : kRoutes) {
+    for (const unsigned threads : {1u, static_cast<unsigned>(most)}) {
+      Bench bench(threads, seconds, std::chrono::nanoseconds(latency));
+      const Rate alone = bench.alone(route);
+      const Rate rota = bench.with_rota(route);
+      std::printf("%-36s %7u %12.0f %12.0f %6.2f %8.2f %8.2f\n", route.name, threads, alone.calls_per_second,
+                  rota.calls_per_second, rota.calls_per_second / alone.calls_per_second, rota.asked, rota.queued);
+    }
+  }
+  return 0;
+}
