@@ -1,0 +1,201 @@
+// Others make room: for what the driver has refused for want of memory, and by moving out before a lease goes.
+#include <algorithm>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <thread>
+#include <vector>
+
+#include "tests/unit/runtime/turn/turning_program.h"
+
+using namespace rota;
+using namespace rota::test;
+
+namespace {
+
+// How many of the next calls the driver refuses for want of memory.
+std::atomic<int> refusals;
+std::atomic<int> calls;
+
+api::CUresult refused_at_first() {
+  ++calls;
+  return refusals.fetch_sub(1) > 0 ? api::CUDA_ERROR_OUT_OF_MEMORY : api::CUDA_SUCCESS;
+}
+
+struct Refusing : Program {
+  explicit Refusing(int times) : Program(memory::Choice::kNative) {
+    refusals = times;
+    calls = 0;
+    driver.set<api::cuMemAlloc_v2_fn>(Symbol::k_cuMemAlloc_v2, [](api::CUdeviceptr* address, std::size_t) {
+      *address = 0x700000000;
+      return refused_at_first();
+    });
+    driver.set<api::cuModuleLoadData_fn>(Symbol::k_cuModuleLoadData,
+                                         [](api::CUmodule*, const void*) { return refused_at_first(); });
+  }
+  void start_loading() {
+    allocator = std::thread([this] {
+      driver.enter_context(0);
+      api::CUmodule module = nullptr;
+      result = gates::cuModuleLoadData(&module, nullptr);
+      driver.leave_context();
+    });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a call that the driver refuses for want of memory is tried once more when the others have left the GPU") {
+  Rotad rotad;
+  Refusing program(1);
+  program.hold(rotad, 1, 100 * kMega);
+  SECTION("native memory") {
+    program.start_allocating(50 * kMega);
+  }
+  SECTION("a module, through its gate") {
+    program.start_loading();
+  }
+  CHECK(rotad.next_ask() == 1024 * kMega);
+  CHECK(calls.load() == 1);
+  CHECK(program.gate.traffic().inside == 0);
+  CHECK(program.result.load() == -1);
+  rotad.promise(1024 * kMega);
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_SUCCESS);
+  CHECK(calls.load() == 2);
+}
+
+TEST_CASE("what the driver refuses again is refused") {
+  Rotad rotad;
+  Refusing program(1000);
+  program.hold(rotad, 1, 1024 * kMega);
+  SECTION("native memory") {
+    program.start_allocating(50 * kMega);
+  }
+  SECTION("a module, through its gate") {
+    program.start_loading();
+  }
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(calls.load() == 2);
+  CHECK(program.ledger.live_bytes(0) == 0);
+}
+
+TEST_CASE("nobody makes room for more than the GPU has, inside the gate, or while anything captures") {
+  Rotad rotad;
+  Refusing program(1);
+  SECTION("more than the GPU has") {
+    program.hold(rotad, 1, 4096 * kMega);
+    CHECK(program.allocate(1025 * kMega) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  SECTION("inside the gate") {
+    program.hold(rotad, 1, 100 * kMega);
+    program.gate.run_if_open([&] { CHECK(program.allocate(50 * kMega) == api::CUDA_ERROR_OUT_OF_MEMORY); });
+  }
+  SECTION("while anything captures") {
+    program.hold(rotad, 1, 100 * kMega);
+    program.contexts.begin_capture(reinterpret_cast<api::CUstream>(0x500), false, [&] {
+      program.driver.capturing.store(true);
+      return api::CUDA_SUCCESS;
+    });
+    CHECK(program.allocate(50 * kMega) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  CHECK(calls.load() == 1);
+}
+
+TEST_CASE("who has no turn waits for one before others make room for its memory") {
+  Rotad rotad;
+  Refusing program(1);
+  program.start_allocating(50 * kMega);
+  CHECK(rotad.next().kind == Kind::kWant);
+  CHECK(calls.load() == 1);
+  rotad.grant(1, 1, 100 * kMega);
+  CHECK(rotad.next_ask() == 1024 * kMega);
+  rotad.promise(1024 * kMega);
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_SUCCESS);
+}
+
+namespace {
+
+// Where prefetches go, and how far the moves to the host have come.
+std::atomic<std::uint64_t> to_host{0};
+std::atomic<std::uint64_t> to_gpu{0};
+std::atomic<bool> moves_end{true};
+
+void watch_moves(Program& program) {
+  to_host = to_gpu = 0;
+  moves_end = true;
+  program.driver.set<api::cuMemPrefetchAsync_fn>(
+      Symbol::k_cuMemPrefetchAsync, [](api::CUdeviceptr, std::size_t bytes, api::CUdevice to, api::CUstream) {
+        (to < 0 ? to_host : to_gpu) += bytes;
+        if (to < 0 && !moves_end) test::FakeDriver::the().submitted = UINT64_MAX;  // the event behind it is not passed
+        return api::CUDA_SUCCESS;
+      });
+}
+
+}  // namespace
+
+TEST_CASE("before the lease goes to somebody who needs the room, so much memory is moved to the host, and comes back") {
+  Rotad rotad;
+  Program program;
+  program.hold(rotad, 1, 600 * kMega);
+  REQUIRE(program.allocate(300 * kMega) == api::CUDA_SUCCESS);
+  REQUIRE(program.allocate(200 * kMega) == api::CUDA_SUCCESS);
+  watch_moves(program);
+  rotad.clear(250 * kMega);
+  rotad.somebody_waits(1, 1);
+  CHECK(rotad.next().kind == Kind::kGiveBack);
+  CHECK(to_host == 250 * kMega);
+  CHECK(to_gpu == 0);
+  rotad.grant(0, 0);
+  rotad.clear(0);
+  rotad.somebody_waits(0);
+  program.launch();
+  CHECK(rotad.next().kind == Kind::kWant);
+  rotad.grant(2, 1, 600 * kMega);
+  program.launcher.join();
+  CHECK(to_gpu == 500 * kMega);
+  CHECK(to_host == 250 * kMega);
+}
+
+TEST_CASE(
+    "a move that gets nowhere keeps the lease for as long as a slow link takes, and no longer than rotad has time") {
+  Rotad rotad;
+  Program program;
+  program.driver.device_bytes = std::uint64_t{1} << 40;
+  std::uint64_t bytes = 0;
+  std::uint64_t by = 0;
+  std::chrono::milliseconds least{0};
+  SECTION("10 GB/s") {
+    bytes = 700 * kMega;
+    least = 70ms;
+  }
+  SECTION("rotad takes the lease back at once; the move takes 80 s") {
+    bytes = 800'000 * kMega;
+    by = 1;
+  }
+  program.hold(rotad, 1, bytes);
+  REQUIRE(program.allocate(bytes) == api::CUDA_SUCCESS);
+  watch_moves(program);
+  moves_end = false;
+  program.driver.finished = 0;
+  program.driver.submitted = 0;
+  rotad.clear(bytes, by);
+  const auto begun = std::chrono::steady_clock::now();
+  rotad.somebody_waits(1, 1);
+  CHECK(rotad.next().kind == Kind::kGiveBack);  // within 20 s
+  CHECK(std::chrono::steady_clock::now() - begun >= least);
+  CHECK(to_host == bytes);
+}
+
+TEST_CASE("a program that is told not to move its memory out gives back at once") {
+  Rotad rotad;
+  Program program(memory::Choice::kManaged, false);
+  program.hold(rotad, 1, 600 * kMega);
+  REQUIRE(program.allocate(300 * kMega) == api::CUDA_SUCCESS);
+  watch_moves(program);
+  rotad.clear(250 * kMega);
+  rotad.somebody_waits(1, 1);
+  CHECK(rotad.next().kind == Kind::kGiveBack);
+  CHECK(to_host == 0);
+}

@@ -1,0 +1,106 @@
+// A program that takes turns at a rotad that a test plays, as the tests of room use it.
+#pragma once
+
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+#include "generated/driver_gates.h"
+#include "runtime/turn/monitor.h"
+#include "tests/unit/runtime/fake_driver.h"
+#include "tests/unit/runtime/turn/fake_rotad.h"
+
+namespace rota::test {
+
+using namespace std::chrono_literals;
+using protocol::Kind;
+
+inline constexpr std::uint64_t kMega = 1 << 20;
+
+template <typename Condition>
+bool eventually(Condition&& condition) {
+  const auto until = std::chrono::steady_clock::now() + 20s;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(200us);
+  }
+  return true;
+}
+
+struct Rotad : FakeRotad {
+  Rotad() { speak(protocol::kRoomVersion); }
+  // The next message that is no kUsage.
+  protocol::Message next() {
+    for (;;) {
+      const protocol::Message message = FakeRotad::next();
+      if (message.kind != Kind::kUsage) return message;
+    }
+  }
+  // What is asked for on GPU 0 next.
+  std::uint64_t next_ask() {
+    const protocol::Message message = next();
+    CHECK(message.kind == Kind::kRoom);
+    CHECK(message.version == protocol::kRoomVersion);
+    CHECK(message.body.room.gpu == 0);
+    return message.body.room.bytes;
+  }
+};
+
+// A program on a GPU of 1 GiB, with managed memory.
+struct Program {
+  explicit Program(memory::Choice backend = memory::Choice::kManaged, bool move_out = true)
+      : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger,
+               {.backend = backend, .limit_bytes = UINT64_MAX, .move_out = move_out}) {
+    driver.device_bytes = 1024 * kMega;
+    context = driver.enter_context(0);
+    monitor.context_made(context, 0, true);
+  }
+  ~Program() {
+    monitor.at_exit();
+    for (std::thread* thread : {&launcher, &allocator}) {
+      if (thread->joinable()) thread->join();
+    }
+  }
+  void launch() {
+    launcher = std::thread([this] {
+      driver.enter_context(0);
+      gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+      driver.leave_context();
+    });
+  }
+  // Holds the GPU under this grant, by a launch.
+  void hold(Rotad& rotad, std::uint32_t grant, std::uint64_t promised) {
+    launch();
+    CHECK(rotad.next().kind == Kind::kWant);
+    rotad.grant(grant, 1, promised);
+    launcher.join();
+    driver.finished = UINT64_MAX;
+  }
+  api::CUresult allocate(std::uint64_t bytes) {
+    api::CUdeviceptr address = 0;
+    return memory.allocate(&address, bytes);
+  }
+  // In a thread of its own; `result` says how it went.
+  void start_allocating(std::uint64_t bytes) {
+    allocator = std::thread([this, bytes] {
+      driver.enter_context(0);
+      result = allocate(bytes);
+      driver.leave_context();
+    });
+  }
+
+  FakeDriver driver;
+  gate::Gate gate;
+  gate::Contexts contexts;
+  memory::Ledger ledger;
+  memory::Memory memory;
+  turn::Monitor monitor{gate, contexts, memory};
+  api::CUcontext context = nullptr;
+  std::atomic<int> result{-1};
+  std::thread launcher;
+  std::thread allocator;
+};
+
+}  // namespace rota::test
