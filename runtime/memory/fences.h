@@ -75,6 +75,7 @@ class Fences {
 
   // A context is about to be destroyed. Then says whether it is gone: its events are, and their points passed.
   void context_ending(Lock& lock, api::CUcontext context);
+  bool is_ending(api::CUcontext context) const { return ending_.contains(context); }
   void context_ended(api::CUcontext context, bool gone, const Passed& passed);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <new>
+#include <utility>
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
@@ -16,6 +17,9 @@
 namespace rota::memory {
 
 namespace {
+
+// How often an allocation waits for the answer that another thread's gets, before it is refused. Judgement.
+constexpr int kMostOthers = 64;
 
 // Plain memory of less than this is cut from spans that several allocations share, where it is converted: of Unified
 // Memory the driver makes each allocation by itself, and moves it in blocks of 2 MiB.
@@ -94,8 +98,18 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   if (graphs_.any()) graphs_.look(ordinal);
   // What was freed in a stream and has not been reached is in use: the driver refuses then, too, and does not wait
   // (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory).
-  if (ledger_.reserve(ordinal, bytes, kind) || (sweep_deferred() && ledger_.reserve(ordinal, bytes, kind))) {
-    return admitted(ordinal, bytes, kind);
+  // And what other threads are only asking for may be refused.
+  bool swept = false;
+  for (int others = 0; others < kMostOthers;) {
+    const bool fits = ledger_.reserve(ordinal, bytes, kind);
+    if (fits && admitted(ordinal, bytes, kind)) return true;
+    if (!std::exchange(swept, true) && sweep_deferred()) continue;
+    if (fits) {
+      if (room_.explain) room_.explain(ordinal);
+      return false;
+    }
+    if (!room_.wait_for_others || !room_.wait_for_others(ordinal)) break;
+    ++others;
   }
   static log::Once once;
   if (!once.first()) return false;
@@ -125,9 +139,10 @@ bool Memory::admitted(int ordinal, std::uint64_t bytes, Kind kind) {
     std::uint64_t bytes;
     Kind kind;
   } reserved{&ledger_, ordinal, bytes, kind};
-  // What was freed in a stream and has been passed since is not looked for at each allocation.
-  const auto allowed = [&] { return !room_.allowed || room_.allowed(ordinal, bytes, kind.movable()); };
-  if (!allowed() && !(sweep_deferred() && allowed())) return false;
+  if (room_.allowed && !room_.allowed(ordinal, bytes, kind)) {
+    reserved.ledger = nullptr;
+    return false;
+  }
   if (room_.wait) room_.wait(ordinal);
   reserved.ledger = nullptr;
   return true;

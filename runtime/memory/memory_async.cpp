@@ -46,10 +46,11 @@ api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& ca
 // The graph's, which takes it when it runs.
 api::CUresult Memory::allocate_captured(const AsyncCall& wanted, const RealCall& call) {
   const api::CUresult result = call();
+  if (result != api::CUDA_SUCCESS) return result;
+  // Not by the stream's number: asking for it ends the capture (seen on an H100 with driver 580).
   Place place;
-  if (result != api::CUDA_SUCCESS || !here(place, streams_.identify(wanted.stream, wanted.per_thread))) {
-    return result;
-  }
+  const driver::CurrentContext current(driver::context_of(wanted.stream, wanted.per_thread));
+  if (!current || !here(place)) return result;
   if (wanted.pool == nullptr) {
     graph_allocates(place.device);
   } else {

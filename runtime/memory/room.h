@@ -4,13 +4,21 @@
 #include <cstdint>
 #include <functional>
 
+#include "runtime/memory/ledger.h"
+
 namespace rota::memory {
 
 // On the program's threads, with no lock held. An empty function: whatever fits the limits may be taken.
 struct Room {
   // Bytes have just been reserved in the ledger and the driver has not been asked yet. Whether the limits that this
-  // process shares with others allow them. Waits for rotad's answer at most, which waits for nobody's work.
-  std::function<bool(int device, std::uint64_t bytes, bool movable)> allowed;
+  // process shares with others allow them; if not, they have been released. Waits for rotad's answer at most, which
+  // waits for nobody's work.
+  std::function<bool(int device, std::uint64_t bytes, Kind kind)> allowed;
+  // What another thread has reserved, and still asks about, may be in the way: waits for its answer. False: nobody
+  // asks.
+  std::function<bool(int device)> wait_for_others;
+  // Says once why allowed() has refused something.
+  std::function<void(int device)> explain;
   // Bytes have just been reserved in the ledger and the driver has not been asked yet. Returns once they may be taken:
   // at once but for a process that holds the GPU and now has more there than it has been promised. Never waits for the
   // process's own work.

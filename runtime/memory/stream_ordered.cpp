@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
@@ -164,6 +165,9 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   const std::lock_guard lock(mutex_);
   any_.store(true, std::memory_order_relaxed);
   Heap& heap = pool->heaps[wanted.place.context];
+  pools_of_[wanted.place.context].insert(pool);
+  // The driver gives addresses again as soon as their context has gone, which may not be known here yet.
+  live_.erase(live_.lower_bound(address), live_.lower_bound(address + bytes));
   spans_[address] = {pool, wanted.place.context, address, bytes};
   heap.add({address, bytes});
   // From what is free, and that fits now: never what a stream still uses.
@@ -313,6 +317,7 @@ void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
   std::uint64_t reserved = pool.reserved();
   for (auto& [context, heap] : pool.heaps) {
     if (reserved <= keep) return;
+    if (fences_.is_ending(context)) continue;  // its addresses may be somebody else's already
     for (const Heap::Span& span : heap.empty_spans()) {
       if (reserved <= keep || reserved - span.bytes < keep) continue;
       heap.remove(span.address);
@@ -400,21 +405,22 @@ void StreamOrdered::context_ending(api::CUcontext context) {
 
 void StreamOrdered::context_ended(api::CUcontext context, bool gone) {
   const std::lock_guard lock(mutex_);
-  std::set<PoolPointer> pools;
   for (auto span = spans_.begin(); gone && span != spans_.end();) {
     if (span->second.context != context) {
       ++span;
       continue;
     }
     live_.erase(live_.lower_bound(span->first), live_.lower_bound(span->first + span->second.bytes));
-    pools.insert(span->second.pool);
     span = spans_.erase(span);
   }
-  for (const PoolPointer& pool : pools) {
+  // Also where another context has its spans' addresses by now.
+  for (const PoolPointer& pool : gone ? std::exchange(pools_of_[context], {}) : std::set<PoolPointer>()) {
     const auto heap = pool->heaps.find(context);
+    if (heap == pool->heaps.end()) continue;
     ledger_.release(pool->device, heap->second.pending_charge(), Kind::kServed);
     pool->heaps.erase(heap);
   }
+  if (gone) pools_of_.erase(context);
   fences_.context_ended(context, gone, [&](const Fences::Point& point) { passed(point, nullptr); });
 }
 

@@ -150,9 +150,10 @@ class StreamOrdered {
   Deferred& deferred_;
   mutable std::mutex mutex_;  // the fields below
   std::map<api::CUmemoryPool, PoolPointer> pools_;
-  std::map<int, PoolPointer> plain_;     // by device
-  std::map<std::uint64_t, Span> spans_;  // by address
-  std::map<std::uint64_t, Live> live_;   // by address
+  std::map<int, PoolPointer> plain_;                          // by device
+  std::map<api::CUcontext, std::set<PoolPointer>> pools_of_;  // with a heap of that context
+  std::map<std::uint64_t, Span> spans_;                       // by address
+  std::map<std::uint64_t, Live> live_;                        // by address
   Fences fences_;
   std::uint64_t last_buffer_id_ = std::uint64_t{1} << 48;  // beyond the driver's
   std::atomic<bool> any_{false};                           // there was a span

@@ -97,6 +97,7 @@ void Monitor::read_messages() {
       }
     } else if (message.kind == Kind::kTighten) {
       round_ = message.body.tighten.round;
+      memory_.sweep_deferred();  // what streams have passed is needed no more
       for (const Gpu& gpu : gpus_) {
         if (gpu.index >= 0 && connection_) say_state(gpu);
       }

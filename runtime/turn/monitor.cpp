@@ -63,7 +63,9 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
   gate_.close();
   memory_.set_observer([this](int device) { usage_changed(device); });
   memory_.set_room(
-      {.allowed = [this](int device, std::uint64_t bytes, bool movable) { return allowed(device, bytes, movable); },
+      {.allowed = [this](int device, std::uint64_t bytes, memory::Kind kind) { return allowed(device, bytes, kind); },
+       .wait_for_others = [this](int device) { return quota_.wait_for_others(device); },
+       .explain = [this](int device) { quota_.explain(device); },
        .wait = [this](int device) { wait_for_room(device); },
        .make = [this](int device) { return make_room(device); },
        .limit = [this](int device) { return limit(device); }});
@@ -96,6 +98,7 @@ void Monitor::context_made(api::CUcontext context, int device, bool primary) {
     if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS) total = 0;
     gpu.unusable = total == 0 || total > kMostBytes;
     if (gpu.unusable) {
+      unusable_devices_.fetch_or(bit, std::memory_order_acq_rel);
       log::warn("no turns on GPU {}: the driver says that it has {} bytes of memory; programs on it run without rotad",
                 device, total);
     }
@@ -106,7 +109,7 @@ void Monitor::context_made(api::CUcontext context, int device, bool primary) {
     new_gpus_.push_back(gpu);
   }
   start();
-  quota_.limit(device);
+  if ((unusable_devices_.load(std::memory_order_acquire) & bit) == 0) quota_.limit(device);
   bell_.ring();
 }
 
@@ -126,13 +129,15 @@ void Monitor::wait_for_room(int device) {
   room_.wait(device);
 }
 
-bool Monitor::allowed(int device, std::uint64_t bytes, bool movable) {
-  return device < 0 || device >= memory::kMaxDevices || quota_.covers(device, bytes, movable);
+bool Monitor::allowed(int device, std::uint64_t bytes, memory::Kind kind) {
+  return device < 0 || device >= memory::kMaxDevices || quota_.covers(device, bytes, kind);
 }
 
 memory::Room::Limit Monitor::limit(int device) {
   const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
   if (page == nullptr || device < 0 || device >= memory::kMaxDevices) return {};
+  // A process that asks at once must not be told of the whole GPU.
+  quota_.wait_until_known(device);
   const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
   const std::uint64_t total = page->limit_bytes.load(std::memory_order_relaxed);
   if (index < 0 || total == protocol::kUnlimited) return {};
@@ -207,9 +212,11 @@ bool Monitor::connect_first() {
     Connection::Attempt attempt = Connection::open();
     if (attempt.connection) {
       connection_ = std::move(attempt.connection);
-      connected();
       log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
-      return true;
+      connected();
+      if (connection_) return true;
+      due_.clear();  // nobody has heard of it yet
+      attempt.reason = "rotad hung up";
     }
     const bool wait = wants_to_wait();
     if (!told) {
@@ -370,7 +377,7 @@ void Monitor::carry_out(const Action& action) {
       std::vector<Destination> destinations;
       for (const Gpu& gpu : gpus_) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
       const Time begun = now();
-      const bool resident = bring_back(contexts_, memory_, destinations, [this] { return stopping(); });
+      const bool resident = bring_back(contexts_, memory_, destinations, [this] { return stops_waiting(); });
       log::debug("grant {}: memory back after {} us", machine_.grant(), microseconds(now() - begun));
       due_.push_back(event::Brought{resident});
       break;
@@ -399,8 +406,16 @@ void Monitor::move_out_of_the_way(GpuMask gpus) {
   const Time by = connection_->give_back_by();
   const auto latest = by == Time{0} ? std::chrono::steady_clock::time_point::max()
                                     : std::chrono::steady_clock::time_point(begun + std::max(by - begun, Time{0}) / 2);
-  const std::uint64_t bytes = move_out(contexts_, memory_, from, latest, [this] { return stopping(); });
+  const std::uint64_t bytes = move_out(contexts_, memory_, from, latest, [this] { return stops_waiting(); });
   log::debug("{} bytes moved to the host in {} us, for who comes next", bytes, microseconds(now() - begun));
+}
+
+// While the monitor waits for memory to come or go, others want to know what this process needs, and its threads what
+// they may have.
+bool Monitor::stops_waiting() {
+  if (connection_) read_messages();
+  if (connection_) send_asks();
+  return stopping();
 }
 
 event::Look Monitor::look() {

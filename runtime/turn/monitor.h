@@ -53,8 +53,9 @@ class Monitor final : public gate::Attendant {
   // not hold the GPU. Does not wait inside the gate, nor while anything captures: an allocation that a capture forbids
   // fails as the driver says. rotad is asked then all the same.
   void wait_for_room(int device);
-  // Of bytes that have been reserved in the ledger: whether limits that this process shares with others allow them.
-  bool allowed(int device, std::uint64_t bytes, bool movable);
+  // Of bytes that have been reserved in the ledger: whether limits that this process shares with others allow them. If
+  // not, they have been released.
+  bool allowed(int device, std::uint64_t bytes, memory::Kind kind);
   memory::Room::Limit limit(int device);
 
   // The process is exiting: no driver call of ours from now on, and nobody waits any more.
@@ -101,6 +102,7 @@ class Monitor final : public gate::Attendant {
   void ask_room(GpuMask gpus);
   void connect();
   void connected();
+  bool stops_waiting();
   void send_asks();
   void say_state(const Gpu& gpu);
   void lost_rotad();
@@ -121,6 +123,7 @@ class Monitor final : public gate::Attendant {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> in_place_{true};  // the machine's memory part of the predicate
   std::atomic<std::uint64_t> devices_seen_{0};
+  std::atomic<std::uint64_t> unusable_devices_{0};  // that rotad is not asked for
   Bell bell_;
   Usage usage_;
   Room room_;

@@ -1,6 +1,7 @@
 #include "runtime/turn/quota.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "runtime/core/log.h"
@@ -8,6 +9,9 @@
 namespace rota::turn {
 
 namespace {
+
+// As long as the machine waits for other answers.
+constexpr std::chrono::seconds kPatience{5};
 
 std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
   return bytes - std::min(bytes, part);
@@ -37,11 +41,11 @@ Quota::Bytes Quota::settled(int device, const Slot& slot) const {
   return less(live(device), less(slot.unsettled, slot.granted ? slot.own : Bytes{}));
 }
 
-bool Quota::covers(int device, std::uint64_t bytes, bool movable) {
+bool Quota::covers(int device, std::uint64_t bytes, memory::Kind kind) {
   Slot& here = slot(device);
   const auto granted = [&] { return Bytes{here.device.load(), here.movable.load()}; };
   if (within(live(device), granted())) return true;
-  const Bytes own{bytes, movable ? bytes : 0};
+  const Bytes own{bytes, kind.movable() ? bytes : 0};
   struct Unsettled {  // until this thread knows, also where it is cancelled while it waits
     Unsettled(Quota& quota, Slot& slot, const Bytes& own) : quota(quota), slot(slot), own(own) {
       const std::lock_guard lock(quota.mutex_);
@@ -74,24 +78,51 @@ bool Quota::covers(int device, std::uint64_t bytes, bool movable) {
   here.own = own;
   for (;;) {
     // What other threads are about to ask for is in the ledger, too, and may be refused.
-    const Bytes others = less(here.unsettled, own);
-    const Bytes wanted = less(live(device), others);
+    const Bytes wanted = less(live(device), less(here.unsettled, own));
     if (released_ || within(wanted, granted())) break;
     if (++asks_ == 0) ++asks_;
     here.awaited = asks_;
     here.ask = Ask{asks_, wanted};
     bell_.ring();
-    answered_.wait(lock, [&] { return released_ || here.awaited == 0 || within(wanted, granted()); });
-    if (released_ || here.granted || within(wanted, granted())) break;
+    const bool answered = answered_.wait_for(
+        lock, kPatience, [&] { return released_ || here.awaited == 0 || within(wanted, granted()); });
+    // A rotad that says nothing is as none: it answers at once, and at worst after a quarter of a second.
+    if (!answered) log::warn("rotad does not answer: an allocation on GPU {} goes on without it", device);
+    if (!answered || released_ || here.granted || within(wanted, granted())) break;
     // A free may have come meanwhile.
     const Bytes again = less(live(device), less(here.unsettled, own));
     if (!within(wanted, again)) continue;
-    static log::Once once;
-    if (once.first()) log::warn("GPU {} is out of memory: {}", device, here.why);
+    // Both at once: nobody sees one without the other.
+    ledger_.release(device, bytes, kind);
+    unsettled.settle();
     return false;
   }
   unsettled.settle();
   return true;
+}
+
+bool Quota::wait_for_others(int device) {
+  Slot& here = slot(device);
+  {
+    const std::lock_guard lock(mutex_);
+    if (here.unsettled.device == 0) return false;
+  }
+  const std::lock_guard asking(here.asking);
+  return true;
+}
+
+void Quota::explain(int device) {
+  static log::Once once;
+  if (!once.first()) return;
+  const std::lock_guard lock(mutex_);
+  log::warn("GPU {} is out of memory: {}", device, slot(device).why);
+}
+
+void Quota::wait_until_known(int device) {
+  std::unique_lock lock(mutex_);
+  Slot& here = slot(device);
+  answered_.wait_for(lock, std::chrono::milliseconds(250),
+                     [&] { return released_ || !serving_ || !here.decided || here.known; });
 }
 
 std::uint64_t Quota::spare(int device) const {
@@ -105,7 +136,7 @@ void Quota::serve(bool keeps_limits) {
     serving_ = keeps_limits;
     for (Slot& slot : slots_) {
       open_locked(slot);
-      slot.decided = false;
+      slot.decided = slot.known = false;
     }
   }
   answered_.notify_all();
@@ -129,7 +160,7 @@ void Quota::open_locked(Slot& slot) {
   slot.device.store(protocol::kUnlimited);
   slot.movable.store(protocol::kUnlimited);
   slot.answered = 0;
-  slot.decided = true;
+  slot.decided = slot.known = true;
 }
 
 std::optional<Quota::Ask> Quota::take_ask(int device) {
@@ -154,9 +185,15 @@ void Quota::answer(int device, const protocol::Reserved& answer) {
 }
 
 Quota::Has Quota::tighten(int device) {
-  const std::lock_guard lock(mutex_);
-  Slot& here = slot(device);
-  return {tighten_locked(device, here), here.answered};
+  Has has{};
+  {
+    const std::lock_guard lock(mutex_);
+    Slot& here = slot(device);
+    has = {tighten_locked(device, here), here.answered};
+    here.known = true;
+  }
+  answered_.notify_all();
+  return has;
 }
 
 // Lowers first and looks then: a thread that has reserved meanwhile finds itself covered by what there was before,

@@ -28,13 +28,20 @@ class Quota {
     std::uint64_t movable = 0;  // the part of it that can leave the GPU
   };
 
-  Quota(const memory::Ledger& ledger, Bell& bell) : ledger_(ledger), bell_(bell) {}
+  Quota(memory::Ledger& ledger, Bell& bell) : ledger_(ledger), bell_(bell) {}
 
   // --- the program's threads; `device` is below memory::kMaxDevices
 
   // Of bytes that are reserved in the ledger: whether they may be taken. Asks if need be. False: a limit is in the way,
-  // and the bytes have to be released.
-  bool covers(int device, std::uint64_t bytes, bool movable);
+  // and they have been released.
+  bool covers(int device, std::uint64_t bytes, memory::Kind kind);
+  // The reservation of another thread is in the way in the ledger, perhaps, of one that asks and may be refused:
+  // returns when the thread that asks now has its answer. False: nobody asks.
+  bool wait_for_others(int device);
+  // One line, once, of what covers() has refused last.
+  void explain(int device);
+  // Until rotad has said what the limits on this GPU are, a quarter of a second at most.
+  void wait_until_known(int device);
   // What is granted beyond what the ledger has; kUnlimited where nothing is limited.
   std::uint64_t spare(int device) const;
 
@@ -76,6 +83,7 @@ class Quota {
     std::string why;            // it was refused
     Bytes own;                  // that thread's part of what is unsettled
     std::uint32_t answered = 0;
+    bool known = false;  // rotad has said what there is to say of this GPU
   };
   Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
@@ -84,7 +92,7 @@ class Quota {
   Bytes tighten_locked(int device, Slot& slot);
   void open_locked(Slot& slot);
 
-  const memory::Ledger& ledger_;
+  memory::Ledger& ledger_;
   Bell& bell_;
   std::array<Slot, memory::kMaxDevices> slots_;
   std::mutex mutex_;

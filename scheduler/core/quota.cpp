@@ -42,7 +42,7 @@ void Quota::add_gpu(ClientId client, GpuIndex index, Bytes total, Bytes context)
   const auto found = members_.find(client);
   if (found == members_.end()) return;
   Gpu& gpu = gpus_[index];
-  if (gpu.total == 0) gpu.total = total;
+  gpu.total = total;  // the latest: an index may be another GPU's once nobody uses it
   Bytes& known = found->second.contexts[index];
   gpu.contexts += context - known;
   known = context;
@@ -100,26 +100,27 @@ void Quota::book(Member& member, GpuIndex gpu, const Reservation& reservation) {
   booked = reservation;
 }
 
-Quota::Answer Quota::grant(ClientId client, Member& member, const Ask& ask) {
-  const Reservation& before = member.reserved[ask.gpu];
+Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask) {
+  const Reservation& before = member.reserved[gpu];
   Reservation granted{std::max(ask.wanted.device, before.device), std::max(ask.wanted.movable, before.movable)};
-  const Bytes unit = std::max<Bytes>(gpus_[ask.gpu].total / kQuotaSteps, 1);
+  const Bytes unit = std::max<Bytes>(gpus_[gpu].total / kQuotaSteps, 1);
   Reservation far = granted;
   far.device += kFar * unit;
   far.movable += kFar * unit;
-  if (!refusal(member, ask.gpu, far)) {
+  if (!refusal(member, gpu, far)) {
     const Bytes more = (granted.device + unit - 1) / unit * unit - granted.device;
     granted.device += more;
     if (granted.movable != 0) granted.movable += more;
   }
-  book(member, ask.gpu, granted);
-  return {client, ask.gpu, ask.number, true, granted, {}};
+  book(member, gpu, granted);
+  return {client, gpu, ask.number, true, granted, {}};
 }
 
-Quota::Answer Quota::refuse(ClientId client, const Member& member, const Ask& ask, const Refusal& by) const {
+Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask,
+                            const Refusal& by) const {
   const Account& account = *by.account;
-  const Reservation& sum = account.sums[ask.gpu];
-  const Bytes more = ask.wanted.device - std::min(ask.wanted.device, member.reserved[ask.gpu].device);
+  const Reservation& sum = account.sums[gpu];
+  const Bytes more = ask.wanted.device - std::min(ask.wanted.device, member.reserved[gpu].device);
   std::string why;
   if (by.host) {
     why =
@@ -129,34 +130,32 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, const Ask& as
     why = fmt::format("{} may have {} bytes on each GPU; {} are in use and {} more were asked for", account.name,
                       account.limits.device, sum.device, more);
   }
-  return {client, ask.gpu, ask.number, false, member.reserved[ask.gpu], why};
+  return {client, gpu, ask.number, false, member.reserved[gpu], why};
+}
+
+// Others are to say what they do not need: those of the account, or for the host all who use the GPU.
+void Quota::call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome) {
+  ask.round = ++round_;
+  for (const auto& [id, other] : members_) {
+    if (id == client || other.reserved[gpu].device == 0) continue;
+    const bool concerned = by.host || std::ranges::find(other.accounts, by.account) != other.accounts.end();
+    if (concerned) ask.awaited.insert(id);
+  }
+  outcome.tighten.insert(ask.awaited.begin(), ask.awaited.end());
 }
 
 Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now) {
   Outcome outcome;
   const auto found = members_.find(client);
   if (found == members_.end()) return outcome;
-  Member& member = found->second;
   wanted.device = std::min(wanted.device, protocol::kMaxGpuBytes);
   wanted.movable = std::min(wanted.movable, wanted.device);
-  // A client asks for one thing at a time; a later ask takes the place of one that has not been answered.
-  Ask& ask = member.ask.emplace();
-  ask.gpu = gpu;
+  // A client asks for one thing at a time on a GPU; a later ask takes the place of one that has not been answered.
+  Ask& ask = found->second.asks[gpu] = {};
   ask.number = number;
   ask.wanted = wanted;
   ask.deadline = now + kPatience;
   ask.order = ++asks_;
-  const auto refused = refusal(member, gpu, wanted);
-  if (refused) {
-    ask.round = ++round_;
-    for (const auto& [id, other] : members_) {
-      if (id == client || other.reserved[gpu].device == 0) continue;
-      const bool concerned =
-          refused->host || std::ranges::find(other.accounts, refused->account) != other.accounts.end();
-      if (concerned) ask.awaited.insert(id);
-    }
-    outcome.tighten = ask.awaited;
-  }
   settle(outcome, now);
   return outcome;
 }
@@ -175,9 +174,10 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   book(found->second, gpu, has);
   outcome.changed = true;
   for (auto& [id, other] : members_) {
+    const auto ask = other.asks.find(gpu);
     // Rounds are numbers that may wrap around.
-    if (other.ask && other.ask->gpu == gpu && static_cast<std::int32_t>(round - other.ask->round) >= 0) {
-      other.ask->awaited.erase(client);
+    if (ask != other.asks.end() && static_cast<std::int32_t>(round - ask->second.round) >= 0) {
+      ask->second.awaited.erase(client);
     }
   }
   settle(outcome, now);
@@ -195,12 +195,12 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
   }
   for (Account* account : member.accounts) --account->clients;
   members_.erase(found);
-  std::erase_if(accounts_, [](const auto& entry) { return entry.second.clients == 0; });
   for (auto& [id, other] : members_) {
-    if (other.ask) other.ask->awaited.erase(client);
+    for (auto& [gpu, ask] : other.asks) ask.awaited.erase(client);
   }
   outcome.changed = true;
   settle(outcome, now);
+  std::erase_if(accounts_, [](const auto& entry) { return entry.second.clients == 0; });
   return outcome;
 }
 
@@ -212,26 +212,36 @@ Quota::Outcome Quota::tick(Time now) {
 
 // Those who asked first first: whoever is granted something may leave too little for the next.
 void Quota::settle(Outcome& outcome, Time now) {
-  std::vector<std::pair<ClientId, Member*>> asking;
+  struct Asking {
+    ClientId client;
+    Member* member;
+    GpuIndex gpu;
+    std::uint64_t order;
+  };
+  std::vector<Asking> asking;
   for (auto& [id, member] : members_) {
-    if (member.ask) asking.emplace_back(id, &member);
+    for (const auto& [gpu, ask] : member.asks) asking.push_back({id, &member, gpu, ask.order});
   }
-  std::ranges::sort(asking, {}, [](const auto& entry) { return entry.second->ask->order; });
-  for (const auto& [id, member] : asking) {
-    const Ask& ask = *member->ask;
-    const auto refused = refusal(*member, ask.gpu, ask.wanted);
+  std::ranges::sort(asking, {}, &Asking::order);
+  for (const auto& [id, member, gpu, order] : asking) {
+    Ask& ask = member->asks.at(gpu);
+    const auto refused = refusal(*member, gpu, ask.wanted);
+    // An account that is in the way only now has not been asked about yet.
+    if (refused && ask.tried.insert(refused->account).second) call_back(id, gpu, ask, *refused, outcome);
     if (refused && !ask.awaited.empty() && now < ask.deadline) continue;
-    outcome.answers.push_back(refused ? refuse(id, *member, ask, *refused) : grant(id, *member, ask));
+    outcome.answers.push_back(refused ? refuse(id, *member, gpu, ask, *refused) : grant(id, *member, gpu, ask));
     outcome.changed = outcome.changed || !refused;
-    member->answered[ask.gpu] = ask.number;
-    member->ask.reset();
+    member->answered[gpu] = ask.number;
+    member->asks.erase(gpu);
   }
 }
 
 std::optional<Time> Quota::next_deadline() const {
   std::optional<Time> next;
   for (const auto& [id, member] : members_) {
-    if (member.ask && (!next || member.ask->deadline < *next)) next = member.ask->deadline;
+    for (const auto& [gpu, ask] : member.asks) {
+      if (!next || ask.deadline < *next) next = ask.deadline;
+    }
   }
   return next;
 }

@@ -99,12 +99,12 @@ class Quota {
 
  private:
   struct Ask {
-    GpuIndex gpu = 0;
     std::uint32_t number = 0;
     Reservation wanted;
     Time deadline{};
     std::uint32_t round = 0;
-    std::set<ClientId> awaited;  // have not answered this round
+    std::set<ClientId> awaited;      // have not answered this round
+    std::set<const Account*> tried;  // in whose name others have been asked
     std::uint64_t order = 0;
   };
   struct Member {
@@ -112,7 +112,7 @@ class Quota {
     std::array<Reservation, protocol::kMaxGpus> reserved{};
     std::array<std::uint32_t, protocol::kMaxGpus> answered{};  // numbers
     std::array<Bytes, protocol::kMaxGpus> contexts{};
-    std::optional<Ask> ask;
+    std::map<GpuIndex, Ask> asks;
   };
   struct Gpu {
     Bytes total = 0;
@@ -129,8 +129,9 @@ class Quota {
   Bytes host_need(const Account& account, GpuIndex gpu, Bytes excess, const Reservation& sum) const;
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   void book(Member& member, GpuIndex gpu, const Reservation& reservation);
-  Answer grant(ClientId client, Member& member, const Ask& ask);
-  Answer refuse(ClientId client, const Member& member, const Ask& ask, const Refusal& by) const;
+  Answer grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask);
+  Answer refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask, const Refusal& by) const;
+  void call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome);
   void settle(Outcome& outcome, Time now);
 
   std::map<std::string, Account> accounts_;

@@ -17,7 +17,10 @@ struct Server::Client {
   pid_t pid = 0;
   uid_t uid = 0;
   std::string name;
-  std::string session;  // empty: it belongs to none
+  std::size_t sessions = 0;  // that it has named
+  // A Tighten has been sent that it has not answered; another one is due once it has.
+  bool tightening = false;
+  bool tighten_again = false;
   std::set<std::uint32_t> gpus;
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;

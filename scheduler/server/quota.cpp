@@ -1,5 +1,6 @@
 // Limits: what clients reserve, and what the server tells them and others of it.
 #include <algorithm>
+#include <utility>
 
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
@@ -11,19 +12,30 @@ using protocol::Kind;
 using protocol::Message;
 using scheduler::Quota;
 
+namespace {
+
+constexpr std::size_t kMostSessions = 16;
+
+}  // namespace
+
 void Server::on_limits(Connection& connection, Client& client, const Message& message) {
   if (connection.version < protocol::kLimitVersion) return;
   const auto known = [&](std::uint32_t gpu) { return client.gpus.contains(gpu); };
   if (message.kind == Kind::kSession) {
-    quota_.join(client.id, {limits_.membership(message.body.session, client.uid)});
-    client.session = message.body.session.id;
+    // Those of nested `rota run`s; a client that goes on naming some must not fill rotad's memory.
+    if (client.sessions++ < kMostSessions) {
+      quota_.join(client.id, {limits_.membership(message.body.session, client.uid)});
+    }
   } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
     const protocol::Reserve& wanted = message.body.reserve;
     limits_.follow_host(quota_);
     carry_out(quota_.reserve(client.id, wanted.gpu, wanted.number, {wanted.device_bytes, wanted.movable_bytes}, now()));
   } else if (message.kind == Kind::kState && known(message.body.state.gpu)) {
     const protocol::State& has = message.body.state;
+    client.tightening = false;
     carry_out(quota_.state(client.id, has.gpu, {has.device_bytes, has.movable_bytes}, has.answered, has.round, now()));
+    // Who was stopped for a while hears one question, not all that were asked meanwhile.
+    if (std::exchange(client.tighten_again, false)) tighten(client);
   }
 }
 
@@ -45,14 +57,23 @@ void Server::carry_out(const Quota::Outcome& outcome) {
   for (const scheduler::ClientId id : outcome.tighten) {
     const auto found = clients_.find(id);
     if (found == clients_.end()) continue;
-    Message message{.kind = Kind::kTighten};
-    message.body.tighten = {.round = quota_.round()};
-    tell(*found->second, message);
+    tighten(*found->second);
   }
   if (outcome.changed) {
     for (const auto& [id, client] : clients_) publish_limits(*client);
   }
   schedule_deadline();
+}
+
+void Server::tighten(Client& client) {
+  if (client.tightening) {
+    client.tighten_again = true;
+    return;
+  }
+  client.tightening = true;
+  Message message{.kind = Kind::kTighten};
+  message.body.tighten = {.round = quota_.round()};
+  tell(client, message);
 }
 
 // What is not read wakes nobody: the client looks when it is asked for its numbers.

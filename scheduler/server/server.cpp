@@ -286,8 +286,8 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
   }
   if (!client.gpus.insert(*index).second) gpus_.remove_client(*index);  // named again: it counts once
   step(event::AddGpu{client.id, *index, gpu.total_bytes, gpu.context_bytes});
-  const scheduler::Bytes context =
-      gpu.context_bytes != 0 ? gpu.context_bytes : scheduler::assumed_context(gpu.total_bytes);
+  const scheduler::Bytes context = gpu.context_bytes != 0 ? std::min(gpu.context_bytes, gpu.total_bytes)
+                                                          : scheduler::assumed_context(gpu.total_bytes);
   quota_.add_gpu(client.id, *index, gpu.total_bytes, context);
   publish_limits(client);
   Message added{.kind = Kind::kGpuAdded};

@@ -75,6 +75,7 @@ class Server final : public ConnectionOwner {
 
   void on_limits(Connection& connection, Client& client, const protocol::Message& message);
   void carry_out(const scheduler::Quota::Outcome& outcome);
+  void tighten(Client& client);
   void publish_limits(Client& client);
   void tell(Client& client, const protocol::Message& message);
 

@@ -194,6 +194,29 @@ TEST_CASE("memory of a graph that is being captured is the graph's, and takes no
   CHECK(take(8 * kMiB) == api::CUDA_ERROR_OUT_OF_MEMORY);
 }
 
+TEST_CASE("a stream that is captured is not asked for its number, which would end the capture") {
+  static bool asked;
+  asked = false;
+  Fixture f({.backend = Choice::kManaged});
+  f.driver.enter_context(0);
+  f.driver.set<api::cuStreamGetId_fn>(Symbol::k_cuStreamGetId, [](api::CUstream, unsigned long long* number) {
+    asked = true;
+    *number = 1;
+    return api::CUDA_SUCCESS;
+  });
+  f.driver.capturing.store(true);
+  api::CUdeviceptr address = 0;
+  const auto stream = reinterpret_cast<api::CUstream>(0x5000);
+  const auto given = [&] {
+    address = 0x700000000;
+    return api::CUDA_SUCCESS;
+  };
+  CHECK(f.memory.allocate_async({.address = &address, .bytes = kMiB, .stream = stream, .capturing = true}, given) ==
+        api::CUDA_SUCCESS);
+  CHECK(f.memory.free_async(address, stream, false, given, true) == api::CUDA_SUCCESS);
+  CHECK_FALSE(asked);
+}
+
 TEST_CASE("converted memory freed into a capture is not freed under the graph: the driver answers") {
   Fixture f({.backend = Choice::kManaged, .limit_bytes = 64 * kMiB});
   f.driver.enter_context(0);

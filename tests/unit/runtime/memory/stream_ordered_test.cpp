@@ -312,6 +312,37 @@ TEST_CASE("with its context go a pool's spans, what is pending there, and the ev
   CHECK(f.driver.managed_allocations == 2);
 }
 
+TEST_CASE(
+    "addresses that the driver gives again before the end of their context is known are the new context's alone") {
+  static api::CUdeviceptr again;
+  Served f;
+  const api::CUdeviceptr first = f.taken(kMiB);
+  f.work();
+  f.free(first);
+  CHECK(f.live_bytes() == kMiB);
+  api::CUcontext other = nullptr;
+  {
+    Memory::ContextEnd ending(f.memory, f.context);
+    f.driver.destroy(f.context);
+    f.driver.leave_context();
+    other = f.driver.enter_context(0);
+    again = first;
+    f.driver.set<api::cuMemAllocManaged_fn>(Symbol::k_cuMemAllocManaged,
+                                            [](api::CUdeviceptr* address, std::size_t, unsigned) {
+                                              *address = again;
+                                              return api::CUDA_SUCCESS;
+                                            });
+    CHECK(f.taken(kMiB, kOther) == first);
+    f.memory.trim_pool(kPool, 0);
+    ending.gone();
+  }
+  REQUIRE(other != nullptr);
+  CHECK(f.live_bytes() == kMiB);
+  CHECK(f.reserved() == kSpan);
+  CHECK(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);
+  CHECK(f.live_bytes() == 0);
+}
+
 TEST_CASE("what a destroyed pool leaves unused is not the program's to free once more") {
   Served f;
   const api::CUdeviceptr address = f.taken(kMiB);

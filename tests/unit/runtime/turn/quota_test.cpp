@@ -50,10 +50,10 @@ struct Rotad : test::FakeRotad {
 };
 
 struct Program {
-  Program()
+  explicit Program(std::size_t gpu_bytes = 1024 * kMega, std::uint64_t limit = UINT64_MAX)
       : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger,
-               {.backend = memory::Choice::kManaged, .limit_bytes = UINT64_MAX}) {
-    driver.device_bytes = 1024 * kMega;
+               {.backend = memory::Choice::kManaged, .limit_bytes = limit}) {
+    driver.device_bytes = gpu_bytes;
     context = driver.enter_context(0);
     monitor.context_made(context, 0, true);
   }
@@ -234,6 +234,38 @@ TEST_CASE("a GPU that rotad does not serve has no limits") {
   rotad.refuse_gpus(1);
   Program program;
   CHECK(program.allocate(kMega) == api::CUDA_SUCCESS);
+}
+
+TEST_CASE("a GPU whose size cannot be used has no limits, since rotad is not asked for it") {
+  const Rotad rotad;
+  Program program(std::size_t{300} << 40);
+  CHECK(program.allocate(kMega) == api::CUDA_SUCCESS);
+}
+
+TEST_CASE("what another thread only asks for, and is refused, does not have this one refused") {
+  Rotad rotad;
+  Program program(1024 * kMega, 100 * kMega);  // ROTA_GPU_MEM_LIMIT, as `rota run --gpu-mem` sets it
+  std::atomic<int> large{kPending};
+  program.start_allocating(90 * kMega, &large);
+  const protocol::Reserve first = rotad.next_ask();
+  std::atomic<int> small{kPending};
+  program.start_allocating(20 * kMega, &small);  // does not fit beside the first
+  rotad.answer(first, false, 0);
+  CHECK(becomes(large, api::CUDA_ERROR_OUT_OF_MEMORY));
+  const protocol::Reserve second = rotad.next_ask();
+  CHECK(second.device_bytes == 20 * kMega);
+  rotad.answer(second, true, 20 * kMega);
+  CHECK(becomes(small, api::CUDA_SUCCESS));
+}
+
+TEST_CASE("the first question about memory is answered with the limit") {
+  Rotad rotad;
+  rotad.limit(300 * kMega, 300 * kMega);
+  Program program;
+  std::size_t free = 0;
+  std::size_t total = 0;
+  REQUIRE(program.memory.info(&free, &total) == api::CUDA_SUCCESS);
+  CHECK(total == 300 * kMega);
 }
 
 TEST_CASE("a rotad that goes while a thread waits for its answer lets it go on") {

@@ -212,6 +212,50 @@ TEST_CASE("a session's part in the host's memory is no more than it has that can
   CHECK_FALSE(rig.granted(small, 201, 201));
 }
 
+TEST_CASE("a client asks on each GPU by itself, and is answered on each") {
+  Rig rig;
+  const auto session = account("session", {.device = 1000});
+  const ClientId one = rig.client({session});
+  const ClientId two = rig.client({session});
+  for (const ClientId id : {one, two}) rig.quota.add_gpu(id, 1, kGpu, 0);
+  CHECK(rig.granted(one, 900, 0, 0));
+  CHECK(rig.granted(one, 900, 0, 1));
+  rig.mute.insert(one);
+  CHECK_FALSE(rig.reserve(two, 200, 0, 0));
+  CHECK_FALSE(rig.reserve(two, 200, 0, 1));
+  std::map<GpuIndex, bool> granted;
+  for (const GpuIndex gpu : {0U, 1U}) {
+    rig.used[{one, gpu}].has = {gpu == 0 ? Bytes{0} : Bytes{900}, 0};
+    const auto& use = rig.used[{one, gpu}];
+    const auto outcome = rig.quota.state(one, gpu, use.has, use.answered, rig.quota.round(), rig.now);
+    for (const Quota::Answer& answer : outcome.answers) granted[answer.gpu] = answer.granted;
+  }
+  CHECK(granted == std::map<GpuIndex, bool>{{0, true}, {1, false}});
+}
+
+TEST_CASE("an account that is in the way only after another has made room is asked about, too") {
+  Rig rig;
+  const ClientId one = rig.client({account("session", {.device = 1000})});
+  const ClientId other = rig.client({account("user", {.device = 1000})});
+  const ClientId two = rig.client({account("session", {.device = 1000}), account("user", {.device = 1000})});
+  CHECK(rig.granted(one, 900));
+  CHECK(rig.granted(other, 900));
+  rig.used[{one, 0}].has = rig.used[{other, 0}].has = {100, 0};
+  CHECK(rig.granted(two, 900));
+}
+
+TEST_CASE("an index that another GPU has now has that one's size") {
+  Rig rig;
+  const auto host = account("the host", {.host = 0});
+  const ClientId one = rig.client({host});
+  rig.quota.add_gpu(one, 3, 100, 0);
+  CHECK_FALSE(rig.granted(one, 200, 200, 3));
+  rig.quota.leave(one, rig.now);
+  const ClientId two = rig.client({host});
+  rig.quota.add_gpu(two, 3, 1000, 0);
+  CHECK(rig.granted(two, 200, 200, 3));
+}
+
 TEST_CASE("a client that says that it has more than it was granted is believed, and others have less") {
   Rig rig;  // as after a rotad that died
   const auto session = account("session", {.device = 1000});
