@@ -1,0 +1,89 @@
+// Whether an allocation may be made: by the ledger, by limits that processes share, by room on the GPU.
+#include <algorithm>
+#include <utility>
+
+#include "runtime/core/log.h"
+#include "runtime/memory/memory.h"
+
+namespace rota::memory {
+
+namespace {
+
+// How often an allocation waits for the answer that another thread's gets, before it is refused. Judgement.
+constexpr int kMostOthers = 64;
+
+}  // namespace
+
+bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
+  if (ordinal < 0 || ordinal >= kMaxDevices) return true;
+  const std::uint64_t limit = settings_.limit_bytes;
+  const std::uint64_t most = capacity(ordinal);
+  if (ledger_.limit(ordinal) != limit) ledger_.set_limit(ordinal, limit);
+  if (ledger_.capacity(ordinal) != most) ledger_.set_capacity(ordinal, most);
+  if (graphs_.any()) graphs_.look(ordinal);
+  // What was freed in a stream and has not been reached is in use: the driver refuses then, too, and does not wait
+  // (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory).
+  // And what other threads are only asking for may be refused.
+  bool swept = false;
+  for (int others = 0; others < kMostOthers;) {
+    const bool fits = ledger_.reserve(ordinal, bytes, kind);
+    if (fits && admitted(ordinal, bytes, kind)) return true;
+    if (!std::exchange(swept, true) && sweep_deferred()) continue;
+    if (fits) {
+      if (room_.explain) room_.explain(ordinal);
+      return false;
+    }
+    if (!room_.wait_for_others || !room_.wait_for_others(ordinal)) break;
+    ++others;
+  }
+  static log::Once once;
+  if (!once.first()) return false;
+  const std::uint64_t live = ledger_.live_bytes(ordinal);
+  if (limit <= most) {
+    log::info("{} bytes on GPU {} refused: {} of {} are in use (ROTA_GPU_MEM_LIMIT)", bytes, ordinal, live, limit);
+  } else if (settings_.oversubscribe) {
+    log::warn("{} bytes on GPU {} refused: {} of {} are in use, which is the GPU and what the host had left", bytes,
+              ordinal, live, most);
+  } else {
+    log::warn(
+        "{} bytes on GPU {} refused: this process has {} of the GPU's {}. `rota run --oversubscribe` (or "
+        "ROTA_OVERSUBSCRIBE=1) lets a process have more than the GPU; it is slow where all of it is used at once",
+        bytes, ordinal, live, most);
+  }
+  return false;
+}
+
+// Of bytes that are reserved, and are given up if they may not be taken, or if the thread is cancelled while it waits.
+bool Memory::admitted(int ordinal, std::uint64_t bytes, Kind kind) {
+  struct Reserved {
+    ~Reserved() {
+      if (ledger != nullptr) ledger->release(ordinal, bytes, kind);
+    }
+    Ledger* ledger;
+    int ordinal;
+    std::uint64_t bytes;
+    Kind kind;
+  } reserved{&ledger_, ordinal, bytes, kind};
+  if (room_.allowed && !room_.allowed(ordinal, bytes, kind)) {
+    reserved.ledger = nullptr;
+    return false;
+  }
+  if (room_.wait) room_.wait(ordinal);
+  reserved.ledger = nullptr;
+  return true;
+}
+
+// Limits shared with others are known once rotad has told of them.
+std::uint64_t Memory::limit(int ordinal) const {
+  const std::uint64_t shared = room_.limit ? room_.limit(ordinal).total : kNoLimit;
+  return std::min(settings_.limit_bytes, shared);
+}
+
+// Tried once more, if others have made room.
+api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
+  const api::CUresult result = call();
+  if (result != api::CUDA_ERROR_OUT_OF_MEMORY || !room_.make || !room_.make(ordinal)) return result;
+  return call();
+}
+
+}  // namespace rota::memory
