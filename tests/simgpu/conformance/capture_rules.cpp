@@ -46,6 +46,22 @@ RULE(capture, capturing_streams_are_not_waited_for, "capturing_streams_can_be_wa
   CHECK_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
 }
 
+RULE(capture, a_capturing_stream_is_not_asked_for_its_number, "capturing_streams_can_be_waited_for",
+     "cuStreamGetId of a capturing stream answers CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED and invalidates the capture; "
+     "cuStreamGetCtx does not") {
+  Session session;
+  Stream stream;
+  Stream other;
+  CUcontext context = nullptr;
+  unsigned long long number = 0;
+  CHECK_OK(cu.cuStreamBeginCapture_v2(stream, kRelaxed));
+  CHECK_OK(cu.cuStreamGetId(other, &number));
+  CHECK_OK(cu.cuStreamGetCtx(stream, &context));
+  CHECK_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_ACTIVE);
+  CHECK_EQ(cu.cuStreamGetId(stream, &number), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+  CHECK_EQ(capture_status(stream), CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+}
+
 RULE(capture, callbacks_are_not_captured, "capturing_streams_can_be_waited_for",
      "cuStreamAddCallback in a capturing stream answers CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED") {
   Session session;

@@ -162,6 +162,18 @@ CUresult tell(Value* out, Value value) {
   return CUDA_SUCCESS;
 }
 
+// Unlike the stream's other particulars, which are told whatever it does.
+CUresult tell_id(Stream& stream, unsigned long long* id) {
+  {
+    const std::lock_guard lock(driver().captures.mutex);
+    if (stream.capture && !mutated(Mutation::capturing_streams_can_be_waited_for)) {
+      stream.capture->invalidated = true;
+      return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+  }
+  return tell(id, static_cast<unsigned long long>(stream.id));
+}
+
 CUresult tell_contexts(CUcontext* context, CUgreenCtx* green, Context& owner) {
   if (context == nullptr || green == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *context = owner.handle();
@@ -197,7 +209,7 @@ ROTA_SIM_EXPORT_FORMS(cuStreamAddCallback, _ptsz,
 ROTA_SIM_EXPORT_FORMS(cuStreamGetFlags, _ptsz, (CUstream stream, unsigned* out), TELL(of.flags))
 ROTA_SIM_EXPORT_FORMS(cuStreamGetPriority, _ptsz, (CUstream stream, int* out), TELL(of.priority.load()))
 ROTA_SIM_EXPORT_FORMS(cuStreamGetId, _ptsz, (CUstream stream, unsigned long long* out),
-                      TELL(static_cast<unsigned long long>(of.id)))
+                      with_stream(stream, form, [&](Stream& of, Context&) { return tell_id(of, out); }))
 ROTA_SIM_EXPORT_FORMS(cuStreamGetCtx, _ptsz, (CUstream stream, CUcontext* out), TELL(in.handle()))
 ROTA_SIM_EXPORT_FORMS(cuStreamGetDevice, _ptsz, (CUstream stream, CUdevice* out), TELL(in.gpu))
 #undef TELL
