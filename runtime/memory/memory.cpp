@@ -260,6 +260,7 @@ api::CUresult Memory::free_shared(const Allocation& taken) {
   {
     const driver::CurrentContext its_own(context);
     result = real::cuMemAlloc_v2(&stand_in, 1);
+    if (result == api::CUDA_SUCCESS) keep_a_byte(context);
     // On a full GPU there is not even that.
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) result = real::cuCtxSynchronize();
   }
@@ -274,6 +275,17 @@ api::CUresult Memory::free_shared(const Allocation& taken) {
   stream_ordered_.free(taken, {});
   changed(taken.device);
   return result;
+}
+
+// Where there is no other small allocation in a context, the driver maps memory for the first one, and unmaps it with
+// the last: a byte that stays keeps the stand-ins cheap.
+void Memory::keep_a_byte(api::CUcontext context) {
+  {
+    const std::lock_guard lock(devices_mutex_);
+    if (!with_a_byte_.insert(context).second) return;
+  }
+  api::CUdeviceptr kept = 0;  // goes with its context
+  real::cuMemAlloc_v2(&kept, 1);
 }
 
 // Whether the driver would free what begins at this address although the program does not have it. What begins further
@@ -424,6 +436,10 @@ void Memory::context_ended(api::CUcontext context) {
   peers_.context_ended(context);
   streams_.forget(context);
   events_.forget(context);
+  {
+    const std::lock_guard lock(devices_mutex_);
+    with_a_byte_.erase(context);
+  }
   ledger_.drop(Owner::of(context));
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {
     if (devices_[static_cast<std::size_t>(ordinal)].known.load(std::memory_order_relaxed)) changed(ordinal);

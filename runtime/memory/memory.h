@@ -213,6 +213,7 @@ class Memory {
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
   api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);
   api::CUresult free_shared(const Allocation& taken);
+  void keep_a_byte(api::CUcontext context);
   bool is_kept(std::uint64_t address) const;
   // An event behind all that is in the stream so far; or what the driver answered.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind);
@@ -237,8 +238,9 @@ class Memory {
   std::function<void(int)> changed_;
   Room room_;
   std::atomic<bool> served_{false};
-  std::atomic<bool> exports_{false};  // a function refused converted memory: allocations stay native from then on
-  std::set<std::string> explained_;   // functions; under the lock below
+  std::atomic<bool> exports_{false};      // a function refused converted memory: allocations stay native from then on
+  std::set<std::string> explained_;       // functions; under the lock below
+  std::set<api::CUcontext> with_a_byte_;  // keep_a_byte(); under the same
   std::atomic<bool> has_converted_{false};
   std::array<Device, kMaxDevices> devices_;
   std::optional<std::uint64_t> host_bytes_;  // that the host had left when it was first asked

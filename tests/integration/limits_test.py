@@ -9,24 +9,27 @@ from harness import PROGRAMS, ROTA, Case
 MEMHOG = PROGRAMS / "memhog"
 MIB = 1 << 20
 
-# Runs in a session: a program holds `first` MiB while others try `sizes` one after the other. Prints their exit codes.
+# Runs in a session, which `rota run` without limits of its own does not leave: a program holds `first` MiB while others try `sizes` one after the other. Prints their exit codes.
 TOGETHER = """
-import subprocess, sys
-memhog, first, *sizes = sys.argv[1:]
-holder = subprocess.Popen([memhog, "--bytes", first + "M", "--rounds", "1", "--hold"], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, text=True)
+import os, subprocess, sys
+rota, memhog, first, *sizes = sys.argv[1:]
+os.environ.pop("LD_PRELOAD", None)  # sanitized programs want their runtime in front of it, as `rota run` puts it
+
+def hog(size, *more):
+    return [rota, "run", "--", memhog, "--bytes", size + "M", "--rounds", "1", *more]
+
+holder = subprocess.Popen(hog(first, "--hold"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 assert holder.stdout.readline().startswith("ready"), "the first program did not get its memory"
-print("codes", *(subprocess.call([memhog, "--bytes", size + "M", "--rounds", "1"], stdout=subprocess.DEVNULL)
-                 for size in sizes))
+print("codes", *(subprocess.call(hog(size), stdout=subprocess.DEVNULL) for size in sizes))
 holder.communicate()
-print("after", subprocess.call([memhog, "--bytes", first + "M", "--rounds", "1"], stdout=subprocess.DEVNULL))
+print("after", subprocess.call(hog(first), stdout=subprocess.DEVNULL))
 """
 
 
 class Limits(Case):
     def together(self, options, first, *sizes, **environment):
         """The exit codes of programs of these sizes (MiB) beside the first one, and what they said."""
-        result = self.checked(ROTA, "run", *options, "--", sys.executable, "-c", TOGETHER, MEMHOG, first, *sizes,
+        result = self.checked(ROTA, "run", *options, "--", sys.executable, "-c", TOGETHER, ROTA, MEMHOG, first, *sizes,
                               **environment)
         words = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
         self.assertEqual(words["after"], "0", "what a program had is not there after its end")

@@ -71,6 +71,7 @@ class Room(Case):
         daemon = self.start_daemon("--mode", "automatic", "--quantum", "1000s")
         busy = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--share", "0.4", "--hold")
         self.assertEqual(busy.stdout.readline().strip(), "ready")
+        busy.send_signal(19)  # SIGSTOP: else it gives its lease back whenever its GPU happens to be idle
         grows = self.grow("--share", "0.3", "--rounds", "10", "--grow", "0.3")
         self.eventually(lambda: [c for c in self.clients() if c["pid"] == grows.pid and c["asked_bytes"]], "it waits for room")
         kill(daemon)

@@ -62,6 +62,8 @@ TEST_CASE("an allocation from what is there asks the driver nothing that other t
 TEST_CASE("its free waits as the driver's: a plain byte is freed in its place, and then it is everybody's") {
   Shared f;
   const api::CUdeviceptr first = f.plain();
+  // The first free of a context leaves a byte there, for which the driver keeps its block of small memory.
+  CHECK(f.free_plain(f.plain()) == api::CUDA_SUCCESS);
   {
     const CountingDriver counted;
     CHECK(f.free_plain(first) == api::CUDA_SUCCESS);
@@ -71,7 +73,7 @@ TEST_CASE("its free waits as the driver's: a plain byte is freed in its place, a
   }
   CHECK(f.ledger.live_bytes(0) == 0);
   CHECK(f.ledger.entries() == 0);
-  CHECK(f.driver.memory.size() == 1);  // the span
+  CHECK(f.driver.memory.size() == 2);  // the span, and the byte
   CHECK(f.free_plain(first) == api::CUDA_ERROR_INVALID_VALUE);
   CHECK(f.plain() == first);
   CHECK(f.driver.managed_allocations == 1);
@@ -170,11 +172,11 @@ TEST_CASE("of spans that nothing uses 32 MiB are kept, and the others go to the 
   CHECK(f.driver.memory.size() > 40);
   for (const api::CUdeviceptr address : held) REQUIRE(f.free_plain(address) == api::CUDA_SUCCESS);
   CHECK(f.ledger.live_bytes(0) == 0);
-  CHECK(f.driver.memory.size() <= 17);  // the last one has yet to go
+  CHECK(f.driver.memory.size() <= 18);  // the last one has yet to go; and the byte that stays
   f.memory.collect_deferred();
   std::uint64_t kept = 0;
   for (const auto& [address, bytes] : f.driver.memory) kept += bytes;
-  CHECK(kept <= 32 * kMiB);
+  CHECK(kept <= 32 * kMiB + 1);
   CHECK(kept > 0);
 }
 
