@@ -25,7 +25,8 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   // (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory).
   // And what other threads are only asking for may be refused.
   bool swept = false;
-  for (int others = 0; others < kMostOthers;) {
+  bool alone = false;  // nobody asks, so what is in the way is in use
+  for (int tries = 0; tries < kMostOthers; ++tries) {
     const bool fits = ledger_.reserve(ordinal, bytes, kind);
     if (fits && admitted(ordinal, bytes, kind)) return true;
     if (!std::exchange(swept, true) && sweep_deferred()) continue;
@@ -33,8 +34,8 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
       if (room_.explain) room_.explain(ordinal);
       return false;
     }
-    if (!room_.wait_for_others || !room_.wait_for_others(ordinal)) break;
-    ++others;
+    if (alone) break;
+    alone = !room_.wait_for_others || !room_.wait_for_others(ordinal);
   }
   static log::Once once;
   if (!once.first()) return false;

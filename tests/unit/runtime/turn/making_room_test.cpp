@@ -122,26 +122,32 @@ std::atomic<std::uint64_t> to_host{0};
 std::atomic<std::uint64_t> to_gpu{0};
 std::atomic<bool> moves_end{true};
 
-void watch_moves(Program& program) {
-  to_host = to_gpu = 0;
-  moves_end = true;
-  program.driver.set<api::cuMemPrefetchAsync_fn>(
+void put_in_front(FakeDriver& driver) {
+  driver.set<api::cuMemPrefetchAsync_fn>(
       Symbol::k_cuMemPrefetchAsync, [](api::CUdeviceptr, std::size_t bytes, api::CUdevice to, api::CUstream) {
         (to < 0 ? to_host : to_gpu) += bytes;
-        if (to < 0 && !moves_end) test::FakeDriver::the().submitted = UINT64_MAX;  // the event behind it is not passed
+        if (to < 0 && !moves_end) FakeDriver::the().submitted = UINT64_MAX;  // the event behind it is not passed
         return api::CUDA_SUCCESS;
       });
 }
+
+struct Watched : Program {
+  explicit Watched(bool move_out = true) : Program(memory::Choice::kManaged, move_out, put_in_front) {}
+  static void watch() {
+    to_host = to_gpu = 0;
+    moves_end = true;
+  }
+};
 
 }  // namespace
 
 TEST_CASE("before the lease goes to somebody who needs the room, so much memory is moved to the host, and comes back") {
   Rotad rotad;
-  Program program;
+  Watched program;
   program.hold(rotad, 1, 600 * kMega);
   REQUIRE(program.allocate(300 * kMega) == api::CUDA_SUCCESS);
   REQUIRE(program.allocate(200 * kMega) == api::CUDA_SUCCESS);
-  watch_moves(program);
+  Watched::watch();
   rotad.clear(250 * kMega);
   rotad.somebody_waits(1, 1);
   CHECK(rotad.next().kind == Kind::kGiveBack);
@@ -161,7 +167,7 @@ TEST_CASE("before the lease goes to somebody who needs the room, so much memory 
 TEST_CASE(
     "a move that gets nowhere keeps the lease for as long as a slow link takes, and no longer than rotad has time") {
   Rotad rotad;
-  Program program;
+  Watched program;
   program.driver.device_bytes = std::uint64_t{1} << 40;
   std::uint64_t bytes = 0;
   std::uint64_t by = 0;
@@ -176,7 +182,7 @@ TEST_CASE(
   }
   program.hold(rotad, 1, bytes);
   REQUIRE(program.allocate(bytes) == api::CUDA_SUCCESS);
-  watch_moves(program);
+  Watched::watch();
   moves_end = false;
   program.driver.finished = 0;
   program.driver.submitted = 0;
@@ -190,10 +196,10 @@ TEST_CASE(
 
 TEST_CASE("a program that is told not to move its memory out gives back at once") {
   Rotad rotad;
-  Program program(memory::Choice::kManaged, false);
+  Watched program(false);
   program.hold(rotad, 1, 600 * kMega);
   REQUIRE(program.allocate(300 * kMega) == api::CUDA_SUCCESS);
-  watch_moves(program);
+  Watched::watch();
   rotad.clear(250 * kMega);
   rotad.somebody_waits(1, 1);
   CHECK(rotad.next().kind == Kind::kGiveBack);

@@ -50,10 +50,14 @@ struct Rotad : FakeRotad {
 
 // A program on a GPU of 1 GiB, with managed memory.
 struct Program {
-  explicit Program(memory::Choice backend = memory::Choice::kManaged, bool move_out = true)
+  // `prepare` changes the driver before anything of rota's uses it.
+  explicit Program(
+      memory::Choice backend = memory::Choice::kManaged, bool move_out = true,
+      void (*prepare)(FakeDriver&) = [](FakeDriver&) {})
       : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger,
                {.backend = backend, .limit_bytes = UINT64_MAX, .move_out = move_out}) {
     driver.device_bytes = 1024 * kMega;
+    prepare(driver);
     context = driver.enter_context(0);
     monitor.context_made(context, 0, true);
   }
