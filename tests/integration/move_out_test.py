@@ -24,9 +24,10 @@ class MoveOut(Case):
     def test_memory_leaves_before_the_lease_goes_and_comes_back_with_it(self):
         said = self.turns_of_two()
         moved = [int(number) for number in re.findall(r"rota: (\d+) bytes moved to the host", said)]
-        self.assertTrue(moved, said[-2000:])
-        # 0.6 of 256 MiB each: a fifth is too much, and what rotad takes for contexts; never all of it.
-        self.assertTrue(all(40 << 20 <= bytes < 150 << 20 for bytes in moved), moved)
+        # 0.6 of 256 MiB each: a fifth is too much, and what rotad takes for contexts; never all of it. Less while one of
+        # them still allocates or already frees.
+        self.assertTrue(any(40 << 20 <= bytes for bytes in moved), moved or said[-2000:])
+        self.assertTrue(all(bytes < 150 << 20 for bytes in moved), moved)
         self.assertIn("memory back after", said)
 
     def test_a_program_that_is_told_not_to_leaves_it_to_the_driver(self):
