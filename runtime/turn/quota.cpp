@@ -85,10 +85,14 @@ bool Quota::covers(int device, std::uint64_t bytes, memory::Kind kind) {
     here.ask = Ask{asks_, wanted};
     bell_.ring();
     const bool answered = answered_.wait_for(
-        lock, kPatience, [&] { return released_ || here.awaited == 0 || within(wanted, granted()); });
-    // A rotad that says nothing is as none: it answers at once, and at worst after a quarter of a second.
-    if (!answered) log::warn("rotad does not answer: an allocation on GPU {} goes on without it", device);
-    if (!answered || released_ || here.granted || within(wanted, granted())) break;
+        lock, patience_, [&] { return released_ || here.awaited == 0 || within(wanted, granted()); });
+    if (!answered) {
+      // As without a rotad, for all threads, until it says something again.
+      log::warn("rotad does not answer: allocations on GPU {} go on without the limits that it keeps", device);
+      here.device.store(protocol::kUnlimited);
+      here.movable.store(protocol::kUnlimited);
+    }
+    if (released_ || here.granted || within(wanted, granted())) break;
     // A free may have come meanwhile.
     const Bytes again = less(live(device), less(here.unsettled, own));
     if (!within(wanted, again)) continue;

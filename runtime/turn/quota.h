@@ -9,6 +9,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -28,7 +29,9 @@ class Quota {
     std::uint64_t movable = 0;  // the part of it that can leave the GPU
   };
 
-  Quota(memory::Ledger& ledger, Bell& bell) : ledger_(ledger), bell_(bell) {}
+  // `patience`: how long rotad has to answer. It does at once, and at worst after a quarter of a second.
+  Quota(memory::Ledger& ledger, Bell& bell, std::chrono::nanoseconds patience = std::chrono::seconds(5))
+      : ledger_(ledger), bell_(bell), patience_(patience) {}
 
   // --- the program's threads; `device` is below memory::kMaxDevices
 
@@ -94,6 +97,7 @@ class Quota {
 
   memory::Ledger& ledger_;
   Bell& bell_;
+  const std::chrono::nanoseconds patience_;
   std::array<Slot, memory::kMaxDevices> slots_;
   std::mutex mutex_;
   std::condition_variable answered_;

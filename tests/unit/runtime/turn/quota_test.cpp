@@ -342,3 +342,22 @@ TEST_CASE("cuMemGetInfo shows what the limit leaves to this process and all that
   CHECK(total == 300 * kMega);
   CHECK(free == 120 * kMega);  // 100 and what has been granted and is not used
 }
+
+TEST_CASE("a rotad that does not answer is waited for once, and kept to again when it does") {
+  memory::Ledger ledger;
+  turn::Bell bell;
+  turn::Quota quota(ledger, bell, 10ms);
+  quota.serve(true);
+  quota.limit(0);
+  REQUIRE(ledger.reserve(0, kMega, memory::Kind::kConverted));
+  CHECK(quota.covers(0, kMega, memory::Kind::kConverted));
+  const auto asked = quota.take_ask(0);
+  CHECK_FALSE(asked);  // withdrawn
+  REQUIRE(ledger.reserve(0, kMega, memory::Kind::kConverted));
+  CHECK(quota.covers(0, kMega, memory::Kind::kConverted));
+  CHECK_FALSE(quota.take_ask(0));
+  CHECK(quota.spare(0) == protocol::kUnlimited);
+  quota.answer(
+      0, {.gpu = 0, .number = 1, .device_bytes = 3 * kMega, .movable_bytes = 3 * kMega, .granted = 1, .text = {}});
+  CHECK(quota.spare(0) == kMega);
+}
