@@ -21,9 +21,6 @@ Bytes room_of_holders(const Gpu& gpu) {
   return gpu.total > others ? gpu.total - others : 0;
 }
 
-// Promises grow by this part of a GPU: a 64th, as programs report what they use. Judgement.
-constexpr Bytes kSteps = 64;
-
 }  // namespace
 
 bool Admission::conflicts(const Client& client, GpuIndex index) {
@@ -86,8 +83,7 @@ bool Admission::serve_asks(GpuIndex index, const std::function<void(Client&, Byt
       break;
     }
     // A little more than it asks for, if that is free, so that small steps do not ask each time.
-    const Bytes unit = std::max<Bytes>(gpu.total / kSteps, 1);
-    const Bytes rounded = (share.asked + unit - 1) / unit * unit;
+    const Bytes rounded = up_to_step(share.asked, gpu.total);
     const Bytes free = room > together ? room - together : 0;
     const Bytes bytes = share.asked + std::min(rounded - share.asked, free);
     books_.promise(asker, index, bytes);

@@ -108,6 +108,14 @@ struct GpuState {
   bool crowded = false;  // automatic mode: the memory of those who wanted it did not fit
 };
 
+// What clients are promised and granted grows by a 64th of a GPU, as programs report what they use. Judgement.
+constexpr Bytes step_of(Bytes total) {
+  return total < 64 ? 1 : total / 64;
+}
+constexpr Bytes up_to_step(Bytes bytes, Bytes total) {
+  return (bytes + step_of(total) - 1) / step_of(total) * step_of(total);
+}
+
 // What a context costs where the client does not know: some 500 MiB on real GPUs, in proportion on small ones.
 constexpr Bytes assumed_context(Bytes total) {
   constexpr Bytes kMeasured = Bytes{500} << 20;

@@ -7,9 +7,8 @@
 namespace rota::scheduler {
 namespace {
 
-// A client is granted up to the next of these parts of the GPU, where limits are far. Judgement, as for promises.
-constexpr Bytes kQuotaSteps = 64;
-constexpr Bytes kFar = 4;  // steps
+// A client is granted up to the next step (event.h), where limits are so many steps away. Judgement.
+constexpr Bytes kFar = 4;
 
 void add(Reservation& sum, const Reservation& before, const Reservation& after) {
   sum.device += after.device - before.device;  // unsigned, so also where it falls
@@ -93,26 +92,33 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
   return std::nullopt;
 }
 
-void Quota::book(Member& member, GpuIndex gpu, const Reservation& reservation) {
+void Quota::book(Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome) {
   Reservation& booked = member.reserved[gpu];
-  for (Account* account : member.accounts) add(account->sums[gpu], booked, reservation);
+  for (Account* account : member.accounts) {
+    add(account->sums[gpu], booked, reservation);
+    outcome.changed = outcome.changed || account->limits.device != kNoLimit;
+  }
   gpus_[gpu].reserved += reservation.device - booked.device;
   booked = reservation;
 }
 
-Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask) {
+bool Quota::exceeds_gpu(ClientId client, GpuIndex gpu, Bytes device) const {
+  return excess(gpu, device - reserved(client, gpu).device) != 0;
+}
+
+Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome) {
   const Reservation& before = member.reserved[gpu];
   Reservation granted{std::max(ask.wanted.device, before.device), std::max(ask.wanted.movable, before.movable)};
-  const Bytes unit = std::max<Bytes>(gpus_[gpu].total / kQuotaSteps, 1);
+  const Bytes total = gpus_[gpu].total;
   Reservation far = granted;
-  far.device += kFar * unit;
-  far.movable += kFar * unit;
+  far.device += kFar * step_of(total);
+  far.movable += kFar * step_of(total);
   if (!refusal(member, gpu, far)) {
-    const Bytes more = (granted.device + unit - 1) / unit * unit - granted.device;
+    const Bytes more = up_to_step(granted.device, total) - granted.device;
     granted.device += more;
     if (granted.movable != 0) granted.movable += more;
   }
-  book(member, gpu, granted);
+  book(member, gpu, granted, outcome);
   return {client, gpu, ask.number, true, granted, {}};
 }
 
@@ -171,8 +177,7 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   }
   has.device = std::min(has.device, protocol::kMaxGpuBytes);
   has.movable = std::min(has.movable, has.device);
-  book(found->second, gpu, has);
-  outcome.changed = true;
+  book(found->second, gpu, has, outcome);
   for (auto& [id, other] : members_) {
     const auto ask = other.asks.find(gpu);
     // Rounds are numbers that may wrap around.
@@ -190,7 +195,7 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
   if (found == members_.end()) return outcome;
   Member& member = found->second;
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
-    book(member, gpu, {});
+    if (member.reserved[gpu].device != 0) book(member, gpu, {}, outcome);
     gpus_[gpu].contexts -= member.contexts[gpu];
   }
   for (Account* account : member.accounts) --account->clients;
@@ -198,7 +203,6 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
   for (auto& [id, other] : members_) {
     for (auto& [gpu, ask] : other.asks) ask.awaited.erase(client);
   }
-  outcome.changed = true;
   settle(outcome, now);
   std::erase_if(accounts_, [](const auto& entry) { return entry.second.clients == 0; });
   return outcome;
@@ -229,8 +233,8 @@ void Quota::settle(Outcome& outcome, Time now) {
     // An account that is in the way only now has not been asked about yet.
     if (refused && ask.tried.insert(refused->account).second) call_back(id, gpu, ask, *refused, outcome);
     if (refused && !ask.awaited.empty() && now < ask.deadline) continue;
-    outcome.answers.push_back(refused ? refuse(id, *member, gpu, ask, *refused) : grant(id, *member, gpu, ask));
-    outcome.changed = outcome.changed || !refused;
+    outcome.answers.push_back(refused ? refuse(id, *member, gpu, ask, *refused)
+                                      : grant(id, *member, gpu, ask, outcome));
     member->answered[gpu] = ask.number;
     member->asks.erase(gpu);
   }

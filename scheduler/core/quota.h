@@ -61,7 +61,7 @@ class Quota {
   struct Outcome {
     std::vector<Answer> answers;
     std::set<ClientId> tighten;  // are to say what they have, with the number of the latest round
-    bool changed = false;        // sums or limits: what limits leave may be something else for anybody
+    bool changed = false;        // what limits on GPU memory leave may be something else for anybody
   };
 
   // The client is charged to these accounts, by key; `name` and `limits` are those of a new one. For one that is there,
@@ -78,6 +78,8 @@ class Quota {
   void add_gpu(ClientId client, GpuIndex gpu, Bytes total, Bytes context);
   // What the client asks to have in all. Answered in this outcome or a later one, once.
   Outcome reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now);
+  // Whether what a client asks to have takes more than the GPU holds, so that limits on the host's memory matter.
+  bool exceeds_gpu(ClientId client, GpuIndex gpu, Bytes device) const;
   // What the client has, and will not exceed: also more than it was granted, if it says so. `answered`: the number of
   // the latest answer that it has seen for this GPU, `round`: the latest round of tightening. What crossed with an
   // answer is not believed: the client is asked again.
@@ -128,8 +130,8 @@ class Quota {
   Bytes excess(GpuIndex gpu, Bytes more) const;
   Bytes host_need(const Account& account, GpuIndex gpu, Bytes excess, const Reservation& sum) const;
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
-  void book(Member& member, GpuIndex gpu, const Reservation& reservation);
-  Answer grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask);
+  void book(Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome);
+  Answer grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome);
   Answer refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask, const Refusal& by) const;
   void call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome);
   void settle(Outcome& outcome, Time now);

@@ -28,7 +28,7 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
     }
   } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
     const protocol::Reserve& wanted = message.body.reserve;
-    limits_.follow_host(quota_);
+    if (quota_.exceeds_gpu(client.id, wanted.gpu, wanted.device_bytes)) limits_.follow_host(quota_);
     carry_out(quota_.reserve(client.id, wanted.gpu, wanted.number, {wanted.device_bytes, wanted.movable_bytes}, now()));
   } else if (message.kind == Kind::kState && known(message.body.state.gpu)) {
     const protocol::State& has = message.body.state;
