@@ -135,6 +135,9 @@ Config config_of(const toml::table& file) {
 }  // namespace
 
 Result<Config> read_config(const std::string& path) {
+  // The parser takes a folder for an empty file.
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) return Error{path + " is a folder: name the file in it"};
   try {
     return config_of(toml::parse_file(path));
   } catch (const toml::parse_error& error) {

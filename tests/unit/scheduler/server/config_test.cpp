@@ -96,6 +96,12 @@ TEST_CASE("what cannot be read is named by line, with what may stand there") {
   CHECK_THAT(problem("mode = \n"), Contains("line 1"));
 }
 
+TEST_CASE("a folder is no configuration") {
+  const auto config = read_config("/tmp");
+  REQUIRE_FALSE(config);
+  CHECK_THAT(config.error().text, Contains("/tmp is a folder"));
+}
+
 TEST_CASE("a configuration that is not there is an error of its own") {
   const auto config = read_config("/nonexistent/rotad.toml");
   REQUIRE_FALSE(config);
