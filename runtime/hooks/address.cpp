@@ -18,59 +18,55 @@ using Block = memory::StreamOrdered::Block;
 
 namespace {
 
-// The same of plain memory: what several share is one allocation of its context to the driver.
-bool tell_plain(const Block& block, api::CUpointer_attribute attribute, void* data) {
-  std::uint64_t value = 0;
+// What is told of every block.
+std::optional<std::uint64_t> of_any(const Block& block, api::CUpointer_attribute attribute) {
   switch (attribute) {
     case api::CU_POINTER_ATTRIBUTE_BUFFER_ID:
-    case api::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
-      value = block.buffer_id;
-      break;
+      return block.buffer_id;
     case api::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-    case api::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      value = block.address;
-      break;
+      return block.address;
     case api::CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-    case api::CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      value = block.bytes;
-      break;
+      return block.bytes;
     default:
-      return false;
+      return std::nullopt;
   }
-  std::memcpy(data, &value, sizeof value);
-  return true;
+}
+
+// Of a pool's: the span is the mapping, and no context has it.
+std::optional<std::uint64_t> of_pooled(const Block& block, api::CUpointer_attribute attribute) {
+  switch (attribute) {
+    case api::CU_POINTER_ATTRIBUTE_CONTEXT:
+      return 0;
+    case api::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return block.span_address;
+    case api::CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return block.span_bytes;
+    case api::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return reinterpret_cast<std::uintptr_t>(block.pool);
+    default:
+      return std::nullopt;
+  }
+}
+
+// Of plain memory: the program knows of no span.
+std::optional<std::uint64_t> of_plain(const Block& block, api::CUpointer_attribute attribute) {
+  switch (attribute) {
+    case api::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
+      return block.buffer_id;
+    case api::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
+      return block.address;
+    case api::CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
+      return block.bytes;
+    default:
+      return std::nullopt;
+  }
 }
 
 // Writes the attribute of a block, if it is one of the allocation and not of the memory.
-bool tell(const Block& block, api::CUpointer_attribute attribute, void* data) {
-  if (block.pool == nullptr) return tell_plain(block, attribute, data);
-  std::uint64_t value = 0;
-  switch (attribute) {
-    case api::CU_POINTER_ATTRIBUTE_CONTEXT:  // stream-ordered memory belongs to none
-      break;
-    case api::CU_POINTER_ATTRIBUTE_BUFFER_ID:
-      value = block.buffer_id;
-      break;
-    case api::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
-      value = block.address;
-      break;
-    case api::CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      value = block.bytes;
-      break;
-    case api::CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR:
-      value = block.span_address;
-      break;
-    case api::CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      value = block.span_bytes;
-      break;
-    case api::CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
-      value = reinterpret_cast<std::uintptr_t>(block.pool);
-      break;
-    default:
-      return false;
-  }
-  std::memcpy(data, &value, sizeof value);
-  return true;
+void tell(const Block& block, api::CUpointer_attribute attribute, void* data) {
+  std::optional<std::uint64_t> value = of_any(block, attribute);
+  if (!value) value = block.pool != nullptr ? of_pooled(block, attribute) : of_plain(block, attribute);
+  if (value) std::memcpy(data, &*value, sizeof *value);
 }
 
 // Of converted memory, which the driver knows as managed: whether it is synchronous, as the program has said. One byte,
