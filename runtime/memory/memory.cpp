@@ -333,12 +333,13 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
 Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free) {
   sweep_deferred();
   if (graphs_.any()) graphs_.look(ordinal);
-  Shown seen{.total = std::min(total, limit(ordinal)), .free = 0, .own = ledger_.live_bytes(ordinal)};
+  const Room::Limit shared = shared_limit(ordinal);
+  Shown seen{
+      .total = std::min({total, settings_.limit_bytes, shared.total}), .free = 0, .own = ledger_.live_bytes(ordinal)};
   // NVML's total is all of the GPU's memory, CUDA's only what programs can have of it.
   const std::uint64_t usable = device(ordinal).total_bytes;
   const std::uint64_t most = usable != 0 ? std::min(seen.total, usable) : seen.total;
-  std::uint64_t left = most - std::min(most, seen.own);
-  if (room_.limit) left = std::min(left, room_.limit(ordinal).left);
+  const std::uint64_t left = std::min(most - std::min(most, seen.own), shared.left);
   // Managed: the GPU's real free memory says who lies there now, not what this program may take.
   const bool unified = backend(ordinal).backing() == Backing::kUnified;
   seen.free = unified ? left : std::min(left, free);

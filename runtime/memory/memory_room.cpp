@@ -75,9 +75,12 @@ bool Memory::admitted(int ordinal, std::uint64_t bytes, Kind kind) {
 }
 
 // Limits shared with others are known once rotad has told of them.
+Room::Limit Memory::shared_limit(int ordinal) const {
+  return room_.limit ? room_.limit(ordinal) : Room::Limit{};
+}
+
 std::uint64_t Memory::limit(int ordinal) const {
-  const std::uint64_t shared = room_.limit ? room_.limit(ordinal).total : kNoLimit;
-  return std::min(settings_.limit_bytes, shared);
+  return std::min(settings_.limit_bytes, shared_limit(ordinal).total);
 }
 
 // Tried once more, if others have made room.

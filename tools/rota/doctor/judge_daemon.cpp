@@ -16,6 +16,7 @@ namespace {
 // Every variable that a part of rota reads; the simulated GPU's and the tests' among them.
 constexpr std::array kVariables = {
     "ROTA_SOCKET",
+    "ROTA_SESSION",
     "ROTA_MEMORY",
     "ROTA_MEMORY_SMALL",
     "ROTA_MOVE_OUT",

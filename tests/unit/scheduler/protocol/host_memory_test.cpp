@@ -2,29 +2,13 @@
 #include "scheduler/protocol/host_memory.h"
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
+
+#include "tests/unit/scheduler/machine.h"
 
 using rota::protocol::available_to;
+using rota::test::Machine;
 
 namespace {
-
-struct Machine {
-  Machine() {
-    std::string made = std::filesystem::temp_directory_path() / "rota-host-XXXXXX";
-    REQUIRE(mkdtemp(made.data()) != nullptr);
-    root = made;
-  }
-  ~Machine() { std::filesystem::remove_all(root); }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
-  void file(const std::string& path, const std::string& text) const {
-    std::filesystem::create_directories((root + path).substr(0, (root + path).rfind('/')));
-    std::ofstream(root + path) << text;
-  }
-  std::string root;
-};
 
 constexpr std::uint64_t kMachine = std::uint64_t{1000} << 10;
 

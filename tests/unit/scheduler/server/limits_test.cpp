@@ -1,36 +1,20 @@
 // Which accounts a client is charged to, by the files of a machine that a test makes up.
 #include "scheduler/server/limits.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
+
+#include "tests/unit/scheduler/machine.h"
 
 namespace rota::server {
 namespace {
 
-using scheduler::kNoLimit;
 using scheduler::Limits;
 using scheduler::Quota;
 
-struct Machine {
-  Machine() {
-    std::string made = std::filesystem::temp_directory_path() / "rota-limits-XXXXXX";
-    REQUIRE(mkdtemp(made.data()) != nullptr);
-    root = made;
-    file("/proc/meminfo", "MemAvailable:   1000 kB\n");
-  }
-  ~Machine() { std::filesystem::remove_all(root); }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
-  void file(const std::string& path, const std::string& text) const {
-    std::filesystem::create_directories((root + path).substr(0, (root + path).rfind('/')));
-    std::ofstream(root + path) << text;
-  }
-  std::string root;
+struct Machine : test::Machine {
+  Machine() { file("/proc/meminfo", "MemAvailable:   1000 kB\n"); }
 };
 
 std::optional<Limits> limits_of(const std::vector<Quota::Membership>& all, const std::string& name) {
