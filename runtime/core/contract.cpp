@@ -10,7 +10,18 @@ void mark_exporting(Symbol symbol) noexcept {
 }
 
 api::CUresult run_begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
-  return runtime().contexts.begin_capture(stream, per_thread, call);
+  // A capture keeps memory where it is, so it begins with everything in its place; and it must not wait for that under
+  // the lock, which whoever brings memory back needs.
+  for (;;) {
+    gate::wait_in_place();
+    bool out = false;
+    const api::CUresult result = runtime().contexts.begin_capture(stream, per_thread, [&] {
+      const gate::HeldInPlace held;
+      out = gate::out_of_place.load();
+      return out ? api::CUDA_ERROR_NOT_READY : call();
+    });
+    if (!out || gate::is_inside()) return result;
+  }
 }
 
 api::CUresult run_end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {

@@ -1,6 +1,7 @@
 // What the driver says of an address. Of stream-ordered memory that rota serves, and of small plain memory, it knows
 // the span alone, which holds many allocations: what is asked of one of them is answered here. Attributes of the memory
-// itself are the driver's to say.
+// itself are the driver's to say; of extents, which it knows as mapped memory or not at all, it is asked about a plain
+// byte of the same context.
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -14,7 +15,7 @@ namespace rota::overrides {
 
 using api::CUdeviceptr;
 using api::CUresult;
-using Block = memory::StreamOrdered::Block;
+using Block = memory::Memory::Block;
 
 namespace {
 
@@ -62,9 +63,31 @@ std::optional<std::uint64_t> of_plain(const Block& block, api::CUpointer_attribu
   }
 }
 
+// Of one that the driver was asked about by its twin, for the address `asked`. Other processes and devices do not reach
+// extents by the ways that these attributes promise.
+std::optional<std::uint64_t> of_twin(api::CUpointer_attribute attribute, CUdeviceptr asked) {
+  switch (attribute) {
+    case api::CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
+      return asked;
+    default:
+      return std::nullopt;
+  }
+}
+
+bool is_refused_promise(api::CUpointer_attribute attribute) {
+  return attribute == api::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
+         attribute == api::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
+}
+
 // Writes the attribute of a block, if it is one of the allocation and not of the memory.
-void tell(const Block& block, api::CUpointer_attribute attribute, void* data) {
+void tell(const Block& block, api::CUpointer_attribute attribute, CUdeviceptr asked, void* data) {
+  if (block.twin != 0 && is_refused_promise(attribute)) {
+    const int no = 0;
+    std::memcpy(data, &no, sizeof no);
+    return;
+  }
   std::optional<std::uint64_t> value = of_any(block, attribute);
+  if (!value && block.twin != 0) value = of_twin(attribute, asked);
   if (!value) value = block.pool != nullptr ? of_pooled(block, attribute) : of_plain(block, attribute);
   if (value) std::memcpy(data, &*value, sizeof *value);
 }
@@ -85,9 +108,12 @@ constexpr CUdeviceptr kNowhere = 16;
 
 CUresult cuPointerGetAttribute(void* data, api::CUpointer_attribute attribute, CUdeviceptr ptr) {
   std::optional<Block> block;
-  const bool ours = runtime().memory.find_stream_ordered(ptr, &block);
-  const CUresult result = gates::cuPointerGetAttribute(data, attribute, ours && !block ? kNowhere : ptr);
-  if (result == api::CUDA_SUCCESS && block) tell(*block, attribute, data);
+  const bool ours = runtime().memory.find_block(ptr, &block);
+  // What has a twin may be out of place; a question about it waits for nothing.
+  const bool by_twin = block && block->twin != 0 && attribute != api::CU_POINTER_ATTRIBUTE_P2P_TOKENS;
+  const CUresult result = by_twin ? real::cuPointerGetAttribute(data, attribute, block->twin)
+                                  : gates::cuPointerGetAttribute(data, attribute, ours && !block ? kNowhere : ptr);
+  if (result == api::CUDA_SUCCESS && block) tell(*block, attribute, ptr, data);
   if (result == api::CUDA_SUCCESS) tell_synchronous(ptr, attribute, data);
   if (attribute != api::CU_POINTER_ATTRIBUTE_P2P_TOKENS) return result;
   return runtime().memory.explained(result, ptr, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
@@ -96,12 +122,14 @@ CUresult cuPointerGetAttribute(void* data, api::CUpointer_attribute attribute, C
 CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attribute* attributes, void** data,
                                 CUdeviceptr ptr) {
   std::optional<Block> block;
-  const bool ours = runtime().memory.find_stream_ordered(ptr, &block);
+  const bool ours = runtime().memory.find_block(ptr, &block);
   const CUresult result =
-      gates::cuPointerGetAttributes(numAttributes, attributes, data, ours && !block ? kNowhere : ptr);
+      block && block->twin != 0
+          ? real::cuPointerGetAttributes(numAttributes, attributes, data, block->twin)
+          : gates::cuPointerGetAttributes(numAttributes, attributes, data, ours && !block ? kNowhere : ptr);
   if (result != api::CUDA_SUCCESS) return result;
   for (unsigned index = 0; index < numAttributes; ++index) {
-    if (block) tell(*block, attributes[index], data[index]);
+    if (block) tell(*block, attributes[index], ptr, data[index]);
     tell_synchronous(ptr, attributes[index], data[index]);
   }
   return result;
@@ -109,8 +137,10 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attri
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdeviceptr dptr) {
   std::optional<Block> block;
-  const bool ours = runtime().memory.find_stream_ordered(dptr, &block);
-  const CUresult result = gates::cuMemGetAddressRange_v2(pbase, psize, ours && !block ? kNowhere : dptr);
+  const bool ours = runtime().memory.find_block(dptr, &block);
+  const CUresult result = block && block->twin != 0
+                              ? real::cuMemGetAddressRange_v2(pbase, psize, block->twin)
+                              : gates::cuMemGetAddressRange_v2(pbase, psize, ours && !block ? kNowhere : dptr);
   if (result == api::CUDA_SUCCESS && block) {
     if (pbase != nullptr) *pbase = block->address;
     if (psize != nullptr) *psize = block->bytes;

@@ -33,16 +33,30 @@ CUresult cuMemRelease(api::CUmemGenericAllocationHandle handle) {
 
 CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, api::CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
+  // What the driver answers where memory of cuMemAlloc lies.
+  if (runtime().memory.swaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
   const CUresult result = real::cuMemMap(ptr, size, offset, handle, flags);
   if (result == api::CUDA_SUCCESS) runtime().memory.physical().mapped(ptr, size, handle);
   return result;
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, std::size_t size) {
+  if (runtime().memory.swaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
   return runtime().memory.unmap(ptr, size, [&] { return real::cuMemUnmap(ptr, size); });
 }
 
+CUresult cuMemSetAccess(CUdeviceptr ptr, std::size_t size, const api::CUmemAccessDesc* desc, std::size_t count) {
+  if (runtime().memory.swaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
+  return gates::cuMemSetAccess(ptr, size, desc, count);
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
+  if (runtime().memory.swaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
+  return real::cuMemAddressFree(ptr, size);
+}
+
 CUresult cuMemRetainAllocationHandle(api::CUmemGenericAllocationHandle* handle, void* addr) {
+  if (runtime().memory.swaps(reinterpret_cast<std::uintptr_t>(addr), 1)) return api::CUDA_ERROR_INVALID_VALUE;
   const CUresult result = gates::cuMemRetainAllocationHandle(handle, addr);
   if (result == api::CUDA_SUCCESS) {
     runtime().memory.physical().retained(*handle, reinterpret_cast<std::uintptr_t>(addr));

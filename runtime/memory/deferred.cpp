@@ -148,7 +148,7 @@ void Deferred::free_unused(const std::optional<Owner>& owner) {
     const bool in_ledger = next->second.in_ledger;
     lock.unlock();  // the driver may wait, and others look at these blocks
     // Out of the ledger afterwards: if the driver has given the address again by then, that entry is another one.
-    real::cuMemFree_v2(allocation.address);
+    give_back_(allocation.address);
     if (in_ledger) ledger_.finish_free(allocation);
     lock.lock();
     if (const auto left = state_->blocks.find(id); left != state_->blocks.end()) erase(left);

@@ -19,6 +19,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,8 +35,11 @@ namespace rota::memory {
 
 class Deferred {
  public:
-  Deferred(Ledger& ledger, driver::SpareEvents& events)
-      : ledger_(ledger), events_(events), state_(std::make_unique<State>()) {}
+  // Gives a block to whoever it came from.
+  using GiveBack = std::function<void(api::CUdeviceptr)>;
+
+  Deferred(Ledger& ledger, driver::SpareEvents& events, GiveBack give_back)
+      : ledger_(ledger), events_(events), give_back_(std::move(give_back)), state_(std::make_unique<State>()) {}
 
   // Any thread may call each of these; free_unused() wants RELAXED capture mode.
 
@@ -97,6 +101,7 @@ class Deferred {
 
   Ledger& ledger_;
   driver::SpareEvents& events_;
+  const GiveBack give_back_;
   std::unique_ptr<State> state_;
   std::atomic<std::size_t> count_{0};
 };

@@ -50,6 +50,7 @@ enum class Route : std::uint8_t {
 enum class Backing : std::uint8_t {
   kDevice,   // memory of the GPU, which stays there
   kUnified,  // Unified Memory, which the driver moves
+  kSwapped,  // extents that rota moves (swap/swap.h)
   kHost,     // memory of the host
 };
 
@@ -64,15 +65,14 @@ struct Kind {
   // Whether there can be no more of it than the GPU has, or would have without rota: of what the program itself takes
   // as managed memory the driver gives more.
   constexpr bool bound_to_gpu() const { return backing == Backing::kDevice || converted(); }
-  // Whether Unified Memory can move it off the GPU while others run.
-  constexpr bool movable() const { return backing == Backing::kUnified; }
+  // Whether it can leave the GPU while others run.
+  constexpr bool movable() const { return backing == Backing::kUnified || backing == Backing::kSwapped; }
   // Whether it is a part of what the driver knows as one allocation.
   constexpr bool from_heap() const { return route == Route::kServed || route == Route::kShared; }
   constexpr bool stream_ordered() const { return route == Route::kPool || route == Route::kServed; }
-  // Memory of the GPU to the program, Unified Memory to the driver.
+  // Plain memory to the program, and something else to the driver.
   constexpr bool converted() const {
-    return backing == Backing::kUnified &&
-           (route == Route::kPlain || route == Route::kServed || route == Route::kShared);
+    return movable() && (route == Route::kPlain || route == Route::kServed || route == Route::kShared);
   }
 };
 inline constexpr Kind Kind::kPlain{Route::kPlain, Backing::kDevice};

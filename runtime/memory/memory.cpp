@@ -12,6 +12,7 @@
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
 #include "runtime/memory/round_up.h"
+#include "scheduler/protocol/context_cost.h"
 #include "scheduler/protocol/host_memory.h"
 
 namespace rota::memory {
@@ -21,6 +22,8 @@ namespace {
 // Plain memory of less than this is cut from spans that several allocations share, where it is converted: of Unified
 // Memory the driver makes each allocation by itself, and moves it in blocks of 2 MiB.
 constexpr std::uint64_t kOwnAllocation = std::uint64_t{1} << 20;
+// The same where extents back it, which have this granularity.
+constexpr std::uint64_t kOwnExtent = std::uint64_t{2} << 20;
 
 // What rows are rounded up to, as far as can be told beforehand (measured on an H200 for every element size).
 constexpr std::uint64_t kUsualPitch = 512;
@@ -36,11 +39,19 @@ bool has_pitch(std::size_t width, std::size_t height) {
 Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
     : ledger_(ledger),
       settings_(settings),
-      managed_(std::move(if_our_turn)),
+      managed_(if_our_turn),
+      swap_(std::move(if_our_turn)),
       peers_(ledger),
       physical_(ledger),
       graphs_(ledger),
-      deferred_(ledger, events_),
+      deferred_(ledger, events_,
+                [this](api::CUdeviceptr address) {
+                  if (swap_.begins(address)) {
+                    swap_.free(address);
+                  } else {
+                    real::cuMemFree_v2(address);
+                  }
+                }),
       stream_ordered_(ledger, deferred_, events_) {}
 
 bool Memory::here(Place& place) {
@@ -78,7 +89,10 @@ Memory::Device& Memory::device(int ordinal) {
 // know.
 std::uint64_t Memory::capacity(int ordinal) {
   Device& entry = device(ordinal);
-  if (backend(ordinal).backing() != Backing::kUnified || entry.total_bytes == 0) return kNoLimit;
+  const Backing backing = backend(ordinal).backing();
+  if (backing == Backing::kDevice || entry.total_bytes == 0) return kNoLimit;
+  // All of it has to be there at once, beside the context.
+  if (backing == Backing::kSwapped) return entry.total_bytes - protocol::assumed_context(entry.total_bytes);
   if (!settings_.oversubscribe) return entry.total_bytes;
   const std::lock_guard lock(devices_mutex_);
   if (!host_bytes_) host_bytes_ = protocol::available_to("self");
@@ -129,7 +143,7 @@ api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes, boo
   if (address == nullptr || bytes == 0 || !here(place)) return real::cuMemAlloc_v2(address, bytes);
   Backend& server = backend(place.device);
   // Small enough to stay. The total is looked at first: some bytes too many, by threads that look at once, do no harm.
-  if (server.backing() != Backing::kDevice && bytes <= settings_.small_bytes &&
+  if (server.backing() == Backing::kUnified && bytes <= settings_.small_bytes &&
       ledger_.small_bytes(place.device) + bytes <= settings_.small_total_bytes) {
     return allocate_counted(
         {.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = Kind::kSmall},
@@ -146,13 +160,24 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   if (kind.converted() && !has_converted_.load(std::memory_order_relaxed)) {
     has_converted_.store(true, std::memory_order_relaxed);
   }
-  if (may_reuse && kind.converted() && bytes < kOwnAllocation) {
+  if (kind.backing == Backing::kSwapped) {
+    // Nothing that the driver is asked for below is refused while something captures.
+    const api::CUresult result = may_reuse ? api::CUDA_SUCCESS : refused_while_capturing(place.context);
+    if (result != api::CUDA_SUCCESS) return result;
+    keep_a_byte(place.context);
+  }
+  const bool shares = kind.backing == Backing::kSwapped ? bytes < kOwnExtent : may_reuse && bytes < kOwnAllocation;
+  if (shares && kind.converted()) {
     const api::CUresult result = stream_ordered_.allocate(
-        {.place = place, .gpu_bytes = device(place.device).total_bytes, .bytes = bytes}, backend,
+        {.place = place,
+         .gpu_bytes = device(place.device).total_bytes,
+         .bytes = bytes,
+         .backing = kind.backing},
+        backend,
         [&](std::uint64_t more) { return reserve(place.device, more, Kind::kShared); }, address);
     if (result == api::CUDA_SUCCESS) {
       changed(place.device);
-      peers_.settled(place, *address, bytes);
+      if (kind.backing == Backing::kUnified) peers_.settled(place, *address, bytes);
     }
     // A span is more than was asked for: there may be room for the allocation alone, or others may make it.
     if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
@@ -171,7 +196,7 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
                        [&] { return *address; });
   if (result != api::CUDA_SUCCESS) return result;
   backend.settle(place, *address, bytes);
-  if (kind.converted()) peers_.settled(place, *address, bytes);
+  if (kind.backing == Backing::kUnified) peers_.settled(place, *address, bytes);
   return result;
 }
 
@@ -238,8 +263,9 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool cap
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   // Freed before in the order of a stream: the driver, which still has it, would free it and let us free it again.
   if (!taken && is_kept(address)) return api::CUDA_ERROR_INVALID_VALUE;
-  if (taken && taken->kind == Kind::kServed) return free_stream_ordered(*taken, capturing);
-  if (taken && taken->kind == Kind::kShared) return free_shared(*taken);
+  if (taken && taken->kind.route == Route::kServed) return free_stream_ordered(*taken, capturing);
+  const bool ours = taken && (taken->kind.route == Route::kShared || taken->kind.backing == Backing::kSwapped);
+  if (ours) return free_plain(*taken, capturing);
   const api::CUresult result = call();
   if (!taken) return result;
   if (result != api::CUDA_SUCCESS) {
@@ -251,9 +277,9 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool cap
   return result;
 }
 
-// A part of a span, which stays: a plain byte is freed in its place, so that the driver refuses what it would refuse,
-// with what that does to a capture, and waits for what it would wait for.
-api::CUresult Memory::free_shared(const Allocation& taken) {
+// A part of a span, which stays, or extents, whose end waits for nothing: a plain byte is freed in their place, so that
+// the driver refuses what it would refuse, with what that does to a capture, and waits for what it would wait for.
+api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   const auto context = reinterpret_cast<api::CUcontext>(taken.owner.id);
   api::CUdeviceptr stand_in = 0;
   api::CUresult result = api::CUDA_SUCCESS;
@@ -272,20 +298,67 @@ api::CUresult Memory::free_shared(const Allocation& taken) {
     ledger_.cancel_free(taken);
     return result;
   }
-  stream_ordered_.free(taken, {});
+  if (taken.kind.route == Route::kShared) {
+    stream_ordered_.free(taken, {});
+  } else if (capturing) {
+    // What captures may still name it: the monitor lets it go once nothing does and the GPU is idle.
+    deferred_.add(taken, nullptr, nullptr);
+    ledger_.uncharge(taken);
+  } else {
+    ledger_.finish_free(taken);
+    swap_.free(taken.address);
+  }
   changed(taken.device);
   return result;
 }
 
+// What a capture forbids has to be refused, and to end the capture, as a real call would. A plain byte does both.
+api::CUresult Memory::refused_while_capturing(api::CUcontext context) {
+  api::CUdeviceptr probe = 0;
+  const api::CUresult result = real::cuMemAlloc_v2(&probe, 1);
+  if (result == api::CUDA_SUCCESS) deferred_.add_unused(probe, context);
+  return result == api::CUDA_ERROR_OUT_OF_MEMORY ? api::CUDA_SUCCESS : result;
+}
+
 // Where there is no other small allocation in a context, the driver maps memory for the first one, and unmaps it with
-// the last: a byte that stays keeps the stand-ins cheap.
-void Memory::keep_a_byte(api::CUcontext context) {
+// the last: a byte that stays keeps the stand-ins cheap. And of extents the driver does not say what it says of plain
+// memory; of the byte it does. The byte, of the context that is current, or 0 if there is none.
+api::CUdeviceptr Memory::keep_a_byte(api::CUcontext context) {
   {
     const std::lock_guard lock(devices_mutex_);
-    if (!with_a_byte_.insert(context).second) return;
+    if (const auto known = kept_bytes_.find(context); known != kept_bytes_.end()) return known->second;
   }
+  const driver::RelaxedCapture relaxed;
   api::CUdeviceptr kept = 0;  // goes with its context
-  real::cuMemAlloc_v2(&kept, 1);
+  if (real::cuMemAlloc_v2(&kept, 1) != api::CUDA_SUCCESS) return 0;
+  const std::lock_guard lock(devices_mutex_);
+  const auto [entry, first] = kept_bytes_.emplace(context, kept);
+  if (!first) deferred_.add_unused(kept, context);
+  return entry->second;
+}
+
+bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
+  block->reset();
+  std::optional<StreamOrdered::Block> found;
+  bool ours = stream_ordered_.find(address, &found);
+  if (found) *block = Block{*found};
+  if (!swap_.any()) return ours;
+  const std::optional<SwapBackend::Found> place = swap_.find(address);
+  if (!place) return ours;
+  ours = true;
+  if (!found) {
+    const std::optional<Allocation> what = ledger_.find(address);
+    if (!what || what->kind.route != Route::kPlain || what->freeing) return ours;
+    *block = Block{{.address = what->address,
+                    .bytes = what->bytes,
+                    .buffer_id = place->buffer_id,
+                    .span_address = what->address,
+                    .span_bytes = what->bytes,
+                    .context = place->context}};
+  }
+  const std::lock_guard lock(devices_mutex_);
+  if (const auto byte = kept_bytes_.find((*block)->context); byte != kept_bytes_.end()) (*block)->twin = byte->second;
+  return ours;
 }
 
 // Whether the driver would free what begins at this address although the program does not have it. What begins further
@@ -341,8 +414,8 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
   const std::uint64_t most = usable != 0 ? std::min(seen.total, usable) : seen.total;
   const std::uint64_t left = std::min(most - std::min(most, seen.own), shared.left);
   // Managed: the GPU's real free memory says who lies there now, not what this program may take.
-  const bool unified = backend(ordinal).backing() == Backing::kUnified;
-  seen.free = unified ? left : std::min(left, free);
+  const bool moves = backend(ordinal).backing() != Backing::kDevice;
+  seen.free = moves ? left : std::min(left, free);
   return seen;
 }
 
@@ -357,9 +430,9 @@ api::CUresult Memory::explained(api::CUresult result, api::CUdeviceptr address, 
     if (!explained_.insert(function).second) return result;
   }
   log::warn(
-      "{} was refused for memory that rota made Unified Memory: run this program with ROTA_MEMORY=native; what it "
-      "allocates from now on is native",
-      function);
+      "{} was refused for memory that rota {}: run this program with ROTA_MEMORY=native; what it allocates from now on "
+      "is native",
+      function, owner->kind.backing == Backing::kUnified ? "made Unified Memory" : "maps in extents");
   return result;
 }
 
@@ -393,7 +466,7 @@ api::CUresult Memory::unmap(std::uint64_t address, std::uint64_t bytes, const Re
 bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination) const {
   if (!has_converted_.load(std::memory_order_relaxed)) return false;
   const std::optional<Allocation> found = ledger_.find(destination);
-  return found && found->kind.converted() && !found->synchronous;
+  return found && found->kind.converted() && found->kind.backing == Backing::kUnified && !found->synchronous;
 }
 
 bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUdeviceptr source) const {
@@ -402,7 +475,8 @@ bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUd
   const std::optional<Allocation> from = ledger_.find(source);
   if (!to || !from || to->synchronous || from->synchronous || to->device != from->device) return false;
   const auto of_gpu = [](const Kind& kind) { return kind.backing == Backing::kDevice || kind.converted(); };
-  return of_gpu(to->kind) && of_gpu(from->kind) && (to->kind.converted() || from->kind.converted());
+  const auto unified = [](const Kind& kind) { return kind.converted() && kind.backing == Backing::kUnified; };
+  return of_gpu(to->kind) && of_gpu(from->kind) && (unified(to->kind) || unified(from->kind));
 }
 
 std::optional<bool> Memory::synchronous(api::CUdeviceptr address) const {
@@ -434,12 +508,13 @@ void Memory::ContextEnd::gone() {
 
 void Memory::context_ended(api::CUcontext context) {
   managed_.context_ended(context);
+  swap_.context_ended(context);
   peers_.context_ended(context);
   streams_.forget(context);
   events_.forget(context);
   {
     const std::lock_guard lock(devices_mutex_);
-    with_a_byte_.erase(context);
+    kept_bytes_.erase(context);
   }
   ledger_.drop(Owner::of(context));
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {

@@ -28,6 +28,7 @@
 #include "runtime/memory/settings.h"
 #include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
+#include "runtime/memory/swap/swap.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
@@ -116,9 +117,19 @@ class Memory {
   void reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute);
   void trim_pool(api::CUmemoryPool pool, std::uint64_t keep);
   void pool_destroyed(api::CUmemoryPool pool) { stream_ordered_.pool_destroyed(pool); }
-  bool find_stream_ordered(api::CUdeviceptr address, std::optional<StreamOrdered::Block>* block) const {
-    return stream_ordered_.find(address, block);
-  }
+  // What lies at an address.
+  struct Block : StreamOrdered::Block {
+    // A plain byte of the same context's, of which the driver says what it would say of this block; 0: it knows of the
+    // block itself.
+    api::CUdeviceptr twin = 0;
+  };
+  // False: the driver knows of the address what there is to know. True: it is rota's to tell, the block or that there is
+  // none.
+  bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
+  // Whether any of these addresses is in a range of the swap backend's: mapped memory to the driver, and plain to the
+  // program, which may not map there.
+  bool swaps(api::CUdeviceptr address, std::uint64_t bytes) const { return swap_.overlaps(address, bytes); }
+  SwapBackend& swap() { return swap_; }
 
   // The program has advised or prefetched a range to a GPU, or elsewhere (unified::kHost), or has taken its advice back
   // (nothing). Nothing is noted while there is no Unified Memory.
@@ -213,8 +224,10 @@ class Memory {
   api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
   api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);
-  api::CUresult free_shared(const Allocation& taken);
-  void keep_a_byte(api::CUcontext context);
+  api::CUresult free_plain(const Allocation& taken, bool capturing);
+  api::CUresult refused_while_capturing(api::CUcontext context);
+  api::CUdeviceptr keep_a_byte(api::CUcontext context);
+  api::CUresult wait_for_driver(int ordinal, const RealCall& call);
   bool is_kept(std::uint64_t address) const;
   // An event behind all that is in the stream so far; or what the driver answered.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind);
@@ -227,6 +240,7 @@ class Memory {
   Settings settings_;
   NativeBackend native_;
   ManagedBackend managed_;
+  SwapBackend swap_;
   Peers peers_;
   Physical physical_;
   Pools pools_;
@@ -241,7 +255,7 @@ class Memory {
   std::atomic<bool> served_{false};
   std::atomic<bool> exports_{false};      // a function refused converted memory: allocations stay native from then on
   std::set<std::string> explained_;       // functions; under the lock below
-  std::set<api::CUcontext> with_a_byte_;  // keep_a_byte(); under the same
+  std::map<api::CUcontext, api::CUdeviceptr> kept_bytes_;  // keep_a_byte(); under the same
   std::atomic<bool> has_converted_{false};
   std::array<Device, kMaxDevices> devices_;
   std::optional<std::uint64_t> host_bytes_;  // that the host had left when it was first asked

@@ -32,7 +32,8 @@ api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& ca
                                                           .bytes = wanted.bytes,
                                                           .stream = wanted.stream,
                                                           .per_thread = wanted.per_thread,
-                                                          .number = stream.number},
+                                                          .number = stream.number,
+                                                          .backing = server.backing()},
                                                          server);
     if (!turned_native(result, server, place.device)) return result;
   }
@@ -70,6 +71,10 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
     real::cuEventDestroy_v2(behind.event);
   }
   has_converted_.store(true, std::memory_order_relaxed);
+  if (wanted.backing == Backing::kSwapped) {
+    const driver::CurrentContext its_own(wanted.place.context);
+    keep_a_byte(wanted.place.context);
+  }
   const int device = wanted.place.device;
   const api::CUresult result = stream_ordered_.allocate(
       wanted, server, [&](std::uint64_t bytes) { return reserve(device, bytes, Kind::kServed); }, call.address);
@@ -83,10 +88,7 @@ api::CUresult Memory::free_stream_ordered(const Allocation& taken, bool capturin
   const api::CUcontext context = driver::current_context();
   api::CUresult result = context == nullptr ? api::CUDA_ERROR_INVALID_CONTEXT : api::CUDA_SUCCESS;
   if (capturing && result == api::CUDA_SUCCESS) {
-    // What a capture forbids has to be refused, and to end the capture, as a real call would. A plain byte does both.
-    api::CUdeviceptr probe = 0;
-    result = real::cuMemAlloc_v2(&probe, 1);
-    if (result == api::CUDA_SUCCESS) deferred_.add_unused(probe, context);
+    result = refused_while_capturing(context);
   }
   if (result != api::CUDA_SUCCESS) {
     ledger_.cancel_free(taken);

@@ -19,6 +19,7 @@ MemoryMode Memory::decide(int ordinal) {
     if (!served_.load(std::memory_order_relaxed)) return MemoryMode::kUnknown;
     if (sharers_.found()) return MemoryMode::kNativeShared;
   }
+  if (settings_.backend == Choice::kSwap && swap_.serves(ordinal)) return MemoryMode::kSwap;
   switch (managed_.suitability(ordinal)) {
     case ManagedBackend::Suitability::kNoManaged:
       return MemoryMode::kNativeNoManaged;
@@ -48,6 +49,7 @@ Backend& Memory::backend(int ordinal) {
     changed(ordinal);
   }
   if (mode == MemoryMode::kUnified) return managed_;
+  if (mode == MemoryMode::kSwap) return swap_;
   return native_;
 }
 

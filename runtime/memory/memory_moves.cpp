@@ -12,9 +12,11 @@ api::CUresult Memory::enable_peer_access(api::CUcontext peer, const RealCall& ca
   const api::CUresult result = call();
   Place accessing;
   Place owner;
-  if (result != api::CUDA_SUCCESS || !here(accessing) || !managed_.serves(accessing.device)) return result;
+  if (result != api::CUDA_SUCCESS || !here(accessing)) return result;
   const driver::PushedContext pushed(peer);
-  if (pushed && here(owner)) peers_.enabled(accessing, owner);
+  if (!pushed || !here(owner)) return result;
+  if (managed_.serves(accessing.device)) peers_.enabled(accessing, owner);
+  if (settings_.backend == Choice::kSwap) swap_.peer_enabled(accessing.device, owner.device);
   return result;
 }
 

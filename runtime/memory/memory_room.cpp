@@ -1,5 +1,7 @@
 // Whether an allocation may be made: by the ledger, by limits that processes share, by room on the GPU.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "runtime/core/log.h"
@@ -11,6 +13,9 @@ namespace {
 
 // How often an allocation waits for the answer that another thread's gets, before it is refused. Judgement.
 constexpr int kMostOthers = 64;
+
+// How long the driver's free memory may stay as it is until nobody is taken to be clearing it. Judgement.
+constexpr auto kNoProgress = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -85,9 +90,32 @@ std::uint64_t Memory::limit(int ordinal) const {
 
 // Tried once more, if others have made room.
 api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
-  const api::CUresult result = call();
+  const auto more = [&](api::CUresult result) {
+    if (result != api::CUDA_ERROR_OUT_OF_MEMORY || !served_.load(std::memory_order_relaxed)) return result;
+    return backend(ordinal).backing() == Backing::kSwapped ? wait_for_driver(ordinal, call) : result;
+  };
+  const api::CUresult result = more(call());
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY || !room_.make || !room_.make(ordinal)) return result;
-  return call();
+  return more(call());
+}
+
+// rotad has promised the room, and those who are to clear it may be at it still. Not for longer than the driver's free
+// memory stays as it is.
+api::CUresult Memory::wait_for_driver(int ordinal, const RealCall& call) {
+  using Clock = std::chrono::steady_clock;
+  const auto free_now = [] {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    return real::cuMemGetInfo_v2(&free, &total) == api::CUDA_SUCCESS ? free : 0;
+  };
+  std::size_t free = free_now();
+  for (Clock::time_point grown = Clock::now(); Clock::now() - grown < kNoProgress;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const api::CUresult result = call();
+    if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+    if (const std::size_t now = free_now(); std::exchange(free, now) < now) grown = Clock::now();
+  }
+  return api::CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 }  // namespace rota::memory

@@ -33,10 +33,9 @@ Settings settings_from_environment() {
     } else if (wanted == "native") {
       settings.backend = Choice::kNative;
     } else if (wanted == "swap") {
-      log::warn("ROTA_MEMORY=swap is not built yet; managed memory is used");
-      settings.backend = Choice::kManaged;
+      settings.backend = Choice::kSwap;
     } else {
-      log::warn("ROTA_MEMORY is '{}': use managed or native; the default is used", wanted);
+      log::warn("ROTA_MEMORY is '{}': use managed, native or swap; the default is used", wanted);
     }
   }
   if (const char* value = std::getenv("ROTA_GPU_MEM_LIMIT"); value != nullptr && *value != '\0') {

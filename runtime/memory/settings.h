@@ -12,6 +12,7 @@ enum class Choice {
   kAutomatic,  // managed where a rotad serves this process, native otherwise
   kManaged,
   kNative,
+  kSwap,  // native memory that rota moves (swap/swap.h); managed where a GPU has no virtual memory management
 };
 
 inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();

@@ -123,7 +123,7 @@ void StreamOrdered::enter(const Wanted& wanted, const Heap::Taken& taken, api::C
                .bytes = wanted.bytes,
                .owner = Owner::of(wanted.place.context),
                .device = wanted.place.device,
-               .kind = wanted.pool == nullptr ? Kind::kShared : Kind::kServed});
+               .kind = {wanted.pool == nullptr ? Route::kShared : Route::kServed, wanted.backing}});
   *into = taken.address;
 }
 
@@ -386,7 +386,8 @@ bool StreamOrdered::find(std::uint64_t address, std::optional<Block>* block) con
             .buffer_id = what.buffer_id,
             .pool = span->pool->handle,
             .span_address = span->address,
-            .span_bytes = span->bytes};
+            .span_bytes = span->bytes,
+            .context = span->context};
   return true;
 }
 

@@ -61,6 +61,7 @@ class StreamOrdered {
     api::CUstream stream = nullptr;
     bool per_thread = false;
     Heap::Stream number = 0;  // the stream's (known_streams.h)
+    Backing backing = Backing::kUnified;
   };
 
   StreamOrdered(Ledger& ledger, Deferred& deferred, driver::SpareEvents& events)
@@ -92,6 +93,7 @@ class StreamOrdered {
     api::CUmemoryPool pool = nullptr;  // null: plain memory
     std::uint64_t span_address = 0;    // what is mapped in one piece around it
     std::uint64_t span_bytes = 0;
+    api::CUcontext context = nullptr;
   };
   // False: the address is none of ours. True: it lies in a span, in the block that `block` says, or in none.
   bool find(std::uint64_t address, std::optional<Block>* block) const;

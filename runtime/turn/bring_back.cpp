@@ -72,8 +72,50 @@ std::chrono::nanoseconds time_for(std::uint64_t bytes, std::uint64_t rate) {
 
 }  // namespace
 
+namespace {
+
+// Moves extents of one GPU, in a stream of some context of its.
+template <typename Move>
+memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, const std::function<bool()>& stopping,
+                                      const std::function<void()>& moved, const Move& move) {
+  using Mover = memory::SwapBackend::Mover;
+  const api::CUcontext context = contexts.any(device);
+  if (context == nullptr) return {.failed = true};
+  const auto within = [&](const std::function<void()>& step) {
+    for (;;) {
+      const auto how = contexts.within(context, step);
+      if (how != gate::Contexts::Within::kBusy) return how == gate::Contexts::Within::kRan;
+      std::this_thread::sleep_for(50us);  // a context is being made or destroyed
+    }
+  };
+  api::CUstream stream = nullptr;
+  within([&] {
+    if (real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING) != api::CUDA_SUCCESS) stream = nullptr;
+  });
+  if (stream == nullptr) return {.failed = true};
+  const memory::SwapBackend::Moved all = move(Mover{within, stopping, moved, stream});
+  within([&] { real::cuStreamDestroy_v2(stream); });
+  return all;
+}
+
+}  // namespace
+
+Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from,
+              const std::function<bool()>& stopping, const std::function<void()>& moved) {
+  const auto all = with_mover(contexts, from.device, stopping, moved, [&](const auto& mover) {
+    return memory.swap().move_out(from.device, from.most, mover);
+  });
+  return {.bytes = all.bytes + all.dropped, .failed = all.failed};
+}
+
 bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
-                const std::function<bool()>& stopping) {
+                const std::function<bool()>& stopping, const std::function<void()>& moved) {
+  for (const auto& [device, most] : destinations) {
+    if (memory.swap().out_bytes(device) == 0) continue;
+    with_mover(contexts, device, stopping, moved,
+               [&, device = device](const auto& mover) { return memory.swap().bring_in(device, mover); });
+  }
+  if (!memory.swap().in_place()) return false;
   Moves moves(contexts);
   for (const auto& [device, most] : destinations) {
     if (memory.ledger().live_bytes(device) == memory.ledger().fixed_bytes(device)) continue;

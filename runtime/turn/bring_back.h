@@ -21,9 +21,13 @@ struct Destination {
 // since kernels that fault beside it would only be in its way; but not for ever, and not once `stopping` says so.
 // Called by the monitor.
 //
-// True: everything is where work may touch it. Managed memory always is: what has not come by now comes by faults.
+// Extents (memory/swap/swap.h) have to be there before work runs: as much as the driver has room for comes, and the rest
+// at another attempt.
+//
+// `moved` is told while extents come and go. True: everything is where work may touch it. Managed memory always is:
+// what has not come by now comes by faults.
 bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
-                const std::function<bool()>& stopping);
+                const std::function<bool()>& stopping, const std::function<void()>& moved);
 
 // Makes room for who comes next, while nothing of this process runs: it would otherwise be made a little at a time, by
 // the faults and prefetches of the other. `most` is how much each GPU's is to be. Waits until the memory has gone, at
@@ -31,5 +35,14 @@ bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
 // goes while others run. Bytes that were asked to go. Called by the monitor.
 std::uint64_t move_out(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& from,
                        std::chrono::steady_clock::time_point latest, const std::function<bool()>& stopping);
+
+// The same for extents, which have to leave before others have the room. The gate is closed, the process's work has
+// finished, and no thread is inside. `most`: bytes to leave.
+struct Left {
+  std::uint64_t bytes = 0;
+  bool failed = false;
+};
+Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from,
+              const std::function<bool()>& stopping, const std::function<void()>& moved);
 
 }  // namespace rota::turn

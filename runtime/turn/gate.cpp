@@ -18,6 +18,7 @@
 namespace rota::gate {
 
 constinit std::atomic<std::uint32_t> state{kOpen};
+constinit std::atomic<bool> out_of_place{false};
 [[gnu::tls_model("initial-exec")]] constinit thread_local Thread* self = nullptr;
 
 namespace {
@@ -125,6 +126,26 @@ void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
     gate->wait_outside();
     thread.word.fetch_add(inside, memory_order_seq_cst);
   }
+}
+
+void hold_slowly(Thread& thread) {
+  for (;;) {
+    // As in enter_slowly().
+    thread.word.fetch_add(0, memory_order_seq_cst);
+    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0 || !out_of_place.load(memory_order_seq_cst)) return;
+    // Inside another call nothing moves.
+    if ((thread.word.load(memory_order_relaxed) & kDepthMask) != kEnterMapping) return;
+    Gate* gate = the_gate.load(memory_order_acquire);
+    if (gate == nullptr) return;
+    thread.word.fetch_sub(kEnterMapping, memory_order_seq_cst);
+    gate->wait_outside();
+    thread.word.fetch_add(kEnterMapping, memory_order_seq_cst);
+  }
+}
+
+void wait_in_place() {
+  Gate* gate = the_gate.load(memory_order_acquire);
+  while (gate != nullptr && out_of_place.load(memory_order_seq_cst) && !is_inside()) gate->pass();
 }
 
 bool make_room() {
@@ -238,6 +259,7 @@ void Gate::wait_outside() {
 
 void forget_other_threads() {
   the_gate.store(nullptr, memory_order_relaxed);
+  out_of_place.store(false, memory_order_relaxed);
   const Thread* own = self;
   for (Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
     if (thread == own) {

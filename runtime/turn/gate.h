@@ -71,6 +71,7 @@ class Gate {
  private:
   friend bool make_room();
   friend void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
+  friend void hold_slowly(Thread& thread);
   void wait_outside();
 
   std::mutex mutex_;

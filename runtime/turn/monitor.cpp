@@ -69,6 +69,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .wait = [this](int device) { wait_for_room(device); },
        .make = [this](int device) { return make_room(device); },
        .limit = [this](int device) { return limit(device); }});
+  memory_.swap().set_out_of_place([] { gate::out_of_place.store(true); });
 }
 
 Monitor::~Monitor() {
@@ -79,6 +80,7 @@ Monitor::~Monitor() {
   gate_.set_attendant(nullptr);
   memory_.set_observer({});
   memory_.set_room({});
+  memory_.swap().set_out_of_place({});
 }
 
 // --- the program's threads
@@ -328,7 +330,8 @@ void Monitor::carry_out(const Action& action) {
   Message message;
   switch (action.act) {
     case Act::kOpen:
-      gate_.open();
+      // Or else an allocation has just ended up out of place.
+      if (!open_gate()) due_.push_back(look());
       break;
     case Act::kClose:
       gate_.close();
@@ -377,7 +380,9 @@ void Monitor::carry_out(const Action& action) {
       std::vector<Destination> destinations;
       for (const Gpu& gpu : gpus_) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
       const Time begun = now();
-      const bool resident = bring_back(contexts_, memory_, destinations, [this] { return stops_waiting(); });
+      const bool resident = bring_back(
+          contexts_, memory_, destinations, [this] { return stops_waiting(); }, [this] { tell_moved(); });
+      if (resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
       log::debug("grant {}: memory back after {} us", machine_.grant(), microseconds(now() - begun));
       due_.push_back(event::Brought{resident});
       break;
@@ -394,8 +399,53 @@ void Monitor::carry_out(const Action& action) {
   }
 }
 
+// With nothing out of place, and no allocation ending up there meanwhile.
+bool Monitor::open_gate() {
+  return memory_.swap().if_in_place([this] {
+    gate::out_of_place.store(false);
+    gate_.open();
+  });
+}
+
+// Memory has come or gone.
+void Monitor::tell_moved() {
+  for (const Gpu& gpu : gpus_) usage_.changed(gpu.device);
+}
+
+// Extents: only where the work is proven to have finished, and nothing looks at addresses or captures.
+void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
+  const api::CUcontext context = contexts_.any(from.front().device);
+  bool none_captures = false;
+  gate_.close();
+  if (context == nullptr || contexts_.within(context, [&] {
+        none_captures = contexts_.captures() == 0;
+        if (none_captures) gate::out_of_place.store(true);
+      }) != gate::Contexts::Within::kRan) {
+    return;
+  }
+  // Once more, for calls that hold memory in place: from now on they wait.
+  gate_.close();
+  if (none_captures && gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
+    for (const Destination& each : from) {
+      const Time begun = now();
+      const Left left = swap_out(
+          contexts_, memory_, each, [this] { return stops_waiting(); }, [this] { tell_moved(); });
+      log::debug("GPU {}: {} of {} bytes moved out in {} us{}", each.device, left.bytes, each.most,
+                 microseconds(now() - begun), left.failed ? "; the rest cannot be moved" : "");
+    }
+  }
+  memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
+}
+
 void Monitor::move_out_of_the_way(GpuMask gpus) {
-  if (!connection_ || !memory_.settings().move_out) return;
+  if (!connection_) return;
+  std::vector<Destination> extents;
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0 || memory_.swap().resident_bytes(gpu.device) == 0) continue;
+    extents.push_back({gpu.device, connection_->to_clear(gpu.index)});
+  }
+  if (!extents.empty()) return swap_out_of_the_way(extents);
+  if (!memory_.settings().move_out) return;
   std::vector<Destination> from;
   for (const Gpu& gpu : gpus_) {
     if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
@@ -429,6 +479,7 @@ event::Look Monitor::look() {
   publish_room();
   seen.lacking = lacking();
   seen.unasked = unasked();
+  seen.resident = memory_.swap().in_place();
   const gate::Gate::Traffic traffic = gate_.traffic();
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;
@@ -466,7 +517,7 @@ void Monitor::collect_if_idle() {
     } while (!idle && std::chrono::steady_clock::now() < until);
     if (idle) collect();
   }
-  if (may_open(machine_.claim())) gate_.open();
+  if (may_open(machine_.claim())) open_gate();
   // Calls that met the closed gate have rung the bell: without a pause the gate would close again at once.
   next_collect_ = now() + kLookAtSocket;
 }

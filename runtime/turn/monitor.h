@@ -18,6 +18,7 @@
 
 #include "runtime/memory/memory.h"
 #include "runtime/turn/bell.h"
+#include "runtime/turn/bring_back.h"
 #include "runtime/turn/connection.h"
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/gate.h"
@@ -91,6 +92,9 @@ class Monitor final : public gate::Attendant {
   event::Look look();
   void collect();
   void move_out_of_the_way(GpuMask gpus);
+  void swap_out_of_the_way(const std::vector<Destination>& from);
+  void tell_moved();
+  bool open_gate();
   void collect_if_idle();
   void sleep(std::uint32_t heard, std::uint32_t event_seen);
   void read_messages();

@@ -45,6 +45,9 @@ inline constexpr std::uint32_t kFencedBit = 2;
 
 // One gate per process: globals, so that the fast path loads no pointer. Gate (gate.h) is their only writer.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint32_t> state;
+// Whether some memory of this process is not where its addresses lead, or is about to move. Only while the gate is
+// closed.
+[[gnu::visibility("hidden")]] extern constinit std::atomic<bool> out_of_place;
 // initial-exec: one load relative to the thread pointer. Eight bytes of the surplus that glibc keeps for dlopened
 // libraries; the global-dynamic model would call __tls_get_addr on every launch.
 [[gnu::tls_model("initial-exec"), gnu::visibility("hidden")]] extern constinit thread_local Thread* self;
@@ -78,14 +81,35 @@ class Scope {
   std::uint64_t raised_;
 };
 
+// Memory that is in place stays there while this lives; a MappingScope inside it waits for nothing. Whoever makes one
+// looks at `out_of_place` next.
+class HeldInPlace {
+ public:
+  HeldInPlace() : thread_(self != nullptr ? self : register_this_thread()) {
+    thread_->word.fetch_add(kEnterMapping, std::memory_order_seq_cst);
+  }
+  ~HeldInPlace() { thread_->word.fetch_sub(kEnterMapping, std::memory_order_seq_cst); }
+  HeldInPlace(const HeldInPlace&) = delete;
+  HeldInPlace& operator=(const HeldInPlace&) = delete;
+
+ private:
+  Thread* thread_;
+};
+
 // The driver has refused a call of this thread, which has left the gate, for want of memory. Waits until others have
 // made room, at most until they have all gone from the GPU. Whether the call should be tried once more.
 [[gnu::cold]] bool make_room();
 
+// The gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once while
+// everything is where it belongs, else with the gate open.
+[[gnu::cold]] void hold_slowly(Thread& thread);
+// Returns once nothing is out of place, with the gate open if anything was.
+void wait_in_place();
+
 // Around a call that looks at device addresses, or records them, without submitting. Who is to move memory closes the
 // gate and waits until no thread is inside; such a thread is, so nothing is moved under a call that is under way. A
-// call that comes to a closed gate goes on: closed alone moves nothing, and nothing is ever out of place yet. What will
-// take memory out has to make it wait here. To the idle detection it is no call, since nothing was submitted.
+// call that comes to a closed gate goes on, unless memory is out of place: then it waits as a submission does. To the
+// idle detection it is no call, since nothing was submitted.
 //
 // It cannot hold up a close for good: what waits for other processes, or runs the program's own code, is not wrapped in
 // one, and what waits for the GPU (a few do, when they change a mapping) is in the position of a synchronous copy
@@ -101,8 +125,8 @@ class MappingScope {
     // The driver must not look at an address before the word is up: the closer's membarrier sees to it, or a locked
     // instruction.
     std::atomic_signal_fence(std::memory_order_seq_cst);
-    if ((state.load(std::memory_order_relaxed) & kFencedBit) != 0) [[unlikely]]
-      thread_->word.fetch_add(0, std::memory_order_seq_cst);
+    if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]]
+      hold_slowly(*thread_);
   }
   [[gnu::always_inline]] ~MappingScope() { thread_->word.store(before_, std::memory_order_release); }
   MappingScope(const MappingScope&) = delete;

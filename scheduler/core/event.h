@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "scheduler/core/settings.h"
+#include "scheduler/protocol/context_cost.h"
 
 namespace rota::scheduler {
 
@@ -116,10 +117,6 @@ constexpr Bytes up_to_step(Bytes bytes, Bytes total) {
   return (bytes + step_of(total) - 1) / step_of(total) * step_of(total);
 }
 
-// What a context costs where the client does not know: some 500 MiB on real GPUs, in proportion on small ones.
-constexpr Bytes assumed_context(Bytes total) {
-  constexpr Bytes kMeasured = Bytes{500} << 20;
-  return kMeasured < total / 16 ? kMeasured : total / 16;
-}
+using protocol::assumed_context;
 
 }  // namespace rota::scheduler

@@ -114,8 +114,9 @@ enum class MemoryMode : std::uint8_t {
   kNativeNoPaging = 4,   // since it cannot page it by itself: no concurrent managed access (WSL, some vGPUs and MIG)
   kNativeShared = 5,     // since the program hands its memory to other processes
   kNativeRefused = 6,    // from now on, since a function that the program calls refuses Unified Memory
+  kSwap = 7,             // the driver's own, moved by the program's rota
 };
-inline constexpr std::uint8_t kLastMemoryMode = 6;
+inline constexpr std::uint8_t kLastMemoryMode = 7;
 
 struct Hello {
   std::uint32_t version1_pid;    // sent by version 1, never read: rotad asks the kernel who its peer is

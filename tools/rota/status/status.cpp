@@ -45,6 +45,8 @@ ServedHow served_how(protocol::MemoryMode mode) {
       return {"native", "handed to other processes"};
     case MemoryMode::kNativeRefused:
       return {"native from now on", "a function refused Unified Memory"};
+    case MemoryMode::kSwap:
+      return {"swapped", nullptr};
     case MemoryMode::kUnknown:
       break;
   }

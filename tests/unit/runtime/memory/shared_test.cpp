@@ -153,15 +153,15 @@ TEST_CASE("an address in a span is told as the allocation's that it lies in, or 
   Shared f;
   const api::CUdeviceptr first = f.plain(kBytes + 1);
   const api::CUdeviceptr second = f.plain();
-  std::optional<StreamOrdered::Block> block;
-  REQUIRE(f.memory.find_stream_ordered(first + kBytes, &block));
+  std::optional<Memory::Block> block;
+  REQUIRE(f.memory.find_block(first + kBytes, &block));
   REQUIRE(block);
   CHECK(block->address == first);
   CHECK(block->bytes == kBytes + 1);
   CHECK(block->pool == nullptr);
-  REQUIRE(f.memory.find_stream_ordered(first + kBytes + 1, &block));
+  REQUIRE(f.memory.find_block(first + kBytes + 1, &block));
   CHECK_FALSE(block);
-  REQUIRE(f.memory.find_stream_ordered(second + kBytes, &block));
+  REQUIRE(f.memory.find_block(second + kBytes, &block));
   CHECK_FALSE(block);
 }
 

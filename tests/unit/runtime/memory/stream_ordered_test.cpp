@@ -377,10 +377,10 @@ TEST_CASE("the block around an address is told, and that a span's other addresse
   Served f;
   const api::CUdeviceptr first = f.taken(1000);
   const api::CUdeviceptr second = f.taken(3000);
-  std::optional<StreamOrdered::Block> block;
-  std::optional<StreamOrdered::Block> next;
-  REQUIRE(f.memory.find_stream_ordered(first + 999, &block));
-  REQUIRE(f.memory.find_stream_ordered(second + 2999, &next));
+  std::optional<Memory::Block> block;
+  std::optional<Memory::Block> next;
+  REQUIRE(f.memory.find_block(first + 999, &block));
+  REQUIRE(f.memory.find_block(second + 2999, &next));
   REQUIRE(block);
   REQUIRE(next);
   CHECK(block->address == first);
@@ -390,12 +390,12 @@ TEST_CASE("the block around an address is told, and that a span's other addresse
   CHECK(block->buffer_id != next->buffer_id);
   CHECK(block->span_address == first);
   CHECK(block->span_bytes == kSpan);
-  REQUIRE(f.memory.find_stream_ordered(first + 1000, &block));
+  REQUIRE(f.memory.find_block(first + 1000, &block));
   CHECK_FALSE(block);
-  CHECK_FALSE(f.memory.find_stream_ordered(first - 1, &block));
-  CHECK_FALSE(f.memory.find_stream_ordered(first + kSpan, &block));
+  CHECK_FALSE(f.memory.find_block(first - 1, &block));
+  CHECK_FALSE(f.memory.find_block(first + kSpan, &block));
   f.free(first);
-  REQUIRE(f.memory.find_stream_ordered(first, &block));
+  REQUIRE(f.memory.find_block(first, &block));
   CHECK_FALSE(block);
 }
 
@@ -431,9 +431,9 @@ TEST_CASE("threads that allocate, free, look and trim at once keep apart, and le
           if (freed != api::CUDA_SUCCESS) overlaps.fetch_add(1);
           held.erase(held.begin());
         }
-        std::optional<StreamOrdered::Block> block;
+        std::optional<Memory::Block> block;
         if (round % 16 == 0) f.memory.trim_pool(kPool, 0);
-        if (!held.empty() && (!f.memory.find_stream_ordered(held.back(), &block) || !block)) overlaps.fetch_add(1);
+        if (!held.empty() && (!f.memory.find_block(held.back(), &block) || !block)) overlaps.fetch_add(1);
       }
       for (const api::CUdeviceptr address : held) {
         mark(address, number, 0);

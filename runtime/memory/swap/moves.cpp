@@ -1,0 +1,296 @@
+// How extents leave the GPU and come back: copies in one stream, several in flight, so that the driver's work on one
+// extent (mapping, unmapping) is done while others are on the bus.
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <thread>
+
+#include "generated/driver_real.h"
+#include "runtime/core/log.h"
+#include "runtime/driver/own_streams.h"
+#include "runtime/memory/swap/swap.h"
+
+namespace rota::memory {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+namespace {
+
+// Copies under way at a time. More win nothing (measured on an H200 with extents of 64 MiB and more).
+constexpr std::size_t kInFlight = 6;
+
+// How long the driver may have no room before bringing in gives up for now: others may be clearing it.
+constexpr auto kNoRoom = 20ms;
+
+}  // namespace
+
+// One extent's copy.
+struct SwapBackend::Flight {
+  std::uint64_t address = 0;  // the extent's
+  std::uint64_t bytes = 0;
+  api::CUevent event = nullptr;
+};
+
+SwapBackend::Extent* SwapBackend::extent_at(std::uint64_t address, Range** range) {
+  Range* found = range_at(address);
+  if (found == nullptr) return nullptr;
+  if (range != nullptr) *range = found;
+  const auto extent = std::find_if(found->extents.begin(), found->extents.end(),
+                                   [&](const Extent& each) { return each.address == address; });
+  return extent == found->extents.end() ? nullptr : &*extent;
+}
+
+namespace {
+
+// Until the event is reached, looked at under the context's lock each time. False: the context has gone, or its work
+// has failed.
+bool wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
+  for (std::chrono::nanoseconds pause = 20us;; pause = std::min<std::chrono::nanoseconds>(pause * 3 / 2, 500us)) {
+    api::CUresult result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!mover.within([&] { result = real::cuEventQuery(event); })) return false;
+    if (result != api::CUDA_ERROR_NOT_READY) return result == api::CUDA_SUCCESS;
+    mover.stopping();  // looks after others meanwhile; a copy that is under way is waited for in any case
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+}  // namespace
+
+// What lies on the GPU in somebody's use, the largest first.
+std::vector<std::uint64_t> SwapBackend::on_gpu(int ordinal) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [address, range] : ranges_) {
+    if (range.device != ordinal || range.kept || range.ending) continue;
+    for (const Extent& extent : range.extents) {
+      if (extent.in_place()) all.emplace_back(extent.bytes, extent.address);
+    }
+  }
+  std::sort(all.rbegin(), all.rend());
+  std::vector<std::uint64_t> addresses;
+  for (const auto& [bytes, address] : all) addresses.push_back(address);
+  return addresses;
+}
+
+// In order of address.
+std::vector<std::uint64_t> SwapBackend::off_gpu(int ordinal) {
+  std::vector<std::uint64_t> addresses;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [address, range] : ranges_) {
+    if (range.device != ordinal || range.ending) continue;
+    for (const Extent& extent : range.extents) {
+      if (extent.handle == 0 && !extent.moving) addresses.push_back(extent.address);
+    }
+  }
+  return addresses;
+}
+
+SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const Mover& mover) {
+  Moved moved;
+  moved.dropped = drop_kept(ordinal, bytes);
+  if (moved.dropped >= bytes) return moved;
+  const std::size_t at = static_cast<std::size_t>(ordinal);
+  std::deque<Flight> flights;
+  std::uint64_t under_way = 0;
+  const auto land = [&] {
+    const Flight flight = flights.front();
+    flights.pop_front();
+    const bool copied = wait_for(mover, flight.event);
+    mover.within([&] { real::cuEventDestroy_v2(flight.event); });
+    Extent leaving;
+    {
+      const std::lock_guard lock(mutex_);
+      Extent* extent = extent_at(flight.address);
+      leaving = *extent;
+      if (copied) {
+        extent->handle = 0;
+        extent->saved = true;
+        resident_[at] -= flight.bytes;
+        out_[at] += flight.bytes;
+      }
+    }
+    // Still in motion to everybody: nobody maps or frees it meanwhile.
+    if (copied) {
+      unmap(leaving);
+      moved.bytes += flight.bytes;
+    } else {
+      moved.failed = true;
+    }
+    under_way -= flight.bytes;
+    landed(flight.address);
+    mover.moved();
+  };
+  const std::vector<std::uint64_t> leaving = on_gpu(ordinal);
+  for (std::size_t next = 0; !moved.failed && !mover.stopping();) {
+    const std::uint64_t sum = moved.dropped + moved.bytes + under_way;
+    if (sum >= bytes || next == leaving.size()) break;
+    // The last one no larger than it has to be.
+    std::size_t chosen = next;
+    {
+      const std::lock_guard lock(mutex_);
+      while (chosen + 1 < leaving.size()) {
+        const Extent* smaller = extent_at(leaving[chosen + 1]);
+        if (smaller == nullptr || smaller->bytes < bytes - sum) break;
+        ++chosen;
+      }
+    }
+    Flight flight{.address = leaving[chosen]};
+    next = chosen + 1;
+    void* host = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      Extent* extent = extent_at(flight.address);
+      if (extent == nullptr || !extent->in_place()) continue;  // freed just now
+      extent->moving = true;
+      ++out_of_place_;
+      flight.bytes = extent->bytes;
+      host = extent->host;
+    }
+    bool started = false;
+    mover.within([&] {
+      if (host == nullptr) host = host_.take(flight.bytes);
+      if (host == nullptr) return;
+      flight.event = driver::make_event();
+      started = flight.event != nullptr &&
+                real::cuMemcpyDtoHAsync_v2(host, flight.address, flight.bytes, mover.stream) == api::CUDA_SUCCESS &&
+                real::cuEventRecord(flight.event, mover.stream) == api::CUDA_SUCCESS;
+      if (!started && flight.event != nullptr) real::cuEventDestroy_v2(flight.event);
+    });
+    {
+      const std::lock_guard lock(mutex_);
+      if (Extent* extent = extent_at(flight.address)) extent->host = host;
+    }
+    if (!started) {
+      landed(flight.address);
+      moved.failed = true;
+      break;
+    }
+    under_way += flight.bytes;
+    flights.push_back(flight);
+    if (flights.size() >= kInFlight) land();
+  }
+  while (!flights.empty()) land();
+  return moved;
+}
+
+SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
+  Moved moved;
+  const std::size_t at = static_cast<std::size_t>(ordinal);
+  std::deque<Flight> flights;
+  const auto land = [&] {
+    const Flight flight = flights.front();
+    flights.pop_front();
+    const bool copied = flight.event == nullptr || wait_for(mover, flight.event);
+    if (flight.event != nullptr) mover.within([&] { real::cuEventDestroy_v2(flight.event); });
+    if (copied) {
+      const std::lock_guard lock(mutex_);
+      extent_at(flight.address)->saved = false;
+      moved.bytes += flight.bytes;
+    } else {
+      // Its contents are in the host still: off the GPU again.
+      Extent back;
+      {
+        const std::lock_guard lock(mutex_);
+        Extent* extent = extent_at(flight.address);
+        back = *extent;
+        extent->handle = 0;
+        resident_[at] -= flight.bytes;
+        out_[at] += flight.bytes;
+      }
+      unmap(back);
+      moved.failed = true;
+    }
+    landed(flight.address);
+    mover.moved();
+  };
+  std::set<int> access;
+  {
+    const std::lock_guard lock(mutex_);
+    access = device(ordinal).access;
+    access.insert(ordinal);
+  }
+  Clock::time_point last_room = Clock::now();
+  for (const std::uint64_t address : off_gpu(ordinal)) {
+    if (moved.failed || moved.lacking != 0 || mover.stopping()) break;
+    Extent coming;
+    {
+      const std::lock_guard lock(mutex_);
+      Extent* extent = extent_at(address);
+      if (extent == nullptr || extent->handle != 0) continue;  // freed just now
+      extent->moving = true;
+      coming = *extent;
+    }
+    api::CUresult result = api::CUDA_SUCCESS;
+    for (;;) {
+      result = map(coming, ordinal);
+      if (result != api::CUDA_ERROR_OUT_OF_MEMORY) break;
+      if (drop_kept(ordinal, coming.bytes) != 0) continue;
+      if (!flights.empty()) {
+        land();  // who frees it need not wait for what comes next
+        continue;
+      }
+      if (Clock::now() - last_room > kNoRoom || mover.stopping()) break;
+      std::this_thread::sleep_for(100us);
+    }
+    last_room = Clock::now();
+    if (result == api::CUDA_SUCCESS) result = give_access(address, coming.bytes, access);
+    Flight flight{.address = address, .bytes = coming.bytes};
+    if (result == api::CUDA_SUCCESS && coming.saved) {
+      mover.within([&] {
+        flight.event = driver::make_event();
+        if (flight.event == nullptr) return;
+        result = real::cuMemcpyHtoDAsync_v2(address, coming.host, coming.bytes, mover.stream);
+        if (result == api::CUDA_SUCCESS) result = real::cuEventRecord(flight.event, mover.stream);
+      });
+      if (flight.event == nullptr) result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    if (result != api::CUDA_SUCCESS) {
+      unmap(coming);
+      landed(address);
+      (result == api::CUDA_ERROR_OUT_OF_MEMORY ? moved.lacking : moved.dropped) = coming.bytes;
+      if (result != api::CUDA_ERROR_OUT_OF_MEMORY) {
+        moved.failed = true;
+        log::debug("an extent of {} bytes cannot be brought back: error {}", coming.bytes, static_cast<int>(result));
+      }
+      break;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      extent_at(address)->handle = coming.handle;
+      out_[at] -= coming.bytes;
+      resident_[at] += coming.bytes;
+    }
+    flights.push_back(flight);
+    if (flights.size() >= kInFlight) land();
+  }
+  while (!flights.empty()) land();
+  if (moved.lacking != 0) moved.lacking = out_bytes(ordinal);
+  return moved;
+}
+
+// An extent is in motion no more, whether it came and went or not.
+void SwapBackend::landed(std::uint64_t address) {
+  std::optional<Range> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    Range* range = nullptr;
+    Extent* extent = extent_at(address, &range);
+    extent->moving = false;
+    if (extent->handle != 0) --out_of_place_;
+    const bool moves = std::any_of(range->extents.begin(), range->extents.end(),
+                                   [](const Extent& each) { return each.moving; });
+    if (range->ending && !moves) {
+      for (const Extent& each : range->extents) {
+        (each.handle != 0 ? resident_ : out_)[static_cast<std::size_t>(range->device)] -= each.bytes;
+        if (!each.in_place()) --out_of_place_;
+      }
+      ended = std::move(*range);
+      ranges_.erase(ended->address);
+    }
+  }
+  landed_.notify_all();
+  if (ended) destroy(std::move(*ended));
+}
+
+}  // namespace rota::memory

@@ -1,0 +1,326 @@
+#include "runtime/memory/swap/swap.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "generated/driver_real.h"
+#include "runtime/memory/round_up.h"
+
+namespace rota::memory {
+
+namespace {
+
+// Larger ones would be worth nothing (the copies take nearly all of the time from 64 MiB on, measured on an H200), and
+// less of them could be moved at a time.
+constexpr std::uint64_t kLargestExtent = std::uint64_t{128} << 20;
+
+// What is kept for the next allocation of its size, at most: a 64th of the GPU.
+constexpr std::uint64_t kKeptPart = 64;
+
+api::CUmemAllocationProp properties(int device) {
+  api::CUmemAllocationProp wanted{};
+  wanted.type = api::CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+  return wanted;
+}
+
+}  // namespace
+
+bool SwapBackend::serves(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  return device(ordinal).serves;
+}
+
+// With the lock held.
+SwapBackend::Device& SwapBackend::device(int ordinal) {
+  Device& entry = devices_[static_cast<std::size_t>(ordinal)];
+  if (entry.known) return entry;
+  entry.known = true;
+  int managed = 0;
+  const api::CUmemAllocationProp wanted = properties(ordinal);
+  std::size_t total = 0;
+  std::size_t granularity = 0;
+  entry.serves =
+      real::cuDeviceGetAttribute(&managed, api::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal) ==
+          api::CUDA_SUCCESS &&
+      managed != 0 &&
+      real::cuMemGetAllocationGranularity(&granularity, &wanted, api::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) ==
+          api::CUDA_SUCCESS &&
+      granularity != 0 && real::cuDeviceTotalMem_v2(&total, ordinal) == api::CUDA_SUCCESS;
+  if (!entry.serves) return entry;
+  entry.granularity = granularity;
+  entry.most_kept = total / kKeptPart;
+  return entry;
+}
+
+// --- the driver's side of an extent
+
+api::CUresult SwapBackend::map(Extent& extent, int device) {
+  const api::CUmemAllocationProp wanted = properties(device);
+  Handle handle = 0;
+  api::CUresult result = real::cuMemCreate(&handle, extent.bytes, &wanted, 0);
+  if (result != api::CUDA_SUCCESS) return result;
+  result = real::cuMemMap(extent.address, extent.bytes, 0, handle, 0);
+  if (result != api::CUDA_SUCCESS) {
+    real::cuMemRelease(handle);
+    return result;
+  }
+  extent.handle = handle;
+  return result;
+}
+
+void SwapBackend::unmap(Extent& extent) {
+  if (extent.handle == 0) return;
+  real::cuMemUnmap(extent.address, extent.bytes);
+  real::cuMemRelease(extent.handle);
+  extent.handle = 0;
+}
+
+api::CUresult SwapBackend::give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices) {
+  std::vector<api::CUmemAccessDesc> access;
+  access.reserve(devices.size());
+  for (const int device : devices) {
+    access.push_back({.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
+                      .flags = api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  }
+  return real::cuMemSetAccess(address, bytes, access.data(), access.size());
+}
+
+// All of it on the GPU, or nothing.
+api::CUresult SwapBackend::populate(Range& range, const std::set<int>& access) {
+  api::CUresult result = api::CUDA_SUCCESS;
+  for (Extent& extent : range.extents) {
+    result = map(extent, range.device);
+    if (result != api::CUDA_SUCCESS) break;
+  }
+  if (result == api::CUDA_SUCCESS) result = give_access(range.address, range.bytes, access);
+  if (result == api::CUDA_SUCCESS) return result;
+  for (Extent& extent : range.extents) unmap(extent);
+  return result;
+}
+
+// --- ranges
+
+SwapBackend::Range SwapBackend::cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity) {
+  Range range;
+  range.bytes = round_up(bytes, granularity);
+  range.device = place.device;
+  range.context = place.context;
+  const std::uint64_t most = round_up(kLargestExtent, granularity);
+  for (std::uint64_t start = 0; start < range.bytes; start += most) {
+    Extent extent;
+    extent.bytes = std::min(most, range.bytes - start);
+    range.extents.push_back(extent);
+  }
+  return range;
+}
+
+// With the lock held. Its extents are all on the GPU, or none is.
+void SwapBackend::insert(Range&& range) {
+  const auto at = static_cast<std::size_t>(range.device);
+  if (range.extents.front().handle != 0) {
+    resident_[at] += range.bytes;
+  } else {
+    out_[at] += range.bytes;
+    out_of_place_ += range.extents.size();
+  }
+  any_.store(true, std::memory_order_relaxed);
+  range.id = ++last_id_;
+  const std::uint64_t address = range.address;
+  ranges_.emplace(address, std::move(range));
+}
+
+// A range that is in the books no more.
+void SwapBackend::destroy(Range&& range) {
+  for (Extent& extent : range.extents) {
+    unmap(extent);
+    if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
+  }
+  real::cuMemAddressFree(range.address, range.bytes);
+}
+
+api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
+  std::set<int> access;
+  Range range;
+  {
+    const std::lock_guard lock(mutex_);
+    const Device& entry = device(place.device);
+    if (bytes > UINT64_MAX - entry.granularity) return api::CUDA_ERROR_OUT_OF_MEMORY;
+    range = cut(place, bytes, entry.granularity);
+    if (const auto again = reuse(place, range.bytes)) {
+      *address = *again;
+      return api::CUDA_SUCCESS;
+    }
+    access = entry.access;
+    access.insert(place.device);
+  }
+  api::CUresult result = real::cuMemAddressReserve(address, range.bytes, 0, 0, 0);
+  if (result != api::CUDA_SUCCESS) return result;
+  range.address = *address;
+  std::uint64_t next = range.address;
+  for (Extent& extent : range.extents) {
+    extent.address = next;
+    next += extent.bytes;
+  }
+  for (bool placed = false; !placed;) {
+    // Inside the gate, so that the monitor moves nothing until the range is in the books.
+    if_our_turn_([&] {
+      placed = true;
+      result = populate(range, access);
+      if (result == api::CUDA_ERROR_OUT_OF_MEMORY && drop_kept(range.device, range.bytes) != 0) {
+        result = populate(range, access);
+      }
+      if (result != api::CUDA_SUCCESS) return;
+      const std::lock_guard lock(mutex_);
+      insert(std::move(range));
+    });
+    if (placed) break;
+    const std::lock_guard lock(mutex_);
+    bool open = false;
+    if_our_turn_([&] { open = true; });
+    if (open) continue;
+    insert(std::move(range));
+    if (tell_out_of_place_) tell_out_of_place_();
+    placed = true;
+  }
+  if (result != api::CUDA_SUCCESS) real::cuMemAddressFree(*address, range.bytes);
+  return result;
+}
+
+// With the lock held.
+std::optional<api::CUdeviceptr> SwapBackend::reuse(const Place& place, std::uint64_t bytes) {
+  Device& entry = device(place.device);
+  const auto same = entry.kept_by_size.find(bytes);
+  if (same == entry.kept_by_size.end()) return std::nullopt;
+  Range& range = ranges_.at(same->second);
+  entry.kept_by_size.erase(same);
+  entry.kept -= range.bytes;
+  range.kept = false;
+  range.context = place.context;
+  range.id = ++last_id_;
+  return range.address;
+}
+
+// Bytes that have gone back to the driver.
+std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes) {
+  std::vector<Range> gone;
+  std::uint64_t sum = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    Device& entry = device(ordinal);
+    while (sum < bytes && !entry.kept_by_size.empty()) {
+      const auto largest = std::prev(entry.kept_by_size.end());
+      auto range = ranges_.extract(largest->second);
+      entry.kept_by_size.erase(largest);
+      entry.kept -= range.mapped().bytes;
+      sum += range.mapped().bytes;
+      resident_[static_cast<std::size_t>(ordinal)] -= range.mapped().bytes;
+      gone.push_back(std::move(range.mapped()));
+    }
+  }
+  for (Range& range : gone) destroy(std::move(range));
+  return sum;
+}
+
+SwapBackend::Range* SwapBackend::range_at(std::uint64_t address) {
+  const auto next = ranges_.upper_bound(address);
+  if (next == ranges_.begin()) return nullptr;
+  Range& range = std::prev(next)->second;
+  return address - range.address < range.bytes ? &range : nullptr;
+}
+
+std::optional<SwapBackend::Found> SwapBackend::find(std::uint64_t address) const {
+  const std::lock_guard lock(mutex_);
+  const auto next = ranges_.upper_bound(address);
+  if (next == ranges_.begin()) return std::nullopt;
+  const Range& range = std::prev(next)->second;
+  if (address - range.address >= range.bytes) return std::nullopt;
+  return Found{range.context, range.id};
+}
+
+bool SwapBackend::begins(std::uint64_t address) const {
+  if (!any()) return false;
+  const std::lock_guard lock(mutex_);
+  const auto found = ranges_.find(address);
+  return found != ranges_.end() && !found->second.kept;
+}
+
+bool SwapBackend::overlaps(std::uint64_t address, std::uint64_t bytes) const {
+  if (!any()) return false;
+  const std::lock_guard lock(mutex_);
+  const auto next = ranges_.lower_bound(address);
+  if (next != ranges_.end() && next->first - address < std::max<std::uint64_t>(bytes, 1)) return true;
+  return next != ranges_.begin() && address - std::prev(next)->first < std::prev(next)->second.bytes;
+}
+
+void SwapBackend::free(std::uint64_t address) {
+  Range gone;
+  {
+    Lock lock(mutex_);
+    const auto moves = [&] {
+      const auto found = ranges_.find(address);
+      return found != ranges_.end() && std::any_of(found->second.extents.begin(), found->second.extents.end(),
+                                                   [](const Extent& extent) { return extent.moving; });
+    };
+    landed_.wait(lock, [&] { return !moves(); });
+    const auto found = ranges_.find(address);
+    if (found == ranges_.end() || found->second.kept) return;
+    Range& range = found->second;
+    Device& entry = device(range.device);
+    const bool here =
+        std::all_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.in_place(); });
+    if (here && entry.kept + range.bytes <= entry.most_kept) {
+      range.kept = true;
+      range.context = nullptr;
+      entry.kept += range.bytes;
+      entry.kept_by_size.emplace(range.bytes, range.address);
+      return;
+    }
+    const auto at = static_cast<std::size_t>(range.device);
+    for (const Extent& extent : range.extents) {
+      (extent.handle != 0 ? resident_ : out_)[at] -= extent.bytes;
+      if (!extent.in_place()) --out_of_place_;
+    }
+    gone = std::move(range);
+    ranges_.erase(found);
+  }
+  destroy(std::move(gone));
+}
+
+void SwapBackend::context_ended(api::CUcontext context) {
+  if (!any()) return;
+  std::vector<std::uint64_t> its_own;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, range] : ranges_) {
+      if (range.context != context) continue;
+      // The monitor may wait for the lock under which contexts end: what it moves, it destroys when it has landed.
+      range.ending = std::any_of(range.extents.begin(), range.extents.end(),
+                                 [](const Extent& extent) { return extent.moving; });
+      range.context = nullptr;
+      if (!range.ending) its_own.push_back(address);
+    }
+  }
+  for (const std::uint64_t address : its_own) free(address);
+}
+
+void SwapBackend::peer_enabled(int accessing, int owner) {
+  if (accessing == owner) return;
+  const std::lock_guard lock(mutex_);
+  if (!device(owner).access.insert(accessing).second) return;
+  for (const auto& [address, range] : ranges_) {
+    if (range.device != owner) continue;
+    for (const Extent& extent : range.extents) {
+      if (extent.handle != 0) give_access(extent.address, extent.bytes, {accessing});
+    }
+  }
+}
+
+bool SwapBackend::if_in_place(const std::function<void()>& work) {
+  const std::lock_guard lock(mutex_);
+  if (!in_place()) return false;
+  work();
+  return true;
+}
+
+}  // namespace rota::memory

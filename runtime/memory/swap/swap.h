@@ -1,0 +1,158 @@
+// Plain memory that can leave the GPU: address ranges that are reserved once, with pieces of physical memory (*extents*)
+// mapped below them. While the process does not hold the GPU and somebody needs the room, extents are copied to pinned
+// memory of the host and given back to the driver; before the process runs again they come back at the same addresses.
+//
+// A range is reserved for one allocation, or for a span that small ones share (stream_ordered.h). What moves is an
+// extent, and only the monitor moves, with the gate closed and the process's work proven to have finished. The program's
+// threads allocate and free meanwhile; a free of what is in motion waits for that one extent.
+//
+// Whether fresh memory may be mapped at once is decided together with whether the gate is open: under the lock a range
+// enters the books as out of place only while the gate is closed, and the gate opens only while nothing is out of place.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "runtime/memory/backend.h"
+#include "runtime/memory/swap/host_pool.h"
+
+namespace rota::memory {
+
+class SwapBackend final : public Backend {
+ public:
+  explicit SwapBackend(IfOurTurn if_our_turn) : if_our_turn_(std::move(if_our_turn)) {}
+
+  // Told, with a lock held, when an allocation ends up out of place: the gate is closed then.
+  void set_out_of_place(std::function<void()> told) { tell_out_of_place_ = std::move(told); }
+
+  // --- Backend
+
+  Backing backing() const override { return Backing::kSwapped; }
+  // No, where the GPU has no virtual memory management (before Pascal, some vGPUs).
+  bool serves(int device) override;
+  api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
+  void settle(const Place&, api::CUdeviceptr, std::uint64_t) override {}
+  std::uint64_t bring(int, api::CUstream, const std::vector<Allocation>&) override { return 0; }
+  // Its ranges go with it.
+  void context_ended(api::CUcontext context) override;
+
+  // --- any thread
+
+  // Whether any range was ever made. One load.
+  bool any() const { return any_.load(std::memory_order_relaxed); }
+  // The range that holds an address, freed or not; a freed one's context is null.
+  struct Found {
+    api::CUcontext context = nullptr;
+    std::uint64_t buffer_id = 0;  // not the driver's: stays with the range, wherever it lies
+  };
+  std::optional<Found> find(std::uint64_t address) const;
+  // Whether a range that has not been freed begins here.
+  bool begins(std::uint64_t address) const;
+  // Whether any of these addresses is in a range, freed or not.
+  bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
+  // The range that begins here is used by nothing any more. Waits for no work; for its extents, if they are in motion.
+  void free(std::uint64_t address);
+  // From now on this process may use the memory of `owner`, a GPU, from `accessing`.
+  void peer_enabled(int accessing, int owner);
+
+  // What of it lies on the GPU, kept ranges included, and what does not. Bytes.
+  std::uint64_t resident_bytes(int device) const { return resident_[static_cast<std::size_t>(device)].load(); }
+  std::uint64_t out_bytes(int device) const { return out_[static_cast<std::size_t>(device)].load(); }
+  // Whether everything lies where work expects it.
+  bool in_place() const { return out_of_place_.load(std::memory_order_acquire) == 0; }
+  // Runs `work` if it does, with the lock that keeps allocations from ending up out of place meanwhile.
+  bool if_in_place(const std::function<void()>& work);
+
+  // --- the monitor, with nothing of this process running and the gate closed
+
+  // How a move goes on: runs a step with the context current, if there still is one; and whether to give up.
+  struct Mover {
+    std::function<bool(const std::function<void()>& step)> within;
+    std::function<bool()> stopping;
+    std::function<void()> moved;  // some of it has come or gone
+    api::CUstream stream = nullptr;  // of that context
+  };
+  struct Moved {
+    std::uint64_t bytes = 0;    // copied
+    std::uint64_t dropped = 0;  // given back to the driver without a copy
+    std::uint64_t lacking = 0;  // bytes that the driver has no room for
+    bool failed = false;        // a copy failed, or the host has no memory: what had to move stays where it was
+  };
+  // Makes `bytes` of room, or as much as there is: what is kept first, then extents, the largest first.
+  Moved move_out(int device, std::uint64_t bytes, const Mover& mover);
+  // Brings everything back. Gives up when the driver has had no room for a while.
+  Moved bring_in(int device, const Mover& mover);
+
+ private:
+  using Handle = api::CUmemGenericAllocationHandle;
+  struct Extent {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    Handle handle = 0;     // 0: not on the GPU
+    void* host = nullptr;  // room for its contents, once it has been out
+    bool saved = false;    // they are there
+    bool moving = false;
+    bool in_place() const { return handle != 0 && !moving; }
+  };
+  struct Range {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;  // multiple of the granularity
+    int device = 0;
+    api::CUcontext context = nullptr;
+    std::uint64_t id = 0;
+    bool kept = false;    // nobody's, and on the GPU: serves the next allocation of its size
+    bool ending = false;  // its context went while it was in motion
+    std::vector<Extent> extents;
+  };
+  using Ranges = std::map<std::uint64_t, Range>;  // by address
+  struct Device {
+    bool known = false;
+    bool serves = false;
+    std::uint64_t granularity = 1;
+    std::uint64_t most_kept = 0;
+    std::set<int> access;  // other GPUs that may use its memory
+    std::uint64_t kept = 0;
+    std::multimap<std::uint64_t, std::uint64_t> kept_by_size;  // bytes, address
+  };
+  struct Flight;
+  using Lock = std::unique_lock<std::mutex>;
+
+  Device& device(int ordinal);
+  Range cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity);
+  static api::CUresult map(Extent& extent, int device);
+  static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices);
+  static void unmap(Extent& extent);
+  static api::CUresult populate(Range& range, const std::set<int>& access);
+  std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
+  std::uint64_t drop_kept(int device, std::uint64_t bytes);
+  void insert(Range&& range);
+  void destroy(Range&& range);
+  Range* range_at(std::uint64_t address);
+  Extent* extent_at(std::uint64_t address, Range** range = nullptr);
+  std::vector<std::uint64_t> on_gpu(int device);
+  std::vector<std::uint64_t> off_gpu(int device);
+  void landed(std::uint64_t address);
+
+  const IfOurTurn if_our_turn_;
+  std::function<void()> tell_out_of_place_;
+  HostPool host_;
+  mutable std::mutex mutex_;  // the fields below
+  std::condition_variable landed_;
+  std::array<Device, kMaxDevices> devices_;
+  Ranges ranges_;
+  std::atomic<std::uint64_t> out_of_place_{0};  // extents
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
+  std::uint64_t last_id_ = std::uint64_t{1} << 49;  // beyond the driver's, and those of stream_ordered.h
+  std::atomic<bool> any_{false};
+};
+
+}  // namespace rota::memory
