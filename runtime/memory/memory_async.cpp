@@ -124,7 +124,10 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
   if (!owner || owner->address != address || !owner->kind.converted()) return free(address, call);
   // A capture has no point in time to free it at.
   const bool served = owner->kind.from_heap();
-  if (capturing && driver::captures(stream, per_thread)) return served ? call() : free(address, call);
+  if (capturing && driver::captures(stream, per_thread)) {
+    // The driver refuses what it does not know, and frees what is Unified Memory.
+    return owner->kind.backing == Backing::kUnified && !served ? free(address, call) : call();
+  }
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   if (!taken) return served ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);  // by another thread just now
   // The driver does not take managed memory here. An event behind the stream's work says when it may go.

@@ -281,10 +281,7 @@ void SwapBackend::landed(std::uint64_t address) {
     const bool moves = std::any_of(range->extents.begin(), range->extents.end(),
                                    [](const Extent& each) { return each.moving; });
     if (range->ending && !moves) {
-      for (const Extent& each : range->extents) {
-        (each.handle != 0 ? resident_ : out_)[static_cast<std::size_t>(range->device)] -= each.bytes;
-        if (!each.in_place()) --out_of_place_;
-      }
+      take_off(*range);
       ended = std::move(*range);
       ranges_.erase(ended->address);
     }

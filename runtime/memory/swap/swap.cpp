@@ -211,10 +211,8 @@ std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes) {
     while (sum < bytes && !entry.kept_by_size.empty()) {
       const auto largest = std::prev(entry.kept_by_size.end());
       auto range = ranges_.extract(largest->second);
-      entry.kept_by_size.erase(largest);
-      entry.kept -= range.mapped().bytes;
+      take_off(range.mapped());
       sum += range.mapped().bytes;
-      resident_[static_cast<std::size_t>(ordinal)] -= range.mapped().bytes;
       gone.push_back(std::move(range.mapped()));
     }
   }
@@ -253,7 +251,21 @@ bool SwapBackend::overlaps(std::uint64_t address, std::uint64_t bytes) const {
   return next != ranges_.begin() && address - std::prev(next)->first < std::prev(next)->second.bytes;
 }
 
-void SwapBackend::free(std::uint64_t address) {
+// With the lock held: of a range that leaves the books, or is nobody's any more.
+void SwapBackend::take_off(const Range& range) {
+  const auto at = static_cast<std::size_t>(range.device);
+  for (const Extent& extent : range.extents) {
+    (extent.handle != 0 ? resident_ : out_)[at] -= extent.bytes;
+    if (!extent.in_place()) --out_of_place_;
+  }
+  if (!range.kept) return;
+  Device& entry = device(range.device);
+  entry.kept -= range.bytes;
+  const auto [first, last] = entry.kept_by_size.equal_range(range.bytes);
+  entry.kept_by_size.erase(std::find_if(first, last, [&](const auto& each) { return each.second == range.address; }));
+}
+
+void SwapBackend::free(std::uint64_t address, bool may_keep) {
   Range gone;
   {
     Lock lock(mutex_);
@@ -264,23 +276,18 @@ void SwapBackend::free(std::uint64_t address) {
     };
     landed_.wait(lock, [&] { return !moves(); });
     const auto found = ranges_.find(address);
-    if (found == ranges_.end() || found->second.kept) return;
+    if (found == ranges_.end() || (found->second.kept && may_keep)) return;
     Range& range = found->second;
     Device& entry = device(range.device);
     const bool here =
         std::all_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.in_place(); });
-    if (here && entry.kept + range.bytes <= entry.most_kept) {
+    if (here && may_keep && entry.kept + range.bytes <= entry.most_kept) {
       range.kept = true;
-      range.context = nullptr;
       entry.kept += range.bytes;
       entry.kept_by_size.emplace(range.bytes, range.address);
       return;
     }
-    const auto at = static_cast<std::size_t>(range.device);
-    for (const Extent& extent : range.extents) {
-      (extent.handle != 0 ? resident_ : out_)[at] -= extent.bytes;
-      if (!extent.in_place()) --out_of_place_;
-    }
+    take_off(range);
     gone = std::move(range);
     ranges_.erase(found);
   }
@@ -301,7 +308,7 @@ void SwapBackend::context_ended(api::CUcontext context) {
       if (!range.ending) its_own.push_back(address);
     }
   }
-  for (const std::uint64_t address : its_own) free(address);
+  for (const std::uint64_t address : its_own) free(address, false);
 }
 
 void SwapBackend::peer_enabled(int accessing, int owner) {

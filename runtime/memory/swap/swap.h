@@ -48,7 +48,7 @@ class SwapBackend final : public Backend {
 
   // Whether any range was ever made. One load.
   bool any() const { return any_.load(std::memory_order_relaxed); }
-  // The range that holds an address, freed or not; a freed one's context is null.
+  // The range that holds an address, freed or not.
   struct Found {
     api::CUcontext context = nullptr;
     std::uint64_t buffer_id = 0;  // not the driver's: stays with the range, wherever it lies
@@ -59,7 +59,7 @@ class SwapBackend final : public Backend {
   // Whether any of these addresses is in a range, freed or not.
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
   // The range that begins here is used by nothing any more. Waits for no work; for its extents, if they are in motion.
-  void free(std::uint64_t address);
+  void free(std::uint64_t address) { free(address, true); }
   // From now on this process may use the memory of `owner`, a GPU, from `accessing`.
   void peer_enabled(int accessing, int owner);
 
@@ -134,6 +134,8 @@ class SwapBackend final : public Backend {
   std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
   std::uint64_t drop_kept(int device, std::uint64_t bytes);
   void insert(Range&& range);
+  void free(std::uint64_t address, bool may_keep);
+  void take_off(const Range& range);
   void destroy(Range&& range);
   Range* range_at(std::uint64_t address);
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);

@@ -139,10 +139,10 @@ std::string difference(const std::string& one, const std::string& other, bool bu
 void compare(const Between& between) {
   const std::string bare = crossed(Mode::kBare, between);
   CHECK(std::ranges::count(bare, '\n') > 1000);
-  for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
+  for (const Mode mode : {Mode::kNative, Mode::kManaged, Mode::kSwap}) {
     INFO(name_of(mode));
     const std::string with = crossed(mode, between);
-    const bool ended = between.ends_context && mode == Mode::kManaged;
+    const bool ended = between.ends_context && mode != Mode::kNative;
     const std::string differences = difference(bare, with, ended);
     CHECK(differences == "");
     if (ended) CHECK(difference(bare, with) != "");  // else nothing needs to be excepted

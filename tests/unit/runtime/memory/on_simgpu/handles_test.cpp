@@ -148,7 +148,7 @@ void compare(void (*program)()) {
   const std::string bare = on_simgpu({.mode = Mode::kBare, .limit = "", .replace = {}, .neighbour = {}}, program);
   CHECK(bare.size() > 1000);
   CHECK(bare.find("not so") == std::string::npos);
-  for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
+  for (const Mode mode : {Mode::kNative, Mode::kManaged, Mode::kSwap}) {
     const std::string with = on_simgpu({.mode = mode, .limit = "", .replace = {}, .neighbour = {}}, program);
     INFO(name_of(mode) << ": ..." << with.substr(std::max<std::size_t>(with.size(), 2000) - 2000));
     CHECK((with == bare));

@@ -38,7 +38,7 @@ void set_environment(const Machine& machine, const std::string& folder) {
   set("ROTA_SIM_GPUS", "2");
   set("ROTA_SIM_KERNELS", SIMGPU_KERNELS);
   set("ROTA_SOCKET", folder + "/no-rotad");
-  set("ROTA_MEMORY", machine.mode == Mode::kManaged ? "managed" : "native");
+  set("ROTA_MEMORY", machine.mode == Mode::kManaged ? "managed" : machine.mode == Mode::kSwap ? "swap" : "native");
   set("ROTA_GPU_MEM_LIMIT", machine.limit);
 }
 
@@ -124,6 +124,8 @@ const char* name_of(Mode mode) {
       return "without rota";
     case Mode::kNative:
       return "ROTA_MEMORY=native";
+    case Mode::kSwap:
+      return "ROTA_MEMORY=swap";
     case Mode::kManaged:
       return "ROTA_MEMORY=managed";
   }

@@ -40,6 +40,7 @@ enum class Mode : std::uint8_t {
   kBare,     // without rota
   kNative,   // ROTA_MEMORY
   kManaged,  // ROTA_MEMORY
+  kSwap,     // ROTA_MEMORY
 };
 const char* name_of(Mode mode);
 inline const char* name_of(Symbol symbol) {

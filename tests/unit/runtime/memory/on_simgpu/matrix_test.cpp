@@ -46,7 +46,7 @@ void expect_backing(std::uint64_t address, Treatment treatment) {
   EXPECT(entry.has_value());
   if (!entry) return;
   const bool own = entry->kind.converted();
-  EXPECT(own == (treatment == Treatment::kRedirected && mode() == Mode::kManaged));
+  EXPECT(own == (treatment == Treatment::kRedirected && mode() != Mode::kNative));
 }
 
 void check_in_each_mode(const std::function<void()>& program) {
@@ -55,7 +55,7 @@ void check_in_each_mode(const std::function<void()>& program) {
     enter(1);
     program();
   };
-  for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
+  for (const Mode mode : {Mode::kNative, Mode::kManaged, Mode::kSwap}) {
     const std::string report =
         on_simgpu({.mode = mode, .limit = "", .replace = {}, .neighbour = export_memory}, with_contexts);
     CHECK(report == "");

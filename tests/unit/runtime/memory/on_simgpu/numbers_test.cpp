@@ -26,7 +26,7 @@ Figures info() {
 }
 
 void check(const std::string& limit, const std::function<void()>& program,
-           std::initializer_list<Mode> modes = {Mode::kNative, Mode::kManaged}) {
+           std::initializer_list<Mode> modes = {Mode::kNative, Mode::kManaged, Mode::kSwap}) {
   for (const Mode mode : modes) {
     const std::string report =
         on_simgpu({.mode = mode, .limit = limit, .replace = {}, .neighbour = export_memory}, program);
@@ -84,7 +84,7 @@ TEST_CASE("the GPU's memory is as large for cuDeviceTotalMem as for cuMemGetInfo
 
 TEST_CASE("under a limit, free memory is the limit less what was taken, by whichever route") {
   for (const Route& route : routes()) {
-    for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
+    for (const Mode mode : {Mode::kNative, Mode::kManaged, Mode::kSwap}) {
       const std::string report =
           on_simgpu({.mode = mode, .limit = "64M", .replace = {}, .neighbour = export_memory}, [&] {
             Trip trip(route);
@@ -121,7 +121,7 @@ TEST_CASE("what is said to be free can be taken, and no byte more") {
 TEST_CASE("what a graph allocates is gone from the free memory until it is trimmed, captured or by a node") {
   for (const Route& route : routes()) {
     if (route.name != std::string("captured") && route.name != std::string("graph node")) continue;
-    for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
+    for (const Mode mode : {Mode::kNative, Mode::kManaged, Mode::kSwap}) {
       const std::string report = on_simgpu({.mode = mode, .limit = "3M", .replace = {}, .neighbour = {}}, [&] {
         Trip trip(route);
         const CUdeviceptr address = trip.take(trip.scene);

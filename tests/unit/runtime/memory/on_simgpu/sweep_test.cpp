@@ -91,7 +91,7 @@ std::string report_of(Mode mode, void (*program)(), int which) {
 }
 
 void sweep(void (*program)()) {
-  for (const Mode mode : {Mode::kNative, Mode::kManaged}) {
+  for (const Mode mode : {Mode::kNative, Mode::kManaged, Mode::kSwap}) {
     const std::string whole = report_of(mode, program, 0);
     INFO(name_of(mode) << ":\n" << whole);
     CHECK(whole.find(" calls\n") != std::string::npos);
