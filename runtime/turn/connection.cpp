@@ -9,7 +9,6 @@
 
 #include <fmt/format.h>
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
 #include "scheduler/protocol/socket_path.h"
@@ -177,12 +176,26 @@ Lease Connection::lease() const {
   } while (seen.grant != lease_->grant.load());
   seen.waiters = lease_->waiters.load();
   seen.drain_at = time_of(lease_->drain_at_ns);
-  if (seen.waiters == 0) return seen;
-  for (GpuMask left = seen.held; left != 0; left &= left - 1) {
-    const int index = std::countr_zero(left);
-    if (to_clear(index) != 0) seen.in_the_way |= GpuMask{1} << index;
+  for (int index = 0; index < static_cast<int>(protocol::kMaxGpus); ++index) {
+    // Without the lease only swap memory is asked for: what a holder was told is there until rotad has its give-back.
+    const bool holds = (seen.held >> index & 1) != 0;
+    const bool asked = holds ? seen.waiters != 0 : lease_->clear_from_bytes[index].load() != 0;
+    if (asked && to_clear(index) != 0) seen.in_the_way |= GpuMask{1} << index;
   }
   return seen;
+}
+
+std::uint64_t Connection::to_clear(int index) const {
+  std::uint64_t bytes = 0;
+  std::uint64_t from = 0;
+  do {
+    bytes = lease_->clear_bytes[index].load();
+    if (bytes == 0) return 0;
+    from = lease_->clear_from_bytes[index].load();
+  } while (bytes != lease_->clear_bytes[index].load());
+  const std::uint64_t resident = usage_->resident_bytes[index].load();
+  const std::uint64_t gone = from > resident ? from - resident : 0;
+  return bytes > gone ? bytes - gone : 0;
 }
 
 Time Connection::give_back_by() const {

@@ -40,10 +40,14 @@ class Connection {
   bool promises_room() const { return version_ >= protocol::kRoomVersion; }
   // Whether it keeps limits that processes share.
   bool keeps_limits() const { return version_ >= protocol::kLimitVersion; }
+  // Whether it asks clients that do not hold a GPU for the room that others lack there.
+  bool asks_for_room() const { return version_ >= protocol::kSwapVersion; }
   std::uint64_t promised(int index) const { return lease_->promised_bytes[index].load(); }
-  // How much of this process's memory rotad wants off a GPU, by its index, before the lease is given back; and until
-  // when that has to have happened (0: no time is set).
-  std::uint64_t to_clear(int index) const { return lease_->clear_bytes[index].load(); }
+  // How much of this process's memory rotad wants off a GPU, by its index: before the lease is given back, or at once
+  // where this process swaps and does not hold the GPU. What has gone since rotad wrote that, by the usage page,
+  // counts.
+  std::uint64_t to_clear(int index) const;
+  // Until when a holder's has to have gone; 0: no time is set.
   Time give_back_by() const;
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
   const protocol::LeasePage* page() const { return lease_; }

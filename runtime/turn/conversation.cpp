@@ -258,6 +258,16 @@ void Monitor::say(const Action& action) const {
     case Note::kTriesAgain:
       log::info("trying again whether this program can take turns");
       break;
+    case Note::kNoRoom:
+      log::warn(
+          "this program has had no room on the GPU for its memory for {} s: others do not move theirs, or what lies "
+          "there does not belong to programs under rota (see nvidia-smi); it goes on trying",
+          Machine::kSayNoRoom.count() / 1'000'000'000);
+      break;
+    case Note::kGaveBackUnused:
+      log::debug("grant {}: given back unused after {} us, since the memory for it did not come", action.grant,
+                 microseconds(action.held));
+      break;
     case Note::kGaveBackIdle:
     case Note::kGaveBackBusy:
       log::debug("grant {}: given back {} after {} us, {} us of them drained, {} calls waiting", action.grant,

@@ -18,8 +18,9 @@ constexpr Time kLookForAnswer = 50ms;
 // However short the turn: what came by a transfer is used for at least as long again, or a GPU could spend its time
 // with transfers alone.
 constexpr Time kShortestTurn = 5ms;
-// Before memory that did not come is asked for again.
+// Before memory that did not come is tried again, or a sixteenth of the time in which it has not: it may be minutes.
 constexpr Time kNoRoom = 10ms;
+constexpr Time kLongestPause = 250ms;
 // Marks made while threads are inside only show that the GPU gets on.
 constexpr Time kBetweenMarks = 10ms;
 
@@ -48,6 +49,7 @@ void Machine::settle_gate() {
   const bool open = may_open(claim());
   if (open == gate_open_) return;
   gate_open_ = open;
+  if (open) still_ = false;
   act(open ? Act::kOpen : Act::kClose);
 }
 
@@ -124,7 +126,7 @@ void Machine::on(const event::Look& look, Time now) {
   }
   // With a lease, look_holding() sees to it. Whoever may run without one needs its memory as well.
   const Claim needs = claim();
-  if ((needs.unserved || needs.excused) && !needs.resident && !needs.moving) bring_back();
+  if ((needs.unserved || needs.excused) && !needs.resident && !needs.moving) wait_for_memory(now);
 }
 
 void Machine::look_alone(Time now) {
@@ -201,6 +203,7 @@ bool Machine::is_new_grant() const {
 
 void Machine::look_resting(Time now) {
   if (is_new_grant()) give_back(seen_.lease.grant);  // nobody asked for it any more
+  move_out_of_the_way(now);
   if (seen_.standing == 0) return;
   if (gave_back_idle_at_) {
     // A program that comes back at once should not have given up its turn: wait longer next time; and after a long rest
@@ -211,7 +214,7 @@ void Machine::look_resting(Time now) {
     gave_back_idle_at_.reset();
   }
   want(false, now);
-  look_at_ = now + kLookAtPage;
+  look_at_ = std::min(look_at_, now + kLookAtPage);
 }
 
 void Machine::look_waiting(Time now) {
@@ -225,6 +228,7 @@ void Machine::look_waiting(Time now) {
   // revoked unseen, and the want went with it. To rotad a want that it has is no news; it keeps its place.
   if (wanted_ != served_ || now - asked_at_ >= kAskAgain) want(false, now);
   look_at_ = now + kLookAtPage;
+  move_out_of_the_way(now);
   if (!runs_until_) return;
   if (now >= *runs_until_) return begin_drain(false, now);  // rotad lets others go first
   look_at_ = std::min(*runs_until_, now + kReclaim / 10);
@@ -246,21 +250,66 @@ void Machine::take(Time now) {
   watches_gpu_ = false;
   look_at_ = now;
   covered_ = true;
-  if (!gate_open_) bring_back();
+  away_since_.reset();
+  if (!gate_open_) bring_back(now);
 }
 
-void Machine::bring_back() {
+// Others need room where this process holds nothing. What does not go at once is tried again after a while: it may be
+// pinned, or there is no room for it on the host.
+void Machine::move_out_of_the_way(Time now) {
+  // What it held goes with the give-back, which rotad may not have seen yet.
+  if (seen_.lease.in_the_way == 0 || seen_.lease.grant != 0) {
+    move_again_at_ = move_pause_ = Time{0};
+    return;
+  }
+  if (gate_open_ || !still_) return;
+  if (now >= move_again_at_) {
+    actions_.push_back({.act = Act::kMoveOut, .gpus = seen_.lease.in_the_way});
+    resident_ = false;  // until the next Look says otherwise
+    move_pause_ = std::clamp(move_pause_ * 2, kNoRoom, kLongestPause);
+    move_again_at_ = now + move_pause_;
+  }
+  look_at_ = std::min(look_at_, move_again_at_);
+}
+
+void Machine::bring_back(Time now) {
+  if (!away_since_) away_since_ = came_at_ = now;
   moving_ = true;
   act(Act::kBringBack);
 }
 
+// Somebody else has to clear first, or what lies there is nobody's whom rotad knows.
+void Machine::wait_for_memory(Time now) {
+  if (away_since_ && now - *away_since_ >= kSayNoRoom && !said_no_room_) {
+    said_no_room_ = true;
+    say(Note::kNoRoom);
+  }
+  if (now >= bring_again_at_) return bring_back(now);
+  look_at_ = std::min(look_at_, bring_again_at_);
+}
+
 void Machine::on(const event::Brought& brought, Time now) {
   moving_ = false;
-  if (brought.lacking == 0) resident_ = brought.resident;
   covered_ = brought.lacking == 0;
-  earliest_yield_ = now + std::max(now - taken_at_, kShortestTurn);
+  look_at_ = now;
+  if (!covered_) {
+    earliest_yield_ = now + std::max(now - taken_at_, kShortestTurn);
+    taken_at_ = now;
+    away_since_.reset();
+    return;
+  }
+  resident_ = brought.resident;
+  if (!resident_) {
+    if (brought.some) came_at_ = now;
+    bring_again_at_ = look_at_ = now + std::clamp((now - *away_since_) / 16, kNoRoom, kLongestPause);
+    return;
+  }
+  // Its turn begins now.
+  earliest_yield_ = now + std::clamp(now - taken_at_, kShortestTurn, kLongestUse);
   taken_at_ = now;
-  look_at_ = resident_ ? now : now + kNoRoom;
+  away_since_.reset();
+  bring_again_at_ = Time{0};
+  said_no_room_ = false;
 }
 
 // ---- holding
@@ -297,7 +346,21 @@ void Machine::look_holding(Time now) {
     look_at_ = now + (lease.waiters != 0 ? idle_grace_ : kLookAtPage);
     return;
   }
-  if (!resident_ || !covered_) return bring_back();
+  if (!covered_) return bring_back(now);
+  if (!resident_) {
+    // While it comes, or nobody waits, it goes on trying.
+    const bool over = lease.waiters != 0 && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
+    const bool comes = away_since_ && now - came_at_ < kNothingComes;
+    if (!over || comes) return wait_for_memory(now);
+    // It has run in this turn, and has come to need more.
+    if (!still_) return begin_drain(false, now);
+    say(Note::kGaveBackUnused, grant_);
+    actions_.back().held = now - taken_at_;
+    give_back(grant_);
+    phase_ = Phase::kResting;
+    look_at_ = now;
+    return;
+  }
   if (!covers(lease)) {
     // The process has touched another GPU: all at once or not at all, so the smaller set goes back first.
     if (now >= retry_at_) return begin_drain(false, now);
@@ -403,6 +466,7 @@ void Machine::look_draining(Time now) {
 }
 
 void Machine::drained(Time now) {
+  still_ = true;
   failed_drains_ = 0;
   patience_ = kPatience;
   verdict_ = kFirstVerdict;

@@ -50,7 +50,8 @@ struct Lease {
   GpuMask held = 0;
   std::uint32_t waiters = 0;
   Time drain_at{0};
-  GpuMask in_the_way = 0;  // GPUs on which memory of this process has to go before that of the next one fits
+  // GPUs on which memory of this process has to go: with the lease, or, where it does not hold the GPU, at once.
+  GpuMask in_the_way = 0;
 };
 
 namespace event {
@@ -71,10 +72,11 @@ struct MarkMade {
   Marked result;
 };
 // The answer to kBringBack. Where the process has more than it is promised, nothing has been brought, whatever
-// `resident` says, and `lacking` names those GPUs.
+// `resident` says, and `lacking` names those GPUs. `some`: not all has come, for want of room, but some of it has.
 struct Brought {
   bool resident;
   GpuMask lacking = 0;
+  bool some = false;
 };
 // One look around, in the order of the fields.
 struct Look {
@@ -104,7 +106,7 @@ enum class Act {
   kMark,       // put events behind all work submitted so far; answer with MarkMade
   kBringBack,  // make the process's memory resident, unless it lacks room for it; answer with Brought
   kAskRoom,    // tell rotad how much the process needs: `gpus`
-  kMoveOut,    // make room for who comes next, on `gpus`: the gate is closed, and the process's work has finished
+  kMoveOut,    // make room for others, on `gpus`: the gate is closed, and nothing of the process runs (see still())
   kCollect,    // free what the driver frees only once the GPU is idle: the gate is closed, and it is
   kSay,        // one line for the user: `note`
 };
@@ -117,7 +119,9 @@ enum class Note {
   kBeside,         // so many times in a row that it runs beside the others now
   kTriesAgain,     // and takes turns again, if it can be drained now
   kGaveBackIdle,
-  kGaveBackBusy,  // at the end of its turn
+  kGaveBackBusy,    // at the end of its turn
+  kGaveBackUnused,  // at the end of its turn, in which its memory never came
+  kNoRoom,          // its memory has not come for long
 };
 
 struct Action {
@@ -166,6 +170,13 @@ class Machine {
   static constexpr Time kLongestCall = std::chrono::seconds(30);
   // A lease page shows grant 0 for an instant while rotad replaces a grant.
   static constexpr Time kReplacing = std::chrono::milliseconds(1);
+  // A turn may be over before its memory has come, since others have to clear first. While it comes it is waited for;
+  // once none has come for so long, whoever waits for this process goes first.
+  static constexpr Time kNothingComes = std::chrono::milliseconds(500);
+  // What came is used as long again as it took, but for so long at most: rotad takes back what is kept for too long.
+  static constexpr Time kLongestUse = std::chrono::seconds(5);
+  // When the user is told that the memory does not come.
+  static constexpr Time kSayNoRoom = std::chrono::seconds(10);
 
   // Connected to a rotad, the gate closed, no GPU touched yet.
   Machine();
@@ -183,6 +194,10 @@ class Machine {
   bool connected() const { return connected_; }
   bool gate_open() const { return gate_open_; }
   Claim claim() const;
+  // Whether it is proven that nothing of this process runs on a GPU: a drain has shown it, or the gate has never been
+  // open; and the gate has not been opened since. Only then its memory may move. While it is neither still nor holds
+  // the lease, what lies on the GPU cannot leave it.
+  bool still() const { return still_; }
   std::uint32_t grant() const { return grant_; }  // in force as far as this process knows; 0: none
 
  private:
@@ -224,7 +239,9 @@ class Machine {
   void drained(Time now);
   void drain_failed(Time now);
   bool idle_long_enough(Time now);
-  void bring_back();
+  void bring_back(Time now);
+  void wait_for_memory(Time now);
+  void move_out_of_the_way(Time now);
   void settle_gate();
   void act(Act which) { actions_.push_back({.act = which}); }
   void say(Note note, std::uint32_t grant = 0) { actions_.push_back({.act = Act::kSay, .grant = grant, .note = note}); }
@@ -238,6 +255,15 @@ class Machine {
   bool resident_ = true;
   bool moving_ = false;
   bool covered_ = true;
+  bool still_ = true;
+
+  // memory that does not come at once, or does not go
+  Time bring_again_at_{0};
+  std::optional<Time> away_since_;  // since when it has been tried to bring it back
+  Time came_at_{0};                 // when the last of it came
+  bool said_no_room_ = false;
+  Time move_again_at_{0};
+  Time move_pause_{0};
 
   // rotad
   bool connected_ = true;

@@ -6,10 +6,16 @@
 namespace rota::scheduler {
 namespace {
 
+// What nobody's turn changes: contexts, what nobody has whom rotad knows, and what is not cleared by those who should.
+Bytes taken_for_good(const Gpu& gpu) {
+  return gpu.contexts + gpu.outside + gpu.stuck;
+}
+
 // Room for the memory of those who run, if those whose fixed bytes sum to `running_fixed` do; a GPU on which it did not
-// fit keeps an eighth free before it goes back to running everybody: otherwise it would flap at the edge.
-Bytes room(const Gpu& gpu, Bytes running_fixed) {
-  const Bytes taken = gpu.contexts + (gpu.fixed - running_fixed);
+// fit keeps an eighth free before it goes back to running everybody: otherwise it would flap at the edge. `own_stuck`:
+// what one of those who run is found not to clear while it does not.
+Bytes room(const Gpu& gpu, Bytes running_fixed, Bytes own_stuck = 0) {
+  const Bytes taken = taken_for_good(gpu) - own_stuck + (gpu.fixed - running_fixed);
   const Bytes free = gpu.total > taken ? gpu.total - taken : 0;
   return gpu.crowded ? free - free / 8 : free;
 }
@@ -17,7 +23,7 @@ Bytes room(const Gpu& gpu, Bytes running_fixed) {
 // The same for those who hold it now, without the margin of a crowded GPU: the margin is for letting somebody in, not
 // for sending somebody away.
 Bytes room_of_holders(const Gpu& gpu) {
-  const Bytes others = gpu.contexts + gpu.fixed - gpu.held_fixed;
+  const Bytes others = taken_for_good(gpu) + gpu.fixed - gpu.held_fixed;
   return gpu.total > others ? gpu.total - others : 0;
 }
 
@@ -37,7 +43,8 @@ bool Admission::conflicts(const Client& client, GpuIndex index) {
   }
   const Share& share = *client.share(index);
   const Bytes own = holds ? 0 : share.peak;
-  const Bytes most = room(gpu, gpu.held_fixed + (holds ? 0 : share.fixed));
+  const Bytes own_stuck = share.stuck ? client.movable(share) : 0;
+  const Bytes most = room(gpu, gpu.held_fixed + (holds ? 0 : share.fixed), own_stuck);
   if (gpu.held + gpu.asked + own <= most) return false;
   // Promises are rounded up. Where what they all use would fit, the next grants are smaller.
   if (gpu.held_used + own > most) gpu.crowded = true;

@@ -43,12 +43,14 @@ void Bookkeeping::add_gpu(Client& client, GpuIndex index, Bytes total, Bytes con
   changed_ |= bit(index);
 }
 
-void Bookkeeping::use(Client& client, GpuIndex index, Bytes used, Bytes fixed, std::chrono::nanoseconds window,
-                      Time now) {
+void Bookkeeping::use(Client& client, const event::Usage& usage, std::chrono::nanoseconds window, Time now) {
+  const GpuIndex index = usage.gpu;
   Share* share = client.share(index);
   Gpu& gpu = gpus_[index];
-  used = std::min(used, gpu.total);
-  fixed = std::min(fixed, used);
+  // What is there counts, also what the client keeps beyond its allocations.
+  const Bytes used = std::min(std::max(usage.used, usage.resident), gpu.total);
+  const Bytes fixed = std::min(usage.fixed, used);
+  if (share->swaps || usage.resident != 0) use_swap(client, *share, usage, now);
   Bytes peak = share->peak;
   if (used >= peak || now - share->peak_at > window) peak = used;
   if (used >= peak) share->peak_at = now;
@@ -63,12 +65,64 @@ void Bookkeeping::use(Client& client, GpuIndex index, Bytes used, Bytes fixed, s
     gpu.held_fixed += fixed - share->fixed;
   }
   if (holds || wants) gpu.interested += peak - share->peak;
+  discount_movable(client, *share);
   share->used = used;
   share->fixed = fixed;
   share->peak = peak;
+  count_movable(client, *share);
   changed_ |= bit(index);
   // More than was promised: it came to that while it had no lease, or did not ask. It asks now.
   if (used > std::max(share->promised, share->asked)) ask(client, index, used);
+}
+
+void Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usage, Time now) {
+  Gpu& gpu = gpus_[share.gpu];
+  if (!share.swaps) {
+    share.swaps = client.swaps = true;
+    gpu.swappers.push_back(&client);
+  }
+  const bool holds = (client.state.held & bit(share.gpu)) != 0;
+  const Bytes resident = std::min(usage.resident, gpu.total);
+  const Bytes shortage = holds ? std::min(usage.shortage, gpu.total) : 0;
+  const Bytes free = std::min(usage.free, gpu.total);
+  if (resident == share.resident && shortage == share.shortage && free == share.free) return;
+  changed_ |= bit(share.gpu);
+  if (resident != share.resident) set_stuck(client, share, false);
+  discount_movable(client, share);
+  if (resident < share.resident) {
+    const Bytes went = share.resident - resident;
+    gpu.gone += went;
+    share.to_clear -= std::min(share.to_clear, went);
+    share.progress_at = now;
+  }
+  share.resident = resident;
+  count_movable(client, share);
+  share.shortage = shortage;
+  share.free = free;
+  share.gone_then = gpu.gone;
+}
+
+void Bookkeeping::count_movable(const Client& client, const Share& share) {
+  if (!share.swaps) return;
+  const Bytes movable = client.movable(share);
+  gpus_[share.gpu].movable += movable;
+  if (share.stuck) gpus_[share.gpu].stuck += movable;
+}
+
+void Bookkeeping::discount_movable(const Client& client, const Share& share) {
+  if (!share.swaps) return;
+  const Bytes movable = client.movable(share);
+  gpus_[share.gpu].movable -= movable;
+  if (share.stuck) gpus_[share.gpu].stuck -= movable;
+}
+
+void Bookkeeping::set_stuck(Client& client, Share& share, bool stuck) {
+  if (!stuck) share.unwilling_until = {};
+  if (share.stuck == stuck) return;
+  discount_movable(client, share);
+  share.stuck = stuck;
+  count_movable(client, share);
+  changed_ |= bit(share.gpu);
 }
 
 void Bookkeeping::ask(Client& client, GpuIndex index, Bytes bytes) {
@@ -116,6 +170,9 @@ void Bookkeeping::promise(Client& client, GpuIndex index, Bytes bytes) {
 
 void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   const GpuMask changed = client.state.held ^ gpus;
+  if (client.swaps) {
+    for (const Share& share : client.shares) discount_movable(client, share);
+  }
   for_each_gpu(changed, [&](GpuIndex index) {
     Gpu& gpu = gpus_[index];
     Share& share = *client.share(index);
@@ -139,6 +196,16 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   for_each_gpu(gpus, [&](GpuIndex index) { gpus_[index].latest_grant = now; });
   client.state.held = gpus;
   changed_ |= changed;
+  if (!client.swaps) return;
+  for (Share& share : client.shares) {
+    share.shortage = 0;
+    if ((gpus & bit(share.gpu)) != 0) {
+      share.stuck = false;  // it has another turn: from then on it is judged anew
+      share.unwilling_until = {};
+    }
+    count_movable(client, share);
+    if (share.to_clear != 0) changed_ |= bit(share.gpu);  // who holds any GPU is not asked
+  }
 }
 
 void Bookkeeping::set_wanted(Client& client, GpuMask gpus) {
@@ -167,6 +234,11 @@ void Bookkeeping::leave(Client& client) {
     gpu.contexts -= share.context;
     gpu.used -= share.used;
     gpu.fixed -= share.fixed;
+    if (share.swaps) {
+      discount_movable(client, share);
+      gpu.gone += share.resident;
+      gpu.swappers.erase(std::find(gpu.swappers.begin(), gpu.swappers.end(), &client));
+    }
     if (--gpu.clients == 0) gpu.crowded = false;
     changed_ |= bit(share.gpu);
   }

@@ -35,6 +35,19 @@ struct Share {
   // Of a holder that asks before it takes; 0 for any other.
   Bytes promised = 0;
   Bytes asked = 0;  // in all, more than is promised; 0: it asks for nothing
+  // Of clients that swap (clearing.h).
+  bool swaps = false;  // has said that some of its memory is there which only it can take away
+  Bytes resident = 0;
+  Bytes shortage = 0;      // what the driver has refused it although it holds the GPU
+  Bytes free = 0;          // and what it called free then
+  Bytes gone_then = 0;     // Gpu::gone when it said so
+  Bytes to_clear = 0;      // what it has been asked to clear, as long as it does not hold the GPU
+  Bytes asked_now = 0;  // while it is settled who is asked
+  Bytes told = 0;          // and what it has last been told of that,
+  Bytes told_of = 0;       // with so many resident bytes
+  Time progress_at{};      // when it was asked, or when some of its memory last went
+  Time unwilling_until{};  // 0: it is asked for room
+  bool stuck = false;      // has been found not to clear, and has not cleared anything since
 };
 
 struct Client {
@@ -44,6 +57,8 @@ struct Client {
   std::uint32_t last_grant = 0;
   std::vector<Share> shares;
   std::uint64_t ask_number = 0;  // the order in which clients asked; 0: it asks for nothing
+  bool swaps = false;            // on some GPU
+  Time last_held{};              // when its last grant ended; 0: it has had none
 
   // admission.h: held GPUs on which the holders have grown too large together, and this one was granted last.
   GpuMask yields = 0;
@@ -51,6 +66,7 @@ struct Client {
   // order.h: this client's node while it does not wait, so that queueing allocates nothing.
   std::list<Client*> parked;
   std::list<Client*>::iterator node;
+  std::uint64_t queue_number = 0;  // grows with each that is queued
 
   // pressure.h: since when it is under pressure, and its entry among the deadlines (0: none).
   Time pressed_since{};
@@ -64,6 +80,11 @@ struct Client {
   // What it counts with on a GPU: with its promise where it holds it and asks first, else with what it used lately.
   Bytes counted(const Share& share) const {
     return asks && (state.held & bit(share.gpu)) != 0 ? share.promised : share.peak;
+  }
+  // What it could clear on a GPU that it does not hold.
+  Bytes movable(const Share& share) const {
+    const bool holds = (state.held & bit(share.gpu)) != 0;
+    return holds || share.resident <= share.fixed ? 0 : share.resident - share.fixed;
   }
 };
 
@@ -83,6 +104,17 @@ struct Gpu {
   Time latest_grant{};
   std::vector<Client*> holders;  // in the order of their grants
   std::vector<Client*> askers;   // holders that ask for more than is promised, in the order they asked
+
+  // What clients that swap have there (clearing.h).
+  std::vector<Client*> swappers;
+  Bytes movable = 0;  // what those who do not hold the GPU could clear
+  Bytes stuck = 0;    // of that, what they have been found not to clear
+  Bytes gone = 0;     // what has gone since rotad began
+  Bytes outside = 0;  // that nobody has whom rotad knows
+  Time outside_seen{};
+  Time fits_since{};         // since when a holder is refused memory that should be free; 0: none is
+  std::size_t clearing = 0;  // clients that have been asked to clear
+  Time look_at{};            // when time alone changes something; 0: never
 };
 
 class Bookkeeping {
@@ -99,7 +131,9 @@ class Bookkeeping {
   Client& join(ClientId id, bool asks);
   void add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context);
   // Of a GPU that the client touches. `window`: how long its most counts.
-  void use(Client& client, GpuIndex index, Bytes used, Bytes fixed, std::chrono::nanoseconds window, Time now);
+  void use(Client& client, const event::Usage& usage, std::chrono::nanoseconds window, Time now);
+  // Whether a client's memory there counts as out of reach.
+  void set_stuck(Client& client, Share& share, bool stuck);
   // What a holder asks for on a GPU, in all. One that does not ask first, or does not hold it, is not heard.
   void ask(Client& client, GpuIndex index, Bytes bytes);
   // Raises a holder's promise; covers its ask, if it does.
@@ -116,9 +150,13 @@ class Bookkeeping {
   void mark_changed(GpuMask gpus) { changed_ |= gpus; }
 
  private:
+  void end_ask(Client& client, Share& share);
+  void use_swap(Client& client, Share& share, const event::Usage& usage, Time now);
+  void count_movable(const Client& client, const Share& share);
+  void discount_movable(const Client& client, const Share& share);
+
   std::unordered_map<ClientId, std::unique_ptr<Client>> clients_;
   std::vector<Gpu> gpus_;
-  void end_ask(Client& client, Share& share);
 
   GpuMask waited_ = 0;
   GpuMask asked_ = 0;

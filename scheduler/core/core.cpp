@@ -1,5 +1,6 @@
 // How the core decides. Every step changes the books by one event and then settles: find GPUs whose holders have grown
-// too large together, serve the queue from its head, and tell the holders that are in somebody's way.
+// too large together, serve the queue from its head, tell the holders that are in somebody's way, and ask others for
+// the room that holders lack.
 #include "scheduler/core/core.h"
 
 #include <algorithm>
@@ -9,7 +10,7 @@
 namespace rota::scheduler {
 
 Core::Core(const Settings& settings)
-    : settings_(settings), admission_(settings_, books_), pressure_(settings_, books_) {
+    : settings_(settings), admission_(settings_, books_), pressure_(settings_, books_), clearing_(books_) {
   assert(settings.quantum.count() > 0);
 }
 
@@ -34,7 +35,14 @@ GpuState Core::gpu(GpuIndex index) const {
           .clients = gpu.clients,
           .holders = static_cast<std::uint32_t>(gpu.holders.size()),
           .waiters = gpu.waiters,
-          .crowded = gpu.crowded};
+          .crowded = gpu.crowded,
+          .outside = gpu.outside};
+}
+
+std::optional<Time> Core::next_deadline() const {
+  const std::optional<Time> late = pressure_.next_deadline();
+  const std::optional<Time> unwilling = clearing_.next_deadline();
+  return late && unwilling ? std::min(*late, *unwilling) : late ? late : unwilling;
 }
 
 const Share* Core::share(ClientId id, GpuIndex gpu) const {
@@ -57,10 +65,17 @@ Bytes Core::asked_bytes(ClientId id, GpuIndex gpu) const {
   return found == nullptr ? 0 : found->asked;
 }
 
+Bytes Core::resident_bytes(ClientId id, GpuIndex gpu) const {
+  const Share* found = share(id, gpu);
+  return found == nullptr ? 0 : found->resident;
+}
+
 Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   const Client* client = books_.find(id);
   const Share* own = client == nullptr ? nullptr : client->share(index);
-  if (own == nullptr || client->state.waiters == 0 || (client->state.held & bit(index)) == 0) return 0;
+  if (own == nullptr) return 0;
+  if ((client->state.held & bit(index)) == 0) return own->to_clear;
+  if (client->state.waiters == 0 || own->swaps) return 0;
   const Gpu& gpu = books_.gpu(index);
   // Who comes: a holder that has asked for room, or else the first in the queue.
   const Client* next = order_.first(index);
@@ -73,15 +88,18 @@ Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   if (next == nullptr) return 0;
   const Share& coming = *next->share(index);
   const bool holds = (next->state.held & bit(index)) != 0;
-  Bytes stays = gpu.contexts + gpu.fixed - gpu.held_fixed + std::max(coming.peak, coming.asked);
+  Bytes stays = gpu.contexts + gpu.outside + gpu.fixed - gpu.held_fixed + std::max(coming.peak, coming.asked);
+  // Swap memory stays, but for what is missing beyond what leaves with the holders: its owners are asked for that.
+  stays += gpu.movable - next->movable(coming);
   if (!holds) stays -= coming.fixed;
   Bytes leaves = 0;  // what those who go have there that can leave
   for (const Client* holder : gpu.holders) {
     if (holder == next) continue;
     const Share& share = *holder->share(index);
     const bool goes = holder->state.waiters != 0;
-    stays += goes ? share.fixed : holder->counted(share);
-    if (goes) leaves += share.used - share.fixed;
+    const Bytes remains = share.swaps ? std::max(share.resident, share.fixed) : share.fixed;
+    stays += goes ? remains : holder->counted(share);
+    if (goes && !share.swaps) leaves += share.used - share.fixed;
   }
   const Bytes room = gpu.total > stays ? gpu.total - stays : 0;
   if (leaves <= room) return 0;
@@ -121,16 +139,17 @@ void Core::on(const event::Want& want, Time now) {
   }
 }
 
-void Core::on(const event::GiveBack& back, Time) {
+void Core::on(const event::GiveBack& back, Time now) {
   Client* client = books_.find(back.client);
   if (client == nullptr || client->state.grant == 0 || client->state.grant != back.grant) return;
-  end_grant(*client, Change::kEnded);
+  end_grant(*client, Change::kEnded, now);
 }
 
 void Core::on(const event::Usage& usage, Time now) {
   Client* client = books_.find(usage.client);
   if (client == nullptr || client->share(usage.gpu) == nullptr) return;
-  books_.use(*client, usage.gpu, usage.used, usage.fixed, settings_.memory_window, now);
+  books_.use(*client, usage, settings_.memory_window, now);
+  if (usage.shortage != 0) clearing_.refused(*client, usage.gpu, now);
 }
 
 void Core::on(const event::Ask& ask, Time) {
@@ -143,14 +162,17 @@ void Core::on(const event::Leave& leave, Time now) {
   Client* client = books_.find(leave.client);
   if (client == nullptr) return;
   set_wanted(*client, 0, now);
-  if (client->state.grant != 0) end_grant(*client, Change::kEnded);
+  if (client->state.grant != 0) end_grant(*client, Change::kEnded, now);
   books_.leave(*client);
 }
 
 void Core::on(const event::Tick&, Time now) {
   while (const auto late = pressure_.late(now)) {
-    end_grant(*books_.find(*late), Change::kRevoked);  // takes its deadline away
+    Client& client = *books_.find(*late);
+    end_grant(client, Change::kRevoked, now);  // takes its deadline away
+    clearing_.revoked(client, now);
   }
+  books_.mark_changed(clearing_.due(now));
 }
 
 void Core::on(const event::Configure& configure, Time) {
@@ -188,8 +210,9 @@ void Core::grant(Client& client, GpuMask gpus, Time now) {
   });
 }
 
-void Core::end_grant(Client& client, Change change) {
+void Core::end_grant(Client& client, Change change, Time now) {
   decisions_.push_back({change, client.id, client.state.grant});
+  client.last_held = now;
   books_.set_held(client, 0, {});
   client.state.grant = 0;
   client.state.overrun = change == Change::kRevoked;
@@ -201,6 +224,7 @@ void Core::settle(Time now) {
   if (books_.changed() == 0) return;
   const GpuMask before = pressed_ | admission_.excess();
   // An answered ask may let the one who asked yield to others, on any GPU: then once more.
+  for_each_gpu(books_.changed(), [&](GpuIndex index) { clearing_.judge(index, now); });
   const GpuMask unsettled = books_.changed() | books_.asked();
   bool answered = false;
   do {
@@ -222,6 +246,12 @@ void Core::settle(Time now) {
         decisions_.push_back({Change::kPressure, holder->id, holder->state.grant});
       }
     }
+  });
+  // Of those who hold a GPU by now.
+  for_each_gpu(books_.changed(), [&](GpuIndex index) {
+    clearing_.ask(index, now, [&](const Client& client, Bytes bytes) {
+      decisions_.push_back({Change::kClear, client.id, client.state.grant, index, bytes});
+    });
   });
 }
 

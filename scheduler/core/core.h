@@ -21,7 +21,8 @@
 // it.
 //
 // Each question has a part of its own: whose bytes lie where (bookkeeping.h), who may run beside whom (admission.h),
-// who is next (order.h), who has to yield and until when (pressure.h). This class is what connects them.
+// who is next (order.h), who has to yield and until when (pressure.h), whose swap memory leaves a GPU (clearing.h).
+// This class is what connects them.
 #pragma once
 
 #include <optional>
@@ -29,6 +30,7 @@
 
 #include "scheduler/core/admission.h"
 #include "scheduler/core/bookkeeping.h"
+#include "scheduler/core/clearing.h"
 #include "scheduler/core/event.h"
 #include "scheduler/core/order.h"
 #include "scheduler/core/pressure.h"
@@ -48,8 +50,8 @@ class Core {
   // The decisions are in the order they were made and live until the next call.
   const std::vector<Decision>& step(const Event& event, Time now);
 
-  // When step() wants a Tick at the latest; nothing while no grace period runs.
-  std::optional<Time> next_deadline() const { return pressure_.next_deadline(); }
+  // When step() wants a Tick at the latest; nothing while no grace period runs and nobody is asked to clear.
+  std::optional<Time> next_deadline() const;
 
   // Null if there is no such client.
   const ClientState* client(ClientId client) const;
@@ -59,10 +61,15 @@ class Core {
   // What it may have there, and what it has asked for in all. 0 where it does not hold the GPU or does not ask.
   Bytes promised_bytes(ClientId client, GpuIndex gpu) const;
   Bytes asked_bytes(ClientId client, GpuIndex gpu) const;
-  // How much of a holder's memory there has to leave the GPU with it for the memory of who comes next to fit: its part,
-  // where several holders go. 0 while it need not go. What others who do not hold the GPU still have there is not
-  // counted: the driver pushes that out first, since it was used longest ago.
+  // How much of a client's memory there has to leave the GPU.
+  // A holder's, with its lease, for the memory of who comes next to fit: its part, where several holders go. 0 while it
+  // need not go, and for one that swaps: it gives back first and clears then, while the next one's memory comes. What
+  // others who do not hold the GPU still have there is not counted where it is Unified Memory: the driver pushes that
+  // out first, since it was used longest ago. What swaps counts, less what its owners will be asked for.
+  // Of one that does not hold it: what it is asked for (clearing.h), of resident_bytes().
   Bytes bytes_to_clear(ClientId client, GpuIndex gpu) const;
+  // What a client that swaps has there now, as far as it has said.
+  Bytes resident_bytes(ClientId client, GpuIndex gpu) const;
   // When its grant is taken away; 0 while it need not go.
   Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }
@@ -81,7 +88,7 @@ class Core {
 
   void set_wanted(Client& client, GpuMask gpus, Time now);
   void grant(Client& client, GpuMask gpus, Time now);
-  void end_grant(Client& client, Change change);
+  void end_grant(Client& client, Change change, Time now);
   void settle(Time now);
   const Share* share(ClientId client, GpuIndex gpu) const;
 
@@ -90,6 +97,7 @@ class Core {
   Admission admission_;
   Order order_;
   Pressure pressure_;
+  Clearing clearing_;
   GpuMask pressed_ = 0;  // GPUs at which a waiter conflicts with the holders
   std::vector<Decision> decisions_;
   std::uint64_t grants_ = 0;

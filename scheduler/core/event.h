@@ -41,12 +41,17 @@ struct GiveBack {
   ClientId client;
   std::uint32_t grant;
 };
-// What the client's live allocations on a GPU sum to; `fixed` of it cannot leave the GPU.
+// What the client's live allocations on a GPU sum to; `fixed` of it cannot leave the GPU. The rest is about clients
+// that swap (protocol.h), and 0 from any other: what lies on the GPU now, what is fixed included; what a holder lacks
+// there since the driver refused it, and what the driver called free then.
 struct Usage {
   ClientId client;
   GpuIndex gpu;
   Bytes used;
   Bytes fixed = 0;
+  Bytes resident = 0;
+  Bytes shortage = 0;
+  Bytes free = 0;
 };
 // What the client has on a GPU that it holds and is about to take there, in all. A later one replaces it; what is
 // promised already withdraws it. Gone with the grant: the next one covers what the client has by then.
@@ -76,6 +81,7 @@ enum class Change {
   kPressure,  // waiters or drain_at changed
   kRevoked,   // the client did not give back in time
   kPromised,  // the client may have `bytes` on `gpu` from now on: with each grant, and as it asks for more
+  kClear,     // the client, which does not hold `gpu`, is to clear `bytes` there from now on
 };
 
 // One client whose lease changed in this step; read the outcome with client() (null after a Leave).
@@ -83,8 +89,8 @@ struct Decision {
   Change change;
   ClientId client;
   std::uint32_t grant;  // the grant concerned
-  GpuIndex gpu = 0;     // kPromised
-  Bytes bytes = 0;      // kPromised
+  GpuIndex gpu = 0;     // kPromised, kClear
+  Bytes bytes = 0;      // kPromised, kClear
 };
 
 // What a client's lease page shows, and what `rota status` needs.
@@ -107,6 +113,7 @@ struct GpuState {
   std::uint32_t holders = 0;
   std::uint32_t waiters = 0;
   bool crowded = false;  // automatic mode: the memory of those who wanted it did not fit
+  Bytes outside = 0;     // that nobody has whom rotad knows, as far as it has been found out (clearing.h)
 };
 
 // What clients are promised and granted grows by a 64th of a GPU, as programs report what they use. Judgement.

@@ -16,7 +16,7 @@ namespace {
 // A hundred years of nanoseconds: the core adds durations to times.
 constexpr std::chrono::nanoseconds kLatest = std::chrono::hours(24 * 365 * 100);
 
-constexpr const char* kChanges[] = {"granted", "ended", "pressure", "revoked", "promised"};
+constexpr const char* kChanges[] = {"granted", "ended", "pressure", "revoked", "promised", "clear"};
 
 std::string hexadecimal(GpuMask mask) {
   char text[16];
@@ -49,7 +49,9 @@ struct EventWords {
   }
   std::string operator()(const event::GiveBack& back) const { return words("give_back", back.client, back.grant); }
   std::string operator()(const event::Usage& usage) const {
-    return words("usage", usage.client, usage.gpu, usage.used, usage.fixed);
+    const std::string line = words("usage", usage.client, usage.gpu, usage.used, usage.fixed);
+    const bool swaps = (usage.resident | usage.shortage | usage.free) != 0;
+    return line + (swaps ? words("", usage.resident, usage.shortage, usage.free) : std::string());
   }
   std::string operator()(const event::Ask& ask) const { return words("ask", ask.client, ask.gpu, ask.bytes); }
   std::string operator()(const event::Leave& leave) const { return words("leave", leave.client); }
@@ -86,6 +88,7 @@ class Words {
     ended_ = true;
     return true;
   }
+  bool at_end() const { return ended_; }
   GpuMask gpus() { return parse(next("a mask of GPUs"), "mask of GPUs", ~GpuMask{0}, 16); }
   GpuIndex gpu() { return number<GpuIndex>("number of a GPU", protocol::kMaxGpus - 1); }
   Settings settings() {
@@ -165,6 +168,10 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
     usage.gpu = words.gpu();
     usage.used = bytes();
     usage.fixed = bytes();
+    if (words.at_end()) return usage;
+    usage.resident = bytes();
+    usage.shortage = bytes();
+    usage.free = bytes();
     return usage;
   }
   if (name == "ask") {
@@ -245,8 +252,8 @@ std::string log_line(const Event& event, Time now) {
 
 std::string log_line(const Decision& decision) {
   const std::string line = words(kChanges[static_cast<std::size_t>(decision.change)], decision.client, decision.grant);
-  const bool promised = decision.change == Change::kPromised;
-  return "> " + line + (promised ? words("", decision.gpu, decision.bytes) : std::string()) + '\n';
+  const bool with_bytes = decision.change == Change::kPromised || decision.change == Change::kClear;
+  return "> " + line + (with_bytes ? words("", decision.gpu, decision.bytes) : std::string()) + '\n';
 }
 
 Replay replay(std::istream& log) {

@@ -11,6 +11,8 @@
 //   81231000000 ask 1 0 33554432                        client, GPU, bytes
 //   > promised 1 1 0 33554432
 //   81231000100 usage 1 0 33554432 0                    client, GPU, bytes, fixed bytes
+//   81231000200 usage 2 0 4096 0 4096 0 0               the same, and resident, lacking and free bytes: one that swaps
+//   > clear 2 0 0 4096                                  client, grant (0: it has none), GPU, bytes
 //
 // Times and durations are nanoseconds. Lines that begin with # say nothing to the core.
 #pragma once

@@ -11,7 +11,10 @@ namespace rota::scheduler {
 class Order {
  public:
   // To the end of the queue; the client is not in it.
-  void enqueue(Client& client) { queue_.splice(queue_.end(), client.parked, client.node); }
+  void enqueue(Client& client) {
+    client.queue_number = ++queued_;
+    queue_.splice(queue_.end(), client.parked, client.node);
+  }
   // The client is in the queue.
   void remove(Client& client) { client.parked.splice(client.parked.end(), queue_, client.node); }
 
@@ -48,6 +51,7 @@ class Order {
 
  private:
   std::list<Client*> queue_;  // in order of arrival
+  std::uint64_t queued_ = 0;
 };
 
 }  // namespace rota::scheduler

@@ -19,6 +19,7 @@
 //     meaning: a later version adds fields behind the last one, or kinds.
 //   - From version 3 on a client asks for room before it takes it.
 //   - From version 4 on a client reserves what it is going to have, whether it holds a GPU or not.
+//   - From version 5 on rotad asks clients that do not hold a GPU to move their memory away from it.
 //
 // Room (version 3). LeasePage::promised_bytes says how much the client may have on each GPU of its grant. A client that
 // is about to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: nobody
@@ -28,9 +29,15 @@
 // hold a GPU asks for nothing, and does not let its work run under a grant that promises less than it has by then.
 // Unified Memory would be pushed out by whoever comes next, a little at a time. So rotad says how much of a holder's
 // memory is in the way (LeasePage::clear_bytes), and the holder moves that much to the host before it gives back; it
-// need not. What moves memory by other means will need to say more: how much of a client's memory is resident, pinned
-// and moving (in the usage page, behind the last field), and rotad, who is next in line (as kinds of their own). The
-// promise stays what it is: bytes on the GPU.
+// need not. The promise is about bytes on the GPU, however they come and go.
+//
+// Swap memory (version 5) lies on the GPU until the client itself takes it away: the driver pushes out none of it, and
+// who comes next is refused what it needs. So the client says how much of it is there (UsagePage::resident_bytes), also
+// while it does not hold the GPU, and what the driver has refused although it does (short_bytes). Nothing moves when a
+// lease goes back. When those who hold a GPU lack room, rotad asks clients that do not hold it for exactly what is
+// missing, by the same clear_bytes; a client that holds a GPU and swaps there is not asked. Who is asked moves its
+// memory once it is proven that nothing of it runs, and writes resident_bytes as the memory goes; who cannot move it
+// says so by fixed_bytes. From a client whose memory does not move for half a second others' is asked for instead.
 //
 // Limits (version 4). What a session, a user, a cgroup and the host's memory allow is kept by rotad, which hears of
 // every allocation before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve
@@ -50,9 +57,10 @@ namespace rota::protocol {
 
 inline constexpr std::uint32_t kMagic = 0x41544f52;  // "ROTA"
 inline constexpr std::uint16_t kOldestVersion = 1;
-inline constexpr std::uint16_t kVersion = 4;       // the newest
+inline constexpr std::uint16_t kVersion = 5;       // the newest
 inline constexpr std::uint16_t kRoomVersion = 3;   // from this one on clients ask for room
 inline constexpr std::uint16_t kLimitVersion = 4;  // from this one on clients reserve what they are going to have
+inline constexpr std::uint16_t kSwapVersion = 5;   // from this one on rotad also asks those without the lease for room
 inline constexpr std::size_t kMaxMessageBytes = 1024;
 // Of the shared pages' layout, whatever version is spoken beside them.
 inline constexpr std::uint32_t kPageVersion = 1;
@@ -114,7 +122,7 @@ enum class MemoryMode : std::uint8_t {
   kNativeNoPaging = 4,   // since it cannot page it by itself: no concurrent managed access (WSL, some vGPUs and MIG)
   kNativeShared = 5,     // since the program hands its memory to other processes
   kNativeRefused = 6,    // from now on, since a function that the program calls refuses Unified Memory
-  kSwap = 7,             // the driver's own, moved by the program's rota
+  kSwap = 7,             // plain device memory, which the client moves to the host and back itself
 };
 inline constexpr std::uint8_t kLastMemoryMode = 7;
 
@@ -236,6 +244,7 @@ struct StatusClient {
   std::uint32_t overrun;         // not 0: it did not give its last grant back in time; others run beside it
   // MemoryMode by GPU index, four bits each, the lower half of a byte first: see memory_mode().
   std::uint8_t memory_modes[kMaxGpus / 2];
+  std::uint64_t resident_bytes;  // of clients that swap: what lies on the GPUs now, summed over them; 0 from any other
 };
 
 // How the client's memory on a GPU is served; unknown for what a newer rotad may say. `gpu` is below kMaxGpus.
@@ -300,7 +309,8 @@ inline constexpr std::size_t kHeaderBytes = offsetof(Message, body);
 static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) == 56 &&
               offsetof(StatusClient, gpus) == 16 && offsetof(StatusEnd, rota_version) == 32 &&
               offsetof(StatusClient, promised_bytes) == 120 && offsetof(StatusClient, memory_modes) == 140 &&
-              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
+              offsetof(StatusClient, resident_bytes) == 176 && offsetof(Room, bytes) == 8 &&
+              offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
 //
@@ -330,11 +340,16 @@ struct LeasePage {
   // GPU index how much is left of that, beyond what this client has been granted. kUnlimited: no limit.
   std::atomic<std::uint64_t> limit_bytes;
   std::atomic<std::uint64_t> left_bytes[kMaxGpus];
-  // By GPU index: how much of the client's memory there has to go before the next one's fits; 0: none, or nobody waits.
-  // Of what it had when this was written, and never more than can leave the GPU.
+  // By GPU index: how much of the client's memory there has to go; 0: none. Of what it had when this was written, and
+  // never more than can leave the GPU. A holder is told while somebody waits, and clears before it gives back; one that
+  // swaps is told only where it does not hold the GPU, and clears as soon as nothing of it runs.
   std::atomic<std::uint64_t> clear_bytes[kMaxGpus];
   // When the grant is taken away if it has not been given back; 0 while nobody waits.
   std::atomic<std::uint64_t> give_back_by_ns;
+  // From version 5 on, by GPU index: the client's resident_bytes that clear_bytes is a part of. What has gone since
+  // then has been cleared already. rotad sets clear_bytes to 0, then this, then the new clear_bytes; a reader loads
+  // clear_bytes, this, and clear_bytes again, and starts over if they differ.
+  std::atomic<std::uint64_t> clear_from_bytes[kMaxGpus];
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -346,13 +361,24 @@ struct UsagePage {
   std::uint64_t older_space[2];                       // written by older programs, read by nobody
   // MemoryMode by GPU index; 0 where an older program says nothing.
   std::atomic<std::uint8_t> memory_modes[kMaxGpus];
+  // From version 5 on, by GPU index, and 0 from clients that do not swap. What lies on the GPU now and only the client
+  // can take away, what is fixed included: raised before the driver is asked for memory, lowered once it has it back.
+  std::atomic<std::uint64_t> resident_bytes[kMaxGpus];
+  // What the client still lacks there of its memory although it holds the GPU, since the driver refused it; 0: nothing,
+  // and as long as it does not hold it.
+  std::atomic<std::uint64_t> short_bytes[kMaxGpus];
+  // What the driver called free when it refused that. Written before short_bytes.
+  std::atomic<std::uint64_t> free_bytes[kMaxGpus];
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
               offsetof(LeasePage, promised_bytes) == 40 && offsetof(LeasePage, clear_bytes) == 48 + 16 * kMaxGpus &&
-              offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus &&
+              offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
-              offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus);
+              offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
+              offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&
+              offsetof(UsagePage, free_bytes) == 24 + 33 * kMaxGpus);
 inline constexpr std::size_t kPageBytes = 4096;
 
 }  // namespace rota::protocol

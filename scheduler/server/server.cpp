@@ -28,6 +28,7 @@ namespace {
 
 // How often usage pages are read unasked, and orphans and idleness looked at.
 constexpr auto kHousekeeping = 200ms;
+constexpr auto kReadOthers = 10ms;
 constexpr std::size_t kMaxStayers = 4096;
 // Lines about clients that are refused; a client in a loop must not fill a disk.
 constexpr std::uint32_t kMaxRefusalsLogged = 1000;
@@ -359,6 +360,9 @@ void Server::step(const scheduler::Event& event) {
     if (decision.change == scheduler::Change::kPromised) {
       log::debug("client {}: may have {} bytes on GPU {}", decision.client, decision.bytes, decision.gpu);
     }
+    if (decision.change == scheduler::Change::kClear) {
+      log::debug("client {}: is to clear {} bytes of GPU {}", decision.client, decision.bytes, decision.gpu);
+    }
   }
   for (const ClientId id : changed_) {
     const auto found = clients_.find(id);
@@ -384,6 +388,11 @@ void Server::publish(Client& client) {
   }
   for (const std::uint32_t gpu : client.gpus) {
     page.promised_bytes[gpu] = core_.promised_bytes(client.id, gpu);
+    const scheduler::Bytes resident = core_.resident_bytes(client.id, gpu);
+    if (page.clear_from_bytes[gpu].load() != resident) {
+      page.clear_bytes[gpu] = 0;
+      page.clear_from_bytes[gpu] = resident;
+    }
     page.clear_bytes[gpu] = core_.bytes_to_clear(client.id, gpu);
   }
   const auto real = [&](scheduler::Time time) {
@@ -398,9 +407,28 @@ void Server::publish(Client& client) {
 }
 
 void Server::read_usage(Client& client) {
+  const protocol::UsagePage& page = *client.usage;
+  const auto lacks = [&page](std::uint32_t gpu) { return page.short_bytes[gpu].load() != 0; };
+  if (std::any_of(client.gpus.begin(), client.gpus.end(), lacks)) read_others(client);
   for (const std::uint32_t gpu : client.gpus) {
-    step(event::Usage{client.id, gpu, client.usage->device_bytes[gpu].load(std::memory_order_relaxed),
-                      client.usage->fixed_bytes[gpu].load(std::memory_order_relaxed)});
+    const scheduler::Bytes shortage = page.short_bytes[gpu].load();
+    step(event::Usage{.client = client.id,
+                      .gpu = gpu,
+                      .used = page.device_bytes[gpu].load(std::memory_order_relaxed),
+                      .fixed = page.fixed_bytes[gpu].load(std::memory_order_relaxed),
+                      .resident = page.resident_bytes[gpu].load(std::memory_order_relaxed),
+                      .shortage = shortage,
+                      .free = shortage != 0 ? page.free_bytes[gpu].load(std::memory_order_relaxed) : 0});
+  }
+}
+
+// What one lacks is compared with what all have, so their numbers have to be of the same time. Not more often than
+// clients try again: one that says the same without end must not keep rotad busy with everybody's pages.
+void Server::read_others(const Client& client) {
+  if (now() - others_read_at_ < kReadOthers) return;
+  others_read_at_ = now();
+  for (const auto& [id, other] : clients_) {
+    if (id != client.id) read_usage(*other);
   }
 }
 

@@ -83,6 +83,7 @@ class Server final : public ConnectionOwner {
   void publish(Client& client);
   void report_revoked(const Client& client);
   void read_usage(Client& client);
+  void read_others(const Client& client);
   void schedule_deadline();
   void housekeeping();
   bool idle() const;
@@ -116,6 +117,7 @@ class Server final : public ConnectionOwner {
   std::uint32_t last_number_ = 0;  // of connections, clients and stayers
   const scheduler::Time started_;
   scheduler::Time idle_since_;
+  scheduler::Time others_read_at_{};
   std::uint32_t refusals_logged_ = 0;
   bool stopped_ = false;
 };

@@ -72,6 +72,7 @@ Message Server::status_client(const Client& client) const {
   shown.wanted_gpus = state.wanted;
   for (const std::uint32_t gpu : client.gpus) {
     shown.device_bytes += client.usage->device_bytes[gpu].load();
+    shown.resident_bytes += core_.resident_bytes(client.id, gpu);
     shown.promised_bytes += core_.promised_bytes(client.id, gpu);
     shown.asked_bytes += core_.asked_bytes(client.id, gpu);
     if (const std::uint8_t mode = client.usage->memory_modes[gpu].load(); mode <= protocol::kLastMemoryMode) {

@@ -46,7 +46,7 @@ ServedHow served_how(protocol::MemoryMode mode) {
     case MemoryMode::kNativeRefused:
       return {"native from now on", "a function refused Unified Memory"};
     case MemoryMode::kSwap:
-      return {"swapped", nullptr};
+      return {"swap", nullptr};
     case MemoryMode::kUnknown:
       break;
   }
@@ -109,6 +109,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                        {"bytes", client.device_bytes},
                        {"promised_bytes", client.promised_bytes},
                        {"asked_bytes", client.asked_bytes},
+                       {"resident_bytes", client.resident_bytes},
                        {"overrun", client.overrun != 0},
                        {"since_ns", client.since_ns},
                        {"gpus", touched},
@@ -160,6 +161,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
         const ServedHow how = served_how(mode);
         more += fmt::format(", memory: {}", how.mode);
         if (how.reason != nullptr) more += fmt::format(" ({})", how.reason);
+        if (mode == protocol::MemoryMode::kSwap) more += fmt::format(", {} resident", size_text(client.resident_bytes));
       }
       if (client.asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(client.asked_bytes));
       if (client.overrun != 0) more += ", did not give back in time: others run beside it";

@@ -66,12 +66,19 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     step(event::Ask{2, 63, 700});
     CHECK(core.promised_bytes(2, 63) >= 700);
     step(event::Tick{});
+    // Clients that swap: the one that rests is to clear what the other lacks, also by what the driver has refused.
+    step(event::GiveBack{2, core.client(2)->grant});
+    step(event::Usage{1, 63, 600, 5, 600, 0, 0});
+    step(event::Want{2, ~GpuMask{0}});
+    CHECK(core.bytes_to_clear(1, 63) == 214);  // 600 + 600 + 9 for contexts, and 5 fixed bytes of the third
+    step(event::Usage{2, 63, 700, 0, 300, 400, 50});
     settings.mode = Mode::kConcurrent;
     step(event::Configure{settings});
     step(event::Leave{2});
     const Replay result = replay_text(text);
     CHECK(result.problem == "");
-    CHECK(result.events == 18);
+    CHECK(result.events == 22);
+    CHECK(text.find("> clear 1 0 63 ") != std::string::npos);
     CHECK(result.decisions == decisions);
   }
 }

@@ -93,5 +93,66 @@ TEST_CASE("an ask about a GPU that is none, or of absurd size, hurts nobody") {
   CHECK(serves(daemon));
 }
 
+// Has had its turn, and rests with all its memory on the GPU.
+struct Swapper : Asker {
+  Swapper(const Daemon& daemon, std::uint64_t mega) : Asker(daemon, mega) {
+    REQUIRE(wait_for_grant());
+    resides(mega);
+    usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kSwap);
+    give_back(lease->grant);
+    REQUIRE(wait_for([](const protocol::LeasePage& page) { return page.grant == 0; }));
+  }
+  void resides(std::uint64_t mega) const { usage->resident_bytes[gpu] = mega * kMega; }
+  bool is_to_clear(std::uint64_t mega, std::uint64_t of) const {
+    return wait_for([&](const protocol::LeasePage& page) {
+      return page.clear_bytes[gpu] == mega * kMega && page.clear_from_bytes[gpu] == of * kMega;
+    });
+  }
+};
+
+TEST_CASE(
+    "who rests with swap memory on the GPU is asked for what the holder lacks, and status says how much is there") {
+  const Daemon daemon;
+  const Swapper first(daemon, 600);
+  const Asker second(daemon, 500);
+  REQUIRE(second.wait_for_grant());
+  CHECK(first.is_to_clear(600 + 500 + 2 - 1024, 600));
+  const StatusRows rows = status(daemon.socket());
+  CHECK(rows.clients.at(0).resident_bytes == 600 * kMega);
+  CHECK(protocol::memory_mode(rows.clients.at(0), 0) == protocol::MemoryMode::kSwap);
+  CHECK(rows.clients.at(1).resident_bytes == 0);
+  first.resides(580);
+  CHECK(first.is_to_clear(580 + 500 + 2 - 1024, 580));
+  first.resides(500);
+  CHECK(first.is_to_clear(0, 500));
+}
+
+TEST_CASE("what the driver refuses a holder is asked for from others, compared with what they have at that moment") {
+  const Daemon daemon;
+  const Swapper first(daemon, 300);
+  const Asker second(daemon, 400);
+  REQUIRE(second.wait_for_grant());
+  second.usage->resident_bytes[second.gpu] = 300 * kMega;
+  second.usage->free_bytes[second.gpu] = 40 * kMega;
+  second.usage->short_bytes[second.gpu] = 60 * kMega;
+  CHECK(first.is_to_clear(60, 300));
+  second.usage->short_bytes[second.gpu] = 0;
+  first.resides(240);
+  CHECK(first.is_to_clear(0, 240));
+}
+
+TEST_CASE("numbers that a client makes up about its swap memory hurt nobody's pages") {
+  const Daemon daemon;
+  const Swapper first(daemon, 100);
+  first.usage->resident_bytes[first.gpu] = UINT64_MAX;
+  first.usage->short_bytes[first.gpu] = UINT64_MAX;
+  first.usage->free_bytes[first.gpu] = UINT64_MAX;
+  const Asker second(daemon, 500);
+  REQUIRE(second.wait_for_grant());
+  CHECK(first.is_to_clear(500 + 2, 1024));
+  CHECK(second.lease->clear_bytes[second.gpu] == 0);
+  CHECK(second.is_promised(500));
+}
+
 }  // namespace
 }  // namespace rota::test

@@ -307,6 +307,25 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   CHECK(served["reason"] == "no concurrent managed access");
 }
 
+TEST_CASE("rota status says how much of a program's swap memory lies on the GPU") {
+  const Installation installed;
+  const Daemon daemon({}, installed.folder() / "t/rotad.sock");
+  Client swapper(daemon.socket(), "swapper");
+  std::uint32_t gpu = 0;
+  REQUIRE_FALSE(swapper.add_gpu(3, &gpu));
+  swapper.use(gpu, 5 << 20);
+  swapper.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kSwap);
+  swapper.usage->resident_bytes[gpu] = 3 << 20;
+  REQUIRE(eventually([&] { return status(daemon.socket()).clients.at(0).resident_bytes != 0; }));
+  Command command = installed.command({"status"});
+  command.environment[0] = "ROTA_SOCKET=" + daemon.socket();
+  CHECK(run(command).output.find("swapper, memory: swap, 3 MiB resident\n") != std::string::npos);
+  command.arguments.push_back("--json");
+  const auto parsed = nlohmann::json::parse(run(command).output);
+  CHECK(parsed["clients"][0]["resident_bytes"] == 3 << 20);
+  CHECK(parsed["clients"][0]["memory"]["GPU-00000000-0000-0000-0000-000000000003"]["mode"] == "swap");
+}
+
 TEST_CASE("rota control changes the rotad that serves one, and says what holds now or why not") {
   const Installation installed;
   const Daemon daemon({"--mode", "automatic"}, installed.folder() / "t/rotad.sock");

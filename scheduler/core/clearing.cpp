@@ -1,0 +1,173 @@
+// Sums, the order of those who are asked, and verdicts.
+#include "scheduler/core/clearing.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace rota::scheduler {
+namespace {
+
+// By how much those who hold the GPU and the memory of the others exceed it.
+Bytes excess(const Gpu& gpu) {
+  const Bytes taken = gpu.contexts + gpu.outside + (gpu.fixed - gpu.held_fixed) + gpu.movable + gpu.held;
+  return taken > gpu.total ? taken - gpu.total : 0;
+}
+
+// What is there now, contexts aside, of all clients. Unified Memory of those who do not hold the GPU is not counted:
+// the driver has pushed it out before it refuses anybody.
+Bytes present(const Gpu& gpu, GpuIndex index) {
+  Bytes sum = gpu.fixed - gpu.held_fixed + gpu.movable;
+  for (const Client* holder : gpu.holders) {
+    const Share& share = *holder->share(index);
+    sum += share.swaps ? share.resident : share.used;
+  }
+  return sum;
+}
+
+}  // namespace
+
+void Clearing::refused(const Client& holder, GpuIndex index, Time now) {
+  const Share& share = *holder.share(index);
+  Gpu& gpu = books_.gpu(index);
+  if (share.shortage == 0 || (holder.state.held & bit(index)) == 0) return;
+  const Bytes known = gpu.contexts + present(gpu, index) + share.free;
+  const Bytes outside = gpu.total > known ? gpu.total - known : 0;
+  // Whoever clears is a little behind or ahead of its numbers: roughly the same confirms what is known.
+  if (gpu.outside != 0 && outside >= gpu.outside - gpu.outside / 4) gpu.outside_seen = now;
+  if (outside == 0 || gpu.fits_since == Time{} || now - gpu.fits_since < kSettled) return;
+  gpu.outside_seen = now;
+  gpu.fits_since = {};
+  gpu.outside = outside;
+  books_.mark_changed(bit(index));
+}
+
+void Clearing::revoked(Client& client, Time now) {
+  if (!client.swaps) return;
+  for (Share& share : client.shares) {
+    if (client.movable(share) == 0) continue;
+    books_.set_stuck(client, share, true);
+    share.unwilling_until = now + kVerdict;
+  }
+}
+
+void Clearing::judge(GpuIndex index, Time now) {
+  Gpu& gpu = books_.gpu(index);
+  if (gpu.look_at == Time{} || now < gpu.look_at) return;
+  if (gpu.outside != 0 && now - gpu.outside_seen >= kOutside) gpu.outside = 0;
+  for (Client* client : gpu.swappers) {
+    Share& share = *client->share(index);
+    if (share.unwilling_until <= now) share.unwilling_until = {};  // asked again; what it has stays stuck until it goes
+    if (share.to_clear == 0 || now - share.progress_at < kProgress) continue;
+    books_.set_stuck(*client, share, true);
+    share.unwilling_until = now + kVerdict;
+  }
+}
+
+Bytes Clearing::missing(const Gpu& gpu, GpuIndex index) {
+  Bytes refused = 0;
+  for (const Client* holder : gpu.holders) {
+    const Share& share = *holder->share(index);
+    // What has gone since it was refused may be its by now.
+    const Bytes gone = gpu.gone - share.gone_then;
+    if (share.shortage > gone) refused += share.shortage - gone;
+  }
+  return std::max(excess(gpu), refused);
+}
+
+void Clearing::ask(GpuIndex index, Time now, const std::function<void(Client&, Bytes)>& told) {
+  Gpu& gpu = books_.gpu(index);
+  if (gpu.swappers.empty() && gpu.outside == 0) {
+    gpu.clearing = 0;
+    set_deadline(index, false);
+    return;
+  }
+  const auto lacks = [&](const Client* holder) { return holder->share(index)->shortage != 0; };
+  const bool short_of = std::any_of(gpu.holders.begin(), gpu.holders.end(), lacks);
+  if (!short_of || excess(gpu) != 0) {
+    gpu.fits_since = {};
+  } else if (gpu.fits_since == Time{}) {
+    gpu.fits_since = now;
+  }
+  const Bytes wanted = missing(gpu, index);
+  if (wanted == 0 && gpu.clearing == 0) {
+    set_deadline(index, false);
+    return;
+  }
+  distribute(index, wanted);
+  gpu.clearing = 0;
+  Bytes asked = 0;
+  for (Client* client : gpu.swappers) {
+    Share& share = *client->share(index);
+    const Bytes bytes = share.asked_now;
+    if (bytes != 0 && share.to_clear == 0) share.progress_at = now;
+    share.to_clear = bytes;
+    asked += bytes;
+    if (bytes != 0) ++gpu.clearing;
+    if (bytes == share.told && (bytes == 0 || share.resident == share.told_of)) continue;
+    share.told = bytes;
+    share.told_of = share.resident;
+    told(*client, bytes);
+  }
+  set_deadline(index, asked < wanted);
+}
+
+// Sets Share::asked_now of all.
+void Clearing::distribute(GpuIndex index, Bytes missing) {
+  candidates_.clear();
+  for (Client* client : books_.gpu(index).swappers) {
+    Share& share = *client->share(index);
+    share.asked_now = 0;
+    const bool can = client->state.held == 0 && share.unwilling_until == Time{} && client->movable(share) != 0;
+    if (can && missing != 0) candidates_.push_back({client, &share});
+  }
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& one, const Candidate& other) {
+    const auto place = [](const Client& client) {
+      const bool waits = client.state.wanted != 0;
+      return std::tuple(waits, waits ? Time{} : client.last_held, waits ? ~client.queue_number : 0, client.id);
+    };
+    return place(*one.client) < place(*other.client);
+  });
+  const auto take = [&missing](const Candidate& candidate, Bytes most) {
+    Share& share = *candidate.share;
+    const Bytes bytes = std::min({most, candidate.client->movable(share) - share.asked_now, missing});
+    share.asked_now += bytes;
+    missing -= bytes;
+  };
+  for (const Candidate& candidate : candidates_) take(candidate, candidate.share->to_clear);
+  for (const Candidate& candidate : candidates_) take(candidate, missing);
+}
+
+void Clearing::set_deadline(GpuIndex index, bool lacks) {
+  Gpu& gpu = books_.gpu(index);
+  std::optional<Time> next;
+  const auto at = [&next](Time time) { next = next ? std::min(*next, time) : time; };
+  if (gpu.outside != 0) at(gpu.outside_seen + kOutside);
+  if (gpu.clearing != 0 || lacks) {
+    for (const Client* client : gpu.swappers) {
+      const Share& share = *client->share(index);
+      if (share.to_clear != 0) at(share.progress_at + kProgress);
+      if (lacks && share.unwilling_until != Time{}) at(share.unwilling_until);
+    }
+  }
+  gpu.look_at = next.value_or(Time{});
+  timed_ = next ? timed_ | bit(index) : timed_ & ~bit(index);
+}
+
+std::optional<Time> Clearing::next_deadline() const {
+  std::optional<Time> next;
+  for_each_gpu(timed_, [&](GpuIndex index) {
+    const Time at = books_.gpu(index).look_at;
+    next = next ? std::min(*next, at) : at;
+  });
+  return next;
+}
+
+GpuMask Clearing::due(Time now) const {
+  GpuMask due = 0;
+  for_each_gpu(timed_, [&](GpuIndex index) {
+    if (books_.gpu(index).look_at <= now) due |= bit(index);
+  });
+  return due;
+}
+
+}  // namespace rota::scheduler

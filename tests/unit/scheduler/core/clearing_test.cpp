@@ -1,0 +1,448 @@
+// Swap memory: whose leaves a GPU so that its holders have room, and how much of it.
+#include <catch2/catch.hpp>
+
+#include "scheduler/core/clearing.h"
+#include "scheduler/core/core.h"
+
+namespace rota::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Bytes kMega = Bytes{1} << 20;
+
+// A GPU of 1 000 MB, on which contexts cost 10 MB; bytes are in MB. Clients swap: what they have is there until they
+// move it.
+struct Machine {
+  explicit Machine(Mode mode = Mode::kAutomatic)
+      : core([mode] {
+          Settings settings;
+          settings.mode = mode;
+          settings.quantum = 100ms;
+          settings.grace = 1min;
+          return settings;
+        }()) {}
+
+  void join(ClientId id, Bytes used) {
+    core.step(event::Join{id, true}, now);
+    core.step(event::AddGpu{id, 0, 1000 * kMega, 10 * kMega}, now);
+    has(id, used, 0);
+  }
+  std::vector<Decision> want(ClientId id) { return core.step(event::Want{id, 1}, now); }
+  std::vector<Decision> has(ClientId id, Bytes used, Bytes resident, Bytes fixed = 0) {
+    return core.step(event::Usage{id, 0, used * kMega, fixed * kMega, resident * kMega, 0, 0}, now);
+  }
+  std::vector<Decision> refused(ClientId id, Bytes used, Bytes resident, Bytes shortage, Bytes free) {
+    return core.step(event::Usage{id, 0, used * kMega, 0, resident * kMega, shortage * kMega, free * kMega}, now);
+  }
+  std::vector<Decision> give_back(ClientId id) { return core.step(event::GiveBack{id, state(id).grant}, now); }
+  // Had its turn, and rests with all its memory on the GPU.
+  void rests(ClientId id, Bytes used) {
+    join(id, used);
+    want(id);
+    REQUIRE(holds(id));
+    has(id, used, used);
+    now += 1ms;
+    give_back(id);
+  }
+  // Lets the time pass in which the core has something to do by itself.
+  std::vector<Decision> wait(Time time) {
+    std::vector<Decision> all;
+    const Time until = now + time;
+    while (core.next_deadline() && *core.next_deadline() <= until) {
+      now = std::max(now, *core.next_deadline());
+      for (const Decision& decision : core.step(event::Tick{}, now)) all.push_back(decision);
+    }
+    now = until;
+    return all;
+  }
+  const ClientState& state(ClientId id) const { return *core.client(id); }
+  bool holds(ClientId id) const { return state(id).held != 0; }
+  bool pressed(ClientId id) const { return state(id).waiters != 0; }
+  Bytes clears(ClientId id) const { return core.bytes_to_clear(id, 0) / kMega; }
+  Bytes outside() const { return core.gpu(0).outside / kMega; }
+
+  Time now = 10s;
+  Core core;
+};
+
+TEST_CASE("nothing moves when a lease goes back, and not while the next holder has room") {
+  Machine machine;
+  machine.rests(1, 400);
+  CHECK(machine.clears(1) == 0);
+  machine.join(2, 500);
+  machine.want(2);
+  CHECK(machine.holds(2));
+  CHECK(machine.clears(1) == 0);
+}
+
+TEST_CASE("exactly what a holder lacks is asked of who rests, and a decision says so") {
+  Machine machine;
+  machine.rests(1, 600);
+  machine.join(2, 500);
+  const std::vector<Decision> decisions = machine.want(2);
+  CHECK(machine.clears(1) == 120);  // 600 + 500 + 2 contexts
+  const auto told = std::find_if(decisions.begin(), decisions.end(),
+                                 [](const Decision& decision) { return decision.change == Change::kClear; });
+  REQUIRE(told != decisions.end());
+  CHECK(told->client == 1);
+  CHECK(told->grant == 0);
+  CHECK(told->gpu == 0);
+  CHECK(told->bytes == 120 * kMega);
+  // As it goes, the rest is asked; and nothing of what is left once it fits.
+  machine.has(1, 600, 550);
+  CHECK(machine.clears(1) == 70);
+  CHECK(machine.core.resident_bytes(1, 0) == 550 * kMega);
+  const std::vector<Decision> done = machine.has(1, 600, 480);
+  CHECK(machine.clears(1) == 0);
+  CHECK(std::any_of(done.begin(), done.end(),
+                    [](const Decision& decision) { return decision.change == Change::kClear && decision.bytes == 0; }));
+  CHECK(machine.has(1, 600, 480).empty());
+}
+
+TEST_CASE("what was asked for and has not gone is told anew when what it is a part of has changed") {
+  Machine machine;
+  machine.rests(1, 600);
+  machine.join(2, 500);
+  machine.want(2);
+  REQUIRE(machine.clears(1) == 120);
+  // As much has gone as the holder has come to need.
+  machine.has(1, 600, 585);
+  const std::vector<Decision> decisions = machine.core.step(event::Ask{2, 0, 515 * kMega}, machine.now);
+  CHECK(machine.clears(1) >= 120);
+  CHECK(std::any_of(decisions.begin(), decisions.end(),
+                    [](const Decision& decision) { return decision.change == Change::kClear; }));
+}
+
+TEST_CASE("room comes from who wants nothing, longest idle first, and from no more than it takes") {
+  Machine machine;
+  machine.rests(1, 300);
+  machine.rests(2, 300);
+  machine.rests(3, 300);
+  machine.want(1);
+  machine.now += 1ms;
+  machine.give_back(1);  // used last now
+  machine.join(4, 500);
+  machine.want(4);  // 900 + 500 + 40: 440 too many
+  REQUIRE(machine.holds(4));
+  CHECK(machine.clears(2) == 300);
+  CHECK(machine.clears(3) == 140);
+  CHECK(machine.clears(1) == 0);
+}
+
+TEST_CASE("who waits is asked after who does not, and from the back of the queue: its turn is furthest") {
+  Machine machine(Mode::kExclusive);
+  for (const ClientId id : {1, 2, 3, 4}) machine.rests(id, 200);
+  machine.join(5, 150);  // with its context all of the GPU
+  machine.want(5);
+  for (const ClientId id : {2, 3, 1}) machine.want(id);
+  const auto ask = [&](Bytes bytes) { machine.core.step(event::Ask{5, 0, bytes * kMega}, machine.now); };
+  ask(250);
+  const Bytes promised = machine.core.promised_bytes(5, 0) / kMega;
+  CHECK(machine.clears(4) == promised - 150);
+  CHECK(machine.clears(1) == 0);
+  ask(600);
+  CHECK(machine.clears(4) == 200);
+  CHECK(machine.clears(1) == 200);
+  CHECK(machine.clears(3) == machine.core.promised_bytes(5, 0) / kMega - 150 - 400);
+  CHECK(machine.clears(2) == 0);
+}
+
+TEST_CASE("what somebody has been asked for stays with it, though others would come first by now") {
+  Machine machine(Mode::kExclusive);
+  for (const ClientId id : {1, 2}) machine.rests(id, 400);
+  machine.join(3, 250);  // 800 + 250 + 30: 80 too many
+  machine.want(3);
+  REQUIRE(machine.clears(1) == 80);
+  machine.want(1);  // the other rests: it would come first
+  CHECK(machine.clears(1) == 80);
+  CHECK(machine.clears(2) == 0);
+  // And what is needed beyond that comes by the order.
+  machine.core.step(event::Ask{3, 0, 300 * kMega}, machine.now);
+  CHECK(machine.clears(1) == 80);
+  CHECK(machine.clears(2) == machine.core.promised_bytes(3, 0) / kMega - 250);
+}
+
+TEST_CASE("nobody who holds is asked, nor for what is fixed; what is fixed is no room") {
+  Machine machine;
+  machine.rests(1, 600);
+  machine.has(1, 600, 600, 500);
+  machine.join(2, 450);
+  machine.want(2);
+  REQUIRE(machine.holds(2));  // alone it may be as large as it likes
+  CHECK(machine.clears(1) == 70);
+  machine.has(1, 600, 600, 590);
+  CHECK(machine.clears(1) == 10);
+  machine.has(1, 600, 600, 600);
+  CHECK(machine.clears(1) == 0);
+  machine.has(1, 600, 600, 0);
+  CHECK(machine.clears(1) == 70);
+  machine.give_back(2);
+  CHECK(machine.clears(1) == 0);
+  machine.want(1);
+  CHECK(machine.holds(1));
+  CHECK(machine.clears(1) == 0);
+}
+
+TEST_CASE("from a client whose memory does not go others' is asked for, until its memory changes") {
+  Machine machine;
+  machine.rests(1, 300);
+  machine.rests(2, 300);
+  machine.join(3, 500);
+  machine.want(3);  // 600 + 500 + 30: 130 too many
+  REQUIRE(machine.clears(1) == 130);
+  machine.now += 300ms;
+  machine.has(1, 300, 290);  // it gets on
+  REQUIRE(machine.clears(1) == 120);
+  machine.wait(450ms);
+  REQUIRE(machine.clears(1) == 120);
+  const std::vector<Decision> decisions = machine.wait(100ms);
+  CHECK(machine.clears(1) == 0);
+  CHECK(machine.clears(2) == 120);
+  CHECK(decisions.size() == 2);
+  machine.has(1, 300, 280);  // after all; the other goes on with what it has begun
+  CHECK(machine.clears(1) == 0);
+  CHECK(machine.clears(2) == 110);
+  machine.has(2, 300, 290);
+  machine.wait(600ms);
+  CHECK(machine.clears(2) == 0);
+  CHECK(machine.clears(1) == 100);
+}
+
+TEST_CASE("a verdict on a client that does not clear expires, and ends with its next turn") {
+  Machine machine;
+  machine.rests(1, 500);
+  machine.join(2, 600);
+  machine.want(2);
+  REQUIRE(machine.clears(1) == 120);
+  machine.wait(Clearing::kProgress);
+  REQUIRE(machine.clears(1) == 0);
+  SECTION("time") {
+    machine.wait(Clearing::kVerdict - 1ms);
+    CHECK(machine.clears(1) == 0);
+    machine.wait(1ms);
+    CHECK(machine.clears(1) == 120);
+    machine.wait(Clearing::kProgress);
+    CHECK(machine.clears(1) == 0);
+  }
+  SECTION("a turn") {
+    machine.give_back(2);
+    machine.want(1);
+    REQUIRE(machine.holds(1));
+    machine.give_back(1);
+    machine.want(2);
+    CHECK(machine.clears(1) == 120);
+  }
+}
+
+TEST_CASE("what is not cleared counts as taken: two that do not fit beside it take turns") {
+  Machine machine;
+  machine.rests(1, 400);  // and is stopped
+  machine.join(2, 400);
+  machine.join(3, 400);
+  machine.want(2);
+  machine.want(3);
+  REQUIRE(machine.holds(2));
+  REQUIRE(machine.holds(3));  // 800 + 30 fit, once the first has cleared
+  REQUIRE(machine.clears(1) == 230);
+  machine.wait(Clearing::kProgress);
+  CHECK_FALSE(machine.pressed(2));
+  CHECK(machine.pressed(3));
+  machine.give_back(3);
+  machine.want(3);
+  CHECK_FALSE(machine.holds(3));
+  CHECK(machine.pressed(2));
+  machine.wait(Clearing::kVerdict + 1s);  // nobody lacks anything: it is not asked in vain
+  CHECK_FALSE(machine.holds(3));
+  CHECK(machine.clears(1) == 0);
+  // It has gone on: its memory may go again.
+  machine.has(1, 400, 390);
+  CHECK(machine.holds(3));
+  CHECK(machine.clears(1) == 220);
+}
+
+TEST_CASE("whose grant was revoked is not asked, for a while: it did not give back either") {
+  Machine machine;
+  machine.join(1, 600);
+  machine.want(1);
+  machine.has(1, 600, 600);
+  machine.rests(2, 300);
+  machine.has(2, 300, 0);
+  machine.has(2, 600, 0);
+  machine.want(2);
+  REQUIRE_FALSE(machine.holds(2));
+  machine.wait(61s);
+  REQUIRE(machine.holds(2));
+  REQUIRE(machine.state(1).overrun);
+  CHECK(machine.clears(1) == 0);
+  // Once some of it has gone, it is.
+  machine.has(1, 600, 590);
+  CHECK(machine.clears(1) == 210);  // 600 + 590 + 20
+}
+
+TEST_CASE("what the driver refuses a holder is asked for, less what has gone since it was refused") {
+  Machine machine;
+  machine.rests(1, 300);
+  machine.rests(2, 300);
+  machine.join(3, 300);
+  machine.want(3);  // 900 + 30 fit by these books
+  REQUIRE(machine.clears(1) == 0);
+  machine.refused(3, 300, 200, 100, 0);
+  CHECK(machine.clears(1) == 100);
+  machine.has(1, 300, 240);
+  CHECK(machine.clears(1) == 40);  // not another 100: this has been refused before any went
+  machine.has(1, 300, 200);
+  CHECK(machine.clears(1) == 0);
+  // Refused again, with those 100 gone.
+  machine.refused(3, 300, 280, 20, 0);
+  CHECK(machine.clears(1) == 20);
+  machine.refused(3, 300, 300, 0, 0);
+  CHECK(machine.clears(1) == 0);
+}
+
+TEST_CASE("a refusal counts only while its holder holds the GPU") {
+  Machine machine;
+  machine.rests(1, 300);
+  machine.refused(1, 300, 300, 100, 0);
+  machine.rests(2, 300);
+  CHECK(machine.clears(1) == 0);
+  machine.want(2);
+  machine.refused(2, 300, 200, 100, 0);
+  CHECK(machine.clears(1) == 100);
+  machine.give_back(2);
+  CHECK(machine.clears(1) == 0);
+}
+
+// Two of 400 each beside 300 that somebody else has. Both hold the GPU, and the second is refused.
+struct Ballast : Machine {
+  Ballast() {
+    for (const ClientId id : {1, 2}) {
+      join(id, 400);
+      want(id);
+    }
+    has(1, 400, 400);
+    fails();
+  }
+  void fails() { refused(2, 400, 250, 150, 30); }
+};
+
+TEST_CASE("memory that nobody has whom rotad knows is learned of when a refusal lasts, and not by the first") {
+  Ballast machine;
+  CHECK(machine.outside() == 0);
+  machine.now += 50ms;
+  machine.fails();
+  CHECK(machine.outside() == 0);
+  machine.now += 50ms;
+  machine.fails();
+  CHECK(machine.outside() == 300);  // 1 000 - 20 - 400 - 250 - 30
+  // Two that do not fit beside it take turns.
+  CHECK(machine.pressed(2));
+  CHECK_FALSE(machine.pressed(1));
+  machine.give_back(2);
+  machine.want(2);
+  CHECK_FALSE(machine.holds(2));
+  machine.give_back(1);
+  REQUIRE(machine.holds(2));
+  CHECK(machine.clears(1) == 100 + 20);  // 400 + 250, 150 more for the promise; 20 + 300
+}
+
+TEST_CASE("while others clear, a refusal says nothing about memory outside") {
+  Machine machine;
+  machine.rests(1, 600);
+  machine.join(2, 500);
+  machine.want(2);
+  REQUIRE(machine.clears(1) == 120);
+  for (int i = 0; i < 4; ++i) {
+    machine.refused(2, 500, 300, 200, 0);
+    machine.now += 100ms;
+  }
+  CHECK(machine.outside() == 0);
+  machine.has(1, 600, 480);
+  machine.refused(2, 500, 300, 200, 0);  // of before that
+  CHECK(machine.outside() == 0);
+}
+
+TEST_CASE("memory outside is forgotten some time after it was last met, and a hand-over meets it") {
+  Ballast machine;
+  machine.now += 100ms;
+  machine.fails();
+  REQUIRE(machine.outside() == 300);
+  SECTION("not met again") {
+    machine.give_back(2);
+    machine.wait(Clearing::kOutside - 1ms);
+    CHECK(machine.outside() == 300);
+    machine.wait(1ms);
+    CHECK(machine.outside() == 0);
+  }
+  SECTION("met again") {
+    machine.wait(Clearing::kOutside - 1ms);
+    machine.refused(2, 400, 240, 160, 45);  // a little less, as numbers of different moments are
+    machine.wait(Clearing::kOutside - 1ms);
+    CHECK(machine.outside() == 300);
+  }
+  SECTION("refused for other reasons") {
+    machine.wait(Clearing::kOutside - 1ms);
+    machine.refused(2, 400, 250, 150, 330);
+    machine.wait(1ms);
+    CHECK(machine.outside() == 0);
+  }
+}
+
+TEST_CASE("a holder that swaps is asked for nothing before it gives back, whoever waits") {
+  Machine machine;
+  machine.join(1, 600);
+  machine.want(1);
+  machine.has(1, 600, 600);
+  machine.join(2, 500);
+  machine.want(2);
+  REQUIRE(machine.pressed(1));
+  CHECK(machine.clears(1) == 0);
+  machine.give_back(1);
+  CHECK(machine.holds(2));
+  CHECK(machine.clears(1) == 120);
+}
+
+TEST_CASE("a holder of Unified Memory clears what is missing, less what those who swap will be asked for") {
+  Machine machine;
+  machine.rests(1, 200);  // swaps
+  machine.join(2, 500);
+  machine.want(2);
+  machine.has(2, 500, 0);  // does not
+  machine.join(3, 600);
+  SECTION("what swaps stays: more of the holder's goes") {
+    machine.want(3);
+    REQUIRE(machine.pressed(2));
+    CHECK(machine.clears(2) == 500 + 600 + 200 + 30 - 1000);
+    CHECK(machine.clears(1) == 0);
+  }
+  SECTION("what swaps goes where all of the holder's is not enough") {
+    machine.has(3, 900, 0);
+    machine.want(3);
+    REQUIRE(machine.pressed(2));
+    CHECK(machine.clears(2) == 500);
+    machine.give_back(2);
+    CHECK(machine.clears(1) == 900 + 200 + 30 - 1000);
+  }
+}
+
+TEST_CASE("a client that leaves asks and is asked for nothing") {
+  Machine machine;
+  machine.rests(1, 300);
+  machine.rests(2, 300);
+  machine.join(3, 500);
+  machine.want(3);
+  REQUIRE(machine.clears(1) == 130);
+  machine.core.step(event::Leave{1}, machine.now);
+  CHECK(machine.clears(1) == 0);
+  CHECK(machine.clears(2) == 0);
+  machine.join(4, 400);
+  machine.has(4, 400, 400);
+  CHECK(machine.clears(2) + machine.clears(4) == 300 + 400 + 500 + 30 - 1000);
+  machine.core.step(event::Leave{3}, machine.now);
+  CHECK(machine.clears(2) == 0);
+  CHECK(machine.clears(4) == 0);
+  CHECK_FALSE(machine.core.next_deadline());
+}
+
+}  // namespace
+}  // namespace rota::scheduler
