@@ -42,6 +42,7 @@ Runtime::Runtime()
       monitor(gate, contexts, memory) {}
 
 void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
+  memory.swap().pin();
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
     log::info("the use of this process's GPU memory cannot all be seen: {} ({})", why, function);
   }

@@ -77,7 +77,7 @@ namespace {
 // Moves extents of one GPU, in a stream of some context of its.
 template <typename Move>
 memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, const std::function<bool()>& stopping,
-                                      const std::function<void()>& moved, const Move& move) {
+                                      const Move& move) {
   using Mover = memory::SwapBackend::Mover;
   const api::CUcontext context = contexts.any(device);
   if (context == nullptr) return {.failed = true};
@@ -93,7 +93,7 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
     if (real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING) != api::CUDA_SUCCESS) stream = nullptr;
   });
   if (stream == nullptr) return {.failed = true};
-  const memory::SwapBackend::Moved all = move(Mover{within, stopping, moved, stream});
+  const memory::SwapBackend::Moved all = move(Mover{within, stopping, stream});
   within([&] { real::cuStreamDestroy_v2(stream); });
   return all;
 }
@@ -101,21 +101,30 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
 }  // namespace
 
 Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from,
-              const std::function<bool()>& stopping, const std::function<void()>& moved) {
-  const auto all = with_mover(contexts, from.device, stopping, moved, [&](const auto& mover) {
+              const std::function<bool()>& stopping) {
+  const auto all = with_mover(contexts, from.device, stopping, [&](const auto& mover) {
     return memory.swap().move_out(from.device, from.most, mover);
   });
   return {.bytes = all.bytes + all.dropped, .failed = all.failed};
 }
 
-bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
-                const std::function<bool()>& stopping, const std::function<void()>& moved) {
+Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
+                const std::function<bool()>& stopping) {
+  Back back;
   for (const auto& [device, most] : destinations) {
     if (memory.swap().out_bytes(device) == 0) continue;
-    with_mover(contexts, device, stopping, moved,
-               [&, device = device](const auto& mover) { return memory.swap().bring_in(device, mover); });
+    std::size_t free = 0;
+    const auto all = with_mover(contexts, device, stopping, [&, device = device](const auto& mover) {
+      const auto brought = memory.swap().bring_in(device, mover);
+      std::size_t total = 0;
+      if (brought.lacking != 0) mover.within([&] { real::cuMemGetInfo_v2(&free, &total); });
+      return brought;
+    });
+    back.some = back.some || all.bytes != 0;
+    if (all.lacking != 0) back.shortages.push_back({device, all.lacking, free});
   }
-  if (!memory.swap().in_place()) return false;
+  back.resident = memory.swap().in_place();
+  if (!back.resident) return back;
   Moves moves(contexts);
   for (const auto& [device, most] : destinations) {
     if (memory.ledger().live_bytes(device) == memory.ledger().fixed_bytes(device)) continue;
@@ -124,7 +133,7 @@ bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
   }
   // 20 GB/s: well below what the link does, well above faults.
   moves.wait(Clock::now() + time_for(moves.bytes(), 20), stopping);
-  return true;
+  return back;
 }
 
 std::uint64_t move_out(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& from,

@@ -23,11 +23,19 @@ struct Destination {
 //
 // Extents (memory/swap/swap.h) have to be there before work runs: as much as the driver has room for comes, and the rest
 // at another attempt.
-//
-// `moved` is told while extents come and go. True: everything is where work may touch it. Managed memory always is:
-// what has not come by now comes by faults.
-bool bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
-                const std::function<bool()>& stopping, const std::function<void()>& moved);
+struct Back {
+  bool resident = true;  // everything is where work may touch it; managed memory always is: the rest comes by faults
+  bool some = false;     // some extents have come
+  // GPUs on which the driver had no room for extents: bytes that are still out, and what it called free.
+  struct Shortage {
+    int device;
+    std::uint64_t bytes;
+    std::uint64_t free_bytes;
+  };
+  std::vector<Shortage> shortages;
+};
+Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
+                const std::function<bool()>& stopping);
 
 // Makes room for who comes next, while nothing of this process runs: it would otherwise be made a little at a time, by
 // the faults and prefetches of the other. `most` is how much each GPU's is to be. Waits until the memory has gone, at
@@ -43,6 +51,6 @@ struct Left {
   bool failed = false;
 };
 Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from,
-              const std::function<bool()>& stopping, const std::function<void()>& moved);
+              const std::function<bool()>& stopping);
 
 }  // namespace rota::turn

@@ -131,6 +131,11 @@ void Monitor::announce_gpus() {
     quota_.limit(gpu.device);
     send(message);
   }
+  send_news();
+}
+
+// Tells rotad that the usage page is worth a look, and what this process no longer needs.
+void Monitor::send_news() {
   if (connection_ && usage_.take_news()) {
     Message message;
     message.kind = Kind::kUsage;

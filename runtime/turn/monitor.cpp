@@ -69,7 +69,8 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .wait = [this](int device) { wait_for_room(device); },
        .make = [this](int device) { return make_room(device); },
        .limit = [this](int device) { return limit(device); }});
-  memory_.swap().set_out_of_place([] { gate::out_of_place.store(true); });
+  memory_.swap().set_observer({.out_of_place = [] { gate::out_of_place.store(true); },
+                               .resident = [this](int device) { usage_.changed(device); }});
 }
 
 Monitor::~Monitor() {
@@ -80,7 +81,7 @@ Monitor::~Monitor() {
   gate_.set_attendant(nullptr);
   memory_.set_observer({});
   memory_.set_room({});
-  memory_.swap().set_out_of_place({});
+  memory_.swap().set_observer({});
 }
 
 // --- the program's threads
@@ -322,6 +323,7 @@ void Monitor::feed(const Event& event) {
     const Claim claim = machine_.claim();
     in_place_.store(claim.resident && !claim.moving, std::memory_order_release);
     publish_room();
+    publish_pins();
     for (const Action& action : actions_) carry_out(action);
   }
 }
@@ -380,11 +382,17 @@ void Monitor::carry_out(const Action& action) {
       std::vector<Destination> destinations;
       for (const Gpu& gpu : gpus_) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
       const Time begun = now();
-      const bool resident = bring_back(
-          contexts_, memory_, destinations, [this] { return stops_waiting(); }, [this] { tell_moved(); });
-      if (resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
+      const Back back = bring_back(contexts_, memory_, destinations, [this] { return stops_waiting(); });
+      for (const Gpu& gpu : gpus_) {
+        const auto shortage = std::find_if(back.shortages.begin(), back.shortages.end(),
+                                           [&](const auto& each) { return each.device == gpu.device; });
+        const bool is_short = shortage != back.shortages.end() && machine_.grant() != 0;
+        usage_.set_short(gpu.device, is_short ? shortage->bytes : 0, is_short ? shortage->free_bytes : 0);
+      }
+      send_news();
+      if (back.resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
       log::debug("grant {}: memory back after {} us", machine_.grant(), microseconds(now() - begun));
-      due_.push_back(event::Brought{resident});
+      due_.push_back(event::Brought{.resident = back.resident, .some = back.some});
       break;
     }
     case Act::kMoveOut:
@@ -399,6 +407,13 @@ void Monitor::carry_out(const Action& action) {
   }
 }
 
+// Extents of a process that has not been proven to run nothing cannot go, but for a holder's, which nobody asks for.
+void Monitor::publish_pins() {
+  const bool holds = machine_.grant() != 0;
+  if (!usage_.set_pinned(memory_.swap().pinned() || (!holds && !machine_.still()))) return;
+  for (const Gpu& gpu : gpus_) usage_.changed(gpu.device);
+}
+
 // With nothing out of place, and no allocation ending up there meanwhile.
 bool Monitor::open_gate() {
   return memory_.swap().if_in_place([this] {
@@ -407,13 +422,9 @@ bool Monitor::open_gate() {
   });
 }
 
-// Memory has come or gone.
-void Monitor::tell_moved() {
-  for (const Gpu& gpu : gpus_) usage_.changed(gpu.device);
-}
-
 // Extents: only where the work is proven to have finished, and nothing looks at addresses or captures.
 void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
+  if (memory_.swap().pinned()) return;
   const api::CUcontext context = contexts_.any(from.front().device);
   bool none_captures = false;
   gate_.close();
@@ -428,8 +439,7 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   if (none_captures && gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
     for (const Destination& each : from) {
       const Time begun = now();
-      const Left left = swap_out(
-          contexts_, memory_, each, [this] { return stops_waiting(); }, [this] { tell_moved(); });
+      const Left left = swap_out(contexts_, memory_, each, [this] { return stops_waiting(); });
       log::debug("GPU {}: {} of {} bytes moved out in {} us{}", each.device, left.bytes, each.most,
                  microseconds(now() - begun), left.failed ? "; the rest cannot be moved" : "");
     }
@@ -464,6 +474,7 @@ void Monitor::move_out_of_the_way(GpuMask gpus) {
 // they may have.
 bool Monitor::stops_waiting() {
   if (connection_) read_messages();
+  send_news();
   if (connection_) send_asks();
   return stopping();
 }

@@ -93,7 +93,8 @@ class Monitor final : public gate::Attendant {
   void collect();
   void move_out_of_the_way(GpuMask gpus);
   void swap_out_of_the_way(const std::vector<Destination>& from);
-  void tell_moved();
+  void send_news();
+  void publish_pins();
   bool open_gate();
   void collect_if_idle();
   void sleep(std::uint32_t heard, std::uint32_t event_seen);

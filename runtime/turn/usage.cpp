@@ -1,5 +1,7 @@
 #include "runtime/turn/usage.h"
 
+#include <algorithm>
+
 namespace rota::turn {
 
 namespace {
@@ -17,21 +19,39 @@ void Usage::changed(int device) {
   if (index < 0 || page == nullptr) return;
   std::uint64_t bytes = 0;
   std::uint64_t fixed = 0;
+  std::uint64_t extents = 0;
   do {
     bytes = memory_.ledger().live_bytes(device);
     fixed = memory_.ledger().fixed_bytes(device);
+    extents = memory_.swap().any() ? memory_.swap().resident_bytes(device) : 0;
+    const std::uint64_t resident = extents != 0 ? extents + fixed : 0;
     // Whoever writes last looks again: another thread may have written newer sums before these. One total order of
     // these stores and of the ledger's sums makes that sure (no fence: TSan does not know fences).
     page->device_bytes[index].store(bytes);
-    page->fixed_bytes[index].store(fixed);
-  } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device));
+    page->fixed_bytes[index].store(pinned_.load() ? std::max(fixed, resident) : fixed);
+    page->resident_bytes[index].store(resident);
+  } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device) ||
+           extents != (memory_.swap().any() ? memory_.swap().resident_bytes(device) : 0));
   page->memory_modes[index].store(static_cast<std::uint8_t>(memory_.mode(device)), std::memory_order_relaxed);
-  const std::uint64_t told = slot.last_told.load(std::memory_order_relaxed);
-  const std::uint64_t change = bytes > told ? bytes - told : told - bytes;
-  if (change < slot.worth_telling.load(std::memory_order_relaxed)) return;
-  slot.last_told.store(bytes, std::memory_order_relaxed);
+  const auto differs = [&](std::atomic<std::uint64_t>& told, std::uint64_t now) {
+    const std::uint64_t before = told.load(std::memory_order_relaxed);
+    if ((now > before ? now - before : before - now) < slot.worth_telling.load(std::memory_order_relaxed)) return false;
+    told.store(now, std::memory_order_relaxed);
+    return true;
+  };
+  const bool more_or_less = differs(slot.last_told, bytes);
+  if (!differs(slot.resident_told, extents) && !more_or_less) return;
   news_.store(true, std::memory_order_release);
   bell_.ring();
+}
+
+void Usage::set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes) {
+  const int index = slots_[static_cast<std::size_t>(device)].index.load(std::memory_order_acquire);
+  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
+  if (index < 0 || page == nullptr || (bytes == 0 && page->short_bytes[index].load() == 0)) return;
+  page->free_bytes[index].store(free_bytes);
+  page->short_bytes[index].store(bytes);
+  news_.store(true, std::memory_order_release);
 }
 
 void Usage::set_total(int device, std::uint64_t bytes) {
@@ -47,6 +67,7 @@ void Usage::lost() {
   for (Slot& slot : slots_) {
     slot.index.store(-1, std::memory_order_relaxed);
     slot.last_told.store(0, std::memory_order_relaxed);
+    slot.resident_told.store(0, std::memory_order_relaxed);
   }
 }
 

@@ -25,6 +25,12 @@ class Usage {
   void connected(protocol::UsagePage* page);
   void lost();
   void set_index(int device, int index);  // rotad's
+  // What of this process's memory the driver has had no room for although it holds the GPU, and what it called free
+  // then. Bytes; 0: nothing.
+  void set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes);
+  // Whether extents cannot leave the GPU for now: it is not proven that nothing of this process uses them. True if that
+  // is news.
+  bool set_pinned(bool pinned) { return pinned_.exchange(pinned) != pinned; }
   // Whether something worth a message has changed since the last call.
   bool take_news() { return news_.exchange(false, std::memory_order_acq_rel); }
 
@@ -32,6 +38,7 @@ class Usage {
   struct Slot {
     std::atomic<int> index{-1};
     std::atomic<std::uint64_t> last_told{0};
+    std::atomic<std::uint64_t> resident_told{0};
     std::atomic<std::uint64_t> worth_telling{UINT64_MAX};
   };
 
@@ -40,6 +47,7 @@ class Usage {
   std::array<Slot, memory::kMaxDevices> slots_;
   std::atomic<protocol::UsagePage*> page_{nullptr};
   std::atomic<bool> news_{false};
+  std::atomic<bool> pinned_{false};
 };
 
 }  // namespace rota::turn

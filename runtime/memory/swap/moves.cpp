@@ -106,20 +106,19 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       if (copied) {
         extent->handle = 0;
         extent->saved = true;
-        resident_[at] -= flight.bytes;
         out_[at] += flight.bytes;
       }
     }
     // Still in motion to everybody: nobody maps or frees it meanwhile.
     if (copied) {
       unmap(leaving);
+      take_resident(ordinal, flight.bytes);
       moved.bytes += flight.bytes;
     } else {
       moved.failed = true;
     }
     under_way -= flight.bytes;
     landed(flight.address);
-    mover.moved();
   };
   const std::vector<std::uint64_t> leaving = on_gpu(ordinal);
   for (std::size_t next = 0; !moved.failed && !mover.stopping();) {
@@ -195,14 +194,13 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
         Extent* extent = extent_at(flight.address);
         back = *extent;
         extent->handle = 0;
-        resident_[at] -= flight.bytes;
         out_[at] += flight.bytes;
       }
       unmap(back);
+      take_resident(ordinal, flight.bytes);
       moved.failed = true;
     }
     landed(flight.address);
-    mover.moved();
   };
   std::set<int> access;
   {
@@ -222,6 +220,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       coming = *extent;
     }
     api::CUresult result = api::CUDA_SUCCESS;
+    add_resident(ordinal, coming.bytes);
     for (;;) {
       result = map(coming, ordinal);
       if (result != api::CUDA_ERROR_OUT_OF_MEMORY) break;
@@ -247,6 +246,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     }
     if (result != api::CUDA_SUCCESS) {
       unmap(coming);
+      take_resident(ordinal, coming.bytes);
       landed(address);
       (result == api::CUDA_ERROR_OUT_OF_MEMORY ? moved.lacking : moved.dropped) = coming.bytes;
       if (result != api::CUDA_ERROR_OUT_OF_MEMORY) {
@@ -259,7 +259,6 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       const std::lock_guard lock(mutex_);
       extent_at(address)->handle = coming.handle;
       out_[at] -= coming.bytes;
-      resident_[at] += coming.bytes;
     }
     flights.push_back(flight);
     if (flights.size() >= kInFlight) land();

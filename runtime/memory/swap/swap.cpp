@@ -99,6 +99,18 @@ api::CUresult SwapBackend::populate(Range& range, const std::set<int>& access) {
   return result;
 }
 
+// What the driver is about to be asked for, and has taken back. Each with no lock held.
+void SwapBackend::add_resident(int device, std::uint64_t bytes) {
+  resident_[static_cast<std::size_t>(device)] += bytes;
+  if (observer_.resident) observer_.resident(device);
+}
+
+void SwapBackend::take_resident(int device, std::uint64_t bytes) {
+  if (bytes == 0) return;
+  resident_[static_cast<std::size_t>(device)] -= bytes;
+  if (observer_.resident) observer_.resident(device);
+}
+
 // --- ranges
 
 SwapBackend::Range SwapBackend::cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity) {
@@ -117,11 +129,8 @@ SwapBackend::Range SwapBackend::cut(const Place& place, std::uint64_t bytes, std
 
 // With the lock held. Its extents are all on the GPU, or none is.
 void SwapBackend::insert(Range&& range) {
-  const auto at = static_cast<std::size_t>(range.device);
-  if (range.extents.front().handle != 0) {
-    resident_[at] += range.bytes;
-  } else {
-    out_[at] += range.bytes;
+  if (range.extents.front().handle == 0) {
+    out_[static_cast<std::size_t>(range.device)] += range.bytes;
     out_of_place_ += range.extents.size();
   }
   any_.store(true, std::memory_order_relaxed);
@@ -132,11 +141,14 @@ void SwapBackend::insert(Range&& range) {
 
 // A range that is in the books no more.
 void SwapBackend::destroy(Range&& range) {
+  std::uint64_t gone = 0;
   for (Extent& extent : range.extents) {
+    if (extent.handle != 0) gone += extent.bytes;
     unmap(extent);
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
   }
   real::cuMemAddressFree(range.address, range.bytes);
+  take_resident(range.device, gone);
 }
 
 api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
@@ -166,11 +178,12 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     // Inside the gate, so that the monitor moves nothing until the range is in the books.
     if_our_turn_([&] {
       placed = true;
+      add_resident(place.device, range.bytes);
       result = populate(range, access);
       if (result == api::CUDA_ERROR_OUT_OF_MEMORY && drop_kept(range.device, range.bytes) != 0) {
         result = populate(range, access);
       }
-      if (result != api::CUDA_SUCCESS) return;
+      if (result != api::CUDA_SUCCESS) return take_resident(place.device, range.bytes);
       const std::lock_guard lock(mutex_);
       insert(std::move(range));
     });
@@ -180,7 +193,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     if_our_turn_([&] { open = true; });
     if (open) continue;
     insert(std::move(range));
-    if (tell_out_of_place_) tell_out_of_place_();
+    if (observer_.out_of_place) observer_.out_of_place();
     placed = true;
   }
   if (result != api::CUDA_SUCCESS) real::cuMemAddressFree(*address, range.bytes);
@@ -251,11 +264,10 @@ bool SwapBackend::overlaps(std::uint64_t address, std::uint64_t bytes) const {
   return next != ranges_.begin() && address - std::prev(next)->first < std::prev(next)->second.bytes;
 }
 
-// With the lock held: of a range that leaves the books, or is nobody's any more.
+// With the lock held: of a range that leaves the books, for destroy().
 void SwapBackend::take_off(const Range& range) {
-  const auto at = static_cast<std::size_t>(range.device);
   for (const Extent& extent : range.extents) {
-    (extent.handle != 0 ? resident_ : out_)[at] -= extent.bytes;
+    if (extent.handle == 0) out_[static_cast<std::size_t>(range.device)] -= extent.bytes;
     if (!extent.in_place()) --out_of_place_;
   }
   if (!range.kept) return;

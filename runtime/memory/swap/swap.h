@@ -30,8 +30,14 @@ class SwapBackend final : public Backend {
  public:
   explicit SwapBackend(IfOurTurn if_our_turn) : if_our_turn_(std::move(if_our_turn)) {}
 
-  // Told, with a lock held, when an allocation ends up out of place: the gate is closed then.
-  void set_out_of_place(std::function<void()> told) { tell_out_of_place_ = std::move(told); }
+  // Whom to tell, before there are ranges: with a lock held, when an allocation ends up out of place (the gate is closed
+  // then); and with none, when resident_bytes() of a GPU has changed, before the driver is asked for more and after it
+  // has taken something back.
+  struct Observer {
+    std::function<void()> out_of_place;
+    std::function<void(int device)> resident;
+  };
+  void set_observer(Observer observer) { observer_ = std::move(observer); }
 
   // --- Backend
 
@@ -60,6 +66,9 @@ class SwapBackend final : public Backend {
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
   // The range that begins here is used by nothing any more. Waits for no work; for its extents, if they are in motion.
   void free(std::uint64_t address) { free(address, true); }
+  // Nothing leaves the GPU from now on: somebody may reach it without any call that rota sees.
+  void pin() { pinned_.store(true); }
+  bool pinned() const { return pinned_.load(std::memory_order_relaxed); }
   // From now on this process may use the memory of `owner`, a GPU, from `accessing`.
   void peer_enabled(int accessing, int owner);
 
@@ -77,7 +86,6 @@ class SwapBackend final : public Backend {
   struct Mover {
     std::function<bool(const std::function<void()>& step)> within;
     std::function<bool()> stopping;
-    std::function<void()> moved;  // some of it has come or gone
     api::CUstream stream = nullptr;  // of that context
   };
   struct Moved {
@@ -136,6 +144,8 @@ class SwapBackend final : public Backend {
   void insert(Range&& range);
   void free(std::uint64_t address, bool may_keep);
   void take_off(const Range& range);
+  void add_resident(int device, std::uint64_t bytes);
+  void take_resident(int device, std::uint64_t bytes);
   void destroy(Range&& range);
   Range* range_at(std::uint64_t address);
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
@@ -144,7 +154,7 @@ class SwapBackend final : public Backend {
   void landed(std::uint64_t address);
 
   const IfOurTurn if_our_turn_;
-  std::function<void()> tell_out_of_place_;
+  Observer observer_;
   HostPool host_;
   mutable std::mutex mutex_;  // the fields below
   std::condition_variable landed_;
@@ -155,6 +165,7 @@ class SwapBackend final : public Backend {
   std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
   std::uint64_t last_id_ = std::uint64_t{1} << 49;  // beyond the driver's, and those of stream_ordered.h
   std::atomic<bool> any_{false};
+  std::atomic<bool> pinned_{false};
 };
 
 }  // namespace rota::memory
