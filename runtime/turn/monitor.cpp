@@ -74,7 +74,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
 }
 
 Monitor::~Monitor() {
-  at_exit();
+  stop();
   if (thread_runs_) pthread_join(thread_, nullptr);
   Monitor* own = this;
   exiting.compare_exchange_strong(own, nullptr);
@@ -277,6 +277,17 @@ void Monitor::open_for_good(Claim claim) {
 }
 
 void Monitor::at_exit() {
+  if (memory_.swap().in_place()) return stop();
+  // Handlers that run after this one may copy results back, and wait for their turn then: once everything is in its place
+  // again the monitor stops. Until then it calls the driver only for them.
+  memory_.swap().pin();
+  room_.release_all();
+  quota_.release_all();
+  exits_.store(true, std::memory_order_release);
+  bell_.ring();
+}
+
+void Monitor::stop() {
   stopping_.store(true, std::memory_order_release);
   contexts_.shut();
   bell_.ring();
@@ -305,6 +316,7 @@ void Monitor::run() {
     if (connection_) send_asks();
     tell_gpus();
     feed(look());
+    if (exits_.load(std::memory_order_acquire) && in_place_.load()) return stop();
     // Nobody waits, so nothing drains; but memory may have to go.
     const bool undisturbed = machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu();
     if (undisturbed && memory_.has_deferred() && now() >= next_collect_) collect_if_idle();

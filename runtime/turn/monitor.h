@@ -59,7 +59,8 @@ class Monitor final : public gate::Attendant {
   bool allowed(int device, std::uint64_t bytes, memory::Kind kind);
   memory::Room::Limit limit(int device);
 
-  // The process is exiting: no driver call of ours from now on, and nobody waits any more.
+  // The process is exiting: no driver call of ours from now on, and nobody waits any more; or, while memory is out of
+  // place, as soon as it is not.
   void at_exit();
   // In the child of a fork, before a new runtime is made: the parent's monitor is not here. Takes no lock.
   static void forget_in_child();
@@ -80,6 +81,7 @@ class Monitor final : public gate::Attendant {
   };
 
   void start();
+  void stop();
   bool connect_first();
   void start_thread();
   void open_for_good(Claim claim);
@@ -126,6 +128,7 @@ class Monitor final : public gate::Attendant {
   std::atomic<bool> started_{false};
   std::atomic<bool> served_{false};
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> exits_{false};
   std::atomic<bool> in_place_{true};  // the machine's memory part of the predicate
   std::atomic<std::uint64_t> devices_seen_{0};
   std::atomic<std::uint64_t> unusable_devices_{0};  // that rotad is not asked for

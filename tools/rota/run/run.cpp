@@ -1,4 +1,4 @@
-// `rota run [--mode M] [--quantum Q] [--gpu-mem B] [--host-mem B] [--oversubscribe] [--] command …`
+// `rota run [--mode M] [--quantum Q] [--memory M] [--gpu-mem B] [--host-mem B] [--oversubscribe] [--] command …`
 #include "tools/rota/run/run.h"
 
 #include <CLI/CLI.hpp>
@@ -32,6 +32,11 @@ void register_run(CLI::App& app) {
           return "'" + text + "' is no amount of memory: use bytes with an optional K, M, G or T, as in 8G";
         });
   };
+  run->add_option_function<std::string>(
+         "--memory", [options](const std::string& kind) { options->environment.emplace_back("ROTA_MEMORY", kind); },
+         "how the program's device memory is served: managed (Unified Memory, the default), swap (device memory that "
+         "rota moves to the host while others need the room) or native (left as it is)")
+      ->check(CLI::IsMember({"managed", "native", "swap"}));
   bytes_option("--gpu-mem", options->session.device_bytes,
                "the most that the program and all that it starts may have together on each GPU, as in 8G");
   bytes_option("--host-mem", options->session.host_bytes,

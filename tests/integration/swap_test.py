@@ -1,0 +1,110 @@
+"""Programs whose memory rota moves itself (ROTA_MEMORY=swap): plain device memory that does not fit together, in turns."""
+import re
+import signal
+import unittest
+
+from harness import PROGRAMS, ROTA, ROTAD, Case, kill
+
+SCALE = "5"  # real seconds per modelled second: the turns end while the programs still work
+
+
+class Swap(Case):
+    def rotad(self, mode="exclusive", quantum="50ms"):
+        daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
+                            "--mode", mode, "--quantum", quantum, ROTA_SIM_TIME_SCALE=SCALE)
+        self.eventually(lambda: self.status() is not None, "rotad answers")
+        return daemon
+
+    def hog(self, *options, share="0.6", **environment):
+        return self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "memhog", "--share", share, *options,
+                          ROTA_SIM_TIME_SCALE=SCALE, ROTA_LOG="debug", **environment)
+
+    def hold(self, count, share="0.6", **environment):
+        """Programs that work until their standard input closes, each with its memory on the GPU at least once."""
+        hogs = [self.hog("--hold", "--ahead", "20", share=share, **environment) for _ in range(count)]
+        for hog in hogs:
+            self.assertEqual(hog.stdout.readline(), "ready\n")
+        return hogs
+
+    def right(self, hogs):
+        """Ends them: every word that each has written is there. What they said on stderr."""
+        said = []
+        for hog in hogs:
+            result = self.finish(hog)
+            self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+            self.assertIn('"wrong":0', result.stdout)
+            said.append(result.stderr)
+        return said
+
+    def grants(self):
+        return self.status()["daemon"]["grants"]
+
+    def test_two_programs_that_do_not_fit_together_swap_and_lose_nothing(self):
+        self.rotad()
+        hogs = self.hold(2)
+        # Both at work, with never more on the GPU than it has: simgpu would refuse it.
+        grants = self.grants()
+        self.eventually(lambda: self.grants() >= grants + 6, "the lease goes to and fro")
+        for said in self.right(hogs):
+            self.assertRegex(said, r"GPU 0: \d+ of \d+ bytes moved out")
+            self.assertIn("memory back after", said)
+
+    def test_three_programs_where_two_fit_move_no_more_than_is_missing(self):
+        self.rotad()
+        hogs = self.hold(3, share="0.3")
+        grants = self.grants()
+        self.eventually(lambda: self.grants() >= grants + 6, "the lease goes round")
+        for said in self.right(hogs):
+            moved = [int(bytes) for bytes in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out", said)]
+            # 80 MiB each of 256, and 16 for each context: 32 MiB too much, in extents of 10 MiB.
+            self.assertTrue(all(bytes <= 50 * 2**20 for bytes in moved), moved)
+
+    def test_programs_that_fit_together_move_nothing(self):
+        self.rotad(mode="automatic")
+        for said in self.right(self.hold(2, share="0.3")):
+            self.assertNotIn("moved out", said)
+
+    def test_a_program_killed_while_it_swaps_harms_nobody(self):
+        self.rotad()
+        hogs = self.hold(3)
+        grants = self.grants()
+        self.eventually(lambda: self.grants() >= grants + 3, "the lease goes round")
+        kill(hogs.pop())
+        grants = self.grants()
+        self.eventually(lambda: self.grants() >= grants + 4, "the others go on")
+        self.right(hogs)
+
+    def test_beside_a_stopped_program_the_others_go_on_with_what_is_left(self):
+        self.rotad()
+        hogs = self.hold(3, share="0.4")
+        hogs[0].send_signal(signal.SIGSTOP)  # `rota run` has become the program
+        grants = self.grants()
+        self.eventually(lambda: self.grants() >= grants + 8, "the others take turns")
+        hogs[0].send_signal(signal.SIGCONT)
+        self.right(hogs)
+
+    def test_programs_whose_rotad_dies_while_memory_is_out_end_with_right_results(self):
+        daemon = self.rotad()
+        hogs = self.hold(2)
+        grants = self.grants()
+        self.eventually(lambda: self.grants() >= grants + 3, "the lease goes to and fro")
+        kill(daemon)
+        for hog in hogs:
+            hog.stdin.close()
+            hog.stdin = None
+        self.right(hogs)
+
+    def test_status_shows_what_lies_on_the_gpu(self):
+        self.rotad()
+        hogs = self.hold(2)
+        def swapped_out():
+            clients = self.clients()
+            return len(clients) == 2 and min(client["resident_bytes"] for client in clients) < 0.5 * 256 * 2**20
+        self.eventually(swapped_out, "a part of one's memory is out")
+        modes = {gpu["memory"] for client in self.clients() for gpu in client.get("gpu_memory", [{"memory": "swap"}])}
+        self.assertEqual(modes, {"swap"})
+        self.right(hogs)
+
+
+if __name__ == "__main__":
+    unittest.main()
