@@ -32,6 +32,7 @@ TEST_CASE(
   long cleared = 0;
   long refusals = 0;
   long unused = 0;
+  long stopped = 0;
   long outside_learned = 0;
   unsigned seed = only != nullptr ? static_cast<unsigned>(std::atoi(only)) : 1;
   do {
@@ -51,6 +52,7 @@ TEST_CASE(
     cleared += world.cleared();
     refusals += world.refusals();
     unused += world.unused();
+    stopped += world.stopped();
     outside_learned += world.outside_learned();
     ++seed;
   } while (only == nullptr && steps < enough);
@@ -59,8 +61,8 @@ TEST_CASE(
              << " times a program ran beside others for it; " << waits_for_room << " waits for room, "
              << grants_that_lacked << " grants that promised less than was there, " << moves_out
              << " times memory was moved out for the next; swap memory cleared " << cleared << " times, refused "
-             << refusals << " times, given up for the turn " << unused << " times; a ballast found out "
-             << outside_learned << " times");
+             << refusals << " times, given up for the turn " << unused << " times; " << stopped
+             << " programs stopped for good; a ballast found out " << outside_learned << " times");
   if (only != nullptr) return;
   // What is never reached is not tested.
   CHECK(grants > 0);
@@ -74,5 +76,6 @@ TEST_CASE(
   CHECK(cleared > 0);
   CHECK(refusals > 0);
   CHECK(unused > 0);
+  CHECK(stopped > 0);
   CHECK(outside_learned > 0);
 }

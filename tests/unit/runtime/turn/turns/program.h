@@ -24,8 +24,8 @@ constexpr std::uint64_t kServed = (1u << kGpus) - 1;
 constexpr std::uint64_t kUnservedGpu = 1u << kGpus;  // one that it does not
 
 // Of a program that swaps, and of a ballast: whoever it is fits a GPU alone, beside everybody's contexts.
-constexpr unsigned kMostSwapped = 600;
-constexpr unsigned kMostBallast = 250;
+constexpr unsigned kMostSwapped = 500;
+constexpr unsigned kMostBallast = 200;
 
 enum class Manner {
   kHonest,
@@ -81,8 +81,8 @@ struct Program {
   // seen it, work may reach it without a lease.
   std::uint64_t uses = 0;
   bool resident = true;
-  Time stopped_until{0};
-  Time stuck_until{0};  // its monitor alone
+  Time stopped_until{0};  // kNever: for good
+  Time stuck_until{0};    // its monitor alone
   Time captures_until{0};
   Time wake_at{0};
   Thread threads[2];

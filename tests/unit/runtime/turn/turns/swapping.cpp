@@ -63,6 +63,18 @@ void World::clear(Program& program, std::uint64_t gpus) {
   if (!one_in(3)) tell_usage(program);
 }
 
+// For good, with memory on GPUs, but so little that each of the others fits beside it.
+void World::stop_some() {
+  scheduler::Bytes most = 190;
+  for (const auto& program : programs_) {
+    const scheduler::Bytes there = *std::max_element(program->there.begin(), program->there.end());
+    if (!program->swaps || there == 0 || there > most) continue;
+    program->stopped_until = kNever;
+    most -= there;
+    ++stopped_;
+  }
+}
+
 // As the usage page says it. What may be in use cannot leave.
 scheduler::event::Usage World::usage(const Program& program, unsigned gpu) const {
   scheduler::event::Usage usage{.client = program.client, .gpu = gpu, .used = program.memory};

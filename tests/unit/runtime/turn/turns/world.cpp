@@ -29,17 +29,20 @@ void World::everybody_gets_a_turn() {
   note("no more surprises");
   calm_ = true;
   for (auto& program : programs_) program->stopped_until = program->pinned_until = Time{0};
+  if (swapping_ && one_in(2)) stop_some();
   if (!core_) start_rotad();
   const Time begun = now_;
   // All others each take turns, and are revoked in each.
   const Time turn = core_->settings().quantum + core_->settings().grace;
   const Time bound = kToFindRotad + 3 * static_cast<int>(programs_.size() + liars_.size()) * turn;
   const auto had_a_turn = [&](const auto& program) {
-    return (program->opened_at >= begun || program->open) && program->waits_for_room_since == kNever;
+    const bool had = (program->opened_at >= begun || program->open) && program->waits_for_room_since == kNever;
+    return had || program->stopped_until == kNever;
   };
   while (!std::all_of(programs_.begin(), programs_.end(), had_a_turn)) {
     advance();
     for (const auto& program : programs_) {
+      if (program->stopped_until == kNever) continue;
       const auto waits_for_ever = [&](Time since) { return since != kNever && now_ - std::max(since, begun) >= bound; };
       if (waits_for_ever(program->standing_since)) fail(program.get(), "stands at its gate for ever");
       if (waits_for_ever(program->waits_for_room_since)) fail(program.get(), "waits for room for ever");

@@ -45,6 +45,7 @@ class World {
   long cleared() const { return cleared_; }
   long refusals() const { return refusals_; }
   long unused() const { return unused_; }
+  long stopped() const { return stopped_; }
   long outside_learned() const { return outside_learned_; }
 
  private:
@@ -92,6 +93,7 @@ class World {
   bool all_there(const Program& program) const;
   bool bring(Program& program);
   void clear(Program& program, std::uint64_t gpus);
+  void stop_some();
   scheduler::event::Usage usage(const Program& program, unsigned gpu) const;
   void show_clear(Program& program);
   void remember(const scheduler::event::Usage& usage);
@@ -141,6 +143,7 @@ class World {
   long moves_out_ = 0;
   long cleared_ = 0;          // moves of swap memory for others
   long refusals_ = 0;         // attempts to bring it back for which the GPU had no room
+  long stopped_ = 0;          // programs, for good, with memory that others ask for
   long unused_ = 0;           // turns given back since it never came
   long outside_learned_ = 0;  // times that the core found out about a ballast
   BytesOfGpus ballast_{};     // that somebody else has
