@@ -30,6 +30,7 @@ Machine::Machine() = default;
 
 const std::vector<Action>& Machine::step(const Event& event, Time now) {
   actions_.clear();
+  looked_at_memory_ = std::holds_alternative<event::Look>(event) || std::holds_alternative<event::Brought>(event);
   std::visit([&](const auto& which) { on(which, now); }, event);
   settle_gate();
   return actions_;
@@ -48,6 +49,8 @@ Claim Machine::claim() const {
 void Machine::settle_gate() {
   const bool open = may_open(claim());
   if (open == gate_open_) return;
+  // The program may have allocated since memory was last looked at: what has no place yet is not there.
+  if (open && !looked_at_memory_) return;
   gate_open_ = open;
   if (open) still_ = false;
   act(open ? Act::kOpen : Act::kClose);
@@ -275,6 +278,7 @@ void Machine::move_out_of_the_way(Time now) {
 void Machine::bring_back(Time now) {
   if (!away_since_) away_since_ = came_at_ = now;
   moving_ = true;
+  settle_gate();  // a holder that has come to need more may have it open
   act(Act::kBringBack);
 }
 
@@ -346,6 +350,12 @@ void Machine::look_holding(Time now) {
     look_at_ = now + (lease.waiters != 0 ? idle_grace_ : kLookAtPage);
     return;
   }
+  if (!covers(lease)) {
+    // The process has touched another GPU: all at once or not at all, so the smaller set goes back first.
+    if (now >= retry_at_) return begin_drain(false, now);
+    look_at_ = retry_at_;
+    return;
+  }
   if (!covered_) return bring_back(now);
   if (!resident_) {
     // While it comes, or nobody waits, it goes on trying.
@@ -359,12 +369,6 @@ void Machine::look_holding(Time now) {
     give_back(grant_);
     phase_ = Phase::kResting;
     look_at_ = now;
-    return;
-  }
-  if (!covers(lease)) {
-    // The process has touched another GPU: all at once or not at all, so the smaller set goes back first.
-    if (now >= retry_at_) return begin_drain(false, now);
-    look_at_ = retry_at_;
     return;
   }
   watches_gpu_ = lease.waiters != 0;

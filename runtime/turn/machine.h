@@ -256,6 +256,7 @@ class Machine {
   bool moving_ = false;
   bool covered_ = true;
   bool still_ = true;
+  bool looked_at_memory_ = false;  // by the event of this step
 
   // memory that does not come at once, or does not go
   Time bring_again_at_{0};

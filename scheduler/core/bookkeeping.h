@@ -42,7 +42,7 @@ struct Share {
   Bytes free = 0;          // and what it called free then
   Bytes gone_then = 0;     // Gpu::gone when it said so
   Bytes to_clear = 0;      // what it has been asked to clear, as long as it does not hold the GPU
-  Bytes asked_now = 0;  // while it is settled who is asked
+  Bytes asked_now = 0;     // while it is settled who is asked
   Bytes told = 0;          // and what it has last been told of that,
   Bytes told_of = 0;       // with so many resident bytes
   Time progress_at{};      // when it was asked, or when some of its memory last went
@@ -115,6 +115,8 @@ struct Gpu {
   Time fits_since{};         // since when a holder is refused memory that should be free; 0: none is
   std::size_t clearing = 0;  // clients that have been asked to clear
   Time look_at{};            // when time alone changes something; 0: never
+  // Whether there is anything to look at for swap memory: where nobody swaps it costs nothing.
+  bool has_swap() const { return !swappers.empty() || outside != 0 || look_at != Time{}; }
 };
 
 class Bookkeeping {

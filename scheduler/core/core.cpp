@@ -224,7 +224,9 @@ void Core::settle(Time now) {
   if (books_.changed() == 0) return;
   const GpuMask before = pressed_ | admission_.excess();
   // An answered ask may let the one who asked yield to others, on any GPU: then once more.
-  for_each_gpu(books_.changed(), [&](GpuIndex index) { clearing_.judge(index, now); });
+  for_each_gpu(books_.changed(), [&](GpuIndex index) {
+    if (books_.gpu(index).has_swap()) clearing_.judge(index, now);
+  });
   const GpuMask unsettled = books_.changed() | books_.asked();
   bool answered = false;
   do {
@@ -249,6 +251,7 @@ void Core::settle(Time now) {
   });
   // Of those who hold a GPU by now.
   for_each_gpu(books_.changed(), [&](GpuIndex index) {
+    if (!books_.gpu(index).has_swap()) return;
     clearing_.ask(index, now, [&](const Client& client, Bytes bytes) {
       decisions_.push_back({Change::kClear, client.id, client.state.grant, index, bytes});
     });

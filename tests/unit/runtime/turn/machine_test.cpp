@@ -550,6 +550,9 @@ TEST_CASE("a holder that comes to need more than there is room for drains when i
   process.hold();
   process.resident = process.seen.resident = false;
   process.look();
+  REQUIRE(process.done.size() >= 2);
+  CHECK(process.done.at(0).act == Act::kClose);  // before anything is brought
+  CHECK(process.done.at(1).act == Act::kBringBack);
   REQUIRE_FALSE(process.machine.gate_open());
   process.seen.lease.waiters = 1;
   process.seen.lease.drain_at = process.now;
@@ -560,6 +563,21 @@ TEST_CASE("a holder that comes to need more than there is room for drains when i
   process.run(100ms);
   CHECK(process.did(Act::kGiveBack));
   CHECK(process.machine.still());
+}
+
+TEST_CASE("a lost rotad opens no gate before memory has been looked at: some may have been allocated since") {
+  Process process;
+  process.hold();
+  process.press();  // it drains
+  process.lose();
+  CHECK_FALSE(process.did(Act::kOpen));
+  process.resident = process.seen.resident = false;
+  process.look();
+  CHECK_FALSE(process.did(Act::kOpen));
+  CHECK(process.did(Act::kBringBack));
+  process.resident = true;
+  process.run(20ms);
+  CHECK(process.machine.gate_open());
 }
 
 TEST_CASE("whose memory is out when rotad goes brings it back by itself, once the grace is over") {

@@ -29,10 +29,15 @@ TEST_CASE(
   long waits_for_room = 0;
   long grants_that_lacked = 0;
   long moves_out = 0;
+  long cleared = 0;
+  long refusals = 0;
+  long unused = 0;
+  long stopped = 0;
+  long outside_learned = 0;
   unsigned seed = only != nullptr ? static_cast<unsigned>(std::atoi(only)) : 1;
   do {
     const Mode modes[] = {Mode::kExclusive, Mode::kAutomatic};
-    rota::turns::World world(seed, modes[seed % 2], only != nullptr);
+    rota::turns::World world(seed, modes[seed % 2], only != nullptr, seed % 4 >= 2);
     world.run(50'000);
     world.everybody_gets_a_turn();
     steps += world.machine_steps();
@@ -44,13 +49,20 @@ TEST_CASE(
     waits_for_room += world.waits_for_room();
     grants_that_lacked += world.grants_that_lacked();
     moves_out += world.moves_out();
+    cleared += world.cleared();
+    refusals += world.refusals();
+    unused += world.unused();
+    stopped += world.stopped();
+    outside_learned += world.outside_learned();
     ++seed;
   } while (only == nullptr && steps < enough);
   WARN(steps << " steps of turn machines, " << grants << " grants, " << revoked << " revoked, " << reclaimed
              << " of work that ran already; " << drains_failed << " drains failed, " << beside
              << " times a program ran beside others for it; " << waits_for_room << " waits for room, "
              << grants_that_lacked << " grants that promised less than was there, " << moves_out
-             << " times memory was moved out for the next");
+             << " times memory was moved out for the next; swap memory cleared " << cleared << " times, refused "
+             << refusals << " times, given up for the turn " << unused << " times; " << stopped
+             << " programs stopped for good; a ballast found out " << outside_learned << " times");
   if (only != nullptr) return;
   // What is never reached is not tested.
   CHECK(grants > 0);
@@ -61,4 +73,9 @@ TEST_CASE(
   CHECK(waits_for_room > 0);
   CHECK(grants_that_lacked > 0);
   CHECK(moves_out > 0);
+  CHECK(cleared > 0);
+  CHECK(refusals > 0);
+  CHECK(unused > 0);
+  CHECK(stopped > 0);
+  CHECK(outside_learned > 0);
 }

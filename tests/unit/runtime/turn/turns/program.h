@@ -23,6 +23,10 @@ constexpr unsigned kGpus = 2;  // that rotad serves
 constexpr std::uint64_t kServed = (1u << kGpus) - 1;
 constexpr std::uint64_t kUnservedGpu = 1u << kGpus;  // one that it does not
 
+// Of a program that swaps, and of a ballast: whoever it is fits a GPU alone, beside everybody's contexts.
+constexpr unsigned kMostSwapped = 500;
+constexpr unsigned kMostBallast = 200;
+
 enum class Manner {
   kHonest,
   kLate,         // its monitor is stuck for seconds at a time, while its threads go on
@@ -66,13 +70,19 @@ struct Program {
   BytesOfGpus asked{};
   std::uint32_t asked_grant = 0;
   Time waits_for_room_since = kNever;
+  // Of one that swaps. Others have Unified Memory, which the driver pushes out for whoever needs the room.
+  bool swaps = false;
+  BytesOfGpus there{};  // on the GPU, until it takes it away itself
+  BytesOfGpus refused{};
+  BytesOfGpus free_then{};
+  Time pinned_until{0};       // its memory cannot leave
   std::uint64_t touched = 0;  // kUnservedGpu among them, perhaps
   // What its work is on. A GPU touched while the gate is open counts from the next opening on: until the monitor has
   // seen it, work may reach it without a lease.
   std::uint64_t uses = 0;
   bool resident = true;
-  Time stopped_until{0};
-  Time stuck_until{0};  // its monitor alone
+  Time stopped_until{0};  // kNever: for good
+  Time stuck_until{0};    // its monitor alone
   Time captures_until{0};
   Time wake_at{0};
   Thread threads[2];
@@ -99,7 +109,9 @@ struct Program {
   turn::Lease page;
   Time page_whole_at = kNever;
   turn::Lease page_then;
-  BytesOfGpus promised{};  // of the page
+  BytesOfGpus promised{};  // of the page, as the next two
+  BytesOfGpus clear{};
+  BytesOfGpus clear_from{};
 
   // Its work runs with nobody's leave, as it may: revoked, without rotad, beside the others. Until it has come to rest.
   bool loose = false;

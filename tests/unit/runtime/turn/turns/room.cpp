@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 // As rotad reads the usage page.
 void World::tell_usage(const Program& program) {
   for (unsigned gpu = 0; gpu < kGpus && program.client != 0; ++gpu) {
-    core_step(scheduler::event::Usage{program.client, gpu, program.memory, 0});
+    core_step(usage(program, gpu));
   }
 }
 
@@ -24,7 +24,8 @@ void World::grow_or_shrink(Program& program, Thread& thread) {
     return;
   }
   if (program.captures_until > now_) return;  // would not wait
-  const scheduler::Bytes more = std::min<scheduler::Bytes>(pick(200), kTotal - std::min(program.memory, kTotal));
+  const scheduler::Bytes most = program.swaps ? kMostSwapped : kTotal;
+  const scheduler::Bytes more = std::min<scheduler::Bytes>(pick(200), most - std::min(program.memory, most));
   program.memory += more;
   if (lacking(program) == 0) {
     program.taken += more;

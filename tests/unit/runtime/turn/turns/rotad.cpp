@@ -22,6 +22,7 @@ void World::start_rotad() {
   rotad_since_ = now_;
   rotad_back_at_ = kNever;
   liars_.clear();
+  told_.clear();
   for (unsigned i = pick(3); i > 0; --i) {
     liars_.push_back(++last_client_);
     core_step(scheduler::event::Join{last_client_});
@@ -77,6 +78,7 @@ void World::connect(Program& program) {
   program.answer_at = kNever;
   program.outbox.clear();
   program.page = {};
+  program.clear = program.clear_from = {};
   program.page_whole_at = kNever;
   core_step(scheduler::event::Join{program.client, program.asks});
 }
@@ -91,6 +93,8 @@ Program* World::of_client(scheduler::ClientId client) {
 void World::core_step(const scheduler::Event& event) {
   const std::map<scheduler::ClientId, std::uint64_t> before = held();
   const std::vector<scheduler::Decision> decisions = core_->step(event, now_);
+  if (const auto* usage = std::get_if<scheduler::event::Usage>(&event)) remember(*usage);
+  check_clearing();
   std::visit(
       [&](const auto& which) {
         if constexpr (requires { which.client; }) {
@@ -107,7 +111,10 @@ void World::core_step(const scheduler::Event& event) {
     if (program == nullptr) continue;
     if (decision.change == scheduler::Change::kRevoked) program->loose = true;
     const scheduler::ClientState* state = core_->client(decision.client);
-    if (state != nullptr && program->connected) show_lease(*program, *state);
+    if (state != nullptr && program->connected) {
+      show_clear(*program);
+      show_lease(*program, *state);
+    }
   }
   check_grants(event, decisions, before);
 }
@@ -115,7 +122,7 @@ void World::core_step(const scheduler::Event& event) {
 void World::show_lease(Program& program, const scheduler::ClientState& state) {
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) program.promised[gpu] = core_->promised_bytes(program.client, gpu);
   turn::Lease lease{state.grant, state.held, state.waiters, state.drain_at};
-  for (unsigned gpu = 0; gpu < kGpus && state.waiters != 0; ++gpu) {
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
     if (core_->bytes_to_clear(program.client, gpu) != 0) lease.in_the_way |= std::uint64_t{1} << gpu;
   }
   if (program.page.grant != 0 && lease.grant != 0 && program.page.grant != lease.grant) {
@@ -140,7 +147,7 @@ void World::receive(Program& program) {
       for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
         if ((message.gpus >> gpu & 1) == 0) continue;
         core_step(scheduler::event::AddGpu{program.client, gpu, kTotal, kContext});
-        core_step(scheduler::event::Usage{program.client, gpu, program.memory, 0});
+        core_step(usage(program, gpu));
       }
       program.answers |= message.gpus;
       program.answer_at = now_ + some_time(1ms);

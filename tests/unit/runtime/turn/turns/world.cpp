@@ -16,8 +16,9 @@ constexpr Time kToFindRotad = 20s;
 
 }  // namespace
 
-World::World(unsigned seed, scheduler::Mode mode, bool verbose)
-    : seed_(seed), mode_(mode), verbose_(verbose), random_(seed), quiet_(one_in(4)) {
+World::World(unsigned seed, scheduler::Mode mode, bool verbose, bool swapping)
+    : seed_(seed), mode_(mode), verbose_(verbose), random_(seed), quiet_(one_in(4)), swapping_(swapping) {
+  for (unsigned gpu = 0; gpu < kGpus && swapping_; ++gpu) ballast_[gpu] = one_in(2) ? pick(kMostBallast) : 0;
   start_rotad();
   const unsigned count = 2 + pick(5);
   for (unsigned i = 0; i < count; ++i) programs_.push_back(new_program());
@@ -27,18 +28,21 @@ World::World(unsigned seed, scheduler::Mode mode, bool verbose)
 void World::everybody_gets_a_turn() {
   note("no more surprises");
   calm_ = true;
-  for (auto& program : programs_) program->stopped_until = Time{0};
+  for (auto& program : programs_) program->stopped_until = program->pinned_until = Time{0};
+  if (swapping_ && one_in(2)) stop_some();
   if (!core_) start_rotad();
   const Time begun = now_;
   // All others each take turns, and are revoked in each.
   const Time turn = core_->settings().quantum + core_->settings().grace;
   const Time bound = kToFindRotad + 3 * static_cast<int>(programs_.size() + liars_.size()) * turn;
   const auto had_a_turn = [&](const auto& program) {
-    return (program->opened_at >= begun || program->open) && program->waits_for_room_since == kNever;
+    const bool had = (program->opened_at >= begun || program->open) && program->waits_for_room_since == kNever;
+    return had || program->stopped_until == kNever;
   };
   while (!std::all_of(programs_.begin(), programs_.end(), had_a_turn)) {
     advance();
     for (const auto& program : programs_) {
+      if (program->stopped_until == kNever) continue;
       const auto waits_for_ever = [&](Time since) { return since != kNever && now_ - std::max(since, begun) >= bound; };
       if (waits_for_ever(program->standing_since)) fail(program.get(), "stands at its gate for ever");
       if (waits_for_ever(program->waits_for_room_since)) fail(program.get(), "waits for room for ever");
@@ -60,7 +64,8 @@ std::unique_ptr<Program> World::new_program() {
   if (one_in(5)) program->manner = Manner::kLate;
   if (one_in(6)) program->manner = Manner::kUndrainable;
   program->asks = !one_in(5);
-  program->memory = program->taken = 50 + pick(700);
+  program->swaps = swapping_ && program->manner != Manner::kUndrainable && !one_in(4);
+  program->memory = program->taken = 50 + pick(program->swaps ? kMostSwapped - 50 : 700);
   program->touched = one_in(4) ? kServed : 1 + pick(2);
   if (one_in(10)) program->touched = kUnservedGpu;
   connect(*program);
@@ -125,6 +130,7 @@ void World::carry_out(Program& program, const turn::Action& action) {
       if (program.submitted != program.finished && program.machine->phase() != Phase::kBeside && !program.loose) {
         fail(&program, "gives back with work on the GPU");
       }
+      program.refused = {};
       send(program, {.kind = Message::kGiveBack, .grant = action.grant});
       break;
     case Act::kConnect:
@@ -157,13 +163,19 @@ void World::carry_out(Program& program, const turn::Action& action) {
       }
       if (program.open) fail(&program, "brings its memory back with its gate open");
       // The copy takes its time, in which the monitor does nothing else; sometimes there is no room.
-      program.resident = calm_ || !one_in(4);
+      const bool some = program.swaps && bring(program);
+      program.resident = program.swaps ? all_there(program) : calm_ || !one_in(4);
       now_ += calm_ ? 1us : some_time(2ms);
-      feed(program, turn::event::Brought{program.resident});
+      feed(program, turn::event::Brought{.resident = program.resident, .some = some});
       break;
     }
     case Act::kMoveOut:
       if (program.open || program.works()) fail(&program, "moves out memory that its work may use");
+      if (program.swaps) {
+        clear(program, action.gpus);
+        now_ += calm_ ? 1us : some_time(50ms);
+        break;
+      }
       if ((action.gpus & ~program.page.held) != 0 && !program.loose)
         fail(&program, "makes room where it holds nothing");
       ++moves_out_;
@@ -173,6 +185,7 @@ void World::carry_out(Program& program, const turn::Action& action) {
       if (program.works()) fail(&program, "takes its GPU for idle, and it works");
       break;
     case Act::kSay:
+      if (action.note == turn::Note::kGaveBackUnused) ++unused_;
       break;
   }
 }
@@ -185,6 +198,7 @@ void World::gate_opens(Program& program) {
   if (phase == Phase::kBeside) ++beside_;
   if (drain_failed && now_ - program.closed_at < Machine::kPatience) fail(&program, "gives up a drain early");
   program.draining = 0;
+  if (program.swaps && !all_there(program)) fail(&program, "its gate opens and its memory is away");
   program.open = true;
   program.opened_at = now_;
   // By a lease, what it covers: when a drain for a GPU more has failed, the gate opens again with what is held.
@@ -206,6 +220,7 @@ void World::lose(Program& program) {
   program.lost_at = program.answer_at = kNever;
   program.outbox.clear();
   program.page = {};
+  program.clear = program.clear_from = {};
   program.page_whole_at = kNever;
   if (program.works()) program.loose = true;
   feed(program, turn::event::Lost{});
@@ -247,6 +262,7 @@ void World::look(Program& program) {
   seen.looked = program.machine->watches_gpu() && (calm_ || !one_in(30));
   seen.done = program.marks.empty();
   seen.reached = program.reached;
+  if (program.swaps) program.resident = all_there(program);
   seen.resident = program.resident;
   feed(program, seen);
   if (program.open && program.machine->phase() == Phase::kHolding && program.page_empty_since != kNever &&
@@ -372,10 +388,22 @@ void World::chaos() {
     case 6:
     case 7:
       // Another process needs the room. The monitor moves out what rests, and its next look says so.
+      if (program.swaps) {
+        program.pinned_until = now_ + some_time(10s);
+        break;
+      }
       if (core_ && program.connected && program.lost_at == kNever && !program.works() &&
           (program.machine->phase() == Phase::kResting || program.machine->phase() == Phase::kWaiting)) {
         program.resident = false;
         look(program);
+      }
+      break;
+    case 8:
+      // Another program, of which rotad knows nothing, comes or goes.
+      if (swapping_ && one_in(4)) {
+        const unsigned gpu = pick(kGpus);
+        const scheduler::Bytes more = std::min<scheduler::Bytes>(pick(kMostBallast), ballast_[gpu] + free_on(gpu));
+        ballast_[gpu] = one_in(2) ? more : 0;
       }
       break;
     default:

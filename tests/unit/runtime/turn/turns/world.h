@@ -5,6 +5,11 @@
 //   programs    work only with a lease that the core knows, or *loose*: with a reason, until they have come to rest
 //   the gate    opens only for reasons that the world saw happen itself, with all memory there
 //   room        whoever asks for it and works by a lease has taken no more than it is promised, at any moment
+//   swapping    some programs have memory that lies on a GPU until they move it themselves, and a GPU that is full
+//   takes no
+//               more, whatever the core thinks; somebody whom rotad does not know may have a part of it. Nothing moves
+//               of a program whose work may run; nobody who holds a GPU is asked to clear one, and all together are
+//               asked for no more than is missing
 //   at the end  when nothing surprising happens any more, everybody who stands at a gate gets through it in time
 #pragma once
 
@@ -20,7 +25,7 @@ namespace rota::turns {
 class World {
  public:
   // `verbose`: a failure comes with the last events.
-  World(unsigned seed, scheduler::Mode mode, bool verbose);
+  World(unsigned seed, scheduler::Mode mode, bool verbose, bool swapping);
 
   void run(long steps) {
     for (long i = 0; i < steps; ++i) advance();
@@ -37,6 +42,11 @@ class World {
   long waits_for_room() const { return waits_for_room_; }
   long grants_that_lacked() const { return grants_that_lacked_; }
   long moves_out() const { return moves_out_; }
+  long cleared() const { return cleared_; }
+  long refusals() const { return refusals_; }
+  long unused() const { return unused_; }
+  long stopped() const { return stopped_; }
+  long outside_learned() const { return outside_learned_; }
 
  private:
   // Luck.
@@ -78,6 +88,17 @@ class World {
   void ask_room(Program& program, std::uint64_t gpus);
   void check_room(const Program& program, const scheduler::ClientState& state);
 
+  // Swap memory (swapping.cpp).
+  scheduler::Bytes free_on(unsigned gpu) const;
+  bool all_there(const Program& program) const;
+  bool bring(Program& program);
+  void clear(Program& program, std::uint64_t gpus);
+  void stop_some();
+  scheduler::event::Usage usage(const Program& program, unsigned gpu) const;
+  void show_clear(Program& program);
+  void remember(const scheduler::event::Usage& usage);
+  void check_clearing();
+
   // What happens next.
   void advance();
   void chaos();
@@ -98,6 +119,7 @@ class World {
   std::deque<std::string> notes_;
   std::mt19937 random_;
   const bool quiet_;  // few surprises, and rotad is patient
+  const bool swapping_;
   Time now_ = std::chrono::seconds(1000);
   bool calm_ = false;
   int same_ = 0;  // steps since the time last changed
@@ -119,6 +141,15 @@ class World {
   long waits_for_room_ = 0;
   long grants_that_lacked_ = 0;
   long moves_out_ = 0;
+  long cleared_ = 0;          // moves of swap memory for others
+  long refusals_ = 0;         // attempts to bring it back for which the GPU had no room
+  long stopped_ = 0;          // programs, for good, with memory that others ask for
+  long unused_ = 0;           // turns given back since it never came
+  long outside_learned_ = 0;  // times that the core found out about a ballast
+  BytesOfGpus ballast_{};     // that somebody else has
+  BytesOfGpus outside_{};     // that the core thinks somebody else has
+  // What clients have told the core last.
+  std::map<std::pair<scheduler::ClientId, unsigned>, scheduler::event::Usage> told_;
   Time usage_read_at_{0};
 };
 

@@ -1,0 +1,136 @@
+// Swap memory in the world: GPUs that can be full, and what programs do about it. The core knows of it what it is told.
+#include <algorithm>
+
+#include "turns/world.h"
+
+namespace rota::turns {
+
+using namespace std::chrono_literals;
+
+// What the driver would say. Unified Memory is pushed out for whoever needs the room.
+scheduler::Bytes World::free_on(unsigned gpu) const {
+  scheduler::Bytes taken = ballast_[gpu];
+  for (const auto& program : programs_) {
+    if (!program) continue;
+    if ((program->touched >> gpu & 1) != 0) taken += kContext;
+    taken += program->there[gpu];
+  }
+  return taken < kTotal ? kTotal - taken : 0;
+}
+
+bool World::all_there(const Program& program) const {
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
+    if ((program.answered >> gpu & 1) != 0 && program.there[gpu] < program.taken) return false;
+  }
+  return true;
+}
+
+// As far as there is room. Whether some has come.
+bool World::bring(Program& program) {
+  const bool holds = program.machine->phase() == turn::Phase::kHolding;
+  bool some = false;
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
+    program.refused[gpu] = 0;
+    if ((program.answered >> gpu & 1) == 0 || program.there[gpu] >= program.taken) continue;
+    const scheduler::Bytes comes = std::min(program.taken - program.there[gpu], free_on(gpu));
+    program.there[gpu] += comes;
+    some = some || comes != 0;
+    if (program.there[gpu] == program.taken) continue;
+    ++refusals_;
+    if (!holds) continue;
+    program.free_then[gpu] = free_on(gpu);
+    program.refused[gpu] = program.taken - program.there[gpu];
+  }
+  if (!one_in(3)) tell_usage(program);  // else rotad reads the page at its own time
+  return some;
+}
+
+// What the page says, less what has gone since.
+void World::clear(Program& program, std::uint64_t gpus) {
+  if (program.machine->grant() != 0) fail(&program, "clears while it holds a lease");
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
+    if ((gpus >> gpu & 1) == 0 || program.pinned_until > now_) continue;
+    const scheduler::Bytes from = program.clear_from[gpu];
+    const scheduler::Bytes gone = from > program.there[gpu] ? from - program.there[gpu] : 0;
+    scheduler::Bytes goes = program.clear[gpu] > gone ? program.clear[gpu] - gone : 0;
+    // Of whom a new rotad has not heard that it swaps, it wants room as of any holder.
+    if (goes > program.there[gpu] && from != 0) fail(&program, "is to clear more than is there");
+    goes = std::min(goes, program.there[gpu]);
+    if (!calm_ && one_in(5)) goes /= 2;  // an extent could not be moved
+    program.there[gpu] -= goes;
+    if (goes != 0) ++cleared_;
+  }
+  if (!one_in(3)) tell_usage(program);
+}
+
+// For good, with memory on GPUs, but so little that each of the others fits beside it.
+void World::stop_some() {
+  scheduler::Bytes most = 190;
+  for (const auto& program : programs_) {
+    const scheduler::Bytes there = *std::max_element(program->there.begin(), program->there.end());
+    if (!program->swaps || there == 0 || there > most) continue;
+    program->stopped_until = kNever;
+    most -= there;
+    ++stopped_;
+  }
+}
+
+// As the usage page says it. What may be in use cannot leave.
+scheduler::event::Usage World::usage(const Program& program, unsigned gpu) const {
+  scheduler::event::Usage usage{.client = program.client, .gpu = gpu, .used = program.memory};
+  if (!program.swaps) return usage;
+  const bool fixed = program.pinned_until > now_ || (program.machine->grant() == 0 && !program.machine->still());
+  usage.resident = program.there[gpu];
+  usage.fixed = fixed ? usage.resident : 0;
+  usage.shortage = program.machine->grant() != 0 ? program.refused[gpu] : 0;
+  usage.free = usage.shortage != 0 ? program.free_then[gpu] : 0;
+  return usage;
+}
+
+void World::show_clear(Program& program) {
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
+    program.clear[gpu] = core_->bytes_to_clear(program.client, gpu);
+    program.clear_from[gpu] = core_->resident_bytes(program.client, gpu);
+  }
+}
+
+void World::remember(const scheduler::event::Usage& usage) {
+  if (core_->client(usage.client) == nullptr) return;
+  told_[{usage.client, usage.gpu}] = usage;
+}
+
+// After every step of the core, from what it was told and not from its sums.
+void World::check_clearing() {
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
+    scheduler::Bytes needed = core_->gpu(gpu).clients * kContext + core_->gpu(gpu).outside;
+    scheduler::Bytes refused = 0;
+    scheduler::Bytes asked = 0;
+    for (const auto& [place, usage] : told_) {
+      const scheduler::ClientState* state = core_->client(usage.client);
+      if (place.second != gpu || state == nullptr || (state->touched >> gpu & 1) == 0) continue;
+      const bool holds = (state->held >> gpu & 1) != 0;
+      const scheduler::Bytes clears = core_->bytes_to_clear(usage.client, gpu);
+      if (holds) {
+        needed += core_->counted_bytes(usage.client, gpu);
+        refused += usage.shortage;
+        if (clears != 0 && usage.resident != 0) fail(of_client(usage.client), "is asked to clear what it holds");
+        continue;
+      }
+      needed += std::max(usage.resident, std::min(usage.fixed, std::max(usage.used, usage.resident)));
+      if (clears != 0 && state->held != 0) fail(of_client(usage.client), "is asked to clear while it holds a GPU");
+      if (clears + usage.fixed > usage.resident && clears != 0) {
+        fail(of_client(usage.client), "is asked to clear what is fixed");
+      }
+      asked += clears;
+    }
+    if (outside_[gpu] == 0 && core_->gpu(gpu).outside != 0) ++outside_learned_;
+    outside_[gpu] = core_->gpu(gpu).outside;
+    const scheduler::Bytes missing = std::max(needed > kTotal ? needed - kTotal : 0, refused);
+    if (asked > missing) {
+      fail(nullptr, "on GPU " + std::to_string(gpu) + " " + std::to_string(asked) + " bytes are to be cleared and " +
+                        std::to_string(missing) + " are missing");
+    }
+  }
+}
+
+}  // namespace rota::turns
