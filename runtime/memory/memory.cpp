@@ -169,12 +169,8 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   const bool shares = kind.backing == Backing::kSwapped ? bytes < kOwnExtent : may_reuse && bytes < kOwnAllocation;
   if (shares && kind.converted()) {
     const api::CUresult result = stream_ordered_.allocate(
-        {.place = place,
-         .gpu_bytes = device(place.device).total_bytes,
-         .bytes = bytes,
-         .backing = kind.backing},
-        backend,
-        [&](std::uint64_t more) { return reserve(place.device, more, Kind::kShared); }, address);
+        {.place = place, .gpu_bytes = device(place.device).total_bytes, .bytes = bytes, .backing = kind.backing},
+        backend, [&](std::uint64_t more) { return reserve(place.device, more, Kind::kShared); }, address);
     if (result == api::CUDA_SUCCESS) {
       changed(place.device);
       if (kind.backing == Backing::kUnified) peers_.settled(place, *address, bytes);
@@ -275,90 +271,6 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool cap
   ledger_.finish_free(*taken);
   changed(taken->device);
   return result;
-}
-
-// A part of a span, which stays, or extents, whose end waits for nothing: a plain byte is freed in their place, so that
-// the driver refuses what it would refuse, with what that does to a capture, and waits for what it would wait for.
-api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
-  const auto context = reinterpret_cast<api::CUcontext>(taken.owner.id);
-  api::CUdeviceptr stand_in = 0;
-  api::CUresult result = api::CUDA_SUCCESS;
-  {
-    const driver::CurrentContext its_own(context);
-    result = real::cuMemAlloc_v2(&stand_in, 1);
-    if (result == api::CUDA_SUCCESS) keep_a_byte(context);
-    // On a full GPU there is not even that.
-    if (result == api::CUDA_ERROR_OUT_OF_MEMORY) result = real::cuCtxSynchronize();
-  }
-  if (stand_in != 0) {
-    result = real::cuMemFree_v2(stand_in);
-    if (result != api::CUDA_SUCCESS) deferred_.add_unused(stand_in, context);
-  }
-  if (result != api::CUDA_SUCCESS) {
-    ledger_.cancel_free(taken);
-    return result;
-  }
-  if (taken.kind.route == Route::kShared) {
-    stream_ordered_.free(taken, {});
-  } else if (capturing) {
-    // What captures may still name it: the monitor lets it go once nothing does and the GPU is idle.
-    deferred_.add(taken, nullptr, nullptr);
-    ledger_.uncharge(taken);
-  } else {
-    ledger_.finish_free(taken);
-    swap_.free(taken.address);
-  }
-  changed(taken.device);
-  return result;
-}
-
-// What a capture forbids has to be refused, and to end the capture, as a real call would. A plain byte does both.
-api::CUresult Memory::refused_while_capturing(api::CUcontext context) {
-  api::CUdeviceptr probe = 0;
-  const api::CUresult result = real::cuMemAlloc_v2(&probe, 1);
-  if (result == api::CUDA_SUCCESS) deferred_.add_unused(probe, context);
-  return result == api::CUDA_ERROR_OUT_OF_MEMORY ? api::CUDA_SUCCESS : result;
-}
-
-// Where there is no other small allocation in a context, the driver maps memory for the first one, and unmaps it with
-// the last: a byte that stays keeps the stand-ins cheap. And of extents the driver does not say what it says of plain
-// memory; of the byte it does. The byte, of the context that is current, or 0 if there is none.
-api::CUdeviceptr Memory::keep_a_byte(api::CUcontext context) {
-  {
-    const std::lock_guard lock(devices_mutex_);
-    if (const auto known = kept_bytes_.find(context); known != kept_bytes_.end()) return known->second;
-  }
-  const driver::RelaxedCapture relaxed;
-  api::CUdeviceptr kept = 0;  // goes with its context
-  if (real::cuMemAlloc_v2(&kept, 1) != api::CUDA_SUCCESS) return 0;
-  const std::lock_guard lock(devices_mutex_);
-  const auto [entry, first] = kept_bytes_.emplace(context, kept);
-  if (!first) deferred_.add_unused(kept, context);
-  return entry->second;
-}
-
-bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
-  block->reset();
-  std::optional<StreamOrdered::Block> found;
-  bool ours = stream_ordered_.find(address, &found);
-  if (found) *block = Block{*found};
-  if (!swap_.any()) return ours;
-  const std::optional<SwapBackend::Found> place = swap_.find(address);
-  if (!place) return ours;
-  ours = true;
-  if (!found) {
-    const std::optional<Allocation> what = ledger_.find(address);
-    if (!what || what->kind.route != Route::kPlain || what->freeing) return ours;
-    *block = Block{{.address = what->address,
-                    .bytes = what->bytes,
-                    .buffer_id = place->buffer_id,
-                    .span_address = what->address,
-                    .span_bytes = what->bytes,
-                    .context = place->context}};
-  }
-  const std::lock_guard lock(devices_mutex_);
-  if (const auto byte = kept_bytes_.find((*block)->context); byte != kept_bytes_.end()) (*block)->twin = byte->second;
-  return ours;
 }
 
 // Whether the driver would free what begins at this address although the program does not have it. What begins further

@@ -123,8 +123,8 @@ class Memory {
     // block itself.
     api::CUdeviceptr twin = 0;
   };
-  // False: the driver knows of the address what there is to know. True: it is rota's to tell, the block or that there is
-  // none.
+  // False: the driver knows of the address what there is to know. True: it is rota's to tell, the block or that there
+  // is none.
   bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
   // Whether any of these addresses is in a range of the swap backend's: mapped memory to the driver, and plain to the
   // program, which may not map there.
@@ -253,8 +253,8 @@ class Memory {
   std::function<void(int)> changed_;
   Room room_;
   std::atomic<bool> served_{false};
-  std::atomic<bool> exports_{false};      // a function refused converted memory: allocations stay native from then on
-  std::set<std::string> explained_;       // functions; under the lock below
+  std::atomic<bool> exports_{false};  // a function refused converted memory: allocations stay native from then on
+  std::set<std::string> explained_;   // functions; under the lock below
   std::map<api::CUcontext, api::CUdeviceptr> kept_bytes_;  // keep_a_byte(); under the same
   std::atomic<bool> has_converted_{false};
   std::array<Device, kMaxDevices> devices_;

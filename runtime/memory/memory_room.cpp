@@ -48,8 +48,10 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   if (limit <= most) {
     log::info("{} bytes on GPU {} refused: {} of {} are in use (ROTA_GPU_MEM_LIMIT)", bytes, ordinal, live, limit);
   } else if (backend(ordinal).backing() == Backing::kSwapped) {
-    log::warn("{} bytes on GPU {} refused: this process has {} of the {} that the GPU has for it, all of which has to be "
-              "there at once", bytes, ordinal, live, most);
+    log::warn(
+        "{} bytes on GPU {} refused: this process has {} of the {} that the GPU has for it, all of which has to be "
+        "there at once",
+        bytes, ordinal, live, most);
   } else if (settings_.oversubscribe) {
     log::warn("{} bytes on GPU {} refused: {} of {} are in use, which is the GPU and what the host had left", bytes,
               ordinal, live, most);

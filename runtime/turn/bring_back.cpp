@@ -102,9 +102,8 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
 
 Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from,
               const std::function<bool()>& stopping) {
-  const auto all = with_mover(contexts, from.device, stopping, [&](const auto& mover) {
-    return memory.swap().move_out(from.device, from.most, mover);
-  });
+  const auto all = with_mover(contexts, from.device, stopping,
+                              [&](const auto& mover) { return memory.swap().move_out(from.device, from.most, mover); });
   return {.bytes = all.bytes + all.dropped, .failed = all.failed};
 }
 

@@ -21,8 +21,8 @@ struct Destination {
 // since kernels that fault beside it would only be in its way; but not for ever, and not once `stopping` says so.
 // Called by the monitor.
 //
-// Extents (memory/swap/swap.h) have to be there before work runs: as much as the driver has room for comes, and the rest
-// at another attempt.
+// Extents (memory/swap/swap.h) have to be there before work runs: as much as the driver has room for comes, and the
+// rest at another attempt.
 struct Back {
   bool resident = true;  // everything is where work may touch it; managed memory always is: the rest comes by faults
   bool some = false;     // some extents have come

@@ -37,6 +37,7 @@ void Monitor::connect() {
 // A rotad has welcomed this process: what it is told before anything else.
 void Monitor::connected() {
   usage_.connected(connection_->usage());
+  memory_.swap().set_asked(connection_->asks_for_room());
   round_ = 0;
   quota_.serve(connection_->keeps_limits());
   if (!connection_->keeps_limits()) return;

@@ -15,12 +15,6 @@ constexpr Time kFarAway = 1s;
 // A look at the page now and then, should a wake-up have been lost.
 constexpr Time kLookAtPage = 250ms;
 constexpr Time kLookForAnswer = 50ms;
-// However short the turn: what came by a transfer is used for at least as long again, or a GPU could spend its time
-// with transfers alone.
-constexpr Time kShortestTurn = 5ms;
-// Before memory that did not come is tried again, or a sixteenth of the time in which it has not: it may be minutes.
-constexpr Time kNoRoom = 10ms;
-constexpr Time kLongestPause = 250ms;
 // Marks made while threads are inside only show that the GPU gets on.
 constexpr Time kBetweenMarks = 10ms;
 
@@ -255,65 +249,6 @@ void Machine::take(Time now) {
   covered_ = true;
   away_since_.reset();
   if (!gate_open_) bring_back(now);
-}
-
-// Others need room where this process holds nothing. What does not go at once is tried again after a while: it may be
-// pinned, or there is no room for it on the host.
-void Machine::move_out_of_the_way(Time now) {
-  // What it held goes with the give-back, which rotad may not have seen yet.
-  if (seen_.lease.in_the_way == 0 || seen_.lease.grant != 0) {
-    move_again_at_ = move_pause_ = Time{0};
-    return;
-  }
-  if (gate_open_ || !still_) return;
-  if (now >= move_again_at_) {
-    actions_.push_back({.act = Act::kMoveOut, .gpus = seen_.lease.in_the_way});
-    resident_ = false;  // until the next Look says otherwise
-    move_pause_ = std::clamp(move_pause_ * 2, kNoRoom, kLongestPause);
-    move_again_at_ = now + move_pause_;
-  }
-  look_at_ = std::min(look_at_, move_again_at_);
-}
-
-void Machine::bring_back(Time now) {
-  if (!away_since_) away_since_ = came_at_ = now;
-  moving_ = true;
-  settle_gate();  // a holder that has come to need more may have it open
-  act(Act::kBringBack);
-}
-
-// Somebody else has to clear first, or what lies there is nobody's whom rotad knows.
-void Machine::wait_for_memory(Time now) {
-  if (away_since_ && now - *away_since_ >= kSayNoRoom && !said_no_room_) {
-    said_no_room_ = true;
-    say(Note::kNoRoom);
-  }
-  if (now >= bring_again_at_) return bring_back(now);
-  look_at_ = std::min(look_at_, bring_again_at_);
-}
-
-void Machine::on(const event::Brought& brought, Time now) {
-  moving_ = false;
-  covered_ = brought.lacking == 0;
-  look_at_ = now;
-  if (!covered_) {
-    earliest_yield_ = now + std::max(now - taken_at_, kShortestTurn);
-    taken_at_ = now;
-    away_since_.reset();
-    return;
-  }
-  resident_ = brought.resident;
-  if (!resident_) {
-    if (brought.some) came_at_ = now;
-    bring_again_at_ = look_at_ = now + std::clamp((now - *away_since_) / 16, kNoRoom, kLongestPause);
-    return;
-  }
-  // Its turn begins now.
-  earliest_yield_ = now + std::clamp(now - taken_at_, kShortestTurn, kLongestUse);
-  taken_at_ = now;
-  away_since_.reset();
-  bring_again_at_ = Time{0};
-  said_no_room_ = false;
 }
 
 // ---- holding

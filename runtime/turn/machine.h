@@ -168,6 +168,9 @@ class Machine {
   static constexpr Time kLastVerdict = std::chrono::minutes(10);
   // A thread inside with an idle GPU is at work on the CPU (a compilation) and is waited for; but not without end.
   static constexpr Time kLongestCall = std::chrono::seconds(30);
+  // However short the turn: what came by a transfer is used for at least as long again, or a GPU could spend its time
+  // with transfers alone.
+  static constexpr Time kShortestTurn = std::chrono::milliseconds(5);
   // A lease page shows grant 0 for an instant while rotad replaces a grant.
   static constexpr Time kReplacing = std::chrono::milliseconds(1);
   // A turn may be over before its memory has come, since others have to clear first. While it comes it is waited for;

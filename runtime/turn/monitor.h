@@ -30,6 +30,10 @@
 
 namespace rota::turn {
 
+inline Time now() {
+  return std::chrono::steady_clock::now().time_since_epoch();  // CLOCK_MONOTONIC, as rotad's times are
+}
+
 class Monitor final : public gate::Attendant {
  public:
   // Closes the gate: the first submitting call starts the monitor. Touches neither socket nor thread.
@@ -94,6 +98,7 @@ class Monitor final : public gate::Attendant {
   event::Look look();
   void collect();
   void move_out_of_the_way(GpuMask gpus);
+  event::Brought bring_memory_back();
   void swap_out_of_the_way(const std::vector<Destination>& from);
   void send_news();
   void publish_pins();
@@ -150,6 +155,7 @@ class Monitor final : public gate::Attendant {
   std::vector<Gpu> gpus_;
   std::optional<event::Gpus> told_gpus_;
   std::uint32_t round_ = 0;  // of tightening, on this connection
+  bool stuck_ = false;       // extents that had to move did not: they count as fixed until the next grant
   Time next_collect_{0};
   Machine machine_;
   std::vector<Action> actions_;

@@ -100,8 +100,8 @@ class HeldInPlace {
 // made room, at most until they have all gone from the GPU. Whether the call should be tried once more.
 [[gnu::cold]] bool make_room();
 
-// The gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once while
-// everything is where it belongs, else with the gate open.
+// The gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once
+// while everything is where it belongs, else with the gate open.
 [[gnu::cold]] void hold_slowly(Thread& thread);
 // Returns once nothing is out of place, with the gate open if anything was.
 void wait_in_place();

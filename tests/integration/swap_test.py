@@ -11,7 +11,7 @@ SCALE = "5"  # real seconds per modelled second: the turns end while the program
 class Swap(Case):
     def rotad(self, mode="exclusive", quantum="50ms"):
         daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
-                            "--mode", mode, "--quantum", quantum, ROTA_SIM_TIME_SCALE=SCALE)
+                            "--mode", mode, "--quantum", quantum, "--grace", "100ms", ROTA_SIM_TIME_SCALE=SCALE)
         self.eventually(lambda: self.status() is not None, "rotad answers")
         return daemon
 

@@ -277,8 +277,8 @@ void SwapBackend::landed(std::uint64_t address) {
     Extent* extent = extent_at(address, &range);
     extent->moving = false;
     if (extent->handle != 0) --out_of_place_;
-    const bool moves = std::any_of(range->extents.begin(), range->extents.end(),
-                                   [](const Extent& each) { return each.moving; });
+    const bool moves =
+        std::any_of(range->extents.begin(), range->extents.end(), [](const Extent& each) { return each.moving; });
     if (range->ending && !moves) {
       take_off(*range);
       ended = std::move(*range);

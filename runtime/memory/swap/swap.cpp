@@ -27,6 +27,7 @@ api::CUmemAllocationProp properties(int device) {
 }  // namespace
 
 bool SwapBackend::serves(int ordinal) {
+  if (!asked_.load(std::memory_order_relaxed)) return false;
   const std::lock_guard lock(mutex_);
   return device(ordinal).serves;
 }
@@ -40,13 +41,12 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
   const api::CUmemAllocationProp wanted = properties(ordinal);
   std::size_t total = 0;
   std::size_t granularity = 0;
-  entry.serves =
-      real::cuDeviceGetAttribute(&managed, api::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, ordinal) ==
-          api::CUDA_SUCCESS &&
-      managed != 0 &&
-      real::cuMemGetAllocationGranularity(&granularity, &wanted, api::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) ==
-          api::CUDA_SUCCESS &&
-      granularity != 0 && real::cuDeviceTotalMem_v2(&total, ordinal) == api::CUDA_SUCCESS;
+  entry.serves = real::cuDeviceGetAttribute(&managed, api::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                            ordinal) == api::CUDA_SUCCESS &&
+                 managed != 0 &&
+                 real::cuMemGetAllocationGranularity(&granularity, &wanted,
+                                                     api::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) == api::CUDA_SUCCESS &&
+                 granularity != 0 && real::cuDeviceTotalMem_v2(&total, ordinal) == api::CUDA_SUCCESS;
   if (!entry.serves) return entry;
   entry.granularity = granularity;
   entry.most_kept = total / kKeptPart;
@@ -314,8 +314,8 @@ void SwapBackend::context_ended(api::CUcontext context) {
     for (auto& [address, range] : ranges_) {
       if (range.context != context) continue;
       // The monitor may wait for the lock under which contexts end: what it moves, it destroys when it has landed.
-      range.ending = std::any_of(range.extents.begin(), range.extents.end(),
-                                 [](const Extent& extent) { return extent.moving; });
+      range.ending =
+          std::any_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.moving; });
       range.context = nullptr;
       if (!range.ending) its_own.push_back(address);
     }

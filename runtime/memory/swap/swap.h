@@ -1,13 +1,15 @@
-// Plain memory that can leave the GPU: address ranges that are reserved once, with pieces of physical memory (*extents*)
-// mapped below them. While the process does not hold the GPU and somebody needs the room, extents are copied to pinned
-// memory of the host and given back to the driver; before the process runs again they come back at the same addresses.
+// Plain memory that can leave the GPU: address ranges that are reserved once, with pieces of physical memory
+// (*extents*) mapped below them. While the process does not hold the GPU and somebody needs the room, extents are
+// copied to pinned memory of the host and given back to the driver; before the process runs again they come back at the
+// same addresses.
 //
 // A range is reserved for one allocation, or for a span that small ones share (stream_ordered.h). What moves is an
-// extent, and only the monitor moves, with the gate closed and the process's work proven to have finished. The program's
-// threads allocate and free meanwhile; a free of what is in motion waits for that one extent.
+// extent, and only the monitor moves, with the gate closed and the process's work proven to have finished. The
+// program's threads allocate and free meanwhile; a free of what is in motion waits for that one extent.
 //
 // Whether fresh memory may be mapped at once is decided together with whether the gate is open: under the lock a range
-// enters the books as out of place only while the gate is closed, and the gate opens only while nothing is out of place.
+// enters the books as out of place only while the gate is closed, and the gate opens only while nothing is out of
+// place.
 #pragma once
 
 #include <array>
@@ -30,9 +32,9 @@ class SwapBackend final : public Backend {
  public:
   explicit SwapBackend(IfOurTurn if_our_turn) : if_our_turn_(std::move(if_our_turn)) {}
 
-  // Whom to tell, before there are ranges: with a lock held, when an allocation ends up out of place (the gate is closed
-  // then); and with none, when resident_bytes() of a GPU has changed, before the driver is asked for more and after it
-  // has taken something back.
+  // Whom to tell, before there are ranges: with a lock held, when an allocation ends up out of place (the gate is
+  // closed then); and with none, when resident_bytes() of a GPU has changed, before the driver is asked for more and
+  // after it has taken something back.
   struct Observer {
     std::function<void()> out_of_place;
     std::function<void(int device)> resident;
@@ -68,7 +70,9 @@ class SwapBackend final : public Backend {
   void free(std::uint64_t address) { free(address, true); }
   // Nothing leaves the GPU from now on: somebody may reach it without any call that rota sees.
   void pin() { pinned_.store(true); }
-  bool pinned() const { return pinned_.load(std::memory_order_relaxed); }
+  bool pinned() const { return pinned_.load(std::memory_order_relaxed) || !asked_.load(std::memory_order_relaxed); }
+  // Whether the rotad that serves this process says who has to move. By one that does not, nothing would ever move.
+  void set_asked(bool asked) { asked_.store(asked, std::memory_order_relaxed); }
   // From now on this process may use the memory of `owner`, a GPU, from `accessing`.
   void peer_enabled(int accessing, int owner);
 
@@ -166,6 +170,7 @@ class SwapBackend final : public Backend {
   std::uint64_t last_id_ = std::uint64_t{1} << 49;  // beyond the driver's, and those of stream_ordered.h
   std::atomic<bool> any_{false};
   std::atomic<bool> pinned_{false};
+  std::atomic<bool> asked_{true};
 };
 
 }  // namespace rota::memory

@@ -1,0 +1,140 @@
+// What the monitor does about memory: brings it back with a grant, moves it out of others' way, gives the driver what
+// it frees only where nothing runs.
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "runtime/core/log.h"
+#include "runtime/turn/bring_back.h"
+#include "runtime/turn/monitor.h"
+
+namespace rota::turn {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// Between two attempts to close the gate for a moment.
+constexpr Time kBetweenCollections = 250ms;
+
+}  // namespace
+
+// The answer to Act::kBringBack.
+event::Brought Monitor::bring_memory_back() {
+  if (const GpuMask without_room = lacking(); without_room != 0) return {true, without_room};
+  std::vector<Destination> destinations;
+  for (const Gpu& gpu : gpus_) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
+  const Time begun = now();
+  const Back back = bring_back(contexts_, memory_, destinations, [this] { return stops_waiting(); });
+  for (const Gpu& gpu : gpus_) {
+    const auto shortage = std::find_if(back.shortages.begin(), back.shortages.end(),
+                                       [&](const auto& each) { return each.device == gpu.device; });
+    const bool lacks = shortage != back.shortages.end() && machine_.grant() != 0;
+    usage_.set_short(gpu.device, lacks ? shortage->bytes : 0, lacks ? shortage->free_bytes : 0);
+  }
+  send_news();
+  if (back.resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
+  log::debug("grant {}: {} after {} us", machine_.grant(), back.resident ? "memory back" : "no room for all memory",
+             microseconds(now() - begun));
+  return {.resident = back.resident, .some = back.some};
+}
+
+// Extents of a process that has not been proven to run nothing cannot go, but for a holder's, which nobody asks for.
+void Monitor::publish_pins() {
+  const bool holds = machine_.grant() != 0;
+  if (holds) {
+    stuck_ = false;
+  } else {
+    for (const Gpu& gpu : gpus_) usage_.set_short(gpu.device, 0, 0);
+  }
+  if (!usage_.set_pinned(memory_.swap().pinned() || (!holds && (!machine_.still() || stuck_)))) return;
+  for (const Gpu& gpu : gpus_) usage_.changed(gpu.device);
+}
+
+// With nothing out of place, and no allocation ending up there meanwhile.
+bool Monitor::open_gate() {
+  return memory_.swap().if_in_place([this] {
+    gate::out_of_place.store(false);
+    gate_.open();
+  });
+}
+
+// Extents: only where the work is proven to have finished, and nothing looks at addresses or captures.
+void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
+  if (memory_.swap().pinned()) return;
+  const api::CUcontext context = contexts_.any(from.front().device);
+  bool none_captures = false;
+  gate_.close();
+  if (context == nullptr || contexts_.within(context, [&] {
+        none_captures = contexts_.captures() == 0;
+        if (none_captures) gate::out_of_place.store(true);
+      }) != gate::Contexts::Within::kRan) {
+    return;
+  }
+  // Once more, for calls that hold memory in place: from now on they wait.
+  gate_.close();
+  if (none_captures && gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
+    for (const Destination& each : from) {
+      const Time begun = now();
+      const Left left = swap_out(contexts_, memory_, each, [this] { return stops_waiting(); });
+      stuck_ = stuck_ || left.failed;
+      log::debug("GPU {}: {} of {} bytes moved out in {} us{}", each.device, left.bytes, each.most,
+                 microseconds(now() - begun), left.failed ? "; the rest cannot be moved" : "");
+    }
+  }
+  memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
+}
+
+void Monitor::move_out_of_the_way(GpuMask gpus) {
+  if (!connection_) return;
+  std::vector<Destination> extents;
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0 || memory_.swap().resident_bytes(gpu.device) == 0) continue;
+    extents.push_back({gpu.device, connection_->to_clear(gpu.index)});
+  }
+  if (!extents.empty()) return swap_out_of_the_way(extents);
+  if (!memory_.settings().move_out) return;
+  std::vector<Destination> from;
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
+    from.push_back({gpu.device, connection_->to_clear(gpu.index)});
+  }
+  const Time begun = now();
+  // Half of what is left: the other half is for what is late.
+  const Time by = connection_->give_back_by();
+  const auto latest = by == Time{0} ? std::chrono::steady_clock::time_point::max()
+                                    : std::chrono::steady_clock::time_point(begun + std::max(by - begun, Time{0}) / 2);
+  const std::uint64_t bytes = move_out(contexts_, memory_, from, latest, [this] { return stops_waiting(); });
+  log::debug("{} bytes moved to the host in {} us, for who comes next", bytes, microseconds(now() - begun));
+}
+
+// The gate is closed and nothing runs: memory whose free would wait for the GPU can go.
+void Monitor::collect() {
+  for (const Gpu& gpu : gpus_) {
+    const api::CUcontext context = contexts_.any(gpu.device);
+    if (context == nullptr) continue;
+    contexts_.within(context, [&] { memory_.collect_deferred(); });
+    return;
+  }
+}
+
+// Only where nothing runs and nobody is on the way to the GPU; else at another time. The gate is closed for a
+// millisecond at most, and calls that come meanwhile wait for the free as they would for their own.
+void Monitor::collect_if_idle() {
+  gate_.close();
+  const auto until = std::chrono::steady_clock::now() + 1ms;
+  if (gate_.wait_until_empty(until) && contexts_.mark() == gate::Contexts::Mark::kMarked) {
+    bool idle = false;
+    do {
+      const gate::Contexts::Progress progress = contexts_.progress();
+      idle = progress.looked && progress.done;
+      if (!idle) std::this_thread::sleep_for(20us);
+    } while (!idle && std::chrono::steady_clock::now() < until);
+    if (idle) collect();
+  }
+  if (may_open(machine_.claim())) open_gate();
+  // Calls that met the closed gate have rung the bell: without a pause the gate would close again at once.
+  next_collect_ = now() + kBetweenCollections;
+}
+
+}  // namespace rota::turn
