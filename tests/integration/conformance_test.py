@@ -6,6 +6,7 @@ from harness import PROGRAMS, ROOT, ROTA, Case
 
 CONFORMANCE = PROGRAMS / "conformance"
 MACHINE = dict(ROTA_SIM_GPUS="2", ROTA_SIM_TIME_SCALE="1", ROTA_SIM_MEMORY="1G")
+SWAP_EXCEPTIONS = ROOT / "tests/simgpu/conformance/swap_exceptions.toml"
 MANAGED_EXCEPTIONS = ROOT / "tests/simgpu/conformance/managed_exceptions.toml"
 
 
@@ -30,17 +31,23 @@ class Conformance(Case):
         """Memory is left as it is."""
         self.assertEqual(self.failing(ROTA, "run", "--", CONFORMANCE, ROTA_MEMORY="native"), {})
 
-    # ctest labels: unsanitized
-    def test_every_rule_holds_with_managed_memory_but_for_those_that_are_listed(self):
-        groups = tomllib.loads(MANAGED_EXCEPTIONS.read_text()).values()
+    def holds_but_for(self, exceptions, **environment):
+        groups = tomllib.loads(exceptions.read_text()).values()
         expected = [rule for group in groups for rule in group["rules"]]
         self.assertEqual(len(expected), len(set(expected)))
-        # The rules allocate little, which would stay native.
-        failed = self.failing(ROTA, "run", "--", CONFORMANCE, expected=expected, ROTA_MEMORY="managed",
-                              ROTA_MEMORY_SMALL="0")
+        failed = self.failing(ROTA, "run", "--", CONFORMANCE, expected=expected, **environment)
         self.assertEqual({rule: why for rule, why in failed.items() if rule not in expected}, {})
         holding = [rule for rule in expected if rule not in failed]
-        self.assertEqual(holding, [], f"they hold: take them out of {MANAGED_EXCEPTIONS.name}")
+        self.assertEqual(holding, [], f"they hold: take them out of {exceptions.name}")
+
+    # ctest labels: unsanitized
+    def test_every_rule_holds_with_managed_memory_but_for_those_that_are_listed(self):
+        # The rules allocate little, which would stay native.
+        self.holds_but_for(MANAGED_EXCEPTIONS, ROTA_MEMORY="managed", ROTA_MEMORY_SMALL="0")
+
+    # ctest labels: unsanitized
+    def test_every_rule_holds_with_memory_that_is_swapped_but_for_those_that_are_listed(self):
+        self.holds_but_for(SWAP_EXCEPTIONS, ROTA_MEMORY="swap")
 
     def test_streams_wait_for_and_write_values_in_small_memory(self):
         rules = tomllib.loads(MANAGED_EXCEPTIONS.read_text())["stream_memory_operations"]["rules"]
