@@ -59,6 +59,8 @@ class Core {
   // What it may have there, and what it has asked for in all. 0 where it does not hold the GPU or does not ask.
   Bytes promised_bytes(ClientId client, GpuIndex gpu) const;
   Bytes asked_bytes(ClientId client, GpuIndex gpu) const;
+  // What the client counts with there beside its allocations.
+  Bytes context_bytes(ClientId client, GpuIndex gpu) const;
   // How much of a holder's memory there has to leave the GPU with it for the memory of who comes next to fit: its part,
   // where several holders go. 0 while it need not go. What others who do not hold the GPU still have there is not
   // counted: the driver pushes that out first, since it was used longest ago.

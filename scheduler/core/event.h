@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "scheduler/core/settings.h"
+#include "scheduler/protocol/context_cost.h"
 
 namespace rota::scheduler {
 
@@ -21,12 +22,13 @@ struct Join {
   // counts with what it says that it has taken.
   bool asks = false;
 };
-// The client touched a GPU. The first client to name a GPU says how large it is, until nobody touches it any more.
+// The client touched a GPU. The first client to name a GPU says how large it is, until nobody touches it any more. Once
+// more with another figure when what the client has there beside its allocations has been measured.
 struct AddGpu {
   ClientId client;
   GpuIndex gpu;
   Bytes total;
-  Bytes context;  // 0: unknown, see assumed_context()
+  Bytes context;  // with modules and heaps; 0: unknown, see assumed_context()
 };
 // Queue the client for a set. A later want replaces the set and keeps the place in the queue; the empty set withdraws.
 struct Want {
@@ -116,10 +118,6 @@ constexpr Bytes up_to_step(Bytes bytes, Bytes total) {
   return (bytes + step_of(total) - 1) / step_of(total) * step_of(total);
 }
 
-// What a context costs where the client does not know: some 500 MiB on real GPUs, in proportion on small ones.
-constexpr Bytes assumed_context(Bytes total) {
-  constexpr Bytes kMeasured = Bytes{500} << 20;
-  return kMeasured < total / 16 ? kMeasured : total / 16;
-}
+using protocol::assumed_context;
 
 }  // namespace rota::scheduler

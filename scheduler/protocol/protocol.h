@@ -218,6 +218,10 @@ struct StatusGpu {
   std::uint32_t waiters;
   std::uint32_t version1_space;  // 0; keeps the name where version 1 reads it
   char name[kNameLength];
+  // By the driver's count, whoever uses it; 0 where rotad cannot measure it (measured is 0).
+  std::uint64_t driver_used_bytes;
+  std::uint64_t driver_free_bytes;
+  std::uint32_t measured;  // not 0: the two above hold
 };
 
 struct StatusClient {
@@ -235,6 +239,10 @@ struct StatusClient {
   std::uint32_t overrun;         // not 0: it did not give its last grant back in time; others run beside it
   // MemoryMode by GPU index, four bits each, the lower half of a byte first: see memory_mode().
   std::uint8_t memory_modes[kMaxGpus / 2];
+  // Beside its allocations: contexts, modules, heaps; sum over GPUs. Measured or assumed, see below.
+  std::uint64_t context_bytes;
+  std::uint64_t driver_bytes;   // that the driver counts for the process; sum over the GPUs of the mask
+  std::uint64_t measured_gpus;  // mask: there both are measured; elsewhere rotad believes the client and assumes
 };
 
 // How the client's memory on a GPU is served; unknown for what a newer rotad may say. `gpu` is below kMaxGpus.
@@ -299,6 +307,7 @@ inline constexpr std::size_t kHeaderBytes = offsetof(Message, body);
 static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) == 56 &&
               offsetof(StatusClient, gpus) == 16 && offsetof(StatusEnd, rota_version) == 32 &&
               offsetof(StatusClient, promised_bytes) == 120 && offsetof(StatusClient, memory_modes) == 140 &&
+              offsetof(StatusClient, context_bytes) == 176 && offsetof(StatusGpu, driver_used_bytes) == 120 &&
               offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
@@ -334,6 +343,9 @@ struct LeasePage {
   std::atomic<std::uint64_t> clear_bytes[kMaxGpus];
   // When the grant is taken away if it has not been given back; 0 while nobody waits.
   std::atomic<std::uint64_t> give_back_by_ns;
+  // By GPU index: what rotad counts there for this client beside its allocations (contexts, modules, heaps), measured
+  // where NVML tells it and else assumed. 0 from a rotad older than this field.
+  std::atomic<std::uint64_t> context_bytes[kMaxGpus];
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -349,7 +361,8 @@ struct UsagePage {
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
               offsetof(LeasePage, promised_bytes) == 40 && offsetof(LeasePage, clear_bytes) == 48 + 16 * kMaxGpus &&
-              offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus &&
+              offsetof(LeasePage, context_bytes) == 56 + 24 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus);
 inline constexpr std::size_t kPageBytes = 4096;
