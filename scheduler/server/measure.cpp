@@ -28,6 +28,11 @@ constexpr scheduler::Bytes kBlock = 2 << 20;
 // A client that allocates and frees all the time is measured at last, with the most that it has allocated meanwhile.
 constexpr unsigned kMostPassedOver = 5;
 
+// What of a client's allocations the driver counts as its process's.
+scheduler::Bytes counted_by_driver(const protocol::UsagePage& usage, std::uint32_t gpu) {
+  return usage.fixed_bytes[gpu].load();
+}
+
 }  // namespace
 
 void Server::measure() {
@@ -53,7 +58,7 @@ void Server::measure() {
   measure_at_ = gpus.empty() ? scheduler::Time{} : now() + kEvery;
   for (const auto& [id, client] : clients_) {
     for (const std::uint32_t gpu : client->gpus) {
-      client->measured[gpu].fixed_when_asked = client->usage->fixed_bytes[gpu].load();
+      client->measured[gpu].fixed_when_asked = counted_by_driver(*client->usage, gpu);
     }
   }
   if (!meter_.ask(std::move(gpus))) {
@@ -112,7 +117,7 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   // Of native memory that a program's rota moves by itself the driver counts what is there at the moment, which nobody
   // says.
   if (client.usage->memory_modes[gpu].load() > static_cast<std::uint8_t>(protocol::MemoryMode::kNativeRefused)) return;
-  const scheduler::Bytes fixed = client.usage->fixed_bytes[gpu].load();
+  const scheduler::Bytes fixed = counted_by_driver(*client.usage, gpu);
   measured.process = process;
   measured.current = measured.known;
   // Which of the two the driver has seen is not known.
