@@ -67,15 +67,19 @@ int gpu_memory(std::uint32_t version, const char* uuid, RotaGpuMemory* gpu) noex
     if (version != kRotaGpuMemoryVersion) return 0;
     Runtime* const runtime = made_runtime();
     const memory::Settings& settings = runtime != nullptr ? runtime->memory.settings() : settings_without_cuda();
-    if (settings.limit_bytes == memory::kNoLimit) return 0;
+    const bool own_limit = settings.limit_bytes != memory::kNoLimit;
+    if (!own_limit && (runtime == nullptr || !runtime->memory.limited())) return 0;
     if (uuid == nullptr && gpu == nullptr) return 1;
     const auto id = parse_gpu_uuid(uuid);
     if (!id || gpu == nullptr) return 0;
     if (const auto device = runtime != nullptr ? device_with(*id) : std::nullopt) {
+      // A limit that is shared with others holds where this process has a context.
+      if (runtime->memory.limit(*device) == memory::kNoLimit) return 0;
       const memory::Memory::Shown shown = runtime->memory.shown(*device, gpu->total, gpu->free);
       *gpu = {shown.total, shown.free, shown.own};
       return 1;
     }
+    if (!own_limit) return 0;
     const std::uint64_t total = std::min(gpu->total, settings.limit_bytes);
     // As Memory::shown has it: others leave less than the limit only where memory stays native.
     const bool native = settings.backend == memory::Choice::kNative;

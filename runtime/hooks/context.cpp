@@ -16,6 +16,17 @@ CUresult made(CUresult result, const CUcontext* context, CUdevice device, bool p
   return result;
 }
 
+// A context takes memory; where the driver has none, others make room, and it is tried once more.
+template <typename Call>
+CUresult with_room(CUdevice device, Call&& call) {
+  const CUresult result = call();
+  return result == api::CUDA_ERROR_OUT_OF_MEMORY && runtime().monitor.make_room_for_context(device) ? call() : result;
+}
+template <typename Call>
+CUresult make(const CUcontext* context, CUdevice device, bool primary, Call&& call) {
+  return made(with_room(device, call), context, device, primary);
+}
+
 // What an answer of the driver's has ended.
 struct Ended {
   bool context;
@@ -74,24 +85,24 @@ bool look_up(api::CUgreenCtx green, GreenContext& into) {
 }  // namespace
 
 CUresult cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {
-  return made(real::cuCtxCreate(pctx, flags, dev), pctx, dev, false);
+  return make(pctx, dev, false, [&] { return real::cuCtxCreate(pctx, flags, dev); });
 }
 
 CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
-  return made(real::cuCtxCreate_v2(pctx, flags, dev), pctx, dev, false);
+  return make(pctx, dev, false, [&] { return real::cuCtxCreate_v2(pctx, flags, dev); });
 }
 
 CUresult cuCtxCreate_v3(CUcontext* pctx, api::CUexecAffinityParam* paramsArray, int numParams, unsigned int flags,
                         CUdevice dev) {
-  return made(real::cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx, dev, false);
+  return make(pctx, dev, false, [&] { return real::cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev); });
 }
 
 CUresult cuCtxCreate_v4(CUcontext* pctx, api::CUctxCreateParams* ctxCreateParams, unsigned int flags, CUdevice dev) {
-  return made(real::cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, dev, false);
+  return make(pctx, dev, false, [&] { return real::cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev); });
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
-  return made(real::cuDevicePrimaryCtxRetain(pctx, dev), pctx, dev, true);
+  return make(pctx, dev, true, [&] { return real::cuDevicePrimaryCtxRetain(pctx, dev); });
 }
 
 // The current context once more; its maker may have gone around us.
@@ -103,28 +114,30 @@ CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {
 }
 
 CUresult cuGLCtxCreate(CUcontext* pCtx, unsigned int Flags, CUdevice device) {
-  return made(real::cuGLCtxCreate(pCtx, Flags, device), pCtx, device, false);
+  return make(pCtx, device, false, [&] { return real::cuGLCtxCreate(pCtx, Flags, device); });
 }
 
 CUresult cuGLCtxCreate_v2(CUcontext* pCtx, unsigned int Flags, CUdevice device) {
-  return made(real::cuGLCtxCreate_v2(pCtx, Flags, device), pCtx, device, false);
+  return make(pCtx, device, false, [&] { return real::cuGLCtxCreate_v2(pCtx, Flags, device); });
 }
 
 CUresult cuVDPAUCtxCreate(CUcontext* pCtx, unsigned int flags, CUdevice device, api::VdpDevice vdpDevice,
                           api::VdpGetProcAddress* vdpGetProcAddress) {
-  return made(real::cuVDPAUCtxCreate(pCtx, flags, device, vdpDevice, vdpGetProcAddress), pCtx, device, false);
+  return make(pCtx, device, false,
+              [&] { return real::cuVDPAUCtxCreate(pCtx, flags, device, vdpDevice, vdpGetProcAddress); });
 }
 
 CUresult cuVDPAUCtxCreate_v2(CUcontext* pCtx, unsigned int flags, CUdevice device, api::VdpDevice vdpDevice,
                              api::VdpGetProcAddress* vdpGetProcAddress) {
-  return made(real::cuVDPAUCtxCreate_v2(pCtx, flags, device, vdpDevice, vdpGetProcAddress), pCtx, device, false);
+  return make(pCtx, device, false,
+              [&] { return real::cuVDPAUCtxCreate_v2(pCtx, flags, device, vdpDevice, vdpGetProcAddress); });
 }
 
 // A green context is a part of its device's primary context, which it keeps: an event behind all work of that one is
 // behind the green contexts' work too (cuCtxRecordEvent), so that is the context to know. Retained only for its handle,
 // while the green context holds it.
 CUresult cuGreenCtxCreate(api::CUgreenCtx* phCtx, api::CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
-  const CUresult result = real::cuGreenCtxCreate(phCtx, desc, dev, flags);
+  const CUresult result = with_room(dev, [&] { return real::cuGreenCtxCreate(phCtx, desc, dev, flags); });
   CUcontext primary = nullptr;
   if (result != api::CUDA_SUCCESS || real::cuDevicePrimaryCtxRetain(&primary, dev) != api::CUDA_SUCCESS) return result;
   made(result, &primary, dev, true);

@@ -28,6 +28,10 @@ constexpr std::uint64_t kOwnExtent = std::uint64_t{2} << 20;
 // What rows are rounded up to, as far as can be told beforehand (measured on an H200 for every element size).
 constexpr std::uint64_t kUsualPitch = 512;
 
+std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
+  return bytes - std::min(bytes, part);
+}
+
 // Whether there is anything to pitch, and its size can be said. The driver answers where not.
 bool has_pitch(std::size_t width, std::size_t height) {
   return width != 0 && height != 0 && width <= SIZE_MAX - kUsualPitch &&
@@ -82,22 +86,25 @@ Memory::Device& Memory::device(int ordinal) {
   return entry;
 }
 
-// A program has the whole GPU, and no more of it: where the driver's own refusal no longer holds (managed memory may be
-// larger than the GPU), the ledger refuses in its place, so that programs which allocate until it fails come to an end.
-// But for what the program itself takes as managed memory, which the driver never refused for that, and if the user
-// lets it have more: then what the host has left comes on top, most of it, as it was when the program first needed to
-// know.
+// A program has the whole GPU but for what its contexts have there, and no more of it: where the driver's own refusal
+// no longer holds (managed memory may be larger than the GPU), the ledger refuses in its place, so that programs which
+// allocate until it fails come to an end. But for what the program itself takes as managed memory, which the driver
+// never refused for that, and if the user lets it have more: then what the host has left comes on top, most of it, as
+// it was when the program first needed to know.
 std::uint64_t Memory::capacity(int ordinal) {
   Device& entry = device(ordinal);
   const Backing backing = backend(ordinal).backing();
   if (backing == Backing::kDevice || entry.total_bytes == 0) return kNoLimit;
-  // All of it has to be there at once, beside the context.
-  if (backing == Backing::kSwapped) return entry.total_bytes - protocol::assumed_context(entry.total_bytes);
-  if (!settings_.oversubscribe) return entry.total_bytes;
+  // What is swapped has to be there at once, all of it.
+  if (backing == Backing::kSwapped || !settings_.oversubscribe) return less(entry.total_bytes, contexts(ordinal));
   const std::lock_guard lock(devices_mutex_);
   if (!host_bytes_) host_bytes_ = protocol::available_to("self");
   const std::uint64_t usable = *host_bytes_ / 10 * 9;
   return usable > kNoLimit - entry.total_bytes ? kNoLimit : entry.total_bytes + usable;
+}
+
+std::uint64_t Memory::contexts(int ordinal) const {
+  return room_.contexts ? room_.contexts(ordinal) : 0;
 }
 
 // Room first, then the driver, then the ledger.
@@ -324,9 +331,11 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
   // NVML's total is all of the GPU's memory, CUDA's only what programs can have of it.
   const std::uint64_t usable = device(ordinal).total_bytes;
   const std::uint64_t most = usable != 0 ? std::min(seen.total, usable) : seen.total;
-  const std::uint64_t left = std::min(most - std::min(most, seen.own), shared.left);
-  // Managed: the GPU's real free memory says who lies there now, not what this program may take.
+  std::uint64_t left = std::min(less(most, seen.own), shared.left);
+  // What moves: the GPU's real free memory says who lies there now, not what this program may take. What its contexts have
+  // there is missing in the driver's figure; here it is taken off.
   const bool moves = backend(ordinal).backing() != Backing::kDevice;
+  if (moves && usable != 0) left = std::min(left, less(less(usable, contexts(ordinal)), seen.own));
   seen.free = moves ? left : std::min(left, free);
   return seen;
 }

@@ -91,6 +91,8 @@ class Memory {
     std::uint64_t own;  // what this process has there
   };
   Shown shown(int device, std::uint64_t total, std::uint64_t free);
+  // Whether any limit holds for this process, as far as it has been told. Asks nobody.
+  bool limited() const { return settings_.limit_bytes != kNoLimit || (room_.limited && room_.limited()); }
   // The most that this process may have on a GPU, alone or together with others; kNoLimit: there is no limit.
   std::uint64_t limit(int device) const;
   // Passes on what the driver has answered to `function` for memory at `address`. If it refused, perhaps because this
@@ -215,6 +217,8 @@ class Memory {
   protocol::MemoryMode decide(int ordinal);
   bool turned_native(api::CUresult result, const Backend& asked, int ordinal);
   std::uint64_t capacity(int ordinal);
+  // What this process's contexts, modules and heaps have there.
+  std::uint64_t contexts(int ordinal) const;
   api::CUresult with_room(int ordinal, const RealCall& call);
   bool admitted(int ordinal, std::uint64_t bytes, Kind kind);
   Room::Limit shared_limit(int device) const;

@@ -46,7 +46,10 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   if (!once.first()) return false;
   const std::uint64_t live = ledger_.live_bytes(ordinal);
   if (limit <= most) {
-    log::info("{} bytes on GPU {} refused: {} of {} are in use (ROTA_GPU_MEM_LIMIT)", bytes, ordinal, live, limit);
+    log::warn(
+        "{} bytes on GPU {} refused: this process has {} of the {} that ROTA_GPU_MEM_LIMIT or `rota run --gpu-mem` "
+        "allows: raise it, or let the program need less",
+        bytes, ordinal, live, limit);
   } else if (backend(ordinal).backing() == Backing::kSwapped) {
     log::warn(
         "{} bytes on GPU {} refused: this process has {} of the {} that the GPU has for it, all of which has to be "
@@ -57,9 +60,10 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
               ordinal, live, most);
   } else {
     log::warn(
-        "{} bytes on GPU {} refused: this process has {} of the GPU's {}. `rota run --oversubscribe` (or "
-        "ROTA_OVERSUBSCRIBE=1) lets a process have more than the GPU; it is slow where all of it is used at once",
-        bytes, ordinal, live, most);
+        "{} bytes on GPU {} refused: this process has {} of the GPU's {}, its contexts {}. `rota run "
+        "--oversubscribe` (or ROTA_OVERSUBSCRIBE=1) lets a process have more than the GPU; it is slow where all of it "
+        "is used at once",
+        bytes, ordinal, live, device(ordinal).total_bytes, contexts(ordinal));
   }
   return false;
 }

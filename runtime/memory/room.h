@@ -32,6 +32,11 @@ struct Room {
     std::uint64_t left = UINT64_MAX;   // of that, for this process
   };
   std::function<Limit(int device)> limit;
+  // Whether there are such limits. Asks nobody.
+  std::function<bool()> limited;
+  // What this process has on a GPU beside its allocations: contexts, modules, heaps, as far as that is known, else
+  // assumed. 0 where it has no context.
+  std::function<std::uint64_t(int device)> contexts;
 };
 
 }  // namespace rota::memory

@@ -63,7 +63,9 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .explain = [this](int device) { quota_.explain(device); },
        .wait = [this](int device) { wait_for_room(device); },
        .make = [this](int device) { return make_room(device); },
-       .limit = [this](int device) { return limit(device); }});
+       .limit = [this](int device) { return limit(device); },
+       .limited = [this] { return limited(); },
+       .contexts = [this](int device) { return context_bytes(device); }});
   memory_.swap().set_observer({.out_of_place = [] { gate::out_of_place.store(true); },
                                .resident = [this](int device) { usage_.changed(device); }});
 }
@@ -83,6 +85,11 @@ Monitor::~Monitor() {
 
 void Monitor::context_made(api::CUcontext context, int device, bool primary) {
   contexts_.add(context, device, primary);
+  touch(device);
+}
+
+// The first time, the GPU is one that this process wants its turns on.
+void Monitor::touch(int device) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   const std::uint64_t bit = std::uint64_t{1} << device;
   if ((devices_seen_.fetch_or(bit, std::memory_order_acq_rel) & bit) == 0) {
@@ -103,6 +110,7 @@ void Monitor::context_made(api::CUcontext context, int device, bool primary) {
     gpu.description.total_bytes = total;
     real::cuDeviceGetName(gpu.description.name, static_cast<int>(protocol::kNameLength), device);
     usage_.set_total(device, total);
+    total_bytes_[static_cast<std::size_t>(device)].store(total, std::memory_order_relaxed);
     const std::lock_guard lock(new_gpus_mutex_);
     new_gpus_.push_back(gpu);
   }
@@ -129,19 +137,6 @@ void Monitor::wait_for_room(int device) {
 
 bool Monitor::allowed(int device, std::uint64_t bytes, memory::Kind kind) {
   return device < 0 || device >= memory::kMaxDevices || quota_.covers(device, bytes, kind);
-}
-
-memory::Room::Limit Monitor::limit(int device) {
-  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
-  if (page == nullptr || device < 0 || device >= memory::kMaxDevices) return {};
-  // A process that asks at once must not be told of the whole GPU.
-  quota_.wait_until_known(device);
-  const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
-  const std::uint64_t total = page->limit_bytes.load(std::memory_order_relaxed);
-  if (index < 0 || total == protocol::kUnlimited) return {};
-  const std::uint64_t left = page->left_bytes[index].load(std::memory_order_relaxed);
-  const std::uint64_t spare = quota_.spare(device);
-  return {total, spare == protocol::kUnlimited ? left : left + spare};
 }
 
 bool Monitor::make_room(int device) {

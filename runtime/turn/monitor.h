@@ -43,6 +43,9 @@ class Monitor final : public gate::Attendant {
   // --- program's threads
   // A context was made (or first seen). Connects at the first one; where there is no rotad, opens the gate for good.
   void context_made(api::CUcontext context, int device, bool primary);
+  // make_room() for a context that the driver has refused for want of memory: this process may have none on the GPU
+  // yet.
+  bool make_room_for_context(int device);
   void arrived() override;
   bool submits_nothing(const gate::Call& call) override;
   // The driver has refused a call on this GPU for want of memory: waits until no other process holds it, once this one
@@ -62,6 +65,9 @@ class Monitor final : public gate::Attendant {
   // not, they have been released.
   bool allowed(int device, std::uint64_t bytes, memory::Kind kind);
   memory::Room::Limit limit(int device);
+  bool limited() const;
+  // What this process has there beside its allocations, as rotad counts it; 0 where it has no context.
+  std::uint64_t context_bytes(int device) const;
 
   // The process is exiting: no driver call of ours from now on, and nobody waits any more; or, while memory is out of
   // place, as soon as it is not.
@@ -84,6 +90,8 @@ class Monitor final : public gate::Attendant {
     std::uint32_t asked_grant = 0;
   };
 
+  std::uint64_t limit_before_contexts();
+  void touch(int device);
   void start();
   void stop();
   bool connect_first();
@@ -130,6 +138,8 @@ class Monitor final : public gate::Attendant {
 
   // Shared with the program's threads.
   std::mutex start_mutex_;
+  std::mutex early_limit_mutex_;
+  std::optional<std::uint64_t> early_limit_;  // what rotad said before there was a context
   std::atomic<bool> started_{false};
   std::atomic<bool> served_{false};
   std::atomic<bool> stopping_{false};
@@ -144,6 +154,7 @@ class Monitor final : public gate::Attendant {
   // Where rotad says what limits leave, and the GPUs' places there; null and -1 where it says nothing.
   std::atomic<const protocol::LeasePage*> limits_{nullptr};
   std::array<std::atomic<int>, memory::kMaxDevices> limits_index_;
+  std::array<std::atomic<std::uint64_t>, memory::kMaxDevices> total_bytes_{};  // of GPUs that were touched
   std::mutex new_gpus_mutex_;
   std::vector<Gpu> new_gpus_;
 

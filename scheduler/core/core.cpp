@@ -70,6 +70,11 @@ Bytes Core::resident_bytes(ClientId id, GpuIndex gpu) const {
   return found == nullptr ? 0 : found->resident;
 }
 
+Bytes Core::context_bytes(ClientId id, GpuIndex gpu) const {
+  const Share* found = share(id, gpu);
+  return found == nullptr ? 0 : found->context;
+}
+
 Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   const Client* client = books_.find(id);
   const Share* own = client == nullptr ? nullptr : client->share(index);

@@ -61,6 +61,8 @@ class Core {
   // What it may have there, and what it has asked for in all. 0 where it does not hold the GPU or does not ask.
   Bytes promised_bytes(ClientId client, GpuIndex gpu) const;
   Bytes asked_bytes(ClientId client, GpuIndex gpu) const;
+  // What the client counts with there beside its allocations.
+  Bytes context_bytes(ClientId client, GpuIndex gpu) const;
   // How much of a client's memory there has to leave the GPU.
   // A holder's, with its lease, for the memory of who comes next to fit: its part, where several holders go. 0 while it
   // need not go, and for one that swaps: it gives back first and clears then, while the next one's memory comes. What

@@ -22,12 +22,13 @@ struct Join {
   // counts with what it says that it has taken.
   bool asks = false;
 };
-// The client touched a GPU. The first client to name a GPU says how large it is, until nobody touches it any more.
+// The client touched a GPU. The first client to name a GPU says how large it is, until nobody touches it any more. Once
+// more with another figure when what the client has there beside its allocations has been measured.
 struct AddGpu {
   ClientId client;
   GpuIndex gpu;
   Bytes total;
-  Bytes context;  // 0: unknown, see assumed_context()
+  Bytes context;  // with modules and heaps; 0: unknown, see assumed_context()
 };
 // Queue the client for a set. A later want replaces the set and keeps the place in the queue; the empty set withdraws.
 struct Want {

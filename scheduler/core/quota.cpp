@@ -29,7 +29,10 @@ void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
     ++account.clients;
     member.accounts.push_back(&account);
     // It may have something already, where it is charged to one account more.
-    for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) add(account.sums[gpu], {}, member.reserved[gpu]);
+    for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+      add(account.sums[gpu], {}, member.reserved[gpu]);
+      account.measured[gpu] += member.measured[gpu];
+    }
   }
 }
 
@@ -40,11 +43,33 @@ void Quota::set_limits(const std::string& key, Limits limits) {
 void Quota::add_gpu(ClientId client, GpuIndex index, Bytes total, Bytes context) {
   const auto found = members_.find(client);
   if (found == members_.end()) return;
+  Member& member = found->second;
   Gpu& gpu = gpus_[index];
   gpu.total = total;  // the latest: an index may be another GPU's once nobody uses it
-  Bytes& known = found->second.contexts[index];
-  gpu.contexts += context - known;
-  known = context;
+  Outcome ignored;    // the client is told of its limits in any case
+  count_measured(member, index, 0, ignored);
+  member.contexts[index] = context;
+  gpu.contexts += context;
+}
+
+Quota::Outcome Quota::measured(ClientId client, GpuIndex index, Bytes context, Time now) {
+  Outcome outcome;
+  const auto found = members_.find(client);
+  if (found == members_.end()) return outcome;
+  Member& member = found->second;
+  count_measured(member, index, std::min(context, gpus_[index].total), outcome);
+  settle(outcome, now);
+  return outcome;
+}
+
+void Quota::count_measured(Member& member, GpuIndex index, Bytes context, Outcome& outcome) {
+  gpus_[index].contexts += context - member.contexts[index];
+  member.contexts[index] = context;
+  for (Account* account : member.accounts) {
+    account->measured[index] += context - member.measured[index];
+    outcome.changed = outcome.changed || account->limits.device != kNoLimit;
+  }
+  member.measured[index] = context;
 }
 
 // What the clients of a GPU have there beyond what it holds, if they had so much more than they have reserved.
@@ -74,7 +99,7 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
   };
   for (const Account* account : member.accounts) {
     if (wanted.device <= before.device) break;
-    if (account->sums[gpu].device - before.device + wanted.device > account->limits.device) {
+    if (account->device(gpu) - before.device + wanted.device > account->limits.device) {
       return Refusal{account, false};
     }
   }
@@ -125,7 +150,6 @@ Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const 
 Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask,
                             const Refusal& by) const {
   const Account& account = *by.account;
-  const Reservation& sum = account.sums[gpu];
   const Bytes more = ask.wanted.device - std::min(ask.wanted.device, member.reserved[gpu].device);
   std::string why;
   if (by.host) {
@@ -133,8 +157,10 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
         fmt::format("{} may have {} bytes of GPU memory in the host's memory, and {} more here may need more than that",
                     account.name, account.limits.host, more);
   } else {
-    why = fmt::format("{} may have {} bytes on each GPU; {} are in use and {} more were asked for", account.name,
-                      account.limits.device, sum.device, more);
+    why = fmt::format(
+        "{} may have {} bytes on each GPU; {} are in use{} and {} more were asked for", account.name,
+        account.limits.device, account.device(gpu),
+        account.measured[gpu] == 0 ? "" : fmt::format(", {} by contexts and modules,", account.measured[gpu]), more);
   }
   return {client, gpu, ask.number, false, member.reserved[gpu], why};
 }
@@ -160,10 +186,19 @@ Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t numbe
   Ask& ask = found->second.asks[gpu] = {};
   ask.number = number;
   ask.wanted = wanted;
-  ask.deadline = now + kPatience;
+  ask.deadline = std::max(now, held_until_) + kPatience;
   ask.order = ++asks_;
   settle(outcome, now);
   return outcome;
+}
+
+// What a client can have of a GPU at all: what that holds, and as much of it in the host's memory as any of its
+// accounts may have there. Who claims more is believed no more, or it would use up what others need.
+Bytes Quota::most(const Member& member, GpuIndex gpu) const {
+  Bytes host = kNoLimit;
+  for (const Account* account : member.accounts) host = std::min(host, account->limits.host);
+  const Bytes total = gpus_[gpu].total;
+  return host > protocol::kMaxGpuBytes - total ? protocol::kMaxGpuBytes : total + host;
 }
 
 Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std::uint32_t answered, std::uint32_t round,
@@ -175,7 +210,7 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
     outcome.tighten.insert(client);
     return outcome;
   }
-  has.device = std::min(has.device, protocol::kMaxGpuBytes);
+  has.device = std::min(has.device, most(found->second, gpu));
   has.movable = std::min(has.movable, has.device);
   book(found->second, gpu, has, outcome);
   for (auto& [id, other] : members_) {
@@ -196,7 +231,7 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
   Member& member = found->second;
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if (member.reserved[gpu].device != 0) book(member, gpu, {}, outcome);
-    gpus_[gpu].contexts -= member.contexts[gpu];
+    if (member.contexts[gpu] != 0) count_measured(member, gpu, 0, outcome);
   }
   for (Account* account : member.accounts) --account->clients;
   members_.erase(found);
@@ -214,8 +249,19 @@ Quota::Outcome Quota::tick(Time now) {
   return outcome;
 }
 
+// Whether a limit is set on what this would take more of, near or far.
+bool Quota::limited(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
+  const Bytes before = member.reserved[gpu].device;
+  if (wanted.device <= before) return false;
+  const bool outside = excess(gpu, wanted.device - before) != 0;
+  return std::ranges::any_of(member.accounts, [&](const Account* account) {
+    return account->limits.device != kNoLimit || (outside && account->limits.host != kNoLimit);
+  });
+}
+
 // Those who asked first first: whoever is granted something may leave too little for the next.
 void Quota::settle(Outcome& outcome, Time now) {
+  if (now >= held_until_) held_until_ = {};
   struct Asking {
     ClientId client;
     Member* member;
@@ -229,6 +275,7 @@ void Quota::settle(Outcome& outcome, Time now) {
   std::ranges::sort(asking, {}, &Asking::order);
   for (const auto& [id, member, gpu, order] : asking) {
     Ask& ask = member->asks.at(gpu);
+    if (now < held_until_ && limited(*member, gpu, ask.wanted)) continue;
     const auto refused = refusal(*member, gpu, ask.wanted);
     // An account that is in the way only now has not been asked about yet.
     if (refused && ask.tried.insert(refused->account).second) call_back(id, gpu, ask, *refused, outcome);
@@ -244,7 +291,8 @@ std::optional<Time> Quota::next_deadline() const {
   std::optional<Time> next;
   for (const auto& [id, member] : members_) {
     for (const auto& [gpu, ask] : member.asks) {
-      if (!next || ask.deadline < *next) next = ask.deadline;
+      const Time due = held_until_ != Time{} ? std::min(ask.deadline, held_until_) : ask.deadline;
+      if (!next || due < *next) next = due;
     }
   }
   return next;
@@ -264,7 +312,7 @@ Bytes Quota::left(ClientId client, GpuIndex gpu) const {
   if (found == members_.end()) return least;
   for (const Account* account : found->second.accounts) {
     if (account->limits.device == kNoLimit) continue;
-    const Bytes used = account->sums[gpu].device;
+    const Bytes used = account->device(gpu);
     least = std::min(least, account->limits.device - std::min(account->limits.device, used));
   }
   return least;

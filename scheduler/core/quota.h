@@ -7,9 +7,11 @@
 // what they have freed since, is called back (Tighten) before anybody is refused: limits hold to the byte, and memory
 // that one process has freed is there for the next.
 //
-// Two amounts are limited. `device` is what the account's clients have on each GPU. `host` is what they may have to
-// have in the host's memory: what of it Unified Memory can move, but no more than what all clients of a GPU have
-// together beyond that GPU, since nothing is moved out of a GPU that holds everything.
+// Two amounts are limited. `device` is what the account's clients have on each GPU, what has been measured beside their
+// allocations (contexts, modules, heaps) included. That is refused to nobody, since no call asks for it, but
+// allocations are for its sake. What is only assumed of contexts counts for no limit on it. `host` is what they may
+// have to have in the host's memory: what of it Unified Memory can move, but no more than what all clients of a GPU
+// have together beyond that GPU, since nothing is moved out of a GPU that holds everything.
 #pragma once
 
 #include <array>
@@ -48,6 +50,10 @@ class Quota {
     Limits limits;
     std::size_t clients = 0;
     std::array<Reservation, protocol::kMaxGpus> sums{};
+    std::array<Bytes, protocol::kMaxGpus> measured{};  // beside what is reserved
+
+    // What counts for the limit.
+    Bytes device(GpuIndex gpu) const { return sums[gpu].device + measured[gpu]; }
   };
   // What a client is told.
   struct Answer {
@@ -64,6 +70,8 @@ class Quota {
     bool changed = false;        // what limits on GPU memory leave may be something else for anybody
   };
 
+  // Until then clients of an earlier daemon may still say what they have: nobody is granted more of what is limited.
+  void hold_until(Time until) { held_until_ = until; }
   // The client is charged to these accounts, by key; `name` and `limits` are those of a new one. For one that is there,
   // the lower limits hold.
   struct Membership {
@@ -76,13 +84,16 @@ class Quota {
   void set_limits(const std::string& key, Limits limits);
   // `total` as the first client said it; `context` is what the client's context takes of it.
   void add_gpu(ClientId client, GpuIndex gpu, Bytes total, Bytes context);
+  // What the client has there beside what it reserves has been measured: counts from now on, instead of what add_gpu()
+  // assumed.
+  Outcome measured(ClientId client, GpuIndex gpu, Bytes context, Time now);
   // What the client asks to have in all. Answered in this outcome or a later one, once.
   Outcome reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now);
   // Whether what a client asks to have takes more than the GPU holds, so that limits on the host's memory matter.
   bool exceeds_gpu(ClientId client, GpuIndex gpu, Bytes device) const;
-  // What the client has, and will not exceed: also more than it was granted, if it says so. `answered`: the number of
-  // the latest answer that it has seen for this GPU, `round`: the latest round of tightening. What crossed with an
-  // answer is not believed: the client is asked again.
+  // What the client has, and will not exceed: also more than it was granted, if it says so, but no more than the GPU
+  // and the host can hold. `answered`: the number of the latest answer that it has seen for this GPU, `round`: the
+  // latest round of tightening. What crossed with an answer is not believed: the client is asked again.
   Outcome state(ClientId client, GpuIndex gpu, Reservation has, std::uint32_t answered, std::uint32_t round, Time now);
   Outcome leave(ClientId client, Time now);
   Outcome tick(Time now);
@@ -113,7 +124,8 @@ class Quota {
     std::vector<Account*> accounts;
     std::array<Reservation, protocol::kMaxGpus> reserved{};
     std::array<std::uint32_t, protocol::kMaxGpus> answered{};  // numbers
-    std::array<Bytes, protocol::kMaxGpus> contexts{};
+    std::array<Bytes, protocol::kMaxGpus> contexts{};          // measured or assumed
+    std::array<Bytes, protocol::kMaxGpus> measured{};          // of that
     std::map<GpuIndex, Ask> asks;
   };
   struct Gpu {
@@ -130,17 +142,21 @@ class Quota {
   Bytes excess(GpuIndex gpu, Bytes more) const;
   Bytes host_need(const Account& account, GpuIndex gpu, Bytes excess, const Reservation& sum) const;
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
+  Bytes most(const Member& member, GpuIndex gpu) const;
+  void count_measured(Member& member, GpuIndex gpu, Bytes context, Outcome& outcome);
   void book(Member& member, GpuIndex gpu, const Reservation& reservation, Outcome& outcome);
   Answer grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome);
   Answer refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask, const Refusal& by) const;
   void call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome);
   void settle(Outcome& outcome, Time now);
+  bool limited(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
 
   std::map<std::string, Account> accounts_;
   std::map<ClientId, Member> members_;
   std::array<Gpu, protocol::kMaxGpus> gpus_{};
   std::uint32_t round_ = 0;
   std::uint64_t asks_ = 0;
+  Time held_until_{};  // 0: nothing is held
 };
 
 }  // namespace rota::scheduler

@@ -227,6 +227,10 @@ struct StatusGpu {
   std::uint32_t waiters;
   std::uint32_t version1_space;  // 0; keeps the name where version 1 reads it
   char name[kNameLength];
+  // By the driver's count, whoever uses it; 0 where rotad cannot measure it (measured is 0).
+  std::uint64_t driver_used_bytes;
+  std::uint64_t driver_free_bytes;
+  std::uint32_t measured;  // not 0: the two above hold
 };
 
 struct StatusClient {
@@ -245,6 +249,10 @@ struct StatusClient {
   // MemoryMode by GPU index, four bits each, the lower half of a byte first: see memory_mode().
   std::uint8_t memory_modes[kMaxGpus / 2];
   std::uint64_t resident_bytes;  // of clients that swap: what lies on the GPUs now, summed over them; 0 from any other
+  // Beside its allocations: contexts, modules, heaps; sum over GPUs. Measured or assumed, see below.
+  std::uint64_t context_bytes;
+  std::uint64_t driver_bytes;   // that the driver counts for the process; sum over the GPUs of the mask
+  std::uint64_t measured_gpus;  // mask: there both are measured; elsewhere rotad believes the client and assumes
 };
 
 // How the client's memory on a GPU is served; unknown for what a newer rotad may say. `gpu` is below kMaxGpus.
@@ -309,8 +317,8 @@ inline constexpr std::size_t kHeaderBytes = offsetof(Message, body);
 static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) == 56 &&
               offsetof(StatusClient, gpus) == 16 && offsetof(StatusEnd, rota_version) == 32 &&
               offsetof(StatusClient, promised_bytes) == 120 && offsetof(StatusClient, memory_modes) == 140 &&
-              offsetof(StatusClient, resident_bytes) == 176 && offsetof(Room, bytes) == 8 &&
-              offsetof(Hello, name) == 8);
+              offsetof(StatusClient, resident_bytes) == 176 && offsetof(StatusClient, context_bytes) == 184 &&
+              offsetof(StatusGpu, driver_used_bytes) == 120 && offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
 //
@@ -350,6 +358,9 @@ struct LeasePage {
   // then has been cleared already. rotad sets clear_bytes to 0, then this, then the new clear_bytes; a reader loads
   // clear_bytes, this, and clear_bytes again, and starts over if they differ.
   std::atomic<std::uint64_t> clear_from_bytes[kMaxGpus];
+  // By GPU index: what rotad counts there for this client beside its allocations (contexts, modules, heaps), measured
+  // where NVML tells it and else assumed. 0 from a rotad older than this field.
+  std::atomic<std::uint64_t> context_bytes[kMaxGpus];
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -374,7 +385,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
               offsetof(LeasePage, promised_bytes) == 40 && offsetof(LeasePage, clear_bytes) == 48 + 16 * kMaxGpus &&
               offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus &&
-              offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus && offsetof(LeasePage, context_bytes) == 56 + 32 * kMaxGpus &&
+              offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&

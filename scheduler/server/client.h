@@ -2,6 +2,7 @@
 #pragma once
 
 #include <asio/posix/stream_descriptor.hpp>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -9,6 +10,16 @@
 #include "scheduler/server/server.h"
 
 namespace rota::server {
+
+// One client's memory on one GPU, as it was measured.
+struct Measurement {
+  scheduler::Bytes process = 0;           // that the driver counts for the client's process
+  scheduler::Bytes context = 0;           // of that, what the client has not allocated: contexts, modules, heaps
+  scheduler::Bytes fixed_when_asked = 0;  // of what it has allocated, what the driver counts as the process's
+  unsigned passed_over = 0;               // readings in a row during which it allocated or freed
+  bool known = false;                     // has been measured
+  bool current = false;                   // by the latest reading too
+};
 
 struct Server::Client {
   scheduler::ClientId id = 0;
@@ -22,6 +33,8 @@ struct Server::Client {
   bool tightening = false;
   bool tighten_again = false;
   std::set<std::uint32_t> gpus;
+  std::map<std::uint32_t, Measurement> measured;  // by GPU index
+  bool says_fixed = false;  // its usage page tells what of its memory the driver counts as its process's
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;
   std::optional<asio::posix::stream_descriptor> process;  // its pidfd

@@ -84,8 +84,9 @@ Quota::Membership LimitBook::membership(const protocol::Session& session, uid_t 
   return {fmt::format("session {} {}", uid, session.id), fmt::format("session {}", session.id), limits};
 }
 
-// What has been moved out of the GPUs is no longer available, though it is reserved: so the limit rises only while
-// nothing is reserved, and falls when others have taken memory.
+// What has been moved out of the GPUs is no longer available, though it is reserved, and how much that is nobody says.
+// So while something is reserved the limit falls when others have taken memory, and rises to what is left alone: as if
+// all that is reserved were still to be moved out.
 void LimitBook::follow_host(Quota& quota) const {
   std::vector<std::pair<std::string, Limits>> changed;
   quota.for_each_account([&](const std::string& key, const Quota::Account& account) {
@@ -105,7 +106,7 @@ void LimitBook::follow_host(Quota& quota) const {
     const std::uint64_t need = quota.host_bytes(account);
     Limits limits = account.limits;
     const std::uint64_t now = usable(*left) > UINT64_MAX - need ? UINT64_MAX : need + usable(*left);
-    limits.host = std::min(most, need == 0 ? now : std::min(limits.host, now));
+    limits.host = std::min(most, need == 0 ? now : std::max(std::min(limits.host, now), usable(*left)));
     if (limits != account.limits) changed.emplace_back(key, limits);
   });
   for (const auto& [key, limits] : changed) quota.set_limits(key, limits);

@@ -6,8 +6,10 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <asio/post.hpp>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/server/client.h"
@@ -122,7 +124,12 @@ Server::Server(asio::io_context& io, Options options, std::string lock_directory
       deadline_(io),
       accept_again_(io),
       started_(now()),
-      idle_since_(now()) {
+      idle_since_(now()),
+      meter_(Meter::by_nvml(), [this](Meter::Answer answer) {
+        asio::post(io_, [this, answer = std::move(answer)] {
+          if (!stopped_) on_measured(answer);
+        });
+      }) {
   const std::size_t limit = raise_descriptor_limit();
   // Per connection its socket and its process; some processes also ask the daemon to stay.
   max_connections_ = limit > kReservedDescriptors + 64 ? (limit - kReservedDescriptors) / 3 : 16;

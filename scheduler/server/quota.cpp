@@ -83,6 +83,7 @@ void Server::publish_limits(Client& client) {
   for (const std::uint32_t gpu : client.gpus) {
     const scheduler::Bytes left = limit == scheduler::kNoLimit ? scheduler::kNoLimit : quota_.left(client.id, gpu);
     client.lease->left_bytes[gpu].store(left, std::memory_order_relaxed);
+    client.lease->context_bytes[gpu].store(core_.context_bytes(client.id, gpu), std::memory_order_relaxed);
   }
 }
 

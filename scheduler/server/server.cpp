@@ -30,6 +30,10 @@ namespace {
 constexpr auto kHousekeeping = 200ms;
 constexpr auto kReadOthers = 10ms;
 constexpr std::size_t kMaxStayers = 4096;
+// How long programs of an earlier rotad have to come back and say what they have, before others are granted more of
+// what is limited. They try after half a second and a second (later, if rotad was away for long), and who is asked to
+// wait does so for five.
+constexpr auto kComeBack = 3s;
 // Lines about clients that are refused; a client in a loop must not fill a disk.
 constexpr std::uint32_t kMaxRefusalsLogged = 1000;
 
@@ -38,6 +42,8 @@ constexpr std::uint32_t kMaxRefusalsLogged = 1000;
 void Server::start() {
   log::info("serving {} in {} mode, quantum {} ms", options_.socket, scheduler::mode_name(core_.settings().mode),
             std::chrono::duration<double, std::milli>(core_.settings().quantum).count());
+  // Where a rotad before this one had programs on a GPU, they come back.
+  if (unlink(clients_note().c_str()) == 0) quota_.hold_until(now() + kComeBack);
   accept();
   control_.start();
   housekeeping();
@@ -167,7 +173,7 @@ void Server::on_end(Connection& connection, const std::string& problem) {
   const auto found = clients_.find(connection.client);
   if (found != clients_.end()) {
     Client& client = *found->second;
-    if (client.process) {
+    if (client.process && !client.gpus.empty()) {
       // The process may be about to die (its descriptors close first), to come back, or to have exec'ed.
       client.connection = 0;
       client.orphaned_at = now();
@@ -226,16 +232,25 @@ void Server::on_hello(Connection& connection, const Message& message) {
   client->pid = connection.peer().pid;
   client->uid = connection.peer().uid;
   client->name = hello.name;
+  client->says_fixed = connection.version >= protocol::kRoomVersion;
   client->lease = std::move(*lease);
   client->usage = std::move(*usage);
   if (connection.peer().process) client->process.emplace(io_, connection.peer().process.release());
 
+  // Limits that hold whatever GPU it is are in its page when it hears that it is welcome.
+  const bool limited = connection.version >= protocol::kLimitVersion;
+  if (limited) {
+    quota_.join(client->id, limits_.memberships(client->id, client->pid, client->uid));
+    limits_.follow_host(quota_);
+    publish_limits(*client);
+  }
   Message welcome{.kind = Kind::kWelcome};
   welcome.body.welcome = {.client = client->id,
                           .mode = core_.settings().mode,
                           .daemon_pid = static_cast<std::uint64_t>(getpid()),
                           .quantum_ns = static_cast<std::uint64_t>(core_.settings().quantum.count())};
   if (!connection.send_with(welcome, client->lease.descriptor(), client->usage.descriptor())) {
+    if (limited) carry_out(quota_.leave(client->id, now()));
     drop_connection(connection);
     return;
   }
@@ -245,10 +260,6 @@ void Server::on_hello(Connection& connection, const Message& message) {
   connection.client = id;
   clients_.emplace(id, std::move(client));
   step(event::Join{id, connection.version >= protocol::kRoomVersion});
-  if (connection.version >= protocol::kLimitVersion) {
-    quota_.join(id, limits_.memberships(id, connection.peer().pid, connection.peer().uid));
-    limits_.follow_host(quota_);
-  }
   watch_process(id);
   log::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
 }
@@ -270,7 +281,11 @@ void Server::remove_client(ClientId id, const char* why) {
   const auto found = clients_.find(id);
   log::debug("client {} ({}, pid {}) is gone: {}", id, found->second->name, found->second->pid, why);
   for (const std::uint32_t gpu : found->second->gpus) gpus_.remove_client(gpu);
+  const bool used_gpus = !found->second->gpus.empty();
   clients_.erase(found);
+  if (used_gpus && std::ranges::all_of(clients_, [](const auto& entry) { return entry.second->gpus.empty(); })) {
+    unlink(clients_note().c_str());
+  }
   idle_since_ = now();
   step(event::Leave{id});
   carry_out(quota_.leave(id, now()));
@@ -286,11 +301,13 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
     return;
   }
   if (!client.gpus.insert(*index).second) gpus_.remove_client(*index);  // named again: it counts once
+  // For a rotad after this one, however this one ends. Where it cannot be made, that one does not wait.
+  const Descriptor note(::open(clients_note().c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  client.measured.erase(*index);
   step(event::AddGpu{client.id, *index, gpu.total_bytes, gpu.context_bytes});
-  const scheduler::Bytes context = gpu.context_bytes != 0 ? std::min(gpu.context_bytes, gpu.total_bytes)
-                                                          : scheduler::assumed_context(gpu.total_bytes);
-  quota_.add_gpu(client.id, *index, gpu.total_bytes, context);
+  quota_.add_gpu(client.id, *index, gpu.total_bytes, core_.context_bytes(client.id, *index));
   publish_limits(client);
+  measure_soon();
   Message added{.kind = Kind::kGpuAdded};
   added.body.gpu_added = {.uuid = gpu.uuid, .index = *index};
   connection.send(added);
@@ -459,6 +476,7 @@ void Server::housekeeping() {
   }
   for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
   for (const auto& [id, client] : clients_) read_usage(*client);
+  measure();
   limits_.follow_host(quota_);
   event_log_.flush();
   if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {

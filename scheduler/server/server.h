@@ -21,6 +21,7 @@
 #include "scheduler/server/event_log.h"
 #include "scheduler/server/gpu_table.h"
 #include "scheduler/server/limits.h"
+#include "scheduler/server/meter.h"
 #include "scheduler/server/modelled_time.h"
 #include "scheduler/server/page.h"
 
@@ -79,6 +80,12 @@ class Server final : public ConnectionOwner {
   void publish_limits(Client& client);
   void tell(Client& client, const protocol::Message& message);
 
+  void measure();
+  void measure_soon();
+  void on_measured(const Meter::Answer& answer);
+  void take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process);
+  void forget_measurements();
+
   void step(const scheduler::Event& event);
   void publish(Client& client);
   void report_revoked(const Client& client);
@@ -87,6 +94,8 @@ class Server final : public ConnectionOwner {
   void schedule_deadline();
   void housekeeping();
   bool idle() const;
+  // Is there while programs use GPUs: what a rotad after this one finds.
+  std::string clients_note() const { return options_.socket + ".clients"; }
   scheduler::Time now() const;           // real
   scheduler::Time modelled_now() const;  // the core's
   std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
@@ -120,6 +129,15 @@ class Server final : public ConnectionOwner {
   scheduler::Time others_read_at_{};
   std::uint32_t refusals_logged_ = 0;
   bool stopped_ = false;
+
+  // measure.cpp
+  std::map<std::uint32_t, GpuReading> readings_;    // by GPU index
+  std::optional<scheduler::Time> measuring_since_;  // a question is open
+  scheduler::Time measure_at_{};                    // when the next is due
+  bool measure_again_ = false;                      // as soon as the open one is answered
+  std::string measuring_problem_;                   // the last that was logged
+  // Last: its thread answers to all of the above.
+  Meter meter_;
 };
 
 // Raises the limit on open descriptors as far as this process may, and returns it. A client takes two.

@@ -56,6 +56,11 @@ std::optional<Message> Server::status_gpu(std::uint32_t index) const {
   gpu.clients = state.clients;
   gpu.holders = state.holders;
   gpu.waiters = state.waiters;
+  if (const auto reading = readings_.find(index); reading != readings_.end()) {
+    gpu.driver_used_bytes = reading->second.used;
+    gpu.driver_free_bytes = reading->second.free;
+    gpu.measured = 1;
+  }
   set_text(gpu.name, entry->name);
   return row;
 }
@@ -75,6 +80,12 @@ Message Server::status_client(const Client& client) const {
     shown.resident_bytes += core_.resident_bytes(client.id, gpu);
     shown.promised_bytes += core_.promised_bytes(client.id, gpu);
     shown.asked_bytes += core_.asked_bytes(client.id, gpu);
+    shown.context_bytes += core_.context_bytes(client.id, gpu);
+    if (const auto measured = client.measured.find(gpu);
+        measured != client.measured.end() && measured->second.current) {
+      shown.driver_bytes += measured->second.process;
+      shown.measured_gpus |= scheduler::GpuMask{1} << gpu;
+    }
     if (const std::uint8_t mode = client.usage->memory_modes[gpu].load(); mode <= protocol::kLastMemoryMode) {
       protocol::set_memory_mode(shown, gpu, static_cast<protocol::MemoryMode>(mode));
     }
@@ -108,7 +119,9 @@ std::vector<Message> Server::status_accounts() const {
     protocol::StatusAccount& shown = row.body.status_account;
     shown.clients = static_cast<std::uint32_t>(account.clients);
     shown.device_limit = account.limits.device;
-    for (const scheduler::Reservation& sum : account.sums) shown.device_used = std::max(shown.device_used, sum.device);
+    for (scheduler::GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+      shown.device_used = std::max(shown.device_used, account.device(gpu));
+    }
     shown.host_limit = account.limits.host;
     shown.host_used = host;
     set_text(shown.name, account.name);

@@ -4,7 +4,7 @@ import os
 import pathlib
 import sys
 
-from harness import PROGRAMS, ROTA, Case
+from harness import PROGRAMS, ROTA, SHIMS, Case
 
 MEMHOG = PROGRAMS / "memhog"
 MIB = 1 << 20
@@ -23,6 +23,28 @@ assert holder.stdout.readline().startswith("ready"), "the first program did not 
 print("codes", *(subprocess.call(hog(size), stdout=subprocess.DEVNULL) for size in sizes))
 holder.communicate()
 print("after", subprocess.call(hog(first), stdout=subprocess.DEVNULL))
+"""
+
+
+# How large GPU 0 is by cuDeviceTotalMem before and after there is a context, by cuMemGetInfo, and by NVML.
+SIZE = """
+import ctypes, json
+cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
+def check(result):
+    assert result == 0, result
+def size():
+    bytes = ctypes.c_size_t()
+    check(cuda.cuDeviceTotalMem_v2(ctypes.byref(bytes), 0))
+    return bytes.value
+check(cuda.cuInit(0))
+before, context, free, total = size(), ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_size_t()
+check(cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0))
+check(cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)))
+device, words = ctypes.c_void_p(), (ctypes.c_uint64 * 3)()
+check(nvml.nvmlInit_v2())
+check(nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(device)))
+check(nvml.nvmlDeviceGetMemoryInfo(device, words))
+print(json.dumps([before, [size(), total.value], words[0]]))
 """
 
 
@@ -84,6 +106,20 @@ class Limits(Case):
         self.assertNotEqual(result.returncode, 0)
         self.assertRegex(result.stderr, r"out of memory: user \S+ may have 104857600 bytes on each GPU")
         self.checked(ROTA, "run", "--", MEMHOG, "--bytes", "30M", "--rounds", "1")
+
+    # ctest labels: unsanitized
+    def test_a_limit_of_rotads_configuration_is_the_size_of_the_gpu_for_cuda_and_nvml(self):
+        configuration = self.scratch / "rotad.toml"
+        configuration.write_text("[limits.process]\ngpu = '100M'\n")
+        self.start_daemon("--config", configuration)
+        # NVML is rota's where there is a limit of the program's own; a larger one changes nothing.
+        self.environment["LD_LIBRARY_PATH"] += f":{SHIMS / 'simgpu/nvml'}"
+        for own in ("", "1G"):
+            with self.subTest(own=own):
+                result = self.checked(ROTA, "run", "--", sys.executable, "-c", SIZE, ROTA_GPU_MEM_LIMIT=own)
+                size, sizes, nvml = json.loads(result.stdout)
+                self.assertEqual((size, sizes), (100 * MIB, [100 * MIB, 100 * MIB]))
+                self.assertEqual(nvml, 100 * MIB if own else 256 * MIB)
 
     def remove(self, cgroup):
         self.end_children()

@@ -53,6 +53,15 @@ ServedHow served_how(protocol::MemoryMode mode) {
   return {"unknown", nullptr};
 }
 
+// Where a figure of somebody's memory comes from.
+const char* source(bool measured) {
+  return measured ? "measured" : "reported";
+}
+
+nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
+  return measured ? nlohmann::json(bytes) : nlohmann::json(nullptr);
+}
+
 int show(bool json) {
   const protocol::SocketSearch search = protocol::find_rotad();
   if (search.skipped_count != 0) fmt::print(stderr, "rota: {}\n", skipped_text(search));
@@ -86,6 +95,9 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                     {"mode", scheduler::mode_name(gpu.mode)},
                     {"total_bytes", gpu.total_bytes},
                     {"used_bytes", gpu.used_bytes},
+                    {"source", source(gpu.measured != 0)},
+                    {"driver_used_bytes", measured_or_null(gpu.measured != 0, gpu.driver_used_bytes)},
+                    {"driver_free_bytes", measured_or_null(gpu.measured != 0, gpu.driver_free_bytes)},
                     {"clients", gpu.clients},
                     {"holders", gpu.holders},
                     {"waiters", gpu.waiters},
@@ -99,7 +111,9 @@ std::string status_as_json(const Status& status, const std::string& socket) {
       if (!has(client.gpus, gpu.index)) continue;
       touched.push_back(uuid_text(gpu.uuid));
       const ServedHow how = served_how(protocol::memory_mode(client, gpu.index));
-      memory[uuid_text(gpu.uuid)] = {{"mode", how.mode}, {"reason", how.reason != nullptr ? how.reason : ""}};
+      memory[uuid_text(gpu.uuid)] = {{"mode", how.mode},
+                                     {"reason", how.reason != nullptr ? how.reason : ""},
+                                     {"source", source(has(client.measured_gpus, gpu.index))}};
     }
     clients.push_back({{"pid", client.pid},
                        {"uid", client.uid},
@@ -107,6 +121,8 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                        {"holds", client.held_gpus != 0},
                        {"waits", client.wanted_gpus != 0},
                        {"bytes", client.device_bytes},
+                       {"context_bytes", client.context_bytes},
+                       {"driver_bytes", measured_or_null(client.measured_gpus != 0, client.driver_bytes)},
                        {"promised_bytes", client.promised_bytes},
                        {"asked_bytes", client.asked_bytes},
                        {"resident_bytes", client.resident_bytes},
@@ -151,6 +167,9 @@ std::string status_as_text(const Status& status, const std::string& socket) {
                         gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),
                         gpu.clients, gpu.clients == 1 ? "" : "s", gpu.holders, gpu.holders == 1 ? "s" : "", gpu.waiters,
                         gpu.waiters == 1 ? "s" : "");
+    text += gpu.measured != 0 ? fmt::format("  {} in use and {} free, measured\n", size_text(gpu.driver_used_bytes),
+                                            size_text(gpu.driver_free_bytes))
+                              : "  what is in use there is not measured: it is what programs report\n";
     for (const protocol::StatusClient& client : status.clients) {
       if (!has(client.gpus, gpu.index)) continue;
       const char* doing = has(client.wanted_gpus, gpu.index) ? "waits"
@@ -162,6 +181,11 @@ std::string status_as_text(const Status& status, const std::string& socket) {
         more += fmt::format(", memory: {}", how.mode);
         if (how.reason != nullptr) more += fmt::format(" ({})", how.reason);
         if (mode == protocol::MemoryMode::kSwap) more += fmt::format(", {} resident", size_text(client.resident_bytes));
+      }
+      // A sum over the GPUs; an older rotad says nothing of it.
+      if (client.context_bytes != 0) {
+        more += fmt::format(", contexts and modules: {} {}", size_text(client.context_bytes),
+                            has(client.measured_gpus, gpu.index) ? "measured" : "assumed");
       }
       if (client.asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(client.asked_bytes));
       if (client.overrun != 0) more += ", did not give back in time: others run beside it";

@@ -77,6 +77,7 @@ struct Holders {
   uint64_t bits[kMaxProcesses / 64];
 
   void add(int process) { bits[process / 64] |= uint64_t{1} << (process % 64); }
+  bool has(int process) const { return (bits[process / 64] >> (process % 64) & 1) != 0; }
   void remove(int process) { bits[process / 64] &= ~(uint64_t{1} << (process % 64)); }
   bool none() const {
     for (uint64_t word : bits) {

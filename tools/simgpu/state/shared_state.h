@@ -74,6 +74,19 @@ struct MemoryUse {
   uint64_t own_plain = 0;  // this process's
 };
 
+// One GPU as somebody sees it who uses none.
+struct ObservedGpu {
+  unsigned char uuid[16];
+  uint64_t capacity;
+  uint64_t plain;
+  uint64_t managed_resident;
+  struct Process {
+    int pid;
+    uint64_t plain;  // contexts included, and all that it holds together with others; managed memory is nobody's
+  };
+  std::vector<Process> processes;  // that have any
+};
+
 struct EventEntry;
 struct SharedLayout;
 struct ManagedEntry;
@@ -83,6 +96,8 @@ class SharedState {
   // Maps the file, creates it where it is missing or nobody alive uses it with another shape, and takes a process
   // entry. Fails naming the file: cannot be opened, is no simgpu state, too many processes.
   static Result<SharedState*> attach(const Options& options);
+  // Looks at a machine without being one of its processes. Fails naming the file: there is none, it is no simgpu state.
+  static Result<std::vector<ObservedGpu>> observe(const std::string& path);
   ~SharedState();
   SharedState(const SharedState&) = delete;
   SharedState& operator=(const SharedState&) = delete;

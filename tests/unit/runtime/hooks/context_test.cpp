@@ -1,7 +1,10 @@
 // Overrides of what makes and ends contexts: which context is known from when to when, and whose memory goes with it.
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <thread>
 
 #include "tests/unit/runtime/hooks/program.h"
+#include "tests/unit/runtime/turn/fake_rotad.h"
 
 using namespace rota;
 using namespace rota::test;
@@ -15,17 +18,22 @@ constexpr int kGpu = 3;
 // The driver's side: one context of kGpu, which is made and ended again and again.
 CUcontext of_driver = nullptr;
 CUresult answer = api::CUDA_SUCCESS;  // to whatever makes or ends it
-int active = 0;                       // what cuDevicePrimaryCtxGetState says
-int kept = 0;                         // times that the primary context is retained
-bool detached = false;                // no longer a context
+std::atomic<int> refusals{0};         // so often a context is refused for want of memory, before that
+std::atomic<int> asked{0};            // for a context
+CUresult make_one(CUcontext* into) {
+  ++asked;
+  if (refusals > 0 && refusals-- > 0) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  if (answer == api::CUDA_SUCCESS && into != nullptr) *into = of_driver;
+  return answer;
+}
+int active = 0;         // what cuDevicePrimaryCtxGetState says
+int kept = 0;           // times that the primary context is retained
+bool detached = false;  // no longer a context
 
 void install(FakeDriver& driver) {
   of_driver = driver.enter_context(kGpu);
-#define MAKES(name)                                                           \
-  driver.set<api::name##_fn>(Symbol::k_##name, [](CUcontext* into, auto...) { \
-    if (answer == api::CUDA_SUCCESS) *into = of_driver;                       \
-    return answer;                                                            \
-  });
+#define MAKES(name) \
+  driver.set<api::name##_fn>(Symbol::k_##name, [](CUcontext* into, auto...) { return make_one(into); });
   MAKES(cuCtxAttach)
   MAKES(cuCtxCreate)
   MAKES(cuCtxCreate_v2)
@@ -46,19 +54,18 @@ void install(FakeDriver& driver) {
   ENDS(cuGreenCtxDestroy)
 #undef ENDS
   driver.set<api::cuDevicePrimaryCtxRetain_fn>(Symbol::k_cuDevicePrimaryCtxRetain, [](CUcontext* into, int) {
-    if (answer == api::CUDA_SUCCESS) {
-      *into = of_driver;
-      ++kept;
-    }
-    return answer;
+    const CUresult result = make_one(into);
+    if (result == api::CUDA_SUCCESS) ++kept;
+    return result;
   });
   driver.set<api::cuDevicePrimaryCtxRelease_v2_fn>(Symbol::k_cuDevicePrimaryCtxRelease_v2, [](int) {
     if (answer == api::CUDA_SUCCESS) --kept;
     return answer;
   });
   driver.set<api::cuGreenCtxCreate_fn>(Symbol::k_cuGreenCtxCreate, [](api::CUgreenCtx* into, auto...) {
-    if (answer == api::CUDA_SUCCESS) *into = reinterpret_cast<api::CUgreenCtx>(0x77);
-    return answer;
+    const CUresult result = make_one(nullptr);
+    if (result == api::CUDA_SUCCESS) *into = reinterpret_cast<api::CUgreenCtx>(0x77);
+    return result;
   });
   driver.set<api::cuCtxFromGreenCtx_fn>(Symbol::k_cuCtxFromGreenCtx, [](CUcontext* into, api::CUgreenCtx) {
     *into = of_driver;
@@ -196,5 +203,64 @@ TEST_CASE("a green context that the driver says nothing of is destroyed by the p
                                           [](auto...) { return api::CUDA_ERROR_INVALID_CONTEXT; });
     EXPECT(overrides::cuGreenCtxDestroy(reinterpret_cast<api::CUgreenCtx>(0x77)) == api::CUDA_SUCCESS);
     EXPECT(runtime().contexts.known(of_driver));
+  }));
+}
+
+namespace {
+
+// A thread asks for a context that the driver refuses so many times; rotad hears of it and gives the whole GPU.
+void make_with_room(FakeDriver& driver, const Making& row, int times, CUresult expected) {
+  now_testing(name_of(row.symbol));
+  install(driver);
+  driver.leave_context();
+  driver.device_bytes = 1024 * kMiB;
+  FakeRotad rotad;
+  rotad.speak(protocol::kRoomVersion);
+  refusals = times;
+  asked = 0;
+  answer = api::CUDA_SUCCESS;
+  CUcontext made = nullptr;
+  CUresult result = api::CUDA_ERROR_UNKNOWN;
+  std::thread program([&] { result = row.call(&made); });
+  const auto next = [&] {
+    for (;;) {
+      const protocol::Message message = rotad.next();
+      if (message.kind != protocol::Kind::kUsage) return message;
+    }
+  };
+  EXPECT(next().kind == protocol::Kind::kWant);
+  EXPECT(asked == 1);
+  rotad.grant(1, 1, 100 * kMiB);
+  const protocol::Message ask = next();
+  EXPECT(ask.kind == protocol::Kind::kRoom);
+  EXPECT(ask.body.room.bytes == 1024 * kMiB);
+  EXPECT(asked == 1);
+  rotad.promise(1024 * kMiB);
+  program.join();
+  EXPECT(result == expected);
+  EXPECT(asked == 2 || row.symbol == Symbol::k_cuGreenCtxCreate);  // which asks for its primary context besides
+  EXPECT(runtime().contexts.known(of_driver) == (expected == api::CUDA_SUCCESS));
+  runtime().monitor.at_exit();
+}
+
+}  // namespace
+
+TEST_CASE("a context that the driver refuses for want of memory is asked for once more when others have made room") {
+  for (const Making& row : kMaking) {
+    if (row.symbol == Symbol::k_cuCtxAttach) continue;  // makes none
+    CHECK(holds({}, [&](FakeDriver& driver) { make_with_room(driver, row, 1, api::CUDA_SUCCESS); }));
+  }
+  const Making& any = kMaking[1];
+  CHECK(holds({}, [&](FakeDriver& driver) { make_with_room(driver, any, 2, api::CUDA_ERROR_OUT_OF_MEMORY); }));
+}
+
+TEST_CASE("without a rotad a context that is refused is refused") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install(driver);
+    refusals = 1;
+    asked = 0;
+    CUcontext made = nullptr;
+    EXPECT(overrides::cuCtxCreate_v2(&made, 0, kGpu) == api::CUDA_ERROR_OUT_OF_MEMORY);
+    EXPECT(asked == 1);
   }));
 }

@@ -98,6 +98,81 @@ TEST_CASE("each GPU has the limit for itself") {
   CHECK(rig.granted(one, 1000, 0, 1));
 }
 
+TEST_CASE("what has been measured beside allocations counts for limits, and is refused to nobody") {
+  Rig rig;
+  const auto session = account("session", {.device = 1000});
+  const ClientId one = rig.client({session}, 400);
+  const ClientId two = rig.client({session});
+  CHECK(rig.granted(one, 900));  // an assumption about contexts counts for no limit
+  rig.hear(rig.quota.measured(one, 0, 300, rig.now));
+  CHECK(rig.quota.left(two, 0) == 0);
+  CHECK_FALSE(rig.granted(two, 1));
+  CHECK_THAT(rig.answers.at(two).why, Contains("1200 are in use, 300 by contexts and modules, and 1 more"));
+  CHECK_FALSE(rig.granted(one, 901));
+  // What falls is there for others.
+  rig.hear(rig.quota.measured(one, 0, 50, rig.now));
+  CHECK(rig.quota.left(two, 0) == 50);
+  CHECK(rig.granted(two, 50));
+  // An account that it joins later counts it, too; with its end it is gone.
+  rig.quota.join(one, {account("user", {.device = 950})});
+  CHECK(rig.quota.left(one, 0) == 0);
+  rig.quota.leave(one, rig.now);
+  CHECK(rig.quota.left(two, 0) == 950);
+}
+
+TEST_CASE("what has been measured takes the place of what was assumed, for the host's memory too") {
+  Rig rig;
+  const ClientId one = rig.client({account("host", {.host = 100})}, 400);
+  // 6000 beside 400 fill the GPU, 100 more may have to lie in the host's memory.
+  CHECK_FALSE(rig.granted(one, 6101, 6101));
+  CHECK(rig.granted(one, 6100, 6100));
+  rig.hear(rig.quota.measured(one, 0, 300, rig.now));
+  CHECK(rig.granted(one, 6200, 6200));
+  CHECK_FALSE(rig.granted(one, 6201, 6201));
+  // The GPU once more: assumed anew.
+  rig.quota.add_gpu(one, 0, kGpu, 400);
+  CHECK_FALSE(rig.granted(one, 6201, 6201));
+}
+
+TEST_CASE("nobody is granted more of what is limited until clients of an earlier daemon have said what they have") {
+  Rig rig;
+  rig.quota.hold_until(rig.now + 3s);
+  const auto session = account("session", {.device = 1000});
+  const ClientId fresh = rig.client({session});
+  const ClientId unlimited = rig.client({account("host", {.host = 1000})});
+  CHECK(rig.granted(unlimited, 6000, 6000));
+  CHECK_FALSE(rig.reserve(unlimited, 6500, 6500));  // beyond the GPU
+  CHECK_FALSE(rig.reserve(fresh, 700));
+  REQUIRE(rig.quota.next_deadline());
+  CHECK(*rig.quota.next_deadline() == rig.now + 3s);
+  const ClientId old = rig.client({session});
+  rig.used[{old, 0}].has = {400, 0};
+  rig.state(old, 0);
+  CHECK(rig.quota.reserved(old, 0).device == 400);
+  CHECK(rig.answers.empty());
+  rig.now += 3s;
+  rig.hear(rig.quota.tick(rig.now));
+  REQUIRE(rig.answers.contains(fresh));
+  CHECK_FALSE(rig.answers.at(fresh).granted);
+  CHECK(rig.answers.at(unlimited).granted);
+  CHECK(rig.granted(fresh, 600));
+}
+
+TEST_CASE("who claims to have more than the GPU and the host hold is believed no more than that") {
+  Rig rig;
+  const auto host = account("host", {.host = 1000});
+  const ClientId liar = rig.client({host, account("user", {.device = 5000})});
+  const ClientId other = rig.client({host});
+  const auto claim = [&](Bytes bytes) {
+    rig.hear(rig.quota.state(liar, 0, {bytes, bytes}, 0, rig.quota.round(), rig.now));
+    return rig.quota.reserved(liar, 0).device;
+  };
+  CHECK(claim(protocol::kMaxGpuBytes) == kGpu + 1000);
+  CHECK(claim(UINT64_MAX) == kGpu + 1000);
+  CHECK(claim(7000) == 7000);  // what it may have somehow it may say, whatever its limit is
+  CHECK(rig.granted(other, 300, 300));
+}
+
 TEST_CASE("the tightest of several limits counts") {
   Rig rig;
   const ClientId one = rig.client({account("user", {.device = 1000}), account("session", {.device = 300})});

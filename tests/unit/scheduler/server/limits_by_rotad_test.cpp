@@ -1,5 +1,6 @@
 // Limits, as clients meet them at a real rotad.
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <cstring>
 
 #include "tests/unit/scheduler/server/processes.h"
@@ -78,6 +79,34 @@ TEST_CASE("the clients of a session share its limit, and rotad asks the others b
   SECTION("who says nothing is waited for a moment only") {
     CHECK(two.answer().granted == 0);
   }
+}
+
+TEST_CASE("a new rotad waits for what programs of the one before it have, before it grants others what is limited") {
+  const TemporaryFolder folder;
+  write_file(folder / "rotad.toml", "[limits.user]\ngpu = \"400M\"\n");
+  const std::vector<std::string> options = {"--config", folder / "rotad.toml", "--lock-directory", folder / "locks"};
+  const std::string socket = folder / "s/rotad.sock";
+  {
+    Daemon before(options, socket);
+    const Member old(before);
+    SECTION("that was killed") {
+      before.end(SIGKILL);
+    }
+    SECTION("that ended") {
+      before.end(SIGTERM);
+    }
+  }
+  const Daemon daemon(options, socket);
+  Member fresh(daemon);
+  fresh.reserve(300);
+  Member old(daemon);
+  old.state(200, 0);
+  const protocol::Message question = old.next();
+  REQUIRE(question.kind == Kind::kTighten);
+  old.state(200, question.body.tighten.round);
+  CHECK(fresh.answer().granted == 0);
+  fresh.reserve(200);
+  CHECK(fresh.answer().granted == 1);
 }
 
 TEST_CASE("a page says that there is no limit where there is none") {

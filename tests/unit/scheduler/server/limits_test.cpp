@@ -97,16 +97,19 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
     LimitBook(settings, machine.root).follow_host(quota);
     CHECK(account(quota, "the host").limits.host == 77);
   }
-  SECTION("it grows only while nothing is reserved there, since what has been moved out is in use") {
+  SECTION("while something is reserved there it grows to what is left, since what has been moved out is in use") {
     using namespace std::chrono_literals;
     const auto outcome = quota.reserve(1, 0, 1, {101'000, 101'000}, 1s);  // 1000 bytes beyond the GPU
     REQUIRE(outcome.answers.at(0).granted);
     machine.file("/sys/fs/cgroup/pods/memory.current", "2000\n");  // these, moved out
     book.follow_host(quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 3600);
-    machine.file("/sys/fs/cgroup/pods/memory.current", "0\n");
+    machine.file("/sys/fs/cgroup/pods/memory.current", "1500\n");
     book.follow_host(quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 3600);
+    machine.file("/sys/fs/cgroup/pods/memory.current", "0\n");  // others have left
+    book.follow_host(quota);
+    CHECK(account(quota, "cgroup /pods").limits.host == 4500);
     machine.file("/sys/fs/cgroup/pods/memory.current", "4000\n");  // somebody else's
     book.follow_host(quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 1900);

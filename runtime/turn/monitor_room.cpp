@@ -1,0 +1,78 @@
+// What this process may have by limits that it shares, what it has beside its allocations, and room for its contexts.
+#include <chrono>
+#include <thread>
+
+#include "runtime/turn/monitor.h"
+#include "scheduler/protocol/context_cost.h"
+
+namespace rota::turn {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// How long a thread that wants a context on another GPU looks whether the process's grant covers that. Judgement.
+constexpr Time kGrantGrows = 250ms;
+
+}  // namespace
+
+memory::Room::Limit Monitor::limit(int device) {
+  if (device < 0 || device >= memory::kMaxDevices) return {};
+  if (!started_.load(std::memory_order_acquire)) return {.total = limit_before_contexts()};
+  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
+  if (page == nullptr) return {};
+  // A process that asks at once must not be told of the whole GPU.
+  quota_.wait_until_known(device);
+  const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
+  const std::uint64_t total = page->limit_bytes.load(std::memory_order_relaxed);
+  if (index < 0 || total == protocol::kUnlimited) return {};
+  const std::uint64_t left = page->left_bytes[index].load(std::memory_order_relaxed);
+  const std::uint64_t spare = quota_.spare(device);
+  return {total, spare == protocol::kUnlimited ? left : left + spare};
+}
+
+// A program may ask how large a GPU is before it makes a context. rotad is asked once, by a connection that ends with
+// its welcome: no thread is started in a program that perhaps never uses a GPU.
+std::uint64_t Monitor::limit_before_contexts() {
+  const std::lock_guard lock(early_limit_mutex_);
+  if (early_limit_) return *early_limit_;
+  early_limit_ = protocol::kUnlimited;
+  const Connection::Attempt attempt = Connection::open();
+  if (attempt.connection && attempt.connection->keeps_limits()) {
+    // An older rotad leaves it 0 until it hears of a GPU.
+    const std::uint64_t limit = attempt.connection->page()->limit_bytes.load(std::memory_order_relaxed);
+    if (limit != 0) early_limit_ = limit;
+  }
+  return *early_limit_;
+}
+
+bool Monitor::limited() const {
+  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
+  return page != nullptr && page->limit_bytes.load(std::memory_order_relaxed) != protocol::kUnlimited;
+}
+
+std::uint64_t Monitor::context_bytes(int device) const {
+  if (device < 0 || device >= memory::kMaxDevices) return 0;
+  const auto at = static_cast<std::size_t>(device);
+  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
+  const int index = limits_index_[at].load(std::memory_order_relaxed);
+  const std::uint64_t counted = page != nullptr && index >= 0 ? page->context_bytes[index].load() : 0;
+  // As rotad would assume.
+  return counted != 0 ? counted : protocol::assumed_context(total_bytes_[at].load(std::memory_order_relaxed));
+}
+
+bool Monitor::make_room_for_context(int device) {
+  if (device < 0 || device >= memory::kMaxDevices || gate::is_inside() || contexts_.captures() != 0) return false;
+  touch(device);
+  if (!served()) return false;
+  // A GPU more: rotad has to hear of it, and the grant of the others has to grow. It is there at the first look where
+  // this is the process's first GPU, whose gate is closed until then.
+  for (const auto until = std::chrono::steady_clock::now() + kGrantGrows;;) {
+    gate_.pass();
+    if (room_.allowed(device) != Room::kUnlimited || std::chrono::steady_clock::now() >= until) break;
+    std::this_thread::sleep_for(1ms);
+  }
+  return make_room(device);
+}
+
+}  // namespace rota::turn

@@ -1,0 +1,104 @@
+#include "scheduler/server/meter.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace rota::server {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto kLastAnswer = 2s;
+
+}  // namespace
+
+struct Meter::Shared {
+  Read read;
+  Answered answered;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::optional<std::vector<protocol::Uuid>> question;
+  bool runs = false;
+  bool stopping = false;
+};
+
+Meter::Meter(Read read, Answered answered) : shared_(std::make_shared<Shared>()) {
+  shared_->read = std::move(read);
+  shared_->answered = std::move(answered);
+}
+
+Meter::~Meter() {
+  std::unique_lock lock(shared_->mutex);
+  shared_->stopping = true;
+  shared_->changed.notify_all();
+  shared_->changed.wait_for(lock, kLastAnswer, [this] { return !shared_->runs; });
+}
+
+bool Meter::ask(std::vector<protocol::Uuid> gpus) {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->question = std::move(gpus);
+  if (shared_->runs) {
+    shared_->changed.notify_all();
+    return true;
+  }
+  // Signals are the server's.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread([shared = shared_] { run(shared); }).detach();
+    shared_->runs = true;
+  } catch (const std::system_error&) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return shared_->runs;
+}
+
+void Meter::run(const std::shared_ptr<Shared>& shared) {
+  std::unique_lock lock(shared->mutex);
+  for (;;) {
+    shared->changed.wait(lock, [&] { return shared->stopping || shared->question; });
+    if (shared->stopping) break;
+    const std::vector<protocol::Uuid> gpus = *std::exchange(shared->question, std::nullopt);
+    lock.unlock();
+    Answer answer = shared->read(gpus);
+    lock.lock();
+    if (!shared->stopping) shared->answered(std::move(answer));
+  }
+  lock.unlock();
+  shared->read({});
+  lock.lock();
+  shared->runs = false;
+  shared->changed.notify_all();
+}
+
+Meter::Read Meter::by_nvml() {
+  return [nvml = std::shared_ptr<Nvml>()](const std::vector<protocol::Uuid>& gpus) mutable -> Answer {
+    if (gpus.empty()) {
+      nvml.reset();
+      return {};
+    }
+    if (nvml == nullptr) {
+      auto opened = Nvml::open();
+      if (!opened) return {{}, opened.error().text};
+      nvml = std::move(*opened);
+    }
+    Answer answer;
+    for (const protocol::Uuid& gpu : gpus) {
+      if (auto reading = nvml->read(gpu)) answer.gpus.push_back(std::move(*reading));
+    }
+    return answer;
+  };
+}
+
+}  // namespace rota::server

@@ -1,0 +1,199 @@
+#include "scheduler/server/nvml.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+#include <link.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "scheduler/protocol/uuid_text.h"
+
+namespace rota::server {
+
+// Of NVML's interface what is called here. nvmlReturn_t: 0 is success.
+namespace nvml {
+
+constexpr int kSuccess = 0;
+constexpr int kInsufficientSize = 7;
+using Device = void*;
+// Of a process whose memory the driver does not know.
+constexpr std::uint64_t kNotAvailable = ~std::uint64_t{0};
+
+struct MemoryV1 {
+  std::uint64_t total, free, used;
+};
+struct MemoryV2 {
+  std::uint32_t version;
+  std::uint64_t total, reserved, free, used;
+};
+constexpr std::uint32_t kMemoryV2 = sizeof(MemoryV2) | 2U << 24;
+// For the function without a suffix.
+struct ProcessV1 {
+  std::uint32_t pid;
+  std::uint64_t bytes;
+};
+// For _v2 and _v3.
+struct ProcessV2 {
+  std::uint32_t pid;
+  std::uint64_t bytes;
+  std::uint32_t gpu_instance, compute_instance;
+};
+static_assert(sizeof(MemoryV1) == 24 && kMemoryV2 == 0x02000028 && sizeof(ProcessV1) == 16 && sizeof(ProcessV2) == 24);
+
+}  // namespace nvml
+
+using namespace nvml;
+
+namespace {
+
+// Whether the object that this address lies in has the note that every preload of rota's has.
+struct ShimSearch {
+  std::uintptr_t address;
+  bool found;
+};
+bool is_ours(const void* address) {
+  ShimSearch search{reinterpret_cast<std::uintptr_t>(address), false};
+  dl_iterate_phdr(
+      [](dl_phdr_info* object, std::size_t, void* data) {
+        auto& looked_for = *static_cast<ShimSearch*>(data);
+        bool holds = false;
+        bool noted = false;
+        for (int i = 0; i < object->dlpi_phnum; ++i) {
+          const ElfW(Phdr)& segment = object->dlpi_phdr[i];
+          const std::uintptr_t begin = object->dlpi_addr + segment.p_vaddr;
+          if (segment.p_type == PT_LOAD) {
+            holds = holds || (looked_for.address >= begin && looked_for.address - begin < segment.p_memsz);
+          }
+          if (segment.p_type != PT_NOTE) continue;
+          for (std::size_t at = 0; at + sizeof(ElfW(Nhdr)) <= segment.p_memsz;) {
+            ElfW(Nhdr) note;
+            std::memcpy(&note, reinterpret_cast<const char*>(begin) + at, sizeof note);
+            const std::size_t name = at + sizeof note;
+            if (note.n_namesz == 5 && name + 5 <= segment.p_memsz &&
+                std::memcmp(reinterpret_cast<const char*>(begin) + name, "rota", 5) == 0) {
+              noted = true;
+            }
+            at = name + ((std::size_t{note.n_namesz} + 3) & ~std::size_t{3}) +
+                 ((std::size_t{note.n_descsz} + 3) & ~std::size_t{3});
+          }
+        }
+        if (!holds) return 0;
+        looked_for.found = noted;
+        return 1;
+      },
+      &search);
+  return search.found;
+}
+
+// Of the drivers of this branch some write longer entries for _v3 than all others do.
+constexpr const char* kLongEntries = "535.";
+
+}  // namespace
+
+struct Nvml::Functions {
+  int (*shutdown)() = nullptr;
+  int (*by_uuid)(const char*, Device*) = nullptr;
+  int (*memory)(Device, MemoryV1*) = nullptr;
+  int (*memory_v2)(Device, MemoryV2*) = nullptr;
+  int (*processes)(Device, unsigned*, ProcessV1*) = nullptr;
+  int (*processes_v2)(Device, unsigned*, ProcessV2*) = nullptr;  // or _v3
+};
+
+Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& library) {
+  // Never closed: it may have started threads.
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return Error{fmt::format("no NVML: {}", dlerror())};
+  const auto find = [&]<class Function>(Function*& function, const char* name) {
+    function = reinterpret_cast<Function*>(dlsym(handle, name));
+    return function != nullptr;
+  };
+  auto functions = std::make_unique<Functions>();
+  int (*initialise)() = nullptr;
+  if (!find(initialise, "nvmlInit_v2") || !find(functions->shutdown, "nvmlShutdown") ||
+      !find(functions->by_uuid, "nvmlDeviceGetHandleByUUID") || !find(functions->memory, "nvmlDeviceGetMemoryInfo")) {
+    return Error{fmt::format("{} is no NVML, or one that is too old", library)};
+  }
+  if (is_ours(reinterpret_cast<const void*>(initialise))) {
+    return Error{"rota's own library stands in front of NVML in rotad: start rotad without LD_PRELOAD"};
+  }
+  if (const int error = initialise(); error != kSuccess)
+    return Error{fmt::format("NVML does not start: error {}", error)};
+  find(functions->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
+  find(functions->processes, "nvmlDeviceGetComputeRunningProcesses");
+  char driver[80] = "";
+  int (*driver_version)(char*, unsigned) = nullptr;
+  if (find(driver_version, "nvmlSystemGetDriverVersion")) driver_version(driver, sizeof driver);
+  const bool long_entries = std::strncmp(driver, kLongEntries, std::strlen(kLongEntries)) == 0;
+  if (long_entries || !find(functions->processes_v2, "nvmlDeviceGetComputeRunningProcesses_v3")) {
+    find(functions->processes_v2, "nvmlDeviceGetComputeRunningProcesses_v2");
+  }
+  return std::unique_ptr<Nvml>(new Nvml(std::move(functions)));
+}
+
+Nvml::Nvml(std::unique_ptr<Functions> functions) : functions_(std::move(functions)) {}
+
+Nvml::~Nvml() {
+  functions_->shutdown();
+}
+
+std::optional<GpuReading> Nvml::read(const protocol::Uuid& uuid) const {
+  Device device = nullptr;
+  const std::string gpu = uuid_text(uuid);
+  // A client names a MIG instance by the instance's own.
+  if (functions_->by_uuid(gpu.c_str(), &device) != kSuccess &&
+      functions_->by_uuid(("MIG" + gpu.substr(gpu.find('-'))).c_str(), &device) != kSuccess) {
+    return std::nullopt;
+  }
+  GpuReading reading;
+  reading.uuid = uuid;
+  MemoryV2 newer{.version = kMemoryV2, .total = 0, .reserved = 0, .free = 0, .used = 0};
+  MemoryV1 memory{};
+  if (functions_->memory_v2 != nullptr && functions_->memory_v2(device, &newer) == kSuccess) {
+    // What the driver reserves is nobody's.
+    reading.total = newer.total - std::min(newer.total, newer.reserved);
+    reading.free = newer.free;
+    reading.used = newer.used;
+  } else if (functions_->memory(device, &memory) == kSuccess) {
+    reading.total = memory.total;
+    reading.free = memory.free;
+    reading.used = memory.used;
+  } else {
+    return std::nullopt;
+  }
+  reading.processes = processes_of(device);
+  return reading;
+}
+
+std::optional<std::map<pid_t, std::uint64_t>> Nvml::processes_of(void* device) const {
+  std::map<pid_t, std::uint64_t> bytes;
+  const auto list = [&]<class Process>(int (*function)(Device, unsigned*, Process*)) {
+    // Others may start while it is asked.
+    std::vector<Process> entries(32);
+    int result = kInsufficientSize;
+    unsigned count = 0;
+    for (int tries = 0; tries < 4 && result == kInsufficientSize; ++tries) {
+      count = static_cast<unsigned>(entries.size());
+      result = function(device, &count, entries.data());
+      if (result == kInsufficientSize) entries.resize(std::max<std::size_t>(count, entries.size()) * 2);
+    }
+    if (result != kSuccess || count > entries.size()) return false;
+    for (unsigned i = 0; i < count; ++i) {
+      const auto pid = static_cast<pid_t>(entries[i].pid);
+      // A process that is not there is one of another pid namespace, and so are perhaps those that seem to be there.
+      if (kill(pid, 0) != 0 && errno == ESRCH) return false;
+      if (entries[i].bytes != kNotAvailable) bytes[pid] += entries[i].bytes;
+    }
+    return true;
+  };
+  const bool known = functions_->processes_v2 != nullptr
+                         ? list(functions_->processes_v2)
+                         : functions_->processes != nullptr && list(functions_->processes);
+  return known ? std::optional(std::move(bytes)) : std::nullopt;
+}
+
+}  // namespace rota::server

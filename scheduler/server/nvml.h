@@ -1,0 +1,52 @@
+// What NVML says of a GPU's memory: how much is in use, and by which process. The real library alone is asked, never
+// rota's own that stands in front of it in programs.
+//
+// Every call may take milliseconds, and seconds on a GPU that is in trouble: never on the server's thread (meter.h).
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/result.h"
+
+namespace rota::server {
+
+// One GPU, or MIG instance, at one moment; all in bytes.
+struct GpuReading {
+  protocol::Uuid uuid{};
+  std::uint64_t total = 0;
+  std::uint64_t free = 0;
+  std::uint64_t used = 0;  // by whomever, Unified Memory that lies there included
+  // By pid as this process sees it: contexts, modules, heaps and the driver's own memory, without Unified Memory.
+  // Nothing where the driver does not say whose memory it is, or names processes as they are called in another pid
+  // namespace.
+  std::optional<std::map<pid_t, std::uint64_t>> processes;
+};
+
+class Nvml {
+ public:
+  // Loads the library and initialises it. The error says what is missing.
+  static Result<std::unique_ptr<Nvml>> open(const std::string& library = "libnvidia-ml.so.1");
+  // Ends NVML, which else keeps the GPUs awake. The library stays loaded.
+  ~Nvml();
+  Nvml(const Nvml&) = delete;
+  Nvml& operator=(const Nvml&) = delete;
+
+  // Nothing where NVML does not know the GPU, or does not say how much of its memory is in use.
+  std::optional<GpuReading> read(const protocol::Uuid& uuid) const;
+
+ private:
+  struct Functions;
+  explicit Nvml(std::unique_ptr<Functions> functions);
+  std::optional<std::map<pid_t, std::uint64_t>> processes_of(void* device) const;
+
+  const std::unique_ptr<Functions> functions_;
+};
+
+}  // namespace rota::server

@@ -1,0 +1,130 @@
+// An NVML whose answers stand in the file that TEST_NVML_FILE names, read again with each question. Its lines:
+//   driver VERSION | init ERROR | gpu UUID TOTAL FREE USED | process PID BYTES | processes ERROR
+// with all in bytes, and -1 bytes for those of a process that the driver does not know. OLDER is built without what
+// later releases brought.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+struct Machine {
+  std::string driver = "580.159.04";
+  int init = 0;
+  int processes_error = 0;
+  struct Gpu {
+    std::string uuid;
+    std::uint64_t total = 0, free = 0, used = 0;
+  };
+  std::vector<Gpu> gpus;
+  struct Process {
+    long pid;
+    std::int64_t bytes;
+  };
+  std::vector<Process> processes;
+};
+
+Machine read_machine() {
+  Machine machine;
+  const char* path = std::getenv("TEST_NVML_FILE");
+  std::ifstream file(path != nullptr ? path : "");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string kind;
+    words >> kind;
+    if (kind == "driver") words >> machine.driver;
+    if (kind == "init") words >> machine.init;
+    if (kind == "processes") words >> machine.processes_error;
+    if (kind == "gpu") {
+      auto& gpu = machine.gpus.emplace_back();
+      words >> gpu.uuid >> gpu.total >> gpu.free >> gpu.used;
+    }
+    if (kind == "process") {
+      auto& process = machine.processes.emplace_back();
+      words >> process.pid >> process.bytes;
+    }
+  }
+  return machine;
+}
+
+const Machine::Gpu* find(const Machine& machine, const void* device) {
+  const auto index = reinterpret_cast<std::uintptr_t>(device) - 4096;
+  return index < machine.gpus.size() ? &machine.gpus[index] : nullptr;
+}
+
+constexpr int kInvalidArgument = 2;
+constexpr int kInsufficientSize = 7;
+
+template <int kWords>
+int list(unsigned* count, std::uint64_t* words) {
+  const Machine machine = read_machine();
+  if (machine.processes_error != 0) return machine.processes_error;
+  const unsigned room = *count;
+  *count = static_cast<unsigned>(machine.processes.size());
+  if (room < *count) return kInsufficientSize;
+  for (const Machine::Process& process : machine.processes) {
+    words[0] = static_cast<std::uint32_t>(process.pid);
+    words[1] = static_cast<std::uint64_t>(process.bytes);
+    words += kWords;
+  }
+  return 0;
+}
+
+}  // namespace
+
+EXPORT int nvmlInit_v2() {
+  return read_machine().init;
+}
+EXPORT int nvmlShutdown() {
+  return 0;
+}
+EXPORT int nvmlSystemGetDriverVersion(char* text, unsigned bytes) {
+  std::strncpy(text, read_machine().driver.c_str(), bytes);
+  return 0;
+}
+EXPORT int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
+  const Machine machine = read_machine();
+  for (std::size_t index = 0; index < machine.gpus.size(); ++index) {
+    if (machine.gpus[index].uuid != uuid) continue;
+    *device = reinterpret_cast<void*>(4096 + index);
+    return 0;
+  }
+  return kInvalidArgument;
+}
+EXPORT int nvmlDeviceGetMemoryInfo(void* device, std::uint64_t* memory) {
+  const Machine machine = read_machine();
+  const Machine::Gpu* gpu = find(machine, device);
+  if (gpu == nullptr) return kInvalidArgument;
+  memory[0] = gpu->total;
+  memory[1] = gpu->free;
+  memory[2] = gpu->used;
+  return 0;
+}
+EXPORT int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, std::uint64_t* words) {
+  return list<2>(count, words);
+}
+#if !defined(OLDER)
+EXPORT int nvmlDeviceGetMemoryInfo_v2(void* device, std::uint64_t* memory) {
+  const Machine machine = read_machine();
+  const Machine::Gpu* gpu = find(machine, device);
+  if (gpu == nullptr || static_cast<std::uint32_t>(memory[0]) != 0x02000028) return kInvalidArgument;
+  memory[1] = gpu->total;
+  memory[2] = gpu->total - gpu->free - gpu->used;
+  memory[3] = gpu->free;
+  memory[4] = gpu->used;
+  return 0;
+}
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(void*, unsigned* count, std::uint64_t* words) {
+  return list<3>(count, words);
+}
+// As those of the branch 535 that write longer entries, where the driver says that it is one.
+EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, std::uint64_t* words) {
+  return read_machine().driver.starts_with("535.") ? list<4>(count, words) : list<3>(count, words);
+}
+#endif

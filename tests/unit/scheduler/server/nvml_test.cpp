@@ -1,0 +1,291 @@
+// What rotad reads of NVML, from a library that a test makes up; and the books that follow from it, at a real rotad.
+#include "scheduler/server/nvml.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <condition_variable>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+
+#include "scheduler/protocol/uuid_text.h"
+#include "scheduler/server/meter.h"
+#include "tests/unit/scheduler/server/processes.h"
+
+namespace rota::test {
+namespace {
+
+using Catch::Contains;
+using protocol::Kind;
+using server::GpuReading;
+using server::Meter;
+using server::Nvml;
+
+constexpr std::uint64_t kMega = 1 << 20;
+
+// The file that the library reads.
+struct Answers {
+  Answers() { setenv("TEST_NVML_FILE", (folder / "nvml").c_str(), 1); }
+  ~Answers() { unsetenv("TEST_NVML_FILE"); }
+  // Whole at any moment.
+  void are(const std::string& text) const {
+    write_file(folder / "next", text);
+    REQUIRE(rename((folder / "next").c_str(), (folder / "nvml").c_str()) == 0);
+  }
+  TemporaryFolder folder;
+};
+
+const std::string kRecent = std::string(TEST_NVML) + "/recent/libnvidia-ml.so.1";
+const std::string kOlder = std::string(TEST_NVML) + "/older/libnvidia-ml.so.1";
+
+std::string gpu_line(std::uint8_t number, std::uint64_t used, const char* prefix = "GPU") {
+  const std::string text = protocol::uuid_text(uuid(number));
+  return prefix + text.substr(3) + " " + std::to_string(1024 * kMega) + " " + std::to_string(1000 * kMega - used) +
+         " " + std::to_string(used) + "\n";
+}
+
+std::string process_line(pid_t pid, std::int64_t bytes) {
+  return "process " + std::to_string(pid) + " " + std::to_string(bytes) + "\n";
+}
+
+// A process's number that is nobody's: of one that has just ended.
+pid_t nobody() {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(0);
+  waitpid(pid, nullptr, 0);
+  return pid;
+}
+
+std::optional<GpuReading> read_one(const std::string& library) {
+  auto nvml = Nvml::open(library);
+  REQUIRE(nvml);
+  return (*nvml)->read(uuid(1));
+}
+
+}  // namespace
+
+TEST_CASE("NVML says how much of a GPU is in use, and by which process") {
+  const Answers answers;
+  const std::string driver = GENERATE("580.159.04", "535.54.03");
+  answers.are("driver " + driver + "\ngpu " + gpu_line(2, 5) + "gpu " + gpu_line(1, 300 * kMega) +
+              process_line(getpid(), 200 * kMega) + process_line(getppid(), 70 * kMega) +
+              process_line(getpid(), kMega));
+  for (const std::string& library : {kRecent, kOlder}) {
+    const auto reading = read_one(library);
+    REQUIRE(reading);
+    CHECK(reading->used == 300 * kMega);
+    CHECK(reading->free == 700 * kMega);
+    // The older form counts what the driver has reserved as the GPU's.
+    CHECK(reading->total == (library == kRecent ? 1000 : 1024) * kMega);
+    REQUIRE(reading->processes);
+    CHECK(reading->processes->at(getpid()) == 201 * kMega);
+    CHECK(reading->processes->at(getppid()) == 70 * kMega);
+  }
+}
+
+TEST_CASE("a MIG instance is known by its own UUID, and a GPU that NVML does not know has no figures") {
+  const Answers answers;
+  answers.are("gpu " + gpu_line(1, 300 * kMega, "MIG"));
+  CHECK(read_one(kRecent)->used == 300 * kMega);
+  answers.are("gpu " + gpu_line(3, 300 * kMega));
+  CHECK_FALSE(read_one(kRecent));
+}
+
+TEST_CASE("processes of another pid namespace are nobody's, and those whose memory is unknown are left out") {
+  const Answers answers;
+  const std::string gpu = "gpu " + gpu_line(1, 300 * kMega);
+  answers.are(gpu + process_line(getpid(), 200 * kMega) + process_line(nobody(), 5 * kMega));
+  CHECK_FALSE(read_one(kRecent)->processes);
+  answers.are(gpu + process_line(getpid(), -1) + process_line(getppid(), 5 * kMega));
+  CHECK(read_one(kRecent)->processes == std::map<pid_t, std::uint64_t>{{getppid(), 5 * kMega}});
+  answers.are(gpu + "processes 3\n");  // NVML_ERROR_NOT_SUPPORTED
+  CHECK_FALSE(read_one(kRecent)->processes);
+}
+
+TEST_CASE("more processes than expected are asked for again") {
+  const Answers answers;
+  std::string text = "gpu " + gpu_line(1, 300 * kMega);
+  for (int i = 0; i < 100; ++i) text += process_line(getpid(), kMega);
+  answers.are(text);
+  CHECK(read_one(kRecent)->processes->at(getpid()) == 100 * kMega);
+}
+
+TEST_CASE("where NVML is missing, does not start, or is rota's own, that is said") {
+  const Answers answers;
+  CHECK_THAT(Nvml::open("libnvidia-ml-that-is-not-there.so").error().text, Contains("no NVML"));
+  answers.are("init 9\n");
+  CHECK_THAT(Nvml::open(kRecent).error().text, Contains("error 9"));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  CHECK_THAT(Nvml::open(ROTA_NVML_SHIM).error().text, Contains("rota's own"));
+#endif
+}
+
+TEST_CASE("a meter answers one question at a time, the latest of those that wait, and none once it has gone") {
+  struct Gate {
+    std::mutex mutex;
+    std::condition_variable changed;
+    int open = 0;     // so many reads may end
+    int reading = 0;  // have begun
+    std::vector<std::size_t> answers;
+    bool closed = false;
+  };
+  const auto gate = std::make_shared<Gate>();
+  auto meter = std::make_unique<Meter>(
+      [gate](const std::vector<protocol::Uuid>& gpus) {
+        std::unique_lock lock(gate->mutex);
+        if (gpus.empty()) gate->closed = true;
+        if (gpus.empty()) return Meter::Answer{};
+        ++gate->reading;
+        gate->changed.notify_all();
+        gate->changed.wait(lock, [&] { return gate->open > 0; });
+        --gate->open;
+        Meter::Answer answer;
+        answer.gpus.resize(gpus.size());
+        return answer;
+      },
+      [gate](const Meter::Answer& answer) {
+        const std::lock_guard lock(gate->mutex);
+        gate->answers.push_back(answer.gpus.size());
+        gate->changed.notify_all();
+      });
+  const auto read_begins = [&](int number) {
+    std::unique_lock lock(gate->mutex);
+    REQUIRE(gate->changed.wait_for(lock, std::chrono::seconds(20), [&] { return gate->reading == number; }));
+  };
+  const auto let_one_end = [&] {
+    const std::lock_guard lock(gate->mutex);
+    ++gate->open;
+    gate->changed.notify_all();
+  };
+  REQUIRE(meter->ask({uuid(1)}));
+  read_begins(1);
+  REQUIRE(meter->ask({uuid(1), uuid(2)}));
+  REQUIRE(meter->ask({uuid(1), uuid(2), uuid(3)}));
+  let_one_end();
+  read_begins(2);
+  let_one_end();
+  {
+    std::unique_lock lock(gate->mutex);
+    REQUIRE(gate->changed.wait_for(lock, std::chrono::seconds(20), [&] { return gate->answers.size() == 2; }));
+    CHECK(gate->answers == std::vector<std::size_t>{1, 3});
+  }
+  REQUIRE(meter->ask({uuid(1)}));
+  read_begins(3);
+  SECTION("it ends with what it had opened closed") {
+    let_one_end();
+    meter.reset();
+    const std::lock_guard lock(gate->mutex);
+    CHECK(gate->closed);
+  }
+  SECTION("who is stuck is left behind") {
+    meter.reset();  // after two seconds
+    const std::lock_guard lock(gate->mutex);
+    CHECK(gate->answers.size() == 2);
+    gate->open = 1;
+    gate->changed.notify_all();
+  }
+}
+
+namespace {
+
+// A rotad that finds the test's NVML.
+struct MeasuringDaemon {
+  explicit MeasuringDaemon(const Answers& answers, const std::string& first, std::vector<std::string> options = {}) {
+    answers.are(first);
+    setenv("LD_LIBRARY_PATH", (std::string(TEST_NVML) + "/recent").c_str(), 1);
+    daemon.emplace(std::move(options));
+  }
+  std::optional<Daemon> daemon;
+};
+
+// On GPU 1, of 1 GiB; this process.
+struct Measured : Client {
+  explicit Measured(const Daemon& daemon) : Client(daemon.socket(), "measured", protocol::kVersion) {
+    REQUIRE_FALSE(add_gpu(1, &gpu));
+  }
+  bool context_becomes(std::uint64_t bytes) const {
+    return wait_for([&](const protocol::LeasePage& page) { return page.context_bytes[gpu] == bytes; });
+  }
+  std::uint32_t gpu = 0;
+};
+
+}  // namespace
+
+TEST_CASE("what a process has beside its allocations is measured, counted and shown") {
+  const Answers answers;
+  const std::string gpu = "gpu " + gpu_line(1, 300 * kMega);
+  const MeasuringDaemon rotad(answers, gpu + process_line(getpid(), 200 * kMega));
+  Measured client(*rotad.daemon);
+  CHECK(client.context_becomes(200 * kMega));
+  protocol::StatusClient shown = status(rotad.daemon->socket()).clients.at(0);
+  CHECK(shown.context_bytes == 200 * kMega);
+  CHECK(shown.driver_bytes == 200 * kMega);
+  CHECK(shown.measured_gpus == std::uint64_t{1} << client.gpu);
+  const protocol::StatusGpu shown_gpu = status(rotad.daemon->socket()).gpus.at(0);
+  CHECK(shown_gpu.measured == 1);
+  CHECK(shown_gpu.driver_used_bytes == 300 * kMega);
+  CHECK(shown_gpu.driver_free_bytes == 700 * kMega);
+
+  SECTION("less what it has allocated that the driver counts for it, and growth is seen") {
+    client.usage->device_bytes[client.gpu] = 500 * kMega;
+    client.usage->fixed_bytes[client.gpu] = 120 * kMega;
+    CHECK(client.context_becomes(80 * kMega));
+    answers.are(gpu + process_line(getpid(), 260 * kMega));
+    CHECK(client.context_becomes(140 * kMega));
+  }
+  SECTION("but not of a program that serves memory in a way that this rotad does not know") {
+    client.usage->memory_modes[client.gpu] = 15;
+    answers.are(gpu + process_line(getpid(), 500 * kMega));
+    CHECK(eventually([&] { return status(rotad.daemon->socket()).clients.at(0).measured_gpus == 0; }));
+    CHECK(client.lease->context_bytes[client.gpu] == 200 * kMega);
+  }
+  SECTION("it stands when the driver no longer tells, and is no longer called measured") {
+    answers.are(gpu + process_line(getpid(), 200 * kMega) + process_line(nobody(), kMega));
+    CHECK(eventually([&] { return status(rotad.daemon->socket()).clients.at(0).measured_gpus == 0; }));
+    CHECK(client.lease->context_bytes[client.gpu] == 200 * kMega);
+    CHECK(status(rotad.daemon->socket()).gpus.at(0).measured == 1);
+  }
+  SECTION("a GPU that NVML knows no more is one that programs report of") {
+    answers.are("gpu " + gpu_line(9, 0));
+    CHECK(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).measured == 0; }));
+  }
+}
+
+TEST_CASE("without NVML the client's own figure, or an assumption, counts") {
+  const Answers answers;
+  const MeasuringDaemon rotad(answers, "init 9\n");
+  const Measured client(*rotad.daemon);
+  CHECK(client.context_becomes(kMega));  // what this client says
+  const StatusRows rows = status(rotad.daemon->socket());
+  CHECK(rows.gpus.at(0).measured == 0);
+  CHECK(rows.clients.at(0).measured_gpus == 0);
+  CHECK(rows.clients.at(0).context_bytes == kMega);
+}
+
+TEST_CASE("limits count what has been measured") {
+  const Answers answers;
+  write_file(answers.folder / "rotad.toml", "[limits.process]\ngpu = \"500M\"\n");
+  const MeasuringDaemon rotad(answers, "gpu " + gpu_line(1, 300 * kMega) + process_line(getpid(), 200 * kMega),
+                              {"--config", answers.folder / "rotad.toml"});
+  const Measured client(*rotad.daemon);
+  REQUIRE(client.context_becomes(200 * kMega));
+  CHECK(client.wait_for([&](const protocol::LeasePage& page) { return page.left_bytes[client.gpu] == 300 * kMega; }));
+  const auto reserve = [&](std::uint32_t number, std::uint64_t mega) {
+    protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
+    message.body.reserve = {.gpu = client.gpu, .number = number, .device_bytes = mega * kMega, .movable_bytes = 0};
+    send_packet(client.descriptor, &message, sizeof message);
+    const auto answer = receive(client.descriptor);
+    REQUIRE(answer);
+    return answer->body.reserved;
+  };
+  const protocol::Reserved refused = reserve(1, 301);
+  CHECK(refused.granted == 0);
+  CHECK_THAT(refused.text, Contains("209715200 by contexts and modules"));
+  CHECK(reserve(2, 300).granted == 1);
+  CHECK(status(rotad.daemon->socket()).accounts.at(0).device_used == 500 * kMega);
+}
+
+}  // namespace rota::test
