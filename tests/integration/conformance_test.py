@@ -27,6 +27,11 @@ class Conformance(Case):
         return failed
 
     # ctest labels: unsanitized
+    def test_every_fourth_rule_of_the_driver_holds_under_rota_run(self):
+        """Memory is left as it is."""
+        self.assertEqual(self.failing(ROTA, "run", "--", CONFORMANCE, "--every", "4", at_least=200, ROTA_MEMORY="native"), {})
+
+    # ctest labels: unsanitized thorough
     def test_every_rule_of_the_driver_holds_under_rota_run(self):
         """Memory is left as it is."""
         self.assertEqual(self.failing(ROTA, "run", "--", CONFORMANCE, ROTA_MEMORY="native"), {})

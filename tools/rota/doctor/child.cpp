@@ -11,6 +11,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <sstream>
+#include <type_traits>
 
 #include "scheduler/protocol/descriptor.h"
 
@@ -92,6 +93,8 @@ template <typename T>
 T value_or(const nlohmann::json& object, const char* name, T otherwise) {
   const auto found = object.find(name);
   if (found == object.end()) return otherwise;
+  // What a whole number can hold is not asked of a fraction: the conversion of most of them is undefined.
+  if (std::is_integral_v<T> && found->is_number_float()) return otherwise;
   try {
     return found->get<T>();
   } catch (const nlohmann::json::exception&) {

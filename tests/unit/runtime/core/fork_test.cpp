@@ -19,6 +19,11 @@
 
 using namespace rota;
 
+// How often a process forks while its other threads are at work.
+#ifndef FORKS
+#define FORKS 300
+#endif
+
 namespace {
 
 std::atomic<std::uint64_t> next_address{0x700000000000};
@@ -105,7 +110,7 @@ TEST_CASE("a child forked while other threads allocate and launch finds a runtim
       }
     });
   }
-  constexpr int kForks = 300;
+  constexpr int kForks = FORKS;
   int fine = 0;
   for (int i = 0; i < kForks; ++i) {
     const pid_t child = fork();

@@ -99,9 +99,9 @@ constexpr int kPending = -1;
 
 TEST_CASE("an allocation asks before it is made, and what was granted beyond it needs no ask") {
   Rotad rotad;
+  std::atomic<int> result{kPending};
   Program program;
   CHECK(rotad.next_state().device_bytes == 0);
-  std::atomic<int> result{kPending};
   program.start_allocating(5 * kMega, &result);
   const protocol::Reserve ask = rotad.next_ask();
   CHECK(ask.device_bytes == 5 * kMega);
@@ -115,14 +115,15 @@ TEST_CASE("an allocation asks before it is made, and what was granted beyond it 
 
 TEST_CASE("what a limit forbids is allowed after all where a stream has passed as much since it was freed") {
   Rotad rotad;
-  Program program;
   std::atomic<int> first{kPending};
+  std::atomic<int> freed{kPending};
+  std::atomic<int> second{kPending};
+  Program program;
   program.start_allocating(kMega - 1024, &first);
   rotad.answer(rotad.next_ask(), true, 3 * kMega / 2);
   REQUIRE(becomes(first, api::CUDA_SUCCESS));
   const std::uint64_t address = program.ledger.list(0, memory::Kind::kShared).at(0).address;
   program.driver.submitted = 1;
-  std::atomic<int> freed{kPending};
   program.threads.emplace_back([&] {
     real::cuCtxPushCurrent_v2(program.context);
     const auto refused = [] { return api::CUDA_ERROR_UNKNOWN; };
@@ -134,7 +135,6 @@ TEST_CASE("what a limit forbids is allowed after all where a stream has passed a
   REQUIRE(becomes(freed, api::CUDA_SUCCESS));
   CHECK(program.ledger.live_bytes(0) == kMega - 1024);
   program.driver.finished = 1;
-  std::atomic<int> second{kPending};
   program.start_allocating(kMega, &second);
   rotad.answer(rotad.next_ask(), false, 3 * kMega / 2);
   REQUIRE(becomes(second, api::CUDA_SUCCESS));
@@ -143,8 +143,8 @@ TEST_CASE("what a limit forbids is allowed after all where a stream has passed a
 
 TEST_CASE("what a limit forbids is out of memory, leaves nothing in the books, and the program can go on") {
   Rotad rotad;
-  Program program;
   std::atomic<int> result{kPending};
+  Program program;
   program.start_allocating(10 * kMega, &result);
   rotad.answer(rotad.next_ask(), false, 4 * kMega);
   REQUIRE(becomes(result, api::CUDA_ERROR_OUT_OF_MEMORY));
@@ -154,11 +154,11 @@ TEST_CASE("what a limit forbids is out of memory, leaves nothing in the books, a
 
 TEST_CASE("of two threads the one that does not fit is no hindrance to the other") {
   Rotad rotad;
-  Program program;
   std::atomic<int> large{kPending};
+  std::atomic<int> small{kPending};
+  Program program;
   program.start_allocating(100 * kMega, &large);
   const protocol::Reserve first = rotad.next_ask();
-  std::atomic<int> small{kPending};
   program.start_allocating(kMega, &small);
   // The second is in the ledger by now, or not; either way it is asked for by itself.
   rotad.answer(first, false, 0);
@@ -176,9 +176,9 @@ TEST_CASE("of two threads the one that does not fit is no hindrance to the other
 
 TEST_CASE("what is freed is given back when rotad asks for it, and asked for again when it is needed") {
   Rotad rotad;
+  std::atomic<int> result{kPending};
   Program program;
   rotad.next_state();
-  std::atomic<int> result{kPending};
   program.start_allocating(40 * kMega, &result);
   const protocol::Reserve ask = rotad.next_ask();
   rotad.answer(ask, true, 48 * kMega);
@@ -195,9 +195,9 @@ TEST_CASE("what is freed is given back when rotad asks for it, and asked for aga
 
 TEST_CASE("a thread that waits for an answer does not count as having what it asks for") {
   Rotad rotad;
+  std::atomic<int> result{kPending};
   Program program;
   rotad.next_state();
-  std::atomic<int> result{kPending};
   program.start_allocating(40 * kMega, &result);
   rotad.next_ask();
   rotad.tighten(1);
@@ -206,8 +206,8 @@ TEST_CASE("a thread that waits for an answer does not count as having what it as
 
 TEST_CASE("memory that stays on the GPU is not said to be able to leave it") {
   Rotad rotad;
-  Program program;
   std::atomic<int> result{kPending};
+  Program program;
   program.threads.emplace_back([&] {
     program.driver.enter_context(0);
     result = program.memory.allocate_native(
@@ -244,11 +244,11 @@ TEST_CASE("a GPU whose size cannot be used has no limits, since rotad is not ask
 
 TEST_CASE("what another thread only asks for, and is refused, does not have this one refused") {
   Rotad rotad;
-  Program program(1024 * kMega, 100 * kMega);  // ROTA_GPU_MEM_LIMIT, as `rota run --gpu-mem` sets it
   std::atomic<int> large{kPending};
+  std::atomic<int> small{kPending};
+  Program program(1024 * kMega, 100 * kMega);  // ROTA_GPU_MEM_LIMIT, as `rota run --gpu-mem` sets it
   program.start_allocating(90 * kMega, &large);
   const protocol::Reserve first = rotad.next_ask();
-  std::atomic<int> small{kPending};
   program.start_allocating(20 * kMega, &small);  // does not fit beside the first
   rotad.answer(first, false, 0);
   CHECK(becomes(large, api::CUDA_ERROR_OUT_OF_MEMORY));
@@ -270,8 +270,8 @@ TEST_CASE("the first question about memory is answered with the limit") {
 
 TEST_CASE("a rotad that goes while a thread waits for its answer lets it go on") {
   Rotad rotad;
-  Program program;
   std::atomic<int> result{kPending};
+  Program program;
   program.start_allocating(kMega, &result);
   rotad.next_ask();
   rotad.die();
@@ -280,6 +280,7 @@ TEST_CASE("a rotad that goes while a thread waits for its answer lets it go on")
 
 TEST_CASE("a thread that is cancelled while it waits for an answer leaves nothing behind") {
   Rotad rotad;
+  std::atomic<int> other{kPending};
   Program program;
   pthread_t thread{};
   REQUIRE(pthread_create(
@@ -297,7 +298,6 @@ TEST_CASE("a thread that is cancelled while it waits for an answer leaves nothin
   pthread_join(thread, &result);
   CHECK(result == PTHREAD_CANCELED);
   CHECK(program.ledger.live_bytes(0) == 0);
-  std::atomic<int> other{kPending};
   program.start_allocating(2 * kMega, &other);
   const protocol::Reserve ask = rotad.next_ask();
   CHECK(ask.device_bytes == 2 * kMega);
@@ -330,9 +330,9 @@ TEST_CASE("the sessions around a process are named before its GPUs, and a list t
 TEST_CASE("cuMemGetInfo shows what the limit leaves to this process and all that share it") {
   Rotad rotad;
   rotad.limit(300 * kMega, 100 * kMega);
+  std::atomic<int> result{kPending};
   Program program;
   rotad.next_state();
-  std::atomic<int> result{kPending};
   program.start_allocating(40 * kMega, &result);
   rotad.answer(rotad.next_ask(), true, 60 * kMega);
   REQUIRE(becomes(result, api::CUDA_SUCCESS));

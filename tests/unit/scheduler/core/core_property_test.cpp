@@ -181,7 +181,6 @@ class History {
   void check() {
     for (GpuIndex gpu = 0; gpu < kGpus; ++gpu) {
       GpuState expected;
-      Bytes counted = 0;
       Bytes staying = 0;  // of holders that are not asked to leave
       std::uint32_t staying_holders = 0;
       Bytes contexts = 0;
@@ -197,7 +196,6 @@ class History {
         if ((state.wanted >> gpu & 1) != 0) ++expected.waiters;
         if ((state.held >> gpu & 1) == 0) continue;
         ++expected.holders;
-        counted += core_.counted_bytes(id, gpu);
         if (state.waiters != 0) continue;
         staying += core_.counted_bytes(id, gpu);
         ++staying_holders;

@@ -69,7 +69,6 @@ class Daemon {
   std::string socket_;
   std::string locks_;
   pid_t pid_ = -1;
-  bool killed_ = false;
 };
 
 // Connects to a rotad's socket; -1 if nobody listens.

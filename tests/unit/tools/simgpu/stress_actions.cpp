@@ -100,7 +100,7 @@ std::string pools(Place& at) {
   if (own) {
     CUmemPoolProps properties{};
     properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
     EXPECT_OK(CU(cuMemPoolCreate)(&pool, &properties));
   }
   CUstream stream = nullptr;
@@ -250,7 +250,7 @@ std::string mappings(Place& at) {
   Library& library = at.library;
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
   size_t step = 0;
   EXPECT_OK(CU(cuMemGetAllocationGranularity)(&step, &properties, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   CUdeviceptr range = 0;
@@ -258,7 +258,7 @@ std::string mappings(Place& at) {
   EXPECT_OK(CU(cuMemAddressReserve)(&range, step, 0, 0, 0));
   EXPECT_OK(CU(cuMemCreate)(&handle, step, &properties, 0));
   EXPECT_OK(CU(cuMemMap)(range, step, 0, handle, 0));
-  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, {0}}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   EXPECT_OK(CU(cuMemSetAccess)(range, step, &access, 1));
   unsigned value = at.value();
   std::vector<unsigned> words(kWords);
