@@ -62,6 +62,12 @@ bool Monitor::open_gate() {
 // Extents: only where the work is proven to have finished, and nothing looks at addresses or captures.
 void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   if (memory_.swap().pinned()) return;
+  if (const std::string device = memory::SwapBackend::opened_for_direct_access(); !device.empty()) {
+    log::warn(
+        "{} is open, by which GPU memory is reached without any CUDA call: this program's memory stays on the GPU",
+        device);
+    return memory_.swap().pin();
+  }
   const api::CUcontext context = contexts_.any(from.front().device);
   bool none_captures = false;
   gate_.close();

@@ -28,7 +28,6 @@ namespace {
 
 // How often usage pages are read unasked, and orphans and idleness looked at.
 constexpr auto kHousekeeping = 200ms;
-constexpr auto kReadOthers = 10ms;
 constexpr std::size_t kMaxStayers = 4096;
 // How long programs of an earlier rotad have to come back and say what they have, before others are granted more of
 // what is limited. They try after half a second and a second (later, if rotad was away for long), and who is asked to
@@ -393,60 +392,6 @@ void Server::report_revoked(const Client& client) {
   log::warn("client {} ({}, pid {}) did not give its GPU back within {} ms after its time was up: others run beside it",
             client.id, client.name, client.pid,
             std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count());
-}
-
-// The order is the one that protocol.h promises to readers.
-void Server::publish(Client& client) {
-  const scheduler::ClientState& state = *core_.client(client.id);
-  protocol::LeasePage& page = *client.lease;
-  if (page.grant.load() != state.grant) {
-    page.grant = 0;
-    page.held_gpus = state.held;
-  }
-  for (const std::uint32_t gpu : client.gpus) {
-    page.promised_bytes[gpu] = core_.promised_bytes(client.id, gpu);
-    const scheduler::Bytes resident = core_.resident_bytes(client.id, gpu);
-    if (page.clear_from_bytes[gpu].load() != resident) {
-      page.clear_bytes[gpu] = 0;
-      page.clear_from_bytes[gpu] = resident;
-    }
-    page.clear_bytes[gpu] = core_.bytes_to_clear(client.id, gpu);
-  }
-  const auto real = [&](scheduler::Time time) {
-    return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
-  };
-  page.waiters = state.waiters;
-  page.drain_at_ns = real(state.drain_at);
-  page.give_back_by_ns = real(core_.give_back_by(client.id));
-  page.grant = state.grant;
-  ++page.event;
-  syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-void Server::read_usage(Client& client) {
-  const protocol::UsagePage& page = *client.usage;
-  const auto lacks = [&page](std::uint32_t gpu) { return page.short_bytes[gpu].load() != 0; };
-  if (std::any_of(client.gpus.begin(), client.gpus.end(), lacks)) read_others(client);
-  for (const std::uint32_t gpu : client.gpus) {
-    const scheduler::Bytes shortage = page.short_bytes[gpu].load();
-    step(event::Usage{.client = client.id,
-                      .gpu = gpu,
-                      .used = page.device_bytes[gpu].load(std::memory_order_relaxed),
-                      .fixed = page.fixed_bytes[gpu].load(std::memory_order_relaxed),
-                      .resident = page.resident_bytes[gpu].load(std::memory_order_relaxed),
-                      .shortage = shortage,
-                      .free = shortage != 0 ? page.free_bytes[gpu].load(std::memory_order_relaxed) : 0});
-  }
-}
-
-// What one lacks is compared with what all have, so their numbers have to be of the same time. Not more often than
-// clients try again: one that says the same without end must not keep rotad busy with everybody's pages.
-void Server::read_others(const Client& client) {
-  if (now() - others_read_at_ < kReadOthers) return;
-  others_read_at_ = now();
-  for (const auto& [id, other] : clients_) {
-    if (id != client.id) read_usage(*other);
-  }
 }
 
 void Server::schedule_deadline() {

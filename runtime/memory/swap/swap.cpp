@@ -5,6 +5,7 @@
 
 #include "generated/driver_real.h"
 #include "runtime/memory/round_up.h"
+#include "runtime/memory/swap/reach.h"
 
 namespace rota::memory {
 
@@ -333,6 +334,10 @@ void SwapBackend::peer_enabled(int accessing, int owner) {
       if (extent.handle != 0) give_access(extent.address, extent.bytes, {accessing});
     }
   }
+}
+
+std::string SwapBackend::opened_for_direct_access() {
+  return memory::opened_for_direct_access();
 }
 
 bool SwapBackend::if_in_place(const std::function<void()>& work) {

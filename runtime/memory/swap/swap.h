@@ -21,6 +21,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "runtime/memory/backend.h"
@@ -68,6 +69,8 @@ class SwapBackend final : public Backend {
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
   // The range that begins here is used by nothing any more. Waits for no work; for its extents, if they are in motion.
   void free(std::uint64_t address) { free(address, true); }
+  // The open device file by which GPU memory may be reached without any CUDA call (reach.h), or nothing.
+  static std::string opened_for_direct_access();
   // Nothing leaves the GPU from now on: somebody may reach it without any call that rota sees.
   void pin() { pinned_.store(true); }
   bool pinned() const { return pinned_.load(std::memory_order_relaxed) || !asked_.load(std::memory_order_relaxed); }

@@ -28,6 +28,8 @@ void install(FakeDriver& driver) {
   driver.set<api::cuMemImportFromShareableHandle_fn>(Symbol::k_cuMemImportFromShareableHandle, give);
   driver.set<api::cuMemMap_fn>(Symbol::k_cuMemMap, [](auto...) { return answer; });
   driver.set<api::cuMemUnmap_fn>(Symbol::k_cuMemUnmap, [](auto...) { return answer; });
+  driver.set<api::cuMemSetAccess_fn>(Symbol::k_cuMemSetAccess, [](auto...) { return answer; });
+  driver.set<api::cuMemAddressFree_fn>(Symbol::k_cuMemAddressFree, [](auto...) { return answer; });
   driver.set<api::cuMemRelease_fn>(Symbol::k_cuMemRelease, [](auto...) { return answer; });
 }
 
@@ -57,6 +59,8 @@ struct Row {
 const Table<Row> kRows = {
     {Symbol::k_cuMemMap, [](auto* handle) { return overrides::cuMemMap(kAddress, 4 * kMiB, 0, *handle, 0); }},
     {Symbol::k_cuMemUnmap, [](auto*) { return overrides::cuMemUnmap(kAddress, 4 * kMiB); }},
+    {Symbol::k_cuMemSetAccess, [](auto*) { return overrides::cuMemSetAccess(kAddress, 4 * kMiB, nullptr, 0); }},
+    {Symbol::k_cuMemAddressFree, [](auto*) { return overrides::cuMemAddressFree(kAddress, 4 * kMiB); }},
     {Symbol::k_cuMemRetainAllocationHandle,
      [](auto* handle) {
        return overrides::cuMemRetainAllocationHandle(handle, reinterpret_cast<void*>(kAddress + kMiB));

@@ -1,0 +1,75 @@
+// The pages that rotad shares with each client: what it tells, and what it is told.
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+
+#include "scheduler/server/client.h"
+#include "scheduler/server/server.h"
+
+namespace rota::server {
+
+namespace {
+
+// How often everybody's usage is read for one who lacks memory.
+constexpr auto kReadOthers = std::chrono::milliseconds(10);
+
+}  // namespace
+
+// The order is the one that protocol.h promises to readers.
+void Server::publish(Client& client) {
+  const scheduler::ClientState& state = *core_.client(client.id);
+  protocol::LeasePage& page = *client.lease;
+  if (page.grant.load() != state.grant) {
+    page.grant = 0;
+    page.held_gpus = state.held;
+  }
+  for (const std::uint32_t gpu : client.gpus) {
+    page.promised_bytes[gpu] = core_.promised_bytes(client.id, gpu);
+    const scheduler::Bytes resident = core_.resident_bytes(client.id, gpu);
+    if (page.clear_from_bytes[gpu].load() != resident) {
+      page.clear_bytes[gpu] = 0;
+      page.clear_from_bytes[gpu] = resident;
+    }
+    page.clear_bytes[gpu] = core_.bytes_to_clear(client.id, gpu);
+  }
+  const auto real = [&](scheduler::Time time) {
+    return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
+  };
+  page.waiters = state.waiters;
+  page.drain_at_ns = real(state.drain_at);
+  page.give_back_by_ns = real(core_.give_back_by(client.id));
+  page.grant = state.grant;
+  ++page.event;
+  syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void Server::read_usage(Client& client) {
+  const protocol::UsagePage& page = *client.usage;
+  const auto lacks = [&page](std::uint32_t gpu) { return page.short_bytes[gpu].load() != 0; };
+  if (std::any_of(client.gpus.begin(), client.gpus.end(), lacks)) read_others(client);
+  for (const std::uint32_t gpu : client.gpus) {
+    const scheduler::Bytes shortage = page.short_bytes[gpu].load();
+    step(scheduler::event::Usage{.client = client.id,
+                                 .gpu = gpu,
+                                 .used = page.device_bytes[gpu].load(std::memory_order_relaxed),
+                                 .fixed = page.fixed_bytes[gpu].load(std::memory_order_relaxed),
+                                 .resident = page.resident_bytes[gpu].load(std::memory_order_relaxed),
+                                 .shortage = shortage,
+                                 .free = shortage != 0 ? page.free_bytes[gpu].load(std::memory_order_relaxed) : 0});
+  }
+}
+
+// What one lacks is compared with what all have, so their numbers have to be of the same time. Not more often than
+// clients try again: one that says the same without end must not keep rotad busy with everybody's pages.
+void Server::read_others(const Client& client) {
+  if (now() - others_read_at_ < kReadOthers) return;
+  others_read_at_ = now();
+  for (const auto& [id, other] : clients_) {
+    if (id != client.id) read_usage(*other);
+  }
+}
+
+}  // namespace rota::server

@@ -1,0 +1,202 @@
+#!/usr/bin/env python3
+"""Programs whose plain device memory really does not fit together, swapped by rota, on a GPU: how long a switch takes.
+
+    tests/gpu/swap.py --build DIR [--room 12] [--size 8] [--jobs 2] [--seconds 15] [--mode exclusive] [--quantum 300ms]
+
+A ballast (a plain cuMemAlloc of a process without rota) leaves --room GiB of the GPU free; then --jobs programs of --size
+GiB each run under `rota run --memory swap`, with a rotad of their own. Each writes all of its memory in every round, checks
+words of it before, and compares all of it at the end. Nothing here is managed memory. By ctypes and numpy; what it takes it
+gives back, what it starts it ends.
+
+Prints one line of JSON: rounds and words that were wrong for each job, for each switch the bytes and the time of moving
+out and of bringing back, and what bare copies in both directions reach between two processes in the same run (GB/s).
+Exits 77 where there is no NVIDIA GPU.
+"""
+import argparse
+import ctypes
+import json
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+GIB = 1 << 30
+PIECE = 256 << 20
+
+
+class Driver:
+    def __init__(self):
+        try:
+            self.library = ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            sys.exit(77)
+        if self.library.cuInit(0) != 0:
+            sys.exit(77)
+        context = ctypes.c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxSetCurrent", context)
+
+    def call(self, name, *arguments):
+        result = getattr(self.library, name)(*arguments)
+        if result != 0:
+            raise RuntimeError(f"{name}: CUDA error {result}")
+
+    def allocate(self, size):
+        address = ctypes.c_uint64()
+        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+        return address
+
+    def free_bytes(self):
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def ballast(room):
+    """Leaves so many bytes free until its standard input closes."""
+    driver = Driver()
+    driver.allocate(driver.free_bytes() - room)
+    say("ready")
+    sys.stdin.read()
+
+
+def copier(direction, size=GIB):
+    driver = Driver()
+    device = driver.allocate(size)
+    host = ctypes.c_void_p()
+    driver.call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(size), 1)
+    say("ready")
+    sys.stdin.readline()
+    begun, copies = time.monotonic(), 0
+    while time.monotonic() - begun < 1.5:
+        if direction == "out":
+            driver.call("cuMemcpyDtoH_v2", host, device, ctypes.c_size_t(size))
+        else:
+            driver.call("cuMemcpyHtoD_v2", device, host, ctypes.c_size_t(size))
+        copies += 1
+    say(json.dumps(copies * size / (time.monotonic() - begun) / 1e9))
+
+
+def job(size, seconds, seed):
+    import numpy
+    driver = Driver()
+    pieces = [driver.allocate(PIECE) for _ in range(size // PIECE)]
+    words = PIECE // 4
+    value = seed
+    for piece in pieces:
+        driver.call("cuMemsetD32_v2", piece, ctypes.c_uint(value), ctypes.c_size_t(words))
+    driver.call("cuCtxSynchronize")
+    wrong = rounds = 0
+    word = ctypes.c_uint()
+    say("ready")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for piece in pieces:
+            for at in (0, words // 2, words - 1):
+                driver.call("cuMemcpyDtoH_v2", ctypes.byref(word), ctypes.c_uint64(piece.value + 4 * at), ctypes.c_size_t(4))
+                wrong += word.value != value
+        value += 2
+        for piece in pieces:
+            driver.call("cuMemsetD32_v2", piece, ctypes.c_uint(value), ctypes.c_size_t(words))
+        driver.call("cuCtxSynchronize")
+        rounds += 1
+    whole = numpy.empty(words, dtype=numpy.uint32)
+    for piece in pieces:
+        driver.call("cuMemcpyDtoH_v2", whole.ctypes.data_as(ctypes.c_void_p), piece, ctypes.c_size_t(PIECE))
+        wrong += int((whole != value).sum())
+        driver.call("cuMemFree_v2", piece)
+    say(json.dumps({"rounds": rounds, "wrong": wrong}))
+
+
+def own(*arguments):
+    return [sys.executable, os.path.abspath(__file__), "--part", *map(str, arguments)]
+
+
+def start(command, **options):
+    return subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
+
+
+def duplex():
+    """What a process that copies out and one that copies in reach beside each other. GB/s."""
+    copiers = [start(own("copier", direction)) for direction in ("out", "in")]
+    for each in copiers:
+        assert each.stdout.readline() == "ready\n"
+    for each in copiers:
+        each.stdin.write("\n")
+        each.stdin.flush()
+    return [round(json.loads(each.communicate(timeout=60)[0]), 1) for each in copiers]
+
+
+def measure(options):
+    bare = duplex()
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="rota-swap-"))
+    environment = dict(os.environ, ROTA_SOCKET=str(folder / "rotad.sock"), ROTA_LOG="debug")
+    running = []
+    try:
+        weight = start(own("ballast", int(options.room * GIB)))
+        running.append(weight)
+        assert weight.stdout.readline() == "ready\n"
+        rotad = start([options.build / "bin/rotad", "--mode", options.mode, "--quantum", options.quantum,
+                       "--lock-directory", folder / "locks"], env=environment, stderr=open(folder / "rotad.log", "w"))
+        running.append(rotad)
+        while not (folder / "rotad.sock").exists():
+            time.sleep(0.01)
+        jobs = []
+        for number in range(options.jobs):
+            jobs.append(start([options.build / "bin/rota", "run", "--memory", "swap", "--",
+                               *own("job", int(options.size * GIB), options.seconds, number + 1)],
+                              env=environment, stderr=open(folder / f"job{number}.log", "w")))
+            running.append(jobs[-1])
+        results = [each.communicate(timeout=options.seconds * 8 + 120)[0].splitlines()[-1:] for each in jobs]
+        said = [(folder / f"job{number}.log").read_text() for number in range(options.jobs)]
+        if options.logs:
+            for file in folder.glob("*.log"):
+                (options.logs / f"{options.jobs}x{options.size:g}-{options.mode}-{file.name}").write_bytes(file.read_bytes())
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+    outs = [(int(got), int(us)) for text in said for got, us in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out in (\d+) us", text)]
+    backs = [int(us) for text in said for us in re.findall(r"memory back after (\d+) us", text)]
+    most = max((got for got, _ in outs), default=0)
+    whole = [us for got, us in outs if got == most]
+    print(json.dumps({
+        "jobs": [json.loads(line[0]) if line else None for line in results], "room_gib": options.room, "size_gib": options.size,
+        "mode": options.mode, "bare_duplex_gb_s": bare,
+        "moves_out": len(outs), "largest_out_bytes": most,
+        "out_ms": [round(us / 1e3) for us in sorted(whole)],
+        "out_gb_s_middle": round(most / statistics.median(whole) / 1e3, 1) if whole else None,
+        "back_ms": [round(us / 1e3) for us in sorted(backs) if us > 2000],
+    }), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path)
+    parser.add_argument("--room", type=float, default=12)
+    parser.add_argument("--size", type=float, default=8)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seconds", type=int, default=15)
+    parser.add_argument("--mode", default="exclusive")
+    parser.add_argument("--quantum", default="300ms")
+    parser.add_argument("--logs", type=pathlib.Path, help="a folder for what rotad and the jobs say")
+    parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not options.part:
+        return measure(options)
+    name, *arguments = options.part
+    if name == "copier":
+        return copier(arguments[0])
+    return {"ballast": ballast, "job": job}[name](*map(int, arguments))
+
+
+if __name__ == "__main__":
+    main()

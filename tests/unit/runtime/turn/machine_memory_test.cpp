@@ -1,0 +1,268 @@
+// The turn machine and memory: what comes back with a turn, what goes out of others' way, what if it does not come.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/runtime/turn/machine_process.h"
+
+using namespace rota::test;
+
+TEST_CASE("whoever may run without a lease gets its memory back first, and then runs") {
+  Process process;
+  process.seen.resident = false;
+  process.resident = false;
+  process.seen.standing = 1;
+  SECTION("rotad has gone and the grace is over") {
+    process.lose();
+    process.run(2s);
+  }
+  SECTION("rotad does not serve its GPUs") {
+    process.step(event::Gpus{.any = true, .answered = true, .served = 0});
+    process.run(2s);
+  }
+  CHECK(process.did(Act::kBringBack));
+  CHECK_FALSE(process.machine.gate_open());
+  process.resident = true;
+  process.run(100ms);
+  CHECK(process.machine.gate_open());
+}
+
+TEST_CASE("memory that is in the next one's way is moved out once the work has finished, before the lease goes back") {
+  Process process;
+  process.hold();
+  process.press();
+  process.seen.lease.in_the_way = 1;
+  process.run(100ms);
+  CHECK_FALSE(process.did(Act::kMoveOut));  // its work still runs
+  process.seen.done = true;
+  process.run(10ms);
+  const auto at = [&](Act act) {
+    return std::find_if(process.done.begin(), process.done.end(), [&](const Action& one) { return one.act == act; });
+  };
+  REQUIRE(process.did(Act::kMoveOut));
+  CHECK(at(Act::kMoveOut)->gpus == 1);
+  CHECK(at(Act::kMoveOut) < at(Act::kGiveBack));
+  CHECK_FALSE(process.machine.gate_open());
+}
+
+TEST_CASE("nothing is moved out where nothing is in the way, or the work could not be drained") {
+  Process process;
+  process.hold();
+  process.press();
+  SECTION("it fits") {
+    process.seen.done = true;
+    process.run(10ms);
+    CHECK(process.did(Act::kGiveBack));
+  }
+  SECTION("it runs beside the next one") {
+    process.seen.lease.in_the_way = 1;
+    process.run_until(Phase::kBeside);
+    CHECK(process.did(Act::kGiveBack));
+  }
+  CHECK_FALSE(process.did(Act::kMoveOut));
+}
+
+TEST_CASE("memory that others need goes while nothing of the process runs, at once and without the lease") {
+  Process process;
+  process.hold();
+  process.run(10ms);
+  process.seen.lease.waiters = 1;
+  process.seen.lease.drain_at = process.now;
+  process.seen.looked = process.seen.done = true;
+  process.run_until(Phase::kResting);
+  CHECK(process.machine.still());
+  // rotad has seen the give-back, and somebody lacks room.
+  process.seen.lease = {.in_the_way = 1};
+  process.look();
+  REQUIRE(process.did(Act::kMoveOut));
+  CHECK(process.done.at(0).gpus == 1);
+  process.seen.lease = {};
+  process.seen.resident = false;
+  process.look();
+  CHECK_FALSE(process.did(Act::kMoveOut));
+  // While it waits, too; and its own turn brings all of it back before the gate opens.
+  process.seen.standing = 1;
+  process.look();
+  REQUIRE(process.machine.phase() == Phase::kWaiting);
+  process.seen.lease = {.in_the_way = 1};
+  process.look();
+  CHECK(process.did(Act::kMoveOut));
+  process.seen.lease = {.grant = 2, .held = 1};
+  process.look();
+  CHECK(process.did(Act::kBringBack));
+  CHECK(process.machine.gate_open());
+  CHECK_FALSE(process.machine.still());
+}
+
+TEST_CASE("memory goes before the first turn, and not where the work of an earlier one may still run") {
+  Process process;
+  CHECK(process.machine.still());
+  process.seen.lease = {.in_the_way = 1};
+  process.look();
+  CHECK(process.did(Act::kMoveOut));
+  process.seen.lease = {};
+  process.look();
+  process.hold();
+  CHECK_FALSE(process.machine.still());
+  SECTION("revoked") {
+    process.seen.lease = {.in_the_way = 1};
+    process.run(20ms);
+    REQUIRE(process.machine.phase() == Phase::kResting);
+  }
+  SECTION("rotad has gone while it ran, and another comes") {
+    process.lose();
+    process.welcome();
+    process.seen.lease = {.in_the_way = 1};
+    process.look();
+    REQUIRE(process.machine.phase() == Phase::kWaiting);
+  }
+  CHECK_FALSE(process.machine.still());
+  CHECK_FALSE(process.did(Act::kMoveOut));
+}
+
+TEST_CASE("what a holder was told to clear is not moved again before rotad has its give-back") {
+  Process process;
+  process.hold();
+  process.run(10ms);
+  process.seen.lease.waiters = 1;
+  process.seen.lease.drain_at = process.now;
+  process.seen.lease.in_the_way = 1;
+  process.seen.looked = process.seen.done = true;
+  process.run_until(Phase::kResting);
+  process.run(50ms);
+  CHECK_FALSE(process.did(Act::kMoveOut));
+}
+
+TEST_CASE("memory that does not go is tried again, less and less often") {
+  Process process;
+  process.seen.lease = {.in_the_way = 1};
+  process.run(10s);
+  const auto tries = std::count_if(process.done.begin(), process.done.end(),
+                                   [](const Action& action) { return action.act == Act::kMoveOut; });
+  CHECK(tries > 20);
+  CHECK(tries < 60);
+}
+
+// Granted, and its memory does not come.
+struct Short : Process {
+  Short() {
+    resident = false;
+    seen.standing = 1;
+    look();
+    seen.lease = {.grant = 1, .held = 1};
+    look();
+    REQUIRE_FALSE(machine.gate_open());
+  }
+  long tries() const {
+    return std::count_if(done.begin(), done.end(), [](const Action& action) { return action.act == Act::kBringBack; });
+  }
+};
+
+TEST_CASE("a holder whose memory does not come goes on trying without spinning, and says so once") {
+  Short process;
+  process.run(1s);
+  CHECK(process.tries() > 20);
+  CHECK(process.tries() < 100);
+  for (int i = 0; i < 1000; ++i) {  // whatever rings
+    process.look();
+    CHECK_FALSE(process.did(Act::kBringBack));
+  }
+  process.run(10s);
+  CHECK(process.said(Note::kNoRoom));
+  process.run(60s);
+  CHECK_FALSE(process.said(Note::kNoRoom));
+  CHECK(process.machine.phase() == Phase::kHolding);
+  CHECK_FALSE(process.machine.gate_open());
+  process.resident = true;
+  process.run(1s);
+  CHECK(process.machine.gate_open());
+}
+
+TEST_CASE("a holder whose memory does not come lets others go first when its turn is over, and asks again") {
+  Short process;
+  process.seen.lease.waiters = 1;
+  process.seen.lease.drain_at = process.now + 2s;
+  process.run(1900ms);
+  CHECK(process.machine.phase() == Phase::kHolding);
+  SECTION("none of it comes") {
+    process.run(200ms);
+    CHECK(process.did(Act::kGiveBack));
+    CHECK(process.said(Note::kGaveBackUnused));
+    CHECK(process.did(Act::kWant));
+    CHECK(process.machine.still());
+  }
+  SECTION("it comes a little at a time") {
+    process.some = true;
+    process.run(5s);
+    CHECK_FALSE(process.did(Act::kGiveBack));
+    process.resident = true;
+    process.run(1s);
+    CHECK(process.machine.gate_open());
+    // And is used, although its time is over: as long as it took, within bounds.
+    process.seen.looked = true;
+    process.run(Machine::kLongestUse - 2s);
+    CHECK(process.machine.gate_open());
+    process.run(2s);
+    CHECK(process.machine.phase() == Phase::kDraining);
+  }
+  SECTION("it stops coming") {
+    process.some = true;
+    process.run(1s);
+    process.some = false;
+    process.run(Machine::kNothingComes + 100ms);
+    CHECK(process.did(Act::kGiveBack));
+  }
+}
+
+TEST_CASE("a holder that comes to need more than there is room for drains when its turn is over") {
+  Process process;
+  process.hold();
+  process.resident = process.seen.resident = false;
+  process.look();
+  REQUIRE(process.done.size() >= 2);
+  CHECK(process.done.at(0).act == Act::kClose);  // before anything is brought
+  CHECK(process.done.at(1).act == Act::kBringBack);
+  REQUIRE_FALSE(process.machine.gate_open());
+  process.seen.lease.waiters = 1;
+  process.seen.lease.drain_at = process.now;
+  process.seen.standing = 1;
+  process.run(Machine::kNothingComes + 100ms);
+  REQUIRE(process.machine.phase() == Phase::kDraining);
+  process.seen.looked = process.seen.done = true;
+  process.run(100ms);
+  CHECK(process.did(Act::kGiveBack));
+  CHECK(process.machine.still());
+}
+
+TEST_CASE("a lost rotad opens no gate before memory has been looked at: some may have been allocated since") {
+  Process process;
+  process.hold();
+  process.press();  // it drains
+  process.lose();
+  CHECK_FALSE(process.did(Act::kOpen));
+  process.resident = process.seen.resident = false;
+  process.look();
+  CHECK_FALSE(process.did(Act::kOpen));
+  CHECK(process.did(Act::kBringBack));
+  process.resident = true;
+  process.run(20ms);
+  CHECK(process.machine.gate_open());
+}
+
+TEST_CASE("whose memory is out when rotad goes brings it back by itself, once the grace is over") {
+  Process process;
+  process.seen.lease = {.in_the_way = 1};
+  process.look();
+  process.seen.lease = {};
+  process.seen.resident = false;
+  process.seen.standing = 1;
+  process.look();
+  process.resident = false;
+  process.lose();
+  process.run(Machine::kGrace - 10ms);
+  CHECK_FALSE(process.did(Act::kBringBack));
+  process.run(1s);
+  CHECK(process.did(Act::kBringBack));
+  CHECK_FALSE(process.machine.gate_open());
+  process.resident = true;
+  process.run(1s);
+  CHECK(process.machine.gate_open());
+}
