@@ -43,13 +43,23 @@ SwapBackend::Extent* SwapBackend::extent_at(std::uint64_t address, Range** range
 
 namespace {
 
+// A copy that nothing tells the end of is over when this returns: what it reads or writes may go. With the context
+// current.
+void wait_for_stream(const SwapBackend::Mover& mover) {
+  real::cuStreamSynchronize(mover.stream);
+}
+
 // Until the event is reached, looked at under the context's lock each time. False: the context has gone, or its work
-// has failed.
+// has failed; in either case the copy is over.
 bool wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
   for (std::chrono::nanoseconds pause = 20us;; pause = std::min<std::chrono::nanoseconds>(pause * 3 / 2, 500us)) {
     api::CUresult result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (!mover.within([&] { result = real::cuEventQuery(event); })) return false;
-    if (result != api::CUDA_ERROR_NOT_READY) return result == api::CUDA_SUCCESS;
+    if (result == api::CUDA_SUCCESS) return true;
+    if (result != api::CUDA_ERROR_NOT_READY) {
+      mover.within([&] { wait_for_stream(mover); });
+      return false;
+    }
     mover.stopping();  // looks after others meanwhile; a copy that is under way is waited for in any case
     std::this_thread::sleep_for(pause);
   }
@@ -139,8 +149,9 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     void* host = nullptr;
     {
       const std::lock_guard lock(mutex_);
-      Extent* extent = extent_at(flight.address);
-      if (extent == nullptr || !extent->in_place()) continue;  // freed just now
+      Range* range = nullptr;
+      Extent* extent = extent_at(flight.address, &range);
+      if (extent == nullptr || !extent->in_place() || range->kept || range->ending) continue;  // freed just now
       extent->moving = true;
       ++out_of_place_;
       flight.bytes = extent->bytes;
@@ -151,10 +162,12 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       if (host == nullptr) host = host_.take(flight.bytes);
       if (host == nullptr) return;
       flight.event = driver::make_event();
-      started = flight.event != nullptr &&
-                real::cuMemcpyDtoHAsync_v2(host, flight.address, flight.bytes, mover.stream) == api::CUDA_SUCCESS &&
+      if (flight.event == nullptr) return;
+      started = real::cuMemcpyDtoHAsync_v2(host, flight.address, flight.bytes, mover.stream) == api::CUDA_SUCCESS &&
                 real::cuEventRecord(flight.event, mover.stream) == api::CUDA_SUCCESS;
-      if (!started && flight.event != nullptr) real::cuEventDestroy_v2(flight.event);
+      if (started) return;
+      wait_for_stream(mover);
+      real::cuEventDestroy_v2(flight.event);
     });
     {
       const std::lock_guard lock(mutex_);
@@ -214,8 +227,9 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     Extent coming;
     {
       const std::lock_guard lock(mutex_);
-      Extent* extent = extent_at(address);
-      if (extent == nullptr || extent->handle != 0) continue;  // freed just now
+      Range* range = nullptr;
+      Extent* extent = extent_at(address, &range);
+      if (extent == nullptr || extent->handle != 0 || range->ending) continue;  // freed just now
       extent->moving = true;
       coming = *extent;
     }
@@ -241,6 +255,9 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
         if (flight.event == nullptr) return;
         result = real::cuMemcpyHtoDAsync_v2(address, coming.host, coming.bytes, mover.stream);
         if (result == api::CUDA_SUCCESS) result = real::cuEventRecord(flight.event, mover.stream);
+        if (result == api::CUDA_SUCCESS) return;
+        wait_for_stream(mover);
+        real::cuEventDestroy_v2(flight.event);
       });
       if (flight.event == nullptr) result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }

@@ -278,7 +278,7 @@ void SwapBackend::take_off(const Range& range) {
   entry.kept_by_size.erase(std::find_if(first, last, [&](const auto& each) { return each.second == range.address; }));
 }
 
-void SwapBackend::free(std::uint64_t address, bool may_keep) {
+void SwapBackend::free(std::uint64_t address) {
   Range gone;
   {
     Lock lock(mutex_);
@@ -289,12 +289,12 @@ void SwapBackend::free(std::uint64_t address, bool may_keep) {
     };
     landed_.wait(lock, [&] { return !moves(); });
     const auto found = ranges_.find(address);
-    if (found == ranges_.end() || (found->second.kept && may_keep)) return;
+    if (found == ranges_.end() || found->second.kept) return;
     Range& range = found->second;
     Device& entry = device(range.device);
     const bool here =
         std::all_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.in_place(); });
-    if (here && may_keep && entry.kept + range.bytes <= entry.most_kept) {
+    if (here && entry.kept + range.bytes <= entry.most_kept) {
       range.kept = true;
       entry.kept += range.bytes;
       entry.kept_by_size.emplace(range.bytes, range.address);
@@ -309,19 +309,25 @@ void SwapBackend::free(std::uint64_t address, bool may_keep) {
 
 void SwapBackend::context_ended(api::CUcontext context) {
   if (!any()) return;
-  std::vector<std::uint64_t> its_own;
+  std::vector<Range> gone;
   {
     const std::lock_guard lock(mutex_);
-    for (auto& [address, range] : ranges_) {
+    for (auto next = ranges_.begin(); next != ranges_.end();) {
+      const auto each = next++;
+      Range& range = each->second;
       if (range.context != context) continue;
-      // The monitor may wait for the lock under which contexts end: what it moves, it destroys when it has landed.
+      // The monitor may wait for the lock under which contexts end, so nothing here waits for the monitor: what it
+      // moves, it destroys when that has landed; what it has not begun to move, it finds no more.
       range.ending =
           std::any_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.moving; });
       range.context = nullptr;
-      if (!range.ending) its_own.push_back(address);
+      if (range.ending) continue;
+      take_off(range);
+      gone.push_back(std::move(range));
+      ranges_.erase(each);
     }
   }
-  for (const std::uint64_t address : its_own) free(address, false);
+  for (Range& range : gone) destroy(std::move(range));
 }
 
 void SwapBackend::peer_enabled(int accessing, int owner) {

@@ -68,7 +68,7 @@ class SwapBackend final : public Backend {
   // Whether any of these addresses is in a range, freed or not.
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
   // The range that begins here is used by nothing any more. Waits for no work; for its extents, if they are in motion.
-  void free(std::uint64_t address) { free(address, true); }
+  void free(std::uint64_t address);
   // The open device file by which GPU memory may be reached without any CUDA call (reach.h), or nothing.
   static std::string opened_for_direct_access();
   // Nothing leaves the GPU from now on: somebody may reach it without any call that rota sees.
@@ -149,7 +149,6 @@ class SwapBackend final : public Backend {
   std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
   std::uint64_t drop_kept(int device, std::uint64_t bytes);
   void insert(Range&& range);
-  void free(std::uint64_t address, bool may_keep);
   void take_off(const Range& range);
   void add_resident(int device, std::uint64_t bytes);
   void take_resident(int device, std::uint64_t bytes);
