@@ -119,7 +119,7 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
       if (brought.lacking != 0) mover.within([&] { real::cuMemGetInfo_v2(&free, &total); });
       return brought;
     });
-    back.some = back.some || all.bytes != 0;
+    back.bytes += all.bytes;
     if (all.lacking != 0) back.shortages.push_back({device, all.lacking, free});
   }
   back.resident = memory.swap().in_place();

@@ -24,8 +24,8 @@ struct Destination {
 // Extents (memory/swap/swap.h) have to be there before work runs: as much as the driver has room for comes, and the
 // rest at another attempt.
 struct Back {
-  bool resident = true;  // everything is where work may touch it; managed memory always is: the rest comes by faults
-  bool some = false;     // some extents have come
+  bool resident = true;     // everything is where work may touch it; managed memory always is: the rest comes by faults
+  std::uint64_t bytes = 0;  // of extents that have come
   // GPUs on which the driver had no room for extents: bytes that are still out, and what it called free.
   struct Shortage {
     int device;

@@ -34,9 +34,9 @@ event::Brought Monitor::bring_memory_back() {
   }
   send_news();
   if (back.resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
-  log::debug("grant {}: {} after {} us", machine_.grant(), back.resident ? "memory back" : "no room for all memory",
-             microseconds(now() - begun));
-  return {.resident = back.resident, .some = back.some};
+  log::debug("grant {}: {} after {} us, {} bytes of it swapped", machine_.grant(),
+             back.resident ? "memory back" : "no room for all memory", microseconds(now() - begun), back.bytes);
+  return {.resident = back.resident, .lacking = 0, .some = back.bytes != 0};
 }
 
 // Extents of a process that has not been proven to run nothing cannot go, but for a holder's, which nobody asks for.

@@ -165,7 +165,8 @@ def measure(options):
             each.kill()
             each.wait()
     outs = [(int(got), int(us)) for text in said for got, us in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out in (\d+) us", text)]
-    backs = [int(us) for text in said for us in re.findall(r"memory back after (\d+) us", text)]
+    backs = [(int(got), int(us)) for text in said
+             for us, got in re.findall(r"memory back after (\d+) us, (\d+) bytes of it swapped", text)]
     most = max((got for got, _ in outs), default=0)
     whole = [us for got, us in outs if got == most]
     print(json.dumps({
@@ -174,7 +175,9 @@ def measure(options):
         "moves_out": len(outs), "largest_out_bytes": most,
         "out_ms": [round(us / 1e3) for us in sorted(whole)],
         "out_gb_s_middle": round(most / statistics.median(whole) / 1e3, 1) if whole else None,
-        "back_ms": [round(us / 1e3) for us in sorted(backs) if us > 2000],
+        "largest_back_bytes": max((got for got, _ in backs), default=0),
+        "back": [{"gib": round(got / GIB, 2), "ms": round(us / 1e3), "gb_s": round(got / us / 1e3, 1)}
+                 for got, us in sorted(backs)[-12:] if got],
     }), flush=True)
 
 
