@@ -227,3 +227,23 @@ TEST_CASE("a context ends while its memory is about to move") {
     EXPECT_EMPTY_BOOKS();
   });
 }
+
+TEST_CASE("a program that has no turn is refused more extents than the GPU can hold at once") {
+  check([] {
+    const CUcontext context = enter(0);
+    Swap never([](const memory::OwnWork&) {});  // the gate is closed
+    EXPECT(never.serves(0));
+    std::vector<CUdeviceptr> blocks;
+    CUdeviceptr address = 0;
+    // Half of each is lost to the granularity.
+    while (blocks.size() < 100 && never.allocate({context, 0}, &address, 2 * kMiB + 1) == CUDA_SUCCESS) {
+      blocks.push_back(address);
+    }
+    EXPECT(blocks.size() > 40);
+    EXPECT(never.out_bytes(0) == blocks.size() * 4 * kMiB);
+    EXPECT(never.out_bytes(0) < kGpuBytes);
+    for (const CUdeviceptr block : blocks) never.free(block);
+    EXPECT(never.in_place());
+    EXPECT(never.out_bytes(0) == 0);
+  });
+}
