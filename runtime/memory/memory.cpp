@@ -323,7 +323,8 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
       .total = std::min({total, settings_.limit_bytes, shared.total}), .free = 0, .own = ledger_.live_bytes(ordinal)};
   // NVML's total is all of the GPU's memory, CUDA's only what programs can have of it.
   const std::uint64_t usable = device(ordinal).total_bytes;
-  const std::uint64_t most = usable != 0 ? std::min(seen.total, usable) : seen.total;
+  // Nor may it have more than can be there at once, where that is said (capacity()).
+  const std::uint64_t most = std::min(usable != 0 ? std::min(seen.total, usable) : seen.total, capacity(ordinal));
   const std::uint64_t left = std::min(most - std::min(most, seen.own), shared.left);
   // Managed: the GPU's real free memory says who lies there now, not what this program may take.
   const bool moves = backend(ordinal).backing() != Backing::kDevice;

@@ -247,3 +247,19 @@ TEST_CASE("a program that has no turn is refused more extents than the GPU can h
     EXPECT(never.out_bytes(0) == 0);
   });
 }
+
+TEST_CASE("what cuMemGetInfo says is free can be allocated") {
+  check([] {
+    enter(0);
+    std::size_t free = 0;
+    std::size_t total = 0;
+    EXPECT_OK(cu.cuMemGetInfo_v2(&free, &total));
+    EXPECT(free > kGpuBytes / 2);
+    CUdeviceptr all = 0;
+    EXPECT_OK(cu.cuMemAlloc_v2(&all, free));
+    EXPECT_OK(cu.cuMemGetInfo_v2(&free, &total));
+    EXPECT(free == 0);
+    EXPECT_OK(cu.cuMemFree_v2(all));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
