@@ -23,7 +23,8 @@ class Attendant {
   virtual ~Attendant() = default;
   // A thread has found the gate closed and is about to wait; whoever can get the lease should be woken.
   virtual void arrived() = 0;
-  // Whether the call puts no work on the GPU after all (its stream is being captured) and so needs no lease.
+  // Whether the call puts no work on the GPU after all (its stream is being captured) and so needs no lease, nor any
+  // memory that is out of place.
   virtual bool submits_nothing(const Call& call) = 0;
   // make_room() of scope.h, for a thread that is not inside the gate.
   virtual bool make_room() { return false; }

@@ -160,7 +160,8 @@ bool Monitor::make_room() {
 }
 
 bool Monitor::submits_nothing(const gate::Call& call) {
-  if (contexts_.submits_nothing(call)) return true;
+  // Into a capture, but with addresses that the driver looks at: what was allocated meanwhile may not be there yet.
+  if (contexts_.submits_nothing(call)) return contexts_.captures() == 0 || !gate::out_of_place.load();
   // A context that we did not see being made (a library with a way of its own) shows up here at the latest. A call that
   // belongs to none is refused by the driver: there is nothing to wait for.
   const bool known = started_.load(std::memory_order_acquire) && devices_seen_.load(std::memory_order_relaxed) != 0;

@@ -43,6 +43,7 @@ void* HostPool::take(std::uint64_t bytes) {
     }
   }
   void* block = map_pinned(bytes);
+  if (block == nullptr && trim() != 0) block = map_pinned(bytes);
   if (block == nullptr) return nullptr;
   const std::lock_guard lock(mutex_);
   bytes_ += bytes;
@@ -59,12 +60,14 @@ std::uint64_t HostPool::bytes() const {
   return bytes_;
 }
 
-void HostPool::trim() {
+std::uint64_t HostPool::trim() {
   std::map<std::uint64_t, std::vector<void*>> kept;
+  std::uint64_t sum = 0;
   {
     const std::lock_guard lock(mutex_);
     kept.swap(kept_);
-    for (const auto& [bytes, blocks] : kept) bytes_ -= bytes * blocks.size();
+    for (const auto& [bytes, blocks] : kept) sum += bytes * blocks.size();
+    bytes_ -= sum;
   }
   for (const auto& [bytes, blocks] : kept) {
     for (void* block : blocks) {
@@ -72,6 +75,7 @@ void HostPool::trim() {
       munmap(block, bytes);
     }
   }
+  return sum;
 }
 
 }  // namespace rota::memory

@@ -20,13 +20,13 @@ class HostPool {
   HostPool& operator=(const HostPool&) = delete;
 
   // A block of exactly `bytes`, a multiple of the page size, that every context can copy from and to; null if the host
-  // or the driver has none. With some context current.
+  // or the driver has none, also after what is kept in other sizes has been given back. With some context current.
   void* take(std::uint64_t bytes);
   void give(void* block, std::uint64_t bytes);
   // Of blocks that are taken, and that are kept.
   std::uint64_t bytes() const;
-  // Gives what nobody has taken back to the host. With some context current.
-  void trim();
+  // Gives what nobody has taken back to the host: bytes. With some context current.
+  std::uint64_t trim();
 
  private:
   mutable std::mutex mutex_;

@@ -130,6 +130,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     under_way -= flight.bytes;
     landed(flight.address);
   };
+  bool lacks_host = false;
   const std::vector<std::uint64_t> leaving = on_gpu(ordinal);
   for (std::size_t next = 0; !moved.failed && !mover.stopping();) {
     const std::uint64_t sum = moved.dropped + moved.bytes + under_way;
@@ -175,14 +176,16 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     }
     if (!started) {
       landed(flight.address);
-      moved.failed = true;
-      break;
+      lacks_host = lacks_host || host == nullptr;
+      moved.failed = host != nullptr;
+      continue;  // others may have been out before, and have room there
     }
     under_way += flight.bytes;
     flights.push_back(flight);
     if (flights.size() >= kInFlight) land();
   }
   while (!flights.empty()) land();
+  moved.failed = moved.failed || lacks_host;
   return moved;
 }
 

@@ -6,6 +6,7 @@
 #include "generated/driver_real.h"
 #include "runtime/memory/round_up.h"
 #include "runtime/memory/swap/reach.h"
+#include "scheduler/protocol/context_cost.h"
 
 namespace rota::memory {
 
@@ -50,6 +51,7 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
                  granularity != 0 && real::cuDeviceTotalMem_v2(&total, ordinal) == api::CUDA_SUCCESS;
   if (!entry.serves) return entry;
   entry.granularity = granularity;
+  entry.most = total - protocol::assumed_context(total);
   entry.most_kept = total / kKeptPart;
   return entry;
 }
@@ -193,9 +195,15 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     bool open = false;
     if_our_turn_([&] { open = true; });
     if (open) continue;
+    placed = true;
+    // On the GPU the driver would refuse it. What could never be there at once would keep the gate closed for good.
+    const Device& entry = device(place.device);
+    if (resident_bytes(place.device) - entry.kept + out_bytes(place.device) + range.bytes > entry.most) {
+      result = api::CUDA_ERROR_OUT_OF_MEMORY;
+      break;
+    }
     insert(std::move(range));
     if (observer_.out_of_place) observer_.out_of_place();
-    placed = true;
   }
   if (result != api::CUDA_SUCCESS) real::cuMemAddressFree(*address, range.bytes);
   return result;

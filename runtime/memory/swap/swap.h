@@ -132,6 +132,7 @@ class SwapBackend final : public Backend {
     bool known = false;
     bool serves = false;
     std::uint64_t granularity = 1;
+    std::uint64_t most = 0;  // bytes that can be on the GPU at once, at most: beside a context
     std::uint64_t most_kept = 0;
     std::set<int> access;  // other GPUs that may use its memory
     std::uint64_t kept = 0;

@@ -205,3 +205,26 @@ TEST_CASE("a program that is told not to move its memory out gives back at once"
   CHECK(rotad.next().kind == Kind::kGiveBack);
   CHECK(to_host == 0);
 }
+
+TEST_CASE("a call into a capture, which needs no turn, waits for one while memory is out of place") {
+  Rotad rotad;
+  Program program;
+  const auto stream = reinterpret_cast<api::CUstream>(0x500);
+  program.contexts.begin_capture(stream, false, [&] {
+    program.driver.capturing.store(true);
+    return api::CUDA_SUCCESS;
+  });
+  gate::out_of_place.store(true);  // allocated while the gate is closed
+  program.launcher = std::thread([&] {
+    program.driver.enter_context(0);
+    gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, stream, nullptr, nullptr);
+    program.driver.leave_context();
+  });
+  CHECK(eventually([&] { return program.gate.standing() == 1 || program.driver.launches != 0; }));
+  REQUIRE(program.driver.launches == 0);
+  CHECK(rotad.next().kind == Kind::kWant);
+  rotad.grant(1, 1, 100 * kMega);
+  program.launcher.join();
+  CHECK(program.driver.launches == 1);
+  CHECK_FALSE(gate::out_of_place);
+}

@@ -24,13 +24,15 @@ constexpr unsigned kPatience = 20;
 
 // --- functions of the driver that fail, or do something else before
 
+constexpr int kAlways = -1;
 std::map<Symbol, int> fails_at;  // the how manyth call from now on fails, once; 0: none
 std::function<void(Symbol symbol)> before = [](Symbol) {};
 
 bool fails(Symbol symbol) {
   before(symbol);
   const auto at = fails_at.find(symbol);
-  return at != fails_at.end() && at->second != 0 && --at->second == 0;
+  if (at == fails_at.end() || at->second == 0) return false;
+  return at->second == kAlways || --at->second == 0;
 }
 
 template <Symbol kSymbol, typename Function>
@@ -225,5 +227,75 @@ TEST_CASE("a context ends while its memory is about to move") {
     EXPECT(swap().out_bytes(0) == 0);
     EXPECT(free_on_gpu() == free_before);
     EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("a program that has no turn is refused more extents than the GPU can hold at once") {
+  check([] {
+    const CUcontext context = enter(0);
+    Swap never([](const memory::OwnWork&) {});  // the gate is closed
+    EXPECT(never.serves(0));
+    std::vector<CUdeviceptr> blocks;
+    CUdeviceptr address = 0;
+    // Half of each is lost to the granularity.
+    while (blocks.size() < 100 && never.allocate({context, 0}, &address, 2 * kMiB + 1) == CUDA_SUCCESS) {
+      blocks.push_back(address);
+    }
+    EXPECT(blocks.size() > 40);
+    EXPECT(never.out_bytes(0) == blocks.size() * 4 * kMiB);
+    EXPECT(never.out_bytes(0) < kGpuBytes);
+    for (const CUdeviceptr block : blocks) never.free(block);
+    EXPECT(never.in_place());
+    EXPECT(never.out_bytes(0) == 0);
+  });
+}
+
+TEST_CASE("what cuMemGetInfo says is free can be allocated") {
+  check([] {
+    enter(0);
+    std::size_t free = 0;
+    std::size_t total = 0;
+    EXPECT_OK(cu.cuMemGetInfo_v2(&free, &total));
+    EXPECT(free > kGpuBytes / 2);
+    CUdeviceptr all = 0;
+    EXPECT_OK(cu.cuMemAlloc_v2(&all, free));
+    EXPECT_OK(cu.cuMemGetInfo_v2(&free, &total));
+    EXPECT(free == 0);
+    EXPECT_OK(cu.cuMemFree_v2(all));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("where the host has no more memory, what has its place there already leaves the GPU all the same") {
+  check([] {
+    const CUcontext context = enter(0);
+    Carrier carrier(context);
+    const CUdeviceptr known = allocate(4 * kMiB, 1);
+    swap().move_out(0, kAll, carrier.mover());
+    swap().bring_in(0, carrier.mover());
+    const CUdeviceptr fresh = allocate(8 * kMiB, 2);
+    fails_at = {{Symbol::k_cuMemHostRegister_v2, kAlways}};
+    const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    EXPECT(moved.failed);
+    EXPECT(moved.bytes == 4 * kMiB);
+    EXPECT(swap().out_bytes(0) == 4 * kMiB);
+    swap().bring_in(0, carrier.mover());
+    expect_pattern(known, 4 * kMiB, 1, "after the swap");
+    expect_pattern(fresh, 8 * kMiB, 2, "after the swap");
+  });
+}
+
+TEST_CASE("host memory that is kept for extents of another size is given up when there is no more") {
+  check([] {
+    const CUcontext context = enter(0);
+    Carrier carrier(context);
+    const CUdeviceptr freed = allocate(6 * kMiB, 1);
+    swap().move_out(0, kAll, carrier.mover());
+    EXPECT_OK(cu.cuMemFree_v2(freed));  // its memory of the host is kept
+    allocate(8 * kMiB, 2);
+    fails_at = {{Symbol::k_cuMemHostRegister_v2, 1}};
+    const Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    EXPECT(!moved.failed);
+    EXPECT(moved.bytes == 8 * kMiB);
   });
 }
