@@ -332,8 +332,8 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
   const std::uint64_t usable = device(ordinal).total_bytes;
   const std::uint64_t most = usable != 0 ? std::min(seen.total, usable) : seen.total;
   std::uint64_t left = std::min(less(most, seen.own), shared.left);
-  // What moves: the GPU's real free memory says who lies there now, not what this program may take. What its contexts have
-  // there is missing in the driver's figure; here it is taken off.
+  // What moves: the GPU's real free memory says who lies there now, not what this program may take. What its contexts
+  // have there is missing in the driver's figure; here it is taken off.
   const bool moves = backend(ordinal).backing() != Backing::kDevice;
   if (moves && usable != 0) left = std::min(left, less(less(usable, contexts(ordinal)), seen.own));
   seen.free = moves ? left : std::min(left, free);

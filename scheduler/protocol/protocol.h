@@ -318,7 +318,8 @@ static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) ==
               offsetof(StatusClient, gpus) == 16 && offsetof(StatusEnd, rota_version) == 32 &&
               offsetof(StatusClient, promised_bytes) == 120 && offsetof(StatusClient, memory_modes) == 140 &&
               offsetof(StatusClient, resident_bytes) == 176 && offsetof(StatusClient, context_bytes) == 184 &&
-              offsetof(StatusGpu, driver_used_bytes) == 120 && offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
+              offsetof(StatusGpu, driver_used_bytes) == 120 && offsetof(Room, bytes) == 8 &&
+              offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
 //
@@ -385,8 +386,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
               offsetof(LeasePage, promised_bytes) == 40 && offsetof(LeasePage, clear_bytes) == 48 + 16 * kMaxGpus &&
               offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus &&
-              offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus && offsetof(LeasePage, context_bytes) == 56 + 32 * kMaxGpus &&
-              offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus &&
+              offsetof(LeasePage, context_bytes) == 56 + 32 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&
