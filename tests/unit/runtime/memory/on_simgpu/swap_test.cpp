@@ -280,7 +280,8 @@ TEST_CASE("nobody maps or changes memory inside a plain allocation, as without r
           program.take(5 * kMiB, false);
           const CUdeviceptr address = program.first();
           CUmemGenericAllocationHandle handle = 0;
-          const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_NONE};
+          CUmemAccessDesc access{};
+          access.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
           EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE,
                         cu.cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(address)));
           EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemUnmap(address, 6 * kMiB));
