@@ -1,9 +1,14 @@
 // What generated/driver_gates.cpp sees of the runtime, and nothing else of ours:
-//   gate::Scope            the call waits for the lease; during it the gate cannot finish closing
-//   contract::with_room    a call that the driver refuses for want of memory is tried once more when others have made
-//   room gate::MappingScope     the call does not wait, but nothing is moved during it contract::…_capture    a capture
-//   begins or ends: counted, under the lock that keeps the monitor away contract::exported     from now on others reach
-//   what the call handed out
+//   gate::Scope          the call waits for the lease; during it the gate cannot finish closing
+//
+//   contract::with_room  a call that the driver refuses for want of memory is tried once more when others made room
+//
+//   gate::MappingScope   nothing is moved during the call, which waits while memory is out of place
+//
+//   contract::…_capture  a capture begins or ends: counted, under the lock that keeps the monitor away
+//
+//   contract::exported   from now on others reach what the call handed out
+//
 // All of it is for the program's threads, once the core is attached; none of it throws or changes a call's result.
 #pragma once
 

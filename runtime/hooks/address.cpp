@@ -63,23 +63,14 @@ std::optional<std::uint64_t> of_plain(const Block& block, api::CUpointer_attribu
   }
 }
 
-// Of one that the driver was asked about by its twin, for the address `asked`. Other processes and devices do not reach
-// extents by the ways that these attributes promise.
-std::optional<std::uint64_t> of_twin(api::CUpointer_attribute attribute, CUdeviceptr asked) {
-  switch (attribute) {
-    case api::CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
-      return asked;
-    default:
-      return std::nullopt;
-  }
-}
-
+// Other processes and devices do not reach extents by the ways that these attributes promise.
 bool is_refused_promise(api::CUpointer_attribute attribute) {
   return attribute == api::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
          attribute == api::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
 }
 
-// Writes the attribute of a block, if it is one of the allocation and not of the memory.
+// Writes the attribute of a block, if it is one of the allocation and not of the memory. `asked`: the address that the
+// program named, in whose place the driver may have been asked about the block's twin.
 void tell(const Block& block, api::CUpointer_attribute attribute, CUdeviceptr asked, void* data) {
   if (block.twin != 0 && is_refused_promise(attribute)) {
     const int no = 0;
@@ -87,7 +78,7 @@ void tell(const Block& block, api::CUpointer_attribute attribute, CUdeviceptr as
     return;
   }
   std::optional<std::uint64_t> value = of_any(block, attribute);
-  if (!value && block.twin != 0) value = of_twin(attribute, asked);
+  if (block.twin != 0 && attribute == api::CU_POINTER_ATTRIBUTE_DEVICE_POINTER) value = asked;
   if (!value) value = block.pool != nullptr ? of_pooled(block, attribute) : of_plain(block, attribute);
   if (value) std::memcpy(data, &*value, sizeof *value);
 }

@@ -12,7 +12,6 @@
 #include "runtime/driver/own_streams.h"
 #include "runtime/driver/stream.h"
 #include "runtime/memory/round_up.h"
-#include "scheduler/protocol/context_cost.h"
 #include "scheduler/protocol/host_memory.h"
 
 namespace rota::memory {

@@ -70,10 +70,6 @@ std::chrono::nanoseconds time_for(std::uint64_t bytes, std::uint64_t rate) {
   return 20ms + std::chrono::nanoseconds(bytes / rate);
 }
 
-}  // namespace
-
-namespace {
-
 // Moves extents of one GPU, in a stream of some context of its.
 template <typename Move>
 memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, const std::function<bool()>& stopping,
@@ -104,7 +100,7 @@ Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destinatio
               const std::function<bool()>& stopping) {
   const auto all = with_mover(contexts, from.device, stopping,
                               [&](const auto& mover) { return memory.swap().move_out(from.device, from.most, mover); });
-  return {.bytes = all.bytes + all.dropped, .failed = all.failed};
+  return {.bytes = all.bytes + all.without_copy, .failed = all.failed};
 }
 
 Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
@@ -120,6 +116,7 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
       return brought;
     });
     back.bytes += all.bytes;
+    back.some = back.some || all.bytes + all.without_copy != 0;
     if (all.lacking != 0) back.shortages.push_back({device, all.lacking, free});
   }
   back.resident = memory.swap().in_place();

@@ -16,16 +16,10 @@ struct Destination {
   std::uint64_t most;  // bytes: that may be there, or that are to leave
 };
 
-// Managed memory may have made room for others meanwhile. Moving it in one go before the first kernel runs at the copy
-// engine's speed (50 GB/s measured); left to faults it would come at 10 GB/s, each kernel waiting. Waits for the move,
-// since kernels that fault beside it would only be in its way; but not for ever, and not once `stopping` says so.
-// Called by the monitor.
-//
-// Extents (memory/swap/swap.h) have to be there before work runs: as much as the driver has room for comes, and the
-// rest at another attempt.
 struct Back {
   bool resident = true;     // everything is where work may touch it; managed memory always is: the rest comes by faults
-  std::uint64_t bytes = 0;  // of extents that have come
+  std::uint64_t bytes = 0;  // of extents whose contents have been copied in
+  bool some = false;        // some extents have come
   // GPUs on which the driver had no room for extents: bytes that are still out, and what it called free.
   struct Shortage {
     int device;
@@ -34,6 +28,14 @@ struct Back {
   };
   std::vector<Shortage> shortages;
 };
+
+// Managed memory may have made room for others meanwhile. Moving it in one go before the first kernel runs at the copy
+// engine's speed (50 GB/s measured); left to faults it would come at 10 GB/s, each kernel waiting. Waits for the move,
+// since kernels that fault beside it would only be in its way; but not for ever, and not once `stopping` says so.
+// Called by the monitor.
+//
+// Extents (memory/swap/swap.h) have to be there before work runs: as much as the driver has room for comes, and the
+// rest at another attempt.
 Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
                 const std::function<bool()>& stopping);
 

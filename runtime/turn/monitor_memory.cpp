@@ -36,7 +36,7 @@ event::Brought Monitor::bring_memory_back() {
   if (back.resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
   log::debug("grant {}: {} after {} us, {} bytes of it swapped", machine_.grant(),
              back.resident ? "memory back" : "no room for all memory", microseconds(now() - begun), back.bytes);
-  return {.resident = back.resident, .lacking = 0, .some = back.bytes != 0};
+  return {.resident = back.resident, .lacking = 0, .some = back.some};
 }
 
 // Extents of a process that has not been proven to run nothing cannot go, but for a holder's, which nobody asks for.
@@ -93,18 +93,15 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
 
 void Monitor::move_out_of_the_way(GpuMask gpus) {
   if (!connection_) return;
-  std::vector<Destination> extents;
-  for (const Gpu& gpu : gpus_) {
-    if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0 || memory_.swap().resident_bytes(gpu.device) == 0) continue;
-    extents.push_back({gpu.device, connection_->to_clear(gpu.index)});
-  }
-  if (!extents.empty()) return swap_out_of_the_way(extents);
-  if (!memory_.settings().move_out) return;
   std::vector<Destination> from;
+  std::vector<Destination> extents;
   for (const Gpu& gpu : gpus_) {
     if (gpu.index < 0 || (gpus >> gpu.index & 1) == 0) continue;
     from.push_back({gpu.device, connection_->to_clear(gpu.index)});
+    if (memory_.swap().resident_bytes(gpu.device) != 0) extents.push_back(from.back());
   }
+  if (!extents.empty()) return swap_out_of_the_way(extents);
+  if (!memory_.settings().move_out) return;
   const Time begun = now();
   // Half of what is left: the other half is for what is late.
   const Time by = connection_->give_back_by();

@@ -23,7 +23,7 @@ void Usage::changed(int device) {
   do {
     bytes = memory_.ledger().live_bytes(device);
     fixed = memory_.ledger().fixed_bytes(device);
-    extents = memory_.swap().any() ? memory_.swap().resident_bytes(device) : 0;
+    extents = memory_.swap().resident_bytes(device);
     const std::uint64_t resident = extents != 0 ? extents + fixed : 0;
     // Whoever writes last looks again: another thread may have written newer sums before these. One total order of
     // these stores and of the ledger's sums makes that sure (no fence: TSan does not know fences).
@@ -31,7 +31,7 @@ void Usage::changed(int device) {
     page->fixed_bytes[index].store(pinned_.load() ? std::max(fixed, resident) : fixed);
     page->resident_bytes[index].store(resident);
   } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device) ||
-           extents != (memory_.swap().any() ? memory_.swap().resident_bytes(device) : 0));
+           extents != memory_.swap().resident_bytes(device));
   page->memory_modes[index].store(static_cast<std::uint8_t>(memory_.mode(device)), std::memory_order_relaxed);
   const auto differs = [&](std::atomic<std::uint64_t>& told, std::uint64_t now) {
     const std::uint64_t before = told.load(std::memory_order_relaxed);

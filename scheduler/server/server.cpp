@@ -2,14 +2,11 @@
 #include "scheduler/server/server.h"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 
 #include <algorithm>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
-#include <climits>
 #include <cstring>
 
 #include "scheduler/server/client.h"

@@ -44,9 +44,6 @@ void* HostPool::take(std::uint64_t bytes) {
   }
   void* block = map_pinned(bytes);
   if (block == nullptr && trim() != 0) block = map_pinned(bytes);
-  if (block == nullptr) return nullptr;
-  const std::lock_guard lock(mutex_);
-  bytes_ += bytes;
   return block;
 }
 
@@ -55,21 +52,15 @@ void HostPool::give(void* block, std::uint64_t bytes) {
   kept_[bytes].push_back(block);
 }
 
-std::uint64_t HostPool::bytes() const {
-  const std::lock_guard lock(mutex_);
-  return bytes_;
-}
-
 std::uint64_t HostPool::trim() {
   std::map<std::uint64_t, std::vector<void*>> kept;
   std::uint64_t sum = 0;
   {
     const std::lock_guard lock(mutex_);
     kept.swap(kept_);
-    for (const auto& [bytes, blocks] : kept) sum += bytes * blocks.size();
-    bytes_ -= sum;
   }
   for (const auto& [bytes, blocks] : kept) {
+    sum += bytes * blocks.size();
     for (void* block : blocks) {
       real::cuMemHostUnregister(block);
       munmap(block, bytes);

@@ -23,15 +23,12 @@ class HostPool {
   // or the driver has none, also after what is kept in other sizes has been given back. With some context current.
   void* take(std::uint64_t bytes);
   void give(void* block, std::uint64_t bytes);
-  // Of blocks that are taken, and that are kept.
-  std::uint64_t bytes() const;
   // Gives what nobody has taken back to the host: bytes. With some context current.
   std::uint64_t trim();
 
  private:
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::map<std::uint64_t, std::vector<void*>> kept_;  // by size
-  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace rota::memory

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <deque>
 #include <thread>
+#include <utility>
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
@@ -17,31 +18,12 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// Copies under way at a time. More win nothing (measured on an H200 with extents of 64 MiB and more).
+// Copies under way at a time: with so many the engine is never idle (measured on an H100, extents of 128 MiB).
+// Judgement.
 constexpr std::size_t kInFlight = 6;
 
 // How long the driver may have no room before bringing in gives up for now: others may be clearing it.
 constexpr auto kNoRoom = 20ms;
-
-}  // namespace
-
-// One extent's copy.
-struct SwapBackend::Flight {
-  std::uint64_t address = 0;  // the extent's
-  std::uint64_t bytes = 0;
-  api::CUevent event = nullptr;
-};
-
-SwapBackend::Extent* SwapBackend::extent_at(std::uint64_t address, Range** range) {
-  Range* found = range_at(address);
-  if (found == nullptr) return nullptr;
-  if (range != nullptr) *range = found;
-  const auto extent = std::find_if(found->extents.begin(), found->extents.end(),
-                                   [&](const Extent& each) { return each.address == address; });
-  return extent == found->extents.end() ? nullptr : &*extent;
-}
-
-namespace {
 
 // A copy that nothing tells the end of is over when this returns: what it reads or writes may go. With the context
 // current.
@@ -66,6 +48,22 @@ bool wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
 }
 
 }  // namespace
+
+// One extent's copy.
+struct SwapBackend::Flight {
+  std::uint64_t address = 0;  // the extent's
+  std::uint64_t bytes = 0;
+  api::CUevent event = nullptr;
+};
+
+SwapBackend::Extent* SwapBackend::extent_at(std::uint64_t address, Range** range) {
+  Range* found = const_cast<Range*>(std::as_const(*this).range_at(address));
+  if (found == nullptr) return nullptr;
+  if (range != nullptr) *range = found;
+  const auto extent = std::find_if(found->extents.begin(), found->extents.end(),
+                                   [&](const Extent& each) { return each.address == address; });
+  return extent == found->extents.end() ? nullptr : &*extent;
+}
 
 // What lies on the GPU in somebody's use, the largest first.
 std::vector<std::uint64_t> SwapBackend::on_gpu(int ordinal) {
@@ -98,8 +96,8 @@ std::vector<std::uint64_t> SwapBackend::off_gpu(int ordinal) {
 
 SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const Mover& mover) {
   Moved moved;
-  moved.dropped = drop_kept(ordinal, bytes);
-  if (moved.dropped >= bytes) return moved;
+  moved.without_copy = drop_kept(ordinal, bytes);
+  if (moved.without_copy >= bytes) return moved;
   const std::size_t at = static_cast<std::size_t>(ordinal);
   std::deque<Flight> flights;
   std::uint64_t under_way = 0;
@@ -133,7 +131,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
   bool lacks_host = false;
   const std::vector<std::uint64_t> leaving = on_gpu(ordinal);
   for (std::size_t next = 0; !moved.failed && !mover.stopping();) {
-    const std::uint64_t sum = moved.dropped + moved.bytes + under_way;
+    const std::uint64_t sum = moved.without_copy + moved.bytes + under_way;
     if (sum >= bytes || next == leaving.size()) break;
     // The last one no larger than it has to be.
     std::size_t chosen = next;
@@ -201,7 +199,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     if (copied) {
       const std::lock_guard lock(mutex_);
       extent_at(flight.address)->saved = false;
-      moved.bytes += flight.bytes;
+      (flight.event != nullptr ? moved.bytes : moved.without_copy) += flight.bytes;
     } else {
       // Its contents are in the host still: off the GPU again.
       Extent back;
@@ -224,9 +222,10 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     access = device(ordinal).access;
     access.insert(ordinal);
   }
+  bool lacks_room = false;
   Clock::time_point last_room = Clock::now();
   for (const std::uint64_t address : off_gpu(ordinal)) {
-    if (moved.failed || moved.lacking != 0 || mover.stopping()) break;
+    if (moved.failed || mover.stopping()) break;
     Extent coming;
     {
       const std::lock_guard lock(mutex_);
@@ -268,8 +267,9 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       unmap(coming);
       take_resident(ordinal, coming.bytes);
       landed(address);
-      (result == api::CUDA_ERROR_OUT_OF_MEMORY ? moved.lacking : moved.dropped) = coming.bytes;
-      if (result != api::CUDA_ERROR_OUT_OF_MEMORY) {
+      if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
+        lacks_room = true;
+      } else {
         moved.failed = true;
         log::debug("an extent of {} bytes cannot be brought back: error {}", coming.bytes, static_cast<int>(result));
       }
@@ -284,7 +284,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     if (flights.size() >= kInFlight) land();
   }
   while (!flights.empty()) land();
-  if (moved.lacking != 0) moved.lacking = out_bytes(ordinal);
+  if (lacks_room) moved.lacking = out_bytes(ordinal);
   return moved;
 }
 

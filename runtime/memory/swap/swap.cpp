@@ -39,16 +39,17 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
   Device& entry = devices_[static_cast<std::size_t>(ordinal)];
   if (entry.known) return entry;
   entry.known = true;
-  int managed = 0;
+  int has_virtual_memory = 0;
   const api::CUmemAllocationProp wanted = properties(ordinal);
   std::size_t total = 0;
   std::size_t granularity = 0;
-  entry.serves = real::cuDeviceGetAttribute(&managed, api::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-                                            ordinal) == api::CUDA_SUCCESS &&
-                 managed != 0 &&
-                 real::cuMemGetAllocationGranularity(&granularity, &wanted,
-                                                     api::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) == api::CUDA_SUCCESS &&
-                 granularity != 0 && real::cuDeviceTotalMem_v2(&total, ordinal) == api::CUDA_SUCCESS;
+  entry.serves =
+      real::cuDeviceGetAttribute(&has_virtual_memory, api::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                 ordinal) == api::CUDA_SUCCESS &&
+      has_virtual_memory != 0 &&
+      real::cuMemGetAllocationGranularity(&granularity, &wanted, api::CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) ==
+          api::CUDA_SUCCESS &&
+      granularity != 0 && real::cuDeviceTotalMem_v2(&total, ordinal) == api::CUDA_SUCCESS;
   if (!entry.serves) return entry;
   entry.granularity = granularity;
   entry.most = total - protocol::assumed_context(total);
@@ -242,20 +243,18 @@ std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes) {
   return sum;
 }
 
-SwapBackend::Range* SwapBackend::range_at(std::uint64_t address) {
+// With the lock held.
+const SwapBackend::Range* SwapBackend::range_at(std::uint64_t address) const {
   const auto next = ranges_.upper_bound(address);
   if (next == ranges_.begin()) return nullptr;
-  Range& range = std::prev(next)->second;
+  const Range& range = std::prev(next)->second;
   return address - range.address < range.bytes ? &range : nullptr;
 }
 
 std::optional<SwapBackend::Found> SwapBackend::find(std::uint64_t address) const {
   const std::lock_guard lock(mutex_);
-  const auto next = ranges_.upper_bound(address);
-  if (next == ranges_.begin()) return std::nullopt;
-  const Range& range = std::prev(next)->second;
-  if (address - range.address >= range.bytes) return std::nullopt;
-  return Found{range.context, range.id};
+  const Range* range = range_at(address);
+  return range != nullptr ? std::optional(Found{range->context, range->id}) : std::nullopt;
 }
 
 bool SwapBackend::begins(std::uint64_t address) const {
@@ -270,7 +269,7 @@ bool SwapBackend::overlaps(std::uint64_t address, std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
   const auto next = ranges_.lower_bound(address);
   if (next != ranges_.end() && next->first - address < std::max<std::uint64_t>(bytes, 1)) return true;
-  return next != ranges_.begin() && address - std::prev(next)->first < std::prev(next)->second.bytes;
+  return range_at(address) != nullptr;
 }
 
 // With the lock held: of a range that leaves the books, for destroy().

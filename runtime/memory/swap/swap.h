@@ -96,10 +96,10 @@ class SwapBackend final : public Backend {
     api::CUstream stream = nullptr;  // of that context
   };
   struct Moved {
-    std::uint64_t bytes = 0;    // copied
-    std::uint64_t dropped = 0;  // given back to the driver without a copy
-    std::uint64_t lacking = 0;  // bytes that the driver has no room for
-    bool failed = false;        // a copy failed, or the host has no memory: what had to move stays where it was
+    std::uint64_t bytes = 0;         // copied
+    std::uint64_t without_copy = 0;  // of free ranges that went, or fresh ones that came
+    std::uint64_t lacking = 0;       // bytes that the driver has no room for
+    bool failed = false;             // a copy failed, or the host has no memory: what had to move stays where it was
   };
   // Makes `bytes` of room, or as much as there is: what is kept first, then extents, the largest first.
   Moved move_out(int device, std::uint64_t bytes, const Mover& mover);
@@ -154,7 +154,7 @@ class SwapBackend final : public Backend {
   void add_resident(int device, std::uint64_t bytes);
   void take_resident(int device, std::uint64_t bytes);
   void destroy(Range&& range);
-  Range* range_at(std::uint64_t address);
+  const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::vector<std::uint64_t> on_gpu(int device);
   std::vector<std::uint64_t> off_gpu(int device);

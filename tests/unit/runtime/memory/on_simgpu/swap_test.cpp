@@ -186,10 +186,10 @@ TEST_CASE("after each of two hundred forced swaps all of it is as it was written
             const std::uint64_t resident = swap_backend().resident_bytes(0);
             const std::size_t free = driver_free();
             const auto left = moves.out(round % 3 == 0 ? UINT64_MAX : random() % (24 * kMiB) + 1);
-            EXPECT(!left.failed && left.bytes + left.dropped != 0);
+            EXPECT(!left.failed && left.bytes + left.without_copy != 0);
             // From outside: so much more is free.
-            EXPECT(driver_free() == free + left.bytes + left.dropped);
-            EXPECT(swap_backend().resident_bytes(0) == resident - left.bytes - left.dropped);
+            EXPECT(driver_free() == free + left.bytes + left.without_copy);
+            EXPECT(swap_backend().resident_bytes(0) == resident - left.bytes - left.without_copy);
             if (random() % 2 == 0 && program.count() > 10) program.give(random);
             EXPECT(!moves.in().failed && swap_backend().in_place() && swap_backend().out_bytes(0) == 0);
             program.check();
@@ -241,7 +241,7 @@ TEST_CASE("what is free when room is asked for goes first, and the last extent t
           EXPECT_OK(cu.cuMemAlloc_v2(&spare, 3 * kMiB));
           EXPECT_OK(cu.cuMemFree_v2(spare));
           const auto kept = moves.out(kMiB);
-          EXPECT(kept.dropped == 4 * kMiB && kept.bytes == 0);
+          EXPECT(kept.without_copy == 4 * kMiB && kept.bytes == 0);
           program.check();
         }) == "");
 }
