@@ -20,6 +20,16 @@
 
 namespace rota::contract {
 
+template <typename Call>
+[[gnu::cold, gnu::noinline]] api::CUresult call_with_room_made(const Call& call) {
+  api::CUresult result = api::CUDA_ERROR_OUT_OF_MEMORY;
+  gate::make_room([&] {
+    result = call();
+    return result != api::CUDA_ERROR_OUT_OF_MEMORY;
+  });
+  return result;
+}
+
 // Runs a gated call; once more, through the gate, if the driver has refused it for want of memory and others have made
 // room meanwhile.
 template <typename Call>
@@ -27,7 +37,7 @@ template <typename Call>
   const api::CUresult result = call();
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
     return result;
-  return gate::make_room() ? call() : result;
+  return call_with_room_made(call);
 }
 
 // Marks the process, and names the function in the log. Any number of times.

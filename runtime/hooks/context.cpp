@@ -19,8 +19,13 @@ CUresult made(CUresult result, const CUcontext* context, CUdevice device, bool p
 // A context takes memory; where the driver has none, others make room, and it is tried once more.
 template <typename Call>
 CUresult with_room(CUdevice device, Call&& call) {
-  const CUresult result = call();
-  return result == api::CUDA_ERROR_OUT_OF_MEMORY && runtime().monitor.make_room_for_context(device) ? call() : result;
+  CUresult result = call();
+  if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  runtime().monitor.make_room_for_context(device, [&] {
+    result = call();
+    return result != api::CUDA_ERROR_OUT_OF_MEMORY;
+  });
+  return result;
 }
 template <typename Call>
 CUresult make(const CUcontext* context, CUdevice device, bool primary, Call&& call) {

@@ -231,7 +231,6 @@ class Memory {
   api::CUresult free_plain(const Allocation& taken, bool capturing);
   api::CUresult refused_while_capturing(api::CUcontext context);
   api::CUdeviceptr keep_a_byte(api::CUcontext context);
-  api::CUresult wait_for_driver(int ordinal, const RealCall& call);
   bool is_kept(std::uint64_t address) const;
   // An event behind all that is in the stream so far; or what the driver answered.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind);

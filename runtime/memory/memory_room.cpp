@@ -1,10 +1,9 @@
 // Whether an allocation may be made: by the ledger, by limits that processes share, by room on the GPU.
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include "runtime/core/log.h"
+#include "runtime/driver/freed.h"
 #include "runtime/memory/memory.h"
 
 namespace rota::memory {
@@ -13,9 +12,6 @@ namespace {
 
 // How often an allocation waits for the answer that another thread's gets, before it is refused. Judgement.
 constexpr int kMostOthers = 64;
-
-// How long the driver's free memory may stay as it is until nobody is taken to be clearing it. Judgement.
-constexpr auto kNoProgress = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -97,34 +93,18 @@ std::uint64_t Memory::limit(int ordinal) const {
   return std::min(settings_.limit_bytes, shared_limit(ordinal).total);
 }
 
-// Tried once more, if others have made room.
+// Tried again, if others have made room, or are said to be at it: rotad has promised what this process may have.
 api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
-  const auto more = [&](api::CUresult result) {
-    if (result != api::CUDA_ERROR_OUT_OF_MEMORY || !served_.load(std::memory_order_relaxed)) return result;
-    return backend(ordinal).backing() == Backing::kSwapped ? wait_for_driver(ordinal, call) : result;
+  api::CUresult result = call();
+  if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  const auto again = [&] {
+    result = call();
+    return result != api::CUDA_ERROR_OUT_OF_MEMORY;
   };
-  const api::CUresult result = more(call());
-  if (result != api::CUDA_ERROR_OUT_OF_MEMORY || !room_.make || !room_.make(ordinal)) return result;
-  return more(call());
-}
-
-// rotad has promised the room, and those who are to clear it may be at it still. Not for longer than the driver's free
-// memory stays as it is.
-api::CUresult Memory::wait_for_driver(int ordinal, const RealCall& call) {
-  using Clock = std::chrono::steady_clock;
-  const auto free_now = [] {
-    std::size_t free = 0;
-    std::size_t total = 0;
-    return real::cuMemGetInfo_v2(&free, &total) == api::CUDA_SUCCESS ? free : 0;
-  };
-  std::size_t free = free_now();
-  for (Clock::time_point grown = Clock::now(); Clock::now() - grown < kNoProgress;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    const api::CUresult result = call();
-    if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
-    if (const std::size_t now = free_now(); std::exchange(free, now) < now) grown = Clock::now();
-  }
-  return api::CUDA_ERROR_OUT_OF_MEMORY;
+  const bool cleared = served_.load(std::memory_order_relaxed) && backend(ordinal).backing() == Backing::kSwapped;
+  if (cleared && driver::retry_while_freed(again)) return result;
+  if (room_.make) room_.make(ordinal, again);
+  return result;
 }
 
 }  // namespace rota::memory

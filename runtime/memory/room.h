@@ -24,8 +24,9 @@ struct Room {
   // process's own work.
   std::function<void(int device)> wait;
   // The driver has refused an allocation on this GPU for want of memory, although it is within the limits. Waits until
-  // others have made room, at most until they have all gone from the GPU. Whether to try once more.
-  std::function<bool(int device)> make;
+  // others have made room, at most until they have all gone from the GPU, and tries `again`, which says whether the
+  // driver does not refuse it any more.
+  std::function<void(int device, const std::function<bool()>& again)> make;
   // What limits shared with others say of a GPU. UINT64_MAX: there are none.
   struct Limit {
     std::uint64_t total = UINT64_MAX;  // for all that share it

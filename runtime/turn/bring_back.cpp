@@ -72,8 +72,8 @@ std::chrono::nanoseconds time_for(std::uint64_t bytes, std::uint64_t rate) {
 
 // Moves extents of one GPU, in a stream of some context of its.
 template <typename Move>
-memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, const std::function<bool()>& stopping,
-                                      const Move& move) {
+memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, const ExchangeOf& exchange,
+                                      const std::function<bool()>& stopping, const Move& move) {
   using Mover = memory::SwapBackend::Mover;
   const api::CUcontext context = contexts.any(device);
   if (context == nullptr) return {.failed = true};
@@ -89,33 +89,34 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
     if (real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING) != api::CUDA_SUCCESS) stream = nullptr;
   });
   if (stream == nullptr) return {.failed = true};
-  const memory::SwapBackend::Moved all = move(Mover{within, stopping, stream});
+  const memory::SwapBackend::Moved all = move(Mover{within, stopping, stream, exchange(device)});
   within([&] { real::cuStreamDestroy_v2(stream); });
   return all;
 }
 
 }  // namespace
 
-Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from,
+Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from, const ExchangeOf& exchange,
               const std::function<bool()>& stopping) {
-  const auto all = with_mover(contexts, from.device, stopping,
+  const auto all = with_mover(contexts, from.device, exchange, stopping,
                               [&](const auto& mover) { return memory.swap().move_out(from.device, from.most, mover); });
   return {.bytes = all.bytes + all.without_copy, .failed = all.failed};
 }
 
 Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
-                const std::function<bool()>& stopping) {
+                const ExchangeOf& exchange, const std::function<bool()>& stopping) {
   Back back;
   for (const auto& [device, most] : destinations) {
     if (memory.swap().out_bytes(device) == 0) continue;
     std::size_t free = 0;
-    const auto all = with_mover(contexts, device, stopping, [&, device = device](const auto& mover) {
+    const auto all = with_mover(contexts, device, exchange, stopping, [&, device = device](const auto& mover) {
       const auto brought = memory.swap().bring_in(device, mover);
       std::size_t total = 0;
       if (brought.lacking != 0) mover.within([&] { real::cuMemGetInfo_v2(&free, &total); });
       return brought;
     });
     back.bytes += all.bytes;
+    back.taken_over += all.taken_over;
     back.some = back.some || all.bytes + all.without_copy != 0;
     if (all.lacking != 0) back.shortages.push_back({device, all.lacking, free});
   }

@@ -16,10 +16,14 @@ struct Destination {
   std::uint64_t most;  // bytes: that may be there, or that are to leave
 };
 
+// How a GPU's memory goes to other processes and comes from them.
+using ExchangeOf = std::function<memory::Exchange(int device)>;
+
 struct Back {
   bool resident = true;     // everything is where work may touch it; managed memory always is: the rest comes by faults
   std::uint64_t bytes = 0;  // of extents whose contents have been copied in
-  bool some = false;        // some extents have come
+  std::uint64_t taken_over = 0;  // bytes of extents that lie in memory that another process has handed over
+  bool some = false;             // some extents have come
   // GPUs on which the driver had no room for extents: bytes that are still out, and what it called free.
   struct Shortage {
     int device;
@@ -37,7 +41,7 @@ struct Back {
 // Extents (memory/swap/swap.h) have to be there before work runs: as much as the driver has room for comes, and the
 // rest at another attempt.
 Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
-                const std::function<bool()>& stopping);
+                const ExchangeOf& exchange, const std::function<bool()>& stopping);
 
 // Makes room for who comes next, while nothing of this process runs: it would otherwise be made a little at a time, by
 // the faults and prefetches of the other. `most` is how much each GPU's is to be. Waits until the memory has gone, at
@@ -52,7 +56,7 @@ struct Left {
   std::uint64_t bytes = 0;
   bool failed = false;
 };
-Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from,
+Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from, const ExchangeOf& exchange,
               const std::function<bool()>& stopping);
 
 }  // namespace rota::turn

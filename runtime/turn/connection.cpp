@@ -31,7 +31,8 @@ bool valid(const Message& message, ssize_t bytes) {
 }
 
 bool is_known(Kind kind) {
-  return kind == Kind::kGpuAdded || kind == Kind::kRefused || kind == Kind::kReserved || kind == Kind::kTighten;
+  return kind == Kind::kGpuAdded || kind == Kind::kRefused || kind == Kind::kReserved || kind == Kind::kTighten ||
+         kind == Kind::kExtent;
 }
 
 Time time_of(const std::atomic<std::uint64_t>& nanoseconds) {
@@ -143,24 +144,73 @@ std::string Connection::greet() {
   return reason;
 }
 
-bool Connection::send(Message message) {
+bool Connection::send(Message message, int descriptor) {
   message.version = version_;
+  iovec body{&message, sizeof message};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptor)] = {};
+  msghdr header{};
+  header.msg_iov = &body;
+  header.msg_iovlen = 1;
+  if (descriptor >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    cmsghdr* item = CMSG_FIRSTHDR(&header);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(sizeof descriptor);
+    std::memcpy(CMSG_DATA(item), &descriptor, sizeof descriptor);
+  }
   ssize_t sent;
   do {
-    sent = ::send(descriptor_.get(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sent = sendmsg(descriptor_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(sizeof message);
 }
 
-Connection::Received Connection::receive(Message& message) {
+Connection::Received Connection::receive_new(Message& message) {
   for (;;) {
     message = Message();
-    const ssize_t bytes = recv(descriptor_.get(), &message, sizeof message, MSG_DONTWAIT);
+    iovec body{&message, sizeof message};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr header{};
+    header.msg_iov = &body;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    const ssize_t bytes = recvmsg(descriptor_.get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::kNothing;
     if (bytes <= 0) return Received::kGone;
-    if (valid(message, bytes) && is_known(message.kind)) return Received::kMessage;
+    Descriptor memory;
+    const cmsghdr* item = CMSG_FIRSTHDR(&header);
+    if (item != nullptr && item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_RIGHTS) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, CMSG_DATA(item), sizeof descriptor);
+      memory = Descriptor(descriptor);
+    }
+    if (!valid(message, bytes) || !is_known(message.kind)) continue;
+    if (message.kind != Kind::kExtent) return Received::kMessage;
+    const protocol::Extent& extent = message.body.extent;
+    if (memory) extents_.push_back({static_cast<int>(extent.gpu), {extent.bytes, std::move(memory)}});
   }
+}
+
+Connection::Received Connection::receive(Message& message) {
+  if (unread_.empty()) return receive_new(message);
+  message = unread_.front();
+  unread_.pop_front();
+  return Received::kMessage;
+}
+
+std::optional<memory::Handed> Connection::take_extent(int index) {
+  Message other;
+  while (receive_new(other) == Received::kMessage) unread_.push_back(other);  // that rotad has gone is found out later
+  const auto found =
+      std::find_if(extents_.begin(), extents_.end(), [index](const Extent& each) { return each.index == index; });
+  if (found == extents_.end()) return std::nullopt;
+  memory::Handed handed = std::move(found->handed);
+  extents_.erase(found);
+  return handed;
 }
 
 void Connection::wait_for_message(int milliseconds) const {
@@ -196,6 +246,10 @@ std::uint64_t Connection::to_clear(int index) const {
   const std::uint64_t resident = usage_->resident_bytes[index].load();
   const std::uint64_t gone = from > resident ? from - resident : 0;
   return bytes > gone ? bytes - gone : 0;
+}
+
+bool Connection::hands_over(int index) const {
+  return version_ >= protocol::kHandOverVersion && (lease_->hand_over_gpus.load() >> index & 1) != 0;
 }
 
 Time Connection::give_back_by() const {

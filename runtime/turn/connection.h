@@ -4,9 +4,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "runtime/memory/swap/hand_over.h"
 #include "runtime/turn/machine.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/protocol.h"
@@ -26,13 +29,17 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // False: rotad has gone, or reads no more.
-  bool send(protocol::Message message);
+  // False: rotad has gone, or reads no more. A descriptor that is sent along stays the caller's.
+  bool send(protocol::Message message, int descriptor = -1);
   // A message of a kind that this client knows; what a newer rotad says beyond that is passed over.
   enum class Received { kMessage, kNothing, kGone };
   Received receive(protocol::Message& message);
   // Returns when a message is there, rotad has gone, or the time is over.
   void wait_for_message(int milliseconds) const;
+  // Memory that another process has handed over. What arrives is looked through for it; receive() has the rest. What
+  // nobody takes is given back to the driver by drop_extents().
+  std::optional<memory::Handed> take_extent(int index);
+  void drop_extents() { extents_.clear(); }
 
   // What the lease page says, read as one.
   Lease lease() const;
@@ -47,6 +54,8 @@ class Connection {
   // where this process swaps and does not hold the GPU. What has gone since rotad wrote that, by the usage page,
   // counts.
   std::uint64_t to_clear(int index) const;
+  // Whether what is cleared there may be handed over (protocol::Kind::kHandOver).
+  bool hands_over(int index) const;
   // Until when a holder's has to have gone; 0: no time is set.
   Time give_back_by() const;
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
@@ -63,6 +72,8 @@ class Connection {
   explicit Connection(int descriptor);
   // The reason why not; empty: done.
   std::string greet();
+  // The next message on the socket; memory that came with it is put aside.
+  Received receive_new(protocol::Message& message);
 
   Descriptor descriptor_;
   // The event word is waited on, which needs a pointer that is not const; the mapping itself is read-only. The pages
@@ -71,6 +82,12 @@ class Connection {
   protocol::UsagePage* usage_ = nullptr;
   protocol::Welcome welcome_{};
   std::uint16_t version_ = protocol::kOldestVersion;  // what is spoken; settled by the welcome
+  std::deque<protocol::Message> unread_;              // came before memory that was looked for
+  struct Extent {
+    int index;  // of the GPU, rotad's
+    memory::Handed handed;
+  };
+  std::deque<Extent> extents_;
 };
 
 }  // namespace rota::turn

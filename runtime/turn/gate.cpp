@@ -148,11 +148,11 @@ void wait_in_place() {
   while (gate != nullptr && out_of_place.load(memory_order_seq_cst) && !is_inside()) gate->pass();
 }
 
-bool make_room() {
-  if (is_inside()) return false;
+void make_room(const std::function<bool()>& again) {
+  if (is_inside()) return;
   Gate* gate = the_gate.load(memory_order_acquire);
   Attendant* attendant = gate != nullptr ? gate->attendant_.load(memory_order_acquire) : nullptr;
-  return attendant != nullptr && attendant->make_room();
+  if (attendant != nullptr) attendant->make_room(again);
 }
 
 Gate::Gate(Barrier barrier) {

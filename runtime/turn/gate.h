@@ -27,7 +27,7 @@ class Attendant {
   // memory that is out of place.
   virtual bool submits_nothing(const Call& call) = 0;
   // make_room() of scope.h, for a thread that is not inside the gate.
-  virtual bool make_room() { return false; }
+  virtual void make_room(const std::function<bool()>& /*again*/) {}
 };
 
 enum class Barrier { kBest, kFenced };  // kFenced: as if the kernel had no membarrier (tests)
@@ -70,7 +70,7 @@ class Gate {
   bool fenced() const { return fenced_; }
 
  private:
-  friend bool make_room();
+  friend void make_room(const std::function<bool()>& again);
   friend void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
   friend void hold_slowly(Thread& thread);
   void wait_outside();

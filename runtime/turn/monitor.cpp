@@ -62,7 +62,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .wait_for_others = [this](int device) { return quota_.wait_for_others(device); },
        .explain = [this](int device) { quota_.explain(device); },
        .wait = [this](int device) { wait_for_room(device); },
-       .make = [this](int device) { return make_room(device); },
+       .make = [this](int device, const std::function<bool()>& again) { make_room(device, again); },
        .limit = [this](int device) { return limit(device); },
        .limited = [this] { return limited(); },
        .contexts = [this](int device) { return context_bytes(device); }});
@@ -137,26 +137,6 @@ void Monitor::wait_for_room(int device) {
 
 bool Monitor::allowed(int device, std::uint64_t bytes, memory::Kind kind) {
   return device < 0 || device >= memory::kMaxDevices || quota_.covers(device, bytes, kind);
-}
-
-bool Monitor::make_room(int device) {
-  if (device < 0 || device >= memory::kMaxDevices || !served()) return false;
-  if (gate::is_inside() || contexts_.captures() != 0) return false;
-  std::size_t total = 0;
-  if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS || total == 0) return false;
-  if (memory_.ledger().live_bytes(device) > total) return false;
-  // Who has no turn has to wait for one: whoever has it would only lose it.
-  gate_.pass();
-  if (room_.allowed(device) == Room::kUnlimited) return false;
-  static log::Once once;
-  if (once.first()) log::info("GPU {} is out of memory: the others that use it make room", device);
-  room_.wait_for_all(device, total);
-  return true;
-}
-
-bool Monitor::make_room() {
-  api::CUdevice device = -1;
-  return real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS && make_room(device);
 }
 
 bool Monitor::submits_nothing(const gate::Call& call) {
@@ -303,6 +283,8 @@ void Monitor::run() {
     // Read before the page is: what changes while we look wakes us at once.
     const std::uint32_t event_seen = connection_ ? connection_->event().load() : 0;
     if (connection_) read_messages();
+    // Memory that came when this process had what it needs.
+    if (connection_ && (machine_.grant() == 0 || memory_.swap().in_place())) connection_->drop_extents();
     if (connection_) announce_gpus();
     if (connection_) send_asks();
     tell_gpus();

@@ -45,14 +45,15 @@ class Monitor final : public gate::Attendant {
   void context_made(api::CUcontext context, int device, bool primary);
   // make_room() for a context that the driver has refused for want of memory: this process may have none on the GPU
   // yet.
-  bool make_room_for_context(int device);
+  void make_room_for_context(int device, const std::function<bool()>& again);
   void arrived() override;
   bool submits_nothing(const gate::Call& call) override;
   // The driver has refused a call on this GPU for want of memory: waits until no other process holds it, once this one
-  // does. False where that can be no help: the process wants more than there is, or rotad promises nothing. Does not
-  // wait inside the gate, nor while anything captures.
-  bool make_room(int device);
-  bool make_room() override;  // on the GPU of the current context
+  // does, and tries `again`, as often as memory of others is leaving. Does nothing where that can be no help: the
+  // process wants more than there is, or rotad promises nothing. Does not wait inside the gate, nor while anything
+  // captures.
+  void make_room(int device, const std::function<bool()>& again);
+  void make_room(const std::function<bool()>& again) override;  // on the GPU of the current context
   void usage_changed(int device) {
     usage_.changed(device);
     room_.changed();
@@ -98,6 +99,7 @@ class Monitor final : public gate::Attendant {
   void start_thread();
   void open_for_good(Claim claim);
   bool make_known(const gate::Call& call);
+  bool others_swap(int device) const;
 
   // --- the monitor's thread
   void run();
@@ -106,6 +108,7 @@ class Monitor final : public gate::Attendant {
   event::Look look();
   void collect();
   void move_out_of_the_way(GpuMask gpus);
+  memory::Exchange exchange(int device);
   event::Brought bring_memory_back();
   void swap_out_of_the_way(const std::vector<Destination>& from);
   void send_news();

@@ -19,13 +19,34 @@ constexpr Time kBetweenCollections = 250ms;
 
 }  // namespace
 
+// By rotad, to a process that lacks memory there. What arrives is this process's to use while it brings its own back.
+memory::Exchange Monitor::exchange(int device) {
+  const auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& each) { return each.device == device; });
+  if (gpu == gpus_.end() || gpu->index < 0) return {};
+  const int index = gpu->index;
+  return {.give =
+              [this, index](int memory, std::uint64_t bytes) {
+                if (!connection_ || !connection_->hands_over(index)) return false;
+                protocol::Message message;
+                message.kind = protocol::Kind::kHandOver;
+                message.body.extent = {.gpu = static_cast<std::uint32_t>(index), .padding = 0, .bytes = bytes};
+                return connection_->send(message, memory);
+              },
+          .take = [this, index]() -> std::optional<memory::Handed> {
+            if (!connection_) return std::nullopt;
+            return connection_->take_extent(index);
+          }};
+}
+
 // The answer to Act::kBringBack.
 event::Brought Monitor::bring_memory_back() {
   if (const GpuMask without_room = lacking(); without_room != 0) return {true, without_room};
   std::vector<Destination> destinations;
   for (const Gpu& gpu : gpus_) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
   const Time begun = now();
-  const Back back = bring_back(contexts_, memory_, destinations, [this] { return stops_waiting(); });
+  const Back back = bring_back(
+      contexts_, memory_, destinations, [this](int device) { return exchange(device); },
+      [this] { return stops_waiting(); });
   for (const Gpu& gpu : gpus_) {
     const auto shortage = std::find_if(back.shortages.begin(), back.shortages.end(),
                                        [&](const auto& each) { return each.device == gpu.device; });
@@ -34,8 +55,9 @@ event::Brought Monitor::bring_memory_back() {
   }
   send_news();
   if (back.resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
-  log::debug("grant {}: {} after {} us, {} bytes of it swapped", machine_.grant(),
-             back.resident ? "memory back" : "no room for all memory", microseconds(now() - begun), back.bytes);
+  log::debug("grant {}: {} after {} us, {} bytes of it swapped, {} of it in memory that others handed over",
+             machine_.grant(), back.resident ? "memory back" : "no room for all memory", microseconds(now() - begun),
+             back.bytes, back.taken_over);
   return {.resident = back.resident, .lacking = 0, .some = back.some};
 }
 
@@ -82,7 +104,9 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   if (none_captures && gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
     for (const Destination& each : from) {
       const Time begun = now();
-      const Left left = swap_out(contexts_, memory_, each, [this] { return stops_waiting(); });
+      const Left left = swap_out(
+          contexts_, memory_, each, [this](int device) { return exchange(device); },
+          [this] { return stops_waiting(); });
       stuck_ = stuck_ || left.failed;
       log::debug("GPU {}: {} of {} bytes moved out in {} us{}", each.device, left.bytes, each.most,
                  microseconds(now() - begun), left.failed ? "; the rest cannot be moved" : "");

@@ -2,6 +2,9 @@
 #include <chrono>
 #include <thread>
 
+#include "generated/driver_real.h"
+#include "runtime/core/log.h"
+#include "runtime/driver/freed.h"
 #include "runtime/turn/monitor.h"
 #include "scheduler/protocol/context_cost.h"
 
@@ -61,10 +64,10 @@ std::uint64_t Monitor::context_bytes(int device) const {
   return counted != 0 ? counted : protocol::assumed_context(total_bytes_[at].load(std::memory_order_relaxed));
 }
 
-bool Monitor::make_room_for_context(int device) {
-  if (device < 0 || device >= memory::kMaxDevices || gate::is_inside() || contexts_.captures() != 0) return false;
+void Monitor::make_room_for_context(int device, const std::function<bool()>& again) {
+  if (device < 0 || device >= memory::kMaxDevices || gate::is_inside() || contexts_.captures() != 0) return;
   touch(device);
-  if (!served()) return false;
+  if (!served()) return;
   // A GPU more: rotad has to hear of it, and the grant of the others has to grow. It is there at the first look where
   // this is the process's first GPU, whose gate is closed until then.
   for (const auto until = std::chrono::steady_clock::now() + kGrantGrows;;) {
@@ -72,7 +75,36 @@ bool Monitor::make_room_for_context(int device) {
     if (room_.allowed(device) != Room::kUnlimited || std::chrono::steady_clock::now() >= until) break;
     std::this_thread::sleep_for(1ms);
   }
-  return make_room(device);
+  make_room(device, again);
+}
+
+void Monitor::make_room(int device, const std::function<bool()>& again) {
+  if (device < 0 || device >= memory::kMaxDevices || !served()) return;
+  if (gate::is_inside() || contexts_.captures() != 0) return;
+  std::size_t total = 0;
+  if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS || total == 0) return;
+  if (memory_.ledger().live_bytes(device) > total) return;
+  // Who has no turn has to wait for one: whoever has it would only lose it.
+  gate_.pass();
+  if (room_.allowed(device) == Room::kUnlimited) return;
+  static log::Once once;
+  if (once.first()) log::info("GPU {} is out of memory: the others that use it make room", device);
+  room_.wait_for_all(device, total);
+  // The turn lasts meanwhile: others' memory would come back with theirs.
+  const bool stayed = gate_.run_if_open([&] { again() || (others_swap(device) && driver::retry_while_freed(again)); });
+  if (!stayed) again();
+}
+
+void Monitor::make_room(const std::function<bool()>& again) {
+  api::CUdevice device = -1;
+  if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) make_room(device, again);
+}
+
+// Then memory that rotad has promised to this process may be on its way still.
+bool Monitor::others_swap(int device) const {
+  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
+  const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
+  return page != nullptr && index >= 0 && (page->swap_gpus.load() >> index & 1) != 0;
 }
 
 }  // namespace rota::turn

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 
 #include "generated/driver_symbols.h"
 #include "generated/driver_types.h"
@@ -97,8 +98,9 @@ class HeldInPlace {
 };
 
 // The driver has refused a call of this thread, which has left the gate, for want of memory. Waits until others have
-// made room, at most until they have all gone from the GPU. Whether the call should be tried once more.
-[[gnu::cold]] bool make_room();
+// made room, at most until they have all gone from the GPU, and tries `again`, which says whether the driver does not
+// refuse it any more.
+[[gnu::cold]] void make_room(const std::function<bool()>& again);
 
 // The gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once
 // while everything is where it belongs, else with the gate open.

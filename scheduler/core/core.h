@@ -72,6 +72,10 @@ class Core {
   Bytes bytes_to_clear(ClientId client, GpuIndex gpu) const;
   // What a client that swaps has there now, as far as it has said.
   Bytes resident_bytes(ClientId client, GpuIndex gpu) const;
+  // What it lacks there of its memory although it holds the GPU and swaps, as far as it has said.
+  Bytes lacking_bytes(ClientId client, GpuIndex gpu) const;
+  // Whether other clients have swap memory there.
+  bool others_swap(ClientId client, GpuIndex gpu) const;
   // When its grant is taken away; 0 while it need not go.
   Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }

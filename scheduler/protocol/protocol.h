@@ -20,6 +20,7 @@
 //   - From version 3 on a client asks for room before it takes it.
 //   - From version 4 on a client reserves what it is going to have, whether it holds a GPU or not.
 //   - From version 5 on rotad asks clients that do not hold a GPU to move their memory away from it.
+//   - From version 6 on it passes such memory on from one client to another.
 //
 // Room (version 3). LeasePage::promised_bytes says how much the client may have on each GPU of its grant. A client that
 // is about to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: nobody
@@ -39,6 +40,15 @@
 // memory once it is proven that nothing of it runs, and writes resident_bytes as the memory goes; who cannot move it
 // says so by fixed_bytes. From a client whose memory does not move for half a second others' is asked for instead.
 //
+// Handing memory over (version 6). What swaps may be given to the next holder instead of to the driver, which would
+// scrub it first: LeasePage::hand_over_gpus says on which GPUs. For each piece that has been copied to the host the
+// client then sends kHandOver with a descriptor of its physical memory (SCM_RIGHTS; CUDA's
+// CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), and keeps nothing of it; resident_bytes falls as if the driver had it
+// back. rotad sends it on at once, as kExtent, to a client that lacks memory there, or closes it; it keeps none. A
+// client that has no use for an extent closes it. Whoever gave a piece away could keep a mapping of it and read what
+// the next holder puts there, so it only goes from client to client within one trust domain, which rotad tells by what
+// the kernel says of its peers: the same user in the same user and pid namespaces, or what its settings say.
+//
 // Limits (version 4). What a session, a user, a cgroup and the host's memory allow is kept by rotad, which hears of
 // every allocation before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve
 // before that is exceeded. rotad answers at once or, if limits are in the way, when the others have said (kTighten,
@@ -57,10 +67,11 @@ namespace rota::protocol {
 
 inline constexpr std::uint32_t kMagic = 0x41544f52;  // "ROTA"
 inline constexpr std::uint16_t kOldestVersion = 1;
-inline constexpr std::uint16_t kVersion = 5;       // the newest
+inline constexpr std::uint16_t kVersion = 6;       // the newest
 inline constexpr std::uint16_t kRoomVersion = 3;   // from this one on clients ask for room
 inline constexpr std::uint16_t kLimitVersion = 4;  // from this one on clients reserve what they are going to have
 inline constexpr std::uint16_t kSwapVersion = 5;   // from this one on rotad also asks those without the lease for room
+inline constexpr std::uint16_t kHandOverVersion = 6;  // from this one on memory goes from client to client
 inline constexpr std::size_t kMaxMessageBytes = 1024;
 // Of the shared pages' layout, whatever version is spoken beside them.
 inline constexpr std::uint32_t kPageVersion = 1;
@@ -84,17 +95,18 @@ struct Uuid {
 // Below 100: client to rotad. From 100 on: rotad to client.
 enum class Kind : std::uint16_t {
   // client to rotad
-  kHello = 1,     // Hello; answered by kWelcome or kRefused
-  kAddGpu = 2,    // AddGpu; answered by kGpuAdded or kRefused
-  kWant = 3,      // Want: queue this client for the set; a later want replaces the set and keeps the place
-  kGiveBack = 4,  // GiveBack: the named grant has drained; ignored unless it is the one in force
-  kUsage = 5,     // no body: the usage page changed by enough to matter (rotad also looks by itself)
-  kStatus = 6,    // StatusRequest, no hello needed; answered by kStatusGpu and kStatusClient rows, then kStatusEnd
-  kStay = 7,      // no body, no hello needed: rotad does not end as idle while the sending process lives
-  kRoom = 8,      // Room: this client's bytes on a GPU that it holds; answered in LeasePage::promised_bytes
-  kSession = 9,   // Session: this client belongs to it; before its first GPU
-  kReserve = 10,  // Reserve: what this client is going to have on a GPU; answered by kReserved
-  kState = 11,    // State: what this client has on a GPU and will not exceed before it has reserved more
+  kHello = 1,      // Hello; answered by kWelcome or kRefused
+  kAddGpu = 2,     // AddGpu; answered by kGpuAdded or kRefused
+  kWant = 3,       // Want: queue this client for the set; a later want replaces the set and keeps the place
+  kGiveBack = 4,   // GiveBack: the named grant has drained; ignored unless it is the one in force
+  kUsage = 5,      // no body: the usage page changed by enough to matter (rotad also looks by itself)
+  kStatus = 6,     // StatusRequest, no hello needed; answered by kStatusGpu and kStatusClient rows, then kStatusEnd
+  kStay = 7,       // no body, no hello needed: rotad does not end as idle while the sending process lives
+  kRoom = 8,       // Room: this client's bytes on a GPU that it holds; answered in LeasePage::promised_bytes
+  kSession = 9,    // Session: this client belongs to it; before its first GPU
+  kReserve = 10,   // Reserve: what this client is going to have on a GPU; answered by kReserved
+  kState = 11,     // State: what this client has on a GPU and will not exceed before it has reserved more
+  kHandOver = 12,  // Extent, with one descriptor: memory for whoever lacks it
   // rotad to client
   kWelcome = 101,
   kGpuAdded = 102,
@@ -105,6 +117,7 @@ enum class Kind : std::uint16_t {
   kReserved = 107,
   kTighten = 108,        // Tighten: answered by kState for each GPU
   kStatusAccount = 109,  // comes between clients and end, to askers that read version 4
+  kExtent = 110,         // Extent, with one descriptor: somebody's memory, for this client's use
 };
 
 enum class Mode : std::uint32_t {
@@ -185,6 +198,12 @@ struct State {
   std::uint32_t round;  // of the latest kTighten; 0: none
 };
 
+struct Extent {
+  std::uint32_t gpu;
+  std::uint32_t padding;
+  std::uint64_t bytes;  // all of what the descriptor stands for
+};
+
 // Granted or not, what the client may have there from now on.
 struct Reserved {
   std::uint32_t gpu;
@@ -231,6 +250,8 @@ struct StatusGpu {
   std::uint64_t driver_used_bytes;
   std::uint64_t driver_free_bytes;
   std::uint32_t measured;  // not 0: the two above hold
+  std::uint32_t padding;
+  std::uint64_t handed_over_bytes;  // passed on from client to client since rotad started
 };
 
 struct StatusClient {
@@ -299,6 +320,7 @@ struct Message {
     Session session;
     Reserve reserve;
     State state;
+    Extent extent;
     Reserved reserved;
     Tighten tighten;
     StatusAccount status_account;
@@ -318,8 +340,8 @@ static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) ==
               offsetof(StatusClient, gpus) == 16 && offsetof(StatusEnd, rota_version) == 32 &&
               offsetof(StatusClient, promised_bytes) == 120 && offsetof(StatusClient, memory_modes) == 140 &&
               offsetof(StatusClient, resident_bytes) == 176 && offsetof(StatusClient, context_bytes) == 184 &&
-              offsetof(StatusGpu, driver_used_bytes) == 120 && offsetof(Room, bytes) == 8 &&
-              offsetof(Hello, name) == 8);
+              offsetof(StatusGpu, driver_used_bytes) == 120 && offsetof(StatusGpu, handed_over_bytes) == 144 &&
+              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
 //
@@ -362,6 +384,10 @@ struct LeasePage {
   // By GPU index: what rotad counts there for this client beside its allocations (contexts, modules, heaps), measured
   // where NVML tells it and else assumed. 0 from a rotad older than this field.
   std::atomic<std::uint64_t> context_bytes[kMaxGpus];
+  // From version 6 on: mask of the GPUs on which what the client clears can be handed over.
+  std::atomic<std::uint64_t> hand_over_gpus;
+  // Mask of the GPUs where other clients have swap memory: what is promised there may be on its way out still.
+  std::atomic<std::uint64_t> swap_gpus;
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -387,7 +413,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               offsetof(LeasePage, promised_bytes) == 40 && offsetof(LeasePage, clear_bytes) == 48 + 16 * kMaxGpus &&
               offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus &&
               offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus &&
-              offsetof(LeasePage, context_bytes) == 56 + 32 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, context_bytes) == 56 + 32 * kMaxGpus &&
+              offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&

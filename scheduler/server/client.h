@@ -28,7 +28,8 @@ struct Server::Client {
   pid_t pid = 0;
   uid_t uid = 0;
   std::string name;
-  std::size_t sessions = 0;  // that it has named
+  std::optional<std::string> domain;  // whom it hands memory to, and takes it from; nobody
+  std::size_t sessions = 0;           // that it has named
   // A Tighten has been sent that it has not answered; another one is due once it has.
   bool tightening = false;
   bool tighten_again = false;

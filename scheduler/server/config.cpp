@@ -123,16 +123,29 @@ Config config_of(const toml::table& file) {
       config.quantum = duration_of(value);
     } else if (key == "grace") {
       config.grace = duration_of(value);
+    } else if (key == "trust") {
+      const std::string text = text_of(value, "\"user\"");
+      config.trust = parse_trust(text);
+      if (!config.trust) {
+        complain(value, fmt::format("'{}' is no trust: use \"user\", \"machine\" or \"none\"", text));
+      }
     } else if (key == "limits") {
       config.limits = all_limits(value);
     } else {
-      complain(value, fmt::format("'{}' is unknown: use mode, quantum, grace or [limits]", key));
+      complain(value, fmt::format("'{}' is unknown: use mode, quantum, grace, trust or [limits]", key));
     }
   });
   return config;
 }
 
 }  // namespace
+
+std::optional<Trust> parse_trust(const std::string& text) {
+  if (text == "none") return Trust::kNone;
+  if (text == "user") return Trust::kUser;
+  if (text == "machine") return Trust::kMachine;
+  return std::nullopt;
+}
 
 Result<Config> read_config(const std::string& path) {
   // The parser takes a folder for an empty file.

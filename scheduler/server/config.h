@@ -21,11 +21,20 @@ struct LimitSettings {
   std::optional<scheduler::Bytes> host_budget;
 };
 
+// Whose memory goes to whom without the driver in between, who could read what the next one puts there.
+enum class Trust {
+  kNone,     // nobody's to anybody
+  kUser,     // among programs of one user in one container (the same user and pid namespaces)
+  kMachine,  // among all: they are one team's
+};
+std::optional<Trust> parse_trust(const std::string& text);
+
 struct Config {
   // As on the command line, which comes first.
   std::optional<scheduler::Mode> mode;
   std::optional<std::chrono::nanoseconds> quantum;
   std::optional<std::chrono::nanoseconds> grace;
+  std::optional<Trust> trust;
   LimitSettings limits;
 };
 

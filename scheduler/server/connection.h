@@ -6,6 +6,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <deque>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 
@@ -19,7 +20,10 @@ class Connection;
 // What a connection needs from the server. Both may close the connection.
 class ConnectionOwner {
  public:
-  virtual void on_message(Connection& connection, const protocol::Message& message) = 0;
+  // `sent`: a descriptor that came along, if this connection takes any; closed when this returns.
+  virtual void on_message(Connection& connection, const protocol::Message& message, const Descriptor& sent) = 0;
+  // The peer has sent a descriptor that stands for no memory; it is being closed.
+  virtual void on_strange_descriptor(Connection& connection) = 0;
   // The peer hung up, or sent something that is no message of ours (`problem` says what; empty: it hung up).
   virtual void on_end(Connection& connection, const std::string& problem) = 0;
 
@@ -35,8 +39,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void start() { read(); }
   // Sends, or keeps for when the peer reads. Never blocks, never raises SIGPIPE.
   void send(const protocol::Message& message);
-  // Sends at once with two descriptors, as the answer to hello; false if that cannot be (the peer does not read).
-  bool send_with(protocol::Message message, int first_descriptor, int second_descriptor);
+  // Sends at once with descriptors, one or two; false if that cannot be (the peer does not read).
+  bool send_with(protocol::Message message, std::initializer_list<int> descriptors);
   // A long answer, row by row as the peer takes it: `next` gives nothing when it is complete.
   void send_rows(std::function<std::optional<protocol::Message>()> next);
   // kRefused with this text.
@@ -51,6 +55,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::uint32_t client = 0;                          // after hello; 0 before
   bool stays = false;                                // sent kStay
   std::uint16_t version = protocol::kOldestVersion;  // what is spoken; settled by hello
+  bool takes_descriptors = false;                    // that the peer sends along; else the kernel drops them
 
  private:
   void read();

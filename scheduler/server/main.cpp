@@ -88,6 +88,15 @@ int main(int argc, char** argv) try {
   CLI::Option* grace_option =
       app.add_option("--grace", grace, "how long it may take to drain after that, before others run beside it")
           ->check(duration);
+  std::string trust = "user";
+  CLI::Option* trust_option =
+      app.add_option("--trust", trust,
+                     "which programs hand memory that they swap to each other without the driver's clearing it in "
+                     "between: those of one user in one container (user), all (machine), or none")
+          ->check([](const std::string& text) {
+            return rota::server::parse_trust(text) ? std::string()
+                                                   : "'" + text + "' is no trust: use user, machine or none";
+          });
   app.add_option("--idle-exit", idle_exit, "end when no program has been there for this many seconds")
       ->check(CLI::Range(0.001, 1e9));
   app.add_option("--lock-directory", options.lock_directory,
@@ -113,6 +122,7 @@ int main(int argc, char** argv) try {
   options.settings.mode = *parse_mode(mode);
   options.settings.quantum = *parse_duration(quantum);
   options.settings.grace = *parse_duration(grace);
+  options.trust = *rota::server::parse_trust(trust);
   if (config_file.empty()) config_file = rota::server::default_config();
   if (!config_file.empty()) {
     const auto config = rota::server::read_config(config_file);
@@ -123,6 +133,7 @@ int main(int argc, char** argv) try {
     if (mode_option->empty()) options.settings.mode = config->mode.value_or(options.settings.mode);
     if (quantum_option->empty()) options.settings.quantum = config->quantum.value_or(options.settings.quantum);
     if (grace_option->empty()) options.settings.grace = config->grace.value_or(options.settings.grace);
+    if (trust_option->empty()) options.trust = config->trust.value_or(options.trust);
     options.limits = config->limits;
   }
   if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));

@@ -40,7 +40,15 @@ Meter::~Meter() {
   std::unique_lock lock(shared_->mutex);
   shared_->stopping = true;
   shared_->changed.notify_all();
-  shared_->changed.wait_for(lock, kLastAnswer, [this] { return !shared_->runs; });
+  const bool ended = shared_->changed.wait_for(lock, kLastAnswer, [this] { return !shared_->runs; });
+  lock.unlock();
+  if (!thread_.joinable()) return;
+  // What it has of its own goes with it. One that the driver keeps is left behind.
+  if (ended) {
+    thread_.join();
+  } else {
+    thread_.detach();
+  }
 }
 
 bool Meter::ask(std::vector<protocol::Uuid> gpus) {
@@ -56,7 +64,7 @@ bool Meter::ask(std::vector<protocol::Uuid> gpus) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   try {
-    std::thread([shared = shared_] { run(shared); }).detach();
+    thread_ = std::thread([shared = shared_] { run(shared); });
     shared_->runs = true;
   } catch (const std::system_error&) {
   }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "scheduler/server/nvml.h"
@@ -40,6 +41,7 @@ class Meter {
   static void run(const std::shared_ptr<Shared>& shared);
 
   const std::shared_ptr<Shared> shared_;
+  std::thread thread_;
 };
 
 }  // namespace rota::server

@@ -102,7 +102,7 @@ void Server::accept_all() {
   accept();
 }
 
-void Server::on_message(Connection& connection, const Message& message) {
+void Server::on_message(Connection& connection, const Message& message, const Descriptor& sent) {
   switch (message.kind) {
     case Kind::kHello:
       on_hello(connection, message);
@@ -121,6 +121,7 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kSession:
     case Kind::kReserve:
     case Kind::kState:
+    case Kind::kHandOver:
       break;
     default:
       return;  // of a newer peer: decode() lets no other through
@@ -155,6 +156,9 @@ void Server::on_message(Connection& connection, const Message& message) {
     case Kind::kReserve:
     case Kind::kState:
       on_limits(connection, client, message);
+      break;
+    case Kind::kHandOver:
+      on_hand_over(client, message.body.extent, sent);
       break;
     default:
       break;
@@ -231,6 +235,8 @@ void Server::on_hello(Connection& connection, const Message& message) {
   client->says_fixed = connection.version >= protocol::kRoomVersion;
   client->lease = std::move(*lease);
   client->usage = std::move(*usage);
+  if (connection.version >= protocol::kHandOverVersion) client->domain = domain_of(connection);
+  connection.takes_descriptors = client->domain && no_descriptors_from_.count(client->uid) == 0;
   if (connection.peer().process) client->process.emplace(io_, connection.peer().process.release());
 
   // Limits that hold whatever GPU it is are in its page when it hears that it is welcome.
@@ -245,7 +251,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
                           .mode = core_.settings().mode,
                           .daemon_pid = static_cast<std::uint64_t>(getpid()),
                           .quantum_ns = static_cast<std::uint64_t>(core_.settings().quantum.count())};
-  if (!connection.send_with(welcome, client->lease.descriptor(), client->usage.descriptor())) {
+  if (!connection.send_with(welcome, {client->lease.descriptor(), client->usage.descriptor()})) {
     if (limited) carry_out(quota_.leave(client->id, now()));
     drop_connection(connection);
     return;

@@ -16,6 +16,7 @@
 
 #include "scheduler/core/core.h"
 #include "scheduler/core/quota.h"
+#include "scheduler/server/config.h"
 #include "scheduler/server/connection.h"
 #include "scheduler/server/control.h"
 #include "scheduler/server/event_log.h"
@@ -30,6 +31,7 @@ namespace rota::server {
 struct Options {
   scheduler::Settings settings;
   LimitSettings limits;
+  Trust trust = Trust::kUser;
   std::string socket;          // where to listen; its folder is made if need be
   std::string control;         // where settings are changed; empty: protocol::control_path of the socket
   std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place
@@ -62,7 +64,7 @@ class Server final : public ConnectionOwner {
 
   void accept();
   void accept_all();
-  void on_message(Connection& connection, const protocol::Message& message) override;
+  void on_message(Connection& connection, const protocol::Message& message, const Descriptor& sent) override;
   void on_end(Connection& connection, const std::string& problem) override;
   void on_hello(Connection& connection, const protocol::Message& message);
   void on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu);
@@ -73,6 +75,13 @@ class Server final : public ConnectionOwner {
   void watch_process(scheduler::ClientId id);
   void remove_client(scheduler::ClientId id, const char* why);
   void drop_connection(Connection& connection);
+
+  void on_strange_descriptor(Connection& connection) override;
+  void on_hand_over(const Client& client, const protocol::Extent& extent, const Descriptor& memory);
+  std::optional<std::string> domain_of(const Connection& connection) const;
+  const Client* taker_of(const Client& giver, std::uint32_t gpu) const;
+  std::uint64_t hand_over_gpus(const Client& client) const;
+  std::uint64_t swap_gpus(const Client& client) const;
 
   void on_limits(Connection& connection, Client& client, const protocol::Message& message);
   void carry_out(const scheduler::Quota::Outcome& outcome);
@@ -128,6 +137,8 @@ class Server final : public ConnectionOwner {
   scheduler::Time idle_since_;
   scheduler::Time others_read_at_{};
   std::uint32_t refusals_logged_ = 0;
+  std::map<std::uint32_t, std::uint64_t> handed_over_;  // bytes, by GPU index
+  std::set<uid_t> no_descriptors_from_;                 // users who have sent some that stand for no memory
   bool stopped_ = false;
 
   // measure.cpp

@@ -2,6 +2,7 @@
 """Programs whose plain device memory really does not fit together, swapped by rota, on a GPU: how long a switch takes.
 
     tests/gpu/swap.py --build DIR [--room 12] [--size 8] [--jobs 2] [--seconds 15] [--mode exclusive] [--quantum 300ms]
+                      [--job pattern]
 
 A ballast (a plain cuMemAlloc of a process without rota) leaves --room GiB of the GPU free; then --jobs programs of --size
 GiB each run under `rota run --memory swap`, with a rotad of their own. Each writes all of its memory in every round, checks
@@ -116,6 +117,53 @@ def job(size, seconds, seed):
     say(json.dumps({"rounds": rounds, "wrong": wrong}))
 
 
+def pattern(size, seconds, seed):
+    """PyTorch: tensors of a few bytes to 64 MiB, also on a second stream, in part freed and taken anew; a graph of kernels,
+    copies and sets. In every round all words are compared with what they have to be, on the GPU."""
+    import random
+
+    import torch
+    choose = random.Random(seed)
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    side = torch.cuda.Stream()
+    tensors = {}
+
+    def written(count, salt):
+        return torch.arange(count, dtype=torch.int32, device="cuda").mul_(salt).add_(seed)
+
+    def take():
+        salt = choose.randrange(1 << 30)
+        count = choose.randint(1, 1 << choose.choice([8, 14, 18, 20, 22, 24]))
+        tensors[salt] = written(count, salt)
+
+    while torch.cuda.memory_reserved() < size - (256 << 20):
+        take()
+    counters = [torch.zeros(1 << 20, dtype=torch.int32, device="cuda") for _ in range(3)]
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        counters[0].add_(1)
+        counters[1].copy_(counters[0])
+        counters[2].zero_()
+        counters[2].add_(counters[1])
+    say("ready")
+    rounds, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
+        graph.replay()
+        rounds += 1
+        for counter in counters:
+            wrong += (counter != rounds).sum()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for salt in list(tensors):
+                wrong += (tensors[salt] != written(tensors[salt].numel(), salt)).sum()
+        torch.cuda.current_stream().wait_stream(side)
+        for salt in choose.sample(list(tensors), 5):
+            tensors.pop(salt).record_stream(side)
+            take()
+    say(json.dumps({"rounds": rounds, "wrong": int(wrong), "tensors": len(tensors)}))
+
+
 def own(*arguments):
     return [sys.executable, os.path.abspath(__file__), "--part", *map(str, arguments)]
 
@@ -152,7 +200,7 @@ def measure(options):
         jobs = []
         for number in range(options.jobs):
             jobs.append(start([options.build / "bin/rota", "run", "--memory", "swap", "--",
-                               *own("job", int(options.size * GIB), options.seconds, number + 1)],
+                               *own(options.job, int(options.size * GIB), options.seconds, number + 1)],
                               env=environment, stderr=open(folder / f"job{number}.log", "w")))
             running.append(jobs[-1])
         results = [each.communicate(timeout=options.seconds * 8 + 120)[0].splitlines()[-1:] for each in jobs]
@@ -190,6 +238,7 @@ def main():
     parser.add_argument("--seconds", type=int, default=15)
     parser.add_argument("--mode", default="exclusive")
     parser.add_argument("--quantum", default="300ms")
+    parser.add_argument("--job", choices=["job", "pattern"], default="job", help="pattern: PyTorch, all words compared in every round")
     parser.add_argument("--logs", type=pathlib.Path, help="a folder for what rotad and the jobs say")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -198,7 +247,7 @@ def main():
     name, *arguments = options.part
     if name == "copier":
         return copier(arguments[0])
-    return {"ballast": ballast, "job": job}[name](*map(int, arguments))
+    return {"ballast": ballast, "job": job, "pattern": pattern}[name](*map(int, arguments))
 
 
 if __name__ == "__main__":

@@ -170,29 +170,31 @@ def torch_share(seconds=5.0):
     return {"rounds": rounds, "wrong": wrong, "longest_s": longest}
 
 
-def torch_step_times(pairs=1):
-    """Microseconds of a small eager loop and of a transformer layer's training step: the fastest of thirty batches, since
-    what else happens on the machine only ever adds."""
+def torch_step_times():
+    """Microseconds of a small eager loop and of a transformer layer's training step: a batch of each for every line of
+    standard input."""
     import torch
     torch.manual_seed(8)
     x = torch.randn(1000, device="cuda")
     layer = torch.nn.TransformerEncoderLayer(512, 8, batch_first=True).cuda()
     data = torch.randn(16, 128, 512, device="cuda")
-    result = {}
-    for name, work in {"eager100": lambda: [x.add_(1e-6) for _ in range(100)],
-                       "transformer": lambda: layer(data).sum().backward()}.items():
+    works = {"eager100": lambda: [x.add_(1e-6) for _ in range(100)],
+             "transformer": lambda: layer(data).sum().backward()}
+    for work in works.values():
         for _ in range(10):
             work()
-        torch.cuda.synchronize()
-        batches = []
-        for _ in range(30):
+    torch.cuda.synchronize()
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        taken = {}
+        for name, work in works.items():
             begin = time.perf_counter()
             for _ in range(20):
                 work()
             torch.cuda.synchronize()
-            batches.append((time.perf_counter() - begin) / 20 * 1e6)
-        result[name] = min(batches)
-    return result
+            taken[name] = (time.perf_counter() - begin) / 20 * 1e6
+        print(json.dumps(taken), flush=True)
+    return {}
 
 
 if __name__ == "__main__":

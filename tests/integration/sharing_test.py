@@ -42,13 +42,15 @@ class Sharing(Case):
     # ctest labels: drivers
     def test_exclusive_mode_alternates_and_never_has_two_holders(self):
         self.start_daemon("--mode", "exclusive", "--quantum", "30ms")
-        both = [self.ready(self.spinner("--seconds", "3", ROTA_SIM_TIME_SCALE="1")) for _ in range(2)]
+        both = [self.ready(self.spinner("--hold", ROTA_SIM_TIME_SCALE="1")) for _ in range(2)]
         seen = []
-        while all(child.poll() is None for child in both):
+
+        def alternated():
             seen.append(tuple(self.holders()))
+            return sum(1 for before, after in zip(seen, seen[1:]) if before != after) >= 4
+
+        self.eventually(alternated, "the lease goes to and fro")
         self.assertTrue(all(len(pids) <= 1 for pids in seen), seen)
-        changes = sum(1 for before, after in zip(seen, seen[1:]) if before != after)
-        self.assertGreaterEqual(changes, 4, seen)
         for child in both:
             result = self.finish(child)
             self.assertEqual(result.returncode, 0, result.stderr)

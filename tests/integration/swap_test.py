@@ -9,9 +9,10 @@ SCALE = "5"  # real seconds per modelled second: the turns end while the program
 
 
 class Swap(Case):
-    def rotad(self, mode="exclusive", quantum="50ms"):
+    def rotad(self, mode="exclusive", quantum="50ms", trust="user"):
         daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
-                            "--mode", mode, "--quantum", quantum, "--grace", "100ms", ROTA_SIM_TIME_SCALE=SCALE)
+                            "--mode", mode, "--quantum", quantum, "--grace", "100ms", "--trust", trust,
+                            ROTA_SIM_TIME_SCALE=SCALE)
         self.eventually(lambda: self.status() is not None, "rotad answers")
         return daemon
 
@@ -93,6 +94,27 @@ class Swap(Case):
             hog.stdin.close()
             hog.stdin = None
         self.right(hogs)
+
+    def gpu(self):
+        return self.status()["gpus"][0]
+
+    def test_memory_goes_from_program_to_program_without_the_driver_in_between(self):
+        self.rotad()
+        hogs = self.hold(2)
+        grants = self.grants()
+        self.eventually(lambda: self.grants() >= grants + 6, "the lease goes to and fro")
+        self.assertGreater(self.gpu()["handed_over_bytes"], 0)
+        taken = [int(bytes) for said in self.right(hogs) for bytes in re.findall(r"(\d+) of it in memory that others handed over", said)]
+        self.assertGreater(sum(taken), 0)
+
+    def test_nothing_is_handed_over_where_nobody_is_trusted(self):
+        self.rotad(trust="none")
+        hogs = self.hold(2)
+        grants = self.grants()
+        self.eventually(lambda: self.grants() >= grants + 6, "the lease goes to and fro")
+        self.assertEqual(self.gpu()["handed_over_bytes"], 0)
+        for said in self.right(hogs):
+            self.assertNotRegex(said, r"[1-9]\d* of it in memory that others handed over")
 
     def test_status_shows_what_lies_on_the_gpu(self):
         self.rotad()

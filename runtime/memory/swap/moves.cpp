@@ -82,16 +82,16 @@ std::vector<std::uint64_t> SwapBackend::on_gpu(int ordinal) {
 }
 
 // In order of address.
-std::vector<std::uint64_t> SwapBackend::off_gpu(int ordinal) {
-  std::vector<std::uint64_t> addresses;
+std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
+  std::deque<Lacking> all;
   const std::lock_guard lock(mutex_);
   for (const auto& [address, range] : ranges_) {
     if (range.device != ordinal || range.ending) continue;
     for (const Extent& extent : range.extents) {
-      if (extent.handle == 0 && !extent.moving) addresses.push_back(extent.address);
+      if (extent.handle == 0 && !extent.moving) all.push_back({extent.address, extent.bytes});
     }
   }
-  return addresses;
+  return all;
 }
 
 SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const Mover& mover) {
@@ -119,7 +119,9 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     }
     // Still in motion to everybody: nobody maps or frees it meanwhile.
     if (copied) {
-      unmap(leaving);
+      real::cuMemUnmap(leaving.address, leaving.bytes);
+      hand_over(leaving.handle, leaving.bytes, mover.exchange);
+      real::cuMemRelease(leaving.handle);
       take_resident(ordinal, flight.bytes);
       moved.bytes += flight.bytes;
     } else {
@@ -194,12 +196,12 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   const auto land = [&] {
     const Flight flight = flights.front();
     flights.pop_front();
-    const bool copied = flight.event == nullptr || wait_for(mover, flight.event);
+    const bool there = flight.event == nullptr || wait_for(mover, flight.event);
     if (flight.event != nullptr) mover.within([&] { real::cuEventDestroy_v2(flight.event); });
-    if (copied) {
+    if (there) {
       const std::lock_guard lock(mutex_);
-      extent_at(flight.address)->saved = false;
-      (flight.event != nullptr ? moved.bytes : moved.without_copy) += flight.bytes;
+      const bool copied = std::exchange(extent_at(flight.address)->saved, false);
+      (copied ? moved.bytes : moved.without_copy) += flight.bytes;
     } else {
       // Its contents are in the host still: off the GPU again.
       Extent back;
@@ -217,45 +219,72 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     landed(flight.address);
   };
   std::set<int> access;
+  bool exports = false;
   {
     const std::lock_guard lock(mutex_);
     access = device(ordinal).access;
     access.insert(ordinal);
+    exports = device(ordinal).exports;
   }
+  HandedOver handed(ordinal, mover.exchange);
+  std::deque<Lacking> all = off_gpu(ordinal);
   bool lacks_room = false;
   Clock::time_point last_room = Clock::now();
-  for (const std::uint64_t address : off_gpu(ordinal)) {
-    if (moved.failed || mover.stopping()) break;
-    Extent coming;
-    {
-      const std::lock_guard lock(mutex_);
-      Range* range = nullptr;
-      Extent* extent = extent_at(address, &range);
-      if (extent == nullptr || extent->handle != 0 || range->ending) continue;  // freed just now
-      extent->moving = true;
-      coming = *extent;
-    }
-    api::CUresult result = api::CUDA_SUCCESS;
-    add_resident(ordinal, coming.bytes);
-    for (;;) {
-      result = map(coming, ordinal);
-      if (result != api::CUDA_ERROR_OUT_OF_MEMORY) break;
-      if (drop_kept(ordinal, coming.bytes) != 0) continue;
+  while (!all.empty() && !moved.failed && !mover.stopping()) {
+    // One for which there is memory that was handed over, else the next.
+    handed.collect();
+    auto next = std::find_if(all.begin(), all.end(), [&](const Lacking& each) { return handed.has(each.bytes); });
+    if (next == all.end()) next = all.begin();
+    const Lacking chosen = *next;
+    Handle handle = handed.take(chosen.bytes);
+    const bool used_before = handle != 0;
+    add_resident(ordinal, chosen.bytes);
+    api::CUresult result = used_before ? api::CUDA_SUCCESS : create(chosen.bytes, ordinal, exports, &handle);
+    if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
+      take_resident(ordinal, chosen.bytes);
+      if (drop_kept(ordinal, chosen.bytes) != 0 || handed.release()) continue;
       if (!flights.empty()) {
         land();  // who frees it need not wait for what comes next
         continue;
       }
-      if (Clock::now() - last_room > kNoRoom || mover.stopping()) break;
-      std::this_thread::sleep_for(100us);
+      lacks_room = Clock::now() - last_room > kNoRoom;
+      if (lacks_room) break;
+      // Where memory is handed over the driver has none to give meanwhile, and a refusal keeps others from it.
+      const Clock::time_point again = Clock::now() + (handed.any_came() ? 1ms : 100us);
+      do {
+        std::this_thread::sleep_for(50us);
+        handed.collect();
+      } while (handed.empty() && Clock::now() < again);
+      continue;
     }
     last_room = Clock::now();
-    if (result == api::CUDA_SUCCESS) result = give_access(address, coming.bytes, access);
-    Flight flight{.address = address, .bytes = coming.bytes};
-    if (result == api::CUDA_SUCCESS && coming.saved) {
+    all.erase(next);
+    Extent coming;
+    {
+      const std::lock_guard lock(mutex_);
+      Range* range = nullptr;
+      Extent* extent = extent_at(chosen.address, &range);
+      if (extent != nullptr && extent->bytes == chosen.bytes && extent->handle == 0 && !range->ending) {
+        extent->moving = true;
+        coming = *extent;
+      }
+    }
+    if (coming.address == 0) {  // freed just now
+      if (handle != 0) real::cuMemRelease(handle);
+      take_resident(ordinal, chosen.bytes);
+      continue;
+    }
+    if (result == api::CUDA_SUCCESS) result = map(coming, handle);
+    const bool mapped = coming.handle != 0;
+    if (mapped) result = give_access(coming.address, coming.bytes, access);
+    Flight flight{.address = coming.address, .bytes = coming.bytes};
+    if (result == api::CUDA_SUCCESS && (coming.saved || used_before)) {
       mover.within([&] {
         flight.event = driver::make_event();
         if (flight.event == nullptr) return;
-        result = real::cuMemcpyHtoDAsync_v2(address, coming.host, coming.bytes, mover.stream);
+        // Fresh memory of the driver's is zero, and a program may have come to rely on it.
+        result = coming.saved ? real::cuMemcpyHtoDAsync_v2(coming.address, coming.host, coming.bytes, mover.stream)
+                              : real::cuMemsetD8Async(coming.address, 0, coming.bytes, mover.stream);
         if (result == api::CUDA_SUCCESS) result = real::cuEventRecord(flight.event, mover.stream);
         if (result == api::CUDA_SUCCESS) return;
         wait_for_stream(mover);
@@ -266,20 +295,22 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     if (result != api::CUDA_SUCCESS) {
       unmap(coming);
       take_resident(ordinal, coming.bytes);
-      landed(address);
-      if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
-        lacks_room = true;
-      } else {
-        moved.failed = true;
-        log::debug("an extent of {} bytes cannot be brought back: error {}", coming.bytes, static_cast<int>(result));
+      landed(coming.address);
+      log::debug("an extent of {} bytes cannot be brought back: error {}", coming.bytes, static_cast<int>(result));
+      if (!mapped && used_before) {
+        all.push_front(chosen);  // what was handed over is not what its owner said
+        continue;
       }
+      lacks_room = result == api::CUDA_ERROR_OUT_OF_MEMORY;
+      moved.failed = !lacks_room;
       break;
     }
     {
       const std::lock_guard lock(mutex_);
-      extent_at(address)->handle = coming.handle;
+      extent_at(coming.address)->handle = coming.handle;
       out_[at] -= coming.bytes;
     }
+    if (used_before) moved.taken_over += coming.bytes;
     flights.push_back(flight);
     if (flights.size() >= kInFlight) land();
   }

@@ -19,13 +19,6 @@ constexpr std::uint64_t kLargestExtent = std::uint64_t{128} << 20;
 // What is kept for the next allocation of its size, at most: a 64th of the GPU.
 constexpr std::uint64_t kKeptPart = 64;
 
-api::CUmemAllocationProp properties(int device) {
-  api::CUmemAllocationProp wanted{};
-  wanted.type = api::CU_MEM_ALLOCATION_TYPE_PINNED;
-  wanted.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
-  return wanted;
-}
-
 }  // namespace
 
 bool SwapBackend::serves(int ordinal) {
@@ -40,7 +33,7 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
   if (entry.known) return entry;
   entry.known = true;
   int has_virtual_memory = 0;
-  const api::CUmemAllocationProp wanted = properties(ordinal);
+  const api::CUmemAllocationProp wanted = physical_properties(ordinal, false);
   std::size_t total = 0;
   std::size_t granularity = 0;
   entry.serves =
@@ -51,6 +44,7 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
           api::CUDA_SUCCESS &&
       granularity != 0 && real::cuDeviceTotalMem_v2(&total, ordinal) == api::CUDA_SUCCESS;
   if (!entry.serves) return entry;
+  entry.exports = has_exportable_memory(ordinal);
   entry.granularity = granularity;
   entry.most = total - protocol::assumed_context(total);
   entry.most_kept = total / kKeptPart;
@@ -59,12 +53,14 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
 
 // --- the driver's side of an extent
 
-api::CUresult SwapBackend::map(Extent& extent, int device) {
-  const api::CUmemAllocationProp wanted = properties(device);
-  Handle handle = 0;
-  api::CUresult result = real::cuMemCreate(&handle, extent.bytes, &wanted, 0);
-  if (result != api::CUDA_SUCCESS) return result;
-  result = real::cuMemMap(extent.address, extent.bytes, 0, handle, 0);
+api::CUresult SwapBackend::create(std::uint64_t bytes, int device, bool exports, Handle* handle) {
+  const api::CUmemAllocationProp wanted = physical_properties(device, exports && bytes >= kLeastHandedOver);
+  return real::cuMemCreate(handle, bytes, &wanted, 0);
+}
+
+// The handle is the extent's from now on, or released.
+api::CUresult SwapBackend::map(Extent& extent, Handle handle) {
+  const api::CUresult result = real::cuMemMap(extent.address, extent.bytes, 0, handle, 0);
   if (result != api::CUDA_SUCCESS) {
     real::cuMemRelease(handle);
     return result;
@@ -91,10 +87,12 @@ api::CUresult SwapBackend::give_access(std::uint64_t address, std::uint64_t byte
 }
 
 // All of it on the GPU, or nothing.
-api::CUresult SwapBackend::populate(Range& range, const std::set<int>& access) {
+api::CUresult SwapBackend::populate(Range& range, const std::set<int>& access, bool exports) {
   api::CUresult result = api::CUDA_SUCCESS;
   for (Extent& extent : range.extents) {
-    result = map(extent, range.device);
+    Handle handle = 0;
+    result = create(extent.bytes, range.device, exports, &handle);
+    if (result == api::CUDA_SUCCESS) result = map(extent, handle);
     if (result != api::CUDA_SUCCESS) break;
   }
   if (result == api::CUDA_SUCCESS) result = give_access(range.address, range.bytes, access);
@@ -157,6 +155,7 @@ void SwapBackend::destroy(Range&& range) {
 
 api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
   std::set<int> access;
+  bool exports = false;
   Range range;
   {
     const std::lock_guard lock(mutex_);
@@ -167,6 +166,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
       *address = *again;
       return api::CUDA_SUCCESS;
     }
+    exports = entry.exports;
     access = entry.access;
     access.insert(place.device);
   }
@@ -183,9 +183,9 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     if_our_turn_([&] {
       placed = true;
       add_resident(place.device, range.bytes);
-      result = populate(range, access);
+      result = populate(range, access, exports);
       if (result == api::CUDA_ERROR_OUT_OF_MEMORY && drop_kept(range.device, range.bytes) != 0) {
-        result = populate(range, access);
+        result = populate(range, access, exports);
       }
       if (result != api::CUDA_SUCCESS) return take_resident(place.device, range.bytes);
       const std::lock_guard lock(mutex_);

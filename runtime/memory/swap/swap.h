@@ -16,6 +16,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "runtime/memory/backend.h"
+#include "runtime/memory/swap/hand_over.h"
 #include "runtime/memory/swap/host_pool.h"
 
 namespace rota::memory {
@@ -94,10 +96,12 @@ class SwapBackend final : public Backend {
     std::function<bool(const std::function<void()>& step)> within;
     std::function<bool()> stopping;
     api::CUstream stream = nullptr;  // of that context
+    Exchange exchange = {};
   };
   struct Moved {
     std::uint64_t bytes = 0;         // copied
     std::uint64_t without_copy = 0;  // of free ranges that went, or fresh ones that came
+    std::uint64_t taken_over = 0;    // of what came, in memory that another process has handed over
     std::uint64_t lacking = 0;       // bytes that the driver has no room for
     bool failed = false;             // a copy failed, or the host has no memory: what had to move stays where it was
   };
@@ -107,7 +111,7 @@ class SwapBackend final : public Backend {
   Moved bring_in(int device, const Mover& mover);
 
  private:
-  using Handle = api::CUmemGenericAllocationHandle;
+  using Handle = PhysicalHandle;
   struct Extent {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
@@ -131,6 +135,7 @@ class SwapBackend final : public Backend {
   struct Device {
     bool known = false;
     bool serves = false;
+    bool exports = false;  // its memory can be handed over
     std::uint64_t granularity = 1;
     std::uint64_t most = 0;  // bytes that can be on the GPU at once, at most: beside a context
     std::uint64_t most_kept = 0;
@@ -143,10 +148,11 @@ class SwapBackend final : public Backend {
 
   Device& device(int ordinal);
   Range cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity);
-  static api::CUresult map(Extent& extent, int device);
+  static api::CUresult create(std::uint64_t bytes, int device, bool exports, Handle* handle);
+  static api::CUresult map(Extent& extent, Handle handle);
   static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices);
   static void unmap(Extent& extent);
-  static api::CUresult populate(Range& range, const std::set<int>& access);
+  static api::CUresult populate(Range& range, const std::set<int>& access, bool exports);
   std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
   std::uint64_t drop_kept(int device, std::uint64_t bytes);
   void insert(Range&& range);
@@ -157,7 +163,11 @@ class SwapBackend final : public Backend {
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::vector<std::uint64_t> on_gpu(int device);
-  std::vector<std::uint64_t> off_gpu(int device);
+  struct Lacking {
+    std::uint64_t address;
+    std::uint64_t bytes;
+  };
+  std::deque<Lacking> off_gpu(int device);
   void landed(std::uint64_t address);
 
   const IfOurTurn if_our_turn_;

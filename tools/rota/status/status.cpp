@@ -98,6 +98,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                     {"source", source(gpu.measured != 0)},
                     {"driver_used_bytes", measured_or_null(gpu.measured != 0, gpu.driver_used_bytes)},
                     {"driver_free_bytes", measured_or_null(gpu.measured != 0, gpu.driver_free_bytes)},
+                    {"handed_over_bytes", gpu.handed_over_bytes},
                     {"clients", gpu.clients},
                     {"holders", gpu.holders},
                     {"waiters", gpu.waiters},
@@ -170,6 +171,9 @@ std::string status_as_text(const Status& status, const std::string& socket) {
     text += gpu.measured != 0 ? fmt::format("  {} in use and {} free, measured\n", size_text(gpu.driver_used_bytes),
                                             size_text(gpu.driver_free_bytes))
                               : "  what is in use there is not measured: it is what programs report\n";
+    if (gpu.handed_over_bytes != 0) {
+      text += fmt::format("  {} handed over from program to program so far\n", size_text(gpu.handed_over_bytes));
+    }
     for (const protocol::StatusClient& client : status.clients) {
       if (!has(client.gpus, gpu.index)) continue;
       const char* doing = has(client.wanted_gpus, gpu.index) ? "waits"

@@ -1,0 +1,91 @@
+#include "runtime/memory/swap/hand_over.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "generated/driver_real.h"
+#include "runtime/core/log.h"
+
+namespace rota::memory {
+
+namespace {
+
+// Of memory on this GPU, or 0. What another process says of a piece is not believed: one of another size cannot be
+// mapped.
+PhysicalHandle import_from(const Descriptor& memory, int device) {
+  PhysicalHandle handle = 0;
+  api::CUresult result =
+      real::cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(memory.get())),
+                                           api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != api::CUDA_SUCCESS) {
+    log::debug("memory that was handed over cannot be used: error {}", static_cast<int>(result));
+    return 0;
+  }
+  api::CUmemAllocationProp properties{};
+  result = real::cuMemGetAllocationPropertiesFromHandle(&properties, handle);
+  if (result == api::CUDA_SUCCESS && properties.type == api::CU_MEM_ALLOCATION_TYPE_PINNED &&
+      properties.location.type == api::CU_MEM_LOCATION_TYPE_DEVICE && properties.location.id == device) {
+    return handle;
+  }
+  real::cuMemRelease(handle);
+  return 0;
+}
+
+}  // namespace
+
+api::CUmemAllocationProp physical_properties(int device, bool exportable) {
+  api::CUmemAllocationProp wanted{};
+  wanted.type = api::CU_MEM_ALLOCATION_TYPE_PINNED;
+  wanted.requestedHandleTypes =
+      exportable ? api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : api::CU_MEM_HANDLE_TYPE_NONE;
+  wanted.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
+  return wanted;
+}
+
+bool has_exportable_memory(int device) {
+  int exports = 0;
+  return real::cuDeviceGetAttribute(&exports, api::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                                    device) == api::CUDA_SUCCESS &&
+         exports != 0;
+}
+
+void hand_over(PhysicalHandle handle, std::uint64_t bytes, const Exchange& exchange) {
+  if (!exchange.give || bytes < kLeastHandedOver) return;
+  int number = -1;
+  if (real::cuMemExportToShareableHandle(&number, handle, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) !=
+      api::CUDA_SUCCESS) {
+    return;
+  }
+  const Descriptor memory(number);
+  exchange.give(memory.get(), bytes);
+}
+
+void HandedOver::collect() {
+  if (!exchange_.take) return;
+  while (const std::optional<Handed> handed = exchange_.take()) {
+    any_came_ = true;
+    if (const PhysicalHandle handle = import_from(handed->memory, device_)) pieces_.push_back({handed->bytes, handle});
+  }
+}
+
+bool HandedOver::has(std::uint64_t bytes) const {
+  return std::any_of(pieces_.begin(), pieces_.end(), [bytes](const Piece& each) { return each.bytes == bytes; });
+}
+
+PhysicalHandle HandedOver::take(std::uint64_t bytes) {
+  const auto found =
+      std::find_if(pieces_.begin(), pieces_.end(), [bytes](const Piece& each) { return each.bytes == bytes; });
+  if (found == pieces_.end()) return 0;
+  const PhysicalHandle handle = found->handle;
+  pieces_.erase(found);
+  return handle;
+}
+
+bool HandedOver::release() {
+  const bool any = !pieces_.empty();
+  for (const Piece& each : pieces_) real::cuMemRelease(each.handle);
+  pieces_.clear();
+  return any;
+}
+
+}  // namespace rota::memory

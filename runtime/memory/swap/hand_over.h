@@ -1,0 +1,74 @@
+// An extent's physical memory: how it is made, and how it goes from one process to another instead of back to the
+// driver, which scrubs what it is given before anybody gets it again.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "generated/driver_types.h"
+#include "scheduler/protocol/descriptor.h"
+
+namespace rota::memory {
+
+using PhysicalHandle = api::CUmemGenericAllocationHandle;  // 0: none
+
+// Extents of at least so many bytes are handed over. Passing one on costs some 0.2 ms of driver calls whatever its size
+// (measured on an H200), so small ones would cost more than scrubbing does.
+inline constexpr std::uint64_t kLeastHandedOver = std::uint64_t{16} << 20;
+
+// Of a GPU's memory. Exportable: a descriptor of it can be made.
+api::CUmemAllocationProp physical_properties(int device, bool exportable);
+// Whether the driver makes descriptors of this GPU's memory.
+bool has_exportable_memory(int device);
+
+// A piece of a GPU's memory that another process has handed over.
+struct Handed {
+  std::uint64_t bytes = 0;
+  Descriptor memory;
+};
+// How memory goes to other processes and comes from them. Either may be empty: it does not.
+struct Exchange {
+  // Passes a piece on. False: nobody takes it.
+  std::function<bool(int descriptor, std::uint64_t bytes)> give;
+  // The next piece that has arrived, or nothing. Does not wait.
+  std::function<std::optional<Handed>()> take;
+};
+
+// A descriptor of it goes to whoever takes it; the caller's handle stays the caller's.
+void hand_over(PhysicalHandle handle, std::uint64_t bytes, const Exchange& exchange);
+
+// What has been handed over to this process and is mapped nowhere yet. What nobody has used by its end goes back to the
+// driver.
+class HandedOver {
+ public:
+  // Both outlive this.
+  HandedOver(int device, const Exchange& exchange) : device_(device), exchange_(exchange) {}
+  ~HandedOver() { release(); }
+  HandedOver(const HandedOver&) = delete;
+  HandedOver& operator=(const HandedOver&) = delete;
+
+  // Looks at what has arrived.
+  void collect();
+  bool has(std::uint64_t bytes) const;
+  bool empty() const { return pieces_.empty(); }
+  // A piece of this size; 0: there is none.
+  PhysicalHandle take(std::uint64_t bytes);
+  // Gives all of it to the driver. Whether there was any.
+  bool release();
+  // Whether any piece has ever come.
+  bool any_came() const { return any_came_; }
+
+ private:
+  struct Piece {
+    std::uint64_t bytes;
+    PhysicalHandle handle;
+  };
+  const int device_;
+  const Exchange& exchange_;
+  std::vector<Piece> pieces_;
+  bool any_came_ = false;
+};
+
+}  // namespace rota::memory

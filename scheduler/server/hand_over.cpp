@@ -1,0 +1,99 @@
+// Memory on its way from a client that clears to one that lacks it. Its descriptor goes on at once or is closed.
+#include <poll.h>
+#include <sys/stat.h>
+
+#include <fmt/format.h>
+
+#include "scheduler/server/client.h"
+#include "scheduler/server/log.h"
+#include "scheduler/server/server.h"
+
+namespace rota::server {
+
+using protocol::Message;
+
+namespace {
+
+// A namespace of a process, as text that no other namespace has; empty if there is no telling.
+std::string name_of_namespace(pid_t pid, const char* kind) {
+  struct stat file{};
+  if (stat(fmt::format("/proc/{}/ns/{}", pid, kind).c_str(), &file) != 0) return {};
+  return fmt::format("{}:{}", file.st_dev, file.st_ino);
+}
+
+bool is_alive(const Descriptor& process) {
+  pollfd ended{process.get(), POLLIN, 0};
+  return process && poll(&ended, 1, 0) == 0;
+}
+
+}  // namespace
+
+// By what the kernel says of the process, never by what the process says.
+std::optional<std::string> Server::domain_of(const Connection& connection) const {
+  const Peer& peer = connection.peer();
+  if (options_.trust == Trust::kNone) return std::nullopt;
+  if (options_.trust == Trust::kMachine) return std::string();
+  if (peer.pid == 0) return std::nullopt;
+  const std::string user = name_of_namespace(peer.pid, "user");
+  const std::string pid = name_of_namespace(peer.pid, "pid");
+  // Its number could be another process's by now only if it is dead.
+  if (user.empty() || pid.empty() || !is_alive(peer.process)) return std::nullopt;
+  return fmt::format("{} {} {}", peer.uid, user, pid);
+}
+
+// Who lacks memory on this GPU, has it at its disposal, and trusts the giver; null: nobody.
+const Server::Client* Server::taker_of(const Client& giver, std::uint32_t gpu) const {
+  if (!giver.domain) return nullptr;
+  const Client* most = nullptr;
+  scheduler::Bytes lacking = 0;
+  for (const auto& [id, client] : clients_) {
+    if (client.get() == &giver || client->connection == 0 || client->domain != giver.domain) continue;
+    const scheduler::Bytes bytes = core_.lacking_bytes(id, gpu);
+    if (bytes <= lacking) continue;
+    most = client.get();
+    lacking = bytes;
+  }
+  return most;
+}
+
+std::uint64_t Server::hand_over_gpus(const Client& client) const {
+  std::uint64_t gpus = 0;
+  for (const std::uint32_t gpu : client.gpus) {
+    const bool clears = !(core_.client(client.id)->held >> gpu & 1) && core_.bytes_to_clear(client.id, gpu) != 0;
+    if (clears && taker_of(client, gpu) != nullptr) gpus |= std::uint64_t{1} << gpu;
+  }
+  return gpus;
+}
+
+std::uint64_t Server::swap_gpus(const Client& client) const {
+  std::uint64_t gpus = 0;
+  for (const std::uint32_t gpu : client.gpus) {
+    if (core_.others_swap(client.id, gpu)) gpus |= std::uint64_t{1} << gpu;
+  }
+  return gpus;
+}
+
+void Server::on_hand_over(const Client& client, const protocol::Extent& extent, const Descriptor& memory) {
+  if (!memory || extent.gpu >= protocol::kMaxGpus || client.gpus.count(extent.gpu) == 0) return;
+  const Client* taker = taker_of(client, extent.gpu);
+  if (taker == nullptr) return;
+  const auto connection = connections_.find(taker->connection);
+  if (connection == connections_.end()) return;
+  Message message{.kind = protocol::Kind::kExtent};
+  message.body.extent = {.gpu = extent.gpu, .padding = 0, .bytes = extent.bytes};
+  if (!connection->second->send_with(message, {memory.get()})) return;
+  handed_over_[extent.gpu] += extent.bytes;
+  log::debug("client {}: hands {} bytes of GPU {} to client {}", client.id, extent.bytes, extent.gpu, taker->id);
+}
+
+void Server::on_strange_descriptor(Connection& connection) {
+  const uid_t user = connection.peer().uid;
+  if (!no_descriptors_from_.insert(user).second) return;
+  log::warn("pid {} (user {}) sent a descriptor of something that is no GPU memory: none is taken from this user again",
+            connection.peer().pid, user);
+  for (const auto& [number, other] : connections_) {
+    if (other->peer().uid == user) other->takes_descriptors = false;
+  }
+}
+
+}  // namespace rota::server
