@@ -1,7 +1,6 @@
 #include "runtime/driver/freed.h"
 
 #include <chrono>
-#include <optional>
 #include <thread>
 #include <utility>
 
@@ -13,30 +12,27 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// How long the driver's free memory may stay as it is until nobody is taken to be freeing any, and how long is waited
-// where nothing is known of it: what leaves a GPU for the first time goes at some 5 GB/s. Both are judgement.
+// Of a driver whose free memory stays as it is. Judgement.
 constexpr auto kNoProgress = 200ms;
-constexpr auto kUnknown = 2s;
 
-std::optional<std::size_t> free_now() {
+// 0 where no context is current to ask about.
+std::size_t free_now() {
   std::size_t free = 0;
   std::size_t total = 0;
-  if (real::cuMemGetInfo_v2(&free, &total) != api::CUDA_SUCCESS) return std::nullopt;
-  return free;
+  return real::cuMemGetInfo_v2(&free, &total) == api::CUDA_SUCCESS ? free : 0;
 }
 
 }  // namespace
 
-bool retry_while_freed(const std::function<bool()>& again) {
+bool retry_while_freed(const std::function<bool()>& again, const std::function<bool()>& coming) {
   using Clock = std::chrono::steady_clock;
-  std::optional<std::size_t> free = free_now();
-  const auto patience = free ? kNoProgress : kUnknown;
-  for (Clock::time_point grown = Clock::now(); Clock::now() - grown < patience;) {
+  std::size_t free = free_now();
+  for (Clock::time_point last = Clock::now(); Clock::now() - last < kNoProgress;) {
+    const bool more = coming();
     std::this_thread::sleep_for(1ms);
     if (again()) return true;
-    if (!free) continue;
-    const std::optional<std::size_t> now = free_now();
-    if (std::exchange(free, now) < now) grown = Clock::now();
+    const std::size_t now = free_now();
+    if (std::exchange(free, now) < now || more) last = Clock::now();
   }
   return false;
 }

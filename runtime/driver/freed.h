@@ -6,8 +6,8 @@
 namespace rota::driver {
 
 // Tries something that the driver has refused for want of memory again and again, until it is not refused any more
-// (`again` says true), or nobody seems to free any: the free memory of the current context's GPU has not grown for
-// 0.2 s. Without a context, which is what tells, for two seconds. Whether it went well in the end.
-bool retry_while_freed(const std::function<bool()>& again);
+// (`again` says true), or nobody frees any: `coming` has said no for 0.2 s, in which the free memory of the current
+// context's GPU has not grown. Whether it went well in the end.
+bool retry_while_freed(const std::function<bool()>& again, const std::function<bool()>& coming);
 
 }  // namespace rota::driver

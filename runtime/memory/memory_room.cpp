@@ -102,7 +102,8 @@ api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
     return result != api::CUDA_ERROR_OUT_OF_MEMORY;
   };
   const bool cleared = served_.load(std::memory_order_relaxed) && backend(ordinal).backing() == Backing::kSwapped;
-  if (cleared && driver::retry_while_freed(again)) return result;
+  const auto coming = [&] { return room_.coming && room_.coming(ordinal); };
+  if (cleared && driver::retry_while_freed(again, coming)) return result;
   if (room_.make) room_.make(ordinal, again);
   return result;
 }

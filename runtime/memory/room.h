@@ -27,6 +27,8 @@ struct Room {
   // others have made room, at most until they have all gone from the GPU, and tries `again`, which says whether the
   // driver does not refuse it any more.
   std::function<void(int device, const std::function<bool()>& again)> make;
+  // Whether others are said to be making room on this GPU.
+  std::function<bool(int device)> coming;
   // What limits shared with others say of a GPU. UINT64_MAX: there are none.
   struct Limit {
     std::uint64_t total = UINT64_MAX;  // for all that share it

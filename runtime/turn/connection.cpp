@@ -181,17 +181,18 @@ Connection::Received Connection::receive_new(Message& message) {
     if (bytes < 0 && errno == EINTR) continue;
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::kNothing;
     if (bytes <= 0) return Received::kGone;
-    Descriptor memory;
+    Descriptor sent;
     const cmsghdr* item = CMSG_FIRSTHDR(&header);
     if (item != nullptr && item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_RIGHTS) {
       int descriptor = -1;
       std::memcpy(&descriptor, CMSG_DATA(item), sizeof descriptor);
-      memory = Descriptor(descriptor);
+      sent = Descriptor(descriptor);
     }
     if (!valid(message, bytes) || !is_known(message.kind)) continue;
     if (message.kind != Kind::kExtent) return Received::kMessage;
     const protocol::Extent& extent = message.body.extent;
-    if (memory) extents_.push_back({static_cast<int>(extent.gpu), {extent.bytes, std::move(memory)}});
+    auto kept = std::make_shared<const memory::MemoryDescriptor>(std::move(sent));
+    if (*kept) extents_.push_back({static_cast<int>(extent.gpu), {extent.bytes, std::move(kept)}});
   }
 }
 

@@ -63,6 +63,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .explain = [this](int device) { quota_.explain(device); },
        .wait = [this](int device) { wait_for_room(device); },
        .make = [this](int device, const std::function<bool()>& again) { make_room(device, again); },
+       .coming = [this](int device) { return others_clear(device); },
        .limit = [this](int device) { return limit(device); },
        .limited = [this] { return limited(); },
        .contexts = [this](int device) { return context_bytes(device); }});
@@ -270,6 +271,7 @@ void Monitor::stop() {
 void Monitor::forget_in_child() {
   exiting.store(nullptr);
   Connection::close_inherited();
+  memory::MemoryDescriptor::close_inherited();
 }
 
 // --- the monitor's thread

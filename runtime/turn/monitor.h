@@ -99,7 +99,7 @@ class Monitor final : public gate::Attendant {
   void start_thread();
   void open_for_good(Claim claim);
   bool make_known(const gate::Call& call);
-  bool others_swap(int device) const;
+  bool others_clear(int device) const;
 
   // --- the monitor's thread
   void run();

@@ -90,8 +90,10 @@ void Monitor::make_room(int device, const std::function<bool()>& again) {
   static log::Once once;
   if (once.first()) log::info("GPU {} is out of memory: the others that use it make room", device);
   room_.wait_for_all(device, total);
+  const auto coming = [&] { return others_clear(device); };
   // The turn lasts meanwhile: others' memory would come back with theirs.
-  const bool stayed = gate_.run_if_open([&] { again() || (others_swap(device) && driver::retry_while_freed(again)); });
+  const bool stayed =
+      gate_.run_if_open([&] { again() || (others_clear(device) && driver::retry_while_freed(again, coming)); });
   if (!stayed) again();
 }
 
@@ -100,11 +102,11 @@ void Monitor::make_room(const std::function<bool()>& again) {
   if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) make_room(device, again);
 }
 
-// Then memory that rotad has promised to this process may be on its way still.
-bool Monitor::others_swap(int device) const {
+bool Monitor::others_clear(int device) const {
+  if (device < 0 || device >= memory::kMaxDevices) return false;
   const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
   const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
-  return page != nullptr && index >= 0 && (page->swap_gpus.load() >> index & 1) != 0;
+  return page != nullptr && index >= 0 && (page->clearing_gpus.load() >> index & 1) != 0;
 }
 
 }  // namespace rota::turn

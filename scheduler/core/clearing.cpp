@@ -78,6 +78,7 @@ void Clearing::ask(GpuIndex index, Time now, const std::function<void(Client&, B
   Gpu& gpu = books_.gpu(index);
   if (gpu.swappers.empty() && gpu.outside == 0) {
     gpu.clearing = 0;
+    under_way_ &= ~bit(index);
     set_deadline(index, false);
     return;
   }
@@ -108,6 +109,7 @@ void Clearing::ask(GpuIndex index, Time now, const std::function<void(Client&, B
     share.told_of = share.resident;
     told(*client, bytes);
   }
+  under_way_ = gpu.clearing != 0 ? under_way_ | bit(index) : under_way_ & ~bit(index);
   set_deadline(index, asked < wanted);
 }
 

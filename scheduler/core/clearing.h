@@ -49,6 +49,9 @@ class Clearing {
   // After that: who is to clear how much. `told`: whose amount, or what it is a part of, has changed.
   void ask(GpuIndex gpu, Time now, const std::function<void(Client&, Bytes to_clear)>& told);
 
+  // Where somebody is to clear.
+  GpuMask under_way() const { return under_way_; }
+
   // When judge() is due for some GPU, and which are by now.
   std::optional<Time> next_deadline() const;
   GpuMask due(Time now) const;
@@ -63,7 +66,8 @@ class Clearing {
     Share* share;
   };
   Bookkeeping& books_;
-  GpuMask timed_ = 0;                  // GPUs with a deadline
+  GpuMask timed_ = 0;  // GPUs with a deadline
+  GpuMask under_way_ = 0;
   std::vector<Candidate> candidates_;  // on the GPU that is looked at
 };
 

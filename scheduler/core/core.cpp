@@ -76,12 +76,6 @@ Bytes Core::lacking_bytes(ClientId id, GpuIndex gpu) const {
   return holds && found->swaps && found->used > found->resident ? found->used - found->resident : 0;
 }
 
-bool Core::others_swap(ClientId id, GpuIndex index) const {
-  const auto& swappers = books_.gpu(index).swappers;
-  return std::any_of(swappers.begin(), swappers.end(),
-                     [&](const Client* client) { return client->id != id && client->share(index)->resident != 0; });
-}
-
 Bytes Core::context_bytes(ClientId id, GpuIndex gpu) const {
   const Share* found = share(id, gpu);
   return found == nullptr ? 0 : found->context;

@@ -74,8 +74,8 @@ class Core {
   Bytes resident_bytes(ClientId client, GpuIndex gpu) const;
   // What it lacks there of its memory although it holds the GPU and swaps, as far as it has said.
   Bytes lacking_bytes(ClientId client, GpuIndex gpu) const;
-  // Whether other clients have swap memory there.
-  bool others_swap(ClientId client, GpuIndex gpu) const;
+  // Where some client is to clear memory for those who hold the GPU, and is at it as far as is known.
+  GpuMask clearing_gpus() const { return clearing_.under_way(); }
   // When its grant is taken away; 0 while it need not go.
   Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }

@@ -386,8 +386,8 @@ struct LeasePage {
   std::atomic<std::uint64_t> context_bytes[kMaxGpus];
   // From version 6 on: mask of the GPUs on which what the client clears can be handed over.
   std::atomic<std::uint64_t> hand_over_gpus;
-  // Mask of the GPUs where other clients have swap memory: what is promised there may be on its way out still.
-  std::atomic<std::uint64_t> swap_gpus;
+  // Mask of the GPUs where others have been asked to clear and are at it: what is promised there is on its way.
+  std::atomic<std::uint64_t> clearing_gpus;
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.

@@ -36,7 +36,7 @@ void Server::publish(Client& client) {
     page.clear_bytes[gpu] = core_.bytes_to_clear(client.id, gpu);
   }
   page.hand_over_gpus = hand_over_gpus(client);
-  page.swap_gpus = swap_gpus(client);
+  page.clearing_gpus = core_.clearing_gpus();
   const auto real = [&](scheduler::Time time) {
     return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
   };

@@ -65,14 +65,6 @@ std::uint64_t Server::hand_over_gpus(const Client& client) const {
   return gpus;
 }
 
-std::uint64_t Server::swap_gpus(const Client& client) const {
-  std::uint64_t gpus = 0;
-  for (const std::uint32_t gpu : client.gpus) {
-    if (core_.others_swap(client.id, gpu)) gpus |= std::uint64_t{1} << gpu;
-  }
-  return gpus;
-}
-
 void Server::on_hand_over(const Client& client, const protocol::Extent& extent, const Descriptor& memory) {
   if (!memory || extent.gpu >= protocol::kMaxGpus || client.gpus.count(extent.gpu) == 0) return;
   const Client* taker = taker_of(client, extent.gpu);

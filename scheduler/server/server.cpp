@@ -8,6 +8,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <cstring>
+#include <utility>
 
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
@@ -381,6 +382,12 @@ void Server::step(const scheduler::Event& event) {
     }
     if (decision.change == scheduler::Change::kClear) {
       log::debug("client {}: is to clear {} bytes of GPU {}", decision.client, decision.bytes, decision.gpu);
+    }
+  }
+  if (const scheduler::GpuMask differ = std::exchange(clearing_gpus_, core_.clearing_gpus()) ^ core_.clearing_gpus();
+      differ != 0) {
+    for (const auto& [id, client] : clients_) {
+      if ((core_.client(id)->held & differ) != 0) changed_.insert(id);
     }
   }
   for (const ClientId id : changed_) {

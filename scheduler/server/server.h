@@ -81,7 +81,6 @@ class Server final : public ConnectionOwner {
   std::optional<std::string> domain_of(const Connection& connection) const;
   const Client* taker_of(const Client& giver, std::uint32_t gpu) const;
   std::uint64_t hand_over_gpus(const Client& client) const;
-  std::uint64_t swap_gpus(const Client& client) const;
 
   void on_limits(Connection& connection, Client& client, const protocol::Message& message);
   void carry_out(const scheduler::Quota::Outcome& outcome);
@@ -130,6 +129,7 @@ class Server final : public ConnectionOwner {
   std::map<uid_t, std::size_t> connections_of_;  // per user
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::map<std::uint32_t, std::unique_ptr<Stayer>> stayers_;
+  scheduler::GpuMask clearing_gpus_ = 0;   // as it was published
   std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step
   std::size_t max_connections_;
   std::uint32_t last_number_ = 0;  // of connections, clients and stayers

@@ -193,7 +193,7 @@ def measure(options):
         running.append(weight)
         assert weight.stdout.readline() == "ready\n"
         rotad = start([options.build / "bin/rotad", "--mode", options.mode, "--quantum", options.quantum,
-                       "--lock-directory", folder / "locks"], env=environment, stderr=open(folder / "rotad.log", "w"))
+                       "--trust", options.trust, "--lock-directory", folder / "locks"], env=environment, stderr=open(folder / "rotad.log", "w"))
         running.append(rotad)
         while not (folder / "rotad.sock").exists():
             time.sleep(0.01)
@@ -207,14 +207,14 @@ def measure(options):
         said = [(folder / f"job{number}.log").read_text() for number in range(options.jobs)]
         if options.logs:
             for file in folder.glob("*.log"):
-                (options.logs / f"{options.jobs}x{options.size:g}-{options.mode}-{file.name}").write_bytes(file.read_bytes())
+                (options.logs / f"{options.jobs}x{options.size:g}-{options.mode}-{options.trust}-{file.name}").write_bytes(file.read_bytes())
     finally:
         for each in running:
             each.kill()
             each.wait()
     outs = [(int(got), int(us)) for text in said for got, us in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out in (\d+) us", text)]
-    backs = [(int(got), int(us)) for text in said
-             for us, got in re.findall(r"memory back after (\d+) us, (\d+) bytes of it swapped", text)]
+    backs = [(int(got), int(us), int(taken)) for text in said for us, got, taken in re.findall(
+        r"memory back after (\d+) us, (\d+) bytes of it swapped, (\d+) of it in memory that others", text)]
     most = max((got for got, _ in outs), default=0)
     whole = [us for got, us in outs if got == most]
     print(json.dumps({
@@ -223,9 +223,9 @@ def measure(options):
         "moves_out": len(outs), "largest_out_bytes": most,
         "out_ms": [round(us / 1e3) for us in sorted(whole)],
         "out_gb_s_middle": round(most / statistics.median(whole) / 1e3, 1) if whole else None,
-        "largest_back_bytes": max((got for got, _ in backs), default=0),
-        "back": [{"gib": round(got / GIB, 2), "ms": round(us / 1e3), "gb_s": round(got / us / 1e3, 1)}
-                 for got, us in sorted(backs)[-12:] if got],
+        "largest_back_bytes": max((got for got, _, _ in backs), default=0), "trust": options.trust,
+        "back": [{"gib": round(got / GIB, 2), "ms": round(us / 1e3), "gb_s": round(got / us / 1e3, 1),
+                  "handed_over": round(taken / got, 2)} for got, us, taken in sorted(backs)[-12:] if got],
     }), flush=True)
 
 
@@ -239,6 +239,7 @@ def main():
     parser.add_argument("--mode", default="exclusive")
     parser.add_argument("--quantum", default="300ms")
     parser.add_argument("--job", choices=["job", "pattern"], default="job", help="pattern: PyTorch, all words compared in every round")
+    parser.add_argument("--trust", default="user", help="none: nothing is handed over from program to program")
     parser.add_argument("--logs", type=pathlib.Path, help="a folder for what rotad and the jobs say")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "generated/driver_types.h"
@@ -23,10 +25,32 @@ api::CUmemAllocationProp physical_properties(int device, bool exportable);
 // Whether the driver makes descriptors of this GPU's memory.
 bool has_exportable_memory(int device);
 
+// A descriptor of GPU memory, which the memory lives as long as. The child of a fork must not keep it, so all of them
+// are in a table.
+class MemoryDescriptor {
+ public:
+  // Empty where the process has few descriptors left, or the table is full: then it has been closed.
+  explicit MemoryDescriptor(Descriptor descriptor);
+  ~MemoryDescriptor();
+  MemoryDescriptor(const MemoryDescriptor&) = delete;
+  MemoryDescriptor& operator=(const MemoryDescriptor&) = delete;
+
+  int get() const { return descriptor_.get(); }
+  explicit operator bool() const { return static_cast<bool>(descriptor_); }
+
+  // In the child of a fork: closes the parent's. Touches no object, and takes no lock.
+  static void close_inherited();
+
+ private:
+  Descriptor descriptor_;
+  std::size_t place_ = 0;
+};
+using SharedDescriptor = std::shared_ptr<const MemoryDescriptor>;  // null: none
+
 // A piece of a GPU's memory that another process has handed over.
 struct Handed {
   std::uint64_t bytes = 0;
-  Descriptor memory;
+  SharedDescriptor memory;
 };
 // How memory goes to other processes and comes from them. Either may be empty: it does not.
 struct Exchange {
@@ -36,8 +60,16 @@ struct Exchange {
   std::function<std::optional<Handed>()> take;
 };
 
-// A descriptor of it goes to whoever takes it; the caller's handle stays the caller's.
-void hand_over(PhysicalHandle handle, std::uint64_t bytes, const Exchange& exchange);
+// Physical memory as this process has it.
+struct Piece {
+  PhysicalHandle handle = 0;
+  // By which it came, where another process has handed it over: the driver makes descriptors of memory only in the
+  // process that it was created in (measured on an H100).
+  SharedDescriptor memory;
+};
+
+// A descriptor of it goes to whoever takes it; the handle stays the caller's.
+void hand_over(const Piece& piece, std::uint64_t bytes, const Exchange& exchange);
 
 // What has been handed over to this process and is mapped nowhere yet. What nobody has used by its end goes back to the
 // driver.
@@ -53,21 +85,21 @@ class HandedOver {
   void collect();
   bool has(std::uint64_t bytes) const;
   bool empty() const { return pieces_.empty(); }
-  // A piece of this size; 0: there is none.
-  PhysicalHandle take(std::uint64_t bytes);
+  // A piece of this size; without a handle: there is none.
+  Piece take(std::uint64_t bytes);
   // Gives all of it to the driver. Whether there was any.
   bool release();
   // Whether any piece has ever come.
   bool any_came() const { return any_came_; }
 
  private:
-  struct Piece {
+  struct Arrived {
     std::uint64_t bytes;
-    PhysicalHandle handle;
+    Piece piece;
   };
   const int device_;
   const Exchange& exchange_;
-  std::vector<Piece> pieces_;
+  std::vector<Arrived> pieces_;
   bool any_came_ = false;
 };
 

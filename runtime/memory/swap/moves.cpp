@@ -113,6 +113,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       leaving = *extent;
       if (copied) {
         extent->handle = 0;
+        extent->memory.reset();
         extent->saved = true;
         out_[at] += flight.bytes;
       }
@@ -120,7 +121,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     // Still in motion to everybody: nobody maps or frees it meanwhile.
     if (copied) {
       real::cuMemUnmap(leaving.address, leaving.bytes);
-      hand_over(leaving.handle, leaving.bytes, mover.exchange);
+      hand_over({leaving.handle, leaving.memory}, leaving.bytes, mover.exchange);
       real::cuMemRelease(leaving.handle);
       take_resident(ordinal, flight.bytes);
       moved.bytes += flight.bytes;
@@ -210,6 +211,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
         Extent* extent = extent_at(flight.address);
         back = *extent;
         extent->handle = 0;
+        extent->memory.reset();
         out_[at] += flight.bytes;
       }
       unmap(back);
@@ -236,10 +238,10 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     auto next = std::find_if(all.begin(), all.end(), [&](const Lacking& each) { return handed.has(each.bytes); });
     if (next == all.end()) next = all.begin();
     const Lacking chosen = *next;
-    Handle handle = handed.take(chosen.bytes);
-    const bool used_before = handle != 0;
+    Piece piece = handed.take(chosen.bytes);
+    const bool used_before = piece.handle != 0;
     add_resident(ordinal, chosen.bytes);
-    api::CUresult result = used_before ? api::CUDA_SUCCESS : create(chosen.bytes, ordinal, exports, &handle);
+    api::CUresult result = used_before ? api::CUDA_SUCCESS : create(chosen.bytes, ordinal, exports, &piece.handle);
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
       take_resident(ordinal, chosen.bytes);
       if (drop_kept(ordinal, chosen.bytes) != 0 || handed.release()) continue;
@@ -270,11 +272,11 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       }
     }
     if (coming.address == 0) {  // freed just now
-      if (handle != 0) real::cuMemRelease(handle);
+      if (piece.handle != 0) real::cuMemRelease(piece.handle);
       take_resident(ordinal, chosen.bytes);
       continue;
     }
-    if (result == api::CUDA_SUCCESS) result = map(coming, handle);
+    if (result == api::CUDA_SUCCESS) result = map(coming, std::move(piece));
     const bool mapped = coming.handle != 0;
     if (mapped) result = give_access(coming.address, coming.bytes, access);
     Flight flight{.address = coming.address, .bytes = coming.bytes};
@@ -307,7 +309,9 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     }
     {
       const std::lock_guard lock(mutex_);
-      extent_at(coming.address)->handle = coming.handle;
+      Extent* extent = extent_at(coming.address);
+      extent->handle = coming.handle;
+      extent->memory = coming.memory;
       out_[at] -= coming.bytes;
     }
     if (used_before) moved.taken_over += coming.bytes;

@@ -58,14 +58,16 @@ api::CUresult SwapBackend::create(std::uint64_t bytes, int device, bool exports,
   return real::cuMemCreate(handle, bytes, &wanted, 0);
 }
 
-// The handle is the extent's from now on, or released.
-api::CUresult SwapBackend::map(Extent& extent, Handle handle) {
-  const api::CUresult result = real::cuMemMap(extent.address, extent.bytes, 0, handle, 0);
+// The memory is the extent's from now on, or released.
+api::CUresult SwapBackend::map(Extent& extent, Piece&& piece) {
+  const Piece taken = std::move(piece);
+  const api::CUresult result = real::cuMemMap(extent.address, extent.bytes, 0, taken.handle, 0);
   if (result != api::CUDA_SUCCESS) {
-    real::cuMemRelease(handle);
+    real::cuMemRelease(taken.handle);
     return result;
   }
-  extent.handle = handle;
+  extent.handle = taken.handle;
+  extent.memory = taken.memory;
   return result;
 }
 
@@ -74,6 +76,7 @@ void SwapBackend::unmap(Extent& extent) {
   real::cuMemUnmap(extent.address, extent.bytes);
   real::cuMemRelease(extent.handle);
   extent.handle = 0;
+  extent.memory.reset();
 }
 
 api::CUresult SwapBackend::give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices) {
@@ -92,7 +95,7 @@ api::CUresult SwapBackend::populate(Range& range, const std::set<int>& access, b
   for (Extent& extent : range.extents) {
     Handle handle = 0;
     result = create(extent.bytes, range.device, exports, &handle);
-    if (result == api::CUDA_SUCCESS) result = map(extent, handle);
+    if (result == api::CUDA_SUCCESS) result = map(extent, {.handle = handle, .memory = nullptr});
     if (result != api::CUDA_SUCCESS) break;
   }
   if (result == api::CUDA_SUCCESS) result = give_access(range.address, range.bytes, access);

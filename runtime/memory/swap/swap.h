@@ -115,9 +115,10 @@ class SwapBackend final : public Backend {
   struct Extent {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
-    Handle handle = 0;     // 0: not on the GPU
-    void* host = nullptr;  // room for its contents, once it has been out
-    bool saved = false;    // they are there
+    Handle handle = 0;        // 0: not on the GPU
+    SharedDescriptor memory;  // by which that came, if another process has handed it over
+    void* host = nullptr;     // room for its contents, once it has been out
+    bool saved = false;       // they are there
     bool moving = false;
     bool in_place() const { return handle != 0 && !moving; }
   };
@@ -149,7 +150,7 @@ class SwapBackend final : public Backend {
   Device& device(int ordinal);
   Range cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity);
   static api::CUresult create(std::uint64_t bytes, int device, bool exports, Handle* handle);
-  static api::CUresult map(Extent& extent, Handle handle);
+  static api::CUresult map(Extent& extent, Piece&& piece);
   static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices);
   static void unmap(Extent& extent);
   static api::CUresult populate(Range& range, const std::set<int>& access, bool exports);
