@@ -55,7 +55,11 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
 
 api::CUresult SwapBackend::create(std::uint64_t bytes, int device, bool exports, Handle* handle) {
   const api::CUmemAllocationProp wanted = physical_properties(device, exports && bytes >= kLeastHandedOver);
-  return real::cuMemCreate(handle, bytes, &wanted, 0);
+  const api::CUresult result = real::cuMemCreate(handle, bytes, &wanted, 0);
+  const bool exportable = wanted.requestedHandleTypes != api::CU_MEM_HANDLE_TYPE_NONE;
+  if (!exportable || result == api::CUDA_SUCCESS || result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  // Where the driver makes no descriptors after all (in some containers), memory is not handed over.
+  return create(bytes, device, false, handle);
 }
 
 // The memory is the extent's from now on, or released.

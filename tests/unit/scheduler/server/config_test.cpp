@@ -55,6 +55,7 @@ TEST_CASE("a configuration sets the scheduler's words and every kind of limit") 
 mode = "exclusive"
 quantum = "100ms"
 grace = "1m"
+trust = "machine"
 [limits]
 host_memory = "64G"
 process = { gpu = "16G" }
@@ -73,6 +74,7 @@ alice = { gpu = "40G" }
   CHECK(config->mode == scheduler::Mode::kExclusive);
   CHECK(config->quantum == std::chrono::milliseconds(100));
   CHECK(config->grace == std::chrono::minutes(1));
+  CHECK(config->trust == Trust::kMachine);
   CHECK(config->limits.host_budget == 64 * kGiga);
   CHECK(config->limits.process == Limits{.device = 16 * kGiga});
   CHECK(config->limits.session == Limits{.device = 1024, .host = 3 * kGiga / 2});
@@ -92,7 +94,7 @@ TEST_CASE("what cannot be read is named by line, with what may stand there") {
   CHECK_THAT(problem("[limits]\nuser = 8\n"), Contains("a table is expected"));
   CHECK_THAT(problem("[limits]\ngroup = {}\n"), Contains("'group' is unknown: use process, session, user, users"));
   CHECK_THAT(problem("[limits.cgroups]\njobs = {}\n"), Contains("cgroup 'jobs' has to begin with /"));
-  CHECK_THAT(problem("[limit]\n"), Contains("'limit' is unknown: use mode, quantum, grace or [limits]"));
+  CHECK_THAT(problem("[limit]\n"), Contains("'limit' is unknown: use mode, quantum, grace, trust or [limits]"));
   CHECK_THAT(problem("mode = \n"), Contains("line 1"));
 }
 
