@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/memory/swap/hand_over.h"
+#include "runtime/memory/swap/memory_descriptor.h"
 #include "runtime/turn/machine.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/protocol.h"

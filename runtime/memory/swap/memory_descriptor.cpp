@@ -1,0 +1,49 @@
+#include "runtime/memory/swap/memory_descriptor.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <utility>
+
+namespace rota::memory {
+
+namespace {
+
+// Further ones are given back to the driver. With extents of 128 MiB this is 64 GiB.
+constexpr std::size_t kMostDescriptors = 512;
+
+// Numbers of the descriptors of GPU memory that this process has; 0: free place.
+constinit std::array<std::atomic<int>, kMostDescriptors> descriptors{};
+
+// Whether the program has descriptors enough for itself beside one of this number.
+bool leaves_enough(int number) {
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(number) < limit.rlim_cur / 4 * 3;
+}
+
+}  // namespace
+
+MemoryDescriptor::MemoryDescriptor(Descriptor descriptor) : descriptor_(std::move(descriptor)) {
+  if (descriptor_ && leaves_enough(descriptor_.get())) {
+    for (; place_ < descriptors.size(); ++place_) {
+      int free = 0;
+      if (descriptors[place_].compare_exchange_strong(free, descriptor_.get())) return;
+    }
+  }
+  descriptor_ = Descriptor();
+}
+
+MemoryDescriptor::~MemoryDescriptor() {
+  // Before it is closed: a child forked in between must not close what has the same number by then.
+  if (descriptor_) descriptors[place_].store(0);
+}
+
+void MemoryDescriptor::close_inherited() {
+  for (std::atomic<int>& each : descriptors) {
+    if (const int inherited = each.exchange(0); inherited != 0) close(inherited);
+  }
+}
+
+}  // namespace rota::memory
