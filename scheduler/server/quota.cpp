@@ -40,6 +40,10 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
 }
 
 void Server::carry_out(const Quota::Outcome& outcome) {
+  // First: who has its answer may read what is left at once.
+  if (outcome.changed) {
+    for (const auto& [id, client] : clients_) publish_limits(*client);
+  }
   for (const Quota::Answer& answer : outcome.answers) {
     const auto found = clients_.find(answer.client);
     if (found == clients_.end()) continue;
@@ -58,9 +62,6 @@ void Server::carry_out(const Quota::Outcome& outcome) {
     const auto found = clients_.find(id);
     if (found == clients_.end()) continue;
     tighten(*found->second);
-  }
-  if (outcome.changed) {
-    for (const auto& [id, client] : clients_) publish_limits(*client);
   }
   schedule_deadline();
 }
