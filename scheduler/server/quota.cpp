@@ -88,6 +88,13 @@ void Server::publish_limits(Client& client) {
   }
 }
 
+void Server::tell_quota_of_outside() {
+  for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    const scheduler::Bytes outside = core_.gpu(gpu).outside;
+    if (outside != quota_.outside(gpu)) carry_out(quota_.set_outside(gpu, outside, now()));
+  }
+}
+
 // Nothing wakes the client when a message comes, but a change of its page does.
 void Server::tell(Client& client, const Message& message) {
   const auto connection = connections_.find(client.connection);
