@@ -8,7 +8,7 @@ namespace {
 
 // What nobody's turn changes: contexts, what nobody has whom rotad knows, and what is not cleared by those who should.
 Bytes taken_for_good(const Gpu& gpu) {
-  return gpu.contexts + gpu.outside + gpu.stuck;
+  return gpu.contexts + gpu.taken_outside() + gpu.stuck;
 }
 
 // Room for the memory of those who run, if those whose fixed bytes sum to `running_fixed` do; a GPU on which it did not

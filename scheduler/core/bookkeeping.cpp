@@ -102,6 +102,39 @@ void Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usa
   share.gone_then = gpu.gone;
 }
 
+// The most that clients can have on a GPU, by these books: contexts, and all that they have allocated of late. What of
+// their Unified Memory belongs to another GPU may have come to this one, where its owner uses both.
+Bytes Bookkeeping::explained(GpuIndex index) const {
+  Bytes sum = gpus_[index].contexts;
+  for (const auto& [id, client] : clients_) {
+    if (client->share(index) == nullptr) continue;
+    for (const Share& share : client->shares) {
+      const Bytes most = std::max(share.peak, share.promised);
+      if (share.gpu == index) {
+        sum += most;
+      } else if (!share.swaps) {
+        sum += most - std::min(most, share.fixed);
+      }
+    }
+  }
+  return sum;
+}
+
+void Bookkeeping::measure(const event::Measured& measured, Time now) {
+  Gpu& gpu = gpus_[measured.gpu];
+  const Bytes before = gpu.taken_outside();
+  const Bytes in_use = gpu.total - std::min(gpu.total, measured.free);
+  gpu.measured.measured(in_use, measured.others, explained(measured.gpu), now);
+  if (gpu.taken_outside() != before) changed_ |= bit(measured.gpu);
+}
+
+void Bookkeeping::forget_measured(GpuIndex index) {
+  Gpu& gpu = gpus_[index];
+  const Bytes before = gpu.taken_outside();
+  gpu.measured.forget();
+  if (gpu.taken_outside() != before) changed_ |= bit(index);
+}
+
 void Bookkeeping::count_movable(const Client& client, const Share& share) {
   if (!share.swaps) return;
   const Bytes movable = client.movable(share);
@@ -239,7 +272,10 @@ void Bookkeeping::leave(Client& client) {
       gpu.gone += share.resident;
       gpu.swappers.erase(std::find(gpu.swappers.begin(), gpu.swappers.end(), &client));
     }
-    if (--gpu.clients == 0) gpu.crowded = false;
+    if (--gpu.clients == 0) {
+      gpu.crowded = false;
+      gpu.measured.forget();  // the next GPU with this index is another one, perhaps
+    }
     changed_ |= bit(share.gpu);
   }
   clients_.erase(client.id);

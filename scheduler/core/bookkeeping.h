@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "scheduler/core/event.h"
+#include "scheduler/core/outside.h"
 
 namespace rota::scheduler {
 
@@ -110,11 +111,14 @@ struct Gpu {
   Bytes movable = 0;  // what those who do not hold the GPU could clear
   Bytes stuck = 0;    // of that, what they have been found not to clear
   Bytes gone = 0;     // what has gone since rotad began
-  Bytes outside = 0;  // that nobody has whom rotad knows
+  Bytes outside = 0;  // that nobody has whom rotad knows, as refusals show
   Time outside_seen{};
   Time fits_since{};         // since when a holder is refused memory that should be free; 0: none is
   std::size_t clearing = 0;  // clients that have been asked to clear
   Time look_at{};            // when time alone changes something; 0: never
+  Outside measured;          // the same as the driver's count shows it
+  // What counts as taken by those whom rotad does not know: in admission, promises, limits and clearing alike.
+  Bytes taken_outside() const { return std::max(outside, measured.bytes()); }
   // Whether there is anything to look at for swap memory: where nobody swaps it costs nothing.
   bool has_swap() const { return !swappers.empty() || outside != 0 || look_at != Time{}; }
 };
@@ -134,6 +138,9 @@ class Bookkeeping {
   void add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context);
   // Of a GPU that the client touches. `window`: how long its most counts.
   void use(Client& client, const event::Usage& usage, std::chrono::nanoseconds window, Time now);
+  // What the driver says of a GPU, or that it has said nothing for too long.
+  void measure(const event::Measured& measured, Time now);
+  void forget_measured(GpuIndex index);
   // Whether a client's memory there counts as out of reach.
   void set_stuck(Client& client, Share& share, bool stuck);
   // What a holder asks for on a GPU, in all. One that does not ask first, or does not hold it, is not heard.
@@ -153,6 +160,7 @@ class Bookkeeping {
 
  private:
   void end_ask(Client& client, Share& share);
+  Bytes explained(GpuIndex index) const;
   void use_swap(Client& client, Share& share, const event::Usage& usage, Time now);
   void count_movable(const Client& client, const Share& share);
   void discount_movable(const Client& client, const Share& share);

@@ -9,7 +9,7 @@ namespace {
 
 // By how much those who hold the GPU and the memory of the others exceed it.
 Bytes excess(const Gpu& gpu) {
-  const Bytes taken = gpu.contexts + gpu.outside + (gpu.fixed - gpu.held_fixed) + gpu.movable + gpu.held;
+  const Bytes taken = gpu.contexts + gpu.taken_outside() + (gpu.fixed - gpu.held_fixed) + gpu.movable + gpu.held;
   return taken > gpu.total ? taken - gpu.total : 0;
 }
 

@@ -13,11 +13,12 @@
 // others are asked, until its memory changes, it has held the GPU again, or ten seconds have passed. Until it has shown
 // that it clears, its memory is *stuck*: it counts as taken when it is decided who may run beside whom.
 //
-// What is *outside* is memory that nobody has whom rotad knows: other programs, other uses of the GPU. rotad reads no
-// GPU, so it learns of it from a holder that is refused memory although by these books it fits, and has been so for a
-// while: numbers of different clients are of different moments. It is forgotten ten seconds after a holder was last
-// refused for it: then two that do not fit beside it run together once, until the second is refused. A hand-over
-// refuses the next holder for a moment, before the others have cleared, so while turns change the memory stays known.
+// What is *outside* is memory that nobody has whom rotad knows: other programs, other uses of the GPU. It is measured
+// (outside.h). What the driver does not tell is learned of from a holder that is refused memory although by these books
+// it fits, and has been so for a while: numbers of different clients are of different moments. It is forgotten ten
+// seconds after a holder was last refused for it: then two that do not fit beside it run together once, until the
+// second is refused. A hand-over refuses the next holder for a moment, before the others have cleared, so while turns
+// change the memory stays known.
 #pragma once
 
 #include <functional>

@@ -36,7 +36,7 @@ GpuState Core::gpu(GpuIndex index) const {
           .holders = static_cast<std::uint32_t>(gpu.holders.size()),
           .waiters = gpu.waiters,
           .crowded = gpu.crowded,
-          .outside = gpu.outside};
+          .outside = gpu.taken_outside()};
 }
 
 std::optional<Time> Core::next_deadline() const {
@@ -99,7 +99,7 @@ Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   if (next == nullptr) return 0;
   const Share& coming = *next->share(index);
   const bool holds = (next->state.held & bit(index)) != 0;
-  Bytes stays = gpu.contexts + gpu.outside + gpu.fixed - gpu.held_fixed + std::max(coming.peak, coming.asked);
+  Bytes stays = gpu.contexts + gpu.taken_outside() + gpu.fixed - gpu.held_fixed + std::max(coming.peak, coming.asked);
   // Swap memory stays, but for what is missing beyond what leaves with the holders: its owners are asked for that.
   stays += gpu.movable - next->movable(coming);
   if (!holds) stays -= coming.fixed;
@@ -184,6 +184,14 @@ void Core::on(const event::Tick&, Time now) {
     clearing_.revoked(client, now);
   }
   books_.mark_changed(clearing_.due(now));
+}
+
+void Core::on(const event::Measured& measured, Time now) {
+  if (measured.gpu < protocol::kMaxGpus && books_.gpu(measured.gpu).clients != 0) books_.measure(measured, now);
+}
+
+void Core::on(const event::Unmeasured& unmeasured, Time) {
+  if (unmeasured.gpu < protocol::kMaxGpus) books_.forget_measured(unmeasured.gpu);
 }
 
 void Core::on(const event::Configure& configure, Time) {

@@ -91,6 +91,8 @@ class Core {
   void on(const event::Leave&, Time);
   void on(const event::Tick&, Time);
   void on(const event::Configure&, Time);
+  void on(const event::Measured&, Time);
+  void on(const event::Unmeasured&, Time);
 
   void set_wanted(Client& client, GpuMask gpus, Time now);
   void grant(Client& client, GpuMask gpus, Time now);

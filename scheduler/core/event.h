@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <variant>
 
 #include "scheduler/core/settings.h"
@@ -65,6 +66,17 @@ struct Ask {
 struct Leave {
   ClientId client;
 };
+// What the driver says of a GPU's memory, whoever has it (outside.h): about once a second, where it can be asked.
+struct Measured {
+  GpuIndex gpu;
+  Bytes free;
+  std::optional<Bytes>
+      others;  // of processes that are no clients; nothing: the driver does not tell whose memory it is
+};
+// The driver has not said anything of it for so long that what it said no longer counts.
+struct Unmeasured {
+  GpuIndex gpu;
+};
 // Time has passed: due at next_deadline().
 struct Tick {};
 // Other settings from now on: holders that must yield by them are asked to, times to drain are counted anew.
@@ -74,7 +86,7 @@ struct Configure {
 }  // namespace event
 
 using Event = std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Ask,
-                           event::Leave, event::Tick, event::Configure>;
+                           event::Leave, event::Tick, event::Configure, event::Measured, event::Unmeasured>;
 
 enum class Change {
   kGranted,   // the client holds a new grant (replacing the one it may have held)
@@ -114,7 +126,7 @@ struct GpuState {
   std::uint32_t holders = 0;
   std::uint32_t waiters = 0;
   bool crowded = false;  // automatic mode: the memory of those who wanted it did not fit
-  Bytes outside = 0;     // that nobody has whom rotad knows, as far as it has been found out (clearing.h)
+  Bytes outside = 0;     // that nobody has whom rotad knows, as measured or as refusals show (outside.h, clearing.h)
 };
 
 // What clients are promised and granted grows by a 64th of a GPU, as programs report what they use. Judgement.

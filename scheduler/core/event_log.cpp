@@ -59,6 +59,10 @@ struct EventWords {
   std::string operator()(const event::Configure& configure) const {
     return "configure " + setting_words(configure.settings);
   }
+  std::string operator()(const event::Measured& measured) const {
+    return words("measured", measured.gpu, measured.free) + (measured.others ? words("", *measured.others) : "");
+  }
+  std::string operator()(const event::Unmeasured& unmeasured) const { return words("unmeasured", unmeasured.gpu); }
 };
 
 // The words of one line, taken one after the other. The first that is wrong is remembered, and with it all are.
@@ -153,6 +157,13 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
   if (name == "leave") return event::Leave{client()};
   if (name == "tick") return event::Tick{};
   if (name == "configure") return event::Configure{words.settings()};
+  if (name == "unmeasured") return event::Unmeasured{words.gpu()};
+  if (name == "measured") {
+    event::Measured measured{.gpu = words.gpu(), .free = 0, .others = std::nullopt};
+    measured.free = bytes();
+    if (!words.at_end()) measured.others = bytes();
+    return measured;
+  }
   if (name == "give_back") {
     const ClientId id = client();
     return event::GiveBack{id, words.number<std::uint32_t>("number of a grant")};

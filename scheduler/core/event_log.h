@@ -13,6 +13,9 @@
 //   81231000100 usage 1 0 33554432 0                    client, GPU, bytes, fixed bytes
 //   81231000200 usage 2 0 4096 0 4096 0 0               the same, and resident, lacking and free bytes: one that swaps
 //   > clear 2 0 0 4096                                  client, grant (0: it has none), GPU, bytes
+//   81231001000 measured 0 149276459008 0               GPU, free bytes, and, if the driver tells, those of processes
+//                                                       that are no clients
+//   81242001000 unmeasured 0                            GPU
 //
 // Times and durations are nanoseconds. Lines that begin with # say nothing to the core.
 #pragma once

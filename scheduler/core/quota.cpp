@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace rota::scheduler {
 namespace {
@@ -72,10 +73,16 @@ void Quota::count_measured(Member& member, GpuIndex index, Bytes context, Outcom
   member.measured[index] = context;
 }
 
-// What the clients of a GPU have there beyond what it holds, if they had so much more than they have reserved.
+Quota::Outcome Quota::set_outside(GpuIndex index, Bytes bytes, Time now) {
+  Outcome outcome;
+  if (std::exchange(gpus_[index].outside, bytes) > bytes) settle(outcome, now);  // somebody's ask may fit now
+  return outcome;
+}
+
+// What the clients of a GPU have there beyond what it holds for them, if they had so much more than they have reserved.
 Bytes Quota::excess(GpuIndex index, Bytes more) const {
   const Gpu& gpu = gpus_[index];
-  const Bytes all = gpu.reserved + gpu.contexts + more;
+  const Bytes all = gpu.reserved + gpu.contexts + gpu.outside + more;
   return all > gpu.total ? all - gpu.total : 0;
 }
 

@@ -87,6 +87,9 @@ class Quota {
   // What the client has there beside what it reserves has been measured: counts from now on, instead of what add_gpu()
   // assumed.
   Outcome measured(ClientId client, GpuIndex gpu, Bytes context, Time now);
+  // What others have on a GPU whom rotad does not know (Core::gpu): what clients have there has that much less room.
+  Outcome set_outside(GpuIndex gpu, Bytes bytes, Time now);
+  Bytes outside(GpuIndex gpu) const { return gpus_[gpu].outside; }
   // What the client asks to have in all. Answered in this outcome or a later one, once.
   Outcome reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now);
   // Whether what a client asks to have takes more than the GPU holds, so that limits on the host's memory matter.
@@ -132,6 +135,7 @@ class Quota {
     Bytes total = 0;
     Bytes contexts = 0;
     Bytes reserved = 0;
+    Bytes outside = 0;
   };
   // Who refuses.
   struct Refusal {

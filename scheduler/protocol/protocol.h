@@ -252,6 +252,9 @@ struct StatusGpu {
   std::uint32_t measured;  // not 0: the two above hold
   std::uint32_t padding;
   std::uint64_t handed_over_bytes;  // passed on from client to client since rotad started
+  // Of what is in use there, what nobody has whom rotad knows, as measured or, where it cannot be, as the driver's
+  // refusals show.
+  std::uint64_t outside_bytes;
 };
 
 struct StatusClient {
@@ -341,7 +344,7 @@ static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) ==
               offsetof(StatusClient, promised_bytes) == 120 && offsetof(StatusClient, memory_modes) == 140 &&
               offsetof(StatusClient, resident_bytes) == 176 && offsetof(StatusClient, context_bytes) == 184 &&
               offsetof(StatusGpu, driver_used_bytes) == 120 && offsetof(StatusGpu, handed_over_bytes) == 144 &&
-              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
+              offsetof(StatusGpu, outside_bytes) == 152 && offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
 //

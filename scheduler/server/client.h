@@ -17,6 +17,7 @@ struct Measurement {
   scheduler::Bytes context = 0;           // of that, what the client has not allocated: contexts, modules, heaps
   scheduler::Bytes fixed_when_asked = 0;  // of what it has allocated, what the driver counts as the process's
   unsigned passed_over = 0;               // readings in a row during which it allocated or freed
+  unsigned absent = 0;                    // readings in a row in which the driver named its process no more
   bool known = false;                     // has been measured
   bool current = false;                   // by the latest reading too
 };

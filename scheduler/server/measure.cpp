@@ -5,6 +5,9 @@
 // NVML is asked once a second while clients are there, and at once for a GPU that a client has just come to, by a
 // thread of its own (meter.h). Where it does not answer, or does not name the client's process, the books count with
 // what the client says and with the last figure or an assumption.
+//
+// The core hears of each reading what is free and what processes have that are no clients, and when there has been none
+// for too long (scheduler/core/outside.h); limits hear what it makes of that.
 #include <algorithm>
 #include <utility>
 
@@ -21,10 +24,12 @@ namespace {
 constexpr auto kEvery = 1s;
 // Where there is no NVML: a driver may be installed, or loaded, under a running rotad.
 constexpr auto kAgain = 30s;
-// An answer that is late by so much says nothing of now, nor does the one before it.
+// What was said so long ago says nothing of now, nor does an answer that took so long.
 constexpr auto kStale = 10s;
 // The driver counts in blocks of 2 MiB.
 constexpr scheduler::Bytes kBlock = 2 << 20;
+// Readings in a row that have to say that a process has no context any more: some may be incomplete. Judgement.
+constexpr unsigned kContextEnded = 2;
 // A client that allocates and frees all the time is measured at last, with the most that it has allocated meanwhile.
 constexpr unsigned kMostPassedOver = 5;
 
@@ -36,14 +41,8 @@ scheduler::Bytes counted_by_driver(const protocol::UsagePage& usage, std::uint32
 }  // namespace
 
 void Server::measure() {
-  if (measuring_since_) {
-    if (now() - *measuring_since_ >= kStale && !readings_.empty()) {
-      log::warn("NVML has not answered for {} s: memory is what programs report until it does",
-                std::chrono::duration_cast<std::chrono::seconds>(now() - *measuring_since_).count());
-      forget_measurements();
-    }
-    return;
-  }
+  forget_old_measurements();
+  if (measuring_since_) return;
   if (now() < measure_at_) return;
   std::vector<protocol::Uuid> gpus;
   for (std::uint32_t index = 0; index < protocol::kMaxGpus; ++index) {
@@ -51,12 +50,15 @@ void Server::measure() {
       gpus.push_back(entry->uuid);
     } else {
       readings_.erase(index);
+      read_at_.erase(index);
     }
   }
   // Nobody is there, and NVML has been told.
   if (gpus.empty() && measure_at_ == scheduler::Time{}) return;
   measure_at_ = gpus.empty() ? scheduler::Time{} : now() + kEvery;
+  processes_when_asked_.clear();
   for (const auto& [id, client] : clients_) {
+    processes_when_asked_.insert(client->pid);
     for (const std::uint32_t gpu : client->gpus) {
       client->measured[gpu].fixed_when_asked = counted_by_driver(*client->usage, gpu);
     }
@@ -79,14 +81,18 @@ void Server::measure_soon() {
 }
 
 void Server::on_measured(const Meter::Answer& answer) {
-  measuring_since_.reset();
+  const scheduler::Time asked = *std::exchange(measuring_since_, std::nullopt);
   if (answer.problem != measuring_problem_ && !answer.problem.empty()) {
     log::info("memory is what programs report: {}", answer.problem);
   }
   measuring_problem_ = answer.problem;
   if (!answer.problem.empty()) {
     measure_at_ = now() + kAgain;
-    forget_measurements();
+    return;
+  }
+  if (now() - asked >= kStale) {
+    measure_at_ = now();
+    measure();
     return;
   }
   readings_.clear();
@@ -98,18 +104,52 @@ void Server::on_measured(const Meter::Answer& answer) {
     }
   }
   for (const auto& [id, client] : clients_) {
+    read_usage(*client);
     for (const std::uint32_t gpu : client->gpus) {
       client->measured[gpu].current = false;
       const auto reading = readings_.find(gpu);
-      if (reading == readings_.end() || !reading->second.processes || !client->says_fixed) continue;
-      const auto process = reading->second.processes->find(client->pid);
-      if (process != reading->second.processes->end()) take_measurement(*client, gpu, process->second);
+      if (reading != readings_.end() && client->says_fixed) measure_client(*client, gpu, reading->second);
     }
   }
+  for (const auto& [gpu, reading] : readings_) {
+    if (silent_.erase(gpu) != 0) log::info("GPU {}: NVML tells of its memory again", gpu);
+    read_at_[gpu] = now();
+    step(event::Measured{.gpu = gpu, .free = reading.free, .others = bytes_of_others(gpu, reading)});
+  }
+  tell_quota_of_outside();
   if (std::exchange(measure_again_, false)) {
     measure_at_ = now();
     measure();
   }
+}
+
+void Server::measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading) {
+  if (!reading.processes) return;
+  Measurement& measured = client.measured[gpu];
+  const auto process = reading.processes->find(client.pid);
+  if (process != reading.processes->end()) {
+    measured.absent = 0;
+    take_measurement(client, gpu, process->second);
+  } else if (measured.known && !reading.some_unknown && ++measured.absent >= kContextEnded) {
+    // It was named before: its contexts there have ended, and with them what lay in them.
+    take_measurement(client, gpu, 0);
+  }
+}
+
+// What processes have on a GPU that are no clients. Neither one that came nor one that went while the driver was asked
+// is one of them. Nothing where the driver does not say whose memory it is, or some client may be any of its processes.
+std::optional<scheduler::Bytes> Server::bytes_of_others(std::uint32_t gpu, const GpuReading& reading) const {
+  if (!reading.processes) return std::nullopt;
+  std::set<pid_t> known = processes_when_asked_;
+  for (const auto& [id, client] : clients_) {
+    if (client->pid == 0 && client->gpus.contains(gpu)) return std::nullopt;
+    known.insert(client->pid);
+  }
+  scheduler::Bytes others = 0;
+  for (const auto& [pid, bytes] : *reading.processes) {
+    if (!known.contains(pid)) others += bytes;
+  }
+  return others;
 }
 
 void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process) {
@@ -136,10 +176,27 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   publish(client);
 }
 
-void Server::forget_measurements() {
-  readings_.clear();
-  for (const auto& [id, client] : clients_) {
-    for (auto& [gpu, measured] : client->measured) measured.current = false;
+// Of GPUs that NVML has said nothing of for too long.
+void Server::forget_old_measurements() {
+  for (auto reading = read_at_.begin(); reading != read_at_.end();) {
+    const auto [gpu, at] = *reading;
+    if (now() - at < kStale) {
+      ++reading;
+      continue;
+    }
+    log::warn(
+        "GPU {}: NVML has said nothing of it for {} s: until it does, its memory is what programs report, and what "
+        "others have there is what the driver's refusals show",
+        gpu, kStale.count());
+    silent_.insert(gpu);
+    reading = read_at_.erase(reading);
+    readings_.erase(gpu);
+    for (const auto& [id, client] : clients_) {
+      if (const auto measured = client->measured.find(gpu); measured != client->measured.end()) {
+        measured->second.current = false;
+      }
+    }
+    step(event::Unmeasured{gpu});
   }
 }
 

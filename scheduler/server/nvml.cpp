@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -100,8 +101,13 @@ struct Nvml::Functions {
   int (*by_uuid)(const char*, Device*) = nullptr;
   int (*memory)(Device, MemoryV1*) = nullptr;
   int (*memory_v2)(Device, MemoryV2*) = nullptr;
-  int (*processes)(Device, unsigned*, ProcessV1*) = nullptr;
-  int (*processes_v2)(Device, unsigned*, ProcessV2*) = nullptr;  // or _v3
+  // Of one kind; the newest form that there is.
+  struct List {
+    int (*first)(Device, unsigned*, ProcessV1*) = nullptr;
+    int (*later)(Device, unsigned*, ProcessV2*) = nullptr;  // _v2 or _v3
+  };
+  List compute;
+  List graphics;
 };
 
 Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& library) {
@@ -124,14 +130,16 @@ Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& library) {
   if (const int error = initialise(); error != kSuccess)
     return Error{fmt::format("NVML does not start: error {}", error)};
   find(functions->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
-  find(functions->processes, "nvmlDeviceGetComputeRunningProcesses");
   char driver[80] = "";
   int (*driver_version)(char*, unsigned) = nullptr;
   if (find(driver_version, "nvmlSystemGetDriverVersion")) driver_version(driver, sizeof driver);
   const bool long_entries = std::strncmp(driver, kLongEntries, std::strlen(kLongEntries)) == 0;
-  if (long_entries || !find(functions->processes_v2, "nvmlDeviceGetComputeRunningProcesses_v3")) {
-    find(functions->processes_v2, "nvmlDeviceGetComputeRunningProcesses_v2");
-  }
+  const auto find_list = [&](Functions::List& list, const std::string& name) {
+    find(list.first, name.c_str());
+    if (long_entries || !find(list.later, (name + "_v3").c_str())) find(list.later, (name + "_v2").c_str());
+  };
+  find_list(functions->compute, "nvmlDeviceGetComputeRunningProcesses");
+  find_list(functions->graphics, "nvmlDeviceGetGraphicsRunningProcesses");
   return std::unique_ptr<Nvml>(new Nvml(std::move(functions)));
 }
 
@@ -165,13 +173,17 @@ std::optional<GpuReading> Nvml::read(const protocol::Uuid& uuid) const {
   } else {
     return std::nullopt;
   }
-  reading.processes = processes_of(device);
+  read_processes(device, reading);
   return reading;
 }
 
-std::optional<std::map<pid_t, std::uint64_t>> Nvml::processes_of(void* device) const {
-  std::map<pid_t, std::uint64_t> bytes;
-  const auto list = [&]<class Process>(int (*function)(Device, unsigned*, Process*)) {
+void Nvml::read_processes(void* device, GpuReading& reading) const {
+  struct Listed {
+    std::map<pid_t, std::uint64_t> bytes;
+    std::set<pid_t> unknown;  // how much they have
+  };
+  // Whether the driver tells.
+  const auto read = [&]<class Process>(int (*function)(Device, unsigned*, Process*), Listed& listed) {
     // Others may start while it is asked.
     std::vector<Process> entries(32);
     int result = kInsufficientSize;
@@ -184,16 +196,36 @@ std::optional<std::map<pid_t, std::uint64_t>> Nvml::processes_of(void* device) c
     if (result != kSuccess || count > entries.size()) return false;
     for (unsigned i = 0; i < count; ++i) {
       const auto pid = static_cast<pid_t>(entries[i].pid);
-      // A process that is not there is one of another pid namespace, and so are perhaps those that seem to be there.
-      if (kill(pid, 0) != 0 && errno == ESRCH) return false;
-      if (entries[i].bytes != kNotAvailable) bytes[pid] += entries[i].bytes;
+      if (entries[i].bytes == kNotAvailable) {
+        listed.unknown.insert(pid);
+      } else {
+        listed.bytes[pid] += entries[i].bytes;
+      }
     }
     return true;
   };
-  const bool known = functions_->processes_v2 != nullptr
-                         ? list(functions_->processes_v2)
-                         : functions_->processes != nullptr && list(functions_->processes);
-  return known ? std::optional(std::move(bytes)) : std::nullopt;
+  const auto list = [&](const Functions::List& functions, Listed& listed) {
+    return functions.later != nullptr ? read(functions.later, listed)
+                                      : functions.first != nullptr && read(functions.first, listed);
+  };
+  // A process that is not there is one of another pid namespace, and so are perhaps those that seem to be there. But it
+  // may also have ended just now: then it is not in the list again.
+  for (int tries = 0; tries < 2; ++tries) {
+    Listed all;
+    Listed drawing;
+    if (!list(functions_->compute, all)) return;
+    list(functions_->graphics, drawing);
+    // Who does both is in both lists, with all that it has.
+    for (const auto& [pid, bytes] : drawing.bytes) all.bytes[pid] = std::max(all.bytes[pid], bytes);
+    all.unknown.merge(drawing.unknown);
+    const auto is_there = [](pid_t pid) { return kill(pid, 0) == 0 || errno != ESRCH; };
+    const bool ours = std::ranges::all_of(all.bytes, [&](const auto& entry) { return is_there(entry.first); }) &&
+                      std::ranges::all_of(all.unknown, is_there);
+    if (!ours) continue;
+    reading.some_unknown = !all.unknown.empty();
+    reading.processes = std::move(all.bytes);
+    return;
+  }
 }
 
 }  // namespace rota::server

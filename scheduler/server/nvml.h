@@ -23,10 +23,13 @@ struct GpuReading {
   std::uint64_t total = 0;
   std::uint64_t free = 0;
   std::uint64_t used = 0;  // by whomever, Unified Memory that lies there included
-  // By pid as this process sees it: contexts, modules, heaps and the driver's own memory, without Unified Memory.
+  // By pid as this process sees it: contexts, modules, heaps and the driver's own memory, without Unified Memory; what
+  // programs have there that draw (a display server) included.
   // Nothing where the driver does not say whose memory it is, or names processes as they are called in another pid
   // namespace.
   std::optional<std::map<pid_t, std::uint64_t>> processes;
+  // Of some process in the list the driver does not say how much it has.
+  bool some_unknown = false;
 };
 
 class Nvml {
@@ -44,7 +47,7 @@ class Nvml {
  private:
   struct Functions;
   explicit Nvml(std::unique_ptr<Functions> functions);
-  std::optional<std::map<pid_t, std::uint64_t>> processes_of(void* device) const;
+  void read_processes(void* device, GpuReading& reading) const;
 
   const std::unique_ptr<Functions> functions_;
 };

@@ -40,6 +40,10 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
 }
 
 void Server::carry_out(const Quota::Outcome& outcome) {
+  // First: who has its answer may read what is left at once.
+  if (outcome.changed) {
+    for (const auto& [id, client] : clients_) publish_limits(*client);
+  }
   for (const Quota::Answer& answer : outcome.answers) {
     const auto found = clients_.find(answer.client);
     if (found == clients_.end()) continue;
@@ -58,9 +62,6 @@ void Server::carry_out(const Quota::Outcome& outcome) {
     const auto found = clients_.find(id);
     if (found == clients_.end()) continue;
     tighten(*found->second);
-  }
-  if (outcome.changed) {
-    for (const auto& [id, client] : clients_) publish_limits(*client);
   }
   schedule_deadline();
 }
@@ -84,6 +85,13 @@ void Server::publish_limits(Client& client) {
     const scheduler::Bytes left = limit == scheduler::kNoLimit ? scheduler::kNoLimit : quota_.left(client.id, gpu);
     client.lease->left_bytes[gpu].store(left, std::memory_order_relaxed);
     client.lease->context_bytes[gpu].store(core_.context_bytes(client.id, gpu), std::memory_order_relaxed);
+  }
+}
+
+void Server::tell_quota_of_outside() {
+  for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
+    const scheduler::Bytes outside = core_.gpu(gpu).outside;
+    if (outside != quota_.outside(gpu)) carry_out(quota_.set_outside(gpu, outside, now()));
   }
 }
 

@@ -432,6 +432,7 @@ void Server::housekeeping() {
   for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
   for (const auto& [id, client] : clients_) read_usage(*client);
   measure();
+  tell_quota_of_outside();
   limits_.follow_host(quota_);
   event_log_.flush();
   if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {

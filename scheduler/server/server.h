@@ -86,13 +86,16 @@ class Server final : public ConnectionOwner {
   void carry_out(const scheduler::Quota::Outcome& outcome);
   void tighten(Client& client);
   void publish_limits(Client& client);
+  void tell_quota_of_outside();
   void tell(Client& client, const protocol::Message& message);
 
   void measure();
   void measure_soon();
   void on_measured(const Meter::Answer& answer);
+  void measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading);
   void take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process);
-  void forget_measurements();
+  std::optional<scheduler::Bytes> bytes_of_others(std::uint32_t gpu, const GpuReading& reading) const;
+  void forget_old_measurements();
 
   void step(const scheduler::Event& event);
   void publish(Client& client);
@@ -142,11 +145,14 @@ class Server final : public ConnectionOwner {
   bool stopped_ = false;
 
   // measure.cpp
-  std::map<std::uint32_t, GpuReading> readings_;    // by GPU index
-  std::optional<scheduler::Time> measuring_since_;  // a question is open
-  scheduler::Time measure_at_{};                    // when the next is due
-  bool measure_again_ = false;                      // as soon as the open one is answered
-  std::string measuring_problem_;                   // the last that was logged
+  std::map<std::uint32_t, GpuReading> readings_;      // by GPU index, of the latest answer
+  std::map<std::uint32_t, scheduler::Time> read_at_;  // by GPU index, while a reading counts
+  std::set<std::uint32_t> silent_;                    // GPUs of which it was logged that NVML says nothing
+  std::set<pid_t> processes_when_asked_;              // of clients
+  std::optional<scheduler::Time> measuring_since_;    // a question is open
+  scheduler::Time measure_at_{};                      // when the next is due
+  bool measure_again_ = false;                        // as soon as the open one is answered
+  std::string measuring_problem_;                     // the last that was logged
   // Last: its thread answers to all of the above.
   Meter meter_;
 };

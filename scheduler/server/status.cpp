@@ -62,6 +62,7 @@ std::optional<Message> Server::status_gpu(std::uint32_t index) const {
     gpu.measured = 1;
   }
   if (const auto sum = handed_over_.find(index); sum != handed_over_.end()) gpu.handed_over_bytes = sum->second;
+  gpu.outside_bytes = state.outside;
   set_text(gpu.name, entry->name);
   return row;
 }

@@ -1,9 +1,11 @@
 """What rotad measures by NVML, and what follows: in `rota status`, in what programs are told, in limits. The NVML is
 simgpu's, which tells what its drivers' books say; without it rotad believes the programs and assumes the rest."""
 import os
+import subprocess
 import sys
+import time
 
-from harness import Case, ROTA, SHIMS
+from harness import Case, PROGRAMS, ROOT, ROTA, ROTAD, SHIMS
 
 MIB = 1 << 20
 CONTEXT = 40 * MIB  # what a context takes of these tests' GPUs of 256 MiB; rotad would assume 16
@@ -71,7 +73,23 @@ assert told() == (0, 100 * MIB), told()
 """
 
 
-class Measured(Case):
+# No program of rota's: a context, and memory beside it.
+BALLAST = BEGIN + r"""
+start()
+check(allocate(int(sys.argv[1]) * MIB))
+hold()
+"""
+
+ENDS_CONTEXT = BEGIN + r"""
+context = start()
+print("ready", flush=True)
+sys.stdin.readline()
+check(cuda.cuCtxDestroy_v2(context))
+hold()
+"""
+
+
+class Machine(Case):
     def setUp(self):
         super().setUp()
         self.environment["ROTA_SIM_CONTEXT_BYTES"] = str(CONTEXT)
@@ -81,6 +99,8 @@ class Measured(Case):
         self.assertTrue((nvml / "libnvidia-ml.so.1").exists(), "build the target simgpu_nvml")
         self.environment["LD_LIBRARY_PATH"] += f":{nvml}"
 
+
+class Measured(Machine):
     def run_python(self, program, *arguments, options=(), **environment):
         return self.checked(ROTA, "run", *options, "--", sys.executable, "-c", program, *map(str, arguments), **environment)
 
@@ -139,6 +159,19 @@ class Measured(Case):
         self.run_python(GROWS, ROTA_MEMORY="managed")
 
     # ctest labels: unsanitized
+    def test_a_program_whose_context_has_ended_has_nothing_there(self):
+        self.with_nvml()
+        holder = self.start(ROTA, "run", "--", sys.executable, "-c", ENDS_CONTEXT)
+        self.assertEqual(holder.stdout.readline(), "ready\n")
+        self.eventually(lambda: self.status_of(holder)[1]["driver_bytes"] == CONTEXT, "the process is measured")
+        holder.stdin.write("\n")
+        holder.stdin.flush()
+        self.assertEqual(holder.stdout.readline(), "ready\n")
+        self.eventually(lambda: self.status_of(holder)[1]["driver_bytes"] == 0, "that it has ended is measured")
+        self.assertLess(self.status_of(holder)[1]["context_bytes"], MIB)
+        self.assertEqual(self.finish(holder).returncode, 0)
+
+    # ctest labels: unsanitized
     def test_a_limit_includes_what_is_measured(self):
         self.with_nvml()
         for mode in ("managed", "native"):
@@ -153,3 +186,94 @@ class Measured(Case):
                                  ROTA_SIM_FAULTS="cuCtxCreate@1=CUDA_ERROR_OUT_OF_MEMORY")
         self.assertEqual(result.stdout, f"{256 * MIB}\n")
         self.assertIn("the others that use it make room", result.stderr)
+
+
+class Outside(Machine):
+    """Beside programs that use the GPU without rota. Of 512 MiB two programs of 160 MiB each, with contexts of 40, have enough,
+    but not beside a ballast of 100 with a context of its own."""
+    memory = "512M"
+    SCALE = "2"  # real seconds per modelled second: turns end while the programs still work
+
+    def setUp(self):
+        super().setUp()
+        self.with_nvml()
+        self.log = self.scratch / "events"
+
+    def rotad(self):
+        self.daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks", "--quantum", "50ms",
+                   "--grace", "2s", "--event-log", self.log, ROTA_SIM_TIME_SCALE=self.SCALE)
+        self.eventually(lambda: self.status() is not None, "rotad answers")
+
+    def ballast(self):
+        ballast = self.start(sys.executable, "-c", BALLAST, "100", ROTA_SIM_TIME_SCALE=self.SCALE)
+        self.assertEqual(ballast.stdout.readline(), "ready\n")
+        return ballast
+
+    def hogs(self, mode):
+        hogs = [self.start(ROTA, "run", "--memory", mode, "--", PROGRAMS / "memhog", "--bytes", "160M", "--hold", "--ahead", "20",
+                           ROTA_SIM_TIME_SCALE=self.SCALE) for _ in range(2)]
+        for hog in hogs:
+            self.assertEqual(hog.stdout.readline(), "ready\n")
+        return hogs
+
+    def right(self, hogs):
+        for hog in hogs:
+            result = self.finish(hog)
+            self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+            self.assertIn('"wrong":0', result.stdout)
+
+    def take_turns(self):
+        grants = self.status()["daemon"]["grants"]
+        self.eventually(lambda: self.status()["daemon"]["grants"] >= grants + 6, "they take turns")
+
+    def run_together(self):
+        def both_hold():
+            return [client["holds"] for client in self.clients()] == [True, True]
+        # For longer than turns last: nobody is on its way out.
+        self.eventually(lambda: both_hold() and self.grants_stay(), "they run together")
+
+    def grants_stay(self):
+        grants = self.status()["daemon"]["grants"]
+        until = time.monotonic() + 1  # four turns
+        while time.monotonic() < until:
+            if self.status()["daemon"]["grants"] != grants:
+                return False
+        return True
+
+    def end_ballast(self, ballast):
+        self.assertEqual(self.finish(ballast).returncode, 0)
+
+    def never_too_much(self):
+        """By rotad's log, which it ends here."""
+        self.daemon.terminate()
+        self.daemon.wait()
+        said = subprocess.run([ROOT / "tests/programs/promises", self.log], capture_output=True, text=True, check=False)
+        self.assertEqual(said.returncode, 0, said.stdout + said.stderr)
+        self.assertIn("all as recorded", self.checked(ROTAD, "--replay", self.log).stdout)
+
+    # ctest labels: unsanitized
+    def test_two_that_do_not_fit_beside_others_take_turns_from_the_first_on_and_go_together_when_those_have_gone(self):
+        for mode in ("managed", "swap"):
+            with self.subTest(mode=mode):
+                self.rotad()
+                ballast = self.ballast()
+                hogs = self.hogs(mode)
+                self.take_turns()
+                self.assertEqual(self.status()["gpus"][0]["outside_bytes"], 140 * MIB)
+                self.assertIn("140 MiB by others than these programs", self.checked(ROTA, "status").stdout)
+                self.end_ballast(ballast)
+                self.run_together()
+                self.right(hogs)
+                self.never_too_much()
+
+    # ctest labels: unsanitized
+    def test_two_that_run_together_take_turns_once_another_program_has_come_beside_them(self):
+        self.rotad()
+        hogs = self.hogs("managed")
+        self.run_together()
+        ballast = self.ballast()
+        self.take_turns()
+        self.end_ballast(ballast)
+        self.run_together()
+        self.right(hogs)
+        self.never_too_much()

@@ -96,6 +96,35 @@ print(json.dumps([name.value.decode(), total.value]))
         self.assertEqual(json.loads(result.stdout)["wrong"], 0)
 
     # ctest labels: unsanitized
+    def test_nvml_tells_of_the_machine_programs_and_rotad_alike(self):
+        # As nvidia-smi would ask it.
+        ask = """
+import os
+assert context() == 0
+nvml, device, uuid, words, count = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), ctypes.create_string_buffer(96), (ctypes.c_uint64 * 3)(), ctypes.c_uint()
+assert nvml.nvmlInit_v2() == 0
+assert nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+assert nvml.nvmlDeviceGetHandleByIndex_v2(count.value - 1, ctypes.byref(device)) == 0
+assert nvml.nvmlDeviceGetMemoryInfo(device, words) == 0
+print(json.dumps([count.value, words[0]]), flush=True)
+"""
+        for driver in [], ["--driver", "12.4"]:
+            self.assertEqual(self.asked(["--gpu", "h200x2", "--memory", "256M", *driver], ask), [2, 256 << 20])
+        measured = """
+import subprocess, time
+assert context() == 0
+until = time.monotonic() + 60
+while True:
+    [gpu] = json.loads(subprocess.run([sys.argv[1], "status", "--json"], check=True, capture_output=True, text=True).stdout)["gpus"]
+    if gpu["source"] == "measured": break
+    assert time.monotonic() < until, gpu
+print(json.dumps(gpu["driver_used_bytes"] + gpu["driver_free_bytes"]))
+"""
+        result = self.sim("--memory", "256M", "--", ROTA, "run", "--", *program(measured), ROTA)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(json.loads(result.stdout), 256 << 20)
+
+    # ctest labels: unsanitized
     def test_commands_that_name_one_state_share_a_machine(self):
         options = ["sim", "--memory", "256M", "--state", str(self.scratch / "machine"), "--"]
         holder = self.start(ROTA, *options, *program("""

@@ -1,6 +1,6 @@
 // `rota sim [--gpu h200x2] [--memory 16G] [--driver 12.4] … [--] command …`: a machine of simulated GPUs for one
 // command. All that the machine needs lies in a folder that goes when the command ends: its state, which the command's
-// processes share, the driver that poses as a version, and the socket of a rotad started inside.
+// processes share, the driver that poses as a version, and the socket of a rotad started inside. NVML tells of it, too.
 #include "tools/rota/sim/sim.h"
 
 #include <fcntl.h>
@@ -216,8 +216,8 @@ int simulate(SimOptions options) {
       return fail(problem);
     }
   }
-  set("LD_LIBRARY_PATH", driver == library ? prepend(library_folder, "LD_LIBRARY_PATH")
-                                           : prepend(folder.path() + ":" + library_folder.string(), "LD_LIBRARY_PATH"));
+  const std::string libraries = library_folder.string() + ":" + (library_folder / "nvml").string();
+  set("LD_LIBRARY_PATH", prepend(driver == library ? libraries : folder.path() + ":" + libraries, "LD_LIBRARY_PATH"));
   set("ROTA_REAL_LIBCUDA", driver);
   set("ROTA_SIM_STATE", state);
   set("ROTA_SOCKET", socket);

@@ -58,6 +58,14 @@ const char* source(bool measured) {
   return measured ? "measured" : "reported";
 }
 
+// What others have on a GPU, if any.
+std::string outside_text(const protocol::StatusGpu& gpu) {
+  if (gpu.outside_bytes == 0) return {};
+  const std::string size = size_text(gpu.outside_bytes);
+  return gpu.measured != 0 ? fmt::format("; {} by others than these programs", size)
+                           : fmt::format("; others have {}, as the driver's refusals show", size);
+}
+
 nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
   return measured ? nlohmann::json(bytes) : nlohmann::json(nullptr);
 }
@@ -99,6 +107,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                     {"driver_used_bytes", measured_or_null(gpu.measured != 0, gpu.driver_used_bytes)},
                     {"driver_free_bytes", measured_or_null(gpu.measured != 0, gpu.driver_free_bytes)},
                     {"handed_over_bytes", gpu.handed_over_bytes},
+                    {"outside_bytes", gpu.outside_bytes},
                     {"clients", gpu.clients},
                     {"holders", gpu.holders},
                     {"waiters", gpu.waiters},
@@ -168,9 +177,10 @@ std::string status_as_text(const Status& status, const std::string& socket) {
                         gpu.name, uuid_text(gpu.uuid), size_text(gpu.used_bytes), size_text(gpu.total_bytes),
                         gpu.clients, gpu.clients == 1 ? "" : "s", gpu.holders, gpu.holders == 1 ? "s" : "", gpu.waiters,
                         gpu.waiters == 1 ? "s" : "");
-    text += gpu.measured != 0 ? fmt::format("  {} in use and {} free, measured\n", size_text(gpu.driver_used_bytes),
+    text += gpu.measured != 0 ? fmt::format("  {} in use and {} free, measured", size_text(gpu.driver_used_bytes),
                                             size_text(gpu.driver_free_bytes))
-                              : "  what is in use there is not measured: it is what programs report\n";
+                              : "  what is in use there is not measured: it is what programs report";
+    text += fmt::format("{}\n", outside_text(gpu));
     if (gpu.handed_over_bytes != 0) {
       text += fmt::format("  {} handed over from program to program so far\n", size_text(gpu.handed_over_bytes));
     }

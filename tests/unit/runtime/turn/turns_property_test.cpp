@@ -34,6 +34,8 @@ TEST_CASE(
   long unused = 0;
   long stopped = 0;
   long outside_learned = 0;
+  long outside_measured = 0;
+  long meter_fell_silent = 0;
   unsigned seed = only != nullptr ? static_cast<unsigned>(std::atoi(only)) : 1;
   do {
     const Mode modes[] = {Mode::kExclusive, Mode::kAutomatic};
@@ -54,6 +56,8 @@ TEST_CASE(
     unused += world.unused();
     stopped += world.stopped();
     outside_learned += world.outside_learned();
+    outside_measured += world.outside_measured();
+    meter_fell_silent += world.meter_fell_silent();
     ++seed;
   } while (only == nullptr && steps < enough);
   WARN(steps << " steps of turn machines, " << grants << " grants, " << revoked << " revoked, " << reclaimed
@@ -62,7 +66,8 @@ TEST_CASE(
              << grants_that_lacked << " grants that promised less than was there, " << moves_out
              << " times memory was moved out for the next; swap memory cleared " << cleared << " times, refused "
              << refusals << " times, given up for the turn " << unused << " times; " << stopped
-             << " programs stopped for good; a ballast found out " << outside_learned << " times");
+             << " programs stopped for good; a ballast found out " << outside_learned << " times, measured "
+             << outside_measured << " times; a meter fell silent " << meter_fell_silent << " times");
   if (only != nullptr) return;
   // What is never reached is not tested.
   CHECK(grants > 0);
@@ -78,4 +83,6 @@ TEST_CASE(
   CHECK(unused > 0);
   CHECK(stopped > 0);
   CHECK(outside_learned > 0);
+  CHECK(outside_measured > 0);
+  CHECK(meter_fell_silent > 0);
 }

@@ -83,10 +83,12 @@ class History {
     std::map<GpuIndex, Bytes> before;
     for (GpuIndex gpu = 0; gpu < kGpus; ++gpu) before[gpu] = overcommitted(gpu);
     const std::vector<Decision> decisions = core_.step(event, now_);
-    // Nobody could ask for a context that appears, nor for memory of those who do not hold the GPU that cannot leave it
-    // (these two events). All else keeps holders within the GPU: not even for a moment do they not fit.
-    const bool could_ask =
-        !std::holds_alternative<event::AddGpu>(event) && !std::holds_alternative<event::Usage>(event);
+    // Nobody could ask for a context that appears, for memory of those who do not hold the GPU that cannot leave it,
+    // nor for what others have whom rotad does not know (these three events). All else keeps holders within the GPU:
+    // not even for a moment do they not fit.
+    const bool could_ask = !std::holds_alternative<event::AddGpu>(event) &&
+                           !std::holds_alternative<event::Usage>(event) &&
+                           !std::holds_alternative<event::Measured>(event);
     for (GpuIndex gpu = 0; gpu < kGpus && could_ask && who_ == Clients::kHonest; ++gpu) {
       if (overcommitted(gpu) > before[gpu])
         FAIL("holders of GPU " << gpu << " do not fit, after an event of kind " << event.index());
@@ -110,7 +112,26 @@ class History {
     }
     const ClientId id = some_client();
     const ClientState& state = *core_.client(id);
-    switch (pick(15)) {
+    switch (pick(17)) {
+      case 15: {
+        const GpuIndex gpu = pick(kGpus);
+        const Bytes in_use = pick(static_cast<unsigned>(kTotal) + 1);
+        event::Measured measured{gpu, kTotal - in_use, std::nullopt};
+        if (pick(3) != 0) measured.others = pick(static_cast<unsigned>(in_use) / 2 + 1);
+        if (core_.gpu(gpu).clients != 0) {
+          in_use_[gpu] = in_use;
+          if (measured.others) others_[gpu] = *measured.others;
+          if (measured.others) listed_at_[gpu] = now_;
+        }
+        step(measured);
+        break;
+      }
+      case 16: {
+        const GpuIndex gpu = pick(kGpus);
+        in_use_[gpu] = others_[gpu] = 0;
+        step(event::Unmeasured{gpu});
+        break;
+      }
       case 0:
         clients_.erase(id);
         step(event::Leave{id});
@@ -174,7 +195,7 @@ class History {
         taken += fixed->second;
       }
     }
-    const Bytes room = kTotal - std::min(taken, kTotal);
+    const Bytes room = kTotal - std::min(taken + core_.gpu(gpu).outside, kTotal);
     return mode_ == Mode::kConcurrent || holders < 2 || held <= room ? 0 : held - room;
   }
 
@@ -201,12 +222,20 @@ class History {
         ++staying_holders;
       }
       const GpuState actual = core_.gpu(gpu);
+      if (actual.clients == 0) in_use_[gpu] = others_[gpu] = 0;
+      // Nobody swaps, so nothing is refused: what is outside is what was measured. A list may be old by some readings.
+      if (actual.outside > std::max(in_use_[gpu], others_[gpu]))
+        FAIL("more is outside GPU " << gpu << " than is in use");
+      if (actual.outside < others_[gpu] && now_ - listed_at_[gpu] < Outside::kListKept) {
+        FAIL("less is outside GPU " << gpu << " than others have there");
+      }
+      if (actual.outside != 0) ++outside_;
       if (actual.clients != expected.clients || actual.used != expected.used || actual.holders != expected.holders ||
           actual.waiters != expected.waiters) {
         FAIL("the sums of GPU " << gpu << " have drifted");
       }
       if (mode_ == Mode::kExclusive && actual.holders > 1) FAIL("two hold GPU " << gpu << " exclusively");
-      if (mode_ == Mode::kAutomatic && staying_holders > 1 && staying + contexts > kTotal) {
+      if (mode_ == Mode::kAutomatic && staying_holders > 1 && staying + contexts + actual.outside > kTotal) {
         FAIL("clients run together on GPU " << gpu << " that do not fit");
       }
       if (mode_ == Mode::kConcurrent && actual.waiters != 0) FAIL("somebody waits in concurrent mode");
@@ -236,14 +265,19 @@ class History {
   Time now_ = 1s;
   ClientId last_client_ = 0;
   std::map<ClientId, Model> clients_;
-  std::set<ClientId> waiting_;  // who has not had a turn since everybody gives back
+  std::set<ClientId> waiting_;        // who has not had a turn since everybody gives back
+  std::map<GpuIndex, Bytes> in_use_;  // by the last reading
+  std::map<GpuIndex, Bytes> others_;  // by the last list
+  std::map<GpuIndex, Time> listed_at_;
   long promises_ = 0;
   long asked_ = 0;
+  long outside_ = 0;
 
  public:
   // What is never reached is not tested.
   long promises() const { return promises_; }
   long steps_with_somebody_waiting_for_room() const { return asked_; }
+  long steps_with_memory_outside() const { return outside_; }
 };
 
 TEST_CASE("in every random history GPUs are never overcommitted, sums hold and every waiter gets its turn") {
@@ -251,6 +285,7 @@ TEST_CASE("in every random history GPUs are never overcommitted, sums hold and e
   const Clients who = GENERATE(Clients::kHonest, Clients::kMixed);
   long promises = 0;
   long waits = 0;
+  long outside = 0;
   for (unsigned seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed << ", mode " << mode_name(mode) << (who == Clients::kHonest ? ", honest" : ", mixed"));
     History history(mode, who, seed);
@@ -260,8 +295,10 @@ TEST_CASE("in every random history GPUs are never overcommitted, sums hold and e
     }
     promises += history.promises();
     waits += history.steps_with_somebody_waiting_for_room();
+    outside += history.steps_with_memory_outside();
   }
   CHECK(promises > 100);
+  CHECK(outside > 100);
   if (mode == Mode::kAutomatic) CHECK(waits > 100);
 }
 

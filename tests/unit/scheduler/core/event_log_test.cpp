@@ -72,12 +72,16 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     step(event::Want{2, ~GpuMask{0}});
     CHECK(core.bytes_to_clear(1, 63) == 214);  // 600 + 600 + 9 for contexts, and 5 fixed bytes of the third
     step(event::Usage{2, 63, 700, 0, 300, 400, 50});
+    step(event::Measured{63, 100, 77});
+    CHECK(core.gpu(63).outside == 77);
+    step(event::Measured{63, 50, std::nullopt});
+    step(event::Unmeasured{63});
     settings.mode = Mode::kConcurrent;
     step(event::Configure{settings});
     step(event::Leave{2});
     const Replay result = replay_text(text);
     CHECK(result.problem == "");
-    CHECK(result.events == 22);
+    CHECK(result.events == 25);
     CHECK(text.find("> clear 1 0 63 ") != std::string::npos);
     CHECK(result.decisions == decisions);
   }
@@ -155,6 +159,11 @@ TEST_CASE("what cannot be read in a log is named with its line, what is wrong th
       {join + "1001 usage 1 64 1000 0\n", "line 3: '64' is no number of a GPU up to 63", third},
       {join + "1001 usage 1 0 18446744073709551616 0\n", "line 3: '18446744073709551616' is no number of bytes", third},
       {join + "1001 usage 1 0 5\n", "line 3: the line ends where number of bytes should be", third},
+      {join + "1001 measured 64 1000 0\n", "line 3: '64' is no number of a GPU up to 63", third},
+      {join + "1001 measured 0\n", "line 3: the line ends where number of bytes should be", third},
+      {join + "1001 measured 0 5 -1\n", "line 3: '-1' is no number of bytes", third},
+      {join + "1001 measured 0 5 6 7\n", "line 3: '7' stands behind what belongs there", third},
+      {join + "1001 unmeasured\n", "line 3: the line ends where number of a GPU should be", third},
       {join + "1001 want 1 fffffffff00000000 0\n", "line 3: 'fffffffff00000000' is no mask of GPUs", third},
       {join + "1001 want 1 1 2\n", "line 3: '2' is no 0 or 1", third},
       {join + std::string(2000, '#') + "\n", "line 3: more than 1024 characters", third},

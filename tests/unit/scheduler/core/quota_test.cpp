@@ -268,6 +268,24 @@ TEST_CASE("contexts take room that memory then does not have") {
   CHECK_FALSE(rig.granted(one, 6101, 6101));
 }
 
+TEST_CASE("what others have there takes room, too, and who waits for it has it when they have gone") {
+  Rig rig;
+  const auto host = account("the host", {.host = 100});
+  const ClientId one = rig.client({host});
+  const ClientId two = rig.client({host});
+  rig.hear(rig.quota.set_outside(0, 400, rig.now));
+  CHECK(rig.granted(one, 6000, 6000));
+  CHECK(rig.granted(one, 6100, 6100));
+  CHECK_FALSE(rig.granted(one, 6101, 6101));
+  CHECK(rig.quota.exceeds_gpu(one, 0, 6001));
+  rig.mute.insert(one);
+  CHECK_FALSE(rig.reserve(two, 400, 400));
+  rig.hear(rig.quota.set_outside(0, 0, rig.now));
+  REQUIRE(rig.answers.contains(two));
+  CHECK(rig.answers.at(two).granted);
+  CHECK_FALSE(rig.quota.exceeds_gpu(two, 0, 300));
+}
+
 TEST_CASE("memory that cannot leave the GPU needs no room in the host, but pushes out what can") {
   Rig rig;
   const ClientId fixed = rig.client({account("a", {.host = 0})});

@@ -2,6 +2,8 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "tests/unit/scheduler/server/processes.h"
 
@@ -107,6 +109,21 @@ TEST_CASE("a new rotad waits for what programs of the one before it have, before
   CHECK(fresh.answer().granted == 0);
   fresh.reserve(200);
   CHECK(fresh.answer().granted == 1);
+}
+
+TEST_CASE("who has its answer finds in its page what that leaves") {
+  const Daemon daemon;
+  // rotad writes the pages of all that share the limit, the last one's last.
+  std::vector<std::unique_ptr<Member>> others;
+  for (int i = 0; i < 100; ++i) others.push_back(std::make_unique<Member>(daemon, 500));
+  Member last(daemon, 500);
+  for (std::uint64_t mega = 1; mega <= 400; ++mega) {
+    last.reserve(mega);
+    const protocol::Reserved answer = last.answer();
+    REQUIRE(answer.granted == 1);
+    REQUIRE(last.lease->left_bytes[last.gpu] == 500 * kMega - answer.device_bytes);
+    last.state(0, 0);
+  }
 }
 
 TEST_CASE("a page says that there is no limit where there is none") {

@@ -105,6 +105,27 @@ TEST_CASE("processes of another pid namespace are nobody's, and those whose memo
   CHECK_FALSE(read_one(kRecent)->processes);
 }
 
+TEST_CASE("what draws on a GPU has memory there, too, and who draws and computes has it once") {
+  const Answers answers;
+  const std::string driver = GENERATE("580.159.04", "535.54.03");
+  const auto graphics = [](pid_t pid, std::int64_t bytes) {
+    return "graphics " + std::to_string(pid) + " " + std::to_string(bytes) + "\n";
+  };
+  answers.are("driver " + driver + "\ngpu " + gpu_line(1, 300 * kMega) + process_line(getpid(), 200 * kMega) +
+              graphics(getppid(), 70 * kMega) + graphics(getpid(), 200 * kMega));
+  for (const std::string& library : {kRecent, kOlder}) {
+    CHECK(read_one(library)->processes ==
+          std::map<pid_t, std::uint64_t>{{getpid(), 200 * kMega}, {getppid(), 70 * kMega}});
+  }
+}
+
+TEST_CASE("a process that ends while the list is read is not taken for one of another pid namespace") {
+  const Answers answers;
+  answers.are("gpu " + gpu_line(1, 300 * kMega) + process_line(getpid(), 200 * kMega) + "ended " +
+              std::to_string(nobody()) + " 5\n");
+  CHECK(read_one(kRecent)->processes == std::map<pid_t, std::uint64_t>{{getpid(), 200 * kMega}});
+}
+
 TEST_CASE("more processes than expected are asked for again") {
   const Answers answers;
   std::string text = "gpu " + gpu_line(1, 300 * kMega);
@@ -252,6 +273,112 @@ TEST_CASE("what a process has beside its allocations is measured, counted and sh
     answers.are("gpu " + gpu_line(9, 0));
     CHECK(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).measured == 0; }));
   }
+}
+
+TEST_CASE("a process whose contexts have ended has none, and has some again once there are") {
+  const Answers answers;
+  const std::string gpu = "gpu " + gpu_line(1, 176 * kMega);  // 24 are missing in its free bytes
+  const MeasuringDaemon rotad(answers, gpu + process_line(getpid(), 200 * kMega));
+  const Measured client(*rotad.daemon);
+  REQUIRE(client.context_becomes(200 * kMega));
+  SECTION("that is named no more") {
+    answers.are(gpu);
+    CHECK(client.context_becomes(1));  // a byte: 0 would be unknown
+    CHECK(eventually([&] {
+      const protocol::StatusClient shown = status(rotad.daemon->socket()).clients.at(0);
+      return shown.driver_bytes == 0 && shown.measured_gpus == std::uint64_t{1} << client.gpu;
+    }));
+    answers.are(gpu + process_line(getpid(), 150 * kMega));
+    CHECK(client.context_becomes(150 * kMega));
+  }
+  SECTION("but not one whose memory the driver does not know for now") {
+    answers.are(gpu + process_line(getpid(), -1));
+    CHECK(eventually([&] { return status(rotad.daemon->socket()).clients.at(0).measured_gpus == 0; }));
+    // Two readings on.
+    answers.are(gpu + process_line(getpid(), -1) + process_line(getppid(), 40 * kMega));
+    CHECK(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes == 40 * kMega; }));
+    answers.are(gpu + process_line(getpid(), -1) + process_line(getppid(), 50 * kMega));
+    CHECK(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes >= 50 * kMega; }));
+    CHECK(client.lease->context_bytes[client.gpu] == 200 * kMega);
+  }
+}
+
+namespace {
+
+// A second client on the GPU: a process that says nothing but hello, with this process's pid. Both hold the GPU if they
+// fit it together.
+struct Pair {
+  explicit Pair(const Daemon& daemon) : one(daemon), two(daemon) {
+    for (Measured* client : {&one, &two}) {
+      client->use(client->gpu, 300 * kMega);
+      client->want(1);
+    }
+  }
+  bool together() const { return one.lease->grant != 0 && two.lease->grant != 0; }
+  std::uint64_t outside(const Daemon& daemon) const { return status(daemon.socket()).gpus.at(0).outside_bytes; }
+  Measured one;
+  Measured two;
+};
+
+}  // namespace
+
+TEST_CASE("two programs that do not fit beside what others have take turns, until a meter that fell silent is old") {
+  const Answers answers;
+  const std::string gpu = "gpu " + gpu_line(1, 586 * kMega) + process_line(getpid(), 10 * kMega);
+  const MeasuringDaemon rotad(answers, gpu + process_line(getppid(), 600 * kMega));
+  const Measured first(*rotad.daemon);
+  REQUIRE(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes == 600 * kMega; }));
+  const Pair pair(*rotad.daemon);
+  REQUIRE(pair.one.wait_for_grant());
+  CHECK(pair.one.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
+  CHECK(pair.two.lease->grant == 0);
+  SECTION("the others have gone") {
+    answers.are(gpu);
+    CHECK(pair.two.wait_for_grant());
+    CHECK(pair.together());
+  }
+  SECTION("the driver says nothing any more") {
+    answers.are(gpu + process_line(getppid(), 600 * kMega) + "hangs\n");
+    const auto silent = std::chrono::steady_clock::now();
+    CHECK(pair.two.wait_for_grant());
+    CHECK(std::chrono::steady_clock::now() - silent > std::chrono::seconds(8));  // ten since it has said something
+    CHECK(pair.together());
+    CHECK(status(rotad.daemon->socket()).gpus.at(0).measured == 0);
+    CHECK(pair.outside(*rotad.daemon) == 0);
+    answers.are(gpu + process_line(getppid(), 600 * kMega));
+    CHECK(eventually([&] { return pair.outside(*rotad.daemon) == 600 * kMega; }));
+    CHECK(pair.two.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
+  }
+}
+
+TEST_CASE("memory that is in use and nobody's counts after some readings, listed or not") {
+  const Answers answers;
+  const std::string gpu = "gpu " + gpu_line(1, 700 * kMega);
+  const MeasuringDaemon rotad(answers, gpu + "processes 3\n");  // NVML_ERROR_NOT_SUPPORTED
+  const Measured client(*rotad.daemon);
+  // 1 024 of which 300 are free, and its own context.
+  CHECK(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes == 723 * kMega; }));
+}
+
+TEST_CASE("what others have on the GPU takes room from what limits on the host's memory allow") {
+  const Answers answers;
+  write_file(answers.folder / "rotad.toml", "[limits.user]\nhost = \"100M\"\n");
+  const MeasuringDaemon rotad(
+      answers,
+      "gpu " + gpu_line(1, 700 * kMega) + process_line(getpid(), 24 * kMega) + process_line(getppid(), 600 * kMega),
+      {"--config", answers.folder / "rotad.toml"});
+  const Measured client(*rotad.daemon);
+  REQUIRE(client.context_becomes(24 * kMega));
+  REQUIRE(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes == 600 * kMega; }));
+  const auto granted = [&](std::uint32_t number, std::uint64_t mega) {
+    protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
+    message.body.reserve = {
+        .gpu = client.gpu, .number = number, .device_bytes = mega * kMega, .movable_bytes = mega * kMega};
+    send_packet(client.descriptor, &message, sizeof message);
+    return receive(client.descriptor)->body.reserved.granted != 0;
+  };
+  CHECK_FALSE(granted(1, 501));  // 400 are left of 1 024, and 100 in the host's memory
+  CHECK(granted(2, 500));
 }
 
 TEST_CASE("without NVML the client's own figure, or an assumption, counts") {

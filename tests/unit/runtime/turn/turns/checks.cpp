@@ -38,7 +38,7 @@ void World::check_grants(const scheduler::Event& event, const std::vector<schedu
     for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
       if (((after.at(decision.client) & ~before[decision.client]) >> gpu & 1) == 0) continue;
       unsigned holders = 0;
-      scheduler::Bytes together = core_->gpu(gpu).clients * kContext;
+      scheduler::Bytes together = core_->gpu(gpu).clients * kContext + others_[gpu];
       for (const auto& [client, gpus] : after) {
         if ((gpus >> gpu & 1) == 0) continue;
         ++holders;

@@ -23,6 +23,8 @@ void World::start_rotad() {
   rotad_back_at_ = kNever;
   liars_.clear();
   told_.clear();
+  others_ = {};
+  measured_at_ = kNever;
   for (unsigned i = pick(3); i > 0; --i) {
     liars_.push_back(++last_client_);
     core_step(scheduler::event::Join{last_client_});
@@ -94,6 +96,9 @@ void World::core_step(const scheduler::Event& event) {
   const std::map<scheduler::ClientId, std::uint64_t> before = held();
   const std::vector<scheduler::Decision> decisions = core_->step(event, now_);
   if (const auto* usage = std::get_if<scheduler::event::Usage>(&event)) remember(*usage);
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
+    if (core_->gpu(gpu).clients == 0) others_[gpu] = 0;
+  }
   check_clearing();
   std::visit(
       [&](const auto& which) {

@@ -99,6 +99,38 @@ void World::remember(const scheduler::event::Usage& usage) {
   told_[{usage.client, usage.gpu}] = usage;
 }
 
+// What the driver says of each GPU, now and then without whose it is; or nothing, for a while.
+void World::measure() {
+  measure_at_ = now_ + 1s;
+  if (!calm_ && one_in(20)) meter_silent_until_ = now_ + (one_in(2) ? Time(15s) : some_time(10s));
+  if (now_ < meter_silent_until_) {
+    if (measured_at_ == kNever || now_ - measured_at_ < 10s) return;
+    measured_at_ = kNever;
+    ++meter_fell_silent_;
+    others_ = {};
+    for (unsigned gpu = 0; gpu < kGpus; ++gpu) core_step(scheduler::event::Unmeasured{gpu});
+    return;
+  }
+  measured_at_ = now_;
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
+    scheduler::Bytes unified = 0;  // of which any part may be there
+    for (const auto& program : programs_) {
+      if (!program->swaps && (program->touched >> gpu & 1) != 0) unified += program->taken;
+    }
+    const scheduler::Bytes free = free_on(gpu);
+    scheduler::event::Measured reading{.gpu = gpu, .free = free, .others = std::nullopt};
+    reading.free -= pick(static_cast<unsigned>(std::min(free, unified)) + 1);
+    if (!one_in(5)) {
+      reading.others = others_[gpu] = ballast_[gpu];
+      listed_at_[gpu] = now_;
+    } else if (now_ - listed_at_[gpu] >= scheduler::Outside::kListKept) {
+      others_[gpu] = 0;
+    }
+    core_step(reading);
+    if (others_[gpu] != 0) ++outside_measured_;
+  }
+}
+
 // After every step of the core, from what it was told and not from its sums.
 void World::check_clearing() {
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
@@ -123,7 +155,7 @@ void World::check_clearing() {
       }
       asked += clears;
     }
-    if (outside_[gpu] == 0 && core_->gpu(gpu).outside != 0) ++outside_learned_;
+    if (!metered_ && outside_[gpu] == 0 && core_->gpu(gpu).outside != 0) ++outside_learned_;
     outside_[gpu] = core_->gpu(gpu).outside;
     const scheduler::Bytes missing = std::max(needed > kTotal ? needed - kTotal : 0, refused);
     if (asked > missing) {

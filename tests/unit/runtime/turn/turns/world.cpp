@@ -17,8 +17,15 @@ constexpr Time kToFindRotad = 20s;
 }  // namespace
 
 World::World(unsigned seed, scheduler::Mode mode, bool verbose, bool swapping)
-    : seed_(seed), mode_(mode), verbose_(verbose), random_(seed), quiet_(one_in(4)), swapping_(swapping) {
-  for (unsigned gpu = 0; gpu < kGpus && swapping_; ++gpu) ballast_[gpu] = one_in(2) ? pick(kMostBallast) : 0;
+    : seed_(seed),
+      mode_(mode),
+      verbose_(verbose),
+      random_(seed),
+      quiet_(one_in(4)),
+      swapping_(swapping),
+      metered_(one_in(2)) {
+  for (unsigned gpu = 0; gpu < kGpus && (swapping_ || metered_); ++gpu)
+    ballast_[gpu] = one_in(2) ? pick(kMostBallast) : 0;
   start_rotad();
   const unsigned count = 2 + pick(5);
   for (unsigned i = 0; i < count; ++i) programs_.push_back(new_program());
@@ -338,6 +345,7 @@ void World::advance() {
     usage_read_at_ = now_ + 200ms;
     for (const auto& program : programs_) tell_usage(*program);
   }
+  if (core_ && metered_ && measure_at_ <= now_) measure();
   if (core_ && core_->next_deadline() && *core_->next_deadline() <= now_) core_step(scheduler::event::Tick{});
   for (auto& program : programs_) {
     if (program->page_whole_at <= now_) {
@@ -400,7 +408,7 @@ void World::chaos() {
       break;
     case 8:
       // Another program, of which rotad knows nothing, comes or goes.
-      if (swapping_ && one_in(4)) {
+      if ((swapping_ || metered_) && one_in(4)) {
         const unsigned gpu = pick(kGpus);
         const scheduler::Bytes more = std::min<scheduler::Bytes>(pick(kMostBallast), ballast_[gpu] + free_on(gpu));
         ballast_[gpu] = one_in(2) ? more : 0;

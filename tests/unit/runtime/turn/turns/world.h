@@ -7,12 +7,14 @@
 //   room        whoever asks for it and works by a lease has taken no more than it is promised, at any moment
 //   swapping    some programs have memory that lies on a GPU until they move it themselves, and a GPU that is full
 //   takes no
-//               more, whatever the core thinks; somebody whom rotad does not know may have a part of it. Nothing moves
+//               more, whatever the core thinks; somebody whom rotad does not know may have a part of it, which a meter
+//               tells the core in some worlds, as long as it answers, and for which there is room then. Nothing moves
 //               of a program whose work may run; nobody who holds a GPU is asked to clear one, and all together are
 //               asked for no more than is missing
 //   at the end  when nothing surprising happens any more, everybody who stands at a gate gets through it in time
 #pragma once
 
+#include <array>
 #include <map>
 #include <random>
 #include <string>
@@ -47,6 +49,8 @@ class World {
   long unused() const { return unused_; }
   long stopped() const { return stopped_; }
   long outside_learned() const { return outside_learned_; }
+  long outside_measured() const { return outside_measured_; }
+  long meter_fell_silent() const { return meter_fell_silent_; }
 
  private:
   // Luck.
@@ -97,6 +101,7 @@ class World {
   scheduler::event::Usage usage(const Program& program, unsigned gpu) const;
   void show_clear(Program& program);
   void remember(const scheduler::event::Usage& usage);
+  void measure();
   void check_clearing();
 
   // What happens next.
@@ -120,6 +125,7 @@ class World {
   std::mt19937 random_;
   const bool quiet_;  // few surprises, and rotad is patient
   const bool swapping_;
+  const bool metered_;
   Time now_ = std::chrono::seconds(1000);
   bool calm_ = false;
   int same_ = 0;  // steps since the time last changed
@@ -141,13 +147,21 @@ class World {
   long waits_for_room_ = 0;
   long grants_that_lacked_ = 0;
   long moves_out_ = 0;
-  long cleared_ = 0;          // moves of swap memory for others
-  long refusals_ = 0;         // attempts to bring it back for which the GPU had no room
-  long stopped_ = 0;          // programs, for good, with memory that others ask for
-  long unused_ = 0;           // turns given back since it never came
-  long outside_learned_ = 0;  // times that the core found out about a ballast
-  BytesOfGpus ballast_{};     // that somebody else has
-  BytesOfGpus outside_{};     // that the core thinks somebody else has
+  long cleared_ = 0;            // moves of swap memory for others
+  long refusals_ = 0;           // attempts to bring it back for which the GPU had no room
+  long stopped_ = 0;            // programs, for good, with memory that others ask for
+  long unused_ = 0;             // turns given back since it never came
+  long outside_learned_ = 0;    // times that the core found out about a ballast
+  long outside_measured_ = 0;   // readings that told of one
+  long meter_fell_silent_ = 0;  // for so long that nothing counts any more
+  BytesOfGpus ballast_{};       // that somebody else has
+  BytesOfGpus outside_{};       // that the core thinks somebody else has
+  // What the meter has told the core, as long as that counts.
+  BytesOfGpus others_{};
+  std::array<Time, kGpus> listed_at_{};
+  Time measure_at_{0};
+  Time measured_at_ = kNever;  // kNever: there is no reading
+  Time meter_silent_until_{0};
   // What clients have told the core last.
   std::map<std::pair<scheduler::ClientId, unsigned>, scheduler::event::Usage> told_;
   Time usage_read_at_{0};

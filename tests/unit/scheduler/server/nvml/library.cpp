@@ -1,13 +1,19 @@
 // An NVML whose answers stand in the file that TEST_NVML_FILE names, read again with each question. Its lines:
-//   driver VERSION | init ERROR | gpu UUID TOTAL FREE USED | process PID BYTES | processes ERROR
-// with all in bytes, and -1 bytes for those of a process that the driver does not know. OLDER is built without what
+//   driver VERSION | init ERROR | gpu UUID TOTAL FREE USED | process PID BYTES | processes ERROR | graphics PID BYTES
+//   | ended PID BYTES | hangs
+// with all in bytes, and -1 bytes for those of a process that the driver does not know. One that has ended is listed
+// once, and what hangs does until the file says otherwise. OLDER is built without what
 // later releases brought.
+#include <unistd.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
@@ -28,6 +34,9 @@ struct Machine {
     std::int64_t bytes;
   };
   std::vector<Process> processes;
+  std::vector<Process> graphics;
+  std::vector<Process> ended;
+  bool hangs = false;
 };
 
 Machine read_machine() {
@@ -45,8 +54,11 @@ Machine read_machine() {
       auto& gpu = machine.gpus.emplace_back();
       words >> gpu.uuid >> gpu.total >> gpu.free >> gpu.used;
     }
-    if (kind == "process") {
-      auto& process = machine.processes.emplace_back();
+    if (kind == "hangs") machine.hangs = true;
+    for (const auto& [name, list] : {std::pair("process", &machine.processes), std::pair("graphics", &machine.graphics),
+                                     std::pair("ended", &machine.ended)}) {
+      if (kind != name) continue;
+      auto& process = list->emplace_back();
       words >> process.pid >> process.bytes;
     }
   }
@@ -62,13 +74,18 @@ constexpr int kInvalidArgument = 2;
 constexpr int kInsufficientSize = 7;
 
 template <int kWords>
-int list(unsigned* count, std::uint64_t* words) {
+int list(bool graphics, unsigned* count, std::uint64_t* words) {
   const Machine machine = read_machine();
   if (machine.processes_error != 0) return machine.processes_error;
+  std::vector<Machine::Process> processes = graphics ? machine.graphics : machine.processes;
+  static std::set<long> listed;
+  for (const Machine::Process& process : machine.ended) {
+    if (!graphics && listed.insert(process.pid).second) processes.push_back(process);
+  }
   const unsigned room = *count;
-  *count = static_cast<unsigned>(machine.processes.size());
+  *count = static_cast<unsigned>(processes.size());
   if (room < *count) return kInsufficientSize;
-  for (const Machine::Process& process : machine.processes) {
+  for (const Machine::Process& process : processes) {
     words[0] = static_cast<std::uint32_t>(process.pid);
     words[1] = static_cast<std::uint64_t>(process.bytes);
     words += kWords;
@@ -98,6 +115,7 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
   return kInvalidArgument;
 }
 EXPORT int nvmlDeviceGetMemoryInfo(void* device, std::uint64_t* memory) {
+  while (read_machine().hangs) usleep(10'000);
   const Machine machine = read_machine();
   const Machine::Gpu* gpu = find(machine, device);
   if (gpu == nullptr) return kInvalidArgument;
@@ -107,10 +125,14 @@ EXPORT int nvmlDeviceGetMemoryInfo(void* device, std::uint64_t* memory) {
   return 0;
 }
 EXPORT int nvmlDeviceGetComputeRunningProcesses(void*, unsigned* count, std::uint64_t* words) {
-  return list<2>(count, words);
+  return list<2>(false, count, words);
+}
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses(void*, unsigned* count, std::uint64_t* words) {
+  return list<2>(true, count, words);
 }
 #if !defined(OLDER)
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void* device, std::uint64_t* memory) {
+  while (read_machine().hangs) usleep(10'000);
   const Machine machine = read_machine();
   const Machine::Gpu* gpu = find(machine, device);
   if (gpu == nullptr || static_cast<std::uint32_t>(memory[0]) != 0x02000028) return kInvalidArgument;
@@ -121,10 +143,16 @@ EXPORT int nvmlDeviceGetMemoryInfo_v2(void* device, std::uint64_t* memory) {
   return 0;
 }
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(void*, unsigned* count, std::uint64_t* words) {
-  return list<3>(count, words);
+  return list<3>(false, count, words);
+}
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v2(void*, unsigned* count, std::uint64_t* words) {
+  return list<3>(true, count, words);
 }
 // As those of the branch 535 that write longer entries, where the driver says that it is one.
 EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(void*, unsigned* count, std::uint64_t* words) {
-  return read_machine().driver.starts_with("535.") ? list<4>(count, words) : list<3>(count, words);
+  return read_machine().driver.starts_with("535.") ? list<4>(false, count, words) : list<3>(false, count, words);
+}
+EXPORT int nvmlDeviceGetGraphicsRunningProcesses_v3(void*, unsigned* count, std::uint64_t* words) {
+  return read_machine().driver.starts_with("535.") ? list<4>(true, count, words) : list<3>(true, count, words);
 }
 #endif
