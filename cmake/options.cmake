@@ -63,6 +63,13 @@ function(rota_join_sources files)
   set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ${ROTA_JOIN_SOURCES} UNITY_BUILD_BATCH_SIZE ${files})
 endfunction()
 
+# Headers that most of a target's sources include, read once for all of them; each still includes what it uses. The names
+# of ours begin at the repository's root, as in the sources.
+function(rota_read_once target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # for ccache
+  target_precompile_headers(${target} PRIVATE ${ARGN})
+endfunction()
+
 # What runs for moments, or waits most of the time, is hardly optimized in a release.
 function(rota_seldom_busy)
   foreach(target IN LISTS ARGN)
