@@ -80,7 +80,8 @@ endfunction()
 # What reads a command line and then calls what does the work: to optimize CLI11 takes longer than it ever saves.
 function(rota_never_busy)
   foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O0>)
+    target_compile_options(${target} PRIVATE
+      $<$<AND:$<OR:$<CONFIG:Release>,$<CONFIG:RelWithDebInfo>>,$<COMPILE_LANGUAGE:CXX>>:-O0>)
   endforeach()
 endfunction()
 
