@@ -26,7 +26,7 @@ endif()
 
 set(ROTA_SANITIZE "" CACHE STRING "Sanitizers: empty, address (with undefined), thread, or fuzzer (by clang; see tests/fuzz)")
 
-option(ROTA_SANITIZE_GENERATOR "Build and test rota-codegen in the sanitizer builds too" OFF)
+option(ROTA_SANITIZE_ALL "Build and test in the sanitizer builds too what costs much there: rota-codegen, and rotad under TSan" OFF)
 
 add_library(rota_options INTERFACE)
 target_include_directories(rota_options INTERFACE ${CMAKE_SOURCE_DIR})
@@ -63,6 +63,13 @@ function(rota_join_sources files)
   set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ${ROTA_JOIN_SOURCES} UNITY_BUILD_BATCH_SIZE ${files})
 endfunction()
 
+# Headers that most of a target's sources include, read once for all of them; each still includes what it uses. The names
+# of ours begin at the repository's root, as in the sources.
+function(rota_read_once target)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # for ccache
+  target_precompile_headers(${target} PRIVATE ${ARGN})
+endfunction()
+
 # What runs for moments, or waits most of the time, is hardly optimized in a release.
 function(rota_seldom_busy)
   foreach(target IN LISTS ARGN)
@@ -73,7 +80,8 @@ endfunction()
 # What reads a command line and then calls what does the work: to optimize CLI11 takes longer than it ever saves.
 function(rota_never_busy)
   foreach(target IN LISTS ARGN)
-    target_compile_options(${target} PRIVATE $<$<AND:$<CONFIG:Release>,$<COMPILE_LANGUAGE:CXX>>:-O0>)
+    target_compile_options(${target} PRIVATE
+      $<$<AND:$<OR:$<CONFIG:Release>,$<CONFIG:RelWithDebInfo>>,$<COMPILE_LANGUAGE:CXX>>:-O0>)
   endforeach()
 endfunction()
 

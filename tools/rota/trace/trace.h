@@ -1,7 +1,7 @@
 // `rota trace`: runs a program with tracing, and reads what was recorded.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <CLI/App.hpp>
 
 namespace rota::tool {
 

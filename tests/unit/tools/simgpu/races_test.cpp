@@ -18,6 +18,9 @@ namespace {
 
 constexpr size_t kBytes = size_t{2} << 20;
 constexpr const char* kMemory = "512M";
+#ifndef RACE_ROUNDS
+#define RACE_ROUNDS 50000
+#endif
 
 std::string frees_beside_captures(Library& library) {
   CUcontext context = nullptr;
@@ -44,7 +47,7 @@ std::string frees_beside_captures(Library& library) {
   });
   std::vector<CUdeviceptr> refused;
   std::string wrong;
-  for (int round = 0; round < 50000 && wrong.empty(); ++round) {
+  for (int round = 0; round < RACE_ROUNDS && wrong.empty(); ++round) {
     CUdeviceptr address = 0;
     CUresult result = CU(cuMemAllocAsync)(&address, kBytes, other);
     if (result != CUDA_SUCCESS) wrong = "an allocation gave " + std::to_string(result);
