@@ -86,6 +86,7 @@ class Server final : public ConnectionOwner {
   void carry_out(const scheduler::Quota::Outcome& outcome);
   void tighten(Client& client);
   void publish_limits(Client& client);
+  void publish_contexts(std::uint32_t gpu);
   void tell(Client& client, const protocol::Message& message);
 
   void measure();
