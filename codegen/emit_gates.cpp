@@ -64,16 +64,21 @@ std::string real_call(const Function& function, const Guard& guard) {
                                             : call;
 }
 
+// Behind a scope: what a process is answered whose memory is lost.
+std::string refusal(const std::string& indent) {
+  return indent + "if (scope.refused()) [[unlikely]] return gate::refusal.load();\n";
+}
+
 // A capture begins and ends under the lock that keeps the monitor away; memory is held only within it, since whoever
 // holds that lock may be waiting for the gate to be empty.
 Result<std::string> capture_body(const Function& function, const Guard& guard) {
   const auto stream =
       std::ranges::find_if(function.parameters, [](const Parameter& parameter) { return is_stream(parameter.type); });
   if (stream == function.parameters.end()) return Error{"a capture, but it has no stream parameter"};
-  return fmt::format("  return contract::{}_capture({}, {}, [&] {{\n{}    return {};\n  }});\n",
-                     guard.capture == CaptureGuard::kBegin ? "begin" : "end", stream->name,
-                     function.form != StreamForm::kDefault,
-                     guard.holds_memory ? "    const gate::MappingScope scope;\n" : "", real_call(function, guard));
+  return fmt::format(
+      "  return contract::{}_capture({}, {}, [&] {{\n{}    return {};\n  }});\n",
+      guard.capture == CaptureGuard::kBegin ? "begin" : "end", stream->name, function.form != StreamForm::kDefault,
+      guard.holds_memory ? "    const gate::MappingScope scope;\n" + refusal("    ") : "", real_call(function, guard));
 }
 
 Result<std::string> gate_body(const Api& api, const Function& function, const FunctionPolicy& policy,
@@ -92,12 +97,12 @@ Result<std::string> gate_body(const Api& api, const Function& function, const Fu
     return body + fmt::format(
                       "  return contract::with_room([&]() __attribute__((always_inline)) {{\n"
                       "    gate::Scope scope({{Symbol::k_{}, {}, {}, {}}});\n"
-                      "    return {};\n"
+                      "{}    return {};\n"
                       "  }});\n",
                       function.name, stream->expression, stream->has_stream, function.form != StreamForm::kDefault,
-                      real_call(function, guard));
+                      refusal("    "), real_call(function, guard));
   }
-  if (guard.holds_memory) body += "  const gate::MappingScope scope;\n";
+  if (guard.holds_memory) body += "  const gate::MappingScope scope;\n" + refusal("  ");
   return body + fmt::format("  return {};\n", real_call(function, guard));
 }
 

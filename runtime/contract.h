@@ -1,6 +1,8 @@
 // What generated/driver_gates.cpp sees of the runtime, and nothing else of ours:
 //   gate::Scope          the call waits for the lease; during it the gate cannot finish closing
 //
+//   gate::refusal        what the call answers instead, where the scope says so: the process's memory is lost
+//
 //   contract::with_room  a call that the driver refuses for want of memory is tried once more when others made room
 //
 //   gate::MappingScope   nothing is moved during the call, which waits while memory is out of place
@@ -9,7 +11,8 @@
 //
 //   contract::exported   from now on others reach what the call handed out
 //
-// All of it is for the program's threads, once the core is attached; none of it throws or changes a call's result.
+// All of it is for the program's threads, once the core is attached; none of it throws or changes the result of a call
+// that is made.
 #pragma once
 
 #include <functional>

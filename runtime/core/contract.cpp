@@ -13,7 +13,7 @@ api::CUresult run_begin_capture(api::CUstream stream, bool per_thread, const std
   // A capture keeps memory where it is, so it begins with everything in its place; and it must not wait for that under
   // the lock, which whoever brings memory back needs.
   for (;;) {
-    gate::wait_in_place();
+    if (!gate::wait_in_place()) return gate::refusal.load();
     bool out = false;
     const api::CUresult result = runtime().contexts.begin_capture(stream, per_thread, [&] {
       const gate::HeldInPlace held;

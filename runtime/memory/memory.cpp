@@ -95,7 +95,7 @@ std::uint64_t Memory::capacity(int ordinal) {
   const Backing backing = backend(ordinal).backing();
   if (backing == Backing::kDevice || entry.total_bytes == 0) return kNoLimit;
   // What is swapped has to be there at once, all of it.
-  if (backing == Backing::kSwapped || !settings_.oversubscribe) return less(entry.total_bytes, contexts(ordinal));
+  if (backing == Backing::kSwapped || !settings_.oversubscribe) return less(entry.total_bytes, beside(ordinal));
   const std::lock_guard lock(devices_mutex_);
   if (!host_bytes_) host_bytes_ = protocol::available_to("self");
   const std::uint64_t usable = *host_bytes_ / 10 * 9;
@@ -104,6 +104,12 @@ std::uint64_t Memory::capacity(int ordinal) {
 
 std::uint64_t Memory::contexts(int ordinal) const {
   return room_.contexts ? room_.contexts(ordinal) : 0;
+}
+
+std::uint64_t Memory::beside(int ordinal) {
+  const std::uint64_t own = contexts(ordinal);
+  if (backend(ordinal).backing() != Backing::kSwapped || !room_.all_contexts) return own;
+  return std::max(own, room_.all_contexts(ordinal));
 }
 
 // Room first, then the driver, then the ledger.
@@ -334,7 +340,7 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
   // What moves: the GPU's real free memory says who lies there now, not what this program may take. What its contexts
   // have there is missing in the driver's figure; here it is taken off.
   const bool moves = backend(ordinal).backing() != Backing::kDevice;
-  if (moves && usable != 0) left = std::min(left, less(less(usable, contexts(ordinal)), seen.own));
+  if (moves && usable != 0) left = std::min(left, less(less(usable, beside(ordinal)), seen.own));
   seen.free = moves ? left : std::min(left, free);
   return seen;
 }

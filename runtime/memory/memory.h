@@ -219,6 +219,8 @@ class Memory {
   std::uint64_t capacity(int ordinal);
   // What this process's contexts, modules and heaps have there.
   std::uint64_t contexts(int ordinal) const;
+  // What its memory has to fit beside: nothing of others' contexts gives way to memory that has to be there at once.
+  std::uint64_t beside(int ordinal);
   api::CUresult with_room(int ordinal, const RealCall& call);
   bool admitted(int ordinal, std::uint64_t bytes, Kind kind);
   Room::Limit shared_limit(int device) const;

@@ -40,6 +40,8 @@ struct Room {
   // What this process has on a GPU beside its allocations: contexts, modules, heaps, as far as that is known, else
   // assumed. 0 where it has no context.
   std::function<std::uint64_t(int device)> contexts;
+  // The same of all processes that rotad knows, this one included. 0: not known.
+  std::function<std::uint64_t(int device)> all_contexts;
 };
 
 }  // namespace rota::memory

@@ -85,31 +85,43 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
     }
   };
   api::CUstream stream = nullptr;
-  within([&] {
-    if (real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING) != api::CUDA_SUCCESS) stream = nullptr;
-  });
-  if (stream == nullptr) return {.failed = true};
+  api::CUresult made = api::CUDA_SUCCESS;
+  within([&] { made = real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING); });
+  if (made != api::CUDA_SUCCESS || stream == nullptr) return {.failed = true, .error = made};
   const memory::SwapBackend::Moved all = move(Mover{within, stopping, stream, exchange(device)});
   within([&] { real::cuStreamDestroy_v2(stream); });
   return all;
+}
+
+// What contexts had that an error has ended for good need not be moved any more: their programs see that error. Bytes
+// that lay on the GPU.
+std::uint64_t release_failed(gate::Contexts& contexts, memory::Memory& memory, int device) {
+  std::uint64_t bytes = 0;
+  for (const api::CUcontext context : contexts.failed(device)) bytes += memory.swap().context_failed(context, device);
+  return bytes;
 }
 
 }  // namespace
 
 Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from, const ExchangeOf& exchange,
               const std::function<bool()>& stopping) {
-  const auto all = with_mover(contexts, from.device, exchange, stopping,
-                              [&](const auto& mover) { return memory.swap().move_out(from.device, from.most, mover); });
-  return {.bytes = all.bytes + all.without_copy, .failed = all.failed};
+  const std::uint64_t released = release_failed(contexts, memory, from.device);
+  if (released >= from.most) return {.bytes = released};
+  const auto all = with_mover(contexts, from.device, exchange, stopping, [&](const auto& mover) {
+    return memory.swap().move_out(from.device, from.most - released, mover);
+  });
+  return {.bytes = released + all.bytes + all.without_copy, .failed = all.failed, .lacks_host = all.lacks_host};
 }
 
 Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
                 const ExchangeOf& exchange, const std::function<bool()>& stopping) {
   Back back;
   for (const auto& [device, most] : destinations) {
+    if (memory.swap().out_bytes(device) != 0) release_failed(contexts, memory, device);
     if (memory.swap().out_bytes(device) == 0) continue;
     std::size_t free = 0;
     const auto all = with_mover(contexts, device, exchange, stopping, [&, device = device](const auto& mover) {
+      if (memory.swap().host().low()) mover.within([&] { memory.swap().give_host_back(); });
       const auto brought = memory.swap().bring_in(device, mover);
       std::size_t total = 0;
       if (brought.lacking != 0) mover.within([&] { real::cuMemGetInfo_v2(&free, &total); });
@@ -118,6 +130,7 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
     back.bytes += all.bytes;
     back.taken_over += all.taken_over;
     back.some = back.some || all.bytes + all.without_copy != 0;
+    if (all.error != api::CUDA_SUCCESS) back.error = all.error;
     if (all.lacking != 0) back.shortages.push_back({device, all.lacking, free});
   }
   back.resident = memory.swap().in_place();

@@ -24,6 +24,8 @@ struct Back {
   std::uint64_t bytes = 0;  // of extents whose contents have been copied in
   std::uint64_t taken_over = 0;  // bytes of extents that lie in memory that another process has handed over
   bool some = false;             // some extents have come
+  // Why the driver has refused to bring an extent, if it was not for want of room; CUDA_SUCCESS: it has not.
+  api::CUresult error = api::CUDA_SUCCESS;
   // GPUs on which the driver had no room for extents: bytes that are still out, and what it called free.
   struct Shortage {
     int device;
@@ -55,6 +57,7 @@ std::uint64_t move_out(gate::Contexts& contexts, memory::Memory& memory, const s
 struct Left {
   std::uint64_t bytes = 0;
   bool failed = false;
+  bool lacks_host = false;  // the host has no memory for the rest
 };
 Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from, const ExchangeOf& exchange,
               const std::function<bool()>& stopping);

@@ -52,6 +52,17 @@ bool runs_nothing(api::CUresult result) {
   }
 }
 
+// Asked of a stream that every context has: whatever it answers, an error that cannot be cleared is not hidden. Not
+// while anything captures, which this might end.
+bool has_failed(api::CUcontext context) {
+  api::CUresult result = real::cuCtxPushCurrent_v2(context);
+  if (result != api::CUDA_SUCCESS) return result != api::CUDA_ERROR_DEINITIALIZED && runs_nothing(result);
+  result = real::cuStreamQuery(kLegacyStream);
+  api::CUcontext popped = nullptr;
+  real::cuCtxPopCurrent_v2(&popped);
+  return runs_nothing(result);
+}
+
 }  // namespace
 
 Contexts::Contexts() : state_(std::make_unique<State>()) {}
@@ -330,10 +341,23 @@ Contexts::Progress Contexts::progress() {
 api::CUcontext Contexts::any(int device) const {
   const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock || state_->shut) return nullptr;
+  api::CUcontext some = nullptr;
   for (const Context& context : state_->contexts) {
-    if (context.device == device) return context.handle;
+    if (context.device != device) continue;
+    some = context.handle;
+    if (state_->contexts.size() == 1 || captures() != 0 || !has_failed(some)) break;
   }
-  return nullptr;
+  return some;
+}
+
+std::vector<api::CUcontext> Contexts::failed(int device) const {
+  std::vector<api::CUcontext> all;
+  const std::unique_lock lock(state_->closing, std::try_to_lock);
+  if (!lock || state_->shut || captures() != 0) return all;
+  for (const Context& context : state_->contexts) {
+    if (context.device == device && has_failed(context.handle)) all.push_back(context.handle);
+  }
+  return all;
 }
 
 Contexts::Within Contexts::within(api::CUcontext context, const std::function<void()>& work) {

@@ -70,6 +70,9 @@ class Contexts {
   Progress progress();
   // Some live context of a device, or null.
   api::CUcontext any(int device) const;
+  // Contexts of a device whose work an error has ended for good. None while the lock is not to be had or something
+  // captures.
+  std::vector<api::CUcontext> failed(int device) const;
   // Runs `work` with `context` current; false if it is no more.
   enum class Within { kRan, kGone, kBusy };
   Within within(api::CUcontext context, const std::function<void()>& work);

@@ -266,8 +266,9 @@ void Monitor::say(const Action& action) const {
       break;
     case Note::kNoRoom:
       log::warn(
-          "this program has had no room on the GPU for its memory for {} s: others do not move theirs, or what lies "
-          "there does not belong to programs under rota (see nvidia-smi); it goes on trying",
+          "this program has had no room on the GPU for its memory for {} s: others do not move theirs (the host may "
+          "have no memory left for it), or what lies there does not belong to programs under rota (see nvidia-smi); it "
+          "goes on trying",
           Machine::kSayNoRoom.count() / 1'000'000'000);
       break;
     case Note::kGaveBackUnused:

@@ -19,6 +19,7 @@ namespace rota::gate {
 
 constinit std::atomic<std::uint32_t> state{kOpen};
 constinit std::atomic<bool> out_of_place{false};
+constinit std::atomic<api::CUresult> refusal{api::CUDA_SUCCESS};
 [[gnu::tls_model("initial-exec")]] constinit thread_local Thread* self = nullptr;
 
 namespace {
@@ -72,6 +73,10 @@ bool is_dead(pid_t tid) {
   return syscall(SYS_tgkill, getpid(), tid, 0) != 0 && errno == ESRCH;
 }
 
+bool refuses() {
+  return refusal.load(memory_order_seq_cst) != api::CUDA_SUCCESS;
+}
+
 std::uint64_t depth(const Thread& thread) {
   return thread.word.load(memory_order_seq_cst) & kDepthMask;
 }
@@ -106,20 +111,21 @@ Thread* register_this_thread() {
   return record;
 }
 
-void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread) {
+bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread) {
   const Call call{symbol, stream, has_stream, per_thread};
   for (;;) {
     // With the fence the store of the word and the load of the state are in one order for everybody.
     thread.word.fetch_add(0, memory_order_seq_cst);
-    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0) return;
+    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0) return true;
     // A call inside a call: the outer one is already counted, and the closer waits for it. To wait here would be to
     // wait for ourselves.
     const std::uint64_t inside = thread.word.load(memory_order_relaxed) & kDepthMask;
-    if ((inside & kSubmittingMask) > 1) return;
+    if ((inside & kSubmittingMask) > 1) return true;
+    if (refuses()) return false;
     Gate* gate = the_gate.load(memory_order_acquire);
-    if (gate == nullptr) return;
+    if (gate == nullptr) return true;
     Attendant* attendant = gate->attendant_.load(memory_order_acquire);
-    if (attendant != nullptr && attendant->submits_nothing(call)) return;
+    if (attendant != nullptr && attendant->submits_nothing(call)) return true;
     // All of it, also if this is a profiler's callback within a call that only holds memory in place: that one is
     // standing still meanwhile, and the gate opens with everything where it was.
     thread.word.fetch_sub(inside, memory_order_seq_cst);
@@ -128,24 +134,29 @@ void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
   }
 }
 
-void hold_slowly(Thread& thread) {
+bool hold_slowly(Thread& thread) {
   for (;;) {
     // As in enter_slowly().
     thread.word.fetch_add(0, memory_order_seq_cst);
-    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0 || !out_of_place.load(memory_order_seq_cst)) return;
+    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0 || !out_of_place.load(memory_order_seq_cst)) return true;
     // Inside another call nothing moves.
-    if ((thread.word.load(memory_order_relaxed) & kDepthMask) != kEnterMapping) return;
+    if ((thread.word.load(memory_order_relaxed) & kDepthMask) != kEnterMapping) return true;
+    if (refuses()) return false;
     Gate* gate = the_gate.load(memory_order_acquire);
-    if (gate == nullptr) return;
+    if (gate == nullptr) return true;
     thread.word.fetch_sub(kEnterMapping, memory_order_seq_cst);
     gate->wait_outside();
     thread.word.fetch_add(kEnterMapping, memory_order_seq_cst);
   }
 }
 
-void wait_in_place() {
+bool wait_in_place() {
   Gate* gate = the_gate.load(memory_order_acquire);
-  while (gate != nullptr && out_of_place.load(memory_order_seq_cst) && !is_inside()) gate->pass();
+  while (gate != nullptr && out_of_place.load(memory_order_seq_cst) && !is_inside()) {
+    if (refuses()) return false;
+    gate->pass();
+  }
+  return true;
 }
 
 void make_room(const std::function<bool()>& again) {
@@ -164,6 +175,7 @@ Gate::Gate(Barrier barrier) {
 
 Gate::~Gate() {
   the_gate.store(nullptr, memory_order_release);
+  refusal.store(api::CUDA_SUCCESS, memory_order_seq_cst);
   state.store(kOpen, memory_order_seq_cst);
 }
 
@@ -219,6 +231,14 @@ void Gate::open_for_good() {
   open();
 }
 
+void Gate::refuse(api::CUresult error) {
+  {
+    const std::lock_guard lock(mutex_);
+    refusal.store(error, memory_order_seq_cst);
+  }
+  opened_.notify_all();
+}
+
 bool Gate::run_if_open(const std::function<void()>& work) {
   Thread* thread = self != nullptr ? self : register_this_thread();
   if (self == nullptr) return false;
@@ -254,12 +274,13 @@ void Gate::wait_outside() {
   const Counted standing(standing_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
   std::unique_lock lock(mutex_);
-  opened_.wait(lock, [this] { return !closed(); });
+  opened_.wait(lock, [this] { return !closed() || refuses(); });
 }
 
 void forget_other_threads() {
   the_gate.store(nullptr, memory_order_relaxed);
   out_of_place.store(false, memory_order_relaxed);
+  refusal.store(api::CUDA_SUCCESS, memory_order_relaxed);
   const Thread* own = self;
   for (Thread* thread = threads.load(memory_order_acquire); thread != nullptr; thread = thread->next) {
     if (thread == own) {

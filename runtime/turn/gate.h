@@ -52,7 +52,9 @@ class Gate {
   void open();
   // The same, and close() does nothing from then on: no rotad serves this process, or it is exiting.
   void open_for_good();
-  // Returns once the gate is open: the thread stands at it until then.
+  // Whoever stands in front of it, and whoever comes to it closed, is answered this error and goes. For good.
+  void refuse(api::CUresult error);
+  // Returns once the gate is open, or refuses: the thread stands at it until then.
   void pass();
   bool closed() const { return (state.load(std::memory_order_acquire) & kClosedBit) != 0; }
 
@@ -71,8 +73,8 @@ class Gate {
 
  private:
   friend void make_room(const std::function<bool()>& again);
-  friend void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
-  friend void hold_slowly(Thread& thread);
+  friend bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
+  friend bool hold_slowly(Thread& thread);
   void wait_outside();
 
   std::mutex mutex_;

@@ -123,7 +123,7 @@ void Machine::on(const event::Look& look, Time now) {
   }
   // With a lease, look_holding() sees to it. Whoever may run without one needs its memory as well.
   const Claim needs = claim();
-  if ((needs.unserved || needs.excused) && !needs.resident && !needs.moving) wait_for_memory(now);
+  if ((needs.unserved || needs.excused) && !needs.resident && !needs.moving && !lost_) wait_for_memory(now);
 }
 
 void Machine::look_alone(Time now) {
@@ -201,7 +201,7 @@ bool Machine::is_new_grant() const {
 void Machine::look_resting(Time now) {
   if (is_new_grant()) give_back(seen_.lease.grant);  // nobody asked for it any more
   move_out_of_the_way(now);
-  if (seen_.standing == 0) return;
+  if (seen_.standing == 0 || lost_) return;
   if (gave_back_idle_at_) {
     // A program that comes back at once should not have given up its turn: wait longer next time; and after a long rest
     // less long.

@@ -73,11 +73,15 @@ struct MarkMade {
 };
 // The answer to kBringBack. Where the process has more than it is promised, nothing has been brought, whatever
 // `resident` says, and `lacking` names those GPUs. `some`: not all has come, for want of room, but some of it has.
+// `lost`: none will ever come, and whoever calls is refused from now on.
 struct Brought {
   bool resident;
   GpuMask lacking = 0;
   bool some = false;
+  bool lost = false;
 };
+// After kMoveOut: some memory that others asked for has gone.
+struct Cleared {};
 // One look around, in the order of the fields.
 struct Look {
   Lease lease;
@@ -94,7 +98,7 @@ struct Look {
 }  // namespace event
 
 using Event = std::variant<event::Connected, event::NotConnected, event::Lost, event::Gpus, event::MarkMade,
-                           event::Brought, event::Look>;
+                           event::Brought, event::Cleared, event::Look>;
 
 enum class Act {
   kOpen,       // the gate
@@ -178,7 +182,7 @@ class Machine {
   static constexpr Time kNothingComes = std::chrono::milliseconds(500);
   // What came is used as long again as it took, but for so long at most: rotad takes back what is kept for too long.
   static constexpr Time kLongestUse = std::chrono::seconds(5);
-  // When the user is told that the memory does not come.
+  // When the user is told that the memory does not come, counted over all turns that it went by with.
   static constexpr Time kSayNoRoom = std::chrono::seconds(10);
 
   // Connected to a rotad, the gate closed, no GPU touched yet.
@@ -224,6 +228,7 @@ class Machine {
   void on(const event::Gpus&, Time now);
   void on(const event::MarkMade&, Time now);
   void on(const event::Brought&, Time now);
+  void on(const event::Cleared&, Time now);
   void on(const event::Look&, Time now);
 
   void look_alone(Time now);
@@ -263,8 +268,10 @@ class Machine {
 
   // memory that does not come at once, or does not go
   Time bring_again_at_{0};
-  std::optional<Time> away_since_;  // since when it has been tried to bring it back
-  Time came_at_{0};                 // when the last of it came
+  std::optional<Time> away_since_;   // since when it has been tried to bring it back
+  Time came_at_{0};                  // when the last of it came
+  std::optional<Time> lacks_since_;  // since when it has not been there, also before this grant
+  bool lost_ = false;                // it will never come
   bool said_no_room_ = false;
   Time move_again_at_{0};
   Time move_pause_{0};

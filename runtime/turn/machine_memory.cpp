@@ -9,7 +9,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Before memory that did not come is tried again, or a sixteenth of the time in which it has not: it may be minutes.
+// Before memory that did not come is tried again, or a sixteenth of the time in which none has: it may be minutes.
 constexpr Time kNoRoom = 10ms;
 constexpr Time kLongestPause = 250ms;
 
@@ -35,6 +35,7 @@ void Machine::move_out_of_the_way(Time now) {
 
 void Machine::bring_back(Time now) {
   if (!away_since_) away_since_ = came_at_ = now;
+  if (!lacks_since_) lacks_since_ = now;
   moving_ = true;
   settle_gate();  // a holder that has come to need more may have it open
   act(Act::kBringBack);
@@ -42,7 +43,7 @@ void Machine::bring_back(Time now) {
 
 // Somebody else has to clear first, or what lies there is nobody's whom rotad knows.
 void Machine::wait_for_memory(Time now) {
-  if (away_since_ && now - *away_since_ >= kSayNoRoom && !said_no_room_) {
+  if (lacks_since_ && now - *lacks_since_ >= kSayNoRoom && !said_no_room_) {
     said_no_room_ = true;
     say(Note::kNoRoom);
   }
@@ -50,8 +51,30 @@ void Machine::wait_for_memory(Time now) {
   look_at_ = std::min(look_at_, bring_again_at_);
 }
 
+// Some of it went, so more may: the host has memory again, say.
+void Machine::on(const event::Cleared&, Time now) {
+  move_pause_ = Time{0};
+  move_again_at_ = std::min(move_again_at_, now + kNoRoom);
+  look_at_ = std::min(look_at_, move_again_at_);
+}
+
 void Machine::on(const event::Brought& brought, Time now) {
   moving_ = false;
+  if (brought.lost) {
+    // Nothing of it will run any more: it is in nobody's way.
+    lost_ = true;
+    resident_ = false;
+    runs_until_.reset();
+    away_since_.reset();
+    if (grant_ != 0) give_back(grant_);
+    if (wanted_ != 0) {
+      wanted_ = 0;
+      actions_.push_back({.act = Act::kWant});
+    }
+    if (phase_ == Phase::kHolding || phase_ == Phase::kWaiting) phase_ = Phase::kResting;
+    look_at_ = now;
+    return;
+  }
   covered_ = brought.lacking == 0;
   look_at_ = now;
   if (!covered_) {
@@ -63,13 +86,14 @@ void Machine::on(const event::Brought& brought, Time now) {
   resident_ = brought.resident;
   if (!resident_) {
     if (brought.some) came_at_ = now;
-    bring_again_at_ = look_at_ = now + std::clamp((now - *away_since_) / 16, kNoRoom, kLongestPause);
+    bring_again_at_ = look_at_ = now + std::clamp((now - came_at_) / 16, kNoRoom, kLongestPause);
     return;
   }
   // Its turn begins now.
   earliest_yield_ = now + std::clamp(now - taken_at_, kShortestTurn, kLongestUse);
   taken_at_ = now;
   away_since_.reset();
+  lacks_since_.reset();
   bring_again_at_ = Time{0};
   said_no_room_ = false;
 }

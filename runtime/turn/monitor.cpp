@@ -66,9 +66,11 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .coming = [this](int device) { return others_clear(device); },
        .limit = [this](int device) { return limit(device); },
        .limited = [this] { return limited(); },
-       .contexts = [this](int device) { return context_bytes(device); }});
+       .contexts = [this](int device) { return context_bytes(device); },
+       .all_contexts = [this](int device) { return all_context_bytes(device); }});
   memory_.swap().set_observer({.out_of_place = [] { gate::out_of_place.store(true); },
-                               .resident = [this](int device) { usage_.changed(device); }});
+                               .resident = [this](int device) { usage_.changed(device); },
+                               .contexts = [this](int device) { return all_context_bytes(device); }});
 }
 
 Monitor::~Monitor() {
@@ -294,7 +296,9 @@ void Monitor::run() {
     if (exits_.load(std::memory_order_acquire) && in_place_.load()) return stop();
     // Nobody waits, so nothing drains; but memory may have to go.
     const bool undisturbed = machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu();
-    if (undisturbed && memory_.has_deferred() && now() >= next_collect_) collect_if_idle();
+    const auto has_unneeded = [this] { return memory_.has_deferred() || memory_.swap().host().low(); };
+    if (undisturbed && now() >= next_collect_ && has_unneeded()) collect_if_idle();
+    if (machine_.still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
     if (!stopping()) sleep(heard, event_seen);
   }
   open_for_good({.excused = true});
@@ -368,7 +372,7 @@ void Monitor::carry_out(const Action& action) {
       move_out_of_the_way(action.gpus);
       break;
     case Act::kCollect:
-      if (memory_.has_deferred()) collect();
+      if (memory_.has_deferred() || memory_.swap().host().low()) collect();
       break;
     case Act::kSay:
       say(action);

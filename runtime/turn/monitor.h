@@ -69,6 +69,8 @@ class Monitor final : public gate::Attendant {
   bool limited() const;
   // What this process has there beside its allocations, as rotad counts it; 0 where it has no context.
   std::uint64_t context_bytes(int device) const;
+  // The same of all of rotad's clients together; 0 where it does not say.
+  std::uint64_t all_context_bytes(int device) const;
 
   // The process is exiting: no driver call of ours from now on, and nobody waits any more; or, while memory is out of
   // place, as soon as it is not.
@@ -115,6 +117,8 @@ class Monitor final : public gate::Attendant {
   void publish_pins();
   bool open_gate();
   void collect_if_idle();
+  bool lose_memory(api::CUresult error);
+  void give_host_back_if_low();
   void sleep(std::uint32_t heard, std::uint32_t event_seen);
   void read_messages();
   void announce_gpus();
@@ -169,7 +173,12 @@ class Monitor final : public gate::Attendant {
   std::vector<Gpu> gpus_;
   std::optional<event::Gpus> told_gpus_;
   std::uint32_t round_ = 0;  // of tightening, on this connection
-  bool stuck_ = false;       // extents that had to move did not: they count as fixed until the next grant
+  // Extents that had to move did not, since the driver refused: they count as fixed until the next grant, or then.
+  Time stuck_until_{0};
+  // Attempts to bring memory back that the driver refused, though not for want of room, since all of it was there.
+  int refused_ = 0;
+  Time refused_since_{0};
+  bool lost_ = false;  // and that was the last
   Time next_collect_{0};
   Machine machine_;
   std::vector<Action> actions_;

@@ -17,6 +17,18 @@ namespace {
 // Between two attempts to close the gate for a moment.
 constexpr Time kBetweenCollections = 250ms;
 
+// How long memory that the driver did not let go counts as fixed, where no turn comes before. As rotad's verdict on who
+// does not clear (scheduler/core/clearing.h).
+constexpr Time kStuck = 10s;
+
+// A driver that has refused to bring memory back so often, for so long, will not do it any more. Judgement.
+constexpr int kMostRefusals = 5;
+constexpr Time kLongestRefusal = 3s;
+
+constexpr const char* kNoHostMemory =
+    "GPU {}: {} of {} bytes that others need there cannot leave, since the host has no memory left for them: others "
+    "wait until there is some, or until this program frees what it has";
+
 }  // namespace
 
 // By rotad, to a process that lacks memory there. What arrives is this process's to use while it brings its own back.
@@ -40,6 +52,7 @@ memory::Exchange Monitor::exchange(int device) {
 
 // The answer to Act::kBringBack.
 event::Brought Monitor::bring_memory_back() {
+  if (lost_) return {.resident = false, .lost = true};
   if (const GpuMask without_room = lacking(); without_room != 0) return {true, without_room};
   std::vector<Destination> destinations;
   for (const Gpu& gpu : gpus_) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
@@ -55,27 +68,58 @@ event::Brought Monitor::bring_memory_back() {
   }
   send_news();
   if (back.resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
+  if (back.resident) refused_ = 0;
+  if (back.error != api::CUDA_SUCCESS && lose_memory(back.error)) return {.resident = false, .lost = true};
   log::debug("grant {}: {} after {} us, {} bytes of it swapped, {} of it in memory that others handed over",
              machine_.grant(), back.resident ? "memory back" : "no room for all memory", microseconds(now() - begun),
              back.bytes, back.taken_over);
   return {.resident = back.resident, .lacking = 0, .some = back.some};
 }
 
+// Whether that was one refusal too many. What the process had on GPUs is of no use then, and in others' way.
+bool Monitor::lose_memory(api::CUresult error) {
+  if (refused_++ == 0) refused_since_ = now();
+  if (refused_ < kMostRefusals || now() - refused_since_ < kLongestRefusal) return false;
+  const char* name = nullptr;
+  if (real::cuGetErrorName(error, &name) != api::CUDA_SUCCESS || name == nullptr) name = "an unknown error";
+  log::warn(
+      "this program's memory cannot be brought back to the GPU: the driver has answered {} ({}) for {} s. What was "
+      "there is lost; every call that needs the GPU gets this error from now on. End the program and start it again",
+      name, static_cast<int>(error), kLongestRefusal / 1s);
+  lost_ = true;
+  gate::out_of_place.store(true);
+  memory_.swap().release_all();
+  gate_.refuse(error);
+  return true;
+}
+
+// With nothing of this process running: the driver may wait for work before it unpins memory.
+void Monitor::give_host_back_if_low() {
+  if (!memory_.swap().host().low()) return;
+  for (const Gpu& gpu : gpus_) {
+    const api::CUcontext context = contexts_.any(gpu.device);
+    if (context == nullptr) continue;
+    contexts_.within(context, [&] { memory_.swap().host().trim(); });
+    return;
+  }
+}
+
 // Extents of a process that has not been proven to run nothing cannot go, but for a holder's, which nobody asks for.
 void Monitor::publish_pins() {
   const bool holds = machine_.grant() != 0;
+  const bool stuck = now() < stuck_until_;
   if (holds) {
-    stuck_ = false;
+    stuck_until_ = Time{0};
   } else {
     for (const Gpu& gpu : gpus_) usage_.set_short(gpu.device, 0, 0);
   }
-  if (!usage_.set_pinned(memory_.swap().pinned() || (!holds && (!machine_.still() || stuck_)))) return;
+  if (!usage_.set_pinned(memory_.swap().pinned() || (!holds && (!machine_.still() || stuck)))) return;
   for (const Gpu& gpu : gpus_) usage_.changed(gpu.device);
 }
 
 // With nothing out of place, and no allocation ending up there meanwhile.
 bool Monitor::open_gate() {
-  return memory_.swap().if_in_place([this] {
+  return memory_.swap().use_if_in_place([this] {
     gate::out_of_place.store(false);
     gate_.open();
   });
@@ -107,9 +151,17 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
       const Left left = swap_out(
           contexts_, memory_, each, [this](int device) { return exchange(device); },
           [this] { return stops_waiting(); });
-      stuck_ = stuck_ || left.failed;
+      if (left.failed) stuck_until_ = now() + kStuck;
+      if (left.bytes != 0) due_.push_back(event::Cleared{});
       log::debug("GPU {}: {} of {} bytes moved out in {} us{}", each.device, left.bytes, each.most,
-                 microseconds(now() - begun), left.failed ? "; the rest cannot be moved" : "");
+                 microseconds(now() - begun),
+                 left.failed       ? "; the rest cannot be moved"
+                 : left.lacks_host ? "; the host has no memory for the rest"
+                                   : "");
+      static log::Once lacks_host;
+      if (left.lacks_host && lacks_host.first()) {
+        log::warn(kNoHostMemory, each.device, each.most - std::min(each.most, left.bytes), each.most);
+      }
     }
   }
   memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
@@ -140,7 +192,10 @@ void Monitor::collect() {
   for (const Gpu& gpu : gpus_) {
     const api::CUcontext context = contexts_.any(gpu.device);
     if (context == nullptr) continue;
-    contexts_.within(context, [&] { memory_.collect_deferred(); });
+    contexts_.within(context, [&] {
+      memory_.collect_deferred();
+      if (memory_.swap().host().low()) memory_.swap().give_host_back();
+    });
     return;
   }
 }

@@ -49,15 +49,18 @@ inline constexpr std::uint32_t kFencedBit = 2;
 // Whether some memory of this process is not where its addresses lead, or is about to move. Only while the gate is
 // closed.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<bool> out_of_place;
+// What every call that comes to the closed gate is answered, since this process's memory is lost and the gate will
+// never open again. CUDA_SUCCESS: it waits.
+[[gnu::visibility("hidden")]] extern constinit std::atomic<api::CUresult> refusal;
 // initial-exec: one load relative to the thread pointer. Eight bytes of the surplus that glibc keeps for dlopened
 // libraries; the global-dynamic model would call __tls_get_addr on every launch.
 [[gnu::tls_model("initial-exec"), gnu::visibility("hidden")]] extern constinit thread_local Thread* self;
 
 // Never null; on failure to allocate a shared record that the closer ignores.
 Thread* register_this_thread();
-// Returns once the call may go on, this thread's word being raised. By value: a reference would make every call store
-// its Call to memory, for nothing.
-[[gnu::cold]] void enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
+// Returns once the call may go on, this thread's word being raised. False: it is refused. By value: a reference would
+// make every call store its Call to memory, for nothing.
+[[gnu::cold]] bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
 
 class Scope {
  public:
@@ -69,8 +72,10 @@ class Scope {
     thread_->word.store(raised_, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler, and only it, from swapping the two
     if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]]
-      enter_slowly(*thread_, call.symbol, call.stream, call.has_stream, call.per_thread);
+      refused_ = !enter_slowly(*thread_, call.symbol, call.stream, call.has_stream, call.per_thread);
   }
+  // The call must not be made: it answers `refusal`. Known to be false wherever the gate was found open.
+  [[gnu::always_inline]] bool refused() const { return refused_; }
   // Not read again: that would wait for the store above to be forwarded, a nanosecond and a half. What a scope inside
   // this one has counted meanwhile is lost, which no one misses.
   [[gnu::always_inline]] ~Scope() { thread_->word.store(raised_ + kLeave, std::memory_order_release); }
@@ -80,6 +85,7 @@ class Scope {
  private:
   Thread* thread_;
   std::uint64_t raised_;
+  bool refused_ = false;
 };
 
 // Memory that is in place stays there while this lives; a MappingScope inside it waits for nothing. Whoever makes one
@@ -103,10 +109,10 @@ class HeldInPlace {
 [[gnu::cold]] void make_room(const std::function<bool()>& again);
 
 // The gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once
-// while everything is where it belongs, else with the gate open.
-[[gnu::cold]] void hold_slowly(Thread& thread);
-// Returns once nothing is out of place, with the gate open if anything was.
-void wait_in_place();
+// while everything is where it belongs, else with the gate open. False: it is refused.
+[[gnu::cold]] bool hold_slowly(Thread& thread);
+// Returns once nothing is out of place, with the gate open if anything was. False: it is refused.
+bool wait_in_place();
 
 // Around a call that looks at device addresses, or records them, without submitting. Who is to move memory closes the
 // gate and waits until no thread is inside; such a thread is, so nothing is moved under a call that is under way. A
@@ -128,8 +134,9 @@ class MappingScope {
     // instruction.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]]
-      hold_slowly(*thread_);
+      refused_ = !hold_slowly(*thread_);
   }
+  [[gnu::always_inline]] bool refused() const { return refused_; }
   [[gnu::always_inline]] ~MappingScope() { thread_->word.store(before_, std::memory_order_release); }
   MappingScope(const MappingScope&) = delete;
   MappingScope& operator=(const MappingScope&) = delete;
@@ -137,6 +144,7 @@ class MappingScope {
  private:
   Thread* thread_;
   std::uint64_t before_;
+  bool refused_ = false;
 };
 
 }  // namespace rota::gate

@@ -32,6 +32,7 @@ GpuState Core::gpu(GpuIndex index) const {
   const Gpu& gpu = books_.gpu(index);
   return {.total = gpu.total,
           .used = gpu.used,
+          .contexts = gpu.contexts,
           .clients = gpu.clients,
           .holders = static_cast<std::uint32_t>(gpu.holders.size()),
           .waiters = gpu.waiters,

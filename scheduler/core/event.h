@@ -121,7 +121,8 @@ struct ClientState {
 
 struct GpuState {
   Bytes total = 0;
-  Bytes used = 0;  // by all clients that touch it
+  Bytes used = 0;      // by all clients that touch it
+  Bytes contexts = 0;  // what they have there beside that
   std::uint32_t clients = 0;
   std::uint32_t holders = 0;
   std::uint32_t waiters = 0;

@@ -391,6 +391,8 @@ struct LeasePage {
   std::atomic<std::uint64_t> hand_over_gpus;
   // Mask of the GPUs where others have been asked to clear and are at it: what is promised there is on its way.
   std::atomic<std::uint64_t> clearing_gpus;
+  // By GPU index: the same of all clients together, this one included. 0 from a rotad older than this field.
+  std::atomic<std::uint64_t> all_context_bytes[kMaxGpus];
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -417,7 +419,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus &&
               offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus &&
               offsetof(LeasePage, context_bytes) == 56 + 32 * kMaxGpus &&
-              offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus &&
+              offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&

@@ -48,6 +48,14 @@ void Server::publish(Client& client) {
   syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+// Wakes nobody: a client looks when it allocates.
+void Server::publish_contexts(std::uint32_t gpu) {
+  const scheduler::Bytes all = core_.gpu(gpu).contexts;
+  for (const auto& [id, client] : clients_) {
+    if (client->gpus.contains(gpu)) client->lease->all_context_bytes[gpu].store(all, std::memory_order_relaxed);
+  }
+}
+
 void Server::read_usage(Client& client) {
   const protocol::UsagePage& page = *client.usage;
   const auto lacks = [&page](std::uint32_t gpu) { return page.short_bytes[gpu].load() != 0; };

@@ -173,6 +173,7 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   step(event::AddGpu{client.id, gpu, core_.gpu(gpu).total, std::max<scheduler::Bytes>(context, 1)});
   carry_out(quota_.measured(client.id, gpu, context, now()));
   publish_limits(client);
+  publish_contexts(gpu);
   publish(client);
 }
 

@@ -283,8 +283,9 @@ void Server::watch_process(ClientId id) {
 void Server::remove_client(ClientId id, const char* why) {
   const auto found = clients_.find(id);
   log::debug("client {} ({}, pid {}) is gone: {}", id, found->second->name, found->second->pid, why);
-  for (const std::uint32_t gpu : found->second->gpus) gpus_.remove_client(gpu);
-  const bool used_gpus = !found->second->gpus.empty();
+  const auto gpus = found->second->gpus;
+  for (const std::uint32_t gpu : gpus) gpus_.remove_client(gpu);
+  const bool used_gpus = !gpus.empty();
   clients_.erase(found);
   if (used_gpus && std::ranges::all_of(clients_, [](const auto& entry) { return entry.second->gpus.empty(); })) {
     unlink(clients_note().c_str());
@@ -292,6 +293,7 @@ void Server::remove_client(ClientId id, const char* why) {
   idle_since_ = now();
   step(event::Leave{id});
   carry_out(quota_.leave(id, now()));
+  for (const std::uint32_t gpu : gpus) publish_contexts(gpu);
 }
 
 void Server::on_add_gpu(Connection& connection, Client& client, const protocol::AddGpu& gpu) {
@@ -310,6 +312,7 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
   step(event::AddGpu{client.id, *index, gpu.total_bytes, gpu.context_bytes});
   quota_.add_gpu(client.id, *index, gpu.total_bytes, core_.context_bytes(client.id, *index));
   publish_limits(client);
+  publish_contexts(*index);
   measure_soon();
   Message added{.kind = Kind::kGpuAdded};
   added.body.gpu_added = {.uuid = gpu.uuid, .index = *index};

@@ -87,6 +87,7 @@ class Server final : public ConnectionOwner {
   void tighten(Client& client);
   void publish_limits(Client& client);
   void tell_quota_of_outside();
+  void publish_contexts(std::uint32_t gpu);
   void tell(Client& client, const protocol::Message& message);
 
   void measure();

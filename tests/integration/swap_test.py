@@ -1,6 +1,7 @@
 """Programs whose memory rota moves itself (ROTA_MEMORY=swap): plain device memory that does not fit together, in turns."""
 import re
 import signal
+import sys
 import unittest
 
 from harness import PROGRAMS, ROTA, ROTAD, Case, kill
@@ -115,6 +116,50 @@ class Swap(Case):
         self.assertEqual(self.gpu()["handed_over_bytes"], 0)
         for said in self.right(hogs):
             self.assertNotRegex(said, r"[1-9]\d* of it in memory that others handed over")
+
+    def test_programs_for_which_the_driver_pins_too_little_memory_swap_all_the_same(self):
+        self.rotad()
+        hogs = self.hold(2, ROTA_SIM_FAULTS="cuMemHostRegister@4+=CUDA_ERROR_OUT_OF_MEMORY")
+        grants = self.grants()
+        self.eventually(lambda: self.grants() >= grants + 6, "the lease goes to and fro")
+        for said in self.right(hogs):
+            self.assertIn("the driver pins no more memory of the host", said)
+
+    def test_a_program_whose_memory_the_driver_does_not_bring_back_is_told_so_and_others_go_on(self):
+        self.rotad()
+        other, = self.hold(1)
+        lost = self.hog("--rounds", "1000000", "--ahead", "20", ROTA_SIM_FAULTS="cuMemcpyHtoDAsync@1+=CUDA_ERROR_INVALID_HANDLE")
+        result = self.finish(lost)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(result.stderr.count("this program's memory cannot be brought back"), 1, result.stderr[-2000:])
+        self.assertIn("CUDA_ERROR_INVALID_HANDLE (400)", result.stderr)
+        self.right([other])
+
+    def test_a_program_with_an_error_that_sticks_sees_its_own_error_and_others_go_on(self):
+        self.rotad()
+        other, = self.hold(1)
+        # While its memory comes back, so that the gate is closed.
+        failing = self.hog("--rounds", "1000000", "--ahead", "20",
+                           ROTA_SIM_FAULTS="cuMemcpyHtoDAsync@2=sticky:CUDA_ERROR_ILLEGAL_ADDRESS")
+        result = self.finish(failing)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("700", result.stderr + result.stdout)
+        self.assertNotIn("this program's memory cannot be brought back", result.stderr)
+        self.right([other])
+
+    def test_beside_others_contexts_no_more_is_free_than_can_be_there_at_once(self):
+        self.rotad()
+        asks = ("import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); context = ctypes.c_void_p(); "
+                "free, total = ctypes.c_size_t(), ctypes.c_size_t(); "
+                "assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0; "
+                "assert cuda.cuCtxSetCurrent(context) == 0; "
+                "assert cuda.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0; print(free.value)")
+        def free():
+            return int(self.checked(ROTA, "run", "--memory", "swap", "--", sys.executable, "-c", asks).stdout)
+        alone = free()
+        hogs = self.hold(2, share="0.3")
+        self.assertEqual(free(), alone - 2 * 16 * 2**20)  # the others' contexts
+        self.right(hogs)
 
     def test_status_shows_what_lies_on_the_gpu(self):
         self.rotad()

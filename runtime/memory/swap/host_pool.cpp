@@ -2,34 +2,82 @@
 
 #include <sys/mman.h>
 
+#include <utility>
+
 #include "generated/driver_real.h"
+#include "runtime/core/log.h"
+#include "runtime/memory/round_up.h"
+#include "scheduler/protocol/host_memory.h"
 
 namespace rota::memory {
+
+using namespace std::chrono_literals;
 
 namespace {
 
 constexpr unsigned kPortable = 1;  // CU_MEMHOSTREGISTER_PORTABLE
 
-void* map_pinned(std::uint64_t bytes) {
-  void* block = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (block == MAP_FAILED) return nullptr;
-  // Each of these may be missing from a kernel, which costs speed or memory and nothing else.
-  madvise(block, bytes, MADV_HUGEPAGE);
-  madvise(block, bytes, MADV_DONTFORK);
-  madvise(block, bytes, MADV_DONTDUMP);
-  // Pinning touches every page: a memory cgroup that has no room kills instead of refusing, which rotad sees to by
-  // promising no more than the host has (scheduler/core/quota.h).
-  if (real::cuMemHostRegister_v2(block, bytes, kPortable) == api::CUDA_SUCCESS) return block;
-  munmap(block, bytes);
-  return nullptr;
+// At such an address, or else a kernel has no huge pages for the smallest extents.
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+
+void* map_aligned(std::uint64_t bytes) {
+  const std::uint64_t most = bytes + kHugePage;
+  void* const all = mmap(nullptr, most, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (all == MAP_FAILED) return nullptr;
+  const auto start = reinterpret_cast<std::uintptr_t>(all);
+  const std::uintptr_t block = round_up(start, kHugePage);
+  if (block != start) munmap(all, block - start);
+  if (block + bytes != start + most) munmap(reinterpret_cast<void*>(block + bytes), start + most - block - bytes);
+  return reinterpret_cast<void*>(block);
 }
 
+// Looking at the host's memory means reading some files.
+constexpr auto kLookAgain = 10ms;
+
 }  // namespace
+
+HostPool::HostPool() : left_([] { return protocol::available_to("self"); }) {}
 
 HostPool::~HostPool() {
   for (const auto& [bytes, blocks] : kept_) {
     for (void* block : blocks) munmap(block, bytes);
   }
+}
+
+void* HostPool::map(std::uint64_t bytes) {
+  // Every page of it will be touched. A tenth of what is left is for everything else, as rotad reckons, which promises
+  // no more than there is (scheduler/server/limits.cpp); but others may have taken it since.
+  if (left_() / 10 * 9 < bytes) return nullptr;
+  void* const block = map_aligned(bytes);
+  if (block == nullptr) return nullptr;
+  // Each of these may be missing from a kernel, which costs speed or memory and nothing else.
+  madvise(block, bytes, MADV_HUGEPAGE);
+  madvise(block, bytes, MADV_DONTFORK);
+  madvise(block, bytes, MADV_DONTDUMP);
+  const api::CUresult pinned = real::cuMemHostRegister_v2(block, bytes, kPortable);
+  const std::lock_guard lock(mutex_);
+  bytes_ += bytes;
+  if (pinned == api::CUDA_SUCCESS) return block;
+  unpinned_.insert(block);
+  static log::Once once;
+  if (once.first()) {
+    log::warn(
+        "the driver pins no more memory of the host (error {}): what leaves the GPU is copied to memory that is not "
+        "pinned, more slowly; fewer programs at a time, or a higher limit on locked memory, would help",
+        static_cast<int>(pinned));
+  }
+  return block;
+}
+
+void HostPool::unmap(void* block, std::uint64_t bytes) {
+  bool pinned = false;
+  {
+    const std::lock_guard lock(mutex_);
+    pinned = unpinned_.erase(block) == 0;
+    bytes_ -= bytes;
+  }
+  if (pinned) real::cuMemHostUnregister(block);
+  munmap(block, bytes);
 }
 
 void* HostPool::take(std::uint64_t bytes) {
@@ -39,17 +87,23 @@ void* HostPool::take(std::uint64_t bytes) {
     if (same != kept_.end() && !same->second.empty()) {
       void* block = same->second.back();
       same->second.pop_back();
+      kept_bytes_ -= bytes;
       return block;
     }
   }
-  void* block = map_pinned(bytes);
-  if (block == nullptr && trim() != 0) block = map_pinned(bytes);
+  void* block = map(bytes);
+  if (block == nullptr && trim() != 0) block = map(bytes);
   return block;
 }
 
 void HostPool::give(void* block, std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   kept_[bytes].push_back(block);
+  kept_bytes_ += bytes;
+}
+
+void HostPool::end(void* block, std::uint64_t bytes) {
+  unmap(block, bytes);
 }
 
 std::uint64_t HostPool::trim() {
@@ -58,15 +112,35 @@ std::uint64_t HostPool::trim() {
   {
     const std::lock_guard lock(mutex_);
     kept.swap(kept_);
+    sum = std::exchange(kept_bytes_, 0);
   }
   for (const auto& [bytes, blocks] : kept) {
-    sum += bytes * blocks.size();
-    for (void* block : blocks) {
-      real::cuMemHostUnregister(block);
-      munmap(block, bytes);
-    }
+    for (void* block : blocks) unmap(block, bytes);
   }
   return sum;
+}
+
+std::uint64_t HostPool::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return bytes_;
+}
+
+std::uint64_t HostPool::kept_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return kept_bytes_;
+}
+
+bool HostPool::low() {
+  const auto now = std::chrono::steady_clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    if (bytes_ == 0) return false;
+    if (now - looked_ < kLookAgain) return low_;
+    looked_ = now;
+  }
+  const bool low = left_() < kLow;
+  const std::lock_guard lock(mutex_);
+  return low_ = low;
 }
 
 }  // namespace rota::memory

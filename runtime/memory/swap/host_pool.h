@@ -2,33 +2,64 @@
 // forked child and of no core dump.
 //
 // Pinning costs more than the copy itself (measured on an H200: 0.17 s for each GiB, a copy of it 0.02 s), so what has
-// been pinned is kept for the next time.
+// been pinned is kept for the next time, as long as the host has memory enough. What the driver does not pin (it may
+// have a limit on that, as under WSL) is used all the same: copies take longer then. What the host has no memory for is
+// refused here, since a cgroup without room kills instead of refusing.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <vector>
 
 namespace rota::memory {
 
 class HostPool {
  public:
-  HostPool() = default;
+  // Below this the host is *low*: whatever can be done without goes back to it. Eight of the largest extents.
+  // Judgement.
+  static constexpr std::uint64_t kLow = std::uint64_t{1} << 30;
+
+  // Bytes that this process may still take, by the machine and by its cgroups.
+  using Left = std::function<std::uint64_t()>;
+
+  HostPool();
   ~HostPool();
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
+  // For tests, before there are blocks.
+  void set_left(Left left) { left_ = std::move(left); }
 
   // A block of exactly `bytes`, a multiple of the page size, that every context can copy from and to; null if the host
-  // or the driver has none, also after what is kept in other sizes has been given back. With some context current.
+  // has none, also after what is kept in other sizes has been given back. With some context current.
   void* take(std::uint64_t bytes);
   void give(void* block, std::uint64_t bytes);
+  // Back to the host at once. With some context current.
+  void end(void* block, std::uint64_t bytes);
   // Gives what nobody has taken back to the host: bytes. With some context current.
   std::uint64_t trim();
 
+  // Of the host, taken and kept: bytes.
+  std::uint64_t bytes() const;
+  std::uint64_t kept_bytes() const;
+  // Whether the host is low, as it was some milliseconds ago at most. False while there are no blocks.
+  bool low();
+
  private:
-  std::mutex mutex_;
+  void* map(std::uint64_t bytes);
+  void unmap(void* block, std::uint64_t bytes);
+
+  Left left_;
+  mutable std::mutex mutex_;                          // the fields below
   std::map<std::uint64_t, std::vector<void*>> kept_;  // by size
+  std::set<void*> unpinned_;                          // blocks, taken or kept
+  std::uint64_t bytes_ = 0;
+  std::uint64_t kept_bytes_ = 0;
+  bool low_ = false;
+  std::chrono::steady_clock::time_point looked_{};
 };
 
 }  // namespace rota::memory

@@ -31,16 +31,16 @@ void wait_for_stream(const SwapBackend::Mover& mover) {
   real::cuStreamSynchronize(mover.stream);
 }
 
-// Until the event is reached, looked at under the context's lock each time. False: the context has gone, or its work
-// has failed; in either case the copy is over.
-bool wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
+// Until the event is reached, looked at under the context's lock each time. Any error: the context has gone, or its
+// work has failed; in either case the copy is over.
+api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
   for (std::chrono::nanoseconds pause = 20us;; pause = std::min<std::chrono::nanoseconds>(pause * 3 / 2, 500us)) {
     api::CUresult result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (!mover.within([&] { result = real::cuEventQuery(event); })) return false;
-    if (result == api::CUDA_SUCCESS) return true;
+    if (!mover.within([&] { result = real::cuEventQuery(event); })) return api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (result == api::CUDA_SUCCESS) return result;
     if (result != api::CUDA_ERROR_NOT_READY) {
       mover.within([&] { wait_for_stream(mover); });
-      return false;
+      return result;
     }
     mover.stopping();  // looks after others meanwhile; a copy that is under way is waited for in any case
     std::this_thread::sleep_for(pause);
@@ -86,7 +86,7 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
   std::deque<Lacking> all;
   const std::lock_guard lock(mutex_);
   for (const auto& [address, range] : ranges_) {
-    if (range.device != ordinal || range.ending) continue;
+    if (range.device != ordinal || range.ending || range.failed) continue;
     for (const Extent& extent : range.extents) {
       if (extent.handle == 0 && !extent.moving) all.push_back({extent.address, extent.bytes});
     }
@@ -97,6 +97,7 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
 SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const Mover& mover) {
   Moved moved;
   moved.without_copy = drop_kept(ordinal, bytes);
+  if (moved.without_copy < bytes) moved.without_copy += drop_unused(ordinal, bytes - moved.without_copy);
   if (moved.without_copy >= bytes) return moved;
   const std::size_t at = static_cast<std::size_t>(ordinal);
   std::deque<Flight> flights;
@@ -104,7 +105,8 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
   const auto land = [&] {
     const Flight flight = flights.front();
     flights.pop_front();
-    const bool copied = wait_for(mover, flight.event);
+    const api::CUresult result = wait_for(mover, flight.event);
+    const bool copied = result == api::CUDA_SUCCESS;
     mover.within([&] { real::cuEventDestroy_v2(flight.event); });
     Extent leaving;
     {
@@ -127,11 +129,11 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       moved.bytes += flight.bytes;
     } else {
       moved.failed = true;
+      moved.error = result;
     }
     under_way -= flight.bytes;
     landed(flight.address);
   };
-  bool lacks_host = false;
   const std::vector<std::uint64_t> leaving = on_gpu(ordinal);
   for (std::size_t next = 0; !moved.failed && !mover.stopping();) {
     const std::uint64_t sum = moved.without_copy + moved.bytes + under_way;
@@ -155,14 +157,17 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       Extent* extent = extent_at(flight.address, &range);
       if (extent == nullptr || !extent->in_place() || range->kept || range->ending) continue;  // freed just now
       extent->moving = true;
+      extent->saved = false;
       ++out_of_place_;
       flight.bytes = extent->bytes;
       host = extent->host;
     }
     bool started = false;
+    bool no_host = false;
     mover.within([&] {
       if (host == nullptr) host = host_.take(flight.bytes);
-      if (host == nullptr) return;
+      no_host = host == nullptr;
+      if (no_host) return;
       flight.event = driver::make_event();
       if (flight.event == nullptr) return;
       started = real::cuMemcpyDtoHAsync_v2(host, flight.address, flight.bytes, mover.stream) == api::CUDA_SUCCESS &&
@@ -177,8 +182,8 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     }
     if (!started) {
       landed(flight.address);
-      lacks_host = lacks_host || host == nullptr;
-      moved.failed = host != nullptr;
+      moved.lacks_host = moved.lacks_host || no_host;
+      moved.failed = !no_host;
       continue;  // others may have been out before, and have room there
     }
     under_way += flight.bytes;
@@ -186,7 +191,6 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     if (flights.size() >= kInFlight) land();
   }
   while (!flights.empty()) land();
-  moved.failed = moved.failed || lacks_host;
   return moved;
 }
 
@@ -197,11 +201,26 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   const auto land = [&] {
     const Flight flight = flights.front();
     flights.pop_front();
-    const bool there = flight.event == nullptr || wait_for(mover, flight.event);
+    const api::CUresult result = flight.event == nullptr ? api::CUDA_SUCCESS : wait_for(mover, flight.event);
+    const bool there = result == api::CUDA_SUCCESS;
     if (flight.event != nullptr) mover.within([&] { real::cuEventDestroy_v2(flight.event); });
     if (there) {
-      const std::lock_guard lock(mutex_);
-      const bool copied = std::exchange(extent_at(flight.address)->saved, false);
+      // Where the host is low its copy makes room for what others have to move out of the way.
+      const bool low = host_.low();
+      void* host = nullptr;
+      bool copied = false;
+      {
+        const std::lock_guard lock(mutex_);
+        Extent* extent = extent_at(flight.address);
+        copied = extent->saved;
+        extent->came = opened_;
+        if (low && extent->saved) {
+          host = std::exchange(extent->host, nullptr);
+          extent->saved = false;
+          extent->came = 0;
+        }
+      }
+      if (host != nullptr) mover.within([&] { host_.end(host, flight.bytes); });
       (copied ? moved.bytes : moved.without_copy) += flight.bytes;
     } else {
       // Its contents are in the host still: off the GPU again.
@@ -217,6 +236,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       unmap(back);
       take_resident(ordinal, flight.bytes);
       moved.failed = true;
+      moved.error = result;
     }
     landed(flight.address);
   };
@@ -305,6 +325,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       }
       lacks_room = result == api::CUDA_ERROR_OUT_OF_MEMORY;
       moved.failed = !lacks_room;
+      if (moved.failed) moved.error = result;
       break;
     }
     {
@@ -320,6 +341,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   }
   while (!flights.empty()) land();
   if (lacks_room) moved.lacking = out_bytes(ordinal);
+  if (moved.error == api::CUDA_ERROR_CONTEXT_IS_DESTROYED) moved.error = api::CUDA_SUCCESS;
   return moved;
 }
 

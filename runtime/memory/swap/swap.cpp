@@ -46,9 +46,17 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
   if (!entry.serves) return entry;
   entry.exports = has_exportable_memory(ordinal);
   entry.granularity = granularity;
-  entry.most = total - protocol::assumed_context(total);
+  entry.total = total;
   entry.most_kept = total / kKeptPart;
   return entry;
+}
+
+// Bytes that can be on the GPU at once: beside contexts, those of others included. With the lock held.
+std::uint64_t SwapBackend::most(int ordinal) {
+  const std::uint64_t total = device(ordinal).total;
+  std::uint64_t contexts = protocol::assumed_context(total);
+  if (observer_.contexts) contexts = std::max(contexts, observer_.contexts(ordinal));
+  return total - std::min(total, contexts);
 }
 
 // --- the driver's side of an extent
@@ -206,7 +214,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     placed = true;
     // On the GPU the driver would refuse it. What could never be there at once would keep the gate closed for good.
     const Device& entry = device(place.device);
-    if (resident_bytes(place.device) - entry.kept + out_bytes(place.device) + range.bytes > entry.most) {
+    if (resident_bytes(place.device) - entry.kept + out_bytes(place.device) + range.bytes > most(place.device)) {
       result = api::CUDA_ERROR_OUT_OF_MEMORY;
       break;
     }
@@ -281,6 +289,7 @@ bool SwapBackend::overlaps(std::uint64_t address, std::uint64_t bytes) const {
 
 // With the lock held: of a range that leaves the books, for destroy().
 void SwapBackend::take_off(const Range& range) {
+  if (range.failed) return;
   for (const Extent& extent : range.extents) {
     if (extent.handle == 0) out_[static_cast<std::size_t>(range.device)] -= extent.bytes;
     if (!extent.in_place()) --out_of_place_;
@@ -364,6 +373,14 @@ bool SwapBackend::if_in_place(const std::function<void()>& work) {
   const std::lock_guard lock(mutex_);
   if (!in_place()) return false;
   work();
+  return true;
+}
+
+bool SwapBackend::use_if_in_place(const std::function<void()>& open) {
+  const std::lock_guard lock(mutex_);
+  if (!in_place()) return false;
+  ++opened_;
+  open();
   return true;
 }
 

@@ -10,6 +10,11 @@
 // Whether fresh memory may be mapped at once is decided together with whether the gate is open: under the lock a range
 // enters the books as out of place only while the gate is closed, and the gate opens only while nothing is out of
 // place.
+//
+// What has come in keeps its copy on the host until the gate opens, and leaves without being copied if it does not. So
+// whoever could not get all of its memory in goes back to where it was without any memory of the host, and who ran
+// last beside what then lay on the GPU can always run again: two that lack memory of the host do not end up each with a
+// part of the GPU that neither can leave.
 #pragma once
 
 #include <array>
@@ -41,6 +46,8 @@ class SwapBackend final : public Backend {
   struct Observer {
     std::function<void()> out_of_place;
     std::function<void(int device)> resident;
+    // What all processes have on a GPU beside their allocations, as far as that is known. With a lock held.
+    std::function<std::uint64_t(int device)> contexts;
   };
   void set_observer(Observer observer) { observer_ = std::move(observer); }
 
@@ -88,6 +95,8 @@ class SwapBackend final : public Backend {
   bool in_place() const { return out_of_place_.load(std::memory_order_acquire) == 0; }
   // Runs `work` if it does, with the lock that keeps allocations from ending up out of place meanwhile.
   bool if_in_place(const std::function<void()>& work);
+  // The same for work that opens the gate: from then on what lies on the GPU may be written.
+  bool use_if_in_place(const std::function<void()>& open);
 
   // --- the monitor, with nothing of this process running and the gate closed
 
@@ -103,12 +112,23 @@ class SwapBackend final : public Backend {
     std::uint64_t without_copy = 0;  // of free ranges that went, or fresh ones that came
     std::uint64_t taken_over = 0;    // of what came, in memory that another process has handed over
     std::uint64_t lacking = 0;       // bytes that the driver has no room for
-    bool failed = false;             // a copy failed, or the host has no memory: what had to move stays where it was
+    bool lacks_host = false;         // the host has no memory for what should leave: it stays where it was
+    bool failed = false;             // the driver refused, or a copy failed: what had to move stays where it was
+    api::CUresult error = api::CUDA_SUCCESS;  // why, if the driver says so and it is not that a context ended
   };
   // Makes `bytes` of room, or as much as there is: what is kept first, then extents, the largest first.
   Moved move_out(int device, std::uint64_t bytes, const Mover& mover);
   // Brings everything back. Gives up when the driver has had no room for a while.
   Moved bring_in(int device, const Mover& mover);
+  // The host is low on memory: gives back what copies of this process occupy there that nobody would read again, and
+  // what is kept. Bytes. With some context current.
+  std::uint64_t give_host_back();
+  HostPool& host() { return host_; }
+  // An error that cannot be cleared has ended all work of this context: what it has is released, and nothing of it is
+  // waited for any more. Bytes of it that lay on the GPU.
+  std::uint64_t context_failed(api::CUcontext context, int device);
+  // What is out will never come back: everything is released, so that others have the room, and stays out of place.
+  void release_all();
 
  private:
   using Handle = PhysicalHandle;
@@ -120,6 +140,7 @@ class SwapBackend final : public Backend {
     void* host = nullptr;     // room for its contents, once it has been out
     bool saved = false;       // they are there
     bool moving = false;
+    std::uint64_t came = 0;  // brought in when the gate had opened so many times
     bool in_place() const { return handle != 0 && !moving; }
   };
   struct Range {
@@ -130,6 +151,7 @@ class SwapBackend final : public Backend {
     std::uint64_t id = 0;
     bool kept = false;    // nobody's, and on the GPU: serves the next allocation of its size
     bool ending = false;  // its context went while it was in motion
+    bool failed = false;  // its context has failed: nothing of it is on the GPU, or has to be
     std::vector<Extent> extents;
   };
   using Ranges = std::map<std::uint64_t, Range>;  // by address
@@ -138,7 +160,7 @@ class SwapBackend final : public Backend {
     bool serves = false;
     bool exports = false;  // its memory can be handed over
     std::uint64_t granularity = 1;
-    std::uint64_t most = 0;  // bytes that can be on the GPU at once, at most: beside a context
+    std::uint64_t total = 0;
     std::uint64_t most_kept = 0;
     std::set<int> access;  // other GPUs that may use its memory
     std::uint64_t kept = 0;
@@ -148,6 +170,7 @@ class SwapBackend final : public Backend {
   using Lock = std::unique_lock<std::mutex>;
 
   Device& device(int ordinal);
+  std::uint64_t most(int ordinal);
   Range cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity);
   static api::CUresult create(std::uint64_t bytes, int device, bool exports, Handle* handle);
   static api::CUresult map(Extent& extent, Piece&& piece);
@@ -169,6 +192,8 @@ class SwapBackend final : public Backend {
     std::uint64_t bytes;
   };
   std::deque<Lacking> off_gpu(int device);
+  bool unused(const Extent& extent) const { return extent.in_place() && extent.came == opened_; }
+  std::uint64_t drop_unused(int device, std::uint64_t bytes);
   void landed(std::uint64_t address);
 
   const IfOurTurn if_our_turn_;
@@ -179,6 +204,7 @@ class SwapBackend final : public Backend {
   std::array<Device, kMaxDevices> devices_;
   Ranges ranges_;
   std::atomic<std::uint64_t> out_of_place_{0};  // extents
+  std::uint64_t opened_ = 1;                    // how many times the gate has opened
   std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
   std::uint64_t last_id_ = std::uint64_t{1} << 49;  // beyond the driver's, and those of stream_ordered.h

@@ -42,6 +42,11 @@ CUresult cuAsk(void);
 }
 )";
 
+// Behind a scope.
+std::string refusal(const std::string& indent) {
+  return indent + "if (scope.refused()) [[unlikely]] return gate::refusal.load();\n";
+}
+
 constexpr const char* kPolicy = R"(
 [driver]
 cuTake = { allocates = "out" }
@@ -229,7 +234,8 @@ TEST_CASE("a policy with an empty reason to pass, or a wait for nobody, is refus
 }
 
 TEST_CASE("a call that needs its mapping is made within a scope that holds memory in place") {
-  CHECK(body_of(gates(), "cuLook") == "  const gate::MappingScope scope;\n  return real::cuLook(address);\n");
+  CHECK(body_of(gates(), "cuLook") ==
+        "  const gate::MappingScope scope;\n" + refusal("  ") + "  return real::cuLook(address);\n");
 }
 
 TEST_CASE("no such scope stands around what waits for others or runs the program's code") {
@@ -241,12 +247,13 @@ TEST_CASE("no such scope stands around what waits for others or runs the program
 
 TEST_CASE("a call that exports marks the process when it has succeeded, before memory may move again") {
   const std::string source = gates();
-  CHECK(body_of(source, "cuShare") ==
-        "  const gate::MappingScope scope;\n  return contract::exported(Symbol::k_cuShare, real::cuShare(address));\n");
+  CHECK(body_of(source, "cuShare") == "  const gate::MappingScope scope;\n" + refusal("  ") +
+                                          "  return contract::exported(Symbol::k_cuShare, real::cuShare(address));\n");
   CHECK(body_of(source, "cuSendOut") ==
         "  return contract::with_room([&]() __attribute__((always_inline)) {\n"
-        "    gate::Scope scope({Symbol::k_cuSendOut, hStream, true, false});\n"
-        "    return contract::exported(Symbol::k_cuSendOut, real::cuSendOut(address, hStream));\n  });\n");
+        "    gate::Scope scope({Symbol::k_cuSendOut, hStream, true, false});\n" +
+            refusal("    ") +
+            "    return contract::exported(Symbol::k_cuSendOut, real::cuSendOut(address, hStream));\n  });\n");
   // Without the scope the mark cannot wait for the result.
   CHECK(
       body_of(source, "cuShareWaiting") ==
@@ -267,8 +274,8 @@ TEST_CASE("an export with a reason to pass is not marked, unless the reason spea
 TEST_CASE("captures begin and end in their gates, and memory is held only within the lock") {
   const std::string source = gates();
   CHECK(body_of(source, "cuBegin") ==
-        "  return contract::begin_capture(hStream, false, [&] {\n    const gate::MappingScope scope;\n"
-        "    return real::cuBegin(hStream, mode);\n  });\n");
+        "  return contract::begin_capture(hStream, false, [&] {\n    const gate::MappingScope scope;\n" +
+            refusal("    ") + "    return real::cuBegin(hStream, mode);\n  });\n");
   CHECK_THAT(body_of(source, "cuBegin_ptsz"), Contains("begin_capture(hStream, true, "));
   CHECK(body_of(source, "cuEnd") ==
         "  return contract::end_capture(hStream, false, [&] {\n    return real::cuEnd(hStream, out);\n  });\n");

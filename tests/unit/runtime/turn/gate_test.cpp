@@ -127,6 +127,33 @@ TEST_CASE("nvshare 4: a launch returns the driver's own result, and nothing else
   CHECK(driver.synchronizations.load() == 0);
 }
 
+TEST_CASE("a gate that refuses answers whoever stands at it and whoever comes, and lets no call through") {
+  test::FakeDriver driver;
+  Gate gate;
+  gate.close();
+  const auto launch = [] { return gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); };
+  std::thread waiter([&] { CHECK(launch() == api::CUDA_ERROR_UNKNOWN); });
+  CHECK(eventually([&] { return gate.standing() == 1; }));
+  gate.refuse(api::CUDA_ERROR_UNKNOWN);
+  waiter.join();
+  CHECK(launch() == api::CUDA_ERROR_UNKNOWN);
+  CHECK(driver.launches.load() == 0);
+  CHECK(gate.wait_until_empty(Clock::now() + 20s));
+  gate.pass();  // returns
+  // What only needs its memory is refused where that is not in place.
+  {
+    const gate::MappingScope scope;
+    CHECK_FALSE(scope.refused());
+  }
+  gate::out_of_place.store(true);
+  {
+    const gate::MappingScope scope;
+    CHECK(scope.refused());
+  }
+  CHECK_FALSE(gate::wait_in_place());
+  gate::out_of_place.store(false);
+}
+
 TEST_CASE("closing is revocable: threads that stand at the gate go on when it opens again") {
   Gate gate;
   Capturing attendant;

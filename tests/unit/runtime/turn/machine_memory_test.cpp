@@ -176,6 +176,55 @@ TEST_CASE("a holder whose memory does not come goes on trying without spinning, 
   CHECK(process.machine.gate_open());
 }
 
+TEST_CASE("who has had no room for long says so, also if each of its turns was short") {
+  Short process;
+  bool said = false;
+  for (std::uint32_t grant = 2; grant < 20 && !said; ++grant) {
+    process.seen.lease.waiters = 1;
+    process.seen.lease.drain_at = process.now;
+    process.run(700ms);
+    said = process.said(Note::kNoRoom);
+    if (said) break;
+    REQUIRE(process.did(Act::kGiveBack));
+    process.seen.lease = {};
+    process.run(500ms);
+    process.seen.lease = {.grant = grant, .held = 1};
+    process.run(50ms);
+    said = process.said(Note::kNoRoom);
+  }
+  CHECK(said);
+}
+
+TEST_CASE("a holder whose memory is lost gives the lease back and wants nothing any more") {
+  Short process;
+  process.step(event::Brought{.resident = false, .lost = true});
+  CHECK(process.did(Act::kGiveBack));
+  process.seen.lease = {};
+  process.run(10s);
+  CHECK_FALSE(process.did(Act::kWant));
+  CHECK_FALSE(process.did(Act::kBringBack));
+  CHECK_FALSE(process.machine.gate_open());
+  SECTION("nor when rotad goes") {
+    process.lose();
+    process.run(10s);
+    CHECK_FALSE(process.did(Act::kBringBack));
+    CHECK_FALSE(process.machine.gate_open());
+    // Nor when another comes.
+    process.welcome();
+    process.run(10s);
+    CHECK_FALSE(process.did(Act::kWant));
+  }
+}
+
+TEST_CASE("memory that begins to go is tried again soon") {
+  Process process;
+  process.seen.lease = {.in_the_way = 1};
+  process.run(10s);
+  process.step(event::Cleared{});
+  process.run(15ms);
+  CHECK(process.did(Act::kMoveOut));
+}
+
 TEST_CASE("a holder whose memory does not come lets others go first when its turn is over, and asks again") {
   Short process;
   process.seen.lease.waiters = 1;

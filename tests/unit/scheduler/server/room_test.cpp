@@ -1,4 +1,7 @@
 // Room, as clients ask a real rotad for it: the promise is in the lease page, and old clients count as they always did.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
 #include <csignal>
 
@@ -31,6 +34,33 @@ TEST_CASE("a grant's lease page promises what its client said that it uses, and 
   REQUIRE(second.wait_for_grant());
   second.ask(second.gpu, 500 * kMega);
   CHECK(second.is_promised(500));
+}
+
+TEST_CASE("everybody's page says what the contexts of all take of a GPU, as they come and go") {
+  const Daemon daemon;
+  const Asker first(daemon, 100);
+  CHECK(first.lease->all_context_bytes[first.gpu] == kMega);
+  int ready[2];
+  REQUIRE(pipe(ready) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const Client second(daemon.socket(), "second", protocol::kVersion);
+    std::uint32_t gpu = 0;
+    const bool right =
+        !const_cast<Client&>(second).add_gpu(1, &gpu) && second.lease->all_context_bytes[gpu] == 2 * kMega;
+    const char answer = right ? 'y' : 'n';
+    if (write(ready[1], &answer, 1) == 1) pause();
+    _exit(0);
+  }
+  char answer = 0;
+  CHECK(read(ready[0], &answer, 1) == 1);
+  CHECK(answer == 'y');
+  CHECK(first.lease->all_context_bytes[first.gpu] == 2 * kMega);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  CHECK(eventually([&] { return first.lease->all_context_bytes[first.gpu] == kMega; }));
+  close(ready[0]);
+  close(ready[1]);
 }
 
 TEST_CASE("who asks for more than is free is promised it once the other has given back, and status says who waits") {

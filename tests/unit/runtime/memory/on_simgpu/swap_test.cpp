@@ -33,7 +33,11 @@ class Moves {
     EXPECT_OK(cu.cuCtxSynchronize());  // what a drain sees to
     return swap_backend().move_out(0, bytes, mover());
   }
-  SwapBackend::Moved in() const { return swap_backend().bring_in(0, mover()); }
+  SwapBackend::Moved in() const {
+    const SwapBackend::Moved moved = swap_backend().bring_in(0, mover());
+    swap_backend().use_if_in_place([] {});
+    return moved;
+  }
 
  private:
   SwapBackend::Mover mover() const {

@@ -45,9 +45,10 @@ bool World::bring(Program& program) {
   return some;
 }
 
-// What the page says, less what has gone since.
-void World::clear(Program& program, std::uint64_t gpus) {
+// What the page says, less what has gone since. Whether some has gone now.
+bool World::clear(Program& program, std::uint64_t gpus) {
   if (program.machine->grant() != 0) fail(&program, "clears while it holds a lease");
+  bool some = false;
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
     if ((gpus >> gpu & 1) == 0 || program.pinned_until > now_) continue;
     const scheduler::Bytes from = program.clear_from[gpu];
@@ -59,8 +60,10 @@ void World::clear(Program& program, std::uint64_t gpus) {
     if (!calm_ && one_in(5)) goes /= 2;  // an extent could not be moved
     program.there[gpu] -= goes;
     if (goes != 0) ++cleared_;
+    some = some || goes != 0;
   }
   if (!one_in(3)) tell_usage(program);
+  return some;
 }
 
 // For good, with memory on GPUs, but so little that each of the others fits beside it.

@@ -179,8 +179,9 @@ void World::carry_out(Program& program, const turn::Action& action) {
     case Act::kMoveOut:
       if (program.open || program.works()) fail(&program, "moves out memory that its work may use");
       if (program.swaps) {
-        clear(program, action.gpus);
+        const bool some = clear(program, action.gpus);
         now_ += calm_ ? 1us : some_time(50ms);
+        if (some) feed(program, turn::event::Cleared{});
         break;
       }
       if ((action.gpus & ~program.page.held) != 0 && !program.loose)

@@ -96,7 +96,7 @@ class World {
   scheduler::Bytes free_on(unsigned gpu) const;
   bool all_there(const Program& program) const;
   bool bring(Program& program);
-  void clear(Program& program, std::uint64_t gpus);
+  bool clear(Program& program, std::uint64_t gpus);
   void stop_some();
   scheduler::event::Usage usage(const Program& program, unsigned gpu) const;
   void show_clear(Program& program);

@@ -1,0 +1,107 @@
+// What is given up without being moved: extents whose contents are on the host as they are, copies that nobody would
+// read again, and memory that will not be used any more.
+#include <utility>
+
+#include "runtime/memory/swap/swap.h"
+
+namespace rota::memory {
+
+// What has come in since the gate was last open: as it is on the host, or never written. Bytes that have gone.
+std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes) {
+  std::uint64_t sum = 0;
+  for (const std::uint64_t address : on_gpu(ordinal)) {
+    if (sum >= bytes) break;
+    Extent leaving;
+    {
+      const std::lock_guard lock(mutex_);
+      Range* range = nullptr;
+      Extent* extent = extent_at(address, &range);
+      if (extent == nullptr || !unused(*extent) || range->kept || range->ending) continue;
+      leaving = *extent;
+      extent->moving = true;
+      extent->handle = 0;
+      ++out_of_place_;
+      out_[static_cast<std::size_t>(ordinal)] += leaving.bytes;
+    }
+    unmap(leaving);
+    take_resident(ordinal, leaving.bytes);
+    landed(address);
+    sum += leaving.bytes;
+  }
+  return sum;
+}
+
+std::uint64_t SwapBackend::give_host_back() {
+  std::vector<std::pair<void*, std::uint64_t>> unread;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, range] : ranges_) {
+      for (Extent& extent : range.extents) {
+        if (extent.host == nullptr || !extent.in_place() || unused(extent)) continue;
+        unread.emplace_back(std::exchange(extent.host, nullptr), extent.bytes);
+        extent.saved = false;
+      }
+    }
+  }
+  std::uint64_t sum = host_.trim();
+  for (const auto& [block, bytes] : unread) {
+    host_.end(block, bytes);
+    sum += bytes;
+  }
+  return sum;
+}
+
+std::uint64_t SwapBackend::context_failed(api::CUcontext context, int ordinal) {
+  std::vector<Extent> gone;
+  std::uint64_t sum = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, range] : ranges_) {
+      if (range.context != context || range.device != ordinal || range.kept || range.failed) continue;
+      take_off(range);
+      range.failed = true;
+      for (Extent& extent : range.extents) {
+        gone.push_back(extent);
+        extent.handle = 0;
+        extent.host = nullptr;
+        extent.saved = false;
+      }
+    }
+  }
+  for (Extent& extent : gone) {
+    if (extent.handle != 0) sum += extent.bytes;
+    unmap(extent);
+    if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
+  }
+  take_resident(ordinal, sum);
+  return sum;
+}
+
+void SwapBackend::release_all() {
+  for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) drop_kept(ordinal, UINT64_MAX);
+  std::vector<std::pair<int, Extent>> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [address, range] : ranges_) {
+      if (range.kept || range.failed) continue;
+      for (Extent& extent : range.extents) {
+        gone.emplace_back(range.device, extent);
+        if (extent.handle != 0) {
+          out_[static_cast<std::size_t>(range.device)] += extent.bytes;
+          ++out_of_place_;
+        }
+        extent.handle = 0;
+        extent.host = nullptr;
+        extent.saved = false;
+      }
+    }
+  }
+  for (auto& [ordinal, extent] : gone) {
+    const std::uint64_t bytes = extent.handle != 0 ? extent.bytes : 0;
+    unmap(extent);
+    take_resident(ordinal, bytes);
+    if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
+  }
+}
+
+}  // namespace rota::memory
