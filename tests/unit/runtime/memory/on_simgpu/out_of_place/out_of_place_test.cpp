@@ -3,7 +3,10 @@
 // what only asks is answered at once.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <filesystem>
 
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "tests/unit/runtime/memory/on_simgpu/out_of_place/program.h"
@@ -198,5 +201,27 @@ TEST_CASE("calls that touch extents which the program has made synchronous wait 
             EXPECT_OK(cu.cuMemAlloc_v2(&other, bytes));
             EXPECT(reads(other) == 0);
           }
+        }) == "");
+}
+
+TEST_CASE("what has a library loaded that uses GPU memory privately keeps its memory on the GPU") {
+  CHECK(on_simgpu({.mode = Mode::kSwap, .limit = {}, .replace = {}, .neighbour = {}}, [] {
+          alarm(kPatience);
+          Turns turns;
+          const Fixtures fixtures;
+          CUdeviceptr address = 0;
+          EXPECT_OK(cu.cuMemAlloc_v2(&address, 2 * kMiB));
+          EXPECT(turns.take_away());
+          turns.give();
+          EXPECT_OK(cu.cuMemsetD8_v2(address, 1, 64));
+          char folder[] = "/tmp/rota-library-XXXXXX";
+          EXPECT(mkdtemp(folder) != nullptr);
+          const std::string path = std::string(folder) + "/libnvoptix.so.1";
+          const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+          EXPECT(mmap(nullptr, 1, PROT_READ, MAP_SHARED, file, 0) != MAP_FAILED);
+          EXPECT(!turns.take_away());
+          EXPECT(runtime().memory.swap().in_place() && runtime().memory.swap().pinned());
+          std::error_code ignored;
+          std::filesystem::remove_all(folder, ignored);
         }) == "");
 }
