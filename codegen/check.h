@@ -28,7 +28,8 @@ Problems check_overrides(const Inputs& inputs);
 
 // Functions that allocate, free, export, capture or make or end a context, and that nothing acts upon: no override, no
 // gate that does it, and no reason in the policy why they may pass. Overrides of functions that submit work whose code
-// does not go through the generated gate. Reasons that excuse nothing.
+// does not go through the generated gate. Device addresses of which nothing sees to it that they lead somewhere.
+// Reasons that excuse nothing.
 Problems check_binding(const Inputs& inputs);
 
 // The documentation against the policy: a stream parameter or an asynchrony note on a mere query needs a reason.

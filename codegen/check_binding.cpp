@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "codegen/addresses.h"
 #include "codegen/check.h"
 #include "codegen/guard.h"
 #include "codegen/suggest.h"
@@ -87,6 +88,42 @@ void check_gates_of_overrides(const Inputs& inputs, Problems& problems) {
   }
 }
 
+// Of every parameter that leads to a device address: the policy says that the call submits, needs it in place or hands
+// it out, or why none of that is needed.
+void check_addresses(const Inputs& inputs, Problems& problems) {
+  const auto names = [](const std::vector<std::string>& list, const std::string& name) {
+    return std::ranges::find(list, name) != list.end();
+  };
+  for (const auto& [base, versions] : functions_by_base(inputs.driver)) {
+    const FunctionPolicy* policy = inputs.policy.find(base);
+    if (policy == nullptr) continue;
+    const auto problem = [&, name = base](const std::string& text) {
+      problems.push_back(fmt::format("cuda_headers/policy.toml:{}: {}: {}", policy->line, name, text));
+    };
+    std::string left;
+    for (const Function* function : versions) {
+      const auto places = addresses_taken(inputs.driver, *function, policy);
+      if (!places) {
+        problem(places.error().text);
+        break;
+      }
+      for (const AddressPlace& place : *places) {
+        const std::string& name = function->parameters[place.parameter].name;
+        const bool said =
+            !policy->submits.empty() || names(policy->needs_mapping, name) || names(policy->exports, name);
+        if (!said && left.empty()) left = fmt::format("takes a device address, {} of {}", place.text, function->name);
+      }
+    }
+    if (!left.empty() && policy->untouched.empty()) {
+      problem(fmt::format(
+          "{}, and may come while that memory is out of place: say submits, needs_mapping or exports, or in "
+          "untouched = \"…\" why that does no harm",
+          left));
+    }
+    if (left.empty() && !policy->untouched.empty()) problem("untouched excuses nothing: take it away");
+  }
+}
+
 }  // namespace
 
 Problems check_binding(const Inputs& inputs) {
@@ -94,6 +131,7 @@ Problems check_binding(const Inputs& inputs) {
   Problems problems;
   check_functions(inputs, overridden, problems);
   check_gates_of_overrides(inputs, problems);
+  check_addresses(inputs, problems);
   return problems;
 }
 

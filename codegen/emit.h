@@ -50,5 +50,7 @@ Result<std::vector<EmittedFile>> emit_trace(const Inputs& inputs);
 // as a table for people, whose name is relative to the repository's root.
 EmittedFile emit_allocation_list(const Inputs& inputs);
 EmittedFile emit_allocation_table(const Inputs& inputs);
+// codegen/emit_addresses.cpp: where functions take device addresses, and what else they look at or hand out, for tests.
+Result<EmittedFile> emit_address_list(const Inputs& inputs);
 
 }  // namespace rota::codegen

@@ -110,6 +110,9 @@ Result<std::vector<EmittedFile>> emit_all(const Inputs& inputs) {
   if (!trace) return trace;
   files->insert(files->end(), trace->begin(), trace->end());
   files->push_back(emit_allocation_list(inputs));
+  auto addresses = emit_address_list(inputs);
+  if (!addresses) return addresses.error();
+  files->push_back(*addresses);
   std::ranges::sort(*files, {}, &EmittedFile::name);
   return files;
 }

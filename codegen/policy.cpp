@@ -31,7 +31,7 @@ class PolicyReader {
       read_table(*runtime, policy_.runtime);
       for (const auto& [base, function] : policy_.runtime) {
         if (function.states_a_fact() || !function.reason.empty() || !function.passes.empty() ||
-            !function.redirected.empty() || !function.counted.empty())
+            !function.untouched.empty() || !function.redirected.empty() || !function.counted.empty())
           fail(*(*runtime)[base].node(),
                fmt::format("{}: a runtime function has only params, makes, ends and memory", base));
       }
@@ -189,6 +189,10 @@ class PolicyReader {
         read_text(node, key, function.passes);
         if (function.passes.find_first_not_of(' ') == std::string::npos)
           fail(node, fmt::format("{}: passes has to say why nothing needs to be done", base));
+      } else if (key == "untouched") {
+        read_text(node, key, function.untouched);
+        if (function.untouched.find_first_not_of(' ') == std::string::npos)
+          fail(node, fmt::format("{}: untouched has to say why memory need not be in place", base));
       } else if (key == "redirected" || key == "counted") {
         std::string& how = key == "counted" ? function.counted : function.redirected;
         read_text(node, key, how);

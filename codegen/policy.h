@@ -53,6 +53,7 @@ struct FunctionPolicy {
   bool undeclared = false;
   std::string reason;
   std::string passes;
+  std::string untouched;           // why memory need not be in place although the call takes an address of it
   std::string redirected;          // of what allocates or frees: rota's own memory may serve it, how it is counted
   std::string counted;             // of what allocates or frees: the driver's own memory, how it is counted
   std::vector<std::string> makes;  // parameters that bring back a new object's handle

@@ -22,9 +22,9 @@ class Runtime {
   Runtime();
 
   // Work has gone, or may go, around the thunks, so also around the gate, or somebody who passes no gate of ours has
-  // got hold of memory: rota moves none of this process's memory from now on. (Managed memory is moved by the driver,
-  // which knows of all work.) The first call's `why` and `function`, the
-  // driver's function that did it, are logged.
+  // got hold of memory: rota moves none of this process's memory from now on, and this returns once all of it is in its
+  // place (a thread inside the gate has found it there). (Managed memory is moved by the driver, which knows of all
+  // work.) The first call's `why` and `function`, the driver's function that did it, are logged.
   void mark_unevictable(const char* why, const char* function) noexcept;
   bool unevictable() const noexcept { return unevictable_.load(std::memory_order_relaxed); }
 

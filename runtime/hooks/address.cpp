@@ -2,9 +2,11 @@
 // the span alone, which holds many allocations: what is asked of one of them is answered here. Attributes of the memory
 // itself are the driver's to say; of extents, which it knows as mapped memory or not at all, it is asked about a plain
 // byte of the same context.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <vector>
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
@@ -95,19 +97,56 @@ void tell_synchronous(CUdeviceptr address, api::CUpointer_attribute attribute, v
 // An address that is nobody's, for the driver's own answer to a question about one. The first page is never mapped.
 constexpr CUdeviceptr kNowhere = 16;
 
+// By its tokens a device reaches memory without any call: it is in place before the driver is asked for them, and stays
+// from the moment that they are told.
+template <typename Call>
+CUresult tell_tokens(CUdeviceptr address, const Call& call) {
+  const gate::MappingScope scope;
+  const CUresult result = call();
+  if (result == api::CUDA_SUCCESS && runtime().memory.swaps(address, 1)) {
+    runtime().mark_unevictable("others reach memory by its tokens", "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
+  }
+  return runtime().memory.explained(result, address, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
+}
+
+// Of memory that has a twin, the tokens among them: the twin's would lead to the twin.
+CUresult attributes_of_twin(unsigned int count, api::CUpointer_attribute* attributes, void** data, CUdeviceptr twin,
+                            CUdeviceptr address) {
+  api::CUpointer_attribute tokens = api::CU_POINTER_ATTRIBUTE_P2P_TOKENS;
+  const auto is_tokens = [](api::CUpointer_attribute each) { return each == api::CU_POINTER_ATTRIBUTE_P2P_TOKENS; };
+  if (attributes == nullptr || data == nullptr || std::none_of(attributes, attributes + count, is_tokens)) {
+    return real::cuPointerGetAttributes(count, attributes, data, twin);
+  }
+  std::vector<api::CUpointer_attribute> others;
+  std::vector<void*> into;
+  for (unsigned int index = 0; index < count; ++index) {
+    if (is_tokens(attributes[index])) {
+      const CUresult result =
+          tell_tokens(address, [&] { return real::cuPointerGetAttributes(1, &tokens, &data[index], address); });
+      if (result != api::CUDA_SUCCESS) return result;
+    } else {
+      others.push_back(attributes[index]);
+      into.push_back(data[index]);
+    }
+  }
+  if (others.empty()) return api::CUDA_SUCCESS;
+  return real::cuPointerGetAttributes(static_cast<unsigned int>(others.size()), others.data(), into.data(), twin);
+}
+
 }  // namespace
 
 CUresult cuPointerGetAttribute(void* data, api::CUpointer_attribute attribute, CUdeviceptr ptr) {
   std::optional<Block> block;
   const bool ours = runtime().memory.find_block(ptr, &block);
-  // What has a twin may be out of place; a question about it waits for nothing.
-  const bool by_twin = block && block->twin != 0 && attribute != api::CU_POINTER_ATTRIBUTE_P2P_TOKENS;
-  const CUresult result = by_twin ? real::cuPointerGetAttribute(data, attribute, block->twin)
-                                  : gates::cuPointerGetAttribute(data, attribute, ours && !block ? kNowhere : ptr);
+  const CUdeviceptr asked = ours && !block ? kNowhere : ptr;
+  if (attribute == api::CU_POINTER_ATTRIBUTE_P2P_TOKENS) {
+    return tell_tokens(ptr, [&] { return real::cuPointerGetAttribute(data, attribute, asked); });
+  }
+  const CUresult result = block && block->twin != 0 ? real::cuPointerGetAttribute(data, attribute, block->twin)
+                                                    : gates::cuPointerGetAttribute(data, attribute, asked);
   if (result == api::CUDA_SUCCESS && block) tell(*block, attribute, ptr, data);
   if (result == api::CUDA_SUCCESS) tell_synchronous(ptr, attribute, data);
-  if (attribute != api::CU_POINTER_ATTRIBUTE_P2P_TOKENS) return result;
-  return runtime().memory.explained(result, ptr, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
+  return result;
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attribute* attributes, void** data,
@@ -116,7 +155,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attri
   const bool ours = runtime().memory.find_block(ptr, &block);
   const CUresult result =
       block && block->twin != 0
-          ? real::cuPointerGetAttributes(numAttributes, attributes, data, block->twin)
+          ? attributes_of_twin(numAttributes, attributes, data, block->twin, ptr)
           : gates::cuPointerGetAttributes(numAttributes, attributes, data, ours && !block ? kNowhere : ptr);
   if (result != api::CUDA_SUCCESS) return result;
   for (unsigned index = 0; index < numAttributes; ++index) {
@@ -137,6 +176,26 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdevic
     if (psize != nullptr) *psize = block->bytes;
   }
   return result;
+}
+
+CUresult cuMemGetAccess(unsigned long long* flags, const api::CUmemLocation* location, CUdeviceptr ptr) {
+  const CUdeviceptr twin = runtime().memory.twin(ptr);
+  return twin != 0 ? real::cuMemGetAccess(flags, location, twin) : gates::cuMemGetAccess(flags, location, ptr);
+}
+
+CUresult cuMemRangeGetAttribute(void* data, std::size_t dataSize, api::CUmem_range_attribute attribute,
+                                CUdeviceptr devPtr, std::size_t count) {
+  const CUdeviceptr twin = runtime().memory.twin(devPtr);
+  return twin != 0 ? real::cuMemRangeGetAttribute(data, dataSize, attribute, twin, std::min<std::size_t>(count, 1))
+                   : gates::cuMemRangeGetAttribute(data, dataSize, attribute, devPtr, count);
+}
+
+CUresult cuMemRangeGetAttributes(void** data, std::size_t* dataSizes, api::CUmem_range_attribute* attributes,
+                                 std::size_t numAttributes, CUdeviceptr devPtr, std::size_t count) {
+  const CUdeviceptr twin = runtime().memory.twin(devPtr);
+  return twin != 0 ? real::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, twin,
+                                                   std::min<std::size_t>(count, 1))
+                   : gates::cuMemRangeGetAttributes(data, dataSizes, attributes, numAttributes, devPtr, count);
 }
 
 // 32-bit addresses, which memory that rota serves does not have.

@@ -7,8 +7,10 @@
 // All other calls go the driver's way, through their gates; so do all while anything captures, since the driver may
 // have to refuse them.
 #include <cstddef>
+#include <cstdint>
 
 #include "generated/driver_gates.h"
+#include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
 
@@ -26,30 +28,43 @@ CUresult without_waiting(bool makes_it_wait, Call&& call, Async&& async) {
   return call();
 }
 
-template <typename Call, typename Async>
-CUresult set(CUdeviceptr destination, Call&& call, Async&& async) {
-  return without_waiting(runtime().memory.only_converted_makes_it_wait(destination), call, async);
+// The stream of a synchronous call.
+const api::CUstream kNull = nullptr;
+const api::CUstream kOwnOfThread = reinterpret_cast<api::CUstream>(std::uintptr_t{2});  // CU_STREAM_PER_THREAD
+
+// A call that has succeeded and touches memory that the program has made synchronous, as rota has to see to.
+CUresult waited(CUresult result, bool has_to_wait, api::CUstream stream) {
+  return result == api::CUDA_SUCCESS && has_to_wait ? real::cuStreamSynchronize(stream) : result;
 }
 
 template <typename Call, typename Async>
-CUresult copy(CUdeviceptr destination, CUdeviceptr source, Call&& call, Async&& async) {
-  return without_waiting(runtime().memory.only_converted_makes_it_wait(destination, source), call, async);
+CUresult set(api::CUstream stream, CUdeviceptr destination, Call&& call, Async&& async) {
+  const memory::Memory& memory = runtime().memory;
+  return waited(without_waiting(memory.only_converted_makes_it_wait(destination), call, async),
+                memory.has_to_wait(destination), stream);
+}
+
+template <typename Call, typename Async>
+CUresult copy(api::CUstream stream, CUdeviceptr destination, CUdeviceptr source, Call&& call, Async&& async) {
+  const memory::Memory& memory = runtime().memory;
+  return waited(without_waiting(memory.only_converted_makes_it_wait(destination, source), call, async),
+                memory.has_to_wait(destination) || memory.has_to_wait(source), stream);
 }
 
 // Between contexts the synchronous form also waits for work of both; the asynchronous one does not.
 template <typename Call, typename Async>
-CUresult copy_peer(api::CUcontext to, CUdeviceptr destination, api::CUcontext from, CUdeviceptr source, Call&& call,
-                   Async&& async) {
-  return to == from ? copy(destination, source, call, async) : call();
+CUresult copy_peer(api::CUstream stream, api::CUcontext to, CUdeviceptr destination, api::CUcontext from,
+                   CUdeviceptr source, Call&& call, Async&& async) {
+  return to == from ? copy(stream, destination, source, call, async) : call();
 }
 
 template <typename Copy, typename Call, typename Async>
-CUresult copy_shaped(const Copy* shape, Call&& call, Async&& async) {
+CUresult copy_shaped(api::CUstream stream, const Copy* shape, Call&& call, Async&& async) {
   const auto linear = [](api::CUmemorytype type) {
     return type == api::CU_MEMORYTYPE_DEVICE || type == api::CU_MEMORYTYPE_UNIFIED;
   };
   if (shape == nullptr || !linear(shape->dstMemoryType) || !linear(shape->srcMemoryType)) return call();
-  return copy(shape->dstDevice, shape->srcDevice, call, async);
+  return copy(stream, shape->dstDevice, shape->srcDevice, call, async);
 }
 
 }  // namespace
@@ -61,13 +76,13 @@ CUresult cuMemsetD8(api::CUdeviceptr_v1 to, unsigned char value, unsigned int co
 
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char value, std::size_t count) {
   return set(
-      to, [&] { return gates::cuMemsetD8_v2(to, value, count); },
+      kNull, to, [&] { return gates::cuMemsetD8_v2(to, value, count); },
       [&] { return gates::cuMemsetD8Async(to, value, count, nullptr); });
 }
 
 CUresult cuMemsetD8_v2_ptds(CUdeviceptr to, unsigned char value, std::size_t count) {
   return set(
-      to, [&] { return gates::cuMemsetD8_v2_ptds(to, value, count); },
+      kOwnOfThread, to, [&] { return gates::cuMemsetD8_v2_ptds(to, value, count); },
       [&] { return gates::cuMemsetD8Async_ptsz(to, value, count, nullptr); });
 }
 
@@ -79,14 +94,14 @@ CUresult cuMemsetD2D8(api::CUdeviceptr_v1 to, unsigned int pitch, unsigned char 
 CUresult cuMemsetD2D8_v2(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width,
                          std::size_t height) {
   return set(
-      to, [&] { return gates::cuMemsetD2D8_v2(to, pitch, value, width, height); },
+      kNull, to, [&] { return gates::cuMemsetD2D8_v2(to, pitch, value, width, height); },
       [&] { return gates::cuMemsetD2D8Async(to, pitch, value, width, height, nullptr); });
 }
 
 CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr to, std::size_t pitch, unsigned char value, std::size_t width,
                               std::size_t height) {
   return set(
-      to, [&] { return gates::cuMemsetD2D8_v2_ptds(to, pitch, value, width, height); },
+      kOwnOfThread, to, [&] { return gates::cuMemsetD2D8_v2_ptds(to, pitch, value, width, height); },
       [&] { return gates::cuMemsetD2D8Async_ptsz(to, pitch, value, width, height, nullptr); });
 }
 
@@ -96,13 +111,13 @@ CUresult cuMemsetD16(api::CUdeviceptr_v1 to, unsigned short value, unsigned int 
 
 CUresult cuMemsetD16_v2(CUdeviceptr to, unsigned short value, std::size_t count) {
   return set(
-      to, [&] { return gates::cuMemsetD16_v2(to, value, count); },
+      kNull, to, [&] { return gates::cuMemsetD16_v2(to, value, count); },
       [&] { return gates::cuMemsetD16Async(to, value, count, nullptr); });
 }
 
 CUresult cuMemsetD16_v2_ptds(CUdeviceptr to, unsigned short value, std::size_t count) {
   return set(
-      to, [&] { return gates::cuMemsetD16_v2_ptds(to, value, count); },
+      kOwnOfThread, to, [&] { return gates::cuMemsetD16_v2_ptds(to, value, count); },
       [&] { return gates::cuMemsetD16Async_ptsz(to, value, count, nullptr); });
 }
 
@@ -114,14 +129,14 @@ CUresult cuMemsetD2D16(api::CUdeviceptr_v1 to, unsigned int pitch, unsigned shor
 CUresult cuMemsetD2D16_v2(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width,
                           std::size_t height) {
   return set(
-      to, [&] { return gates::cuMemsetD2D16_v2(to, pitch, value, width, height); },
+      kNull, to, [&] { return gates::cuMemsetD2D16_v2(to, pitch, value, width, height); },
       [&] { return gates::cuMemsetD2D16Async(to, pitch, value, width, height, nullptr); });
 }
 
 CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr to, std::size_t pitch, unsigned short value, std::size_t width,
                                std::size_t height) {
   return set(
-      to, [&] { return gates::cuMemsetD2D16_v2_ptds(to, pitch, value, width, height); },
+      kOwnOfThread, to, [&] { return gates::cuMemsetD2D16_v2_ptds(to, pitch, value, width, height); },
       [&] { return gates::cuMemsetD2D16Async_ptsz(to, pitch, value, width, height, nullptr); });
 }
 
@@ -131,13 +146,13 @@ CUresult cuMemsetD32(api::CUdeviceptr_v1 to, unsigned int value, unsigned int co
 
 CUresult cuMemsetD32_v2(CUdeviceptr to, unsigned int value, std::size_t count) {
   return set(
-      to, [&] { return gates::cuMemsetD32_v2(to, value, count); },
+      kNull, to, [&] { return gates::cuMemsetD32_v2(to, value, count); },
       [&] { return gates::cuMemsetD32Async(to, value, count, nullptr); });
 }
 
 CUresult cuMemsetD32_v2_ptds(CUdeviceptr to, unsigned int value, std::size_t count) {
   return set(
-      to, [&] { return gates::cuMemsetD32_v2_ptds(to, value, count); },
+      kOwnOfThread, to, [&] { return gates::cuMemsetD32_v2_ptds(to, value, count); },
       [&] { return gates::cuMemsetD32Async_ptsz(to, value, count, nullptr); });
 }
 
@@ -149,26 +164,26 @@ CUresult cuMemsetD2D32(api::CUdeviceptr_v1 to, unsigned int pitch, unsigned int 
 CUresult cuMemsetD2D32_v2(CUdeviceptr to, std::size_t pitch, unsigned int value, std::size_t width,
                           std::size_t height) {
   return set(
-      to, [&] { return gates::cuMemsetD2D32_v2(to, pitch, value, width, height); },
+      kNull, to, [&] { return gates::cuMemsetD2D32_v2(to, pitch, value, width, height); },
       [&] { return gates::cuMemsetD2D32Async(to, pitch, value, width, height, nullptr); });
 }
 
 CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr to, std::size_t pitch, unsigned int value, std::size_t width,
                                std::size_t height) {
   return set(
-      to, [&] { return gates::cuMemsetD2D32_v2_ptds(to, pitch, value, width, height); },
+      kOwnOfThread, to, [&] { return gates::cuMemsetD2D32_v2_ptds(to, pitch, value, width, height); },
       [&] { return gates::cuMemsetD2D32Async_ptsz(to, pitch, value, width, height, nullptr); });
 }
 
 CUresult cuMemcpy(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) {
   return copy(
-      dst, src, [&] { return gates::cuMemcpy(dst, src, ByteCount); },
+      kNull, dst, src, [&] { return gates::cuMemcpy(dst, src, ByteCount); },
       [&] { return gates::cuMemcpyAsync(dst, src, ByteCount, nullptr); });
 }
 
 CUresult cuMemcpy_ptds(CUdeviceptr dst, CUdeviceptr src, std::size_t ByteCount) {
   return copy(
-      dst, src, [&] { return gates::cuMemcpy_ptds(dst, src, ByteCount); },
+      kOwnOfThread, dst, src, [&] { return gates::cuMemcpy_ptds(dst, src, ByteCount); },
       [&] { return gates::cuMemcpyAsync_ptsz(dst, src, ByteCount, nullptr); });
 }
 
@@ -178,20 +193,20 @@ CUresult cuMemcpyDtoD(api::CUdeviceptr_v1 dstDevice, api::CUdeviceptr_v1 srcDevi
 
 CUresult cuMemcpyDtoD_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount) {
   return copy(
-      dstDevice, srcDevice, [&] { return gates::cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount); },
+      kNull, dstDevice, srcDevice, [&] { return gates::cuMemcpyDtoD_v2(dstDevice, srcDevice, ByteCount); },
       [&] { return gates::cuMemcpyDtoDAsync_v2(dstDevice, srcDevice, ByteCount, nullptr); });
 }
 
 CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr dstDevice, CUdeviceptr srcDevice, std::size_t ByteCount) {
   return copy(
-      dstDevice, srcDevice, [&] { return gates::cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount); },
+      kOwnOfThread, dstDevice, srcDevice, [&] { return gates::cuMemcpyDtoD_v2_ptds(dstDevice, srcDevice, ByteCount); },
       [&] { return gates::cuMemcpyDtoDAsync_v2_ptsz(dstDevice, srcDevice, ByteCount, nullptr); });
 }
 
 CUresult cuMemcpyPeer(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,
                       api::CUcontext srcContext, std::size_t ByteCount) {
   return copy_peer(
-      dstContext, dstDevice, srcContext, srcDevice,
+      kNull, dstContext, dstDevice, srcContext, srcDevice,
       [&] { return gates::cuMemcpyPeer(dstDevice, dstContext, srcDevice, srcContext, ByteCount); },
       [&] { return gates::cuMemcpyPeerAsync(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); });
 }
@@ -199,7 +214,7 @@ CUresult cuMemcpyPeer(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdevice
 CUresult cuMemcpyPeer_ptds(CUdeviceptr dstDevice, api::CUcontext dstContext, CUdeviceptr srcDevice,
                            api::CUcontext srcContext, std::size_t ByteCount) {
   return copy_peer(
-      dstContext, dstDevice, srcContext, srcDevice,
+      kOwnOfThread, dstContext, dstDevice, srcContext, srcDevice,
       [&] { return gates::cuMemcpyPeer_ptds(dstDevice, dstContext, srcDevice, srcContext, ByteCount); },
       [&] { return gates::cuMemcpyPeerAsync_ptsz(dstDevice, dstContext, srcDevice, srcContext, ByteCount, nullptr); });
 }
@@ -210,12 +225,13 @@ CUresult cuMemcpy2D(const api::CUDA_MEMCPY2D_v1* pCopy) {
 
 CUresult cuMemcpy2D_v2(const api::CUDA_MEMCPY2D* pCopy) {
   return copy_shaped(
-      pCopy, [&] { return gates::cuMemcpy2D_v2(pCopy); }, [&] { return gates::cuMemcpy2DAsync_v2(pCopy, nullptr); });
+      kNull, pCopy, [&] { return gates::cuMemcpy2D_v2(pCopy); },
+      [&] { return gates::cuMemcpy2DAsync_v2(pCopy, nullptr); });
 }
 
 CUresult cuMemcpy2D_v2_ptds(const api::CUDA_MEMCPY2D* pCopy) {
   return copy_shaped(
-      pCopy, [&] { return gates::cuMemcpy2D_v2_ptds(pCopy); },
+      kOwnOfThread, pCopy, [&] { return gates::cuMemcpy2D_v2_ptds(pCopy); },
       [&] { return gates::cuMemcpy2DAsync_v2_ptsz(pCopy, nullptr); });
 }
 
@@ -226,13 +242,13 @@ CUresult cuMemcpy2DUnaligned(const api::CUDA_MEMCPY2D_v1* pCopy) {
 // The asynchronous form refuses pitches that this one takes; then this one goes the driver's way.
 CUresult cuMemcpy2DUnaligned_v2(const api::CUDA_MEMCPY2D* pCopy) {
   return copy_shaped(
-      pCopy, [&] { return gates::cuMemcpy2DUnaligned_v2(pCopy); },
+      kNull, pCopy, [&] { return gates::cuMemcpy2DUnaligned_v2(pCopy); },
       [&] { return gates::cuMemcpy2DAsync_v2(pCopy, nullptr); });
 }
 
 CUresult cuMemcpy2DUnaligned_v2_ptds(const api::CUDA_MEMCPY2D* pCopy) {
   return copy_shaped(
-      pCopy, [&] { return gates::cuMemcpy2DUnaligned_v2_ptds(pCopy); },
+      kOwnOfThread, pCopy, [&] { return gates::cuMemcpy2DUnaligned_v2_ptds(pCopy); },
       [&] { return gates::cuMemcpy2DAsync_v2_ptsz(pCopy, nullptr); });
 }
 
@@ -242,31 +258,36 @@ CUresult cuMemcpy3D(const api::CUDA_MEMCPY3D_v1* pCopy) {
 
 CUresult cuMemcpy3D_v2(const api::CUDA_MEMCPY3D* pCopy) {
   return copy_shaped(
-      pCopy, [&] { return gates::cuMemcpy3D_v2(pCopy); }, [&] { return gates::cuMemcpy3DAsync_v2(pCopy, nullptr); });
+      kNull, pCopy, [&] { return gates::cuMemcpy3D_v2(pCopy); },
+      [&] { return gates::cuMemcpy3DAsync_v2(pCopy, nullptr); });
 }
 
 CUresult cuMemcpy3D_v2_ptds(const api::CUDA_MEMCPY3D* pCopy) {
   return copy_shaped(
-      pCopy, [&] { return gates::cuMemcpy3D_v2_ptds(pCopy); },
+      kOwnOfThread, pCopy, [&] { return gates::cuMemcpy3D_v2_ptds(pCopy); },
       [&] { return gates::cuMemcpy3DAsync_v2_ptsz(pCopy, nullptr); });
 }
 
 CUresult cuMemcpy3DPeer(const api::CUDA_MEMCPY3D_PEER* pCopy) {
   if (pCopy != nullptr && pCopy->dstContext != pCopy->srcContext) return gates::cuMemcpy3DPeer(pCopy);
   return copy_shaped(
-      pCopy, [&] { return gates::cuMemcpy3DPeer(pCopy); }, [&] { return gates::cuMemcpy3DPeerAsync(pCopy, nullptr); });
+      kNull, pCopy, [&] { return gates::cuMemcpy3DPeer(pCopy); },
+      [&] { return gates::cuMemcpy3DPeerAsync(pCopy, nullptr); });
 }
 
 CUresult cuMemcpy3DPeer_ptds(const api::CUDA_MEMCPY3D_PEER* pCopy) {
   if (pCopy != nullptr && pCopy->dstContext != pCopy->srcContext) return gates::cuMemcpy3DPeer_ptds(pCopy);
   return copy_shaped(
-      pCopy, [&] { return gates::cuMemcpy3DPeer_ptds(pCopy); },
+      kOwnOfThread, pCopy, [&] { return gates::cuMemcpy3DPeer_ptds(pCopy); },
       [&] { return gates::cuMemcpy3DPeerAsync_ptsz(pCopy, nullptr); });
 }
 
 // Memory for which the program wants calls to wait.
 CUresult cuPointerSetAttribute(const void* value, api::CUpointer_attribute attribute, CUdeviceptr ptr) {
-  const CUresult result = gates::cuPointerSetAttribute(value, attribute, ptr);
+  // Of extents the driver answers as of plain memory, and rota sees to the rest: it refuses mapped memory.
+  const CUdeviceptr twin = runtime().memory.twin(ptr);
+  const CUresult result = twin != 0 ? real::cuPointerSetAttribute(value, attribute, twin)
+                                    : gates::cuPointerSetAttribute(value, attribute, ptr);
   if (result == api::CUDA_SUCCESS && attribute == api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     runtime().memory.set_synchronous(ptr, *static_cast<const unsigned*>(value) != 0);
   }

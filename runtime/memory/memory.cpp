@@ -405,6 +405,17 @@ bool Memory::only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUd
   return of_gpu(to->kind) && of_gpu(from->kind) && (unified(to->kind) || unified(from->kind));
 }
 
+void Memory::set_synchronous(api::CUdeviceptr address, bool synchronous) {
+  ledger_.set_synchronous(address, synchronous);
+  if (synchronous && swap_.any()) has_synchronous_.store(true, std::memory_order_relaxed);
+}
+
+bool Memory::has_to_wait(api::CUdeviceptr address) const {
+  if (!has_synchronous_.load(std::memory_order_relaxed)) return false;
+  const std::optional<Allocation> found = ledger_.find(address);
+  return found && found->synchronous && found->kind.backing == Backing::kSwapped;
+}
+
 std::optional<bool> Memory::synchronous(api::CUdeviceptr address) const {
   if (!has_converted_.load(std::memory_order_relaxed)) return std::nullopt;
   const std::optional<Allocation> found = ledger_.find(address);

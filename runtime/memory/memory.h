@@ -128,6 +128,9 @@ class Memory {
   // False: the driver knows of the address what there is to know. True: it is rota's to tell, the block or that there
   // is none.
   bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
+  // The byte that the driver is asked about in the place of this address, which may be out of place: what is asked of
+  // the byte waits for nothing. 0: the driver is asked about the address.
+  api::CUdeviceptr twin(api::CUdeviceptr address);
   // Whether any of these addresses is in a range of the swap backend's: mapped memory to the driver, and plain to the
   // program, which may not map there.
   bool swaps(api::CUdeviceptr address, std::uint64_t bytes) const { return swap_.overlaps(address, bytes); }
@@ -150,7 +153,10 @@ class Memory {
   bool only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUdeviceptr source) const;
 
   // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: the program wants calls that touch this memory to wait.
-  void set_synchronous(api::CUdeviceptr address, bool synchronous) { ledger_.set_synchronous(address, synchronous); }
+  void set_synchronous(api::CUdeviceptr address, bool synchronous);
+  // Whether rota has to make them wait: the driver refuses the attribute for mapped memory. One load as long as the
+  // program has never asked for that.
+  bool has_to_wait(api::CUdeviceptr address) const;
 
   // What the program has made of that for converted memory, which the driver calls synchronous anyhow.
   std::optional<bool> synchronous(api::CUdeviceptr address) const;
@@ -262,6 +268,7 @@ class Memory {
   std::set<std::string> explained_;   // functions; under the lock below
   std::map<api::CUcontext, api::CUdeviceptr> kept_bytes_;  // keep_a_byte(); under the same
   std::atomic<bool> has_converted_{false};
+  std::atomic<bool> has_synchronous_{false};  // some memory that rota has to make calls wait for
   std::array<Device, kMaxDevices> devices_;
   std::optional<std::uint64_t> host_bytes_;  // that the host had left when it was first asked
   std::mutex devices_mutex_;

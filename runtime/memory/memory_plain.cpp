@@ -91,4 +91,9 @@ bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
   return ours;
 }
 
+api::CUdeviceptr Memory::twin(api::CUdeviceptr address) {
+  std::optional<Block> block;
+  return find_block(address, &block) && block ? block->twin : 0;
+}
+
 }  // namespace rota::memory

@@ -15,7 +15,10 @@ class Sharers {
   // Looks again whenever libraries have been loaded since the last call; once true, it stays true. Any thread.
   bool found();
 
-  // By file name: what found() asks of each loaded library.
+  // Whether a loaded library of this file name makes found() say so.
+  static bool shares_here(std::string_view library);
+
+  // By file name: what is asked of each loaded library.
   static bool for_sharing_only(std::string_view library);
   static bool for_several_processes(std::string_view library);
 

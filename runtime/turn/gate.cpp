@@ -32,8 +32,13 @@ using std::memory_order_seq_cst;
 
 constinit std::atomic<Thread*> threads{nullptr};
 constinit std::atomic<Gate*> the_gate{nullptr};
-// For a thread whose record could not be allocated. Not in the list: such a process has other worries than its turn.
+// For threads whose records could not be allocated. Not in the list, and its word says nothing: several may share it.
 constinit Thread no_memory;
+
+// What a thread is inside of, as far as its record tells.
+std::uint64_t depth_of_own(const Thread& thread) {
+  return &thread == &no_memory ? 0 : thread.word.load(memory_order_relaxed) & kDepthMask;
+}
 
 long membarrier(int command) {
   return syscall(SYS_membarrier, command, 0, 0);
@@ -98,7 +103,12 @@ Thread* register_this_thread() {
   }
   if (record == nullptr) {
     record = new (std::nothrow) Thread;
-    if (record == nullptr) return &no_memory;
+    if (record == nullptr) {
+      Gate* gate = the_gate.load(memory_order_acquire);
+      Attendant* attendant = gate != nullptr ? gate->attendant_.load(memory_order_acquire) : nullptr;
+      if (attendant != nullptr) attendant->unseen();
+      return &no_memory;
+    }
     record->tid.store(tid, memory_order_relaxed);
     Thread* head = threads.load(memory_order_relaxed);
     do {
@@ -119,7 +129,7 @@ bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
     if ((state.load(memory_order_seq_cst) & kClosedBit) == 0) return true;
     // A call inside a call: the outer one is already counted, and the closer waits for it. To wait here would be to
     // wait for ourselves.
-    const std::uint64_t inside = thread.word.load(memory_order_relaxed) & kDepthMask;
+    const std::uint64_t inside = depth_of_own(thread);
     if ((inside & kSubmittingMask) > 1) return true;
     if (refuses()) return false;
     Gate* gate = the_gate.load(memory_order_acquire);
@@ -140,13 +150,14 @@ bool hold_slowly(Thread& thread) {
     thread.word.fetch_add(0, memory_order_seq_cst);
     if ((state.load(memory_order_seq_cst) & kClosedBit) == 0 || !out_of_place.load(memory_order_seq_cst)) return true;
     // Inside another call nothing moves.
-    if ((thread.word.load(memory_order_relaxed) & kDepthMask) != kEnterMapping) return true;
+    const std::uint64_t inside = depth_of_own(thread);
+    if (inside != kEnterMapping && inside != 0) return true;
     if (refuses()) return false;
     Gate* gate = the_gate.load(memory_order_acquire);
     if (gate == nullptr) return true;
-    thread.word.fetch_sub(kEnterMapping, memory_order_seq_cst);
+    thread.word.fetch_sub(inside, memory_order_seq_cst);
     gate->wait_outside();
-    thread.word.fetch_add(kEnterMapping, memory_order_seq_cst);
+    thread.word.fetch_add(inside, memory_order_seq_cst);
   }
 }
 
@@ -241,7 +252,11 @@ void Gate::refuse(api::CUresult error) {
 
 bool Gate::run_if_open(const std::function<void()>& work) {
   Thread* thread = self != nullptr ? self : register_this_thread();
-  if (self == nullptr) return false;
+  if (self == nullptr) {
+    if ((state.load(memory_order_seq_cst) & kClosedBit) != 0) return false;
+    work();
+    return true;
+  }
   thread->word.fetch_add(kEnter, memory_order_seq_cst);
   if ((state.load(memory_order_seq_cst) & kClosedBit) != 0) {
     thread->word.fetch_sub(kEnter, memory_order_seq_cst);

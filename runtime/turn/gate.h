@@ -28,6 +28,9 @@ class Attendant {
   virtual bool submits_nothing(const Call& call) = 0;
   // make_room() of scope.h, for a thread that is not inside the gate.
   virtual void make_room(const std::function<bool()>& /*again*/) {}
+  // There was no memory for a thread's record, so the closer cannot see that thread: nothing may move any more. Before
+  // each call of such a thread.
+  virtual void unseen() {}
 };
 
 enum class Barrier { kBest, kFenced };  // kFenced: as if the kernel had no membarrier (tests)
@@ -75,6 +78,7 @@ class Gate {
   friend void make_room(const std::function<bool()>& again);
   friend bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
   friend bool hold_slowly(Thread& thread);
+  friend Thread* register_this_thread();
   void wait_outside();
 
   std::mutex mutex_;

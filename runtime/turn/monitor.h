@@ -48,6 +48,7 @@ class Monitor final : public gate::Attendant {
   void make_room_for_context(int device, const std::function<bool()>& again);
   void arrived() override;
   bool submits_nothing(const gate::Call& call) override;
+  void unseen() override { memory_.swap().pin(); }
   // The driver has refused a call on this GPU for want of memory: waits until no other process holds it, once this one
   // does, and tries `again`, as often as memory of others is leaving. Does nothing where that can be no help: the
   // process wants more than there is, or rotad promises nothing. Does not wait inside the gate, nor while anything

@@ -128,12 +128,12 @@ bool Monitor::open_gate() {
 // Extents: only where the work is proven to have finished, and nothing looks at addresses or captures.
 void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   if (memory_.swap().pinned()) return;
-  if (const std::string device = memory::SwapBackend::opened_for_direct_access(); !device.empty()) {
-    log::warn(
-        "{} is open, by which GPU memory is reached without any CUDA call: this program's memory stays on the GPU",
-        device);
+  if (const std::string outside = memory::SwapBackend::reached_from_outside(); !outside.empty()) {
+    log::warn("{}, so GPU memory may be reached without any CUDA call: this program's memory stays on the GPU",
+              outside);
     return memory_.swap().pin();
   }
+  if (memory::SwapBackend::being_checkpointed()) return;
   const api::CUcontext context = contexts_.any(from.front().device);
   bool none_captures = false;
   gate_.close();
@@ -145,7 +145,8 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   }
   // Once more, for calls that hold memory in place: from now on they wait.
   gate_.close();
-  if (none_captures && gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
+  // Asked again: a thread that pins after this sees that memory may be out of place, and waits for it.
+  if (none_captures && !memory_.swap().pinned() && gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
     for (const Destination& each : from) {
       const Time begun = now();
       const Left left = swap_out(

@@ -56,7 +56,7 @@ inline constexpr std::uint32_t kFencedBit = 2;
 // libraries; the global-dynamic model would call __tls_get_addr on every launch.
 [[gnu::tls_model("initial-exec"), gnu::visibility("hidden")]] extern constinit thread_local Thread* self;
 
-// Never null; on failure to allocate a shared record that the closer ignores.
+// Never null; on failure to allocate a shared record that the closer ignores, after Attendant::unseen().
 Thread* register_this_thread();
 // Returns once the call may go on, this thread's word being raised. False: it is refused. By value: a reference would
 // make every call store its Call to memory, for nothing.

@@ -5,26 +5,31 @@
 
 #include <array>
 #include <climits>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <string_view>
+
+#include "generated/driver_real.h"
+#include "runtime/memory/sharers.h"
 
 namespace rota::memory {
 
 namespace {
 
 constexpr std::array<std::string_view, 4> kDevices = {"/dev/infiniband/", "/dev/gdrdrv", "/dev/nvidia-fs", "/dev/efa"};
+// Decoding and encoding of video, optical flow, ray tracing: memory is handed to them by its address, and used later.
+constexpr std::array<std::string_view, 4> kPrivately = {"libnvcuvid.so", "libnvidia-encode.so",
+                                                        "libnvidia-opticalflow.so", "libnvoptix.so"};
 
-bool reaches(std::string_view path) {
-  for (const std::string_view device : kDevices) {
-    if (path.substr(0, device.size()) == device) return true;
+bool begins_as_one_of(std::string_view text, const auto& beginnings) {
+  for (const std::string_view beginning : beginnings) {
+    if (text.substr(0, beginning.size()) == beginning) return true;
   }
   return false;
 }
 
-}  // namespace
-
-std::string opened_for_direct_access(const std::string& root) {
+std::string open_device(const std::string& root) {
   const std::string folder = root + "/proc/self/fd";
   const std::unique_ptr<DIR, int (*)(DIR*)> files(opendir(folder.c_str()), closedir);
   while (files) {
@@ -34,14 +39,48 @@ std::string opened_for_direct_access(const std::string& root) {
     const ssize_t length = readlink((folder + "/" + file->d_name).c_str(), target.data(), target.size());
     if (length <= 0) continue;
     const std::string_view path(target.data(), static_cast<std::size_t>(length));
-    if (reaches(path)) return std::string(path);
-  }
-  std::ifstream maps(root + "/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    const std::size_t path = line.find('/');
-    if (path != std::string::npos && reaches(std::string_view(line).substr(path))) return line.substr(path);
+    if (begins_as_one_of(path, kDevices)) return std::string(path) + " is open";
   }
   return "";
+}
+
+std::string mapped_file(const std::string& root) {
+  std::ifstream maps(root + "/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const std::size_t at = line.find('/');
+    if (at == std::string::npos) continue;
+    const std::string_view path = std::string_view(line).substr(at);
+    if (begins_as_one_of(path, kDevices)) return std::string(path) + " is mapped";
+    const std::string_view name = path.substr(path.rfind('/') + 1);
+    if (begins_as_one_of(name, kPrivately) || Sharers::shares_here(name)) return std::string(name) + " is loaded";
+  }
+  return "";
+}
+
+std::string tracer(const std::string& root) {
+  constexpr std::string_view kField = "TracerPid:";
+  std::ifstream status(root + "/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.compare(0, kField.size(), kField) != 0) continue;
+    const long process = std::strtol(line.c_str() + kField.size(), nullptr, 10);
+    return process != 0 ? "process " + std::to_string(process) + " traces this one" : "";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string reached_from_outside(const std::string& root) {
+  std::string found = open_device(root);
+  if (found.empty()) found = mapped_file(root);
+  if (found.empty()) found = tracer(root);
+  return found;
+}
+
+bool being_checkpointed() {
+  api::CUprocessState state = api::CU_PROCESS_STATE_RUNNING;
+  return real::cuCheckpointProcessGetState(getpid(), &state) == api::CUDA_SUCCESS &&
+         state != api::CU_PROCESS_STATE_RUNNING;
 }
 
 }  // namespace rota::memory

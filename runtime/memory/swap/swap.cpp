@@ -365,8 +365,12 @@ void SwapBackend::peer_enabled(int accessing, int owner) {
   }
 }
 
-std::string SwapBackend::opened_for_direct_access() {
-  return memory::opened_for_direct_access();
+std::string SwapBackend::reached_from_outside() {
+  return memory::reached_from_outside();
+}
+
+bool SwapBackend::being_checkpointed() {
+  return memory::being_checkpointed();
 }
 
 bool SwapBackend::if_in_place(const std::function<void()>& work) {

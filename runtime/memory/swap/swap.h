@@ -78,11 +78,13 @@ class SwapBackend final : public Backend {
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
   // The range that begins here is used by nothing any more. Waits for no work; for its extents, if they are in motion.
   void free(std::uint64_t address);
-  // The open device file by which GPU memory may be reached without any CUDA call (reach.h), or nothing.
-  static std::string opened_for_direct_access();
+  // Why memory may be reached without any call that rota sees, or nothing; and whether it must not move for now
+  // (reach.h).
+  static std::string reached_from_outside();
+  static bool being_checkpointed();
   // Nothing leaves the GPU from now on: somebody may reach it without any call that rota sees.
   void pin() { pinned_.store(true); }
-  bool pinned() const { return pinned_.load(std::memory_order_relaxed) || !asked_.load(std::memory_order_relaxed); }
+  bool pinned() const { return pinned_.load() || !asked_.load(std::memory_order_relaxed); }
   // Whether the rotad that serves this process says who has to move. By one that does not, nothing would ever move.
   void set_asked(bool asked) { asked_.store(asked, std::memory_order_relaxed); }
   // From now on this process may use the memory of `owner`, a GPU, from `accessing`.

@@ -39,6 +39,19 @@ RULE(vmm, access_is_what_was_set, "idle:cuMemSetAccess",
   CHECK_OK(cu.cuMemRelease(handle));
 }
 
+RULE(vmm, mapped_memory_is_never_synchronous, "lenient:cuPointerSetAttribute",
+     "SYNC_MEMOPS of mapped memory is off, and setting it answers CUDA_ERROR_NOT_SUPPORTED") {
+  Session session;
+  size_t bytes = granularity(session.device());
+  CUdeviceptr address = map_somewhere(create_physical(session.device(), bytes), bytes, session.device());
+  for (unsigned value : {0U, 1U}) {
+    CHECK_EQ(cu.cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address), CUDA_ERROR_NOT_SUPPORTED);
+  }
+  unsigned read = 1;
+  CHECK_OK(cu.cuPointerGetAttribute(&read, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address));
+  CHECK_EQ(read & 0xff, 0);
+}
+
 RULE(vmm, access_goes_with_the_mapping, "access_outlives_mappings",
      "Memory that is mapped where other memory could be accessed before starts without access") {
   Session session;

@@ -108,6 +108,46 @@ const Table<Range> kNarrowRanges = {
        return result;
      }}};
 
+// Of memory that is no extent, the driver is asked about the very address.
+struct Passed {
+  Symbol symbol;
+  void (*install)(FakeDriver& driver);
+  CUresult (*call)(CUdeviceptr address);
+};
+const Table<Passed> kPassed = {
+    {Symbol::k_cuMemGetAccess,
+     [](FakeDriver& driver) {
+       driver.set<api::cuMemGetAccess_fn>(Symbol::k_cuMemGetAccess,
+                                          [](unsigned long long*, const api::CUmemLocation*, CUdeviceptr address) {
+                                            asked_for = address;
+                                            return api::CUDA_ERROR_INVALID_VALUE;
+                                          });
+     },
+     [](CUdeviceptr address) { return overrides::cuMemGetAccess(nullptr, nullptr, address); }},
+    {Symbol::k_cuMemRangeGetAttribute,
+     [](FakeDriver& driver) {
+       driver.set<api::cuMemRangeGetAttribute_fn>(
+           Symbol::k_cuMemRangeGetAttribute,
+           [](void*, std::size_t, api::CUmem_range_attribute, CUdeviceptr address, std::size_t) {
+             asked_for = address;
+             return api::CUDA_ERROR_INVALID_VALUE;
+           });
+     },
+     [](CUdeviceptr address) {
+       return overrides::cuMemRangeGetAttribute(nullptr, 4, api::CU_MEM_RANGE_ATTRIBUTE_READ_MOSTLY, address, 64);
+     }},
+    {Symbol::k_cuMemRangeGetAttributes,
+     [](FakeDriver& driver) {
+       driver.set<api::cuMemRangeGetAttributes_fn>(
+           Symbol::k_cuMemRangeGetAttributes,
+           [](void**, std::size_t*, api::CUmem_range_attribute*, std::size_t, CUdeviceptr address, std::size_t) {
+             asked_for = address;
+             return api::CUDA_ERROR_INVALID_VALUE;
+           });
+     },
+     [](CUdeviceptr address) { return overrides::cuMemRangeGetAttributes(nullptr, nullptr, nullptr, 0, address, 64); }},
+};
+
 std::uint64_t bytes_of(api::CUmemPool_attribute which) {
   std::uint64_t bytes = 99;
   EXPECT(overrides::cuMemPoolGetAttribute(kPool, which, &bytes) == api::CUDA_SUCCESS);
@@ -150,6 +190,22 @@ const Table<PoolCall> kPoolCalls = {
 };
 
 }  // namespace
+
+TEST_CASE("questions about access and settings of memory that is no extent go to the driver as they are") {
+  for (const Passed& row : kPassed) {
+    CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install(driver);
+      row.install(driver);
+      CUdeviceptr address = 0;
+      EXPECT(overrides::cuMemAlloc_v2(&address, 2 * kMiB) == api::CUDA_SUCCESS);
+      for (const CUdeviceptr where : {address + 8, CUdeviceptr{0x4444}}) {
+        EXPECT(row.call(where) == api::CUDA_ERROR_INVALID_VALUE);
+        EXPECT(asked_for == where);
+      }
+    }));
+  }
+}
 
 TEST_CASE("each block of a span is told as the allocation that it is, and freed ones as nobody's") {
   for (const Asking& row : kAsking) {

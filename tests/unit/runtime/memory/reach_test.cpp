@@ -1,12 +1,17 @@
 // Who is found to reach GPU memory without CUDA calls, by the files of a process that a test makes up.
 #include "runtime/memory/swap/reach.h"
 
+#include <unistd.h>
+
 #include <catch2/catch.hpp>
+#include <cstdlib>
 #include <filesystem>
 
+#include "tests/unit/runtime/fake_driver.h"
 #include "tests/unit/scheduler/machine.h"
 
-using rota::memory::opened_for_direct_access;
+namespace api = rota::api;
+using rota::memory::reached_from_outside;
 
 TEST_CASE("an open RDMA device, GDRCopy's or GPUDirect Storage's is found among many files, and so is a mapped one") {
   const rota::test::Machine machine;
@@ -18,25 +23,71 @@ TEST_CASE("an open RDMA device, GDRCopy's or GPUDirect Storage's is found among 
   open(0, "/dev/nvidiactl");
   open(1, "socket:[12]");
   open(2, "/home/dev/infiniband/uverbs0");
-  CHECK(opened_for_direct_access(machine.root).empty());
+  CHECK(reached_from_outside(machine.root).empty());
   SECTION("RDMA") {
     open(3, "/dev/infiniband/uverbs0");
-    CHECK(opened_for_direct_access(machine.root) == "/dev/infiniband/uverbs0");
+    CHECK(reached_from_outside(machine.root) == "/dev/infiniband/uverbs0 is open");
   }
   SECTION("GDRCopy") {
     open(3, "/dev/gdrdrv");
-    CHECK(opened_for_direct_access(machine.root) == "/dev/gdrdrv");
+    CHECK(reached_from_outside(machine.root) == "/dev/gdrdrv is open");
   }
   SECTION("GPUDirect Storage") {
     open(3, "/dev/nvidia-fs0");
-    CHECK(opened_for_direct_access(machine.root) == "/dev/nvidia-fs0");
+    CHECK(reached_from_outside(machine.root) == "/dev/nvidia-fs0 is open");
   }
   SECTION("mapped, its descriptor closed since") {
     machine.file("/proc/self/maps", "7f00-7f10 rw-s 00000000 00:06 1    /dev/infiniband/uverbs1\n");
-    CHECK(opened_for_direct_access(machine.root) == "/dev/infiniband/uverbs1");
+    CHECK(reached_from_outside(machine.root) == "/dev/infiniband/uverbs1 is mapped");
   }
 }
 
+TEST_CASE(
+    "libraries that use GPU memory privately are found, and those that share it where there are several processes") {
+  const rota::test::Machine machine;
+  const auto loads = [&](const std::string& library) {
+    machine.file("/proc/self/maps",
+                 "7f10-7f20 r-xp 0 08:01 2 /usr/lib/libc.so.6\n7f20-7f30 r-xp 0 08:01 3 /opt/" + library + "\n");
+    return reached_from_outside(machine.root);
+  };
+  CHECK(loads("libtorch_cuda.so").empty());
+  CHECK(loads("libnvcuvid.so.580.159") == "libnvcuvid.so.580.159 is loaded");
+  CHECK(loads("libnvoptix.so.1") == "libnvoptix.so.1 is loaded");
+  CHECK(loads("libnvidia-encode.so.1") == "libnvidia-encode.so.1 is loaded");
+  // NOLINTBEGIN(concurrency-mt-unsafe): no other thread
+  unsetenv("WORLD_SIZE");
+  CHECK(loads("libnccl.so.2").empty());
+  setenv("WORLD_SIZE", "2", 1);
+  CHECK(loads("libnccl.so.2") == "libnccl.so.2 is loaded");
+  unsetenv("WORLD_SIZE");
+  // NOLINTEND(concurrency-mt-unsafe)
+}
+
+TEST_CASE("a debugger is found by the number of its process") {
+  const rota::test::Machine machine;
+  machine.file("/proc/self/status", "Name:\tprogram\nTracerPid:\t0\nUid:\t1000\n");
+  CHECK(reached_from_outside(machine.root).empty());
+  machine.file("/proc/self/status", "Name:\tprogram\nTracerPid:\t4711\nUid:\t1000\n");
+  CHECK(reached_from_outside(machine.root) == "process 4711 traces this one");
+}
+
+TEST_CASE("a checkpoint from outside is noticed, and a driver that has none is in no way") {
+  rota::test::FakeDriver driver;
+  CHECK_FALSE(rota::memory::being_checkpointed());
+  static api::CUprocessState state;
+  driver.set<api::cuCheckpointProcessGetState_fn>(
+      rota::Symbol::k_cuCheckpointProcessGetState, [](int process, api::CUprocessState* answer) {
+        *answer = state;
+        return process == getpid() ? api::CUDA_SUCCESS : api::CUDA_ERROR_INVALID_VALUE;
+      });
+  for (const api::CUprocessState each : {api::CU_PROCESS_STATE_LOCKED, api::CU_PROCESS_STATE_CHECKPOINTED}) {
+    state = each;
+    CHECK(rota::memory::being_checkpointed());
+  }
+  state = api::CU_PROCESS_STATE_RUNNING;
+  CHECK_FALSE(rota::memory::being_checkpointed());
+}
+
 TEST_CASE("this process has none of them open") {
-  CHECK(opened_for_direct_access().empty());
+  CHECK(reached_from_outside().empty());
 }

@@ -193,6 +193,7 @@ ROTA_SIM_EXPORT(cuPointerSetAttribute)(const void* value, CUpointer_attribute at
   if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return CUDA_ERROR_INVALID_VALUE;
   auto allocation = driver().memory.find(address);
   if (!allocation) return CUDA_ERROR_INVALID_VALUE;
+  if (allocation->physical) return CUDA_ERROR_NOT_SUPPORTED;  // measured on an H100, driver 580.159
   unsigned on = 0;
   std::memcpy(&on, value, sizeof on);
   driver().synchronous_memory.set(allocation->buffer_id, on != 0);

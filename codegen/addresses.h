@@ -1,0 +1,29 @@
+// Where a function takes device addresses: parameters, and fields of the structures that they lead to.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "codegen/model.h"
+#include "codegen/policy.h"
+#include "codegen/result.h"
+
+namespace rota::codegen {
+
+struct AddressPlace {
+  std::size_t parameter = 0;  // counted from 0
+  std::string text;           // "dstDevice", "pCopy->srcDevice", "opList[0].src.op.ptr.ptr"
+  // Where the address lies, in bytes: from the start of the parameter; then, for each pointer on the way, from where
+  // that leads.
+  std::vector<std::uint64_t> offsets;
+};
+
+// Of 64 bits, by their type or, where that is void*, by the policy (parameters) or by a list of ours (fields). Not what
+// the function writes there, and not the 32-bit addresses of CUDA 3.1 and before, which no memory of rota's has. An
+// error for a field of type void* of which nobody has said whether it holds one.
+Result<std::vector<AddressPlace>> addresses_taken(const Api& api, const Function& function,
+                                                  const FunctionPolicy* policy);
+
+}  // namespace rota::codegen

@@ -1,0 +1,227 @@
+// Nothing slips past: every function of the driver that takes a device address, with memory that is out in each place
+// where it takes one. What submits or looks at addresses waits, and the driver is called with everything in its place;
+// what only asks is answered at once.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "tests/unit/runtime/memory/on_simgpu/out_of_place/program.h"
+
+using namespace rota;
+using namespace rota::test;
+
+namespace {
+
+// Calls that are tried at the same time, each with memory of its own.
+constexpr std::size_t kTogether = 8;
+// Seconds that a child may take; what hangs is ended by a signal.
+constexpr unsigned kPatience = 60;
+
+struct Case {
+  const Place* place;
+  Kind kind;
+  int variant;
+};
+
+enum class Afterwards : std::uint8_t { kMoves, kStays, kNotTried };
+
+std::string in_child(const std::vector<Case>& cases, Afterwards afterwards) {
+  return on_simgpu({.mode = Mode::kSwap, .limit = {}, .replace = watched, .neighbour = {}}, [&] {
+    alarm(kPatience);
+    Turns turns;
+    const Fixtures fixtures;
+    for (std::size_t next = 0; next < cases.size(); next += kTogether) {
+      std::deque<Trial> trials;
+      for (std::size_t index = next; index < std::min(next + kTogether, cases.size()); ++index) {
+        trials.emplace_back(fixtures, *cases[index].place, cases[index].kind, cases[index].variant);
+      }
+      try_out(turns, fixtures, trials);
+      if (afterwards == Afterwards::kStays) {
+        EXPECT(!turns.take_away());
+        EXPECT(runtime().memory.swap().in_place());
+      }
+    }
+  });
+}
+
+bool is_by_itself(Then then) {
+  return then == Then::kTurnsNative || then == Then::kPins || then == Then::kPinsFirst || then == Then::kCaptures;
+}
+
+void check_all(const std::vector<Row>& rows) {
+  std::vector<Case> cases;
+  for (const Place& place : places()) {
+    const Row* row = row_of(place);
+    if (row == nullptr || row < rows.data() || row >= rows.data() + rows.size() || is_by_itself(row->then)) continue;
+    const bool all_kinds = row->then != Then::kWaits;
+    for (const Kind kind : {Kind::kLarge, Kind::kSmall, Kind::kPooled}) {
+      for (int variant = 0; variant < row->variants && (all_kinds || kind == Kind::kLarge); ++variant) {
+        cases.push_back({&place, kind, variant});
+      }
+    }
+  }
+  REQUIRE(!cases.empty());
+  CHECK(in_child(cases, Afterwards::kMoves) == "");
+}
+
+}  // namespace
+
+TEST_CASE("each place where a function takes a device address has a row that says what happens while memory is out") {
+  for (const Place& place : places()) {
+    INFO(name_of(place.symbol) << " at " << place.text);
+    const Row* row = row_of(place);
+    CHECKED_ELSE(row != nullptr) {
+      FAIL_CHECK("no row in tests/unit/runtime/memory/on_simgpu/out_of_place");
+    }
+  }
+  for (const std::vector<Row>* rows : {&copy_rows(), &graph_rows(), &other_rows()}) {
+    for (const Row& row : *rows) {
+      for (const std::string_view name : row.names) {
+        INFO(name);
+        const bool listed = std::any_of(places().begin(), places().end(), [&](const Place& place) {
+          return name.substr(0, name.find(' ')) == plain_name(place.symbol);
+        });
+        CHECK(listed);
+      }
+    }
+  }
+}
+
+TEST_CASE("copies, sets and stream memory operations of memory that is out wait until it is back, and then work") {
+  check_all(copy_rows());
+}
+
+TEST_CASE("launches, graphs and changes of their nodes with memory that is out wait until it is back, and then work") {
+  check_all(graph_rows());
+}
+
+TEST_CASE("questions about memory that is out are answered at once as before, and what needs it in place waits") {
+  check_all(other_rows());
+}
+
+TEST_CASE("a legacy IPC handle of memory that is out is refused once it is back") {
+  for (const Place& place : places()) {
+    const Row* row = row_of(place);
+    if (row == nullptr || row->then != Then::kTurnsNative) continue;
+    CHECK(in_child({{&place, Kind::kLarge, 0}}, Afterwards::kMoves) == "");
+  }
+}
+
+TEST_CASE("what hands out memory that is out brings it back first, and nothing moves from then on") {
+  for (const Place& place : places()) {
+    const Row* row = row_of(place);
+    if (row == nullptr || (row->then != Then::kPins && row->then != Then::kPinsFirst)) continue;
+    INFO(name_of(place.symbol) << " at " << place.text);
+    CHECK(in_child({{&place, Kind::kLarge, 0}}, Afterwards::kStays) == "");
+  }
+}
+
+TEST_CASE("asking for the P2P tokens of memory that is out brings it back first, and nothing moves from then on") {
+  for (Place place : places()) {
+    if (std::string_view(name_of(place.symbol)).substr(0, 21) != "cuPointerGetAttribute") continue;
+    place.text = "ptr, for its tokens";
+    INFO(name_of(place.symbol));
+    for (const Kind kind : {Kind::kLarge, Kind::kSmall, Kind::kPooled}) {
+      CHECK(in_child({{&place, kind, 0}}, Afterwards::kStays) == "");
+    }
+  }
+}
+
+TEST_CASE("a capture that begins while memory is out waits until it is back") {
+  for (const Place& place : places()) {
+    const Row* row = row_of(place);
+    if (row == nullptr || row->then != Then::kCaptures) continue;
+    INFO(name_of(place.symbol));
+    CHECK(in_child({{&place, Kind::kLarge, 0}}, Afterwards::kNotTried) == "");
+  }
+}
+
+namespace {
+
+// Streams that the driver was told to wait for.
+std::vector<CUstream> waited_for;
+
+void* waits_are_noted(Symbol symbol, void* simulated) {
+  if (symbol != Symbol::k_cuStreamSynchronize) return nullptr;
+  static cuStreamSynchronize_fn* real_one = nullptr;
+  real_one = reinterpret_cast<cuStreamSynchronize_fn*>(simulated);
+  cuStreamSynchronize_fn* const noting = [](CUstream stream) {
+    waited_for.push_back(stream);
+    return real_one(stream);
+  };
+  return reinterpret_cast<void*>(noting);
+}
+
+}  // namespace
+
+TEST_CASE("calls that touch extents which the program has made synchronous wait for their end, also after a swap") {
+  CHECK(on_simgpu({.mode = Mode::kSwap, .limit = {}, .replace = waits_are_noted, .neighbour = {}}, [] {
+          alarm(kPatience);
+          Turns turns;
+          const Fixtures fixtures;
+          for (const std::uint64_t bytes : {std::uint64_t{2 * kMiB}, std::uint64_t{4096}}) {
+            CUdeviceptr address = 0;
+            EXPECT_OK(cu.cuMemAlloc_v2(&address, bytes));
+            CUdeviceptr other = 0;
+            EXPECT_OK(cu.cuMemAlloc_v2(&other, bytes));
+            const auto waits = [&](CUstream stream, const std::function<CUresult()>& call) {
+              waited_for.clear();
+              EXPECT_OK(call());
+              return waited_for == std::vector<CUstream>{stream};
+            };
+            const auto reads = [&](CUdeviceptr where) {
+              unsigned value = 0;
+              EXPECT_OK(cu.cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, where));
+              return value & 0xff;
+            };
+            for (const unsigned wanted : {1U, 0U}) {
+              EXPECT_OK(cu.cuPointerSetAttribute(&wanted, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, address + 8));
+              for (int swaps = 0; swaps < 2; ++swaps) {
+                const bool synchronous = wanted != 0;
+                EXPECT(reads(address) == wanted);
+                EXPECT(reads(other) == 0);
+                EXPECT(waits(nullptr, [&] { return cu.cuMemsetD8_v2(address, 1, 64); }) == synchronous);
+                EXPECT(waits(kPerThread, [&] { return cu.cuMemsetD32_v2_ptds(address, 1, 16); }) == synchronous);
+                EXPECT(waits(nullptr, [&] { return cu.cuMemcpyDtoD_v2(fixtures.mapped, address, 64); }) == synchronous);
+                EXPECT(waits(kPerThread, [&] { return cu.cuMemcpy_ptds(address, fixtures.mapped, 64); }) ==
+                       synchronous);
+                EXPECT(!waits(nullptr, [&] { return cu.cuMemsetD8_v2(other, 1, 64); }));
+                EXPECT(turns.take_away());
+                turns.give();
+                EXPECT_OK(cu.cuMemsetD8_v2(fixtures.mapped, 0, 1));
+              }
+            }
+            const unsigned on = 1;
+            EXPECT_OK(cu.cuPointerSetAttribute(&on, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, other));
+            EXPECT_OK(cu.cuMemFree_v2(other));
+            EXPECT_OK(cu.cuMemAlloc_v2(&other, bytes));
+            EXPECT(reads(other) == 0);
+          }
+        }) == "");
+}
+
+TEST_CASE("what has a library loaded that uses GPU memory privately keeps its memory on the GPU") {
+  CHECK(on_simgpu({.mode = Mode::kSwap, .limit = {}, .replace = {}, .neighbour = {}}, [] {
+          alarm(kPatience);
+          Turns turns;
+          const Fixtures fixtures;
+          CUdeviceptr address = 0;
+          EXPECT_OK(cu.cuMemAlloc_v2(&address, 2 * kMiB));
+          EXPECT(turns.take_away());
+          turns.give();
+          EXPECT_OK(cu.cuMemsetD8_v2(address, 1, 64));
+          char folder[] = "/tmp/rota-library-XXXXXX";
+          EXPECT(mkdtemp(folder) != nullptr);
+          const std::string path = std::string(folder) + "/libnvoptix.so.1";
+          const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+          EXPECT(mmap(nullptr, 1, PROT_READ, MAP_SHARED, file, 0) != MAP_FAILED);
+          EXPECT(!turns.take_away());
+          EXPECT(runtime().memory.swap().in_place() && runtime().memory.swap().pinned());
+          std::error_code ignored;
+          std::filesystem::remove_all(folder, ignored);
+        }) == "");
+}
