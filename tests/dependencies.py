@@ -27,7 +27,7 @@ ALLOWED = {
     # With the table of overrides; the preload's share of the runtime API's tracer is the interface of the trace.
     "runtime/preload": ["generated", "runtime/trace/thread.h"],
     "runtime/core": ["runtime", "generated"],
-    "runtime/driver": ["generated"],
+    "runtime/driver": ["generated", "scheduler/protocol/descriptor.h"],
     # core's runtime.h owns the parts; attach.h and tables.h lead from an address to the function.
     "runtime/hooks": ["runtime/memory", "runtime/turn", "runtime/driver", "generated", "runtime/overrides.inc",
                       "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],

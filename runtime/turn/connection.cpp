@@ -191,7 +191,7 @@ Connection::Received Connection::receive_new(Message& message) {
     if (!valid(message, bytes) || !is_known(message.kind)) continue;
     if (message.kind != Kind::kExtent) return Received::kMessage;
     const protocol::Extent& extent = message.body.extent;
-    auto kept = std::make_shared<const memory::MemoryDescriptor>(std::move(sent));
+    auto kept = std::make_shared<const driver::MemoryDescriptor>(std::move(sent));
     if (*kept) extents_.push_back({static_cast<int>(extent.gpu), {extent.bytes, std::move(kept)}});
   }
 }
@@ -203,13 +203,13 @@ Connection::Received Connection::receive(Message& message) {
   return Received::kMessage;
 }
 
-std::optional<memory::Handed> Connection::take_extent(int index) {
+std::optional<driver::Handed> Connection::take_extent(int index) {
   Message other;
   while (receive_new(other) == Received::kMessage) unread_.push_back(other);  // that rotad has gone is found out later
   const auto found =
       std::find_if(extents_.begin(), extents_.end(), [index](const Extent& each) { return each.index == index; });
   if (found == extents_.end()) return std::nullopt;
-  memory::Handed handed = std::move(found->handed);
+  driver::Handed handed = std::move(found->handed);
   extents_.erase(found);
   return handed;
 }

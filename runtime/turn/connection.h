@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/memory/swap/memory_descriptor.h"
+#include "runtime/driver/memory_descriptor.h"
 #include "runtime/turn/machine.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/protocol.h"
@@ -38,7 +38,7 @@ class Connection {
   void wait_for_message(int milliseconds) const;
   // Memory that another process has handed over. What arrives is looked through for it; receive() has the rest. What
   // nobody takes is given back to the driver by drop_extents().
-  std::optional<memory::Handed> take_extent(int index);
+  std::optional<driver::Handed> take_extent(int index);
   void drop_extents() { extents_.clear(); }
 
   // What the lease page says, read as one.
@@ -85,7 +85,7 @@ class Connection {
   std::deque<protocol::Message> unread_;              // came before memory that was looked for
   struct Extent {
     int index;  // of the GPU, rotad's
-    memory::Handed handed;
+    driver::Handed handed;
   };
   std::deque<Extent> extents_;
 };

@@ -273,7 +273,7 @@ void Monitor::stop() {
 void Monitor::forget_in_child() {
   exiting.store(nullptr);
   Connection::close_inherited();
-  memory::MemoryDescriptor::close_inherited();
+  driver::MemoryDescriptor::close_inherited();
 }
 
 // --- the monitor's thread

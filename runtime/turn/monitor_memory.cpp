@@ -44,7 +44,7 @@ memory::Exchange Monitor::exchange(int device) {
                 message.body.extent = {.gpu = static_cast<std::uint32_t>(index), .padding = 0, .bytes = bytes};
                 return connection_->send(message, memory);
               },
-          .take = [this, index]() -> std::optional<memory::Handed> {
+          .take = [this, index]() -> std::optional<driver::Handed> {
             if (!connection_) return std::nullopt;
             return connection_->take_extent(index);
           }};

@@ -9,9 +9,13 @@
 #include <vector>
 
 #include "generated/driver_types.h"
-#include "runtime/memory/swap/memory_descriptor.h"
+#include "runtime/driver/memory_descriptor.h"
 
 namespace rota::memory {
+
+using driver::Handed;
+using driver::MemoryDescriptor;
+using driver::SharedDescriptor;
 
 using PhysicalHandle = api::CUmemGenericAllocationHandle;  // 0: none
 

@@ -20,8 +20,8 @@ using namespace rota::test;
 
 namespace {
 
-using memory::Handed;
-using memory::MemoryDescriptor;
+using driver::Handed;
+using driver::MemoryDescriptor;
 using memory::SwapBackend;
 
 constexpr std::uint64_t kAll = UINT64_MAX / 2;
@@ -31,7 +31,7 @@ SwapBackend& extents() {
   return runtime().memory.swap();
 }
 
-memory::SharedDescriptor shared(int descriptor) {
+driver::SharedDescriptor shared(int descriptor) {
   return std::make_shared<const MemoryDescriptor>(Descriptor(descriptor));
 }
 
@@ -131,7 +131,7 @@ TEST_CASE("what arrives and is not what its sender said is not used") {
 
 TEST_CASE("the child of a fork keeps no descriptor of GPU memory") {
   check([] {
-    const memory::SharedDescriptor kept = shared(memfd_create("memory", MFD_CLOEXEC));
+    const driver::SharedDescriptor kept = shared(memfd_create("memory", MFD_CLOEXEC));
     const int number = kept->get();
     const pid_t child = fork();
     if (child == 0) {

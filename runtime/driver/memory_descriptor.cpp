@@ -1,4 +1,4 @@
-#include "runtime/memory/swap/memory_descriptor.h"
+#include "runtime/driver/memory_descriptor.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <atomic>
 #include <utility>
 
-namespace rota::memory {
+namespace rota::driver {
 
 namespace {
 
@@ -46,4 +46,4 @@ void MemoryDescriptor::close_inherited() {
   }
 }
 
-}  // namespace rota::memory
+}  // namespace rota::driver

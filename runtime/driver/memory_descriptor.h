@@ -7,7 +7,7 @@
 
 #include "scheduler/protocol/descriptor.h"
 
-namespace rota::memory {
+namespace rota::driver {
 
 // A descriptor of GPU memory, which the memory lives as long as. The child of a fork must not keep it, so all of them
 // are in a table.
@@ -37,4 +37,4 @@ struct Handed {
   SharedDescriptor memory;
 };
 
-}  // namespace rota::memory
+}  // namespace rota::driver

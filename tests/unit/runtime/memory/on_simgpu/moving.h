@@ -1,0 +1,133 @@
+// What tests of moving extents need: driver calls that fail or do something else before, and a hand that moves extents
+// as the monitor does.
+#pragma once
+
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "generated/driver_real.h"
+#include "tests/unit/runtime/memory/on_simgpu/machine.h"
+
+namespace rota::test {
+
+// Seconds that a child may take; what hangs is ended by a signal.
+inline constexpr unsigned kPatience = 20;
+
+// --- functions of the driver that fail, or do something else before
+
+inline constexpr int kAlways = -1;
+inline std::map<Symbol, int> fails_at;  // the how manyth call from now on fails, once; 0: none
+inline std::function<void(Symbol symbol)> before = [](Symbol) {};
+
+inline bool fails(Symbol symbol) {
+  before(symbol);
+  const auto at = fails_at.find(symbol);
+  if (at == fails_at.end() || at->second == 0) return false;
+  return at->second == kAlways || --at->second == 0;
+}
+
+template <Symbol kSymbol, typename Function>
+struct Failing;
+template <Symbol kSymbol, typename... Arguments>
+struct Failing<kSymbol, CUresult(Arguments...)> {
+  static inline CUresult (*simulated)(Arguments...);
+  static CUresult call(Arguments... arguments) { return fails(kSymbol) ? CUDA_ERROR_UNKNOWN : simulated(arguments...); }
+};
+
+inline void* failing(Symbol symbol, void* simulated) {
+#define FAILING(name)                                                       \
+  if (symbol == Symbol::k_##name) {                                         \
+    using One = Failing<Symbol::k_##name, name##_fn>;                       \
+    One::simulated = reinterpret_cast<decltype(One::simulated)>(simulated); \
+    return reinterpret_cast<void*>(&One::call);                             \
+  }
+  FAILING(cuMemCreate)
+  FAILING(cuMemMap)
+  FAILING(cuMemSetAccess)
+  FAILING(cuMemUnmap)
+  FAILING(cuMemAddressReserve)
+  FAILING(cuMemAddressFree)
+  FAILING(cuMemcpyDtoHAsync_v2)
+  FAILING(cuMemcpyHtoDAsync_v2)
+  FAILING(cuMemHostRegister_v2)
+  FAILING(cuEventCreate)
+  FAILING(cuEventRecord)
+  FAILING(cuEventQuery)
+#undef FAILING
+  return nullptr;
+}
+
+inline void check(const std::function<void()>& program) {
+  const std::string report = on_simgpu({.mode = Mode::kSwap, .limit = "", .replace = failing, .neighbour = {}}, [&] {
+    alarm(kPatience);
+    runtime().memory.swap().host().set_left([] { return std::uint64_t{1} << 40; });
+    program();
+  });
+  CHECK(report == "");
+}
+
+// --- moving
+
+using Swap = memory::SwapBackend;
+
+inline Swap& swap() {
+  return runtime().memory.swap();
+}
+
+struct Carrier {
+  explicit Carrier(CUcontext where) : context(where) {
+    EXPECT_OK(real::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  }
+  Swap::Mover mover() {
+    return {.within = [this](const std::function<void()>& step) { return within(step); },
+            .stopping = [] { return false; },
+            .stream = stream};
+  }
+  // As the monitor does it: tries the lock under which contexts end.
+  bool within(const std::function<void()>& step) {
+    for (;;) {
+      begins();
+      const auto how = runtime().contexts.within(context, step);
+      if (how != gate::Contexts::Within::kBusy) return how == gate::Contexts::Within::kRan;
+      std::this_thread::yield();
+    }
+  }
+  CUcontext context;
+  CUstream stream = nullptr;
+  std::function<void()> begins = [] {};
+};
+
+inline constexpr std::uint64_t kAll = UINT64_MAX / 2;
+
+inline CUdeviceptr allocate(std::uint64_t bytes, unsigned char pattern) {
+  CUdeviceptr address = 0;
+  EXPECT_OK(cu.cuMemAlloc_v2(&address, bytes));
+  EXPECT_OK(cu.cuMemsetD8_v2(address, pattern, bytes));
+  EXPECT_OK(cu.cuCtxSynchronize());
+  return address;
+}
+
+inline void expect_pattern(CUdeviceptr address, std::uint64_t bytes, unsigned char pattern, const std::string& when) {
+  const std::vector<unsigned char> expected(bytes, pattern);
+  std::vector<unsigned char> seen(bytes, static_cast<unsigned char>(~pattern));
+  const CUresult result = cu.cuMemcpyDtoH_v2(seen.data(), address, bytes);
+  if (result != CUDA_SUCCESS) return note(fmt::format("{}: reading answers {}", when, static_cast<int>(result)));
+  if (std::memcmp(seen.data(), expected.data(), bytes) != 0) note(fmt::format("{}: {} bytes are wrong", when, bytes));
+}
+
+inline std::size_t free_on_gpu() {
+  std::size_t free = 0;
+  std::size_t total = 0;
+  EXPECT_OK(real::cuMemGetInfo_v2(&free, &total));
+  return free;
+}
+
+}  // namespace rota::test
