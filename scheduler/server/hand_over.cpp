@@ -75,6 +75,7 @@ void Server::on_hand_over(const Client& client, const protocol::Extent& extent, 
   message.body.extent = {.gpu = extent.gpu, .padding = 0, .bytes = extent.bytes};
   if (!connection->second->send_with(message, {memory.get()})) return;
   handed_over_[extent.gpu] += extent.bytes;
+  clients_.at(taker->id)->took_over.insert(extent.gpu);
   log::debug("client {}: hands {} bytes of GPU {} to client {}", client.id, extent.bytes, extent.gpu, taker->id);
 }
 

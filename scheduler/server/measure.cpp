@@ -156,8 +156,11 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   Measurement& measured = client.measured[gpu];
   // Of memory that a newer rota serves in its own way nobody says here what the driver counts.
   if (client.usage->memory_modes[gpu].load() > protocol::kLastMemoryMode) return;
-  const scheduler::Bytes fixed = counted_by_driver(*client.usage, gpu);
   measured.process = process;
+  // Memory that was handed over the driver counts for no process: neither for the one that uses it, nor for the one
+  // that made it (measured on an H100). The last figure stands as long as there are contexts at all.
+  if (process != 0 && client.took_over.contains(gpu)) return;
+  const scheduler::Bytes fixed = counted_by_driver(*client.usage, gpu);
   measured.current = measured.known;
   // Which of the two the driver has seen is not known.
   if (fixed != measured.fixed_when_asked && ++measured.passed_over < kMostPassedOver) return;

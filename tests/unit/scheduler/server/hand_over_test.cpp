@@ -2,13 +2,11 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <cstring>
 
 #include "scheduler/protocol/descriptor.h"
 #include "tests/unit/scheduler/server/processes.h"
@@ -30,24 +28,7 @@ struct Swapping : Client {
     use(gpu, mega * kMega);
     want(std::uint64_t{1} << gpu);
   }
-  void hand_over(int memory) {
-    Message message = test::message(Kind::kHandOver);
-    message.version = protocol::kVersion;
-    message.body.extent = {.gpu = gpu, .padding = 0, .bytes = 128 * kMega};
-    iovec body{&message, sizeof message};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof memory)] = {};
-    msghdr header{};
-    header.msg_iov = &body;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* item = CMSG_FIRSTHDR(&header);
-    item->cmsg_level = SOL_SOCKET;
-    item->cmsg_type = SCM_RIGHTS;
-    item->cmsg_len = CMSG_LEN(sizeof memory);
-    memcpy(CMSG_DATA(item), &memory, sizeof memory);
-    REQUIRE(sendmsg(descriptor, &header, 0) > 0);
-  }
+  void hand_over(int memory) const { Client::hand_over(gpu, 128 * kMega, memory); }
   // rotad has read what was sent before this.
   void is_heard() { REQUIRE_FALSE(add_gpu(1)); }
   bool is_asked_to_clear() const {

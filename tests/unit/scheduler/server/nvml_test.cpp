@@ -1,6 +1,7 @@
 // What rotad reads of NVML, from a library that a test makes up; and the books that follow from it, at a real rotad.
 #include "scheduler/server/nvml.h"
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/uuid_text.h"
 #include "tests/unit/scheduler/server/processes.h"
 
@@ -203,6 +205,29 @@ TEST_CASE("what a process has beside its allocations is measured, counted and sh
     answers.are("gpu " + gpu_line(9, 0));
     CHECK(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).measured == 0; }));
   }
+}
+
+TEST_CASE("memory that was handed over, which the driver counts for no process, does not lower what a context takes") {
+  const Answers answers;
+  const std::string gpu = "gpu " + gpu_line(1, 300 * kMega);
+  const MeasuringDaemon rotad(answers, gpu + process_line(getpid(), 200 * kMega));
+  Measured taker(*rotad.daemon);
+  Measured giver(*rotad.daemon);
+  REQUIRE(taker.context_becomes(200 * kMega));
+  for (Measured* client : {&taker, &giver}) {
+    client->usage->resident_bytes[client->gpu] = 20 * kMega;
+    client->use(client->gpu, 500 * kMega);
+  }
+  taker.want(1);
+  REQUIRE(taker.wait_for_grant());
+  const Descriptor memory(memfd_create("memory", MFD_CLOEXEC));
+  giver.hand_over(giver.gpu, 128 * kMega, memory.get());
+  REQUIRE(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).handed_over_bytes == 128 * kMega; }));
+  taker.usage->resident_bytes[taker.gpu] = 148 * kMega;
+  giver.usage->resident_bytes[giver.gpu] = 0;
+  answers.are(gpu + process_line(getpid(), 220 * kMega));
+  CHECK(giver.context_becomes(220 * kMega));  // by the same reading
+  CHECK(taker.lease->context_bytes[taker.gpu] >= 180 * kMega);
 }
 
 TEST_CASE("a process whose contexts have ended has none, and has some again once there are") {

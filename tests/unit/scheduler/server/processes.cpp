@@ -265,6 +265,25 @@ void Client::ask(std::uint32_t gpu, std::uint64_t bytes) {
   send_packet(descriptor, &room, sizeof room);
 }
 
+void Client::hand_over(std::uint32_t gpu, std::uint64_t bytes, int memory) const {
+  Message handed = message(Kind::kHandOver);
+  handed.version = protocol::kHandOverVersion;
+  handed.body.extent = {.gpu = gpu, .padding = 0, .bytes = bytes};
+  iovec body{&handed, sizeof handed};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof memory)] = {};
+  msghdr header{};
+  header.msg_iov = &body;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  cmsghdr* item = CMSG_FIRSTHDR(&header);
+  item->cmsg_level = SOL_SOCKET;
+  item->cmsg_type = SCM_RIGHTS;
+  item->cmsg_len = CMSG_LEN(sizeof memory);
+  memcpy(CMSG_DATA(item), &memory, sizeof memory);
+  if (sendmsg(descriptor, &header, 0) < 0) throw std::runtime_error("sendmsg");
+}
+
 bool Client::wait_for_grant() const {
   return wait_for([](const protocol::LeasePage& page) { return page.grant != 0; });
 }

@@ -94,6 +94,7 @@ class Client {
   void want(std::uint64_t gpus, bool running = false);
   void give_back(std::uint32_t grant);
   void ask(std::uint32_t gpu, std::uint64_t bytes);
+  void hand_over(std::uint32_t gpu, std::uint64_t bytes, int memory) const;
   void use(std::uint32_t gpu, std::uint64_t bytes) { usage->device_bytes[gpu] = bytes; }
   // Waits until the page shows this; false after ten seconds.
   template <typename Condition>
