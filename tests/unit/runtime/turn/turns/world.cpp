@@ -36,7 +36,7 @@ void World::everybody_gets_a_turn() {
   note("no more surprises");
   calm_ = true;
   for (auto& program : programs_) program->stopped_until = program->pinned_until = Time{0};
-  if (swapping_ && one_in(2)) stop_some();
+  if (swapping_ && !one_in(5)) stop_some();
   if (!core_) start_rotad();
   const Time begun = now_;
   // All others each take turns, and are revoked in each.
