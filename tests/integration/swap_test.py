@@ -147,6 +147,7 @@ class Swap(Case):
         self.assertNotIn("this program's memory cannot be brought back", result.stderr)
         self.right([other])
 
+    # ctest labels: unsanitized
     def test_beside_others_contexts_no_more_is_free_than_can_be_there_at_once(self):
         self.rotad()
         asks = ("import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); context = ctypes.c_void_p(); "
