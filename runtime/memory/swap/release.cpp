@@ -20,6 +20,7 @@ std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes) {
       leaving = *extent;
       extent->moving = true;
       extent->handle = 0;
+      extent->memory.reset();
       ++out_of_place_;
       out_[static_cast<std::size_t>(ordinal)] += leaving.bytes;
     }
@@ -63,6 +64,7 @@ std::uint64_t SwapBackend::context_failed(api::CUcontext context, int ordinal) {
       for (Extent& extent : range.extents) {
         gone.push_back(extent);
         extent.handle = 0;
+        extent.memory.reset();
         extent.host = nullptr;
         extent.saved = false;
       }
@@ -91,6 +93,7 @@ void SwapBackend::release_all() {
           ++out_of_place_;
         }
         extent.handle = 0;
+        extent.memory.reset();
         extent.host = nullptr;
         extent.saved = false;
       }

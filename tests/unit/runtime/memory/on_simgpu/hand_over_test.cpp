@@ -9,7 +9,10 @@
 
 #include <cstring>
 #include <deque>
+#include <filesystem>
 #include <memory>
+#include <string>
+#include <system_error>
 #include <vector>
 
 #include "generated/driver_real.h"
@@ -80,6 +83,17 @@ bool holds(CUdeviceptr address, unsigned char pattern) {
   return std::memcmp(seen.data(), expected.data(), kPiece) == 0;
 }
 
+// That this process has open.
+int descriptors_of_gpu_memory() {
+  int count = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    const std::string file = std::filesystem::read_symlink(entry.path(), gone).string();
+    count += file.find("simgpu-physical") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
 void check(const std::function<void()>& program) {
   CHECK(on_simgpu({.mode = Mode::kSwap, .limit = "", .replace = {}, .neighbour = {}}, program) == "");
 }
@@ -104,6 +118,25 @@ TEST_CASE("extents come back in memory that was handed over, each with its own c
     EXPECT_OK(cu.cuMemFree_v2(first));
     EXPECT_OK(cu.cuMemFree_v2(second));
     EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("memory that came by a descriptor and leaves without a copy is not kept alive by the descriptor") {
+  check([] {
+    enter(0);
+    Between between;
+    const CUdeviceptr first = allocate(1);
+    const CUdeviceptr second = allocate(2);
+    between.out();
+    EXPECT(between.in().taken_over == 2 * kPiece);
+    EXPECT(descriptors_of_gpu_memory() >= 2);
+    // As it came, since nobody has used it.
+    EXPECT(between.out().without_copy == 2 * kPiece);
+    EXPECT(between.pieces.empty());
+    EXPECT(descriptors_of_gpu_memory() == 0);
+    EXPECT(extents().resident_bytes(0) == 0);
+    EXPECT(between.in().bytes == 2 * kPiece);
+    EXPECT(holds(first, 1) && holds(second, 2));
   });
 }
 
