@@ -3,7 +3,7 @@
 //
 //   gate::refusal        what the call answers instead, where the scope says so: the process's memory is lost
 //
-//   contract::with_room  a call that the driver refuses for want of memory is tried once more when others made room
+//   contract::with_room  a call that the driver refuses for want of memory is tried again when others have made room
 //
 //   gate::MappingScope   nothing is moved during the call, which waits while memory is out of place
 //
@@ -33,8 +33,8 @@ template <typename Call>
   return result;
 }
 
-// Runs a gated call; once more, through the gate, if the driver has refused it for want of memory and others have made
-// room meanwhile.
+// Runs a gated call; again, through the gate, if the driver has refused it for want of memory and others have made room
+// meanwhile, and for as long as they are still making it.
 template <typename Call>
 [[gnu::always_inline]] inline api::CUresult with_room(const Call& call) {
   const api::CUresult result = call();

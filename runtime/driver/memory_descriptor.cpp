@@ -14,7 +14,7 @@ namespace {
 // Further ones are given back to the driver. With extents of 128 MiB this is 64 GiB.
 constexpr std::size_t kMostDescriptors = 512;
 
-// Numbers of the descriptors of GPU memory that this process has; 0: free place.
+// The descriptors of GPU memory that this process has, each as its number plus one; 0: free place.
 constinit std::array<std::atomic<int>, kMostDescriptors> descriptors{};
 
 // Whether the program has descriptors enough for itself beside one of this number.
@@ -29,7 +29,7 @@ MemoryDescriptor::MemoryDescriptor(Descriptor descriptor) : descriptor_(std::mov
   if (descriptor_ && leaves_enough(descriptor_.get())) {
     for (; place_ < descriptors.size(); ++place_) {
       int free = 0;
-      if (descriptors[place_].compare_exchange_strong(free, descriptor_.get())) return;
+      if (descriptors[place_].compare_exchange_strong(free, descriptor_.get() + 1)) return;
     }
   }
   descriptor_ = Descriptor();
@@ -42,7 +42,7 @@ MemoryDescriptor::~MemoryDescriptor() {
 
 void MemoryDescriptor::close_inherited() {
   for (std::atomic<int>& each : descriptors) {
-    if (const int inherited = each.exchange(0); inherited != 0) close(inherited);
+    if (const int inherited = each.exchange(0); inherited != 0) close(inherited - 1);
   }
 }
 

@@ -16,7 +16,7 @@ CUresult made(CUresult result, const CUcontext* context, CUdevice device, bool p
   return result;
 }
 
-// A context takes memory; where the driver has none, others make room, and it is tried once more.
+// A context takes memory; where the driver has none, others make room, and it is tried again.
 template <typename Call>
 CUresult with_room(CUdevice device, Call&& call) {
   CUresult result = call();

@@ -3,14 +3,15 @@
 #include <errno.h>
 #include <poll.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstring>
+#include <span>
 
+#include "scheduler/protocol/packet.h"
 #include "scheduler/protocol/socket_path.h"
 
 namespace rota::turn {
@@ -106,20 +107,8 @@ std::string Connection::greet() {
   if (result <= 0) return "rotad does not answer";
 
   Message answer;
-  iovec body{&answer, sizeof answer};
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  msghdr header{};
-  header.msg_iov = &body;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
-  const ssize_t bytes = recvmsg(descriptor_.get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  int descriptors[2] = {-1, -1};
-  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    std::memcpy(descriptors, CMSG_DATA(item), std::min<std::size_t>(item->cmsg_len - CMSG_LEN(0), sizeof descriptors));
-  }
-  const Descriptor lease_page(descriptors[0]), usage_page(descriptors[1]);
+  Descriptor pages[2];
+  const ssize_t bytes = protocol::read_packet(descriptor_.get(), &answer, sizeof answer, pages, MSG_DONTWAIT);
   std::string reason;
   if (bytes == 0) {
     reason = "rotad hung up";
@@ -133,8 +122,8 @@ std::string Connection::greet() {
     reason = fmt::format("this rotad speaks version {} of the protocol, not {} to {}: install the same rota",
                          answer.version, protocol::kOldestVersion, protocol::kVersion);
   } else {
-    lease_ = static_cast<protocol::LeasePage*>(map_page(lease_page.get(), PROT_READ));
-    usage_ = static_cast<protocol::UsagePage*>(map_page(usage_page.get(), PROT_READ | PROT_WRITE));
+    lease_ = static_cast<protocol::LeasePage*>(map_page(pages[0].get(), PROT_READ));
+    usage_ = static_cast<protocol::UsagePage*>(map_page(pages[1].get(), PROT_READ | PROT_WRITE));
     welcome_ = answer.body.welcome;
     version_ = answer.version;
     if (lease_ == nullptr || usage_ == nullptr || lease_->magic != protocol::kMagic) {
@@ -146,48 +135,18 @@ std::string Connection::greet() {
 
 bool Connection::send(Message message, int descriptor) {
   message.version = version_;
-  iovec body{&message, sizeof message};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof descriptor)] = {};
-  msghdr header{};
-  header.msg_iov = &body;
-  header.msg_iovlen = 1;
-  if (descriptor >= 0) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* item = CMSG_FIRSTHDR(&header);
-    item->cmsg_level = SOL_SOCKET;
-    item->cmsg_type = SCM_RIGHTS;
-    item->cmsg_len = CMSG_LEN(sizeof descriptor);
-    std::memcpy(CMSG_DATA(item), &descriptor, sizeof descriptor);
-  }
-  ssize_t sent;
-  do {
-    sent = sendmsg(descriptor_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
-  } while (sent < 0 && errno == EINTR);
-  return sent == static_cast<ssize_t>(sizeof message);
+  const std::span<const int> descriptors(&descriptor, descriptor >= 0 ? 1 : 0);
+  return protocol::write_packet(descriptor_.get(), &message, sizeof message, descriptors, MSG_DONTWAIT) ==
+         static_cast<ssize_t>(sizeof message);
 }
 
 Connection::Received Connection::receive_new(Message& message) {
   for (;;) {
     message = Message();
-    iovec body{&message, sizeof message};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &body;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    const ssize_t bytes = recvmsg(descriptor_.get(), &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-    if (bytes < 0 && errno == EINTR) continue;
+    Descriptor sent;
+    const ssize_t bytes = protocol::read_packet(descriptor_.get(), &message, sizeof message, {&sent, 1}, MSG_DONTWAIT);
     if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return Received::kNothing;
     if (bytes <= 0) return Received::kGone;
-    Descriptor sent;
-    const cmsghdr* item = CMSG_FIRSTHDR(&header);
-    if (item != nullptr && item->cmsg_level == SOL_SOCKET && item->cmsg_type == SCM_RIGHTS) {
-      int descriptor = -1;
-      std::memcpy(&descriptor, CMSG_DATA(item), sizeof descriptor);
-      sent = Descriptor(descriptor);
-    }
     if (!valid(message, bytes) || !is_known(message.kind)) continue;
     if (message.kind != Kind::kExtent) return Received::kMessage;
     const protocol::Extent& extent = message.body.extent;

@@ -38,11 +38,11 @@ memory::Exchange Monitor::exchange(int device) {
   const int index = gpu->index;
   return {.give =
               [this, index](int memory, std::uint64_t bytes) {
-                if (!connection_ || !connection_->hands_over(index)) return false;
+                if (!connection_ || !connection_->hands_over(index)) return;
                 protocol::Message message;
                 message.kind = protocol::Kind::kHandOver;
                 message.body.extent = {.gpu = static_cast<std::uint32_t>(index), .padding = 0, .bytes = bytes};
-                return connection_->send(message, memory);
+                connection_->send(message, memory);
               },
           .take = [this, index]() -> std::optional<driver::Handed> {
             if (!connection_) return std::nullopt;

@@ -70,8 +70,8 @@ struct Leave {
 struct Measured {
   GpuIndex gpu;
   Bytes free;
-  std::optional<Bytes>
-      others;  // of processes that are no clients; nothing: the driver does not tell whose memory it is
+  // Of processes that are no clients; nothing: the driver does not tell whose memory it is.
+  std::optional<Bytes> others;
 };
 // The driver has not said anything of it for so long that what it said no longer counts.
 struct Unmeasured {

@@ -391,7 +391,8 @@ struct LeasePage {
   std::atomic<std::uint64_t> hand_over_gpus;
   // Mask of the GPUs where others have been asked to clear and are at it: what is promised there is on its way.
   std::atomic<std::uint64_t> clearing_gpus;
-  // By GPU index: the same of all clients together, this one included. 0 from a rotad older than this field.
+  // By GPU index: what context_bytes says, of all clients together, this one included. 0 from a rotad older than this
+  // field.
   std::atomic<std::uint64_t> all_context_bytes[kMaxGpus];
 };
 

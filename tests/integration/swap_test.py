@@ -41,12 +41,15 @@ class Swap(Case):
     def grants(self):
         return self.status()["daemon"]["grants"]
 
+    def switches(self, count, what):
+        before = self.grants()
+        self.eventually(lambda: self.grants() >= before + count, what)
+
     def test_two_programs_that_do_not_fit_together_swap_and_lose_nothing(self):
         self.rotad()
         hogs = self.hold(2)
         # Both at work, with never more on the GPU than it has: simgpu would refuse it.
-        grants = self.grants()
-        self.eventually(lambda: self.grants() >= grants + 6, "the lease goes to and fro")
+        self.switches(6, "the lease goes to and fro")
         for said in self.right(hogs):
             self.assertRegex(said, r"GPU 0: \d+ of \d+ bytes moved out")
             self.assertIn("memory back after", said)
@@ -54,8 +57,7 @@ class Swap(Case):
     def test_three_programs_where_two_fit_move_no_more_than_is_missing(self):
         self.rotad()
         hogs = self.hold(3, share="0.3")
-        grants = self.grants()
-        self.eventually(lambda: self.grants() >= grants + 6, "the lease goes round")
+        self.switches(6, "the lease goes round")
         for said in self.right(hogs):
             moved = [int(bytes) for bytes in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out", said)]
             # 80 MiB each of 256, and 16 for each context: 32 MiB too much, in extents of 10 MiB.
@@ -69,27 +71,23 @@ class Swap(Case):
     def test_a_program_killed_while_it_swaps_harms_nobody(self):
         self.rotad()
         hogs = self.hold(3)
-        grants = self.grants()
-        self.eventually(lambda: self.grants() >= grants + 3, "the lease goes round")
+        self.switches(3, "the lease goes round")
         kill(hogs.pop())
-        grants = self.grants()
-        self.eventually(lambda: self.grants() >= grants + 4, "the others go on")
+        self.switches(4, "the others go on")
         self.right(hogs)
 
     def test_beside_a_stopped_program_the_others_go_on_with_what_is_left(self):
         self.rotad()
         hogs = self.hold(3, share="0.4")
         hogs[0].send_signal(signal.SIGSTOP)  # `rota run` has become the program
-        grants = self.grants()
-        self.eventually(lambda: self.grants() >= grants + 8, "the others take turns")
+        self.switches(8, "the others take turns")
         hogs[0].send_signal(signal.SIGCONT)
         self.right(hogs)
 
     def test_programs_whose_rotad_dies_while_memory_is_out_end_with_right_results(self):
         daemon = self.rotad()
         hogs = self.hold(2)
-        grants = self.grants()
-        self.eventually(lambda: self.grants() >= grants + 3, "the lease goes to and fro")
+        self.switches(3, "the lease goes to and fro")
         kill(daemon)
         for hog in hogs:
             hog.stdin.close()
@@ -102,8 +100,7 @@ class Swap(Case):
     def test_memory_goes_from_program_to_program_without_the_driver_in_between(self):
         self.rotad()
         hogs = self.hold(2)
-        grants = self.grants()
-        self.eventually(lambda: self.grants() >= grants + 6, "the lease goes to and fro")
+        self.switches(6, "the lease goes to and fro")
         self.assertGreater(self.gpu()["handed_over_bytes"], 0)
         taken = [int(bytes) for said in self.right(hogs) for bytes in re.findall(r"(\d+) of it in memory that others handed over", said)]
         self.assertGreater(sum(taken), 0)
@@ -111,8 +108,7 @@ class Swap(Case):
     def test_nothing_is_handed_over_where_nobody_is_trusted(self):
         self.rotad(trust="none")
         hogs = self.hold(2)
-        grants = self.grants()
-        self.eventually(lambda: self.grants() >= grants + 6, "the lease goes to and fro")
+        self.switches(6, "the lease goes to and fro")
         self.assertEqual(self.gpu()["handed_over_bytes"], 0)
         for said in self.right(hogs):
             self.assertNotRegex(said, r"[1-9]\d* of it in memory that others handed over")
@@ -120,8 +116,7 @@ class Swap(Case):
     def test_programs_for_which_the_driver_pins_too_little_memory_swap_all_the_same(self):
         self.rotad()
         hogs = self.hold(2, ROTA_SIM_FAULTS="cuMemHostRegister@4+=CUDA_ERROR_OUT_OF_MEMORY")
-        grants = self.grants()
-        self.eventually(lambda: self.grants() >= grants + 6, "the lease goes to and fro")
+        self.switches(4, "the lease goes to and fro")
         for said in self.right(hogs):
             self.assertIn("the driver pins no more memory of the host", said)
 

@@ -30,8 +30,8 @@ bool has_exportable_memory(int device);
 
 // How memory goes to other processes and comes from them. Either may be empty: it does not.
 struct Exchange {
-  // Passes a piece on. False: nobody takes it.
-  std::function<bool(int descriptor, std::uint64_t bytes)> give;
+  // Passes a piece on to whoever takes it.
+  std::function<void(int descriptor, std::uint64_t bytes)> give;
   // The next piece that has arrived, or nothing. Does not wait.
   std::function<std::optional<Handed>()> take;
 };
@@ -42,6 +42,8 @@ struct Piece {
   // By which it came, where another process has handed it over: the driver makes descriptors of memory only in the
   // process that it was created in (measured on an H100).
   SharedDescriptor memory;
+
+  explicit operator bool() const { return handle != 0; }
 };
 
 // A descriptor of it goes to whoever takes it; the handle stays the caller's.
@@ -61,7 +63,7 @@ class HandedOver {
   void collect();
   bool has(std::uint64_t bytes) const;
   bool empty() const { return pieces_.empty(); }
-  // A piece of this size; without a handle: there is none.
+  // A piece of this size; an empty one: there is none.
   Piece take(std::uint64_t bytes);
   // Gives all of it to the driver. Whether there was any.
   bool release();

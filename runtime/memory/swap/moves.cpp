@@ -88,7 +88,7 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
   for (const auto& [address, range] : ranges_) {
     if (range.device != ordinal || range.ending || range.failed) continue;
     for (const Extent& extent : range.extents) {
-      if (extent.handle == 0 && !extent.moving) all.push_back({extent.address, extent.bytes});
+      if (!extent.piece && !extent.moving) all.push_back({extent.address, extent.bytes});
     }
   }
   return all;
@@ -114,8 +114,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       Extent* extent = extent_at(flight.address);
       leaving = *extent;
       if (copied) {
-        extent->handle = 0;
-        extent->memory.reset();
+        extent->piece = {};
         extent->saved = true;
         out_[at] += flight.bytes;
       }
@@ -123,8 +122,8 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     // Still in motion to everybody: nobody maps or frees it meanwhile.
     if (copied) {
       real::cuMemUnmap(leaving.address, leaving.bytes);
-      hand_over({leaving.handle, leaving.memory}, leaving.bytes, mover.exchange);
-      real::cuMemRelease(leaving.handle);
+      hand_over(leaving.piece, leaving.bytes, mover.exchange);
+      real::cuMemRelease(leaving.piece.handle);
       take_resident(ordinal, flight.bytes);
       moved.bytes += flight.bytes;
     } else {
@@ -229,8 +228,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
         const std::lock_guard lock(mutex_);
         Extent* extent = extent_at(flight.address);
         back = *extent;
-        extent->handle = 0;
-        extent->memory.reset();
+        extent->piece = {};
         out_[at] += flight.bytes;
       }
       unmap(back);
@@ -259,7 +257,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     if (next == all.end()) next = all.begin();
     const Lacking chosen = *next;
     Piece piece = handed.take(chosen.bytes);
-    const bool used_before = piece.handle != 0;
+    const bool used_before = static_cast<bool>(piece);
     add_resident(ordinal, chosen.bytes);
     api::CUresult result = used_before ? api::CUDA_SUCCESS : create(chosen.bytes, ordinal, exports, &piece.handle);
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
@@ -286,18 +284,18 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       const std::lock_guard lock(mutex_);
       Range* range = nullptr;
       Extent* extent = extent_at(chosen.address, &range);
-      if (extent != nullptr && extent->bytes == chosen.bytes && extent->handle == 0 && !range->ending) {
+      if (extent != nullptr && extent->bytes == chosen.bytes && !extent->piece && !range->ending) {
         extent->moving = true;
         coming = *extent;
       }
     }
     if (coming.address == 0) {  // freed just now
-      if (piece.handle != 0) real::cuMemRelease(piece.handle);
+      if (piece) real::cuMemRelease(piece.handle);
       take_resident(ordinal, chosen.bytes);
       continue;
     }
     if (result == api::CUDA_SUCCESS) result = map(coming, std::move(piece));
-    const bool mapped = coming.handle != 0;
+    const bool mapped = static_cast<bool>(coming.piece);
     if (mapped) result = give_access(coming.address, coming.bytes, access);
     Flight flight{.address = coming.address, .bytes = coming.bytes};
     if (result == api::CUDA_SUCCESS && (coming.saved || used_before)) {
@@ -331,8 +329,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     {
       const std::lock_guard lock(mutex_);
       Extent* extent = extent_at(coming.address);
-      extent->handle = coming.handle;
-      extent->memory = coming.memory;
+      extent->piece = coming.piece;
       out_[at] -= coming.bytes;
     }
     if (used_before) moved.taken_over += coming.bytes;
@@ -353,7 +350,7 @@ void SwapBackend::landed(std::uint64_t address) {
     Range* range = nullptr;
     Extent* extent = extent_at(address, &range);
     extent->moving = false;
-    if (extent->handle != 0) --out_of_place_;
+    if (extent->piece) --out_of_place_;
     const bool moves =
         std::any_of(range->extents.begin(), range->extents.end(), [](const Extent& each) { return each.moving; });
     if (range->ending && !moves) {

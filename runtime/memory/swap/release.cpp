@@ -19,8 +19,7 @@ std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes) {
       if (extent == nullptr || !unused(*extent) || range->kept || range->ending) continue;
       leaving = *extent;
       extent->moving = true;
-      extent->handle = 0;
-      extent->memory.reset();
+      extent->piece = {};
       ++out_of_place_;
       out_[static_cast<std::size_t>(ordinal)] += leaving.bytes;
     }
@@ -63,15 +62,14 @@ std::uint64_t SwapBackend::context_failed(api::CUcontext context, int ordinal) {
       range.failed = true;
       for (Extent& extent : range.extents) {
         gone.push_back(extent);
-        extent.handle = 0;
-        extent.memory.reset();
+        extent.piece = {};
         extent.host = nullptr;
         extent.saved = false;
       }
     }
   }
   for (Extent& extent : gone) {
-    if (extent.handle != 0) sum += extent.bytes;
+    if (extent.piece) sum += extent.bytes;
     unmap(extent);
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
   }
@@ -88,19 +86,18 @@ void SwapBackend::release_all() {
       if (range.kept || range.failed) continue;
       for (Extent& extent : range.extents) {
         gone.emplace_back(range.device, extent);
-        if (extent.handle != 0) {
+        if (extent.piece) {
           out_[static_cast<std::size_t>(range.device)] += extent.bytes;
           ++out_of_place_;
         }
-        extent.handle = 0;
-        extent.memory.reset();
+        extent.piece = {};
         extent.host = nullptr;
         extent.saved = false;
       }
     }
   }
   for (auto& [ordinal, extent] : gone) {
-    const std::uint64_t bytes = extent.handle != 0 ? extent.bytes : 0;
+    const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
     unmap(extent);
     take_resident(ordinal, bytes);
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);

@@ -61,7 +61,7 @@ std::uint64_t SwapBackend::most(int ordinal) {
 
 // --- the driver's side of an extent
 
-api::CUresult SwapBackend::create(std::uint64_t bytes, int device, bool exports, Handle* handle) {
+api::CUresult SwapBackend::create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle) {
   const api::CUmemAllocationProp wanted = physical_properties(device, exports && bytes >= kLeastHandedOver);
   const api::CUresult result = real::cuMemCreate(handle, bytes, &wanted, 0);
   const bool exportable = wanted.requestedHandleTypes != api::CU_MEM_HANDLE_TYPE_NONE;
@@ -72,23 +72,21 @@ api::CUresult SwapBackend::create(std::uint64_t bytes, int device, bool exports,
 
 // The memory is the extent's from now on, or released.
 api::CUresult SwapBackend::map(Extent& extent, Piece&& piece) {
-  const Piece taken = std::move(piece);
+  Piece taken = std::move(piece);
   const api::CUresult result = real::cuMemMap(extent.address, extent.bytes, 0, taken.handle, 0);
-  if (result != api::CUDA_SUCCESS) {
+  if (result == api::CUDA_SUCCESS) {
+    extent.piece = std::move(taken);
+  } else {
     real::cuMemRelease(taken.handle);
-    return result;
   }
-  extent.handle = taken.handle;
-  extent.memory = taken.memory;
   return result;
 }
 
 void SwapBackend::unmap(Extent& extent) {
-  if (extent.handle == 0) return;
+  if (!extent.piece) return;
   real::cuMemUnmap(extent.address, extent.bytes);
-  real::cuMemRelease(extent.handle);
-  extent.handle = 0;
-  extent.memory.reset();
+  real::cuMemRelease(extent.piece.handle);
+  extent.piece = {};
 }
 
 api::CUresult SwapBackend::give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices) {
@@ -105,9 +103,9 @@ api::CUresult SwapBackend::give_access(std::uint64_t address, std::uint64_t byte
 api::CUresult SwapBackend::populate(Range& range, const std::set<int>& access, bool exports) {
   api::CUresult result = api::CUDA_SUCCESS;
   for (Extent& extent : range.extents) {
-    Handle handle = 0;
-    result = create(extent.bytes, range.device, exports, &handle);
-    if (result == api::CUDA_SUCCESS) result = map(extent, {.handle = handle, .memory = nullptr});
+    Piece piece;
+    result = create(extent.bytes, range.device, exports, &piece.handle);
+    if (result == api::CUDA_SUCCESS) result = map(extent, std::move(piece));
     if (result != api::CUDA_SUCCESS) break;
   }
   if (result == api::CUDA_SUCCESS) result = give_access(range.address, range.bytes, access);
@@ -146,7 +144,7 @@ SwapBackend::Range SwapBackend::cut(const Place& place, std::uint64_t bytes, std
 
 // With the lock held. Its extents are all on the GPU, or none is.
 void SwapBackend::insert(Range&& range) {
-  if (range.extents.front().handle == 0) {
+  if (!range.extents.front().piece) {
     out_[static_cast<std::size_t>(range.device)] += range.bytes;
     out_of_place_ += range.extents.size();
   }
@@ -160,7 +158,7 @@ void SwapBackend::insert(Range&& range) {
 void SwapBackend::destroy(Range&& range) {
   std::uint64_t gone = 0;
   for (Extent& extent : range.extents) {
-    if (extent.handle != 0) gone += extent.bytes;
+    if (extent.piece) gone += extent.bytes;
     unmap(extent);
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
   }
@@ -291,7 +289,7 @@ bool SwapBackend::overlaps(std::uint64_t address, std::uint64_t bytes) const {
 void SwapBackend::take_off(const Range& range) {
   if (range.failed) return;
   for (const Extent& extent : range.extents) {
-    if (extent.handle == 0) out_[static_cast<std::size_t>(range.device)] -= extent.bytes;
+    if (!extent.piece) out_[static_cast<std::size_t>(range.device)] -= extent.bytes;
     if (!extent.in_place()) --out_of_place_;
   }
   if (!range.kept) return;
@@ -360,7 +358,7 @@ void SwapBackend::peer_enabled(int accessing, int owner) {
   for (const auto& [address, range] : ranges_) {
     if (range.device != owner) continue;
     for (const Extent& extent : range.extents) {
-      if (extent.handle != 0) give_access(extent.address, extent.bytes, {accessing});
+      if (extent.piece) give_access(extent.address, extent.bytes, {accessing});
     }
   }
 }

@@ -111,14 +111,15 @@ class SwapBackend final : public Backend {
   };
   struct Moved {
     std::uint64_t bytes = 0;         // copied
-    std::uint64_t without_copy = 0;  // of free ranges that went, or fresh ones that came
+    std::uint64_t without_copy = 0;  // of what went unused, kept ranges among it, or of fresh memory that came
     std::uint64_t taken_over = 0;    // of what came, in memory that another process has handed over
     std::uint64_t lacking = 0;       // bytes that the driver has no room for
     bool lacks_host = false;         // the host has no memory for what should leave: it stays where it was
     bool failed = false;             // the driver refused, or a copy failed: what had to move stays where it was
     api::CUresult error = api::CUDA_SUCCESS;  // why, if the driver says so and it is not that a context ended
   };
-  // Makes `bytes` of room, or as much as there is: what is kept first, then extents, the largest first.
+  // Makes `bytes` of room, or as much as there is: what is kept first, then what has come in and was not used, then
+  // other extents, the largest first.
   Moved move_out(int device, std::uint64_t bytes, const Mover& mover);
   // Brings everything back. Gives up when the driver has had no room for a while.
   Moved bring_in(int device, const Mover& mover);
@@ -133,17 +134,15 @@ class SwapBackend final : public Backend {
   void release_all();
 
  private:
-  using Handle = PhysicalHandle;
   struct Extent {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
-    Handle handle = 0;        // 0: not on the GPU
-    SharedDescriptor memory;  // by which that came, if another process has handed it over
-    void* host = nullptr;     // room for its contents, once it has been out
-    bool saved = false;       // they are there
+    Piece piece;           // empty: not on the GPU
+    void* host = nullptr;  // room for its contents, once it has been out
+    bool saved = false;    // they are there
     bool moving = false;
     std::uint64_t came = 0;  // brought in when the gate had opened so many times
-    bool in_place() const { return handle != 0 && !moving; }
+    bool in_place() const { return piece && !moving; }
   };
   struct Range {
     std::uint64_t address = 0;
@@ -174,7 +173,7 @@ class SwapBackend final : public Backend {
   Device& device(int ordinal);
   std::uint64_t most(int ordinal);
   Range cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity);
-  static api::CUresult create(std::uint64_t bytes, int device, bool exports, Handle* handle);
+  static api::CUresult create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle);
   static api::CUresult map(Extent& extent, Piece&& piece);
   static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices);
   static void unmap(Extent& extent);

@@ -21,6 +21,7 @@
 #include <string>
 #include <thread>
 
+#include "scheduler/protocol/packet.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::test {
@@ -147,20 +148,8 @@ class FakeRotad {
     answer.kind = protocol::Kind::kWelcome;
     answer.version = version_.load();
     answer.body.welcome = {.client = 1, .mode = protocol::Mode::kExclusive, .daemon_pid = 1, .quantum_ns = 1};
-    iovec body{&answer, sizeof answer};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &body;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* item = CMSG_FIRSTHDR(&header);
-    item->cmsg_level = SOL_SOCKET;
-    item->cmsg_type = SCM_RIGHTS;
-    item->cmsg_len = CMSG_LEN(2 * sizeof(int));
-    const int descriptors[2] = {lease_descriptor_, usage_descriptor_};
-    std::memcpy(CMSG_DATA(item), descriptors, sizeof descriptors);
-    sendmsg(client, &header, MSG_NOSIGNAL);
+    const int pages[] = {lease_descriptor_, usage_descriptor_};
+    protocol::write_packet(client, &answer, sizeof answer, pages, 0);
   }
 
   void serve() {

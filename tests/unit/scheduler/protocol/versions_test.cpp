@@ -11,10 +11,12 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <span>
 #include <sstream>
 #include <thread>
 
 #include "runtime/turn/connection.h"
+#include "scheduler/protocol/packet.h"
 #include "tests/unit/scheduler/server/processes.h"
 
 namespace rota::test {
@@ -82,20 +84,11 @@ struct OldClient {
 
   std::string receive() {
     char buffer[kPacket + 1];
-    iovec data{buffer, sizeof buffer};
-    alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    const ssize_t length = recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-    if (const cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr) {
-      int pages[2];
-      memcpy(pages, CMSG_DATA(item), sizeof pages);
-      lease = static_cast<char*>(mmap(nullptr, kPage, PROT_READ, MAP_SHARED, pages[0], 0));
-      usage = static_cast<char*>(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, pages[1], 0));
-      for (const int page : pages) close(page);
+    Descriptor pages[2];
+    const ssize_t length = protocol::read_packet(socket, buffer, sizeof buffer, pages, 0);
+    if (pages[1]) {
+      lease = static_cast<char*>(mmap(nullptr, kPage, PROT_READ, MAP_SHARED, pages[0].get(), 0));
+      usage = static_cast<char*>(mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, pages[1].get(), 0));
     }
     return {buffer, static_cast<std::size_t>(std::max<ssize_t>(length, 0))};
   }
@@ -243,21 +236,8 @@ class OldRotad {
     close(client);
   }
   void answer(int client, const std::string& packet, bool with_pages) {
-    iovec data{const_cast<char*>(packet.data()), packet.size()};
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof pages_)] = {};
-    msghdr header{};
-    header.msg_iov = &data;
-    header.msg_iovlen = 1;
-    if (with_pages) {
-      header.msg_control = control;
-      header.msg_controllen = sizeof control;
-      cmsghdr* item = CMSG_FIRSTHDR(&header);
-      item->cmsg_level = SOL_SOCKET;
-      item->cmsg_type = SCM_RIGHTS;
-      item->cmsg_len = CMSG_LEN(sizeof pages_);
-      memcpy(CMSG_DATA(item), pages_, sizeof pages_);
-    }
-    sendmsg(client, &header, MSG_NOSIGNAL);
+    const auto pages = with_pages ? std::span<const int>(pages_) : std::span<const int>();
+    protocol::write_packet(client, packet.data(), packet.size(), pages, 0);
   }
 
   TemporaryFolder folder_;

@@ -28,7 +28,7 @@ struct Swapping : Client {
     use(gpu, mega * kMega);
     want(std::uint64_t{1} << gpu);
   }
-  void hand_over(int memory) const { Client::hand_over(gpu, 128 * kMega, memory); }
+  void hand_over(int memory) const { Client::hand_over(gpu, 128 * kMega, {memory}); }
   // rotad has read what was sent before this.
   void is_heard() { REQUIRE_FALSE(add_gpu(1)); }
   bool is_asked_to_clear() const {
@@ -74,15 +74,14 @@ TEST_CASE("memory that one client clears goes to the one that lacks it, and stat
   CHECK(giver.may_hand_over());
   const Descriptor memory = make_memory();
   giver.hand_over(memory.get());
-  std::vector<int> came;
-  const auto extent = receive(taker.descriptor, &came);
+  Descriptor came;
+  const auto extent = receive(taker.descriptor, {&came, 1});
   REQUIRE(extent);
   CHECK(extent->kind == Kind::kExtent);
   CHECK(extent->body.extent.gpu == taker.gpu);
   CHECK(extent->body.extent.bytes == 128 * kMega);
-  REQUIRE(came.size() == 1);
-  CHECK(identity(came[0]) == identity(memory.get()));
-  close(came[0]);
+  REQUIRE(came);
+  CHECK(identity(came.get()) == identity(memory.get()));
   CHECK(handed_over(daemon) == 128 * kMega);
 }
 
@@ -127,6 +126,21 @@ TEST_CASE("a descriptor of something else is taken from nobody, nor any of the s
   taker.is_heard();
   CHECK(handed_over(daemon) == 0);
   CHECK(serves(daemon));
+}
+
+TEST_CASE("of several descriptors beside one message rotad keeps none") {
+  const Daemon daemon;
+  Giver giver(daemon);
+  int ends[2];
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  const Descriptor memory = make_memory();
+  static_cast<const Client&>(giver).hand_over(giver.gpu, 128 * kMega, {memory.get(), ends[1]});
+  close(ends[1]);
+  giver.is_heard();
+  REQUIRE(fcntl(ends[0], F_SETFL, O_NONBLOCK) == 0);
+  char byte = 0;
+  CHECK(read(ends[0], &byte, 1) == 0);  // the pipe has no writer left
+  close(ends[0]);
 }
 
 // A child process, which lacks memory, in a user namespace of its own if that is asked for. What it has to say, and the

@@ -221,7 +221,7 @@ TEST_CASE("memory that was handed over, which the driver counts for no process, 
   taker.want(1);
   REQUIRE(taker.wait_for_grant());
   const Descriptor memory(memfd_create("memory", MFD_CLOEXEC));
-  giver.hand_over(giver.gpu, 128 * kMega, memory.get());
+  giver.hand_over(giver.gpu, 128 * kMega, {memory.get()});
   REQUIRE(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).handed_over_bytes == 128 * kMega; }));
   taker.usage->resident_bytes[taker.gpu] = 148 * kMega;
   giver.usage->resident_bytes[giver.gpu] = 0;

@@ -23,6 +23,8 @@
 #include <iterator>
 #include <stdexcept>
 
+#include "scheduler/protocol/packet.h"
+
 namespace rota::test {
 
 using protocol::Kind;
@@ -181,23 +183,10 @@ void send_packet(int descriptor, const void* bytes, std::size_t length) {
   send(descriptor, bytes, length, MSG_NOSIGNAL);
 }
 
-std::optional<Message> receive(int descriptor, std::vector<int>* descriptors) {
+std::optional<Message> receive(int descriptor, std::span<Descriptor> descriptors) {
   Message result;
-  iovec data{&result, sizeof result};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 2)];
-  msghdr header{};
-  header.msg_iov = &data;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
-  const ssize_t length = recvmsg(descriptor, &header, MSG_CMSG_CLOEXEC);
-  if (length != static_cast<ssize_t>(sizeof result)) return std::nullopt;
-  const cmsghdr* ancillary = CMSG_FIRSTHDR(&header);
-  if (descriptors != nullptr && ancillary != nullptr && ancillary->cmsg_type == SCM_RIGHTS) {
-    descriptors->resize((ancillary->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-    memcpy(descriptors->data(), CMSG_DATA(ancillary), descriptors->size() * sizeof(int));
-  }
-  return result;
+  const ssize_t length = protocol::read_packet(descriptor, &result, sizeof result, descriptors, 0);
+  return length == static_cast<ssize_t>(sizeof result) ? std::optional(result) : std::nullopt;
 }
 
 protocol::Uuid uuid(std::uint8_t number) {
@@ -212,12 +201,12 @@ Client::Client(const std::string& socket, const std::string& name, std::uint16_t
   hello.body.hello.newest_version = newest;
   name.copy(hello.body.hello.name, protocol::kNameLength - 1);
   send_packet(descriptor, &hello, sizeof hello);
-  std::vector<int> pages;
-  const auto welcome = receive(descriptor, &pages);
-  if (!welcome || welcome->kind != Kind::kWelcome || pages.size() != 2) throw std::runtime_error("no welcome");
+  Descriptor pages[2];
+  const auto welcome = receive(descriptor, pages);
+  if (!welcome || welcome->kind != Kind::kWelcome || !pages[1]) throw std::runtime_error("no welcome");
   number = welcome->body.welcome.client;
-  lease_descriptor = pages[0];
-  usage_descriptor = pages[1];
+  lease_descriptor = pages[0].release();
+  usage_descriptor = pages[1].release();
   lease = static_cast<const protocol::LeasePage*>(
       mmap(nullptr, protocol::kPageBytes, PROT_READ, MAP_SHARED, lease_descriptor, 0));
   usage = static_cast<protocol::UsagePage*>(
@@ -265,23 +254,11 @@ void Client::ask(std::uint32_t gpu, std::uint64_t bytes) {
   send_packet(descriptor, &room, sizeof room);
 }
 
-void Client::hand_over(std::uint32_t gpu, std::uint64_t bytes, int memory) const {
+void Client::hand_over(std::uint32_t gpu, std::uint64_t bytes, std::initializer_list<int> memory) const {
   Message handed = message(Kind::kHandOver);
   handed.version = protocol::kHandOverVersion;
   handed.body.extent = {.gpu = gpu, .padding = 0, .bytes = bytes};
-  iovec body{&handed, sizeof handed};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof memory)] = {};
-  msghdr header{};
-  header.msg_iov = &body;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
-  cmsghdr* item = CMSG_FIRSTHDR(&header);
-  item->cmsg_level = SOL_SOCKET;
-  item->cmsg_type = SCM_RIGHTS;
-  item->cmsg_len = CMSG_LEN(sizeof memory);
-  memcpy(CMSG_DATA(item), &memory, sizeof memory);
-  if (sendmsg(descriptor, &header, 0) < 0) throw std::runtime_error("sendmsg");
+  if (protocol::write_packet(descriptor, &handed, sizeof handed, memory, 0) < 0) throw std::runtime_error("sendmsg");
 }
 
 bool Client::wait_for_grant() const {

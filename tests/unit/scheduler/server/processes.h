@@ -6,11 +6,14 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::test {
@@ -75,8 +78,8 @@ class Daemon {
 int connect_to(const std::string& socket);
 protocol::Message message(protocol::Kind kind);
 void send_packet(int descriptor, const void* bytes, std::size_t length);
-// Nothing at the end of the connection. `descriptors` receives what came along.
-std::optional<protocol::Message> receive(int descriptor, std::vector<int>* descriptors = nullptr);
+// Nothing at the end of the connection. `descriptors` receive what came along.
+std::optional<protocol::Message> receive(int descriptor, std::span<Descriptor> descriptors = {});
 
 protocol::Uuid uuid(std::uint8_t number);
 
@@ -94,7 +97,7 @@ class Client {
   void want(std::uint64_t gpus, bool running = false);
   void give_back(std::uint32_t grant);
   void ask(std::uint32_t gpu, std::uint64_t bytes);
-  void hand_over(std::uint32_t gpu, std::uint64_t bytes, int memory) const;
+  void hand_over(std::uint32_t gpu, std::uint64_t bytes, std::initializer_list<int> memory) const;
   void use(std::uint32_t gpu, std::uint64_t bytes) { usage->device_bytes[gpu] = bytes; }
   // Waits until the page shows this; false after ten seconds.
   template <typename Condition>

@@ -178,12 +178,10 @@ TEST_CASE("a name that is not terminated is cut, and control characters cannot r
   memset(hello.body.hello.name, 'A', sizeof hello.body.hello.name);
   memcpy(hello.body.hello.name, "\x1b[2J", 4);
   send_packet(descriptor, &hello, sizeof hello);
-  std::vector<int> pages;
-  REQUIRE(receive(descriptor, &pages));
+  REQUIRE(receive(descriptor));
   const StatusRows rows = status(daemon.socket());
   REQUIRE(rows.clients.size() == 1);
   CHECK(std::string(rows.clients[0].name) == "?[2J" + std::string(protocol::kNameLength - 5, 'A'));
-  for (const int page : pages) close(page);
   close(descriptor);
 }
 

@@ -7,16 +7,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
-#include <vector>
 
-#include "generated/driver_real.h"
-#include "tests/unit/runtime/memory/on_simgpu/machine.h"
+#include "tests/unit/runtime/memory/on_simgpu/moving.h"
 
 using namespace rota;
 using namespace rota::test;
@@ -25,14 +23,8 @@ namespace {
 
 using driver::Handed;
 using driver::MemoryDescriptor;
-using memory::SwapBackend;
 
-constexpr std::uint64_t kAll = UINT64_MAX / 2;
 constexpr std::uint64_t kPiece = 32 * kMiB;
-
-SwapBackend& extents() {
-  return runtime().memory.swap();
-}
 
 driver::SharedDescriptor shared(int descriptor) {
   return std::make_shared<const MemoryDescriptor>(Descriptor(descriptor));
@@ -41,47 +33,24 @@ driver::SharedDescriptor shared(int descriptor) {
 // What is given away waits here until it is taken.
 struct Between {
   std::deque<Handed> pieces;
-  api::CUstream stream = nullptr;
+  Carrier carrier{enter(0)};
 
-  Between() { EXPECT_OK(real::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING)); }
-  SwapBackend::Mover mover() {
-    return {.within =
-                [](const std::function<void()>& step) {
-                  step();
-                  return true;
-                },
-            .stopping = [] { return false; },
-            .stream = stream,
-            .exchange = {.give =
-                             [this](int memory, std::uint64_t bytes) {
-                               pieces.push_back({bytes, shared(fcntl(memory, F_DUPFD_CLOEXEC, 0))});
-                               return true;
-                             },
-                         .take = [this]() -> std::optional<Handed> {
-                           if (pieces.empty()) return std::nullopt;
-                           Handed first = std::move(pieces.front());
-                           pieces.pop_front();
-                           return first;
-                         }}};
+  Swap::Mover mover() {
+    Swap::Mover mover = carrier.mover();
+    mover.exchange = {
+        .give = [this](int memory,
+                       std::uint64_t bytes) { pieces.push_back({bytes, shared(fcntl(memory, F_DUPFD_CLOEXEC, 0))}); },
+        .take = [this]() -> std::optional<Handed> {
+          if (pieces.empty()) return std::nullopt;
+          Handed first = std::move(pieces.front());
+          pieces.pop_front();
+          return first;
+        }};
+    return mover;
   }
-  SwapBackend::Moved out() { return extents().move_out(0, kAll, mover()); }
-  SwapBackend::Moved in() { return extents().bring_in(0, mover()); }
+  Swap::Moved out() { return swap().move_out(0, kAll, mover()); }
+  Swap::Moved in() { return swap().bring_in(0, mover()); }
 };
-
-CUdeviceptr allocate(unsigned char pattern) {
-  CUdeviceptr address = 0;
-  EXPECT_OK(cu.cuMemAlloc_v2(&address, kPiece));
-  EXPECT_OK(cu.cuMemsetD8_v2(address, pattern, kPiece));
-  EXPECT_OK(cu.cuCtxSynchronize());
-  return address;
-}
-
-bool holds(CUdeviceptr address, unsigned char pattern) {
-  const std::vector<unsigned char> expected(kPiece, pattern);
-  std::vector<unsigned char> seen(kPiece, static_cast<unsigned char>(~pattern));
-  EXPECT_OK(cu.cuMemcpyDtoH_v2(seen.data(), address, kPiece));
-  return std::memcmp(seen.data(), expected.data(), kPiece) == 0;
-}
 
 // That this process has open.
 int descriptors_of_gpu_memory() {
@@ -94,26 +63,22 @@ int descriptors_of_gpu_memory() {
   return count;
 }
 
-void check(const std::function<void()>& program) {
-  CHECK(on_simgpu({.mode = Mode::kSwap, .limit = "", .replace = {}, .neighbour = {}}, program) == "");
-}
-
 }  // namespace
 
 TEST_CASE("extents come back in memory that was handed over, each with its own contents, again and again") {
   check([] {
-    enter(0);
     Between between;
-    const CUdeviceptr first = allocate(1);
-    const CUdeviceptr second = allocate(2);
+    const CUdeviceptr first = allocate(kPiece, 1);
+    const CUdeviceptr second = allocate(kPiece, 2);
     for (int round = 0; round < 5; ++round) {
       EXPECT(between.out().bytes == 2 * kPiece);
       EXPECT(between.pieces.size() == 2);
       std::swap(between.pieces.front(), between.pieces.back());  // each in the other's memory
-      const SwapBackend::Moved back = between.in();
+      const Swap::Moved back = between.in();
       EXPECT(back.bytes == 2 * kPiece && back.taken_over == 2 * kPiece && !back.failed);
-      EXPECT(holds(first, 1) && holds(second, 2));
-      EXPECT(runtime().memory.swap().use_if_in_place([] {}));  // else it would leave without a copy
+      expect_pattern(first, kPiece, 1, "the first");
+      expect_pattern(second, kPiece, 2, "the second");
+      EXPECT(swap().use_if_in_place([] {}));  // else it would leave without a copy
     }
     EXPECT_OK(cu.cuMemFree_v2(first));
     EXPECT_OK(cu.cuMemFree_v2(second));
@@ -123,10 +88,9 @@ TEST_CASE("extents come back in memory that was handed over, each with its own c
 
 TEST_CASE("memory that came by a descriptor and leaves without a copy is not kept alive by the descriptor") {
   check([] {
-    enter(0);
     Between between;
-    const CUdeviceptr first = allocate(1);
-    const CUdeviceptr second = allocate(2);
+    const CUdeviceptr first = allocate(kPiece, 1);
+    const CUdeviceptr second = allocate(kPiece, 2);
     between.out();
     EXPECT(between.in().taken_over == 2 * kPiece);
     EXPECT(descriptors_of_gpu_memory() >= 2);
@@ -134,17 +98,17 @@ TEST_CASE("memory that came by a descriptor and leaves without a copy is not kep
     EXPECT(between.out().without_copy == 2 * kPiece);
     EXPECT(between.pieces.empty());
     EXPECT(descriptors_of_gpu_memory() == 0);
-    EXPECT(extents().resident_bytes(0) == 0);
+    EXPECT(swap().resident_bytes(0) == 0);
     EXPECT(between.in().bytes == 2 * kPiece);
-    EXPECT(holds(first, 1) && holds(second, 2));
+    expect_pattern(first, kPiece, 1, "the first");
+    expect_pattern(second, kPiece, 2, "the second");
   });
 }
 
 TEST_CASE("what arrives and is not what its sender said is not used") {
   check([] {
-    enter(0);
     Between between;
-    const CUdeviceptr memory = allocate(1);
+    const CUdeviceptr memory = allocate(kPiece, 1);
     EXPECT(between.out().bytes == kPiece);
     between.pieces.front().bytes = kPiece / 2;  // of no use for this extent
     const Handed real = between.pieces.front();
@@ -156,9 +120,9 @@ TEST_CASE("what arrives and is not what its sender said is not used") {
     EXPECT_OK(real::cuMemExportToShareableHandle(&number, small, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     between.pieces.push_back({kPiece, shared(number)});
     EXPECT_OK(real::cuMemRelease(small));
-    const SwapBackend::Moved back = between.in();
+    const Swap::Moved back = between.in();
     EXPECT(back.bytes == kPiece && back.taken_over == 0 && !back.failed);
-    EXPECT(holds(memory, 1));
+    expect_pattern(memory, kPiece, 1, "what was moved");
   });
 }
 
