@@ -65,6 +65,10 @@ class BehindKernel(Case):
         self.check("native", ROTA, "run", "--", ROTA_MEMORY="native")
 
     # ctest labels: unsanitized
+    def test_no_fourth_call_waits_under_rota_run_with_managed_memory(self):
+        self.check("managed", ROTA, "run", "--", every=4, ROTA_MEMORY="managed", ROTA_MEMORY_SMALL="0")
+
+    # ctest labels: unsanitized thorough
     def test_no_call_waits_under_rota_run_with_managed_memory(self):
         self.check("managed", ROTA, "run", "--", ROTA_MEMORY="managed", ROTA_MEMORY_SMALL="0")
 

@@ -165,7 +165,7 @@ TEST_CASE("a context that gets the handle of one just destroyed keeps what it al
   parts.monitor.context_made(kContext, 0, false);
   const std::uint64_t before = parts.ledger.live_bytes(0);
   std::atomic<int> lost{0};
-  constexpr int kRounds = 2000;
+  constexpr int kRounds = 2000 / ROTA_TEST_EVERY;
   // Where other processes want the processors, each yield lasts a time slice of theirs.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   for (int round = 0; round < kRounds && std::chrono::steady_clock::now() < deadline; ++round) {

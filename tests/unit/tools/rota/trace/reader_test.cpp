@@ -134,7 +134,7 @@ TEST_CASE("Random damage never crashes the reader and always gives some answer")
   std::mt19937_64 random(20261121);
   const auto below = [&](std::size_t limit) { return static_cast<std::size_t>(random() % limit); };
   std::size_t with_problems = 0;
-  constexpr int kRounds = 60;
+  constexpr int kRounds = 60 / ROTA_TEST_EVERY;
   for (int round = 0; round < kRounds; ++round) {
     std::string bytes = whole;
     const std::size_t hits = 1 + below(40);
