@@ -7,6 +7,7 @@
 #include "runtime/memory/round_up.h"
 #include "runtime/memory/swap/reach.h"
 #include "scheduler/protocol/context_cost.h"
+#include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
 
@@ -166,6 +167,31 @@ void SwapBackend::destroy(Range&& range) {
   take_resident(range.device, gone);
 }
 
+std::uint64_t SwapBackend::granularity(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  return device(ordinal).granularity;
+}
+
+bool SwapBackend::reserve(int ordinal, std::uint64_t bytes) {
+  const std::uint64_t granule = granularity(ordinal);
+  if (bytes > protocol::kMaxGpuBytes) return false;
+  const std::uint64_t more = round_up(bytes, granule);
+  std::atomic<std::uint64_t>& needed = needed_[static_cast<std::size_t>(ordinal)];
+  needed += more;
+  struct Asking {  // also where the thread is cancelled
+    ~Asking() { needed -= more; }
+    std::atomic<std::uint64_t>& needed;
+    std::uint64_t more;
+  } asking{needed, more};
+  const bool fits = !observer_.fits || observer_.fits(ordinal, more, [&] { needed -= std::exchange(asking.more, 0); });
+  if (fits) asking.more = 0;
+  return fits;
+}
+
+void SwapBackend::release(int ordinal, std::uint64_t bytes) {
+  needed_[static_cast<std::size_t>(ordinal)] -= round_up(bytes, granularity(ordinal));
+}
+
 api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
   std::set<int> access;
   bool exports = false;
@@ -211,8 +237,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     if (open) continue;
     placed = true;
     // On the GPU the driver would refuse it. What could never be there at once would keep the gate closed for good.
-    const Device& entry = device(place.device);
-    if (resident_bytes(place.device) - entry.kept + out_bytes(place.device) + range.bytes > most(place.device)) {
+    if (needed_bytes(place.device) > most(place.device)) {
       result = api::CUDA_ERROR_OUT_OF_MEMORY;
       break;
     }
@@ -288,6 +313,7 @@ bool SwapBackend::overlaps(std::uint64_t address, std::uint64_t bytes) const {
 // With the lock held: of a range that leaves the books, for destroy().
 void SwapBackend::take_off(const Range& range) {
   if (range.failed) return;
+  if (!range.kept) needed_[static_cast<std::size_t>(range.device)] -= range.bytes;
   for (const Extent& extent : range.extents) {
     if (!extent.piece) out_[static_cast<std::size_t>(range.device)] -= extent.bytes;
     if (!extent.in_place()) --out_of_place_;
@@ -317,6 +343,7 @@ void SwapBackend::free(std::uint64_t address) {
         std::all_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.in_place(); });
     if (here && entry.kept + range.bytes <= entry.most_kept) {
       range.kept = true;
+      needed_[static_cast<std::size_t>(range.device)] -= range.bytes;
       entry.kept += range.bytes;
       entry.kept_by_size.emplace(range.bytes, range.address);
       return;
