@@ -83,9 +83,10 @@ api::CUresult SwapBackend::map(Extent& extent, Piece&& piece) {
   return result;
 }
 
-void SwapBackend::unmap(Extent& extent) {
+void SwapBackend::unmap(Extent& extent, const Exchange& exchange) {
   if (!extent.piece) return;
   real::cuMemUnmap(extent.address, extent.bytes);
+  hand_over(extent.piece, extent.bytes, exchange);
   real::cuMemRelease(extent.piece.handle);
   extent.piece = {};
 }
@@ -156,11 +157,11 @@ void SwapBackend::insert(Range&& range) {
 }
 
 // A range that is in the books no more.
-void SwapBackend::destroy(Range&& range) {
+void SwapBackend::destroy(Range&& range, const Exchange& exchange) {
   std::uint64_t gone = 0;
   for (Extent& extent : range.extents) {
     if (extent.piece) gone += extent.bytes;
-    unmap(extent);
+    unmap(extent, exchange);
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
   }
   real::cuMemAddressFree(range.address, range.bytes);
@@ -262,8 +263,8 @@ std::optional<api::CUdeviceptr> SwapBackend::reuse(const Place& place, std::uint
   return range.address;
 }
 
-// Bytes that have gone back to the driver.
-std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes) {
+// Bytes that have gone.
+std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes, const Exchange& exchange) {
   std::vector<Range> gone;
   std::uint64_t sum = 0;
   {
@@ -277,7 +278,7 @@ std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes) {
       gone.push_back(std::move(range.mapped()));
     }
   }
-  for (Range& range : gone) destroy(std::move(range));
+  for (Range& range : gone) destroy(std::move(range), exchange);
   return sum;
 }
 

@@ -184,15 +184,16 @@ class SwapBackend final : public Backend {
   static api::CUresult create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle);
   static api::CUresult map(Extent& extent, Piece&& piece);
   static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices);
-  static void unmap(Extent& extent);
+  // What it lay in goes to whoever takes it by `exchange`, with its contents, or to the driver.
+  static void unmap(Extent& extent, const Exchange& exchange = {});
   static api::CUresult populate(Range& range, const std::set<int>& access, bool exports);
   std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
-  std::uint64_t drop_kept(int device, std::uint64_t bytes);
+  std::uint64_t drop_kept(int device, std::uint64_t bytes, const Exchange& exchange = {});
   void insert(Range&& range);
   void take_off(const Range& range);
   void add_resident(int device, std::uint64_t bytes);
   void take_resident(int device, std::uint64_t bytes);
-  void destroy(Range&& range);
+  void destroy(Range&& range, const Exchange& exchange = {});
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::vector<std::uint64_t> on_gpu(int device);
@@ -202,7 +203,7 @@ class SwapBackend final : public Backend {
   };
   std::deque<Lacking> off_gpu(int device);
   bool unused(const Extent& extent) const { return extent.in_place() && extent.came == opened_; }
-  std::uint64_t drop_unused(int device, std::uint64_t bytes);
+  std::uint64_t drop_unused(int device, std::uint64_t bytes, const Exchange& exchange);
   void landed(std::uint64_t address);
 
   const IfOurTurn if_our_turn_;
