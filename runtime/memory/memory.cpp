@@ -55,7 +55,13 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
                     real::cuMemFree_v2(address);
                   }
                 }),
-      stream_ordered_(ledger, deferred_, events_) {}
+      stream_ordered_(ledger, deferred_, events_) {
+  swap_.set_free_unused([this] {
+    const driver::RelaxedCapture relaxed;
+    sweep_deferred();
+    return deferred_.free_extents([this](api::CUdeviceptr address) { return swap_.begins(address); });
+  });
+}
 
 bool Memory::here(Place& place) {
   api::CUdevice device = 0;

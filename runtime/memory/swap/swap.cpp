@@ -178,15 +178,19 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes) {
   if (bytes > protocol::kMaxGpuBytes) return false;
   const std::uint64_t more = round_up(bytes, granule);
   std::atomic<std::uint64_t>& needed = needed_[static_cast<std::size_t>(ordinal)];
-  needed += more;
-  struct Asking {  // also where the thread is cancelled
-    ~Asking() { needed -= more; }
-    std::atomic<std::uint64_t>& needed;
-    std::uint64_t more;
-  } asking{needed, more};
-  const bool fits = !observer_.fits || observer_.fits(ordinal, more, [&] { needed -= std::exchange(asking.more, 0); });
-  if (fits) asking.more = 0;
-  return fits;
+  const auto fits = [&] {
+    needed += more;
+    struct Asking {  // also where the thread is cancelled
+      ~Asking() { needed -= more; }
+      std::atomic<std::uint64_t>& needed;
+      std::uint64_t more;
+    } asking{needed, more};
+    const bool there =
+        !observer_.fits || observer_.fits(ordinal, more, [&] { needed -= std::exchange(asking.more, 0); });
+    if (there) asking.more = 0;
+    return there;
+  };
+  return fits() || (free_unused_ && free_unused_() && fits());
 }
 
 void SwapBackend::release(int ordinal, std::uint64_t bytes) {

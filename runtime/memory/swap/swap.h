@@ -53,6 +53,9 @@ class SwapBackend final : public Backend {
     std::function<bool(int device, std::uint64_t bytes, const std::function<void()>& release)> fits;
   };
   void set_observer(Observer observer) { observer_ = std::move(observer); }
+  // By which ranges go that nothing uses any more and that wait to be freed, where more do not fit. Whether there were
+  // any. Before there are ranges.
+  void set_free_unused(std::function<bool()> free_unused) { free_unused_ = std::move(free_unused); }
 
   // --- Backend
 
@@ -208,6 +211,7 @@ class SwapBackend final : public Backend {
 
   const IfOurTurn if_our_turn_;
   Observer observer_;
+  std::function<bool()> free_unused_;
   HostPool host_;
   mutable std::mutex mutex_;  // the fields below
   std::condition_variable landed_;

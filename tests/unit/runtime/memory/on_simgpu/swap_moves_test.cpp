@@ -199,6 +199,32 @@ TEST_CASE(
   });
 }
 
+TEST_CASE("what was freed in a stream's order and has been passed makes room for an allocation of another size") {
+  check([] {
+    enter(0);
+    swap().set_observer({.out_of_place = [] {},
+                         .resident = [](int) {},
+                         .contexts = {},
+                         .fits =
+                             [&](int, std::uint64_t, const std::function<void()>& release) {
+                               const bool fits = swap().needed_bytes(0) <= 20 * kMiB;
+                               if (!fits) release();
+                               return fits;
+                             }});
+    CUstream stream = nullptr;
+    EXPECT_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUdeviceptr first = allocate(12 * kMiB, 1);
+    EXPECT_OK(cu.cuMemFreeAsync(first, stream));
+    EXPECT_OK(cu.cuStreamSynchronize(stream));
+    EXPECT(swap().needed_bytes(0) == 12 * kMiB);
+    CUdeviceptr second = 0;
+    EXPECT_OK(cu.cuMemAlloc_v2(&second, 16 * kMiB));
+    EXPECT(swap().needed_bytes(0) == 16 * kMiB);
+    EXPECT_OK(cu.cuMemFree_v2(second));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
 TEST_CASE("what is kept for the next allocation needs no room until that comes") {
   check([] {
     enter(0);
