@@ -35,6 +35,11 @@ class Backend {
   virtual Backing backing() const = 0;
   // Whether it can serve memory on this GPU at all.
   virtual bool serves(int device) = 0;
+  // Room for an allocation that is about to be made; false, and nothing taken, where it could never be on the GPU
+  // beside what stays there. Waits for nobody's work. allocate() takes it over if it succeeds; else release() gives it
+  // back.
+  virtual bool reserve(int, std::uint64_t) { return true; }
+  virtual void release(int, std::uint64_t) {}
   // In the context of `place`, which is current; `bytes` is not 0. The driver's answer; nothing waits for the GPU.
   virtual api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) = 0;
   // The allocation is in the ledger: put it where plain memory would be. What fails costs time, not correctness.
@@ -44,6 +49,33 @@ class Backend {
   virtual std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) = 0;
   // What it kept in this context goes with it.
   virtual void context_ended(api::CUcontext) {}
+};
+
+// A backend's room for one allocation, given back at the end of the scope unless the allocation has it, also where the
+// thread is cancelled.
+class BackendRoom {
+ public:
+  BackendRoom(Backend& backend, int device, std::uint64_t bytes)
+      : backend_(backend), device_(device), bytes_(bytes), held_(backend.reserve(device, bytes)) {}
+  ~BackendRoom() {
+    if (held_) backend_.release(device_, bytes_);
+  }
+  BackendRoom(const BackendRoom&) = delete;
+  BackendRoom& operator=(const BackendRoom&) = delete;
+  // Whether there is any.
+  explicit operator bool() const { return held_; }
+  api::CUresult allocate(const Place& place, api::CUdeviceptr* address) {
+    if (!held_) return api::CUDA_ERROR_OUT_OF_MEMORY;
+    const api::CUresult result = backend_.allocate(place, address, bytes_);
+    held_ = result != api::CUDA_SUCCESS;
+    return result;
+  }
+
+ private:
+  Backend& backend_;
+  const int device_;
+  const std::uint64_t bytes_;
+  bool held_;
 };
 
 }  // namespace rota::memory

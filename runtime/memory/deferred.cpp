@@ -34,6 +34,7 @@ void Deferred::add(const Allocation& allocation, api::CUevent event, api::CUcont
   block.allocation = allocation;
   block.event = event;
   block.event_context = event_context;
+  block.captured = event == nullptr;
   insert(block);
 }
 
@@ -135,13 +136,23 @@ std::optional<api::CUdeviceptr> Deferred::reuse_unused(api::CUcontext context, s
 }
 
 void Deferred::free_unused(const std::optional<Owner>& owner) {
+  free_those([&](const Block& block) { return !owner || block.allocation.owner == *owner; });
+}
+
+bool Deferred::free_extents(const std::function<bool(api::CUdeviceptr)>& is_extents) {
+  if (!any()) return false;
+  return free_those([&](const Block& block) { return !block.captured && is_extents(block.allocation.address); });
+}
+
+// Of those whose use is over. Whether there were any.
+bool Deferred::free_those(const std::function<bool(const Block&)>& which) {
   Lock lock(state_->mutex);
-  for (;;) {
+  for (bool any = false;; any = true) {
     const auto next = std::find_if(state_->blocks.begin(), state_->blocks.end(), [&](const auto& entry) {
       const Block& block = entry.second;
-      return block.event == nullptr && block.held == 0 && !block.asked && (!owner || block.allocation.owner == *owner);
+      return block.event == nullptr && block.held == 0 && !block.asked && which(block);
     });
-    if (next == state_->blocks.end()) return;
+    if (next == state_->blocks.end()) return any;
     next->second.asked = true;
     const Id id = next->first;
     const Allocation allocation = next->second.allocation;

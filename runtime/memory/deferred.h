@@ -60,6 +60,9 @@ class Deferred {
   // Gives the driver every block whose use is over, or those of one owner. Waits for the GPU, and makes others wait:
   // call where nothing runs there.
   void free_unused(const std::optional<Owner>& owner = std::nullopt);
+  // The same for blocks of which `is_extents` says that their end waits for nothing, at any time; but for those that
+  // were freed under a capture, which may name them still. Whether there were any.
+  bool free_extents(const std::function<bool(api::CUdeviceptr)>& is_extents);
 
   // A context is about to be destroyed: nothing of it is given to the driver from now on, and what is on its way there
   // has arrived. Then says whether it is gone.
@@ -72,8 +75,9 @@ class Deferred {
     api::CUevent event = nullptr;  // null: its use is over
     api::CUcontext event_context = nullptr;
     bool in_ledger = true;
-    bool asked = false;  // the driver is being asked, about the event or to free the block
-    int held = 0;        // contexts of it that are ending
+    bool captured = false;  // was freed while something captured
+    bool asked = false;     // the driver is being asked, about the event or to free the block
+    int held = 0;           // contexts of it that are ending
   };
   using Id = std::uint64_t;
   using Blocks = std::map<Id, Block>;
@@ -94,6 +98,7 @@ class Deferred {
   static bool of(const Block& block, api::CUcontext context);
   static bool may_be_taken(const Block& block, bool in_ledger);
   void insert(const Block& block);
+  bool free_those(const std::function<bool(const Block&)>& which);
   Blocks::iterator erase(Blocks::iterator block);
   std::optional<api::CUdeviceptr> take(api::CUcontext context, std::uint64_t bytes, bool in_ledger);
   std::set<int> ask(Lock& lock, const std::vector<Id>& blocks);

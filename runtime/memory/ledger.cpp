@@ -52,7 +52,7 @@ bool Ledger::reserve(int device, std::uint64_t bytes, Kind kind) {
     sum.bytes.fetch_sub(bytes);
     return false;
   }
-  if (kind.movable()) sum.movable.fetch_add(bytes);
+  if (!kind.movable()) sum.fixed.fetch_add(bytes);
   if (kind == Kind::kSmall) sum.small.fetch_add(bytes);
   return true;
 }
@@ -62,7 +62,7 @@ void Ledger::charge(int device, std::uint64_t bytes, Kind kind) {
   Sum& sum = sums_[static_cast<std::size_t>(device)];
   sum.bytes.fetch_add(bytes);
   if (kind.bound_to_gpu()) sum.bound.fetch_add(bytes, std::memory_order_relaxed);
-  if (kind.movable()) sum.movable.fetch_add(bytes);
+  if (!kind.movable()) sum.fixed.fetch_add(bytes);
   if (kind == Kind::kSmall) sum.small.fetch_add(bytes);
 }
 
@@ -70,7 +70,7 @@ void Ledger::release(int device, std::uint64_t bytes, Kind kind) {
   if (!known(device)) return;
   Sum& sum = sums_[static_cast<std::size_t>(device)];
   if (kind == Kind::kSmall) sum.small.fetch_sub(bytes);
-  if (kind.movable()) sum.movable.fetch_sub(bytes);
+  if (!kind.movable()) sum.fixed.fetch_sub(bytes);
   if (kind.bound_to_gpu()) sum.bound.fetch_sub(bytes, std::memory_order_relaxed);
   sum.bytes.fetch_sub(bytes);
 }
@@ -84,11 +84,7 @@ std::uint64_t Ledger::small_bytes(int device) const {
 }
 
 std::uint64_t Ledger::fixed_bytes(int device) const {
-  if (!known(device)) return 0;
-  const Sum& sum = sums_[static_cast<std::size_t>(device)];
-  const std::uint64_t movable_bytes = sum.movable.load();
-  const std::uint64_t all = sum.bytes.load();
-  return all > movable_bytes ? all - movable_bytes : 0;  // two words: for a moment they need not belong together
+  return known(device) ? sums_[static_cast<std::size_t>(device)].fixed.load() : 0;
 }
 
 std::size_t Ledger::level_of(const Allocation& allocation) {

@@ -203,7 +203,7 @@ class Ledger {
   };
   struct alignas(64) Sum {
     std::atomic<std::uint64_t> bytes{0};
-    std::atomic<std::uint64_t> movable{0};
+    std::atomic<std::uint64_t> fixed{0};
     std::atomic<std::uint64_t> small{0};
     std::atomic<std::uint64_t> bound{0};  // what counts against the capacity
     std::atomic<std::uint64_t> limit{UINT64_MAX};

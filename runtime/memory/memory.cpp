@@ -55,7 +55,13 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
                     real::cuMemFree_v2(address);
                   }
                 }),
-      stream_ordered_(ledger, deferred_, events_) {}
+      stream_ordered_(ledger, deferred_, events_) {
+  swap_.set_free_unused([this] {
+    const driver::RelaxedCapture relaxed;
+    sweep_deferred();
+    return deferred_.free_extents([this](api::CUdeviceptr address) { return swap_.begins(address); });
+  });
+}
 
 bool Memory::here(Place& place) {
   api::CUdevice device = 0;
@@ -112,11 +118,18 @@ std::uint64_t Memory::beside(int ordinal) {
   return std::max(own, room_.all_contexts(ordinal));
 }
 
+std::uint64_t Memory::fixed_of_others(int ordinal) {
+  const bool beside_it = backend(ordinal).backing() == Backing::kSwapped && room_.fixed_of_others;
+  return beside_it ? room_.fixed_of_others(ordinal) : 0;
+}
+
 // Room first, then the driver, then the ledger.
-api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address) {
+api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
+                                       bool hopeless) {
   if (!reserve(what.device, what.bytes, what.kind)) return api::CUDA_ERROR_OUT_OF_MEMORY;
   // A pool's allocation went through its gate, which has tried once more already.
-  const api::CUresult result = what.kind.route == Route::kPool ? call() : with_room(what.device, call);
+  const bool once = hopeless || what.kind.route == Route::kPool;
+  const api::CUresult result = once ? call() : with_room(what.device, call);
   if (result != api::CUDA_SUCCESS) {
     ledger_.release(what.device, what.bytes, what.kind);
     return result;
@@ -190,6 +203,8 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
     // A span is more than was asked for: there may be room for the allocation alone, or others may make it.
     if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   }
+  // What was freed and has not gone yet has its room already.
+  BackendRoom room(backend, place.device, bytes);
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {
       if (const auto again = deferred_.reuse(place.context, bytes)) {
@@ -197,11 +212,11 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
         return api::CUDA_SUCCESS;
       }
     }
-    return backend.allocate(place, address, bytes);
+    return room.allocate(place, address);
   };
-  const api::CUresult result =
-      allocate_counted({.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = kind}, call,
-                       [&] { return *address; });
+  const api::CUresult result = allocate_counted(
+      {.bytes = bytes, .owner = Owner::of(place.context), .device = place.device, .kind = kind}, call,
+      [&] { return *address; }, !room);
   if (result != api::CUDA_SUCCESS) return result;
   backend.settle(place, *address, bytes);
   if (kind.backing == Backing::kUnified) peers_.settled(place, *address, bytes);
@@ -340,7 +355,9 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
   // What moves: the GPU's real free memory says who lies there now, not what this program may take. What its contexts
   // have there is missing in the driver's figure; here it is taken off.
   const bool moves = backend(ordinal).backing() != Backing::kDevice;
-  if (moves && usable != 0) left = std::min(left, less(less(usable, beside(ordinal)), seen.own));
+  if (moves && usable != 0) {
+    left = std::min(left, less(less(less(usable, beside(ordinal)), fixed_of_others(ordinal)), seen.own));
+  }
   seen.free = moves ? left : std::min(left, free);
   return seen;
 }

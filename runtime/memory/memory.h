@@ -227,12 +227,16 @@ class Memory {
   std::uint64_t contexts(int ordinal) const;
   // What its memory has to fit beside: nothing of others' contexts gives way to memory that has to be there at once.
   std::uint64_t beside(int ordinal);
+  // And what others have allocated there that never leaves.
+  std::uint64_t fixed_of_others(int ordinal);
   api::CUresult with_room(int ordinal, const RealCall& call);
   bool admitted(int ordinal, std::uint64_t bytes, Kind kind);
   Room::Limit shared_limit(int device) const;
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
-  api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address);
+  // `hopeless`: what the driver would be asked for cannot be had, however long others make room.
+  api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
+                                 bool hopeless = false);
   api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
   api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);

@@ -42,6 +42,8 @@ struct Room {
   std::function<std::uint64_t(int device)> contexts;
   // The same of all processes that rotad knows, this one included. 0: not known.
   std::function<std::uint64_t(int device)> all_contexts;
+  // What all others of them have allocated or may allocate there that cannot leave the GPU.
+  std::function<std::uint64_t(int device)> fixed_of_others;
 };
 
 }  // namespace rota::memory

@@ -153,7 +153,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
       address = *again;
       return api::CUDA_SUCCESS;
     }
-    return backend.allocate(wanted.place, &address, bytes);
+    return BackendRoom(backend, wanted.place.device, bytes).allocate(wanted.place, &address);
   };
   api::CUresult result = get();
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY && bytes != round_up(wanted.bytes, kSmallSpan)) {

@@ -49,6 +49,8 @@ class Connection {
   bool keeps_limits() const { return version_ >= protocol::kLimitVersion; }
   // Whether it asks clients that do not hold a GPU for the room that others lack there.
   bool asks_for_room() const { return version_ >= protocol::kSwapVersion; }
+  // Whether it refuses what would leave some client without room for its swap memory, and so is told what that takes.
+  bool keeps_room_for_all() const { return version_ >= protocol::kFitVersion; }
   std::uint64_t promised(int index) const { return lease_->promised_bytes[index].load(); }
   // How much of this process's memory rotad wants off a GPU, by its index: before the lease is given back, or at once
   // where this process swaps and does not hold the GPU. What has gone since rotad wrote that, by the usage page,

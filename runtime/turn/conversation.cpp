@@ -93,6 +93,9 @@ void Monitor::read_messages() {
       }
     } else if (message.kind == Kind::kReserved) {
       message.body.reserved.text[protocol::kTextLength - 1] = '\0';
+      if (!connection_->keeps_room_for_all()) {
+        message.body.reserved.fixed_bytes = message.body.reserved.swapped_bytes = protocol::kUnlimited;
+      }
       for (const Gpu& gpu : gpus_) {
         if (gpu.index == static_cast<int>(message.body.reserved.gpu)) quota_.answer(gpu.device, message.body.reserved);
       }
@@ -160,7 +163,10 @@ void Monitor::say_state(const Gpu& gpu) {
                         .answered = has.answered,
                         .device_bytes = has.bytes.device,
                         .movable_bytes = has.bytes.movable,
-                        .round = round_};
+                        .round = round_,
+                        .padding = 0,
+                        .fixed_bytes = has.bytes.fixed,
+                        .swapped_bytes = has.bytes.swapped};
   send(message);
 }
 
@@ -174,7 +180,9 @@ void Monitor::send_asks() {
     message.body.reserve = {.gpu = static_cast<std::uint32_t>(gpu.index),
                             .number = ask->number,
                             .device_bytes = ask->bytes.device,
-                            .movable_bytes = ask->bytes.movable};
+                            .movable_bytes = ask->bytes.movable,
+                            .fixed_bytes = ask->bytes.fixed,
+                            .swapped_bytes = ask->bytes.swapped};
     send(message);
   }
 }

@@ -67,10 +67,18 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .limit = [this](int device) { return limit(device); },
        .limited = [this] { return limited(); },
        .contexts = [this](int device) { return context_bytes(device); },
-       .all_contexts = [this](int device) { return all_context_bytes(device); }});
+       .all_contexts = [this](int device) { return all_context_bytes(device); },
+       .fixed_of_others = [this](int device) { return fixed_of_others_bytes(device); }});
   memory_.swap().set_observer({.out_of_place = [] { gate::out_of_place.store(true); },
                                .resident = [this](int device) { usage_.changed(device); },
-                               .contexts = [this](int device) { return all_context_bytes(device); }});
+                               .contexts = [this](int device) { return all_context_bytes(device); },
+                               .fits =
+                                   [this](int device, std::uint64_t bytes, const std::function<void()>& release) {
+                                     if (quota_.covers_swapped(device, bytes, release)) return true;
+                                     quota_.explain(device);
+                                     return false;
+                                   }});
+  quota_.set_swapped([this](int device) { return memory_.swap().needed_bytes(device); });
 }
 
 Monitor::~Monitor() {

@@ -72,6 +72,8 @@ class Monitor final : public gate::Attendant {
   std::uint64_t context_bytes(int device) const;
   // The same of all of rotad's clients together; 0 where it does not say.
   std::uint64_t all_context_bytes(int device) const;
+  // What the others have reserved there that cannot leave the GPU; 0 where rotad does not say.
+  std::uint64_t fixed_of_others_bytes(int device) const;
 
   // The process is exiting: no driver call of ours from now on, and nobody waits any more; or, while memory is out of
   // place, as soon as it is not.

@@ -71,6 +71,13 @@ std::uint64_t Monitor::all_context_bytes(int device) const {
   return page != nullptr && index >= 0 ? page->all_context_bytes[index].load() : 0;
 }
 
+std::uint64_t Monitor::fixed_of_others_bytes(int device) const {
+  if (device < 0 || device >= memory::kMaxDevices) return 0;
+  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
+  const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
+  return page != nullptr && index >= 0 ? page->fixed_of_others_bytes[index].load() : 0;
+}
+
 void Monitor::make_room_for_context(int device, const std::function<bool()>& again) {
   if (device < 0 || device >= memory::kMaxDevices || gate::is_inside() || contexts_.captures() != 0) return;
   touch(device);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <utility>
 
 #include "runtime/core/log.h"
@@ -17,23 +18,38 @@ std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
   return bytes - std::min(bytes, part);
 }
 
+template <typename Function>
+Quota::Bytes each_of(const Quota::Bytes& one, const Quota::Bytes& other, const Function& function) {
+  return {function(one.device, other.device), function(one.movable, other.movable), function(one.fixed, other.fixed),
+          function(one.swapped, other.swapped)};
+}
+
 Quota::Bytes less(const Quota::Bytes& bytes, const Quota::Bytes& part) {
-  return {less(bytes.device, part.device), less(bytes.movable, part.movable)};
+  return each_of(bytes, part, [](std::uint64_t all, std::uint64_t some) { return less(all, some); });
 }
 
 Quota::Bytes most_of(const Quota::Bytes& one, const Quota::Bytes& other) {
-  return {std::max(one.device, other.device), std::max(one.movable, other.movable)};
+  return each_of(one, other, [](std::uint64_t a, std::uint64_t b) { return std::max(a, b); });
+}
+
+Quota::Bytes least_of(const Quota::Bytes& one, const Quota::Bytes& other) {
+  return each_of(one, other, [](std::uint64_t a, std::uint64_t b) { return std::min(a, b); });
 }
 
 bool within(const Quota::Bytes& bytes, const Quota::Bytes& most) {
-  return bytes.device <= most.device && bytes.movable <= most.movable;
+  return bytes.device <= most.device && bytes.movable <= most.movable && bytes.fixed <= most.fixed &&
+         bytes.swapped <= most.swapped;
 }
+
+constexpr Quota::Bytes kEverything{protocol::kUnlimited, protocol::kUnlimited, protocol::kUnlimited,
+                                   protocol::kUnlimited};
 
 }  // namespace
 
 Quota::Bytes Quota::live(int device) const {
   const std::uint64_t bytes = ledger_.live_bytes(device);
-  return {bytes, less(bytes, ledger_.fixed_bytes(device))};
+  const std::uint64_t fixed = ledger_.fixed_bytes(device);
+  return {bytes, less(bytes, fixed), fixed, swapped_ ? swapped_(device) : 0};
 }
 
 // What threads have that do not ask: under the lock.
@@ -42,15 +58,22 @@ Quota::Bytes Quota::settled(int device, const Slot& slot) const {
 }
 
 bool Quota::covers(int device, std::uint64_t bytes, memory::Kind kind) {
+  const Bytes own{bytes, kind.movable() ? bytes : 0, kind.movable() ? 0 : bytes, 0};
+  return covers(device, own, [&] { ledger_.release(device, bytes, kind); });
+}
+
+bool Quota::covers_swapped(int device, std::uint64_t bytes, const std::function<void()>& release) {
+  return covers(device, {.swapped = bytes}, release);
+}
+
+bool Quota::covers(int device, const Bytes& own, const std::function<void()>& release) {
   Slot& here = slot(device);
-  const auto granted = [&] { return Bytes{here.device.load(), here.movable.load()}; };
+  const auto granted = [&] { return here.granted_bytes.load(); };
   if (within(live(device), granted())) return true;
-  const Bytes own{bytes, kind.movable() ? bytes : 0};
   struct Unsettled {  // until this thread knows, also where it is cancelled while it waits
     Unsettled(Quota& quota, Slot& slot, const Bytes& own) : quota(quota), slot(slot), own(own) {
       const std::lock_guard lock(quota.mutex_);
-      slot.unsettled.device += own.device;
-      slot.unsettled.movable += own.movable;
+      slot.unsettled = each_of(slot.unsettled, own, std::plus<>());
     }
     ~Unsettled() {
       const std::lock_guard lock(quota.mutex_);
@@ -89,15 +112,14 @@ bool Quota::covers(int device, std::uint64_t bytes, memory::Kind kind) {
     if (!answered) {
       // As without a rotad, for all threads, until it says something again.
       log::warn("rotad does not answer: allocations on GPU {} go on without the limits that it keeps", device);
-      here.device.store(protocol::kUnlimited);
-      here.movable.store(protocol::kUnlimited);
+      here.granted_bytes.store(kEverything);
     }
     if (released_ || here.granted || within(wanted, granted())) break;
     // A free may have come meanwhile.
     const Bytes again = less(live(device), less(here.unsettled, own));
     if (!within(wanted, again)) continue;
     // Both at once: nobody sees one without the other.
-    ledger_.release(device, bytes, kind);
+    release();
     unsettled.settle();
     return false;
   }
@@ -130,7 +152,7 @@ void Quota::wait_until_known(int device) {
 }
 
 std::uint64_t Quota::spare(int device) const {
-  const std::uint64_t most = slot(device).device.load();
+  const std::uint64_t most = slot(device).granted_bytes.device.load();
   return most == protocol::kUnlimited ? most : less(most, ledger_.live_bytes(device));
 }
 
@@ -161,8 +183,7 @@ void Quota::open(int device) {
 }
 
 void Quota::open_locked(Slot& slot) {
-  slot.device.store(protocol::kUnlimited);
-  slot.movable.store(protocol::kUnlimited);
+  slot.granted_bytes.store(kEverything);
   slot.answered = 0;
   slot.decided = slot.known = true;
 }
@@ -176,8 +197,7 @@ void Quota::answer(int device, const protocol::Reserved& answer) {
   {
     const std::lock_guard lock(mutex_);
     Slot& here = slot(device);
-    here.device.store(answer.device_bytes);
-    here.movable.store(answer.movable_bytes);
+    here.granted_bytes.store({answer.device_bytes, answer.movable_bytes, answer.fixed_bytes, answer.swapped_bytes});
     here.answered = answer.number;
     if (here.awaited == answer.number) {
       here.granted = answer.granted != 0;
@@ -203,15 +223,11 @@ Quota::Has Quota::tighten(int device) {
 // Lowers first and looks then: a thread that has reserved meanwhile finds itself covered by what there was before,
 // which shows in the second look, or finds itself not covered, and asks.
 Quota::Bytes Quota::tighten_locked(int device, Slot& slot) {
-  const Bytes before{slot.device.load(), slot.movable.load()};
-  const auto granted = [&](const Bytes& bytes) {
-    return Bytes{std::min(bytes.device, before.device), std::min(bytes.movable, before.movable)};
-  };
-  Bytes kept = granted(settled(device, slot));
+  const Bytes before = slot.granted_bytes.load();
+  Bytes kept = least_of(settled(device, slot), before);
   for (;;) {
-    slot.device.store(kept.device);
-    slot.movable.store(kept.movable);
-    const Bytes now = granted(settled(device, slot));
+    slot.granted_bytes.store(kept);
+    const Bytes now = least_of(settled(device, slot), before);
     if (within(now, kept)) return kept;
     kept = most_of(now, kept);
   }

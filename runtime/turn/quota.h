@@ -1,10 +1,10 @@
-// What this process may have on each GPU by the limits that it shares with others (scheduler/core/quota.h), and the
-// threads that ask for more.
+// What this process may have on each GPU by the limits that it shares with others, and beside what others have there
+// (scheduler/core/quota.h); and the threads that ask for more.
 //
-// A thread reserves its bytes in the ledger, then looks here whether they are covered; the monitor lowers what may be
-// had, then looks at the ledger. Each is one total order of stores and loads, so one of the two notices. What is not
-// covered is asked for, by one thread at a time, and the answer depends on nobody's work: at worst it takes as long as
-// others are given to say what they do not need.
+// A thread reserves its bytes in the ledger, or for extents in the swap backend, then looks here whether they are
+// covered; the monitor lowers what may be had, then looks at the ledger. Each is one total order of stores and loads,
+// so one of the two notices. What is not covered is asked for, by one thread at a time, and the answer depends on
+// nobody's work: at worst it takes as long as others are given to say what they do not need.
 #pragma once
 
 #include <array>
@@ -12,9 +12,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "runtime/memory/memory.h"
 #include "runtime/turn/bell.h"
@@ -27,17 +29,23 @@ class Quota {
   struct Bytes {
     std::uint64_t device = 0;   // in all
     std::uint64_t movable = 0;  // the part of it that can leave the GPU
+    std::uint64_t fixed = 0;    // the part of it that cannot
+    std::uint64_t swapped = 0;  // what extents take
   };
 
   // `patience`: how long rotad has to answer. It does at once, and at worst after a quarter of a second.
   Quota(memory::Ledger& ledger, Bell& bell, std::chrono::nanoseconds patience = std::chrono::seconds(5))
       : ledger_(ledger), bell_(bell), patience_(patience) {}
+  // What extents take on a GPU, those included that are about to be made. Before any thread asks.
+  void set_swapped(std::function<std::uint64_t(int device)> swapped) { swapped_ = std::move(swapped); }
 
   // --- the program's threads; `device` is below memory::kMaxDevices
 
   // Of bytes that are reserved in the ledger: whether they may be taken. Asks if need be. False: a limit is in the way,
   // and they have been released.
   bool covers(int device, std::uint64_t bytes, memory::Kind kind);
+  // The same for bytes that extents are about to take; `release` gives them back.
+  bool covers_swapped(int device, std::uint64_t bytes, const std::function<void()>& release);
   // The reservation of another thread is in the way in the ledger, perhaps, of one that asks and may be refused:
   // returns when the thread that asks now has its answer. False: nobody asks.
   bool wait_for_others(int device);
@@ -73,9 +81,21 @@ class Quota {
   void release_all();
 
  private:
-  struct Slot {
+  struct Granted {
     std::atomic<std::uint64_t> device{protocol::kUnlimited};
     std::atomic<std::uint64_t> movable{protocol::kUnlimited};
+    std::atomic<std::uint64_t> fixed{protocol::kUnlimited};
+    std::atomic<std::uint64_t> swapped{protocol::kUnlimited};
+    Bytes load() const { return {device.load(), movable.load(), fixed.load(), swapped.load()}; }
+    void store(const Bytes& bytes) {
+      device.store(bytes.device);
+      movable.store(bytes.movable);
+      fixed.store(bytes.fixed);
+      swapped.store(bytes.swapped);
+    }
+  };
+  struct Slot {
+    Granted granted_bytes;
     std::mutex asking;  // held by the thread that asks
     // Under the lock below:
     bool decided = false;       // limit() or open() was called for the rotad that serves now
@@ -90,6 +110,7 @@ class Quota {
   };
   Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
+  bool covers(int device, const Bytes& own, const std::function<void()>& release);
   Bytes live(int device) const;
   Bytes settled(int device, const Slot& slot) const;
   Bytes tighten_locked(int device, Slot& slot);
@@ -97,6 +118,7 @@ class Quota {
 
   memory::Ledger& ledger_;
   Bell& bell_;
+  std::function<std::uint64_t(int)> swapped_;
   const std::chrono::nanoseconds patience_;
   std::array<Slot, memory::kMaxDevices> slots_;
   std::mutex mutex_;

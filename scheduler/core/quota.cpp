@@ -99,7 +99,30 @@ Bytes Quota::host_bytes(const Account& account) const {
   return host_need(account, 0, excess(0, 0), account.sums[0]);
 }
 
+// The most that one client has to have there at once, if this one had `own`.
+Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const {
+  Bytes most = own;
+  for (const auto& [id, other] : members_) {
+    if (&other != &member) most = std::max(most, other.reserved[index].swapped);
+  }
+  return most;
+}
+
+// Whether everybody can come back beside what stays there then. Who takes nothing that stays is in nobody's way. What
+// the client has been granted it may use meanwhile, also where it asks for less of that.
+bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted) const {
+  const Reservation& before = member.reserved[index];
+  const bool more_stays = wanted.fixed > before.fixed;
+  if (!more_stays && wanted.swapped <= before.swapped) return true;
+  const Bytes own = std::max(before.swapped, wanted.swapped);
+  const Bytes at_once = more_stays ? most_swapped(index, member, own) : own;
+  const Gpu& gpu = gpus_[index];
+  const Bytes fixed = gpu.fixed - before.fixed + std::max(before.fixed, wanted.fixed);
+  return at_once == 0 || gpu.contexts + fixed + at_once <= gpu.total;
+}
+
 std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
+  if (!fits(member, gpu, wanted)) return Refusal{nullptr, false};
   const Reservation& before = member.reserved[gpu];
   const auto is_member = [&](const Account& account) {
     return std::ranges::find(member.accounts, &account) != member.accounts.end();
@@ -131,6 +154,8 @@ void Quota::book(Member& member, GpuIndex gpu, const Reservation& reservation, O
     outcome.changed = outcome.changed || account->limits.device != kNoLimit;
   }
   gpus_[gpu].reserved += reservation.device - booked.device;
+  gpus_[gpu].fixed += reservation.fixed - booked.fixed;
+  outcome.changed = outcome.changed || reservation.fixed != booked.fixed;
   booked = reservation;
 }
 
@@ -140,15 +165,17 @@ bool Quota::exceeds_gpu(ClientId client, GpuIndex gpu, Bytes device) const {
 
 Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome) {
   const Reservation& before = member.reserved[gpu];
-  Reservation granted{std::max(ask.wanted.device, before.device), std::max(ask.wanted.movable, before.movable)};
+  Reservation granted{std::max(ask.wanted.device, before.device), std::max(ask.wanted.movable, before.movable),
+                      std::max(ask.wanted.fixed, before.fixed), std::max(ask.wanted.swapped, before.swapped)};
   const Bytes total = gpus_[gpu].total;
   Reservation far = granted;
-  far.device += kFar * step_of(total);
-  far.movable += kFar * step_of(total);
+  for (Bytes* bytes : {&far.device, &far.movable, &far.fixed, &far.swapped}) *bytes += kFar * step_of(total);
   if (!refusal(member, gpu, far)) {
     const Bytes more = up_to_step(granted.device, total) - granted.device;
     granted.device += more;
     if (granted.movable != 0) granted.movable += more;
+    if (granted.fixed != 0) granted.fixed += more;
+    granted.swapped = up_to_step(granted.swapped, total);
   }
   book(member, gpu, granted, outcome);
   return {client, gpu, ask.number, true, granted, {}};
@@ -156,6 +183,20 @@ Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const 
 
 Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu, const Ask& ask,
                             const Refusal& by) const {
+  if (by.account == nullptr) {
+    const Reservation& before = member.reserved[gpu];
+    const Bytes more = std::max(ask.wanted.fixed - std::min(ask.wanted.fixed, before.fixed),
+                                ask.wanted.swapped - std::min(ask.wanted.swapped, before.swapped));
+    const Gpu& where = gpus_[gpu];
+    return {client,
+            gpu,
+            ask.number,
+            false,
+            before,
+            fmt::format("of {} bytes contexts take {}, {} cannot leave it and {} have to be there "
+                        "together when their program runs; {} more were asked for",
+                        where.total, where.contexts, where.fixed, most_swapped(gpu, member, before.swapped), more)};
+  }
   const Account& account = *by.account;
   const Bytes more = ask.wanted.device - std::min(ask.wanted.device, member.reserved[gpu].device);
   std::string why;
@@ -172,12 +213,14 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
   return {client, gpu, ask.number, false, member.reserved[gpu], why};
 }
 
-// Others are to say what they do not need: those of the account, or for the host all who use the GPU.
+// Others are to say what they do not need: those of the account, or for the host all who use the GPU. For the GPU
+// itself the one who asks as well: it may need less of one kind by now.
 void Quota::call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome) {
   ask.round = ++round_;
   for (const auto& [id, other] : members_) {
-    if (id == client || other.reserved[gpu].device == 0) continue;
-    const bool concerned = by.host || std::ranges::find(other.accounts, by.account) != other.accounts.end();
+    if ((id == client && by.account != nullptr) || other.reserved[gpu] == Reservation{}) continue;
+    const bool concerned =
+        by.account == nullptr || by.host || std::ranges::find(other.accounts, by.account) != other.accounts.end();
     if (concerned) ask.awaited.insert(id);
   }
   outcome.tighten.insert(ask.awaited.begin(), ask.awaited.end());
@@ -189,6 +232,8 @@ Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t numbe
   if (found == members_.end()) return outcome;
   wanted.device = std::min(wanted.device, protocol::kMaxGpuBytes);
   wanted.movable = std::min(wanted.movable, wanted.device);
+  wanted.fixed = std::min(wanted.fixed, wanted.device);
+  wanted.swapped = std::min(wanted.swapped, protocol::kMaxGpuBytes);
   // A client asks for one thing at a time on a GPU; a later ask takes the place of one that has not been answered.
   Ask& ask = found->second.asks[gpu] = {};
   ask.number = number;
@@ -219,6 +264,8 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   }
   has.device = std::min(has.device, most(found->second, gpu));
   has.movable = std::min(has.movable, has.device);
+  has.fixed = std::min(has.fixed, has.device);
+  has.swapped = std::min(has.swapped, gpus_[gpu].total);
   book(found->second, gpu, has, outcome);
   for (auto& [id, other] : members_) {
     const auto ask = other.asks.find(gpu);
@@ -237,7 +284,7 @@ Quota::Outcome Quota::leave(ClientId client, Time now) {
   if (found == members_.end()) return outcome;
   Member& member = found->second;
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
-    if (member.reserved[gpu].device != 0) book(member, gpu, {}, outcome);
+    if (member.reserved[gpu] != Reservation{}) book(member, gpu, {}, outcome);
     if (member.contexts[gpu] != 0) count_measured(member, gpu, 0, outcome);
   }
   for (Account* account : member.accounts) --account->clients;
@@ -258,7 +305,10 @@ Quota::Outcome Quota::tick(Time now) {
 
 // Whether a limit is set on what this would take more of, near or far.
 bool Quota::limited(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
-  const Bytes before = member.reserved[gpu].device;
+  const Reservation& reserved = member.reserved[gpu];
+  const bool more = wanted.fixed > reserved.fixed || wanted.swapped > reserved.swapped;
+  if (more && most_swapped(gpu, member, wanted.swapped) != 0) return true;
+  const Bytes before = reserved.device;
   if (wanted.device <= before) return false;
   const bool outside = excess(gpu, wanted.device - before) != 0;
   return std::ranges::any_of(member.accounts, [&](const Account* account) {
@@ -328,6 +378,10 @@ Bytes Quota::left(ClientId client, GpuIndex gpu) const {
 Reservation Quota::reserved(ClientId client, GpuIndex gpu) const {
   const auto found = members_.find(client);
   return found == members_.end() ? Reservation{} : found->second.reserved[gpu];
+}
+
+Bytes Quota::fixed_of_others(ClientId client, GpuIndex gpu) const {
+  return gpus_[gpu].fixed - reserved(client, gpu).fixed;
 }
 
 void Quota::for_each_account(const std::function<void(const std::string& key, const Account&)>& visit) const {

@@ -12,6 +12,15 @@
 // allocations are for its sake. What is only assumed of contexts counts for no limit on it. `host` is what they may
 // have to have in the host's memory: what of it Unified Memory can move, but no more than what all clients of a GPU
 // have together beyond that GPU, since nothing is moved out of a GPU that holds everything.
+//
+// Beside all accounts there is each GPU itself. Swap memory has to be there all at once whenever its client runs,
+// beside the contexts of all and what anybody has there that never leaves. So nobody is granted memory beside which
+// some client could not come back any more:
+//
+//   contexts + what stays, of all clients + the most that one client has to have there at once <= the GPU
+//
+// Of two that ask for the last of it the first one has it. What nobody can be refused (contexts, modules, what graphs
+// take) may still come to be in the way.
 #pragma once
 
 #include <array>
@@ -38,6 +47,11 @@ struct Limits {
 struct Reservation {
   Bytes device = 0;
   Bytes movable = 0;  // the part of it that can leave the GPU
+  Bytes fixed = 0;    // the part of it that cannot
+  // What has to be there at once whenever the client runs: swap memory, in the pieces that it moves in, which may be
+  // more than what has been allocated in them.
+  Bytes swapped = 0;
+  friend bool operator==(const Reservation&, const Reservation&) = default;
 };
 
 class Quota {
@@ -67,7 +81,7 @@ class Quota {
   struct Outcome {
     std::vector<Answer> answers;
     std::set<ClientId> tighten;  // are to say what they have, with the number of the latest round
-    bool changed = false;        // what limits on GPU memory leave may be something else for anybody
+    bool changed = false;        // what others leave of GPU memory may be something else for anybody
   };
 
   // Until then clients of an earlier daemon may still say what they have: nobody is granted more of what is limited.
@@ -109,6 +123,8 @@ class Quota {
   Bytes limit(ClientId client) const;
   Bytes left(ClientId client, GpuIndex gpu) const;
   Reservation reserved(ClientId client, GpuIndex gpu) const;
+  // What all other clients have reserved there that cannot leave the GPU.
+  Bytes fixed_of_others(ClientId client, GpuIndex gpu) const;
   // What the clients of an account have or may have to have in the host's memory.
   Bytes host_bytes(const Account& account) const;
   void for_each_account(const std::function<void(const std::string& key, const Account&)>& visit) const;
@@ -135,16 +151,19 @@ class Quota {
     Bytes total = 0;
     Bytes contexts = 0;
     Bytes reserved = 0;
+    Bytes fixed = 0;  // of that
     Bytes outside = 0;
   };
   // Who refuses.
   struct Refusal {
-    const Account* account;
+    const Account* account;  // null: the GPU itself
     bool host;
   };
 
   Bytes excess(GpuIndex gpu, Bytes more) const;
   Bytes host_need(const Account& account, GpuIndex gpu, Bytes excess, const Reservation& sum) const;
+  Bytes most_swapped(GpuIndex gpu, const Member& member, Bytes own) const;
+  bool fits(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   std::optional<Refusal> refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
   Bytes most(const Member& member, GpuIndex gpu) const;
   void count_measured(Member& member, GpuIndex gpu, Bytes context, Outcome& outcome);

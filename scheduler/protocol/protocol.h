@@ -21,6 +21,7 @@
 //   - From version 4 on a client reserves what it is going to have, whether it holds a GPU or not.
 //   - From version 5 on rotad asks clients that do not hold a GPU to move their memory away from it.
 //   - From version 6 on it passes such memory on from one client to another.
+//   - From version 7 on a client also reserves what of its memory stays on a GPU and what has to be there at once.
 //
 // Room (version 3). LeasePage::promised_bytes says how much the client may have on each GPU of its grant. A client that
 // is about to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: nobody
@@ -55,6 +56,12 @@
 // kState) what they do not need. It waits for nobody's work. A client says kState for each GPU right after kGpuAdded,
 // with what it has by then. All answers are messages; rotad changes the lease page's event word after it has sent one.
 //
+// Swap memory has to be there at once, beside all contexts and all that cannot leave the GPU. From version 7 on a
+// client therefore reserves four amounts, none of which it exceeds: in all, what can leave, what cannot (fixed_bytes),
+// and what its swap memory takes in the pieces that it moves in (swapped_bytes). rotad refuses what would leave some
+// client without room for its swap memory, by whoever it is asked. Of an older client everything that cannot move
+// counts as fixed, and nothing as swapped.
+//
 // Every field that comes from the other side is checked before it is used.
 #pragma once
 
@@ -67,11 +74,12 @@ namespace rota::protocol {
 
 inline constexpr std::uint32_t kMagic = 0x41544f52;  // "ROTA"
 inline constexpr std::uint16_t kOldestVersion = 1;
-inline constexpr std::uint16_t kVersion = 6;       // the newest
+inline constexpr std::uint16_t kVersion = 7;       // the newest
 inline constexpr std::uint16_t kRoomVersion = 3;   // from this one on clients ask for room
 inline constexpr std::uint16_t kLimitVersion = 4;  // from this one on clients reserve what they are going to have
 inline constexpr std::uint16_t kSwapVersion = 5;   // from this one on rotad also asks those without the lease for room
 inline constexpr std::uint16_t kHandOverVersion = 6;  // from this one on memory goes from client to client
+inline constexpr std::uint16_t kFitVersion = 7;       // from this one on clients reserve what has to fit a GPU together
 inline constexpr std::size_t kMaxMessageBytes = 1024;
 // Of the shared pages' layout, whatever version is spoken beside them.
 inline constexpr std::uint32_t kPageVersion = 1;
@@ -188,6 +196,8 @@ struct Reserve {
   std::uint32_t number;         // comes back with the answer
   std::uint64_t device_bytes;   // in all
   std::uint64_t movable_bytes;  // the part of it that can leave the GPU
+  std::uint64_t fixed_bytes;    // the part of it that cannot
+  std::uint64_t swapped_bytes;  // what swap memory takes there
 };
 
 struct State {
@@ -196,6 +206,9 @@ struct State {
   std::uint64_t device_bytes;
   std::uint64_t movable_bytes;
   std::uint32_t round;  // of the latest kTighten; 0: none
+  std::uint32_t padding;
+  std::uint64_t fixed_bytes;
+  std::uint64_t swapped_bytes;
 };
 
 struct Extent {
@@ -212,6 +225,9 @@ struct Reserved {
   std::uint64_t movable_bytes;
   std::uint32_t granted;   // 0: refused
   char text[kTextLength];  // why it was refused: whose limit, how much
+  std::uint32_t padding;
+  std::uint64_t fixed_bytes;
+  std::uint64_t swapped_bytes;
 };
 
 struct Tighten {
@@ -394,6 +410,9 @@ struct LeasePage {
   // By GPU index: what context_bytes says, of all clients together, this one included. 0 from a rotad older than this
   // field.
   std::atomic<std::uint64_t> all_context_bytes[kMaxGpus];
+  // By GPU index: what all other clients have reserved there that cannot leave the GPU (fixed_bytes). 0 from a rotad of
+  // before version 7.
+  std::atomic<std::uint64_t> fixed_of_others_bytes[kMaxGpus];
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -421,8 +440,9 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus &&
               offsetof(LeasePage, context_bytes) == 56 + 32 * kMaxGpus &&
               offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus &&
-              offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
-              offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
+              offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus &&
+              offsetof(LeasePage, fixed_of_others_bytes) == 72 + 48 * kMaxGpus &&
+              offsetof(UsagePage, device_bytes) == 8 && offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&
               offsetof(UsagePage, free_bytes) == 24 + 33 * kMaxGpus);

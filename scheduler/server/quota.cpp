@@ -16,6 +16,16 @@ namespace {
 
 constexpr std::size_t kMostSessions = 16;
 
+// An older client does not say what stays: all that does not move. Nor what has to be there at once.
+template <typename Said>
+scheduler::Reservation reservation(const Said& said, std::uint16_t version) {
+  if (version >= protocol::kFitVersion) {
+    return {said.device_bytes, said.movable_bytes, said.fixed_bytes, said.swapped_bytes};
+  }
+  return {said.device_bytes, said.movable_bytes, said.device_bytes - std::min(said.movable_bytes, said.device_bytes),
+          0};
+}
+
 }  // namespace
 
 void Server::on_limits(Connection& connection, Client& client, const Message& message) {
@@ -29,11 +39,11 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
   } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
     const protocol::Reserve& wanted = message.body.reserve;
     if (quota_.exceeds_gpu(client.id, wanted.gpu, wanted.device_bytes)) limits_.follow_host(quota_);
-    carry_out(quota_.reserve(client.id, wanted.gpu, wanted.number, {wanted.device_bytes, wanted.movable_bytes}, now()));
+    carry_out(quota_.reserve(client.id, wanted.gpu, wanted.number, reservation(wanted, connection.version), now()));
   } else if (message.kind == Kind::kState && known(message.body.state.gpu)) {
     const protocol::State& has = message.body.state;
     client.tightening = false;
-    carry_out(quota_.state(client.id, has.gpu, {has.device_bytes, has.movable_bytes}, has.answered, has.round, now()));
+    carry_out(quota_.state(client.id, has.gpu, reservation(has, connection.version), has.answered, has.round, now()));
     // Who was stopped for a while hears one question, not all that were asked meanwhile.
     if (std::exchange(client.tighten_again, false)) tighten(client);
   }
@@ -53,7 +63,10 @@ void Server::carry_out(const Quota::Outcome& outcome) {
                              .device_bytes = answer.reserved.device,
                              .movable_bytes = answer.reserved.movable,
                              .granted = answer.granted ? 1U : 0U,
-                             .text = {}};
+                             .text = {},
+                             .padding = 0,
+                             .fixed_bytes = answer.reserved.fixed,
+                             .swapped_bytes = answer.reserved.swapped};
     set_text(message.body.reserved.text, answer.why);
     if (!answer.granted) log::debug("client {}: {}", answer.client, answer.why);
     tell(*found->second, message);
@@ -85,6 +98,7 @@ void Server::publish_limits(Client& client) {
     const scheduler::Bytes left = limit == scheduler::kNoLimit ? scheduler::kNoLimit : quota_.left(client.id, gpu);
     client.lease->left_bytes[gpu].store(left, std::memory_order_relaxed);
     client.lease->context_bytes[gpu].store(core_.context_bytes(client.id, gpu), std::memory_order_relaxed);
+    client.lease->fixed_of_others_bytes[gpu].store(quota_.fixed_of_others(client.id, gpu), std::memory_order_relaxed);
   }
 }
 

@@ -9,6 +9,21 @@ from harness import PROGRAMS, ROTA, ROTAD, Case, kill
 SCALE = "5"  # real seconds per modelled second: the turns end while the programs still work
 
 
+class FullGpu(Case):
+    memory = "64M"
+
+    def test_programs_that_fill_a_gpu_by_every_route_are_refused_and_neither_waits_for_the_other_for_good(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "20ms", "--grace", "1s")
+        for seed in range(1, 4):
+            storms = [self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "allocation_storm", "--for", "1",
+                                 "--seed", str(seed * 10 + number), ROTA_LOG="info") for number in range(3)]
+            for storm in storms:
+                result = self.finish(storm, timeout=40)
+                self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+                self.assertRegex(result.stdout, r"^ok \d+ calls, \d+ a second, [1-9]\d* refused")
+                self.assertNotIn("has had no room", result.stderr)
+
+
 class Swap(Case):
     def rotad(self, mode="exclusive", quantum="50ms", trust="user"):
         daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",

@@ -96,8 +96,10 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
 
 SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const Mover& mover) {
   Moved moved;
-  moved.without_copy = drop_kept(ordinal, bytes);
-  if (moved.without_copy < bytes) moved.without_copy += drop_unused(ordinal, bytes - moved.without_copy);
+  moved.without_copy = drop_kept(ordinal, bytes, mover.exchange);
+  if (moved.without_copy < bytes) {
+    moved.without_copy += drop_unused(ordinal, bytes - moved.without_copy, mover.exchange);
+  }
   if (moved.without_copy >= bytes) return moved;
   const std::size_t at = static_cast<std::size_t>(ordinal);
   std::deque<Flight> flights;
@@ -121,9 +123,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     }
     // Still in motion to everybody: nobody maps or frees it meanwhile.
     if (copied) {
-      real::cuMemUnmap(leaving.address, leaving.bytes);
-      hand_over(leaving.piece, leaving.bytes, mover.exchange);
-      real::cuMemRelease(leaving.piece.handle);
+      unmap(leaving, mover.exchange);
       take_resident(ordinal, flight.bytes);
       moved.bytes += flight.bytes;
     } else {

@@ -7,7 +7,7 @@
 namespace rota::memory {
 
 // What has come in since the gate was last open: as it is on the host, or never written. Bytes that have gone.
-std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes) {
+std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes, const Exchange& exchange) {
   std::uint64_t sum = 0;
   for (const std::uint64_t address : on_gpu(ordinal)) {
     if (sum >= bytes) break;
@@ -23,7 +23,7 @@ std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes) {
       ++out_of_place_;
       out_[static_cast<std::size_t>(ordinal)] += leaving.bytes;
     }
-    unmap(leaving);
+    unmap(leaving, exchange);
     take_resident(ordinal, leaving.bytes);
     landed(address);
     sum += leaving.bytes;

@@ -7,6 +7,7 @@
 #include "runtime/memory/round_up.h"
 #include "runtime/memory/swap/reach.h"
 #include "scheduler/protocol/context_cost.h"
+#include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
 
@@ -82,9 +83,10 @@ api::CUresult SwapBackend::map(Extent& extent, Piece&& piece) {
   return result;
 }
 
-void SwapBackend::unmap(Extent& extent) {
+void SwapBackend::unmap(Extent& extent, const Exchange& exchange) {
   if (!extent.piece) return;
   real::cuMemUnmap(extent.address, extent.bytes);
+  hand_over(extent.piece, extent.bytes, exchange);
   real::cuMemRelease(extent.piece.handle);
   extent.piece = {};
 }
@@ -155,15 +157,44 @@ void SwapBackend::insert(Range&& range) {
 }
 
 // A range that is in the books no more.
-void SwapBackend::destroy(Range&& range) {
+void SwapBackend::destroy(Range&& range, const Exchange& exchange) {
   std::uint64_t gone = 0;
   for (Extent& extent : range.extents) {
     if (extent.piece) gone += extent.bytes;
-    unmap(extent);
+    unmap(extent, exchange);
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
   }
   real::cuMemAddressFree(range.address, range.bytes);
   take_resident(range.device, gone);
+}
+
+std::uint64_t SwapBackend::granularity(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  return device(ordinal).granularity;
+}
+
+bool SwapBackend::reserve(int ordinal, std::uint64_t bytes) {
+  const std::uint64_t granule = granularity(ordinal);
+  if (bytes > protocol::kMaxGpuBytes) return false;
+  const std::uint64_t more = round_up(bytes, granule);
+  std::atomic<std::uint64_t>& needed = needed_[static_cast<std::size_t>(ordinal)];
+  const auto fits = [&] {
+    needed += more;
+    struct Asking {  // also where the thread is cancelled
+      ~Asking() { needed -= more; }
+      std::atomic<std::uint64_t>& needed;
+      std::uint64_t more;
+    } asking{needed, more};
+    const bool there =
+        !observer_.fits || observer_.fits(ordinal, more, [&] { needed -= std::exchange(asking.more, 0); });
+    if (there) asking.more = 0;
+    return there;
+  };
+  return fits() || (free_unused_ && free_unused_() && fits());
+}
+
+void SwapBackend::release(int ordinal, std::uint64_t bytes) {
+  needed_[static_cast<std::size_t>(ordinal)] -= round_up(bytes, granularity(ordinal));
 }
 
 api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
@@ -211,8 +242,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     if (open) continue;
     placed = true;
     // On the GPU the driver would refuse it. What could never be there at once would keep the gate closed for good.
-    const Device& entry = device(place.device);
-    if (resident_bytes(place.device) - entry.kept + out_bytes(place.device) + range.bytes > most(place.device)) {
+    if (needed_bytes(place.device) > most(place.device)) {
       result = api::CUDA_ERROR_OUT_OF_MEMORY;
       break;
     }
@@ -237,8 +267,8 @@ std::optional<api::CUdeviceptr> SwapBackend::reuse(const Place& place, std::uint
   return range.address;
 }
 
-// Bytes that have gone back to the driver.
-std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes) {
+// Bytes that have gone.
+std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes, const Exchange& exchange) {
   std::vector<Range> gone;
   std::uint64_t sum = 0;
   {
@@ -252,7 +282,7 @@ std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes) {
       gone.push_back(std::move(range.mapped()));
     }
   }
-  for (Range& range : gone) destroy(std::move(range));
+  for (Range& range : gone) destroy(std::move(range), exchange);
   return sum;
 }
 
@@ -288,6 +318,7 @@ bool SwapBackend::overlaps(std::uint64_t address, std::uint64_t bytes) const {
 // With the lock held: of a range that leaves the books, for destroy().
 void SwapBackend::take_off(const Range& range) {
   if (range.failed) return;
+  if (!range.kept) needed_[static_cast<std::size_t>(range.device)] -= range.bytes;
   for (const Extent& extent : range.extents) {
     if (!extent.piece) out_[static_cast<std::size_t>(range.device)] -= extent.bytes;
     if (!extent.in_place()) --out_of_place_;
@@ -317,6 +348,7 @@ void SwapBackend::free(std::uint64_t address) {
         std::all_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.in_place(); });
     if (here && entry.kept + range.bytes <= entry.most_kept) {
       range.kept = true;
+      needed_[static_cast<std::size_t>(range.device)] -= range.bytes;
       entry.kept += range.bytes;
       entry.kept_by_size.emplace(range.bytes, range.address);
       return;

@@ -48,14 +48,22 @@ class SwapBackend final : public Backend {
     std::function<void(int device)> resident;
     // What all processes have on a GPU beside their allocations, as far as that is known. With a lock held.
     std::function<std::uint64_t(int device)> contexts;
+    // Whether so many bytes more, which needed_bytes() counts already, can be there at once beside what others have
+    // there. If not, they have been given back by `release`. With no lock held.
+    std::function<bool(int device, std::uint64_t bytes, const std::function<void()>& release)> fits;
   };
   void set_observer(Observer observer) { observer_ = std::move(observer); }
+  // By which ranges go that nothing uses any more and that wait to be freed, where more do not fit. Whether there were
+  // any. Before there are ranges.
+  void set_free_unused(std::function<bool()> free_unused) { free_unused_ = std::move(free_unused); }
 
   // --- Backend
 
   Backing backing() const override { return Backing::kSwapped; }
   // No, where the GPU has no virtual memory management (before Pascal, some vGPUs).
   bool serves(int device) override;
+  bool reserve(int device, std::uint64_t bytes) override;
+  void release(int device, std::uint64_t bytes) override;
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place&, api::CUdeviceptr, std::uint64_t) override {}
   std::uint64_t bring(int, api::CUstream, const std::vector<Allocation>&) override { return 0; }
@@ -93,6 +101,8 @@ class SwapBackend final : public Backend {
   // What of it lies on the GPU, kept ranges included, and what does not. Bytes.
   std::uint64_t resident_bytes(int device) const { return resident_[static_cast<std::size_t>(device)].load(); }
   std::uint64_t out_bytes(int device) const { return out_[static_cast<std::size_t>(device)].load(); }
+  // What has to be there at once when this process runs, in use or about to be: all but what is kept.
+  std::uint64_t needed_bytes(int device) const { return needed_[static_cast<std::size_t>(device)].load(); }
   // Whether everything lies where work expects it.
   bool in_place() const { return out_of_place_.load(std::memory_order_acquire) == 0; }
   // Runs `work` if it does, with the lock that keeps allocations from ending up out of place meanwhile.
@@ -172,19 +182,21 @@ class SwapBackend final : public Backend {
 
   Device& device(int ordinal);
   std::uint64_t most(int ordinal);
+  std::uint64_t granularity(int ordinal);
   Range cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity);
   static api::CUresult create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle);
   static api::CUresult map(Extent& extent, Piece&& piece);
   static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices);
-  static void unmap(Extent& extent);
+  // What it lay in goes to whoever takes it by `exchange`, with its contents, or to the driver.
+  static void unmap(Extent& extent, const Exchange& exchange = {});
   static api::CUresult populate(Range& range, const std::set<int>& access, bool exports);
   std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
-  std::uint64_t drop_kept(int device, std::uint64_t bytes);
+  std::uint64_t drop_kept(int device, std::uint64_t bytes, const Exchange& exchange = {});
   void insert(Range&& range);
   void take_off(const Range& range);
   void add_resident(int device, std::uint64_t bytes);
   void take_resident(int device, std::uint64_t bytes);
-  void destroy(Range&& range);
+  void destroy(Range&& range, const Exchange& exchange = {});
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::vector<std::uint64_t> on_gpu(int device);
@@ -194,11 +206,12 @@ class SwapBackend final : public Backend {
   };
   std::deque<Lacking> off_gpu(int device);
   bool unused(const Extent& extent) const { return extent.in_place() && extent.came == opened_; }
-  std::uint64_t drop_unused(int device, std::uint64_t bytes);
+  std::uint64_t drop_unused(int device, std::uint64_t bytes, const Exchange& exchange);
   void landed(std::uint64_t address);
 
   const IfOurTurn if_our_turn_;
   Observer observer_;
+  std::function<bool()> free_unused_;
   HostPool host_;
   mutable std::mutex mutex_;  // the fields below
   std::condition_variable landed_;
@@ -208,6 +221,7 @@ class SwapBackend final : public Backend {
   std::uint64_t opened_ = 1;                    // how many times the gate has opened
   std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
+  std::array<std::atomic<std::uint64_t>, kMaxDevices> needed_{};
   std::uint64_t last_id_ = std::uint64_t{1} << 49;  // beyond the driver's, and those of stream_ordered.h
   std::atomic<bool> any_{false};
   std::atomic<bool> pinned_{false};

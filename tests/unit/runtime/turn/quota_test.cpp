@@ -39,7 +39,10 @@ struct Rotad : test::FakeRotad {
                              .device_bytes = bytes,
                              .movable_bytes = bytes,
                              .granted = granted ? 1U : 0U,
-                             .text = {}};
+                             .text = {},
+                             .padding = 0,
+                             .fixed_bytes = 0,
+                             .swapped_bytes = 0};
     say(message);
   }
   void tighten(std::uint32_t round) {
@@ -305,6 +308,112 @@ TEST_CASE("a thread that is cancelled while it waits for an answer leaves nothin
   CHECK(becomes(other, api::CUDA_SUCCESS));
 }
 
+TEST_CASE("what stays and what extents take are asked for each by itself, though all that is asked for is covered") {
+  test::FakeDriver driver;
+  memory::Ledger ledger;
+  turn::Bell bell;
+  turn::Quota quota(ledger, bell);
+  std::atomic<std::uint64_t> extents{0};
+  quota.set_swapped([&](int) { return extents.load(); });
+  quota.serve(true);
+  quota.limit(0);
+  const auto becomes_asked = [&] {
+    std::optional<turn::Quota::Ask> ask;
+    const auto until = std::chrono::steady_clock::now() + 20s;
+    while (!(ask = quota.take_ask(0)) && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    REQUIRE(ask);
+    return *ask;
+  };
+  const auto answer = [&](const turn::Quota::Ask& ask, bool granted, const turn::Quota::Bytes& bytes) {
+    quota.answer(0, {.gpu = 0,
+                     .number = ask.number,
+                     .device_bytes = bytes.device,
+                     .movable_bytes = bytes.movable,
+                     .granted = granted ? 1U : 0U,
+                     .text = {},
+                     .padding = 0,
+                     .fixed_bytes = bytes.fixed,
+                     .swapped_bytes = bytes.swapped});
+  };
+  bool covered = false;
+  const auto covers = [&](std::uint64_t bytes, memory::Kind kind) {
+    REQUIRE(ledger.reserve(0, bytes, kind));
+    covered = quota.covers(0, bytes, kind);
+  };
+  std::thread first([&] { covers(2 * kMega, memory::Kind::kConverted); });
+  answer(becomes_asked(), true, {100 * kMega, 100 * kMega, 0, 0});
+  first.join();
+  CHECK(covered);
+  // All of it together and what moves are covered by far.
+  std::thread second([&] { covers(3 * kMega, memory::Kind::kPhysical); });
+  const turn::Quota::Ask stays = becomes_asked();
+  CHECK(stays.bytes.device == 5 * kMega);
+  CHECK(stays.bytes.movable == 2 * kMega);
+  CHECK(stays.bytes.fixed == 3 * kMega);
+  CHECK(stays.bytes.swapped == 0);
+  answer(stays, false, {100 * kMega, 100 * kMega, 0, 0});
+  second.join();
+  CHECK_FALSE(covered);
+  CHECK(ledger.fixed_bytes(0) == 0);
+  CHECK(ledger.live_bytes(0) == 2 * kMega);
+  const auto more_extents = [&](std::uint64_t bytes) {
+    extents += bytes;
+    covered = quota.covers_swapped(0, bytes, [&, bytes] { extents -= bytes; });
+  };
+  std::thread third([&] { more_extents(4 * kMega); });
+  const turn::Quota::Ask takes = becomes_asked();
+  CHECK(takes.bytes.swapped == 4 * kMega);
+  CHECK(takes.bytes.device == 2 * kMega);
+  answer(takes, true, {100 * kMega, 100 * kMega, 0, 6 * kMega});
+  third.join();
+  CHECK(covered);
+  more_extents(2 * kMega);  // within what was granted: nobody is asked
+  CHECK(covered);
+  std::thread fourth([&] { more_extents(kMega); });
+  answer(becomes_asked(), false, {100 * kMega, 100 * kMega, 0, 6 * kMega});
+  fourth.join();
+  CHECK_FALSE(covered);
+  CHECK(extents == 6 * kMega);
+  // What is not needed goes back, of each kind.
+  extents = kMega;
+  const turn::Quota::Has has = quota.tighten(0);
+  CHECK(has.bytes.swapped == kMega);
+  CHECK(has.bytes.fixed == 0);
+  CHECK(has.bytes.movable == 2 * kMega);
+}
+
+TEST_CASE(
+    "from version 7 on rotad hears what stays, and what it grants of that binds; an older one's answers bind nobody") {
+  const std::uint16_t version = GENERATE(protocol::kLimitVersion, protocol::kFitVersion);
+  Rotad rotad;
+  rotad.speak(version);
+  std::atomic<int> result{kPending};
+  Program program;
+  const auto allocate = [&](std::uint64_t bytes, std::atomic<int>* into) {
+    program.threads.emplace_back([&program, bytes, into] {
+      program.driver.enter_context(0);
+      const auto call = [] { return api::CUDA_SUCCESS; };
+      *into = program.memory.allocate_native(bytes, memory::Kind::kArray, call, [bytes] { return bytes; });
+      program.driver.leave_context();
+    });
+  };
+  allocate(kMega, &result);
+  const protocol::Reserve ask = rotad.next_ask();
+  CHECK(ask.fixed_bytes == kMega);
+  CHECK(ask.movable_bytes == 0);
+  rotad.answer(ask, true, 50 * kMega);  // none of that stays, if it says so
+  REQUIRE(becomes(result, api::CUDA_SUCCESS));
+  std::atomic<int> second{kPending};
+  allocate(2 * kMega, &second);
+  if (version >= protocol::kFitVersion) {
+    rotad.answer(rotad.next_ask(), false, 50 * kMega);
+    CHECK(becomes(second, api::CUDA_ERROR_OUT_OF_MEMORY));
+  } else {
+    CHECK(becomes(second, api::CUDA_SUCCESS));
+    CHECK(rotad.quiet());
+  }
+}
+
 TEST_CASE("the sessions around a process are named before its GPUs, and a list that cannot be read allows nothing") {
   {
     setenv("ROTA_SESSION", "outer,gpu=8G:inner,host=1M", 1);
@@ -357,7 +466,14 @@ TEST_CASE("a rotad that does not answer is waited for once, and kept to again wh
   CHECK(quota.covers(0, kMega, memory::Kind::kConverted));
   CHECK_FALSE(quota.take_ask(0));
   CHECK(quota.spare(0) == protocol::kUnlimited);
-  quota.answer(
-      0, {.gpu = 0, .number = 1, .device_bytes = 3 * kMega, .movable_bytes = 3 * kMega, .granted = 1, .text = {}});
+  quota.answer(0, {.gpu = 0,
+                   .number = 1,
+                   .device_bytes = 3 * kMega,
+                   .movable_bytes = 3 * kMega,
+                   .granted = 1,
+                   .text = {},
+                   .padding = 0,
+                   .fixed_bytes = 0,
+                   .swapped_bytes = 3 * kMega});
   CHECK(quota.spare(0) == kMega);
 }

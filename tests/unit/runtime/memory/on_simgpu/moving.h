@@ -65,8 +65,9 @@ inline void* failing(Symbol symbol, void* simulated) {
   return nullptr;
 }
 
-inline void check(const std::function<void()>& program) {
-  const std::string report = on_simgpu({.mode = Mode::kSwap, .limit = "", .replace = failing, .neighbour = {}}, [&] {
+inline void check(const std::function<void()>& program, std::uint64_t gpu_bytes = kGpuBytes) {
+  const Machine machine{.mode = Mode::kSwap, .limit = "", .replace = failing, .neighbour = {}, .gpu_bytes = gpu_bytes};
+  const std::string report = on_simgpu(machine, [&] {
     alarm(kPatience);
     runtime().memory.swap().host().set_left([] { return std::uint64_t{1} << 40; });
     program();

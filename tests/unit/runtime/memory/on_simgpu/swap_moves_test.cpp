@@ -13,6 +13,14 @@
 using namespace rota;
 using namespace rota::test;
 
+namespace {
+
+CUresult take(Swap& from, const memory::Place& place, CUdeviceptr* address, std::uint64_t bytes) {
+  return memory::BackendRoom(from, place.device, bytes).allocate(place, address);
+}
+
+}  // namespace
+
 TEST_CASE("a failure of any driver call of a swap loses no contents and leaves the books right") {
   check([] {
     const CUcontext context = enter(0);
@@ -120,7 +128,7 @@ TEST_CASE("a program that has no turn is refused more extents than the GPU can h
     std::vector<CUdeviceptr> blocks;
     CUdeviceptr address = 0;
     // Half of each is lost to the granularity.
-    while (blocks.size() < 100 && never.allocate({context, 0}, &address, 2 * kMiB + 1) == CUDA_SUCCESS) {
+    while (blocks.size() < 100 && take(never, {context, 0}, &address, 2 * kMiB + 1) == CUDA_SUCCESS) {
       blocks.push_back(address);
     }
     EXPECT(blocks.size() > 40);
@@ -136,12 +144,97 @@ TEST_CASE("a program that has no turn is refused what would not fit beside every
   check([] {
     const CUcontext context = enter(0);
     Swap never([](const memory::OwnWork&) {});  // the gate is closed
-    never.set_observer({.out_of_place = {}, .resident = {}, .contexts = [](int) { return 100 * kMiB; }});
+    never.set_observer({.out_of_place = {}, .resident = {}, .contexts = [](int) { return 100 * kMiB; }, .fits = {}});
     CUdeviceptr address = 0;
-    EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, never.allocate({context, 0}, &address, kGpuBytes - 99 * kMiB));
-    EXPECT_OK(never.allocate({context, 0}, &address, kGpuBytes - 100 * kMiB));
+    EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, take(never, {context, 0}, &address, kGpuBytes - 99 * kMiB));
+    EXPECT_OK(take(never, {context, 0}, &address, kGpuBytes - 100 * kMiB));
     never.free(address);
     EXPECT(never.in_place());
+    EXPECT(never.needed_bytes(0) == 0);
+  });
+}
+
+TEST_CASE(
+    "extents that do not fit beside what others have there are refused at once, and what was freed is room again") {
+  check([] {
+    enter(0);
+    std::uint64_t most = 20 * kMiB;
+    int asked = 0;
+    int waits = 0;
+    swap().set_observer({.out_of_place = [] {},
+                         .resident = [](int) {},
+                         .contexts = {},
+                         .fits =
+                             [&](int device, std::uint64_t bytes, const std::function<void()>& release) {
+                               ++asked;
+                               EXPECT(device == 0 && bytes % (2 * kMiB) == 0);
+                               const bool fits = swap().needed_bytes(0) <= most;
+                               if (!fits) release();
+                               return fits;
+                             }});
+    memory::Room room;
+    room.make = [&](int, const std::function<bool()>&) { ++waits; };
+    runtime().memory.set_room(room);
+    const CUdeviceptr large = allocate(11 * kMiB, 1);  // 12 MiB of extents
+    EXPECT(swap().needed_bytes(0) == 12 * kMiB);
+    CUdeviceptr other = 0;
+    EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc_v2(&other, 9 * kMiB));
+    EXPECT(waits == 0);
+    EXPECT(swap().needed_bytes(0) == 12 * kMiB && charged(0) == 11 * kMiB);
+    EXPECT_OK(cu.cuMemAlloc_v2(&other, 8 * kMiB));
+    // Small ones share a span, which counts as a whole.
+    most = 22 * kMiB;
+    CUdeviceptr small = 0;
+    EXPECT_OK(cu.cuMemAlloc_v2(&small, 1000));
+    EXPECT(swap().needed_bytes(0) == 22 * kMiB);
+    const int before = asked;
+    CUdeviceptr second = 0;
+    EXPECT_OK(cu.cuMemAlloc_v2(&second, 1000));
+    EXPECT(asked == before);
+    EXPECT_OK(cu.cuMemFree_v2(large));
+    EXPECT(swap().needed_bytes(0) == 10 * kMiB);
+    EXPECT_OK(cu.cuMemAlloc_v2(&other, 9 * kMiB));
+    EXPECT(swap().needed_bytes(0) == 20 * kMiB);
+    EXPECT_OK(cu.cuMemFree_v2(other));
+  });
+}
+
+TEST_CASE("what was freed in a stream's order and has been passed makes room for an allocation of another size") {
+  check([] {
+    enter(0);
+    swap().set_observer({.out_of_place = [] {},
+                         .resident = [](int) {},
+                         .contexts = {},
+                         .fits =
+                             [&](int, std::uint64_t, const std::function<void()>& release) {
+                               const bool fits = swap().needed_bytes(0) <= 20 * kMiB;
+                               if (!fits) release();
+                               return fits;
+                             }});
+    CUstream stream = nullptr;
+    EXPECT_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    const CUdeviceptr first = allocate(12 * kMiB, 1);
+    EXPECT_OK(cu.cuMemFreeAsync(first, stream));
+    EXPECT_OK(cu.cuStreamSynchronize(stream));
+    EXPECT(swap().needed_bytes(0) == 12 * kMiB);
+    CUdeviceptr second = 0;
+    EXPECT_OK(cu.cuMemAlloc_v2(&second, 16 * kMiB));
+    EXPECT(swap().needed_bytes(0) == 16 * kMiB);
+    EXPECT_OK(cu.cuMemFree_v2(second));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("what is kept for the next allocation needs no room until that comes") {
+  check([] {
+    enter(0);
+    const CUdeviceptr first = allocate(2 * kMiB, 1);
+    EXPECT(swap().needed_bytes(0) == 2 * kMiB);
+    EXPECT_OK(cu.cuMemFree_v2(first));
+    EXPECT(swap().needed_bytes(0) == 0 && swap().resident_bytes(0) == 2 * kMiB);
+    const CUdeviceptr again = allocate(2 * kMiB, 2);
+    EXPECT(again == first && swap().needed_bytes(0) == 2 * kMiB && swap().resident_bytes(0) == 2 * kMiB);
+    EXPECT_OK(cu.cuMemFree_v2(again));
   });
 }
 

@@ -10,6 +10,7 @@
 
 #include "runtime/turn/machine.h"
 #include "scheduler/core/core.h"
+#include "scheduler/core/quota.h"
 
 namespace rota::turns {
 
@@ -23,9 +24,13 @@ constexpr unsigned kGpus = 2;  // that rotad serves
 constexpr std::uint64_t kServed = (1u << kGpus) - 1;
 constexpr std::uint64_t kUnservedGpu = 1u << kGpus;  // one that it does not
 
-// Of a program that swaps, and of a ballast: whoever it is fits a GPU alone, beside everybody's contexts.
-constexpr unsigned kMostSwapped = 500;
+// Of a ballast, and what programs may have that are stopped for good. What is left of a GPU is for those that swap, as
+// scheduler::Quota grants it: whoever it is then fits beside everybody's contexts and what stays there.
 constexpr unsigned kMostBallast = 200;
+constexpr unsigned kMostStopped = 190;
+// At most so many programs and liars at a time; contexts are refused to nobody.
+constexpr unsigned kMostClients = 8;
+constexpr scheduler::Bytes kForSwap = kTotal - kMostBallast - kMostStopped - kMostClients * kContext;
 
 enum class Manner {
   kHonest,
@@ -72,7 +77,8 @@ struct Program {
   Time waits_for_room_since = kNever;
   // Of one that swaps. Others have Unified Memory, which the driver pushes out for whoever needs the room.
   bool swaps = false;
-  BytesOfGpus there{};  // on the GPU, until it takes it away itself
+  scheduler::Bytes fixed = 0;  // the part of its memory that never leaves, on every GPU that it has touched
+  BytesOfGpus there{};         // on the GPU, until it takes it away itself
   BytesOfGpus refused{};
   BytesOfGpus free_then{};
   Time pinned_until{0};       // its memory cannot leave
@@ -125,6 +131,10 @@ struct Program {
   Time standing_since = kNever;
   Time opened_at{0};
 
+  // What it says that it has on a GPU that it has touched.
+  scheduler::Reservation reservation() const { return {memory, memory - fixed, fixed, memory - fixed}; }
+  // What of it lies there, as the usage page says it.
+  scheduler::Bytes resident_on(unsigned gpu) const { return there[gpu] != 0 ? there[gpu] + fixed : 0; }
   bool works() const {
     return open || submitted != finished || threads[0].where == Thread::kInside || threads[1].where == Thread::kInside;
   }

@@ -17,15 +17,22 @@ void World::tell_usage(const Program& program) {
 // A thread frees, or reserves and looks whether it may take it.
 void World::grow_or_shrink(Program& program, Thread& thread) {
   if (one_in(2)) {
-    const scheduler::Bytes less = std::min<scheduler::Bytes>(pick(300), program.taken);
+    if (program.fixed != 0 && one_in(3)) {
+      const scheduler::Bytes less = std::min<scheduler::Bytes>(pick(100), program.fixed);
+      program.memory -= less;
+      program.taken -= less;
+      program.fixed -= less;
+    }
+    const scheduler::Bytes less = std::min<scheduler::Bytes>(pick(300), program.taken - program.fixed);
     program.memory -= less;
     program.taken -= less;
     publish_room(program);  // who waits looks again
     return;
   }
   if (program.captures_until > now_) return;  // would not wait
-  const scheduler::Bytes most = program.swaps ? kMostSwapped : kTotal;
-  const scheduler::Bytes more = std::min<scheduler::Bytes>(pick(200), most - std::min(program.memory, most));
+  if (program.swaps && one_in(3)) return take_fixed(program);
+  const scheduler::Bytes more = std::min<scheduler::Bytes>(pick(200), kTotal - std::min(program.memory, kTotal));
+  if (program.swaps && !granted(program, program.touched, more, 0)) return;
   program.memory += more;
   if (lacking(program) == 0) {
     program.taken += more;

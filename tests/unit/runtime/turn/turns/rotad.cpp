@@ -19,6 +19,8 @@ void World::start_rotad() {
   settings.grace = quiet_ ? 60s : one_in(2) ? 500ms : 10s;
   note("rotad starts");
   core_ = std::make_unique<scheduler::Core>(settings);
+  quota_ = std::make_unique<scheduler::Quota>();
+  answered_.clear();
   rotad_since_ = now_;
   rotad_back_at_ = kNever;
   liars_.clear();
@@ -55,6 +57,7 @@ void World::some_liar() {
 void World::rotad_dies() {
   note("rotad dies");
   core_.reset();
+  quota_.reset();
   liars_.clear();
   for (auto& program : programs_) {
     program->client = 0;
@@ -72,7 +75,7 @@ void World::hung_up(Program& program) {
 }
 
 void World::connect(Program& program) {
-  if (program.client != 0) core_step(scheduler::event::Leave{program.client});  // reconnected: the former is gone
+  leave(program);  // reconnected: the former is gone
   program.client = ++last_client_;
   program.connected = true;
   program.lost_at = kNever;
@@ -83,6 +86,13 @@ void World::connect(Program& program) {
   program.clear = program.clear_from = {};
   program.page_whole_at = kNever;
   core_step(scheduler::event::Join{program.client, program.asks});
+  quota_->join(program.client, {});
+}
+
+void World::leave(const Program& program) {
+  if (program.client == 0) return;
+  core_step(scheduler::event::Leave{program.client});
+  quota_->leave(program.client, now_);
 }
 
 Program* World::of_client(scheduler::ClientId client) {
@@ -153,6 +163,7 @@ void World::receive(Program& program) {
         if ((message.gpus >> gpu & 1) == 0) continue;
         core_step(scheduler::event::AddGpu{program.client, gpu, kTotal, kContext});
         core_step(usage(program, gpu));
+        if (program.swaps) say_state(program, gpu);
       }
       program.answers |= message.gpus;
       program.answer_at = now_ + some_time(1ms);

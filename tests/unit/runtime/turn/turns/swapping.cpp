@@ -12,7 +12,7 @@ scheduler::Bytes World::free_on(unsigned gpu) const {
   scheduler::Bytes taken = ballast_[gpu];
   for (const auto& program : programs_) {
     if (!program) continue;
-    if ((program->touched >> gpu & 1) != 0) taken += kContext;
+    if ((program->touched >> gpu & 1) != 0) taken += kContext + program->fixed;
     taken += program->there[gpu];
   }
   return taken < kTotal ? kTotal - taken : 0;
@@ -20,7 +20,7 @@ scheduler::Bytes World::free_on(unsigned gpu) const {
 
 bool World::all_there(const Program& program) const {
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
-    if ((program.answered >> gpu & 1) != 0 && program.there[gpu] < program.taken) return false;
+    if ((program.answered >> gpu & 1) != 0 && program.there[gpu] < program.taken - program.fixed) return false;
   }
   return true;
 }
@@ -31,15 +31,16 @@ bool World::bring(Program& program) {
   bool some = false;
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
     program.refused[gpu] = 0;
-    if ((program.answered >> gpu & 1) == 0 || program.there[gpu] >= program.taken) continue;
-    const scheduler::Bytes comes = std::min(program.taken - program.there[gpu], free_on(gpu));
+    const scheduler::Bytes moves = program.taken - program.fixed;
+    if ((program.answered >> gpu & 1) == 0 || program.there[gpu] >= moves) continue;
+    const scheduler::Bytes comes = std::min(moves - program.there[gpu], free_on(gpu));
     program.there[gpu] += comes;
     some = some || comes != 0;
-    if (program.there[gpu] == program.taken) continue;
+    if (program.there[gpu] == moves) continue;
     ++refusals_;
     if (!holds) continue;
     program.free_then[gpu] = free_on(gpu);
-    program.refused[gpu] = program.taken - program.there[gpu];
+    program.refused[gpu] = moves - program.there[gpu];
   }
   if (!one_in(3)) tell_usage(program);  // else rotad reads the page at its own time
   return some;
@@ -52,10 +53,11 @@ bool World::clear(Program& program, std::uint64_t gpus) {
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
     if ((gpus >> gpu & 1) == 0 || program.pinned_until > now_) continue;
     const scheduler::Bytes from = program.clear_from[gpu];
-    const scheduler::Bytes gone = from > program.there[gpu] ? from - program.there[gpu] : 0;
+    const scheduler::Bytes gone = from > program.resident_on(gpu) ? from - program.resident_on(gpu) : 0;
     scheduler::Bytes goes = program.clear[gpu] > gone ? program.clear[gpu] - gone : 0;
-    // Of whom a new rotad has not heard that it swaps, it wants room as of any holder.
-    if (goes > program.there[gpu] && from != 0) fail(&program, "is to clear more than is there");
+    // Of whom a new rotad has not heard that it swaps, it wants room as of any holder. And what has been taken that
+    // never leaves hides what has gone since.
+    if (goes > program.there[gpu] && from != 0 && program.fixed == 0) fail(&program, "is to clear more than is there");
     goes = std::min(goes, program.there[gpu]);
     if (!calm_ && one_in(5)) goes /= 2;  // an extent could not be moved
     program.there[gpu] -= goes;
@@ -66,9 +68,79 @@ bool World::clear(Program& program, std::uint64_t gpus) {
   return some;
 }
 
+// What it has, as a client says it.
+void World::say_state(const Program& program, unsigned gpu) {
+  if ((program.answers >> gpu & 1) == 0) quota_->add_gpu(program.client, gpu, kForSwap, 0);
+  quota_->state(program.client, gpu, program.reservation(), answered_[{program.client, gpu}], quota_->round(), now_);
+}
+
+// Whether rotad grants so much more on these GPUs. Nobody asks before all have said what they have: a new rotad waits
+// for them.
+bool World::granted(const Program& program, std::uint64_t gpus, scheduler::Bytes more, scheduler::Bytes fixed) {
+  const auto known = [&](const auto& one) {
+    return !one || !one->swaps || (one->client != 0 && one->answers == one->touched);
+  };
+  if (!core_ || !std::all_of(programs_.begin(), programs_.end(), known)) return false;
+  scheduler::Reservation wanted = program.reservation();
+  wanted.device += more;
+  wanted.fixed += fixed;
+  wanted.movable = wanted.swapped = wanted.device - wanted.fixed;
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
+    if ((gpus >> gpu & 1) == 0) continue;
+    const auto answer_in = [&](const scheduler::Quota::Outcome& outcome) -> std::optional<bool> {
+      if (outcome.answers.empty()) return std::nullopt;
+      answered_[{program.client, gpu}] = outcome.answers.front().number;
+      return outcome.answers.front().granted;
+    };
+    const auto asked = quota_->reserve(program.client, gpu, ++asks_, wanted, now_);
+    std::optional<bool> answer = answer_in(asked);
+    for (const auto& other : programs_) {
+      if (answer || !other->swaps || (other->answers >> gpu & 1) == 0) continue;
+      answer = answer_in(quota_->state(other->client, gpu, other->reservation(), answered_[{other->client, gpu}],
+                                       quota_->round(), now_));
+    }
+    if (!answer) answer = answer_in(quota_->tick(now_ + scheduler::Quota::kPatience));
+    if (!answer) fail(&program, "is not answered");
+    if (*answer) continue;
+    ++refused_by_quota_;
+    return false;
+  }
+  return true;
+}
+
+// Where the driver has room for it; else a program would wait, and others would make some.
+void World::take_fixed(Program& program) {
+  const scheduler::Bytes more = 1 + pick(100);
+  if (program.memory != program.taken) return;
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
+    if ((program.touched >> gpu & 1) != 0 && free_on(gpu) < more) return;
+  }
+  if (!granted(program, program.touched, more, more)) return;
+  program.memory += more;
+  if (lacking(program) != 0) {
+    program.memory -= more;
+    return;
+  }
+  program.taken += more;
+  program.fixed += more;
+  ++took_fixed_;
+}
+
+// Whether what a program has may be on these GPUs as well.
+bool World::may_touch(const Program& program, std::uint64_t gpus) {
+  if (!program.swaps || program.memory == 0) return true;
+  if (program.client == 0 || !core_) return false;
+  for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
+    if ((gpus >> gpu & 1) == 0) continue;
+    if (free_on(gpu) < program.fixed + kContext) return false;
+    quota_->add_gpu(program.client, gpu, kForSwap, 0);
+  }
+  return granted(program, gpus, 0, 0);
+}
+
 // For good, with memory on GPUs, but so little that each of the others fits beside it.
 void World::stop_some() {
-  scheduler::Bytes most = 190;
+  scheduler::Bytes most = kMostStopped;
   for (const auto& program : programs_) {
     const scheduler::Bytes there = *std::max_element(program->there.begin(), program->there.end());
     if (!program->swaps || there == 0 || there > most) continue;
@@ -83,8 +155,8 @@ scheduler::event::Usage World::usage(const Program& program, unsigned gpu) const
   scheduler::event::Usage usage{.client = program.client, .gpu = gpu, .used = program.memory};
   if (!program.swaps) return usage;
   const bool fixed = program.pinned_until > now_ || (program.machine->grant() == 0 && !program.machine->still());
-  usage.resident = program.there[gpu];
-  usage.fixed = fixed ? usage.resident : 0;
+  usage.resident = program.resident_on(gpu);
+  usage.fixed = fixed ? std::max(usage.resident, program.fixed) : program.fixed;
   usage.shortage = program.machine->grant() != 0 ? program.refused[gpu] : 0;
   usage.free = usage.shortage != 0 ? program.free_then[gpu] : 0;
   return usage;

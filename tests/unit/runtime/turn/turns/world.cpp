@@ -72,7 +72,8 @@ std::unique_ptr<Program> World::new_program() {
   if (one_in(6)) program->manner = Manner::kUndrainable;
   program->asks = !one_in(5);
   program->swaps = swapping_ && program->manner != Manner::kUndrainable && !one_in(4);
-  program->memory = program->taken = 50 + pick(program->swaps ? kMostSwapped - 50 : 700);
+  // What swaps is taken as rotad grants it.
+  program->memory = program->taken = program->swaps ? 0 : 50 + pick(700);
   program->touched = one_in(4) ? kServed : 1 + pick(2);
   if (one_in(10)) program->touched = kUnservedGpu;
   connect(*program);
@@ -379,7 +380,7 @@ void World::chaos() {
     case 2:
       // The process dies: its memory, its work and its turn are gone.
       if (!core_) break;
-      if (program.client != 0) core_step(scheduler::event::Leave{program.client});
+      leave(program);
       programs_[chosen] = new_program();
       break;
     case 3:
@@ -389,7 +390,7 @@ void World::chaos() {
       program.captures_until = now_ + some_time(3s);
       break;
     case 5:
-      if ((program.touched & kServed) != kServed) {
+      if ((program.touched & kServed) != kServed && may_touch(program, kServed & ~program.touched)) {
         program.touched |= kServed;
         wake(program, Time{0});
       }

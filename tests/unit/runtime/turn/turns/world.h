@@ -7,10 +7,10 @@
 //   room        whoever asks for it and works by a lease has taken no more than it is promised, at any moment
 //   swapping    some programs have memory that lies on a GPU until they move it themselves, and a GPU that is full
 //   takes no
-//               more, whatever the core thinks; somebody whom rotad does not know may have a part of it, which a meter
-//               tells the core in some worlds, as long as it answers, and for which there is room then. Nothing moves
-//               of a program whose work may run; nobody who holds a GPU is asked to clear one, and all together are
-//               asked for no more than is missing
+//               more, whatever the core thinks; a part of it may never leave; somebody whom rotad does not know may
+//               have a part of it, which a meter tells the core in some worlds, as long as it answers, and for which
+//               there is room then. Nothing moves of a program whose work may run; nobody who holds a GPU is asked to
+//               clear one, and all together are asked for no more than is missing
 //   at the end  when nothing surprising happens any more, everybody who stands at a gate gets through it in time
 #pragma once
 
@@ -48,6 +48,8 @@ class World {
   long refusals() const { return refusals_; }
   long unused() const { return unused_; }
   long stopped() const { return stopped_; }
+  long took_fixed() const { return took_fixed_; }
+  long refused_by_quota() const { return refused_by_quota_; }
   long outside_learned() const { return outside_learned_; }
   long outside_measured() const { return outside_measured_; }
   long meter_fell_silent() const { return meter_fell_silent_; }
@@ -65,6 +67,7 @@ class World {
   void some_liar();
   void hung_up(Program& program);
   void connect(Program& program);
+  void leave(const Program& program);
   void core_step(const scheduler::Event& event);
   void show_lease(Program& program, const scheduler::ClientState& state);
   void receive(Program& program);
@@ -97,6 +100,10 @@ class World {
   bool all_there(const Program& program) const;
   bool bring(Program& program);
   bool clear(Program& program, std::uint64_t gpus);
+  void say_state(const Program& program, unsigned gpu);
+  bool granted(const Program& program, std::uint64_t gpus, scheduler::Bytes more, scheduler::Bytes fixed);
+  void take_fixed(Program& program);
+  bool may_touch(const Program& program, std::uint64_t gpus);
   void stop_some();
   scheduler::event::Usage usage(const Program& program, unsigned gpu) const;
   void show_clear(Program& program);
@@ -131,6 +138,9 @@ class World {
   int same_ = 0;  // steps since the time last changed
   Time chaos_at_{0};
   std::unique_ptr<scheduler::Core> core_;  // null: rotad is dead
+  std::unique_ptr<scheduler::Quota> quota_;
+  std::map<std::pair<scheduler::ClientId, unsigned>, std::uint32_t> answered_;  // by quota_: the latest number
+  std::uint32_t asks_ = 0;
   Time rotad_since_{0};
   Time rotad_back_at_ = kNever;
   std::vector<std::unique_ptr<Program>> programs_;
@@ -151,6 +161,8 @@ class World {
   long refusals_ = 0;           // attempts to bring it back for which the GPU had no room
   long stopped_ = 0;            // programs, for good, with memory that others ask for
   long unused_ = 0;             // turns given back since it never came
+  long took_fixed_ = 0;         // times that a program took memory that never leaves
+  long refused_by_quota_ = 0;   // since somebody's memory could not have come back
   long outside_learned_ = 0;    // times that the core found out about a ballast
   long outside_measured_ = 0;   // readings that told of one
   long meter_fell_silent_ = 0;  // for so long that nothing counts any more

@@ -108,7 +108,10 @@ void Turns::allow(const protocol::Reserve& ask) {
                           .device_bytes = ask.device_bytes,
                           .movable_bytes = ask.movable_bytes,
                           .granted = 1,
-                          .text = {}};
+                          .text = {},
+                          .padding = 0,
+                          .fixed_bytes = ask.fixed_bytes,
+                          .swapped_bytes = ask.swapped_bytes};
   rotad_.say(answer);
 }
 

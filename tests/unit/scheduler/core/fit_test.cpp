@@ -1,0 +1,212 @@
+// What has to be on a GPU at once beside what stays there: nobody is granted memory beside which somebody's swap memory
+// could never come back.
+#include <catch2/catch.hpp>
+#include <map>
+#include <random>
+#include <set>
+
+#include "scheduler/core/quota.h"
+
+namespace rota::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+using Catch::Contains;
+
+constexpr Bytes kGpu = 6400;  // so that a step is 100
+constexpr Bytes kContext = 50;
+
+// Clients of a GPU that say what they have as soon as they are asked, unless they are mute.
+struct Rig {
+  ClientId client(GpuIndex gpu = 0) {
+    const ClientId id = ++last;
+    quota.join(id, {});
+    quota.add_gpu(id, gpu, kGpu, kContext);
+    return id;
+  }
+  // Whether it may have so much that stays, and so much that it swaps, in all.
+  bool granted(ClientId id, Bytes fixed, Bytes swapped) {
+    const Quota::Answer* answer = ask(id, fixed, swapped);
+    REQUIRE(answer != nullptr);
+    if (!answer->granted) return false;
+    CHECK(answer->reserved.fixed >= fixed);
+    CHECK(answer->reserved.swapped >= swapped);
+    return true;
+  }
+  const Quota::Answer* ask(ClientId id, Bytes fixed, Bytes swapped) {
+    answers.clear();
+    wants[id] = {fixed + swapped, swapped, fixed, swapped};
+    hear(quota.reserve(id, 0, ++number, wants[id], now));
+    const auto answer = answers.find(id);
+    return answer == answers.end() ? nullptr : &answer->second;
+  }
+  void hear(const Quota::Outcome& outcome) {
+    for (const Quota::Answer& answer : outcome.answers) {
+      answers[answer.client] = answer;
+      answered[answer.client] = answer.number;
+      if (answer.granted) has[answer.client] = wants[answer.client];
+    }
+    for (const ClientId id : outcome.tighten) {
+      if (!mute.contains(id)) state(id);
+    }
+  }
+  void state(ClientId id) { hear(quota.state(id, 0, has[id], answered[id], quota.round(), now)); }
+  // By what everybody has been granted.
+  Bytes most_at_once() const {
+    Bytes fixed = 0;
+    Bytes most = 0;
+    for (const auto& [id, unused] : has) {
+      fixed += quota.reserved(id, 0).fixed;
+      most = std::max(most, quota.reserved(id, 0).swapped);
+    }
+    return most == 0 ? 0 : fixed + most + has.size() * kContext;
+  }
+
+  Quota quota;
+  Time now = 1s;
+  ClientId last = 0;
+  std::uint32_t number = 0;
+  std::set<ClientId> mute;
+  std::map<ClientId, Reservation> has;
+  std::map<ClientId, Reservation> wants;
+  std::map<ClientId, Quota::Answer> answers;
+  std::map<ClientId, std::uint32_t> answered;
+};
+
+TEST_CASE("two that swap may have a GPU each, and no more than what is left beside contexts and what stays") {
+  Rig rig;
+  const ClientId one = rig.client();
+  const ClientId two = rig.client();
+  CHECK_FALSE(rig.granted(one, 0, kGpu - 2 * kContext + 1));
+  CHECK(rig.granted(one, 0, kGpu - 2 * kContext));
+  CHECK(rig.granted(two, 0, kGpu - 2 * kContext));
+  CHECK_FALSE(rig.granted(two, 1, kGpu - 2 * kContext));
+}
+
+TEST_CASE("what one has there that stays is no room for another's swap memory") {
+  Rig rig;
+  const ClientId stays = rig.client();
+  const ClientId swaps = rig.client();
+  CHECK(rig.granted(stays, 4000, 0));
+  CHECK_FALSE(rig.granted(swaps, 0, kGpu - 2 * kContext - 4000 + 1));
+  CHECK_THAT(rig.answers.at(swaps).why, Contains("of 6400 bytes contexts take 100, 4000 cannot leave it and"));
+  CHECK(rig.granted(swaps, 0, kGpu - 2 * kContext - 4000));
+  CHECK(rig.quota.fixed_of_others(swaps, 0) == 4000);
+  CHECK(rig.quota.fixed_of_others(stays, 0) == 0);
+}
+
+TEST_CASE("nobody takes memory that stays where another's swap memory could not come back beside it") {
+  Rig rig;
+  const ClientId swaps = rig.client();
+  const ClientId other = rig.client();
+  CHECK(rig.granted(swaps, 0, 5000));
+  CHECK_FALSE(rig.granted(other, kGpu - 2 * kContext - 5000 + 1, 0));
+  CHECK(rig.granted(other, kGpu - 2 * kContext - 5000, 0));
+  // Nor the one itself, which could not come back either.
+  CHECK_FALSE(rig.granted(swaps, 1, 5000));
+  CHECK_FALSE(rig.granted(swaps, 0, 5001));
+}
+
+TEST_CASE("what has been freed of either kind is there for others") {
+  Rig rig;
+  const ClientId one = rig.client();
+  const ClientId two = rig.client();
+  CHECK(rig.granted(one, 1000, 5000));
+  CHECK_FALSE(rig.granted(two, 1000, 0));
+  rig.has[one].swapped = 100;
+  CHECK(rig.granted(two, 1000, 4000));
+  rig.has[one] = {};
+  CHECK(rig.granted(two, 1000, 5200));
+  rig.quota.leave(two, rig.now);
+  CHECK(rig.granted(one, 0, kGpu - kContext));
+}
+
+TEST_CASE("where nobody swaps, what stays is the driver's to refuse") {
+  Rig rig;
+  const ClientId one = rig.client();
+  const ClientId two = rig.client();
+  CHECK(rig.granted(one, 2 * kGpu, 0));
+  CHECK(rig.granted(two, 2 * kGpu, 0));
+}
+
+TEST_CASE("contexts that come later are refused to nobody, and then nothing more that stays is allowed") {
+  Rig rig;
+  const ClientId one = rig.client();
+  const ClientId two = rig.client();
+  CHECK(rig.granted(one, 0, 5000));
+  CHECK(rig.granted(two, kGpu - 2 * kContext - 5000, 1000));
+  rig.client();
+  CHECK_FALSE(rig.granted(two, kGpu - 2 * kContext - 5000 + 1, 1000));
+  // Who is in nobody's way may go on.
+  CHECK(rig.granted(two, kGpu - 2 * kContext - 5000, 1100));
+}
+
+TEST_CASE("each GPU has its own memory that stays") {
+  Rig rig;
+  const ClientId one = rig.client();
+  const ClientId elsewhere = rig.client(1);
+  CHECK(rig.granted(one, 0, kGpu - kContext));
+  rig.hear(rig.quota.reserve(elsewhere, 1, ++rig.number, {3000, 0, 3000, 0}, rig.now));
+  CHECK(rig.answers.at(elsewhere).granted);
+}
+
+TEST_CASE("after a rotad that died nobody takes what the others have yet to say that they have") {
+  Rig rig;
+  rig.quota.hold_until(rig.now + 3s);
+  const ClientId fresh = rig.client();
+  CHECK(rig.ask(fresh, 0, 3000) == nullptr);
+  const ClientId old = rig.client();
+  rig.has[old] = {4000, 0, 4000, 0};
+  rig.state(old);
+  rig.now += 3s;
+  rig.answers.clear();
+  rig.hear(rig.quota.tick(rig.now));
+  REQUIRE(rig.answers.contains(fresh));
+  CHECK_FALSE(rig.answers.at(fresh).granted);
+}
+
+TEST_CASE("whoever asks for whatever in whatever order, each can have its swap memory beside all that stays") {
+  std::mt19937 random(5);
+  const auto below = [&](Bytes n) { return random() % n; };
+  Rig rig;
+  for (int i = 0; i < 3; ++i) rig.has[rig.client()] = {};
+  long granted = 0;
+  long refused = 0;
+  for (int step = 0; step < 20'000; ++step) {
+    const ClientId id = 1 + static_cast<ClientId>(below(3));
+    Reservation& has = rig.has[id];
+    if (below(3) == 0) {
+      has.fixed -= below(has.fixed + 1);
+      has.swapped -= below(has.swapped + 1);
+      has = {has.fixed + has.swapped, has.swapped, has.fixed, has.swapped};
+      if (below(2) == 0) rig.state(id);
+      continue;
+    }
+    const Bytes fixed = has.fixed + (below(2) == 0 ? below(1000) : 0);
+    const Bytes swapped = has.swapped + (below(2) == 0 ? below(3000) : 0);
+    const Reservation before = rig.quota.reserved(id, 0);
+    if (fixed <= before.fixed && swapped <= before.swapped) {
+      has = {fixed + swapped, swapped, fixed, swapped};
+      continue;
+    }
+    if (rig.granted(id, fixed, swapped)) {
+      ++granted;
+    } else {
+      ++refused;
+      // By what they use, since all have been asked.
+      Bytes all_fixed = fixed - has.fixed;
+      Bytes most = swapped;
+      for (const auto& [other, use] : rig.has) {
+        all_fixed += use.fixed;
+        if (other != id) most = std::max(most, use.swapped);
+      }
+      REQUIRE(all_fixed + most + 3 * kContext > kGpu);
+    }
+    REQUIRE(rig.most_at_once() <= kGpu);
+  }
+  CHECK(granted > 1000);
+  CHECK(refused > 1000);
+}
+
+}  // namespace
+}  // namespace rota::scheduler
