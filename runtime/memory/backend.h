@@ -15,7 +15,7 @@ namespace rota::memory {
 
 // Where an allocation is made.
 struct Place {
-  api::CUcontext context = nullptr;
+  api::CUcontext context = nullptr;  // with which it ends; null: with none, which extents can do
   int device = 0;
 };
 

@@ -176,7 +176,7 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
     // Nothing that the driver is asked for below is refused while something captures.
     const api::CUresult result = may_reuse ? api::CUDA_SUCCESS : refused_while_capturing(place.context);
     if (result != api::CUDA_SUCCESS) return result;
-    keep_a_byte(place.context);
+    keep_a_byte(place);
   }
   const bool shares = kind.backing == Backing::kSwapped ? bytes < kOwnExtent : may_reuse && bytes < kOwnAllocation;
   if (shares && kind.converted()) {
@@ -430,6 +430,7 @@ Memory::ContextEnd::ContextEnd(Memory& memory, api::CUcontext context) : memory_
 }
 
 Memory::ContextEnd::~ContextEnd() {
+  if (gone_) memory_.trim_to_thresholds();
   if (context_ == nullptr) return;
   memory_.deferred_.context_ended(context_, false);
   memory_.stream_ordered_.context_ended(context_, false);
@@ -441,6 +442,7 @@ void Memory::ContextEnd::gone() {
   memory_.deferred_.context_ended(context_, true);
   memory_.context_ended(context_);
   context_ = nullptr;
+  gone_ = true;
 }
 
 void Memory::context_ended(api::CUcontext context) {

@@ -73,7 +73,7 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   has_converted_.store(true, std::memory_order_relaxed);
   if (wanted.backing == Backing::kSwapped) {
     const driver::CurrentContext its_own(wanted.place.context);
-    keep_a_byte(wanted.place.context);
+    keep_a_byte(wanted.place);
   }
   const int device = wanted.place.device;
   const api::CUresult result = stream_ordered_.allocate(
@@ -174,6 +174,19 @@ void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute
   std::memcpy(&bytes, value, sizeof bytes);
   bytes += stream_ordered_.marks(pool).*field;
   std::memcpy(value, &bytes, sizeof bytes);
+}
+
+// Pools that outlive contexts keep what is unused up to their thresholds, as the driver's do. What goes beyond them may
+// be in motion, and is waited for: not to be called with a lock that who moves it waits for.
+void Memory::trim_to_thresholds() {
+  const driver::RelaxedCapture relaxed;
+  for (const api::CUmemoryPool pool : stream_ordered_.lasting_pools()) {
+    std::uint64_t threshold = 0;
+    if (real::cuMemPoolGetAttribute(pool, api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == api::CUDA_SUCCESS) {
+      stream_ordered_.trim(pool, threshold);
+    }
+  }
+  if (deferred_.any()) deferred_.free_unused(Owner::of(api::CUcontext{}));
 }
 
 void Memory::reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute) {

@@ -93,11 +93,15 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
   return all;
 }
 
-// What contexts had that an error has ended for good need not be moved any more: their programs see that error. Bytes
-// that lay on the GPU.
+// What contexts had that an error has ended for good need not be moved any more: their programs see that error. If no
+// other context is left, nor need what belongs to none. Bytes that lay on the GPU.
 std::uint64_t release_failed(gate::Contexts& contexts, memory::Memory& memory, int device) {
   std::uint64_t bytes = 0;
-  for (const api::CUcontext context : contexts.failed(device)) bytes += memory.swap().context_failed(context, device);
+  const std::vector<api::CUcontext> failed = contexts.failed(device);
+  for (const api::CUcontext context : failed) bytes += memory.swap().context_failed(context, device);
+  if (!failed.empty() && std::find(failed.begin(), failed.end(), contexts.any(device)) != failed.end()) {
+    bytes += memory.swap().context_failed(nullptr, device);
+  }
   return bytes;
 }
 

@@ -315,7 +315,7 @@ void SwapBackend::free(std::uint64_t address) {
     Device& entry = device(range.device);
     const bool here =
         std::all_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.in_place(); });
-    if (here && entry.kept + range.bytes <= entry.most_kept) {
+    if (here && range.context != nullptr && entry.kept + range.bytes <= entry.most_kept) {
       range.kept = true;
       entry.kept += range.bytes;
       entry.kept_by_size.emplace(range.bytes, range.address);
@@ -329,7 +329,7 @@ void SwapBackend::free(std::uint64_t address) {
 }
 
 void SwapBackend::context_ended(api::CUcontext context) {
-  if (!any()) return;
+  if (!any() || context == nullptr) return;
   std::vector<Range> gone;
   {
     const std::lock_guard lock(mutex_);

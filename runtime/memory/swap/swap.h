@@ -3,8 +3,9 @@
 // copied to pinned memory of the host and given back to the driver; before the process runs again they come back at the
 // same addresses.
 //
-// A range is reserved for one allocation, or for a span that small ones share (stream_ordered.h). What moves is an
-// extent, and only the monitor moves, with the gate closed and the process's work proven to have finished. The
+// A range is reserved for one allocation, or for a span that small ones share (stream_ordered.h). It ends with its
+// context; a pool's span has none, and is moved by any context of its GPU, or stays while there is none. What moves is
+// an extent, and only the monitor moves, with the gate closed and the process's work proven to have finished. The
 // program's threads allocate and free meanwhile; a free of what is in motion waits for that one extent.
 //
 // Whether fresh memory may be mapped at once is decided together with whether the gate is open: under the lock a range
@@ -128,7 +129,7 @@ class SwapBackend final : public Backend {
   std::uint64_t give_host_back();
   HostPool& host() { return host_; }
   // An error that cannot be cleared has ended all work of this context: what it has is released, and nothing of it is
-  // waited for any more. Bytes of it that lay on the GPU.
+  // waited for any more. Null: of all contexts of the GPU, for what ends with none. Bytes of it that lay on the GPU.
   std::uint64_t context_failed(api::CUcontext context, int device);
   // What is out will never come back: everything is released, so that others have the room, and stays out of place.
   void release_all();
@@ -148,7 +149,7 @@ class SwapBackend final : public Backend {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;  // multiple of the granularity
     int device = 0;
-    api::CUcontext context = nullptr;
+    api::CUcontext context = nullptr;  // null: it ends with none
     std::uint64_t id = 0;
     bool kept = false;    // nobody's, and on the GPU: serves the next allocation of its size
     bool ending = false;  // its context went while it was in motion
