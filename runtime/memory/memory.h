@@ -118,6 +118,8 @@ class Memory {
   void add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute, void* value);
   void reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute);
   void trim_pool(api::CUmemoryPool pool, std::uint64_t keep);
+  // cuMemPoolSetAccess, which the driver has granted.
+  void set_pool_access(api::CUmemoryPool pool, const api::CUmemAccessDesc* accesses, std::size_t count);
   void pool_destroyed(api::CUmemoryPool pool) { stream_ordered_.pool_destroyed(pool); }
   // What lies at an address.
   struct Block : StreamOrdered::Block {

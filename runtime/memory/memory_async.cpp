@@ -194,6 +194,16 @@ void Memory::reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribu
   if (attribute == api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) stream_ordered_.reset_reserved_high(pool);
 }
 
+void Memory::set_pool_access(api::CUmemoryPool pool, const api::CUmemAccessDesc* accesses, std::size_t count) {
+  const Pools::Pool what = pools_.look_up(pool, kNobody);
+  if (!what.replaceable || !what.device) return;
+  for (std::size_t index = 0; index < count; ++index) {
+    const auto& [location, flags] = accesses[index];
+    if (location.type != api::CU_MEM_LOCATION_TYPE_DEVICE || location.id == *what.device) continue;
+    stream_ordered_.set_access(pool, *what.device, location.id, flags);
+  }
+}
+
 void Memory::trim_pool(api::CUmemoryPool pool, std::uint64_t keep) {
   sweep_deferred();
   stream_ordered_.trim(pool, keep);

@@ -49,14 +49,14 @@ void ServedPool::note_highs() {
   reserved_high = std::max(reserved_high, reserved());
 }
 
-StreamOrdered::PoolPointer StreamOrdered::pool_of(const Wanted& wanted) {
-  const bool plain = wanted.pool == nullptr;
-  PoolPointer& pool = plain ? plain_[wanted.place.device] : pools_[wanted.pool];
+StreamOrdered::PoolPointer StreamOrdered::pool_of(api::CUmemoryPool handle, int device) {
+  const bool plain = handle == nullptr;
+  PoolPointer& pool = plain ? plain_[device] : pools_[handle];
   if (!pool) {
     pool = std::make_shared<ServedPool>();
     if (plain) pool->keep = kLargeSpan;
-    pool->handle = wanted.pool;
-    pool->device = wanted.place.device;
+    pool->handle = handle;
+    pool->device = device;
   }
   return pool;
 }
@@ -79,7 +79,7 @@ Heap::Stream StreamOrdered::stream_of(api::CUcontext context, Heap::Stream numbe
 
 std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer* pool) {
   Lock lock(mutex_);
-  *pool = pool_of(wanted);
+  *pool = pool_of(wanted.pool, wanted.place.device);
   const api::CUcontext home = home_of(wanted).context;
   const Heap::Stream stream = stream_of(wanted.place.context, wanted.number);
   const auto try_to = [&]() -> std::optional<Heap::Taken> {
@@ -189,7 +189,8 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   if (home.context != nullptr) pools_of_[home.context].insert(pool);
   // The driver gives addresses again as soon as their context has gone, which may not be known here yet.
   live_.erase(live_.lower_bound(address), live_.lower_bound(address + bytes));
-  spans_[address] = {pool, home.context, address, bytes};
+  const Span& span = spans_[address] = {pool, home.context, address, bytes, &backend};
+  for (const auto& [accessing, flags] : pool->access) set_access(span, accessing, flags);
   heap.add({address, bytes});
   // From what is free, and that fits now: never what a stream still uses.
   *taken = *heap.take(wanted.bytes, 0);
@@ -342,7 +343,7 @@ void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
       if (reserved <= keep || reserved - span.bytes < keep) continue;
       heap.remove(span.address);
       spans_.erase(span.address);
-      deferred_.add_unused(span.address, context, span.bytes);
+      deferred_.add_unused(span.address, context, pool.shared ? 0 : span.bytes);
       reserved -= span.bytes;
     }
   }
@@ -379,6 +380,28 @@ std::vector<api::CUmemoryPool> StreamOrdered::lasting_pools() const {
     if (pool->heaps.contains(nullptr)) all.push_back(handle);
   }
   return all;
+}
+
+// With the lock held.
+void StreamOrdered::set_access(const Span& span, int accessing, api::CUmemAccess_flags flags) {
+  const driver::PushedContext its_own(span.context);
+  if (span.context != nullptr && !its_own) return;
+  const Place place{.context = span.context, .device = span.pool->device};
+  span.backend->set_access(place, span.address, span.bytes, accessing, flags);
+}
+
+void StreamOrdered::set_access(api::CUmemoryPool handle, int device, int accessing, api::CUmemAccess_flags flags) {
+  const std::lock_guard lock(mutex_);
+  const PoolPointer pool = pool_of(handle, device);
+  if (flags == api::CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+    pool->access.erase(accessing);
+  } else {
+    pool->access[accessing] = flags;
+    pool->shared = true;
+  }
+  for (const auto& [address, span] : spans_) {
+    if (span.pool == pool && !fences_.is_ending(span.context)) set_access(span, accessing, flags);
+  }
 }
 
 void StreamOrdered::reset_used_high(api::CUmemoryPool pool) {

@@ -38,7 +38,9 @@ namespace rota::memory {
 struct ServedPool {
   api::CUmemoryPool handle = nullptr;
   int device = 0;
-  std::map<api::CUcontext, Heap> heaps;  // by the context that their spans end with
+  std::map<api::CUcontext, Heap> heaps;          // by the context that their spans end with
+  std::map<int, api::CUmemAccess_flags> access;  // of other GPUs to its spans
+  bool shared = false;                           // there has been some: nobody else is served from its spans
   std::uint64_t used_high = 0;
   std::uint64_t reserved_high = 0;
   std::uint64_t keep = UINT64_MAX;  // bytes of spans that nothing uses; more of them go
@@ -116,6 +118,10 @@ class StreamOrdered {
   Marks marks(api::CUmemoryPool pool) const;
   // Those with spans that end with no context.
   std::vector<api::CUmemoryPool> lasting_pools() const;
+  // From now on the spans of a pool of this GPU, those to come included, may be used from another one, or no more
+  // (CU_MEM_ACCESS_FLAGS_PROT_NONE). The one place where the driver is called with the lock held, by this and for the
+  // new spans of such pools: no context can end, and no span go, before it has answered.
+  void set_access(api::CUmemoryPool pool, int device, int accessing, api::CUmemAccess_flags flags);
   void reset_used_high(api::CUmemoryPool pool);
   void reset_reserved_high(api::CUmemoryPool pool);
   // The program has destroyed the pool: its handle may be another one's from now on, its memory stays until freed.
@@ -133,6 +139,7 @@ class StreamOrdered {
     api::CUcontext context = nullptr;  // whose heap it is in
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
+    Backend* backend = nullptr;
   };
   struct Live {
     std::uint64_t bytes = 0;
@@ -140,7 +147,8 @@ class StreamOrdered {
     Heap::Stream stream = 0;
     Heap::Fence behind = 0;  // the stream was given the block behind this fence of its own
   };
-  PoolPointer pool_of(const Wanted& wanted);
+  PoolPointer pool_of(api::CUmemoryPool handle, int device);
+  static void set_access(const Span& span, int accessing, api::CUmemAccess_flags flags);
   static Place home_of(const Wanted& wanted);
   Heap::Stream stream_of(api::CUcontext context, Heap::Stream number);
   bool put_back(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken);

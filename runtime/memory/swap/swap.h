@@ -59,6 +59,8 @@ class SwapBackend final : public Backend {
   bool serves(int device) override;
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place&, api::CUdeviceptr, std::uint64_t) override {}
+  void set_access(const Place& place, api::CUdeviceptr address, std::uint64_t bytes, int accessing,
+                  api::CUmemAccess_flags flags) override;
   std::uint64_t bring(int, api::CUstream, const std::vector<Allocation>&) override { return 0; }
   // Its ranges go with it.
   void context_ended(api::CUcontext context) override;
@@ -88,7 +90,7 @@ class SwapBackend final : public Backend {
   bool pinned() const { return pinned_.load() || !asked_.load(std::memory_order_relaxed); }
   // Whether the rotad that serves this process says who has to move. By one that does not, nothing would ever move.
   void set_asked(bool asked) { asked_.store(asked, std::memory_order_relaxed); }
-  // From now on this process may use the memory of `owner`, a GPU, from `accessing`.
+  // From now on this process may use the memory of `owner`, a GPU, from `accessing`, but for what pools gave.
   void peer_enabled(int accessing, int owner);
 
   // What of it lies on the GPU, kept ranges included, and what does not. Bytes.
@@ -135,6 +137,8 @@ class SwapBackend final : public Backend {
   void release_all();
 
  private:
+  // Other GPUs that may use memory.
+  using Access = std::map<int, api::CUmemAccess_flags>;
   struct Extent {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
@@ -151,9 +155,10 @@ class SwapBackend final : public Backend {
     int device = 0;
     api::CUcontext context = nullptr;  // null: it ends with none
     std::uint64_t id = 0;
-    bool kept = false;    // nobody's, and on the GPU: serves the next allocation of its size
-    bool ending = false;  // its context went while it was in motion
-    bool failed = false;  // its context has failed: nothing of it is on the GPU, or has to be
+    bool kept = false;             // nobody's, and on the GPU: serves the next allocation of its size
+    bool ending = false;           // its context went while it was in motion
+    bool failed = false;           // its context has failed: nothing of it is on the GPU, or has to be
+    std::optional<Access> access;  // its pool's; none: that of its GPU's plain memory
     std::vector<Extent> extents;
   };
   using Ranges = std::map<std::uint64_t, Range>;  // by address
@@ -164,7 +169,7 @@ class SwapBackend final : public Backend {
     std::uint64_t granularity = 1;
     std::uint64_t total = 0;
     std::uint64_t most_kept = 0;
-    std::set<int> access;  // other GPUs that may use its memory
+    Access access;  // of plain memory
     std::uint64_t kept = 0;
     std::multimap<std::uint64_t, std::uint64_t> kept_by_size;  // bytes, address
   };
@@ -176,9 +181,12 @@ class SwapBackend final : public Backend {
   Range cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity);
   static api::CUresult create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle);
   static api::CUresult map(Extent& extent, Piece&& piece);
-  static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices);
+  const Access& access_of(const Range& range) { return range.access ? *range.access : device(range.device).access; }
+  static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, int owner, const Access& access);
+  static void change_access(std::uint64_t address, std::uint64_t bytes, int accessing, api::CUmemAccess_flags flags);
+  void catch_up(const Range& range, const Extent& extent, const Access& given);
   static void unmap(Extent& extent);
-  static api::CUresult populate(Range& range, const std::set<int>& access, bool exports);
+  static api::CUresult populate(Range& range, const Access& access, bool exports);
   std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
   std::uint64_t drop_kept(int device, std::uint64_t bytes);
   void insert(Range&& range);
