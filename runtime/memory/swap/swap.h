@@ -4,7 +4,7 @@
 // same addresses.
 //
 // A range is reserved for one allocation, or for a span that small ones share (stream_ordered.h). It ends with its
-// context; a pool's span has none, and is moved by any context of its GPU, or stays while there is none. What moves is
+// context; a pool's span has none, and is moved by any context of its GPU. What moves is
 // an extent, and only the monitor moves, with the gate closed and the process's work proven to have finished. The
 // program's threads allocate and free meanwhile; a free of what is in motion waits for that one extent.
 //

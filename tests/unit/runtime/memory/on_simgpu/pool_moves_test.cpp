@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "runtime/turn/bring_back.h"
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
 
 using namespace rota;
@@ -181,6 +182,29 @@ TEST_CASE("streams of two contexts that number alike are two streams to the pool
     EXPECT_OK(cu.cuStreamSynchronize(first_stream));
   });
   CHECK(report == "");
+}
+
+TEST_CASE("what a pool gave comes back where no context is left on its GPU, so that work on another one can go on") {
+  check([] {
+    const CUcontext context = make_context();
+    const CUmemoryPool pool = make_pool();
+    const CUdeviceptr block = take(pool, 4 * kMiB, nullptr, 3);
+    {
+      Carrier carrier(context);
+      EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes >= 4 * kMiB);
+    }
+    EXPECT_OK(cu.cuCtxDestroy_v2(context));
+    EXPECT(!swap().in_place());
+    EXPECT(runtime().contexts.none(0));
+    const turn::Back back = turn::bring_back(
+        runtime().contexts, runtime().memory, {{0, kAll}}, [](int) { return memory::Exchange{}; },
+        [] { return false; });
+    EXPECT(back.resident && back.bytes >= 4 * kMiB);
+    make_context();
+    expect_pattern(block, 4 * kMiB, 3, "back again");
+    EXPECT_OK(cu.cuMemFree_v2(block));
+    EXPECT_EMPTY_BOOKS();
+  });
 }
 
 TEST_CASE("what belongs to no context is released when every context of its GPU has failed") {
