@@ -176,7 +176,7 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
     // Nothing that the driver is asked for below is refused while something captures.
     const api::CUresult result = may_reuse ? api::CUDA_SUCCESS : refused_while_capturing(place.context);
     if (result != api::CUDA_SUCCESS) return result;
-    keep_a_byte(place);
+    see_to_a_byte(place);
   }
   const bool shares = kind.backing == Backing::kSwapped ? bytes < kOwnExtent : may_reuse && bytes < kOwnAllocation;
   if (shares && kind.converted()) {
@@ -454,6 +454,7 @@ void Memory::context_ended(api::CUcontext context) {
   {
     const std::lock_guard lock(devices_mutex_);
     kept_bytes_.erase(context);
+    byte_seen_to_.store(nullptr, std::memory_order_relaxed);
   }
   ledger_.drop(Owner::of(context));
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {

@@ -242,6 +242,7 @@ class Memory {
   api::CUresult free_plain(const Allocation& taken, bool capturing);
   api::CUresult refused_while_capturing(api::CUcontext context);
   api::CUdeviceptr keep_a_byte(const Place& place);
+  void see_to_a_byte(const Place& place);
   api::CUdeviceptr twin_of(const Block& block);
   bool is_kept(std::uint64_t address) const;
   // An event behind all that is in the stream so far; or what the driver answered.
@@ -275,7 +276,8 @@ class Memory {
     api::CUdeviceptr address;
     int device;
   };
-  std::map<api::CUcontext, KeptByte> kept_bytes_;  // keep_a_byte(); under the same
+  std::map<api::CUcontext, KeptByte> kept_bytes_;      // keep_a_byte(); under the same
+  std::atomic<api::CUcontext> byte_seen_to_{nullptr};  // the last context that was found to have one
   std::atomic<bool> has_converted_{false};
   std::atomic<bool> has_synchronous_{false};  // some memory that rota has to make calls wait for
   std::array<Device, kMaxDevices> devices_;

@@ -71,10 +71,7 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
     real::cuEventDestroy_v2(behind.event);
   }
   has_converted_.store(true, std::memory_order_relaxed);
-  if (wanted.backing == Backing::kSwapped) {
-    const driver::CurrentContext its_own(wanted.place.context);
-    keep_a_byte(wanted.place);
-  }
+  if (wanted.backing == Backing::kSwapped) see_to_a_byte(wanted.place);
   const int device = wanted.place.device;
   const api::CUresult result = stream_ordered_.allocate(
       wanted, server, [&](std::uint64_t bytes) { return reserve(device, bytes, Kind::kServed); }, call.address);

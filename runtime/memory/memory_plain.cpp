@@ -16,7 +16,7 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   {
     const driver::CurrentContext its_own(context);
     result = real::cuMemAlloc_v2(&stand_in, 1);
-    if (result == api::CUDA_SUCCESS) keep_a_byte({.context = context, .device = taken.device});
+    if (result == api::CUDA_SUCCESS) see_to_a_byte({.context = context, .device = taken.device});
     // On a full GPU there is not even that.
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) result = real::cuCtxSynchronize();
   }
@@ -66,6 +66,15 @@ api::CUdeviceptr Memory::keep_a_byte(const Place& place) {
   const auto [entry, first] = kept_bytes_.try_emplace(place.context, KeptByte{kept, place.device});
   if (!first) deferred_.add_unused(kept, place.context);
   return entry->second.address;
+}
+
+// Before each allocation and free, so nearly always without a lock or a call of the driver's.
+void Memory::see_to_a_byte(const Place& place) {
+  if (byte_seen_to_.load(std::memory_order_relaxed) == place.context) return;
+  const driver::CurrentContext its_own(place.context);
+  if (!its_own || keep_a_byte(place) == 0) return;
+  const std::lock_guard lock(devices_mutex_);
+  if (kept_bytes_.contains(place.context)) byte_seen_to_.store(place.context, std::memory_order_relaxed);
 }
 
 // What has outlived every context in which there is a byte gets one in the context that asks.

@@ -24,8 +24,15 @@ constexpr std::uint64_t kKeptPart = 64;
 
 bool SwapBackend::serves(int ordinal) {
   if (!asked_.load(std::memory_order_relaxed)) return false;
+  // Asked several times for each allocation, by all threads: without the lock once it is known.
+  std::atomic<Serves>& known = serves_[static_cast<std::size_t>(ordinal)];
+  if (const Serves answer = known.load(std::memory_order_relaxed); answer != Serves::kUnknown) {
+    return answer == Serves::kYes;
+  }
   const std::lock_guard lock(mutex_);
-  return device(ordinal).serves;
+  const bool serves = device(ordinal).serves;
+  known.store(serves ? Serves::kYes : Serves::kNo, std::memory_order_relaxed);
+  return serves;
 }
 
 // With the lock held.

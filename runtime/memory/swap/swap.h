@@ -212,6 +212,8 @@ class SwapBackend final : public Backend {
   mutable std::mutex mutex_;  // the fields below
   std::condition_variable landed_;
   std::array<Device, kMaxDevices> devices_;
+  enum class Serves : std::uint8_t { kUnknown, kNo, kYes };
+  std::array<std::atomic<Serves>, kMaxDevices> serves_{};  // of them, for serves(): no lock
   Ranges ranges_;
   std::atomic<std::uint64_t> out_of_place_{0};  // extents
   std::uint64_t opened_ = 1;                    // how many times the gate has opened
