@@ -98,6 +98,13 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, api::CUmemPool_attribute attr,
   return result;
 }
 
+// Of its GPU and others to the pool's memory, what rota serves included. cuMemPoolGetAccess is the driver's to answer.
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const api::CUmemAccessDesc* map, std::size_t count) {
+  const CUresult result = gates::cuMemPoolSetAccess(pool, map, count);
+  if (result == api::CUDA_SUCCESS) runtime().memory.set_pool_access(pool, map, count);
+  return result;
+}
+
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t minBytesToKeep) {
   const CUresult result = real::cuMemPoolTrimTo(pool, minBytesToKeep);
   if (result == api::CUDA_SUCCESS) runtime().memory.trim_pool(pool, minBytesToKeep);

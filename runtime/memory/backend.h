@@ -15,7 +15,7 @@ namespace rota::memory {
 
 // Where an allocation is made.
 struct Place {
-  api::CUcontext context = nullptr;
+  api::CUcontext context = nullptr;  // with which it ends; null: with none, which extents can do
   int device = 0;
 };
 
@@ -47,6 +47,9 @@ class Backend {
   // The process is about to run on `device`: starts to bring `all` there, in `stream` of a context there. Bytes asked
   // for.
   virtual std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) = 0;
+  // A pool's span may be used from this GPU from now on, or no more (CU_MEM_ACCESS_FLAGS_PROT_NONE). The context of
+  // `place` is current, if it has one. Waits for no work.
+  virtual void set_access(const Place&, api::CUdeviceptr, std::uint64_t, int, api::CUmemAccess_flags) {}
   // What it kept in this context goes with it.
   virtual void context_ended(api::CUcontext) {}
 };

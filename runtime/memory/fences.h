@@ -34,14 +34,14 @@ struct ServedPool;
 class Fences {
  public:
   using Fence = Heap::Fence;
-  // Whose work it is: the stream's number in its context, or, where a stream cannot be told from others, the fence.
+  // Whose work it is: the stream, or, where that cannot be told from others, the fence.
   struct Queue {
-    api::CUcontext context = nullptr;
-    std::uint64_t number = 0;
+    Heap::Stream stream = 0;
+    Fence fence = 0;
     friend auto operator<=>(const Queue&, const Queue&) = default;
   };
-  static Queue queue_of(api::CUcontext context, Heap::Stream stream, Fence fence) {
-    return stream != 0 ? Queue{context, stream} : Queue{nullptr, fence};
+  static Queue queue_of(Heap::Stream stream, Fence fence) {
+    return stream != 0 ? Queue{.stream = stream} : Queue{.fence = fence};
   }
   struct Point {
     Fence fence = 0;

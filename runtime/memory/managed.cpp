@@ -45,6 +45,16 @@ void ManagedBackend::settle(const Place& place, api::CUdeviceptr address, std::u
   if_our_turn_(std::cref(bring_now));
 }
 
+// Any GPU can use Unified Memory; advised, it stays where it is and is mapped on the other GPU (peers.h).
+void ManagedBackend::set_access(const Place&, api::CUdeviceptr address, std::uint64_t bytes, int accessing,
+                                api::CUmemAccess_flags flags) {
+  const driver::RelaxedCapture relaxed;
+  unified::advise(address, bytes,
+                  flags == api::CU_MEM_ACCESS_FLAGS_PROT_NONE ? api::CU_MEM_ADVISE_UNSET_ACCESSED_BY
+                                                              : api::CU_MEM_ADVISE_SET_ACCESSED_BY,
+                  accessing);
+}
+
 namespace {
 
 std::uint64_t move(int to, api::CUstream stream, const std::vector<Allocation>& ranges) {

@@ -26,6 +26,8 @@ class ManagedBackend final : public Backend {
   Suitability suitability(int device);
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) override;
+  void set_access(const Place& place, api::CUdeviceptr address, std::uint64_t bytes, int accessing,
+                  api::CUmemAccess_flags flags) override;
   std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) override;
   // Starts to move ranges to the host, in a stream of the current context. Bytes asked for.
   std::uint64_t move_out(api::CUstream stream, const std::vector<Allocation>& ranges);

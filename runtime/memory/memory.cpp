@@ -189,7 +189,7 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
     // Nothing that the driver is asked for below is refused while something captures.
     const api::CUresult result = may_reuse ? api::CUDA_SUCCESS : refused_while_capturing(place.context);
     if (result != api::CUDA_SUCCESS) return result;
-    keep_a_byte(place.context);
+    see_to_a_byte(place);
   }
   const bool shares = kind.backing == Backing::kSwapped ? bytes < kOwnExtent : may_reuse && bytes < kOwnAllocation;
   if (shares && kind.converted()) {
@@ -447,6 +447,7 @@ Memory::ContextEnd::ContextEnd(Memory& memory, api::CUcontext context) : memory_
 }
 
 Memory::ContextEnd::~ContextEnd() {
+  if (gone_) memory_.trim_to_thresholds();
   if (context_ == nullptr) return;
   memory_.deferred_.context_ended(context_, false);
   memory_.stream_ordered_.context_ended(context_, false);
@@ -458,6 +459,7 @@ void Memory::ContextEnd::gone() {
   memory_.deferred_.context_ended(context_, true);
   memory_.context_ended(context_);
   context_ = nullptr;
+  gone_ = true;
 }
 
 void Memory::context_ended(api::CUcontext context) {
@@ -469,6 +471,7 @@ void Memory::context_ended(api::CUcontext context) {
   {
     const std::lock_guard lock(devices_mutex_);
     kept_bytes_.erase(context);
+    byte_seen_to_.store(nullptr, std::memory_order_relaxed);
   }
   ledger_.drop(Owner::of(context));
   for (int ordinal = 0; ordinal < kMaxDevices; ++ordinal) {

@@ -118,11 +118,13 @@ class Memory {
   void add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute, void* value);
   void reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute);
   void trim_pool(api::CUmemoryPool pool, std::uint64_t keep);
+  // cuMemPoolSetAccess, which the driver has granted.
+  void set_pool_access(api::CUmemoryPool pool, const api::CUmemAccessDesc* accesses, std::size_t count);
   void pool_destroyed(api::CUmemoryPool pool) { stream_ordered_.pool_destroyed(pool); }
   // What lies at an address.
   struct Block : StreamOrdered::Block {
-    // A plain byte of the same context's, of which the driver says what it would say of this block; 0: it knows of the
-    // block itself.
+    // A plain byte of the same context's (of a pool's block: of any on the same GPU), of which the driver says what it
+    // would say of this block; 0: it knows of the block itself.
     api::CUdeviceptr twin = 0;
   };
   // False: the driver knows of the address what there is to know. True: it is rota's to tell, the block or that there
@@ -174,6 +176,7 @@ class Memory {
    private:
     Memory& memory_;
     api::CUcontext context_;
+    bool gone_ = false;
   };
 
   // --- the monitor
@@ -242,7 +245,9 @@ class Memory {
   api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);
   api::CUresult free_plain(const Allocation& taken, bool capturing);
   api::CUresult refused_while_capturing(api::CUcontext context);
-  api::CUdeviceptr keep_a_byte(api::CUcontext context);
+  api::CUdeviceptr keep_a_byte(const Place& place);
+  void see_to_a_byte(const Place& place);
+  api::CUdeviceptr twin_of(const Block& block);
   bool is_kept(std::uint64_t address) const;
   // An event behind all that is in the stream so far; or what the driver answered.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind);
@@ -250,6 +255,7 @@ class Memory {
   // What of it rota may move to the GPU and off it, but for the program's own managed memory.
   std::vector<Allocation> movable(int ordinal) const;
   void context_ended(api::CUcontext context);
+  void trim_to_thresholds();
 
   Ledger& ledger_;
   Settings settings_;
@@ -270,7 +276,12 @@ class Memory {
   std::atomic<bool> served_{false};
   std::atomic<bool> exports_{false};  // a function refused converted memory: allocations stay native from then on
   std::set<std::string> explained_;   // functions; under the lock below
-  std::map<api::CUcontext, api::CUdeviceptr> kept_bytes_;  // keep_a_byte(); under the same
+  struct KeptByte {
+    api::CUdeviceptr address;
+    int device;
+  };
+  std::map<api::CUcontext, KeptByte> kept_bytes_;      // keep_a_byte(); under the same
+  std::atomic<api::CUcontext> byte_seen_to_{nullptr};  // the last context that was found to have one
   std::atomic<bool> has_converted_{false};
   std::atomic<bool> has_synchronous_{false};  // some memory that rota has to make calls wait for
   std::array<Device, kMaxDevices> devices_;

@@ -71,10 +71,7 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
     real::cuEventDestroy_v2(behind.event);
   }
   has_converted_.store(true, std::memory_order_relaxed);
-  if (wanted.backing == Backing::kSwapped) {
-    const driver::CurrentContext its_own(wanted.place.context);
-    keep_a_byte(wanted.place.context);
-  }
+  if (wanted.backing == Backing::kSwapped) see_to_a_byte(wanted.place);
   const int device = wanted.place.device;
   const api::CUresult result = stream_ordered_.allocate(
       wanted, server, [&](std::uint64_t bytes) { return reserve(device, bytes, Kind::kServed); }, call.address);
@@ -176,9 +173,32 @@ void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute
   std::memcpy(value, &bytes, sizeof bytes);
 }
 
+// Pools that outlive contexts keep what is unused up to their thresholds, as the driver's do. What goes beyond them may
+// be in motion, and is waited for: not to be called with a lock that who moves it waits for.
+void Memory::trim_to_thresholds() {
+  const driver::RelaxedCapture relaxed;
+  for (const api::CUmemoryPool pool : stream_ordered_.lasting_pools()) {
+    std::uint64_t threshold = 0;
+    if (real::cuMemPoolGetAttribute(pool, api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == api::CUDA_SUCCESS) {
+      stream_ordered_.trim(pool, threshold);
+    }
+  }
+  if (deferred_.any()) deferred_.free_unused(Owner::of(api::CUcontext{}));
+}
+
 void Memory::reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute) {
   if (attribute == api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) stream_ordered_.reset_used_high(pool);
   if (attribute == api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) stream_ordered_.reset_reserved_high(pool);
+}
+
+void Memory::set_pool_access(api::CUmemoryPool pool, const api::CUmemAccessDesc* accesses, std::size_t count) {
+  const Pools::Pool what = pools_.look_up(pool, kNobody);
+  if (!what.replaceable || !what.device) return;
+  for (std::size_t index = 0; index < count; ++index) {
+    const auto& [location, flags] = accesses[index];
+    if (location.type != api::CU_MEM_LOCATION_TYPE_DEVICE || location.id == *what.device) continue;
+    stream_ordered_.set_access(pool, *what.device, location.id, flags);
+  }
 }
 
 void Memory::trim_pool(api::CUmemoryPool pool, std::uint64_t keep) {

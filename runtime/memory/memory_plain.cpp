@@ -16,7 +16,7 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   {
     const driver::CurrentContext its_own(context);
     result = real::cuMemAlloc_v2(&stand_in, 1);
-    if (result == api::CUDA_SUCCESS) keep_a_byte(context);
+    if (result == api::CUDA_SUCCESS) see_to_a_byte({.context = context, .device = taken.device});
     // On a full GPU there is not even that.
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) result = real::cuCtxSynchronize();
   }
@@ -53,18 +53,44 @@ api::CUresult Memory::refused_while_capturing(api::CUcontext context) {
 // Where there is no other small allocation in a context, the driver maps memory for the first one, and unmaps it with
 // the last: a byte that stays keeps the stand-ins cheap. And of extents the driver does not say what it says of plain
 // memory; of the byte it does. The byte, of the context that is current, or 0 if there is none.
-api::CUdeviceptr Memory::keep_a_byte(api::CUcontext context) {
+api::CUdeviceptr Memory::keep_a_byte(const Place& place) {
   {
     const std::lock_guard lock(devices_mutex_);
-    if (const auto known = kept_bytes_.find(context); known != kept_bytes_.end()) return known->second;
+    const auto known = kept_bytes_.find(place.context);
+    if (known != kept_bytes_.end()) return known->second.address;
   }
   const driver::RelaxedCapture relaxed;
   api::CUdeviceptr kept = 0;  // goes with its context
   if (real::cuMemAlloc_v2(&kept, 1) != api::CUDA_SUCCESS) return 0;
   const std::lock_guard lock(devices_mutex_);
-  const auto [entry, first] = kept_bytes_.emplace(context, kept);
-  if (!first) deferred_.add_unused(kept, context);
-  return entry->second;
+  const auto [entry, first] = kept_bytes_.try_emplace(place.context, KeptByte{kept, place.device});
+  if (!first) deferred_.add_unused(kept, place.context);
+  return entry->second.address;
+}
+
+// Before each allocation and free, so nearly always without a lock or a call of the driver's.
+void Memory::see_to_a_byte(const Place& place) {
+  if (byte_seen_to_.load(std::memory_order_relaxed) == place.context) return;
+  const driver::CurrentContext its_own(place.context);
+  if (!its_own || keep_a_byte(place) == 0) return;
+  const std::lock_guard lock(devices_mutex_);
+  if (kept_bytes_.contains(place.context)) byte_seen_to_.store(place.context, std::memory_order_relaxed);
+}
+
+// What has outlived every context in which there is a byte gets one in the context that asks.
+api::CUdeviceptr Memory::twin_of(const Block& block) {
+  {
+    const std::lock_guard lock(devices_mutex_);
+    if (block.context != nullptr) {
+      const auto byte = kept_bytes_.find(block.context);
+      return byte != kept_bytes_.end() ? byte->second.address : 0;
+    }
+    for (const auto& [context, byte] : kept_bytes_) {
+      if (byte.device == block.device) return byte.address;
+    }
+  }
+  Place place;
+  return here(place) && place.device == block.device ? keep_a_byte(place) : 0;
 }
 
 bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
@@ -84,10 +110,10 @@ bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
                     .buffer_id = place->buffer_id,
                     .span_address = what->address,
                     .span_bytes = what->bytes,
-                    .context = place->context}};
+                    .context = place->context,
+                    .device = what->device}};
   }
-  const std::lock_guard lock(devices_mutex_);
-  if (const auto byte = kept_bytes_.find((*block)->context); byte != kept_bytes_.end()) (*block)->twin = byte->second;
+  (*block)->twin = twin_of(**block);
   return ours;
 }
 

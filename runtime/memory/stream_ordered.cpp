@@ -20,6 +20,10 @@ constexpr std::uint64_t kSmallSpan = std::uint64_t{2} << 20;
 constexpr std::uint64_t kLargeSpan = std::uint64_t{32} << 20;
 constexpr std::uint64_t kLargeGpu = std::uint64_t{8} << 30;
 
+// A stream is known by its number and its context's: contexts may number alike.
+constexpr unsigned kStreamBits = 40;
+constexpr std::uint64_t kMostContexts = UINT64_MAX >> kStreamBits;
+
 bool may_wait_for_others(api::CUmemoryPool pool) {
   int allowed = 1;
   real::cuMemPoolGetAttribute(pool, api::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, &allowed);
@@ -45,29 +49,45 @@ void ServedPool::note_highs() {
   reserved_high = std::max(reserved_high, reserved());
 }
 
-StreamOrdered::PoolPointer StreamOrdered::pool_of(const Wanted& wanted) {
-  const bool plain = wanted.pool == nullptr;
-  PoolPointer& pool = plain ? plain_[wanted.place.device] : pools_[wanted.pool];
+StreamOrdered::PoolPointer StreamOrdered::pool_of(api::CUmemoryPool handle, int device) {
+  const bool plain = handle == nullptr;
+  PoolPointer& pool = plain ? plain_[device] : pools_[handle];
   if (!pool) {
     pool = std::make_shared<ServedPool>();
     if (plain) pool->keep = kLargeSpan;
-    pool->handle = wanted.pool;
-    pool->device = wanted.place.device;
+    pool->handle = handle;
+    pool->device = device;
   }
   return pool;
+}
+
+// What a block ends with: plain memory with its context, a pool's with none, where the backend can do that.
+Place StreamOrdered::home_of(const Wanted& wanted) {
+  const bool outlives = wanted.pool != nullptr && wanted.backing == Backing::kSwapped;
+  return {.context = outlives ? nullptr : wanted.place.context, .device = wanted.place.device};
+}
+
+// Of all streams of the process. 0: it cannot be told from others. With the lock held.
+Heap::Stream StreamOrdered::stream_of(api::CUcontext context, Heap::Stream number) {
+  if (number == 0 || number >> kStreamBits != 0) return 0;
+  const auto [known, first] = context_numbers_.try_emplace(context, last_context_number_ + 1);
+  if (first) ++last_context_number_;
+  return known->second > kMostContexts ? 0 : known->second << kStreamBits | number;
 }
 
 // --- allocating
 
 std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer* pool) {
   Lock lock(mutex_);
-  *pool = pool_of(wanted);
+  *pool = pool_of(wanted.pool, wanted.place.device);
+  const api::CUcontext home = home_of(wanted).context;
+  const Heap::Stream stream = stream_of(wanted.place.context, wanted.number);
   const auto try_to = [&]() -> std::optional<Heap::Taken> {
-    const auto heap = (*pool)->heaps.find(wanted.place.context);
-    return heap != (*pool)->heaps.end() ? heap->second.take(wanted.bytes, wanted.number) : std::nullopt;
+    const auto heap = (*pool)->heaps.find(home);
+    return heap != (*pool)->heaps.end() ? heap->second.take(wanted.bytes, stream) : std::nullopt;
   };
   std::optional<Heap::Taken> taken = try_to();
-  if (!taken && (*pool)->heaps.contains(wanted.place.context)) {
+  if (!taken && (*pool)->heaps.contains(home)) {
     fences_.look(lock, [&](const Fences::Point& point) { passed(point, nullptr); });
     taken = try_to();
   }
@@ -84,11 +104,10 @@ void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Tak
 // The block was taken, and is not used after all. True: what it was charged for is its again.
 bool StreamOrdered::put_back(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken) {
   const std::lock_guard lock(mutex_);
-  const api::CUcontext context = wanted.place.context;
-  const auto heap = pool->heaps.find(context);
+  const auto heap = pool->heaps.find(home_of(wanted).context);
   if (heap == pool->heaps.end()) return false;
   live_.erase(taken.address);
-  if (taken.fence == 0 || fences_.outstanding(Fences::queue_of(context, taken.stream, taken.fence), taken.fence)) {
+  if (taken.fence == 0 || fences_.outstanding(Fences::queue_of(taken.stream, taken.fence), taken.fence)) {
     heap->second.put_back(taken);
     return true;
   }
@@ -119,9 +138,10 @@ bool StreamOrdered::pay(const Wanted& wanted, const PoolPointer& pool, const Hea
 }
 
 void StreamOrdered::enter(const Wanted& wanted, const Heap::Taken& taken, api::CUdeviceptr* into) {
+  const api::CUcontext home = home_of(wanted).context;
   ledger_.add({.address = taken.address,
                .bytes = wanted.bytes,
-               .owner = Owner::of(wanted.place.context),
+               .owner = home != nullptr ? Owner::of(home) : Owner::of(wanted.pool),
                .device = wanted.place.device,
                .kind = {wanted.pool == nullptr ? Route::kShared : Route::kServed, wanted.backing}});
   *into = taken.address;
@@ -147,13 +167,14 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
     if (bytes > left) bytes = round_up(wanted.bytes, kSmallSpan);
     if (bytes > left) return api::CUDA_ERROR_OUT_OF_MEMORY;
   }
+  const Place home = home_of(wanted);
   api::CUdeviceptr address = 0;
   const auto get = [&] {
-    if (const auto again = deferred_.reuse_unused(wanted.place.context, bytes)) {
+    if (const auto again = deferred_.reuse_unused(home.context, bytes)) {
       address = *again;
       return api::CUDA_SUCCESS;
     }
-    return BackendRoom(backend, wanted.place.device, bytes).allocate(wanted.place, &address);
+    return BackendRoom(backend, home.device, bytes).allocate(home, &address);
   };
   api::CUresult result = get();
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY && bytes != round_up(wanted.bytes, kSmallSpan)) {
@@ -161,14 +182,15 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
     result = get();
   }
   if (result != api::CUDA_SUCCESS) return result;
-  backend.settle(wanted.place, address, bytes);
+  backend.settle(home, address, bytes);
   const std::lock_guard lock(mutex_);
   any_.store(true, std::memory_order_relaxed);
-  Heap& heap = pool->heaps[wanted.place.context];
-  pools_of_[wanted.place.context].insert(pool);
+  Heap& heap = pool->heaps[home.context];
+  if (home.context != nullptr) pools_of_[home.context].insert(pool);
   // The driver gives addresses again as soon as their context has gone, which may not be known here yet.
   live_.erase(live_.lower_bound(address), live_.lower_bound(address + bytes));
-  spans_[address] = {pool, wanted.place.context, address, bytes};
+  const Span& span = spans_[address] = {pool, home.context, address, bytes, &backend};
+  for (const auto& [accessing, flags] : pool->access) set_access(span, accessing, flags);
   heap.add({address, bytes});
   // From what is free, and that fits now: never what a stream still uses.
   *taken = *heap.take(wanted.bytes, 0);
@@ -185,12 +207,12 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
   api::CUevent event = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    const auto heap = pool->heaps.find(wanted.place.context);
+    const auto heap = pool->heaps.find(home_of(wanted).context);
     if (heap == pool->heaps.end()) return std::nullopt;
     taken = heap->second.take_behind(wanted.bytes);
     if (!taken) return std::nullopt;
     note(wanted, *pool, *taken);
-    queue = Fences::queue_of(wanted.place.context, taken->stream, taken->fence);
+    queue = Fences::queue_of(taken->stream, taken->fence);
     event = fences_.hold(queue, taken->fence);
   }
   // Also if the thread is cancelled while it waits for room.
@@ -264,7 +286,7 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
   if (behind.event == nullptr) {
     // The block's own use is over, but its stream may have got it behind work on what was there before.
     const Live what = live ? live.mapped() : Live{};
-    if (what.behind != 0 && fences_.outstanding(Fences::queue_of(context, what.stream, what.behind), what.behind)) {
+    if (what.behind != 0 && fences_.outstanding(Fences::queue_of(what.stream, what.behind), what.behind)) {
       heap.give(allocation.address, what.stream, what.behind, charge);
       return;
     }
@@ -273,9 +295,8 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
     trim_empty(*pool);
     return;
   }
-  // A stream of another context is nobody's own there: contexts may number alike.
-  const Heap::Stream own = behind.context == context ? behind.number : 0;
-  const Fences::Queue queue = Fences::queue_of(context, own, behind.fence);
+  const Heap::Stream own = stream_of(behind.context, behind.number);
+  const Fences::Queue queue = Fences::queue_of(own, behind.fence);
   fences_.add(queue, {.fence = behind.fence,
                       .event = behind.event,
                       .event_context = behind.context,
@@ -322,7 +343,7 @@ void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
       if (reserved <= keep || reserved - span.bytes < keep) continue;
       heap.remove(span.address);
       spans_.erase(span.address);
-      deferred_.add_unused(span.address, context, span.bytes);
+      deferred_.add_unused(span.address, context, pool.shared ? 0 : span.bytes);
       reserved -= span.bytes;
     }
   }
@@ -349,6 +370,38 @@ StreamOrdered::Marks StreamOrdered::marks(api::CUmemoryPool pool) const {
           .used_high = what.used_high,
           .reserved = what.reserved(),
           .reserved_high = what.reserved_high};
+}
+
+std::vector<api::CUmemoryPool> StreamOrdered::lasting_pools() const {
+  std::vector<api::CUmemoryPool> all;
+  if (!any()) return all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [handle, pool] : pools_) {
+    if (pool->heaps.contains(nullptr)) all.push_back(handle);
+  }
+  return all;
+}
+
+// With the lock held.
+void StreamOrdered::set_access(const Span& span, int accessing, api::CUmemAccess_flags flags) {
+  const driver::PushedContext its_own(span.context);
+  if (span.context != nullptr && !its_own) return;
+  const Place place{.context = span.context, .device = span.pool->device};
+  span.backend->set_access(place, span.address, span.bytes, accessing, flags);
+}
+
+void StreamOrdered::set_access(api::CUmemoryPool handle, int device, int accessing, api::CUmemAccess_flags flags) {
+  const std::lock_guard lock(mutex_);
+  const PoolPointer pool = pool_of(handle, device);
+  if (flags == api::CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+    pool->access.erase(accessing);
+  } else {
+    pool->access[accessing] = flags;
+    pool->shared = true;
+  }
+  for (const auto& [address, span] : spans_) {
+    if (span.pool == pool && !fences_.is_ending(span.context)) set_access(span, accessing, flags);
+  }
 }
 
 void StreamOrdered::reset_used_high(api::CUmemoryPool pool) {
@@ -387,7 +440,8 @@ bool StreamOrdered::find(std::uint64_t address, std::optional<Block>* block) con
             .pool = span->pool->handle,
             .span_address = span->address,
             .span_bytes = span->bytes,
-            .context = span->context};
+            .context = span->context,
+            .device = span->pool->device};
   return true;
 }
 
@@ -421,7 +475,10 @@ void StreamOrdered::context_ended(api::CUcontext context, bool gone) {
     ledger_.release(pool->device, heap->second.pending_charge(), Kind::kServed);
     pool->heaps.erase(heap);
   }
-  if (gone) pools_of_.erase(context);
+  if (gone) {
+    pools_of_.erase(context);
+    context_numbers_.erase(context);
+  }
   fences_.context_ended(context, gone, [&](const Fences::Point& point) { passed(point, nullptr); });
 }
 

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "generated/driver_real.h"
+#include "runtime/driver/context.h"
 
 namespace rota::turn {
 
@@ -70,14 +72,41 @@ std::chrono::nanoseconds time_for(std::uint64_t bytes, std::uint64_t rate) {
   return 20ms + std::chrono::nanoseconds(bytes / rate);
 }
 
+// A context of rota's own, for as long as this lives: what pools gave may have outlived all of the program's there, and
+// has to be back before work runs on any GPU.
+class OwnContext {
+ public:
+  explicit OwnContext(int device) {
+    if (real::cuCtxCreate_v2(&context_, 0, device) != api::CUDA_SUCCESS) context_ = nullptr;
+    api::CUcontext popped = nullptr;
+    if (context_ != nullptr) real::cuCtxPopCurrent_v2(&popped);
+  }
+  ~OwnContext() {
+    if (context_ != nullptr) real::cuCtxDestroy_v2(context_);
+  }
+  OwnContext(const OwnContext&) = delete;
+  OwnContext& operator=(const OwnContext&) = delete;
+  api::CUcontext get() const { return context_; }
+
+ private:
+  api::CUcontext context_ = nullptr;
+};
+
 // Moves extents of one GPU, in a stream of some context of its.
 template <typename Move>
 memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, const ExchangeOf& exchange,
                                       const std::function<bool()>& stopping, const Move& move) {
   using Mover = memory::SwapBackend::Mover;
-  const api::CUcontext context = contexts.any(device);
+  api::CUcontext context = contexts.any(device);
+  std::optional<OwnContext> own;
+  if (context == nullptr && contexts.none(device)) context = own.emplace(device).get();
   if (context == nullptr) return {.failed = true};
   const auto within = [&](const std::function<void()>& step) {
+    if (own) {
+      const driver::PushedContext pushed(context);
+      if (pushed) step();
+      return static_cast<bool>(pushed);
+    }
     for (;;) {
       const auto how = contexts.within(context, step);
       if (how != gate::Contexts::Within::kBusy) return how == gate::Contexts::Within::kRan;
@@ -93,11 +122,15 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
   return all;
 }
 
-// What contexts had that an error has ended for good need not be moved any more: their programs see that error. Bytes
-// that lay on the GPU.
+// What contexts had that an error has ended for good need not be moved any more: their programs see that error. If no
+// other context is left, nor need what belongs to none. Bytes that lay on the GPU.
 std::uint64_t release_failed(gate::Contexts& contexts, memory::Memory& memory, int device) {
   std::uint64_t bytes = 0;
-  for (const api::CUcontext context : contexts.failed(device)) bytes += memory.swap().context_failed(context, device);
+  const std::vector<api::CUcontext> failed = contexts.failed(device);
+  for (const api::CUcontext context : failed) bytes += memory.swap().context_failed(context, device);
+  if (!failed.empty() && std::find(failed.begin(), failed.end(), contexts.any(device)) != failed.end()) {
+    bytes += memory.swap().context_failed(nullptr, device);
+  }
   return bytes;
 }
 

@@ -338,6 +338,12 @@ Contexts::Progress Contexts::progress() {
   return answer;
 }
 
+bool Contexts::none(int device) const {
+  const std::lock_guard lists(state_->lists);
+  return std::none_of(state_->contexts.begin(), state_->contexts.end(),
+                      [&](const Context& context) { return context.device == device; });
+}
+
 api::CUcontext Contexts::any(int device) const {
   const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock || state_->shut) return nullptr;

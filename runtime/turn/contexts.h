@@ -68,6 +68,8 @@ class Contexts {
     std::uint64_t reached = 0;  // marks passed since the process began; grows while the GPU works
   };
   Progress progress();
+  // Whether there is no context of a device.
+  bool none(int device) const;
   // Some live context of a device, or null.
   api::CUcontext any(int device) const;
   // Contexts of a device whose work an error has ended for good. None while the lock is not to be had or something

@@ -105,6 +105,12 @@ class Monitor final : public gate::Attendant {
   void open_for_good(Claim claim);
   bool make_known(const gate::Call& call);
   bool others_clear(int device) const;
+  // Where rotad's page speaks of a GPU; nothing: nowhere.
+  struct OnPage {
+    const protocol::LeasePage& page;
+    int index;
+  };
+  std::optional<OnPage> on_page(int device) const;
 
   // --- the monitor's thread
   void run();

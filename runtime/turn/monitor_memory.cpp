@@ -105,6 +105,7 @@ void Monitor::give_host_back_if_low() {
 }
 
 // Extents of a process that has not been proven to run nothing cannot go, but for a holder's, which nobody asks for.
+// Nor can what pools gave in contexts that are no more, until there is another one to copy it.
 void Monitor::publish_pins() {
   const bool holds = machine_.grant() != 0;
   const bool stuck = now() < stuck_until_;
@@ -113,7 +114,10 @@ void Monitor::publish_pins() {
   } else {
     for (const Gpu& gpu : gpus_) usage_.set_short(gpu.device, 0, 0);
   }
-  if (!usage_.set_pinned(memory_.swap().pinned() || (!holds && (!machine_.still() || stuck)))) return;
+  const bool stranded = std::any_of(gpus_.begin(), gpus_.end(), [this](const Gpu& gpu) {
+    return memory_.swap().resident_bytes(gpu.device) != 0 && contexts_.none(gpu.device);
+  });
+  if (!usage_.set_pinned(memory_.swap().pinned() || stranded || (!holds && (!machine_.still() || stuck)))) return;
   for (const Gpu& gpu : gpus_) usage_.changed(gpu.device);
 }
 
@@ -199,6 +203,7 @@ void Monitor::collect() {
     });
     return;
   }
+  memory_.collect_deferred(memory::Owner::of(api::CUcontext{}));  // what ended with no context needs none to go
 }
 
 // Only where nothing runs and nobody is on the way to the GPU; else at another time. The gate is closed for a

@@ -1,5 +1,6 @@
 // What this process may have by limits that it shares, what it has beside its allocations, and room for its contexts.
 #include <chrono>
+#include <optional>
 #include <thread>
 
 #include "generated/driver_real.h"
@@ -54,28 +55,31 @@ bool Monitor::limited() const {
   return page != nullptr && page->limit_bytes.load(std::memory_order_relaxed) != protocol::kUnlimited;
 }
 
+std::optional<Monitor::OnPage> Monitor::on_page(int device) const {
+  if (device < 0 || device >= memory::kMaxDevices) return std::nullopt;
+  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
+  const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
+  return page != nullptr && index >= 0 ? std::optional(OnPage{*page, index}) : std::nullopt;
+}
+
 std::uint64_t Monitor::context_bytes(int device) const {
   if (device < 0 || device >= memory::kMaxDevices) return 0;
-  const auto at = static_cast<std::size_t>(device);
-  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
-  const int index = limits_index_[at].load(std::memory_order_relaxed);
-  const std::uint64_t counted = page != nullptr && index >= 0 ? page->context_bytes[index].load() : 0;
+  const auto here = on_page(device);
+  const std::uint64_t counted = here ? here->page.context_bytes[here->index].load() : 0;
   // As rotad would assume.
-  return counted != 0 ? counted : protocol::assumed_context(total_bytes_[at].load(std::memory_order_relaxed));
+  return counted != 0 ? counted
+                      : protocol::assumed_context(
+                            total_bytes_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed));
 }
 
 std::uint64_t Monitor::all_context_bytes(int device) const {
-  if (device < 0 || device >= memory::kMaxDevices) return 0;
-  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
-  const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
-  return page != nullptr && index >= 0 ? page->all_context_bytes[index].load() : 0;
+  const auto here = on_page(device);
+  return here ? here->page.all_context_bytes[here->index].load() : 0;
 }
 
 std::uint64_t Monitor::fixed_of_others_bytes(int device) const {
-  if (device < 0 || device >= memory::kMaxDevices) return 0;
-  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
-  const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
-  return page != nullptr && index >= 0 ? page->fixed_of_others_bytes[index].load() : 0;
+  const auto here = on_page(device);
+  return here ? here->page.fixed_of_others_bytes[here->index].load() : 0;
 }
 
 void Monitor::make_room_for_context(int device, const std::function<bool()>& again) {
@@ -106,8 +110,7 @@ void Monitor::make_room(int device, const std::function<bool()>& again) {
   room_.wait_for_all(device, total);
   const auto coming = [&] { return others_clear(device); };
   // The turn lasts meanwhile: others' memory would come back with theirs.
-  const bool stayed =
-      gate_.run_if_open([&] { again() || (others_clear(device) && driver::retry_while_freed(again, coming)); });
+  const bool stayed = gate_.run_if_open([&] { again() || (coming() && driver::retry_while_freed(again, coming)); });
   if (!stayed) again();
 }
 
@@ -117,10 +120,8 @@ void Monitor::make_room(const std::function<bool()>& again) {
 }
 
 bool Monitor::others_clear(int device) const {
-  if (device < 0 || device >= memory::kMaxDevices) return false;
-  const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
-  const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
-  return page != nullptr && index >= 0 && (page->clearing_gpus.load() >> index & 1) != 0;
+  const auto here = on_page(device);
+  return here && (here->page.clearing_gpus.load() >> here->index & 1) != 0;
 }
 
 }  // namespace rota::turn

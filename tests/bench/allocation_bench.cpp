@@ -1,7 +1,8 @@
 // What rota adds to allocations where many threads allocate at once, on a machine without a GPU: rota's memory in
 // front of a driver that does nothing but hold its one lock for as long as a real call holds it, which is what the
 // threads of a real program queue for. Prints, by route and number of threads: allocations and frees a second, of the
-// driver alone and with rota's managed memory; and how many of the driver's calls each takes, those that queue apart.
+// driver alone and with rota's managed and swapped memory; and how many of the driver's calls each takes, those that
+// queue apart.
 //
 //     allocation_bench [--for SECONDS] [--threads N] [--latency NANOSECONDS]
 //
@@ -29,10 +30,14 @@ namespace {
 
 const auto kPool = reinterpret_cast<api::CUmemoryPool>(0x9000);
 
+const auto kOwnPool = reinterpret_cast<api::CUmemoryPool>(0xa000);  // made by the program
+
+enum class From { kPlain, kPitch, kStream, kPool };
+
 struct Route {
   const char* name;
   std::uint64_t bytes;
-  bool in_order;  // allocated in a stream's order
+  From from;
   bool freed_in_order;
 };
 
@@ -63,20 +68,61 @@ struct Bench {
     driver.set<api::cuMemFreeAsync_fn>(Symbol::k_cuMemFreeAsync, [](api::CUdeviceptr address, api::CUstream) {
       return FakeDriver::the().take_memory(address);
     });
+    driver.set<api::cuMemAllocPitch_v2_fn>(
+        Symbol::k_cuMemAllocPitch_v2,
+        [](api::CUdeviceptr* address, std::size_t* pitch, std::size_t width, std::size_t height, unsigned) {
+          *pitch = (width + 511) / 512 * 512;
+          return FakeDriver::the().give_memory(address, *pitch * height);
+        });
+    driver.set<api::cuMemAllocFromPoolAsync_fn>(
+        Symbol::k_cuMemAllocFromPoolAsync, [](api::CUdeviceptr* address, std::size_t bytes, api::CUmemoryPool,
+                                              api::CUstream) { return FakeDriver::the().give_memory(address, bytes); });
+    install_extents();
     counting.emplace();
     const auto costs = [&](Symbol symbol, int times) { counting->cost(symbol, latency * times); };
     for (const Symbol symbol :
          {Symbol::k_cuEventCreate, Symbol::k_cuEventDestroy_v2, Symbol::k_cuEventRecord, Symbol::k_cuEventQuery}) {
       costs(symbol, 1);
     }
-    for (const Symbol symbol : {Symbol::k_cuMemAllocAsync, Symbol::k_cuMemFreeAsync, Symbol::k_cuMemAdvise}) {
+    for (const Symbol symbol : {Symbol::k_cuMemAllocAsync, Symbol::k_cuMemAllocFromPoolAsync, Symbol::k_cuMemFreeAsync,
+                                Symbol::k_cuMemAdvise, Symbol::k_cuMemMap}) {
       costs(symbol, 2);
     }
-    for (const Symbol symbol : {Symbol::k_cuMemAlloc_v2, Symbol::k_cuMemFree_v2, Symbol::k_cuMemPrefetchAsync}) {
+    for (const Symbol symbol :
+         {Symbol::k_cuMemAlloc_v2, Symbol::k_cuMemAllocPitch_v2, Symbol::k_cuMemFree_v2, Symbol::k_cuMemPrefetchAsync,
+          Symbol::k_cuMemSetAccess, Symbol::k_cuMemUnmap, Symbol::k_cuMemRelease}) {
       costs(symbol, 5);
     }
-    costs(Symbol::k_cuMemAllocManaged, 20);
+    for (const Symbol symbol : {Symbol::k_cuMemAllocManaged, Symbol::k_cuMemCreate}) costs(symbol, 20);
     context = driver.enter_context(0);
+  }
+
+  void install_extents() {
+    driver.set<api::cuDeviceGetAttribute_fn>(Symbol::k_cuDeviceGetAttribute, [](int* value, auto...) {
+      *value = 1;
+      return api::CUDA_SUCCESS;
+    });
+    driver.set<api::cuMemGetAllocationGranularity_fn>(Symbol::k_cuMemGetAllocationGranularity,
+                                                      [](std::size_t* bytes, auto...) {
+                                                        *bytes = 2 << 20;
+                                                        return api::CUDA_SUCCESS;
+                                                      });
+    driver.set<api::cuMemAddressReserve_fn>(Symbol::k_cuMemAddressReserve,
+                                            [](api::CUdeviceptr* address, std::size_t bytes, auto...) {
+                                              return FakeDriver::the().give_memory(address, bytes);
+                                            });
+    driver.set<api::cuMemAddressFree_fn>(Symbol::k_cuMemAddressFree, [](api::CUdeviceptr address, std::size_t) {
+      return FakeDriver::the().take_memory(address);
+    });
+    driver.set<api::cuMemCreate_fn>(Symbol::k_cuMemCreate, [](api::CUmemGenericAllocationHandle* handle, auto...) {
+      static std::atomic<api::CUmemGenericAllocationHandle> last{0};
+      *handle = ++last;
+      return api::CUDA_SUCCESS;
+    });
+    driver.set<api::cuMemMap_fn>(Symbol::k_cuMemMap, [](auto...) { return api::CUDA_SUCCESS; });
+    driver.set<api::cuMemSetAccess_fn>(Symbol::k_cuMemSetAccess, [](auto...) { return api::CUDA_SUCCESS; });
+    driver.set<api::cuMemUnmap_fn>(Symbol::k_cuMemUnmap, [](auto...) { return api::CUDA_SUCCESS; });
+    driver.set<api::cuMemRelease_fn>(Symbol::k_cuMemRelease, [](auto...) { return api::CUDA_SUCCESS; });
   }
 
   template <typename Allocate, typename Free>
@@ -116,7 +162,18 @@ struct Bench {
 
   Rate alone(const Route& route) {
     const auto allocate = [&](api::CUdeviceptr* address, std::uint64_t bytes, api::CUstream stream) {
-      return route.in_order ? real::cuMemAllocAsync(address, bytes, stream) : real::cuMemAlloc_v2(address, bytes);
+      std::size_t pitch = 0;
+      switch (route.from) {
+        case From::kPitch:
+          return real::cuMemAllocPitch_v2(address, &pitch, kWidth, bytes / kWidth, 4);
+        case From::kStream:
+          return real::cuMemAllocAsync(address, bytes, stream);
+        case From::kPool:
+          return real::cuMemAllocFromPoolAsync(address, bytes, kOwnPool, stream);
+        case From::kPlain:
+          break;
+      }
+      return real::cuMemAlloc_v2(address, bytes);
     };
     const auto free = [&](api::CUdeviceptr address, api::CUstream stream) {
       return route.freed_in_order ? real::cuMemFreeAsync(address, stream) : real::cuMemFree_v2(address);
@@ -124,12 +181,16 @@ struct Bench {
     return measure(route, allocate, free);
   }
 
-  Rate with_rota(const Route& route) {
+  Rate with_rota(const Route& route, memory::Choice choice) {
     memory::Ledger ledger;
-    memory::Memory memory([](const memory::OwnWork& work) { work(); }, ledger, {.backend = memory::Choice::kManaged});
+    memory::Memory memory([](const memory::OwnWork& work) { work(); }, ledger, {.backend = choice});
+    memory.pools().made(kOwnPool, {.device = 0, .kind = memory::Kind::kAsync, .replaceable = true});
     const auto allocate = [&](api::CUdeviceptr* address, std::uint64_t bytes, api::CUstream stream) {
-      if (!route.in_order) return memory.allocate(address, bytes);
-      return memory.allocate_async({.address = address, .bytes = bytes, .stream = stream},
+      std::size_t pitch = 0;
+      if (route.from == From::kPlain) return memory.allocate(address, bytes);
+      if (route.from == From::kPitch) return memory.allocate_pitch(address, &pitch, kWidth, bytes / kWidth, 4);
+      const api::CUmemoryPool pool = route.from == From::kPool ? kOwnPool : nullptr;
+      return memory.allocate_async({.address = address, .bytes = bytes, .pool = pool, .stream = stream},
                                    [] { return api::CUDA_ERROR_UNKNOWN; });
     };
     const auto free = [&](api::CUdeviceptr address, api::CUstream stream) {
@@ -139,6 +200,8 @@ struct Bench {
     return measure(route, allocate, free);
   }
 
+  static constexpr std::size_t kWidth = 4096;  // of a row
+
   unsigned threads;
   double seconds;
   FakeDriver driver;
@@ -147,12 +210,14 @@ struct Bench {
 };
 
 constexpr Route kRoutes[] = {
-    {"cuMemAllocAsync, cuMemFreeAsync", 256 << 10, true, true},
-    {"cuMemAllocAsync, cuMemFree", 256 << 10, true, false},
-    {"cuMemAlloc, cuMemFree", 512 << 10, false, false},
-    {"cuMemAlloc, cuMemFreeAsync", 512 << 10, false, true},
-    {"cuMemAlloc, cuMemFree of 8 MiB", 8 << 20, false, false},
-    {"cuMemAlloc, cuMemFreeAsync of 8 MiB", 8 << 20, false, true},
+    {"cuMemAllocAsync, cuMemFreeAsync", 256 << 10, From::kStream, true},
+    {"cuMemAllocAsync, cuMemFree", 256 << 10, From::kStream, false},
+    {"cuMemAllocFromPoolAsync, cuMemFreeAsync", 256 << 10, From::kPool, true},
+    {"cuMemAlloc, cuMemFree", 512 << 10, From::kPlain, false},
+    {"cuMemAllocPitch, cuMemFree", 512 << 10, From::kPitch, false},
+    {"cuMemAlloc, cuMemFreeAsync", 512 << 10, From::kPlain, true},
+    {"cuMemAlloc, cuMemFree of 8 MiB", 8 << 20, From::kPlain, false},
+    {"cuMemAlloc, cuMemFreeAsync of 8 MiB", 8 << 20, From::kPlain, true},
 };
 
 }  // namespace
@@ -175,14 +240,19 @@ int main(int argc, char** argv) {
       return 2;
     }
   }
-  std::printf("%-36s %7s %12s %12s %6s %8s %8s\n", "route", "threads", "alone/s", "rota/s", "ratio", "calls", "queued");
+  std::printf("%-40s %7s %-8s %12s %12s %6s %8s %8s\n", "route", "threads", "memory", "alone/s", "rota/s", "ratio",
+              "calls", "queued");
   for (const Route& route : kRoutes) {
     for (const unsigned threads : {1u, static_cast<unsigned>(most)}) {
-      Bench bench(threads, seconds, std::chrono::nanoseconds(latency));
-      const Rate alone = bench.alone(route);
-      const Rate rota = bench.with_rota(route);
-      std::printf("%-36s %7u %12.0f %12.0f %6.2f %8.2f %8.2f\n", route.name, threads, alone.calls_per_second,
-                  rota.calls_per_second, rota.calls_per_second / alone.calls_per_second, rota.asked, rota.queued);
+      for (const auto& [name, choice] :
+           {std::pair{"managed", memory::Choice::kManaged}, std::pair{"swap", memory::Choice::kSwap}}) {
+        Bench bench(threads, seconds, std::chrono::nanoseconds(latency));
+        const Rate alone = bench.alone(route);
+        const Rate rota = bench.with_rota(route, choice);
+        std::printf("%-40s %7u %-8s %12.0f %12.0f %6.2f %8.2f %8.2f\n", route.name, threads, name,
+                    alone.calls_per_second, rota.calls_per_second, rota.calls_per_second / alone.calls_per_second,
+                    rota.asked, rota.queued);
+      }
     }
   }
   return 0;

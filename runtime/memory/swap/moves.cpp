@@ -238,12 +238,9 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     }
     landed(flight.address);
   };
-  std::set<int> access;
   bool exports = false;
   {
     const std::lock_guard lock(mutex_);
-    access = device(ordinal).access;
-    access.insert(ordinal);
     exports = device(ordinal).exports;
   }
   HandedOver handed(ordinal, mover.exchange);
@@ -280,6 +277,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     last_room = Clock::now();
     all.erase(next);
     Extent coming;
+    Access access;
     {
       const std::lock_guard lock(mutex_);
       Range* range = nullptr;
@@ -287,6 +285,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       if (extent != nullptr && extent->bytes == chosen.bytes && !extent->piece && !range->ending) {
         extent->moving = true;
         coming = *extent;
+        access = access_of(*range);
       }
     }
     if (coming.address == 0) {  // freed just now
@@ -296,7 +295,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     }
     if (result == api::CUDA_SUCCESS) result = map(coming, std::move(piece));
     const bool mapped = static_cast<bool>(coming.piece);
-    if (mapped) result = give_access(coming.address, coming.bytes, access);
+    if (mapped) result = give_access(coming.address, coming.bytes, ordinal, access);
     Flight flight{.address = coming.address, .bytes = coming.bytes};
     if (result == api::CUDA_SUCCESS && (coming.saved || used_before)) {
       mover.within([&] {
@@ -328,9 +327,11 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     }
     {
       const std::lock_guard lock(mutex_);
-      Extent* extent = extent_at(coming.address);
+      Range* range = nullptr;
+      Extent* extent = extent_at(coming.address, &range);
       extent->piece = coming.piece;
       out_[at] -= coming.bytes;
+      catch_up(*range, *extent, access);
     }
     if (used_before) moved.taken_over += coming.bytes;
     flights.push_back(flight);

@@ -57,7 +57,8 @@ std::uint64_t SwapBackend::context_failed(api::CUcontext context, int ordinal) {
   {
     const std::lock_guard lock(mutex_);
     for (auto& [address, range] : ranges_) {
-      if (range.context != context || range.device != ordinal || range.kept || range.failed) continue;
+      if (range.context != context || range.device != ordinal) continue;
+      if (range.kept || range.failed || range.ending) continue;
       take_off(range);
       range.failed = true;
       for (Extent& extent : range.extents) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "generated/driver_real.h"
+#include "runtime/core/log.h"
 #include "runtime/memory/round_up.h"
 #include "runtime/memory/swap/reach.h"
 #include "scheduler/protocol/context_cost.h"
@@ -24,8 +25,15 @@ constexpr std::uint64_t kKeptPart = 64;
 
 bool SwapBackend::serves(int ordinal) {
   if (!asked_.load(std::memory_order_relaxed)) return false;
+  // Asked several times for each allocation, by all threads: without the lock once it is known.
+  std::atomic<Serves>& known = serves_[static_cast<std::size_t>(ordinal)];
+  if (const Serves answer = known.load(std::memory_order_relaxed); answer != Serves::kUnknown) {
+    return answer == Serves::kYes;
+  }
   const std::lock_guard lock(mutex_);
-  return device(ordinal).serves;
+  const bool serves = device(ordinal).serves;
+  known.store(serves ? Serves::kYes : Serves::kNo, std::memory_order_relaxed);
+  return serves;
 }
 
 // With the lock held.
@@ -91,18 +99,42 @@ void SwapBackend::unmap(Extent& extent, const Exchange& exchange) {
   extent.piece = {};
 }
 
-api::CUresult SwapBackend::give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices) {
-  std::vector<api::CUmemAccessDesc> access;
-  access.reserve(devices.size());
-  for (const int device : devices) {
-    access.push_back({.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device},
-                      .flags = api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+api::CUresult SwapBackend::give_access(std::uint64_t address, std::uint64_t bytes, int owner, const Access& access) {
+  std::vector<api::CUmemAccessDesc> all;
+  all.reserve(access.size() + 1);
+  const auto add = [&](int device, api::CUmemAccess_flags flags) {
+    all.push_back({.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = flags});
+  };
+  add(owner, api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+  for (const auto& [device, flags] : access) add(device, flags);
+  return real::cuMemSetAccess(address, bytes, all.data(), all.size());
+}
+
+// Of what is mapped.
+void SwapBackend::change_access(std::uint64_t address, std::uint64_t bytes, int accessing,
+                                api::CUmemAccess_flags flags) {
+  const api::CUmemAccessDesc access{.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = accessing},
+                                    .flags = flags};
+  const api::CUresult result = real::cuMemSetAccess(address, bytes, &access, 1);
+  if (result == api::CUDA_SUCCESS) return;
+  log::debug("access of GPU {} to an extent of {} bytes is not changed: error {}", accessing, bytes,
+             static_cast<int>(result));
+}
+
+// With the lock held: an extent is entered as mapped, with the access that held when it was about to be.
+void SwapBackend::catch_up(const Range& range, const Extent& extent, const Access& given) {
+  const Access& now = access_of(range);
+  if (now == given) return;
+  for (const auto& [device, flags] : given) {
+    if (!now.contains(device)) {
+      change_access(extent.address, extent.bytes, device, api::CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    }
   }
-  return real::cuMemSetAccess(address, bytes, access.data(), access.size());
+  for (const auto& [device, flags] : now) change_access(extent.address, extent.bytes, device, flags);
 }
 
 // All of it on the GPU, or nothing.
-api::CUresult SwapBackend::populate(Range& range, const std::set<int>& access, bool exports) {
+api::CUresult SwapBackend::populate(Range& range, const Access& access, bool exports) {
   api::CUresult result = api::CUDA_SUCCESS;
   for (Extent& extent : range.extents) {
     Piece piece;
@@ -110,7 +142,7 @@ api::CUresult SwapBackend::populate(Range& range, const std::set<int>& access, b
     if (result == api::CUDA_SUCCESS) result = map(extent, std::move(piece));
     if (result != api::CUDA_SUCCESS) break;
   }
-  if (result == api::CUDA_SUCCESS) result = give_access(range.address, range.bytes, access);
+  if (result == api::CUDA_SUCCESS) result = give_access(range.address, range.bytes, range.device, access);
   if (result == api::CUDA_SUCCESS) return result;
   for (Extent& extent : range.extents) unmap(extent);
   return result;
@@ -135,6 +167,7 @@ SwapBackend::Range SwapBackend::cut(const Place& place, std::uint64_t bytes, std
   range.bytes = round_up(bytes, granularity);
   range.device = place.device;
   range.context = place.context;
+  if (place.context == nullptr) range.access.emplace();
   const std::uint64_t most = round_up(kLargestExtent, granularity);
   for (std::uint64_t start = 0; start < range.bytes; start += most) {
     Extent extent;
@@ -198,7 +231,7 @@ void SwapBackend::release(int ordinal, std::uint64_t bytes) {
 }
 
 api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
-  std::set<int> access;
+  Access access;
   bool exports = false;
   Range range;
   {
@@ -211,8 +244,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
       return api::CUDA_SUCCESS;
     }
     exports = entry.exports;
-    access = entry.access;
-    access.insert(place.device);
+    access = access_of(range);
   }
   api::CUresult result = real::cuMemAddressReserve(address, range.bytes, 0, 0, 0);
   if (result != api::CUDA_SUCCESS) return result;
@@ -233,6 +265,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
       }
       if (result != api::CUDA_SUCCESS) return take_resident(place.device, range.bytes);
       const std::lock_guard lock(mutex_);
+      for (const Extent& extent : range.extents) catch_up(range, extent, access);
       insert(std::move(range));
     });
     if (placed) break;
@@ -256,13 +289,16 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
 // With the lock held.
 std::optional<api::CUdeviceptr> SwapBackend::reuse(const Place& place, std::uint64_t bytes) {
   Device& entry = device(place.device);
-  const auto same = entry.kept_by_size.find(bytes);
+  // What is kept has the access of plain memory.
+  const bool pools = place.context == nullptr;
+  const auto same = pools && !entry.access.empty() ? entry.kept_by_size.end() : entry.kept_by_size.find(bytes);
   if (same == entry.kept_by_size.end()) return std::nullopt;
   Range& range = ranges_.at(same->second);
   entry.kept_by_size.erase(same);
   entry.kept -= range.bytes;
   range.kept = false;
   range.context = place.context;
+  if (pools) range.access.emplace();
   range.id = ++last_id_;
   return range.address;
 }
@@ -346,7 +382,7 @@ void SwapBackend::free(std::uint64_t address) {
     Device& entry = device(range.device);
     const bool here =
         std::all_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.in_place(); });
-    if (here && entry.kept + range.bytes <= entry.most_kept) {
+    if (here && range.context != nullptr && entry.kept + range.bytes <= entry.most_kept) {
       range.kept = true;
       needed_[static_cast<std::size_t>(range.device)] -= range.bytes;
       entry.kept += range.bytes;
@@ -361,7 +397,7 @@ void SwapBackend::free(std::uint64_t address) {
 }
 
 void SwapBackend::context_ended(api::CUcontext context) {
-  if (!any()) return;
+  if (!any() || context == nullptr) return;
   std::vector<Range> gone;
   {
     const std::lock_guard lock(mutex_);
@@ -386,12 +422,29 @@ void SwapBackend::context_ended(api::CUcontext context) {
 void SwapBackend::peer_enabled(int accessing, int owner) {
   if (accessing == owner) return;
   const std::lock_guard lock(mutex_);
-  if (!device(owner).access.insert(accessing).second) return;
+  constexpr auto kAll = api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  if (!device(owner).access.try_emplace(accessing, kAll).second) return;
   for (const auto& [address, range] : ranges_) {
-    if (range.device != owner) continue;
+    if (range.device != owner || range.access) continue;
     for (const Extent& extent : range.extents) {
-      if (extent.piece) give_access(extent.address, extent.bytes, {accessing});
+      if (extent.piece) change_access(extent.address, extent.bytes, accessing, kAll);
     }
+  }
+}
+
+void SwapBackend::set_access(const Place&, api::CUdeviceptr address, std::uint64_t, int accessing,
+                             api::CUmemAccess_flags flags) {
+  const std::lock_guard lock(mutex_);
+  const auto found = ranges_.find(address);
+  if (found == ranges_.end() || !found->second.access) return;
+  Range& range = found->second;
+  if (flags == api::CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+    range.access->erase(accessing);
+  } else {
+    (*range.access)[accessing] = flags;
+  }
+  for (const Extent& extent : range.extents) {
+    if (extent.piece) change_access(extent.address, extent.bytes, accessing, flags);
   }
 }
 

@@ -3,8 +3,9 @@
 // copied to pinned memory of the host and given back to the driver; before the process runs again they come back at the
 // same addresses.
 //
-// A range is reserved for one allocation, or for a span that small ones share (stream_ordered.h). What moves is an
-// extent, and only the monitor moves, with the gate closed and the process's work proven to have finished. The
+// A range is reserved for one allocation, or for a span that small ones share (stream_ordered.h). It ends with its
+// context; a pool's span has none, and is moved by any context of its GPU. What moves is
+// an extent, and only the monitor moves, with the gate closed and the process's work proven to have finished. The
 // program's threads allocate and free meanwhile; a free of what is in motion waits for that one extent.
 //
 // Whether fresh memory may be mapped at once is decided together with whether the gate is open: under the lock a range
@@ -66,6 +67,8 @@ class SwapBackend final : public Backend {
   void release(int device, std::uint64_t bytes) override;
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
   void settle(const Place&, api::CUdeviceptr, std::uint64_t) override {}
+  void set_access(const Place& place, api::CUdeviceptr address, std::uint64_t bytes, int accessing,
+                  api::CUmemAccess_flags flags) override;
   std::uint64_t bring(int, api::CUstream, const std::vector<Allocation>&) override { return 0; }
   // Its ranges go with it.
   void context_ended(api::CUcontext context) override;
@@ -95,7 +98,7 @@ class SwapBackend final : public Backend {
   bool pinned() const { return pinned_.load() || !asked_.load(std::memory_order_relaxed); }
   // Whether the rotad that serves this process says who has to move. By one that does not, nothing would ever move.
   void set_asked(bool asked) { asked_.store(asked, std::memory_order_relaxed); }
-  // From now on this process may use the memory of `owner`, a GPU, from `accessing`.
+  // From now on this process may use the memory of `owner`, a GPU, from `accessing`, but for what pools gave.
   void peer_enabled(int accessing, int owner);
 
   // What of it lies on the GPU, kept ranges included, and what does not. Bytes.
@@ -138,12 +141,14 @@ class SwapBackend final : public Backend {
   std::uint64_t give_host_back();
   HostPool& host() { return host_; }
   // An error that cannot be cleared has ended all work of this context: what it has is released, and nothing of it is
-  // waited for any more. Bytes of it that lay on the GPU.
+  // waited for any more. Null: of all contexts of the GPU, for what ends with none. Bytes of it that lay on the GPU.
   std::uint64_t context_failed(api::CUcontext context, int device);
   // What is out will never come back: everything is released, so that others have the room, and stays out of place.
   void release_all();
 
  private:
+  // Other GPUs that may use memory.
+  using Access = std::map<int, api::CUmemAccess_flags>;
   struct Extent {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
@@ -158,11 +163,12 @@ class SwapBackend final : public Backend {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;  // multiple of the granularity
     int device = 0;
-    api::CUcontext context = nullptr;
+    api::CUcontext context = nullptr;  // null: it ends with none
     std::uint64_t id = 0;
-    bool kept = false;    // nobody's, and on the GPU: serves the next allocation of its size
-    bool ending = false;  // its context went while it was in motion
-    bool failed = false;  // its context has failed: nothing of it is on the GPU, or has to be
+    bool kept = false;             // nobody's, and on the GPU: serves the next allocation of its size
+    bool ending = false;           // its context went while it was in motion
+    bool failed = false;           // its context has failed: nothing of it is on the GPU, or has to be
+    std::optional<Access> access;  // its pool's; none: that of its GPU's plain memory
     std::vector<Extent> extents;
   };
   using Ranges = std::map<std::uint64_t, Range>;  // by address
@@ -173,7 +179,7 @@ class SwapBackend final : public Backend {
     std::uint64_t granularity = 1;
     std::uint64_t total = 0;
     std::uint64_t most_kept = 0;
-    std::set<int> access;  // other GPUs that may use its memory
+    Access access;  // of plain memory
     std::uint64_t kept = 0;
     std::multimap<std::uint64_t, std::uint64_t> kept_by_size;  // bytes, address
   };
@@ -186,10 +192,13 @@ class SwapBackend final : public Backend {
   Range cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity);
   static api::CUresult create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle);
   static api::CUresult map(Extent& extent, Piece&& piece);
-  static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, const std::set<int>& devices);
+  const Access& access_of(const Range& range) { return range.access ? *range.access : device(range.device).access; }
+  static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, int owner, const Access& access);
+  static void change_access(std::uint64_t address, std::uint64_t bytes, int accessing, api::CUmemAccess_flags flags);
+  void catch_up(const Range& range, const Extent& extent, const Access& given);
   // What it lay in goes to whoever takes it by `exchange`, with its contents, or to the driver.
   static void unmap(Extent& extent, const Exchange& exchange = {});
-  static api::CUresult populate(Range& range, const std::set<int>& access, bool exports);
+  static api::CUresult populate(Range& range, const Access& access, bool exports);
   std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
   std::uint64_t drop_kept(int device, std::uint64_t bytes, const Exchange& exchange = {});
   void insert(Range&& range);
@@ -216,6 +225,8 @@ class SwapBackend final : public Backend {
   mutable std::mutex mutex_;  // the fields below
   std::condition_variable landed_;
   std::array<Device, kMaxDevices> devices_;
+  enum class Serves : std::uint8_t { kUnknown, kNo, kYes };
+  std::array<std::atomic<Serves>, kMaxDevices> serves_{};  // of them, for serves(): no lock
   Ranges ranges_;
   std::atomic<std::uint64_t> out_of_place_{0};  // extents
   std::uint64_t opened_ = 1;                    // how many times the gate has opened

@@ -97,6 +97,17 @@ const Table<Choosing> kChoosing = {
      }},
 };
 
+struct Sharing {
+  Symbol symbol;
+  CUresult (*call)(CUmemoryPool pool, int accessing);
+};
+const Table<Sharing> kSharing = {{Symbol::k_cuMemPoolSetAccess, [](CUmemoryPool pool, int accessing) {
+                                    const api::CUmemAccessDesc wanted{
+                                        .location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = accessing},
+                                        .flags = api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+                                    return overrides::cuMemPoolSetAccess(pool, &wanted, 1);
+                                  }}};
+
 struct Destroying {
   Symbol symbol;
   CUresult (*call)(CUmemoryPool pool);
@@ -159,4 +170,37 @@ TEST_CASE("a pool that the program chooses for its GPU is the one that cuMemAllo
       EXPECT(charged_to(nullptr) == 5);
     }));
   }
+}
+
+TEST_CASE(
+    "access to a pool that the driver grants is advised for each span that rota serves there, a refusal for none") {
+  static int advised;
+  CHECK(holds({.memory = "managed"}, [](FakeDriver& driver) {
+    install(driver);
+    driver.set<api::cuStreamGetId_fn>(Symbol::k_cuStreamGetId, [](auto...) { return api::CUDA_ERROR_NOT_SUPPORTED; });
+    driver.set<api::cuMemPoolSetAccess_fn>(Symbol::k_cuMemPoolSetAccess, [](auto...) { return answer; });
+    driver.set<api::cuMemAdvise_fn>(Symbol::k_cuMemAdvise,
+                                    [](api::CUdeviceptr, std::size_t, api::CUmem_advise advice, api::CUdevice device) {
+                                      if (advice == api::CU_MEM_ADVISE_SET_ACCESSED_BY && device == 1) ++advised;
+                                      return api::CUDA_SUCCESS;
+                                    });
+    for (const Sharing& row : kSharing) {
+      now_testing(name_of(row.symbol));
+      answer = api::CUDA_SUCCESS;
+      EXPECT(make_on(0) == api::CUDA_SUCCESS);
+      for (int span = 0; span < 2; ++span) {
+        EXPECT(charged_to(kPool) == 0);
+        EXPECT(charged_to(kPool) == 0);
+      }
+      answer = api::CUDA_ERROR_INVALID_DEVICE;
+      EXPECT(row.call(kPool, 1) == api::CUDA_ERROR_INVALID_DEVICE);
+      answer = api::CUDA_SUCCESS;
+      EXPECT(row.call(kPool, 0) == api::CUDA_SUCCESS);  // its own
+      EXPECT(advised == 0);
+      EXPECT(row.call(kPool, 1) == api::CUDA_SUCCESS);
+      EXPECT(advised == 2);
+      EXPECT(charged_to(kPool) == 0);
+      EXPECT(advised == 3);
+    }
+  }));
 }

@@ -105,6 +105,17 @@ TEST_CASE("a context whose mark fails does not count as idle; one that has faile
   CHECK_FALSE(contexts.progress().done);
 }
 
+TEST_CASE("a GPU has no context until one is made there, and none when the last has ended") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  const api::CUcontext context = driver.enter_context(0);
+  contexts.add(context, 0, true);
+  CHECK_FALSE(contexts.none(0));
+  CHECK(contexts.none(1));
+  contexts.end_context(context, [] { return api::CUDA_SUCCESS; }, [](api::CUresult) { return true; });
+  CHECK(contexts.none(0));
+}
+
 TEST_CASE("every function that begins or ends a capture has a gate, which keeps count of it") {
   std::vector<std::string> missed;
   for (std::size_t index = 0; index < kSymbolCount; ++index) {
