@@ -1,5 +1,6 @@
 // driver_gates.h and .cpp: one gate for each symbol of which the policy says that it submits work, needs memory to stay
-// where it is, begins or ends a capture, or hands something out to those who pass no gate (guard.h).
+// where it is or memory of its own, begins or ends a capture, or hands something out to those who pass no gate
+// (guard.h).
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -102,8 +103,12 @@ Result<std::string> gate_body(const Api& api, const Function& function, const Fu
                       function.name, stream->expression, stream->has_stream, function.form != StreamForm::kDefault,
                       refusal("    "), real_call(function, guard));
   }
-  if (guard.holds_memory) body += "  const gate::MappingScope scope;\n" + refusal("  ");
-  return body + fmt::format("  return {};\n", real_call(function, guard));
+  const std::string indent = guard.needs_room ? "    " : "  ";
+  std::string call;
+  if (guard.holds_memory) call += indent + "const gate::MappingScope scope;\n" + refusal(indent);
+  call += fmt::format("{}return {};\n", indent, real_call(function, guard));
+  if (!guard.needs_room) return body + call;
+  return body + "  return contract::with_room([&]() __attribute__((always_inline)) {\n" + call + "  });\n";
 }
 
 }  // namespace
@@ -113,7 +118,8 @@ Result<std::vector<EmittedFile>> emit_gates(const Inputs& inputs) {
   std::string header = banner(inputs);
   header +=
       R"(// The gates: what stands in front of every function that submits work (it waits for the lease), looks at addresses
-// (nothing is moved meanwhile), begins or ends a capture, or hands something out to those who pass no gate (it marks the
+// (nothing is moved meanwhile), needs memory beside the program's allocations (refused for want of it, it is tried again
+// when others have made room), begins or ends a capture, or hands something out to those who pass no gate (it marks the
 // process). Each calls the real driver. An override of such a function calls its gate.
 #pragma once
 

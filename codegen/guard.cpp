@@ -18,6 +18,7 @@ Guard guard_of(const Api& api, const Function& function, const FunctionPolicy* p
   Guard guard;
   if (policy == nullptr) return guard;
   guard.submits = !policy->submits.empty();
+  guard.needs_room = policy->needs_room;
   if (policy->captures == "begin") guard.capture = CaptureGuard::kBegin;
   if (policy->captures == "end") guard.capture = CaptureGuard::kEnd;
   // `passes` speaks of the other facts first: only a function that does nothing but export is let go by it.

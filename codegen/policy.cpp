@@ -167,6 +167,9 @@ class PolicyReader {
         read_text(node, key, function.submits);
       } else if (key == "needs_mapping") {
         read_list(node, key, function.needs_mapping);
+      } else if (key == "needs_room") {
+        function.needs_room = node.value_exact<bool>().value_or(false);
+        if (!function.needs_room) fail(node, "needs_room must be true, or left out");
       } else if (key == "may_block") {
         read_waiting(node, function);
       } else if (key == "captures") {

@@ -42,6 +42,7 @@ struct FunctionPolicy {
   int line = 0;         // in policy.toml
   std::string submits;  // parameter, "parameter.field" or "current"
   std::vector<std::string> needs_mapping;
+  bool needs_room = false;
   bool may_block = false;
   bool waits_for_others = false;  // may_block = "others": what it waits for may be another process
   std::string captures;

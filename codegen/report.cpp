@@ -28,6 +28,7 @@ std::string facts_text(const FunctionPolicy& policy) {
   };
   if (!policy.submits.empty()) facts.push_back("submits = " + policy.submits);
   list("needs_mapping", policy.needs_mapping);
+  if (policy.needs_room) facts.push_back("needs_room");
   if (policy.may_block) facts.push_back("may_block");
   if (!policy.captures.empty()) facts.push_back("captures = " + policy.captures);
   list("allocates", policy.allocates);

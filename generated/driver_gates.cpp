@@ -20,6 +20,11 @@ api::CUresult cuCtxResetPersistingL2Cache() {
     return real::cuCtxResetPersistingL2Cache();
   });
 }
+api::CUresult cuCtxSetLimit(api::CUlimit limit, size_t value) {
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    return real::cuCtxSetLimit(limit, value);
+  });
+}
 api::CUresult cuCtxWaitEvent(api::CUcontext hCtx, api::CUevent hEvent) {
   return contract::with_room([&]() __attribute__((always_inline)) {
     gate::Scope scope({Symbol::k_cuCtxWaitEvent, nullptr, false, false});
@@ -54,6 +59,11 @@ api::CUresult cuEGLStreamProducerPresentFrame(api::CUeglStreamConnection* conn, 
     gate::Scope scope({Symbol::k_cuEGLStreamProducerPresentFrame, pStream ? *pStream : nullptr, true, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return contract::exported(Symbol::k_cuEGLStreamProducerPresentFrame, real::cuEGLStreamProducerPresentFrame(conn, eglframe, pStream));
+  });
+}
+api::CUresult cuEventCreate(api::CUevent* phEvent, unsigned int Flags) {
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    return real::cuEventCreate(phEvent, Flags);
   });
 }
 api::CUresult cuEventRecord(api::CUevent hEvent, api::CUstream hStream) {
@@ -257,24 +267,32 @@ api::CUresult cuGraphExecNodeSetParams(api::CUgraphExec hGraphExec, api::CUgraph
   return real::cuGraphExecNodeSetParams(hGraphExec, hNode, nodeParams);
 }
 api::CUresult cuGraphExecUpdate(api::CUgraphExec hGraphExec, api::CUgraph hGraph, api::CUgraphNode* hErrorNode_out, api::CUgraphExecUpdateResult* updateResult_out) {
-  const gate::MappingScope scope;
-  if (scope.refused()) [[unlikely]] return gate::refusal.load();
-  return real::cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    const gate::MappingScope scope;
+    if (scope.refused()) [[unlikely]] return gate::refusal.load();
+    return real::cuGraphExecUpdate(hGraphExec, hGraph, hErrorNode_out, updateResult_out);
+  });
 }
 api::CUresult cuGraphExecUpdate_v2(api::CUgraphExec hGraphExec, api::CUgraph hGraph, api::CUgraphExecUpdateResultInfo* resultInfo) {
-  const gate::MappingScope scope;
-  if (scope.refused()) [[unlikely]] return gate::refusal.load();
-  return real::cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    const gate::MappingScope scope;
+    if (scope.refused()) [[unlikely]] return gate::refusal.load();
+    return real::cuGraphExecUpdate_v2(hGraphExec, hGraph, resultInfo);
+  });
 }
 api::CUresult cuGraphInstantiate(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUgraphNode* phErrorNode, char* logBuffer, size_t bufferSize) {
-  const gate::MappingScope scope;
-  if (scope.refused()) [[unlikely]] return gate::refusal.load();
-  return real::cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    const gate::MappingScope scope;
+    if (scope.refused()) [[unlikely]] return gate::refusal.load();
+    return real::cuGraphInstantiate(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+  });
 }
 api::CUresult cuGraphInstantiateWithFlags(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, unsigned long long flags) {
-  const gate::MappingScope scope;
-  if (scope.refused()) [[unlikely]] return gate::refusal.load();
-  return real::cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    const gate::MappingScope scope;
+    if (scope.refused()) [[unlikely]] return gate::refusal.load();
+    return real::cuGraphInstantiateWithFlags(phGraphExec, hGraph, flags);
+  });
 }
 api::CUresult cuGraphInstantiateWithParams(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUDA_GRAPH_INSTANTIATE_PARAMS* instantiateParams) {
   return contract::with_room([&]() __attribute__((always_inline)) {
@@ -291,9 +309,11 @@ api::CUresult cuGraphInstantiateWithParams_ptsz(api::CUgraphExec* phGraphExec, a
   });
 }
 api::CUresult cuGraphInstantiate_v2(api::CUgraphExec* phGraphExec, api::CUgraph hGraph, api::CUgraphNode* phErrorNode, char* logBuffer, size_t bufferSize) {
-  const gate::MappingScope scope;
-  if (scope.refused()) [[unlikely]] return gate::refusal.load();
-  return real::cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    const gate::MappingScope scope;
+    if (scope.refused()) [[unlikely]] return gate::refusal.load();
+    return real::cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
+  });
 }
 api::CUresult cuGraphKernelNodeSetAttribute(api::CUgraphNode hNode, api::CUkernelNodeAttrID attr, const api::CUkernelNodeAttrValue* value) {
   const gate::MappingScope scope;
@@ -416,6 +436,11 @@ api::CUresult cuGreenCtxRecordEvent(api::CUgreenCtx hCtx, api::CUevent hEvent) {
     gate::Scope scope({Symbol::k_cuGreenCtxRecordEvent, nullptr, false, false});
     if (scope.refused()) [[unlikely]] return gate::refusal.load();
     return real::cuGreenCtxRecordEvent(hCtx, hEvent);
+  });
+}
+api::CUresult cuGreenCtxStreamCreate(api::CUstream* phStream, api::CUgreenCtx greenCtx, unsigned int flags, int priority) {
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    return real::cuGreenCtxStreamCreate(phStream, greenCtx, flags, priority);
   });
 }
 api::CUresult cuGreenCtxWaitEvent(api::CUgreenCtx hCtx, api::CUevent hEvent) {
@@ -1751,6 +1776,16 @@ api::CUresult cuStreamBeginRecaptureToGraph_ptsz(api::CUstream hStream, api::CUs
     return real::cuStreamBeginRecaptureToGraph_ptsz(hStream, mode, hGraph, callbackFunc, userData);
   });
 }
+api::CUresult cuStreamCreate(api::CUstream* phStream, unsigned int Flags) {
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    return real::cuStreamCreate(phStream, Flags);
+  });
+}
+api::CUresult cuStreamCreateWithPriority(api::CUstream* phStream, unsigned int flags, int priority) {
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    return real::cuStreamCreateWithPriority(phStream, flags, priority);
+  });
+}
 api::CUresult cuStreamEndCapture(api::CUstream hStream, api::CUgraph* phGraph) {
   return contract::end_capture(hStream, false, [&] {
     return real::cuStreamEndCapture(hStream, phGraph);
@@ -1908,9 +1943,11 @@ api::CUresult cuStreamWriteValue64_v2_ptsz(api::CUstream stream, api::CUdevicept
   });
 }
 api::CUresult cuSurfObjectCreate(api::CUsurfObject* pSurfObject, const api::CUDA_RESOURCE_DESC* pResDesc) {
-  const gate::MappingScope scope;
-  if (scope.refused()) [[unlikely]] return gate::refusal.load();
-  return real::cuSurfObjectCreate(pSurfObject, pResDesc);
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    const gate::MappingScope scope;
+    if (scope.refused()) [[unlikely]] return gate::refusal.load();
+    return real::cuSurfObjectCreate(pSurfObject, pResDesc);
+  });
 }
 api::CUresult cuSurfRefSetArray(api::CUsurfref hSurfRef, api::CUarray hArray, unsigned int Flags) {
   const gate::MappingScope scope;
@@ -1938,9 +1975,11 @@ api::CUresult cuTensorMapReplaceAddress(api::CUtensorMap* tensorMap, void* globa
   return real::cuTensorMapReplaceAddress(tensorMap, globalAddress);
 }
 api::CUresult cuTexObjectCreate(api::CUtexObject* pTexObject, const api::CUDA_RESOURCE_DESC* pResDesc, const api::CUDA_TEXTURE_DESC* pTexDesc, const api::CUDA_RESOURCE_VIEW_DESC* pResViewDesc) {
-  const gate::MappingScope scope;
-  if (scope.refused()) [[unlikely]] return gate::refusal.load();
-  return real::cuTexObjectCreate(pTexObject, pResDesc, pTexDesc, pResViewDesc);
+  return contract::with_room([&]() __attribute__((always_inline)) {
+    const gate::MappingScope scope;
+    if (scope.refused()) [[unlikely]] return gate::refusal.load();
+    return real::cuTexObjectCreate(pTexObject, pResDesc, pTexDesc, pResViewDesc);
+  });
 }
 api::CUresult cuTexRefSetAddress(unsigned int* ByteOffset, api::CUtexref hTexRef, api::CUdeviceptr_v1 dptr, unsigned int bytes) {
   const gate::MappingScope scope;
@@ -2052,7 +2091,7 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuCtxSetLimit),
     nullptr,
     nullptr,
     nullptr,
@@ -2113,7 +2152,7 @@ void* const table[kSymbolCount] = {
     nullptr,
     reinterpret_cast<void*>(&cuEGLStreamProducerPresentFrame),
     nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuEventCreate),
     nullptr,
     nullptr,
     nullptr,
@@ -2285,7 +2324,7 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     reinterpret_cast<void*>(&cuGreenCtxRecordEvent),
-    nullptr,
+    reinterpret_cast<void*>(&cuGreenCtxStreamCreate),
     reinterpret_cast<void*>(&cuGreenCtxWaitEvent),
     nullptr,
     nullptr,
@@ -2603,8 +2642,8 @@ void* const table[kSymbolCount] = {
     reinterpret_cast<void*>(&cuStreamBeginRecaptureToGraph_ptsz),
     nullptr,
     nullptr,
-    nullptr,
-    nullptr,
+    reinterpret_cast<void*>(&cuStreamCreate),
+    reinterpret_cast<void*>(&cuStreamCreateWithPriority),
     nullptr,
     nullptr,
     reinterpret_cast<void*>(&cuStreamEndCapture),

@@ -1,4 +1,5 @@
 // Streams, which have to be known one by one on drivers without cuCtxRecordEvent.
+#include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
@@ -9,13 +10,13 @@ using api::CUresult;
 using api::CUstream;
 
 CUresult cuStreamCreate(CUstream* phStream, unsigned int Flags) {
-  const CUresult result = real::cuStreamCreate(phStream, Flags);
+  const CUresult result = gates::cuStreamCreate(phStream, Flags);
   if (result == api::CUDA_SUCCESS) runtime().contexts.stream_made(*phStream, Flags);
   return result;
 }
 
 CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) {
-  const CUresult result = real::cuStreamCreateWithPriority(phStream, flags, priority);
+  const CUresult result = gates::cuStreamCreateWithPriority(phStream, flags, priority);
   if (result == api::CUDA_SUCCESS) runtime().contexts.stream_made(*phStream, flags);
   return result;
 }

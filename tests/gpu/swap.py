@@ -206,6 +206,7 @@ def measure(options):
         results = [each.communicate(timeout=options.seconds * 8 + 120)[0].splitlines()[-1:] for each in jobs]
         said = [(folder / f"job{number}.log").read_text() for number in range(options.jobs)]
         if options.logs:
+            options.logs.mkdir(parents=True, exist_ok=True)
             for file in folder.glob("*.log"):
                 (options.logs / f"{options.jobs}x{options.size:g}-{options.mode}-{options.trust}-{file.name}").write_bytes(file.read_bytes())
     finally:

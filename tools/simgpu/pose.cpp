@@ -43,7 +43,9 @@ std::optional<std::size_t> find_posed(const std::string& path) {
   const std::size_t at = bytes.find(std::string_view(ROTA_SIM_POSED_MARK, sizeof Posed::mark));
   int version = 0;
   const std::size_t version_at = at + offsetof(Posed, version);
-  if (at == std::string::npos || version_at + sizeof version > bytes.size()) return std::nullopt;
+  if (at == std::string::npos || at + sizeof(Posed) > bytes.size()) return std::nullopt;
+  if (std::memcmp(bytes.data() + at + offsetof(Posed, end), ROTA_SIM_POSED_END, sizeof Posed::end) != 0)
+    return std::nullopt;
   std::memcpy(&version, bytes.data() + version_at, sizeof version);
   return version == 0 ? std::optional(at) : std::nullopt;
 }

@@ -28,6 +28,8 @@ CUresult cuTake_v2(void** out);
 CUresult cuGive(void* address);
 CUresult cuShare(void* address);
 CUresult cuLook(void* address);
+CUresult cuForm(void* address);
+CUresult cuFormOf(void* address);
 CUresult cuWaitAndLook(void* address);
 CUresult cuLookAndTell(void* address, CUhook hook);
 CUresult cuShareWaiting(void* address);
@@ -53,6 +55,8 @@ cuTake = { allocates = "out" }
 cuGive = { frees = "address" }
 cuShare = { exports = "address" }
 cuLook = { query = true, needs_mapping = "address" }
+cuForm = { query = true, needs_room = true }
+cuFormOf = { needs_room = true, needs_mapping = "address" }
 cuWaitAndLook = { needs_mapping = "address", may_block = "others" }
 cuLookAndTell = { needs_mapping = "address" }
 cuShareWaiting = { exports = "address", may_block = "others" }
@@ -230,12 +234,23 @@ TEST_CASE("a policy with an empty reason to pass, or a wait for nobody, is refus
   CHECK_THAT(policy_error("[driver]\ncuA = { frees = \"x\", passes = true }\n"), Contains("passes must be a string"));
   CHECK_THAT(policy_error("[driver]\ncuA = { may_block = \"nobody\" }\n"),
              Contains("may_block must be true, false or \"others\""));
+  CHECK_THAT(policy_error("[driver]\ncuA = { needs_room = false }\n"), Contains("needs_room must be true"));
   CHECK_THAT(policy_error("[driver]\ncuA = { frees = \"x\", pases = \"why\" }\n"), Contains("unknown fact 'pases'"));
 }
 
 TEST_CASE("a call that needs its mapping is made within a scope that holds memory in place") {
   CHECK(body_of(gates(), "cuLook") ==
         "  const gate::MappingScope scope;\n" + refusal("  ") + "  return real::cuLook(address);\n");
+}
+
+TEST_CASE("a call for which the driver needs memory of its own is tried again when others have made room") {
+  const std::string source = gates();
+  CHECK(body_of(source, "cuForm") ==
+        "  return contract::with_room([&]() __attribute__((always_inline)) {\n    return real::cuForm(address);\n  "
+        "});\n");
+  CHECK(body_of(source, "cuFormOf") ==
+        "  return contract::with_room([&]() __attribute__((always_inline)) {\n    const gate::MappingScope scope;\n" +
+            refusal("    ") + "    return real::cuFormOf(address);\n  });\n");
 }
 
 TEST_CASE("no such scope stands around what waits for others or runs the program's code") {

@@ -19,7 +19,7 @@ namespace rota::sim {
 namespace {
 
 // Volatile: what the compiler sees here is not what a copy made by simgpu-driver holds.
-[[gnu::used]] const volatile Posed posed = {ROTA_SIM_POSED_MARK, 0};
+[[gnu::used]] const volatile Posed posed = {ROTA_SIM_POSED_MARK, 0, ROTA_SIM_POSED_END};
 
 std::atomic<bool> forked{false};
 

@@ -8,10 +8,13 @@
 namespace rota::sim {
 
 #define ROTA_SIM_POSED_MARK "simgpu poses as CUDA: "
+#define ROTA_SIM_POSED_END " and as nothing else"
 
+// The end tells it from a program that only knows the mark, as simgpu-driver does.
 struct Posed {
   char mark[sizeof ROTA_SIM_POSED_MARK];
   int version;  // 1000 * major + 10 * minor; 0: as built
+  char end[sizeof ROTA_SIM_POSED_END];
 };
 
 // What a driver may pose as: from the first one with managed memory to what nobody has seen yet.
