@@ -122,8 +122,8 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
   return all;
 }
 
-// What contexts had that an error has ended for good need not be moved any more: their programs see that error. If no
-// other context is left, nor need what belongs to none. Bytes that lay on the GPU.
+// What contexts had that an error has ended for good need not be moved any more: their programs see that error. Neither
+// need what belongs to no context, if all of the GPU's have ended so. Bytes that lay on the GPU.
 std::uint64_t release_failed(gate::Contexts& contexts, memory::Memory& memory, int device) {
   std::uint64_t bytes = 0;
   const std::vector<api::CUcontext> failed = contexts.failed(device);

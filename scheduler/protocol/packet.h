@@ -20,6 +20,10 @@ inline constexpr std::size_t kMostDescriptors = 2;
 // as sendmsg's, which says what is returned. Never raises SIGPIPE.
 inline ssize_t write_packet(int socket, const void* data, std::size_t bytes, std::span<const int> descriptors,
                             int flags) {
+  if (descriptors.size() > kMostDescriptors) {
+    errno = EINVAL;
+    return -1;
+  }
   iovec body{const_cast<void*>(data), bytes};
   alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};
   msghdr header{};

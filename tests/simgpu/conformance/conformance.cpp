@@ -24,6 +24,7 @@
 #include <thread>
 
 #include "generated/driver_symbols.h"
+#include "scheduler/protocol/packet.h"
 #include "tests/simgpu/conformance/runner.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): POSIX leaves it to the program
@@ -407,42 +408,17 @@ std::string Channel::receive() {
   return message;
 }
 
-namespace {
-
-// A message of one byte with room for one descriptor.
-struct FileMessage {
-  char byte = 'f';
-  iovec part{&byte, 1};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr header{};
-  FileMessage() {
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-  }
-};
-
-}  // namespace
-
 void Channel::send_file(int file) {
-  FileMessage message;
-  cmsghdr* control = CMSG_FIRSTHDR(&message.header);
-  control->cmsg_level = SOL_SOCKET;
-  control->cmsg_type = SCM_RIGHTS;
-  control->cmsg_len = CMSG_LEN(sizeof file);
-  std::memcpy(CMSG_DATA(control), &file, sizeof file);
-  if (sendmsg(descriptor_, &message.header, MSG_NOSIGNAL) != 1) fail("channel", 0, "cannot send a file");
+  if (rota::protocol::write_packet(descriptor_, "f", 1, {&file, 1}, 0) != 1) fail("channel", 0, "cannot send a file");
 }
 
 int Channel::receive_file() {
-  FileMessage message;
-  if (recvmsg(descriptor_, &message.header, MSG_CMSG_CLOEXEC) != 1) fail("channel", 0, "cannot receive a file");
-  cmsghdr* control = CMSG_FIRSTHDR(&message.header);
-  if (control == nullptr || control->cmsg_type != SCM_RIGHTS) fail("channel", 0, "a message without a file");
-  int file = -1;
-  std::memcpy(&file, CMSG_DATA(control), sizeof file);
-  return file;
+  char byte = 0;
+  rota::Descriptor file;
+  if (rota::protocol::read_packet(descriptor_, &byte, 1, {&file, 1}, 0) != 1)
+    fail("channel", 0, "cannot receive a file");
+  if (!file) fail("channel", 0, "a message without a file");
+  return file.release();
 }
 
 std::pair<int, pid_t> Child::start(const std::string& role, const std::string& argument) {
