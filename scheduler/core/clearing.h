@@ -9,7 +9,7 @@
 // longest; then those who wait, from the back of the queue: under turns the one used longest ago is the next to come.
 // What somebody has been asked for is not asked of another, though the order has changed meanwhile: it is on its way.
 //
-// A client may be stopped, or unable to move its memory. If nothing of it goes for half a second, it is *unwilling* and
+// A client may be stopped, or unable to move its memory. If nothing of it goes for two seconds, it is *unwilling* and
 // others are asked, until its memory changes, it has held the GPU again, or ten seconds have passed. Until it has shown
 // that it clears, its memory is *stuck*: it counts as taken when it is decided who may run beside whom.
 //
@@ -31,8 +31,10 @@ namespace rota::scheduler {
 
 class Clearing {
  public:
-  // Each is judgement. Moving goes extent by extent, in milliseconds each, and rotad hears of it every 200 ms.
-  static constexpr Time kProgress = std::chrono::milliseconds(500);
+  // Each is judgement. Moving goes extent by extent, in milliseconds each, and rotad hears of it every 200 ms; but on a
+  // loaded machine, or while memory of the host is pinned, an extent can take most of a second. A verdict that comes too
+  // early is an out-of-memory error in a program that only had to wait.
+  static constexpr Time kProgress = std::chrono::seconds(2);
   static constexpr Time kVerdict = std::chrono::seconds(10);
   static constexpr Time kOutside = std::chrono::seconds(10);
   // For how long a holder has to be refused what should be there. It tries again every few milliseconds.

@@ -39,7 +39,7 @@
 // lease goes back. When those who hold a GPU lack room, rotad asks clients that do not hold it for exactly what is
 // missing, by the same clear_bytes; a client that holds a GPU and swaps there is not asked. Who is asked moves its
 // memory once it is proven that nothing of it runs, and writes resident_bytes as the memory goes; who cannot move it
-// says so by fixed_bytes. From a client whose memory does not move for half a second others' is asked for instead.
+// says so by fixed_bytes. From a client whose memory does not move for two seconds others' is asked for instead.
 //
 // Handing memory over (version 6). What swaps may be given to the next holder instead of to the driver, which would
 // scrub it first: LeasePage::hand_over_gpus says on which GPUs. For each piece that has been copied to the host the

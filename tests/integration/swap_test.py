@@ -45,7 +45,8 @@ class Swap(Case):
         """Programs that work until their standard input closes, each with its memory on the GPU at least once."""
         hogs = [self.hog("--hold", "--ahead", "20", share=share, **environment) for _ in range(count)]
         for hog in hogs:
-            self.assertEqual(hog.stdout.readline(), "ready\n")
+            line = hog.stdout.readline()
+            self.assertEqual(line, "ready\n", "" if line else self.finish(hog).stderr[-3000:])
         return hogs
 
     def right(self, hogs):

@@ -9,7 +9,7 @@ namespace rota::memory {
 // What has come in since the gate was last open: as it is on the host, or never written. Bytes that have gone.
 std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes, const Exchange& exchange) {
   std::uint64_t sum = 0;
-  for (const std::uint64_t address : on_gpu(ordinal)) {
+  for (const auto& [steady, size, address] : on_gpu(ordinal)) {
     if (sum >= bytes) break;
     Extent leaving;
     {

@@ -398,6 +398,7 @@ void SwapBackend::free(std::uint64_t address) {
 
 void SwapBackend::context_ended(api::CUcontext context) {
   if (!any() || context == nullptr) return;
+  fingerprints_.forget(context);
   std::vector<Range> gone;
   {
     const std::lock_guard lock(mutex_);

@@ -16,6 +16,9 @@
 // whoever could not get all of its memory in goes back to where it was without any memory of the host, and who ran
 // last beside what then lay on the GPU can always run again: two that lack memory of the host do not end up each with a
 // part of the GPU that neither can leave.
+//
+// Copies of what the gate has opened for stay on the host as well, and before an extent leaves the GPU is asked what has
+// changed in it (fingerprints.h): only that is copied, and nothing of what is all zeros.
 #pragma once
 
 #include <array>
@@ -25,6 +28,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -32,6 +36,7 @@
 #include <vector>
 
 #include "runtime/memory/backend.h"
+#include "runtime/memory/swap/fingerprints.h"
 #include "runtime/memory/swap/hand_over.h"
 #include "runtime/memory/swap/host_pool.h"
 
@@ -121,10 +126,12 @@ class SwapBackend final : public Backend {
     std::function<bool()> stopping;
     api::CUstream stream = nullptr;  // of that context
     Exchange exchange = {};
+    // The context, if what memory holds is to be looked at there; null: all of it counts as changed.
+    api::CUcontext context = nullptr;
   };
   struct Moved {
     std::uint64_t bytes = 0;         // copied
-    std::uint64_t without_copy = 0;  // of what went unused, kept ranges among it, or of fresh memory that came
+    std::uint64_t without_copy = 0;  // of what went unchanged, unused or kept, or of fresh memory that came
     std::uint64_t taken_over = 0;    // of what came, in memory that another process has handed over
     std::uint64_t lacking = 0;       // bytes that the driver has no room for
     bool lacks_host = false;         // the host has no memory for what should leave: it stays where it was
@@ -132,7 +139,7 @@ class SwapBackend final : public Backend {
     api::CUresult error = api::CUDA_SUCCESS;  // why, if the driver says so and it is not that a context ended
   };
   // Makes `bytes` of room, or as much as there is: what is kept first, then what has come in and was not used, then
-  // other extents, the largest first.
+  // what had not changed when it left last, then other extents, the largest first.
   Moved move_out(int device, std::uint64_t bytes, const Mover& mover);
   // Brings everything back. Gives up when the driver has had no room for a while.
   Moved bring_in(int device, const Mover& mover);
@@ -149,12 +156,15 @@ class SwapBackend final : public Backend {
  private:
   // Other GPUs that may use memory.
   using Access = std::map<int, api::CUmemAccess_flags>;
+  using Prints = std::vector<Fingerprints::Sums>;
   struct Extent {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
-    Piece piece;           // empty: not on the GPU
-    void* host = nullptr;  // room for its contents, once it has been out
-    bool saved = false;    // they are there
+    Piece piece;                           // empty: not on the GPU
+    void* host = nullptr;                  // room for its contents, once it has been out
+    bool saved = false;                    // they are there, as they were when it left last
+    std::shared_ptr<const Prints> prints;  // of them, if they are there; null: not known
+    bool steady = false;                   // it left without a copy the last time
     bool moving = false;
     std::uint64_t came = 0;  // brought in when the gate had opened so many times
     bool in_place() const { return piece && !moving; }
@@ -183,7 +193,15 @@ class SwapBackend final : public Backend {
     std::uint64_t kept = 0;
     std::multimap<std::uint64_t, std::uint64_t> kept_by_size;  // bytes, address
   };
-  struct Flight;
+  // Of the extents that could leave: in the order of what leaves last.
+  struct Candidate {
+    bool steady;
+    std::uint64_t bytes;
+    std::uint64_t address;
+    auto operator<=>(const Candidate&) const = default;
+  };
+  struct Leaving;
+  struct Departure;
   using Lock = std::unique_lock<std::mutex>;
 
   Device& device(int ordinal);
@@ -208,7 +226,11 @@ class SwapBackend final : public Backend {
   void destroy(Range&& range, const Exchange& exchange = {});
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
-  std::vector<std::uint64_t> on_gpu(int device);
+  std::vector<Candidate> on_gpu(int device);
+  std::deque<Leaving> choose(const std::vector<Candidate>& all, std::size_t& next, std::uint64_t bytes);
+  Extent* set_out(const Leaving& leaving);
+  void look_at(std::deque<Leaving>& chosen, const Mover& mover);
+  void left(int device, Departure&& flight, const Exchange& exchange, Moved& moved);
   struct Lacking {
     std::uint64_t address;
     std::uint64_t bytes;
@@ -222,6 +244,7 @@ class SwapBackend final : public Backend {
   Observer observer_;
   std::function<bool()> free_unused_;
   HostPool host_;
+  Fingerprints fingerprints_;
   mutable std::mutex mutex_;  // the fields below
   std::condition_variable landed_;
   std::array<Device, kMaxDevices> devices_;

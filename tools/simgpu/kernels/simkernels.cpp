@@ -179,6 +179,39 @@ void spin_until(Launch& launch, Pointer<unsigned> flag) {
   }
 }
 
+// What rota asks a GPU to find out what has changed there (runtime/memory/swap/fingerprint.cu): for each chunk two
+// sums that differ where the contents do, and whether there is anything but zeros. Not the sums of a real GPU, and good
+// enough for a simulated one.
+struct FingerprintKeys {
+  uint32_t words[2][32];
+  uint64_t points[4];
+};
+
+void fingerprint(Launch& launch, Pointer<const uint64_t> memory, uint64_t bytes, unsigned first, FingerprintKeys keys) {
+  struct Print {
+    uint64_t sums[2];
+    uint64_t any;
+  };
+  constexpr uint64_t kChunkWords = (512 << 10) / sizeof(uint64_t);
+  const uint64_t words = bytes / sizeof(uint64_t);
+  const uint64_t* from = memory.range(launch, words);
+  auto* prints = launch.variable<Print>("rota_prints", first + launch.grid[0]);
+  if (from == nullptr || prints == nullptr) return;
+  const uint64_t one = keys.points[0] | 1;
+  const uint64_t other = keys.points[1] | 1;
+  for (uint64_t chunk = 0; chunk < launch.grid[0]; ++chunk) {
+    Print print{{keys.points[2], keys.points[3]}, 0};
+    const uint64_t end = std::min(words, (chunk + 1) * kChunkWords);
+    for (uint64_t i = chunk * kChunkWords; i < end; ++i) {
+      print.any |= from[i];
+      print.sums[0] = (print.sums[0] ^ from[i]) * one;
+      print.sums[1] = (print.sums[1] + from[i]) * other;
+    }
+    prints[first + chunk] = print;
+  }
+  launch.stream(bytes);
+}
+
 }  // namespace
 
 ROTA_SIM_KERNELS_BEGIN
@@ -198,6 +231,7 @@ ROTA_SIM_KERNEL("_Z4pokePjj", poke)
 ROTA_SIM_KERNEL("_Z4spinm", spin)
 ROTA_SIM_KERNEL("_Z11takes_100usv", takes<100'000>)
 ROTA_SIM_KERNEL("_Z10spin_untilPj", spin_until)
+ROTA_SIM_KERNEL("rota_fingerprint", fingerprint)
 ROTA_SIM_KERNELS_END
 
 ROTA_SIM_VARIABLES_BEGIN

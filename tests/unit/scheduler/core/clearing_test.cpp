@@ -194,7 +194,7 @@ TEST_CASE("from a client whose memory does not go others' is asked for, until it
   machine.now += 300ms;
   machine.has(1, 300, 290);  // it gets on
   REQUIRE(machine.clears(1) == 120);
-  machine.wait(450ms);
+  machine.wait(Clearing::kProgress - 50ms);
   REQUIRE(machine.clears(1) == 120);
   const std::vector<Decision> decisions = machine.wait(100ms);
   CHECK(machine.clears(1) == 0);
@@ -204,7 +204,7 @@ TEST_CASE("from a client whose memory does not go others' is asked for, until it
   CHECK(machine.clears(1) == 0);
   CHECK(machine.clears(2) == 110);
   machine.has(2, 300, 290);
-  machine.wait(600ms);
+  machine.wait(Clearing::kProgress + 100ms);
   CHECK(machine.clears(2) == 0);
   CHECK(machine.clears(1) == 100);
 }

@@ -61,6 +61,11 @@ inline void* failing(Symbol symbol, void* simulated) {
   FAILING(cuEventCreate)
   FAILING(cuEventRecord)
   FAILING(cuEventQuery)
+  FAILING(cuModuleLoadData)
+  FAILING(cuModuleGetFunction)
+  FAILING(cuModuleGetGlobal_v2)
+  FAILING(cuStreamCreate)
+  FAILING(cuLaunchKernel)
 #undef FAILING
   return nullptr;
 }
@@ -90,7 +95,8 @@ struct Carrier {
   Swap::Mover mover() {
     return {.within = [this](const std::function<void()>& step) { return within(step); },
             .stopping = [] { return false; },
-            .stream = stream};
+            .stream = stream,
+            .context = looks ? context : nullptr};
   }
   // As the monitor does it: tries the lock under which contexts end.
   bool within(const std::function<void()>& step) {
@@ -103,6 +109,7 @@ struct Carrier {
   }
   CUcontext context;
   CUstream stream = nullptr;
+  bool looks = false;  // at what memory holds
   std::function<void()> begins = [] {};
 };
 

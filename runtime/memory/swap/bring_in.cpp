@@ -1,5 +1,4 @@
-// How extents leave the GPU and come back: copies in one stream, several in flight, so that the driver's work on one
-// extent (mapping, unmapping) is done while others are on the bus.
+// How extents come back: what was copied from the GPU is copied there again, in one stream, several extents in flight.
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -9,6 +8,7 @@
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
 #include "runtime/driver/own_streams.h"
+#include "runtime/memory/swap/flight.h"
 #include "runtime/memory/swap/swap.h"
 
 namespace rota::memory {
@@ -18,68 +18,10 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// Copies under way at a time: with so many the engine is never idle (measured on an H100, extents of 128 MiB).
-// Judgement.
-constexpr std::size_t kInFlight = 6;
-
 // How long the driver may have no room before bringing in gives up for now: others may be clearing it.
 constexpr auto kNoRoom = 20ms;
 
-// A copy that nothing tells the end of is over when this returns: what it reads or writes may go. With the context
-// current.
-void wait_for_stream(const SwapBackend::Mover& mover) {
-  real::cuStreamSynchronize(mover.stream);
-}
-
-// Until the event is reached, looked at under the context's lock each time. Any error: the context has gone, or its
-// work has failed; in either case the copy is over.
-api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
-  for (std::chrono::nanoseconds pause = 20us;; pause = std::min<std::chrono::nanoseconds>(pause * 3 / 2, 500us)) {
-    api::CUresult result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (!mover.within([&] { result = real::cuEventQuery(event); })) return api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
-    if (result == api::CUDA_SUCCESS) return result;
-    if (result != api::CUDA_ERROR_NOT_READY) {
-      mover.within([&] { wait_for_stream(mover); });
-      return result;
-    }
-    mover.stopping();  // looks after others meanwhile; a copy that is under way is waited for in any case
-    std::this_thread::sleep_for(pause);
-  }
-}
-
 }  // namespace
-
-// One extent's copy.
-struct SwapBackend::Flight {
-  std::uint64_t address = 0;  // the extent's
-  std::uint64_t bytes = 0;
-  api::CUevent event = nullptr;
-};
-
-SwapBackend::Extent* SwapBackend::extent_at(std::uint64_t address, Range** range) {
-  Range* found = const_cast<Range*>(std::as_const(*this).range_at(address));
-  if (found == nullptr) return nullptr;
-  if (range != nullptr) *range = found;
-  const auto extent = std::find_if(found->extents.begin(), found->extents.end(),
-                                   [&](const Extent& each) { return each.address == address; });
-  return extent == found->extents.end() ? nullptr : &*extent;
-}
-
-// What lies on the GPU in somebody's use, the largest first.
-std::vector<std::uint64_t> SwapBackend::on_gpu(int ordinal) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> all;
-  const std::lock_guard lock(mutex_);
-  for (const auto& [address, range] : ranges_) {
-    if (range.device != ordinal || range.kept || range.ending) continue;
-    for (const Extent& extent : range.extents) {
-      if (extent.in_place()) all.emplace_back(extent.bytes, extent.address);
-    }
-  }
-  std::sort(all.rbegin(), all.rend());
-  std::vector<std::uint64_t> addresses;
-  for (const auto& [bytes, address] : all) addresses.push_back(address);
-  return addresses;
-}
 
 // In order of address.
 std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
@@ -94,108 +36,14 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
   return all;
 }
 
-SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const Mover& mover) {
-  Moved moved;
-  moved.without_copy = drop_kept(ordinal, bytes, mover.exchange);
-  if (moved.without_copy < bytes) {
-    moved.without_copy += drop_unused(ordinal, bytes - moved.without_copy, mover.exchange);
-  }
-  if (moved.without_copy >= bytes) return moved;
-  const std::size_t at = static_cast<std::size_t>(ordinal);
-  std::deque<Flight> flights;
-  std::uint64_t under_way = 0;
-  const auto land = [&] {
-    const Flight flight = flights.front();
-    flights.pop_front();
-    const api::CUresult result = wait_for(mover, flight.event);
-    const bool copied = result == api::CUDA_SUCCESS;
-    mover.within([&] { real::cuEventDestroy_v2(flight.event); });
-    Extent leaving;
-    {
-      const std::lock_guard lock(mutex_);
-      Extent* extent = extent_at(flight.address);
-      leaving = *extent;
-      if (copied) {
-        extent->piece = {};
-        extent->saved = true;
-        out_[at] += flight.bytes;
-      }
-    }
-    // Still in motion to everybody: nobody maps or frees it meanwhile.
-    if (copied) {
-      unmap(leaving, mover.exchange);
-      take_resident(ordinal, flight.bytes);
-      moved.bytes += flight.bytes;
-    } else {
-      moved.failed = true;
-      moved.error = result;
-    }
-    under_way -= flight.bytes;
-    landed(flight.address);
-  };
-  const std::vector<std::uint64_t> leaving = on_gpu(ordinal);
-  for (std::size_t next = 0; !moved.failed && !mover.stopping();) {
-    const std::uint64_t sum = moved.without_copy + moved.bytes + under_way;
-    if (sum >= bytes || next == leaving.size()) break;
-    // The last one no larger than it has to be.
-    std::size_t chosen = next;
-    {
-      const std::lock_guard lock(mutex_);
-      while (chosen + 1 < leaving.size()) {
-        const Extent* smaller = extent_at(leaving[chosen + 1]);
-        if (smaller == nullptr || smaller->bytes < bytes - sum) break;
-        ++chosen;
-      }
-    }
-    Flight flight{.address = leaving[chosen]};
-    next = chosen + 1;
-    void* host = nullptr;
-    {
-      const std::lock_guard lock(mutex_);
-      Range* range = nullptr;
-      Extent* extent = extent_at(flight.address, &range);
-      if (extent == nullptr || !extent->in_place() || range->kept || range->ending) continue;  // freed just now
-      extent->moving = true;
-      extent->saved = false;
-      ++out_of_place_;
-      flight.bytes = extent->bytes;
-      host = extent->host;
-    }
-    bool started = false;
-    bool no_host = false;
-    mover.within([&] {
-      if (host == nullptr) host = host_.take(flight.bytes);
-      no_host = host == nullptr;
-      if (no_host) return;
-      flight.event = driver::make_event();
-      if (flight.event == nullptr) return;
-      started = real::cuMemcpyDtoHAsync_v2(host, flight.address, flight.bytes, mover.stream) == api::CUDA_SUCCESS &&
-                real::cuEventRecord(flight.event, mover.stream) == api::CUDA_SUCCESS;
-      if (started) return;
-      wait_for_stream(mover);
-      real::cuEventDestroy_v2(flight.event);
-    });
-    {
-      const std::lock_guard lock(mutex_);
-      if (Extent* extent = extent_at(flight.address)) extent->host = host;
-    }
-    if (!started) {
-      landed(flight.address);
-      moved.lacks_host = moved.lacks_host || no_host;
-      moved.failed = !no_host;
-      continue;  // others may have been out before, and have room there
-    }
-    under_way += flight.bytes;
-    flights.push_back(flight);
-    if (flights.size() >= kInFlight) land();
-  }
-  while (!flights.empty()) land();
-  return moved;
-}
-
 SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   Moved moved;
   const std::size_t at = static_cast<std::size_t>(ordinal);
+  struct Flight {
+    std::uint64_t address = 0;  // the extent's
+    std::uint64_t bytes = 0;
+    api::CUevent event = nullptr;  // null: nothing to wait for
+  };
   std::deque<Flight> flights;
   const auto land = [&] {
     const Flight flight = flights.front();
@@ -341,27 +189,6 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   if (lacks_room) moved.lacking = out_bytes(ordinal);
   if (moved.error == api::CUDA_ERROR_CONTEXT_IS_DESTROYED) moved.error = api::CUDA_SUCCESS;
   return moved;
-}
-
-// An extent is in motion no more, whether it came and went or not.
-void SwapBackend::landed(std::uint64_t address) {
-  std::optional<Range> ended;
-  {
-    const std::lock_guard lock(mutex_);
-    Range* range = nullptr;
-    Extent* extent = extent_at(address, &range);
-    extent->moving = false;
-    if (extent->piece) --out_of_place_;
-    const bool moves =
-        std::any_of(range->extents.begin(), range->extents.end(), [](const Extent& each) { return each.moving; });
-    if (range->ending && !moves) {
-      take_off(*range);
-      ended = std::move(*range);
-      ranges_.erase(ended->address);
-    }
-  }
-  landed_.notify_all();
-  if (ended) destroy(std::move(*ended));
 }
 
 }  // namespace rota::memory

@@ -1,0 +1,147 @@
+#include "runtime/memory/swap/fingerprints.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+
+#include "generated/driver_real.h"
+#include "runtime/core/log.h"
+#include "runtime/driver/own_streams.h"
+
+// fingerprint.ptx, ended by a null (fingerprint_image.S).
+extern "C" const char rota_fingerprint_image[];
+
+namespace rota::memory {
+
+using fingerprint::kChunkBytes;
+using fingerprint::Print;
+
+namespace {
+
+constexpr std::size_t kMostChunks = 4096;  // rota_prints of fingerprint.cu
+static_assert(Fingerprints::kMost / kChunkBytes <= kMostChunks / 2, "pieces end with a chunk of their own");
+
+std::uint64_t chunks_of(std::uint64_t bytes) {
+  return (bytes + kChunkBytes - 1) / kChunkBytes;
+}
+
+}  // namespace
+
+Fingerprints::Fingerprints() {
+  // Without a source of randomness the keys are zeros, and nothing is looked at.
+  if (getrandom(&keys_, sizeof keys_, 0) != static_cast<ssize_t>(sizeof keys_)) {
+    keys_ = {};
+    return;
+  }
+  for (int sum = 0; sum < fingerprint::kSums; ++sum) {
+    keys_.point[sum] = fingerprint::reduced(keys_.point[sum] >> 3);
+    keys_.thread_point[sum] = fingerprint::power(keys_.point[sum], 2 * fingerprint::kGroups);
+  }
+}
+
+// With the context current.
+Fingerprints::Loaded Fingerprints::load(api::CUcontext context) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = loaded_.find(context); known != loaded_.end()) return known->second;
+  }
+  Loaded loaded;
+  api::CUmodule module = nullptr;
+  std::size_t bytes = 0;
+  const char* what = "cuModuleLoadData";
+  api::CUresult result = real::cuModuleLoadData(&module, rota_fingerprint_image);
+  // A full GPU: at another time there may be room.
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return {.failed = true};
+  if (result == api::CUDA_SUCCESS) {
+    what = "cuModuleGetFunction";
+    result = real::cuModuleGetFunction(&loaded.kernel, module, "rota_fingerprint");
+  }
+  if (result == api::CUDA_SUCCESS) {
+    what = "cuModuleGetGlobal";
+    result = real::cuModuleGetGlobal_v2(&loaded.prints, &bytes, module, "rota_prints");
+  }
+  loaded.failed = result != api::CUDA_SUCCESS || bytes != kMostChunks * sizeof(Print);
+  if (loaded.failed) {
+    if (module != nullptr) real::cuModuleUnload(module);
+    give_up(context, what, result);
+    return loaded;
+  }
+  const std::lock_guard lock(mutex_);
+  return loaded_[context] = loaded;
+}
+
+void Fingerprints::give_up(api::CUcontext context, const char* what, api::CUresult result) {
+  log::debug("what has changed on the GPU cannot be told there ({}: error {}): all of it is copied", what,
+             static_cast<int>(result));
+  const std::lock_guard lock(mutex_);
+  loaded_[context] = {.failed = true};
+}
+
+void Fingerprints::forget(api::CUcontext context) {
+  const std::lock_guard lock(mutex_);
+  loaded_.erase(context);
+}
+
+std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& all, api::CUcontext context,
+                                                   const Within& within, const WaitFor& wait_for) {
+  std::vector<Seen> seen(all.size());
+  std::uint64_t chunks = 0;
+  for (const Memory& each : all) chunks += chunks_of(each.bytes);
+  if (chunks == 0 || chunks > kMostChunks || keys_.point[0] == 0) return seen;
+  Loaded loaded;
+  api::CUstream stream = nullptr;
+  api::CUevent event = nullptr;
+  api::CUresult result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  within([&] {
+    loaded = load(context);
+    if (loaded.failed) return;
+    result = real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING);
+    if (result != api::CUDA_SUCCESS) return;
+    event = driver::make_event();
+    unsigned first = 0;
+    for (const Memory& each : all) {
+      if (result != api::CUDA_SUCCESS) break;
+      api::CUdeviceptr address = each.address;
+      std::uint64_t bytes = each.bytes;
+      const auto blocks = static_cast<unsigned>(chunks_of(bytes));
+      void* arguments[] = {&address, &bytes, &first, &keys_};
+      result = real::cuLaunchKernel(loaded.kernel, blocks, 1, 1, fingerprint::kThreads, 1, 1, 0, stream, arguments,
+                                    nullptr);
+      first += blocks;
+    }
+    if (result == api::CUDA_SUCCESS) {
+      result = event == nullptr ? api::CUDA_ERROR_OUT_OF_MEMORY : real::cuEventRecord(event, stream);
+    }
+    if (result != api::CUDA_SUCCESS) real::cuStreamSynchronize(stream);
+  });
+  if (loaded.failed || stream == nullptr) return seen;
+  if (result == api::CUDA_SUCCESS) result = wait_for(event);
+  std::vector<Print> prints(chunks);
+  const bool there = within([&] {
+    if (result == api::CUDA_SUCCESS) {
+      result = real::cuMemcpyDtoHAsync_v2(prints.data(), loaded.prints, chunks * sizeof(Print), stream);
+      const api::CUresult copied = real::cuStreamSynchronize(stream);
+      if (result == api::CUDA_SUCCESS) result = copied;
+    }
+    if (event != nullptr) real::cuEventDestroy_v2(event);
+    real::cuStreamDestroy_v2(stream);
+  });
+  if (!there) return seen;
+  if (result != api::CUDA_SUCCESS) {
+    if (result != api::CUDA_ERROR_OUT_OF_MEMORY) give_up(context, "the kernel", result);
+    return seen;
+  }
+  auto next = prints.begin();
+  for (std::size_t index = 0; index < all.size(); ++index) {
+    const auto end = next + static_cast<std::ptrdiff_t>(chunks_of(all[index].bytes));
+    seen[index].zero = std::all_of(next, end, [](const Print& print) { return print.any == 0; });
+    for (; next != end; ++next) {
+      Sums sums;
+      std::copy_n(next->sums, sums.size(), sums.begin());
+      seen[index].chunks.push_back(sums);
+    }
+  }
+  return seen;
+}
+
+}  // namespace rota::memory

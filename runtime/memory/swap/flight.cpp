@@ -1,0 +1,61 @@
+#include "runtime/memory/swap/flight.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace rota::memory {
+
+using namespace std::chrono_literals;
+
+void wait_for_stream(const SwapBackend::Mover& mover) {
+  real::cuStreamSynchronize(mover.stream);
+}
+
+api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
+  for (std::chrono::nanoseconds pause = 20us;; pause = std::min<std::chrono::nanoseconds>(pause * 3 / 2, 500us)) {
+    api::CUresult result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (!mover.within([&] { result = real::cuEventQuery(event); })) return api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (result == api::CUDA_SUCCESS) return result;
+    if (result != api::CUDA_ERROR_NOT_READY) {
+      mover.within([&] { wait_for_stream(mover); });
+      return result;
+    }
+    mover.stopping();  // looks after others meanwhile; a copy that is under way is waited for in any case
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+SwapBackend::Extent* SwapBackend::extent_at(std::uint64_t address, Range** range) {
+  Range* found = const_cast<Range*>(std::as_const(*this).range_at(address));
+  if (found == nullptr) return nullptr;
+  if (range != nullptr) *range = found;
+  const auto extent = std::find_if(found->extents.begin(), found->extents.end(),
+                                   [&](const Extent& each) { return each.address == address; });
+  return extent == found->extents.end() ? nullptr : &*extent;
+}
+
+// An extent is in motion no more, whether it came and went or not.
+void SwapBackend::landed(std::uint64_t address) {
+  std::optional<Range> ended;
+  {
+    const std::lock_guard lock(mutex_);
+    Range* range = nullptr;
+    Extent* extent = extent_at(address, &range);
+    extent->moving = false;
+    if (extent->piece) --out_of_place_;
+    const bool moves =
+        std::any_of(range->extents.begin(), range->extents.end(), [](const Extent& each) { return each.moving; });
+    if (range->ending && !moves) {
+      take_off(*range);
+      ended = std::move(*range);
+      ranges_.erase(ended->address);
+    }
+  }
+  landed_.notify_all();
+  if (ended) destroy(std::move(*ended));
+}
+
+}  // namespace rota::memory

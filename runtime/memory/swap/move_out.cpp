@@ -1,0 +1,234 @@
+// How extents leave the GPU: what has changed since it was last copied to the host is copied there, in one stream,
+// several extents in flight; the rest leaves at once.
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "generated/driver_real.h"
+#include "runtime/driver/own_streams.h"
+#include "runtime/memory/swap/flight.h"
+#include "runtime/memory/swap/swap.h"
+
+namespace rota::memory {
+
+// What lies on the GPU in somebody's use: what did not change the last time first, then the largest.
+std::vector<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
+  std::vector<Candidate> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [address, range] : ranges_) {
+    if (range.device != ordinal || range.kept || range.ending) continue;
+    for (const Extent& extent : range.extents) {
+      if (extent.in_place()) all.push_back({extent.steady, extent.bytes, extent.address});
+    }
+  }
+  std::sort(all.rbegin(), all.rend());
+  return all;
+}
+
+// One that is to leave.
+struct SwapBackend::Leaving {
+  std::uint64_t address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t range = 0;               // its number: an address can be given out again
+  std::shared_ptr<const Prints> copied;  // of its copy on the host, if that is there and they are known
+  Fingerprints::Seen seen;
+
+  // What the copy on the host lacks, as [begin, end) within the extent.
+  using Part = std::pair<std::uint64_t, std::uint64_t>;
+  std::vector<Part> changed() const {
+    if (seen.zero) return {};
+    if (!copied || copied->size() != seen.chunks.size()) return {{0, bytes}};
+    std::vector<Part> parts;
+    for (std::size_t chunk = 0; chunk < seen.chunks.size(); ++chunk) {
+      if (seen.chunks[chunk] == (*copied)[chunk]) continue;
+      const std::uint64_t begin = chunk * fingerprint::kChunkBytes;
+      const std::uint64_t end = std::min(begin + fingerprint::kChunkBytes, bytes);
+      if (!parts.empty() && parts.back().second == begin) {
+        parts.back().second = end;
+      } else {
+        parts.emplace_back(begin, end);
+      }
+    }
+    return parts;
+  }
+};
+
+// The next of `all`, from `next` on: what makes `bytes` of room, the last one no larger than it has to be, or as much as
+// can be looked at at a time.
+std::deque<SwapBackend::Leaving> SwapBackend::choose(const std::vector<Candidate>& all, std::size_t& next,
+                                                     std::uint64_t bytes) {
+  std::deque<Leaving> chosen;
+  std::uint64_t sum = 0;
+  const std::lock_guard lock(mutex_);
+  while (sum < bytes && next != all.size()) {
+    std::size_t which = next;
+    while (which + 1 < all.size() && all[which + 1].steady == all[next].steady &&
+           all[which + 1].bytes >= bytes - sum) {
+      ++which;
+    }
+    if (!chosen.empty() && sum + all[which].bytes > Fingerprints::kMost) break;
+    next = which + 1;
+    Range* range = nullptr;
+    const Extent* extent = extent_at(all[which].address, &range);
+    if (extent == nullptr || !extent->in_place() || range->kept || range->ending) continue;  // freed just now
+    chosen.push_back({.address = extent->address,
+                      .bytes = extent->bytes,
+                      .range = range->id,
+                      .copied = extent->saved ? extent->prints : nullptr,
+                      .seen = {}});
+    sum += extent->bytes;
+  }
+  return chosen;
+}
+
+// With the lock held: in motion from now on, unless it has been freed since it was chosen.
+SwapBackend::Extent* SwapBackend::set_out(const Leaving& leaving) {
+  Range* range = nullptr;
+  Extent* extent = extent_at(leaving.address, &range);
+  if (extent == nullptr || range->id != leaving.range) return nullptr;
+  if (!extent->in_place() || range->kept || range->ending) return nullptr;
+  extent->moving = true;
+  ++out_of_place_;
+  return extent;
+}
+
+// Asks the GPU what they hold. In motion meanwhile, since they have to stay mapped.
+void SwapBackend::look_at(std::deque<Leaving>& chosen, const Mover& mover) {
+  if (mover.context == nullptr) return;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(chosen, [this](const Leaving& each) { return set_out(each) == nullptr; });
+  }
+  std::vector<Fingerprints::Memory> all;
+  for (const Leaving& each : chosen) all.push_back({each.address, each.bytes});
+  std::vector<Fingerprints::Seen> seen = fingerprints_.look(
+      all, mover.context, mover.within, [&](api::CUevent event) { return wait_for(mover, event); });
+  for (std::size_t index = 0; index < chosen.size(); ++index) {
+    chosen[index].seen = std::move(seen[index]);
+    landed(chosen[index].address);
+  }
+}
+
+// Its copy, or none where nothing has to be copied.
+struct SwapBackend::Departure {
+  std::uint64_t address = 0;  // the extent's
+  std::uint64_t bytes = 0;
+  std::uint64_t copied = 0;
+  api::CUevent event = nullptr;  // null: nothing to wait for
+  Fingerprints::Seen seen;
+};
+
+SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const Mover& mover) {
+  Moved moved;
+  moved.without_copy = drop_kept(ordinal, bytes, mover.exchange);
+  if (moved.without_copy < bytes) {
+    moved.without_copy += drop_unused(ordinal, bytes - moved.without_copy, mover.exchange);
+  }
+  if (moved.without_copy >= bytes) return moved;
+  std::deque<Departure> flights;
+  std::uint64_t under_way = 0;
+  const auto land = [&] {
+    Departure flight = std::move(flights.front());
+    flights.pop_front();
+    under_way -= flight.bytes;
+    const api::CUresult result = wait_for(mover, flight.event);
+    mover.within([&] { real::cuEventDestroy_v2(flight.event); });
+    if (result == api::CUDA_SUCCESS) {
+      left(ordinal, std::move(flight), mover.exchange, moved);
+    } else {
+      moved.failed = true;
+      moved.error = result;
+      landed(flight.address);
+    }
+  };
+  const std::vector<Candidate> candidates = on_gpu(ordinal);
+  std::size_t next = 0;
+  std::deque<Leaving> chosen;
+  while (!moved.failed && !mover.stopping()) {
+    if (chosen.empty()) {
+      const std::uint64_t sum = moved.without_copy + moved.bytes + under_way;
+      if (sum >= bytes) break;
+      chosen = choose(candidates, next, bytes - sum);
+      if (chosen.empty()) break;
+      look_at(chosen, mover);
+      continue;
+    }
+    Leaving leaving = std::move(chosen.front());
+    chosen.pop_front();
+    const std::vector<Leaving::Part> parts = leaving.changed();
+    void* host = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      Extent* extent = set_out(leaving);
+      if (extent == nullptr) continue;
+      if (!parts.empty()) extent->saved = false;
+      host = extent->host;
+    }
+    Departure flight{.address = leaving.address, .bytes = leaving.bytes, .seen = std::move(leaving.seen)};
+    if (parts.empty()) {
+      left(ordinal, std::move(flight), mover.exchange, moved);
+      continue;
+    }
+    bool started = false;
+    bool no_host = false;
+    mover.within([&] {
+      if (host == nullptr) host = host_.take(flight.bytes);
+      no_host = host == nullptr;
+      if (no_host) return;
+      flight.event = driver::make_event();
+      if (flight.event == nullptr) return;
+      api::CUresult result = api::CUDA_SUCCESS;
+      for (const auto& [begin, end] : parts) {
+        result = real::cuMemcpyDtoHAsync_v2(static_cast<char*>(host) + begin, flight.address + begin, end - begin,
+                                            mover.stream);
+        if (result != api::CUDA_SUCCESS) break;
+        flight.copied += end - begin;
+      }
+      started = result == api::CUDA_SUCCESS && real::cuEventRecord(flight.event, mover.stream) == api::CUDA_SUCCESS;
+      if (started) return;
+      wait_for_stream(mover);
+      real::cuEventDestroy_v2(flight.event);
+    });
+    {
+      const std::lock_guard lock(mutex_);
+      extent_at(flight.address)->host = host;
+    }
+    if (!started) {
+      landed(flight.address);
+      moved.lacks_host = moved.lacks_host || no_host;
+      moved.failed = !no_host;
+      continue;  // others may have been out before, and have room there
+    }
+    under_way += flight.bytes;
+    flights.push_back(std::move(flight));
+    if (flights.size() >= kInFlight) land();
+  }
+  while (!flights.empty()) land();
+  return moved;
+}
+
+// What an extent held is on the host, or nothing but zeros: it goes.
+void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange, Moved& moved) {
+  Extent leaving;
+  void* unread = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    Extent* extent = extent_at(flight.address);
+    leaving = *extent;
+    extent->piece = {};
+    extent->saved = !flight.seen.zero;  // else it comes back as fresh memory does
+    extent->steady = flight.copied == 0;
+    extent->prints = flight.seen.chunks.empty() ? nullptr : std::make_shared<const Prints>(std::move(flight.seen.chunks));
+    if (flight.seen.zero) unread = std::exchange(extent->host, nullptr);
+    out_[static_cast<std::size_t>(ordinal)] += flight.bytes;
+  }
+  if (unread != nullptr) host_.give(unread, flight.bytes);
+  // Still in motion to everybody: nobody maps or frees it meanwhile.
+  unmap(leaving, exchange);
+  take_resident(ordinal, flight.bytes);
+  moved.bytes += flight.copied;
+  moved.without_copy += flight.bytes - flight.copied;
+  landed(flight.address);
+}
+
+}  // namespace rota::memory

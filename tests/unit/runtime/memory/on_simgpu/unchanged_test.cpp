@@ -1,0 +1,208 @@
+// What has not changed since it was last copied to the host leaves the GPU without a copy, and what is all zeros needs
+// none at all.
+#include <catch2/catch.hpp>
+
+#include <numeric>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/runtime/memory/on_simgpu/moving.h"
+
+using namespace rota;
+using namespace rota::test;
+
+namespace {
+
+constexpr std::uint64_t kChunk = memory::fingerprint::kChunkBytes;
+
+// Out and in again, and what the program could use it for has been used: what left with a copy, and what without.
+Swap::Moved there_and_back(Carrier& carrier, std::uint64_t bytes = kAll) {
+  EXPECT_OK(cu.cuCtxSynchronize());
+  const Swap::Moved moved = swap().move_out(0, bytes, carrier.mover());
+  for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) swap().bring_in(0, carrier.mover());
+  EXPECT(swap().use_if_in_place([] {}));
+  return moved;
+}
+
+// Words that differ all over, so that nothing is right by chance.
+std::vector<unsigned> words_of(std::uint64_t bytes, unsigned first) {
+  std::vector<unsigned> words(bytes / sizeof(unsigned));
+  std::iota(words.begin(), words.end(), first);
+  return words;
+}
+
+CUdeviceptr allocate_words(const std::vector<unsigned>& words) {
+  CUdeviceptr address = 0;
+  EXPECT_OK(cu.cuMemAlloc_v2(&address, words.size() * sizeof(unsigned)));
+  EXPECT_OK(cu.cuMemcpyHtoD_v2(address, words.data(), words.size() * sizeof(unsigned)));
+  return address;
+}
+
+void expect_words(CUdeviceptr address, const std::vector<unsigned>& words, const char* when) {
+  std::vector<unsigned> seen(words.size());
+  EXPECT_OK(cu.cuMemcpyDtoH_v2(seen.data(), address, words.size() * sizeof(unsigned)));
+  if (seen != words) note(std::string("words are wrong ") + when);
+}
+
+}  // namespace
+
+TEST_CASE("what has not changed leaves without a copy, and of what has changed only the chunks that have") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    std::vector<unsigned> words = words_of(8 * kMiB, 1);
+    const CUdeviceptr block = allocate_words(words);
+    const CUdeviceptr other = allocate_words(words_of(4 * kMiB, 7));
+    Swap::Moved moved = there_and_back(carrier);
+    EXPECT(moved.bytes == 12 * kMiB && moved.without_copy == 0);
+    expect_words(block, words, "after the first swap");
+    moved = there_and_back(carrier);
+    EXPECT(moved.bytes == 0 && moved.without_copy == 12 * kMiB);
+    expect_words(block, words, "after a swap without a change");
+    // The last word of one chunk, the first of the next, and one in the last.
+    for (const std::uint64_t at : {3 * kChunk - 4, 3 * kChunk, 8 * kMiB - 4}) {
+      words[at / 4] ^= 1u << 31;
+      EXPECT_OK(cu.cuMemcpyHtoD_v2(block + at, &words[at / 4], 4));
+    }
+    moved = there_and_back(carrier);
+    EXPECT(moved.bytes == 3 * kChunk && moved.without_copy == 12 * kMiB - 3 * kChunk);
+    expect_words(block, words, "after a swap with a change");
+    expect_words(other, words_of(4 * kMiB, 7), "of the other block");
+    moved = there_and_back(carrier);
+    EXPECT(moved.bytes == 0 && moved.without_copy == 12 * kMiB);
+    EXPECT_OK(cu.cuMemFree_v2(block));
+    EXPECT_OK(cu.cuMemFree_v2(other));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("zeros move in neither direction and take no memory of the host") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    const CUdeviceptr block = allocate(8 * kMiB, 0);
+    Swap::Moved moved = swap().move_out(0, kAll, carrier.mover());
+    EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
+    EXPECT(swap().host().bytes() == 0);
+    moved = swap().bring_in(0, carrier.mover());
+    EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
+    expect_pattern(block, 8 * kMiB, 0, "after the swap");
+    // What had contents and is zeros again.
+    EXPECT(swap().use_if_in_place([] {}));
+    EXPECT_OK(cu.cuMemsetD8_v2(block, 5, 8 * kMiB));
+    EXPECT(there_and_back(carrier).bytes == 8 * kMiB);
+    expect_pattern(block, 8 * kMiB, 5, "after it was written");
+    EXPECT_OK(cu.cuMemsetD8_v2(block, 0, 8 * kMiB));
+    moved = there_and_back(carrier);
+    EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
+    EXPECT(swap().host().kept_bytes() == swap().host().bytes());
+    expect_pattern(block, 8 * kMiB, 0, "after it was cleared");
+    // One byte at its end is enough to make it worth a copy.
+    EXPECT_OK(cu.cuMemsetD8_v2(block + 8 * kMiB - 1, 1, 1));
+    EXPECT(there_and_back(carrier).bytes == 8 * kMiB);
+    unsigned char last = 0;
+    EXPECT_OK(cu.cuMemcpyDtoH_v2(&last, block + 8 * kMiB - 1, 1));
+    EXPECT(last == 1);
+  });
+}
+
+TEST_CASE("where the GPU cannot tell what has changed, all of it is copied") {
+  for (const Symbol symbol : {Symbol::k_cuModuleLoadData, Symbol::k_cuModuleGetFunction, Symbol::k_cuModuleGetGlobal_v2,
+                              Symbol::k_cuLaunchKernel}) {
+    check([symbol] {
+      Carrier carrier(enter(0));
+      carrier.looks = true;
+      const std::vector<unsigned> words = words_of(8 * kMiB, 3);
+      const CUdeviceptr block = allocate_words(words);
+      fails_at = {{symbol, kAlways}};
+      for (int round = 0; round < 2; ++round) EXPECT(there_and_back(carrier).bytes == 8 * kMiB);
+      // A context that cannot is not asked again.
+      fails_at.clear();
+      int asked = 0;
+      before = [&](Symbol called) { asked += called == symbol ? 1 : 0; };
+      EXPECT(there_and_back(carrier).bytes == 8 * kMiB);
+      EXPECT(asked == 0);
+      expect_words(block, words, "after three swaps");
+    });
+  }
+}
+
+TEST_CASE("what did not change the last time leaves first") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    const CUdeviceptr weights = allocate(8 * kMiB, 1);
+    const CUdeviceptr activations = allocate(16 * kMiB, 2);
+    there_and_back(carrier);
+    EXPECT_OK(cu.cuMemsetD8_v2(activations, 3, 16 * kMiB));
+    there_and_back(carrier);
+    EXPECT_OK(cu.cuMemsetD8_v2(activations, 4, 16 * kMiB));
+    EXPECT_OK(cu.cuCtxSynchronize());
+    const Swap::Moved moved = swap().move_out(0, 6 * kMiB, carrier.mover());
+    EXPECT(moved.bytes == 0 && moved.without_copy == 8 * kMiB);
+    swap().bring_in(0, carrier.mover());
+    expect_pattern(weights, 8 * kMiB, 1, "after the swap");
+    expect_pattern(activations, 16 * kMiB, 4, "which stayed");
+  });
+}
+
+TEST_CASE("memory that is looked at stays mapped until that is over, though the program frees it") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    const CUdeviceptr block = allocate(8 * kMiB, 1);
+    const CUdeviceptr other = allocate(8 * kMiB, 2);
+    std::thread freeing;
+    before = [&](Symbol symbol) {
+      if (symbol != Symbol::k_cuLaunchKernel || freeing.joinable()) return;
+      freeing = std::thread([&] {
+        EXPECT_OK(cu.cuCtxSetCurrent(carrier.context));
+        EXPECT_OK(cu.cuMemFree_v2(block));
+      });
+    };
+    EXPECT(!swap().move_out(0, kAll, carrier.mover()).failed);
+    freeing.join();
+    before = [](Symbol) {};
+    swap().bring_in(0, carrier.mover());
+    EXPECT(swap().in_place());
+    expect_pattern(other, 8 * kMiB, 2, "beside what was freed");
+    EXPECT_OK(cu.cuMemFree_v2(other));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("a context that is made after another has ended is asked by a kernel of its own") {
+  check([] {
+    enter(0);
+    for (int round = 0; round < 3; ++round) {
+      CUcontext context = nullptr;
+      EXPECT_OK(cu.cuCtxCreate_v2(&context, 0, 0));
+      Carrier carrier(context);
+      carrier.looks = true;
+      int loaded = 0;
+      before = [&](Symbol symbol) { loaded += symbol == Symbol::k_cuModuleLoadData ? 1 : 0; };
+      const CUdeviceptr block = allocate(4 * kMiB, 9);
+      there_and_back(carrier);
+      EXPECT(there_and_back(carrier).without_copy == 4 * kMiB);
+      EXPECT(loaded == 1);
+      before = [](Symbol) {};
+      expect_pattern(block, 4 * kMiB, 9, "after two swaps");
+      EXPECT_OK(cu.cuCtxDestroy_v2(context));
+    }
+  });
+}
+
+TEST_CASE("a copy that the host has taken back is made anew") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    const std::vector<unsigned> words = words_of(8 * kMiB, 11);
+    const CUdeviceptr block = allocate_words(words);
+    there_and_back(carrier);
+    EXPECT(swap().give_host_back() == 8 * kMiB);
+    EXPECT(there_and_back(carrier).bytes == 8 * kMiB);
+    expect_words(block, words, "after its copy was gone");
+    EXPECT(there_and_back(carrier).without_copy == 8 * kMiB);
+  });
+}
