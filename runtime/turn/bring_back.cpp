@@ -144,7 +144,11 @@ Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destinatio
   const auto all = with_mover(contexts, from.device, exchange, stopping, [&](const auto& mover) {
     return memory.swap().move_out(from.device, from.most - released, mover);
   });
-  return {.bytes = released + all.bytes + all.without_copy, .failed = all.failed, .lacks_host = all.lacks_host};
+  return {.bytes = released + all.bytes + all.without_copy,
+          .copied = all.bytes,
+          .spared = all.spared,
+          .failed = all.failed,
+          .lacks_host = all.lacks_host};
 }
 
 Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,

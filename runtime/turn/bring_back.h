@@ -56,6 +56,8 @@ std::uint64_t move_out(gate::Contexts& contexts, memory::Memory& memory, const s
 // finished, and no thread is inside. `most`: bytes to leave.
 struct Left {
   std::uint64_t bytes = 0;
+  std::uint64_t copied = 0;  // of them
+  std::uint64_t spared = 0;  // of them: went without a copy, since it would have brought nothing new
   bool failed = false;
   bool lacks_host = false;  // the host has no memory for the rest
 };

@@ -248,6 +248,7 @@ void Machine::take(Time now) {
   look_at_ = now;
   covered_ = true;
   away_since_.reset();
+  memory_took_ = Time{0};
   if (!gate_open_) bring_back(now);
 }
 
@@ -336,7 +337,9 @@ bool Machine::idle_long_enough(Time now) {
     return false;
   }
   if (!idle_since_) idle_since_ = now;
-  return now - *idle_since_ >= idle_grace_ && now >= retry_at_;
+  // To give the GPU up costs the time of two moves: a pause no longer than one of them is sat out.
+  const Time grace = std::max(idle_grace_, std::min(memory_took_, kLongestPauseSatOut));
+  return now - *idle_since_ >= grace && now >= retry_at_;
 }
 
 void Machine::on(const event::MarkMade& mark, Time now) {

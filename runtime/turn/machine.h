@@ -182,6 +182,9 @@ class Machine {
   static constexpr Time kNothingComes = std::chrono::milliseconds(500);
   // What came is used as long again as it took, but for so long at most: rotad takes back what is kept for too long.
   static constexpr Time kLongestUse = std::chrono::seconds(5);
+  // A holder whose memory took long to come does not give it up for a pause that is shorter; but however long it took,
+  // not for a longer one than this.
+  static constexpr Time kLongestPauseSatOut = std::chrono::milliseconds(500);
   // When the user is told that the memory does not come, counted over all turns that it went by with.
   static constexpr Time kSayNoRoom = std::chrono::seconds(10);
 
@@ -270,6 +273,7 @@ class Machine {
   Time bring_again_at_{0};
   std::optional<Time> away_since_;   // since when it has been tried to bring it back
   Time came_at_{0};                  // when the last of it came
+  Time memory_took_{0};              // until all of it had come in this turn
   std::optional<Time> lacks_since_;  // since when it has not been there, also before this grant
   bool lost_ = false;                // it will never come
   bool said_no_room_ = false;

@@ -90,7 +90,8 @@ void Machine::on(const event::Brought& brought, Time now) {
     return;
   }
   // Its turn begins now.
-  earliest_yield_ = now + std::clamp(now - taken_at_, kShortestTurn, kLongestUse);
+  memory_took_ = now - taken_at_;
+  earliest_yield_ = now + std::clamp(memory_took_, kShortestTurn, kLongestUse);
   taken_at_ = now;
   away_since_.reset();
   lacks_since_.reset();

@@ -66,6 +66,7 @@ event::Brought Monitor::bring_memory_back() {
     const bool lacks = shortage != back.shortages.end() && machine_.grant() != 0;
     usage_.set_short(gpu.device, lacks ? shortage->bytes : 0, lacks ? shortage->free_bytes : 0);
   }
+  usage_.moved_in(back.bytes, now() - begun);
   send_news();
   if (back.resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
   if (back.resident) refused_ = 0;
@@ -158,8 +159,9 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
           [this] { return stops_waiting(); });
       if (left.failed) stuck_until_ = now() + kStuck;
       if (left.bytes != 0) due_.push_back(event::Cleared{});
-      log::debug("GPU {}: {} of {} bytes moved out in {} us{}", each.device, left.bytes, each.most,
-                 microseconds(now() - begun),
+      usage_.moved_out(left.copied, left.spared, now() - begun);
+      log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}", each.device, left.bytes, each.most,
+                 microseconds(now() - begun), left.copied,
                  left.failed       ? "; the rest cannot be moved"
                  : left.lacks_host ? "; the host has no memory for the rest"
                                    : "");

@@ -58,8 +58,33 @@ void Usage::set_total(int device, std::uint64_t bytes) {
   slots_[static_cast<std::size_t>(device)].worth_telling.store(bytes / kFraction, std::memory_order_relaxed);
 }
 
+void Usage::moved_out(std::uint64_t copied, std::uint64_t spared, Time time) {
+  moves_.out_bytes += copied;
+  moves_.spared_bytes += spared;
+  if (copied != 0) moves_.out_ns += static_cast<std::uint64_t>(time.count());
+  show_moves();
+}
+
+void Usage::moved_in(std::uint64_t copied, Time time) {
+  if (copied == 0) return;
+  moves_.in_bytes += copied;
+  moves_.in_ns += static_cast<std::uint64_t>(time.count());
+  show_moves();
+}
+
+void Usage::show_moves() {
+  protocol::UsagePage* page = page_.load(std::memory_order_acquire);
+  if (page == nullptr) return;
+  page->out_bytes.store(moves_.out_bytes);
+  page->out_ns.store(moves_.out_ns);
+  page->in_bytes.store(moves_.in_bytes);
+  page->in_ns.store(moves_.in_ns);
+  page->spared_bytes.store(moves_.spared_bytes);
+}
+
 void Usage::connected(protocol::UsagePage* page) {
   page_.store(page, std::memory_order_release);
+  show_moves();
 }
 
 void Usage::lost() {

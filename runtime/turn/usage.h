@@ -8,6 +8,7 @@
 
 #include "runtime/memory/memory.h"
 #include "runtime/turn/bell.h"
+#include "runtime/turn/machine.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::turn {
@@ -31,10 +32,14 @@ class Usage {
   // Whether extents cannot leave the GPU for now: it is not proven that nothing of this process uses them. True if that
   // is news.
   bool set_pinned(bool pinned) { return pinned_.exchange(pinned) != pinned; }
+  // Extents have left the GPU, or come back: bytes that were copied, and that went without a copy. For `rota status`.
+  void moved_out(std::uint64_t copied, std::uint64_t spared, Time time);
+  void moved_in(std::uint64_t copied, Time time);
   // Whether something worth a message has changed since the last call.
   bool take_news() { return news_.exchange(false, std::memory_order_acq_rel); }
 
  private:
+  void show_moves();
   struct Slot {
     std::atomic<int> index{-1};
     std::atomic<std::uint64_t> last_told{0};
@@ -46,6 +51,7 @@ class Usage {
   Bell& bell_;
   std::array<Slot, memory::kMaxDevices> slots_;
   std::atomic<protocol::UsagePage*> page_{nullptr};
+  protocol::Moves moves_{};  // the monitor's, for all rotads that serve this process
   std::atomic<bool> news_{false};
   std::atomic<bool> pinned_{false};
 };

@@ -273,6 +273,15 @@ struct StatusGpu {
   std::uint64_t outside_bytes;
 };
 
+// What has been moved off all GPUs of a client and back since it began.
+struct Moves {
+  std::uint64_t out_bytes;  // copied to the host
+  std::uint64_t out_ns;     // in which that was done
+  std::uint64_t in_bytes;   // copied back
+  std::uint64_t in_ns;
+  std::uint64_t spared_bytes;  // left without a copy, since they had not changed since the last one, or were all zeros
+};
+
 struct StatusClient {
   std::uint32_t client;
   std::int32_t pid;
@@ -293,6 +302,7 @@ struct StatusClient {
   std::uint64_t context_bytes;
   std::uint64_t driver_bytes;   // that the driver counts for the process; sum over the GPUs of the mask
   std::uint64_t measured_gpus;  // mask: there both are measured; elsewhere rotad believes the client and assumes
+  Moves moves;                  // of a client that swaps; 0 from any other, and from an older one
 };
 
 // How the client's memory on a GPU is served; unknown for what a newer rotad may say. `gpu` is below kMaxGpus.
@@ -359,6 +369,7 @@ static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) ==
               offsetof(StatusClient, gpus) == 16 && offsetof(StatusEnd, rota_version) == 32 &&
               offsetof(StatusClient, promised_bytes) == 120 && offsetof(StatusClient, memory_modes) == 140 &&
               offsetof(StatusClient, resident_bytes) == 176 && offsetof(StatusClient, context_bytes) == 184 &&
+              offsetof(StatusClient, moves) == 208 &&
               offsetof(StatusGpu, driver_used_bytes) == 120 && offsetof(StatusGpu, handed_over_bytes) == 144 &&
               offsetof(StatusGpu, outside_bytes) == 152 && offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
 
@@ -432,6 +443,12 @@ struct UsagePage {
   std::atomic<std::uint64_t> short_bytes[kMaxGpus];
   // What the driver called free when it refused that. Written before short_bytes.
   std::atomic<std::uint64_t> free_bytes[kMaxGpus];
+  // What `rota status` shows as Moves. 0 from clients that do not swap, and from older ones.
+  std::atomic<std::uint64_t> out_bytes;
+  std::atomic<std::uint64_t> out_ns;
+  std::atomic<std::uint64_t> in_bytes;
+  std::atomic<std::uint64_t> in_ns;
+  std::atomic<std::uint64_t> spared_bytes;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
@@ -445,7 +462,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               offsetof(UsagePage, device_bytes) == 8 && offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&
-              offsetof(UsagePage, free_bytes) == 24 + 33 * kMaxGpus);
+              offsetof(UsagePage, free_bytes) == 24 + 33 * kMaxGpus &&
+              offsetof(UsagePage, out_bytes) == 24 + 41 * kMaxGpus);
 inline constexpr std::size_t kPageBytes = 4096;
 
 }  // namespace rota::protocol

@@ -164,6 +164,112 @@ def pattern(size, seconds, seed):
     say(json.dumps({"rounds": rounds, "wrong": int(wrong), "tensors": len(tensors)}))
 
 
+def weights(size, seconds, seed):
+    """A model that is asked now and then: its weights are read and do not change, and a small part of its memory is written."""
+    import numpy
+    driver = Driver()
+    words = PIECE // 4
+    contents = numpy.random.default_rng(seed).integers(1, 1 << 32, words, dtype=numpy.uint32)
+    pieces = [driver.allocate(PIECE) for _ in range(size // PIECE - 1)]
+    for number, piece in enumerate(pieces):
+        driver.call("cuMemcpyHtoD_v2", piece, numpy.roll(contents, number).ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(PIECE))
+    activations = driver.allocate(64 << 20)
+    wrong = rounds = 0
+    word = ctypes.c_uint()
+    say("ready")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        driver.call("cuMemsetD32_v2", activations, ctypes.c_uint(rounds + seed), ctypes.c_size_t((64 << 20) // 4))
+        for number, piece in enumerate(pieces):
+            for at in (0, words // 2, words - 1):
+                driver.call("cuMemcpyDtoH_v2", ctypes.byref(word), ctypes.c_uint64(piece.value + 4 * at), ctypes.c_size_t(4))
+                wrong += word.value != contents[(at - number) % words]
+        rounds += 1
+    whole = numpy.empty(words, dtype=numpy.uint32)
+    for number, piece in enumerate(pieces):
+        driver.call("cuMemcpyDtoH_v2", whole.ctypes.data_as(ctypes.c_void_p), piece, ctypes.c_size_t(PIECE))
+        wrong += int((whole != numpy.roll(contents, number)).sum())
+    say(json.dumps({"rounds": rounds, "wrong": wrong}))
+
+
+def work(size, rounds, percent, burst_ms, repeats):
+    """Bursts of work on all of its memory, then a rest, so that the GPU is used `percent` of the time: how long it takes."""
+    driver = Driver()
+    pieces = [driver.allocate(PIECE) for _ in range(size // PIECE)]
+    for piece in pieces:
+        driver.call("cuMemsetD32_v2", piece, ctypes.c_uint(7), ctypes.c_size_t(PIECE // 4))
+    driver.call("cuCtxSynchronize")
+    say("ready")
+    sys.stdin.readline()
+    begun = time.monotonic()
+    for number in range(rounds):
+        for _ in range(repeats):
+            for piece in pieces:
+                driver.call("cuMemsetD32Async", piece, ctypes.c_uint(number), ctypes.c_size_t(PIECE // 4), None)
+            driver.call("cuCtxSynchronize")
+        time.sleep(burst_ms / 1e3 * (100 - percent) / percent)
+    say(json.dumps({"seconds": round(time.monotonic() - begun, 2)}))
+
+
+def calibrate(size):
+    """How often all of so much memory is set in a second."""
+    driver = Driver()
+    pieces = [driver.allocate(PIECE) for _ in range(size // PIECE)]
+    counts = 0
+    driver.call("cuCtxSynchronize")
+    begun = time.monotonic()
+    while time.monotonic() - begun < 1:
+        for piece in pieces:
+            driver.call("cuMemsetD32Async", piece, ctypes.c_uint(counts), ctypes.c_size_t(PIECE // 4), None)
+        driver.call("cuCtxSynchronize")
+        counts += 1
+    say(json.dumps(counts / (time.monotonic() - begun)))
+
+
+def totals(options):
+    """Two jobs that do not fit together against one after the other, which is twice the time of one alone, natively."""
+    size, burst = int(options.size * GIB), options.burst_ms
+    rate = json.loads(subprocess.run(own("calibrate", size), capture_output=True, text=True, check=True).stdout)
+    repeats = max(1, round(rate * burst / 1e3))
+    rounds = max(1, round(options.seconds * options.percent / 100 / (burst / 1e3)))
+    job = own("work", size, rounds, options.percent, burst, repeats)
+
+    def run(command, count, **settings):
+        jobs = [start(command, **settings) for _ in range(count)]
+        for each in jobs:
+            assert each.stdout.readline() == "ready\n"
+        begun = time.monotonic()
+        for each in jobs:
+            each.stdin.write("\n")
+            each.stdin.flush()
+        ends = [json.loads(each.communicate(timeout=600)[0])["seconds"] for each in jobs]
+        return max(ends), time.monotonic() - begun
+
+    alone, _ = run(job, 1)
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="rota-swap-"))
+    environment = dict(os.environ, ROTA_SOCKET=str(folder / "rotad.sock"), ROTA_LOG="debug")
+    weight = start(own("ballast", int(options.room * GIB)))
+    try:
+        assert weight.stdout.readline() == "ready\n"
+        rotad = start([options.build / "bin/rotad", "--mode", options.mode, "--quantum", options.quantum, "--lock-directory", folder / "locks"],
+                      env=environment, stderr=open(folder / "rotad.log", "w"))
+        try:
+            while not (folder / "rotad.sock").exists():
+                time.sleep(0.01)
+            with open(folder / "jobs.log", "w") as log:
+                together, _ = run([options.build / "bin/rota", "run", "--memory", "swap", "--", *job], 2, env=environment, stderr=log)
+        finally:
+            rotad.kill()
+            rotad.wait()
+    finally:
+        weight.kill()
+        weight.wait()
+    moves = len(re.findall("bytes moved out in", (folder / "jobs.log").read_text()))
+    print(json.dumps({"percent": options.percent, "burst_ms": burst, "mode": options.mode, "quantum": options.quantum,
+                      "room_gib": options.room, "size_gib": options.size, "alone_s": alone, "together_s": together,
+                      "one_after_the_other_over_together": round(2 * alone / together, 3), "moves_out": moves}), flush=True)
+
+
 def own(*arguments):
     return [sys.executable, os.path.abspath(__file__), "--part", *map(str, arguments)]
 
@@ -213,15 +319,17 @@ def measure(options):
         for each in running:
             each.kill()
             each.wait()
-    outs = [(int(got), int(us)) for text in said for got, us in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out in (\d+) us", text)]
+    outs = [tuple(map(int, found)) for text in said
+            for found in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out in (\d+) us, (\d+) of them copied", text)]
     backs = [(int(got), int(us), int(taken)) for text in said for us, got, taken in re.findall(
         r"memory back after (\d+) us, (\d+) bytes of it swapped, (\d+) of it in memory that others", text)]
-    most = max((got for got, _ in outs), default=0)
-    whole = [us for got, us in outs if got == most]
+    most = max((got for got, _, _ in outs), default=0)
+    whole = [us for got, us, _ in outs if got == most]
     print(json.dumps({
         "jobs": [json.loads(line[0]) if line else None for line in results], "room_gib": options.room, "size_gib": options.size,
         "mode": options.mode, "bare_duplex_gb_s": bare,
-        "moves_out": len(outs), "largest_out_bytes": most,
+        "moves_out": len(outs), "out_bytes": sum(got for got, _, _ in outs), "copied_bytes": sum(copied for _, _, copied in outs),
+        "last_copied_mib": [copied >> 20 for _, _, copied in outs[-8:]], "largest_out_bytes": most,
         "out_ms": [round(us / 1e3) for us in sorted(whole)],
         "out_gb_s_middle": round(most / statistics.median(whole) / 1e3, 1) if whole else None,
         "largest_back_bytes": max((got for got, _, _ in backs), default=0), "trust": options.trust,
@@ -239,17 +347,21 @@ def main():
     parser.add_argument("--seconds", type=int, default=15)
     parser.add_argument("--mode", default="exclusive")
     parser.add_argument("--quantum", default="300ms")
-    parser.add_argument("--job", choices=["job", "pattern"], default="job", help="pattern: PyTorch, all words compared in every round")
+    parser.add_argument("--job", choices=["job", "pattern", "weights"], default="job",
+                        help="pattern: PyTorch, all words compared in every round; weights: most of it is read and does not change")
     parser.add_argument("--trust", default="user", help="none: nothing is handed over from program to program")
     parser.add_argument("--logs", type=pathlib.Path, help="a folder for what rotad and the jobs say")
+    parser.add_argument("--percent", type=int, help="instead of a measurement of switches: two jobs that use the GPU for so much of the time, "
+                                                    "each as long as --seconds alone, against one after the other")
+    parser.add_argument("--burst-ms", type=int, default=1000, help="of such a job: how long it uses the GPU at a time")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.part:
-        return measure(options)
+        return totals(options) if options.percent else measure(options)
     name, *arguments = options.part
     if name == "copier":
         return copier(arguments[0])
-    return {"ballast": ballast, "job": job, "pattern": pattern}[name](*map(int, arguments))
+    return {"ballast": ballast, "job": job, "pattern": pattern, "weights": weights, "work": work, "calibrate": calibrate}[name](*map(int, arguments))
 
 
 if __name__ == "__main__":

@@ -187,6 +187,8 @@ class Swap(Case):
         self.eventually(swapped_out, "a part of one's memory is out")
         modes = {gpu["memory"] for client in self.clients() for gpu in client.get("gpu_memory", [{"memory": "swap"}])}
         self.assertEqual(modes, {"swap"})
+        self.eventually(lambda: any(min(client["moved"][key] for key in ("out_bytes", "out_ns", "in_bytes", "in_ns")) > 0
+                                    for client in self.clients()), "one's memory has left and come back")
         self.right(hogs)
 
 

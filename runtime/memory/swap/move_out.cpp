@@ -122,7 +122,8 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
   Moved moved;
   moved.without_copy = drop_kept(ordinal, bytes, mover.exchange);
   if (moved.without_copy < bytes) {
-    moved.without_copy += drop_unused(ordinal, bytes - moved.without_copy, mover.exchange);
+    moved.spared = drop_unused(ordinal, bytes - moved.without_copy, mover.exchange);
+    moved.without_copy += moved.spared;
   }
   if (moved.without_copy >= bytes) return moved;
   std::deque<Departure> flights;
@@ -228,6 +229,7 @@ void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange
   take_resident(ordinal, flight.bytes);
   moved.bytes += flight.copied;
   moved.without_copy += flight.bytes - flight.copied;
+  moved.spared += flight.bytes - flight.copied;
   landed(flight.address);
 }
 

@@ -132,6 +132,7 @@ class SwapBackend final : public Backend {
   struct Moved {
     std::uint64_t bytes = 0;         // copied
     std::uint64_t without_copy = 0;  // of what went unchanged, unused or kept, or of fresh memory that came
+    std::uint64_t spared = 0;        // of that: what left unchanged, unused or as zeros
     std::uint64_t taken_over = 0;    // of what came, in memory that another process has handed over
     std::uint64_t lacking = 0;       // bytes that the driver has no room for
     bool lacks_host = false;         // the host has no memory for what should leave: it stays where it was

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,6 +20,23 @@ namespace {
 std::string size_text(std::uint64_t bytes) {
   return bytes < (std::uint64_t{1} << 30) ? fmt::format("{:.0f} MiB", static_cast<double>(bytes) / (1 << 20))
                                           : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
+}
+
+// What of it lies on the GPU, and what has moved so far.
+std::string swap_text(const protocol::StatusClient& client) {
+  std::string text = fmt::format(", {} resident", size_text(client.resident_bytes));
+  const auto rate = [](std::uint64_t bytes, std::uint64_t ns) {
+    return static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(ns, 1));
+  };
+  const protocol::Moves& moves = client.moves;
+  if (moves.out_bytes != 0 || moves.spared_bytes != 0) {
+    text += fmt::format(", moved out: {} at {:.1f} GB/s and {} unchanged without a copy", size_text(moves.out_bytes),
+                        rate(moves.out_bytes, moves.out_ns), size_text(moves.spared_bytes));
+  }
+  if (moves.in_bytes != 0) {
+    text += fmt::format(", back: {} at {:.1f} GB/s", size_text(moves.in_bytes), rate(moves.in_bytes, moves.in_ns));
+  }
+  return text;
 }
 
 bool has(std::uint64_t mask, std::uint32_t gpu) {
@@ -136,6 +154,12 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                        {"promised_bytes", client.promised_bytes},
                        {"asked_bytes", client.asked_bytes},
                        {"resident_bytes", client.resident_bytes},
+                       {"moved",
+                        {{"out_bytes", client.moves.out_bytes},
+                         {"out_ns", client.moves.out_ns},
+                         {"in_bytes", client.moves.in_bytes},
+                         {"in_ns", client.moves.in_ns},
+                         {"spared_bytes", client.moves.spared_bytes}}},
                        {"overrun", client.overrun != 0},
                        {"since_ns", client.since_ns},
                        {"gpus", touched},
@@ -194,7 +218,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
         const ServedHow how = served_how(mode);
         more += fmt::format(", memory: {}", how.mode);
         if (how.reason != nullptr) more += fmt::format(" ({})", how.reason);
-        if (mode == protocol::MemoryMode::kSwap) more += fmt::format(", {} resident", size_text(client.resident_bytes));
+        if (mode == protocol::MemoryMode::kSwap) more += swap_text(client);
       }
       // A sum over the GPUs; an older rotad says nothing of it.
       if (client.context_bytes != 0) {
