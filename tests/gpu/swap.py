@@ -183,7 +183,7 @@ def weights(size, seconds, seed):
         for number, piece in enumerate(pieces):
             for at in (0, words // 2, words - 1):
                 driver.call("cuMemcpyDtoH_v2", ctypes.byref(word), ctypes.c_uint64(piece.value + 4 * at), ctypes.c_size_t(4))
-                wrong += word.value != contents[(at - number) % words]
+                wrong += int(word.value != contents[(at - number) % words])
         rounds += 1
     whole = numpy.empty(words, dtype=numpy.uint32)
     for number, piece in enumerate(pieces):
