@@ -307,7 +307,7 @@ void Monitor::run() {
     const auto has_unneeded = [this] { return memory_.has_deferred() || memory_.swap().host().low(); };
     if (undisturbed && now() >= next_collect_ && has_unneeded()) collect_if_idle();
     if (machine_.still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
-    if (!stopping()) sleep(heard, event_seen);
+    if (!stopping() && !prepare_host()) sleep(heard, event_seen);
   }
   open_for_good({.excused = true});
 }

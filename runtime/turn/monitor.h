@@ -128,6 +128,7 @@ class Monitor final : public gate::Attendant {
   void collect_if_idle();
   bool lose_memory(api::CUresult error);
   void give_host_back_if_low();
+  bool prepare_host();
   void sleep(std::uint32_t heard, std::uint32_t event_seen);
   void read_messages();
   void announce_gpus();
@@ -188,6 +189,7 @@ class Monitor final : public gate::Attendant {
   int refused_ = 0;
   Time refused_since_{0};
   bool lost_ = false;  // and that was the last
+  bool prepares_ = false;  // room on the host
   Time next_collect_{0};
   Machine machine_;
   std::vector<Action> actions_;

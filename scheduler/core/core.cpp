@@ -30,6 +30,7 @@ const ClientState* Core::client(ClientId id) const {
 GpuState Core::gpu(GpuIndex index) const {
   assert(index < protocol::kMaxGpus);
   const Gpu& gpu = books_.gpu(index);
+  const Bytes together = gpu.used + gpu.contexts + gpu.taken_outside();
   return {.total = gpu.total,
           .used = gpu.used,
           .contexts = gpu.contexts,
@@ -37,7 +38,8 @@ GpuState Core::gpu(GpuIndex index) const {
           .holders = static_cast<std::uint32_t>(gpu.holders.size()),
           .waiters = gpu.waiters,
           .crowded = gpu.crowded,
-          .outside = gpu.taken_outside()};
+          .outside = gpu.taken_outside(),
+          .too_much = together > gpu.total ? together - gpu.total : 0};
 }
 
 std::optional<Time> Core::next_deadline() const {

@@ -128,6 +128,7 @@ struct GpuState {
   std::uint32_t waiters = 0;
   bool crowded = false;  // automatic mode: the memory of those who wanted it did not fit
   Bytes outside = 0;     // that nobody has whom rotad knows, as measured or as refusals show (outside.h, clearing.h)
+  Bytes too_much = 0;    // by which all of that together exceeds the GPU
 };
 
 // What clients are promised and granted grows by a 64th of a GPU, as programs report what they use. Judgement.

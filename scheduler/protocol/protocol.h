@@ -424,6 +424,9 @@ struct LeasePage {
   // By GPU index: what all other clients have reserved there that cannot leave the GPU (fixed_bytes). 0 from a rotad of
   // before version 7.
   std::atomic<std::uint64_t> fixed_of_others_bytes[kMaxGpus];
+  // By GPU index, in MiB: by how much more than the GPU has all clients, their contexts and what is outside take
+  // together, so that some of it cannot be there. 0: nothing, or a rotad older than this field.
+  std::atomic<std::uint32_t> too_much_mib[kMaxGpus];
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -459,6 +462,7 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus &&
               offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus &&
               offsetof(LeasePage, fixed_of_others_bytes) == 72 + 48 * kMaxGpus &&
+              offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus &&
               offsetof(UsagePage, device_bytes) == 8 && offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&

@@ -34,6 +34,7 @@ void Server::publish(Client& client) {
       page.clear_from_bytes[gpu] = resident;
     }
     page.clear_bytes[gpu] = core_.bytes_to_clear(client.id, gpu);
+    page.too_much_mib[gpu] = too_much_mib_[gpu];
   }
   page.hand_over_gpus = hand_over_gpus(client);
   page.clearing_gpus = core_.clearing_gpus();
@@ -54,6 +55,20 @@ void Server::publish_contexts(std::uint32_t gpu) {
   for (const auto& [id, client] : clients_) {
     if (client->gpus.contains(gpu)) client->lease->all_context_bytes[gpu].store(all, std::memory_order_relaxed);
   }
+  publish_too_much(gpu);
+}
+
+// Wakes nobody: who holds the GPU beside somebody who waits looks every few milliseconds.
+void Server::publish_too_much(std::uint32_t gpu) {
+  const scheduler::GpuState state = core_.gpu(gpu);
+  const auto mib = static_cast<std::uint32_t>(std::min<scheduler::Bytes>(state.too_much >> 20, UINT32_MAX));
+  std::uint32_t& last = too_much_mib_[gpu];
+  const std::uint32_t difference = mib > last ? mib - last : last - mib;
+  if (difference == 0 || (mib != 0 && last != 0 && difference < scheduler::step_of(state.total) >> 20)) return;
+  last = mib;
+  for (const auto& [id, client] : clients_) {
+    if (client->gpus.contains(gpu)) client->lease->too_much_mib[gpu].store(mib, std::memory_order_relaxed);
+  }
 }
 
 void Server::read_usage(Client& client) {
@@ -69,6 +84,7 @@ void Server::read_usage(Client& client) {
                                  .resident = page.resident_bytes[gpu].load(std::memory_order_relaxed),
                                  .shortage = shortage,
                                  .free = shortage != 0 ? page.free_bytes[gpu].load(std::memory_order_relaxed) : 0});
+    publish_too_much(gpu);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
+#include <array>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -88,6 +89,7 @@ class Server final : public ConnectionOwner {
   void publish_limits(Client& client);
   void tell_quota_of_outside();
   void publish_contexts(std::uint32_t gpu);
+  void publish_too_much(std::uint32_t gpu);
   void tell(Client& client, const protocol::Message& message);
 
   void measure();
@@ -134,6 +136,7 @@ class Server final : public ConnectionOwner {
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::map<std::uint32_t, std::unique_ptr<Stayer>> stayers_;
   scheduler::GpuMask clearing_gpus_ = 0;   // as it was published
+  std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it was published
   std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step
   std::size_t max_connections_;
   std::uint32_t last_number_ = 0;  // of connections, clients and stayers

@@ -75,6 +75,12 @@ class Swap(Case):
             self.assertRegex(said, r"GPU 0: \d+ of \d+ bytes moved out")
             self.assertIn("memory back after", said)
 
+    def test_room_on_the_host_is_ready_before_memory_has_to_leave_where_programs_do_not_fit_together(self):
+        self.rotad(quantum="500ms")
+        hogs = self.hold(2)
+        self.switches(2, "the lease goes to and fro")
+        self.assertTrue(any("bytes of the host are ready" in said for said in self.right(hogs)))
+
     def test_three_programs_where_two_fit_move_no_more_than_is_missing(self):
         self.rotad()
         hogs = self.hold(3, share="0.3")
@@ -88,6 +94,7 @@ class Swap(Case):
         self.rotad(mode="automatic")
         for said in self.right(self.hold(2, share="0.3")):
             self.assertNotIn("moved out", said)
+            self.assertNotIn("bytes of the host are ready", said)
 
     def test_a_program_killed_while_it_swaps_harms_nobody(self):
         self.rotad()

@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "generated/driver_real.h"
@@ -31,6 +32,18 @@ void* map_aligned(std::uint64_t bytes) {
   return reinterpret_cast<void*>(block);
 }
 
+// What is prepared at a time: the monitor does nothing else for a millisecond or two. Judgement.
+constexpr std::uint64_t kPrepareAtOnce = std::uint64_t{8} << 20;
+
+// Makes the kernel give out the pages.
+void touch(char* begin, std::uint64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return;
+#endif
+  constexpr std::uint64_t kPage = 4096;
+  for (std::uint64_t at = 0; at < bytes; at += kPage) *static_cast<volatile char*>(begin + at) = 0;
+}
+
 // Looking at the host's memory means reading some files.
 constexpr auto kLookAgain = 10ms;
 
@@ -42,6 +55,7 @@ HostPool::~HostPool() {
   for (const auto& [bytes, blocks] : kept_) {
     for (void* block : blocks) munmap(block, bytes);
   }
+  if (growing_.block != nullptr) munmap(growing_.block, growing_.bytes);
 }
 
 void* HostPool::map(std::uint64_t bytes) {
@@ -54,11 +68,18 @@ void* HostPool::map(std::uint64_t bytes) {
   madvise(block, bytes, MADV_HUGEPAGE);
   madvise(block, bytes, MADV_DONTFORK);
   madvise(block, bytes, MADV_DONTDUMP);
-  const api::CUresult pinned = real::cuMemHostRegister_v2(block, bytes, kPortable);
   const std::lock_guard lock(mutex_);
   bytes_ += bytes;
-  if (pinned == api::CUDA_SUCCESS) return block;
-  unpinned_.insert(block);
+  return block;
+}
+
+void HostPool::pin(void* block, std::uint64_t bytes) {
+  const api::CUresult pinned = real::cuMemHostRegister_v2(block, bytes, kPortable);
+  if (pinned == api::CUDA_SUCCESS) return;
+  {
+    const std::lock_guard lock(mutex_);
+    unpinned_.insert(block);
+  }
   static log::Once once;
   if (once.first()) {
     log::warn(
@@ -66,14 +87,13 @@ void* HostPool::map(std::uint64_t bytes) {
         "pinned, more slowly; fewer programs at a time, or a higher limit on locked memory, would help",
         static_cast<int>(pinned));
   }
-  return block;
 }
 
 void HostPool::unmap(void* block, std::uint64_t bytes) {
   bool pinned = false;
   {
     const std::lock_guard lock(mutex_);
-    pinned = unpinned_.erase(block) == 0;
+    pinned = unpinned_.erase(block) == 0 && prepared_.erase(block) == 0;
     bytes_ -= bytes;
   }
   if (pinned) real::cuMemHostUnregister(block);
@@ -81,19 +101,44 @@ void HostPool::unmap(void* block, std::uint64_t bytes) {
 }
 
 void* HostPool::take(std::uint64_t bytes) {
+  void* block = nullptr;
+  bool pinned = false;
   {
     const std::lock_guard lock(mutex_);
     const auto same = kept_.find(bytes);
     if (same != kept_.end() && !same->second.empty()) {
-      void* block = same->second.back();
+      block = same->second.back();
       same->second.pop_back();
       kept_bytes_ -= bytes;
-      return block;
+      pinned = prepared_.erase(block) == 0;
     }
   }
-  void* block = map(bytes);
+  if (block == nullptr) block = map(bytes);
   if (block == nullptr && trim() != 0) block = map(bytes);
+  if (block != nullptr && !pinned) pin(block, bytes);
   return block;
+}
+
+bool HostPool::prepare(std::uint64_t bytes) {
+  // Others may need what is left more than this process ever will.
+  if (left_() / 10 * 9 < bytes + 2 * kLow) {
+    if (growing_.block != nullptr) unmap(growing_.block, growing_.bytes);
+    growing_ = {};
+    return false;
+  }
+  if (growing_.block == nullptr) {
+    growing_ = {.block = map(bytes), .bytes = bytes};
+    if (growing_.block == nullptr) return false;
+    const std::lock_guard lock(mutex_);
+    prepared_.insert(growing_.block);
+  }
+  const std::uint64_t next = std::min(kPrepareAtOnce, growing_.bytes - growing_.done);
+  touch(static_cast<char*>(growing_.block) + growing_.done, next);
+  growing_.done += next;
+  if (growing_.done != growing_.bytes) return true;
+  give(growing_.block, growing_.bytes);
+  growing_ = {};
+  return true;
 }
 
 void HostPool::give(void* block, std::uint64_t bytes) {
@@ -128,6 +173,12 @@ std::uint64_t HostPool::bytes() const {
 std::uint64_t HostPool::kept_bytes() const {
   const std::lock_guard lock(mutex_);
   return kept_bytes_;
+}
+
+std::size_t HostPool::kept(std::uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  const auto same = kept_.find(bytes);
+  return same == kept_.end() ? 0 : same->second.size();
 }
 
 bool HostPool::low() {

@@ -25,6 +25,26 @@ std::vector<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
   return all;
 }
 
+bool SwapBackend::prepare_host(int ordinal, std::uint64_t most) {
+  std::map<std::uint64_t, std::size_t> lacking;  // extents by size
+  std::uint64_t has = host_.kept_bytes();
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [address, range] : ranges_) {
+      if (range.device != ordinal || range.kept || range.ending || range.failed) continue;
+      for (const Extent& extent : range.extents) {
+        if (extent.host != nullptr) has += extent.bytes;
+        if (extent.host == nullptr && extent.in_place()) ++lacking[extent.bytes];
+      }
+    }
+  }
+  // The largest first, as they leave.
+  for (auto size = lacking.rbegin(); size != lacking.rend() && has < most; ++size) {
+    if (host_.kept(size->first) < size->second) return host_.prepare(size->first);
+  }
+  return false;
+}
+
 // One that is to leave.
 struct SwapBackend::Leaving {
   std::uint64_t address = 0;

@@ -144,6 +144,9 @@ class SwapBackend final : public Backend {
   Moved move_out(int device, std::uint64_t bytes, const Mover& mover);
   // Brings everything back. Gives up when the driver has had no room for a while.
   Moved bring_in(int device, const Mover& mover);
+  // A little more room on the host for what lies on this GPU and has none there yet, up to `most` bytes in all. False:
+  // there is as much, or the host has none to spare.
+  bool prepare_host(int device, std::uint64_t most);
   // The host is low on memory: gives back what copies of this process occupy there that nobody would read again, and
   // what is kept. Bytes. With some context current.
   std::uint64_t give_host_back();

@@ -84,6 +84,48 @@ TEST_CASE("host memory that the driver does not pin is used all the same") {
   });
 }
 
+TEST_CASE("host memory that is prepared is pinned once it is needed, and not before") {
+  check([] {
+    Carrier carrier(enter(0));
+    allocate(8 * kMiB, 1);
+    allocate(20 * kMiB, 2);
+    int pinned = 0;
+    before = [&](Symbol symbol) { pinned += symbol == Symbol::k_cuMemHostRegister_v2 ? 1 : 0; };
+    int calls = 0;
+    while (swap().prepare_host(0, kAll)) ++calls;
+    EXPECT(calls == 1 + 3);  // 8 MiB at a time
+    EXPECT(pinned == 0);
+    EXPECT(swap().host().kept_bytes() == 28 * kMiB && swap().host().bytes() == 28 * kMiB);
+    for (int round = 0; round < 2; ++round) {
+      EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == 28 * kMiB);
+      EXPECT(pinned == 2);
+      EXPECT(swap().host().kept_bytes() == 0 && swap().host().bytes() == 28 * kMiB);
+      swap().bring_in(0, carrier.mover());
+      EXPECT(swap().use_if_in_place([] {}));
+    }
+    EXPECT(!swap().prepare_host(0, kAll));
+    EXPECT(swap().give_host_back() == 28 * kMiB);
+    EXPECT(swap().host().bytes() == 0);
+  });
+}
+
+TEST_CASE("no more of the host is prepared than would have to leave, nor what the host cannot spare") {
+  check([] {
+    enter(0);
+    for (int number = 0; number < 4; ++number) allocate(16 * kMiB, 1);
+    while (swap().prepare_host(0, 30 * kMiB)) {
+    }
+    EXPECT(swap().host().bytes() == 32 * kMiB);
+    EXPECT(swap().prepare_host(0, kAll));
+    EXPECT(swap().host().bytes() == 48 * kMiB);
+    limit_host(1 << 30, {&swap()});
+    EXPECT(!swap().prepare_host(0, kAll));  // and what was begun has gone
+    EXPECT(swap().host().bytes() == 32 * kMiB);
+    EXPECT(swap().host().trim() == 32 * kMiB);
+    EXPECT(swap().host().bytes() == 0);
+  });
+}
+
 TEST_CASE("what came in and was not used leaves without a copy, and what was used is copied") {
   check([] {
     const CUcontext context = enter(0);
