@@ -117,8 +117,8 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
   api::CUresult made = api::CUDA_SUCCESS;
   within([&] { made = real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING); });
   if (made != api::CUDA_SUCCESS || stream == nullptr) return {.failed = true, .error = made};
-  const memory::SwapBackend::Moved all = move(
-      Mover{within, stopping, stream, exchange(device), own ? nullptr : context});
+  const memory::SwapBackend::Moved all =
+      move(Mover{within, stopping, stream, exchange(device), own ? nullptr : context});
   within([&] { real::cuStreamDestroy_v2(stream); });
   return all;
 }

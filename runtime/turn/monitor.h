@@ -188,7 +188,7 @@ class Monitor final : public gate::Attendant {
   // Attempts to bring memory back that the driver refused, though not for want of room, since all of it was there.
   int refused_ = 0;
   Time refused_since_{0};
-  bool lost_ = false;  // and that was the last
+  bool lost_ = false;      // and that was the last
   bool prepares_ = false;  // room on the host
   Time next_collect_{0};
   Machine machine_;

@@ -105,10 +105,11 @@ void Monitor::give_host_back_if_low() {
   }
 }
 
-// While others lack room that this process will have to make: so that the first of its memory to leave need not wait for
-// the host's. Whether there is more to do. Calls no driver.
+// While others lack room that this process will have to make: so that the first of its memory to leave need not wait
+// for the host's. Whether there is more to do. Calls no driver.
 bool Monitor::prepare_host() {
-  if (!connection_ || !memory_.swap().any() || memory_.swap().pinned() || machine_.phase() == Phase::kDraining) return false;
+  if (!connection_ || !memory_.swap().any() || memory_.swap().pinned() || machine_.phase() == Phase::kDraining)
+    return false;
   const bool more = std::any_of(gpus_.begin(), gpus_.end(), [this](const Gpu& gpu) {
     if (gpu.index < 0) return false;
     constexpr std::uint64_t kMiB = 1 << 20;

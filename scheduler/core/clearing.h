@@ -32,8 +32,8 @@ namespace rota::scheduler {
 class Clearing {
  public:
   // Each is judgement. Moving goes extent by extent, in milliseconds each, and rotad hears of it every 200 ms; but on a
-  // loaded machine, or while memory of the host is pinned, an extent can take most of a second. A verdict that comes too
-  // early is an out-of-memory error in a program that only had to wait.
+  // loaded machine, or while memory of the host is pinned, an extent can take most of a second. A verdict that comes
+  // too early is an out-of-memory error in a program that only had to wait.
   static constexpr Time kProgress = std::chrono::seconds(2);
   static constexpr Time kVerdict = std::chrono::seconds(10);
   static constexpr Time kOutside = std::chrono::seconds(10);

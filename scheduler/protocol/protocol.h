@@ -369,9 +369,9 @@ static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) ==
               offsetof(StatusClient, gpus) == 16 && offsetof(StatusEnd, rota_version) == 32 &&
               offsetof(StatusClient, promised_bytes) == 120 && offsetof(StatusClient, memory_modes) == 140 &&
               offsetof(StatusClient, resident_bytes) == 176 && offsetof(StatusClient, context_bytes) == 184 &&
-              offsetof(StatusClient, moves) == 208 &&
-              offsetof(StatusGpu, driver_used_bytes) == 120 && offsetof(StatusGpu, handed_over_bytes) == 144 &&
-              offsetof(StatusGpu, outside_bytes) == 152 && offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
+              offsetof(StatusClient, moves) == 208 && offsetof(StatusGpu, driver_used_bytes) == 120 &&
+              offsetof(StatusGpu, handed_over_bytes) == 144 && offsetof(StatusGpu, outside_bytes) == 152 &&
+              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
 //
@@ -462,8 +462,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus &&
               offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus &&
               offsetof(LeasePage, fixed_of_others_bytes) == 72 + 48 * kMaxGpus &&
-              offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus &&
-              offsetof(UsagePage, device_bytes) == 8 && offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
+              offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&
               offsetof(UsagePage, free_bytes) == 24 + 33 * kMaxGpus &&

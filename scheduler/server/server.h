@@ -4,9 +4,9 @@
 // does not read is not queued (connection.h), and it is dead when its process is (a pidfd), not when its socket closes.
 #pragma once
 
+#include <array>
 #include <asio/io_context.hpp>
 #include <asio/steady_timer.hpp>
-#include <array>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -135,9 +135,9 @@ class Server final : public ConnectionOwner {
   std::map<uid_t, std::size_t> connections_of_;  // per user
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::map<std::uint32_t, std::unique_ptr<Stayer>> stayers_;
-  scheduler::GpuMask clearing_gpus_ = 0;   // as it was published
+  scheduler::GpuMask clearing_gpus_ = 0;                          // as it was published
   std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it was published
-  std::set<scheduler::ClientId> changed_;  // whose pages have to be written, within one step
+  std::set<scheduler::ClientId> changed_;                         // whose pages have to be written, within one step
   std::size_t max_connections_;
   std::uint32_t last_number_ = 0;  // of connections, clients and stayers
   const scheduler::Time started_;

@@ -105,8 +105,8 @@ std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& al
       std::uint64_t bytes = each.bytes;
       const auto blocks = static_cast<unsigned>(chunks_of(bytes));
       void* arguments[] = {&address, &bytes, &first, &keys_};
-      result = real::cuLaunchKernel(loaded.kernel, blocks, 1, 1, fingerprint::kThreads, 1, 1, 0, stream, arguments,
-                                    nullptr);
+      result =
+          real::cuLaunchKernel(loaded.kernel, blocks, 1, 1, fingerprint::kThreads, 1, 1, 0, stream, arguments, nullptr);
       first += blocks;
     }
     if (result == api::CUDA_SUCCESS) {

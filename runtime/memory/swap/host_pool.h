@@ -2,11 +2,12 @@
 // forked child and of no core dump.
 //
 // Pinning costs more than the copy itself (measured on an H200: 0.17 s for each GiB, a copy of it 0.02 s), so what has
-// been pinned is kept for the next time, as long as the host has memory enough. Nine tenths of that is the kernel giving
-// out pages, which needs no driver (measured on an H100, 128 MiB: 22 ms, and 3 ms to pin them then; while the driver
-// pins, no thread of the process can launch). So blocks can be prepared, page by page, before they are needed, and are
-// pinned once they are. What the driver does not pin (it may have a limit on that, as under WSL) is used all the same: copies take longer then. What the host has no memory for is
-// refused here, since a cgroup without room kills instead of refusing.
+// been pinned is kept for the next time, as long as the host has memory enough. Nine tenths of that is the kernel
+// giving out pages, which needs no driver (measured on an H100, 128 MiB: 22 ms, and 3 ms to pin them then; while the
+// driver pins, no thread of the process can launch). So blocks can be prepared, page by page, before they are needed,
+// and are pinned once they are. What the driver does not pin (it may have a limit on that, as under WSL) is used all
+// the same: copies take longer then. What the host has no memory for is refused here, since a cgroup without room kills
+// instead of refusing.
 #pragma once
 
 #include <chrono>
@@ -39,8 +40,8 @@ class HostPool {
   // has none, also after what is kept in other sizes has been given back. With some context current.
   void* take(std::uint64_t bytes);
   void give(void* block, std::uint64_t bytes);
-  // Gets the next few MiB of a block of `bytes`, which take() finds once it has all of them. False: the host has none to
-  // spare. No context need be current.
+  // Gets the next few MiB of a block of `bytes`, which take() finds once it has all of them. False: the host has none
+  // to spare. No context need be current.
   bool prepare(std::uint64_t bytes);
   // Back to the host at once. With some context current.
   void end(void* block, std::uint64_t bytes);

@@ -73,8 +73,8 @@ struct SwapBackend::Leaving {
   }
 };
 
-// The next of `all`, from `next` on: what makes `bytes` of room, the last one no larger than it has to be, or as much as
-// can be looked at at a time.
+// The next of `all`, from `next` on: what makes `bytes` of room, the last one no larger than it has to be, or as much
+// as can be looked at at a time.
 std::deque<SwapBackend::Leaving> SwapBackend::choose(const std::vector<Candidate>& all, std::size_t& next,
                                                      std::uint64_t bytes) {
   std::deque<Leaving> chosen;
@@ -82,8 +82,7 @@ std::deque<SwapBackend::Leaving> SwapBackend::choose(const std::vector<Candidate
   const std::lock_guard lock(mutex_);
   while (sum < bytes && next != all.size()) {
     std::size_t which = next;
-    while (which + 1 < all.size() && all[which + 1].steady == all[next].steady &&
-           all[which + 1].bytes >= bytes - sum) {
+    while (which + 1 < all.size() && all[which + 1].steady == all[next].steady && all[which + 1].bytes >= bytes - sum) {
       ++which;
     }
     if (!chosen.empty() && sum + all[which].bytes > Fingerprints::kMost) break;
@@ -121,8 +120,8 @@ void SwapBackend::look_at(std::deque<Leaving>& chosen, const Mover& mover) {
   }
   std::vector<Fingerprints::Memory> all;
   for (const Leaving& each : chosen) all.push_back({each.address, each.bytes});
-  std::vector<Fingerprints::Seen> seen = fingerprints_.look(
-      all, mover.context, mover.within, [&](api::CUevent event) { return wait_for(mover, event); });
+  std::vector<Fingerprints::Seen> seen =
+      fingerprints_.look(all, mover.context, mover.within, [&](api::CUevent event) { return wait_for(mover, event); });
   for (std::size_t index = 0; index < chosen.size(); ++index) {
     chosen[index].seen = std::move(seen[index]);
     landed(chosen[index].address);
@@ -239,7 +238,8 @@ void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange
     extent->piece = {};
     extent->saved = !flight.seen.zero;  // else it comes back as fresh memory does
     extent->steady = flight.copied == 0;
-    extent->prints = flight.seen.chunks.empty() ? nullptr : std::make_shared<const Prints>(std::move(flight.seen.chunks));
+    extent->prints =
+        flight.seen.chunks.empty() ? nullptr : std::make_shared<const Prints>(std::move(flight.seen.chunks));
     if (flight.seen.zero) unread = std::exchange(extent->host, nullptr);
     out_[static_cast<std::size_t>(ordinal)] += flight.bytes;
   }

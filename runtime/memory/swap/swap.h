@@ -17,8 +17,8 @@
 // last beside what then lay on the GPU can always run again: two that lack memory of the host do not end up each with a
 // part of the GPU that neither can leave.
 //
-// Copies of what the gate has opened for stay on the host as well, and before an extent leaves the GPU is asked what has
-// changed in it (fingerprints.h): only that is copied, and nothing of what is all zeros.
+// Copies of what the gate has opened for stay on the host as well, and before an extent leaves the GPU is asked what
+// has changed in it (fingerprints.h): only that is copied, and nothing of what is all zeros.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// The kernel by which rota tells what has changed, on a GPU: its sums are those that the same function gives on the host,
-// for memory that is random, zero, or ends within a chunk; and how fast it reads.
+// The kernel by which rota tells what has changed, on a GPU: its sums are those that the same function gives on the
+// host, for memory that is random, zero, or ends within a chunk; and how fast it reads.
 //
 //   fingerprint        one line, "ok: …" or what is wrong; 77 where there is no GPU
 #include <dlfcn.h>
@@ -113,9 +113,12 @@ int main() {
   check(cuMemcpyDtoH_v2(seen.data(), prints + 7 * sizeof(Print), kChunks * sizeof(Print)), "cuMemcpyDtoH");
   for (std::uint64_t chunk = 0; chunk < kChunks; ++chunk) {
     const std::uint64_t begin = chunk * kChunkVectors;
-    const Print expected = on_host(keys, memory.data() + begin, std::min<std::uint64_t>(kChunkVectors, memory.size() - begin));
+    const Print expected =
+        on_host(keys, memory.data() + begin, std::min<std::uint64_t>(kChunkVectors, memory.size() - begin));
     const Print& print = seen[chunk];
-    if (print.sums[0] == expected.sums[0] && print.sums[1] == expected.sums[1] && (print.any != 0) == (expected.any != 0)) continue;
+    if (print.sums[0] == expected.sums[0] && print.sums[1] == expected.sums[1] &&
+        (print.any != 0) == (expected.any != 0))
+      continue;
     std::printf("chunk %llu: the GPU's sums are not the host's\n", static_cast<unsigned long long>(chunk));
     return 1;
   }

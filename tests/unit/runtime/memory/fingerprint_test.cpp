@@ -100,8 +100,8 @@ TEST_CASE("what has only changed its place changes both sums") {
     std::swap(chunk[one], chunk[other]);
     return seen;
   };
-  CHECK(exchanged(0, 1));                                   // of neighbouring threads
-  CHECK(exchanged(0, kThreads));                            // of one thread, in one group
+  CHECK(exchanged(0, 1));                                      // of neighbouring threads
+  CHECK(exchanged(0, kThreads));                               // of one thread, in one group
   CHECK(exchanged(0, std::size_t{kThreads} * kGroupVectors));  // of one thread, in two groups
   CHECK(exchanged(5, chunk.size() - 1));
   std::swap(chunk[9].words[0], chunk[9].words[1]);
