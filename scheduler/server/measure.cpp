@@ -22,6 +22,8 @@ namespace event = scheduler::event;
 namespace {
 
 constexpr auto kEvery = 1s;
+// How long a client that comes to a GPU waits for the first reading of it: NVML starts in less. Judgement.
+constexpr auto kFirstReading = 150ms;
 // Where there is no NVML: a driver may be installed, or loaded, under a running rotad.
 constexpr auto kAgain = 30s;
 // What was said so long ago says nothing of now, nor does an answer that took so long.
@@ -80,6 +82,34 @@ void Server::measure_soon() {
   measure();
 }
 
+// Whoever asks for the GPU first is told that it may once it is known what others have there: two that do not fit beside
+// that would be let in together.
+bool Server::awaits_first_reading(std::uint32_t gpu) const {
+  return measuring_since_ && !readings_.contains(gpu) && !silent_.contains(gpu);
+}
+
+void Server::answer_when_read(const Client& client, std::uint32_t gpu, const protocol::Message& added) {
+  unanswered_.push_back({client.id, gpu, added});
+  if (unanswered_.size() != 1) return;
+  first_reading_.expires_after(kFirstReading);
+  first_reading_.async_wait([this](std::error_code error) {
+    if (error || stopped_) return;
+    for (const Unanswered& each : unanswered_) {
+      if (const auto client = clients_.find(each.client); client != clients_.end()) tell(*client->second, each.added);
+    }
+    unanswered_.clear();
+  });
+}
+
+void Server::answer_read() {
+  std::erase_if(unanswered_, [this](const Unanswered& each) {
+    if (awaits_first_reading(each.gpu)) return false;
+    if (const auto client = clients_.find(each.client); client != clients_.end()) tell(*client->second, each.added);
+    return true;
+  });
+  if (unanswered_.empty()) first_reading_.cancel();
+}
+
 void Server::on_measured(const Meter::Answer& answer) {
   const scheduler::Time asked = *std::exchange(measuring_since_, std::nullopt);
   if (answer.problem != measuring_problem_ && !answer.problem.empty()) {
@@ -88,7 +118,7 @@ void Server::on_measured(const Meter::Answer& answer) {
   measuring_problem_ = answer.problem;
   if (!answer.problem.empty()) {
     measure_at_ = now() + kAgain;
-    return;
+    return answer_read();
   }
   if (now() - asked >= kStale) {
     measure_at_ = now();
@@ -121,6 +151,7 @@ void Server::on_measured(const Meter::Answer& answer) {
     measure_at_ = now();
     measure();
   }
+  answer_read();
 }
 
 void Server::measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading) {

@@ -55,6 +55,7 @@ void Server::stop() {
   control_.stop();
   housekeeping_.cancel();
   deadline_.cancel();
+  first_reading_.cancel();
   accept_again_.cancel();
   for (const auto& [number, connection] : connections_) connection->close();
   connections_.clear();
@@ -316,6 +317,7 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
   measure_soon();
   Message added{.kind = Kind::kGpuAdded};
   added.body.gpu_added = {.uuid = gpu.uuid, .index = *index};
+  if (awaits_first_reading(*index)) return answer_when_read(client, *index, added);
   connection.send(added);
 }
 

@@ -94,6 +94,9 @@ class Server final : public ConnectionOwner {
 
   void measure();
   void measure_soon();
+  bool awaits_first_reading(std::uint32_t gpu) const;
+  void answer_when_read(const Client& client, std::uint32_t gpu, const protocol::Message& added);
+  void answer_read();
   void on_measured(const Meter::Answer& answer);
   void measure_client(Client& client, std::uint32_t gpu, const GpuReading& reading);
   void take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process);
@@ -130,6 +133,7 @@ class Server final : public ConnectionOwner {
   Control control_;
   asio::steady_timer housekeeping_;
   asio::steady_timer deadline_;
+  asio::steady_timer first_reading_;
   asio::steady_timer accept_again_;
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
   std::map<uid_t, std::size_t> connections_of_;  // per user
@@ -157,6 +161,12 @@ class Server final : public ConnectionOwner {
   scheduler::Time measure_at_{};                      // when the next is due
   bool measure_again_ = false;                        // as soon as the open one is answered
   std::string measuring_problem_;                     // the last that was logged
+  struct Unanswered {
+    scheduler::ClientId client;
+    std::uint32_t gpu;
+    protocol::Message added;
+  };
+  std::vector<Unanswered> unanswered_;  // clients that hear of a GPU once it has been read
   // Last: its thread answers to all of the above.
   Meter meter_;
 };

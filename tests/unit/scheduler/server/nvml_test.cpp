@@ -307,6 +307,24 @@ TEST_CASE("two programs that do not fit beside what others have take turns, unti
   }
 }
 
+TEST_CASE("who comes to a GPU first hears of it once it is known what others have there") {
+  const Answers answers;
+  const MeasuringDaemon rotad(answers, "gpu " + gpu_line(1, 586 * kMega) + process_line(getpid(), 10 * kMega) +
+                                           process_line(getppid(), 600 * kMega) + "slow 50\n");
+  const Pair pair(*rotad.daemon);
+  CHECK(pair.outside(*rotad.daemon) == 600 * kMega);
+  CHECK(pair.one.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
+  CHECK_FALSE(pair.together());
+}
+
+TEST_CASE("who comes to a GPU of which NVML says nothing in time hears of it all the same") {
+  const Answers answers;
+  const MeasuringDaemon rotad(answers, "gpu " + gpu_line(1, 586 * kMega) + "hangs\n");
+  const Pair pair(*rotad.daemon);
+  CHECK(pair.two.wait_for_grant());
+  CHECK(pair.together());
+}
+
 TEST_CASE("memory that is in use and nobody's counts after some readings, listed or not") {
   const Answers answers;
   const std::string gpu = "gpu " + gpu_line(1, 700 * kMega);

@@ -1,8 +1,8 @@
 // An NVML whose answers stand in the file that TEST_NVML_FILE names, read again with each question. Its lines:
 //   driver VERSION | init ERROR | gpu UUID TOTAL FREE USED | process PID BYTES | processes ERROR | graphics PID BYTES
-//   | ended PID BYTES | hangs
+//   | ended PID BYTES | hangs | slow MS
 // with all in bytes, and -1 bytes for those of a process that the driver does not know. One that has ended is listed
-// once, and what hangs does until the file says otherwise. OLDER is built without what
+// once, what hangs does until the file says otherwise, and what is slow takes so long over each answer. OLDER is built without what
 // later releases brought.
 #include <unistd.h>
 
@@ -37,6 +37,7 @@ struct Machine {
   std::vector<Process> graphics;
   std::vector<Process> ended;
   bool hangs = false;
+  int slow_ms = 0;
 };
 
 Machine read_machine() {
@@ -55,6 +56,7 @@ Machine read_machine() {
       words >> gpu.uuid >> gpu.total >> gpu.free >> gpu.used;
     }
     if (kind == "hangs") machine.hangs = true;
+    if (kind == "slow") words >> machine.slow_ms;
     for (const auto& [name, list] : {std::pair("process", &machine.processes), std::pair("graphics", &machine.graphics),
                                      std::pair("ended", &machine.ended)}) {
       if (kind != name) continue;
@@ -117,6 +119,7 @@ EXPORT int nvmlDeviceGetHandleByUUID(const char* uuid, void** device) {
 EXPORT int nvmlDeviceGetMemoryInfo(void* device, std::uint64_t* memory) {
   while (read_machine().hangs) usleep(10'000);
   const Machine machine = read_machine();
+  usleep(static_cast<useconds_t>(machine.slow_ms) * 1000);
   const Machine::Gpu* gpu = find(machine, device);
   if (gpu == nullptr) return kInvalidArgument;
   memory[0] = gpu->total;
@@ -134,6 +137,7 @@ EXPORT int nvmlDeviceGetGraphicsRunningProcesses(void*, unsigned* count, std::ui
 EXPORT int nvmlDeviceGetMemoryInfo_v2(void* device, std::uint64_t* memory) {
   while (read_machine().hangs) usleep(10'000);
   const Machine machine = read_machine();
+  usleep(static_cast<useconds_t>(machine.slow_ms) * 1000);
   const Machine::Gpu* gpu = find(machine, device);
   if (gpu == nullptr || static_cast<std::uint32_t>(memory[0]) != 0x02000028) return kInvalidArgument;
   memory[1] = gpu->total;
