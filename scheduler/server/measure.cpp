@@ -82,8 +82,8 @@ void Server::measure_soon() {
   measure();
 }
 
-// Whoever asks for the GPU first is told that it may once it is known what others have there: two that do not fit beside
-// that would be let in together.
+// Whoever asks for the GPU first is told that it may once it is known what others have there: two that do not fit
+// beside that would be let in together.
 bool Server::awaits_first_reading(std::uint32_t gpu) const {
   return measuring_since_ && !readings_.contains(gpu) && !silent_.contains(gpu);
 }

@@ -92,3 +92,49 @@ TEST_CASE("a non-blocking stream is waited for from its making to its end, and o
     }
   }
 }
+
+namespace {
+
+// Others make room so many times before there is enough.
+struct MakingRoom : gate::Attendant {
+  void arrived() override {}
+  bool submits_nothing(const gate::Call&) override { return false; }
+  void make_room(const std::function<bool()>& again) override {
+    ++asked;
+    EXPECT(runtime().gate.traffic().inside == 0);
+    if (!enough) return;
+    answer = api::CUDA_SUCCESS;
+    EXPECT(again());
+  }
+  bool enough = true;
+  int asked = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a stream for which the driver has no memory is made once others have made room") {
+  for (const Making& making : kMaking) {
+    for (const bool enough : {true, false}) {
+      CHECK(holds({}, [&](FakeDriver& driver) {
+        now_testing(name_of(making.symbol));
+        install(driver);
+        const std::set<CUstream> none = marks();
+        MakingRoom others;
+        others.enough = enough;
+        runtime().gate.set_attendant(&others);
+        answer = api::CUDA_ERROR_OUT_OF_MEMORY;
+        CUstream stream = nullptr;
+        const CUresult made = making.call(&stream, api::CU_STREAM_NON_BLOCKING);
+        EXPECT(made == (enough ? api::CUDA_SUCCESS : api::CUDA_ERROR_OUT_OF_MEMORY));
+        EXPECT(others.asked == 1);
+        EXPECT(marks().size() == none.size() + (enough ? 1 : 0));
+        // No other refusal has to do with room.
+        answer = api::CUDA_ERROR_INVALID_VALUE;
+        EXPECT(making.call(&stream, 0) == api::CUDA_ERROR_INVALID_VALUE);
+        EXPECT(others.asked == 1);
+        runtime().gate.set_attendant(nullptr);
+        answer = api::CUDA_SUCCESS;
+      }));
+    }
+  }
+}

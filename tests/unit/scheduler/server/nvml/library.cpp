@@ -2,8 +2,8 @@
 //   driver VERSION | init ERROR | gpu UUID TOTAL FREE USED | process PID BYTES | processes ERROR | graphics PID BYTES
 //   | ended PID BYTES | hangs | slow MS
 // with all in bytes, and -1 bytes for those of a process that the driver does not know. One that has ended is listed
-// once, what hangs does until the file says otherwise, and what is slow takes so long over each answer. OLDER is built without what
-// later releases brought.
+// once, what hangs does until the file says otherwise, and what is slow takes so long over each answer. OLDER is built
+// without what later releases brought.
 #include <unistd.h>
 
 #include <cstdint>
