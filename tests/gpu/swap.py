@@ -305,8 +305,10 @@ def measure(options):
             time.sleep(0.01)
         jobs = []
         for number in range(options.jobs):
-            jobs.append(start([options.build / "bin/rota", "run", "--memory", "swap", "--",
-                               *own(options.job, int(options.size * GIB), options.seconds, number + 1)],
+            size = int(options.size * GIB)
+            command = ([options.program, "--bytes", size, "--seconds", options.seconds, "--seed", number + 1] if options.program else
+                       own(options.job, size, options.seconds, number + 1))
+            jobs.append(start([options.build / "bin/rota", "run", "--memory", "swap", "--", *command],
                               env=environment, stderr=open(folder / f"job{number}.log", "w")))
             running.append(jobs[-1])
         results = [each.communicate(timeout=options.seconds * 8 + 120)[0].splitlines()[-1:] for each in jobs]
@@ -349,6 +351,8 @@ def main():
     parser.add_argument("--quantum", default="300ms")
     parser.add_argument("--job", choices=["job", "pattern", "weights"], default="job",
                         help="pattern: PyTorch, all words compared in every round; weights: most of it is read and does not change")
+    parser.add_argument("--program", type=pathlib.Path, help="instead of a job: a program that takes --bytes, --seconds and --seed and prints "
+                                                             "such a line (programs/features.cu)")
     parser.add_argument("--trust", default="user", help="none: nothing is handed over from program to program")
     parser.add_argument("--logs", type=pathlib.Path, help="a folder for what rotad and the jobs say")
     parser.add_argument("--percent", type=int, help="instead of a measurement of switches: two jobs that use the GPU for so much of the time, "
