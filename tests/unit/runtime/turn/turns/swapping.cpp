@@ -41,6 +41,7 @@ bool World::bring(Program& program) {
     if (!holds) continue;
     program.free_then[gpu] = free_on(gpu);
     program.refused[gpu] = moves - program.there[gpu];
+    if (!calm_ && one_in(6)) stop_others(program);
   }
   if (!one_in(3)) tell_usage(program);  // else rotad reads the page at its own time
   return some;
@@ -136,6 +137,14 @@ bool World::may_touch(const Program& program, std::uint64_t gpus) {
     quota_->add_gpu(program.client, gpu, kForSwap, 0);
   }
   return granted(program, gpus, 0, 0);
+}
+
+// While it waits for them to clear: so it may have to go before its memory has come.
+void World::stop_others(const Program& program) {
+  const Time until = now_ + 3s;
+  for (const auto& other : programs_) {
+    if (other.get() != &program && other->swaps) other->stopped_until = std::max(other->stopped_until, until);
+  }
 }
 
 // For good, with memory on GPUs, but so little that each of the others fits beside it.

@@ -105,6 +105,7 @@ class World {
   void take_fixed(Program& program);
   bool may_touch(const Program& program, std::uint64_t gpus);
   void stop_some();
+  void stop_others(const Program& program);
   scheduler::event::Usage usage(const Program& program, unsigned gpu) const;
   void show_clear(Program& program);
   void remember(const scheduler::event::Usage& usage);
