@@ -1,0 +1,56 @@
+// Attacks on memory that leaves the GPU without a copy, and on the room that is prepared for it on the host.
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/runtime/memory/on_simgpu/moving.h"
+
+using namespace rota;
+using namespace rota::test;
+
+namespace {
+
+// What of this process lies in memory.
+std::uint64_t in_memory() {
+  unsigned long total = 0;
+  unsigned long resident = 0;
+  std::FILE* const file = std::fopen("/proc/self/statm", "re");
+  if (file == nullptr || std::fscanf(file, "%lu %lu", &total, &resident) != 2) note("no /proc/self/statm");
+  if (file != nullptr) std::fclose(file);
+  return std::uint64_t{resident} * 4096;
+}
+
+}  // namespace
+
+TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until its kernels have ended") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    allocate(96 * kMiB, 1);
+    const CUdeviceptr freed = allocate(16 * kMiB, 2);
+    const CUdeviceptr other = allocate(8 * kMiB, 3);
+    EXPECT_OK(cu.cuCtxSynchronize());
+    std::thread freeing;
+    before = [&](Symbol symbol) {
+      if (symbol != Symbol::k_cuLaunchKernel || freeing.joinable()) return;
+      freeing = std::thread([&] {
+        EXPECT_OK(cu.cuCtxSetCurrent(carrier.context));
+        EXPECT_OK(cu.cuMemFree_v2(freed));
+      });
+      usleep(20'000);  // it waits for the look to end
+      fails_at = {{Symbol::k_cuEventQuery, 1}};
+    };
+    swap().move_out(0, kAll, carrier.mover());
+    freeing.join();
+    before = [](Symbol) {};
+    EXPECT_OK(cu.cuCtxSynchronize());
+    for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) swap().bring_in(0, carrier.mover());
+    EXPECT(swap().use_if_in_place([] {}));
+    expect_pattern(other, 8 * kMiB, 3, "beside what was freed");
+  });
+}
