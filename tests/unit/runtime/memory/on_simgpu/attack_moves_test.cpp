@@ -54,3 +54,31 @@ TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until 
     expect_pattern(other, 8 * kMiB, 3, "beside what was freed");
   });
 }
+
+TEST_CASE("a block that the host could not spare is not begun again at once") {
+  check([] {
+    enter(0);
+    for (int number = 0; number < 3; ++number) allocate(64 * kMiB, 1);
+    // As the machine counts: what is touched is gone. There is room for one block and most of another.
+    const std::uint64_t before_it = in_memory();
+    const std::uint64_t room = 2 * memory::HostPool::kLow + 64 * kMiB;
+    swap().host().set_left([=] {
+      const std::uint64_t taken = in_memory() - std::min(in_memory(), before_it);
+      const std::uint64_t all = room / 9 * 10 + (64 + 40) * kMiB;
+      return all - std::min(all, taken);
+    });
+    int steps = 0;
+    int given_up = 0;
+    for (int look = 0; look < 400; ++look) {
+      if (swap().prepare_host(0, kAll)) {
+        ++steps;
+      } else {
+        ++given_up;
+      }
+    }
+    // 64 MiB are 8 steps, and the rest of the room is 5.
+    note(fmt::format("{} steps of 8 MiB, given up {} times, {} MiB held", steps, given_up,
+                     swap().host().bytes() / kMiB));
+    EXPECT(steps <= 20);
+  });
+}
