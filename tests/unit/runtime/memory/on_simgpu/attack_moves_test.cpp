@@ -82,3 +82,18 @@ TEST_CASE("a block that the host could not spare is not begun again at once") {
     EXPECT(steps <= 20);
   });
 }
+
+TEST_CASE("what is prepared goes back when the host becomes low") {
+  check([] {
+    enter(0);
+    for (int number = 0; number < 2; ++number) allocate(64 * kMiB, 1);
+    while (swap().prepare_host(0, kAll)) {
+    }
+    EXPECT(swap().host().bytes() == 128 * kMiB);
+    swap().host().set_left([] { return 100 * kMiB; });
+    usleep(20'000);
+    EXPECT(swap().host().low());
+    EXPECT(!swap().prepare_host(0, kAll));
+    EXPECT(swap().host().bytes() == 0);
+  });
+}
