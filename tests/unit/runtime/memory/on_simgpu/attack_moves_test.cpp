@@ -97,3 +97,27 @@ TEST_CASE("what is prepared goes back when the host becomes low") {
     EXPECT(swap().host().bytes() == 0);
   });
 }
+
+TEST_CASE("what can leave without any memory of the host does, though something smaller cannot leave") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    const CUdeviceptr large = allocate(16 * kMiB, 1);
+    EXPECT_OK(cu.cuCtxSynchronize());
+    swap().move_out(0, kAll, carrier.mover());
+    swap().bring_in(0, carrier.mover());
+    EXPECT(swap().use_if_in_place([] {}));
+    const CUdeviceptr small = allocate(4 * kMiB, 2);
+    swap().host().set_left([] { return 0; });
+    Swap::Moved moved;
+    std::uint64_t went = 0;
+    for (int attempt = 0; attempt < 10 && went == 0; ++attempt) {
+      moved = swap().move_out(0, 2 * kMiB, carrier.mover());
+      went = moved.bytes + moved.without_copy;
+    }
+    EXPECT(went == 16 * kMiB);
+    swap().bring_in(0, carrier.mover());
+    expect_pattern(large, 16 * kMiB, 1, "large");
+    expect_pattern(small, 4 * kMiB, 2, "small");
+  });
+}
