@@ -121,3 +121,18 @@ TEST_CASE("what can leave without any memory of the host does, though something 
     expect_pattern(small, 4 * kMiB, 2, "small");
   });
 }
+
+TEST_CASE("a block that is being prepared goes back to a host that is low") {
+  check([] {
+    enter(0);
+    allocate(64 * kMiB, 1);
+    EXPECT(swap().prepare_host(0, kAll));
+    EXPECT(swap().prepare_host(0, kAll));
+    EXPECT(swap().host().bytes() == 64 * kMiB);
+    swap().host().set_left([] { return 100 * kMiB; });
+    usleep(20'000);
+    EXPECT(swap().host().low());
+    swap().give_host_back();
+    EXPECT(swap().host().bytes() == 0);
+  });
+}
