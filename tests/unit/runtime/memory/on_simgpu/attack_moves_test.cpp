@@ -136,3 +136,15 @@ TEST_CASE("a block that is being prepared goes back to a host that is low") {
     EXPECT(swap().host().bytes() == 0);
   });
 }
+
+TEST_CASE("a block that is being prepared and that nothing needs any more goes back") {
+  check([] {
+    enter(0);
+    const CUdeviceptr block = allocate(64 * kMiB, 1);
+    EXPECT(swap().prepare_host(0, kAll));
+    EXPECT_OK(cu.cuMemFree_v2(block));
+    for (int look = 0; look < 10; ++look) swap().prepare_host(0, kAll);
+    swap().host().trim();
+    EXPECT(swap().host().bytes() == 0);
+  });
+}
