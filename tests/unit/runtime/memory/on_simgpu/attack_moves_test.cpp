@@ -148,3 +148,20 @@ TEST_CASE("a block that is being prepared and that nothing needs any more goes b
     EXPECT(swap().host().bytes() == 0);
   });
 }
+
+TEST_CASE("zeros have no room prepared for them") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    allocate(64 * kMiB, 0);
+    for (int round = 0; round < 2; ++round) {
+      EXPECT_OK(cu.cuCtxSynchronize());
+      EXPECT(swap().move_out(0, kAll, carrier.mover()).without_copy == 64 * kMiB);
+      swap().bring_in(0, carrier.mover());
+      EXPECT(swap().use_if_in_place([] {}));
+    }
+    while (swap().prepare_host(0, kAll)) {
+    }
+    EXPECT(swap().host().bytes() == 0);
+  });
+}
