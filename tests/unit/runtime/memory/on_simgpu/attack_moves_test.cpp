@@ -165,3 +165,19 @@ TEST_CASE("zeros have no room prepared for them") {
     EXPECT(swap().host().bytes() == 0);
   });
 }
+
+TEST_CASE("what is ready for one GPU does not count for another") {
+  check([] {
+    for (const int device : {0, 1}) {
+      enter(device);
+      allocate(64 * kMiB, 1);
+    }
+    for (int round = 0; round < 2; ++round) {
+      for (const int device : {0, 1}) {
+        while (swap().prepare_host(device, 64 * kMiB)) {
+        }
+      }
+    }
+    EXPECT(swap().host().bytes() == 128 * kMiB);
+  });
+}
