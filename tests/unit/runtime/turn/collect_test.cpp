@@ -175,3 +175,23 @@ TEST_CASE("at the end of a turn, freed memory goes to the driver once the GPU is
   CHECK((always_closed && always_idle && always_in_context));
   CHECK(holder.parts.gate.closed());
 }
+
+TEST_CASE("prepared pages go back to a host that is low while the GPU works") {
+  static std::atomic<std::uint64_t> left;
+  left = std::uint64_t{1} << 40;
+  Holder holder;
+  memory::HostPool& host = holder.parts.memory.swap().host();
+  host.set_left([] { return left.load(); });
+  const bool contended = GENERATE(false, true);
+  holder.finish();
+  Holder::launch();  // and goes on
+  if (contended) holder.rotad.somebody_waits(1);
+  for (int step = 0; step < 8; ++step) REQUIRE(host.prepare(64 << 20));
+  REQUIRE(host.kept_bytes() == 64 << 20);
+  left = 100 << 20;
+  const auto until = std::chrono::steady_clock::now() + 3s;
+  while (host.kept_bytes() != 0 && std::chrono::steady_clock::now() < until) std::this_thread::sleep_for(10ms);
+  CAPTURE(contended);
+  CHECK(host.kept_bytes() == 0);
+  holder.finish();
+}

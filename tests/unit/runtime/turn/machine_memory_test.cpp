@@ -315,3 +315,20 @@ TEST_CASE("whose memory is out when rotad goes brings it back by itself, once th
   process.run(1s);
   CHECK(process.machine.gate_open());
 }
+
+TEST_CASE("memory that comes at once in the midst of a turn makes no long pauses of the program sat out") {
+  Process process;
+  process.hold();
+  process.run(10s);  // alone
+  // An allocation has ended up out of place (the gate was closed for a moment, to free), and comes at once.
+  process.seen.resident = false;
+  process.look();
+  REQUIRE(process.did(Act::kBringBack));
+  REQUIRE(process.machine.gate_open());
+  // Somebody waits, its quantum has not ended, and this process is idle.
+  process.seen.lease.waiters = 1;
+  process.seen.lease.drain_at = process.now + 10s;
+  process.seen.looked = process.seen.done = true;
+  process.run(100ms);
+  CHECK(process.did(Act::kGiveBack));
+}

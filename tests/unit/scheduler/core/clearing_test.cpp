@@ -209,6 +209,31 @@ TEST_CASE("from a client whose memory does not go others' is asked for, until it
   CHECK(machine.clears(1) == 100);
 }
 
+TEST_CASE("a stopped client does not keep a waiting one from its memory, though turns are shorter than the verdict takes") {
+  Machine machine(Mode::kExclusive);
+  machine.rests(1, 450);  // and is stopped
+  machine.rests(2, 450);
+  machine.join(3, 450);  // 380 too many
+  bool other_asked = false;
+  for (int turn = 0; turn < 50 && !other_asked; ++turn) {
+    machine.want(3);
+    machine.wait(1ms);
+    REQUIRE(machine.holds(3));
+    machine.has(3, 450, 70);
+    machine.want(2);
+    // Its quantum is over and nothing has come for half a second (turn::Machine::kNothingComes): it gives the lease back
+    // unused.
+    machine.wait(600ms);
+    other_asked = machine.clears(2) != 0;
+    machine.give_back(3);
+    machine.want(3);
+    machine.wait(100ms);  // the other's turn
+    REQUIRE(machine.holds(2));
+    machine.give_back(2);
+  }
+  CHECK(other_asked);
+}
+
 TEST_CASE("a verdict on a client that does not clear expires, and ends with its next turn") {
   Machine machine;
   machine.rests(1, 500);
