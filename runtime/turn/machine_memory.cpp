@@ -90,7 +90,7 @@ void Machine::on(const event::Brought& brought, Time now) {
     return;
   }
   // Its turn begins now.
-  memory_took_ = now - taken_at_;
+  memory_took_ = away_since_ ? now - *away_since_ : Time{0};
   earliest_yield_ = now + std::clamp(memory_took_, kShortestTurn, kLongestUse);
   taken_at_ = now;
   away_since_.reset();

@@ -108,14 +108,20 @@ void Monitor::give_host_back_if_low() {
 // While others lack room that this process will have to make: so that the first of its memory to leave need not wait
 // for the host's. Whether there is more to do. Calls no driver.
 bool Monitor::prepare_host() {
-  if (!connection_ || !memory_.swap().any() || memory_.swap().pinned() || machine_.phase() == Phase::kDraining)
-    return false;
-  const bool more = std::any_of(gpus_.begin(), gpus_.end(), [this](const Gpu& gpu) {
-    if (gpu.index < 0) return false;
+  memory::HostPool& host = memory_.swap().host();
+  // It takes no driver, so also while the GPU works.
+  if (host.has_prepared() && host.low()) host.drop_prepared();
+  const bool moves = connection_ && memory_.swap().any() && !memory_.swap().pinned();
+  if (!moves || machine_.phase() == Phase::kDraining) return false;
+  std::vector<memory::SwapBackend::Excess> all;
+  for (const Gpu& gpu : gpus_) {
+    if (gpu.index < 0) continue;
     constexpr std::uint64_t kMiB = 1 << 20;
     const std::uint64_t too_much = connection_->page()->too_much_mib[gpu.index].load(std::memory_order_relaxed) * kMiB;
-    return too_much != 0 && memory_.swap().prepare_host(gpu.device, too_much);
-  });
+    if (too_much != 0) all.push_back({gpu.device, too_much});
+  }
+  if (all.empty() && !host.has_prepared()) return false;
+  const bool more = memory_.swap().prepare_host(all);
   if (std::exchange(prepares_, more) && !more) {
     log::debug("{} bytes of the host are ready for what may have to leave the GPU", memory_.swap().host().kept_bytes());
   }

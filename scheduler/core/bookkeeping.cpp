@@ -94,6 +94,7 @@ void Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usa
     gpu.gone += went;
     share.to_clear -= std::min(share.to_clear, went);
     share.progress_at = now;
+    share.asked_in_vain = {};
   }
   share.resident = resident;
   count_movable(client, share);
@@ -234,7 +235,7 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
     share.shortage = 0;
     if ((gpus & bit(share.gpu)) != 0) {
       share.stuck = false;  // it has another turn: from then on it is judged anew
-      share.unwilling_until = {};
+      share.unwilling_until = share.asked_in_vain = {};
     }
     count_movable(client, share);
     if (share.to_clear != 0) changed_ |= bit(share.gpu);  // who holds any GPU is not asked

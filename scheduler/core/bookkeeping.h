@@ -39,14 +39,17 @@ struct Share {
   // Of clients that swap (clearing.h).
   bool swaps = false;  // has said that some of its memory is there which only it can take away
   Bytes resident = 0;
-  Bytes shortage = 0;      // what the driver has refused it although it holds the GPU
-  Bytes free = 0;          // and what it called free then
-  Bytes gone_then = 0;     // Gpu::gone when it said so
-  Bytes to_clear = 0;      // what it has been asked to clear, as long as it does not hold the GPU
-  Bytes asked_now = 0;     // while it is settled who is asked
-  Bytes told = 0;          // and what it has last been told of that,
-  Bytes told_of = 0;       // with so many resident bytes
-  Time progress_at{};      // when it was asked, or when some of its memory last went
+  Bytes shortage = 0;   // what the driver has refused it although it holds the GPU
+  Bytes free = 0;       // and what it called free then
+  Bytes gone_then = 0;  // Gpu::gone when it said so
+  Bytes to_clear = 0;   // what it has been asked to clear, as long as it does not hold the GPU
+  Bytes asked_now = 0;  // while it is settled who is asked
+  Bytes told = 0;       // and what it has last been told of that,
+  Bytes told_of = 0;    // with so many resident bytes
+  // When it was asked, or when some of its memory last went, not counting the time in between in which it was not
+  // asked.
+  Time progress_at{};
+  Time asked_in_vain{};    // for so long when it was last not asked any more
   Time unwilling_until{};  // 0: it is asked for room
   bool stuck = false;      // has been found not to clear, and has not cleared anything since
 };

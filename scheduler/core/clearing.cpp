@@ -100,7 +100,11 @@ void Clearing::ask(GpuIndex index, Time now, const std::function<void(Client&, B
   for (Client* client : gpu.swappers) {
     Share& share = *client->share(index);
     const Bytes bytes = share.asked_now;
-    if (bytes != 0 && share.to_clear == 0) share.progress_at = now;
+    // Turns may be shorter than a verdict takes.
+    if (bytes != 0 && share.to_clear == 0) share.progress_at = now - share.asked_in_vain;
+    if (bytes == 0 && share.to_clear != 0) {
+      share.asked_in_vain = share.unwilling_until == Time{} ? now - share.progress_at : Time{};
+    }
     share.to_clear = bytes;
     asked += bytes;
     if (bytes != 0) ++gpu.clearing;

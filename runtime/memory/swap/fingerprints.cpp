@@ -21,6 +21,9 @@ namespace {
 constexpr std::size_t kMostChunks = 4096;  // rota_prints of fingerprint.cu
 static_assert(Fingerprints::kMost / kChunkBytes <= kMostChunks / 2, "pieces end with a chunk of their own");
 
+// After the driver had no memory for the kernel. Judgement.
+constexpr auto kTryAgain = std::chrono::seconds(5);
+
 std::uint64_t chunks_of(std::uint64_t bytes) {
   return (bytes + kChunkBytes - 1) / kChunkBytes;
 }
@@ -43,7 +46,8 @@ Fingerprints::Fingerprints() {
 Fingerprints::Loaded Fingerprints::load(api::CUcontext context) {
   {
     const std::lock_guard lock(mutex_);
-    if (const auto known = loaded_.find(context); known != loaded_.end()) return known->second;
+    const auto known = loaded_.find(context);
+    if (known != loaded_.end() && (!known->second.failed || Clock::now() < known->second.again)) return known->second;
   }
   Loaded loaded;
   api::CUmodule module = nullptr;
@@ -51,7 +55,10 @@ Fingerprints::Loaded Fingerprints::load(api::CUcontext context) {
   const char* what = "cuModuleLoadData";
   api::CUresult result = real::cuModuleLoadData(&module, rota_fingerprint_image);
   // A full GPU: at another time there may be room.
-  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return {.failed = true};
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
+    const std::lock_guard lock(mutex_);
+    return loaded_[context] = {.failed = true, .again = Clock::now() + kTryAgain};
+  }
   if (result == api::CUDA_SUCCESS) {
     what = "cuModuleGetFunction";
     result = real::cuModuleGetFunction(&loaded.kernel, module, "rota_fingerprint");
@@ -120,9 +127,10 @@ std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& al
   const bool there = within([&] {
     if (result == api::CUDA_SUCCESS) {
       result = real::cuMemcpyDtoHAsync_v2(prints.data(), loaded.prints, chunks * sizeof(Print), stream);
-      const api::CUresult copied = real::cuStreamSynchronize(stream);
-      if (result == api::CUDA_SUCCESS) result = copied;
     }
+    // Also where it is not known whether the kernels have ended: what they read may be unmapped after this.
+    const api::CUresult ended = real::cuStreamSynchronize(stream);
+    if (result == api::CUDA_SUCCESS) result = ended;
     if (event != nullptr) real::cuEventDestroy_v2(event);
     real::cuStreamDestroy_v2(stream);
   });

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -47,10 +48,12 @@ class Fingerprints {
   void forget(api::CUcontext context);
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Loaded {
     api::CUfunction kernel = nullptr;
     api::CUdeviceptr prints = 0;
-    bool failed = false;  // there it will not be tried again
+    bool failed = false;
+    Clock::time_point again = Clock::time_point::max();  // when to try it once more
   };
   Loaded load(api::CUcontext context);
   void give_up(api::CUcontext context, const char* what, api::CUresult result);

@@ -35,6 +35,9 @@ void* map_aligned(std::uint64_t bytes) {
 // What is prepared at a time: the monitor does nothing else for a millisecond or two. Judgement.
 constexpr std::uint64_t kPrepareAtOnce = std::uint64_t{8} << 20;
 
+// After the host had none to spare. Judgement.
+constexpr auto kPrepareAgain = 1s;
+
 // Makes the kernel give out the pages.
 void touch(char* begin, std::uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
@@ -121,9 +124,10 @@ void* HostPool::take(std::uint64_t bytes) {
 
 bool HostPool::prepare(std::uint64_t bytes) {
   // Others may need what is left more than this process ever will.
-  if (left_() / 10 * 9 < bytes + 2 * kLow) {
-    if (growing_.block != nullptr) unmap(growing_.block, growing_.bytes);
-    growing_ = {};
+  if (std::chrono::steady_clock::now() < prepare_again_) return false;
+  if (left_() / 10 * 9 < (growing_.block == nullptr ? bytes : growing_.bytes - growing_.done) + 2 * kLow) {
+    end_growing();
+    prepare_again_ = std::chrono::steady_clock::now() + kPrepareAgain;
     return false;
   }
   if (growing_.block == nullptr) {
@@ -151,7 +155,34 @@ void HostPool::end(void* block, std::uint64_t bytes) {
   unmap(block, bytes);
 }
 
+void HostPool::end_growing() {
+  if (growing_.block != nullptr) unmap(growing_.block, growing_.bytes);
+  growing_ = {};
+}
+
+void HostPool::drop_prepared() {
+  end_growing();
+  std::vector<std::pair<void*, std::uint64_t>> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [bytes, blocks] : kept_) {
+      const auto first =
+          std::partition(blocks.begin(), blocks.end(), [this](void* block) { return !prepared_.contains(block); });
+      for (auto block = first; block != blocks.end(); ++block) gone.emplace_back(*block, bytes);
+      blocks.erase(first, blocks.end());
+    }
+    for (const auto& [block, bytes] : gone) kept_bytes_ -= bytes;
+  }
+  for (const auto& [block, bytes] : gone) unmap(block, bytes);
+}
+
+bool HostPool::has_prepared() const {
+  const std::lock_guard lock(mutex_);
+  return !prepared_.empty();
+}
+
 std::uint64_t HostPool::trim() {
+  end_growing();
   std::map<std::uint64_t, std::vector<void*>> kept;
   std::uint64_t sum = 0;
   {

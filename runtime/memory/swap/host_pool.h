@@ -43,6 +43,8 @@ class HostPool {
   // Gets the next few MiB of a block of `bytes`, which take() finds once it has all of them. False: the host has none
   // to spare. No context need be current.
   bool prepare(std::uint64_t bytes);
+  // Gives back what is prepared: the host needs it, or nothing here does. No context need be current.
+  void drop_prepared();
   // Back to the host at once. With some context current.
   void end(void* block, std::uint64_t bytes);
   // Gives what nobody has taken back to the host: bytes. With some context current.
@@ -53,6 +55,8 @@ class HostPool {
   std::uint64_t kept_bytes() const;
   // Blocks of this size that nobody has taken.
   std::size_t kept(std::uint64_t bytes) const;
+  // Whether any pages were prepared that nobody has taken.
+  bool has_prepared() const;
   // Whether the host is low, as it was some milliseconds ago at most. False while there are no blocks.
   bool low();
 
@@ -60,6 +64,7 @@ class HostPool {
   void* map(std::uint64_t bytes);
   void pin(void* block, std::uint64_t bytes);
   void unmap(void* block, std::uint64_t bytes);
+  void end_growing();
 
   Left left_;
   mutable std::mutex mutex_;                          // the fields below
@@ -70,7 +75,8 @@ class HostPool {
     void* block = nullptr;
     std::uint64_t bytes = 0;
     std::uint64_t done = 0;
-  } growing_;  // the one that is being prepared; the monitor's
+  } growing_;                                              // the one that is being prepared; the monitor's
+  std::chrono::steady_clock::time_point prepare_again_{};  // after the host had none to spare; the monitor's
   std::uint64_t bytes_ = 0;
   std::uint64_t kept_bytes_ = 0;
   bool low_ = false;

@@ -2,6 +2,8 @@
 // several extents in flight; the rest leaves at once.
 #include <algorithm>
 #include <deque>
+#include <functional>
+#include <map>
 #include <utility>
 
 #include "generated/driver_real.h"
@@ -12,8 +14,8 @@
 namespace rota::memory {
 
 // What lies on the GPU in somebody's use: what did not change the last time first, then the largest.
-std::vector<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
-  std::vector<Candidate> all;
+std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
+  std::deque<Candidate> all;
   const std::lock_guard lock(mutex_);
   for (const auto& [address, range] : ranges_) {
     if (range.device != ordinal || range.kept || range.ending) continue;
@@ -25,23 +27,29 @@ std::vector<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
   return all;
 }
 
-bool SwapBackend::prepare_host(int ordinal, std::uint64_t most) {
-  std::map<std::uint64_t, std::size_t> lacking;  // extents by size
-  std::uint64_t has = host_.kept_bytes();
+bool SwapBackend::prepare_host(const std::vector<Excess>& all) {
+  std::map<std::uint64_t, std::size_t, std::greater<>> wanted;  // blocks by size, the largest first, as they leave
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [address, range] : ranges_) {
-      if (range.device != ordinal || range.kept || range.ending || range.failed) continue;
-      for (const Extent& extent : range.extents) {
-        if (extent.host != nullptr) has += extent.bytes;
-        if (extent.host == nullptr && extent.in_place()) ++lacking[extent.bytes];
+    for (const auto& [ordinal, most] : all) {
+      std::map<std::uint64_t, std::size_t, std::greater<>> lacking;
+      std::uint64_t has = 0;
+      for (const auto& [address, range] : ranges_) {
+        if (range.device != ordinal || range.kept || range.ending || range.failed) continue;
+        for (const Extent& extent : range.extents) {
+          if (extent.host != nullptr) has += extent.bytes;
+          if (extent.host == nullptr && extent.in_place() && !extent.zeros) ++lacking[extent.bytes];
+        }
+      }
+      for (const auto& [bytes, count] : lacking) {
+        for (std::size_t one = 0; one < count && has < most; ++one, has += bytes) ++wanted[bytes];
       }
     }
   }
-  // The largest first, as they leave.
-  for (auto size = lacking.rbegin(); size != lacking.rend() && has < most; ++size) {
-    if (host_.kept(size->first) < size->second) return host_.prepare(size->first);
+  for (const auto& [bytes, count] : wanted) {
+    if (host_.kept(bytes) < count) return host_.prepare(bytes);
   }
+  if (wanted.empty()) host_.drop_prepared();
   return false;
 }
 
@@ -73,22 +81,22 @@ struct SwapBackend::Leaving {
   }
 };
 
-// The next of `all`, from `next` on: what makes `bytes` of room, the last one no larger than it has to be, or as much
-// as can be looked at at a time.
-std::deque<SwapBackend::Leaving> SwapBackend::choose(const std::vector<Candidate>& all, std::size_t& next,
-                                                     std::uint64_t bytes) {
+// The first of `all`, which are no more in it: what makes `bytes` of room, the last one no larger than it has to be, or
+// as much as can be looked at at a time. Larger ones that are passed over stay: the one chosen may be unable to leave.
+std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all, std::uint64_t bytes) {
   std::deque<Leaving> chosen;
   std::uint64_t sum = 0;
   const std::lock_guard lock(mutex_);
-  while (sum < bytes && next != all.size()) {
-    std::size_t which = next;
-    while (which + 1 < all.size() && all[which + 1].steady == all[next].steady && all[which + 1].bytes >= bytes - sum) {
-      ++which;
+  while (sum < bytes && !all.empty()) {
+    auto which = all.begin();
+    for (auto next = which + 1; next != all.end() && next->steady == which->steady && next->bytes >= bytes - sum;) {
+      which = next++;
     }
-    if (!chosen.empty() && sum + all[which].bytes > Fingerprints::kMost) break;
-    next = which + 1;
+    if (!chosen.empty() && sum + which->bytes > Fingerprints::kMost) break;
+    const std::uint64_t address = which->address;
+    all.erase(which);
     Range* range = nullptr;
-    const Extent* extent = extent_at(all[which].address, &range);
+    const Extent* extent = extent_at(address, &range);
     if (extent == nullptr || !extent->in_place() || range->kept || range->ending) continue;  // freed just now
     chosen.push_back({.address = extent->address,
                       .bytes = extent->bytes,
@@ -161,14 +169,13 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       landed(flight.address);
     }
   };
-  const std::vector<Candidate> candidates = on_gpu(ordinal);
-  std::size_t next = 0;
+  std::deque<Candidate> candidates = on_gpu(ordinal);
   std::deque<Leaving> chosen;
   while (!moved.failed && !mover.stopping()) {
     if (chosen.empty()) {
       const std::uint64_t sum = moved.without_copy + moved.bytes + under_way;
       if (sum >= bytes) break;
-      chosen = choose(candidates, next, bytes - sum);
+      chosen = choose(candidates, bytes - sum);
       if (chosen.empty()) break;
       look_at(chosen, mover);
       continue;
@@ -238,6 +245,7 @@ void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange
     extent->piece = {};
     extent->saved = !flight.seen.zero;  // else it comes back as fresh memory does
     extent->steady = flight.copied == 0;
+    extent->zeros = flight.seen.zero;
     extent->prints =
         flight.seen.chunks.empty() ? nullptr : std::make_shared<const Prints>(std::move(flight.seen.chunks));
     if (flight.seen.zero) unread = std::exchange(extent->host, nullptr);

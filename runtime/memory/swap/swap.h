@@ -6,7 +6,8 @@
 // A range is reserved for one allocation, or for a span that small ones share (stream_ordered.h). It ends with its
 // context; a pool's span has none, and is moved by any context of its GPU. What moves is
 // an extent, and only the monitor moves, with the gate closed and the process's work proven to have finished. The
-// program's threads allocate and free meanwhile; a free of what is in motion waits for that one extent.
+// program's threads allocate and free meanwhile; a free of what is in motion, or being looked at, waits for
+// that.
 //
 // Whether fresh memory may be mapped at once is decided together with whether the gate is open: under the lock a range
 // enters the books as out of place only while the gate is closed, and the gate opens only while nothing is out of
@@ -144,9 +145,14 @@ class SwapBackend final : public Backend {
   Moved move_out(int device, std::uint64_t bytes, const Mover& mover);
   // Brings everything back. Gives up when the driver has had no room for a while.
   Moved bring_in(int device, const Mover& mover);
-  // A little more room on the host for what lies on this GPU and has none there yet, up to `most` bytes in all. False:
-  // there is as much, or the host has none to spare.
-  bool prepare_host(int device, std::uint64_t most);
+  // By how much what all programs have on a GPU exceeds it.
+  struct Excess {
+    int device;
+    std::uint64_t bytes;
+  };
+  // A little more room on the host for what lies on these GPUs and has none there yet, up to as many bytes as may have
+  // to leave. False: there is as much, or the host has none to spare. What is ready for nothing goes back.
+  bool prepare_host(const std::vector<Excess>& all);
   // The host is low on memory: gives back what copies of this process occupy there that nobody would read again, and
   // what is kept. Bytes. With some context current.
   std::uint64_t give_host_back();
@@ -169,6 +175,7 @@ class SwapBackend final : public Backend {
     bool saved = false;                    // they are there, as they were when it left last
     std::shared_ptr<const Prints> prints;  // of them, if they are there; null: not known
     bool steady = false;                   // it left without a copy the last time
+    bool zeros = false;                    // and as nothing but zeros
     bool moving = false;
     std::uint64_t came = 0;  // brought in when the gate had opened so many times
     bool in_place() const { return piece && !moving; }
@@ -230,8 +237,8 @@ class SwapBackend final : public Backend {
   void destroy(Range&& range, const Exchange& exchange = {});
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
-  std::vector<Candidate> on_gpu(int device);
-  std::deque<Leaving> choose(const std::vector<Candidate>& all, std::size_t& next, std::uint64_t bytes);
+  std::deque<Candidate> on_gpu(int device);
+  std::deque<Leaving> choose(std::deque<Candidate>& all, std::uint64_t bytes);
   Extent* set_out(const Leaving& leaving);
   void look_at(std::deque<Leaving>& chosen, const Mover& mover);
   void left(int device, Departure&& flight, const Exchange& exchange, Moved& moved);

@@ -209,7 +209,8 @@ TEST_CASE("from a client whose memory does not go others' is asked for, until it
   CHECK(machine.clears(1) == 100);
 }
 
-TEST_CASE("a stopped client does not keep a waiting one from its memory, though turns are shorter than the verdict takes") {
+TEST_CASE(
+    "a stopped client does not keep a waiting one from its memory, though turns are shorter than the verdict takes") {
   Machine machine(Mode::kExclusive);
   machine.rests(1, 450);  // and is stopped
   machine.rests(2, 450);
@@ -221,8 +222,8 @@ TEST_CASE("a stopped client does not keep a waiting one from its memory, though 
     REQUIRE(machine.holds(3));
     machine.has(3, 450, 70);
     machine.want(2);
-    // Its quantum is over and nothing has come for half a second (turn::Machine::kNothingComes): it gives the lease back
-    // unused.
+    // Its quantum is over and nothing has come for half a second (turn::Machine::kNothingComes): it gives the lease
+    // back unused.
     machine.wait(600ms);
     other_asked = machine.clears(2) != 0;
     machine.give_back(3);

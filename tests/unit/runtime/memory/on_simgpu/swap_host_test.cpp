@@ -92,7 +92,7 @@ TEST_CASE("host memory that is prepared is pinned once it is needed, and not bef
     int pinned = 0;
     before = [&](Symbol symbol) { pinned += symbol == Symbol::k_cuMemHostRegister_v2 ? 1 : 0; };
     int calls = 0;
-    while (swap().prepare_host(0, kAll)) ++calls;
+    while (swap().prepare_host({{0, kAll}})) ++calls;
     EXPECT(calls == 1 + 3);  // 8 MiB at a time
     EXPECT(pinned == 0);
     EXPECT(swap().host().kept_bytes() == 28 * kMiB && swap().host().bytes() == 28 * kMiB);
@@ -103,7 +103,7 @@ TEST_CASE("host memory that is prepared is pinned once it is needed, and not bef
       swap().bring_in(0, carrier.mover());
       EXPECT(swap().use_if_in_place([] {}));
     }
-    EXPECT(!swap().prepare_host(0, kAll));
+    EXPECT(!swap().prepare_host({{0, kAll}}));
     EXPECT(swap().give_host_back() == 28 * kMiB);
     EXPECT(swap().host().bytes() == 0);
   });
@@ -113,13 +113,13 @@ TEST_CASE("no more of the host is prepared than would have to leave, nor what th
   check([] {
     enter(0);
     for (int number = 0; number < 4; ++number) allocate(16 * kMiB, 1);
-    while (swap().prepare_host(0, 30 * kMiB)) {
+    while (swap().prepare_host({{0, 30 * kMiB}})) {
     }
     EXPECT(swap().host().bytes() == 32 * kMiB);
-    EXPECT(swap().prepare_host(0, kAll));
+    EXPECT(swap().prepare_host({{0, kAll}}));
     EXPECT(swap().host().bytes() == 48 * kMiB);
     limit_host(1 << 30, {&swap()});
-    EXPECT(!swap().prepare_host(0, kAll));  // and what was begun has gone
+    EXPECT(!swap().prepare_host({{0, kAll}}));  // and what was begun has gone
     EXPECT(swap().host().bytes() == 32 * kMiB);
     EXPECT(swap().host().trim() == 32 * kMiB);
     EXPECT(swap().host().bytes() == 0);

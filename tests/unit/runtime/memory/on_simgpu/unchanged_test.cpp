@@ -206,3 +206,53 @@ TEST_CASE("a copy that the host has taken back is made anew") {
     EXPECT(there_and_back(carrier).without_copy == 8 * kMiB);
   });
 }
+
+TEST_CASE("a look whose end cannot be learned leaves what it reads mapped until its kernels have ended") {
+  check([] {
+    Carrier carrier(enter(0));
+    std::vector<CUdeviceptr> blocks;
+    for (int number = 0; number < 30; ++number) blocks.push_back(allocate(6 * kMiB, 1));
+    // Their places on the host are there from now on: copies are fast.
+    EXPECT(!swap().move_out(0, kAll, carrier.mover()).failed);
+    swap().bring_in(0, carrier.mover());
+    EXPECT(swap().use_if_in_place([] {}));
+    carrier.looks = true;
+    bool launched = false;
+    before = [&](Symbol symbol) {
+      if (symbol != Symbol::k_cuLaunchKernel || launched) return;
+      launched = true;
+      fails_at = {{Symbol::k_cuEventQuery, 1}};  // once
+    };
+    // Leaves by copies, which overtake the kernels.
+    EXPECT(!swap().move_out(0, kAll, carrier.mover()).failed);
+    before = [](Symbol) {};
+    EXPECT_OK(cu.cuCtxSynchronize());
+    for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) swap().bring_in(0, carrier.mover());
+    EXPECT(swap().use_if_in_place([] {}));
+    for (const CUdeviceptr block : blocks) expect_pattern(block, 6 * kMiB, 1, "after the swap");
+  });
+}
+
+TEST_CASE("what can leave without any memory of the host does, though something smaller cannot leave") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    const CUdeviceptr large = allocate(16 * kMiB, 1);
+    EXPECT_OK(cu.cuCtxSynchronize());
+    swap().move_out(0, kAll, carrier.mover());
+    swap().bring_in(0, carrier.mover());
+    EXPECT(swap().use_if_in_place([] {}));
+    const CUdeviceptr small = allocate(4 * kMiB, 2);
+    swap().host().set_left([] { return 0; });
+    Swap::Moved moved;
+    std::uint64_t went = 0;
+    for (int attempt = 0; attempt < 10 && went == 0; ++attempt) {
+      moved = swap().move_out(0, 2 * kMiB, carrier.mover());
+      went = moved.bytes + moved.without_copy;
+    }
+    EXPECT(went == 16 * kMiB);
+    swap().bring_in(0, carrier.mover());
+    expect_pattern(large, 16 * kMiB, 1, "large");
+    expect_pattern(small, 4 * kMiB, 2, "small");
+  });
+}
