@@ -116,10 +116,14 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
   api::CUstream stream = nullptr;
   api::CUresult made = api::CUDA_SUCCESS;
   within([&] { made = real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING); });
-  if (made != api::CUDA_SUCCESS || stream == nullptr) return {.failed = true, .error = made};
+  // A full GPU has no room for a stream either, and what is to make room there must not need any. Nothing of this
+  // process runs, so the legacy stream waits for nothing; but it would end a capture.
+  const bool full = made == api::CUDA_ERROR_OUT_OF_MEMORY;
+  if (full && contexts.captures() != 0) return {.failed = true};
+  if (!full && stream == nullptr) return {.failed = true, .error = made};
   const memory::SwapBackend::Moved all =
       move(Mover{within, stopping, stream, exchange(device), own ? nullptr : context});
-  within([&] { real::cuStreamDestroy_v2(stream); });
+  if (stream != nullptr) within([&] { real::cuStreamDestroy_v2(stream); });
   return all;
 }
 

@@ -146,18 +146,20 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     if (mapped) result = give_access(coming.address, coming.bytes, ordinal, access);
     Flight flight{.address = coming.address, .bytes = coming.bytes};
     if (result == api::CUDA_SUCCESS && (coming.saved || used_before)) {
-      mover.within([&] {
-        flight.event = driver::make_event();
-        if (flight.event == nullptr) return;
+      const bool there = mover.within([&] {
+        flight.event = driver::make_event();  // none: a full GPU has no room for one, and the copy is waited for here
         // Fresh memory of the driver's is zero, and a program may have come to rely on it.
         result = coming.saved ? real::cuMemcpyHtoDAsync_v2(coming.address, coming.host, coming.bytes, mover.stream)
                               : real::cuMemsetD8Async(coming.address, 0, coming.bytes, mover.stream);
-        if (result == api::CUDA_SUCCESS) result = real::cuEventRecord(flight.event, mover.stream);
+        if (result == api::CUDA_SUCCESS) {
+          result = flight.event != nullptr ? real::cuEventRecord(flight.event, mover.stream)
+                                           : real::cuStreamSynchronize(mover.stream);
+        }
         if (result == api::CUDA_SUCCESS) return;
         wait_for_stream(mover);
-        real::cuEventDestroy_v2(flight.event);
+        if (flight.event != nullptr) real::cuEventDestroy_v2(flight.event);
       });
-      if (flight.event == nullptr) result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+      if (!there) result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     }
     if (result != api::CUDA_SUCCESS) {
       unmap(coming);

@@ -202,8 +202,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       if (host == nullptr) host = host_.take(flight.bytes);
       no_host = host == nullptr;
       if (no_host) return;
-      flight.event = driver::make_event();
-      if (flight.event == nullptr) return;
+      flight.event = driver::make_event();  // none: a full GPU has no room for one, and the copy is waited for here
       api::CUresult result = api::CUDA_SUCCESS;
       for (const auto& [begin, end] : parts) {
         result = real::cuMemcpyDtoHAsync_v2(static_cast<char*>(host) + begin, flight.address + begin, end - begin,
@@ -211,10 +210,14 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
         if (result != api::CUDA_SUCCESS) break;
         flight.copied += end - begin;
       }
-      started = result == api::CUDA_SUCCESS && real::cuEventRecord(flight.event, mover.stream) == api::CUDA_SUCCESS;
+      if (result == api::CUDA_SUCCESS) {
+        result = flight.event != nullptr ? real::cuEventRecord(flight.event, mover.stream)
+                                         : real::cuStreamSynchronize(mover.stream);
+      }
+      started = result == api::CUDA_SUCCESS;
       if (started) return;
       wait_for_stream(mover);
-      real::cuEventDestroy_v2(flight.event);
+      if (flight.event != nullptr) real::cuEventDestroy_v2(flight.event);
     });
     {
       const std::lock_guard lock(mutex_);
@@ -225,6 +228,10 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       moved.lacks_host = moved.lacks_host || no_host;
       moved.failed = !no_host;
       continue;  // others may have been out before, and have room there
+    }
+    if (flight.event == nullptr) {
+      left(ordinal, std::move(flight), mover.exchange, moved);
+      continue;
     }
     under_way += flight.bytes;
     flights.push_back(std::move(flight));

@@ -25,6 +25,7 @@ inline constexpr unsigned kPatience = 20;
 
 inline constexpr int kAlways = -1;
 inline std::map<Symbol, int> fails_at;  // the how manyth call from now on fails, once; 0: none
+inline CUresult fails_with = CUDA_ERROR_UNKNOWN;
 inline std::function<void(Symbol symbol)> before = [](Symbol) {};
 
 inline bool fails(Symbol symbol) {
@@ -39,7 +40,7 @@ struct Failing;
 template <Symbol kSymbol, typename... Arguments>
 struct Failing<kSymbol, CUresult(Arguments...)> {
   static inline CUresult (*simulated)(Arguments...);
-  static CUresult call(Arguments... arguments) { return fails(kSymbol) ? CUDA_ERROR_UNKNOWN : simulated(arguments...); }
+  static CUresult call(Arguments... arguments) { return fails(kSymbol) ? fails_with : simulated(arguments...); }
 };
 
 inline void* failing(Symbol symbol, void* simulated) {

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/turn/bring_back.h"
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
 
 using namespace rota;
@@ -299,4 +300,35 @@ TEST_CASE("memory that will never come back makes room for others at once, and c
     EXPECT(swap().out_bytes(0) == 0 && swap().in_place());
     EXPECT_EMPTY_BOOKS();
   });
+}
+
+TEST_CASE("on a GPU that has no room for a stream or an event either, memory leaves and comes back all the same") {
+  for (const bool streams : {true, false}) {
+    check([streams] {
+      const CUcontext context = enter(0);
+      const CUdeviceptr block = allocate(8 * kMiB, 1);
+      const CUdeviceptr other = allocate(300, 2);
+      fails_with = CUDA_ERROR_OUT_OF_MEMORY;
+      fails_at = {{Symbol::k_cuEventCreate, kAlways}};
+      if (streams) fails_at[Symbol::k_cuStreamCreate] = kAlways;
+      const auto nobody = [](int) { return memory::Exchange{}; };
+      const auto goes_on = [] { return false; };
+      for (int round = 0; round < 2; ++round) {
+        const turn::Left left = turn::swap_out(runtime().contexts, runtime().memory, {0, kAll}, nobody, goes_on);
+        EXPECT(!left.failed && left.copied >= 8 * kMiB);
+        EXPECT(swap().resident_bytes(0) == 0);
+        const turn::Back back = turn::bring_back(runtime().contexts, runtime().memory, {{0, kAll}}, nobody, goes_on);
+        EXPECT(back.resident && back.error == CUDA_SUCCESS && back.bytes >= 8 * kMiB);
+        EXPECT(swap().use_if_in_place([] {}));
+      }
+      fails_at.clear();
+      fails_with = CUDA_ERROR_UNKNOWN;
+      EXPECT_OK(cu.cuCtxSetCurrent(context));
+      expect_pattern(block, 8 * kMiB, 1, "large");
+      expect_pattern(other, 300, 2, "small");
+      EXPECT_OK(cu.cuMemFree_v2(block));
+      EXPECT_OK(cu.cuMemFree_v2(other));
+      EXPECT_EMPTY_BOOKS();
+    });
+  }
 }
