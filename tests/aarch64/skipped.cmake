@@ -7,6 +7,7 @@ endmacro()
 skip_under_qemu("monitor_test:the monitor takes none of the program's signals" "the kernel shows which signals qemu-user blocks, not the emulated thread")
 skip_under_qemu("simgpu_driver_test:a pool that can be exported allocates more in its life than its file is long" "it maps 50 GiB at once, and qemu-user keeps a record of every page")
 skip_under_qemu("swap_moves_test:memory of the host is no part of a forked child, and begins where huge pages do" "qemu-user does not know MADV_DONTFORK")
+skip_under_qemu("swap_moves_test:a block that the host could not spare is not begun again at once" "the kernel shows how much memory qemu-user has, not the program")
 skip_under_qemu("scheduler_server_test:of several descriptors beside one message rotad keeps none" "qemu-user takes descriptors that the program has no room for, and keeps them")
 
 # rota refuses, as it should, to reach into a program for another processor.
