@@ -275,10 +275,10 @@ struct StatusGpu {
 
 // What has been moved off all GPUs of a client and back since it began.
 struct Moves {
-  std::uint64_t out_bytes;  // copied to the host
-  std::uint64_t out_ns;     // in which that was done
-  std::uint64_t in_bytes;   // copied back
-  std::uint64_t in_ns;
+  std::uint64_t out_bytes;     // copied to the host
+  std::uint64_t out_ns;        // of moves that copied any, looking and unmapping included
+  std::uint64_t in_bytes;      // copied back
+  std::uint64_t in_ns;         // waiting for room included
   std::uint64_t spared_bytes;  // left without a copy, since they had not changed since the last one, or were all zeros
 };
 

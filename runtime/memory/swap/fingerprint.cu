@@ -3,9 +3,9 @@
 
 using namespace rota::memory::fingerprint;
 
-// Of the chunks looked at since the last reading; as many as fingerprints.cpp looks at at a time.
+// Of the chunks looked at since the last reading.
 extern "C" {
-__device__ Print rota_prints[4096];
+__device__ Print rota_prints[kMostChunks];
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)

@@ -26,6 +26,9 @@ inline constexpr unsigned kGroups = 16;  // of each thread in a chunk
 inline constexpr unsigned kChunkVectors = kThreads * kGroups * kGroupVectors;
 inline constexpr std::uint64_t kChunkBytes = std::uint64_t{kChunkVectors} * 16;  // 512 KiB
 
+// Whose prints the kernel's module has room for.
+inline constexpr unsigned kMostChunks = 4096;
+
 inline constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;
 
 // Random, below kPrime what is a point.
@@ -71,6 +74,11 @@ ROTA_ON_GPU inline std::uint64_t power(std::uint64_t base, unsigned exponent) {
     base = product(base, base);
   }
   return result;
+}
+
+// Once the words and points are drawn.
+inline void complete(Keys& keys) {
+  for (int sum = 0; sum < kSums; ++sum) keys.thread_point[sum] = power(keys.point[sum], 2 * kGroups);
 }
 
 // What one thread makes of its part of a chunk. Beyond `vectors` there are zeros.

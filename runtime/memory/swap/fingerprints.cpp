@@ -14,11 +14,11 @@ extern "C" const char rota_fingerprint_image[];
 namespace rota::memory {
 
 using fingerprint::kChunkBytes;
+using fingerprint::kMostChunks;
 using fingerprint::Print;
 
 namespace {
 
-constexpr std::size_t kMostChunks = 4096;  // rota_prints of fingerprint.cu
 static_assert(Fingerprints::kMost / kChunkBytes <= kMostChunks / 2, "pieces end with a chunk of their own");
 
 // After the driver had no memory for the kernel. Judgement.
@@ -36,10 +36,8 @@ Fingerprints::Fingerprints() {
     keys_ = {};
     return;
   }
-  for (int sum = 0; sum < fingerprint::kSums; ++sum) {
-    keys_.point[sum] = fingerprint::reduced(keys_.point[sum] >> 3);
-    keys_.thread_point[sum] = fingerprint::power(keys_.point[sum], 2 * fingerprint::kGroups);
-  }
+  for (std::uint64_t& point : keys_.point) point = fingerprint::reduced(point >> 3);
+  fingerprint::complete(keys_);
 }
 
 // With the context current.

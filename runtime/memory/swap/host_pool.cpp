@@ -155,9 +155,9 @@ void HostPool::end(void* block, std::uint64_t bytes) {
   unmap(block, bytes);
 }
 
-void HostPool::end_growing() {
+std::uint64_t HostPool::end_growing() {
   if (growing_.block != nullptr) unmap(growing_.block, growing_.bytes);
-  growing_ = {};
+  return std::exchange(growing_, {}).done;
 }
 
 void HostPool::drop_prepared() {
@@ -182,13 +182,12 @@ bool HostPool::has_prepared() const {
 }
 
 std::uint64_t HostPool::trim() {
-  end_growing();
+  std::uint64_t sum = end_growing();
   std::map<std::uint64_t, std::vector<void*>> kept;
-  std::uint64_t sum = 0;
   {
     const std::lock_guard lock(mutex_);
     kept.swap(kept_);
-    sum = std::exchange(kept_bytes_, 0);
+    sum += std::exchange(kept_bytes_, 0);
   }
   for (const auto& [bytes, blocks] : kept) {
     for (void* block : blocks) unmap(block, bytes);

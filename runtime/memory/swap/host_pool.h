@@ -64,7 +64,7 @@ class HostPool {
   void* map(std::uint64_t bytes);
   void pin(void* block, std::uint64_t bytes);
   void unmap(void* block, std::uint64_t bytes);
-  void end_growing();
+  std::uint64_t end_growing();  // bytes that it had
 
   Left left_;
   mutable std::mutex mutex_;                          // the fields below

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "generated/driver_functions.h"
-#include "runtime/memory/swap/fingerprint_kernel.h"
+#include "tests/unit/runtime/memory/fingerprint_on_host.h"
 
 extern "C" const char rota_fingerprint_image[];
 
@@ -32,29 +32,6 @@ void check(CUresult result, const char* what) {
   if (result == CUDA_SUCCESS) return;
   std::printf("%s: error %d\n", what, static_cast<int>(result));
   std::exit(1);
-}
-
-Keys drawn() {
-  std::mt19937_64 random(std::random_device{}());
-  Keys keys;
-  for (auto& row : keys.words) {
-    for (std::uint32_t& word : row) word = static_cast<std::uint32_t>(random());
-  }
-  for (int sum = 0; sum < kSums; ++sum) {
-    keys.point[sum] = random() % kPrime;
-    keys.thread_point[sum] = power(keys.point[sum], 2 * kGroups);
-  }
-  return keys;
-}
-
-Print on_host(const Keys& keys, const Vector* chunk, std::uint64_t vectors) {
-  Print print{};
-  for (unsigned thread = 0; thread < kThreads; ++thread) {
-    const Part part = part_of_chunk(keys, thread, vectors, [&](std::uint64_t at) { return chunk[at]; });
-    for (int sum = 0; sum < kSums; ++sum) print.sums[sum] = reduced(print.sums[sum] + part.sums[sum]);
-    print.any |= part.any;
-  }
-  return print;
 }
 
 }  // namespace
@@ -89,7 +66,7 @@ int main() {
   std::size_t prints_bytes = 0;
   check(cuModuleGetGlobal_v2(&prints, &prints_bytes, module, "rota_prints"), "cuModuleGetGlobal");
 
-  Keys keys = drawn();
+  Keys keys = drawn(std::random_device{}());
   // Random chunks, one of zeros, and a last one that ends early.
   constexpr std::uint64_t kChunks = 40;
   std::vector<Vector> memory((kChunks - 1) * kChunkVectors + 12345);
@@ -114,7 +91,7 @@ int main() {
   for (std::uint64_t chunk = 0; chunk < kChunks; ++chunk) {
     const std::uint64_t begin = chunk * kChunkVectors;
     const Print expected =
-        on_host(keys, memory.data() + begin, std::min<std::uint64_t>(kChunkVectors, memory.size() - begin));
+        print_of(keys, memory.data() + begin, std::min<std::uint64_t>(kChunkVectors, memory.size() - begin));
     const Print& print = seen[chunk];
     if (print.sums[0] == expected.sums[0] && print.sums[1] == expected.sums[1] &&
         (print.any != 0) == (expected.any != 0))

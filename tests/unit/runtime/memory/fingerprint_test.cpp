@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/memory/swap/fingerprint_kernel.h"
+#include "tests/unit/runtime/memory/fingerprint_on_host.h"
 
 using namespace rota::memory::fingerprint;
 
@@ -15,28 +15,8 @@ namespace {
 
 using Chunk = std::vector<Vector>;
 
-Keys keys(unsigned seed) {
-  std::mt19937_64 random(seed);
-  Keys all;
-  for (auto& row : all.words) {
-    for (std::uint32_t& word : row) word = static_cast<std::uint32_t>(random());
-  }
-  for (int sum = 0; sum < kSums; ++sum) {
-    all.point[sum] = random() % kPrime;
-    all.thread_point[sum] = power(all.point[sum], 2 * kGroups);
-  }
-  return all;
-}
-
-// As the block of one chunk.
 Print print(const Keys& keys, const Chunk& chunk) {
-  Print all{};
-  for (unsigned thread = 0; thread < kThreads; ++thread) {
-    const Part part = part_of_chunk(keys, thread, chunk.size(), [&](std::uint64_t at) { return chunk[at]; });
-    for (int sum = 0; sum < kSums; ++sum) all.sums[sum] = reduced(all.sums[sum] + part.sums[sum]);
-    all.any |= part.any;
-  }
-  return all;
+  return print_of(keys, chunk.data(), chunk.size());
 }
 
 Chunk random_chunk(std::size_t vectors, unsigned seed) {
@@ -73,30 +53,30 @@ TEST_CASE("products and powers modulo 2^61 - 1 are right") {
 }
 
 TEST_CASE("one bit anywhere in a chunk changes both sums, and the same contents give the same") {
-  const Keys drawn = keys(2);
+  const Keys keys = drawn(2);
   Chunk chunk = random_chunk(kChunkVectors, 3);
-  const Print before = print(drawn, chunk);
+  const Print before = print(keys, chunk);
   std::mt19937 random(4);
   for (int round = 0; round < 20; ++round) {
     std::uint32_t& word = chunk[random() % chunk.size()].words[random() % 4];
     const std::uint32_t bit = 1u << (random() % 32);
     word ^= bit;
-    CHECK(differ_in_both(print(drawn, chunk), before));
+    CHECK(differ_in_both(print(keys, chunk), before));
     word ^= bit;
   }
-  const Print after = print(drawn, chunk);
+  const Print after = print(keys, chunk);
   CHECK(std::memcmp(&after, &before, sizeof after) == 0);
-  CHECK_FALSE(differ_in_both(print(keys(5), chunk), print(keys(5), chunk)));
-  CHECK(differ_in_both(print(keys(5), chunk), before));
+  CHECK_FALSE(differ_in_both(print(drawn(5), chunk), print(drawn(5), chunk)));
+  CHECK(differ_in_both(print(drawn(5), chunk), before));
 }
 
 TEST_CASE("what has only changed its place changes both sums") {
-  const Keys drawn = keys(6);
+  const Keys keys = drawn(6);
   Chunk chunk = random_chunk(kChunkVectors, 7);
-  const Print before = print(drawn, chunk);
+  const Print before = print(keys, chunk);
   const auto exchanged = [&](std::size_t one, std::size_t other) {
     std::swap(chunk[one], chunk[other]);
-    const bool seen = differ_in_both(print(drawn, chunk), before);
+    const bool seen = differ_in_both(print(keys, chunk), before);
     std::swap(chunk[one], chunk[other]);
     return seen;
   };
@@ -105,33 +85,33 @@ TEST_CASE("what has only changed its place changes both sums") {
   CHECK(exchanged(0, std::size_t{kThreads} * kGroupVectors));  // of one thread, in two groups
   CHECK(exchanged(5, chunk.size() - 1));
   std::swap(chunk[9].words[0], chunk[9].words[1]);
-  const Print within = print(drawn, chunk);
+  const Print within = print(keys, chunk);
   std::swap(chunk[9].words[0], chunk[9].words[1]);
   // Words of a pair have keys of their own.
   CHECK(differ_in_both(within, before));
 }
 
 TEST_CASE("a chunk of zeros says so, whatever its length, and any bit speaks against it") {
-  const Keys drawn = keys(8);
+  const Keys keys = drawn(8);
   for (const std::size_t vectors : {std::size_t{1}, std::size_t{100}, std::size_t{4096}, std::size_t{kChunkVectors}}) {
     Chunk chunk(vectors);
-    CHECK(print(drawn, chunk).any == 0);
+    CHECK(print(keys, chunk).any == 0);
     chunk.back().words[3] = 1;
-    CHECK(print(drawn, chunk).any != 0);
+    CHECK(print(keys, chunk).any != 0);
     chunk.back().words[3] = 0;
     chunk.front().words[0] = 1u << 31;
-    CHECK(print(drawn, chunk).any != 0);
+    CHECK(print(keys, chunk).any != 0);
   }
 }
 
 TEST_CASE("chunks that differ have sums that are spread over the whole field") {
-  const Keys drawn = keys(9);
+  const Keys keys = drawn(9);
   std::set<std::uint64_t> seen[kSums];
   bool high[kSums] = {};
   for (unsigned value = 0; value < 300; ++value) {
     Chunk chunk(64);
     chunk[17].words[2] = value;
-    const Print print_of = print(drawn, chunk);
+    const Print print_of = print(keys, chunk);
     for (int sum = 0; sum < kSums; ++sum) {
       REQUIRE(print_of.sums[sum] < kPrime);
       seen[sum].insert(print_of.sums[sum]);
