@@ -47,6 +47,7 @@ CUresult end(CUcontext context, Call&& call, Judge&& ended) {
   return parts.contexts.end_context(context, call, [&](CUresult answer) {
     const Ended what = ended(answer);
     if (what.memory) its_memory.gone();
+    if (what.memory || what.context) parts.monitor.context_ended(context);
     return what.context;
   });
 }

@@ -58,6 +58,8 @@ class Connection {
   std::uint64_t to_clear(int index) const;
   // Whether what is cleared there may be handed over (protocol::Kind::kHandOver).
   bool hands_over(int index) const;
+  // What rotad wants to know of this process's activity (protocol::kWatch...).
+  std::uint32_t watch() const { return lease_->watch.load(std::memory_order_relaxed); }
   // Until when a holder's has to have gone; 0: no time is set.
   Time give_back_by() const;
   std::atomic<std::uint32_t>& event() const { return lease_->event; }

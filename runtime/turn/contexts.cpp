@@ -380,6 +380,13 @@ Contexts::Within Contexts::within(api::CUcontext context, const std::function<vo
   return Within::kRan;
 }
 
+bool Contexts::while_all_live(const std::function<void()>& work) {
+  const std::unique_lock lock(state_->closing, std::try_to_lock);
+  if (!lock || state_->shut) return false;
+  work();
+  return true;
+}
+
 void Contexts::shut() {
   // A second at most: exit must not hang on a driver call that does not come back.
   for (int attempt = 0; attempt < 1000; ++attempt) {

@@ -78,6 +78,8 @@ class Contexts {
   // Runs `work` with `context` current; false if it is no more.
   enum class Within { kRan, kGone, kBusy };
   Within within(api::CUcontext context, const std::function<void()>& work);
+  // Runs `work` while no context ends; false, and nothing done, if one does just now, or the process is exiting.
+  bool while_all_live(const std::function<void()>& work);
   // After this the monitor's calls do nothing: the process is exiting. Waits for one that is under way, up to a second.
   void shut();
 

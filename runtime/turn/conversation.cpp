@@ -37,6 +37,7 @@ void Monitor::connect() {
 // A rotad has welcomed this process: what it is told before anything else.
 void Monitor::connected() {
   usage_.connected(connection_->usage());
+  activity_.connected(connection_->usage());
   memory_.swap().set_asked(connection_->asks_for_room());
   round_ = 0;
   quota_.serve(connection_->keeps_limits());
@@ -56,6 +57,7 @@ void Monitor::connected() {
 void Monitor::lost_rotad() {
   connection_.reset();
   usage_.lost();
+  activity_.connected(nullptr);
   for (Gpu& gpu : gpus_) {
     gpu.told = gpu.refused = false;
     gpu.index = -1;

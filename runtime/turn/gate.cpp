@@ -126,13 +126,24 @@ bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
   for (;;) {
     // With the fence the store of the word and the load of the state are in one order for everybody.
     thread.word.fetch_add(0, memory_order_seq_cst);
-    if ((state.load(memory_order_seq_cst) & kClosedBit) == 0) return true;
+    const std::uint32_t now = state.load(memory_order_seq_cst);
+    if ((now & (kClosedBit | kMeteredBit)) == 0) return true;
     // A call inside a call: the outer one is already counted, and the closer waits for it. To wait here would be to
     // wait for ourselves.
     const std::uint64_t inside = depth_of_own(thread);
     if ((inside & kSubmittingMask) > 1) return true;
-    if (refuses()) return false;
     Gate* gate = the_gate.load(memory_order_acquire);
+    if ((now & kClosedBit) == 0) {
+      if (gate == nullptr || gate->may_submit(call)) return true;
+      const std::uint64_t resumed = gate->resumed_.load(memory_order_acquire);
+      // Once more, since the answer may have been another by now.
+      if (gate->may_submit(call)) return true;
+      thread.word.fetch_sub(inside, memory_order_seq_cst);
+      gate->wait_metered(resumed);
+      thread.word.fetch_add(inside, memory_order_seq_cst);
+      continue;
+    }
+    if (refuses()) return false;
     if (gate == nullptr) return true;
     Attendant* attendant = gate->attendant_.load(memory_order_acquire);
     if (attendant != nullptr && attendant->submits_nothing(call)) return true;
@@ -196,6 +207,7 @@ void Gate::close() {
     if (for_good_) return;
     state.fetch_or(kClosedBit, memory_order_seq_cst);
   }
+  passed_.notify_all();  // they stand at the closed gate from now on
   if (fenced_) return;
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
   // Registered, tried, and refused now (a sandbox that was switched on later): from here on every call is fenced. A
@@ -224,6 +236,35 @@ bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline) {
     pause = std::min(pause * 2, std::chrono::microseconds(500));
   }
   return true;
+}
+
+bool Gate::may_submit(const Call& call) const {
+  Attendant* attendant = attendant_.load(memory_order_acquire);
+  return attendant == nullptr || attendant->may_submit(call);
+}
+
+void Gate::set_metered(bool metered) {
+  if (metered) {
+    state.fetch_or(kMeteredBit, memory_order_seq_cst);
+    return;
+  }
+  state.fetch_and(~kMeteredBit, memory_order_seq_cst);
+  resume();
+}
+
+void Gate::resume() {
+  {
+    const std::lock_guard lock(mutex_);
+    resumed_.fetch_add(1, memory_order_seq_cst);
+  }
+  passed_.notify_all();
+}
+
+void Gate::wait_metered(std::uint64_t resumed) {
+  const Counted held_up(held_up_);
+  if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
+  std::unique_lock lock(mutex_);
+  passed_.wait(lock, [&] { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); });
 }
 
 void Gate::open() {

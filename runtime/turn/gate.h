@@ -26,6 +26,8 @@ class Attendant {
   // Whether the call puts no work on the GPU after all (its stream is being captured) and so needs no lease, nor any
   // memory that is out of place.
   virtual bool submits_nothing(const Call& call) = 0;
+  // While the gate is metered: whether this call may go on at once. If not, its thread waits until resume().
+  virtual bool may_submit(const Call& /*call*/) { return true; }
   // make_room() of scope.h, for a thread that is not inside the gate.
   virtual void make_room(const std::function<bool()>& /*again*/) {}
   // There was no memory for a thread's record, so the closer cannot see that thread: nothing may move any more. Before
@@ -59,6 +61,13 @@ class Gate {
   void refuse(api::CUresult error);
   // Returns once the gate is open, or refuses: the thread stands at it until then.
   void pass();
+  // From now on calls ask the attendant whether they may be submitted, or no more. Any thread.
+  void set_metered(bool metered);
+  bool metered() const { return (state.load(std::memory_order_acquire) & kMeteredBit) != 0; }
+  // Lets everybody ask again whom the attendant has made wait.
+  void resume();
+  // How many those are.
+  std::uint32_t held_up() const { return held_up_.load(std::memory_order_acquire); }
   bool closed() const { return (state.load(std::memory_order_acquire) & kClosedBit) != 0; }
 
   // Runs `work` inside the gate if that is open, else not, and says which; never waits. For work of rota's own
@@ -80,12 +89,17 @@ class Gate {
   friend bool hold_slowly(Thread& thread);
   friend Thread* register_this_thread();
   void wait_outside();
+  bool may_submit(const Call& call) const;
+  void wait_metered(std::uint64_t resumed);
 
   std::mutex mutex_;
   std::condition_variable opened_;
+  std::condition_variable passed_;
   bool for_good_ = false;
   std::atomic<Attendant*> attendant_{nullptr};
   std::atomic<std::uint32_t> standing_{0};
+  std::atomic<std::uint32_t> held_up_{0};
+  std::atomic<std::uint64_t> resumed_{0};  // how often they have been let ask again
   bool fenced_ = false;
 };
 

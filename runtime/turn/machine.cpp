@@ -404,7 +404,9 @@ void Machine::look_draining(Time now) {
   }
   if (!drain_.proof && now >= drain_.next_mark) act(Act::kMark);
   look_at_ = now + drain_.pause;
-  drain_.pause = std::min<Time>(drain_.pause * 3 / 2, 500us);
+  // The shorter a drain, the more a late look at its end costs.
+  const Time longest = std::clamp<Time>((now - drain_.begun) / 100, 30us, 500us);
+  drain_.pause = std::min<Time>(drain_.pause * 3 / 2, longest);
 }
 
 void Machine::drained(Time now) {

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -52,7 +53,8 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
       sessions_(sessions_from_environment()),
       usage_(memory, bell_),
       room_(memory.ledger(), bell_),
-      quota_(memory.ledger(), bell_) {
+      quota_(memory.ledger(), bell_),
+      activity_(gate, contexts) {
   for (std::atomic<int>& index : limits_index_) index.store(-1, std::memory_order_relaxed);
   gate_.set_attendant(this);
   gate_.close();
@@ -132,6 +134,11 @@ void Monitor::touch(int device) {
 
 void Monitor::arrived() {
   bell_.ring();
+}
+
+bool Monitor::may_submit(const gate::Call& call) {
+  // A mark in a capture would be a part of it.
+  return contexts_.captures() != 0 || meter_.enter(call, now());
 }
 
 void Monitor::wait_for_room(int device) {
@@ -236,6 +243,7 @@ void Monitor::start_thread() {
   if (error != 0) {
     log::warn("no turns on the GPU: the monitor thread cannot be started ({})", error);
     usage_.lost();
+    activity_.connected(nullptr);
     quota_.serve(false);
     connection_.reset();
     open_for_good({.unserved = true});
@@ -290,6 +298,8 @@ void Monitor::run() {
   // Measured: a query from a thread that is not in RELAXED mode invalidates a global capture.
   api::CUstreamCaptureMode mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
   real::cuThreadExchangeStreamCaptureMode(&mode);
+  // A hand-over waits for this thread: by default the kernel may wake it 50 us late.
+  prctl(PR_SET_TIMERSLACK, 1000UL);
   while (!stopping()) {
     const std::uint32_t heard = bell_.heard();
     // Read before the page is: what changes while we look wakes us at once.
@@ -301,6 +311,9 @@ void Monitor::run() {
     if (connection_) send_asks();
     tell_gpus();
     feed(look());
+    activity_.look(connection_ ? connection_->watch() : 0, machine_.phase() == Phase::kHolding && machine_.gate_open(),
+                   now());
+    meter();
     if (exits_.load(std::memory_order_acquire) && in_place_.load()) return stop();
     // Nobody waits, so nothing drains; but memory may have to go.
     const bool undisturbed = machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu();
@@ -323,6 +336,7 @@ void Monitor::feed(const Event& event) {
     in_place_.store(claim.resident && !claim.moving, std::memory_order_release);
     publish_room();
     publish_pins();
+    activity_.granted(machine_.grant(), now());
     for (const Action& action : actions_) carry_out(action);
   }
 }
@@ -332,10 +346,15 @@ void Monitor::carry_out(const Action& action) {
   switch (action.act) {
     case Act::kOpen:
       // Or else an allocation has just ended up out of place.
-      if (!open_gate()) due_.push_back(look());
+      if (!open_gate()) {
+        due_.push_back(look());
+      } else {
+        activity_.opened(now());
+      }
       break;
     case Act::kClose:
       gate_.close();
+      activity_.closed(now());
       break;
     case Act::kWant:
       message.kind = Kind::kWant;
@@ -343,6 +362,7 @@ void Monitor::carry_out(const Action& action) {
       send(message);
       break;
     case Act::kGiveBack:
+      activity_.count_calls(now());
       message.kind = Kind::kGiveBack;
       message.body.give_back = {.grant = action.grant};
       send(message);
@@ -422,8 +442,28 @@ event::Look Monitor::look() {
   return seen;
 }
 
+// What is in flight while programs take turns.
+void Monitor::meter() {
+  const bool wanted = connection_ && (connection_->watch() & protocol::kWatchMeter) != 0;
+  if (wanted != gate_.metered()) {
+    if (!wanted) meter_.stop();
+    gate_.set_metered(wanted);
+  }
+  if (!wanted) return;
+  const bool standing = gate_.held_up() != 0;
+  if (contexts_.captures() != 0) {
+    if (standing) gate_.resume();  // nothing is metered for now
+    return;
+  }
+  if (!standing && now() < meter_.look_at() && meter_.look_at() != Time::max()) return;
+  contexts_.while_all_live([&] {
+    if (meter_.look(now(), standing)) gate_.resume();
+  });
+}
+
 void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
-  const Time pause = std::min(machine_.look_at() - now(), connection_ ? kLookAtSocket : Time(1s));
+  const Time look_at = std::min({machine_.look_at(), activity_.look_at(), meter_.look_at()});
+  const Time pause = std::min(look_at - now(), connection_ ? kLookAtSocket : Time(1s));
   if (pause <= Time{0} || !due_.empty()) return;
   if (machine_.phase() == Phase::kDraining) {
     std::this_thread::sleep_for(pause);

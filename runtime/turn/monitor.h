@@ -17,12 +17,14 @@
 #include <vector>
 
 #include "runtime/memory/memory.h"
+#include "runtime/turn/activity.h"
 #include "runtime/turn/bell.h"
 #include "runtime/turn/bring_back.h"
 #include "runtime/turn/connection.h"
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/gate.h"
 #include "runtime/turn/machine.h"
+#include "runtime/turn/meter.h"
 #include "runtime/turn/quota.h"
 #include "runtime/turn/room.h"
 #include "runtime/turn/usage.h"
@@ -46,7 +48,10 @@ class Monitor final : public gate::Attendant {
   // make_room() for a context that the driver has refused for want of memory: this process may have none on the GPU
   // yet.
   void make_room_for_context(int device, const std::function<bool()>& again);
+  // Under the lock that contexts end under.
+  void context_ended(api::CUcontext context) { meter_.forget(context); }
   void arrived() override;
+  bool may_submit(const gate::Call& call) override;
   bool submits_nothing(const gate::Call& call) override;
   void unseen() override { memory_.swap().pin(); }
   // The driver has refused a call on this GPU for want of memory: waits until no other process holds it, once this one
@@ -129,6 +134,7 @@ class Monitor final : public gate::Attendant {
   bool lose_memory(api::CUresult error);
   void give_host_back_if_low();
   bool prepare_host();
+  void meter();
   void sleep(std::uint32_t heard, std::uint32_t event_seen);
   void read_messages();
   void announce_gpus();
@@ -192,6 +198,8 @@ class Monitor final : public gate::Attendant {
   bool prepares_ = false;  // room on the host
   Time next_collect_{0};
   Machine machine_;
+  Activity activity_;
+  Meter meter_;  // shared with the program's threads
   std::vector<Action> actions_;
   std::deque<Event> due_;
 };

@@ -43,6 +43,8 @@ inline constexpr std::uint64_t kDepthMask = 0xffff;
 inline constexpr std::uint32_t kOpen = 0;
 inline constexpr std::uint32_t kClosedBit = 1;
 inline constexpr std::uint32_t kFencedBit = 2;
+// Calls say what they are about to submit, and may have to wait until less is in flight (meter.h).
+inline constexpr std::uint32_t kMeteredBit = 4;
 
 // One gate per process: globals, so that the fast path loads no pointer. Gate (gate.h) is their only writer.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint32_t> state;

@@ -41,11 +41,13 @@ bool Admission::conflicts(const Client& client, GpuIndex index) {
     case Mode::kAutomatic:
       break;
   }
+  if (sharing_.conflicts(client, index)) return true;
   const Share& share = *client.share(index);
   const Bytes own = holds ? 0 : share.peak;
   const Bytes own_stuck = share.stuck ? client.movable(share) : 0;
   const Bytes most = room(gpu, gpu.held_fixed + (holds ? 0 : share.fixed), own_stuck);
   if (gpu.held + gpu.asked + own <= most) return false;
+  gpu.lacks_room = true;
   // Promises are rounded up. Where what they all use would fit, the next grants are smaller.
   if (gpu.held_used + own > most) gpu.crowded = true;
   return true;
@@ -63,6 +65,11 @@ void Admission::find_excess(GpuIndex index) {
     gpu.crowded = false;
   }
   if (settings_.mode == Mode::kConcurrent || gpu.holders.size() < 2) return;
+  // Who came first stays; of the others those who are to take turns with it go.
+  for (std::size_t i = gpu.holders.size(); settings_.mode == Mode::kAutomatic && i > 1; --i) {
+    Client& last = *gpu.holders[i - 1];
+    if (sharing_.conflicts(last, index)) yield(last, index);
+  }
   Bytes room = room_of_holders(gpu);
   Bytes staying = gpu.held;
   for (std::size_t i = gpu.holders.size(); i > 1; --i) {

@@ -1,4 +1,5 @@
-// Who may run beside whom: by the mode, and in automatic mode by whether their memory fits the GPU together.
+// Who may run beside whom: by the mode, and in automatic mode by whether their memory fits the GPU together, and if it
+// does, by how they share it best (sharing.h).
 //
 // Three questions with one answer between them. May a waiter join those who hold a GPU? May a holder that asks for room
 // take it? And have those who hold it grown too large together, so that some of them have to go although nobody waits?
@@ -13,13 +14,15 @@
 #include <functional>
 
 #include "scheduler/core/bookkeeping.h"
+#include "scheduler/core/sharing.h"
 
 namespace rota::scheduler {
 
 class Admission {
  public:
-  // Both outlive it; the settings may change.
-  Admission(const Settings& settings, Bookkeeping& books) : settings_(settings), books_(books) {}
+  // All outlive it; the settings may change.
+  Admission(const Settings& settings, Bookkeeping& books, const Sharing& sharing)
+      : settings_(settings), books_(books), sharing_(sharing) {}
 
   // Whether the client cannot run on this GPU beside those that hold it now.
   bool conflicts(const Client& client, GpuIndex gpu);
@@ -38,6 +41,7 @@ class Admission {
 
   const Settings& settings_;
   Bookkeeping& books_;
+  const Sharing& sharing_;
   GpuMask excess_ = 0;
 };
 

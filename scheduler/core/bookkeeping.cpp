@@ -36,7 +36,8 @@ void Bookkeeping::add_gpu(Client& client, GpuIndex index, Bytes total, Bytes con
     client.shares.push_back({.gpu = index, .context = 0});
     share = &client.shares.back();
     client.state.touched |= bit(index);
-    ++gpu.clients;
+    gpu.all.push_back(&client);
+    if (++gpu.clients > 1) shared_ |= bit(index);
   }
   gpu.contexts += context - share->context;
   share->context = context;
@@ -207,6 +208,13 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   if (client.swaps) {
     for (const Share& share : client.shares) discount_movable(client, share);
   }
+  if (client.state.held != 0) client.served = served(client, now);
+  for_each_gpu(changed | client.state.held, [&](GpuIndex index) {
+    Gpu& gpu = gpus_[index];
+    gpu.service = gpu.service_now(now);
+    gpu.service_at = now;
+    client.share(index)->service_from = gpu.service;
+  });
   for_each_gpu(changed, [&](GpuIndex index) {
     Gpu& gpu = gpus_[index];
     Share& share = *client.share(index);
@@ -242,6 +250,14 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   }
 }
 
+Time Bookkeeping::served(const Client& client, Time now) const {
+  Time most{};
+  for_each_gpu(client.state.held, [&](GpuIndex index) {
+    most = std::max(most, gpus_[index].service_now(now) - client.share(index)->service_from);
+  });
+  return client.served + most;
+}
+
 void Bookkeeping::set_wanted(Client& client, GpuMask gpus) {
   const GpuMask changed = client.state.wanted ^ gpus;
   for_each_gpu(changed, [&](GpuIndex index) {
@@ -273,6 +289,8 @@ void Bookkeeping::leave(Client& client) {
       gpu.gone += share.resident;
       gpu.swappers.erase(std::find(gpu.swappers.begin(), gpu.swappers.end(), &client));
     }
+    gpu.all.erase(std::find(gpu.all.begin(), gpu.all.end(), &client));
+    if (gpu.clients == 2) shared_ &= ~bit(share.gpu);
     if (--gpu.clients == 0) {
       gpu.crowded = false;
       gpu.measured.forget();  // the next GPU with this index is another one, perhaps

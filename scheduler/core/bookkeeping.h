@@ -46,6 +46,7 @@ struct Share {
   Bytes asked_now = 0;  // while it is settled who is asked
   Bytes told = 0;       // and what it has last been told of that,
   Bytes told_of = 0;    // with so many resident bytes
+  Time service_from{};  // Gpu::service when it was granted
   // When it was asked, or when some of its memory last went, not counting the time in between in which it was not
   // asked.
   Time progress_at{};
@@ -54,10 +55,33 @@ struct Share {
   bool stuck = false;      // has been found not to clear, and has not cleared anything since
 };
 
+// What a client has done and how it has used its turns, as it says (event::Activity), and when rotad heard of it.
+struct Evidence {
+  event::Activity last{};
+  Time called_at{};         // when it was last heard to have called, or came to the gate; 0: never
+  Time rested_at{};         // when it last came back after a long pause; 0: never
+  std::uint64_t wakes = 0;  // how often it has come to the gate after a pause of its own
+  double u = -1;            // the part of its own time, not that in which it waits, in which the GPU worked for it;
+                            // below 0: not known
+  // At the beginning of what is being measured now (sharing.h).
+  event::Activity from{};
+  Time held_from{};
+  Time waited_from{};
+  std::uint64_t wakes_from = 0;
+  double alone = 0;  // calls per second of its own time, in turns; 0: it does not contend
+};
+
 struct Client {
   ClientId id;
   ClientState state;
-  bool asks = false;  // for room, before it takes it
+  Evidence evidence;
+  // Its virtual time: how long it has held GPUs, divided by how many held them with it. Who is behind comes first.
+  Time served{};
+  Time rank{};         // order.h: its place in the queue; 0 where it is first come first served
+  Time held_time{};    // how long it has held any
+  Time waited_time{};  // and waited for some
+  bool woke = true;    // it waits, or will, after a pause of its own, not because its turn was over
+  bool asks = false;   // for room, before it takes it
   std::uint32_t last_grant = 0;
   std::vector<Share> shares;
   std::uint64_t ask_number = 0;  // the order in which clients asked; 0: it asks for nothing
@@ -104,8 +128,13 @@ struct Gpu {
   Bytes interested = 0;  // what holders and waiters used lately
   std::uint32_t clients = 0;
   std::uint32_t waiters = 0;
-  bool crowded = false;  // see GpuState
+  bool crowded = false;     // see GpuState
+  bool lacks_room = false;  // somebody waits whose memory does not fit beside that of the holders
   Time latest_grant{};
+  // The virtual time of whoever has held it from the beginning, and when that was added up.
+  Time service{};
+  Time service_at{};
+  std::vector<Client*> all;      // who touches it
   std::vector<Client*> holders;  // in the order of their grants
   std::vector<Client*> askers;   // holders that ask for more than is promised, in the order they asked
 
@@ -122,6 +151,9 @@ struct Gpu {
   Outside measured;          // the same as the driver's count shows it
   // What counts as taken by those whom rotad does not know: in admission, promises, limits and clearing alike.
   Bytes taken_outside() const { return std::max(outside, measured.bytes()); }
+  Time service_now(Time now) const {
+    return holders.empty() ? service : service + (now - service_at) / static_cast<std::int64_t>(holders.size());
+  }
   // Whether there is anything to look at for swap memory: where nobody swaps it costs nothing.
   bool has_swap() const { return !swappers.empty() || outside != 0 || look_at != Time{}; }
 };
@@ -134,6 +166,7 @@ class Bookkeeping {
   Gpu& gpu(GpuIndex index) { return gpus_[index]; }
   const Gpu& gpu(GpuIndex index) const { return gpus_[index]; }
   GpuMask touched() const;                    // GPUs that somebody touches
+  GpuMask shared() const { return shared_; }  // GPUs that several clients touch
   GpuMask waited() const { return waited_; }  // GPUs that somebody wants and does not hold yet
   GpuMask asked() const { return asked_; }    // GPUs with askers
 
@@ -152,6 +185,17 @@ class Bookkeeping {
   void promise(Client& client, GpuIndex index, Bytes bytes);
   // With what each new GPU's holder counts with until then as its promise.
   void set_held(Client& client, GpuMask gpus, Time now);
+  // Its virtual time by now, and how long it has held GPUs, with the grant in force.
+  Time served(const Client& client, Time now) const;
+  static Time held_time(const Client& client, Time now) {
+    return client.held_time + (client.state.held != 0 ? now - client.state.held_since : Time{});
+  }
+  // And waited for some without holding any.
+  static Time waited_time(const Client& client, Time now) {
+    const bool waits = client.state.wanted != 0 && client.state.held == 0;
+    return client.waited_time + (waits ? now - client.state.wanted_since : Time{});
+  }
+
   void set_wanted(Client& client, GpuMask gpus);
   // Of a client that neither holds nor wants anything.
   void leave(Client& client);
@@ -171,6 +215,7 @@ class Bookkeeping {
   std::unordered_map<ClientId, std::unique_ptr<Client>> clients_;
   std::vector<Gpu> gpus_;
 
+  GpuMask shared_ = 0;
   GpuMask waited_ = 0;
   GpuMask asked_ = 0;
   GpuMask changed_ = 0;

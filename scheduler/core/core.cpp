@@ -10,7 +10,11 @@
 namespace rota::scheduler {
 
 Core::Core(const Settings& settings)
-    : settings_(settings), admission_(settings_, books_), pressure_(settings_, books_), clearing_(books_) {
+    : settings_(settings),
+      sharing_(settings_, books_),
+      admission_(settings_, books_, sharing_),
+      pressure_(settings_, books_, order_, sharing_),
+      clearing_(books_) {
   assert(settings.quantum.count() > 0);
 }
 
@@ -39,13 +43,20 @@ GpuState Core::gpu(GpuIndex index) const {
           .waiters = gpu.waiters,
           .crowded = gpu.crowded,
           .outside = gpu.taken_outside(),
-          .too_much = together > gpu.total ? together - gpu.total : 0};
+          .too_much = together > gpu.total ? together - gpu.total : 0,
+          .candidate = sharing_.candidate(index),
+          .looking = (sharing_.looking() & bit(index)) != 0,
+          .active = sharing_.active(index),
+          .turn = sharing_.turn(index),
+          .switching = sharing_.switching(index)};
 }
 
 std::optional<Time> Core::next_deadline() const {
-  const std::optional<Time> late = pressure_.next_deadline();
-  const std::optional<Time> unwilling = clearing_.next_deadline();
-  return late && unwilling ? std::min(*late, *unwilling) : late ? late : unwilling;
+  std::optional<Time> next = pressure_.next_deadline();
+  for (const std::optional<Time> other : {clearing_.next_deadline(), sharing_.next_deadline()}) {
+    if (other && (!next || *other < *next)) next = other;
+  }
+  return next;
 }
 
 const Share* Core::share(ClientId id, GpuIndex gpu) const {
@@ -143,6 +154,7 @@ void Core::on(const event::Want& want, Time now) {
   Client* client = books_.find(want.client);
   if (client == nullptr) return;
   const GpuMask gpus = want.gpus & client->state.touched;
+  if (gpus != 0) sharing_.wants(*client, now);
   if ((gpus & ~client->state.held) == 0) {
     // Withdrawn, or already held.
     set_wanted(*client, 0, now);
@@ -178,6 +190,7 @@ void Core::on(const event::Leave& leave, Time now) {
   set_wanted(*client, 0, now);
   if (client->state.grant != 0) end_grant(*client, Change::kEnded, now);
   books_.leave(*client);
+  sharing_.left(leave.client);
 }
 
 void Core::on(const event::Tick&, Time now) {
@@ -186,7 +199,7 @@ void Core::on(const event::Tick&, Time now) {
     end_grant(client, Change::kRevoked, now);  // takes its deadline away
     clearing_.revoked(client, now);
   }
-  books_.mark_changed(clearing_.due(now));
+  books_.mark_changed(clearing_.due(now) | sharing_.due(now));
 }
 
 void Core::on(const event::Measured& measured, Time now) {
@@ -195,6 +208,10 @@ void Core::on(const event::Measured& measured, Time now) {
 
 void Core::on(const event::Unmeasured& unmeasured, Time) {
   if (unmeasured.gpu < protocol::kMaxGpus) books_.forget_measured(unmeasured.gpu);
+}
+
+void Core::on(const event::Activity& activity, Time now) {
+  if (Client* client = books_.find(activity.client)) sharing_.heard(*client, activity, now);
 }
 
 void Core::on(const event::Configure& configure, Time) {
@@ -208,9 +225,12 @@ void Core::on(const event::Configure& configure, Time) {
 void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
   const GpuMask before = client.state.wanted;
   if (before == gpus) return;
+  if (before != 0 && gpus == 0 && client.state.held == 0) client.waited_time += now - client.state.wanted_since;
   books_.set_wanted(client, gpus);
   if (before == 0) {
     client.state.wanted_since = now;
+    client.rank = sharing_.rank(client, gpus, now);
+    if (settings_.measured_turns) client.served = client.rank;
     order_.enqueue(client);
   } else if (gpus == 0) {
     order_.remove(client);
@@ -219,6 +239,7 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
 
 void Core::grant(Client& client, GpuMask gpus, Time now) {
   set_wanted(client, 0, now);
+  client.held_time = Bookkeeping::held_time(client, now);
   books_.set_held(client, client.state.held | gpus, now);
   if (++client.last_grant == 0) ++client.last_grant;
   client.state.grant = client.last_grant;
@@ -235,7 +256,9 @@ void Core::grant(Client& client, GpuMask gpus, Time now) {
 void Core::end_grant(Client& client, Change change, Time now) {
   decisions_.push_back({change, client.id, client.state.grant});
   client.last_held = now;
-  books_.set_held(client, 0, {});
+  client.woke = change == Change::kEnded && (client.state.waiters == 0 || now < client.state.drain_at);
+  client.held_time = Bookkeeping::held_time(client, now);
+  books_.set_held(client, 0, now);
   client.state.grant = 0;
   client.state.overrun = change == Change::kRevoked;
   client.yields = 0;
@@ -245,6 +268,7 @@ void Core::end_grant(Client& client, Change change, Time now) {
 void Core::settle(Time now) {
   if (books_.changed() == 0) return;
   const GpuMask before = pressed_ | admission_.excess();
+  for_each_gpu(books_.changed(), [&](GpuIndex index) { sharing_.judge(index, now); });
   // An answered ask may let the one who asked yield to others, on any GPU: then once more.
   for_each_gpu(books_.changed(), [&](GpuIndex index) {
     if (books_.gpu(index).has_swap()) clearing_.judge(index, now);
@@ -260,6 +284,7 @@ void Core::settle(Time now) {
       });
     });
   } while (answered);
+  for_each_gpu(books_.waited(), [&](GpuIndex index) { books_.gpu(index).lacks_room = false; });
   pressed_ = order_.serve(
       books_, [this](const Client& client, GpuIndex index) { return admission_.conflicts(client, index); },
       [this, now](Client& client) { grant(client, client.state.wanted, now); });

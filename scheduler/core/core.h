@@ -9,6 +9,10 @@
 //   exclusive   somebody else holds it
 //   automatic   somebody else holds it and their memory and this client's do not fit the GPU together
 //   concurrent  never
+// With measured turns there are more conflicts in automatic mode: of programs that share a GPU better in turns than at
+// once (sharing.h). The queue is then in the order of what clients have had, and who comes back after a pause and has
+// had less than a holder does not wait for the end of its turn.
+//
 // Only a conflict puts *pressure* on holders: they give back when idle, and begin to drain when their quantum ends.
 // Nobody gives anything back while nobody waits. Holders of a GPU that ran together end their turn together.
 //
@@ -21,8 +25,8 @@
 // it.
 //
 // Each question has a part of its own: whose bytes lie where (bookkeeping.h), who may run beside whom (admission.h),
-// who is next (order.h), who has to yield and until when (pressure.h), whose swap memory leaves a GPU (clearing.h).
-// This class is what connects them.
+// and how they share a GPU that they fit (sharing.h), who is next (order.h), who has to yield and until when
+// (pressure.h), whose swap memory leaves a GPU (clearing.h). This class is what connects them.
 #pragma once
 
 #include <optional>
@@ -35,6 +39,7 @@
 #include "scheduler/core/order.h"
 #include "scheduler/core/pressure.h"
 #include "scheduler/core/settings.h"
+#include "scheduler/core/sharing.h"
 
 namespace rota::scheduler {
 
@@ -76,6 +81,11 @@ class Core {
   Bytes lacking_bytes(ClientId client, GpuIndex gpu) const;
   // Where some client is to clear memory for those who hold the GPU, and is at it as far as is known.
   GpuMask clearing_gpus() const { return clearing_.under_way(); }
+  // Where samples are taken of who keeps the GPU busy, and where it matters who calls: several clients touch it.
+  GpuMask sampling_gpus() const { return sharing_.sampling(); }
+  GpuMask shared_gpus() const { return settings_.measured_turns ? books_.shared() : 0; }
+  // Where little may be in flight, since several programs are active and may take turns.
+  GpuMask metered_gpus() const { return sharing_.metered(); }
   // When its grant is taken away; 0 while it need not go.
   Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }
@@ -93,6 +103,7 @@ class Core {
   void on(const event::Configure&, Time);
   void on(const event::Measured&, Time);
   void on(const event::Unmeasured&, Time);
+  void on(const event::Activity&, Time now);
 
   void set_wanted(Client& client, GpuMask gpus, Time now);
   void grant(Client& client, GpuMask gpus, Time now);
@@ -102,6 +113,7 @@ class Core {
 
   Settings settings_;  // the parts look at these
   Bookkeeping books_;
+  Sharing sharing_;
   Admission admission_;
   Order order_;
   Pressure pressure_;

@@ -77,6 +77,17 @@ struct Measured {
 struct Unmeasured {
   GpuIndex gpu;
 };
+// What a client has done since it began, as it says.
+struct Activity {
+  ClientId client;
+  std::uint64_t calls = 0;     // that submit work
+  Time open{};                 // how long it has held its GPUs and could call,
+  Time counted{};              // and when it counted, by its clock
+  std::uint64_t samples = 0;   // looks at the GPU while it held it, with calls under way or none,
+  std::uint64_t busy = 0;      // and how many of them found it busy
+  std::uint64_t switches = 0;  // turns that it began
+  Time switching{};            // and how long it took from their grants until it ran
+};
 // Time has passed: due at next_deadline().
 struct Tick {};
 // Other settings from now on: holders that must yield by them are asked to, times to drain are counted anew.
@@ -85,8 +96,9 @@ struct Configure {
 };
 }  // namespace event
 
-using Event = std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Ask,
-                           event::Leave, event::Tick, event::Configure, event::Measured, event::Unmeasured>;
+using Event =
+    std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Ask, event::Leave,
+                 event::Tick, event::Configure, event::Measured, event::Unmeasured, event::Activity>;
 
 enum class Change {
   kGranted,   // the client holds a new grant (replacing the one it may have held)
@@ -119,6 +131,13 @@ struct ClientState {
   bool overrun = false;       // its last grant was revoked: it may be working still, beside the others
 };
 
+// How programs whose memory fits a GPU together share it.
+enum class Candidate {
+  kTogether,   // all at once, as the driver interleaves them
+  kTurns,      // one at a time
+  kLightOpen,  // those that leave the GPU idle most of the time at any time, the others in turns
+};
+
 struct GpuState {
   Bytes total = 0;
   Bytes used = 0;      // by all clients that touch it
@@ -129,6 +148,11 @@ struct GpuState {
   bool crowded = false;  // automatic mode: the memory of those who wanted it did not fit
   Bytes outside = 0;     // that nobody has whom rotad knows, as measured or as refusals show (outside.h, clearing.h)
   Bytes too_much = 0;    // by which all of that together exceeds the GPU
+  Candidate candidate = Candidate::kTogether;
+  bool looking = false;      // it is being found out which is best
+  std::uint32_t active = 0;  // clients that have called lately
+  Time turn{};               // how long a turn is while others wait
+  Time switching{};          // what a hand-over costs: from a grant until its holder runs
 };
 
 // What clients are promised and granted grows by a 64th of a GPU, as programs report what they use. Judgement.

@@ -34,7 +34,8 @@ std::string words(const char* name, Values... values) {
 std::string setting_words(const Settings& settings) {
   return std::string("mode=") + mode_name(settings.mode) + " quantum=" + std::to_string(settings.quantum.count()) +
          " grace=" + std::to_string(settings.grace.count()) +
-         " window=" + std::to_string(settings.memory_window.count());
+         " window=" + std::to_string(settings.memory_window.count()) +
+         (settings.measured_turns ? " turns=measured" : "");
 }
 
 struct EventWords {
@@ -61,6 +62,10 @@ struct EventWords {
   }
   std::string operator()(const event::Measured& measured) const {
     return words("measured", measured.gpu, measured.free) + (measured.others ? words("", *measured.others) : "");
+  }
+  std::string operator()(const event::Activity& activity) const {
+    return words("activity", activity.client, activity.calls, activity.open.count(), activity.counted.count(),
+                 activity.samples, activity.busy, activity.switches, activity.switching.count());
   }
   std::string operator()(const event::Unmeasured& unmeasured) const { return words("unmeasured", unmeasured.gpu); }
 };
@@ -104,6 +109,7 @@ class Words {
     settings.quantum = duration("quantum");
     settings.grace = duration("grace");
     settings.memory_window = duration("window");
+    settings.measured_turns = may_end_with("turns=measured");
     return settings;
   }
   // What is wrong with the line, if anything.
@@ -163,6 +169,18 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
     measured.free = bytes();
     if (!words.at_end()) measured.others = bytes();
     return measured;
+  }
+  if (name == "activity") {
+    event::Activity activity{.client = client()};
+    const auto time = [&] { return Time(words.number<std::int64_t>("time in nanoseconds", kLatest.count())); };
+    activity.calls = bytes();
+    activity.open = time();
+    activity.counted = time();
+    activity.samples = bytes();
+    activity.busy = bytes();
+    activity.switches = bytes();
+    activity.switching = time();
+    return activity;
   }
   if (name == "give_back") {
     const ClientId id = client();

@@ -1,5 +1,6 @@
-// Who is next: first come first served, and a waiter that cannot run yet reserves its whole set against those behind
-// it, so that a client that wants many GPUs is not starved by those that want one.
+// Who is next: who has had least of the GPU where turns are measured (Client::rank, set before it is queued), else
+// first come first served. A waiter that cannot run yet reserves its whole set against those behind it, so that a
+// client that wants many GPUs is not starved by those that want one.
 #pragma once
 
 #include <list>
@@ -10,10 +11,12 @@ namespace rota::scheduler {
 
 class Order {
  public:
-  // To the end of the queue; the client is not in it.
+  // Behind all of the same rank and of lower ones; the client is not in the queue.
   void enqueue(Client& client) {
     client.queue_number = ++queued_;
-    queue_.splice(queue_.end(), client.parked, client.node);
+    auto place = queue_.end();
+    while (place != queue_.begin() && (*std::prev(place))->rank > client.rank) --place;
+    queue_.splice(place, client.parked, client.node);
   }
   // The client is in the queue.
   void remove(Client& client) { client.parked.splice(client.parked.end(), queue_, client.node); }
@@ -50,7 +53,7 @@ class Order {
   }
 
  private:
-  std::list<Client*> queue_;  // in order of arrival
+  std::list<Client*> queue_;  // by rank, and of one rank in order of arrival
   std::uint64_t queued_ = 0;
 };
 

@@ -5,22 +5,46 @@
 
 namespace rota::scheduler {
 
+// At the end of its turn, or later, once it has had as much of the GPU as the first in the queue; or before, as soon as
+// it has had more, if that one comes back after a pause. So whoever needs little of a GPU gets it at once and as a
+// whole, and nobody has to say who that is.
+Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
+  const Gpu& gpu = books_.gpu(index);
+  // Those who ran together end their turn together, but for those who come and go beside others' turns.
+  const bool alone = sharing_.candidate(index) == Candidate::kLightOpen;
+  const Time over = (alone ? holder.state.held_since : gpu.latest_grant) + sharing_.turn(index);
+  const Client* next = order_.first(index);
+  if (!settings_.measured_turns || next == nullptr) return over;
+  const Time ahead = books_.served(holder, now) - next->rank;
+  const auto holders = static_cast<std::int64_t>(gpu.holders.size());
+  const Time even_at = now - ahead * holders;
+  if (!next->woke) return std::max(over, even_at);
+  // To send a holder away costs two hand-overs.
+  const Time worth_while = even_at + 2 * sharing_.switching(index) * holders;
+  return std::max(std::min(over, worth_while), std::max(even_at, next->state.wanted_since));
+}
+
 bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
   std::uint32_t waiters = 0;
   Time drain_at{};
   for_each_gpu(client.state.held & pressed, [&](GpuIndex index) {
-    const Gpu& gpu = books_.gpu(index);
-    waiters = std::max(waiters, gpu.waiters);
-    drain_at = std::max(drain_at, gpu.latest_grant + settings_.quantum);
+    if (sharing_.open_to(client, index)) return;
+    waiters = std::max(waiters, books_.gpu(index).waiters);
+    drain_at = std::max(drain_at, this->drain_at(client, index, now));
   });
   if (client.yields != 0) {
-    const Time own = client.state.held_since + settings_.quantum;
+    Time own{};
+    for_each_gpu(client.yields,
+                 [&](GpuIndex index) { own = std::max(own, client.state.held_since + sharing_.turn(index)); });
     drain_at = waiters == 0 ? own : std::min(drain_at, own);
     waiters = std::max(waiters, 1U);
   }
   ClientState& state = client.state;
   const bool was_pressed = state.waiters != 0;
   if (waiters != 0 && !was_pressed) client.pressed_since = now;
+  if (waiters != 0 && was_pressed && std::chrono::abs(state.drain_at - drain_at) < std::chrono::microseconds(10)) {
+    drain_at = state.drain_at;  // it differs by rounding alone
+  }
   const Time deadline = waiters != 0 ? std::max(drain_at, client.pressed_since) + settings_.grace : Time{};
   if (deadline != client.deadline) {
     if (client.deadline.count() != 0) deadlines_.erase({client.deadline, client.id});

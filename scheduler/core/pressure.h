@@ -7,13 +7,16 @@
 #include <utility>
 
 #include "scheduler/core/bookkeeping.h"
+#include "scheduler/core/order.h"
+#include "scheduler/core/sharing.h"
 
 namespace rota::scheduler {
 
 class Pressure {
  public:
-  // Both outlive it; the settings may change.
-  Pressure(const Settings& settings, const Bookkeeping& books) : settings_(settings), books_(books) {}
+  // All outlive it; the settings may change.
+  Pressure(const Settings& settings, const Bookkeeping& books, const Order& order, const Sharing& sharing)
+      : settings_(settings), books_(books), order_(order), sharing_(sharing) {}
 
   // Brings a holder's waiters, its time to drain and its deadline up to date. `pressed`: GPUs at which somebody waits
   // because of the holders. Whether what its lease page shows has changed.
@@ -27,8 +30,12 @@ class Pressure {
   std::optional<ClientId> late(Time now) const;
 
  private:
+  Time drain_at(const Client& holder, GpuIndex gpu, Time now) const;
+
   const Settings& settings_;
   const Bookkeeping& books_;
+  const Order& order_;
+  const Sharing& sharing_;
   std::set<std::pair<Time, ClientId>> deadlines_;
 };
 

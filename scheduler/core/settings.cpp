@@ -5,6 +5,11 @@
 #include <cmath>
 
 namespace rota::scheduler {
+namespace {
+
+constexpr std::string_view kAutomaticQuantum = "automatic";
+
+}  // namespace
 
 std::optional<Mode> parse_mode(std::string_view text) {
   for (const Mode mode : {Mode::kAutomatic, Mode::kExclusive, Mode::kConcurrent}) {
@@ -39,6 +44,26 @@ std::optional<std::chrono::nanoseconds> parse_duration(std::string_view text) {
   constexpr double kDay = 86'400e9;
   if (!(nanoseconds >= 1) || nanoseconds > kDay) return std::nullopt;
   return std::chrono::nanoseconds(static_cast<std::int64_t>(nanoseconds));
+}
+
+std::optional<std::chrono::nanoseconds> parse_quantum(std::string_view text) {
+  return text == kAutomaticQuantum ? std::chrono::nanoseconds{} : parse_duration(text);
+}
+
+void set_quantum(Settings& settings, std::chrono::nanoseconds quantum) {
+  settings.measured_turns = quantum.count() == 0;
+  settings.quantum = settings.measured_turns ? Settings{}.quantum : quantum;
+}
+
+std::chrono::nanoseconds quantum_of(const Settings& settings) {
+  return settings.measured_turns ? std::chrono::nanoseconds{} : settings.quantum;
+}
+
+std::string quantum_text(std::chrono::nanoseconds quantum) {
+  if (quantum.count() == 0) return std::string(kAutomaticQuantum);
+  char text[32];
+  const auto [end, error] = std::to_chars(text, text + sizeof text, static_cast<double>(quantum.count()) / 1e6);
+  return std::string(text, end) + " ms";
 }
 
 }  // namespace rota::scheduler

@@ -238,7 +238,7 @@ struct Welcome {
   std::uint32_t client;  // this client's number, for messages and `rota status`
   Mode mode;
   std::uint64_t daemon_pid;
-  std::uint64_t quantum_ns;
+  std::uint64_t quantum_ns;  // 0: automatic
 };
 
 // Why rotad will not serve: one line for the user, naming the thing and the remedy.
@@ -271,6 +271,13 @@ struct StatusGpu {
   // Of what is in use there, what nobody has whom rotad knows, as measured or, where it cannot be, as the driver's
   // refusals show.
   std::uint64_t outside_bytes;
+  // How programs share it whose memory fits together: scheduler::Candidate, and whether that is being found out.
+  std::uint32_t candidate;
+  std::uint32_t looking;
+  std::uint32_t active;  // clients that have called lately
+  std::uint32_t more_padding;
+  std::uint64_t turn_ns;    // how long a turn is while others wait
+  std::uint64_t switch_ns;  // from a grant until its holder runs, lately; 0: not known
 };
 
 // What has been moved off all GPUs of a client and back since it began.
@@ -329,8 +336,8 @@ struct StatusAccount {
 
 struct StatusEnd {
   std::uint64_t daemon_pid;
-  std::uint64_t quantum_ns;
-  std::uint64_t grants;  // since the daemon started
+  std::uint64_t quantum_ns;  // 0: automatic
+  std::uint64_t grants;      // since the daemon started
   Mode mode;
   std::uint32_t version1_space;       // 0; keeps the next field where version 1 reads it
   char rota_version[kVersionLength];  // e.g. "0.1.0"; empty from a rotad older than this field
@@ -371,7 +378,7 @@ static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) ==
               offsetof(StatusClient, resident_bytes) == 176 && offsetof(StatusClient, context_bytes) == 184 &&
               offsetof(StatusClient, moves) == 208 && offsetof(StatusGpu, driver_used_bytes) == 120 &&
               offsetof(StatusGpu, handed_over_bytes) == 144 && offsetof(StatusGpu, outside_bytes) == 152 &&
-              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
+              offsetof(StatusGpu, candidate) == 160 && offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
 
 // Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
 //
@@ -427,7 +434,13 @@ struct LeasePage {
   // By GPU index, in MiB: by how much more than the GPU has all clients, their contexts and what is outside take
   // together, so that some of it cannot be there. 0: nothing, or a rotad older than this field.
   std::atomic<std::uint32_t> too_much_mib[kMaxGpus];
+  // What rotad wants to know of the client's activity (UsagePage::calls and what follows): kWatch..., or-ed. 0:
+  // nothing, or a rotad older than this field.
+  std::atomic<std::uint32_t> watch;
 };
+inline constexpr std::uint32_t kWatchCalls = 1;    // others touch its GPUs: its calls, about every 50 ms
+inline constexpr std::uint32_t kWatchSamples = 2;  // while it holds its GPUs: whether they are busy, once a millisecond
+inline constexpr std::uint32_t kWatchMeter = 4;    // programs take turns: little of it may be in flight at any time
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
 struct UsagePage {
@@ -452,6 +465,16 @@ struct UsagePage {
   std::atomic<std::uint64_t> in_bytes;
   std::atomic<std::uint64_t> in_ns;
   std::atomic<std::uint64_t> spared_bytes;
+  // What the client has done since it began, as far as rotad has wanted to know (LeasePage::watch): calls that submit
+  // work; looks at its GPUs while it held them, and how many of those found work under way; its turns, and how long it
+  // took in all from their grants until it ran.
+  std::atomic<std::uint64_t> calls;
+  std::atomic<std::uint64_t> open_ns;     // for how long it has held its GPUs and could call, when it counted them,
+  std::atomic<std::uint64_t> counted_ns;  // and when that was (CLOCK_MONOTONIC)
+  std::atomic<std::uint64_t> samples;
+  std::atomic<std::uint64_t> busy_samples;
+  std::atomic<std::uint64_t> switches;
+  std::atomic<std::uint64_t> switch_ns;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
@@ -462,12 +485,13 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus &&
               offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus &&
               offsetof(LeasePage, fixed_of_others_bytes) == 72 + 48 * kMaxGpus &&
-              offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus &&
+              offsetof(LeasePage, watch) == 72 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&
               offsetof(UsagePage, free_bytes) == 24 + 33 * kMaxGpus &&
-              offsetof(UsagePage, out_bytes) == 24 + 41 * kMaxGpus);
+              offsetof(UsagePage, out_bytes) == 24 + 41 * kMaxGpus && offsetof(UsagePage, calls) == 64 + 41 * kMaxGpus);
 inline constexpr std::size_t kPageBytes = 4096;
 
 }  // namespace rota::protocol

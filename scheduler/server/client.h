@@ -1,6 +1,7 @@
 // What the server keeps per client and per process that asked it to stay; private to the server's own files.
 #pragma once
 
+#include <array>
 #include <asio/posix/stream_descriptor.hpp>
 #include <map>
 #include <optional>
@@ -29,8 +30,9 @@ struct Server::Client {
   pid_t pid = 0;
   uid_t uid = 0;
   std::string name;
-  std::optional<std::string> domain;  // whom it hands memory to, and takes it from; nobody
-  std::size_t sessions = 0;           // that it has named
+  std::optional<std::string> domain;        // whom it hands memory to, and takes it from; nobody
+  std::array<std::uint64_t, 3> activity{};  // as the core has heard of it: calls, samples, switches
+  std::size_t sessions = 0;                 // that it has named
   // A Tighten has been sent that it has not answered; another one is due once it has.
   bool tightening = false;
   bool tighten_again = false;

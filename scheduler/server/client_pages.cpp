@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <utility>
 
 #include "scheduler/server/client.h"
 #include "scheduler/server/server.h"
@@ -15,6 +16,8 @@ namespace {
 
 // How often everybody's usage is read for one who lacks memory.
 constexpr auto kReadOthers = std::chrono::milliseconds(10);
+// A hundred years: the core adds times up.
+constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24 * 365 * 100)).count();
 
 }  // namespace
 
@@ -38,6 +41,12 @@ void Server::publish(Client& client) {
   }
   page.hand_over_gpus = hand_over_gpus(client);
   page.clearing_gpus = core_.clearing_gpus();
+  const auto asks_of = [&](scheduler::GpuMask gpus, std::uint32_t what) {
+    return (gpus & state.touched) != 0 ? what : 0;
+  };
+  page.watch = asks_of(core_.shared_gpus(), protocol::kWatchCalls) |
+               asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
+               asks_of(core_.metered_gpus(), protocol::kWatchMeter);
   const auto real = [&](scheduler::Time time) {
     return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
   };
@@ -86,6 +95,28 @@ void Server::read_usage(Client& client) {
                                  .free = shortage != 0 ? page.free_bytes[gpu].load(std::memory_order_relaxed) : 0});
     publish_too_much(gpu);
   }
+  read_activity(client);
+}
+
+void Server::read_activity(Client& client) {
+  const protocol::UsagePage& page = *client.usage;
+  const std::uint64_t calls = page.calls.load();
+  const std::uint64_t samples = page.samples.load();
+  const std::uint64_t switches = page.switches.load();
+  const std::array news{calls, samples, switches};
+  if (std::exchange(client.activity, news) == news) return;
+  // As little is believed as of anything a client says.
+  const auto time = [](const std::atomic<std::uint64_t>& ns) {
+    return scheduler::Time(static_cast<std::int64_t>(std::min(ns.load(), kLatest)));
+  };
+  step(scheduler::event::Activity{.client = client.id,
+                                  .calls = calls,
+                                  .open = time(page.open_ns),
+                                  .counted = time(page.counted_ns),
+                                  .samples = samples,
+                                  .busy = std::min(page.busy_samples.load(), samples),
+                                  .switches = switches,
+                                  .switching = time(page.switch_ns)});
 }
 
 // What one lacks is compared with what all have, so their numbers have to be of the same time. Not more often than

@@ -120,7 +120,12 @@ Config config_of(const toml::table& file) {
         complain(value, fmt::format("'{}' is no mode: use \"automatic\", \"exclusive\" or \"concurrent\"", text));
       }
     } else if (key == "quantum") {
-      config.quantum = duration_of(value);
+      const std::string text = text_of(value, "\"100ms\"");
+      config.quantum = scheduler::parse_quantum(text);
+      if (!config.quantum) {
+        complain(value,
+                 fmt::format("'{}' is no duration above 0: use e.g. \"100ms\" or \"2s\", or \"automatic\"", text));
+      }
     } else if (key == "grace") {
       config.grace = duration_of(value);
     } else if (key == "trust") {

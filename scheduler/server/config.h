@@ -32,7 +32,7 @@ std::optional<Trust> parse_trust(const std::string& text);
 struct Config {
   // As on the command line, which comes first.
   std::optional<scheduler::Mode> mode;
-  std::optional<std::chrono::nanoseconds> quantum;
+  std::optional<std::chrono::nanoseconds> quantum;  // 0: automatic
   std::optional<std::chrono::nanoseconds> grace;
   std::optional<Trust> trust;
   LimitSettings limits;

@@ -37,11 +37,13 @@ Result<ControlRequest> parse_control(std::string_view text) {
     if (const auto mode = scheduler::parse_mode(value)) return ControlRequest(control::SetMode{*mode});
     return Error{fmt::format("{} is no mode: use automatic, exclusive or concurrent", quoted(value))};
   }
-  if (name == "quantum" || name == "grace") {
-    const auto duration = scheduler::parse_duration(value);
-    if (!duration) return Error{fmt::format("{} is no duration above 0: use e.g. 100ms or 2s", quoted(value))};
-    if (name == "grace") return ControlRequest(control::SetGrace{*duration});
-    return ControlRequest(control::SetQuantum{*duration});
+  if (name == "quantum") {
+    if (const auto quantum = scheduler::parse_quantum(value)) return ControlRequest(control::SetQuantum{*quantum});
+    return Error{fmt::format("{} is no duration above 0: use e.g. 100ms or 2s, or automatic", quoted(value))};
+  }
+  if (name == "grace") {
+    if (const auto grace = scheduler::parse_duration(value)) return ControlRequest(control::SetGrace{*grace});
+    return Error{fmt::format("{} is no duration above 0: use e.g. 100ms or 2s", quoted(value))};
   }
   if (name == "stop") {
     if (value.empty()) return ControlRequest(control::Stop{});

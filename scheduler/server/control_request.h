@@ -19,7 +19,7 @@ struct SetMode {
   scheduler::Mode mode;
 };
 struct SetQuantum {
-  std::chrono::nanoseconds quantum;
+  std::chrono::nanoseconds quantum;  // 0: automatic
 };
 struct SetGrace {
   std::chrono::nanoseconds grace;

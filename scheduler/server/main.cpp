@@ -58,7 +58,7 @@ int main(int argc, char** argv) try {
   CLI::App app{"rotad: many CUDA programs take turns on the GPUs of this machine"};
   rota::server::Options options;
   std::string mode = "automatic";
-  std::string quantum = "2s";
+  std::string quantum = "automatic";
   std::string grace = "10s";
   std::string level = "info";
   double idle_exit = 0;
@@ -83,8 +83,15 @@ int main(int argc, char** argv) try {
     return parse_duration(text) ? std::string() : "'" + text + "' is no duration above 0: use e.g. 100ms or 2s";
   };
   CLI::Option* quantum_option =
-      app.add_option("--quantum", quantum, "how long a program runs while others wait, e.g. 100ms or 2s")
-          ->check(duration);
+      app.add_option("--quantum", quantum,
+                     "how long a program runs while others wait, e.g. 100ms or 2s, or automatic: as long as what "
+                     "hand-overs cost makes worth while; then automatic mode also decides between turns and all at "
+                     "once by what it measures")
+          ->check([](const std::string& text) {
+            return rota::scheduler::parse_quantum(text)
+                       ? std::string()
+                       : "'" + text + "' is no duration above 0: use e.g. 100ms or 2s, or automatic";
+          });
   CLI::Option* grace_option =
       app.add_option("--grace", grace, "how long it may take to drain after that, before others run beside it")
           ->check(duration);
@@ -120,7 +127,7 @@ int main(int argc, char** argv) try {
   signal(SIGPIPE, SIG_IGN);
 
   options.settings.mode = *parse_mode(mode);
-  options.settings.quantum = *parse_duration(quantum);
+  set_quantum(options.settings, *rota::scheduler::parse_quantum(quantum));
   options.settings.grace = *parse_duration(grace);
   options.trust = *rota::server::parse_trust(trust);
   if (config_file.empty()) config_file = rota::server::default_config();
@@ -131,7 +138,7 @@ int main(int argc, char** argv) try {
       return 1;
     }
     if (mode_option->empty()) options.settings.mode = config->mode.value_or(options.settings.mode);
-    if (quantum_option->empty()) options.settings.quantum = config->quantum.value_or(options.settings.quantum);
+    if (quantum_option->empty() && config->quantum) set_quantum(options.settings, *config->quantum);
     if (grace_option->empty()) options.settings.grace = config->grace.value_or(options.settings.grace);
     if (trust_option->empty()) options.trust = config->trust.value_or(options.trust);
     options.limits = config->limits;

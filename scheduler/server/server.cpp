@@ -37,8 +37,8 @@ constexpr std::uint32_t kMaxRefusalsLogged = 1000;
 }  // namespace
 
 void Server::start() {
-  log::info("serving {} in {} mode, quantum {} ms", options_.socket, scheduler::mode_name(core_.settings().mode),
-            std::chrono::duration<double, std::milli>(core_.settings().quantum).count());
+  log::info("serving {} in {} mode, quantum {}", options_.socket, scheduler::mode_name(core_.settings().mode),
+            scheduler::quantum_text(scheduler::quantum_of(core_.settings())));
   // Where a rotad before this one had programs on a GPU, they come back.
   if (unlink(clients_note().c_str()) == 0) quota_.hold_until(now() + kComeBack);
   accept();
@@ -252,7 +252,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   welcome.body.welcome = {.client = client->id,
                           .mode = core_.settings().mode,
                           .daemon_pid = static_cast<std::uint64_t>(getpid()),
-                          .quantum_ns = static_cast<std::uint64_t>(core_.settings().quantum.count())};
+                          .quantum_ns = static_cast<std::uint64_t>(scheduler::quantum_of(core_.settings()).count())};
   if (!connection.send_with(welcome, {client->lease.descriptor(), client->usage.descriptor()})) {
     if (limited) carry_out(quota_.leave(client->id, now()));
     drop_connection(connection);
@@ -362,12 +362,12 @@ std::string Server::carry(const ControlRequest& request) {
   }
   scheduler::Settings settings = core_.settings();
   if (const auto* mode = std::get_if<control::SetMode>(&request)) settings.mode = mode->mode;
-  if (const auto* quantum = std::get_if<control::SetQuantum>(&request)) settings.quantum = quantum->quantum;
+  if (const auto* quantum = std::get_if<control::SetQuantum>(&request)) set_quantum(settings, quantum->quantum);
   if (const auto* grace = std::get_if<control::SetGrace>(&request)) settings.grace = grace->grace;
   step(event::Configure{settings});
   using Milliseconds = std::chrono::duration<double, std::milli>;
-  return fmt::format("{} mode, quantum {} ms, grace {} ms", scheduler::mode_name(settings.mode),
-                     Milliseconds(settings.quantum).count(), Milliseconds(settings.grace).count());
+  return fmt::format("{} mode, quantum {}, grace {} ms", scheduler::mode_name(settings.mode),
+                     scheduler::quantum_text(scheduler::quantum_of(settings)), Milliseconds(settings.grace).count());
 }
 
 void Server::step(const scheduler::Event& event) {
@@ -389,10 +389,15 @@ void Server::step(const scheduler::Event& event) {
       log::debug("client {}: is to clear {} bytes of GPU {}", decision.client, decision.bytes, decision.gpu);
     }
   }
-  if (const scheduler::GpuMask differ = std::exchange(clearing_gpus_, core_.clearing_gpus()) ^ core_.clearing_gpus();
-      differ != 0) {
+  const Published before = std::exchange(
+      published_, {core_.clearing_gpus(), core_.shared_gpus(), core_.sampling_gpus(), core_.metered_gpus()});
+  const scheduler::GpuMask clearing = before.clearing ^ published_.clearing;
+  const scheduler::GpuMask watched = (before.shared ^ published_.shared) | (before.sampling ^ published_.sampling) |
+                                     (before.metered ^ published_.metered);
+  if ((clearing | watched) != 0) {
     for (const auto& [id, client] : clients_) {
-      if ((core_.client(id)->held & differ) != 0) changed_.insert(id);
+      const scheduler::ClientState& state = *core_.client(id);
+      if (((state.held & clearing) | (state.touched & watched)) != 0) changed_.insert(id);
     }
   }
   for (const ClientId id : changed_) {
@@ -425,6 +430,11 @@ void Server::schedule_deadline() {
   deadline_.async_wait([this](std::error_code error) {
     if (error || stopped_) return;
     carry_out(quota_.tick(now()));
+    if (core_.shared_gpus() != 0) {
+      for (const auto& [id, client] : clients_) {
+        if ((core_.client(id)->touched & core_.shared_gpus()) != 0) read_activity(*client);
+      }
+    }
     step(event::Tick{});
   });
 }

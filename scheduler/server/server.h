@@ -108,6 +108,7 @@ class Server final : public ConnectionOwner {
   void report_revoked(const Client& client);
   void read_usage(Client& client);
   void read_others(const Client& client);
+  void read_activity(Client& client);
   void schedule_deadline();
   void housekeeping();
   bool idle() const;
@@ -139,7 +140,13 @@ class Server final : public ConnectionOwner {
   std::map<uid_t, std::size_t> connections_of_;  // per user
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::map<std::uint32_t, std::unique_ptr<Stayer>> stayers_;
-  scheduler::GpuMask clearing_gpus_ = 0;                          // as it was published
+  // As they were published.
+  struct Published {
+    scheduler::GpuMask clearing = 0;  // to those who hold them,
+    scheduler::GpuMask shared = 0;    // and the rest to those who touch them
+    scheduler::GpuMask sampling = 0;
+    scheduler::GpuMask metered = 0;
+  } published_;
   std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it was published
   std::set<scheduler::ClientId> changed_;                         // whose pages have to be written, within one step
   std::size_t max_connections_;

@@ -63,6 +63,11 @@ std::optional<Message> Server::status_gpu(std::uint32_t index) const {
   }
   if (const auto sum = handed_over_.find(index); sum != handed_over_.end()) gpu.handed_over_bytes = sum->second;
   gpu.outside_bytes = state.outside;
+  gpu.candidate = static_cast<std::uint32_t>(state.candidate);
+  gpu.looking = state.looking ? 1 : 0;
+  gpu.active = state.active;
+  gpu.turn_ns = static_cast<std::uint64_t>(state.turn.count());
+  gpu.switch_ns = static_cast<std::uint64_t>(state.switching.count());
   set_text(gpu.name, entry->name);
   return row;
 }
@@ -108,7 +113,7 @@ Message Server::status_client(const Client& client) const {
 Message Server::status_end() const {
   Message row{.kind = Kind::kStatusEnd};
   row.body.status_end = {.daemon_pid = static_cast<std::uint64_t>(getpid()),
-                         .quantum_ns = static_cast<std::uint64_t>(core_.settings().quantum.count()),
+                         .quantum_ns = static_cast<std::uint64_t>(scheduler::quantum_of(core_.settings()).count()),
                          .grants = core_.grants(),
                          .mode = core_.settings().mode,
                          .version1_space = 0,

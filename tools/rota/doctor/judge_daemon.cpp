@@ -138,8 +138,9 @@ void judge_daemon(const Facts& facts, Findings& findings) {
                  {"protocol", daemon.protocol}});
   findings.push_back(
       {"rotad", Level::kOk,
-       fmt::format("rotad {} (pid {}) at {}: {} mode, quantum {:g} ms, {}", daemon.version, daemon.pid, daemon.socket,
-                   daemon.mode, static_cast<double>(daemon.quantum_ns) / 1e6, counted(daemon.clients, "program")),
+       fmt::format("rotad {} (pid {}) at {}: {} mode, quantum {}, {}", daemon.version, daemon.pid, daemon.socket,
+                   daemon.mode, scheduler::quantum_text(std::chrono::nanoseconds(daemon.quantum_ns)),
+                   counted(daemon.clients, "program")),
        "", values});
   if (daemon.version != facts.version) {
     findings.push_back({"rotad.version",

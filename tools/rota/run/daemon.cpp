@@ -31,7 +31,7 @@ using protocol::nobody_there;
 using protocol::SocketCandidate;
 using protocol::SocketOwner;
 using scheduler::mode_name;
-using scheduler::parse_duration;
+using scheduler::parse_quantum;
 
 // How long a user's own rotad outlives its last program: long enough for a shell loop to find it again.
 constexpr const char* kIdleExitSeconds = "5";
@@ -62,12 +62,13 @@ bool ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) {
   if (!send_message(descriptor, stay)) return false;
   const auto status = request_status(descriptor);
   if (!status) return false;
-  const auto wanted = request.quantum.empty() ? std::nullopt : parse_duration(request.quantum);
+  const auto wanted = request.quantum.empty() ? std::nullopt : parse_quantum(request.quantum);
   const bool other_mode = !request.mode.empty() && request.mode != mode_name(status->end.mode);
   const bool other_quantum = wanted && static_cast<std::uint64_t>(wanted->count()) != status->end.quantum_ns;
   if (other_mode || other_quantum) {
-    daemon.problem = fmt::format("the rotad at {} runs already, in {} mode with a quantum of {} ms: that holds",
-                                 daemon.socket, mode_name(status->end.mode), status->end.quantum_ns / 1e6);
+    daemon.problem = fmt::format("the rotad at {} runs already, in {} mode and its quantum is {}: that holds",
+                                 daemon.socket, mode_name(status->end.mode),
+                                 scheduler::quantum_text(std::chrono::nanoseconds(status->end.quantum_ns)));
   }
   return true;
 }

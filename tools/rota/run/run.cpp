@@ -18,10 +18,10 @@ void register_run(CLI::App& app) {
         if (scheduler::parse_mode(text)) return std::string();
         return "'" + text + "' is no mode: use automatic, exclusive or concurrent";
       });
-  run->add_option("--quantum", options->quantum, "for a rotad that has to be started: e.g. 100ms or 2s")
+  run->add_option("--quantum", options->quantum, "for a rotad that has to be started: e.g. 100ms or 2s, or automatic")
       ->check([](const std::string& text) {
-        if (scheduler::parse_duration(text)) return std::string();
-        return "'" + text + "' is no duration above 0: use e.g. 100ms or 2s";
+        if (scheduler::parse_quantum(text)) return std::string();
+        return "'" + text + "' is no duration above 0: use e.g. 100ms or 2s, or automatic";
       });
   const auto bytes_option = [&](const char* name, std::uint64_t& bytes, const char* help) {
     run->add_option_function<std::string>(

@@ -9,6 +9,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "scheduler/core/event.h"
 #include "scheduler/core/settings.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
@@ -84,6 +85,18 @@ std::string outside_text(const protocol::StatusGpu& gpu) {
                            : fmt::format("; others have {}, as the driver's refusals show", size);
 }
 
+const char* candidate_name(const protocol::StatusGpu& gpu) {
+  switch (static_cast<scheduler::Candidate>(gpu.candidate)) {
+    case scheduler::Candidate::kTogether:
+      return "together";
+    case scheduler::Candidate::kTurns:
+      return "turns";
+    case scheduler::Candidate::kLightOpen:
+      return "light programs at any time, the others in turns";
+  }
+  return "unknown";
+}
+
 nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
   return measured ? nlohmann::json(bytes) : nlohmann::json(nullptr);
 }
@@ -126,6 +139,12 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                     {"driver_free_bytes", measured_or_null(gpu.measured != 0, gpu.driver_free_bytes)},
                     {"handed_over_bytes", gpu.handed_over_bytes},
                     {"outside_bytes", gpu.outside_bytes},
+                    {"sharing",
+                     {{"candidate", candidate_name(gpu)},
+                      {"looking", gpu.looking != 0},
+                      {"active", gpu.active},
+                      {"turn_ns", gpu.turn_ns},
+                      {"switch_ns", gpu.switch_ns}}},
                     {"clients", gpu.clients},
                     {"holders", gpu.holders},
                     {"waiters", gpu.waiters},
@@ -193,8 +212,9 @@ std::string status_as_json(const Status& status, const std::string& socket) {
 
 std::string status_as_text(const Status& status, const std::string& socket) {
   std::string text =
-      fmt::format("rotad pid {} at {}: {} mode, quantum {} ms, {} grants so far\n", status.end.daemon_pid, socket,
-                  scheduler::mode_name(status.end.mode), status.end.quantum_ns / 1e6, status.end.grants);
+      fmt::format("rotad pid {} at {}: {} mode, quantum {}, {} grants so far\n", status.end.daemon_pid, socket,
+                  scheduler::mode_name(status.end.mode),
+                  scheduler::quantum_text(std::chrono::nanoseconds(status.end.quantum_ns)), status.end.grants);
   if (status.gpus.empty()) return text + "no program uses a GPU under rota\n";
   for (const protocol::StatusGpu& gpu : status.gpus) {
     text += fmt::format("\nGPU {}  {}  {}\n  {} of {} allocated by {} program{}; {} hold{} it, {} wait{}\n", gpu.index,

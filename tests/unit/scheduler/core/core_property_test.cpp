@@ -24,7 +24,7 @@ enum class Clients {
 
 class History {
  public:
-  History(Mode mode, Clients who, unsigned seed) : mode_(mode), who_(who), core_(settings(mode)), random_(seed) {}
+  History(Mode mode, Clients who, unsigned seed) : mode_(mode), who_(who), core_(settings(mode, seed)), random_(seed) {}
 
   void run(int steps) {
     for (int i = 0; i < steps; ++i) {
@@ -63,8 +63,9 @@ class History {
     std::uint32_t last_grant = 0;
   };
 
-  static Settings settings(Mode mode) {
+  static Settings settings(Mode mode, unsigned seed) {
     Settings settings;
+    settings.measured_turns = seed % 2 == 0;
     settings.mode = mode;
     settings.quantum = 100ms;
     settings.grace = 500ms;
@@ -112,7 +113,7 @@ class History {
     }
     const ClientId id = some_client();
     const ClientState& state = *core_.client(id);
-    switch (pick(17)) {
+    switch (pick(18)) {
       case 15: {
         const GpuIndex gpu = pick(kGpus);
         const Bytes in_use = pick(static_cast<unsigned>(kTotal) + 1);
@@ -130,6 +131,20 @@ class History {
         const GpuIndex gpu = pick(kGpus);
         in_use_[gpu] = others_[gpu] = 0;
         step(event::Unmeasured{gpu});
+        break;
+      }
+      case 17: {
+        event::Activity& activity = activity_[id];
+        activity.client = id;
+        activity.calls += pick(3) * pick(1000);
+        activity.open += pick(100) * 1ms;
+        activity.counted = now_;
+        const unsigned samples = pick(200);
+        activity.samples += samples;
+        activity.busy += pick(samples + 1);
+        activity.switches += pick(3);
+        activity.switching += pick(300) * 100us;
+        step(activity);
         break;
       }
       case 0:
@@ -265,7 +280,8 @@ class History {
   Time now_ = 1s;
   ClientId last_client_ = 0;
   std::map<ClientId, Model> clients_;
-  std::set<ClientId> waiting_;        // who has not had a turn since everybody gives back
+  std::set<ClientId> waiting_;  // who has not had a turn since everybody gives back
+  std::map<ClientId, event::Activity> activity_;
   std::map<GpuIndex, Bytes> in_use_;  // by the last reading
   std::map<GpuIndex, Bytes> others_;  // by the last list
   std::map<GpuIndex, Time> listed_at_;

@@ -15,6 +15,7 @@ void World::start_rotad() {
   scheduler::Settings settings;
   settings.mode = mode_;
   settings.quantum = 100ms;
+  settings.measured_turns = seed_ / 4 % 2 != 0;
   // Shorter than a drain that fails, as it is by default, or long enough for one drain to fail after the other.
   settings.grace = quiet_ ? 60s : one_in(2) ? 500ms : 10s;
   note("rotad starts");
@@ -52,6 +53,21 @@ void World::some_liar() {
       core_step(scheduler::event::Want{liar, pick(1u << kGpus)});
       break;
   }
+}
+
+// What a program says of its turns, whatever it is.
+void World::tell_activity(scheduler::ClientId client) {
+  scheduler::event::Activity& activity = activity_[client];
+  activity.client = client;
+  activity.calls += pick(1000);
+  activity.open += some_time(100ms);
+  activity.counted = now_;
+  const unsigned samples = pick(100);
+  activity.samples += samples;
+  activity.busy += pick(samples + 1);
+  ++activity.switches;
+  activity.switching += some_time(500ms);
+  core_step(activity);
 }
 
 void World::rotad_dies() {
@@ -177,6 +193,7 @@ void World::receive(Program& program) {
       break;
     case Message::kGiveBack:
       tell_usage(program);
+      tell_activity(program.client);
       core_step(scheduler::event::GiveBack{program.client, message.grant});
       break;
   }

@@ -40,7 +40,9 @@ void World::everybody_gets_a_turn() {
   if (!core_) start_rotad();
   const Time begun = now_;
   // All others each take turns, and are revoked in each.
-  const Time turn = core_->settings().quantum + core_->settings().grace;
+  const bool measured = core_->settings().measured_turns;
+  const Time quantum = measured ? scheduler::Sharing::kLongestTurn : core_->settings().quantum;
+  const Time turn = quantum + core_->settings().grace;
   const Time bound = kToFindRotad + 3 * static_cast<int>(programs_.size() + liars_.size()) * turn;
   const auto had_a_turn = [&](const auto& program) {
     const bool had = (program->opened_at >= begun || program->open) && program->waits_for_room_since == kNever;

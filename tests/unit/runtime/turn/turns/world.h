@@ -63,6 +63,7 @@ class World {
 
   // rotad.
   void start_rotad();
+  void tell_activity(scheduler::ClientId client);
   void rotad_dies();
   void some_liar();
   void hung_up(Program& program);
@@ -133,6 +134,7 @@ class World {
   std::mt19937 random_;
   const bool quiet_;  // few surprises, and rotad is patient
   const bool swapping_;
+  std::map<scheduler::ClientId, scheduler::event::Activity> activity_;
   const bool metered_;
   Time now_ = std::chrono::seconds(1000);
   bool calm_ = false;

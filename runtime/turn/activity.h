@@ -1,0 +1,53 @@
+// What this process tells rotad of how it uses its GPUs, while others touch them: how many calls submit work, whether
+// its GPUs are busy while it holds them, and how long it takes until a turn begins. Only the monitor uses it.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+#include "runtime/turn/contexts.h"
+#include "runtime/turn/gate.h"
+#include "runtime/turn/machine.h"
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::turn {
+
+class Activity {
+ public:
+  Activity(gate::Gate& gate, gate::Contexts& contexts) : gate_(gate), contexts_(contexts) {}
+
+  // Null: rotad has gone. What has been counted counts for the next one.
+  void connected(protocol::UsagePage* page);
+  // The lease with this grant came, or none is held; and the gate has opened.
+  void granted(std::uint32_t grant, Time now);
+  void opened(Time now);
+  void closed(Time now);
+  // `watch`: what rotad wants to know. `holds`: the gate is open under a lease.
+  void look(std::uint32_t watch, bool holds, Time now);
+  // Writes down how many calls there have been.
+  void count_calls(Time now);
+  // When the next look is wanted.
+  Time look_at() const { return look_at_; }
+
+ private:
+  void sample();
+
+  gate::Gate& gate_;
+  gate::Contexts& contexts_;
+  protocol::UsagePage* page_ = nullptr;
+  Time look_at_ = Time::max();
+  Time sample_at_{0};
+  std::minstd_rand jitter_;
+  std::uint64_t samples_ = 0;
+  std::uint64_t busy_ = 0;
+  std::uint64_t calls_marked_ = 0;
+  std::uint32_t grant_ = 0;
+  bool opens_ = false;  // the grant's turn has not begun yet
+  Time granted_at_{0};
+  Time open_since_{0};  // under a lease; 0: it is not
+  Time open_{0};        // before that
+  std::uint64_t switches_ = 0;
+  std::uint64_t switching_ns_ = 0;
+};
+
+}  // namespace rota::turn

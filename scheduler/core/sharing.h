@@ -1,0 +1,153 @@
+// How programs share a GPU whose memory fits together: all at once, in turns, or those that use little of it at any
+// time and the others in turns. Neither is always better. Turns beat the driver's own time slicing for programs that
+// keep a GPU busy, and waste what their holder leaves idle for those that do not.
+//
+// So it is measured, for each set of programs that have called lately (*active*):
+//
+//   u  the part of its own time, in which it does not wait for its turn, that the GPU works for a program, by samples
+//   r  its calls a second: of its own time, as if it were alone; and of all time, in each candidate
+//
+// A new set first takes turns, for 400 ms or until there are samples enough of everybody. Then the candidate that u
+// speaks for is tried for half a second: kLightOpen where several programs keep the GPU busy and others are light, else
+// kTogether. It stays unless the sum of r / r alone is below what turns gave. The answer is remembered for that set and
+// asked for again after 10 s, 20 s, up to 5 minutes; where turns were better by far and nobody's u has changed, without
+// another trial.
+//
+// Programs count in that if they held the GPU or waited for it nearly all of the time, or come again and again within
+// milliseconds, and have made no long pause lately (they *contend*). Of others, which come in bursts or are about to
+// start, such short times tell nothing, and to be let in at once is what counts. Where fewer than two contend, heavy
+// programs take turns, light ones run at any time, and it is looked again soon.
+//
+// Turns are as long as their hand-overs make worth while, whether memory moves in them or not: twenty times as long.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "scheduler/core/bookkeeping.h"
+
+namespace rota::scheduler {
+
+class Sharing {
+ public:
+  // Who has not called for so long does not count.
+  static constexpr Time kActive = std::chrono::seconds(10);
+  // How long the samples of a new set may take, and how many of each program are enough: 100 give +-0.05.
+  static constexpr Time kProbe = std::chrono::milliseconds(400);
+  static constexpr std::uint64_t kEnough = 100;
+  static constexpr std::uint64_t kFew = 20;  // fewer say nothing
+  // The first part of each is not measured: holders come in or go, queues fill.
+  static constexpr Time kSettling = std::chrono::milliseconds(30);
+  static constexpr Time kTrial = std::chrono::milliseconds(450);
+  static constexpr double kLight = 0.6;
+  static constexpr double kSaturating = 0.85;
+  // Below this share of what turns gave, a trial is not repeated while every u is within so much of what it was.
+  static constexpr double kByFar = 0.97;
+  static constexpr double kSameU = 0.1;
+  // A trial that was better by so much is not doubted so soon: to look again costs some turns.
+  static constexpr double kClearly = 1.1;
+  static constexpr int kClearlyLater = 6;
+  // Who contends: the part of the time in which it held the GPU or waited for it, or how often it came in it.
+  static constexpr double kContends = 0.9;
+  static constexpr std::uint64_t kComesOften = 10;
+  // Who has lately come back after so long a pause comes in bursts. Where all run at once a pause is not seen but in
+  // its calls, and may be a long kernel.
+  static constexpr Time kLongPause = std::chrono::milliseconds(100);
+  static constexpr Time kWithoutCalls = std::chrono::milliseconds(500);
+  static constexpr Time kLately = std::chrono::seconds(5);
+  static constexpr Time kDoubted = std::chrono::seconds(2);
+  static constexpr Time kSoonAgain = std::chrono::seconds(1);
+  static constexpr Time kFirstAgain = std::chrono::seconds(10);
+  static constexpr Time kLastAgain = std::chrono::minutes(5);
+  // Turns: 20 times what a hand-over costs, between these.
+  static constexpr int kTurnPerSwitch = 20;
+  static constexpr Time kShortestTurn = std::chrono::milliseconds(50);
+  static constexpr Time kLongestTurn = std::chrono::seconds(5);
+  // While samples are taken: everybody is to come to its turn.
+  static constexpr Time kProbeTurn = std::chrono::milliseconds(20);
+  // How far behind a program may be that comes back after a pause.
+  static constexpr Time kCredit = std::chrono::milliseconds(100);
+
+  // Both outlive it; the settings may change.
+  Sharing(const Settings& settings, Bookkeeping& books);
+
+  void heard(Client& client, const event::Activity& activity, Time now);
+  // It has come to the gate: it is active.
+  void wants(Client& client, Time now);
+  void left(ClientId client);
+  // What time, activity and programs that come and go change.
+  void judge(GpuIndex gpu, Time now);
+
+  // Whether this client is not to run beside those who hold the GPU, as far as their memory does not decide that.
+  bool conflicts(const Client& client, GpuIndex gpu) const;
+  // Whether it runs at any time, and so is in nobody's way, unless its memory is.
+  bool open_to(const Client& client, GpuIndex gpu) const;
+  // How long a turn lasts while others wait.
+  Time turn(GpuIndex gpu) const;
+  // Where a program that comes back after a pause is put in the order (Client::served).
+  Time rank(const Client& client, GpuMask gpus, Time now) const;
+
+  Candidate candidate(GpuIndex gpu) const { return laws_[gpu].candidate; }
+  std::uint32_t active(GpuIndex gpu) const { return static_cast<std::uint32_t>(laws_[gpu].set.size()); }
+  Time switching(GpuIndex gpu) const { return laws_[gpu].switching; }
+  // Where samples are taken, where something is being found out at all, and where several are active who may take
+  // turns.
+  GpuMask sampling() const { return sampling_; }
+  GpuMask looking() const { return looking_; }
+  GpuMask metered() const { return metered_; }
+
+  std::optional<Time> next_deadline() const;
+  GpuMask due(Time now) const;
+
+ private:
+  enum class Phase {
+    kUndecided,  // fewer than two are active, or it is not for this to decide
+    kProbing,    // in turns, for samples
+    kTrying,     // a candidate
+    kSettled,
+  };
+  struct Answer {
+    std::vector<ClientId> set;
+    Candidate candidate;
+    std::vector<ClientId> light;
+    Time again_at;
+    Time pause;
+    std::vector<double> u;  // of the set, when a candidate was tried last,
+    double ratio = 0;       // and what it gave of what turns did; 0: none was
+  };
+  struct Law {
+    Candidate candidate = Candidate::kTogether;
+    Phase phase = Phase::kUndecided;
+    std::vector<ClientId> set;    // active, by number
+    std::vector<ClientId> light;  // of those, in kLightOpen
+    Time look_at{};               // when time alone changes something; 0: never
+    Time since{};                 // of the phase, or of its measurement
+    bool measuring = false;       // the settling is over
+    double in_turns = 0;          // what turns gave: the contenders' sum of r / r alone
+    double ratio = 0;             // what the last trial gave of that
+    Time switching{};
+    std::vector<Answer> answers;
+  };
+
+  bool applies(GpuIndex gpu) const;
+  std::vector<ClientId> active(const Gpu& gpu, GpuIndex index, Time now, Time& until) const;
+  void begin(Law& law, Phase phase, Candidate candidate, Time now);
+  bool weigh(Client& client, Time passed, Time now);
+  void choose(Law& law, Time now);
+  void compare(Law& law, Time now);
+  void settle(Law& law, Candidate candidate, Time first, Time last, Time now);
+  static bool in_bursts(const Evidence& evidence, Time now);
+  bool has_samples(const Law& law) const;
+  std::vector<double> all_u(const Law& law) const;
+  static Answer* answer(Law& law);
+
+  const Settings& settings_;
+  Bookkeeping& books_;
+  std::vector<Law> laws_;
+  GpuMask timed_ = 0;
+  GpuMask sampling_ = 0;
+  GpuMask looking_ = 0;
+  GpuMask metered_ = 0;
+};
+
+}  // namespace rota::scheduler

@@ -1,0 +1,117 @@
+// A program that uses a GPU in a given way and says, in a file that others map, how much it has done:
+//
+//   nvcc -O2 -arch=sm_70 -cudart static -o load tests/gpu/programs/load.cu
+//   load COUNTER saturate KERNEL_US EVERY     kernels back to back, waited for after every so many
+//   load COUNTER half     KERNEL_US CPU_US    one kernel, waited for, then so long on the CPU
+//   load COUNTER tiny     EVERY               empty kernels, waited for after every so many: the CPU is what takes time
+//   load COUNTER burst    KERNEL_US COUNT THINK_MS BURSTS   so many kernels, waited for, then a pause; prints how long
+//                                             each burst took, in ms
+// It ends when the file's second word is not 0. The first word counts kernels.
+#include <cuda_runtime.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+namespace {
+
+__global__ void spin(long long cycles) {
+  const long long begun = clock64();
+  while (clock64() - begun < cycles) {
+  }
+}
+__global__ void nothing() {}
+
+void check(cudaError_t result) {
+  if (result == cudaSuccess) return;
+  std::fprintf(stderr, "load: %s\n", cudaGetErrorString(result));
+  std::exit(1);
+}
+
+double ms() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct Words {
+  volatile std::uint64_t done;
+  volatile std::uint64_t stop;
+};
+
+Words* map(const char* path) {
+  const int file = open(path, O_RDWR | O_CREAT, 0600);
+  if (file < 0 || ftruncate(file, 4096) != 0) {
+    std::perror("load: the counter's file");
+    std::exit(1);
+  }
+  void* memory = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  close(file);
+  return static_cast<Words*>(memory);
+}
+
+// One block on each processor, for so long.
+struct Kernel {
+  int blocks = 1;
+  long long cycles = 0;
+  explicit Kernel(double us) {
+    int khz = 0;
+    check(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, 0));
+    check(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, 0));
+    cycles = static_cast<long long>(us * khz / 1e3);
+  }
+  void launch() const { spin<<<blocks, 1024>>>(cycles); }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 2;
+  Words& words = *map(argv[1]);
+  const char* kind = argv[2];
+  const double first = std::atof(argv[3]);
+  const double second = argc > 4 ? std::atof(argv[4]) : 0;
+  check(cudaFree(nullptr));
+  if (std::strcmp(kind, "saturate") == 0) {
+    const Kernel kernel(first);
+    while (words.stop == 0) {
+      for (int i = 0; i < static_cast<int>(second); ++i) kernel.launch();
+      check(cudaDeviceSynchronize());
+      words.done = words.done + static_cast<std::uint64_t>(second);
+    }
+  } else if (std::strcmp(kind, "half") == 0) {
+    const Kernel kernel(first);
+    while (words.stop == 0) {
+      kernel.launch();
+      check(cudaDeviceSynchronize());
+      for (const double until = ms() + second / 1e3; ms() < until;) {
+      }
+      words.done = words.done + 1;
+    }
+  } else if (std::strcmp(kind, "tiny") == 0) {
+    while (words.stop == 0) {
+      for (int i = 0; i < static_cast<int>(first); ++i) nothing<<<1, 32>>>();
+      check(cudaDeviceSynchronize());
+      words.done = words.done + static_cast<std::uint64_t>(first);
+    }
+  } else if (std::strcmp(kind, "burst") == 0) {
+    const Kernel kernel(first);
+    const double think = std::atof(argv[5]);
+    const int bursts = std::atoi(argv[6]);
+    for (int burst = 0; burst < bursts && words.stop == 0; ++burst) {
+      std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(think));
+      const double begun = ms();
+      for (int i = 0; i < static_cast<int>(second); ++i) kernel.launch();
+      check(cudaDeviceSynchronize());
+      std::printf("%.3f\n", ms() - begun);
+      words.done = words.done + static_cast<std::uint64_t>(second);
+    }
+  } else {
+    return 2;
+  }
+  return 0;
+}

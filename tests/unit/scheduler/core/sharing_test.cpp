@@ -1,0 +1,158 @@
+// How programs share a GPU that they fit: the law, by a model of programs, and its parts by hand.
+#include "scheduler/core/sharing.h"
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+#include <random>
+
+#include "tests/unit/scheduler/core/programs_sim.h"
+
+namespace rota::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+using sim::Fixed;
+using sim::Program;
+using sim::Result;
+using sim::World;
+
+Result shared(const std::vector<Program>& programs, Time length) {
+  return World(programs, std::nullopt).run(length);
+}
+
+double score(const Result& result, const std::vector<double>& alone) {
+  double sum = 0;
+  for (std::size_t i = 0; i < alone.size(); ++i) sum += result.kernels[i] / alone[i];
+  return sum;
+}
+
+std::vector<double> alone(const std::vector<Program>& programs, Time length) {
+  std::vector<double> rates;
+  for (const Program& program : programs) {
+    rates.push_back(World({program}, Fixed{Candidate::kTogether, {false}}).run(length).kernels[0]);
+  }
+  return rates;
+}
+
+// Of the three candidates, with hindsight.
+double best(const std::vector<Program>& programs, const std::vector<double>& rates, Time length) {
+  std::vector<bool> light;
+  for (const Program& program : programs) {
+    const auto kernel = static_cast<double>(program.kernel.count());
+    light.push_back(kernel / (kernel + static_cast<double>(program.cpu.count())) < Sharing::kLight);
+  }
+  double most = 0;
+  for (const Candidate candidate : {Candidate::kTogether, Candidate::kTurns, Candidate::kLightOpen}) {
+    most = std::max(most, score(World(programs, Fixed{candidate, light}).run(length), rates));
+  }
+  return most;
+}
+
+constexpr Program kSaturating{.kernel = 1ms};
+constexpr Program kHalf{.kernel = 500us, .cpu = 500us};
+constexpr Program kTiny{.kernel = 250us, .cpu = 2ms};
+
+TEST_CASE("two programs that keep a GPU busy take turns and lose next to nothing") {
+  const Result result = shared({kSaturating, kSaturating}, 10s);
+  CHECK(result.candidate == Candidate::kTurns);
+  CHECK(result.kernels[0] + result.kernels[1] >= 0.98 * 1000);
+  CHECK(std::abs(result.kernels[0] - result.kernels[1]) <= 0.05 * 1000);
+}
+
+TEST_CASE("eight have an eighth each") {
+  const Result result = shared(std::vector<Program>(8, kSaturating), 20s);
+  for (const double rate : result.kernels) CHECK(rate == Approx(125).margin(12.5));
+}
+
+TEST_CASE("programs that leave a GPU idle run together") {
+  CHECK(shared({kTiny, kTiny}, 5s).candidate == Candidate::kTogether);
+  CHECK(shared({kHalf, kHalf}, 5s).candidate == Candidate::kTogether);
+  CHECK(shared({kSaturating, kTiny}, 5s).candidate != Candidate::kTurns);
+}
+
+TEST_CASE("light programs run at any time beside heavy ones that take turns") {
+  CHECK(shared({kSaturating, kSaturating, kTiny}, 5s).candidate == Candidate::kLightOpen);
+}
+
+TEST_CASE("it is settled within a second, and stays for ten") {
+  for (const auto& programs : {std::vector{kSaturating, kSaturating}, std::vector{kHalf, kHalf},
+                               std::vector{kSaturating, kSaturating, kTiny}}) {
+    const Result result = shared(programs, 9s);
+    CHECK(result.last_change <= 2s);  // the world begins at 1 s
+    CHECK(result.changes <= 3);
+  }
+}
+
+TEST_CASE("a burst beside a program that keeps the GPU busy is served at once") {
+  const Program burst{.kernel = 1ms, .cpu = 0ms, .burst = 20, .think = 200ms};
+  Result result = shared({kSaturating, burst}, 30s);
+  std::vector<Time>& took = result.bursts[1];
+  REQUIRE(took.size() > 100);
+  std::sort(took.begin(), took.end());
+  CHECK(took[took.size() / 2] <= 24ms);
+  CHECK(took[took.size() * 99 / 100] <= 30ms);
+  // The bursts take 20 of 220 ms.
+  CHECK(result.kernels[0] >= 0.97 * 1000 * 200 / 222);
+}
+
+TEST_CASE("four notebooks beside a trainer wait for each other at most") {
+  std::vector<Program> programs{kSaturating};
+  for (const Time think : {1700ms, 1900ms, 2100ms, 2300ms}) {
+    programs.push_back({.kernel = 1ms, .cpu = 0ms, .burst = 100, .think = think});
+  }
+  Result result = shared(programs, 100s);
+  std::vector<Time> took;
+  double bursts = 0;
+  for (std::size_t i = 1; i < 5; ++i) {
+    took.insert(took.end(), result.bursts[i].begin() + 5, result.bursts[i].end());
+    bursts += 0.1 * static_cast<double>(result.bursts[i].size());
+  }
+  REQUIRE(took.size() > 100);
+  std::sort(took.begin(), took.end());
+  CHECK(took[took.size() / 2] <= 120ms);
+  CHECK(took[took.size() * 95 / 100] <= 220ms);
+  CHECK(result.kernels[0] >= 0.97 * (1000 - bursts * 10));
+}
+
+// The law against the best of the three with hindsight, for random sets of programs.
+TEST_CASE("what the law chooses is about the best of the candidates") {
+  const char* text = std::getenv("ROTA_SHARING_SETS");  // NOLINT(concurrency-mt-unsafe)
+  const int sets = text != nullptr ? std::atoi(text) : 60;
+  constexpr Time kLength = 20s;
+  std::minstd_rand random(12);
+  const auto between = [&](double low, double high) {
+    return low + (high - low) * std::uniform_real_distribution<double>()(random);
+  };
+  double lost = 0;
+  double worst = 0;
+  for (int set = 0; set < sets; ++set) {
+    std::vector<Program> programs;
+    const auto count = static_cast<int>(between(2, 5));
+    for (int i = 0; i < count; ++i) {
+      // In steps of the world, so that u is what it seems.
+      const double kernel = std::round(std::exp(between(std::log(1), std::log(20))));
+      const double u = between(0, 1) < 0.3 ? 1 : between(0.05, 1);
+      programs.push_back({.kernel = static_cast<int>(kernel) * World::kStep,
+                          .cpu = static_cast<int>(std::round(kernel * (1 / u - 1))) * World::kStep});
+    }
+    const std::vector<double> rates = alone(programs, kLength);
+    const Result result = shared(programs, kLength);
+    const double most = best(programs, rates, kLength);
+    const double loss = 1 - score(result, rates) / most;
+    lost += loss;
+    worst = std::max(worst, loss);
+    if (loss > 0.1) {
+      std::string what;
+      for (const Program& program : programs) {
+        what +=
+            std::to_string(program.kernel.count() / 1000) + "+" + std::to_string(program.cpu.count() / 1000) + " us ";
+      }
+      UNSCOPED_INFO(what << "loses " << loss << " as " << static_cast<int>(result.candidate) << " of " << most);
+    }
+  }
+  INFO("mean " << lost / sets << ", worst " << worst);
+  CHECK(lost / sets <= 0.02);
+}
+
+}  // namespace
+}  // namespace rota::scheduler
