@@ -77,7 +77,8 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
                                      if (quota_.covers_swapped(device, bytes, release)) return true;
                                      quota_.explain(device);
                                      return false;
-                                   }});
+                                   },
+                               .close_for_room = [this](int device) { close_for_room(device); }});
   quota_.set_swapped([this](int device) { return memory_.swap().needed_bytes(device); });
 }
 

@@ -59,6 +59,10 @@ class Monitor final : public gate::Attendant {
     usage_.changed(device);
     room_.changed();
   }
+  // The driver has no room for memory that may be out of place. Where others may make some later, returns once the gate
+  // is closed or never will be, which the monitor sees to once it sees that not everything is in place: it waits for
+  // no work. Else, inside the gate, and while anything captures, it returns at once.
+  void close_for_room(int device);
   // Bytes have been reserved in the ledger: returns once rotad's promise covers them, at once where this process does
   // not hold the GPU. Does not wait inside the gate, nor while anything captures: an allocation that a capture forbids
   // fails as the driver says. rotad is asked then all the same.

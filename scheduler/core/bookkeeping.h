@@ -136,6 +136,8 @@ class Bookkeeping {
   GpuMask touched() const;                    // GPUs that somebody touches
   GpuMask waited() const { return waited_; }  // GPUs that somebody wants and does not hold yet
   GpuMask asked() const { return asked_; }    // GPUs with askers
+  // GPUs where clients that do not hold them have memory that could be cleared.
+  GpuMask movable() const { return movable_; }
 
   Client& join(ClientId id, bool asks);
   void add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context);
@@ -173,6 +175,7 @@ class Bookkeeping {
 
   GpuMask waited_ = 0;
   GpuMask asked_ = 0;
+  GpuMask movable_ = 0;
   GpuMask changed_ = 0;
   std::uint64_t asks_ = 0;
 };

@@ -76,6 +76,8 @@ class Core {
   Bytes lacking_bytes(ClientId client, GpuIndex gpu) const;
   // Where some client is to clear memory for those who hold the GPU, and is at it as far as is known.
   GpuMask clearing_gpus() const { return clearing_.under_way(); }
+  // Where clients that do not hold the GPU have memory that could be cleared, whether or not they are at it.
+  GpuMask movable_gpus() const { return books_.movable(); }
   // When its grant is taken away; 0 while it need not go.
   Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }

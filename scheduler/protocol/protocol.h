@@ -427,6 +427,9 @@ struct LeasePage {
   // By GPU index, in MiB: by how much more than the GPU has all clients, their contexts and what is outside take
   // together, so that some of it cannot be there. 0: nothing, or a rotad older than this field.
   std::atomic<std::uint32_t> too_much_mib[kMaxGpus];
+  // Mask of the GPUs where clients that do not hold them have memory that can leave, whether or not they are at it (one
+  // may be stopped): what the driver has no room for there may have some later. 0 from a rotad older than this field.
+  std::atomic<std::uint64_t> movable_gpus;
 };
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
@@ -462,7 +465,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus &&
               offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus &&
               offsetof(LeasePage, fixed_of_others_bytes) == 72 + 48 * kMaxGpus &&
-              offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus &&
+              offsetof(LeasePage, movable_gpus) == 72 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&

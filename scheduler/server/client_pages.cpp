@@ -38,6 +38,7 @@ void Server::publish(Client& client) {
   }
   page.hand_over_gpus = hand_over_gpus(client);
   page.clearing_gpus = core_.clearing_gpus();
+  page.movable_gpus = core_.movable_gpus();
   const auto real = [&](scheduler::Time time) {
     return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
   };

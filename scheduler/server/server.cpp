@@ -395,6 +395,10 @@ void Server::step(const scheduler::Event& event) {
       if ((core_.client(id)->held & differ) != 0) changed_.insert(id);
     }
   }
+  // Wakes nobody: a client looks when the driver refuses it something.
+  if (std::exchange(movable_gpus_, core_.movable_gpus()) != core_.movable_gpus()) {
+    for (const auto& [id, client] : clients_) client->lease->movable_gpus = movable_gpus_;
+  }
   for (const ClientId id : changed_) {
     const auto found = clients_.find(id);
     if (found != clients_.end()) publish(*found->second);

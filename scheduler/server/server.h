@@ -140,6 +140,7 @@ class Server final : public ConnectionOwner {
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
   std::map<std::uint32_t, std::unique_ptr<Stayer>> stayers_;
   scheduler::GpuMask clearing_gpus_ = 0;                          // as it was published
+  scheduler::GpuMask movable_gpus_ = 0;                           // as it was published
   std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it was published
   std::set<scheduler::ClientId> changed_;                         // whose pages have to be written, within one step
   std::size_t max_connections_;

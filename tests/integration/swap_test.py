@@ -112,6 +112,16 @@ class Swap(Case):
         hogs[0].send_signal(signal.SIGCONT)
         self.right(hogs)
 
+    def test_a_program_that_grows_beside_a_stopped_one_waits_for_its_room_and_is_not_out_of_memory(self):
+        self.rotad()
+        stopped, = self.hold(1, share="0.5")
+        stopped.send_signal(signal.SIGSTOP)
+        grows = self.hog("--rounds", "20", "--grow", "0.4", share="0.3")
+        # Until its gate is closed: the driver has no room for what it has taken.
+        self.assertTrue(any("no room for all memory" in line for line in grows.stderr))
+        stopped.send_signal(signal.SIGCONT)
+        self.right([grows, stopped])
+
     def test_programs_whose_rotad_dies_while_memory_is_out_end_with_right_results(self):
         daemon = self.rotad()
         hogs = self.hold(2)

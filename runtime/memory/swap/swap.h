@@ -13,6 +13,10 @@
 // enters the books as out of place only while the gate is closed, and the gate opens only while nothing is out of
 // place.
 //
+// Where the driver has no room for fresh memory with the gate open, but others have memory there that can leave, it
+// counts as out of place before it is in the books: so the gate closes. It comes in when they have made room. Nothing
+// is waited for, since nobody has its address yet: neither a thread inside the gate nor work that runs.
+//
 // What has come in keeps its copy on the host until the gate opens, and leaves without being copied if it does not. So
 // whoever could not get all of its memory in goes back to where it was without any memory of the host, and who ran
 // last beside what then lay on the GPU can always run again: two that lack memory of the host do not end up each with a
@@ -58,6 +62,10 @@ class SwapBackend final : public Backend {
     // Whether so many bytes more, which needed_bytes() counts already, can be there at once beside what others have
     // there. If not, they have been given back by `release`. With no lock held.
     std::function<bool(int device, std::uint64_t bytes, const std::function<void()>& release)> fits;
+    // The driver has no room for fresh memory. If others have some there that can leave, and this thread may wait for
+    // who watches the gate: returns once the gate is closed, or never will be, and in_place() says no until then. With
+    // no lock held.
+    std::function<void(int device)> close_for_room = {};
   };
   void set_observer(Observer observer) { observer_ = std::move(observer); }
   // By which ranges go that nothing uses any more and that wait to be freed, where more do not fit. Whether there were
@@ -213,6 +221,7 @@ class SwapBackend final : public Backend {
   };
   struct Leaving;
   struct Departure;
+  class ClosesGate;
   using Lock = std::unique_lock<std::mutex>;
 
   Device& device(int ordinal);

@@ -130,6 +130,62 @@ TEST_CASE("a context ends while its memory is about to move") {
   });
 }
 
+TEST_CASE("what the driver has no room for ends up out of place, behind a gate that closes for it") {
+  check([] {
+    const CUcontext context = enter(0);
+    Carrier carrier(context);
+    bool open = true;
+    bool closes = true;
+    int asked = 0;
+    bool told = false;
+    Swap grows([&](const memory::OwnWork& work) {
+      if (open) work();
+    });
+    grows.set_observer({.out_of_place = [&] { told = true; },
+                        .resident = {},
+                        .contexts = {},
+                        .fits = {},
+                        .close_for_room =
+                            [&](int) {
+                              ++asked;
+                              EXPECT(!grows.use_if_in_place([] {}));  // the monitor sees it and closes
+                              if (closes) open = false;
+                            }});
+    EXPECT(grows.serves(0));
+    fails_with = CUDA_ERROR_OUT_OF_MEMORY;
+    CUdeviceptr address = 0;
+    for (const Symbol symbol : {Symbol::k_cuMemCreate, Symbol::k_cuMemMap, Symbol::k_cuMemSetAccess}) {
+      fails_at = {{symbol, kAlways}};
+      asked = 0;
+      told = false;
+      EXPECT_OK(take(grows, {context, 0}, &address, 8 * kMiB));
+      EXPECT(asked == 1);
+      EXPECT(told);
+      EXPECT(grows.out_bytes(0) == 8 * kMiB);
+      EXPECT(!grows.use_if_in_place([] {}));
+      fails_at.clear();
+      grows.bring_in(0, carrier.mover());
+      EXPECT(grows.use_if_in_place([&] { open = true; }));
+      EXPECT_OK(real::cuMemsetD8_v2(address, 7, 8 * kMiB));
+      EXPECT_OK(real::cuCtxSynchronize());
+      grows.free(address);
+      grows.move_out(0, 8 * kMiB, carrier.mover());  // what is kept
+      EXPECT(grows.resident_bytes(0) == 0);
+    }
+    // Others have nothing there that could leave, so the gate stays open.
+    closes = false;
+    fails_at = {{Symbol::k_cuMemCreate, kAlways}};
+    EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, take(grows, {context, 0}, &address, 8 * kMiB));
+    EXPECT(grows.use_if_in_place([] {}));
+    EXPECT(grows.needed_bytes(0) == 0);
+    // What they had has gone just now.
+    fails_at = {{Symbol::k_cuMemCreate, 1}};
+    EXPECT_OK(take(grows, {context, 0}, &address, 8 * kMiB));
+    EXPECT(grows.use_if_in_place([] {}));
+    grows.free(address);
+  });
+}
+
 TEST_CASE("a program that has no turn is refused more extents than the GPU can hold at once") {
   check([] {
     const CUcontext context = enter(0);
