@@ -41,15 +41,17 @@ void SwapBackend::catch_up(const Range& range, const Extent& extent, const Acces
   for (const auto& [device, flags] : now) change_access(extent.address, extent.bytes, device, flags);
 }
 
-void SwapBackend::peer_enabled(int accessing, int owner) {
+void SwapBackend::set_peer(int accessing, int owner, bool may) {
   if (accessing == owner) return;
   const std::lock_guard lock(mutex_);
   constexpr auto kAll = api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  if (!device(owner).access.try_emplace(accessing, kAll).second) return;
+  Access& access = device(owner).access;
+  if (may ? !access.try_emplace(accessing, kAll).second : access.erase(accessing) == 0) return;
   for (const auto& [address, range] : ranges_) {
     if (range.device != owner || range.access) continue;
     for (const Extent& extent : range.extents) {
-      if (extent.piece) change_access(extent.address, extent.bytes, accessing, kAll);
+      if (!extent.piece) continue;
+      change_access(extent.address, extent.bytes, accessing, may ? kAll : api::CU_MEM_ACCESS_FLAGS_PROT_NONE);
     }
   }
 }

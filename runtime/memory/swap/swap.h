@@ -112,8 +112,9 @@ class SwapBackend final : public Backend {
   bool pinned() const { return pinned_.load() || !asked_.load(std::memory_order_relaxed); }
   // Whether the rotad that serves this process says who has to move. By one that does not, nothing would ever move.
   void set_asked(bool asked) { asked_.store(asked, std::memory_order_relaxed); }
-  // From now on this process may use the memory of `owner`, a GPU, from `accessing`, but for what pools gave.
-  void peer_enabled(int accessing, int owner);
+  // From now on this process may use the memory of `owner`, a GPU, from `accessing`, or may not, but for what pools
+  // gave.
+  void set_peer(int accessing, int owner, bool may);
 
   // What of it lies on the GPU, kept ranges included, and what does not. Bytes.
   std::uint64_t resident_bytes(int device) const { return resident_[static_cast<std::size_t>(device)].load(); }
