@@ -1,4 +1,5 @@
 // The pages that rotad shares with each client: what it tells, and what it is told.
+#include <fmt/format.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <climits>
 
 #include "scheduler/server/client.h"
+#include "scheduler/server/log.h"
 #include "scheduler/server/server.h"
 
 namespace rota::server {
@@ -87,6 +89,15 @@ void Server::read_usage(Client& client) {
                                  .free = shortage != 0 ? page.free_bytes[gpu].load(std::memory_order_relaxed) : 0});
     publish_too_much(gpu);
   }
+}
+
+// A remark in the event log: what has moved is nothing that the core decides by.
+void Server::note_moves(Client& client) {
+  const auto moved = client.burst.read(moves_of(*client.usage), now());
+  if (!moved) return;
+  const std::string text = text_of(*moved);
+  log::debug("client {} ({}, pid {}) has moved {}", client.id, client.name, client.pid, text);
+  event_log_.remark(fmt::format("moved {} pid {}: {}", client.id, client.pid, text), modelled_now());
 }
 
 // What one lacks is compared with what all have, so their numbers have to be of the same time. Not more often than

@@ -439,7 +439,10 @@ void Server::housekeeping() {
     if (client->connection == 0 && now() - client->orphaned_at >= options_.reconnect_time) lost.push_back(id);
   }
   for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
-  for (const auto& [id, client] : clients_) read_usage(*client);
+  for (const auto& [id, client] : clients_) {
+    read_usage(*client);
+    note_moves(*client);
+  }
   measure();
   tell_quota_of_outside();
   limits_.follow_host(quota_);

@@ -108,6 +108,7 @@ class Server final : public ConnectionOwner {
   void report_revoked(const Client& client);
   void read_usage(Client& client);
   void read_others(const Client& client);
+  void note_moves(Client& client);
   void schedule_deadline();
   void housekeeping();
   bool idle() const;
