@@ -301,6 +301,7 @@ void Monitor::run() {
     if (connection_) announce_gpus();
     if (connection_) send_asks();
     tell_gpus();
+    look_outside();
     feed(look());
     if (exits_.load(std::memory_order_acquire) && in_place_.load()) return stop();
     // Nobody waits, so nothing drains; but memory may have to go.
@@ -414,6 +415,7 @@ event::Look Monitor::look() {
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;
   seen.standing = gate_.standing() + (machine_.grant() != 0 ? room_.standing() : 0);
+  if (reached_ && !seen.resident) ++seen.standing;  // who reaches it waits for it, in a way
   if (machine_.watches_gpu()) {
     const gate::Contexts::Progress progress = contexts_.progress();
     seen.looked = progress.looked;

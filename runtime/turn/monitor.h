@@ -128,6 +128,8 @@ class Monitor final : public gate::Attendant {
   void swap_out_of_the_way(const std::vector<Destination>& from);
   void send_news();
   void publish_pins();
+  bool pins_what_is_reached();
+  void look_outside();
   bool open_gate();
   void collect_if_idle();
   bool lose_memory(api::CUresult error);
@@ -194,6 +196,8 @@ class Monitor final : public gate::Attendant {
   Time refused_since_{0};
   bool lost_ = false;      // and that was the last
   bool prepares_ = false;  // room on the host
+  bool reached_ = false;   // memory is, without calls
+  Time next_look_outside_{0};
   Time next_collect_{0};
   Machine machine_;
   std::vector<Action> actions_;
