@@ -144,8 +144,14 @@ enum class MemoryMode : std::uint8_t {
   kNativeShared = 5,     // since the program hands its memory to other processes
   kNativeRefused = 6,    // from now on, since a function that the program calls refuses Unified Memory
   kSwap = 7,             // plain device memory, which the client moves to the host and back itself
+  // Unified Memory although the user asked for swap memory, which has not been tried there: with MPS, on MIG instances,
+  // in confidential virtual machines, where the GPU uses the host's page tables (Grace). Status has four bits for all.
+  kUnifiedMps = 8,
+  kUnifiedMig = 9,
+  kUnifiedConfidential = 10,
+  kUnifiedCoherent = 11,
 };
-inline constexpr std::uint8_t kLastMemoryMode = 7;
+inline constexpr std::uint8_t kLastMemoryMode = 11;
 
 struct Hello {
   std::uint32_t version1_pid;    // sent by version 1, never read: rotad asks the kernel who its peer is

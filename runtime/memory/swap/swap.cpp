@@ -6,6 +6,7 @@
 #include "generated/driver_real.h"
 #include "runtime/memory/round_up.h"
 #include "runtime/memory/swap/reach.h"
+#include "runtime/memory/swap/untried.h"
 #include "scheduler/protocol/context_cost.h"
 #include "scheduler/protocol/protocol.h"
 
@@ -35,6 +36,11 @@ bool SwapBackend::serves(int ordinal) {
   return serves;
 }
 
+protocol::MemoryMode SwapBackend::untried(int ordinal) {
+  return serves(ordinal) ? untried_[static_cast<std::size_t>(ordinal)].load(std::memory_order_relaxed)
+                         : protocol::MemoryMode::kUnknown;
+}
+
 // With the lock held.
 SwapBackend::Device& SwapBackend::device(int ordinal) {
   Device& entry = devices_[static_cast<std::size_t>(ordinal)];
@@ -52,6 +58,7 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
           api::CUDA_SUCCESS &&
       granularity != 0 && real::cuDeviceTotalMem_v2(&total, ordinal) == api::CUDA_SUCCESS;
   if (!entry.serves) return entry;
+  untried_[static_cast<std::size_t>(ordinal)].store(memory::untried(ordinal), std::memory_order_relaxed);
   entry.exports = has_exportable_memory(ordinal);
   entry.granularity = granularity;
   entry.total = total;

@@ -44,6 +44,7 @@
 #include "runtime/memory/swap/fingerprints.h"
 #include "runtime/memory/swap/hand_over.h"
 #include "runtime/memory/swap/host_pool.h"
+#include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
 
@@ -77,6 +78,8 @@ class SwapBackend final : public Backend {
   Backing backing() const override { return Backing::kSwapped; }
   // No, where the GPU has no virtual memory management (before Pascal, some vGPUs).
   bool serves(int device) override;
+  // Whether it does not all the same, since that has never been tried on such a GPU (untried.h).
+  protocol::MemoryMode untried(int device);
   bool reserve(int device, std::uint64_t bytes) override;
   void release(int device, std::uint64_t bytes) override;
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
@@ -270,7 +273,8 @@ class SwapBackend final : public Backend {
   std::condition_variable landed_;
   std::array<Device, kMaxDevices> devices_;
   enum class Serves : std::uint8_t { kUnknown, kNo, kYes };
-  std::array<std::atomic<Serves>, kMaxDevices> serves_{};  // of them, for serves(): no lock
+  std::array<std::atomic<Serves>, kMaxDevices> serves_{};                 // of them, for serves(): no lock
+  std::array<std::atomic<protocol::MemoryMode>, kMaxDevices> untried_{};  // of those that serve, likewise
   Ranges ranges_;
   std::atomic<std::uint64_t> out_of_place_{0};  // extents
   std::uint64_t opened_ = 1;                    // how many times the gate has opened

@@ -16,11 +16,6 @@ constexpr std::uint64_t kBytes = 64 * kMega;
 
 // A driver with virtual memory management.
 void maps(FakeDriver& driver) {
-  driver.set<api::cuDeviceGetAttribute_fn>(Symbol::k_cuDeviceGetAttribute,
-                                           [](int* value, api::CUdevice_attribute, api::CUdevice) {
-                                             *value = 1;
-                                             return api::CUDA_SUCCESS;
-                                           });
   driver.set<api::cuMemGetAllocationGranularity_fn>(
       Symbol::k_cuMemGetAllocationGranularity,
       [](std::size_t* bytes, const api::CUmemAllocationProp*, api::CUmemAllocationGranularity_flags) {
