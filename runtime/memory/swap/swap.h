@@ -260,6 +260,7 @@ class SwapBackend final : public Backend {
     std::uint64_t bytes;
   };
   std::deque<Lacking> off_gpu(int device);
+  static api::CUresult refill(const Extent& extent, const Mover& mover, api::CUevent* event);
   bool unused(const Extent& extent) const { return extent.in_place() && extent.came == opened_; }
   std::uint64_t drop_unused(int device, std::uint64_t bytes, const Exchange& exchange);
   void landed(std::uint64_t address);

@@ -192,6 +192,22 @@ TEST_CASE("peer access reaches plain memory and no pool's, also where one is ser
   });
 }
 
+TEST_CASE("memory that comes back beside other memory keeps the access that is its own") {
+  in_mode(Mode::kSwap, [] {
+    const Pooled pooled;
+    pooled.set_access(kFull);
+    std::vector<CUdeviceptr> plain;
+    std::vector<CUdeviceptr> of_pool;
+    for (int number = 0; number < 3; ++number) {
+      plain.push_back(allocate(kBytes, 1));
+      of_pool.push_back(pooled.take());
+    }
+    out_and_in(pooled);
+    for (const CUdeviceptr address : plain) pooled.expect_not_used_from_there(address);
+    for (const CUdeviceptr address : of_pool) pooled.expect_access(address);
+  });
+}
+
 TEST_CASE("access that is given or taken while memory comes back holds for it as for the rest") {
   for (const bool gives : {true, false}) {
     in_mode(Mode::kSwap, [gives] {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -75,6 +76,61 @@ TEST_CASE("a failure of any driver call of a swap loses no contents and leaves t
     for (const CUdeviceptr block : blocks) EXPECT_OK(cu.cuMemFree_v2(block));
     EXPECT_EMPTY_BOOKS();
   });
+}
+
+TEST_CASE("small extents beside each other get their access by one call, and each by its own where that is refused") {
+  // Which calls are refused: the first is for the three before the gap.
+  for (const std::set<int>& refused : {std::set<int>{}, {1}, {2}, {1, 2}, {1, 3}, {1, 4}}) {
+    check([refused] {
+      Carrier carrier(enter(0));
+      std::vector<CUdeviceptr> blocks;
+      for (unsigned char number = 0; number < 8; ++number) blocks.push_back(allocate(4 * kMiB, number));
+      EXPECT_OK(cu.cuMemFree_v2(blocks[3]));  // kept, and gone with the first to leave: a gap
+      swap().move_out(0, kAll, carrier.mover());
+      int calls = 0;
+      before = [&](Symbol symbol) {
+        if (symbol != Symbol::k_cuMemSetAccess || !refused.contains(++calls)) return;
+        fails_at = {{Symbol::k_cuMemSetAccess, 1}};
+      };
+      const std::size_t free_before = free_on_gpu();
+      const Swap::Moved moved = swap().bring_in(0, carrier.mover());
+      EXPECT(moved.failed == (refused.size() == 2));
+      if (moved.failed) EXPECT(moved.error == CUDA_ERROR_UNKNOWN);
+      if (refused.empty()) EXPECT(calls == 2);
+      EXPECT(swap().in_place() == !moved.failed);
+      EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 28 * kMiB);
+      EXPECT(free_before - free_on_gpu() == swap().resident_bytes(0));
+      before = [](Symbol) {};
+      swap().bring_in(0, carrier.mover());
+      EXPECT(swap().use_if_in_place([] {}));
+      for (unsigned char number = 0; number < 8; ++number) {
+        if (number != 3) expect_pattern(blocks[number], 4 * kMiB, number, fmt::format("block {}", number));
+      }
+    });
+  }
+}
+
+TEST_CASE("of small extents beside each other the driver has room for some, or does not take one") {
+  for (const Symbol symbol : {Symbol::k_cuMemCreate, Symbol::k_cuMemMap, Symbol::k_cuMemcpyHtoDAsync_v2}) {
+    for (int call = 1; call <= 8; ++call) {
+      check([&] {
+        Carrier carrier(enter(0));
+        std::vector<CUdeviceptr> blocks;
+        for (unsigned char number = 0; number < 8; ++number) blocks.push_back(allocate(4 * kMiB, number));
+        swap().move_out(0, kAll, carrier.mover());
+        fails_at = {{symbol, call}};
+        fails_with = call % 2 == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+        for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) {
+          swap().bring_in(0, carrier.mover());
+          EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 32 * kMiB);
+        }
+        EXPECT(swap().use_if_in_place([] {}));
+        for (unsigned char number = 0; number < 8; ++number) {
+          expect_pattern(blocks[number], 4 * kMiB, number, fmt::format("block {}, call {}", number, call));
+        }
+      });
+    }
+  }
 }
 
 TEST_CASE("memory that is freed while other memory leaves does not leave as well") {
