@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "tests/unit/runtime/turn/mapping_driver.h"
 #include "tests/unit/runtime/turn/turning_program.h"
 
 using namespace rota;
@@ -13,33 +14,6 @@ using namespace rota::test;
 namespace {
 
 constexpr std::uint64_t kBytes = 64 * kMega;
-
-// A driver with virtual memory management.
-void maps(FakeDriver& driver) {
-  driver.set<api::cuMemGetAllocationGranularity_fn>(
-      Symbol::k_cuMemGetAllocationGranularity,
-      [](std::size_t* bytes, const api::CUmemAllocationProp*, api::CUmemAllocationGranularity_flags) {
-        *bytes = 2 * kMega;
-        return api::CUDA_SUCCESS;
-      });
-  driver.set<api::cuMemAddressReserve_fn>(
-      Symbol::k_cuMemAddressReserve,
-      [](api::CUdeviceptr* address, std::size_t, std::size_t, api::CUdeviceptr, unsigned long long) {
-        *address = 0x700000000;
-        return api::CUDA_SUCCESS;
-      });
-  driver.set<api::cuMemCreate_fn>(Symbol::k_cuMemCreate, [](api::CUmemGenericAllocationHandle* handle, std::size_t,
-                                                            const api::CUmemAllocationProp*, unsigned long long) {
-    *handle = 1;
-    return api::CUDA_SUCCESS;
-  });
-  driver.set<api::cuMemMap_fn>(Symbol::k_cuMemMap,
-                               [](api::CUdeviceptr, std::size_t, std::size_t, api::CUmemGenericAllocationHandle,
-                                  unsigned long long) { return api::CUDA_SUCCESS; });
-  driver.set<api::cuMemSetAccess_fn>(
-      Symbol::k_cuMemSetAccess,
-      [](api::CUdeviceptr, std::size_t, const api::CUmemAccessDesc*, std::size_t) { return api::CUDA_SUCCESS; });
-}
 
 // A file by such a name, mapped: as a device would be, which a test cannot open.
 struct Found {
