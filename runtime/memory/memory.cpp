@@ -44,7 +44,10 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
       settings_(settings),
       managed_(if_our_turn),
       swap_(std::move(if_our_turn)),
-      peers_(ledger),
+      peers_(ledger,
+             [this](int accessing, int owner, bool may) {
+               if (settings_.backend == Choice::kSwap) swap_.set_peer(accessing, owner, may);
+             }),
       physical_(ledger),
       graphs_(ledger),
       deferred_(ledger, events_,

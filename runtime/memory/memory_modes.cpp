@@ -1,6 +1,7 @@
 // Which memory each GPU of the process has, and why.
 #include "runtime/core/log.h"
 #include "runtime/memory/memory.h"
+#include "runtime/memory/swap/untried.h"
 
 namespace rota::memory {
 
@@ -19,7 +20,12 @@ MemoryMode Memory::decide(int ordinal) {
     if (!served_.load(std::memory_order_relaxed)) return MemoryMode::kUnknown;
     if (sharers_.found()) return MemoryMode::kNativeShared;
   }
-  if (settings_.backend == Choice::kSwap && swap_.serves(ordinal)) return MemoryMode::kSwap;
+  MemoryMode managed = MemoryMode::kUnified;
+  if (settings_.backend == Choice::kSwap && swap_.serves(ordinal)) {
+    const MemoryMode instead = swap_.untried(ordinal);
+    if (instead == MemoryMode::kUnknown) return MemoryMode::kSwap;
+    managed = instead;
+  }
   switch (managed_.suitability(ordinal)) {
     case ManagedBackend::Suitability::kNoManaged:
       return MemoryMode::kNativeNoManaged;
@@ -29,7 +35,7 @@ MemoryMode Memory::decide(int ordinal) {
     case ManagedBackend::Suitability::kSuitable:
       break;
   }
-  return MemoryMode::kUnified;
+  return managed;
 }
 
 // The one place that says who serves plain memory.
@@ -46,11 +52,25 @@ Backend& Memory::backend(int ordinal) {
       log::message(settings_.backend == Choice::kManaged ? log::Level::kWarn : log::Level::kInfo,
                    "GPU {} {}: memory there stays native, and makes no room for other programs", ordinal, lacks);
     }
+    const bool refuses = settings_.backend == Choice::kSwap && mode != MemoryMode::kSwap && swap_.serves(ordinal);
+    if (const char* where = refuses ? untried_where(swap_.untried(ordinal)) : nullptr; where != nullptr) {
+      log::warn("GPU {}: swap memory (ROTA_MEMORY=swap) has not been tried {}: memory there is {}", ordinal, where,
+                lacks != nullptr ? "native" : "Unified Memory");
+    }
     changed(ordinal);
   }
-  if (mode == MemoryMode::kUnified) return managed_;
-  if (mode == MemoryMode::kSwap) return swap_;
-  return native_;
+  switch (mode) {
+    case MemoryMode::kUnified:
+    case MemoryMode::kUnifiedMps:
+    case MemoryMode::kUnifiedMig:
+    case MemoryMode::kUnifiedConfidential:
+    case MemoryMode::kUnifiedCoherent:
+      return managed_;
+    case MemoryMode::kSwap:
+      return swap_;
+    default:
+      return native_;
+  }
 }
 
 MemoryMode Memory::mode(int ordinal) {

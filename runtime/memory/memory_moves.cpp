@@ -15,8 +15,7 @@ api::CUresult Memory::enable_peer_access(api::CUcontext peer, const RealCall& ca
   if (result != api::CUDA_SUCCESS || !here(accessing)) return result;
   const driver::PushedContext pushed(peer);
   if (!pushed || !here(owner)) return result;
-  if (managed_.serves(accessing.device)) peers_.enabled(accessing, owner);
-  if (settings_.backend == Choice::kSwap) swap_.peer_enabled(accessing.device, owner.device);
+  peers_.enabled(accessing, owner);
   return result;
 }
 

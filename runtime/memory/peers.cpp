@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "runtime/driver/capture_mode.h"
 #include "runtime/driver/context.h"
@@ -25,6 +26,12 @@ bool Peers::reaches(int device, api::CUcontext owner) const {
   });
 }
 
+bool Peers::reaches(int device, int owner) const {
+  return std::any_of(accesses_.begin(), accesses_.end(), [&](const Access& access) {
+    return access.accessing.device == device && access.owner.device == owner;
+  });
+}
+
 // The access is on the list before the ledger is looked at, and a fresh range in the ledger before the list is: one of
 // the two threads advises.
 void Peers::enabled(const Place& accessing, const Place& owner) {
@@ -33,6 +40,7 @@ void Peers::enabled(const Place& accessing, const Place& owner) {
   const bool known = reaches(accessing.device, owner.context);
   accesses_.push_back({accessing, owner});
   any_.store(true);
+  mapped_(accessing.device, owner.device, true);
   if (!known) advise(owner, api::CU_MEM_ADVISE_SET_ACCESSED_BY, accessing.device);
 }
 
@@ -56,6 +64,9 @@ void Peers::end(const Which& which) {
     return true;
   });
   any_.store(!accesses_.empty());
+  for (const auto& [accessing, owner] : ended) {
+    if (!reaches(accessing.device, owner.device)) mapped_(accessing.device, owner.device, false);
+  }
   for (const Access& access : ended) {
     if (reaches(access.accessing.device, access.owner.context)) continue;
     advise(access.owner, api::CU_MEM_ADVISE_UNSET_ACCESSED_BY, access.accessing.device);
@@ -73,7 +84,15 @@ void Peers::disabled(const Place& accessing, api::CUcontext owner) {
 void Peers::context_ended(api::CUcontext context) {
   if (!any_.load()) return;
   const std::lock_guard lock(mutex_);
-  std::erase_if(accesses_, [&](const Access& access) { return access.owner.context == context; });
+  std::set<std::pair<int, int>> unreached;
+  std::erase_if(accesses_, [&](const Access& access) {
+    const bool gone = access.owner.context == context;
+    if (gone) unreached.emplace(access.accessing.device, access.owner.device);
+    return gone;
+  });
+  for (const auto& [accessing, owner] : unreached) {
+    if (!reaches(accessing, owner)) mapped_(accessing, owner, false);
+  }
   // There may be no current context any more. The owner's is one as long as its access is on the list: its end comes
   // through here, too, and contexts end one after the other.
   for (;;) {

@@ -4,13 +4,15 @@
 // and is mapped there for as long as it lives.
 //
 // Access is the context's that asked for it, advice is the GPU's: the last context of a GPU that gives its access back,
-// or ends, takes the advice with it. Memory of pools is not reached by this access (it has cuMemPoolSetAccess), so what
-// rota serves in the place of a pool is left alone.
+// or ends, takes the advice with it. So it is with extents, which are mapped for a GPU or are not. Memory of pools is
+// not reached by this access (it has cuMemPoolSetAccess), so what rota serves in the place of a pool is left alone.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "generated/driver_types.h"
@@ -21,7 +23,11 @@ namespace rota::memory {
 
 class Peers {
  public:
-  explicit Peers(const Ledger& ledger) : ledger_(ledger) {}
+  // Some context of the GPU `accessing` may use some of the GPU `owner` from now on, or none may any more. Called in
+  // the order of these changes, perhaps again for one that holds already.
+  using Mapped = std::function<void(int accessing, int owner, bool may)>;
+
+  Peers(const Ledger& ledger, Mapped mapped) : ledger_(ledger), mapped_(std::move(mapped)) {}
 
   // --- the program's threads, with some context current. A call of the driver's for each range of the owner's.
 
@@ -41,10 +47,12 @@ class Peers {
 
   void advise(const Place& owner, api::CUmem_advise advice, int device) const;
   bool reaches(int device, api::CUcontext owner) const;
+  bool reaches(int device, int owner) const;
   template <typename Which>
   void end(const Which& which);
 
   const Ledger& ledger_;
+  const Mapped mapped_;
   std::atomic<bool> any_{false};
   std::mutex mutex_;  // held while the driver is advised: who comes later has the last word
   std::vector<Access> accesses_;

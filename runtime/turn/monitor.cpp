@@ -79,7 +79,8 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
                                      if (quota_.covers_swapped(device, bytes, release)) return true;
                                      quota_.explain(device);
                                      return false;
-                                   }});
+                                   },
+                               .close_for_room = [this](int device) { close_for_room(device); }});
   quota_.set_swapped([this](int device) { return memory_.swap().needed_bytes(device); });
 }
 
@@ -310,6 +311,7 @@ void Monitor::run() {
     if (connection_) announce_gpus();
     if (connection_) send_asks();
     tell_gpus();
+    look_outside();
     feed(look());
     activity_.look(connection_ ? connection_->watch() : 0, machine_.phase() == Phase::kHolding && machine_.gate_open(),
                    now());
@@ -433,6 +435,7 @@ event::Look Monitor::look() {
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;
   seen.standing = gate_.standing() + (machine_.grant() != 0 ? room_.standing() : 0);
+  if (reached_ && !seen.resident) ++seen.standing;  // who reaches it waits for it, in a way
   if (machine_.watches_gpu()) {
     const gate::Contexts::Progress progress = contexts_.progress();
     seen.looked = progress.looked;

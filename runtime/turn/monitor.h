@@ -64,6 +64,10 @@ class Monitor final : public gate::Attendant {
     usage_.changed(device);
     room_.changed();
   }
+  // The driver has no room for memory that may be out of place. Where others may make some later, returns once the gate
+  // is closed or never will be, which the monitor sees to once it sees that not everything is in place: it waits for
+  // no work. Else, inside the gate, and while anything captures, it returns at once.
+  void close_for_room(int device);
   // Bytes have been reserved in the ledger: returns once rotad's promise covers them, at once where this process does
   // not hold the GPU. Does not wait inside the gate, nor while anything captures: an allocation that a capture forbids
   // fails as the driver says. rotad is asked then all the same.
@@ -129,6 +133,8 @@ class Monitor final : public gate::Attendant {
   void swap_out_of_the_way(const std::vector<Destination>& from);
   void send_news();
   void publish_pins();
+  bool pins_what_is_reached();
+  void look_outside();
   bool open_gate();
   void collect_if_idle();
   bool lose_memory(api::CUresult error);
@@ -196,6 +202,8 @@ class Monitor final : public gate::Attendant {
   Time refused_since_{0};
   bool lost_ = false;      // and that was the last
   bool prepares_ = false;  // room on the host
+  bool reached_ = false;   // memory is, without calls
+  Time next_look_outside_{0};
   Time next_collect_{0};
   Machine machine_;
   Activity activity_;

@@ -25,6 +25,10 @@ constexpr Time kStuck = 10s;
 constexpr int kMostRefusals = 5;
 constexpr Time kLongestRefusal = 3s;
 
+// Between two looks at who may reach memory that is out. Reading the process's files takes some tens of microseconds,
+// more where many are mapped.
+constexpr Time kLookOutside = 250ms;
+
 constexpr const char* kNoHostMemory =
     "GPU {}: {} of {} bytes that others need there cannot leave, since the host has no memory left for them: others "
     "wait until there is some, or until this program frees what it has";
@@ -153,14 +157,27 @@ bool Monitor::open_gate() {
   });
 }
 
+// Whether memory may be reached without any call that rota sees: then nothing leaves any more.
+bool Monitor::pins_what_is_reached() {
+  const std::string outside = memory::SwapBackend::reached_from_outside();
+  if (outside.empty()) return false;
+  log::warn("{}, so GPU memory may be reached without any CUDA call: this program's memory stays on the GPU", outside);
+  memory_.swap().pin();
+  reached_ = true;
+  return true;
+}
+
+// Opening a device passes no call of ours, so what is opened while memory is out is found a little later. The memory
+// comes back with a turn, for which nobody stands at the gate.
+void Monitor::look_outside() {
+  if (reached_ || memory_.swap().in_place() || now() < next_look_outside_) return;
+  next_look_outside_ = now() + kLookOutside;
+  pins_what_is_reached();
+}
+
 // Extents: only where the work is proven to have finished, and nothing looks at addresses or captures.
 void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
-  if (memory_.swap().pinned()) return;
-  if (const std::string outside = memory::SwapBackend::reached_from_outside(); !outside.empty()) {
-    log::warn("{}, so GPU memory may be reached without any CUDA call: this program's memory stays on the GPU",
-              outside);
-    return memory_.swap().pin();
-  }
+  if (memory_.swap().pinned() || pins_what_is_reached()) return;
   if (memory::SwapBackend::being_checkpointed()) return;
   const api::CUcontext context = contexts_.any(from.front().device);
   bool none_captures = false;
@@ -182,6 +199,7 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
           [this] { return stops_waiting(); });
       if (left.failed) stuck_until_ = now() + kStuck;
       if (left.bytes != 0) due_.push_back(event::Cleared{});
+      next_look_outside_ = Time{0};  // what was opened meanwhile
       usage_.moved_out(left.copied, left.spared, now() - begun);
       log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}", each.device, left.bytes, each.most,
                  microseconds(now() - begun), left.copied,

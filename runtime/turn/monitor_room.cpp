@@ -17,6 +17,8 @@ namespace {
 
 // How long a thread that wants a context on another GPU looks whether the process's grant covers that. Judgement.
 constexpr Time kGrantGrows = 250ms;
+// Between two looks at whether the monitor has closed the gate. Judgement.
+constexpr auto kGateCloses = 50us;
 
 }  // namespace
 
@@ -117,6 +119,17 @@ void Monitor::make_room(int device, const std::function<bool()>& again) {
 void Monitor::make_room(const std::function<bool()>& again) {
   api::CUdevice device = -1;
   if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) make_room(device, again);
+}
+
+void Monitor::close_for_room(int device) {
+  if (gate::is_inside() || contexts_.captures() != 0) return;
+  const auto movable = [&] {
+    const auto here = on_page(device);
+    return here && (here->page.movable_gpus.load() >> here->index & 1) != 0;
+  };
+  if (!movable()) return;
+  bell_.ring();
+  while (!gate_.closed() && !stopping() && movable()) std::this_thread::sleep_for(kGateCloses);
 }
 
 bool Monitor::others_clear(int device) const {

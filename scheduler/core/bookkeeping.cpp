@@ -142,6 +142,7 @@ void Bookkeeping::count_movable(const Client& client, const Share& share) {
   const Bytes movable = client.movable(share);
   gpus_[share.gpu].movable += movable;
   if (share.stuck) gpus_[share.gpu].stuck += movable;
+  if (movable != 0) movable_ |= bit(share.gpu);
 }
 
 void Bookkeeping::discount_movable(const Client& client, const Share& share) {
@@ -149,6 +150,7 @@ void Bookkeeping::discount_movable(const Client& client, const Share& share) {
   const Bytes movable = client.movable(share);
   gpus_[share.gpu].movable -= movable;
   if (share.stuck) gpus_[share.gpu].stuck -= movable;
+  if (gpus_[share.gpu].movable == 0) movable_ &= ~bit(share.gpu);
 }
 
 void Bookkeeping::set_stuck(Client& client, Share& share, bool stuck) {

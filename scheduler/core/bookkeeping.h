@@ -169,6 +169,8 @@ class Bookkeeping {
   GpuMask shared() const { return shared_; }  // GPUs that several clients touch
   GpuMask waited() const { return waited_; }  // GPUs that somebody wants and does not hold yet
   GpuMask asked() const { return asked_; }    // GPUs with askers
+  // GPUs where clients that do not hold them have memory that could be cleared.
+  GpuMask movable() const { return movable_; }
 
   Client& join(ClientId id, bool asks);
   void add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context);
@@ -218,6 +220,7 @@ class Bookkeeping {
   GpuMask shared_ = 0;
   GpuMask waited_ = 0;
   GpuMask asked_ = 0;
+  GpuMask movable_ = 0;
   GpuMask changed_ = 0;
   std::uint64_t asks_ = 0;
 };

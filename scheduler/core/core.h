@@ -86,6 +86,8 @@ class Core {
   GpuMask shared_gpus() const { return settings_.measured_turns ? books_.shared() : 0; }
   // Where little may be in flight, since several programs are active and may take turns.
   GpuMask metered_gpus() const { return sharing_.metered(); }
+  // Where clients that do not hold the GPU have memory that could be cleared, whether or not they are at it.
+  GpuMask movable_gpus() const { return books_.movable(); }
   // When its grant is taken away; 0 while it need not go.
   Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }

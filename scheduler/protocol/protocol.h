@@ -144,8 +144,14 @@ enum class MemoryMode : std::uint8_t {
   kNativeShared = 5,     // since the program hands its memory to other processes
   kNativeRefused = 6,    // from now on, since a function that the program calls refuses Unified Memory
   kSwap = 7,             // plain device memory, which the client moves to the host and back itself
+  // Unified Memory although the user asked for swap memory, which has not been tried there: with MPS, on MIG instances,
+  // in confidential virtual machines, where the GPU uses the host's page tables (Grace). Status has four bits for all.
+  kUnifiedMps = 8,
+  kUnifiedMig = 9,
+  kUnifiedConfidential = 10,
+  kUnifiedCoherent = 11,
 };
-inline constexpr std::uint8_t kLastMemoryMode = 7;
+inline constexpr std::uint8_t kLastMemoryMode = 11;
 
 struct Hello {
   std::uint32_t version1_pid;    // sent by version 1, never read: rotad asks the kernel who its peer is
@@ -434,6 +440,9 @@ struct LeasePage {
   // By GPU index, in MiB: by how much more than the GPU has all clients, their contexts and what is outside take
   // together, so that some of it cannot be there. 0: nothing, or a rotad older than this field.
   std::atomic<std::uint32_t> too_much_mib[kMaxGpus];
+  // Mask of the GPUs where clients that do not hold them have memory that can leave, whether or not they are at it (one
+  // may be stopped): what the driver has no room for there may have some later. 0 from a rotad older than this field.
+  std::atomic<std::uint64_t> movable_gpus;
   // What rotad wants to know of the client's activity (UsagePage::calls and what follows): kWatch..., or-ed. 0:
   // nothing, or a rotad older than this field.
   std::atomic<std::uint32_t> watch;
@@ -486,7 +495,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus &&
               offsetof(LeasePage, fixed_of_others_bytes) == 72 + 48 * kMaxGpus &&
               offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus &&
-              offsetof(LeasePage, watch) == 72 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, movable_gpus) == 72 + 60 * kMaxGpus &&
+              offsetof(LeasePage, watch) == 80 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "scheduler/server/moves.h"
 #include "scheduler/server/server.h"
 
 namespace rota::server {
@@ -42,6 +43,7 @@ struct Server::Client {
   bool says_fixed = false;  // its usage page tells what of its memory the driver counts as its process's
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;
+  Burst burst;                                            // of its moves
   std::optional<asio::posix::stream_descriptor> process;  // its pidfd
 };
 

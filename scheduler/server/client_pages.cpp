@@ -1,4 +1,5 @@
 // The pages that rotad shares with each client: what it tells, and what it is told.
+#include <fmt/format.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "scheduler/server/client.h"
+#include "scheduler/server/log.h"
 #include "scheduler/server/server.h"
 
 namespace rota::server {
@@ -47,6 +49,7 @@ void Server::publish(Client& client) {
   page.watch = asks_of(core_.shared_gpus(), protocol::kWatchCalls) |
                asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
                asks_of(core_.metered_gpus(), protocol::kWatchMeter);
+  page.movable_gpus = core_.movable_gpus();
   const auto real = [&](scheduler::Time time) {
     return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
   };
@@ -117,6 +120,15 @@ void Server::read_activity(Client& client) {
                                   .busy = std::min(page.busy_samples.load(), samples),
                                   .switches = switches,
                                   .switching = time(page.switch_ns)});
+}
+
+// A remark in the event log: what has moved is nothing that the core decides by.
+void Server::note_moves(Client& client) {
+  const auto moved = client.burst.read(moves_of(*client.usage), now());
+  if (!moved) return;
+  const std::string text = text_of(*moved);
+  log::debug("client {} ({}, pid {}) has moved {}", client.id, client.name, client.pid, text);
+  event_log_.remark(fmt::format("moved {} pid {}: {}", client.id, client.pid, text), modelled_now());
 }
 
 // What one lacks is compared with what all have, so their numbers have to be of the same time. Not more often than

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "scheduler/core/event_log.h"
 #include "scheduler/protocol/descriptor.h"
@@ -30,6 +31,14 @@ void EventLog::write(const scheduler::Event& event, scheduler::Time now,
   if (!file_) return;
   std::string lines = scheduler::log_line(event, now);
   for (const scheduler::Decision& decision : decisions) lines += scheduler::log_line(decision);
+  add(std::move(lines));
+}
+
+void EventLog::remark(const std::string& text, scheduler::Time now) {
+  if (file_) add(fmt::format("# {} {}\n", now.count(), text));
+}
+
+void EventLog::add(std::string lines) {
   const bool fits = lines.size() <= left_;
   if (!fits) lines = "# full\n";
   left_ -= fits ? lines.size() : 0;

@@ -24,6 +24,8 @@ class EventLog {
                                  std::uint64_t max_bytes = kMaxBytes);
 
   void write(const scheduler::Event& event, scheduler::Time now, const std::vector<scheduler::Decision>& decisions);
+  // A line that says nothing to the core.
+  void remark(const std::string& text, scheduler::Time now);
   // What was written is in the file.
   void flush();
 
@@ -31,6 +33,8 @@ class EventLog {
   struct Close {
     void operator()(FILE* file) const { fclose(file); }
   };
+  void add(std::string lines);
+
   std::unique_ptr<FILE, Close> file_;
   std::uint64_t left_ = 0;  // bytes
 };

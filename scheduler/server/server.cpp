@@ -389,8 +389,8 @@ void Server::step(const scheduler::Event& event) {
       log::debug("client {}: is to clear {} bytes of GPU {}", decision.client, decision.bytes, decision.gpu);
     }
   }
-  const Published before = std::exchange(
-      published_, {core_.clearing_gpus(), core_.shared_gpus(), core_.sampling_gpus(), core_.metered_gpus()});
+  const Published before = std::exchange(published_, {core_.clearing_gpus(), core_.shared_gpus(), core_.sampling_gpus(),
+                                                      core_.metered_gpus(), core_.movable_gpus()});
   const scheduler::GpuMask clearing = before.clearing ^ published_.clearing;
   const scheduler::GpuMask watched = (before.shared ^ published_.shared) | (before.sampling ^ published_.sampling) |
                                      (before.metered ^ published_.metered);
@@ -399,6 +399,10 @@ void Server::step(const scheduler::Event& event) {
       const scheduler::ClientState& state = *core_.client(id);
       if (((state.held & clearing) | (state.touched & watched)) != 0) changed_.insert(id);
     }
+  }
+  // Wakes nobody: a client looks when the driver refuses it something.
+  if (before.movable != published_.movable) {
+    for (const auto& [id, client] : clients_) client->lease->movable_gpus = published_.movable;
   }
   for (const ClientId id : changed_) {
     const auto found = clients_.find(id);
@@ -445,7 +449,10 @@ void Server::housekeeping() {
     if (client->connection == 0 && now() - client->orphaned_at >= options_.reconnect_time) lost.push_back(id);
   }
   for (const ClientId id : lost) remove_client(id, "its connection ended and did not come back");
-  for (const auto& [id, client] : clients_) read_usage(*client);
+  for (const auto& [id, client] : clients_) {
+    read_usage(*client);
+    note_moves(*client);
+  }
   measure();
   tell_quota_of_outside();
   limits_.follow_host(quota_);

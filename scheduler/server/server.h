@@ -109,6 +109,7 @@ class Server final : public ConnectionOwner {
   void read_usage(Client& client);
   void read_others(const Client& client);
   void read_activity(Client& client);
+  void note_moves(Client& client);
   void schedule_deadline();
   void housekeeping();
   bool idle() const;
@@ -146,6 +147,7 @@ class Server final : public ConnectionOwner {
     scheduler::GpuMask shared = 0;    // and the rest to those who touch them
     scheduler::GpuMask sampling = 0;
     scheduler::GpuMask metered = 0;
+    scheduler::GpuMask movable = 0;  // to everybody, without waking them
   } published_;
   std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it was published
   std::set<scheduler::ClientId> changed_;                         // whose pages have to be written, within one step

@@ -97,12 +97,7 @@ Message Server::status_client(const Client& client) const {
       protocol::set_memory_mode(shown, gpu, static_cast<protocol::MemoryMode>(mode));
     }
   }
-  const protocol::UsagePage& usage = *client.usage;
-  shown.moves = {.out_bytes = usage.out_bytes.load(),
-                 .out_ns = usage.out_ns.load(),
-                 .in_bytes = usage.in_bytes.load(),
-                 .in_ns = usage.in_ns.load(),
-                 .spared_bytes = usage.spared_bytes.load()};
+  shown.moves = moves_of(*client.usage);
   shown.overrun = state.overrun ? 1 : 0;
   if (state.held != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.held_since).count());
   if (state.wanted != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.wanted_since).count());

@@ -30,9 +30,9 @@ class FullGpu(Case):
 
 
 class Swap(Case):
-    def rotad(self, mode="exclusive", quantum="50ms", trust="user"):
+    def rotad(self, *options, mode="exclusive", quantum="50ms", trust="user"):
         daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
-                            "--mode", mode, "--quantum", quantum, "--grace", "100ms", "--trust", trust,
+                            "--mode", mode, "--quantum", quantum, "--grace", "100ms", "--trust", trust, *options,
                             ROTA_SIM_TIME_SCALE=SCALE)
         self.eventually(lambda: self.status() is not None, "rotad answers")
         return daemon
@@ -112,6 +112,16 @@ class Swap(Case):
         hogs[0].send_signal(signal.SIGCONT)
         self.right(hogs)
 
+    def test_a_program_that_grows_beside_a_stopped_one_waits_for_its_room_and_is_not_out_of_memory(self):
+        self.rotad()
+        stopped, = self.hold(1, share="0.5")
+        stopped.send_signal(signal.SIGSTOP)
+        grows = self.hog("--rounds", "20", "--grow", "0.4", share="0.3")
+        # Until its gate is closed: the driver has no room for what it has taken.
+        self.assertTrue(any("no room for all memory" in line for line in grows.stderr))
+        stopped.send_signal(signal.SIGCONT)
+        self.right([grows, stopped])
+
     def test_programs_whose_rotad_dies_while_memory_is_out_end_with_right_results(self):
         daemon = self.rotad()
         hogs = self.hold(2)
@@ -184,6 +194,18 @@ class Swap(Case):
         hogs = self.hold(2, share="0.3")
         self.assertEqual(free(), alone - 2 * 16 * 2**20)  # the others' contexts
         self.right(hogs)
+
+    def test_the_event_log_shows_moves_as_they_happen_and_can_be_played_all_the_same(self):
+        events = self.scratch / "events"
+        daemon = self.rotad("--event-log", events)
+        hogs = self.hold(2)
+        line = r"(?m)^# \d+ moved \d+ pid {}: out [1-9]\d* bytes at \d+\.\d GB/s, \d+ without a copy; back (\d+) bytes"
+        for hog in hogs:
+            self.eventually(lambda: re.search(line.format(hog.pid), events.read_text()), "a line about its moves")
+        self.right(hogs)
+        daemon.terminate()
+        daemon.wait()
+        self.assertIn("all as recorded", self.checked(ROTAD, "--replay", events).stdout)
 
     def test_status_shows_what_lies_on_the_gpu(self):
         self.rotad()

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "generated/driver_real.h"
-#include "runtime/core/log.h"
 #include "runtime/memory/round_up.h"
 #include "runtime/memory/swap/reach.h"
+#include "runtime/memory/swap/untried.h"
 #include "scheduler/protocol/context_cost.h"
 #include "scheduler/protocol/protocol.h"
 
@@ -36,6 +36,11 @@ bool SwapBackend::serves(int ordinal) {
   return serves;
 }
 
+protocol::MemoryMode SwapBackend::untried(int ordinal) {
+  return serves(ordinal) ? untried_[static_cast<std::size_t>(ordinal)].load(std::memory_order_relaxed)
+                         : protocol::MemoryMode::kUnknown;
+}
+
 // With the lock held.
 SwapBackend::Device& SwapBackend::device(int ordinal) {
   Device& entry = devices_[static_cast<std::size_t>(ordinal)];
@@ -53,6 +58,7 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
           api::CUDA_SUCCESS &&
       granularity != 0 && real::cuDeviceTotalMem_v2(&total, ordinal) == api::CUDA_SUCCESS;
   if (!entry.serves) return entry;
+  untried_[static_cast<std::size_t>(ordinal)].store(memory::untried(ordinal), std::memory_order_relaxed);
   entry.exports = has_exportable_memory(ordinal);
   entry.granularity = granularity;
   entry.total = total;
@@ -97,40 +103,6 @@ void SwapBackend::unmap(Extent& extent, const Exchange& exchange) {
   hand_over(extent.piece, extent.bytes, exchange);
   real::cuMemRelease(extent.piece.handle);
   extent.piece = {};
-}
-
-api::CUresult SwapBackend::give_access(std::uint64_t address, std::uint64_t bytes, int owner, const Access& access) {
-  std::vector<api::CUmemAccessDesc> all;
-  all.reserve(access.size() + 1);
-  const auto add = [&](int device, api::CUmemAccess_flags flags) {
-    all.push_back({.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = flags});
-  };
-  add(owner, api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-  for (const auto& [device, flags] : access) add(device, flags);
-  return real::cuMemSetAccess(address, bytes, all.data(), all.size());
-}
-
-// Of what is mapped.
-void SwapBackend::change_access(std::uint64_t address, std::uint64_t bytes, int accessing,
-                                api::CUmemAccess_flags flags) {
-  const api::CUmemAccessDesc access{.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = accessing},
-                                    .flags = flags};
-  const api::CUresult result = real::cuMemSetAccess(address, bytes, &access, 1);
-  if (result == api::CUDA_SUCCESS) return;
-  log::debug("access of GPU {} to an extent of {} bytes is not changed: error {}", accessing, bytes,
-             static_cast<int>(result));
-}
-
-// With the lock held: an extent is entered as mapped, with the access that held when it was about to be.
-void SwapBackend::catch_up(const Range& range, const Extent& extent, const Access& given) {
-  const Access& now = access_of(range);
-  if (now == given) return;
-  for (const auto& [device, flags] : given) {
-    if (!now.contains(device)) {
-      change_access(extent.address, extent.bytes, device, api::CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    }
-  }
-  for (const auto& [device, flags] : now) change_access(extent.address, extent.bytes, device, flags);
 }
 
 // All of it on the GPU, or nothing.
@@ -230,6 +202,30 @@ void SwapBackend::release(int ordinal, std::uint64_t bytes) {
   needed_[static_cast<std::size_t>(ordinal)] -= round_up(bytes, granularity(ordinal));
 }
 
+// Has the gate closed for an allocation that the driver has no room for, and keeps it closed until this ends, also if
+// the thread is cancelled meanwhile.
+class SwapBackend::ClosesGate {
+ public:
+  explicit ClosesGate(SwapBackend& owner) : owner_(owner) {}
+  ~ClosesGate() {
+    if (asked_) --owner_.out_of_place_;
+  }
+  ClosesGate(const ClosesGate&) = delete;
+  ClosesGate& operator=(const ClosesGate&) = delete;
+  // False: it has been asked before.
+  bool ask(int ordinal) {
+    if (asked_ || !owner_.observer_.close_for_room) return false;
+    asked_ = true;
+    ++owner_.out_of_place_;
+    owner_.observer_.close_for_room(ordinal);
+    return true;
+  }
+
+ private:
+  SwapBackend& owner_;
+  bool asked_ = false;
+};
+
 api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
   Access access;
   bool exports = false;
@@ -254,6 +250,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     extent.address = next;
     next += extent.bytes;
   }
+  ClosesGate closes_gate(*this);
   for (bool placed = false; !placed;) {
     // Inside the gate, so that the monitor moves nothing until the range is in the books.
     if_our_turn_([&] {
@@ -268,6 +265,12 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
       for (const Extent& extent : range.extents) catch_up(range, extent, access);
       insert(std::move(range));
     });
+    if (placed && result == api::CUDA_ERROR_OUT_OF_MEMORY && closes_gate.ask(place.device)) {
+      // Once more: out of place behind the closed gate, or in what others have given back before they were asked.
+      placed = false;
+      result = api::CUDA_SUCCESS;
+      continue;
+    }
     if (placed) break;
     const std::lock_guard lock(mutex_);
     bool open = false;
@@ -418,35 +421,6 @@ void SwapBackend::context_ended(api::CUcontext context) {
     }
   }
   for (Range& range : gone) destroy(std::move(range));
-}
-
-void SwapBackend::peer_enabled(int accessing, int owner) {
-  if (accessing == owner) return;
-  const std::lock_guard lock(mutex_);
-  constexpr auto kAll = api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  if (!device(owner).access.try_emplace(accessing, kAll).second) return;
-  for (const auto& [address, range] : ranges_) {
-    if (range.device != owner || range.access) continue;
-    for (const Extent& extent : range.extents) {
-      if (extent.piece) change_access(extent.address, extent.bytes, accessing, kAll);
-    }
-  }
-}
-
-void SwapBackend::set_access(const Place&, api::CUdeviceptr address, std::uint64_t, int accessing,
-                             api::CUmemAccess_flags flags) {
-  const std::lock_guard lock(mutex_);
-  const auto found = ranges_.find(address);
-  if (found == ranges_.end() || !found->second.access) return;
-  Range& range = found->second;
-  if (flags == api::CU_MEM_ACCESS_FLAGS_PROT_NONE) {
-    range.access->erase(accessing);
-  } else {
-    (*range.access)[accessing] = flags;
-  }
-  for (const Extent& extent : range.extents) {
-    if (extent.piece) change_access(extent.address, extent.bytes, accessing, flags);
-  }
 }
 
 std::string SwapBackend::reached_from_outside() {

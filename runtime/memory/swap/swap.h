@@ -13,6 +13,10 @@
 // enters the books as out of place only while the gate is closed, and the gate opens only while nothing is out of
 // place.
 //
+// Where the driver has no room for fresh memory with the gate open, but others have memory there that can leave, it
+// counts as out of place before it is in the books: so the gate closes. It comes in when they have made room. Nothing
+// is waited for, since nobody has its address yet: neither a thread inside the gate nor work that runs.
+//
 // What has come in keeps its copy on the host until the gate opens, and leaves without being copied if it does not. So
 // whoever could not get all of its memory in goes back to where it was without any memory of the host, and who ran
 // last beside what then lay on the GPU can always run again: two that lack memory of the host do not end up each with a
@@ -40,6 +44,7 @@
 #include "runtime/memory/swap/fingerprints.h"
 #include "runtime/memory/swap/hand_over.h"
 #include "runtime/memory/swap/host_pool.h"
+#include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
 
@@ -58,6 +63,10 @@ class SwapBackend final : public Backend {
     // Whether so many bytes more, which needed_bytes() counts already, can be there at once beside what others have
     // there. If not, they have been given back by `release`. With no lock held.
     std::function<bool(int device, std::uint64_t bytes, const std::function<void()>& release)> fits;
+    // The driver has no room for fresh memory. If others have some there that can leave, and this thread may wait for
+    // who watches the gate: returns once the gate is closed, or never will be, and in_place() says no until then. With
+    // no lock held.
+    std::function<void(int device)> close_for_room = {};
   };
   void set_observer(Observer observer) { observer_ = std::move(observer); }
   // By which ranges go that nothing uses any more and that wait to be freed, where more do not fit. Whether there were
@@ -69,6 +78,8 @@ class SwapBackend final : public Backend {
   Backing backing() const override { return Backing::kSwapped; }
   // No, where the GPU has no virtual memory management (before Pascal, some vGPUs).
   bool serves(int device) override;
+  // Whether it does not all the same, since that has never been tried on such a GPU (untried.h).
+  protocol::MemoryMode untried(int device);
   bool reserve(int device, std::uint64_t bytes) override;
   void release(int device, std::uint64_t bytes) override;
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
@@ -104,8 +115,9 @@ class SwapBackend final : public Backend {
   bool pinned() const { return pinned_.load() || !asked_.load(std::memory_order_relaxed); }
   // Whether the rotad that serves this process says who has to move. By one that does not, nothing would ever move.
   void set_asked(bool asked) { asked_.store(asked, std::memory_order_relaxed); }
-  // From now on this process may use the memory of `owner`, a GPU, from `accessing`, but for what pools gave.
-  void peer_enabled(int accessing, int owner);
+  // From now on this process may use the memory of `owner`, a GPU, from `accessing`, or may not, but for what pools
+  // gave.
+  void set_peer(int accessing, int owner, bool may);
 
   // What of it lies on the GPU, kept ranges included, and what does not. Bytes.
   std::uint64_t resident_bytes(int device) const { return resident_[static_cast<std::size_t>(device)].load(); }
@@ -213,6 +225,7 @@ class SwapBackend final : public Backend {
   };
   struct Leaving;
   struct Departure;
+  class ClosesGate;
   using Lock = std::unique_lock<std::mutex>;
 
   Device& device(int ordinal);
@@ -247,6 +260,7 @@ class SwapBackend final : public Backend {
     std::uint64_t bytes;
   };
   std::deque<Lacking> off_gpu(int device);
+  static api::CUresult refill(const Extent& extent, const Mover& mover, api::CUevent* event);
   bool unused(const Extent& extent) const { return extent.in_place() && extent.came == opened_; }
   std::uint64_t drop_unused(int device, std::uint64_t bytes, const Exchange& exchange);
   void landed(std::uint64_t address);
@@ -260,7 +274,8 @@ class SwapBackend final : public Backend {
   std::condition_variable landed_;
   std::array<Device, kMaxDevices> devices_;
   enum class Serves : std::uint8_t { kUnknown, kNo, kYes };
-  std::array<std::atomic<Serves>, kMaxDevices> serves_{};  // of them, for serves(): no lock
+  std::array<std::atomic<Serves>, kMaxDevices> serves_{};                 // of them, for serves(): no lock
+  std::array<std::atomic<protocol::MemoryMode>, kMaxDevices> untried_{};  // of those that serve, likewise
   Ranges ranges_;
   std::atomic<std::uint64_t> out_of_place_{0};  // extents
   std::uint64_t opened_ = 1;                    // how many times the gate has opened

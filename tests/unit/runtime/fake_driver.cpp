@@ -168,8 +168,10 @@ FakeDriver::FakeDriver() {
     uuid->bytes[0] = static_cast<char>(device + 1);
     return CUDA_SUCCESS;
   });
-  set<cuDeviceGetAttribute_fn>(Symbol::k_cuDeviceGetAttribute, [](int* value, CUdevice_attribute, CUdevice) {
-    *value = 1;
+  set<cuDeviceGetAttribute_fn>(Symbol::k_cuDeviceGetAttribute, [](int* value, CUdevice_attribute which, CUdevice) {
+    const bool unusual = which == CU_DEVICE_ATTRIBUTE_MPS_ENABLED ||
+                         which == CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES;
+    *value = unusual ? 0 : 1;
     return CUDA_SUCCESS;
   });
   set<cuMemGetInfo_v2_fn>(Symbol::k_cuMemGetInfo_v2, [](size_t* free, size_t* total) {

@@ -66,6 +66,14 @@ ServedHow served_how(protocol::MemoryMode mode) {
       return {"native from now on", "a function refused Unified Memory"};
     case MemoryMode::kSwap:
       return {"swap", nullptr};
+    case MemoryMode::kUnifiedMps:
+      return {"Unified Memory", "swap has not been tried under MPS"};
+    case MemoryMode::kUnifiedMig:
+      return {"Unified Memory", "swap has not been tried on MIG instances"};
+    case MemoryMode::kUnifiedConfidential:
+      return {"Unified Memory", "swap has not been tried in confidential virtual machines"};
+    case MemoryMode::kUnifiedCoherent:
+      return {"Unified Memory", "swap has not been tried where the GPU uses the host's page tables"};
     case MemoryMode::kUnknown:
       break;
   }

@@ -100,6 +100,32 @@ TEST_CASE("exactly what a holder lacks is asked of who rests, and a decision say
   CHECK(machine.has(1, 600, 480).empty());
 }
 
+TEST_CASE("where others have memory that can leave the holder is told, also of one that does not clear it") {
+  Machine machine;
+  machine.rests(1, 600);
+  CHECK(machine.core.movable_gpus() == 1);
+  machine.join(2, 500);
+  machine.want(2);
+  REQUIRE(machine.clears(1) == 120);
+  machine.wait(Clearing::kProgress);
+  CHECK(machine.core.clearing_gpus() == 0);
+  CHECK(machine.core.movable_gpus() == 1);
+  SECTION("until all of it has gone") {
+    machine.has(1, 600, 0);
+  }
+  SECTION("or cannot leave any more") {
+    machine.has(1, 600, 600, 600);
+  }
+  SECTION("or is the holder's") {
+    machine.give_back(2);
+    machine.want(1);
+  }
+  SECTION("or its owner has gone") {
+    machine.core.step(event::Leave{1}, machine.now);
+  }
+  CHECK(machine.core.movable_gpus() == 0);
+}
+
 TEST_CASE("what was asked for and has not gone is told anew when what it is a part of has changed") {
   Machine machine;
   machine.rests(1, 600);

@@ -62,6 +62,7 @@ struct Pooled {
   CUresult set_there(CUdeviceptr address) const {
     EXPECT_OK(cu.cuCtxSetCurrent(other));
     const CUresult result = cu.cuMemsetD8_v2(address, 5, 16);
+    EXPECT_OK(cu.cuCtxSynchronize());
     EXPECT_OK(cu.cuCtxSetCurrent(own));
     return result;
   }
@@ -191,6 +192,22 @@ TEST_CASE("peer access reaches plain memory and no pool's, also where one is ser
   });
 }
 
+TEST_CASE("memory that comes back beside other memory keeps the access that is its own") {
+  in_mode(Mode::kSwap, [] {
+    const Pooled pooled;
+    pooled.set_access(kFull);
+    std::vector<CUdeviceptr> plain;
+    std::vector<CUdeviceptr> of_pool;
+    for (int number = 0; number < 3; ++number) {
+      plain.push_back(allocate(kBytes, 1));
+      of_pool.push_back(pooled.take());
+    }
+    out_and_in(pooled);
+    for (const CUdeviceptr address : plain) pooled.expect_not_used_from_there(address);
+    for (const CUdeviceptr address : of_pool) pooled.expect_access(address);
+  });
+}
+
 TEST_CASE("access that is given or taken while memory comes back holds for it as for the rest") {
   for (const bool gives : {true, false}) {
     in_mode(Mode::kSwap, [gives] {
@@ -228,11 +245,71 @@ TEST_CASE("peer access that is given while memory comes back holds for it as for
     bool changed = false;
     before = [&](Symbol symbol) {
       if (symbol != Symbol::k_cuMemcpyHtoDAsync_v2 || std::exchange(changed, true)) return;
-      swap().peer_enabled(1, 0);
+      swap().set_peer(1, 0, true);
     };
     EXPECT(!swap().bring_in(0, carrier.mover()).failed);
     before = [](Symbol) {};
     EXPECT_OK(pooled.set_there(first));
     EXPECT_OK(pooled.set_there(second));
+  });
+}
+
+TEST_CASE("peer access that is given back, or ends with a context, ends for memory of all ages, wherever it has been") {
+  for (const Mode mode : {Mode::kBare, Mode::kNative, Mode::kSwap}) {
+    for (const char* ends : {"it is given back", "its context ends", "the owner's context ends"}) {
+      in_mode(mode, [ends] {
+        const Pooled pooled;
+        // Memory of a context that stays; peer access is to that of one that need not.
+        const bool owner_ends = std::strcmp(ends, "the owner's context ends") == 0;
+        CUcontext owner = pooled.own;
+        if (owner_ends) EXPECT_OK(cu.cuCtxCreate_v2(&owner, 0, 0));
+        EXPECT_OK(cu.cuCtxSetCurrent(pooled.own));
+        const CUdeviceptr earlier = allocate(kBytes, 1);
+        CUcontext accessing = pooled.other;
+        if (std::strcmp(ends, "its context ends") == 0) EXPECT_OK(cu.cuCtxCreate_v2(&accessing, 0, 1));
+        EXPECT_OK(cu.cuCtxSetCurrent(accessing));
+        EXPECT_OK(cu.cuCtxEnablePeerAccess(owner, 0));
+        if (accessing == pooled.other && !owner_ends) EXPECT_OK(pooled.set_there(earlier));
+        EXPECT_OK(cu.cuCtxSetCurrent(accessing));
+        if (owner_ends) {
+          EXPECT_OK(cu.cuCtxDestroy_v2(owner));
+        } else if (accessing != pooled.other) {
+          EXPECT_OK(cu.cuCtxDestroy_v2(accessing));
+        } else {
+          EXPECT_OK(cu.cuCtxDisablePeerAccess(owner));
+        }
+        EXPECT_OK(cu.cuCtxSetCurrent(pooled.own));
+        const CUdeviceptr later = allocate(kBytes, 2);
+        for (int round = 0; round < 2; ++round) {
+          for (const CUdeviceptr address : {earlier, later}) pooled.expect_not_used_from_there(address);
+          out_and_in(pooled);
+        }
+        // And can be given anew.
+        EXPECT_OK(cu.cuCtxSetCurrent(pooled.other));
+        EXPECT_OK(cu.cuCtxEnablePeerAccess(pooled.own, 0));
+        for (const CUdeviceptr address : {earlier, later}) EXPECT_OK(pooled.set_there(address));
+      });
+    }
+  }
+}
+
+TEST_CASE("extents stay mapped for a GPU as long as one of its contexts has peer access") {
+  in_mode(Mode::kSwap, [] {
+    const Pooled pooled;
+    const CUdeviceptr memory = allocate(kBytes, 1);
+    CUcontext second = nullptr;
+    EXPECT_OK(cu.cuCtxCreate_v2(&second, 0, 1));
+    for (const CUcontext context : {second, pooled.other}) {
+      EXPECT_OK(cu.cuCtxSetCurrent(context));
+      EXPECT_OK(cu.cuCtxEnablePeerAccess(pooled.own, 0));
+    }
+    EXPECT_OK(cu.cuCtxSetCurrent(second));
+    EXPECT_OK(cu.cuCtxDisablePeerAccess(pooled.own));
+    EXPECT_OK(pooled.set_there(memory));
+    out_and_in(pooled);
+    EXPECT_OK(pooled.set_there(memory));
+    EXPECT_OK(cu.cuCtxSetCurrent(pooled.other));
+    EXPECT_OK(cu.cuCtxDisablePeerAccess(pooled.own));
+    pooled.expect_not_used_from_there(memory);
   });
 }

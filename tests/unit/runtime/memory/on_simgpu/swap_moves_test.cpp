@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <map>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -77,6 +78,61 @@ TEST_CASE("a failure of any driver call of a swap loses no contents and leaves t
   });
 }
 
+TEST_CASE("small extents beside each other get their access by one call, and each by its own where that is refused") {
+  // Which calls are refused: the first is for the three before the gap.
+  for (const std::set<int>& refused : {std::set<int>{}, {1}, {2}, {1, 2}, {1, 3}, {1, 4}}) {
+    check([refused] {
+      Carrier carrier(enter(0));
+      std::vector<CUdeviceptr> blocks;
+      for (unsigned char number = 0; number < 8; ++number) blocks.push_back(allocate(4 * kMiB, number));
+      EXPECT_OK(cu.cuMemFree_v2(blocks[3]));  // kept, and gone with the first to leave: a gap
+      swap().move_out(0, kAll, carrier.mover());
+      int calls = 0;
+      before = [&](Symbol symbol) {
+        if (symbol != Symbol::k_cuMemSetAccess || !refused.contains(++calls)) return;
+        fails_at = {{Symbol::k_cuMemSetAccess, 1}};
+      };
+      const std::size_t free_before = free_on_gpu();
+      const Swap::Moved moved = swap().bring_in(0, carrier.mover());
+      EXPECT(moved.failed == (refused.size() == 2));
+      if (moved.failed) EXPECT(moved.error == CUDA_ERROR_UNKNOWN);
+      if (refused.empty()) EXPECT(calls == 2);
+      EXPECT(swap().in_place() == !moved.failed);
+      EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 28 * kMiB);
+      EXPECT(free_before - free_on_gpu() == swap().resident_bytes(0));
+      before = [](Symbol) {};
+      swap().bring_in(0, carrier.mover());
+      EXPECT(swap().use_if_in_place([] {}));
+      for (unsigned char number = 0; number < 8; ++number) {
+        if (number != 3) expect_pattern(blocks[number], 4 * kMiB, number, fmt::format("block {}", number));
+      }
+    });
+  }
+}
+
+TEST_CASE("of small extents beside each other the driver has room for some, or does not take one") {
+  for (const Symbol symbol : {Symbol::k_cuMemCreate, Symbol::k_cuMemMap, Symbol::k_cuMemcpyHtoDAsync_v2}) {
+    for (int call = 1; call <= 8; ++call) {
+      check([&] {
+        Carrier carrier(enter(0));
+        std::vector<CUdeviceptr> blocks;
+        for (unsigned char number = 0; number < 8; ++number) blocks.push_back(allocate(4 * kMiB, number));
+        swap().move_out(0, kAll, carrier.mover());
+        fails_at = {{symbol, call}};
+        fails_with = call % 2 == 0 ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+        for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) {
+          swap().bring_in(0, carrier.mover());
+          EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 32 * kMiB);
+        }
+        EXPECT(swap().use_if_in_place([] {}));
+        for (unsigned char number = 0; number < 8; ++number) {
+          expect_pattern(blocks[number], 4 * kMiB, number, fmt::format("block {}, call {}", number, call));
+        }
+      });
+    }
+  }
+}
+
 TEST_CASE("memory that is freed while other memory leaves does not leave as well") {
   check([] {
     const CUcontext context = enter(0);
@@ -127,6 +183,62 @@ TEST_CASE("a context ends while its memory is about to move") {
     EXPECT(swap().out_bytes(0) == 0);
     EXPECT(free_on_gpu() == free_before);
     EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("what the driver has no room for ends up out of place, behind a gate that closes for it") {
+  check([] {
+    const CUcontext context = enter(0);
+    Carrier carrier(context);
+    bool open = true;
+    bool closes = true;
+    int asked = 0;
+    bool told = false;
+    Swap grows([&](const memory::OwnWork& work) {
+      if (open) work();
+    });
+    grows.set_observer({.out_of_place = [&] { told = true; },
+                        .resident = {},
+                        .contexts = {},
+                        .fits = {},
+                        .close_for_room =
+                            [&](int) {
+                              ++asked;
+                              EXPECT(!grows.use_if_in_place([] {}));  // the monitor sees it and closes
+                              if (closes) open = false;
+                            }});
+    EXPECT(grows.serves(0));
+    fails_with = CUDA_ERROR_OUT_OF_MEMORY;
+    CUdeviceptr address = 0;
+    for (const Symbol symbol : {Symbol::k_cuMemCreate, Symbol::k_cuMemMap, Symbol::k_cuMemSetAccess}) {
+      fails_at = {{symbol, kAlways}};
+      asked = 0;
+      told = false;
+      EXPECT_OK(take(grows, {context, 0}, &address, 8 * kMiB));
+      EXPECT(asked == 1);
+      EXPECT(told);
+      EXPECT(grows.out_bytes(0) == 8 * kMiB);
+      EXPECT(!grows.use_if_in_place([] {}));
+      fails_at.clear();
+      grows.bring_in(0, carrier.mover());
+      EXPECT(grows.use_if_in_place([&] { open = true; }));
+      EXPECT_OK(real::cuMemsetD8_v2(address, 7, 8 * kMiB));
+      EXPECT_OK(real::cuCtxSynchronize());
+      grows.free(address);
+      grows.move_out(0, 8 * kMiB, carrier.mover());  // what is kept
+      EXPECT(grows.resident_bytes(0) == 0);
+    }
+    // Others have nothing there that could leave, so the gate stays open.
+    closes = false;
+    fails_at = {{Symbol::k_cuMemCreate, kAlways}};
+    EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, take(grows, {context, 0}, &address, 8 * kMiB));
+    EXPECT(grows.use_if_in_place([] {}));
+    EXPECT(grows.needed_bytes(0) == 0);
+    // What they had has gone just now.
+    fails_at = {{Symbol::k_cuMemCreate, 1}};
+    EXPECT_OK(take(grows, {context, 0}, &address, 8 * kMiB));
+    EXPECT(grows.use_if_in_place([] {}));
+    grows.free(address);
   });
 }
 

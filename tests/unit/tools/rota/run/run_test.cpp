@@ -274,7 +274,7 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   REQUIRE_FALSE(waiter.add_gpu(3));
   holder.use(gpu, 5 << 20);
   holder.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kNativeNoPaging);
-  waiter.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kUnified);
+  waiter.usage->memory_modes[gpu] = static_cast<std::uint8_t>(protocol::MemoryMode::kUnifiedMig);
   holder.want(std::uint64_t{1} << gpu);
   REQUIRE(holder.wait_for_grant());
   waiter.want(std::uint64_t{1} << gpu);
@@ -288,7 +288,7 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   CHECK(text.output.find("  holds  pid ") != std::string::npos);
   CHECK(text.output.find("  waits  pid ") != std::string::npos);
   CHECK(text.output.find("trainer, memory: native (no concurrent managed access)") != std::string::npos);
-  CHECK(text.output.find(", memory: Unified Memory") != std::string::npos);
+  CHECK(text.output.find(", memory: Unified Memory (swap has not been tried on MIG instances)") != std::string::npos);
   command.arguments.push_back("--json");
   const Outcome json = run(command);
   const auto parsed = nlohmann::json::parse(json.output);

@@ -1,0 +1,31 @@
+// What a client has moved off its GPUs and back, as bursts: a switch is some attempts in a row, of which its usage page
+// shows the sums.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "scheduler/core/event.h"
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::server {
+
+class Burst {
+ public:
+  // What goes on for longer is several bursts. Judgement.
+  static constexpr scheduler::Time kLongest = std::chrono::seconds(1);
+
+  // A reading, each later than the one before: what has moved since the last burst, if that has ended by now.
+  std::optional<protocol::Moves> read(const protocol::Moves& sums, scheduler::Time now);
+
+ private:
+  protocol::Moves told_{};
+  protocol::Moves last_{};
+  std::optional<scheduler::Time> since_;  // nothing: nothing moves
+};
+
+protocol::Moves moves_of(const protocol::UsagePage& page);
+// "out 1048576 bytes at 50.1 GB/s, 0 without a copy; back 0 bytes"
+std::string text_of(const protocol::Moves& moves);
+
+}  // namespace rota::server
