@@ -31,9 +31,11 @@ class FullGpu(Case):
 
 
 class Swapping(Case):
+    grace = "100ms"
+
     def rotad(self, mode="exclusive", quantum="50ms", trust="user"):
         daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
-                            "--mode", mode, "--quantum", quantum, "--grace", "100ms", "--trust", trust,
+                            "--mode", mode, "--quantum", quantum, "--grace", self.grace, "--trust", trust,
                             ROTA_SIM_TIME_SCALE=SCALE)
         self.eventually(lambda: self.status() is not None, "rotad answers")
         return daemon
@@ -204,6 +206,9 @@ class Swap(Swapping):
 
 class OwnMemory(Swapping):
     """Programs that make their memory themselves (cuMemCreate), as PyTorch's expandable segments do."""
+
+    # What has not drained in time keeps its memory on the GPU, and others are out of memory then.
+    grace = "30s"
 
     def segments(self, *options, **environment):
         return self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "segments", "--share", "0.6", "--ahead", "5",

@@ -2,10 +2,11 @@
 // (cuMemCreate), as PyTorch's expandable segments do, and goes over all of it again and again as memhog does. Every few
 // rounds one piece is looked at through a second mapping, and another one is unmapped and replaced.
 //
-//   segments [--share 0.6] [--rounds N] [--ahead N] [--hold] [--still]
+//   segments [--share 0.6 | --bytes N[K|M|G]] [--rounds N | --seconds S] [--seed N] [--ahead N] [--hold] [--still]
 //
 // Pieces are of 2 and of 20 MiB; every other one can be exported, and the handle of every third is released as soon as
-// it is mapped. --still replaces nothing. --ahead, --hold and what is printed: as memhog.cpp has it.
+// it is mapped. --still replaces nothing. --seed: what is written at first. --ahead, --hold and what is printed: as
+// memhog.cpp has it. tests/gpu/swap.py --program runs it on a GPU.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -20,7 +21,6 @@ using namespace program;  // NOLINT
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr unsigned kStart = 41;
 constexpr unsigned long kStride = 1024;  // a word of every 4 KiB
 
 volatile sig_atomic_t terminated = 0;
@@ -108,13 +108,18 @@ bool stdin_closed() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options(argc, argv, "segments [--share 0.6] [--rounds N] [--ahead N] [--hold] [--still]");
+  Options options(argc, argv,
+                  "segments [--share 0.6 | --bytes N[K|M|G]] [--rounds N | --seconds S] [--seed N] [--ahead N] "
+                  "[--hold] [--still]");
   start();
   size_t free = 0;
   size_t total = 0;
   CHECK(cuMemGetInfo_v2(&free, &total));
-  const auto wanted = static_cast<uint64_t>(options.number("--share", 0.6) * static_cast<double>(total));
-  const auto rounds = static_cast<unsigned>(options.number("--rounds", 12));
+  const auto share = static_cast<uint64_t>(options.number("--share", 0.6) * static_cast<double>(total));
+  const uint64_t wanted = options.bytes("--bytes", share);
+  const double duration = options.number("--seconds", 0);
+  const auto rounds = static_cast<unsigned>(options.number("--rounds", duration > 0 ? 1 : 12));
+  const unsigned first = 40 + static_cast<unsigned>(options.number("--seed", 1));
   const auto ahead = std::max(1U, static_cast<unsigned>(options.number("--ahead", 1)));
   const bool hold = options.flag("--hold");
   const bool still = options.flag("--still");
@@ -134,7 +139,7 @@ int main(int argc, char** argv) {
   uint64_t bytes = 0;
   while (bytes < wanted) {
     Piece piece{.address = begin + bytes, .bytes = (pieces.size() % 3 == 0 ? 2 : 20) * kMiB};
-    fill(piece, pieces.size(), kStart);
+    fill(piece, pieces.size(), first);
     bytes += piece.bytes;
     pieces.push_back(piece);
   }
@@ -145,10 +150,10 @@ int main(int argc, char** argv) {
   unsigned wrong_by_host = 0;
   const auto goes_on = [&] {
     if (hold) return terminated == 0 && (round == 0 || !stdin_closed());
-    return round < rounds;
+    return round < rounds || seconds() - started < duration;
   };
   for (; goes_on(); ++round) {
-    unsigned expected = kStart + round;
+    unsigned expected = first + round;
     unsigned long words = bytes / sizeof(unsigned);
     unsigned long stride = kStride;
     void* parameters[] = {&begin, &words, &stride, &expected, &mismatches};
@@ -167,7 +172,7 @@ int main(int argc, char** argv) {
   const double took = seconds() - started;
   unsigned wrong = 0;
   CHECK(cuMemcpyDtoH_v2(&wrong, mismatches, sizeof wrong));
-  for (const Piece& piece : pieces) wrong_by_host += look(piece, kStart + round);
+  for (const Piece& piece : pieces) wrong_by_host += look(piece, first + round);
   wrong += wrong_by_host;
   for (const Piece& piece : pieces) {
     if (piece.handle != 0) CHECK(cuMemRelease(piece.handle));
