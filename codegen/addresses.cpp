@@ -40,12 +40,17 @@ bool is_one_of(const auto& which, const auto& all) {
   return std::ranges::find(all, which) != all.end();
 }
 
-// Whether the type is CUdeviceptr, by whatever typedef of it.
-bool is_address(const Api& api, const TypeRef& type) {
+// What is looked for: names of a type.
+using Names = std::array<std::string_view, 2>;
+constexpr Names kAddress = {"CUdeviceptr_v2", "CUdeviceptr"};
+constexpr Names kPhysicalHandle = {"CUmemGenericAllocationHandle_v1", "CUmemGenericAllocationHandle"};
+
+// Whether the type is one of them, by whatever typedef of it.
+bool is_named(const Api& api, const TypeRef& type, const Names& names) {
   if (!type.pointers.empty() || !type.extents.empty()) return false;
   std::string name = type.base;
   for (int depth = 0; depth < kDeepest; ++depth) {
-    if (name == "CUdeviceptr_v2" || name == "CUdeviceptr") return true;
+    if (is_one_of(name, names)) return true;
     const Typedef* const alias = api.find_typedef(name);
     if (alias == nullptr || !alias->type.pointers.empty() || !alias->type.extents.empty()) return false;
     name = alias->type.base;
@@ -55,8 +60,8 @@ bool is_address(const Api& api, const TypeRef& type) {
 
 class Search {
  public:
-  Search(const Api& api, const FunctionPolicy* policy, std::vector<AddressPlace>& found)
-      : api_(api), policy_(policy), found_(found) {}
+  Search(const Api& api, const FunctionPolicy* policy, const Names& wanted, std::vector<AddressPlace>& found)
+      : api_(api), policy_(policy), wanted_(wanted), found_(found) {}
 
   std::optional<Error> look_at(std::size_t index, const Parameter& parameter) {
     parameter_ = index;
@@ -84,7 +89,7 @@ class Search {
 
   std::optional<Error> look(const TypeRef& type, const std::string& text, std::string_view name,
                             std::vector<std::uint64_t> offsets) {
-    if (is_address(api_, type)) {
+    if (is_named(api_, type, wanted_)) {
       add(text, offsets);
       return std::nullopt;
     }
@@ -106,6 +111,8 @@ class Search {
                               std::vector<std::uint64_t> offsets) {
     const auto target = api_.resolve(pointee);
     if (!target) return target.error();
+    const bool by_type_alone = wanted_ != kAddress;
+    if (by_type_alone && (target->kind == TypeKind::kVoid || target->kind == TypeKind::kPointer)) return std::nullopt;
     if (target->kind == TypeKind::kVoid) return untyped(text, name, offsets);
     if (target->kind == TypeKind::kPointer) {
       // What is behind a pointer to a pointer the function writes, but for arguments of kernels.
@@ -116,7 +123,7 @@ class Search {
       return std::nullopt;
     }
     offsets.push_back(0);
-    if (is_address(api_, pointee)) {
+    if (is_named(api_, pointee, wanted_)) {
       add(text + "[0]", offsets);
       return std::nullopt;
     }
@@ -157,6 +164,7 @@ class Search {
 
   const Api& api_;
   const FunctionPolicy* policy_;
+  const Names& wanted_;
   std::vector<AddressPlace>& found_;
   std::size_t parameter_ = 0;
   std::string name_;                 // of the parameter
@@ -164,12 +172,10 @@ class Search {
   bool named_ = false;               // the policy says that it leads to device memory
 };
 
-}  // namespace
-
-Result<std::vector<AddressPlace>> addresses_taken(const Api& api, const Function& function,
-                                                  const FunctionPolicy* policy) {
+Result<std::vector<AddressPlace>> taken(const Api& api, const Function& function, const FunctionPolicy* policy,
+                                        const Names& wanted) {
   std::vector<AddressPlace> found;
-  Search search(api, policy, found);
+  Search search(api, policy, wanted, found);
   for (std::size_t index = 0; index < function.parameters.size(); ++index) {
     const Parameter& parameter = function.parameters[index];
     const ParameterUse use = parameter_use(api, policy, function, parameter);
@@ -180,6 +186,18 @@ Result<std::vector<AddressPlace>> addresses_taken(const Api& api, const Function
     }
   }
   return found;
+}
+
+}  // namespace
+
+Result<std::vector<AddressPlace>> addresses_taken(const Api& api, const Function& function,
+                                                  const FunctionPolicy* policy) {
+  return taken(api, function, policy, kAddress);
+}
+
+Result<std::vector<AddressPlace>> physical_handles_taken(const Api& api, const Function& function,
+                                                         const FunctionPolicy* policy) {
+  return taken(api, function, policy, kPhysicalHandle);
 }
 
 }  // namespace rota::codegen

@@ -1,4 +1,5 @@
-// Where a function takes device addresses: parameters, and fields of the structures that they lead to.
+// Where a function takes device addresses, or handles of physical memory: parameters, and fields of the structures that
+// they lead to.
 #pragma once
 
 #include <cstddef>
@@ -25,5 +26,9 @@ struct AddressPlace {
 // error for a field of type void* of which nobody has said whether it holds one.
 Result<std::vector<AddressPlace>> addresses_taken(const Api& api, const Function& function,
                                                   const FunctionPolicy* policy);
+
+// Handles of physical memory, and of multicast objects, which have the same type. Not where the function writes one.
+Result<std::vector<AddressPlace>> physical_handles_taken(const Api& api, const Function& function,
+                                                         const FunctionPolicy* policy);
 
 }  // namespace rota::codegen

@@ -124,6 +124,25 @@ void check_addresses(const Inputs& inputs, Problems& problems) {
   }
 }
 
+// Of every parameter that leads to a handle of physical memory: such a handle may be a number of rota's, which only an
+// override translates. A multicast object's is always the driver's.
+void check_physical_handles(const Inputs& inputs, const std::set<std::string>& overridden, Problems& problems) {
+  for (const Function& function : inputs.driver.functions) {
+    if (overridden.contains(function.name)) continue;
+    const FunctionPolicy* policy = inputs.policy.find(function.base);
+    if (policy == nullptr) continue;
+    const auto places = physical_handles_taken(inputs.driver, function, policy);
+    if (!places) continue;  // check_addresses() says why
+    for (const AddressPlace& place : *places) {
+      if (function.parameters[place.parameter].name == "mcHandle") continue;
+      problems.push_back(fmt::format(
+          "cuda_headers/policy.toml:{}: {}: {} of {} is a handle of physical memory, and may be a number of rota's: it "
+          "needs an override that translates it",
+          policy->line, function.base, place.text, function.name));
+    }
+  }
+}
+
 }  // namespace
 
 Problems check_binding(const Inputs& inputs) {
@@ -132,6 +151,7 @@ Problems check_binding(const Inputs& inputs) {
   check_functions(inputs, overridden, problems);
   check_gates_of_overrides(inputs, problems);
   check_addresses(inputs, problems);
+  check_physical_handles(inputs, overridden, problems);
   return problems;
 }
 

@@ -50,7 +50,9 @@ Result<std::vector<EmittedFile>> emit_trace(const Inputs& inputs);
 // as a table for people, whose name is relative to the repository's root.
 EmittedFile emit_allocation_list(const Inputs& inputs);
 EmittedFile emit_allocation_table(const Inputs& inputs);
-// codegen/emit_addresses.cpp: where functions take device addresses, and what else they look at or hand out, for tests.
+// codegen/emit_addresses.cpp: where functions take device addresses, and what else they look at or hand out, for tests;
+// and where they take handles of physical memory.
 Result<EmittedFile> emit_address_list(const Inputs& inputs);
+Result<EmittedFile> emit_physical_handle_list(const Inputs& inputs);
 
 }  // namespace rota::codegen

@@ -1,6 +1,6 @@
 // Where functions take device addresses: a list that a test goes through with memory that is out of place. One line an
 // address; and one for each other parameter of which the policy says that the memory behind it has to be in place, that
-// it is handed out, or that it begins a capture.
+// it is handed out, or that it begins a capture. And where they take handles of physical memory, which rota translates.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -48,6 +48,23 @@ Result<EmittedFile> emit_address_list(const Inputs& inputs) {
     }
   }
   return EmittedFile{"driver_addresses.inc", text};
+}
+
+Result<EmittedFile> emit_physical_handle_list(const Inputs& inputs) {
+  std::string text =
+      banner(inputs) +
+      "// ROTA_PHYSICAL_HANDLE(symbol, place, parameter, offsets...): takes a handle of physical memory, or "
+      "of a multicast\n"
+      "// object, there: as ROTA_ADDRESS of driver_addresses.inc has it.\n";
+  for (const Function& function : inputs.driver.functions) {
+    const auto places = physical_handles_taken(inputs.driver, function, inputs.policy.find(function.base));
+    if (!places) return places.error();
+    for (const AddressPlace& place : *places) {
+      text += fmt::format("ROTA_PHYSICAL_HANDLE({}, \"{}\", {}, {})\n", function.name, place.text, place.parameter,
+                          fmt::join(place.offsets, ", "));
+    }
+  }
+  return EmittedFile{"driver_physical.inc", text};
 }
 
 }  // namespace rota::codegen

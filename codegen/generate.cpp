@@ -113,6 +113,9 @@ Result<std::vector<EmittedFile>> emit_all(const Inputs& inputs) {
   auto addresses = emit_address_list(inputs);
   if (!addresses) return addresses.error();
   files->push_back(*addresses);
+  auto handles = emit_physical_handle_list(inputs);
+  if (!handles) return handles.error();
+  files->push_back(*handles);
   std::ranges::sort(*files, {}, &EmittedFile::name);
   return files;
 }

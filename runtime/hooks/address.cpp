@@ -85,6 +85,16 @@ void tell(const Block& block, api::CUpointer_attribute attribute, CUdeviceptr as
   if (value) std::memcpy(data, &*value, sizeof *value);
 }
 
+// Of memory that the program made and rota moves: what the driver numbers anew each time that it comes back.
+void tell_number(CUdeviceptr address, api::CUpointer_attribute attribute, void* data) {
+  const bool of_mapping = attribute == api::CU_POINTER_ATTRIBUTE_BUFFER_ID;
+  if (!of_mapping && attribute != api::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID) return;
+  const auto found = runtime().memory.own_physical().find(address);
+  if (!found) return;
+  const std::uint64_t number = of_mapping ? found->buffer_id : found->block_id;
+  std::memcpy(data, &number, sizeof number);
+}
+
 // Of converted memory, which the driver knows as managed: whether it is synchronous, as the program has said. One byte,
 // as the driver writes.
 void tell_synchronous(CUdeviceptr address, api::CUpointer_attribute attribute, void* data) {
@@ -145,7 +155,9 @@ CUresult cuPointerGetAttribute(void* data, api::CUpointer_attribute attribute, C
   const CUresult result = block && block->twin != 0 ? real::cuPointerGetAttribute(data, attribute, block->twin)
                                                     : gates::cuPointerGetAttribute(data, attribute, asked);
   if (result == api::CUDA_SUCCESS && block) tell(*block, attribute, ptr, data);
-  if (result == api::CUDA_SUCCESS) tell_synchronous(ptr, attribute, data);
+  if (result != api::CUDA_SUCCESS) return result;
+  tell_synchronous(ptr, attribute, data);
+  tell_number(ptr, attribute, data);
   return result;
 }
 
@@ -161,6 +173,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attri
   for (unsigned index = 0; index < numAttributes; ++index) {
     if (block) tell(*block, attributes[index], ptr, data[index]);
     tell_synchronous(ptr, attributes[index], data[index]);
+    tell_number(ptr, attributes[index], data[index]);
   }
   return result;
 }
@@ -179,6 +192,7 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* pbase, std::size_t* psize, CUdevic
 }
 
 CUresult cuMemGetAccess(unsigned long long* flags, const api::CUmemLocation* location, CUdeviceptr ptr) {
+  if (const auto result = runtime().memory.own_physical().access(flags, location, ptr)) return *result;
   const CUdeviceptr twin = runtime().memory.twin(ptr);
   return twin != 0 ? real::cuMemGetAccess(flags, location, twin) : gates::cuMemGetAccess(flags, location, ptr);
 }

@@ -1,6 +1,9 @@
-// Virtual memory management: physical memory (cuMemCreate) and its mappings. It is not moved, and counts against the
+// Virtual memory management: physical memory (cuMemCreate) and its mappings. What rota moves of it has handles of ours,
+// which are translated wherever one occurs (generated/driver_physical.inc); the rest stays, and counts against the
 // limit.
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
@@ -11,15 +14,35 @@ namespace rota::overrides {
 
 using api::CUdeviceptr;
 using api::CUresult;
+using Handle = api::CUmemGenericAllocationHandle;
+using memory::OwnPhysical;
+
+namespace {
+
+OwnPhysical& own() {
+  return runtime().memory.own_physical();
+}
+
+// `call` answers, if nobody but the driver could say otherwise; else it is made again with everything in its place.
+template <typename Call>
+CUresult known_or_in_place(const Call& call) {
+  if (const std::optional<CUresult> known = call()) return *known;
+  const gate::MappingScope scope;
+  if (scope.refused()) return gate::refusal.load();
+  return call().value_or(api::CUDA_ERROR_INVALID_VALUE);
+}
+
+}  // namespace
 
 // Charged to the GPU that the properties name, whichever context is current (there need be none).
-CUresult cuMemCreate(api::CUmemGenericAllocationHandle* handle, std::size_t size, const api::CUmemAllocationProp* prop,
-                     unsigned long long flags) {
+CUresult cuMemCreate(Handle* handle, std::size_t size, const api::CUmemAllocationProp* prop, unsigned long long flags) {
   const auto call = [&] { return real::cuMemCreate(handle, size, prop, flags); };
   if (prop == nullptr) return call();
   switch (prop->location.type) {
-    case api::CU_MEM_LOCATION_TYPE_DEVICE:
-      return runtime().memory.create_physical(handle, size, prop->location.id, call);
+    case api::CU_MEM_LOCATION_TYPE_DEVICE: {
+      const auto result = flags == 0 ? runtime().memory.create_moving(handle, size, *prop) : std::nullopt;
+      return result ? *result : runtime().memory.create_physical(handle, size, prop->location.id, call);
+    }
     case api::CU_MEM_LOCATION_TYPE_DEVICE_LOCALITY_DOMAIN:
       return runtime().memory.create_physical(handle, size, prop->location.localized.deviceId, call);
     default:
@@ -27,45 +50,85 @@ CUresult cuMemCreate(api::CUmemGenericAllocationHandle* handle, std::size_t size
   }
 }
 
-CUresult cuMemRelease(api::CUmemGenericAllocationHandle handle) {
+CUresult cuMemRelease(Handle handle) {
   return runtime().memory.release_physical(handle, [&] { return real::cuMemRelease(handle); });
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, api::CUmemGenericAllocationHandle handle,
-                  unsigned long long flags) {
+CUresult cuMemGetAllocationPropertiesFromHandle(api::CUmemAllocationProp* prop, Handle handle) {
+  return OwnPhysical::is_ours(handle) ? own().properties(prop, handle)
+                                      : real::cuMemGetAllocationPropertiesFromHandle(prop, handle);
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr* ptr, std::size_t size, std::size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
+  const CUresult result = real::cuMemAddressReserve(ptr, size, alignment, addr, flags);
+  if (result == api::CUDA_SUCCESS) own().reserved(*ptr, size);
+  return result;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
+  // The driver refuses what is mapped, and does not know of it while it is out.
+  if (runtime().memory.swaps(ptr, size) || own().overlaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
+  // Noted first: once the driver has it, another thread may reserve it anew.
+  const std::uint64_t noted = own().unreserved(ptr);
+  const CUresult result = real::cuMemAddressFree(ptr, size);
+  if (result != api::CUDA_SUCCESS && noted != 0) own().reserved(ptr, noted);
+  return result;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, Handle handle, unsigned long long flags) {
   // What the driver answers where memory of cuMemAlloc lies.
   if (runtime().memory.swaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
+  if (OwnPhysical::is_ours(handle)) {
+    return known_or_in_place([&] { return own().map(ptr, size, offset, handle, flags); });
+  }
+  // It waits for other processes where it is a multicast object, so with no lock held.
+  if (own().overlaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
   const CUresult result = real::cuMemMap(ptr, size, offset, handle, flags);
-  if (result == api::CUDA_SUCCESS) runtime().memory.physical().mapped(ptr, size, handle);
+  if (result != api::CUDA_SUCCESS) return result;
+  own().mapped_otherwise(ptr, size);
+  runtime().memory.physical().mapped(ptr, size, handle);
   return result;
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, std::size_t size) {
   if (runtime().memory.swaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
-  return runtime().memory.unmap(ptr, size, [&] { return real::cuMemUnmap(ptr, size); });
+  return runtime().memory.unmap(
+      ptr, size, [](std::uint64_t address, std::uint64_t bytes) { return real::cuMemUnmap(address, bytes); });
 }
 
 CUresult cuMemSetAccess(CUdeviceptr ptr, std::size_t size, const api::CUmemAccessDesc* desc, std::size_t count) {
   if (runtime().memory.swaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
-  return gates::cuMemSetAccess(ptr, size, desc, count);
-}
-
-CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
-  if (runtime().memory.swaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
-  return real::cuMemAddressFree(ptr, size);
-}
-
-CUresult cuMemRetainAllocationHandle(api::CUmemGenericAllocationHandle* handle, void* addr) {
-  if (runtime().memory.swaps(reinterpret_cast<std::uintptr_t>(addr), 1)) return api::CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = gates::cuMemRetainAllocationHandle(handle, addr);
-  if (result == api::CUDA_SUCCESS) {
-    runtime().memory.physical().retained(*handle, reinterpret_cast<std::uintptr_t>(addr));
-  }
+  if (!own().overlaps(ptr, size)) return gates::cuMemSetAccess(ptr, size, desc, count);
+  const auto call = [&] { return real::cuMemSetAccess(ptr, size, desc, count); };
+  const auto is_elsewhere = [](const api::CUmemAccessDesc& each) {
+    return each.location.type != api::CU_MEM_LOCATION_TYPE_DEVICE;
+  };
+  const auto set = [&] { return own().set_access(ptr, size, desc, count, call); };
+  if (desc == nullptr || std::none_of(desc, desc + count, is_elsewhere)) return known_or_in_place(set);
+  // It stays from the moment that others than GPUs may use it.
+  const gate::MappingScope scope;
+  if (scope.refused()) return gate::refusal.load();
+  const CUresult result = set().value_or(api::CUDA_ERROR_INVALID_VALUE);
+  if (result == api::CUDA_SUCCESS) runtime().mark_unevictable("not only GPUs reach it", "cuMemSetAccess");
   return result;
 }
 
-CUresult cuMemImportFromShareableHandle(api::CUmemGenericAllocationHandle* handle, void* osHandle,
-                                        api::CUmemAllocationHandleType shHandleType) {
+CUresult cuMemRetainAllocationHandle(Handle* handle, void* addr) {
+  const auto address = reinterpret_cast<std::uintptr_t>(addr);
+  if (runtime().memory.swaps(address, 1)) return api::CUDA_ERROR_INVALID_VALUE;
+  if (handle != nullptr) {
+    if (const auto ours = own().retain(address)) {
+      *handle = *ours;
+      return api::CUDA_SUCCESS;
+    }
+  }
+  const CUresult result = gates::cuMemRetainAllocationHandle(handle, addr);
+  if (result == api::CUDA_SUCCESS) runtime().memory.physical().retained(*handle, address);
+  return result;
+}
+
+CUresult cuMemImportFromShareableHandle(Handle* handle, void* osHandle, api::CUmemAllocationHandleType shHandleType) {
   const CUresult result = real::cuMemImportFromShareableHandle(handle, osHandle, shHandleType);
   if (result == api::CUDA_SUCCESS) runtime().memory.physical().imported(*handle);
   return result;

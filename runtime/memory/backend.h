@@ -68,8 +68,13 @@ class BackendRoom {
   // Whether there is any.
   explicit operator bool() const { return held_; }
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address) {
+    return allocate([&] { return backend_.allocate(place, address, bytes_); });
+  }
+  // By another way of the backend's, which takes the room over if it succeeds.
+  template <typename How>
+  api::CUresult allocate(const How& how) {
     if (!held_) return api::CUDA_ERROR_OUT_OF_MEMORY;
-    const api::CUresult result = backend_.allocate(place, address, bytes_);
+    const api::CUresult result = how();
     held_ = result != api::CUDA_SUCCESS;
     return result;
   }

@@ -59,12 +59,14 @@ struct Kind {
   Backing backing;
 
   static const Kind kPlain, kSmall, kConverted, kManaged, kAsync, kManagedPool, kHostPool, kServed, kShared, kArray,
-      kPhysical, kMapping, kGraph;
+      kPhysical, kMapping, kMovingPhysical, kMovingMapping, kGraph;
   friend bool operator==(const Kind&, const Kind&) = default;
 
   // Whether there can be no more of it than the GPU has, or would have without rota: of what the program itself takes
   // as managed memory the driver gives more.
-  constexpr bool bound_to_gpu() const { return backing == Backing::kDevice || converted(); }
+  constexpr bool bound_to_gpu() const {
+    return backing == Backing::kDevice || backing == Backing::kSwapped || converted();
+  }
   // Whether it can leave the GPU while others run.
   constexpr bool movable() const { return backing == Backing::kUnified || backing == Backing::kSwapped; }
   // Whether it is a part of what the driver knows as one allocation.
@@ -87,6 +89,8 @@ inline constexpr Kind Kind::kShared{Route::kShared, Backing::kUnified};
 inline constexpr Kind Kind::kArray{Route::kArray, Backing::kDevice};
 inline constexpr Kind Kind::kPhysical{Route::kPhysical, Backing::kDevice};
 inline constexpr Kind Kind::kMapping{Route::kMapping, Backing::kDevice};
+inline constexpr Kind Kind::kMovingPhysical{Route::kPhysical, Backing::kSwapped};
+inline constexpr Kind Kind::kMovingMapping{Route::kMapping, Backing::kSwapped};
 inline constexpr Kind Kind::kGraph{Route::kGraph, Backing::kDevice};
 
 // Arrays have handles that are host addresses. They are kept beyond every address, so that none can lie "inside" one.
@@ -98,7 +102,7 @@ struct Owner {
     kNone,
     kContext,   // goes when the context is destroyed
     kPool,      // a pool's: stays when contexts go (measured on an H200: through the reset of a primary one, too)
-    kPhysical,  // a mapping: `id` is physical.h's number of the piece
+    kPhysical,  // a mapping: `id` is physical.h's number of the piece, or own_physical.h's
   };
   Kind kind = Kind::kNone;
   std::uint64_t id = 0;

@@ -49,6 +49,7 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
                if (settings_.backend == Choice::kSwap) swap_.set_peer(accessing, owner, may);
              }),
       physical_(ledger),
+      own_physical_(swap_, ledger),
       graphs_(ledger),
       deferred_(ledger, events_,
                 [this](api::CUdeviceptr address) {
@@ -290,7 +291,8 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool cap
   // Freed before in the order of a stream: the driver, which still has it, would free it and let us free it again.
   if (!taken && is_kept(address)) return api::CUDA_ERROR_INVALID_VALUE;
   if (taken && taken->kind.route == Route::kServed) return free_stream_ordered(*taken, capturing);
-  const bool ours = taken && (taken->kind.route == Route::kShared || taken->kind.backing == Backing::kSwapped);
+  const bool ours = taken && (taken->kind.route == Route::kShared ||
+                              (taken->kind.converted() && taken->kind.backing == Backing::kSwapped));
   if (ours) return free_plain(*taken, capturing);
   const api::CUresult result = call();
   if (!taken) return result;
@@ -379,33 +381,6 @@ api::CUresult Memory::explained(api::CUresult result, api::CUdeviceptr address, 
       "{} was refused for memory that rota {}: run this program with ROTA_MEMORY=native; what it allocates from now on "
       "is native",
       function, owner->kind.backing == Backing::kUnified ? "made Unified Memory" : "maps in extents");
-  return result;
-}
-
-api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t bytes, int ordinal,
-                                      const RealCall& call) {
-  if (!reserve(ordinal, bytes, Kind::kPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  const api::CUresult result = with_room(ordinal, call);
-  if (result == api::CUDA_SUCCESS) {
-    physical_.created(*handle, ordinal, bytes);
-    changed(ordinal);
-  } else {
-    ledger_.release(ordinal, bytes, Kind::kPhysical);
-  }
-  return result;
-}
-
-api::CUresult Memory::release_physical(Physical::Handle handle, const RealCall& call) {
-  int freed = kNobody;
-  const api::CUresult result = physical_.release(handle, call, &freed);
-  if (freed != kNobody) changed(freed);
-  return result;
-}
-
-api::CUresult Memory::unmap(std::uint64_t address, std::uint64_t bytes, const RealCall& call) {
-  std::vector<int> freed;
-  const api::CUresult result = physical_.unmap(address, bytes, call, &freed);
-  for (const int ordinal : freed) changed(ordinal);
   return result;
 }
 

@@ -28,6 +28,7 @@
 #include "runtime/memory/settings.h"
 #include "runtime/memory/sharers.h"
 #include "runtime/memory/stream_ordered.h"
+#include "runtime/memory/swap/own_physical.h"
 #include "runtime/memory/swap/swap.h"
 #include "scheduler/protocol/protocol.h"
 
@@ -100,8 +101,12 @@ class Memory {
   // native from now on.
   api::CUresult explained(api::CUresult result, api::CUdeviceptr address, const char* function);
   api::CUresult create_physical(Physical::Handle* handle, std::uint64_t bytes, int device, const RealCall& call);
+  // The same for memory that rota moves; nothing: it cannot be moved, and is to be made as the program has asked.
+  std::optional<api::CUresult> create_moving(Physical::Handle* handle, std::uint64_t bytes,
+                                             const api::CUmemAllocationProp& wanted);
   api::CUresult release_physical(Physical::Handle handle, const RealCall& call);
-  api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const RealCall& call);
+  // `call` is the real one, for all of the range or for a part of it.
+  api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const OwnPhysical::UnmapPart& call);
   // A graph has got a node that allocates on this GPU; and a call by which graphs take memory or give it back.
   void graph_allocates(int device) { graphs_.allocate_on(device); }
   void graph_memory_changed() {
@@ -109,6 +114,7 @@ class Memory {
     for (const int device : graphs_.look()) changed(device);
   }
   Physical& physical() { return physical_; }
+  OwnPhysical& own_physical() { return own_physical_; }
   Pools& pools() { return pools_; }
 
   // --- what is known of stream-ordered memory that rota serves in the place of a pool; the driver knows nothing of it.
@@ -264,6 +270,7 @@ class Memory {
   SwapBackend swap_;
   Peers peers_;
   Physical physical_;
+  OwnPhysical own_physical_;
   Pools pools_;
   Graphs graphs_;
   Sharers sharers_;

@@ -1,6 +1,8 @@
 // Physical memory made by cuMemCreate. It lives as long as a handle to it or a mapping of it does, and the usual order
 // is create, map, release the handle, use, unmap: so both are counted, or the limit could be passed by releasing early.
 // A piece is charged as a whole; its mappings are entries of the ledger that are charged to nobody.
+//
+// What of it rota moves is not here: swap/own_physical.h.
 #pragma once
 
 #include <cstdint>

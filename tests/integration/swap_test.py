@@ -1,4 +1,5 @@
-"""Programs whose memory rota moves itself (ROTA_MEMORY=swap): plain device memory that does not fit together, in turns."""
+"""Programs whose memory rota moves itself (ROTA_MEMORY=swap): plain device memory, and memory that they make themselves,
+that does not fit together, in turns."""
 import re
 import signal
 import sys
@@ -29,10 +30,12 @@ class FullGpu(Case):
         self.assertGreater(refused, 0)
 
 
-class Swap(Case):
+class Swapping(Case):
+    grace = "100ms"
+
     def rotad(self, *options, mode="exclusive", quantum="50ms", trust="user"):
         daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
-                            "--mode", mode, "--quantum", quantum, "--grace", "100ms", "--trust", trust, *options,
+                            "--mode", mode, "--quantum", quantum, "--grace", self.grace, "--trust", trust, *options,
                             ROTA_SIM_TIME_SCALE=SCALE)
         self.eventually(lambda: self.status() is not None, "rotad answers")
         return daemon
@@ -66,6 +69,8 @@ class Swap(Case):
         before = self.grants()
         self.eventually(lambda: self.grants() >= before + count, what)
 
+
+class Swap(Swapping):
     def test_two_programs_that_do_not_fit_together_swap_and_lose_nothing(self):
         self.rotad()
         hogs = self.hold(2)
@@ -219,6 +224,57 @@ class Swap(Case):
         self.eventually(lambda: any(min(client["moved"][key] for key in ("out_bytes", "out_ns", "in_bytes", "in_ns")) > 0
                                     for client in self.clients()), "one's memory has left and come back")
         self.right(hogs)
+
+
+class OwnMemory(Swapping):
+    """Programs that make their memory themselves (cuMemCreate), as PyTorch's expandable segments do."""
+
+    # What has not drained in time keeps its memory on the GPU, and others are out of memory then.
+    grace = "30s"
+
+    def segments(self, *options, **environment):
+        return self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "segments", "--share", "0.6", "--ahead", "5",
+                          *options, ROTA_SIM_TIME_SCALE=SCALE, ROTA_LOG="debug", **environment)
+
+    def hold_segments(self, count, *options, **environment):
+        programs = [self.segments("--hold", *options, **environment) for _ in range(count)]
+        for program in programs:
+            line = program.stdout.readline()
+            self.assertEqual(line, "ready\n", "" if line else self.finish(program).stderr[-3000:])
+        return programs
+
+    def test_two_programs_that_make_their_memory_swap_it_and_lose_nothing(self):
+        self.rotad()
+        programs = self.hold_segments(2)
+        self.switches(8, "the lease goes to and fro")
+        for said in self.right(programs):
+            self.assertRegex(said, r"GPU 0: [1-9]\d* of \d+ bytes moved out")
+            self.assertIn("memory back after", said)
+
+    def test_a_program_that_makes_its_memory_swaps_with_one_of_plain_memory(self):
+        self.rotad()
+        programs = self.hold_segments(1) + self.hold(1)
+        self.switches(8, "the lease goes to and fro")
+        for said in self.right(programs):
+            self.assertRegex(said, r"GPU 0: [1-9]\d* of \d+ bytes moved out")
+
+    def test_memory_that_the_driver_refuses_to_make_again_and_again_comes_back_all_the_same(self):
+        self.rotad()
+        faults = ",".join(f"cuMemCreate@{call}=CUDA_ERROR_OUT_OF_MEMORY" for call in range(30, 90, 7))
+        programs = self.hold_segments(2, "--still", ROTA_SIM_FAULTS=faults)
+        self.switches(10, "the lease goes to and fro")
+        self.right(programs)
+
+    def test_a_program_that_made_its_memory_and_never_gets_it_back_is_told_so_and_others_go_on(self):
+        self.rotad()
+        other, = self.hold_segments(1, "--still")
+        lost = self.segments("--still", "--rounds", "1000000",
+                             ROTA_SIM_FAULTS="cuMemcpyHtoDAsync@1+=CUDA_ERROR_INVALID_HANDLE")
+        result = self.finish(lost)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertEqual(result.stderr.count("this program's memory cannot be brought back"), 1, result.stderr[-2000:])
+        self.assertIn("CUDA_ERROR_INVALID_HANDLE (400)", result.stderr)
+        self.right([other])
 
 
 if __name__ == "__main__":

@@ -45,6 +45,14 @@ inline void fail(const char* format, ...) {
   USE(cuMemFreeAsync, "cuMemFreeAsync", 11020, 0)                                    \
   USE(cuMemFree_v2, "cuMemFree", 3020, 0)                                            \
   USE(cuMemGetInfo_v2, "cuMemGetInfo", 3020, 0)                                      \
+  USE(cuMemCreate, "cuMemCreate", 10020, 0)                                          \
+  USE(cuMemRelease, "cuMemRelease", 10020, 0)                                        \
+  USE(cuMemAddressReserve, "cuMemAddressReserve", 10020, 0)                          \
+  USE(cuMemAddressFree, "cuMemAddressFree", 10020, 0)                                \
+  USE(cuMemMap, "cuMemMap", 10020, 0)                                                \
+  USE(cuMemUnmap, "cuMemUnmap", 10020, 0)                                            \
+  USE(cuMemSetAccess, "cuMemSetAccess", 10020, 0)                                    \
+  USE(cuMemRetainAllocationHandle, "cuMemRetainAllocationHandle", 11000, 0)          \
   USE(cuMemHostAlloc, "cuMemHostAlloc", 2020, 0)                                     \
   USE(cuMemFreeHost, "cuMemFreeHost", 2000, 0)                                       \
   USE(cuMemcpyHtoD_v2, "cuMemcpyHtoD", 3020, 0)                                      \

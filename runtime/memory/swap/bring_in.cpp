@@ -36,7 +36,7 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
   for (const auto& [address, range] : ranges_) {
     if (range.device != ordinal || range.ending || range.failed) continue;
     for (const Extent& extent : range.extents) {
-      if (!extent.piece && !extent.moving) all.push_back({extent.address, extent.bytes});
+      if (!extent.piece && !extent.moving) all.push_back({extent.address, extent.bytes, range.own});
     }
   }
   return all;
@@ -121,13 +121,15 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   while (!all.empty() && !moved.failed && !mover.stopping()) {
     // One for which there is memory that was handed over, else the next.
     handed.collect();
-    auto next = std::find_if(all.begin(), all.end(), [&](const Lacking& each) { return handed.has(each.bytes); });
+    auto next = std::find_if(all.begin(), all.end(),
+                             [&](const Lacking& each) { return each.takes_any() && handed.has(each.bytes); });
     if (next == all.end()) next = all.begin();
     const Lacking chosen = *next;
-    Piece piece = handed.take(chosen.bytes);
+    Piece piece = chosen.takes_any() ? handed.take(chosen.bytes) : Piece{};
     const bool used_before = static_cast<bool>(piece);
     add_resident(ordinal, chosen.bytes);
-    api::CUresult result = used_before ? api::CUDA_SUCCESS : create(chosen.bytes, ordinal, exports, &piece.handle);
+    api::CUresult result =
+        used_before ? api::CUDA_SUCCESS : create(chosen.own, chosen.bytes, ordinal, exports, &piece.handle);
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
       take_resident(ordinal, chosen.bytes);
       if (drop_kept(ordinal, chosen.bytes) != 0 || handed.release()) continue;
@@ -169,9 +171,9 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     const bool mapped = static_cast<bool>(run.front().piece);
     std::uint64_t sum = chosen.bytes;
     // Small ones that lie beside it as well, so that the driver is asked for access to all of them at once. What makes
-    // difficulties comes by itself.
-    while (mapped && chosen.bytes < kLeastHandedOver && sum < kMostOfSmall && beside != all.end() &&
-           beside->address == chosen.address + sum && beside->bytes < kLeastHandedOver) {
+    // difficulties comes by itself, and so does what the program has made.
+    while (mapped && !chosen.own && chosen.bytes < kLeastHandedOver && sum < kMostOfSmall && beside != all.end() &&
+           !beside->own && beside->address == chosen.address + sum && beside->bytes < kLeastHandedOver) {
       Piece more;
       add_resident(ordinal, beside->bytes);
       Extent coming;

@@ -33,11 +33,12 @@ PhysicalHandle import_from(const MemoryDescriptor& memory, int device) {
 
 }  // namespace
 
-api::CUmemAllocationProp physical_properties(int device, bool exportable) {
+api::CUmemAllocationProp physical_properties(int device, const Making& making) {
   api::CUmemAllocationProp wanted{};
   wanted.type = api::CU_MEM_ALLOCATION_TYPE_PINNED;
   wanted.requestedHandleTypes =
-      exportable ? api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : api::CU_MEM_HANDLE_TYPE_NONE;
+      making.exportable ? api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR : api::CU_MEM_HANDLE_TYPE_NONE;
+  wanted.allocFlags.gpuDirectRDMACapable = making.for_rdma ? 1 : 0;
   wanted.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device};
   return wanted;
 }

@@ -23,8 +23,15 @@ using PhysicalHandle = api::CUmemGenericAllocationHandle;  // 0: none
 // (measured on an H200), so small ones would cost more than scrubbing does.
 inline constexpr std::uint64_t kLeastHandedOver = std::uint64_t{16} << 20;
 
-// Of a GPU's memory. Exportable: a descriptor of it can be made.
-api::CUmemAllocationProp physical_properties(int device, bool exportable);
+// How a program wants memory made that it makes itself: what is made in its place later is made the same way.
+struct Making {
+  bool exportable = false;  // a descriptor of it can be made
+  bool for_rdma = false;    // other devices can reach it
+  bool operator==(const Making&) const = default;
+};
+
+// Of a GPU's memory.
+api::CUmemAllocationProp physical_properties(int device, const Making& making);
 // Whether the driver makes descriptors of this GPU's memory.
 bool has_exportable_memory(int device);
 

@@ -63,6 +63,7 @@ std::uint64_t SwapBackend::context_failed(api::CUcontext context, int ordinal) {
       range.failed = true;
       for (Extent& extent : range.extents) {
         gone.push_back(extent);
+        extent.moving = true;
         extent.piece = {};
         extent.host = nullptr;
         extent.saved = false;
@@ -73,6 +74,7 @@ std::uint64_t SwapBackend::context_failed(api::CUcontext context, int ordinal) {
     if (extent.piece) sum += extent.bytes;
     unmap(extent);
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
+    landed(extent.address);
   }
   take_resident(ordinal, sum);
   return sum;
@@ -91,6 +93,7 @@ void SwapBackend::release_all() {
           out_[static_cast<std::size_t>(range.device)] += extent.bytes;
           ++out_of_place_;
         }
+        extent.moving = true;
         extent.piece = {};
         extent.host = nullptr;
         extent.saved = false;
@@ -102,6 +105,7 @@ void SwapBackend::release_all() {
     unmap(extent);
     take_resident(ordinal, bytes);
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
+    landed(extent.address);
   }
 }
 

@@ -47,7 +47,7 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
   if (entry.known) return entry;
   entry.known = true;
   int has_virtual_memory = 0;
-  const api::CUmemAllocationProp wanted = physical_properties(ordinal, false);
+  const api::CUmemAllocationProp wanted = physical_properties(ordinal, {});
   std::size_t total = 0;
   std::size_t granularity = 0;
   entry.serves =
@@ -77,7 +77,8 @@ std::uint64_t SwapBackend::most(int ordinal) {
 // --- the driver's side of an extent
 
 api::CUresult SwapBackend::create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle) {
-  const api::CUmemAllocationProp wanted = physical_properties(device, exports && bytes >= kLeastHandedOver);
+  const api::CUmemAllocationProp wanted =
+      physical_properties(device, {.exportable = exports && bytes >= kLeastHandedOver});
   const api::CUresult result = real::cuMemCreate(handle, bytes, &wanted, 0);
   const bool exportable = wanted.requestedHandleTypes != api::CU_MEM_HANDLE_TYPE_NONE;
   if (!exportable || result == api::CUDA_SUCCESS || result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
@@ -85,10 +86,22 @@ api::CUresult SwapBackend::create(std::uint64_t bytes, int device, bool exports,
   return create(bytes, device, false, handle);
 }
 
+// As the program wants it, where it says so.
+api::CUresult SwapBackend::create(const std::optional<Making>& own, std::uint64_t bytes, int device, bool exports,
+                                  PhysicalHandle* handle) {
+  if (!own || *own == Making{}) return create(bytes, device, exports, handle);
+  const api::CUmemAllocationProp wanted = physical_properties(device, *own);
+  return real::cuMemCreate(handle, bytes, &wanted, 0);
+}
+
 // The memory is the extent's from now on, or released.
 api::CUresult SwapBackend::map(Extent& extent, Piece&& piece) {
   Piece taken = std::move(piece);
-  const api::CUresult result = real::cuMemMap(extent.address, extent.bytes, 0, taken.handle, 0);
+  api::CUresult result = real::cuMemMap(extent.address, extent.bytes, 0, taken.handle, 0);
+  if (result == api::CUDA_SUCCESS) {
+    result = map_aliases(extent, taken.handle);
+    if (result != api::CUDA_SUCCESS) real::cuMemUnmap(extent.address, extent.bytes);
+  }
   if (result == api::CUDA_SUCCESS) {
     extent.piece = std::move(taken);
   } else {
@@ -99,6 +112,7 @@ api::CUresult SwapBackend::map(Extent& extent, Piece&& piece) {
 
 void SwapBackend::unmap(Extent& extent, const Exchange& exchange) {
   if (!extent.piece) return;
+  for (const Alias& alias : extent.aliases) real::cuMemUnmap(alias.address, extent.bytes);
   real::cuMemUnmap(extent.address, extent.bytes);
   hand_over(extent.piece, extent.bytes, exchange);
   real::cuMemRelease(extent.piece.handle);
@@ -110,7 +124,7 @@ api::CUresult SwapBackend::populate(Range& range, const Access& access, bool exp
   api::CUresult result = api::CUDA_SUCCESS;
   for (Extent& extent : range.extents) {
     Piece piece;
-    result = create(extent.bytes, range.device, exports, &piece.handle);
+    result = create(range.own, extent.bytes, range.device, exports, &piece.handle);
     if (result == api::CUDA_SUCCESS) result = map(extent, std::move(piece));
     if (result != api::CUDA_SUCCESS) break;
   }
@@ -134,13 +148,13 @@ void SwapBackend::take_resident(int device, std::uint64_t bytes) {
 
 // --- ranges
 
-SwapBackend::Range SwapBackend::cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity) {
+// Of so many bytes, in extents of at most so many.
+SwapBackend::Range SwapBackend::cut(const Place& place, std::uint64_t bytes, std::uint64_t most) {
   Range range;
-  range.bytes = round_up(bytes, granularity);
+  range.bytes = bytes;
   range.device = place.device;
   range.context = place.context;
   if (place.context == nullptr) range.access.emplace();
-  const std::uint64_t most = round_up(kLargestExtent, granularity);
   for (std::uint64_t start = 0; start < range.bytes; start += most) {
     Extent extent;
     extent.bytes = std::min(most, range.bytes - start);
@@ -227,21 +241,31 @@ class SwapBackend::ClosesGate {
 };
 
 api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {
-  Access access;
-  bool exports = false;
   Range range;
   {
     const std::lock_guard lock(mutex_);
     const Device& entry = device(place.device);
     if (bytes > UINT64_MAX - entry.granularity) return api::CUDA_ERROR_OUT_OF_MEMORY;
-    range = cut(place, bytes, entry.granularity);
+    range = cut(place, round_up(bytes, entry.granularity), round_up(kLargestExtent, entry.granularity));
     if (const auto again = reuse(place, range.bytes)) {
       *address = *again;
       return api::CUDA_SUCCESS;
     }
-    exports = entry.exports;
+  }
+  return make(std::move(range), address);
+}
+
+// Addresses for it, and memory if this process may have that on the GPU now.
+api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
+  Access access;
+  bool exports = false;
+  {
+    const std::lock_guard lock(mutex_);
+    exports = device(range.device).exports;
     access = access_of(range);
   }
+  const int ordinal = range.device;
+  const std::uint64_t bytes = range.bytes;
   api::CUresult result = real::cuMemAddressReserve(address, range.bytes, 0, 0, 0);
   if (result != api::CUDA_SUCCESS) return result;
   range.address = *address;
@@ -255,17 +279,17 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     // Inside the gate, so that the monitor moves nothing until the range is in the books.
     if_our_turn_([&] {
       placed = true;
-      add_resident(place.device, range.bytes);
+      add_resident(ordinal, bytes);
       result = populate(range, access, exports);
-      if (result == api::CUDA_ERROR_OUT_OF_MEMORY && drop_kept(range.device, range.bytes) != 0) {
+      if (result == api::CUDA_ERROR_OUT_OF_MEMORY && drop_kept(ordinal, bytes) != 0) {
         result = populate(range, access, exports);
       }
-      if (result != api::CUDA_SUCCESS) return take_resident(place.device, range.bytes);
+      if (result != api::CUDA_SUCCESS) return take_resident(ordinal, bytes);
       const std::lock_guard lock(mutex_);
       for (const Extent& extent : range.extents) catch_up(range, extent, access);
       insert(std::move(range));
     });
-    if (placed && result == api::CUDA_ERROR_OUT_OF_MEMORY && closes_gate.ask(place.device)) {
+    if (placed && result == api::CUDA_ERROR_OUT_OF_MEMORY && closes_gate.ask(ordinal)) {
       // Once more: out of place behind the closed gate, or in what others have given back before they were asked.
       placed = false;
       result = api::CUDA_SUCCESS;
@@ -278,14 +302,14 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     if (open) continue;
     placed = true;
     // On the GPU the driver would refuse it. What could never be there at once would keep the gate closed for good.
-    if (needed_bytes(place.device) > most(place.device)) {
+    if (needed_bytes(ordinal) > most(ordinal)) {
       result = api::CUDA_ERROR_OUT_OF_MEMORY;
       break;
     }
     insert(std::move(range));
     if (observer_.out_of_place) observer_.out_of_place();
   }
-  if (result != api::CUDA_SUCCESS) real::cuMemAddressFree(*address, range.bytes);
+  if (result != api::CUDA_SUCCESS) real::cuMemAddressFree(*address, bytes);
   return result;
 }
 

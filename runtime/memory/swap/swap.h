@@ -24,6 +24,10 @@
 //
 // Copies of what the gate has opened for stay on the host as well, and before an extent leaves the GPU is asked what
 // has changed in it (fingerprints.h): only that is copied, and nothing of what is all zeros.
+//
+// Memory that the program makes itself (cuMemCreate, own_physical.h) is a range of one extent, which besides lies
+// wherever the program has mapped it: its *aliases* come and go with it. By the range's own address, which the program
+// does not know, it is copied, whoever may use it by which alias, and where there is none.
 #pragma once
 
 #include <array>
@@ -89,6 +93,32 @@ class SwapBackend final : public Backend {
   std::uint64_t bring(int, api::CUstream, const std::vector<Allocation>&) override { return 0; }
   // Its ranges go with it.
   void context_ended(api::CUcontext context) override;
+
+  // --- memory that the program makes itself, by the address of its range. Any thread; waits for no work, only for what
+  // is in motion
+
+  // As allocate(), of a size that is a multiple of the granularity.
+  api::CUresult allocate_own(int device, api::CUdeviceptr* address, std::uint64_t bytes, const Making& making);
+  // Where the program has mapped such a range.
+  struct Mapped {
+    std::uint64_t range;
+    std::uint64_t address;
+  };
+  using OnGpu = std::function<api::CUresult(PhysicalHandle handle)>;
+  using OffGpu = std::function<api::CUresult()>;
+  // Maps it at another address: by `call`, or, while it is out, with the answer of `unasked`.
+  api::CUresult map_at(const Mapped& where, const OnGpu& call, const OffGpu& unasked);
+  // Of several mappings: `call` is the driver's function for all that the program has named, and is made if they all
+  // lie on the GPU; else `unasked` answers, and what does lie there is seen to by itself.
+  api::CUresult unmap_at(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked);
+  api::CUresult set_access_at(const std::vector<Mapped>& all, const std::vector<api::CUmemAccessDesc>& accesses,
+                              const OffGpu& call, const OffGpu& unasked);
+  // What a mapping may be used for by a GPU.
+  api::CUmemAccess_flags access_at(const Mapped& where, int accessing);
+  // The driver's handle of it, while it lies on the GPU; 0: it does not.
+  PhysicalHandle handle_of(std::uint64_t range);
+  // What its size must be a multiple of.
+  std::uint64_t granularity(int ordinal);
 
   // --- any thread
 
@@ -179,9 +209,15 @@ class SwapBackend final : public Backend {
   // Other GPUs that may use memory.
   using Access = std::map<int, api::CUmemAccess_flags>;
   using Prints = std::vector<Fingerprints::Sums>;
+  struct Alias {
+    std::uint64_t address = 0;
+    Access access;  // the owner's included
+  };
+  using Aliases = std::vector<Alias>;
   struct Extent {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
+    Aliases aliases;                       // changed only while it is not in motion
     Piece piece;                           // empty: not on the GPU
     void* host = nullptr;                  // room for its contents, once it has been out
     bool saved = false;                    // they are there, as they were when it left last
@@ -202,6 +238,7 @@ class SwapBackend final : public Backend {
     bool ending = false;           // its context went while it was in motion
     bool failed = false;           // its context has failed: nothing of it is on the GPU, or has to be
     std::optional<Access> access;  // its pool's; none: that of its GPU's plain memory
+    std::optional<Making> own;     // the program made it, like this
     std::vector<Extent> extents;
   };
   using Ranges = std::map<std::uint64_t, Range>;  // by address
@@ -230,10 +267,16 @@ class SwapBackend final : public Backend {
 
   Device& device(int ordinal);
   std::uint64_t most(int ordinal);
-  std::uint64_t granularity(int ordinal);
-  Range cut(const Place& place, std::uint64_t bytes, std::uint64_t granularity);
+  Range cut(const Place& place, std::uint64_t bytes, std::uint64_t most);
   static api::CUresult create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle);
+  static api::CUresult create(const std::optional<Making>& own, std::uint64_t bytes, int device, bool exports,
+                              PhysicalHandle* handle);
+  api::CUresult make(Range&& range, api::CUdeviceptr* address);
   static api::CUresult map(Extent& extent, Piece&& piece);
+  static api::CUresult map_aliases(const Extent& extent, PhysicalHandle handle);
+  Extent* settled(Lock& lock, std::uint64_t range);
+  api::CUresult change_at(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
+                          const std::function<void(Extent& extent, Aliases::iterator alias, bool asked)>& change);
   const Access& access_of(const Range& range) { return range.access ? *range.access : device(range.device).access; }
   static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, int owner, const Access& access);
   static void change_access(std::uint64_t address, std::uint64_t bytes, int accessing, api::CUmemAccess_flags flags);
@@ -258,6 +301,9 @@ class SwapBackend final : public Backend {
   struct Lacking {
     std::uint64_t address;
     std::uint64_t bytes;
+    std::optional<Making> own;
+    // Not what has to be made in a certain way: descriptors are made only of what was made here.
+    bool takes_any() const { return !own || *own == Making{}; }
   };
   std::deque<Lacking> off_gpu(int device);
   static api::CUresult refill(const Extent& extent, const Mover& mover, api::CUevent* event);

@@ -233,6 +233,7 @@ RULE(vmm, unmapped_range_can_be_mapped_again, "idle:cuMemUnmap",
   CUmemGenericAllocationHandle other = create_physical(session.device(), bytes);
   CUdeviceptr address = map_somewhere(one, bytes, session.device());
   set_first_word(address, 1);
+  CHECK_OK(cu.cuCtxSynchronize());  // a copy from pageable memory may still be on its way to the device
   CHECK_OK(cu.cuMemUnmap(address, bytes));
   CHECK_OK(cu.cuMemMap(address, bytes, 0, other, 0));
   CHECK_OK(set_access(address, bytes, session.device()));

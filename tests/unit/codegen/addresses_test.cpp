@@ -104,6 +104,31 @@ TEST_CASE("what the function writes, and addresses of 32 bits, are not looked fo
   CHECK(found("cuAdd") == Places{"0 copy->src.op.ptr.ptr: 0 8"});
 }
 
+TEST_CASE("a handle of physical memory is found by its type, and needs an override unless a multicast object's") {
+  const std::string header =
+      with(kHeader, "CUresult cuNarrow(CUdeviceptr_v1 address);",
+           "typedef unsigned long long CUmemGenericAllocationHandle;"
+           "typedef struct Bind_st { int type; CUmemGenericAllocationHandle memory; } Bind;"
+           "CUresult cuBind(CUmemGenericAllocationHandle mcHandle, const Bind* bind, void* more);"
+           "CUresult cuMake(CUmemGenericAllocationHandle* out);"
+           "CUresult cuNarrow(CUdeviceptr_v1 address);");
+  Inputs inputs = inputs_from(header,
+                              "[driver]\ncuBind = { query = true, params = { bind = \"in\", more = \"opaque\" } }\n"
+                              "cuMake = { query = true, params = { out = \"out\" } }\n");
+  const auto taken = [&](const char* name) {
+    return *physical_handles_taken(inputs.driver, *inputs.driver.find_function(name), inputs.policy.find(name));
+  };
+  REQUIRE(taken("cuBind").size() == 2);
+  CHECK(taken("cuBind")[1].text == "bind->memory");
+  CHECK(taken("cuBind")[1].offsets == std::vector<std::uint64_t>{0, 8});
+  CHECK(taken("cuMake").empty());
+  const auto said = [&] { return fmt::format("{}", fmt::join(check_binding(inputs), "; ")); };
+  CHECK_THAT(said(), Contains("cuBind: bind->memory of cuBind is a handle of physical memory"));
+  CHECK_THAT(said(), !Contains("mcHandle"));
+  inputs.overrides.push_back("cuBind");
+  CHECK_THAT(said(), !Contains("handle of physical memory"));
+}
+
 TEST_CASE("an untyped field that nobody has judged is an error that names it") {
   const Inputs inputs = inputs_from(with(kHeader, "CUresult cuNarrow(CUdeviceptr_v1 address);",
                                          "CUresult cuNarrow(CUdeviceptr_v1 address); CUresult cuOdd(const Odd* odd);"),

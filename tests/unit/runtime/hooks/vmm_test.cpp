@@ -52,6 +52,18 @@ std::uint64_t charged() {
   return live_bytes();
 }
 
+CUresult note(Handle& seen, Handle handle) {
+  seen = handle;
+  return api::CUDA_SUCCESS;
+}
+
+CUresult map_array(api::cuMemMapArrayAsync_fn* function, Handle handle) {
+  api::CUarrayMapInfo what{};
+  what.memHandleType = api::CU_MEM_HANDLE_TYPE_GENERIC;
+  what.memHandle.memHandle = handle;
+  return function(&what, 1, nullptr);
+}
+
 struct Row {
   Symbol symbol;
   CUresult (*call)(Handle* handle);
@@ -69,6 +81,42 @@ const Table<Row> kRows = {
      [](auto* handle) {
        return overrides::cuMemImportFromShareableHandle(handle, nullptr, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
      }},
+};
+// What else takes handles, or addresses without any memory: of the driver's handles, the driver's own answer.
+struct Other {
+  Symbol symbol;
+  CUresult (*call)(Handle handle);
+  bool hands_out;
+};
+const Table<Other> kOthers = {
+    {Symbol::k_cuMemAddressReserve,
+     [](Handle) {
+       api::CUdeviceptr address = 0;
+       return overrides::cuMemAddressReserve(&address, 4 * kMiB, 0, 0, 0);
+     },
+     false},
+    {Symbol::k_cuMemGetAllocationPropertiesFromHandle,
+     [](Handle handle) {
+       api::CUmemAllocationProp properties{};
+       return overrides::cuMemGetAllocationPropertiesFromHandle(&properties, handle);
+     },
+     false},
+    {Symbol::k_cuMemMapArrayAsync, [](Handle handle) { return map_array(overrides::cuMemMapArrayAsync, handle); },
+     false},
+    {Symbol::k_cuMemMapArrayAsync_ptsz,
+     [](Handle handle) { return map_array(overrides::cuMemMapArrayAsync_ptsz, handle); }, false},
+    {Symbol::k_cuMemExportToShareableHandle,
+     [](Handle handle) {
+       int file = -1;
+       return overrides::cuMemExportToShareableHandle(&file, handle, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+     },
+     true},
+    {Symbol::k_cuMulticastBindMem,
+     [](Handle handle) { return overrides::cuMulticastBindMem(1, 0, handle, 0, 4 * kMiB, 0); }, true},
+    {Symbol::k_cuMulticastBindMem_v2,
+     [](Handle handle) { return overrides::cuMulticastBindMem_v2(1, 0, 0, handle, 0, 4 * kMiB, 0); }, true},
+    {Symbol::k_cuLogicalEndpointBindMem,
+     [](Handle handle) { return overrides::cuLogicalEndpointBindMem(1, 0, 0, handle, 0, 4 * kMiB, 0); }, true},
 };
 CUresult call(Symbol symbol, Handle* handle) {
   for (const Row& row : kRows) {
@@ -177,4 +225,40 @@ TEST_CASE("memory of our own that comes back as a descriptor under the same hand
     release(7);
     EXPECT(charged() == 0);
   }));
+}
+
+TEST_CASE("a handle of the driver's goes to the driver as it is, and only what hands memory out marks the process") {
+  for (const Other& row : kOthers) {
+    CHECK(holds({}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      driver.enter_context(0);
+      static Handle seen = 0;
+      seen = 7;
+      const auto array = [](api::CUarrayMapInfo* list, unsigned, api::CUstream) {
+        seen = list[0].memHandle.memHandle;
+        return api::CUDA_SUCCESS;
+      };
+      driver.set<api::cuMemAddressReserve_fn>(Symbol::k_cuMemAddressReserve, [](api::CUdeviceptr* address, auto...) {
+        *address = kAddress;
+        return api::CUDA_SUCCESS;
+      });
+      driver.set<api::cuMemGetAllocationPropertiesFromHandle_fn>(
+          Symbol::k_cuMemGetAllocationPropertiesFromHandle, [](auto*, Handle handle) { return note(seen, handle); });
+      driver.set<api::cuMemMapArrayAsync_fn>(Symbol::k_cuMemMapArrayAsync, array);
+      driver.set<api::cuMemMapArrayAsync_ptsz_fn>(Symbol::k_cuMemMapArrayAsync_ptsz, array);
+      driver.set<api::cuMemExportToShareableHandle_fn>(
+          Symbol::k_cuMemExportToShareableHandle, [](void*, Handle handle, auto...) { return note(seen, handle); });
+      driver.set<api::cuMulticastBindMem_fn>(Symbol::k_cuMulticastBindMem,
+                                             [](auto, auto, Handle handle, auto...) { return note(seen, handle); });
+      driver.set<api::cuMulticastBindMem_v2_fn>(
+          Symbol::k_cuMulticastBindMem_v2, [](auto, auto, auto, Handle handle, auto...) { return note(seen, handle); });
+      driver.set<api::cuLogicalEndpointBindMem_fn>(
+          Symbol::k_cuLogicalEndpointBindMem,
+          [](auto, auto, auto, Handle handle, auto...) { return note(seen, handle); });
+      EXPECT(row.call(7) == api::CUDA_SUCCESS);
+      EXPECT(seen == 7);
+      EXPECT(runtime().unevictable() == row.hands_out);
+      EXPECT(charged() == 0 && runtime().ledger.entries() == 0);
+    }));
+  }
 }

@@ -164,7 +164,7 @@ TEST_CASE("what arrives and is not what its sender said is not used") {
     const Handed real = between.pieces.front();
     between.pieces.push_back({kPiece, shared(memfd_create("nothing", MFD_CLOEXEC))});
     api::CUmemGenericAllocationHandle small = 0;
-    const api::CUmemAllocationProp exportable = memory::physical_properties(0, true);
+    const api::CUmemAllocationProp exportable = memory::physical_properties(0, {.exportable = true});
     EXPECT_OK(real::cuMemCreate(&small, 2 * kMiB, &exportable, 0));
     int number = -1;
     EXPECT_OK(real::cuMemExportToShareableHandle(&number, small, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));

@@ -158,7 +158,7 @@ const std::vector<Row>& other_rows() {
       {{"cuMulticastBindAddr", "cuMulticastBindAddr_v2", "cuMulticastBindMem", "cuMulticastBindMem_v2"},
        Then::kPinsFirst},
       {{"cuIpcGetEventHandle"}, Then::kGoesOn},
-      {{"cuMemMap handle"}, Then::kGoesOn},  // the program's own memory, which never moves
+      {{"cuMemMap handle"}, Then::kGoesOn},  // handles of memory that moves: handles_test.cpp
       {{"cuMemMap ptr"}, Then::kRefuses, Effect::kAny, [](S& s) { s.arguments.value<std::size_t>(1) = s.bytes; }},
 
       // --- captures, which keep memory where it is

@@ -108,7 +108,10 @@ const Function& function(Symbol symbol) {
 #define ROTA_ADDRESS(symbol, ...) \
   all[static_cast<std::size_t>(Symbol::k_##symbol)] = function_of<Symbol::k_##symbol, &Cuda::symbol, symbol##_fn>();
 #define ROTA_HOLDER(symbol, ...) ROTA_ADDRESS(symbol)
+#define ROTA_PHYSICAL_HANDLE(symbol, ...) ROTA_ADDRESS(symbol)
 #include "generated/driver_addresses.inc"
+#include "generated/driver_physical.inc"
+#undef ROTA_PHYSICAL_HANDLE
 #undef ROTA_HOLDER
 #undef ROTA_ADDRESS
     return all;

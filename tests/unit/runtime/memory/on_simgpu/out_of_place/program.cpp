@@ -63,6 +63,7 @@ CUdeviceptr map_memory() {
   CUmemAllocationProp prop{};
   prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   prop.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  prop.allocFlags.compressionType = CU_MEM_ALLOCATION_COMP_GENERIC;  // so that it stays
   const CUmemAccessDesc access = {.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr address = 0;

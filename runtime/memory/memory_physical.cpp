@@ -1,0 +1,58 @@
+// Physical memory that the program makes itself: as the driver's, which stays, or as a range that rota moves.
+#include "runtime/memory/memory.h"
+
+namespace rota::memory {
+
+api::CUresult Memory::create_physical(Physical::Handle* handle, std::uint64_t bytes, int ordinal,
+                                      const RealCall& call) {
+  if (!reserve(ordinal, bytes, Kind::kPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  const api::CUresult result = with_room(ordinal, call);
+  if (result == api::CUDA_SUCCESS) {
+    physical_.created(*handle, ordinal, bytes);
+    changed(ordinal);
+  } else {
+    ledger_.release(ordinal, bytes, Kind::kPhysical);
+  }
+  return result;
+}
+
+std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std::uint64_t bytes,
+                                                   const api::CUmemAllocationProp& wanted) {
+  const std::optional<Making> making = OwnPhysical::can_move(wanted);
+  const int ordinal = wanted.location.id;
+  if (!making || ordinal < 0 || ordinal >= kMaxDevices || settings_.backend != Choice::kSwap) return std::nullopt;
+  if (backend(ordinal).backing() != Backing::kSwapped || swap_.pinned()) return std::nullopt;
+  // A size that the driver refuses is the driver's to refuse.
+  if (handle == nullptr || bytes == 0 || bytes % swap_.granularity(ordinal) != 0) return std::nullopt;
+  BackendRoom room(swap_, ordinal, bytes);
+  if (!reserve(ordinal, bytes, Kind::kMovingPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  api::CUdeviceptr range = 0;
+  const auto call = [&] { return room.allocate([&] { return swap_.allocate_own(ordinal, &range, bytes, *making); }); };
+  const api::CUresult result = room ? with_room(ordinal, call) : call();
+  if (result == api::CUDA_SUCCESS) {
+    *handle = own_physical_.created(range, bytes, wanted);
+    changed(ordinal);
+    return result;
+  }
+  ledger_.release(ordinal, bytes, Kind::kMovingPhysical);
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
+  return std::nullopt;  // perhaps it can be made, though not mapped here and now
+}
+
+api::CUresult Memory::release_physical(Physical::Handle handle, const RealCall& call) {
+  int freed = kNobody;
+  const api::CUresult result =
+      OwnPhysical::is_ours(handle) ? own_physical_.release(handle, &freed) : physical_.release(handle, call, &freed);
+  if (freed != kNobody) changed(freed);
+  return result;
+}
+
+api::CUresult Memory::unmap(std::uint64_t address, std::uint64_t bytes, const OwnPhysical::UnmapPart& call) {
+  std::vector<int> freed;
+  const auto all = [&] { return own_physical_.unmap(address, bytes, call, &freed); };
+  const api::CUresult result = physical_.unmap(address, bytes, all, &freed);
+  for (const int ordinal : freed) changed(ordinal);
+  return result;
+}
+
+}  // namespace rota::memory

@@ -1,0 +1,126 @@
+// Memory that the program makes itself: where it is mapped, and who may use it there, on the GPU and while it is out.
+#include <algorithm>
+
+#include "generated/driver_real.h"
+#include "runtime/core/log.h"
+#include "runtime/memory/swap/swap.h"
+
+namespace rota::memory {
+
+api::CUresult SwapBackend::allocate_own(int ordinal, api::CUdeviceptr* address, std::uint64_t bytes,
+                                        const Making& making) {
+  Range range = cut({.context = nullptr, .device = ordinal}, bytes, bytes);
+  range.own = making;
+  return make(std::move(range), address);
+}
+
+// All of them, or none.
+api::CUresult SwapBackend::map_aliases(const Extent& extent, PhysicalHandle handle) {
+  api::CUresult result = api::CUDA_SUCCESS;
+  std::size_t mapped = 0;
+  for (const Alias& alias : extent.aliases) {
+    result = real::cuMemMap(alias.address, extent.bytes, 0, handle, 0);
+    if (result != api::CUDA_SUCCESS) break;
+    ++mapped;
+    std::vector<api::CUmemAccessDesc> accesses;
+    for (const auto& [device, flags] : alias.access) {
+      accesses.push_back({.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = flags});
+    }
+    if (!accesses.empty()) result = real::cuMemSetAccess(alias.address, extent.bytes, accesses.data(), accesses.size());
+    if (result != api::CUDA_SUCCESS) break;
+  }
+  if (result == api::CUDA_SUCCESS) return result;
+  for (std::size_t index = 0; index < mapped; ++index) {
+    real::cuMemUnmap(extent.aliases[index].address, extent.bytes);
+  }
+  return result;
+}
+
+// The extent of such a range, which is not in motion while the lock is held. Null: there is none.
+SwapBackend::Extent* SwapBackend::settled(Lock& lock, std::uint64_t range) {
+  Extent* extent = nullptr;
+  landed_.wait(lock, [&] {
+    extent = extent_at(range);
+    return extent == nullptr || !extent->moving;
+  });
+  return extent;
+}
+
+api::CUresult SwapBackend::map_at(const Mapped& where, const OnGpu& call, const OffGpu& unasked) {
+  Lock lock(mutex_);
+  Extent* const extent = settled(lock, where.range);
+  if (extent == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
+  const api::CUresult result = extent->piece ? call(extent->piece.handle) : unasked();
+  if (result == api::CUDA_SUCCESS) extent->aliases.push_back({.address = where.address, .access = {}});
+  return result;
+}
+
+// With the lock held for all of it, so that nothing sets out meanwhile; none of the driver's functions waits for work.
+api::CUresult SwapBackend::change_at(
+    const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
+    const std::function<void(Extent& extent, Aliases::iterator alias, bool asked)>& change) {
+  Lock lock(mutex_);
+  const auto each_is = [&](const auto& what) {
+    return std::all_of(all.begin(), all.end(), [&](const Mapped& each) {
+      const Extent* const extent = extent_at(each.range);
+      return extent == nullptr || what(*extent);
+    });
+  };
+  landed_.wait(lock, [&] { return each_is([](const Extent& extent) { return !extent.moving; }); });
+  const bool asked = each_is([](const Extent& extent) { return static_cast<bool>(extent.piece); });
+  const api::CUresult result = asked ? call() : unasked();
+  if (result != api::CUDA_SUCCESS) return result;
+  for (const Mapped& each : all) {
+    Extent* const extent = extent_at(each.range);
+    if (extent == nullptr) continue;
+    const auto alias = std::find_if(extent->aliases.begin(), extent->aliases.end(),
+                                    [&](const Alias& one) { return one.address == each.address; });
+    if (alias != extent->aliases.end()) change(*extent, alias, asked);
+  }
+  return result;
+}
+
+api::CUresult SwapBackend::unmap_at(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked) {
+  return change_at(all, call, unasked, [](Extent& extent, Aliases::iterator alias, bool asked) {
+    if (!asked && extent.piece) real::cuMemUnmap(alias->address, extent.bytes);
+    extent.aliases.erase(alias);
+  });
+}
+
+api::CUresult SwapBackend::set_access_at(const std::vector<Mapped>& all,
+                                         const std::vector<api::CUmemAccessDesc>& accesses, const OffGpu& call,
+                                         const OffGpu& unasked) {
+  return change_at(all, call, unasked, [&](Extent& extent, Aliases::iterator alias, bool asked) {
+    if (!asked && extent.piece) {
+      const api::CUresult result = real::cuMemSetAccess(alias->address, extent.bytes, accesses.data(), accesses.size());
+      if (result != api::CUDA_SUCCESS) log::debug("access to a mapping is not set: error {}", static_cast<int>(result));
+    }
+    for (const api::CUmemAccessDesc& access : accesses) {
+      if (access.location.type != api::CU_MEM_LOCATION_TYPE_DEVICE) continue;
+      if (access.flags == api::CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+        alias->access.erase(access.location.id);
+      } else {
+        alias->access[access.location.id] = access.flags;
+      }
+    }
+  });
+}
+
+api::CUmemAccess_flags SwapBackend::access_at(const Mapped& where, int accessing) {
+  const std::lock_guard lock(mutex_);
+  const Extent* const extent = extent_at(where.range);
+  if (extent == nullptr) return api::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  const auto alias = std::find_if(extent->aliases.begin(), extent->aliases.end(),
+                                  [&](const Alias& one) { return one.address == where.address; });
+  if (alias == extent->aliases.end()) return api::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  const auto access = alias->access.find(accessing);
+  return access != alias->access.end() ? access->second : api::CU_MEM_ACCESS_FLAGS_PROT_NONE;
+}
+
+PhysicalHandle SwapBackend::handle_of(std::uint64_t range) {
+  Lock lock(mutex_);
+  const Extent* const extent = settled(lock, range);
+  return extent != nullptr ? extent->piece.handle : 0;
+}
+
+}  // namespace rota::memory

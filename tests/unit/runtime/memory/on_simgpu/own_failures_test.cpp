@@ -1,0 +1,167 @@
+// Memory that the program makes itself, where the driver refuses something: the program's own calls, also while the
+// memory is out, and those by which it moves.
+#include <catch2/catch.hpp>
+
+#include <vector>
+
+#include "tests/unit/runtime/memory/on_simgpu/own_memory.h"
+
+using namespace rota;
+using namespace rota::test;
+
+TEST_CASE("what the driver refuses is refused while memory is out, too") {
+  check([] {
+    Carrier carrier(enter(0));
+    const Handle handle = create();
+    const Handle small = create(2 * kMiB);
+    const CUdeviceptr place = reserve(4 * kPiece);
+    EXPECT_OK(cu.cuMemMap(place, kPiece, 0, handle, 0));
+    const CUdeviceptr nowhere = reserve(kPiece);
+    EXPECT_OK(cu.cuMemAddressFree(nowhere, kPiece));
+    const Handle stale = create();
+    EXPECT_OK(cu.cuMemRelease(stale));
+    std::vector<std::vector<CUresult>> answers;
+    for (const bool out : {false, true}) {
+      if (out) go(carrier);
+      CUmemAllocationProp properties{};
+      const CUmemAccessDesc wrong{.location = kGpu, .flags = static_cast<CUmemAccess_flags>(2)};
+      int file = -1;
+      answers.push_back({
+          cu.cuMemMap(place, kPiece, 0, handle, 0),                            // something lies there
+          cu.cuMemMap(place + 2 * kMiB, 2 * kMiB, 0, small, 0),                // in its middle, too
+          cu.cuMemMap(place + 4 * kPiece, 2 * kMiB, 0, small, 0),              // not reserved
+          cu.cuMemMap(place + 4 * kPiece - kPiece / 2, kPiece, 0, handle, 0),  // reaches beyond
+          cu.cuMemMap(nowhere, kPiece, 0, handle, 0),                          // no more reserved
+          cu.cuMemMap(place + kPiece, 2 * kMiB, 0, handle, 0),                 // a part of it
+          cu.cuMemMap(place + kPiece, 2 * kPiece, 0, handle, 0),               // more than it
+          cu.cuMemMap(place + kPiece, kPiece, 2 * kMiB, handle, 0),            // from its middle
+          cu.cuMemMap(place + kPiece + 4096, kPiece, 0, handle, 0),            // between granules
+          cu.cuMemMap(place + kPiece, kPiece, 0, handle, 1),                   // flags
+          cu.cuMemMap(place + kPiece, 0, 0, handle, 0),                        // nothing
+          cu.cuMemMap(place + kPiece, kPiece, 0, stale, 0),                    // released
+          cu.cuMemUnmap(place, 2 * kMiB),                                      // a part
+          cu.cuMemUnmap(place, 2 * kPiece),                                    // and what is not mapped
+          cu.cuMemUnmap(place + kPiece, kPiece),                               // nothing there
+          cu.cuMemAddressFree(place, 4 * kPiece),                              // something lies there
+          cu.cuMemRelease(stale),
+          cu.cuMemGetAllocationPropertiesFromHandle(&properties, stale),
+          cu.cuMemGetAllocationPropertiesFromHandle(nullptr, handle),
+          cu.cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+          cu.cuMemFree_v2(place),
+          out ? CUDA_ERROR_INVALID_VALUE : cu.cuMemSetAccess(place, kPiece, &wrong, 1),
+          allow(place, kPiece / 2),
+      });
+    }
+    for (std::size_t index = 0; index < answers[0].size(); ++index) {
+      // What a program waits for is brought back before the driver answers: here nobody brings it, and it is refused.
+      if (answers[0][index] == CUDA_SUCCESS || answers[1][index] == CUDA_SUCCESS) {
+        note(fmt::format("call {} answers {} and {}", index, static_cast<int>(answers[0][index]),
+                         static_cast<int>(answers[1][index])));
+      }
+    }
+    come(carrier);
+    EXPECT_OK(cu.cuMemUnmap(place, kPiece));
+    EXPECT_OK(cu.cuMemRelease(handle));
+    EXPECT_OK(cu.cuMemRelease(small));
+    EXPECT_OK(cu.cuMemAddressFree(place, 4 * kPiece));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("a failure of any driver call while such memory moves loses no contents and leaves the books right") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    const Handle first = create();
+    const Handle second = create(2 * kMiB, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    const std::vector<CUdeviceptr> places = {map(first), map(first), map(second, 2 * kMiB)};
+    unsigned char pattern = 1;
+    fill(places[0], pattern);
+    fill(places[2], 200, 2 * kMiB);
+    go(carrier);  // the kernel that tells what has changed takes some memory as well
+    come(carrier);
+    const std::uint64_t resident = swap().resident_bytes(0);
+    const std::size_t free_before = free_on_gpu();
+    for (const Symbol symbol : {Symbol::k_cuMemHostRegister_v2, Symbol::k_cuMemcpyDtoHAsync_v2, Symbol::k_cuMemCreate,
+                                Symbol::k_cuMemMap, Symbol::k_cuMemSetAccess, Symbol::k_cuMemcpyHtoDAsync_v2}) {
+      for (const CUresult error : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_OUT_OF_MEMORY}) {
+        for (int call = 1; call <= 6; ++call) {
+          fails_with = error;
+          fails_at = {{symbol, call}};
+          const std::string when =
+              fmt::format("call {} of {} answers {}", call, name_of(symbol), static_cast<int>(error));
+          swap().move_out(0, kAll, carrier.mover());
+          if (free_on_gpu() != free_before + swap().out_bytes(0)) note(when + ": what is out is not free");
+          for (int tries = 0; tries < 5 && !swap().in_place(); ++tries) {
+            swap().bring_in(0, carrier.mover());
+            if (swap().resident_bytes(0) + swap().out_bytes(0) != resident) note(when + ": bytes are lost");
+          }
+          fails_at.clear();
+          if (!swap().in_place()) return note(when + ": does not come back");
+          EXPECT(swap().use_if_in_place([] {}));
+          expect_pattern(places[1], kPiece, pattern, when);
+          expect_pattern(places[2], 2 * kMiB, 200, when);
+          fill(places[0], ++pattern);
+        }
+      }
+    }
+    fails_with = CUDA_ERROR_UNKNOWN;
+    EXPECT(free_on_gpu() == free_before);
+    for (const CUdeviceptr place : {places[0], places[1]}) unmap(place);
+    unmap(places[2], 2 * kMiB);
+    EXPECT_OK(cu.cuMemRelease(first));
+    EXPECT_OK(cu.cuMemRelease(second));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("making memory fails as the driver says, and leaves nothing behind") {
+  check([] {
+    enter(0);
+    const std::size_t free_before = free_on_gpu();
+    CUmemAllocationProp what{};
+    what.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    what.location = kGpu;
+    Handle handle = 0;
+    EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemCreate(&handle, kGpuBytes, &what, 0));
+    EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(&handle, kPiece + 4096, &what, 0));
+    EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(&handle, 0, &what, 0));
+    EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(&handle, kPiece, &what, 1));
+    EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(nullptr, kPiece, &what, 0));
+    // Where it cannot be mapped for rota, it is made as the program has asked.
+    fails_at = {{Symbol::k_cuMemMap, 1}};
+    EXPECT_OK(cu.cuMemCreate(&handle, kPiece, &what, 0));
+    EXPECT(runtime().ledger.fixed_bytes(0) == kPiece && swap().needed_bytes(0) == 0);
+    EXPECT_OK(cu.cuMemRelease(handle));
+    EXPECT(free_on_gpu() == free_before);
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("memory that is lost can still be unmapped and released") {
+  check([] {
+    const CUcontext context = enter(0);
+    Carrier carrier(context);
+    const std::size_t free_before = free_on_gpu();
+    const Handle out = create();
+    const CUdeviceptr one = map(out);
+    go(carrier);
+    const Handle there = create(2 * kMiB);
+    const CUdeviceptr other = map(there, 2 * kMiB);
+    swap().release_all();
+    EXPECT(swap().resident_bytes(0) == 0 && swap().out_bytes(0) == kPiece + 2 * kMiB);
+    unmap(one);
+    unmap(other, 2 * kMiB);
+    EXPECT_OK(cu.cuMemRelease(out));
+    EXPECT_OK(cu.cuMemRelease(there));
+    EXPECT(swap().in_place() && swap().out_bytes(0) == 0 && free_on_gpu() == free_before);
+    // The same after an error that sticks.
+    const Handle failed = create();
+    const CUdeviceptr third = map(failed);
+    EXPECT(swap().context_failed(nullptr, 0) == kPiece);
+    unmap(third);
+    EXPECT_OK(cu.cuMemRelease(failed));
+    EXPECT(swap().resident_bytes(0) == 0 && swap().needed_bytes(0) == 0 && free_on_gpu() == free_before);
+    EXPECT_EMPTY_BOOKS();
+  });
+}

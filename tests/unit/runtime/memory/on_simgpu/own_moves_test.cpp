@@ -1,0 +1,286 @@
+// Memory that the program makes itself (cuMemCreate) leaves the GPU and comes back at every address that it is mapped
+// at, with the access that it had; what the program does with it meanwhile is answered as the driver would and waits
+// for nothing.
+#include <catch2/catch.hpp>
+
+#include <unistd.h>
+
+#include <set>
+#include <vector>
+
+#include "tests/unit/runtime/memory/on_simgpu/own_memory.h"
+
+using namespace rota;
+using namespace rota::test;
+
+TEST_CASE("memory that the program made leaves the GPU and is there again at each address, with what it held") {
+  check([] {
+    Carrier carrier(enter(0));
+    const std::size_t free_before = free_on_gpu();
+    const Handle handle = create();
+    const CUdeviceptr one = map(handle);
+    const CUdeviceptr other = map(handle);
+    EXPECT(swap().resident_bytes(0) == kPiece && swap().needed_bytes(0) == kPiece);
+    EXPECT(charged_exactly(kPiece, 0) && runtime().ledger.fixed_bytes(0) == 0);
+    for (unsigned char round = 1; round < 4; ++round) {
+      fill(one, round);
+      go(carrier);
+      EXPECT(swap().out_bytes(0) == kPiece && free_on_gpu() >= free_before);
+      come(carrier);
+      expect_pattern(other, kPiece, round, "through the other mapping");
+      expect_pattern(one, kPiece, round, "through the one");
+    }
+    EXPECT_OK(cu.cuMemRelease(handle));
+    go(carrier);
+    come(carrier);
+    unmap(one);
+    expect_pattern(other, kPiece, 3, "the last mapping, without any handle");
+    unmap(other);
+    EXPECT(swap().resident_bytes(0) == 0 && swap().needed_bytes(0) == 0);
+    EXPECT(free_on_gpu() == free_before);
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("what is mapped nowhere keeps what it holds, wherever it lies") {
+  check([] {
+    Carrier carrier(enter(0));
+    const Handle handle = create();
+    const CUdeviceptr first = map(handle);
+    fill(first, 7);
+    unmap(first);
+    go(carrier);
+    EXPECT(swap().out_bytes(0) == kPiece);
+    come(carrier);
+    const CUdeviceptr second = map(handle);
+    expect_pattern(second, kPiece, 7, "mapped anew");
+    EXPECT_OK(cu.cuMemRelease(handle));
+    unmap(second);
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("what the program maps, allows, unmaps and releases while memory is out is so when it comes back") {
+  check([] {
+    Carrier carrier(enter(0));
+    const std::size_t free_before = free_on_gpu();
+    const Handle handle = create();
+    const Handle gone = create(2 * kMiB);
+    const CUdeviceptr one = map(handle);
+    const CUdeviceptr left = map(gone, 2 * kMiB);
+    fill(one, 9);
+    go(carrier);
+    const CUdeviceptr other = reserve(2 * kPiece);
+    EXPECT_OK(cu.cuMemMap(other, kPiece, 0, handle, 0));
+    EXPECT(access_of(other) == CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    EXPECT_OK(allow(other, kPiece));
+    EXPECT_OK(cu.cuMemUnmap(one, kPiece));
+    EXPECT_OK(cu.cuMemUnmap(left, 2 * kMiB));
+    EXPECT_OK(cu.cuMemRelease(gone));
+    EXPECT(swap().out_bytes(0) == kPiece && swap().needed_bytes(0) == kPiece && charged_exactly(kPiece, 0));
+    Handle again = 0;
+    EXPECT_OK(cu.cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(other + 5)));
+    EXPECT(again == handle && !runtime().unevictable());
+    EXPECT_OK(cu.cuMemRelease(again));
+    come(carrier);
+    expect_pattern(other, kPiece, 9, "where it was mapped while it was out");
+    unsigned char byte = 0;
+    EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemcpyDtoH_v2(&byte, one, 1));
+    EXPECT_OK(cu.cuMemAddressFree(one, kPiece));
+    EXPECT_OK(cu.cuMemAddressFree(left, 2 * kMiB));
+    EXPECT_OK(cu.cuMemRelease(handle));
+    EXPECT_OK(cu.cuMemUnmap(other, kPiece));
+    EXPECT_OK(cu.cuMemAddressFree(other, 2 * kPiece));
+    EXPECT(free_on_gpu() == free_before);
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("access is each mapping's own, and is the same after the memory was out") {
+  check([] {
+    Carrier carrier(enter(0));
+    enter(1);
+    enter(0);
+    constexpr CUmemLocation kPeer{.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 1};
+    const Handle first = create();
+    const Handle second = create();
+    const CUdeviceptr place = reserve(2 * kPiece);
+    EXPECT_OK(cu.cuMemMap(place, kPiece, 0, first, 0));
+    EXPECT_OK(cu.cuMemMap(place + kPiece, kPiece, 0, second, 0));
+    EXPECT_OK(allow(place, 2 * kPiece));  // several mappings at once
+    EXPECT_OK(allow(place, 2 * kPiece, CU_MEM_ACCESS_FLAGS_PROT_READ, kPeer));
+    const CUdeviceptr alias = map(first);
+    EXPECT_OK(allow(alias, kPiece, CU_MEM_ACCESS_FLAGS_PROT_NONE));
+    const CUdeviceptr never = reserve(kPiece);
+    EXPECT_OK(cu.cuMemMap(never, kPiece, 0, second, 0));
+    fill(place, 1, 2 * kPiece);
+    for (int when = 0; when < 3; ++when) {
+      if (when == 1) go(carrier);
+      if (when == 2) come(carrier);
+      for (const CUdeviceptr each : {place, place + kPiece + 17}) {
+        EXPECT(access_of(each) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+        EXPECT(access_of(each, kPeer) == CU_MEM_ACCESS_FLAGS_PROT_READ);
+      }
+      for (const CUdeviceptr each : {alias, never}) EXPECT(access_of(each) == CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    }
+    // As the driver has it.
+    unsigned long long flags = 99;
+    EXPECT_OK(real::cuMemGetAccess(&flags, &kPeer, place));
+    EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_READ);
+    EXPECT_OK(real::cuMemGetAccess(&flags, &kGpu, alias));
+    EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    expect_pattern(place, 2 * kPiece, 1, "both");
+    // Of several, one of which is out.
+    swap().move_out(0, kPiece, carrier.mover());
+    EXPECT(swap().out_bytes(0) == kPiece);
+    EXPECT_OK(allow(place, 2 * kPiece, CU_MEM_ACCESS_FLAGS_PROT_NONE));
+    come(carrier);
+    for (const CUdeviceptr each : {place, place + kPiece}) {
+      EXPECT_OK(real::cuMemGetAccess(&flags, &kGpu, each));
+      EXPECT(flags == CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    }
+    swap().move_out(0, kPiece, carrier.mover());
+    EXPECT_OK(cu.cuMemUnmap(place, 2 * kPiece));
+    EXPECT_OK(cu.cuMemUnmap(alias, kPiece));
+    EXPECT_OK(cu.cuMemUnmap(never, kPiece));
+    EXPECT_OK(cu.cuMemRelease(first));
+    EXPECT_OK(cu.cuMemRelease(second));
+    EXPECT(swap().in_place());
+    for (const auto& [address, bytes] : {std::pair{place, 2 * kPiece}, {alias, kPiece}, {never, kPiece}}) {
+      EXPECT_OK(cu.cuMemAddressFree(address, bytes));
+    }
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("a handle, a mapping's number and the memory's stay the same, whatever the driver calls them") {
+  check([] {
+    Carrier carrier(enter(0));
+    const Handle handle = create();
+    const CUdeviceptr one = map(handle);
+    const CUdeviceptr other = map(handle);
+    fill(one, 1);
+    std::set<unsigned long long> mappings;
+    std::set<unsigned long long> memory;
+    for (int round = 0; round < 3; ++round) {
+      mappings.insert(number_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, one + 100));
+      memory.insert(number_of(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, one));
+      memory.insert(number_of(CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID, other));
+      Handle again = 0;
+      EXPECT_OK(cu.cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(other)));
+      EXPECT(again == handle);
+      EXPECT_OK(cu.cuMemRelease(again));
+      CUmemAllocationProp properties{};
+      EXPECT_OK(cu.cuMemGetAllocationPropertiesFromHandle(&properties, handle));
+      EXPECT(properties.type == CU_MEM_ALLOCATION_TYPE_PINNED && properties.requestedHandleTypes == 0);
+      EXPECT(properties.location.type == kGpu.type && properties.location.id == 0);
+      go(carrier);
+      come(carrier);
+    }
+    EXPECT(mappings.size() == 1 && memory.size() == 1);
+    EXPECT(number_of(CU_POINTER_ATTRIBUTE_BUFFER_ID, other) != *mappings.begin());
+    EXPECT_OK(cu.cuMemRelease(handle));
+    EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemRelease(handle));
+    unmap(one);
+    unmap(other);
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("a descriptor of such memory pins it, and shows the same memory") {
+  check([] {
+    Carrier carrier(enter(0));
+    const Handle handle = create(kPiece, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    const CUdeviceptr address = map(handle);
+    fill(address, 5);
+    go(carrier);
+    come(carrier);  // what came back can be exported as well
+    int file = -1;
+    EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE,
+                  cu.cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 1));
+    EXPECT(!runtime().unevictable());
+    EXPECT_OK(cu.cuMemExportToShareableHandle(&file, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    EXPECT(runtime().unevictable() && swap().pinned());
+    Handle imported = 0;
+    EXPECT_OK(cu.cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(file)),
+                                                CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+    ::close(file);
+    const CUdeviceptr other = map(imported);
+    expect_pattern(other, kPiece, 5, "through the descriptor");
+    // From then on what is made stays, and is counted so.
+    const Handle later = create();
+    EXPECT(runtime().ledger.fixed_bytes(0) == kPiece);
+    EXPECT_OK(cu.cuMemRelease(later));
+    unmap(other);
+    unmap(address);
+    EXPECT_OK(cu.cuMemRelease(imported));
+    EXPECT_OK(cu.cuMemRelease(handle));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("memory of a kind that nobody has tried to move stays, and counts as fixed") {
+  check([] {
+    Carrier carrier(enter(0));
+    CUmemAllocationProp plain{};
+    plain.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    plain.location = kGpu;
+    std::vector<CUmemAllocationProp> all(3, plain);
+    all[0].allocFlags.compressionType = 1;
+    all[1].allocFlags.usage = 1;
+    all[2].allocFlags.reserved[2] = 1;
+    for (const CUmemAllocationProp& what : all) {
+      Handle handle = 0;
+      EXPECT_OK(cu.cuMemCreate(&handle, kPiece, &what, 0));
+      EXPECT(runtime().ledger.fixed_bytes(0) == kPiece && swap().resident_bytes(0) == 0);
+      EXPECT_OK(cu.cuMemRelease(handle));
+    }
+    // What network cards may reach moves until one is there (swap/reach.h), and is made the same way each time.
+    plain.allocFlags.gpuDirectRDMACapable = 1;
+    Handle handle = 0;
+    EXPECT_OK(cu.cuMemCreate(&handle, kPiece, &plain, 0));
+    const CUdeviceptr address = map(handle);
+    fill(address, 3);
+    go(carrier);
+    come(carrier);
+    Handle of_driver = 0;
+    CUmemAllocationProp properties{};
+    EXPECT_OK(real::cuMemRetainAllocationHandle(&of_driver, reinterpret_cast<void*>(address)));
+    EXPECT_OK(real::cuMemGetAllocationPropertiesFromHandle(&properties, of_driver));
+    EXPECT(properties.allocFlags.gpuDirectRDMACapable == 1);
+    EXPECT_OK(real::cuMemRelease(of_driver));
+    EXPECT_OK(cu.cuMemRelease(handle));
+    unmap(address);
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("a range of memory that moves and memory that stays is unmapped and allowed as one") {
+  check([] {
+    Carrier carrier(enter(0));
+    CUmemAllocationProp staying{};
+    staying.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    staying.location = kGpu;
+    staying.allocFlags.compressionType = 1;
+    for (const bool out : {false, true}) {
+      Handle stays = 0;
+      EXPECT_OK(cu.cuMemCreate(&stays, kPiece, &staying, 0));
+      const Handle moves = create();
+      const CUdeviceptr place = reserve(3 * kPiece);
+      EXPECT_OK(cu.cuMemMap(place, kPiece, 0, stays, 0));
+      EXPECT_OK(cu.cuMemMap(place + kPiece, kPiece, 0, moves, 0));
+      EXPECT_OK(cu.cuMemMap(place + 2 * kPiece, kPiece, 0, stays, 0));
+      EXPECT_OK(allow(place, 3 * kPiece));
+      fill(place, 1, 3 * kPiece);
+      if (out) go(carrier);
+      EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemMap(place, kPiece, 0, moves, 0));
+      EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemMap(place + kPiece, kPiece, 0, stays, 0));
+      EXPECT_OK(cu.cuMemUnmap(place, 3 * kPiece));
+      EXPECT_OK(cu.cuMemRelease(stays));
+      EXPECT_OK(cu.cuMemRelease(moves));
+      EXPECT_OK(cu.cuMemAddressFree(place, 3 * kPiece));
+      EXPECT(swap().in_place());
+      EXPECT_EMPTY_BOOKS();
+    }
+  });
+}
