@@ -6,6 +6,7 @@
 namespace rota::contract {
 
 void mark_exporting(Symbol symbol) noexcept {
+  runtime().monitor.shares();
   runtime().mark_unevictable("others reach what it handed out", kSymbolNames[static_cast<std::size_t>(symbol)]);
 }
 

@@ -26,6 +26,7 @@ void Activity::connected(protocol::UsagePage* page) {
   page_->busy_samples.store(busy_);
   page_->switch_ns.store(switching_ns_);
   page_->switches.store(switches_);
+  tell_shares();
 }
 
 void Activity::granted(std::uint32_t grant, Time now) {
@@ -43,6 +44,10 @@ void Activity::opened(Time now) {
   switching_ns_ += static_cast<std::uint64_t>((now - granted_at_).count());
   page_->switch_ns.store(switching_ns_);
   page_->switches.store(++switches_);
+}
+
+void Activity::tell_shares() {
+  if (page_ != nullptr) page_->shares.store(shares_.load() ? 1 : 0);
 }
 
 void Activity::closed(Time now) {

@@ -2,13 +2,14 @@
 // its GPUs are busy while it holds them, and how long it takes until a turn begins. Only the monitor uses it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <random>
 
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/gate.h"
 #include "runtime/turn/machine.h"
-#include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/pages.h"
 
 namespace rota::turn {
 
@@ -18,6 +19,10 @@ class Activity {
 
   // Null: rotad has gone. What has been counted counts for the next one.
   void connected(protocol::UsagePage* page);
+  // This process has handed memory or events to others. Any thread.
+  // Whether that is news.
+  bool shares() { return !shares_.exchange(true); }
+  void tell_shares();
   // The lease with this grant came, or none is held; and the gate has opened.
   void granted(std::uint32_t grant, Time now);
   void opened(Time now);
@@ -35,6 +40,7 @@ class Activity {
   gate::Gate& gate_;
   gate::Contexts& contexts_;
   protocol::UsagePage* page_ = nullptr;
+  std::atomic<bool> shares_{false};
   Time look_at_ = Time::max();
   Time sample_at_{0};
   std::minstd_rand jitter_;

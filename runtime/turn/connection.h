@@ -12,7 +12,7 @@
 #include "runtime/driver/memory_descriptor.h"
 #include "runtime/turn/machine.h"
 #include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/pages.h"
 
 namespace rota::turn {
 

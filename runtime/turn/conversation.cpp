@@ -143,6 +143,7 @@ void Monitor::announce_gpus() {
 // Tells rotad that the usage page is worth a look, and what this process no longer needs.
 void Monitor::send_news() {
   if (connection_ && usage_.take_news()) {
+    activity_.tell_shares();
     Message message;
     message.kind = Kind::kUsage;
     send(message);

@@ -115,6 +115,7 @@ Thread* register_this_thread() {
       record->next = head;
     } while (!threads.compare_exchange_weak(head, record, memory_order_release, memory_order_relaxed));
   }
+  record->metered = {};
   self = record;
   // If there is no room for it, the record stays this thread's until somebody finds that the thread is dead.
   if (told_of_ends) pthread_setspecific(thread_end_key, record);

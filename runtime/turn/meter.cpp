@@ -23,10 +23,10 @@ constexpr double kNewest = 0.3;
 
 }  // namespace
 
-Meter::Key Meter::key_of(const gate::Call& call) {
+Meter::Key Meter::key_of(const gate::Call& call, api::CUcontext current) {
   const api::CUstream stream = driver::meant(call.stream, call.per_thread);
   if (!driver::of_current_context(stream)) return {stream, nullptr, 0};
-  return {stream, driver::current_context(), stream == driver::kPerThreadStream ? gate::own_tid() : 0};
+  return {stream, current, stream == driver::kPerThreadStream ? gate::own_tid() : 0};
 }
 
 std::uint64_t Meter::calls_between_marks(const Stream& stream) {
@@ -35,14 +35,41 @@ std::uint64_t Meter::calls_between_marks(const Stream& stream) {
   return std::clamp<std::uint64_t>(calls, 1, std::max<std::uint64_t>(stream.most / 2, 1));
 }
 
-bool Meter::enter(const gate::Call& call, Time now) {
+void Meter::set_free(Stream& stream) {
+  const std::uint64_t next_mark = stream.marked + calls_between_marks(stream);
+  stream.free_until.store(std::min(next_mark, stream.passed + stream.most), std::memory_order_relaxed);
+}
+
+// The stream that the calling thread used last, if this call means it too.
+Meter::Stream* Meter::remembered(const gate::Call& call, api::CUcontext current) {
+  const gate::Thread* const thread = gate::self;
+  if (thread == nullptr) return nullptr;
+  const gate::Thread::Metered& last = thread->metered;
+  const bool same = last.stream != nullptr && last.handle == call.stream && last.per_thread == call.per_thread &&
+                    last.context == current;
+  return same ? static_cast<Stream*>(last.stream) : nullptr;
+}
+
+bool Meter::enter(const gate::Call& call, Time (*now)()) {
   if (!call.has_stream) return true;
-  const Key key = key_of(call);
+  const bool needs_context = driver::of_current_context(call.stream);
+  const api::CUcontext current = needs_context ? driver::current_context() : nullptr;
+  if (Stream* const stream = remembered(call, current)) {
+    if (stream->calls.fetch_add(1, std::memory_order_relaxed) < stream->free_until.load(std::memory_order_relaxed)) {
+      return true;
+    }
+    stream->calls.fetch_sub(1, std::memory_order_relaxed);
+  }
   const std::lock_guard lock(state_->mutex);
-  Stream& stream = state_->streams[key];
-  if (stream.calls - stream.passed >= stream.most && !stream.marks.empty()) return false;
-  if (stream.calls - stream.marked >= calls_between_marks(stream)) mark(stream, call, now);
-  ++stream.calls;
+  Stream& stream = state_->streams[key_of(call, current)];
+  if (gate::self != nullptr) {
+    gate::self->metered = {&stream, call.stream, current, call.per_thread};
+  }
+  const std::uint64_t calls = stream.calls.load(std::memory_order_relaxed);
+  if (calls - stream.passed >= stream.most && !stream.marks.empty()) return false;
+  if (calls - stream.marked >= calls_between_marks(stream)) mark(stream, call, now());
+  stream.calls.fetch_add(1, std::memory_order_relaxed);
+  set_free(stream);
   return true;
 }
 
@@ -55,7 +82,7 @@ void Meter::mark(Stream& stream, const gate::Call& call, Time now) {
     // Another stream's handle before.
     stream.marks.clear();
     stream.spare.clear();
-    stream.passed = stream.calls;
+    stream.passed = stream.calls.load();
     stream.context = context;
   }
   const driver::CurrentContext current(context);
@@ -72,15 +99,22 @@ void Meter::mark(Stream& stream, const gate::Call& call, Time now) {
     return;
   }
   if (stream.marks.empty()) stream.passed_at = now;
-  stream.marks.push_back({event, stream.calls, stream.calls - stream.passed, now});
-  stream.marked = stream.calls;
+  const std::uint64_t calls = stream.calls.load();
+  stream.marks.push_back({event, calls, calls - stream.passed, now});
+  stream.marked = calls;
 }
 
+// Its streams stay in the list: threads remember them, and others may come to have their handles.
 void Meter::forget(api::CUcontext context) {
   const std::lock_guard lock(state_->mutex);
-  std::erase_if(state_->streams, [&](const auto& entry) {
-    return entry.second.context == context || std::get<api::CUcontext>(entry.first) == context;
-  });
+  for (auto& [key, stream] : state_->streams) {
+    if (stream.context != context) continue;
+    stream.marks.clear();
+    stream.spare.clear();
+    stream.context = nullptr;
+    stream.passed = stream.marked = stream.calls.load();
+    set_free(stream);
+  }
 }
 
 // Whether the stream has got on.
@@ -102,6 +136,7 @@ bool Meter::passed(Stream& stream, Time now) {
     stream.passed_at = now;
     some = true;
   }
+  if (some) set_free(stream);
   return some;
 }
 
@@ -116,7 +151,8 @@ bool Meter::look(Time now, bool standing) {
     if (standing && !stream.marks.empty() && now - stream.passed_at >= kNothingPasses) {
       // As much again: what it waits for may be what is held back.
       stream.passed_at = now;
-      stream.most = std::min(stream.calls - stream.passed + stream.most, 4 * kMostInFlight);
+      stream.most = std::min(stream.calls.load() - stream.passed + stream.most, 4 * kMostInFlight);
+      set_free(stream);
       some = true;
     }
     any |= !stream.marks.empty();
@@ -128,9 +164,10 @@ bool Meter::look(Time now, bool standing) {
 void Meter::stop() {
   const std::lock_guard lock(state_->mutex);
   for (auto& [key, stream] : state_->streams) {
-    stream.passed = stream.marked = stream.calls;
+    stream.passed = stream.marked = stream.calls.load();
     for (const Mark& mark : stream.marks) stream.spare.push_back(mark.event);
     stream.marks.clear();
+    set_free(stream);
   }
   look_at_ = Time::max();
 }

@@ -9,6 +9,7 @@
 // Only while the state word says so (scope.h); the fast path knows nothing of it.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -37,8 +38,8 @@ class Meter {
   Meter() : state_(std::make_unique<State>()) {}
 
   // --- program's threads, inside the gate, before a call that submits. False: the call's thread has to stand until the
-  // monitor says otherwise. `now`: CLOCK_MONOTONIC.
-  bool enter(const gate::Call& call, Time now);
+  // monitor says otherwise. `now` tells the time, where that is needed.
+  bool enter(const gate::Call& call, Time (*now)());
   // This context is about to end, or has: its events go with it.
   void forget(api::CUcontext context);
 
@@ -60,9 +61,12 @@ class Meter {
   // The stream as a call means it, its context where the handle does not tell, and the thread of a per-thread one.
   using Key = std::tuple<api::CUstream, api::CUcontext, pid_t>;
   struct Stream {
+    std::atomic<std::uint64_t> calls{0};  // so far
+    // When this many calls have been made, the next one has to look what to do.
+    std::atomic<std::uint64_t> free_until{0};
+    // The rest under the lock.
     api::CUcontext context = nullptr;  // of the events
-    std::uint64_t calls = 0;           // so far
-    std::uint64_t passed = 0;          // of them
+    std::uint64_t passed = 0;          // of the calls
     std::uint64_t marked = 0;          // before the last mark
     std::uint64_t most = kFirstInFlight;
     double per_call = 0;  // how long a call keeps the stream busy, ns; 0: not known
@@ -72,16 +76,17 @@ class Meter {
   };
   static constexpr std::uint64_t kFirstInFlight = 4;
   static constexpr std::uint64_t kMostInFlight = 1 << 14;
-  static constexpr std::size_t kManyStreams = 256;
   struct State {
     std::mutex mutex;
-    std::map<Key, Stream> streams;
+    std::map<Key, Stream> streams;  // none ever goes: threads remember them (gate::Thread::metered)
   };
 
-  static Key key_of(const gate::Call& call);
+  static Key key_of(const gate::Call& call, api::CUcontext current);
+  static Stream* remembered(const gate::Call& call, api::CUcontext current);
   static void mark(Stream& stream, const gate::Call& call, Time now);
   static bool passed(Stream& stream, Time now);
   static std::uint64_t calls_between_marks(const Stream& stream);
+  static void set_free(Stream& stream);
 
   std::unique_ptr<State> state_;
   Time look_at_ = Time::max();

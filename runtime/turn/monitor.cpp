@@ -139,7 +139,11 @@ void Monitor::arrived() {
 
 bool Monitor::may_submit(const gate::Call& call) {
   // A mark in a capture would be a part of it.
-  return contexts_.captures() != 0 || meter_.enter(call, now());
+  return contexts_.captures() != 0 || meter_.enter(call, now);
+}
+
+void Monitor::shares() {
+  if (activity_.shares()) usage_.tell();
 }
 
 void Monitor::wait_for_room(int device) {

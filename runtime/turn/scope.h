@@ -32,7 +32,16 @@ struct alignas(64) Thread {
   std::atomic<std::uint64_t> word{0};
   std::atomic<pid_t> tid{0};  // 0: free
   Thread* next = nullptr;
+  // The stream that this thread has last submitted to while calls were metered (meter.h), which it need not look for
+  // again. Its own.
+  struct Metered {
+    void* stream = nullptr;
+    api::CUstream handle = nullptr;
+    api::CUcontext context = nullptr;  // null: the handle tells
+    bool per_thread = false;
+  } metered;
 };
+static_assert(sizeof(Thread) == 64);
 
 inline constexpr std::uint64_t kEnter = 1;
 inline constexpr std::uint64_t kLeave = (std::uint64_t{1} << 16) - 1;  // one call more, one level less

@@ -9,7 +9,7 @@
 #include "runtime/memory/memory.h"
 #include "runtime/turn/bell.h"
 #include "runtime/turn/machine.h"
-#include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/pages.h"
 
 namespace rota::turn {
 
@@ -21,6 +21,12 @@ class Usage {
   void changed(int device);
   // Any thread, once, before the GPU is announced.
   void set_total(int device, std::uint64_t bytes);
+
+  // Any thread: something else that rotad reads in the page has changed.
+  void tell() {
+    news_.store(true, std::memory_order_release);
+    bell_.ring();
+  }
 
   // The monitor.
   void connected(protocol::UsagePage* page);

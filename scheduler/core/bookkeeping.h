@@ -68,7 +68,8 @@ struct Evidence {
   Time held_from{};
   Time waited_from{};
   std::uint64_t wakes_from = 0;
-  double alone = 0;  // calls per second of its own time, in turns; 0: it does not contend
+  double own_rate = 0;  // calls per second of its own time, in turns,
+  double alone = 0;     // the same if it contends, else 0
 };
 
 struct Client {

@@ -67,6 +67,7 @@ std::vector<ClientId> Sharing::active(const Gpu& gpu, GpuIndex index, Time now, 
   for (const Client* client : gpu.all) {
     const Time called_at = client->evidence.called_at;
     const bool waits = (client->state.wanted & bit(index)) != 0;
+    if (client->evidence.last.shares) continue;
     if (!waits && (called_at == Time{} || now - called_at >= kActive)) continue;
     if (!waits) until = std::min(until, called_at + kActive);
     set.push_back(client->id);
@@ -97,11 +98,15 @@ void Sharing::judge(GpuIndex index, Time now) {
     }
   }
   Answer* known = law.phase == Phase::kSettled ? answer(law) : nullptr;
-  if (known != nullptr && known->ratio != 0 && law.candidate != Candidate::kTurns) {
-    // Those of whom it was measured have turned out to come in bursts.
-    const auto contends = [&](ClientId id) { return !in_bursts(books_.find(id)->evidence, now); };
-    if (std::count_if(law.set.begin(), law.set.end(), contends) < 2) {
-      known->again_at = std::min(known->again_at, law.since + kDoubted);
+  Time at_least = Time::max();
+  if (known != nullptr && law.candidate != Candidate::kTurns) {
+    // Each time only after twice as long as the last.
+    const Time from = law.since + kDoubted * (1 << std::min(known->doubts, kMostDoubts));
+    if (now < from) {
+      at_least = from;
+    } else if (now < known->again_at && doubtful(law, now)) {
+      known->again_at = now;
+      ++known->doubts;
     }
   }
   if (law.phase == Phase::kSettled && (known == nullptr || now >= known->again_at)) {
@@ -129,7 +134,7 @@ void Sharing::judge(GpuIndex index, Time now) {
   }
   if (law.phase == Phase::kProbing) next = std::min(next, law.since + (law.measuring ? kProbe : kSettling));
   if (law.phase == Phase::kTrying) next = std::min(next, law.since + (law.measuring ? kTrial : kSettling));
-  if (law.phase == Phase::kSettled) next = std::min(next, answer(law)->again_at);
+  if (law.phase == Phase::kSettled) next = std::min({next, answer(law)->again_at, at_least});
   law.look_at = next;
   const auto set_bit = [&](GpuMask& mask, bool value) { mask = value ? mask | bit(index) : mask & ~bit(index); };
   set_bit(timed_, next != Time::max());
@@ -138,6 +143,19 @@ void Sharing::judge(GpuIndex index, Time now) {
   // While a candidate is tried as well: calls are compared, and what is submitted has to be what is done.
   set_bit(metered_, several && settings_.mode != Mode::kConcurrent &&
                         (law.phase == Phase::kTrying || law.candidate != Candidate::kTogether || !applies(index)));
+}
+
+bool Sharing::doubtful(const Law& law, Time now) const {
+  std::size_t contenders = 0;
+  for (const ClientId id : law.set) {
+    const Evidence& evidence = books_.find(id)->evidence;
+    if (!in_bursts(evidence, now)) ++contenders;
+    // Since its trial began.
+    const double passed = seconds(evidence.last.counted - evidence.from.counted);
+    const auto calls = static_cast<double>(evidence.last.calls - evidence.from.calls);
+    if (passed > 0 && calls / passed > kFaster * evidence.own_rate + kFewCalls) return true;
+  }
+  return law.ratio != 0 && contenders < 2;
 }
 
 bool Sharing::in_bursts(const Evidence& evidence, Time now) {
@@ -188,7 +206,8 @@ bool Sharing::weigh(Client& client, Time passed, Time now) {
   const bool all_the_time = seconds(held + waited) >= kContends * seconds(passed);
   const std::uint64_t calls = evidence.last.calls - evidence.from.calls;
   const bool contends = (all_the_time || often) && !in_bursts(evidence, now) && calls != 0 && own > Time{};
-  evidence.alone = contends ? static_cast<double>(calls) / seconds(own) : 0;
+  evidence.own_rate = own > Time{} ? static_cast<double>(calls) / seconds(own) : 0;
+  evidence.alone = contends ? evidence.own_rate : 0;
   return contends;
 }
 
@@ -208,7 +227,15 @@ void Sharing::choose(Law& law, Time now) {
     if (evidence.u >= 0 && evidence.u < kLight) law.light.push_back(id);
   }
   if (contenders < 2) {
-    return settle(law, law.light.empty() ? Candidate::kTurns : Candidate::kLightOpen, kSoonAgain, kFirstAgain, now);
+    if (law.light.empty()) return settle(law, Candidate::kTurns, kSoonAgain, kFirstAgain, now);
+    // To look again costs turns, where nobody takes any.
+    const bool all_open = law.light.size() + 1 >= law.set.size();
+    return settle(law, Candidate::kLightOpen, all_open ? kFirstAgain * kClearlyLater : kSoonAgain,
+                  all_open ? kLastAgain : kFirstAgain, now);
+  }
+  // Turns are longer later, and lose less by hand-overs.
+  if (law.in_turns < 1) {
+    law.in_turns = 1 - (1 - law.in_turns) * seconds(kProbeTurn) / seconds(std::max(kShortestTurn, kProbeTurn));
   }
   const std::vector<double> u = all_u(law);
   if (const Answer* known = answer(law); known != nullptr && known->ratio != 0 && known->ratio < kByFar) {
@@ -257,8 +284,8 @@ void Sharing::settle(Law& law, Candidate candidate, Time first, Time last, Time 
 
 bool Sharing::open_to(const Client& client, GpuIndex index) const {
   const Law& law = laws_[index];
-  return law.candidate == Candidate::kLightOpen && contains(law.light, client.id) && applies(index) &&
-         !books_.gpu(index).lacks_room;
+  const bool light = law.candidate == Candidate::kLightOpen && contains(law.light, client.id);
+  return (light || client.evidence.last.shares) && applies(index) && !books_.gpu(index).lacks_room;
 }
 
 bool Sharing::conflicts(const Client& client, GpuIndex index) const {

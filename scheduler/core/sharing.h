@@ -18,6 +18,8 @@
 // start, such short times tell nothing, and to be let in at once is what counts. Where fewer than two contend, heavy
 // programs take turns, light ones run at any time, and it is looked again soon.
 //
+// Who has handed memory or events to other processes runs at any time: they may have to run beside it.
+//
 // Turns are as long as their hand-overs make worth while, whether memory moves in them or not: twenty times as long.
 #pragma once
 
@@ -55,7 +57,12 @@ class Sharing {
   static constexpr Time kLongPause = std::chrono::milliseconds(100);
   static constexpr Time kWithoutCalls = std::chrono::milliseconds(500);
   static constexpr Time kLately = std::chrono::seconds(5);
+  // What was found is doubted if those of whom it was measured turn out to come in bursts, or to be faster than they
+  // were alone, since they were still starting.
   static constexpr Time kDoubted = std::chrono::seconds(2);
+  static constexpr double kFaster = 1.15;
+  static constexpr double kFewCalls = 10;  // a second
+  static constexpr int kMostDoubts = 6;
   static constexpr Time kSoonAgain = std::chrono::seconds(1);
   static constexpr Time kFirstAgain = std::chrono::seconds(10);
   static constexpr Time kLastAgain = std::chrono::minutes(5);
@@ -114,6 +121,7 @@ class Sharing {
     Time pause;
     std::vector<double> u;  // of the set, when a candidate was tried last,
     double ratio = 0;       // and what it gave of what turns did; 0: none was
+    int doubts = 0;         // how often it has been doubted
   };
   struct Law {
     Candidate candidate = Candidate::kTogether;
@@ -136,6 +144,7 @@ class Sharing {
   void choose(Law& law, Time now);
   void compare(Law& law, Time now);
   void settle(Law& law, Candidate candidate, Time first, Time last, Time now);
+  bool doubtful(const Law& law, Time now) const;
   static bool in_bursts(const Evidence& evidence, Time now);
   bool has_samples(const Law& law) const;
   std::vector<double> all_u(const Law& law) const;

@@ -106,7 +106,8 @@ void Server::read_activity(Client& client) {
   const std::uint64_t calls = page.calls.load();
   const std::uint64_t samples = page.samples.load();
   const std::uint64_t switches = page.switches.load();
-  const std::array news{calls, samples, switches};
+  const bool shares = page.shares.load() != 0;
+  const std::array news{calls, samples, switches, std::uint64_t{shares}};
   if (std::exchange(client.activity, news) == news) return;
   // As little is believed as of anything a client says.
   const auto time = [](const std::atomic<std::uint64_t>& ns) {
@@ -119,7 +120,8 @@ void Server::read_activity(Client& client) {
                                   .samples = samples,
                                   .busy = std::min(page.busy_samples.load(), samples),
                                   .switches = switches,
-                                  .switching = time(page.switch_ns)});
+                                  .switching = time(page.switch_ns),
+                                  .shares = shares});
 }
 
 // A remark in the event log: what has moved is nothing that the core decides by.

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "scheduler/core/event.h"
-#include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/pages.h"
 
 namespace rota::server {
 

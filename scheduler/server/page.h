@@ -3,7 +3,7 @@
 #pragma once
 
 #include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/pages.h"
 #include "scheduler/protocol/result.h"
 
 namespace rota::server {

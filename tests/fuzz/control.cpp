@@ -13,7 +13,7 @@ struct Sound {
   bool operator()(const control::SetMode& set) const {
     return rota::scheduler::parse_mode(rota::scheduler::mode_name(set.mode)) == set.mode;
   }
-  bool operator()(const control::SetQuantum& set) const { return in_range(set.quantum); }
+  bool operator()(const control::SetQuantum& set) const { return set.quantum.count() == 0 || in_range(set.quantum); }
   bool operator()(const control::SetGrace& set) const { return in_range(set.grace); }
   bool operator()(const control::Stop&) const { return true; }
   static bool in_range(std::chrono::nanoseconds time) { return time.count() > 0 && time <= std::chrono::hours(24); }

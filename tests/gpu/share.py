@@ -225,7 +225,9 @@ def bursts_of(arguments, burst, beside, programs, mode, count):
         if beside:
             rig.await_work()
             time.sleep(0.5)
-        senders = [rig.start(["burst", *burst, str(count)], stdout=subprocess.PIPE, text=True)[0] for _ in range(programs)]
+        # Not all in step.
+        senders = [rig.start(["burst", *burst[:2], str(int(burst[2]) + 170 * each), str(count)], stdout=subprocess.PIPE,
+                             text=True)[0] for each in range(programs)]
         begun = time.monotonic()
         done = other.done() if other else 0
         times = []

@@ -96,13 +96,19 @@ std::string outside_text(const protocol::StatusGpu& gpu) {
 const char* candidate_name(const protocol::StatusGpu& gpu) {
   switch (static_cast<scheduler::Candidate>(gpu.candidate)) {
     case scheduler::Candidate::kTogether:
-      return "together";
+      return "all at once";
     case scheduler::Candidate::kTurns:
-      return "turns";
+      return "in turns";
     case scheduler::Candidate::kLightOpen:
       return "light programs at any time, the others in turns";
   }
   return "unknown";
+}
+
+std::string turn_text(const protocol::StatusGpu& gpu) {
+  if (gpu.looking != 0) return ", while it is measured which way is best";
+  const bool turns = static_cast<scheduler::Candidate>(gpu.candidate) != scheduler::Candidate::kTogether;
+  return turns ? fmt::format(", each of {:g} ms", static_cast<double>(gpu.turn_ns) / 1e6) : std::string();
 }
 
 nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
@@ -233,6 +239,9 @@ std::string status_as_text(const Status& status, const std::string& socket) {
                                             size_text(gpu.driver_free_bytes))
                               : "  what is in use there is not measured: it is what programs report";
     text += fmt::format("{}\n", outside_text(gpu));
+    if (gpu.active > 1 && gpu.mode == protocol::Mode::kAutomatic) {
+      text += fmt::format("  {} programs active: {}{}\n", gpu.active, candidate_name(gpu), turn_text(gpu));
+    }
     if (gpu.handed_over_bytes != 0) {
       text += fmt::format("  {} handed over from program to program so far\n", size_text(gpu.handed_over_bytes));
     }

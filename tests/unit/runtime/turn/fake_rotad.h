@@ -22,7 +22,7 @@
 #include <thread>
 
 #include "scheduler/protocol/packet.h"
-#include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/pages.h"
 
 namespace rota::test {
 

@@ -114,6 +114,65 @@ TEST_CASE("four notebooks beside a trainer wait for each other at most") {
   CHECK(result.kernels[0] >= 0.97 * (1000 - bursts * 10));
 }
 
+// A core with measured turns and two clients that fit a GPU together.
+struct Two {
+  Two()
+      : core([] {
+          Settings settings;
+          settings.measured_turns = true;
+          return settings;
+        }()) {
+    for (const ClientId id : {1U, 2U}) {
+      core.step(event::Join{id, false}, now);
+      core.step(event::AddGpu{id, 0, Bytes{80} << 30, 1}, now);
+    }
+  }
+  bool both_hold() const { return core.client(1)->held != 0 && core.client(2)->held != 0; }
+  Core core;
+  Time now = 1s;
+};
+
+TEST_CASE("who has handed memory or events to others runs beside them: they may wait for each other") {
+  Two two;
+  two.core.step(event::Activity{.client = 1, .calls = 1, .shares = true}, two.now);
+  two.core.step(event::Want{1, 1}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  CHECK(two.both_hold());
+}
+
+TEST_CASE("a new pair takes turns first, and one that says nothing keeps to it") {
+  Two two;
+  two.core.step(event::Want{1, 1}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  CHECK_FALSE(two.both_hold());
+  CHECK(two.core.gpu(0).looking);
+  for (two.now += 30ms; two.core.gpu(0).looking; two.now += 10ms) two.core.step(event::Tick{}, two.now);
+  CHECK(two.core.gpu(0).candidate == Candidate::kTurns);
+}
+
+TEST_CASE("a fixed quantum decides nothing: programs that fit together run together") {
+  Two two;
+  Settings settings;
+  settings.quantum = 100ms;
+  two.core.step(event::Configure{settings}, two.now);
+  two.core.step(event::Want{1, 1}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  CHECK(two.both_hold());
+}
+
+TEST_CASE("who comes back after a pause and is behind does not wait for the end of a turn") {
+  Two two;
+  two.core.step(event::Want{1, 1}, two.now);
+  two.now += 10s;
+  two.core.step(event::Want{2, 1}, two.now);  // its first turn
+  CHECK(two.core.client(1)->drain_at <= two.now);
+  two.core.step(event::GiveBack{1, two.core.client(1)->grant}, two.now);
+  REQUIRE(two.core.client(2)->held != 0);
+  // Now the first one's turn was over: it comes back at once, and waits for the other's.
+  two.core.step(event::Want{1, 1}, two.now);
+  CHECK(two.core.client(2)->drain_at > two.now + 10ms);
+}
+
 // The law against the best of the three with hindsight, for random sets of programs.
 TEST_CASE("what the law chooses is about the best of the candidates") {
   const char* text = std::getenv("ROTA_SHARING_SETS");  // NOLINT(concurrency-mt-unsafe)

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/protocol.h"
+#include "scheduler/protocol/pages.h"
 
 namespace rota::test {
 

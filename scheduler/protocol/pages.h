@@ -1,0 +1,136 @@
+// The two pages that rotad and each client share: what rotad tells, and what the client says of itself. protocol.h has
+// the rules by which they are written and read.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "scheduler/protocol/protocol.h"
+
+namespace rota::protocol {
+
+// Of the pages' layout, whatever version is spoken beside them.
+inline constexpr std::uint32_t kPageVersion = 1;
+inline constexpr std::size_t kPageBytes = 4096;
+
+// Written by rotad, read by the client. Single writer; times are CLOCK_MONOTONIC nanoseconds.
+//
+// `grant` and `held_gpus` belong together: rotad first sets `grant` to 0, then `held_gpus`, then the new `grant`. A
+// reader loads grant, held_gpus, grant again, and starts over if the two differ. All accesses are sequentially
+// consistent.
+struct LeasePage {
+  std::uint32_t magic;
+  std::uint32_t version;
+  // Futex word: changes after every change of this page. Waiters use the shared (not the private) futex operations.
+  std::atomic<std::uint32_t> event;
+  // The grant in force, never 0 while a lease is held and never the same number twice in a row; 0 means none.
+  // After a give_back the page still shows the old grant for a moment: the client remembers what it gave back. A grant
+  // that goes away without a give_back was revoked: the client did not drain in time, and others run. It may also be
+  // replaced by another grant (the set grew).
+  std::atomic<std::uint32_t> grant;
+  std::atomic<std::uint64_t> held_gpus;  // mask of the grant in force
+  // Not 0 while somebody needs a GPU of this grant: the number of waiters when that began, or when drain_at_ns last
+  // changed. Nobody gives anything back while this is 0.
+  std::atomic<std::uint32_t> waiters;
+  // When the holder begins to drain although it is busy, perhaps in the past; 0 while nobody waits.
+  std::atomic<std::uint64_t> drain_at_ns;
+  // By GPU index: the most that the client may have there under this grant. Set with `held_gpus`, raised at any time. A
+  // rotad of before version 3 leaves them 0 and promises nothing.
+  std::atomic<std::uint64_t> promised_bytes[kMaxGpus];
+  // From version 4 on. The lowest limit on what the client and those that it shares it with have on each GPU, and by
+  // GPU index how much is left of that, beyond what this client has been granted. kUnlimited: no limit.
+  std::atomic<std::uint64_t> limit_bytes;
+  std::atomic<std::uint64_t> left_bytes[kMaxGpus];
+  // By GPU index: how much of the client's memory there has to go; 0: none. Of what it had when this was written, and
+  // never more than can leave the GPU. A holder is told while somebody waits, and clears before it gives back; one that
+  // swaps is told only where it does not hold the GPU, and clears as soon as nothing of it runs.
+  std::atomic<std::uint64_t> clear_bytes[kMaxGpus];
+  // When the grant is taken away if it has not been given back; 0 while nobody waits.
+  std::atomic<std::uint64_t> give_back_by_ns;
+  // From version 5 on, by GPU index: the client's resident_bytes that clear_bytes is a part of. What has gone since
+  // then has been cleared already. rotad sets clear_bytes to 0, then this, then the new clear_bytes; a reader loads
+  // clear_bytes, this, and clear_bytes again, and starts over if they differ.
+  std::atomic<std::uint64_t> clear_from_bytes[kMaxGpus];
+  // By GPU index: what rotad counts there for this client beside its allocations (contexts, modules, heaps), measured
+  // where NVML tells it and else assumed. 0 from a rotad older than this field.
+  std::atomic<std::uint64_t> context_bytes[kMaxGpus];
+  // From version 6 on: mask of the GPUs on which what the client clears can be handed over.
+  std::atomic<std::uint64_t> hand_over_gpus;
+  // Mask of the GPUs where others have been asked to clear and are at it: what is promised there is on its way.
+  std::atomic<std::uint64_t> clearing_gpus;
+  // By GPU index: what context_bytes says, of all clients together, this one included. 0 from a rotad older than this
+  // field.
+  std::atomic<std::uint64_t> all_context_bytes[kMaxGpus];
+  // By GPU index: what all other clients have reserved there that cannot leave the GPU (fixed_bytes). 0 from a rotad of
+  // before version 7.
+  std::atomic<std::uint64_t> fixed_of_others_bytes[kMaxGpus];
+  // By GPU index, in MiB: by how much more than the GPU has all clients, their contexts and what is outside take
+  // together, so that some of it cannot be there. 0: nothing, or a rotad older than this field.
+  std::atomic<std::uint32_t> too_much_mib[kMaxGpus];
+  // Mask of the GPUs where clients that do not hold them have memory that can leave, whether or not they are at it (one
+  // may be stopped): what the driver has no room for there may have some later. 0 from a rotad older than this field.
+  std::atomic<std::uint64_t> movable_gpus;
+  // What rotad wants to know of the client's activity (UsagePage::calls and what follows): kWatch..., or-ed. 0:
+  // nothing, or a rotad older than this field.
+  std::atomic<std::uint32_t> watch;
+};
+inline constexpr std::uint32_t kWatchCalls = 1;    // others touch its GPUs: its calls, about every 50 ms
+inline constexpr std::uint32_t kWatchSamples = 2;  // while it holds its GPUs: whether they are busy, once a millisecond
+inline constexpr std::uint32_t kWatchMeter = 4;    // programs take turns: little of it may be in flight at any time
+
+// Written by the client, read by rotad, which believes none of it beyond what concerns that client.
+struct UsagePage {
+  std::uint32_t magic;
+  std::uint32_t version;
+  std::atomic<std::uint64_t> device_bytes[kMaxGpus];  // live allocations by GPU index
+  std::atomic<std::uint64_t> fixed_bytes[kMaxGpus];   // the part that cannot leave the GPU (native, exported)
+  std::uint64_t older_space[2];                       // written by older programs, read by nobody
+  // MemoryMode by GPU index; 0 where an older program says nothing.
+  std::atomic<std::uint8_t> memory_modes[kMaxGpus];
+  // From version 5 on, by GPU index, and 0 from clients that do not swap. What lies on the GPU now and only the client
+  // can take away, what is fixed included: raised before the driver is asked for memory, lowered once it has it back.
+  std::atomic<std::uint64_t> resident_bytes[kMaxGpus];
+  // What the client still lacks there of its memory although it holds the GPU, since the driver refused it; 0: nothing,
+  // and as long as it does not hold it.
+  std::atomic<std::uint64_t> short_bytes[kMaxGpus];
+  // What the driver called free when it refused that. Written before short_bytes.
+  std::atomic<std::uint64_t> free_bytes[kMaxGpus];
+  // What `rota status` shows as Moves. 0 from clients that do not swap, and from older ones.
+  std::atomic<std::uint64_t> out_bytes;
+  std::atomic<std::uint64_t> out_ns;
+  std::atomic<std::uint64_t> in_bytes;
+  std::atomic<std::uint64_t> in_ns;
+  std::atomic<std::uint64_t> spared_bytes;
+  // What the client has done since it began, as far as rotad has wanted to know (LeasePage::watch): calls that submit
+  // work; looks at its GPUs while it held them, and how many of those found work under way; its turns, and how long it
+  // took in all from their grants until it ran.
+  std::atomic<std::uint64_t> calls;
+  std::atomic<std::uint64_t> open_ns;     // for how long it has held its GPUs and could call, when it counted them,
+  std::atomic<std::uint64_t> counted_ns;  // and when that was (CLOCK_MONOTONIC)
+  std::atomic<std::uint64_t> samples;
+  std::atomic<std::uint64_t> busy_samples;
+  std::atomic<std::uint64_t> switches;
+  std::atomic<std::uint64_t> switch_ns;
+  // Not 0: it has handed memory or events to other processes, which may have to run beside it.
+  std::atomic<std::uint32_t> shares;
+};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
+              sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
+              offsetof(LeasePage, promised_bytes) == 40 && offsetof(LeasePage, clear_bytes) == 48 + 16 * kMaxGpus &&
+              offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus &&
+              offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus &&
+              offsetof(LeasePage, context_bytes) == 56 + 32 * kMaxGpus &&
+              offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus &&
+              offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus &&
+              offsetof(LeasePage, fixed_of_others_bytes) == 72 + 48 * kMaxGpus &&
+              offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus &&
+              offsetof(LeasePage, movable_gpus) == 72 + 60 * kMaxGpus &&
+              offsetof(LeasePage, watch) == 80 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
+              offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
+              offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&
+              offsetof(UsagePage, free_bytes) == 24 + 33 * kMaxGpus &&
+              offsetof(UsagePage, out_bytes) == 24 + 41 * kMaxGpus && offsetof(UsagePage, calls) == 64 + 41 * kMaxGpus);
+
+}  // namespace rota::protocol
