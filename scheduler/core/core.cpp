@@ -217,6 +217,7 @@ void Core::on(const event::Activity& activity, Time now) {
 void Core::on(const event::Configure& configure, Time) {
   assert(configure.settings.quantum.count() > 0);
   settings_ = configure.settings;
+  sharing_.configured();
   books_.mark_changed(books_.touched());
 }
 
@@ -229,7 +230,7 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
   books_.set_wanted(client, gpus);
   if (before == 0) {
     client.state.wanted_since = now;
-    client.rank = sharing_.rank(client, gpus, now);
+    client.rank = sharing_.rank(client, gpus, order_, now);
     if (settings_.measured_turns) client.served = client.rank;
     order_.enqueue(client);
   } else if (gpus == 0) {

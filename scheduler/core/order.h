@@ -29,6 +29,14 @@ class Order {
     return nullptr;
   }
 
+  // The last; null: nobody.
+  const Client* last(GpuIndex gpu) const {
+    for (auto place = queue_.rbegin(); place != queue_.rend(); ++place) {
+      if (((*place)->state.wanted & bit(gpu)) != 0) return *place;
+    }
+    return nullptr;
+  }
+
   // From the head of the queue: `grant(client)` for everybody who can run, which takes the client out of the queue.
   // `conflicts(client, gpu)` says who cannot. Returns the GPUs at which somebody cannot.
   template <typename Conflicts, typename Grant>

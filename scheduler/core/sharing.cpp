@@ -27,7 +27,9 @@ Sharing::Sharing(const Settings& settings, Bookkeeping& books)
 void Sharing::heard(Client& client, const event::Activity& activity, Time now) {
   Evidence& evidence = client.evidence;
   const event::Activity before = std::exchange(evidence.last, activity);
-  if (activity.calls != before.calls) evidence.called_at = now;
+  const bool called = activity.calls != before.calls;
+  if (called) evidence.called_at = now;
+  if (called || activity.shares != before.shares) may_join(client);
   const bool held = activity.open - before.open >= kWithoutCalls;
   if (held && before.calls != 0 && activity.counted - before.counted >= kWithoutCalls) evidence.rested_at = now;
   if (activity.switches > before.switches && activity.switching >= before.switching) {
@@ -44,6 +46,7 @@ void Sharing::heard(Client& client, const event::Activity& activity, Time now) {
 
 void Sharing::wants(Client& client, Time now) {
   client.evidence.called_at = now;
+  may_join(client);
   if (client.woke && client.state.wanted == 0) {
     ++client.evidence.wakes;
     if (client.last_held != Time{} && now - client.last_held >= kLongPause) client.evidence.rested_at = now;
@@ -51,48 +54,65 @@ void Sharing::wants(Client& client, Time now) {
   books_.mark_changed(client.state.touched);
 }
 
+// It is active, or shares what it has: sets may be others by now.
+void Sharing::may_join(const Client& client) {
+  for_each_gpu(client.state.touched, [&](GpuIndex index) {
+    Law& law = laws_[index];
+    if (contains(law.set, client.id) == client.evidence.last.shares) law.stale = true;
+  });
+}
+
 void Sharing::left(ClientId client) {
   for (Law& law : laws_) {
+    law.stale = true;
     std::erase_if(law.answers, [&](const Answer& answer) { return contains(answer.set, client); });
   }
+}
+
+void Sharing::configured() {
+  for (Law& law : laws_) law.stale = true;
 }
 
 bool Sharing::applies(GpuIndex index) const {
   return settings_.measured_turns && settings_.mode == Mode::kAutomatic && !books_.gpu(index).crowded;
 }
 
-// Who has called lately, or waits, in order; and until when that stays so if nothing happens.
-std::vector<ClientId> Sharing::active(const Gpu& gpu, GpuIndex index, Time now, Time& until) const {
+// Who has called lately, or waits, in order. Whether that is news.
+bool Sharing::renew_set(Law& law, GpuIndex index, Time now) {
+  if (!law.stale && now < law.until) return false;
+  law.stale = false;
+  law.until = Time::max();
   std::vector<ClientId> set;
+  const Gpu& gpu = books_.gpu(index);
   for (const Client* client : gpu.all) {
+    if (gpu.all.size() < 2 || !settings_.measured_turns || client->evidence.last.shares) continue;
     const Time called_at = client->evidence.called_at;
     const bool waits = (client->state.wanted & bit(index)) != 0;
-    if (client->evidence.last.shares) continue;
     if (!waits && (called_at == Time{} || now - called_at >= kActive)) continue;
-    if (!waits) until = std::min(until, called_at + kActive);
+    // Who waits is looked at again when it does no more.
+    law.until = std::min(law.until, std::max(called_at + kActive, now + kActive / 10));
     set.push_back(client->id);
   }
   std::sort(set.begin(), set.end());
-  return set;
+  if (set == law.set) return false;
+  law.set = std::move(set);
+  return true;
 }
 
 void Sharing::judge(GpuIndex index, Time now) {
   Law& law = laws_[index];
-  const Gpu& gpu = books_.gpu(index);
-  Time next = Time::max();
-  std::vector<ClientId> set;
-  if (gpu.all.size() > 1 && settings_.measured_turns) set = active(gpu, index, now, next);
-  const bool several = set.size() > 1;
-  const bool same = set == law.set;
-  law.set = std::move(set);
+  const bool other = renew_set(law, index, now);
+  Time next = law.until;
+  const bool several = law.set.size() > 1;
   if (!several || !applies(index)) {
     law.phase = Phase::kUndecided;
     law.candidate = Candidate::kTogether;
-  } else if (!same || law.phase == Phase::kUndecided) {
+  } else if (other || law.phase == Phase::kUndecided) {
     if (const Answer* known = answer(law)) {
       law.candidate = known->candidate;
       law.light = known->light;
       law.phase = Phase::kSettled;
+      law.since = now;
     } else {
       begin(law, Phase::kProbing, Candidate::kTurns, now);
     }
@@ -303,17 +323,20 @@ Time Sharing::turn(GpuIndex index) const {
   return std::clamp(law.switching * kTurnPerSwitch, kShortestTurn, kLongestTurn);
 }
 
-Time Sharing::rank(const Client& client, GpuMask gpus, Time now) const {
+Time Sharing::rank(const Client& client, GpuMask gpus, const Order& order, Time now) const {
   if (!settings_.measured_turns) return {};
   Time least = Time::max();  // of the others that run or wait
   Time most{};
   Time credit = kCredit;
+  const auto look_at = [&](const Client* other, Time served) {
+    if (other == &client) return;
+    least = std::min(least, served);
+    most = std::max(most, served);
+  };
   for_each_gpu(gpus, [&](GpuIndex index) {
-    for (const Client* other : books_.gpu(index).all) {
-      if (other == &client || ((other->state.held | other->state.wanted) & bit(index)) == 0) continue;
-      const Time served = books_.served(*other, now);
-      least = std::min(least, served);
-      most = std::max(most, served);
+    for (const Client* holder : books_.gpu(index).holders) look_at(holder, books_.served(*holder, now));
+    for (const Client* waiter : {order.first(index), order.last(index)}) {
+      if (waiter != nullptr) look_at(waiter, waiter->rank);
     }
     credit = std::max(credit, 3 * laws_[index].switching);
   });

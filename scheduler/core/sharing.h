@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "scheduler/core/bookkeeping.h"
+#include "scheduler/core/order.h"
 
 namespace rota::scheduler {
 
@@ -82,6 +83,7 @@ class Sharing {
   // It has come to the gate: it is active.
   void wants(Client& client, Time now);
   void left(ClientId client);
+  void configured();  // the settings have changed
   // What time, activity and programs that come and go change.
   void judge(GpuIndex gpu, Time now);
 
@@ -92,7 +94,7 @@ class Sharing {
   // How long a turn lasts while others wait.
   Time turn(GpuIndex gpu) const;
   // Where a program that comes back after a pause is put in the order (Client::served).
-  Time rank(const Client& client, GpuMask gpus, Time now) const;
+  Time rank(const Client& client, GpuMask gpus, const Order& order, Time now) const;
 
   Candidate candidate(GpuIndex gpu) const { return laws_[gpu].candidate; }
   std::uint32_t active(GpuIndex gpu) const { return static_cast<std::uint32_t>(laws_[gpu].set.size()); }
@@ -129,6 +131,8 @@ class Sharing {
     std::vector<ClientId> set;    // active, by number
     std::vector<ClientId> light;  // of those, in kLightOpen
     Time look_at{};               // when time alone changes something; 0: never
+    bool stale = true;            // `set` may be another by now
+    Time until = Time::max();     // as long as it is not, if nothing happens
     Time since{};                 // of the phase, or of its measurement
     bool measuring = false;       // the settling is over
     double in_turns = 0;          // what turns gave: the contenders' sum of r / r alone
@@ -138,7 +142,8 @@ class Sharing {
   };
 
   bool applies(GpuIndex gpu) const;
-  std::vector<ClientId> active(const Gpu& gpu, GpuIndex index, Time now, Time& until) const;
+  void may_join(const Client& client);
+  bool renew_set(Law& law, GpuIndex index, Time now);
   void begin(Law& law, Phase phase, Candidate candidate, Time now);
   bool weigh(Client& client, Time passed, Time now);
   void choose(Law& law, Time now);

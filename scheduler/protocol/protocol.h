@@ -22,6 +22,8 @@
 //   - From version 5 on rotad asks clients that do not hold a GPU to move their memory away from it.
 //   - From version 6 on it passes such memory on from one client to another.
 //   - From version 7 on a client also reserves what of its memory stays on a GPU and what has to be there at once.
+//   - From version 8 on it says in its usage page how it uses its turns, where rotad wants to know; an older one runs
+//     beside others whenever its memory fits.
 //
 // Room (version 3). LeasePage::promised_bytes says how much the client may have on each GPU of its grant. A client that
 // is about to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: nobody
@@ -74,12 +76,13 @@ namespace rota::protocol {
 
 inline constexpr std::uint32_t kMagic = 0x41544f52;  // "ROTA"
 inline constexpr std::uint16_t kOldestVersion = 1;
-inline constexpr std::uint16_t kVersion = 7;       // the newest
+inline constexpr std::uint16_t kVersion = 8;       // the newest
 inline constexpr std::uint16_t kRoomVersion = 3;   // from this one on clients ask for room
 inline constexpr std::uint16_t kLimitVersion = 4;  // from this one on clients reserve what they are going to have
 inline constexpr std::uint16_t kSwapVersion = 5;   // from this one on rotad also asks those without the lease for room
 inline constexpr std::uint16_t kHandOverVersion = 6;  // from this one on memory goes from client to client
 inline constexpr std::uint16_t kFitVersion = 7;       // from this one on clients reserve what has to fit a GPU together
+inline constexpr std::uint16_t kActivityVersion = 8;  // from this one on clients say how they use their turns
 inline constexpr std::size_t kMaxMessageBytes = 1024;
 // GPUs that one rotad manages at most: a set of GPUs is one 64-bit mask, bit i being the GPU with index i.
 inline constexpr std::size_t kMaxGpus = 64;

@@ -40,6 +40,7 @@ struct Server::Client {
   std::set<std::uint32_t> gpus;
   std::map<std::uint32_t, Measurement> measured;  // by GPU index
   std::set<std::uint32_t> took_over;              // GPUs where it has been handed memory of others
+  bool says_activity = false;                     // its usage page tells how it uses its turns
   bool says_fixed = false;  // its usage page tells what of its memory the driver counts as its process's
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;

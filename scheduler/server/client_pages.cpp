@@ -106,6 +106,7 @@ void Server::read_activity(Client& client) {
   const std::uint64_t calls = page.calls.load();
   const std::uint64_t samples = page.samples.load();
   const std::uint64_t switches = page.switches.load();
+  if (!client.says_activity) return;
   const bool shares = page.shares.load() != 0;
   const std::array news{calls, samples, switches, std::uint64_t{shares}};
   if (std::exchange(client.activity, news) == news) return;

@@ -234,6 +234,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   client->pid = connection.peer().pid;
   client->uid = connection.peer().uid;
   client->name = hello.name;
+  client->says_activity = connection.version >= protocol::kActivityVersion;
   client->says_fixed = connection.version >= protocol::kRoomVersion;
   client->lease = std::move(*lease);
   client->usage = std::move(*usage);
@@ -264,6 +265,8 @@ void Server::on_hello(Connection& connection, const Message& message) {
   connection.client = id;
   clients_.emplace(id, std::move(client));
   step(event::Join{id, connection.version >= protocol::kRoomVersion});
+  // Of one that says nothing nobody can find out how it runs best: it runs beside others, as ever.
+  if (connection.version < protocol::kActivityVersion) step(event::Activity{.client = id, .shares = true});
   watch_process(id);
   log::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
 }

@@ -12,9 +12,10 @@ namespace {
 using namespace rota::scheduler;
 
 // Grants per second of real time.
-double measure(Mode mode, ClientId clients, GpuIndex gpus) {
+double measure(Mode mode, bool measured_turns, ClientId clients, GpuIndex gpus) {
   Settings settings;
   settings.mode = mode;
+  settings.measured_turns = measured_turns;
   Core core(settings);
   Time now = std::chrono::seconds(1);
   constexpr Bytes kTotal = Bytes{1} << 37;
@@ -48,11 +49,13 @@ double measure(Mode mode, ClientId clients, GpuIndex gpus) {
 int main() {
   bool enough = true;
   for (const Mode mode : {Mode::kExclusive, Mode::kAutomatic}) {
-    for (const GpuIndex gpus : {1U, 8U}) {
-      const double rate = measure(mode, 1000, gpus);
-      enough = enough && rate >= 200'000;
-      fmt::print("core, {:<10} 1000 clients, {} GPU{}: {:>10.0f} grants/s (target 200000)\n", mode_name(mode), gpus,
-                 gpus == 1 ? " " : "s", rate);
+    for (const bool measured_turns : {false, true}) {
+      for (const GpuIndex gpus : {1U, 8U}) {
+        const double rate = measure(mode, measured_turns, 1000, gpus);
+        enough = enough && rate >= 200'000;
+        fmt::print("core, {:<10} {} turns, 1000 clients, {} GPU{}: {:>10.0f} grants/s (target 200000)\n",
+                   mode_name(mode), measured_turns ? "measured" : "fixed", gpus, gpus == 1 ? " " : "s", rate);
+      }
     }
   }
   return enough ? EXIT_SUCCESS : EXIT_FAILURE;
