@@ -1,6 +1,7 @@
 #include "runtime/turn/meter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "generated/driver_real.h"
 #include "runtime/driver/context.h"
@@ -114,6 +115,7 @@ void Meter::forget(api::CUcontext context) {
     stream.context = nullptr;
     stream.passed = stream.marked = stream.calls.load();
     set_free(stream);
+    state_->forgotten = true;
   }
 }
 
@@ -125,7 +127,9 @@ bool Meter::passed(Stream& stream, Time now) {
     if (real::cuEventQuery(mark.event) == api::CUDA_ERROR_NOT_READY) break;
     // What was in flight before it has taken as long as it was on its way.
     if (mark.in_flight != 0) {
-      const double each = static_cast<double>((now - mark.at).count()) / static_cast<double>(mark.in_flight);
+      // It may have been made, and have passed, since the monitor read the time.
+      const Time took = std::max(now - mark.at, Time{1});
+      const double each = static_cast<double>(took.count()) / static_cast<double>(mark.in_flight);
       stream.per_call = stream.per_call == 0 ? each : stream.per_call + kNewest * (each - stream.per_call);
       const double most = static_cast<double>(kInFlight.count()) / std::max(stream.per_call, 1.0);
       stream.most = static_cast<std::uint64_t>(std::clamp(most, kLeastInFlight, static_cast<double>(kMostInFlight)));
@@ -142,7 +146,7 @@ bool Meter::passed(Stream& stream, Time now) {
 
 bool Meter::look(Time now, bool standing) {
   const std::lock_guard lock(state_->mutex);
-  bool some = false;
+  bool some = std::exchange(state_->forgotten, false);
   bool any = false;
   for (auto next = state_->streams.begin(); next != state_->streams.end();) {
     const auto each = next++;

@@ -79,6 +79,7 @@ class Meter {
   struct State {
     std::mutex mutex;
     std::map<Key, Stream> streams;  // none ever goes: threads remember them (gate::Thread::metered)
+    bool forgotten = false;         // streams' marks: who stands for them may go on
   };
 
   static Key key_of(const gate::Call& call, api::CUcontext current);

@@ -288,6 +288,8 @@ void Monitor::stop() {
   bell_.ring();
   room_.release_all();
   quota_.release_all();
+  // Nobody would let those go on who stand for what is in flight.
+  gate_.set_metered(false);
   open_for_good({.excused = true});
 }
 
@@ -328,6 +330,7 @@ void Monitor::run() {
     if (machine_.still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
     if (!stopping() && !prepare_host()) sleep(heard, event_seen);
   }
+  gate_.set_metered(false);
   open_for_good({.excused = true});
 }
 
@@ -451,7 +454,7 @@ event::Look Monitor::look() {
 
 // What is in flight while programs take turns.
 void Monitor::meter() {
-  const bool wanted = connection_ && (connection_->watch() & protocol::kWatchMeter) != 0;
+  const bool wanted = !stopping() && connection_ && (connection_->watch() & protocol::kWatchMeter) != 0;
   if (wanted != gate_.metered()) {
     if (!wanted) meter_.stop();
     gate_.set_metered(wanted);

@@ -66,7 +66,8 @@ void Admission::find_excess(GpuIndex index) {
   }
   if (settings_.mode == Mode::kConcurrent || gpu.holders.size() < 2) return;
   // Who came first stays; of the others those who are to take turns with it go.
-  for (std::size_t i = gpu.holders.size(); settings_.mode == Mode::kAutomatic && i > 1; --i) {
+  const bool turns = settings_.mode == Mode::kAutomatic && sharing_.candidate(index) != Candidate::kTogether;
+  for (std::size_t i = gpu.holders.size(); turns && i > 1; --i) {
     Client& last = *gpu.holders[i - 1];
     if (sharing_.conflicts(last, index)) yield(last, index);
   }

@@ -216,6 +216,7 @@ void Core::on(const event::Activity& activity, Time now) {
 
 void Core::on(const event::Configure& configure, Time) {
   assert(configure.settings.quantum.count() > 0);
+  if (configure.settings.measured_turns != settings_.measured_turns) order_.forget_ranks();
   settings_ = configure.settings;
   sharing_.configured();
   books_.mark_changed(books_.touched());

@@ -21,6 +21,12 @@ class Order {
   // The client is in the queue.
   void remove(Client& client) { client.parked.splice(client.parked.end(), queue_, client.node); }
 
+  // From now on it is first come first served, or by ranks again: those who wait keep their places and are overtaken by
+  // nobody for what they had before.
+  void forget_ranks() {
+    for (Client* client : queue_) client->rank = {};
+  }
+
   // The first in the queue who wants this GPU; null: nobody.
   const Client* first(GpuIndex gpu) const {
     for (const Client* client : queue_) {

@@ -12,12 +12,15 @@ Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Gpu& gpu = books_.gpu(index);
   // Those who ran together end their turn together, but for those who come and go beside others' turns.
   const bool alone = sharing_.candidate(index) == Candidate::kLightOpen;
-  const Time over = (alone ? holder.state.held_since : gpu.latest_grant) + sharing_.turn(index);
+  const Time begun = alone ? holder.state.held_since : gpu.latest_grant;
+  const Time over = begun + sharing_.turn(index);
   const Client* next = order_.first(index);
   if (!settings_.measured_turns || next == nullptr) return over;
   const Time ahead = books_.served(holder, now) - next->rank;
   const auto holders = static_cast<std::int64_t>(gpu.holders.size());
-  const Time even_at = now - ahead * holders;
+  // Clocks of other GPUs may be far behind: a turn has an end all the same.
+  const Time longest = std::max(sharing_.turn(index), Sharing::kCredit + 3 * sharing_.switching(index));
+  const Time even_at = std::min(now - ahead * holders, begun + longest);
   if (!next->woke) return std::max(over, even_at);
   // To send a holder away costs two hand-overs.
   const Time worth_while = even_at + 2 * sharing_.switching(index) * holders;

@@ -111,7 +111,7 @@ class Rig:
             "ROTA_SOCKET": str(self.folder / "socket"), "ROTA_MEMORY": "native", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         ready, told = os.pipe()
         self.rotad = subprocess.Popen(
-            [self.rota.parent / "rotad", "--mode", mode, "--ready-fd", str(told), "--event-log", self.folder / "events",
+            [self.rota.parent / "rotad", "--mode", mode, "--quantum", "automatic", "--ready-fd", str(told), "--event-log", self.folder / "events",
              "--lock-directory", self.folder / "locks", "--log", "warn"], env=self.environment, pass_fds=[told])
         os.close(told)
         os.read(ready, 8)

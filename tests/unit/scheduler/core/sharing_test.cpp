@@ -160,6 +160,49 @@ TEST_CASE("a fixed quantum decides nothing: programs that fit together run toget
   CHECK(two.both_hold());
 }
 
+TEST_CASE("who waits when turns are no longer measured is not overtaken for ever") {
+  Two two;
+  two.core.step(event::Join{3, false}, two.now);
+  two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);
+  Settings settings;
+  settings.measured_turns = true;
+  settings.mode = Mode::kExclusive;
+  two.core.step(event::Configure{settings}, two.now);
+  const auto everybody = [&](int rounds, std::vector<int>& turns) {
+    for (int round = 0; round < rounds; ++round) {
+      for (const ClientId id : {1U, 2U, 3U}) {
+        const ClientState& state = *two.core.client(id);
+        if (state.held == 0 && state.wanted == 0) two.core.step(event::Want{id, 1}, two.now);
+        if (state.held == 0 || state.waiters == 0) continue;
+        ++turns[id - 1];
+        two.now += 100ms;
+        two.core.step(event::GiveBack{id, state.grant}, two.now);
+      }
+    }
+  };
+  std::vector<int> turns(3);
+  everybody(20, turns);
+  settings.measured_turns = false;
+  two.core.step(event::Configure{settings}, two.now);
+  turns = std::vector<int>(3);
+  everybody(60, turns);
+  for (const int of_one : turns) CHECK(of_one > 10);
+}
+
+TEST_CASE("a turn has an end, however far the clocks of two GPUs are apart") {
+  Two two;
+  two.core.step(event::AddGpu{2, 1, Bytes{80} << 30, 1}, two.now);
+  // GPU 0 is used for an hour.
+  two.core.step(event::Want{1, 1}, two.now);
+  two.now += 1h;
+  // Somebody wants both, and the first comes back.
+  two.core.step(event::Want{2, 3}, two.now);
+  two.core.step(event::GiveBack{1, two.core.client(1)->grant}, two.now);
+  REQUIRE(two.core.client(2)->held == 3);
+  two.core.step(event::Want{1, 1}, two.now);
+  CHECK(two.core.client(2)->drain_at <= two.now + 1s);
+}
+
 TEST_CASE("who comes back after a pause and is behind does not wait for the end of a turn") {
   Two two;
   two.core.step(event::Want{1, 1}, two.now);
