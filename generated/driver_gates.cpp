@@ -450,11 +450,6 @@ api::CUresult cuGreenCtxWaitEvent(api::CUgreenCtx hCtx, api::CUevent hEvent) {
     return real::cuGreenCtxWaitEvent(hCtx, hEvent);
   });
 }
-api::CUresult cuIpcGetEventHandle(api::CUipcEventHandle* pHandle, api::CUevent event) {
-  const gate::MappingScope scope;
-  if (scope.refused()) [[unlikely]] return gate::refusal.load();
-  return contract::exported(Symbol::k_cuIpcGetEventHandle, real::cuIpcGetEventHandle(pHandle, event));
-}
 api::CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, api::CUdeviceptr dptr) {
   const gate::MappingScope scope;
   if (scope.refused()) [[unlikely]] return gate::refusal.load();
@@ -2335,7 +2330,7 @@ void* const table[kSymbolCount] = {
     nullptr,
     nullptr,
     nullptr,
-    reinterpret_cast<void*>(&cuIpcGetEventHandle),
+    nullptr,
     reinterpret_cast<void*>(&cuIpcGetMemHandle),
     nullptr,
     nullptr,

@@ -87,7 +87,6 @@ api::CUresult cuGraphicsVDPAURegisterVideoSurface(api::CUgraphicsResource* pCuda
 api::CUresult cuGreenCtxRecordEvent(api::CUgreenCtx hCtx, api::CUevent hEvent);
 api::CUresult cuGreenCtxStreamCreate(api::CUstream* phStream, api::CUgreenCtx greenCtx, unsigned int flags, int priority);
 api::CUresult cuGreenCtxWaitEvent(api::CUgreenCtx hCtx, api::CUevent hEvent);
-api::CUresult cuIpcGetEventHandle(api::CUipcEventHandle* pHandle, api::CUevent event);
 api::CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, api::CUdeviceptr dptr);
 api::CUresult cuKernelGetFunction(api::CUfunction* pFunc, api::CUkernel kernel);
 api::CUresult cuLaunch(api::CUfunction f);

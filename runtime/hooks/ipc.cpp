@@ -1,6 +1,5 @@
-// Memory that is handed out: to another process by a legacy IPC handle, or to a device as a dma-buf; and events.
+// Memory that is handed out: to another process by a legacy IPC handle, or to a device as a dma-buf.
 #include "generated/driver_gates.h"
-#include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
 
@@ -11,12 +10,6 @@ using api::CUresult;
 
 CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, CUdeviceptr dptr) {
   return runtime().memory.explained(gates::cuIpcGetMemHandle(pHandle, dptr), dptr, "cuIpcGetMemHandle");
-}
-
-// An event holds no memory, but who opens it may wait for this process's work while this one waits for it.
-CUresult cuIpcGetEventHandle(api::CUipcEventHandle* pHandle, api::CUevent event) {
-  runtime().monitor.shares();
-  return real::cuIpcGetEventHandle(pHandle, event);
 }
 
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, std::size_t size,

@@ -19,7 +19,7 @@ class Activity {
 
   // Null: rotad has gone. What has been counted counts for the next one.
   void connected(protocol::UsagePage* page);
-  // This process has handed memory or events to others. Any thread.
+  // This process has handed memory to others. Any thread.
   // Whether that is news.
   bool shares() { return !shares_.exchange(true); }
   void tell_shares();

@@ -18,7 +18,7 @@
 // start, such short times tell nothing, and to be let in at once is what counts. Where fewer than two contend, heavy
 // programs take turns, light ones run at any time, and it is looked again soon.
 //
-// Who has handed memory or events to other processes runs at any time: they may have to run beside it.
+// Who has handed memory to other processes runs at any time: they may have to run beside it.
 //
 // Turns are as long as their hand-overs make worth while, whether memory moves in them or not: twenty times as long.
 #pragma once

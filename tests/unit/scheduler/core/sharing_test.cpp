@@ -132,7 +132,7 @@ struct Two {
   Time now = 1s;
 };
 
-TEST_CASE("who has handed memory or events to others runs beside them: they may wait for each other") {
+TEST_CASE("who has handed memory to others runs beside them: they may wait for each other") {
   Two two;
   two.core.step(event::Activity{.client = 1, .calls = 1, .shares = true}, two.now);
   two.core.step(event::Want{1, 1}, two.now);
