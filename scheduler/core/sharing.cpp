@@ -157,10 +157,10 @@ void Sharing::judge(GpuIndex index, Time now) {
   set_bit(timed_, next != Time::max());
   set_bit(sampling_, law.phase == Phase::kProbing || watches);
   set_bit(looking_, looks);
-  // While nothing is known or a candidate is tried as well: who is to take turns soon has little in flight by then, and
-  // where calls are compared, what is submitted has to be what is done.
-  const bool all_at_once = law.phase == Phase::kSettled && law.candidate == Candidate::kTogether;
-  set_bit(metered_, several && settings_.mode != Mode::kConcurrent && !all_at_once);
+  // At first, and while a candidate is tried, too: who is to take turns soon has little in flight by then, and where
+  // calls are compared, what is submitted has to be what is done.
+  const bool at_first = law.phase == Phase::kWatching && law.window_since == law.since;
+  set_bit(metered_, several && settings_.mode != Mode::kConcurrent && (!watches || at_first));
 }
 
 // When time alone changes something.
