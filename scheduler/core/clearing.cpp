@@ -129,7 +129,8 @@ void Clearing::distribute(GpuIndex index, Bytes missing) {
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& one, const Candidate& other) {
     const auto place = [](const Client& client) {
       const bool waits = client.state.wanted != 0;
-      return std::tuple(waits, waits ? -client.rank : client.last_held, waits ? ~client.queue_number : 0, client.id);
+      return std::tuple(waits, client.urgent, waits ? -client.rank : client.last_held, waits ? ~client.queue_number : 0,
+                        client.id);
     };
     return place(*one.client) < place(*other.client);
   });

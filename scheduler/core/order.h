@@ -1,9 +1,11 @@
-// Who is next: who has had least of the GPU where turns are measured (Client::rank, set before it is queued), else
-// first come first served. A waiter that cannot run yet reserves its whole set against those behind it, so that a
-// client that wants many GPUs is not starved by those that want one.
+// Who is next: who is in a hurry (event::Want::urgent), then who has had least of the GPU where turns are measured
+// (Client::rank, set before it is queued), else first come first served. A waiter that cannot run yet reserves its
+// whole set against those behind it, so that a client that wants many GPUs is not starved by those that want one.
 #pragma once
 
+#include <algorithm>
 #include <list>
+#include <utility>
 
 #include "scheduler/core/bookkeeping.h"
 
@@ -11,12 +13,22 @@ namespace rota::scheduler {
 
 class Order {
  public:
+  // Of one client. Profilers interrupt its threads all the time.
+  static constexpr Time kBetweenUrgent = std::chrono::seconds(1);
+
   // Behind all of the same rank and of lower ones; the client is not in the queue.
   void enqueue(Client& client) {
-    client.queue_number = ++queued_;
+    if (!std::exchange(client.keeps_place, false)) client.queue_number = ++queued_;
     auto place = queue_.end();
-    while (place != queue_.begin() && (*std::prev(place))->rank > client.rank) --place;
+    while (place != queue_.begin() && goes_before(client, **std::prev(place))) --place;
     queue_.splice(place, client.parked, client.node);
+  }
+  // From now on the client, which is in the queue, goes before all who are not in a hurry.
+  void hurry(Client& client) {
+    const auto place = std::find_if(queue_.begin(), queue_.end(), [](const Client* other) { return !other->urgent; });
+    client.rank = std::min(client.rank, (*place)->rank);
+    client.urgent = true;
+    queue_.splice(place, queue_, client.node);
   }
   // The client is in the queue.
   void remove(Client& client) { client.parked.splice(client.parked.end(), queue_, client.node); }
@@ -67,7 +79,12 @@ class Order {
   }
 
  private:
-  std::list<Client*> queue_;  // by rank, and of one rank in order of arrival
+  static bool goes_before(const Client& client, const Client& other) {
+    if (other.urgent) return false;
+    return client.rank != other.rank ? client.rank < other.rank : client.queue_number < other.queue_number;
+  }
+
+  std::list<Client*> queue_;  // who is in a hurry, then by rank, and of one rank in order of arrival
   std::uint64_t queued_ = 0;
 };
 
