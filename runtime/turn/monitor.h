@@ -50,8 +50,9 @@ class Monitor final : public gate::Attendant {
   void make_room_for_context(int device, const std::function<bool()>& again);
   // Under the lock that contexts end under.
   void context_ended(api::CUcontext context) { meter_.forget(context); }
-  // This process has handed memory to others, which may have to run beside it: rotad hears of it.
+  // This process has handed memory or events to others, which may have to run beside it: rotad hears of it.
   void shares();
+  bool shared() const { return activity_.shared(); }
   void arrived() override;
   void interrupted() override;
   bool may_submit(const gate::Call& call) override;

@@ -90,7 +90,7 @@ struct Activity {
   std::uint64_t busy = 0;      // and how many of them found it busy
   std::uint64_t switches = 0;  // turns that it began
   Time switching{};            // and how long it took from their grants until it ran
-  bool shares = false;         // it has handed memory to others, which may have to run beside it
+  bool shares = false;         // it and others have handed each other memory or events: they may have to run beside it
 };
 // Time has passed: due at next_deadline().
 struct Tick {};
