@@ -415,8 +415,17 @@ bool Sharing::conflicts(const Client& client, GpuIndex index) const {
                      [&](const Client* holder) { return holder != &client && !open_to(*holder, index); });
 }
 
+// Whether memory that does not fit comes page by page once its owner runs: no hand-over shows what that costs.
+bool Sharing::pages_in(GpuIndex index) const {
+  const Gpu& gpu = books_.gpu(index);
+  if (gpu.used + gpu.contexts + gpu.taken_outside() <= gpu.total) return false;
+  Bytes paged = gpu.used - gpu.fixed;
+  for (const Client* client : gpu.swappers) paged -= client->share(index)->used - client->share(index)->fixed;
+  return paged > step_of(gpu.total);
+}
+
 Time Sharing::turn(GpuIndex index) const {
-  if (!settings_.measured_turns) return settings_.quantum;
+  if (!settings_.measured_turns || pages_in(index)) return settings_.quantum;
   const Law& law = laws_[index];
   if (law.phase == Phase::kProbing) return kProbeTurn;
   if (law.switching == Time{}) return books_.gpu(index).crowded ? settings_.quantum : kShortestTurn;
