@@ -22,6 +22,13 @@ namespace {
 
 // A look at the socket now and then: nothing else tells that rotad has gone.
 constexpr Time kLookAtSocket = 250ms;
+// A hand-over is awaited awake, on both sides, for as long as it takes where little is in flight: to wake a thread that
+// sleeps takes longer than what it does then.
+constexpr Time kAwake(protocol::kAwakeNs);
+bool is_about(Time turn) {
+  const Time since = now() - turn;
+  return turn != Time{0} && since >= Time{0} && since < kAwake;
+}
 // What rotad takes for the size of a GPU (scheduler/server/decode.cpp).
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
 
@@ -479,10 +486,20 @@ void Monitor::meter() {
 
 void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
   const Time look_at = std::min({machine_.look_at(), activity_.look_at(), meter_.look_at()});
-  const Time pause = std::min(look_at - now(), connection_ ? kLookAtSocket : Time(1s));
+  Time pause = std::min(look_at - now(), connection_ ? kLookAtSocket : Time(1s));
+  const Time turn = machine_.phase() == Phase::kWaiting && connection_ ? connection_->next_turn() : Time{0};
+  if (turn > now()) pause = std::min(pause, turn - now());
   if (pause <= Time{0} || !due_.empty()) return;
   if (machine_.phase() == Phase::kDraining) {
-    std::this_thread::sleep_for(pause);
+    if (!is_about(machine_.draining_since())) return std::this_thread::sleep_for(pause);
+    for (const Time until = now() + pause; now() < until;) std::this_thread::yield();
+  } else if (is_about(turn)) {
+    gate_.rouse(std::chrono::steady_clock::time_point(turn + kAwake));
+    const auto& event = connection_->event();
+    for (const Time until = now() + pause; now() < until && bell_.heard() == heard && event.load() == event_seen;) {
+      if (!is_about(turn)) return;
+      std::this_thread::yield();
+    }
   } else if (connection_ && told_gpus_ && told_gpus_->any && !told_gpus_->answered) {
     // The answer comes by the socket, which no bell rings for; it takes microseconds.
     connection_->wait_for_message(static_cast<int>(std::clamp<std::int64_t>(pause / 1ms, 1, 50)));

@@ -134,6 +134,22 @@ Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   return std::min(movable, static_cast<Bytes>(std::ceil(part * static_cast<double>(movable))));
 }
 
+Time Core::next_turn(ClientId id) const {
+  const Client* client = books_.find(id);
+  Time latest{};
+  if (client == nullptr) return latest;
+  for_each_gpu(client->state.wanted, [&](GpuIndex index) {
+    if (order_.first(index) != client) return;
+    for (const Client* holder : books_.gpu(index).holders) latest = std::max(latest, holder->state.drain_at);
+  });
+  return latest;
+}
+
+std::optional<ClientId> Core::first_waiting(GpuIndex index) const {
+  const Client* first = order_.first(index);
+  return first == nullptr ? std::nullopt : std::optional(first->id);
+}
+
 Time Core::give_back_by(ClientId id) const {
   const Client* client = books_.find(id);
   return client == nullptr ? Time{} : client->deadline;

@@ -56,6 +56,7 @@ void Server::publish(Client& client) {
   page.waiters = state.waiters;
   page.drain_at_ns = real(state.drain_at);
   page.give_back_by_ns = real(core_.give_back_by(client.id));
+  page.next_turn_ns = real(core_.next_turn(client.id));
   page.grant = state.grant;
   ++page.event;
   syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

@@ -170,7 +170,7 @@ int main(int argc, char** argv) try {
     if (write(ready, "ready\n", 6) < 0) rota::server::log::debug("nobody waits at --ready-fd {}", ready);
     close(ready);
   }
-  io.run();
+  (*server)->run();
   return 0;
 } catch (const std::exception& error) {  // the machine has no more descriptors or memory
   fprintf(stderr, "rotad: %s\n", error.what());

@@ -8,6 +8,7 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "scheduler/server/client.h"
@@ -46,6 +47,16 @@ void Server::start() {
   housekeeping();
 }
 
+void Server::run() {
+  while (!io_.stopped()) {
+    if (std::chrono::steady_clock::now() >= awake_until_) {
+      io_.run_one();
+    } else if (io_.poll() == 0) {
+      std::this_thread::yield();
+    }
+  }
+}
+
 void Server::stop() {
   if (stopped_) return;
   stopped_ = true;
@@ -55,6 +66,7 @@ void Server::stop() {
   control_.stop();
   housekeeping_.cancel();
   deadline_.cancel();
+  wake_.cancel();
   first_reading_.cancel();
   accept_again_.cancel();
   for (const auto& [number, connection] : connections_) connection->close();
@@ -408,12 +420,34 @@ void Server::step(const scheduler::Event& event) {
   if (before.movable != published_.movable) {
     for (const auto& [id, client] : clients_) client->lease->movable_gpus = published_.movable;
   }
+  // Who is next is told when those in its way drain.
+  if (!changed_.empty()) {
+    bool one_drains = false;
+    scheduler::for_each_gpu(core_.waited_gpus(), [&](std::uint32_t gpu) {
+      const auto first = core_.first_waiting(gpu);
+      const auto found = first ? clients_.find(*first) : clients_.end();
+      if (found == clients_.end()) return;
+      const scheduler::Time at = core_.next_turn(*first);
+      one_drains |= at != scheduler::Time{} && at <= time;
+      if (std::exchange(found->second->next_turn, at) == at) return;
+      changed_.insert(*first);
+      if (at != scheduler::Time{}) stay_awake(time_.real(at));
+    });
+    if (!one_drains) awake_until_ = {};
+  }
   for (const ClientId id : changed_) {
     const auto found = clients_.find(id);
     if (found != clients_.end()) publish(*found->second);
   }
   changed_.clear();
   schedule_deadline();
+}
+
+void Server::stay_awake(scheduler::Time from) {
+  wake_.expires_at(asio::steady_timer::time_point(std::chrono::duration_cast<asio::steady_timer::duration>(from)));
+  wake_.async_wait([this](std::error_code error) {
+    if (!error) awake_until_ = std::chrono::steady_clock::now() + std::chrono::nanoseconds(protocol::kAwakeNs);
+  });
 }
 
 void Server::report_revoked(const Client& client) {

@@ -53,6 +53,8 @@ class Server final : public ConnectionOwner {
 
   // Accepts from here on; returns at once. Ends the io_context's work when idle for idle_exit.
   void start();
+  // Until it is stopped. While a holder drains for somebody it does not sleep.
+  void run();
   // Closes everything and removes the socket; io_context::run returns when nothing else keeps it.
   void stop();
 
@@ -111,6 +113,7 @@ class Server final : public ConnectionOwner {
   void read_activity(Client& client);
   void note_moves(Client& client);
   void schedule_deadline();
+  void stay_awake(scheduler::Time from);
   void housekeeping();
   bool idle() const;
   // Is there while programs use GPUs: what a rotad after this one finds.
@@ -135,6 +138,8 @@ class Server final : public ConnectionOwner {
   Control control_;
   asio::steady_timer housekeeping_;
   asio::steady_timer deadline_;
+  asio::steady_timer wake_;  // to be awake when a holder begins to drain,
+  std::chrono::steady_clock::time_point awake_until_{};
   asio::steady_timer first_reading_;
   asio::steady_timer accept_again_;
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
