@@ -51,6 +51,37 @@ GpuState Core::gpu(GpuIndex index) const {
           .switching = sharing_.switching(index)};
 }
 
+SharingWhy Core::sharing_why(GpuIndex index) const {
+  using protocol::SharingReason;
+  if (settings_.mode != Mode::kAutomatic) return {SharingReason::kMode};
+  if (books_.gpu(index).crowded) return {SharingReason::kMemory};
+  if (!settings_.measured_turns) return {SharingReason::kFits};
+  if (sharing_.active(index) < 2) return {SharingReason::kAlone};
+  if ((sharing_.looking() & bit(index)) != 0) return {SharingReason::kMeasuring};
+  const double trial = sharing_.trial(index);
+  const bool better = (trial >= 1) == (sharing_.candidate(index) != Candidate::kTurns);
+  // What was tried while more of them contended is no reason for anything else.
+  if (trial == 0 || !better) return {SharingReason::kFewContend};
+  return {SharingReason::kTrial, trial};
+}
+
+ClientUse Core::use(ClientId id, Time now) const {
+  const Client* client = books_.find(id);
+  if (client == nullptr) return {};
+  const Evidence& evidence = client->evidence;
+  ClientUse use{.busy = {},
+                .calls = {},
+                .held = Bookkeeping::held_time(*client, now),
+                .waited = Bookkeeping::waited_time(*client, now)};
+  if (evidence.u >= 0) use.busy = evidence.u;
+  if (evidence.own_rate > 0) use.calls = evidence.own_rate;
+  for_each_gpu(client->state.touched, [&](GpuIndex index) {
+    const bool some_take_turns = sharing_.candidate(index) == Candidate::kLightOpen;
+    if (some_take_turns && sharing_.open_to(*client, index)) use.light |= bit(index);
+  });
+  return use;
+}
+
 std::optional<Time> Core::next_deadline() const {
   std::optional<Time> next = pressure_.next_deadline();
   for (const std::optional<Time> other : {clearing_.next_deadline(), sharing_.next_deadline()}) {

@@ -345,6 +345,12 @@ Time Sharing::rank(const Client& client, GpuMask gpus, const Order& order, Time 
   return std::clamp(client.served, least - credit, most + credit);
 }
 
+double Sharing::trial(GpuIndex index) const {
+  const Law& law = laws_[index];
+  const auto known = std::ranges::find(law.answers, law.set, &Answer::set);
+  return known == law.answers.end() ? 0 : known->ratio;
+}
+
 std::optional<Time> Sharing::next_deadline() const {
   std::optional<Time> next;
   for_each_gpu(timed_,

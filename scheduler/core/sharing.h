@@ -99,6 +99,8 @@ class Sharing {
   Candidate candidate(GpuIndex gpu) const { return laws_[gpu].candidate; }
   std::uint32_t active(GpuIndex gpu) const { return static_cast<std::uint32_t>(laws_[gpu].set.size()); }
   Time switching(GpuIndex gpu) const { return laws_[gpu].switching; }
+  // What was tried last with those who are active gave so much of what turns gave; 0: nothing was tried.
+  double trial(GpuIndex gpu) const;
   // Where samples are taken, where something is being found out at all, and where several are active who may take
   // turns.
   GpuMask sampling() const { return sampling_; }

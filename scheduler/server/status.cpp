@@ -1,5 +1,7 @@
 // What `rota status` is told: one row per GPU, one per client, made as the asker reads them.
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "scheduler/server/client.h"
@@ -10,10 +12,18 @@ namespace rota::server {
 using protocol::Kind;
 using protocol::Message;
 
+namespace {
+
+std::uint32_t thousandths(double value) {
+  return static_cast<std::uint32_t>(std::clamp(std::round(value * 1000), 0.0, 1e9));
+}
+
+}  // namespace
+
 // Rows are made one at a time from where the last one left off, so that a slow reader costs no memory; the clients may
 // change in between.
 void Server::on_status(Connection& connection, std::uint32_t newest) {
-  enum class Part { kGpus, kClients, kAccounts, kDone };
+  enum class Part { kGpus, kClients, kUses, kAccounts, kDone };
   connection.send_rows([this, part = Part::kGpus, next = std::uint32_t{0}, newest,
                         accounts = std::vector<Message>()]() mutable -> std::optional<Message> {
     if (part == Part::kGpus) {
@@ -23,15 +33,16 @@ void Server::on_status(Connection& connection, std::uint32_t newest) {
       part = Part::kClients;
       next = 0;
     }
-    if (part == Part::kClients) {
+    while (part == Part::kClients || part == Part::kUses) {
       const auto client = clients_.lower_bound(next);
       if (client != clients_.end()) {
         next = client->first + 1;
-        return status_client(*client->second);
+        return part == Part::kClients ? status_client(*client->second) : status_use(client->first);
       }
-      part = Part::kAccounts;
+      const bool uses_too = part == Part::kClients && newest >= protocol::kActivityVersion;
+      part = uses_too ? Part::kUses : Part::kAccounts;
       next = 0;
-      if (newest >= protocol::kLimitVersion) accounts = status_accounts();
+      if (part == Part::kAccounts && newest >= protocol::kLimitVersion) accounts = status_accounts();
     }
     if (part == Part::kAccounts) {
       if (next < accounts.size()) return accounts[next++];
@@ -68,7 +79,25 @@ std::optional<Message> Server::status_gpu(std::uint32_t index) const {
   gpu.active = state.active;
   gpu.turn_ns = static_cast<std::uint64_t>(state.turn.count());
   gpu.switch_ns = static_cast<std::uint64_t>(state.switching.count());
+  const scheduler::SharingWhy why = core_.sharing_why(index);
+  gpu.reason = why.reason;
+  gpu.trial_permille = thousandths(why.trial);
   set_text(gpu.name, entry->name);
+  return row;
+}
+
+Message Server::status_use(scheduler::ClientId id) const {
+  const scheduler::ClientUse use = core_.use(id, modelled_now());
+  Message row{.kind = Kind::kStatusUse};
+  protocol::StatusUse& shown = row.body.status_use;
+  shown = {.client = id,
+           .known = (use.busy ? protocol::kKnowsBusy : 0) | (use.calls ? protocol::kKnowsCalls : 0),
+           .busy_permille = thousandths(use.busy.value_or(0)),
+           .padding = 0,
+           .calls_per_1000s = static_cast<std::uint64_t>(std::clamp(use.calls.value_or(0) * 1000, 0.0, 1e18)),
+           .light_gpus = use.light,
+           .held_ns = static_cast<std::uint64_t>(use.held.count()),
+           .waited_ns = static_cast<std::uint64_t>(use.waited.count())};
   return row;
 }
 
