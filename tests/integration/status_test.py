@@ -39,7 +39,7 @@ class Why(Case):
         text = self.checked(ROTA, "status").stdout
         self.assertRegex(text, r"2 programs active: .*; a hand-over costs [\d.e-]+ ms")
         for pid in pids:
-            self.assertRegex(text, rf"pid {pid} .*\n +keeps the GPU busy \d+% of its own time, [\d.e+]+ calls/s alone, has waited [\d.]+ s")
+            self.assertRegex(text, rf"pid {pid} .*\n +keeps the GPU busy \d+% of its own time, [\d.]+ calls/s alone, has waited [\d.]+ s")
 
     # ctest labels: unsanitized
     def test_what_nobody_has_measured_is_told_as_unknown(self):

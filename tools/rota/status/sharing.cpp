@@ -86,6 +86,10 @@ bool measured(const protocol::StatusGpu& gpu) {
          gpu.reason == SharingReason::kFewContend;
 }
 
+std::string calls_text(double a_second) {
+  return fmt::format("{:.{}f} calls/s alone", a_second, a_second < 99.95 ? 1 : 0);
+}
+
 double milliseconds(std::uint64_t ns) {
   return static_cast<double>(ns) / 1e6;
 }
@@ -128,7 +132,7 @@ std::string use_text(const protocol::StatusUse* use, const protocol::StatusGpu& 
                         ? fmt::format("keeps the GPU busy {:.0f}% of its own time", use->busy_permille / 10.0)
                         : "how busy it keeps the GPU is not known yet");
     parts.push_back((use->known & protocol::kKnowsCalls) != 0
-                        ? fmt::format("{:.4g} calls/s alone", static_cast<double>(use->calls_per_1000s) / 1000)
+                        ? calls_text(static_cast<double>(use->calls_per_1000s) / 1000)
                         : "its calls alone are not known yet");
     if (gpu.index < protocol::kMaxGpus && (use->light_gpus >> gpu.index & 1) != 0) parts.push_back("runs at any time");
   }

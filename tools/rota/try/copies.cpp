@@ -29,7 +29,7 @@ double seconds_since(Clock::time_point begin) {
   // Should this tool be killed, its copies go with it.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  setpgid(0, 0);
+  setsid();  // without the terminal: one that asked for it would be stopped
   const int nothing = open("/dev/null", O_RDONLY);
   dup2(nothing, 0);
   dup2(output, 1);
@@ -70,7 +70,6 @@ Together run_copies(const SignalsTaken& signals, unsigned copies, const std::str
     }
     if (output >= 0) close(output);
     if (child < 0) break;
-    setpgid(child, child);  // both do: whoever comes first
     running.push_back(child);
     all.copies.push_back(copy);
   }

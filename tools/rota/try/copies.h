@@ -38,8 +38,8 @@ class SignalsTaken {
   sigset_t before_{};
 };
 
-// `program` becomes the program in a child process that has stdin from nowhere, a process group of its own and the
-// signals as they were before they were taken; what it returns is the copy's exit code. The output goes to
+// `program` becomes the program in a child process that has no input, no terminal and the signals as they were before
+// they were taken; what it returns is the copy's exit code. The output goes to
 // `stem`-1.log, -2.log, and so on. `started` is called once all have been forked, `ended` once none runs,
 // unless a signal came. Who outlives
 // its copy's first process is ended.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -42,8 +43,20 @@ struct Line {
   std::vector<std::string> cells;
 };
 
+// As one would type it.
 std::string joined(const std::vector<std::string>& words) {
-  return fmt::format("{}", fmt::join(words, " "));
+  std::string line;
+  for (const std::string& word : words) {
+    const bool plain = !word.empty() && std::ranges::all_of(word, [](char letter) {
+      return std::isalnum(static_cast<unsigned char>(letter)) != 0 || std::strchr("_@%+=:,./-", letter) != nullptr;
+    });
+    std::string shown = word;
+    for (std::size_t at = 0; !plain && (at = shown.find('\'', at)) != std::string::npos; at += 4) {
+      shown.replace(at, 1, "'\\''");
+    }
+    line += (line.empty() ? "" : " ") + (plain ? shown : "'" + shown + "'");
+  }
+  return line;
 }
 
 std::vector<std::string> others(const Report& report) {

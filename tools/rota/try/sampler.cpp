@@ -82,7 +82,8 @@ Seen Sampler::stop() {
   }
   changed_.notify_all();
   thread_.join();
-  if (!waited_ns_.empty()) {
+  if (lost_rotad_) seen_.allocated.reset();
+  if (!lost_rotad_ && !waited_ns_.empty()) {
     std::uint64_t sum = 0;
     for (const auto& [client, waited] : waited_ns_) sum += waited;
     seen_.waited = static_cast<double>(sum) / 1e9;
@@ -112,7 +113,8 @@ void Sampler::ask_rotad() {
   if (!rotad_ || !rotad_is_here_) return;
   const auto status = tool::request_status(rotad_.get());
   if (!status) {
-    rotad_ = {};  // it has gone
+    rotad_ = {};  // it has gone, and what came afterwards is not known
+    lost_rotad_ = true;
     return;
   }
   std::uint64_t allocated = 0;

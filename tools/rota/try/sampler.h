@@ -75,6 +75,7 @@ class Sampler {
   Seen seen_;
   std::map<std::uint32_t, std::uint64_t> waited_ns_;  // by client
   std::map<pid_t, std::string> others_;
+  bool lost_rotad_ = false;
 
   std::thread thread_;
   std::mutex mutex_;

@@ -59,6 +59,9 @@ TEST_CASE("a share of zero that was measured is told as zero") {
   use.known = protocol::kKnowsBusy | protocol::kKnowsCalls;
   use.calls_per_1000s = 1'234'500;
   CHECK(use_text(&use, gpu) == "keeps the GPU busy 0% of its own time, 1234 calls/s alone");
+  use.calls_per_1000s = 12'120;
+  CHECK(says(use_text(&use, gpu), ", 12.1 calls/s alone"));
+  use.calls_per_1000s = 1'234'500;
   CHECK(use_json(&use, {})["busy"] == 0.0);
   CHECK(use_json(&use, {})["calls_per_second"] == 1234.5);
 }

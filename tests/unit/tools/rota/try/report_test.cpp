@@ -106,6 +106,12 @@ TEST_CASE("who else used the GPU, what could not be measured and where the outpu
   CHECK(says(text, "waited, each copy            -            -        unknown\n"));
 }
 
+TEST_CASE("the command is shown as one would type it") {
+  Report report = example();
+  report.command = {"sh", "-c", "it's $HOME", "", "a=b"};
+  CHECK(says(as_table(report), "sh -c 'it'\\''s $HOME' '' a=b\n"));
+}
+
 TEST_CASE("JSON has every round, and null for what is unknown") {
   const auto json = nlohmann::json::parse(as_json(example()));
   CHECK(json["command"] == nlohmann::json({"train", "--fast"}));
