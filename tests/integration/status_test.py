@@ -20,14 +20,17 @@ class Why(Case):
         def settled():
             status = self.status()
             known = all((client["use"] or {}).get("busy") and client["use"]["calls_per_second"] for client in status["clients"])
-            return status if known and status["gpus"][0]["sharing"]["reason"] == "trial" else None
+            # On a machine that is busy otherwise they may look as if they rested.
+            return status if known and status["gpus"][0]["sharing"]["reason"] in ("trial", "few contend") else None
 
         status = self.eventually(settled, "it is settled how they share the GPU")
         sharing = status["gpus"][0]["sharing"]
         self.assertEqual(sharing["active"], 2)
         self.assertGreater(sharing["turn_ns"], 0)
         self.assertGreater(sharing["switch_ns"], 0)
-        self.assertEqual(sharing["candidate"], "in turns" if sharing["trial"] < 1 else "all at once", sharing)
+        self.assertEqual(sharing["trial"] is None, sharing["reason"] == "few contend", sharing)
+        if sharing["trial"] is not None:
+            self.assertEqual(sharing["candidate"] == "in turns", sharing["trial"] < 1, sharing)
         self.assertEqual({client["pid"] for client in status["clients"]}, pids)
         for client in status["clients"]:
             self.assertGreater(client["use"]["busy"], 0)

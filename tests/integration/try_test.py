@@ -27,7 +27,7 @@ class Try(Case):
 
     # ctest labels: unsanitized
     def test_copies_that_fit_are_compared_and_leave_nothing_behind(self):
-        result = self.checked(ROTA, "try", "-n", "3", "--", PROGRAMS / "memhog", "--bytes", "32M", "--rounds", "200")
+        result = self.checked(ROTA, "try", "-n", "3", "--", PROGRAMS / "memhog", "--bytes", "32M", "--rounds", "5", "--think", "0.2")
         lines = result.stdout.splitlines()
         self.assertEqual(lines[3].split("  ")[-1].strip(), "3 under rota", result.stdout)
         self.assertRegex(result.stdout, r"finished +1 of 1 +3 of 3 +3 of 3\n")
@@ -57,7 +57,7 @@ class Try(Case):
 
     def test_without_nvml_memory_natively_is_unknown_and_that_is_said(self):
         self.environment["LD_LIBRARY_PATH"] = self.environment["LD_LIBRARY_PATH"].rsplit(":", 1)[0]
-        said = self.tried("-n", "1", "--", PROGRAMS / "memhog", "--bytes", "32M", "--rounds", "50")
+        said = self.tried("-n", "1", "--", PROGRAMS / "memhog", "--bytes", "32M", "--rounds", "5", "--think", "0.2")
         ways = self.ways(said)
         self.assertEqual(list(ways), ["alone", "1 under rota"])
         self.assertIsNone(ways["alone"]["rounds"][0]["in_use_bytes"])
@@ -98,7 +98,7 @@ class Try(Case):
     def test_others_on_the_gpu_are_named(self):
         beside = self.start(PROGRAMS / "spinner", "--hold")
         self.assertEqual(beside.stdout.readline(), "ready\n")
-        result = self.checked(ROTA, "try", "--", PROGRAMS / "memhog", "--bytes", "32M", "--rounds", "50")
+        result = self.checked(ROTA, "try", "--", PROGRAMS / "memhog", "--bytes", "32M", "--rounds", "5", "--think", "0.1")
         self.assertIn(f"others used the GPU meanwhile, so these figures mean little: spinner (pid {beside.pid})", result.stdout)
         self.assertEqual(self.finish(beside).returncode, 0)
 
