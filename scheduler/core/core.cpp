@@ -57,6 +57,8 @@ SharingWhy Core::sharing_why(GpuIndex index) const {
   if (books_.gpu(index).crowded) return {SharingReason::kMemory};
   if (!settings_.measured_turns) return {SharingReason::kFits};
   if (sharing_.active(index) < 2) return {SharingReason::kAlone};
+  if (sharing_.undecided(index)) return {SharingReason::kMemoryLately};
+  if (sharing_.watching(index)) return {SharingReason::kNoCollision};
   if ((sharing_.looking() & bit(index)) != 0) return {SharingReason::kMeasuring};
   const double trial = sharing_.trial(index);
   const bool better = (trial >= 1) == (sharing_.candidate(index) != Candidate::kTurns);
@@ -65,20 +67,17 @@ SharingWhy Core::sharing_why(GpuIndex index) const {
   return {SharingReason::kTrial, trial};
 }
 
-ClientUse Core::use(ClientId id, Time now) const {
+ClientUse Core::use(ClientId id, GpuIndex index, Time now) const {
   const Client* client = books_.find(id);
-  if (client == nullptr) return {};
-  const Evidence& evidence = client->evidence;
+  const Share* own = share(id, index);
+  if (own == nullptr) return {};
   ClientUse use{.busy = {},
                 .calls = {},
+                .light = sharing_.candidate(index) == Candidate::kLightOpen && sharing_.open_to(*client, index),
                 .held = Bookkeeping::held_time(*client, now),
                 .waited = Bookkeeping::waited_time(*client, now)};
-  if (evidence.u >= 0) use.busy = evidence.u;
-  if (evidence.own_rate > 0) use.calls = evidence.own_rate;
-  for_each_gpu(client->state.touched, [&](GpuIndex index) {
-    const bool some_take_turns = sharing_.candidate(index) == Candidate::kLightOpen;
-    if (some_take_turns && sharing_.open_to(*client, index)) use.light |= bit(index);
-  });
+  if (own->measurement.u >= 0) use.busy = own->measurement.u;
+  if (own->measurement.own_rate > 0) use.calls = own->measurement.own_rate;
   return use;
 }
 
@@ -179,6 +178,7 @@ void Core::on(const event::AddGpu& add, Time) {
   Client* client = books_.find(add.client);
   if (client == nullptr || add.gpu >= protocol::kMaxGpus) return;
   books_.add_gpu(*client, add.gpu, add.total, add.context);
+  sharing_.came(add.gpu);
 }
 
 void Core::on(const event::Want& want, Time now) {
@@ -259,11 +259,13 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
   const GpuMask before = client.state.wanted;
   if (before == gpus) return;
   if (before != 0 && gpus == 0 && client.state.held == 0) client.waited_time += now - client.state.wanted_since;
-  books_.set_wanted(client, gpus);
+  books_.set_wanted(client, gpus, now);
+  for_each_gpu(gpus & ~before, [&](GpuIndex index) {
+    Share& share = *client.share(index);
+    share.rank = settings_.measured_turns ? share.standing.served : Time{};
+  });
   if (before == 0) {
     client.state.wanted_since = now;
-    client.rank = sharing_.rank(client, gpus, order_, now);
-    if (settings_.measured_turns) client.served = client.rank;
     order_.enqueue(client);
   } else if (gpus == 0) {
     order_.remove(client);
@@ -317,7 +319,7 @@ void Core::settle(Time now) {
       });
     });
   } while (answered);
-  for_each_gpu(books_.waited(), [&](GpuIndex index) { books_.gpu(index).lacks_room = false; });
+  for_each_gpu(books_.waited() | books_.changed(), [&](GpuIndex index) { books_.gpu(index).lacks_room = false; });
   pressed_ = order_.serve(
       books_, [this](const Client& client, GpuIndex index) { return admission_.conflicts(client, index); },
       [this, now](Client& client) { grant(client, client.state.wanted, now); });

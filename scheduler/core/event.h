@@ -80,14 +80,15 @@ struct Unmeasured {
 // What a client has done since it began, as it says.
 struct Activity {
   ClientId client;
-  std::uint64_t calls = 0;     // that submit work
-  Time open{};                 // how long it has held its GPUs and could call,
-  Time counted{};              // and when it counted, by its clock
-  std::uint64_t samples = 0;   // looks at the GPU while it held it, with calls under way or none,
-  std::uint64_t busy = 0;      // and how many of them found it busy
-  std::uint64_t switches = 0;  // turns that it began
-  Time switching{};            // and how long it took from their grants until it ran
-  bool shares = false;         // it has handed memory to others, which may have to run beside it
+  std::uint64_t calls = 0;      // that submit work
+  Time open{};                  // how long it has held its GPUs and could call,
+  Time counted{};               // and when it counted, by its clock
+  std::uint64_t samples = 0;    // looks at the GPU while it held it, with calls under way or none,
+  std::uint64_t busy = 0;       // and how many of them found it busy,
+  std::uint64_t in_spells = 0;  // and of those the ones of spells: of five or more in a row
+  std::uint64_t switches = 0;   // turns that it began
+  Time switching{};             // and how long it took from their grants until it ran
+  bool shares = false;          // it has handed memory to others, which may have to run beside it
 };
 // Time has passed: due at next_deadline().
 struct Tick {};
@@ -162,11 +163,11 @@ struct SharingWhy {
   double trial = 0;  // what was tried last gave so much of what turns gave; 0: nothing was tried with these programs
 };
 
-// How a client uses the GPUs, as far as it is known.
+// How a client uses a GPU, as far as it is known.
 struct ClientUse {
-  std::optional<double> busy;   // the part of its own time in which a GPU works for it (sharing.h: u)
+  std::optional<double> busy;   // the part of its own time in which the GPU works for it (sharing.h: u)
   std::optional<double> calls;  // a second of its own time (r)
-  GpuMask light = 0;            // there it runs at any time beside those that take turns
+  bool light = false;           // it runs at any time beside those that take turns
   Time held{};                  // for how long it has held any GPU since it began,
   Time waited{};                // and waited for some without holding any
 };

@@ -1,4 +1,4 @@
-// Who is next: who has had least of the GPU where turns are measured (Client::rank, set before it is queued), else
+// Who is next: who has had least of the GPU where turns are measured (Share::rank, set before it is queued), else
 // first come first served. A waiter that cannot run yet reserves its whole set against those behind it, so that a
 // client that wants many GPUs is not starved by those that want one.
 #pragma once
@@ -11,11 +11,20 @@ namespace rota::scheduler {
 
 class Order {
  public:
-  // Behind all of the same rank and of lower ones; the client is not in the queue.
+  // Behind all of the same rank and of lower ones on any GPU that both want; the client is not in the queue.
   void enqueue(Client& client) {
     client.queue_number = ++queued_;
     auto place = queue_.end();
-    while (place != queue_.begin() && (*std::prev(place))->rank > client.rank) --place;
+    for (auto at = queue_.end(); at != queue_.begin();) {
+      const Client& other = **--at;
+      bool before = false;
+      bool behind = false;
+      for_each_gpu(other.state.wanted & client.state.wanted, [&](GpuIndex index) {
+        (other.share(index)->rank > client.share(index)->rank ? before : behind) = true;
+      });
+      if (behind) break;
+      if (before) place = at;
+    }
     queue_.splice(place, client.parked, client.node);
   }
   // The client is in the queue.
@@ -24,21 +33,15 @@ class Order {
   // From now on it is first come first served, or by ranks again: those who wait keep their places and are overtaken by
   // nobody for what they had before.
   void forget_ranks() {
-    for (Client* client : queue_) client->rank = {};
+    for (Client* client : queue_) {
+      for (Share& share : client->shares) share.rank = {};
+    }
   }
 
   // The first in the queue who wants this GPU; null: nobody.
   const Client* first(GpuIndex gpu) const {
     for (const Client* client : queue_) {
       if ((client->state.wanted & bit(gpu)) != 0) return client;
-    }
-    return nullptr;
-  }
-
-  // The last; null: nobody.
-  const Client* last(GpuIndex gpu) const {
-    for (auto place = queue_.rbegin(); place != queue_.rend(); ++place) {
-      if (((*place)->state.wanted & bit(gpu)) != 0) return *place;
     }
     return nullptr;
   }

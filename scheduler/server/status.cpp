@@ -24,7 +24,7 @@ std::uint32_t thousandths(double value) {
 // change in between.
 void Server::on_status(Connection& connection, std::uint32_t newest) {
   enum class Part { kGpus, kClients, kUses, kAccounts, kDone };
-  connection.send_rows([this, part = Part::kGpus, next = std::uint32_t{0}, newest,
+  connection.send_rows([this, part = Part::kGpus, next = std::uint32_t{0}, gpu = std::uint32_t{0}, newest,
                         accounts = std::vector<Message>()]() mutable -> std::optional<Message> {
     if (part == Part::kGpus) {
       while (next < protocol::kMaxGpus) {
@@ -33,16 +33,33 @@ void Server::on_status(Connection& connection, std::uint32_t newest) {
       part = Part::kClients;
       next = 0;
     }
-    while (part == Part::kClients || part == Part::kUses) {
+    if (part == Part::kClients) {
       const auto client = clients_.lower_bound(next);
       if (client != clients_.end()) {
         next = client->first + 1;
-        return part == Part::kClients ? status_client(*client->second) : status_use(client->first);
+        return status_client(*client->second);
       }
-      const bool uses_too = part == Part::kClients && newest >= protocol::kActivityVersion;
-      part = uses_too ? Part::kUses : Part::kAccounts;
+      part = newest >= protocol::kActivityVersion ? Part::kUses : Part::kAccounts;
       next = 0;
-      if (part == Part::kAccounts && newest >= protocol::kLimitVersion) accounts = status_accounts();
+      if (newest >= protocol::kLimitVersion) accounts = status_accounts();
+    }
+    while (part == Part::kUses) {
+      const auto client = clients_.lower_bound(next);
+      if (client == clients_.end()) {
+        part = Part::kAccounts;
+        next = 0;
+        break;
+      }
+      // Its next GPU; the client may be another one than before.
+      if (client->first != next) gpu = 0;
+      next = client->first;
+      const auto found = client->second->gpus.lower_bound(gpu);
+      if (found != client->second->gpus.end()) {
+        gpu = *found + 1;
+        return status_use(client->first, *found);
+      }
+      ++next;
+      gpu = 0;
     }
     if (part == Part::kAccounts) {
       if (next < accounts.size()) return accounts[next++];
@@ -86,16 +103,17 @@ std::optional<Message> Server::status_gpu(std::uint32_t index) const {
   return row;
 }
 
-Message Server::status_use(scheduler::ClientId id) const {
-  const scheduler::ClientUse use = core_.use(id, modelled_now());
+Message Server::status_use(scheduler::ClientId id, std::uint32_t gpu) const {
+  const scheduler::ClientUse use = core_.use(id, gpu, modelled_now());
   Message row{.kind = Kind::kStatusUse};
   protocol::StatusUse& shown = row.body.status_use;
   shown = {.client = id,
+           .gpu = gpu,
            .known = (use.busy ? protocol::kKnowsBusy : 0) | (use.calls ? protocol::kKnowsCalls : 0),
            .busy_permille = thousandths(use.busy.value_or(0)),
-           .padding = 0,
            .calls_per_1000s = static_cast<std::uint64_t>(std::clamp(use.calls.value_or(0) * 1000, 0.0, 1e18)),
-           .light_gpus = use.light,
+           .light = use.light ? 1U : 0U,
+           .padding = 0,
            .held_ns = static_cast<std::uint64_t>(use.held.count()),
            .waited_ns = static_cast<std::uint64_t>(use.waited.count())};
   return row;

@@ -19,7 +19,8 @@ class Why(Case):
 
         def settled():
             status = self.status()
-            known = all((client["use"] or {}).get("busy") and client["use"]["calls_per_second"] for client in status["clients"])
+            uses = [use for client in status["clients"] for use in (client["use"] or {"gpus": {}})["gpus"].values()]
+            known = len(uses) == 2 and all(use["busy"] and use["calls_per_second"] for use in uses)
             # On a machine that is busy otherwise they may look as if they rested.
             return status if known and status["gpus"][0]["sharing"]["reason"] in ("trial", "few contend") else None
 
@@ -33,9 +34,10 @@ class Why(Case):
             self.assertEqual(sharing["candidate"] == "in turns", sharing["trial"] < 1, sharing)
         self.assertEqual({client["pid"] for client in status["clients"]}, pids)
         for client in status["clients"]:
-            self.assertGreater(client["use"]["busy"], 0)
-            self.assertLessEqual(client["use"]["busy"], 1)
-            self.assertGreater(client["use"]["calls_per_second"], 1)
+            [use] = client["use"]["gpus"].values()
+            self.assertGreater(use["busy"], 0)
+            self.assertLessEqual(use["busy"], 1)
+            self.assertGreater(use["calls_per_second"], 1)
             self.assertGreater(client["use"]["held_ns"], 0)
             self.assertGreater(client["use"]["waited_ns"], 0)  # first everybody takes turns
 
@@ -51,8 +53,9 @@ class Why(Case):
         self.assertEqual((status["gpus"][0]["sharing"]["candidate"], status["gpus"][0]["sharing"]["reason"]), ("all at once", "fits"))
         self.assertIsNone(status["gpus"][0]["sharing"]["trial"])
         for client in status["clients"]:
-            self.assertIsNone(client["use"]["busy"])
-            self.assertIsNone(client["use"]["calls_per_second"])
+            [use] = client["use"]["gpus"].values()
+            self.assertIsNone(use["busy"])
+            self.assertIsNone(use["calls_per_second"])
         self.assertIn("all at once: their memory fits, and the quantum is fixed", self.checked(ROTA, "status").stdout)
         self.checked(ROTA, "control", "mode", "exclusive")
         sharing = self.status()["gpus"][0]["sharing"]

@@ -51,6 +51,10 @@ const char* reason_name(SharingReason reason) {
       return "trial";
     case SharingReason::kFewContend:
       return "few contend";
+    case SharingReason::kNoCollision:
+      return "no collision";
+    case SharingReason::kMemoryLately:
+      return "memory lately";
     case SharingReason::kUnknown:
       break;
   }
@@ -75,6 +79,10 @@ std::string reason_text(const protocol::StatusGpu& gpu) {
                                                 : fmt::format("it gave {:.2f} of what turns give", trial);
     case SharingReason::kFewContend:
       return "fewer than two of them keep coming";
+    case SharingReason::kNoCollision:
+      return "no two of them have kept the GPU busy at the same time so far";
+    case SharingReason::kMemoryLately:
+      return "their memory did not fit together a moment ago, so turns are not measured";
     case SharingReason::kUnknown:
       break;
   }
@@ -83,7 +91,7 @@ std::string reason_text(const protocol::StatusGpu& gpu) {
 
 bool measured(const protocol::StatusGpu& gpu) {
   return gpu.reason == SharingReason::kMeasuring || gpu.reason == SharingReason::kTrial ||
-         gpu.reason == SharingReason::kFewContend;
+         gpu.reason == SharingReason::kFewContend || gpu.reason == SharingReason::kNoCollision;
 }
 
 std::string calls_text(double a_second) {
@@ -134,7 +142,7 @@ std::string use_text(const protocol::StatusUse* use, const protocol::StatusGpu& 
     parts.push_back((use->known & protocol::kKnowsCalls) != 0
                         ? calls_text(static_cast<double>(use->calls_per_1000s) / 1000)
                         : "its calls alone are not known yet");
-    if (gpu.index < protocol::kMaxGpus && (use->light_gpus >> gpu.index & 1) != 0) parts.push_back("runs at any time");
+    if (use->light != 0) parts.push_back("runs at any time");
   }
   if (use->waited_ns != 0) {
     parts.push_back(fmt::format("has waited {:.1f} s in all", static_cast<double>(use->waited_ns) / 1e9));
@@ -142,24 +150,28 @@ std::string use_text(const protocol::StatusUse* use, const protocol::StatusGpu& 
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-nlohmann::json use_json(const protocol::StatusUse* use, const Status& status) {
-  if (use == nullptr) return nullptr;
-  nlohmann::json light = nlohmann::json::array();
+nlohmann::json use_json(const Status& status, std::uint32_t client) {
+  nlohmann::json gpus = nlohmann::json::object();
+  const protocol::StatusUse* any = nullptr;
   for (const protocol::StatusGpu& gpu : status.gpus) {
-    if (gpu.index < protocol::kMaxGpus && (use->light_gpus >> gpu.index & 1) != 0) light.push_back(uuid_text(gpu.uuid));
+    const protocol::StatusUse* use = use_of(status, client, gpu.index);
+    if (use == nullptr) continue;
+    any = use;
+    const bool busy = (use->known & protocol::kKnowsBusy) != 0;
+    const bool calls = (use->known & protocol::kKnowsCalls) != 0;
+    gpus[uuid_text(gpu.uuid)] = {
+        {"busy", busy ? nlohmann::json(use->busy_permille / 1000.0) : nlohmann::json(nullptr)},
+        {"calls_per_second",
+         calls ? nlohmann::json(static_cast<double>(use->calls_per_1000s) / 1000) : nlohmann::json(nullptr)},
+        {"runs_at_any_time", use->light != 0}};
   }
-  const bool busy = (use->known & protocol::kKnowsBusy) != 0;
-  const bool calls = (use->known & protocol::kKnowsCalls) != 0;
-  return {{"busy", busy ? nlohmann::json(use->busy_permille / 1000.0) : nlohmann::json(nullptr)},
-          {"calls_per_second",
-           calls ? nlohmann::json(static_cast<double>(use->calls_per_1000s) / 1000) : nlohmann::json(nullptr)},
-          {"runs_at_any_time", light},
-          {"held_ns", use->held_ns},
-          {"waited_ns", use->waited_ns}};
+  if (any == nullptr) return nullptr;
+  return {{"gpus", gpus}, {"held_ns", any->held_ns}, {"waited_ns", any->waited_ns}};
 }
 
-const protocol::StatusUse* use_of(const Status& status, std::uint32_t client) {
-  const auto found = std::ranges::find(status.uses, client, &protocol::StatusUse::client);
+const protocol::StatusUse* use_of(const Status& status, std::uint32_t client, std::uint32_t gpu) {
+  const auto found = std::ranges::find_if(
+      status.uses, [&](const protocol::StatusUse& use) { return use.client == client && use.gpu == gpu; });
   return found == status.uses.end() ? nullptr : &*found;
 }
 

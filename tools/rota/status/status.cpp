@@ -171,7 +171,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                          {"in_ns", client.moves.in_ns},
                          {"spared_bytes", client.moves.spared_bytes}}},
                        {"overrun", client.overrun != 0},
-                       {"use", use_json(use_of(status, client.client), status)},
+                       {"use", use_json(status, client.client)},
                        {"since_ns", client.since_ns},
                        {"gpus", touched},
                        {"memory", memory}});
@@ -242,7 +242,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       if (client.overrun != 0) more += ", did not give back in time: others run beside it";
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing, client.pid, size_text(client.device_bytes),
                           fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name, more);
-      const std::string use = use_text(use_of(status, client.client), gpu);
+      const std::string use = use_text(use_of(status, client.client, gpu.index), gpu);
       if (!use.empty()) text += fmt::format("         {}\n", use);
     }
   }

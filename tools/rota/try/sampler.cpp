@@ -8,7 +8,6 @@
 #include <chrono>
 
 #include "scheduler/protocol/socket_path.h"
-#include "tools/rota/status/sharing.h"
 #include "tools/rota/try/processes.h"
 
 namespace rota::attempt {
@@ -132,7 +131,8 @@ void Sampler::ask_rotad() {
     if (client.gpus == 0) continue;
     some = true;
     allocated += client.device_bytes + client.context_bytes;
-    if (const auto* use = tool::use_of(*status, client.client)) waited_ns_[client.client] = use->waited_ns;
+    const auto use = std::ranges::find(status->uses, client.client, &protocol::StatusUse::client);
+    if (use != status->uses.end()) waited_ns_[client.client] = use->waited_ns;
     for (const protocol::StatusGpu& gpu : status->gpus) {
       const bool touched = gpu.index < protocol::kMaxGpus && (client.gpus >> gpu.index & 1) != 0;
       if (touched && std::ranges::find(seen_.gpus, gpu.uuid, &Gpu::uuid) == seen_.gpus.end()) {

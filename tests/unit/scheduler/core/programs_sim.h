@@ -88,7 +88,7 @@ class World {
     }
     result.candidate = before;
     result.why = core_->sharing_why(0);
-    for (std::size_t i = 0; i < all_.size(); ++i) result.uses.push_back(core_->use(id(i), now_));
+    for (std::size_t i = 0; i < all_.size(); ++i) result.uses.push_back(core_->use(id(i), 0, now_));
     return result;
   }
 
@@ -107,6 +107,7 @@ class World {
     Time open_at{};  // holds: from when
     Time open_for{};
     Time idle_since{};
+    std::uint64_t spell = 0;  // samples in a row that found it busy
     event::Activity said{};
     Time said_at{};
   };
@@ -175,6 +176,8 @@ class World {
       if (now_ / 1ms != (now_ - kStep) / 1ms) {
         ++each.said.samples;
         each.said.busy += needs ? 1 : 0;
+        each.spell = needs ? each.spell + 1 : 0;
+        if (each.spell >= 5) each.said.in_spells += each.spell == 5 ? 5 : 1;
       }
     }
     if (now_ - each.said_at >= 50ms) tell(i);

@@ -346,7 +346,8 @@ TEST_CASE("status says of each client how long it has held and waited, and what 
   for (std::size_t i = 0; i < 2; ++i) {
     CHECK(rows.uses[i].client == rows.clients[i].client);
     CHECK(rows.uses[i].known == 0);
-    CHECK(rows.uses[i].light_gpus == 0);
+    CHECK(rows.uses[i].gpu == gpu);
+    CHECK(rows.uses[i].light == 0);
   }
   CHECK(rows.uses[0].held_ns != 0);
   CHECK(rows.uses[0].waited_ns <= rows.uses[0].held_ns);

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 
 #include "scheduler/core/event.h"
+#include "scheduler/protocol/uuid_text.h"
 
 namespace rota::tool {
 namespace {
@@ -24,6 +25,17 @@ protocol::StatusGpu shared_gpu(SharingReason reason, Candidate candidate) {
 
 bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
+}
+
+Status one_client(const protocol::StatusGpu& gpu, const protocol::StatusUse& use) {
+  Status status{};
+  status.gpus.push_back(gpu);
+  status.uses.push_back(use);
+  return status;
+}
+
+nlohmann::json on_gpu(const nlohmann::json& use) {
+  return use["gpus"].front();
 }
 
 TEST_CASE("a trial is told as the reason, with its figure, the turns and what a hand-over costs") {
@@ -47,9 +59,10 @@ TEST_CASE("what is not known is not told as zero") {
   CHECK(sharing_json(gpu)["trial"].is_null());
   const protocol::StatusUse nothing{};
   CHECK(use_text(&nothing, gpu) == "how busy it keeps the GPU is not known yet, its calls alone are not known yet");
-  CHECK(use_json(&nothing, {})["busy"].is_null());
-  CHECK(use_json(&nothing, {})["calls_per_second"].is_null());
-  CHECK(use_json(nullptr, {}).is_null());
+  const auto json = use_json(one_client(gpu, nothing), 0);
+  CHECK(on_gpu(json)["busy"].is_null());
+  CHECK(on_gpu(json)["calls_per_second"].is_null());
+  CHECK(use_json(one_client(gpu, nothing), 1).is_null());
   CHECK(use_text(nullptr, gpu).empty());
 }
 
@@ -62,22 +75,40 @@ TEST_CASE("a share of zero that was measured is told as zero") {
   use.calls_per_1000s = 12'120;
   CHECK(says(use_text(&use, gpu), ", 12.1 calls/s alone"));
   use.calls_per_1000s = 1'234'500;
-  CHECK(use_json(&use, {})["busy"] == 0.0);
-  CHECK(use_json(&use, {})["calls_per_second"] == 1234.5);
+  const auto json = use_json(one_client(gpu, use), 0);
+  CHECK(on_gpu(json)["busy"] == 0.0);
+  CHECK(on_gpu(json)["calls_per_second"] == 1234.5);
 }
 
-TEST_CASE("a light program is named by the GPUs where it runs at any time") {
+TEST_CASE("a program that runs at any time is told so of the GPU where it does") {
   protocol::StatusGpu gpu = shared_gpu(SharingReason::kTrial, Candidate::kLightOpen);
-  gpu.index = 3;
   protocol::StatusUse use{};
-  use.light_gpus = 1U << 3;
+  use.light = 1;
+  use.held_ns = 7;
   use.waited_ns = 1'500'000'000;
   CHECK(says(use_text(&use, gpu), "runs at any time, has waited 1.5 s in all"));
-  Status status{};
+  Status status = one_client(gpu, use);
+  // And of another GPU it says otherwise.
+  gpu.index = 1;
+  gpu.uuid.bytes[0] = 1;
   status.gpus.push_back(gpu);
-  CHECK(use_json(&use, status)["runs_at_any_time"].size() == 1);
-  gpu.index = 2;
-  CHECK_FALSE(says(use_text(&use, gpu), "at any time"));
+  use.gpu = 1;
+  use.light = 0;
+  status.uses.push_back(use);
+  const auto json = use_json(status, 0);
+  CHECK(json["held_ns"] == 7);
+  CHECK(json["waited_ns"] == 1'500'000'000);
+  REQUIRE(json["gpus"].size() == 2);
+  CHECK(json["gpus"][uuid_text(status.gpus[0].uuid)]["runs_at_any_time"] == true);
+  CHECK(json["gpus"][uuid_text(status.gpus[1].uuid)]["runs_at_any_time"] == false);
+}
+
+TEST_CASE("that programs have not collided, or did not fit a moment ago, is told as why they run at once") {
+  protocol::StatusGpu gpu = shared_gpu(SharingReason::kNoCollision, Candidate::kTogether);
+  CHECK(says(sharing_text(gpu), "all at once: no two of them have kept the GPU busy at the same time so far"));
+  CHECK(sharing_json(gpu)["reason"] == "no collision");
+  gpu.reason = SharingReason::kMemoryLately;
+  CHECK(says(sharing_text(gpu), "all at once: their memory did not fit together a moment ago"));
 }
 
 TEST_CASE("modes and memory are told where nothing is measured, whatever the candidate would be") {
