@@ -1,5 +1,6 @@
-// Memory that is handed out: to another process by a legacy IPC handle, or to a device as a dma-buf.
+// Memory that is handed out: to another process by a legacy IPC handle, or to a device as a dma-buf; and events.
 #include "generated/driver_gates.h"
+#include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
 
@@ -10,6 +11,20 @@ using api::CUresult;
 
 CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, CUdeviceptr dptr) {
   return runtime().memory.explained(gates::cuIpcGetMemHandle(pHandle, dptr), dptr, "cuIpcGetMemHandle");
+}
+
+// An event holds no memory. But whoever has one of another process waits in its streams for work of that one, which may
+// wait for an answer: both may have to run at the same time.
+CUresult cuIpcGetEventHandle(api::CUipcEventHandle* pHandle, api::CUevent event) {
+  const CUresult result = real::cuIpcGetEventHandle(pHandle, event);
+  if (result == api::CUDA_SUCCESS) runtime().monitor.shares();
+  return result;
+}
+
+CUresult cuIpcOpenEventHandle(api::CUevent* phEvent, api::CUipcEventHandle handle) {
+  const CUresult result = real::cuIpcOpenEventHandle(phEvent, handle);
+  if (result == api::CUDA_SUCCESS) runtime().monitor.shares();
+  return result;
 }
 
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, std::size_t size,

@@ -11,13 +11,13 @@ using api::CUstream;
 
 CUresult cuStreamCreate(CUstream* phStream, unsigned int Flags) {
   const CUresult result = gates::cuStreamCreate(phStream, Flags);
-  if (result == api::CUDA_SUCCESS) runtime().contexts.stream_made(*phStream, Flags);
+  if (result == api::CUDA_SUCCESS) runtime().contexts.stream_made(*phStream);
   return result;
 }
 
 CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) {
   const CUresult result = gates::cuStreamCreateWithPriority(phStream, flags, priority);
-  if (result == api::CUDA_SUCCESS) runtime().contexts.stream_made(*phStream, flags);
+  if (result == api::CUDA_SUCCESS) runtime().contexts.stream_made(*phStream);
   return result;
 }
 

@@ -19,8 +19,9 @@ class Activity {
 
   // Null: rotad has gone. What has been counted counts for the next one.
   void connected(protocol::UsagePage* page);
-  // This process has handed memory to others; whether that is news. Any thread.
+  // This process has handed memory or events to others, or opened theirs; whether that is news. Any thread.
   bool shares() { return !shares_.exchange(true); }
+  bool shared() const { return shares_.load(); }
   void tell_shares();
   // The lease with this grant came, or none is held; and the gate has opened.
   void granted(std::uint32_t grant, Time now);

@@ -52,15 +52,25 @@ bool runs_nothing(api::CUresult result) {
   }
 }
 
-// Asked of a stream that every context has: whatever it answers, an error that cannot be cleared is not hidden. Not
-// while anything captures, which this might end.
-bool has_failed(api::CUcontext context) {
+// Of a stream that every context has, and of which CUDA_SUCCESS says that only non-blocking streams may work. Whatever
+// it answers, an error that cannot be cleared is not hidden. Not while anything captures, which this might end.
+api::CUresult query_legacy_stream(api::CUcontext context) {
   api::CUresult result = real::cuCtxPushCurrent_v2(context);
-  if (result != api::CUDA_SUCCESS) return result != api::CUDA_ERROR_DEINITIALIZED && runs_nothing(result);
+  if (result != api::CUDA_SUCCESS) return result;
   result = real::cuStreamQuery(kLegacyStream);
   api::CUcontext popped = nullptr;
   real::cuCtxPopCurrent_v2(&popped);
-  return runs_nothing(result);
+  return result;
+}
+
+bool blocking_streams_rest(api::CUcontext context) {
+  const api::CUresult result = query_legacy_stream(context);
+  return result == api::CUDA_SUCCESS || runs_nothing(result);
+}
+
+bool has_failed(api::CUcontext context) {
+  const api::CUresult result = query_legacy_stream(context);
+  return result != api::CUDA_ERROR_DEINITIALIZED && runs_nothing(result);
 }
 
 }  // namespace
@@ -158,7 +168,7 @@ bool Contexts::needs_streams() {
   return version < kContextEvents;
 }
 
-void Contexts::stream_made(api::CUstream stream, unsigned flags) {
+void Contexts::stream_made(api::CUstream stream) {
   if (!needs_streams()) return;
   const api::CUcontext current = current_context();
   const std::lock_guard lock(state_->lists);
@@ -169,9 +179,7 @@ void Contexts::stream_made(api::CUstream stream, unsigned flags) {
       context.last.insert(context.last.end(), known.pending.begin(), known.pending.end());
       return true;
     });
-    if (context.handle == current && (flags & api::CU_STREAM_NON_BLOCKING) != 0) {
-      context.tracks.push_back({.stream = stream, .pending = {}});
-    }
+    if (context.handle == current) context.tracks.push_back({.stream = stream, .pending = {}});
   }
 }
 
@@ -281,11 +289,18 @@ Contexts::Recorded Contexts::record(Context& context, Track& track) {
   } else if (track.pending.size() >= kMarkers) {
     event = track.pending.back();  // the newest moves on; the older ones still show progress
     track.pending.pop_back();
+    track.waited_for = std::min(track.waited_for, track.pending.size());
   } else if ((result = real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING)) != api::CUDA_SUCCESS) {
     event = nullptr;
   }
   if (event != nullptr && track.stream != nullptr) {
     result = real::cuEventRecord(event, track.stream);
+  } else if (event != nullptr && needs_streams()) {
+    // What is in the legacy stream comes before what is put into a blocking one.
+    if (context.own == nullptr && real::cuStreamCreate(&context.own, api::CU_STREAM_DEFAULT) != api::CUDA_SUCCESS) {
+      context.own = nullptr;
+    }
+    result = real::cuEventRecord(event, context.own != nullptr ? context.own : kLegacyStream);
   } else if (event != nullptr) {
     result = real::cuCtxRecordEvent(context.handle, event);
     if (lacks_function(result)) result = real::cuEventRecord(event, kLegacyStream);
@@ -325,14 +340,20 @@ Contexts::Progress Contexts::progress() {
       while (!track.pending.empty()) {
         if (real::cuEventQuery(track.pending.front()) == api::CUDA_ERROR_NOT_READY) {
           answer.done = false;
+          track.waited_for = track.pending.size();
           break;
         }
         context.spare.push_back(track.pending.front());
         track.pending.pop_front();
+        if (track.waited_for == 0) continue;
+        --track.waited_for;
         ++state_->reached;
       }
     }
     if (!sweep_last(*state_, context)) answer.done = false;
+    // Threads' own default streams, which have no mark.
+    if (answer.done && needs_streams())
+      answer.done = !anything_captures(*state_) && blocking_streams_rest(context.handle);
   }
   answer.reached = state_->reached;
   return answer;

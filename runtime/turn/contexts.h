@@ -11,9 +11,12 @@
 // Whatever the lists say is changed and read under a second lock, taken inside the first and never held while the
 // driver may wait for the GPU: streams come and go under that one alone.
 //
-// Drivers before CUDA 12.5 have no cuCtxRecordEvent. There an event on the legacy stream stands for the context: that
-// stream waits for every other one, also for the threads' own default streams, but for those that were made
-// non-blocking. So these are kept account of, and each gets events of its own.
+// Drivers before CUDA 12.5 have no cuCtxRecordEvent. An event on the legacy stream would stand for most of a context,
+// but blocking streams' later work waits for it: a kernel that waits for another stream's next one would never end. So
+// streams are kept account of, and each gets events of its own; for the legacy stream's work they go into a blocking
+// stream of ours, for which nobody waits. Where the threads' own default streams have got, no event of the monitor's
+// can tell: that nothing works there any more a query of the legacy stream says, which sees all but non-blocking
+// streams.
 #pragma once
 
 #include <atomic>
@@ -49,7 +52,7 @@ class Contexts {
   api::CUresult end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
   api::CUresult destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call);
   // After the driver has made a stream in the current context.
-  void stream_made(api::CUstream stream, unsigned flags);
+  void stream_made(api::CUstream stream);
   std::uint32_t captures() const { return capture_count_.load(std::memory_order_acquire); }
   // Whether a call puts nothing on the GPU: into a capture, or without any context.
   bool submits_nothing(const Call& call) const;
@@ -63,9 +66,11 @@ class Contexts {
   };
   Mark mark();
   struct Progress {
-    bool looked = false;        // false: the lock was not to be had
-    bool done = false;          // everything before the last mark has finished
-    std::uint64_t reached = 0;  // marks passed since the process began; grows while the GPU works
+    bool looked = false;  // false: the lock was not to be had
+    bool done = false;    // everything before the last mark has finished
+    // Marks passed since the process began, of those that the GPU did not pass at once: grows while it gets on with
+    // work.
+    std::uint64_t reached = 0;
   };
   Progress progress();
   // Whether there is no context of a device.
@@ -86,8 +91,9 @@ class Contexts {
  private:
   // Events behind work that is done in one order: of a context as a whole, or of one of its streams.
   struct Track {
-    api::CUstream stream = nullptr;    // null: the whole context
+    api::CUstream stream = nullptr;    // null: the whole context, or what comes before our own stream
     std::deque<api::CUevent> pending;  // recorded, oldest first
+    std::size_t waited_for = 0;        // so many of them, from the oldest on, were not reached when they were looked at
   };
   static constexpr std::size_t kFewLast = 8;
   struct Context {
@@ -95,6 +101,7 @@ class Contexts {
     int device = 0;
     bool primary = false;
     std::vector<Track> tracks = std::vector<Track>(1);  // the first is the whole context's
+    api::CUstream own = nullptr;                        // before 12.5: a blocking stream of ours, once one was made
     std::vector<api::CUevent> last;                     // behind the work of streams that are no more, in no order
     std::size_t look_at = kFewLast;  // how many of them make it worth while to look which are reached
     std::vector<api::CUevent> spare;

@@ -1,4 +1,6 @@
 // The monitor's conversation with rotad, and what it says to the user.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -281,6 +283,13 @@ void Monitor::say(const Action& action) const {
           "have no memory left for it), or what lies there does not belong to programs under rota (see nvidia-smi); it "
           "goes on trying",
           Machine::kSayNoRoom.count() / 1'000'000'000);
+      break;
+    case Note::kInterrupted:
+      log::warn(
+          "this program waits for its turn on the GPU, and its memory has to come back there, before it can react to "
+          "the "
+          "signal; `kill {}` ends it at once",
+          getpid());
       break;
     case Note::kGaveBackUnused:
       log::debug("grant {}: given back unused after {} us, since the memory for it did not come", action.grant,

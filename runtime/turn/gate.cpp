@@ -124,6 +124,7 @@ Thread* register_this_thread() {
 
 bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread) {
   const Call call{symbol, stream, has_stream, per_thread};
+  bool interrupted = false;
   for (;;) {
     // With the fence the store of the word and the load of the state are in one order for everybody.
     thread.word.fetch_add(0, memory_order_seq_cst);
@@ -140,7 +141,7 @@ bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
       // Once more, since the answer may have been another by now.
       if (gate->may_submit(call)) return true;
       thread.word.fetch_sub(inside, memory_order_seq_cst);
-      gate->wait_metered(resumed);
+      interrupted |= gate->wait_metered(resumed);
       thread.word.fetch_add(inside, memory_order_seq_cst);
       continue;
     }
@@ -151,7 +152,7 @@ bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
     // All of it, also if this is a profiler's callback within a call that only holds memory in place: that one is
     // standing still meanwhile, and the gate opens with everything where it was.
     thread.word.fetch_sub(inside, memory_order_seq_cst);
-    gate->wait_outside();
+    gate->wait_outside(interrupted);
     thread.word.fetch_add(inside, memory_order_seq_cst);
   }
 }
@@ -207,8 +208,8 @@ void Gate::close() {
     const std::lock_guard lock(mutex_);
     if (for_good_) return;
     state.fetch_or(kClosedBit, memory_order_seq_cst);
+    held_.wake_all();  // they stand at the closed gate from now on
   }
-  passed_.notify_all();  // they stand at the closed gate from now on
   if (fenced_) return;
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
   // Registered, tried, and refused now (a sandbox that was switched on later): from here on every call is fenced. A
@@ -254,26 +255,27 @@ void Gate::set_metered(bool metered) {
 }
 
 void Gate::resume() {
-  {
-    const std::lock_guard lock(mutex_);
-    resumed_.fetch_add(1, memory_order_seq_cst);
-  }
-  passed_.notify_all();
+  const std::lock_guard lock(mutex_);
+  resumed_.fetch_add(1, memory_order_seq_cst);
+  held_.wake_all();
 }
 
-void Gate::wait_metered(std::uint64_t resumed) {
+// True: a signal handler has run meanwhile.
+bool Gate::wait_metered(std::uint64_t resumed) {
   const Counted held_up(held_up_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
   std::unique_lock lock(mutex_);
-  passed_.wait(lock, [&] { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); });
+  bool interrupted = false;
+  held_.wait(
+      lock, [&] { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); },
+      [&] { interrupted = true; });
+  return interrupted;
 }
 
 void Gate::open() {
-  {
-    const std::lock_guard lock(mutex_);
-    state.fetch_and(~kClosedBit, memory_order_seq_cst);
-  }
-  opened_.notify_all();
+  const std::lock_guard lock(mutex_);
+  state.fetch_and(~kClosedBit, memory_order_seq_cst);
+  outside_.wake_all();
 }
 
 void Gate::open_for_good() {
@@ -285,11 +287,9 @@ void Gate::open_for_good() {
 }
 
 void Gate::refuse(api::CUresult error) {
-  {
-    const std::lock_guard lock(mutex_);
-    refusal.store(error, memory_order_seq_cst);
-  }
-  opened_.notify_all();
+  const std::lock_guard lock(mutex_);
+  refusal.store(error, memory_order_seq_cst);
+  outside_.wake_all();
 }
 
 bool Gate::run_if_open(const std::function<void()>& work) {
@@ -327,11 +327,17 @@ void Gate::pass() {
   if (closed()) wait_outside();
 }
 
-void Gate::wait_outside() {
+// `interrupted`: a signal handler has run since the call began to wait.
+void Gate::wait_outside(bool interrupted) {
   const Counted standing(standing_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
   std::unique_lock lock(mutex_);
-  opened_.wait(lock, [this] { return !closed() || refuses(); });
+  const auto done = [this] { return !closed() || refuses(); };
+  const auto tell = [this] {
+    if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->interrupted();
+  };
+  if (interrupted && !done()) tell();
+  outside_.wait(lock, done, tell);
 }
 
 void forget_other_threads() {

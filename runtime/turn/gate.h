@@ -7,13 +7,13 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 
 #include "runtime/turn/scope.h"
+#include "runtime/turn/waiters.h"
 
 namespace rota::gate {
 
@@ -23,6 +23,9 @@ class Attendant {
   virtual ~Attendant() = default;
   // A thread has found the gate closed and is about to wait; whoever can get the lease should be woken.
   virtual void arrived() = 0;
+  // A signal handler has run in a thread that waits: what the program is to do about it (Python ends by a
+  // KeyboardInterrupt) it does once the call has returned. While the gate is closed, under the gate's mutex.
+  virtual void interrupted() {}
   // Whether the call puts no work on the GPU after all (its stream is being captured) and so needs no lease, nor any
   // memory that is out of place.
   virtual bool submits_nothing(const Call& call) = 0;
@@ -88,13 +91,13 @@ class Gate {
   friend bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
   friend bool hold_slowly(Thread& thread);
   friend Thread* register_this_thread();
-  void wait_outside();
+  void wait_outside(bool interrupted = false);
   bool may_submit(const Call& call) const;
-  void wait_metered(std::uint64_t resumed);
+  bool wait_metered(std::uint64_t resumed);
 
   std::mutex mutex_;
-  std::condition_variable opened_;
-  std::condition_variable passed_;
+  Waiters outside_;  // in front of the closed gate,
+  Waiters held_;     // and those whom the attendant has made wait
   bool for_good_ = false;
   std::atomic<Attendant*> attendant_{nullptr};
   std::atomic<std::uint32_t> standing_{0};

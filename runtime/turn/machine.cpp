@@ -46,7 +46,7 @@ void Machine::settle_gate() {
   // The program may have allocated since memory was last looked at: what has no place yet is not there.
   if (open && !looked_at_memory_) return;
   gate_open_ = open;
-  if (open) still_ = false;
+  if (open) still_ = moved_out_ = false;
   act(open ? Act::kOpen : Act::kClose);
 }
 
@@ -102,7 +102,9 @@ void Machine::want(bool running, Time now) {
   asked_at_ = now;
   wanted_ = served_;
   phase_ = Phase::kWaiting;
-  actions_.push_back({.act = Act::kWant, .gpus = served_, .running = running});
+  const bool urgent = seen_.interrupted && now >= urgent_from_;
+  if (urgent) urgent_from_ = now + kUrgentAgain;
+  actions_.push_back({.act = Act::kWant, .gpus = served_, .running = running, .urgent = urgent});
 }
 
 void Machine::give_back(std::uint32_t grant) {
@@ -124,6 +126,22 @@ void Machine::on(const event::Look& look, Time now) {
   // With a lease, look_holding() sees to it. Whoever may run without one needs its memory as well.
   const Claim needs = claim();
   if ((needs.unserved || needs.excused) && !needs.resident && !needs.moving && !lost_) wait_for_memory(now);
+  say_interrupted(now);
+}
+
+void Machine::say_interrupted(Time now) {
+  if (!seen_.interrupted || gate_open_) {
+    interrupted_since_.reset();
+    return;
+  }
+  if (said_interrupted_ || (resident_ && !moved_out_)) return;
+  if (!interrupted_since_) interrupted_since_ = now;
+  if (now - *interrupted_since_ < kSayInterrupted) {
+    look_at_ = std::min(look_at_, *interrupted_since_ + kSayInterrupted);
+    return;
+  }
+  said_interrupted_ = true;
+  say(Note::kInterrupted);
 }
 
 void Machine::look_alone(Time now) {
@@ -223,8 +241,10 @@ void Machine::look_waiting(Time now) {
   }
   // Asked again, too, now and then: if this process was stopped, or its monitor held up, a grant may have come and been
   // revoked unseen, and the want went with it. To rotad a want that it has is no news; it keeps its place.
-  if (wanted_ != served_ || now - asked_at_ >= kAskAgain) want(false, now);
+  const bool urgent = seen_.interrupted && now >= urgent_from_;
+  if (urgent || wanted_ != served_ || now - asked_at_ >= kAskAgain) want(false, now);
   look_at_ = now + kLookAtPage;
+  if (seen_.interrupted) look_at_ = std::min(look_at_, urgent_from_);
   move_out_of_the_way(now);
   if (!runs_until_) return;
   if (now >= *runs_until_) return begin_drain(false, now);  // rotad lets others go first
@@ -427,7 +447,10 @@ void Machine::drained(Time now) {
   actions_.back().draining = now - drain_.begun;
   if (drain_.idle) gave_back_idle_at_ = now;
   // A part of the hand-over: who comes next would have to wait for it all the same.
-  if (seen_.lease.in_the_way != 0) actions_.push_back({.act = Act::kMoveOut, .gpus = seen_.lease.in_the_way});
+  if (seen_.lease.in_the_way != 0) {
+    actions_.push_back({.act = Act::kMoveOut, .gpus = seen_.lease.in_the_way});
+    moved_out_ = true;
+  }
   give_back(grant_);
   phase_ = Phase::kResting;
 }

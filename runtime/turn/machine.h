@@ -88,6 +88,7 @@ struct Look {
   std::uint64_t calls = 0;     // that have left the gate since the process began
   std::uint32_t inside = 0;    // threads inside the gate
   std::uint32_t standing = 0;  // threads that wait in front of it
+  bool interrupted = false;    // a signal handler has run in one of those since the gate closed
   bool looked = false;         // the next two are known (they are asked for while watches_gpu())
   bool done = false;           // all work before the last mark has finished
   std::uint64_t reached = 0;   // marks passed since the process began
@@ -103,7 +104,7 @@ using Event = std::variant<event::Connected, event::NotConnected, event::Lost, e
 enum class Act {
   kOpen,       // the gate
   kClose,      // the gate
-  kWant,       // tell rotad: `gpus` (none: withdrawn) and `running`
+  kWant,       // tell rotad: `gpus` (none: withdrawn), `running` and `urgent`
   kGiveBack,   // tell rotad: `grant`
   kConnect,    // look for a rotad; answer with Connected or NotConnected
   kHangUp,     // rotad does not answer: leave it; answer with Lost
@@ -126,12 +127,14 @@ enum class Note {
   kGaveBackBusy,    // at the end of its turn
   kGaveBackUnused,  // at the end of its turn, in which its memory never came
   kNoRoom,          // its memory has not come for long
+  kInterrupted,     // a signal handler has run in a thread that waits, and the memory for its turn is not there
 };
 
 struct Action {
   Act act;
   GpuMask gpus = 0;
   bool running = false;
+  bool urgent = false;
   std::uint32_t grant = 0;
   Note note{};
   Time held{0};      // kGaveBack…: since the grant
@@ -163,6 +166,11 @@ class Machine {
   static constexpr Time kAnswer = std::chrono::seconds(5);
   // Whoever waits asks again so often: seldom enough to cost rotad nothing.
   static constexpr Time kAskAgain = std::chrono::seconds(1);
+  // Whoever was interrupted while it waits asks to go first so often; rotad hears once a second of it, and the clocks'
+  // readings may be a little apart.
+  static constexpr Time kUrgentAgain = std::chrono::milliseconds(1010);
+  // And if its memory is out and it has no turn after so long, the user is told how to end it all the same.
+  static constexpr Time kSayInterrupted = std::chrono::milliseconds(500);
   // How long a drain waits for the GPU to get on while calls stand at the gate; doubled by each that fails.
   static constexpr Time kPatience = std::chrono::seconds(1);
   static constexpr Time kMostPatience = std::chrono::seconds(8);
@@ -252,6 +260,7 @@ class Machine {
   bool idle_long_enough(Time now);
   void bring_back(Time now);
   void wait_for_memory(Time now);
+  void say_interrupted(Time now);
   void move_out_of_the_way(Time now);
   void settle_gate();
   void act(Act which) { actions_.push_back({.act = which}); }
@@ -277,6 +286,9 @@ class Machine {
   std::optional<Time> lacks_since_;  // since when it has not been there, also before this grant
   bool lost_ = false;                // it will never come
   bool said_no_room_ = false;
+  bool moved_out_ = false;  // managed memory of this process has gone to the host, and the gate not opened since
+  std::optional<Time> interrupted_since_;
+  bool said_interrupted_ = false;
   Time move_again_at_{0};
   Time move_pause_{0};
 
@@ -296,6 +308,7 @@ class Machine {
   std::uint32_t given_back_ = 0;
   GpuMask wanted_ = 0;
   Time asked_at_{0};
+  Time urgent_from_{0};  // when it may be asked to go first again
   std::optional<Time> no_grant_since_;
   std::optional<Time> runs_until_;  // kWaiting, with the gate open: its work runs, and this is when it begins to drain
   Time taken_at_{0};

@@ -137,6 +137,10 @@ void Monitor::arrived() {
   bell_.ring();
 }
 
+void Monitor::interrupted() {
+  if (!interrupted_.exchange(true)) bell_.ring();
+}
+
 bool Monitor::may_submit(const gate::Call& call) {
   // A mark in a capture would be a part of it.
   return contexts_.captures() != 0 || meter_.enter(call, now);
@@ -367,7 +371,8 @@ void Monitor::carry_out(const Action& action) {
       break;
     case Act::kWant:
       message.kind = Kind::kWant;
-      message.body.want = {.gpus = action.gpus, .running = action.running ? 1U : 0U};
+      message.body.want = {
+          .gpus = action.gpus, .running = action.running ? 1U : 0U, .padding = 0, .urgent = action.urgent ? 1U : 0U};
       send(message);
       break;
     case Act::kGiveBack:
@@ -442,6 +447,7 @@ event::Look Monitor::look() {
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;
   seen.standing = gate_.standing() + (machine_.grant() != 0 ? room_.standing() : 0);
+  seen.interrupted = interrupted_.load();
   if (reached_ && !seen.resident) ++seen.standing;  // who reaches it waits for it, in a way
   if (machine_.watches_gpu()) {
     const gate::Contexts::Progress progress = contexts_.progress();

@@ -50,9 +50,11 @@ class Monitor final : public gate::Attendant {
   void make_room_for_context(int device, const std::function<bool()>& again);
   // Under the lock that contexts end under.
   void context_ended(api::CUcontext context) { meter_.forget(context); }
-  // This process has handed memory to others, which may have to run beside it: rotad hears of it.
+  // This process has handed memory or events to others, which may have to run beside it: rotad hears of it.
   void shares();
+  bool shared() const { return activity_.shared(); }
   void arrived() override;
+  void interrupted() override;
   bool may_submit(const gate::Call& call) override;
   bool submits_nothing(const gate::Call& call) override;
   void unseen() override { memory_.swap().pin(); }
@@ -176,6 +178,8 @@ class Monitor final : public gate::Attendant {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> exits_{false};
   std::atomic<bool> in_place_{true};  // the machine's memory part of the predicate
+  // A signal handler has run in a thread that stands at the gate, since it closed.
+  std::atomic<bool> interrupted_{false};
   std::atomic<std::uint64_t> devices_seen_{0};
   std::atomic<std::uint64_t> unusable_devices_{0};  // that rotad is not asked for
   Bell bell_;

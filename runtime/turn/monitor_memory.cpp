@@ -154,6 +154,7 @@ bool Monitor::open_gate() {
   return memory_.swap().use_if_in_place([this] {
     gate::out_of_place.store(false);
     gate_.open();
+    interrupted_.store(false);
   });
 }
 

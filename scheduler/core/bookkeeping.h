@@ -105,6 +105,13 @@ struct Client {
   std::list<Client*> parked;
   std::list<Client*>::iterator node;
   std::uint64_t queue_number = 0;  // grows with each that is queued
+  bool keeps_place = false;        // it is queued with the number that it had
+
+  // It is in a hurry (event::Want::urgent): waits before all others, or holds a turn that it got so; and since when it
+  // last was.
+  bool urgent = false;
+  bool urgent_turn = false;
+  Time urgent_at{};
 
   // pressure.h: since when it is under pressure, and its entry among the deadlines (0: none).
   Time pressed_since{};

@@ -131,7 +131,7 @@ void Clearing::distribute(GpuIndex index, Bytes missing) {
       const Client& client = *candidate.client;
       const bool waits = client.state.wanted != 0;
       const Time at = waits ? -candidate.share->rank : client.last_held;
-      return std::tuple(waits, at, waits ? ~client.queue_number : 0, client.id);
+      return std::tuple(waits, client.urgent, at, waits ? ~client.queue_number : 0, client.id);
     };
     return place(one) < place(other);
   });

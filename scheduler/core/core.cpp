@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <utility>
 
 namespace rota::scheduler {
 
@@ -193,6 +194,7 @@ void Core::on(const event::Want& want, Time now) {
     grant(*client, gpus, now);
   } else {
     set_wanted(*client, gpus, now);
+    if (want.urgent) hurry(*client, now);
   }
 }
 
@@ -269,10 +271,20 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
     order_.enqueue(client);
   } else if (gpus == 0) {
     order_.remove(client);
+    client.urgent = false;
   }
 }
 
+void Core::hurry(Client& client, Time now) {
+  const bool too_soon = client.urgent_at != Time{} && now - client.urgent_at < Order::kBetweenUrgent;
+  if (client.urgent || too_soon) return;
+  client.urgent_at = now;
+  order_.hurry(client);
+  books_.mark_changed(client.state.wanted);
+}
+
 void Core::grant(Client& client, GpuMask gpus, Time now) {
+  client.urgent_turn = client.urgent;
   set_wanted(client, 0, now);
   client.held_time = Bookkeeping::held_time(client, now);
   books_.set_held(client, client.state.held | gpus, now);
@@ -292,6 +304,8 @@ void Core::end_grant(Client& client, Change change, Time now) {
   decisions_.push_back({change, client.id, client.state.grant});
   client.last_held = now;
   client.woke = change == Change::kEnded && (client.state.waiters == 0 || now < client.state.drain_at);
+  // A short turn takes nothing from the one that it waited for.
+  client.keeps_place = std::exchange(client.urgent_turn, false) && !client.woke;
   client.held_time = Bookkeeping::held_time(client, now);
   books_.set_held(client, 0, now);
   client.state.grant = 0;

@@ -13,6 +13,9 @@
 // once (sharing.h). The queue is then in the order of what clients have had, and who comes back after a pause and has
 // had less than a holder does not wait for the end of its turn.
 //
+// Who is in a hurry (event::Want::urgent) goes to the head of the queue, and holders that are in its way begin to drain
+// at once. Its turn is short, and its place in the queue stays what it was.
+//
 // Only a conflict puts *pressure* on holders: they give back when idle, and begin to drain when their quantum ends.
 // Nobody gives anything back while nobody waits. Holders of a GPU that ran together end their turn together.
 //
@@ -111,6 +114,7 @@ class Core {
   void on(const event::Activity&, Time now);
 
   void set_wanted(Client& client, GpuMask gpus, Time now);
+  void hurry(Client& client, Time now);
   void grant(Client& client, GpuMask gpus, Time now);
   void end_grant(Client& client, Change change, Time now);
   void settle(Time now);

@@ -37,6 +37,9 @@ struct Want {
   GpuMask gpus;
   // The client's work already runs there, by a grant of a daemon that died: granted at once, whoever waits.
   bool running = false;
+  // A signal handler has run in a thread that waits: what it was told to do, it does once its call returns. Goes before
+  // others, at most once in Order::kBetweenUrgent; beyond that it is a want like any other.
+  bool urgent = false;
 };
 // The grant's work has drained. Ignored unless `grant` is the one in force.
 struct GiveBack {
@@ -88,7 +91,7 @@ struct Activity {
   std::uint64_t in_spells = 0;  // and of those the ones of spells: of five or more in a row
   std::uint64_t switches = 0;   // turns that it began
   Time switching{};             // and how long it took from their grants until it ran
-  bool shares = false;          // it has handed memory to others, which may have to run beside it
+  bool shares = false;          // it and others have handed each other memory or events: they may have to run beside it
 };
 // Time has passed: due at next_deadline().
 struct Tick {};

@@ -46,7 +46,8 @@ struct EventWords {
     return words("add_gpu", add.client, add.gpu, add.total, add.context);
   }
   std::string operator()(const event::Want& want) const {
-    return words("want", want.client) + ' ' + hexadecimal(want.gpus) + (want.running ? " 1" : " 0");
+    return words("want", want.client) + ' ' + hexadecimal(want.gpus) + (want.running ? " 1" : " 0") +
+           (want.urgent ? " urgent" : "");
   }
   std::string operator()(const event::GiveBack& back) const { return words("give_back", back.client, back.grant); }
   std::string operator()(const event::Usage& usage) const {
@@ -193,6 +194,7 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
     event::Want want{.client = client(), .gpus = 0};
     want.gpus = words.gpus();
     want.running = words.number<unsigned>("0 or 1, whether it runs,", 1) != 0;
+    want.urgent = words.may_end_with("urgent");
     return want;
   }
   if (name == "usage") {

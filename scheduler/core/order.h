@@ -1,9 +1,11 @@
-// Who is next: who has had least of the GPU where turns are measured (Share::rank, set before it is queued), else
-// first come first served. A waiter that cannot run yet reserves its whole set against those behind it, so that a
-// client that wants many GPUs is not starved by those that want one.
+// Who is next: who is in a hurry (event::Want::urgent), then who has had least of the GPU where turns are measured
+// (Share::rank, set before it is queued), else first come first served. A waiter that cannot run yet reserves its whole
+// set against those behind it, so that a client that wants many GPUs is not starved by those that want one.
 #pragma once
 
+#include <algorithm>
 #include <list>
+#include <utility>
 
 #include "scheduler/core/bookkeeping.h"
 
@@ -11,21 +13,32 @@ namespace rota::scheduler {
 
 class Order {
  public:
-  // Behind all of the same rank and of lower ones on any GPU that both want; the client is not in the queue.
+  // Of one client. Profilers interrupt its threads all the time.
+  static constexpr Time kBetweenUrgent = std::chrono::seconds(1);
+
+  // Before others that want one of its GPUs, if it goes before them on all that both want; the client is not in the
+  // queue.
   void enqueue(Client& client) {
-    client.queue_number = ++queued_;
+    if (!std::exchange(client.keeps_place, false)) client.queue_number = ++queued_;
     auto place = queue_.end();
     for (auto at = queue_.end(); at != queue_.begin();) {
       const Client& other = **--at;
-      bool before = false;
-      bool behind = false;
-      for_each_gpu(other.state.wanted & client.state.wanted, [&](GpuIndex index) {
-        (other.share(index)->rank > client.share(index)->rank ? before : behind) = true;
-      });
-      if (behind) break;
-      if (before) place = at;
+      const GpuMask both = client.state.wanted & other.state.wanted;
+      if (both == 0) continue;
+      if (!goes_before(client, other, both)) break;
+      place = at;
     }
     queue_.splice(place, client.parked, client.node);
+  }
+  // From now on the client, which is in the queue, goes before all who are not in a hurry.
+  void hurry(Client& client) {
+    for_each_gpu(client.state.wanted, [&](GpuIndex index) {
+      client.share(index)->rank = std::min(client.share(index)->rank, first(index)->share(index)->rank);
+    });
+    client.urgent = true;
+    const auto place = std::find_if(queue_.begin(), queue_.end(),
+                                    [&](const Client* other) { return other == &client || !other->urgent; });
+    if (*place != &client) queue_.splice(place, queue_, client.node);
   }
   // The client is in the queue.
   void remove(Client& client) { client.parked.splice(client.parked.end(), queue_, client.node); }
@@ -70,7 +83,18 @@ class Order {
   }
 
  private:
-  std::list<Client*> queue_;  // by rank, and of one rank in order of arrival
+  static bool goes_before(const Client& client, const Client& other, GpuMask gpus) {
+    if (other.urgent) return false;
+    bool before = true;
+    for_each_gpu(gpus, [&](GpuIndex index) {
+      const Time rank = client.share(index)->rank;
+      const Time others = other.share(index)->rank;
+      before &= rank != others ? rank < others : client.queue_number < other.queue_number;
+    });
+    return before;
+  }
+
+  std::list<Client*> queue_;  // who is in a hurry, then by rank, and of one rank in order of arrival
   std::uint64_t queued_ = 0;
 };
 

@@ -5,16 +5,17 @@
 
 namespace rota::scheduler {
 
-// At the end of its turn, or later, once it has had as much of the GPU as the first in the queue; or before, as soon as
-// it has had more, if that one comes back after a pause. So whoever needs little of a GPU gets it at once and as a
-// whole, and nobody has to say who that is.
+// At once, if the first in the queue is in a hurry. Else at the end of its turn, or later, once it has had as much of
+// the GPU as the first in the queue; or before, as soon as it has had more, if that one comes back after a pause. So
+// whoever needs little of a GPU gets it at once and as a whole, and nobody has to say who that is.
 Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Gpu& gpu = books_.gpu(index);
   // Those who ran together end their turn together, but for those who come and go beside others' turns.
   const bool alone = sharing_.candidate(index) == Candidate::kLightOpen;
-  const Time begun = alone ? holder.state.held_since : gpu.latest_grant;
-  const Time over = begun + sharing_.turn(index);
+  const Time begun = alone || holder.urgent_turn ? holder.state.held_since : gpu.latest_grant;
+  const Time over = begun + (holder.urgent_turn ? std::min(kUrgentTurn, sharing_.turn(index)) : sharing_.turn(index));
   const Client* next = order_.first(index);
+  if (next != nullptr && next->urgent) return holder.urgent_turn ? over : std::min(over, next->urgent_at);
   if (!settings_.measured_turns || next == nullptr) return over;
   const Time ahead = gpu.virtual_time.served(holder.share(index)->standing, now) - next->share(index)->rank;
   const std::int64_t holders = std::max<std::int64_t>(gpu.virtual_time.holders(), 1);

@@ -14,6 +14,10 @@ namespace rota::scheduler {
 
 class Pressure {
  public:
+  // How long a turn that came before its time lasts while others wait: enough for a call to return and for a program to
+  // end, of no use to one that is profiled. Judgement.
+  static constexpr Time kUrgentTurn = std::chrono::milliseconds(100);
+
   // All outlive it; the settings may change.
   Pressure(const Settings& settings, const Bookkeeping& books, const Order& order, const Sharing& sharing)
       : settings_(settings), books_(books), order_(order), sharing_(sharing) {}

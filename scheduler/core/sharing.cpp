@@ -157,10 +157,10 @@ void Sharing::judge(GpuIndex index, Time now) {
   set_bit(timed_, next != Time::max());
   set_bit(sampling_, law.phase == Phase::kProbing || watches);
   set_bit(looking_, looks);
-  // While nothing is known or a candidate is tried as well: who is to take turns soon has little in flight by then, and
-  // where calls are compared, what is submitted has to be what is done.
-  const bool all_at_once = law.phase == Phase::kSettled && law.candidate == Candidate::kTogether;
-  set_bit(metered_, several && settings_.mode != Mode::kConcurrent && !all_at_once);
+  // At first, and while a candidate is tried, too: who is to take turns soon has little in flight by then, and where
+  // calls are compared, what is submitted has to be what is done.
+  const bool at_first = law.phase == Phase::kWatching && law.window_since == law.since;
+  set_bit(metered_, several && settings_.mode != Mode::kConcurrent && (!watches || at_first));
 }
 
 // When time alone changes something.
@@ -415,8 +415,17 @@ bool Sharing::conflicts(const Client& client, GpuIndex index) const {
                      [&](const Client* holder) { return holder != &client && !open_to(*holder, index); });
 }
 
+// Whether memory that does not fit comes page by page once its owner runs: no hand-over shows what that costs.
+bool Sharing::pages_in(GpuIndex index) const {
+  const Gpu& gpu = books_.gpu(index);
+  if (gpu.used + gpu.contexts + gpu.taken_outside() <= gpu.total) return false;
+  Bytes paged = gpu.used - gpu.fixed;
+  for (const Client* client : gpu.swappers) paged -= client->share(index)->used - client->share(index)->fixed;
+  return paged > step_of(gpu.total);
+}
+
 Time Sharing::turn(GpuIndex index) const {
-  if (!settings_.measured_turns) return settings_.quantum;
+  if (!settings_.measured_turns || pages_in(index)) return settings_.quantum;
   const Law& law = laws_[index];
   if (law.phase == Phase::kProbing) return kProbeTurn;
   if (law.switching == Time{}) return books_.gpu(index).crowded ? settings_.quantum : kShortestTurn;

@@ -24,6 +24,7 @@
 // not fitted together within 10 s, their memory decides, not this.
 //
 // Turns are as long as their hand-overs make worth while, whether memory moves in them or not: twenty times as long.
+// Where Unified Memory does not fit they are as long as the settings say.
 #pragma once
 
 #include <optional>
@@ -180,6 +181,7 @@ class Sharing {
   void settle(Law& law, GpuIndex gpu, Candidate candidate, Time first, Time last, Time now);
   bool doubtful(const Law& law, GpuIndex gpu, Time now) const;
   static bool in_bursts(const Evidence& evidence, Time now);
+  bool pages_in(GpuIndex gpu) const;
   bool has_samples(const Law& law, GpuIndex gpu) const;
   std::vector<double> all_u(const Law& law, GpuIndex gpu) const;
   Measurement& measurement(ClientId client, GpuIndex gpu) const;

@@ -112,7 +112,7 @@ struct UsagePage {
   std::atomic<std::uint64_t> busy_samples;
   std::atomic<std::uint64_t> switches;
   std::atomic<std::uint64_t> switch_ns;
-  // Not 0: it has handed memory to other processes, which may have to run beside it.
+  // Not 0: it has handed memory or events to other processes, which may have to run beside it, or opened theirs.
   std::atomic<std::uint32_t> shares;
   // Of busy_samples, those of spells: of five or more in a row.
   std::atomic<std::uint64_t> spell_samples;

@@ -193,6 +193,11 @@ struct Want {
   // Not 0: this client's work already runs on these GPUs, by a grant of a rotad that died. Such a want is granted at
   // once while the new rotad is young (kReclaimSeconds); later it is a want like any other.
   std::uint32_t running;
+  std::uint32_t padding;
+  // Not 0, from version 8 on: a signal handler has run in a thread that waits, and what the program was told to do it
+  // does once its call returns. At most once a second such a want goes before all others, for a short turn. Older
+  // rotads do not read it.
+  std::uint32_t urgent;
 };
 inline constexpr int kReclaimSeconds = 10;
 
@@ -422,6 +427,6 @@ static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) ==
               offsetof(StatusClient, moves) == 208 && offsetof(StatusGpu, driver_used_bytes) == 120 &&
               offsetof(StatusGpu, handed_over_bytes) == 144 && offsetof(StatusGpu, outside_bytes) == 152 &&
               offsetof(StatusGpu, candidate) == 160 && offsetof(StatusGpu, reason) == 192 &&
-              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8);
+              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8 && offsetof(Want, urgent) == 16);
 
 }  // namespace rota::protocol

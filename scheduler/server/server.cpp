@@ -141,7 +141,8 @@ void Server::on_message(Connection& connection, const Message& message, const De
     case Kind::kWant: {
       read_usage(client);
       const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
-      step(event::Want{client.id, message.body.want.gpus, message.body.want.running != 0 && young});
+      const protocol::Want& want = message.body.want;
+      step(event::Want{client.id, want.gpus, want.running != 0 && young, want.urgent != 0});
       break;
     }
     case Kind::kGiveBack:

@@ -66,6 +66,12 @@ class Conformance(Case):
     def test_every_rule_holds_with_memory_that_is_swapped_but_for_those_that_are_listed(self):
         self.holds_but_for(SWAP_EXCEPTIONS, ROTA_MEMORY="swap")
 
+    # ctest labels: unsanitized
+    def test_what_processes_hand_each_other_works_in_measured_turns(self):
+        """A process whose stream waits for another's event runs beside it, although both would take turns."""
+        self.start_daemon("--quantum", "automatic", "--grace", "1000s")  # nothing is taken back
+        self.assertEqual(self.failing(ROTA, "run", "--", CONFORMANCE, "--area", "ipc", at_least=30, ROTA_MEMORY="native"), {})
+
     def test_streams_wait_for_and_write_values_in_small_memory(self):
         rules = tomllib.loads(MANAGED_EXCEPTIONS.read_text())["stream_memory_operations"]["rules"]
         chosen = [option for rule in rules for option in ("--rule", rule)]

@@ -48,7 +48,7 @@ class Why(Case):
 
     # ctest labels: unsanitized
     def test_what_nobody_has_measured_is_told_as_unknown(self):
-        both = [self.busy(), self.busy()]
+        both = [self.busy("--quantum", "2s"), self.busy()]
         status = self.status()
         self.assertEqual((status["gpus"][0]["sharing"]["candidate"], status["gpus"][0]["sharing"]["reason"]), ("all at once", "fits"))
         self.assertIsNone(status["gpus"][0]["sharing"]["trial"])

@@ -67,10 +67,29 @@ struct Sharing {
 };
 const Table<Sharing> kSharing = {{Symbol::k_cuIpcGetMemHandle, overrides::cuIpcGetMemHandle}};
 
+struct SharingOfEvents {
+  Symbol symbol;
+  CUresult (*call)();
+};
+const Table<SharingOfEvents> kSharingOfEvents = {
+    {Symbol::k_cuIpcGetEventHandle,
+     [] {
+       api::CUipcEventHandle handle{};
+       return overrides::cuIpcGetEventHandle(&handle, nullptr);
+     }},
+    {Symbol::k_cuIpcOpenEventHandle,
+     [] {
+       api::CUevent event = nullptr;
+       return overrides::cuIpcOpenEventHandle(&event, {});
+     }},
+};
+
 CUresult answer_of_share = api::CUDA_SUCCESS;
 
 void install_sharing(FakeDriver& driver) {
   driver.set<api::cuIpcGetMemHandle_fn>(Symbol::k_cuIpcGetMemHandle, [](auto...) { return answer_of_share; });
+  driver.set<api::cuIpcGetEventHandle_fn>(Symbol::k_cuIpcGetEventHandle, [](auto...) { return answer_of_share; });
+  driver.set<api::cuIpcOpenEventHandle_fn>(Symbol::k_cuIpcOpenEventHandle, [](auto...) { return answer_of_share; });
   driver.enter_context(0);
 }
 
@@ -169,8 +188,25 @@ TEST_CASE("a handle for another process marks this one once the driver has given
     answer_of_share = api::CUDA_SUCCESS;
     EXPECT(kSharing.front().call(&handle, address) == api::CUDA_SUCCESS);
     EXPECT(runtime().unevictable());
+    EXPECT(runtime().monitor.shared());
     EXPECT(live_bytes() == kMiB);
   }));
+}
+
+TEST_CASE("who has handed out an event or opened one may have to run beside others, and its memory can still leave") {
+  for (const SharingOfEvents& row : kSharingOfEvents) {
+    CHECK(holds({}, [&](FakeDriver& driver) {
+      now_testing(name_of(row.symbol));
+      install_sharing(driver);
+      answer_of_share = api::CUDA_ERROR_INVALID_VALUE;
+      EXPECT(row.call() == api::CUDA_ERROR_INVALID_VALUE);
+      EXPECT(!runtime().monitor.shared());
+      answer_of_share = api::CUDA_SUCCESS;
+      EXPECT(row.call() == api::CUDA_SUCCESS);
+      EXPECT(runtime().monitor.shared());
+      EXPECT(!runtime().unevictable());
+    }));
+  }
 }
 
 TEST_CASE("a program whose converted memory cannot be shared gets native memory from then on, and no other does") {

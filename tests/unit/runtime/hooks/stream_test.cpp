@@ -1,5 +1,5 @@
 // Overrides of what makes and destroys streams. Drivers before CUDA 12.5 have no event behind a whole context, so each
-// non-blocking stream gets events of its own: which ones, shows at the monitor's mark. (streams_test.cpp has the rest.)
+// stream gets events of its own: which ones, shows at the monitor's mark. (streams_test.cpp has the rest.)
 #include <catch2/catch.hpp>
 #include <set>
 
@@ -62,33 +62,32 @@ const Table<Destroying> kDestroying = {
 
 }  // namespace
 
-TEST_CASE("a non-blocking stream is waited for from its making to its end, and one that the driver refused never is") {
+TEST_CASE("a stream of any kind is waited for from its making to its end, and one that the driver refused never is") {
   for (const Making& making : kMaking) {
     for (const Destroying& destroying : kDestroying) {
-      CHECK(holds({}, [&](FakeDriver& driver) {
-        now_testing(std::string(name_of(making.symbol)) + ", " + name_of(destroying.symbol));
-        install(driver);
-        const std::set<CUstream> none = marks();
-        CUstream stream = reinterpret_cast<CUstream>(0x777);
-        answer = api::CUDA_ERROR_OUT_OF_MEMORY;
-        EXPECT(making.call(&stream, api::CU_STREAM_NON_BLOCKING) == api::CUDA_ERROR_OUT_OF_MEMORY);
-        EXPECT(stream == reinterpret_cast<CUstream>(0x777));
-        EXPECT(marks() == none);
-        answer = api::CUDA_SUCCESS;
-        CUstream blocking = nullptr;
-        EXPECT(making.call(&blocking, 0) == api::CUDA_SUCCESS);
-        EXPECT(marks() == none);  // the legacy stream waits for it
-        EXPECT(making.call(&stream, api::CU_STREAM_NON_BLOCKING) == api::CUDA_SUCCESS);
-        std::set<CUstream> with = none;
-        with.insert(stream);
-        EXPECT(marks() == with);
-        answer = api::CUDA_ERROR_INVALID_HANDLE;
-        EXPECT(destroying.call(stream) == api::CUDA_ERROR_INVALID_HANDLE);
-        EXPECT(marks() == with);
-        answer = api::CUDA_SUCCESS;
-        EXPECT(destroying.call(stream) == api::CUDA_SUCCESS);
-        EXPECT(marks() == none);
-      }));
+      for (const unsigned flags : {0U, unsigned{api::CU_STREAM_NON_BLOCKING}}) {
+        CHECK(holds({}, [&](FakeDriver& driver) {
+          now_testing(std::string(name_of(making.symbol)) + ", " + name_of(destroying.symbol));
+          install(driver);
+          const std::set<CUstream> none = marks();
+          CUstream stream = reinterpret_cast<CUstream>(0x777);
+          answer = api::CUDA_ERROR_OUT_OF_MEMORY;
+          EXPECT(making.call(&stream, flags) == api::CUDA_ERROR_OUT_OF_MEMORY);
+          EXPECT(stream == reinterpret_cast<CUstream>(0x777));
+          EXPECT(marks() == none);
+          answer = api::CUDA_SUCCESS;
+          EXPECT(making.call(&stream, flags) == api::CUDA_SUCCESS);
+          std::set<CUstream> with = none;
+          with.insert(stream);
+          EXPECT(marks() == with);
+          answer = api::CUDA_ERROR_INVALID_HANDLE;
+          EXPECT(destroying.call(stream) == api::CUDA_ERROR_INVALID_HANDLE);
+          EXPECT(marks() == with);
+          answer = api::CUDA_SUCCESS;
+          EXPECT(destroying.call(stream) == api::CUDA_SUCCESS);
+          EXPECT(marks() == none);
+        }));
+      }
     }
   }
 }

@@ -28,6 +28,10 @@ int strict_queries = 0;  // by a thread not in RELAXED mode
 api::CUstreamCaptureMode mode;
 const api::CUstream kStream = reinterpret_cast<api::CUstream>(0x500);
 const api::CUstream kNonBlocking = reinterpret_cast<api::CUstream>(0x700);
+const api::CUstream kOwn = reinterpret_cast<api::CUstream>(0x900);  // which rota makes
+// What a query of the legacy stream answers, and how often it was asked.
+api::CUresult legacy_answer = api::CUDA_SUCCESS;
+int legacy_queries = 0;
 
 // A driver of CUDA 12.4, which knows no context events.
 void make_12_4(test::FakeDriver& driver) {
@@ -36,7 +40,17 @@ void make_12_4(test::FakeDriver& driver) {
   queries = 0;
   events_made = 0;
   strict_queries = 0;
+  legacy_answer = api::CUDA_SUCCESS;
+  legacy_queries = 0;
   mode = api::CU_STREAM_CAPTURE_MODE_GLOBAL;
+  driver.set<api::cuStreamCreate_fn>(Symbol::k_cuStreamCreate, [](api::CUstream* stream, unsigned flags) {
+    *stream = kOwn;
+    return flags == api::CU_STREAM_DEFAULT ? api::CUDA_SUCCESS : api::CUDA_ERROR_INVALID_VALUE;
+  });
+  driver.set<api::cuStreamQuery_fn>(Symbol::k_cuStreamQuery, [](api::CUstream) {
+    ++legacy_queries;
+    return legacy_answer;
+  });
   driver.set<api::cuThreadExchangeStreamCaptureMode_fn>(Symbol::k_cuThreadExchangeStreamCaptureMode,
                                                         [](api::CUstreamCaptureMode* other) {
                                                           std::swap(mode, *other);
@@ -65,20 +79,72 @@ void make_12_4(test::FakeDriver& driver) {
 
 }  // namespace
 
-TEST_CASE("on a driver before 12.5 the work of non-blocking streams is waited for too") {
+TEST_CASE("on a driver before 12.5 every stream has marks of its own, and none is in the way of another's work") {
   test::FakeDriver driver;
   make_12_4(driver);
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
-  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
-  contexts.stream_made(kStream, api::CU_STREAM_DEFAULT);
+  contexts.stream_made(kNonBlocking);
+  contexts.stream_made(kStream);
   held = {kNonBlocking};
   REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
-  const auto progress = contexts.progress();
-  CHECK_FALSE(progress.done);
-  CHECK(progress.reached > 0);                                               // the legacy stream gets on
-  for (const auto& [event, stream] : recorded_on) CHECK(stream != kStream);  // the legacy stream waits for it
+  CHECK_FALSE(contexts.progress().done);
+  std::set<api::CUstream> marked;
+  for (const auto& [event, stream] : recorded_on) marked.insert(stream);
+  CHECK(marked == std::set<api::CUstream>{kStream, kNonBlocking, kOwn});  // ours for the legacy stream
   held.clear();
+  CHECK(contexts.progress().done);
+}
+
+TEST_CASE("only marks that the GPU did not pass at once show that it gets on") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  contexts.stream_made(kNonBlocking);
+  contexts.stream_made(kStream);
+  held = {kNonBlocking};
+  // Its kernel waits for a call that the closed gate holds back: however often the other streams are marked.
+  for (int i = 0; i < 100; ++i) {
+    REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+    CHECK(contexts.progress().reached == 0);
+  }
+  held.clear();
+  CHECK(contexts.progress().reached > 0);
+}
+
+TEST_CASE("before 12.5 threads' own default streams are asked about by the legacy one, which sees them") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  legacy_answer = api::CUDA_ERROR_NOT_READY;
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK_FALSE(contexts.progress().done);
+  // Not while anything captures, which such a query would end.
+  contexts.begin_capture(kNonBlocking, false, [] { return api::CUDA_SUCCESS; });
+  const int before = legacy_queries;
+  CHECK_FALSE(contexts.progress().done);
+  CHECK(legacy_queries == before);
+  contexts.end_capture(kNonBlocking, false, [] { return api::CUDA_SUCCESS; });
+  legacy_answer = api::CUDA_SUCCESS;
+  CHECK(contexts.progress().done);
+  // In a context that has failed for good nothing runs.
+  legacy_answer = api::CUDA_ERROR_ILLEGAL_ADDRESS;
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  CHECK(contexts.progress().done);
+}
+
+TEST_CASE("where the driver makes no stream for it, the legacy stream itself is marked") {
+  test::FakeDriver driver;
+  make_12_4(driver);
+  driver.set<api::cuStreamCreate_fn>(Symbol::k_cuStreamCreate,
+                                     [](api::CUstream*, unsigned) { return api::CUDA_ERROR_OUT_OF_MEMORY; });
+  Contexts contexts;
+  contexts.add(driver.enter_context(0), 0, true);
+  REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
+  REQUIRE(recorded_on.size() == 1);
+  CHECK(recorded_on.begin()->second == reinterpret_cast<api::CUstream>(1));  // CU_STREAM_LEGACY
   CHECK(contexts.progress().done);
 }
 
@@ -87,7 +153,7 @@ TEST_CASE("on a driver before 12.5 a destroyed stream's work is waited for, and 
   make_12_4(driver);
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
-  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  contexts.stream_made(kNonBlocking);
   held = {kNonBlocking};
   contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
   REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
@@ -104,7 +170,7 @@ TEST_CASE("a stream that could not be destroyed stays in the account") {
   make_12_4(driver);
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
-  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  contexts.stream_made(kNonBlocking);
   contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_ERROR_NOT_PERMITTED; });
   held = {kNonBlocking};
   REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
@@ -116,7 +182,7 @@ TEST_CASE("destroying one handle twice revives no stream: the handle may be anot
   make_12_4(driver);
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
-  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  contexts.stream_made(kNonBlocking);
   held = {kNonBlocking};  // its work goes on
   contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
   contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_ERROR_INVALID_HANDLE; });
@@ -124,7 +190,7 @@ TEST_CASE("destroying one handle twice revives no stream: the handle may be anot
   REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
   for (const auto& [event, stream] : recorded_on) CHECK(stream != kNonBlocking);
   // A new stream of that handle is marked once, not also for the dead one.
-  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  contexts.stream_made(kNonBlocking);
   contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_ERROR_NOT_PERMITTED; });
   recorded_on.clear();
   REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
@@ -138,7 +204,7 @@ TEST_CASE("streams that come and go leave nothing behind, though nobody waits") 
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
   for (int i = 0; i < 1000; ++i) {
-    contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+    contexts.stream_made(kNonBlocking);
     contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
   }
   CHECK(events_made <= 16);
@@ -157,7 +223,7 @@ TEST_CASE("streams destroyed while their work goes on cost the same, however man
   contexts.add(driver.enter_context(0), 0, true);
   held = {kNonBlocking};
   for (int i = 0; i < 1000; ++i) {
-    contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+    contexts.stream_made(kNonBlocking);
     contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
   }
   CHECK(queries <= 2000);
@@ -172,7 +238,7 @@ TEST_CASE("a stream destroyed while anything captures queries no event, which wo
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
   const auto destroy = [&] {
-    contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+    contexts.stream_made(kNonBlocking);
     contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
   };
   contexts.add(driver.enter_context(0), 0, false);
@@ -219,7 +285,7 @@ TEST_CASE("before 12.5 streams come and go while a context is destroyed, which m
         [](api::CUresult) { return true; });
   });
   begun.get_future().wait();
-  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  contexts.stream_made(kNonBlocking);
   contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
   others_are_through.set_value();
   destroyer.join();
@@ -233,7 +299,7 @@ TEST_CASE("the callback of a recapture may make and destroy streams and capture 
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
   contexts.begin_capture(kStream, false, [&] {
-    contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+    contexts.stream_made(kNonBlocking);
     contexts.begin_capture(kNonBlocking, false, [] { return api::CUDA_SUCCESS; });
     CHECK(contexts.captures() == 1);
     contexts.end_capture(kNonBlocking, false, [] { return api::CUDA_SUCCESS; });
@@ -270,7 +336,7 @@ TEST_CASE("before 12.5 streams, captures and contexts come and go in all threads
         contexts.add(context, 0, false);
         for (std::uintptr_t i = 0; i < 12; ++i) {
           const auto stream = reinterpret_cast<api::CUstream>(number << 32 | round << 16 | i << 8);
-          contexts.stream_made(stream, api::CU_STREAM_NON_BLOCKING);
+          contexts.stream_made(stream);
           contexts.begin_capture(stream, false, [] { return api::CUDA_SUCCESS; });
           if (i % 2 == 0) contexts.end_capture(stream, false, [] { return api::CUDA_SUCCESS; });
           contexts.destroy_stream(stream, [] { return api::CUDA_SUCCESS; });
@@ -299,9 +365,9 @@ TEST_CASE("a new stream takes its handle over from one that went with its contex
   Contexts contexts;
   const auto dying = driver.enter_context(0);
   contexts.add(dying, 0, false);
-  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  contexts.stream_made(kNonBlocking);
   driver.enter_context(0);
-  contexts.stream_made(kNonBlocking, api::CU_STREAM_DEFAULT);  // before the end of the other context is noticed
+  contexts.stream_made(kNonBlocking);  // before the end of the other context is noticed
   contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
   CHECK(events_made == 0);
 }
@@ -317,7 +383,7 @@ TEST_CASE("from 12.5 on streams are not kept account of: the context's event cov
                                        [](api::CUcontext, api::CUevent) { return api::CUDA_SUCCESS; });
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
-  contexts.stream_made(kNonBlocking, api::CU_STREAM_NON_BLOCKING);
+  contexts.stream_made(kNonBlocking);
   REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
   CHECK(recorded_on.empty());
 }

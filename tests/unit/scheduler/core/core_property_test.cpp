@@ -162,7 +162,7 @@ class History {
       case 3:
       case 4:
       case 5:
-        step(event::Want{id, pick(1U << kGpus)});
+        step(event::Want{id, pick(1U << kGpus), false, pick(4) == 0});
         break;
       case 6:
       case 7:

@@ -59,7 +59,7 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
       step(event::Join{id, id == 2});
       step(event::AddGpu{id, 63, 1000, 3});
       step(event::Usage{id, 63, 600, 5});
-      step(event::Want{id, ~GpuMask{0}, id == 3});
+      step(event::Want{id, ~GpuMask{0}, id == 3, id == 2});
     }
     step(event::GiveBack{1, core.client(1)->grant});
     step(event::GiveBack{3, core.client(3)->grant});

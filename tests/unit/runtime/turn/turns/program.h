@@ -54,6 +54,7 @@ struct Message {
   Kind kind = kWant;
   std::uint64_t gpus = 0;
   bool running = false;
+  bool urgent = false;
   std::uint32_t grant = 0;
   scheduler::Bytes bytes = 0;
 };

@@ -189,7 +189,8 @@ void World::receive(Program& program) {
       break;
     case Message::kWant:
       tell_usage(program);
-      core_step(scheduler::event::Want{program.client, message.gpus, message.running && now_ - rotad_since_ < kYoung});
+      core_step(scheduler::event::Want{program.client, message.gpus, message.running && now_ - rotad_since_ < kYoung,
+                                       message.urgent});
       break;
     case Message::kGiveBack:
       tell_usage(program);

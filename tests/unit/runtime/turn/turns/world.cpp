@@ -133,7 +133,7 @@ void World::carry_out(Program& program, const turn::Action& action) {
     case Act::kWant:
       if (action.running && !program.open) fail(&program, "asks for work that does not run");
       program.reclaims = action.running || (program.reclaims && action.gpus != 0);
-      send(program, {.kind = Message::kWant, .gpus = action.gpus, .running = action.running});
+      send(program, {.kind = Message::kWant, .gpus = action.gpus, .running = action.running, .urgent = action.urgent});
       break;
     case Act::kGiveBack:
       // Work of a turn that was revoked may run on, while a grant that came since is given back unused.
@@ -270,6 +270,7 @@ void World::look(Program& program) {
   seen.unasked = unasked(program);
   const bool counts = program.machine->grant() != 0;
   seen.standing = program.count(Thread::kStanding) + (counts ? program.count(Thread::kWaitsForRoom) : 0);
+  seen.interrupted = seen.standing != 0 && one_in(10);
   seen.looked = program.machine->watches_gpu() && (calm_ || !one_in(30));
   seen.done = program.marks.empty();
   seen.reached = program.reached;

@@ -1,0 +1,130 @@
+// Who is in a hurry, since a signal handler has run in a thread that waits: goes first, for a short turn, once a
+// second.
+#include <catch2/catch.hpp>
+#include <map>
+
+#include "scheduler/core/core.h"
+
+namespace rota::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Programs that take turns on one GPU, each always wanting the next one.
+struct Turns {
+  explicit Turns(bool measured = false)
+      : core([&] {
+          return Settings{.mode = measured ? Mode::kAutomatic : Mode::kExclusive,
+                          .quantum = 30s,
+                          .measured_turns = measured,
+                          .grace = 10s};
+        }()) {}
+
+  void client(ClientId id) {
+    core.step(event::Join{id}, now);
+    core.step(event::AddGpu{id, 0, 1000, 10}, now);
+    core.step(event::Usage{id, 0, 600}, now);  // two of them do not fit
+    want(id);
+  }
+  void want(ClientId id, bool urgent = false) { core.step(event::Want{id, 1, false, urgent}, now); }
+  // The holder gives back when it is told to, and wants its next turn.
+  void run(Time time) {
+    for (const Time until = now + time; now < until; now += 1ms) {
+      const std::optional<ClientId> id = holder();
+      if (!id) continue;
+      const ClientState& state = *core.client(*id);
+      held[*id] += 1ms;
+      if (state.waiters == 0 || now < state.drain_at) continue;
+      core.step(event::GiveBack{*id, state.grant}, now);
+      want(*id);
+    }
+  }
+  std::optional<ClientId> holder() const {
+    for (ClientId id = 1; id <= 3; ++id) {
+      if (core.client(id) != nullptr && core.client(id)->held != 0) return id;
+    }
+    return std::nullopt;
+  }
+
+  Time now = 10s;
+  Core core;
+  std::map<ClientId, Time> held;
+};
+
+}  // namespace
+
+TEST_CASE("who is in a hurry goes before all who wait, and its holder is told to yield at once") {
+  Turns turns;
+  for (ClientId id = 1; id <= 3; ++id) turns.client(id);
+  turns.now += 1s;
+  CHECK(turns.core.client(1)->drain_at == 40s);
+  turns.want(3, true);
+  CHECK(turns.core.client(1)->drain_at == turns.now);
+  turns.run(2ms);
+  CHECK(turns.holder() == 3U);
+  // For a moment: it is one call that has to return.
+  turns.run(Pressure::kUrgentTurn + 2ms);
+  CHECK(turns.holder() == 2U);
+  CHECK(turns.held[3] <= Pressure::kUrgentTurn + 2ms);
+  turns.run(30s);
+  CHECK(turns.holder() == 3U);  // its place was before that of the one that was sent away
+}
+
+TEST_CASE("at most one urgent turn a second: what comes earlier is a want like any other") {
+  Turns turns;
+  turns.client(1);
+  turns.client(2);
+  turns.want(2, true);
+  turns.run(Pressure::kUrgentTurn + 5ms);
+  REQUIRE(turns.holder() == 1U);
+  const Time over = turns.core.client(1)->drain_at;
+  CHECK(over > turns.now + 20s);
+  turns.want(2, true);
+  CHECK(turns.core.client(1)->drain_at == over);
+  turns.now += Order::kBetweenUrgent;
+  turns.want(2, true);
+  CHECK(turns.core.client(1)->drain_at <= turns.now);
+}
+
+TEST_CASE("a want that is no longer urgent, or is repeated, takes the hurry from nobody; one that is withdrawn does") {
+  Turns turns;
+  for (ClientId id = 1; id <= 3; ++id) turns.client(id);
+  turns.want(3, true);
+  turns.want(3);
+  CHECK(turns.core.client(1)->drain_at == turns.now);
+  turns.core.step(event::Want{3, 0}, turns.now);
+  CHECK(turns.core.client(1)->drain_at == 40s);
+  turns.want(3);
+  CHECK(turns.core.client(1)->drain_at == 40s);
+}
+
+TEST_CASE("two that are in a hurry come one after the other, each for its short turn") {
+  Turns turns;
+  for (ClientId id = 1; id <= 3; ++id) turns.client(id);
+  turns.want(3, true);
+  turns.run(2ms);
+  REQUIRE(turns.holder() == 3U);
+  turns.want(2, true);
+  turns.run(Pressure::kUrgentTurn / 2);
+  CHECK(turns.holder() == 3U);
+  turns.run(Pressure::kUrgentTurn / 2 + 2ms);
+  CHECK(turns.holder() == 2U);
+  turns.run(Pressure::kUrgentTurn + 2ms);
+  CHECK(turns.holder() == 3U);
+}
+
+TEST_CASE("a program that is interrupted all the time, as by a profiler, gets no more of the GPU for that") {
+  const bool measured = GENERATE(false, true);
+  INFO("measured " << measured);
+  Turns turns(measured);
+  turns.client(1);
+  turns.client(2);
+  for (int i = 0; i < 12'000; ++i) {  // two minutes
+    if (turns.core.client(2)->held == 0) turns.want(2, true);
+    turns.run(10ms);
+  }
+  CHECK(turns.held[2] < 66s);
+  CHECK(turns.held[1] > 54s);
+}
+
+}  // namespace rota::scheduler
