@@ -52,6 +52,36 @@ GpuState Core::gpu(GpuIndex index) const {
           .switching = sharing_.switching(index)};
 }
 
+SharingWhy Core::sharing_why(GpuIndex index) const {
+  using protocol::SharingReason;
+  if (settings_.mode != Mode::kAutomatic) return {SharingReason::kMode};
+  if (books_.gpu(index).crowded) return {SharingReason::kMemory};
+  if (!settings_.measured_turns) return {SharingReason::kFits};
+  if (sharing_.active(index) < 2) return {SharingReason::kAlone};
+  if (sharing_.undecided(index)) return {SharingReason::kMemoryLately};
+  if (sharing_.watching(index)) return {SharingReason::kNoCollision};
+  if ((sharing_.looking() & bit(index)) != 0) return {SharingReason::kMeasuring};
+  const double trial = sharing_.trial(index);
+  const bool better = (trial >= 1) == (sharing_.candidate(index) != Candidate::kTurns);
+  // What was tried while more of them contended is no reason for anything else.
+  if (trial == 0 || !better) return {SharingReason::kFewContend};
+  return {SharingReason::kTrial, trial};
+}
+
+ClientUse Core::use(ClientId id, GpuIndex index, Time now) const {
+  const Client* client = books_.find(id);
+  const Share* own = share(id, index);
+  if (own == nullptr) return {};
+  ClientUse use{.busy = {},
+                .calls = {},
+                .light = sharing_.candidate(index) == Candidate::kLightOpen && sharing_.open_to(*client, index),
+                .held = Bookkeeping::held_time(*client, now),
+                .waited = Bookkeeping::waited_time(*client, now)};
+  if (own->measurement.u >= 0) use.busy = own->measurement.u;
+  if (own->measurement.own_rate > 0) use.calls = own->measurement.own_rate;
+  return use;
+}
+
 std::optional<Time> Core::next_deadline() const {
   std::optional<Time> next = pressure_.next_deadline();
   for (const std::optional<Time> other : {clearing_.next_deadline(), sharing_.next_deadline()}) {

@@ -64,6 +64,9 @@ class Core {
   // Null if there is no such client.
   const ClientState* client(ClientId client) const;
   GpuState gpu(GpuIndex gpu) const;
+  SharingWhy sharing_why(GpuIndex gpu) const;
+  // Nothing is known of a client that does not touch the GPU.
+  ClientUse use(ClientId client, GpuIndex gpu, Time now) const;
   // What this client counts with on the GPU, without its context: its promise, or the most it used lately.
   Bytes counted_bytes(ClientId client, GpuIndex gpu) const;
   // What it may have there, and what it has asked for in all. 0 where it does not hold the GPU or does not ask.

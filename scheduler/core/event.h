@@ -160,6 +160,21 @@ struct GpuState {
   Time switching{};          // what a hand-over costs: from a grant until its holder runs
 };
 
+// Why programs share a GPU as they do.
+struct SharingWhy {
+  protocol::SharingReason reason = protocol::SharingReason::kUnknown;
+  double trial = 0;  // what was tried last gave so much of what turns gave; 0: nothing was tried with these programs
+};
+
+// How a client uses a GPU, as far as it is known.
+struct ClientUse {
+  std::optional<double> busy;   // the part of its own time in which the GPU works for it (sharing.h: u)
+  std::optional<double> calls;  // a second of its own time (r)
+  bool light = false;           // it runs at any time beside those that take turns
+  Time held{};                  // for how long it has held any GPU since it began,
+  Time waited{};                // and waited for some without holding any
+};
+
 // What clients are promised and granted grows by a 64th of a GPU, as programs report what they use. Judgement.
 constexpr Bytes step_of(Bytes total) {
   return total < 64 ? 1 : total / 64;

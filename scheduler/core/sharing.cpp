@@ -432,6 +432,12 @@ Time Sharing::turn(GpuIndex index) const {
   return std::clamp(law.switching * kTurnPerSwitch, kShortestTurn, kLongestTurn);
 }
 
+double Sharing::trial(GpuIndex index) const {
+  const Law& law = laws_[index];
+  const auto known = std::ranges::find(law.answers, law.set, &Answer::set);
+  return known == law.answers.end() ? 0 : known->ratio;
+}
+
 std::optional<Time> Sharing::next_deadline() const {
   std::optional<Time> next;
   for_each_gpu(timed_,

@@ -107,6 +107,12 @@ class Sharing {
   Candidate candidate(GpuIndex gpu) const { return laws_[gpu].candidate; }
   std::uint32_t active(GpuIndex gpu) const { return static_cast<std::uint32_t>(laws_[gpu].set.size()); }
   Time switching(GpuIndex gpu) const { return laws_[gpu].switching; }
+  // What was tried last with those who are active gave so much of what turns gave; 0: nothing was tried.
+  double trial(GpuIndex gpu) const;
+  // Whether nothing is known of those who are active, so that all run until they collide; and whether it is not for
+  // this to decide.
+  bool watching(GpuIndex gpu) const { return laws_[gpu].phase == Phase::kWatching; }
+  bool undecided(GpuIndex gpu) const { return laws_[gpu].phase == Phase::kUndecided; }
   // Where samples are taken, where something is being found out at all, and where several are active who may take
   // turns.
   GpuMask sampling() const { return sampling_; }

@@ -122,6 +122,7 @@ class Server final : public ConnectionOwner {
   scheduler::Time modelled_now() const;  // the core's
   std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
   protocol::Message status_client(const Client& client) const;
+  protocol::Message status_use(scheduler::ClientId id, std::uint32_t gpu) const;
   std::vector<protocol::Message> status_accounts() const;
   protocol::Message status_end() const;
 
