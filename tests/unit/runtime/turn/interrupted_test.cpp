@@ -29,7 +29,7 @@ class Handler {
   struct sigaction before_{};
 };
 
-struct Interrupted final : gate::Attendant {
+struct Interrupted : gate::Attendant {
   std::atomic<int> count{0};
   void arrived() override {}
   void interrupted() override { count.fetch_add(1); }
@@ -73,6 +73,36 @@ TEST_CASE(
   thread.join();
   CHECK(result.load() == api::CUDA_ERROR_INVALID_VALUE);
   CHECK(error.load() == 77);
+  gate.set_attendant(nullptr);
+}
+
+TEST_CASE("a handler that runs while a thread stands for what is in flight counts once the gate has closed") {
+  const Handler handler(SA_RESTART);
+  test::FakeDriver driver;
+  gate::Gate gate;
+  struct : Interrupted {
+    std::atomic<bool> full{true};
+    bool may_submit(const gate::Call&) override { return !full.load(); }
+  } attendant;
+  gate.set_attendant(&attendant);
+  gate.set_metered(true);
+  std::thread thread([] { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); });
+  // A signal that comes before the thread sleeps is missed: once more, then.
+  CHECK(test::eventually([&] {
+    REQUIRE(test::eventually([&] { return gate.held_up() == 1; }));
+    const int before = handled.load();
+    pthread_kill(thread.native_handle(), SIGUSR1);
+    REQUIRE(test::eventually([&] { return handled.load() > before; }));
+    CHECK(attendant.count.load() == 0);
+    gate.close();
+    REQUIRE(test::eventually([&] { return gate.standing() == 1; }));
+    const bool told = test::eventually_within(20ms, [&] { return attendant.count.load() == 1; });
+    gate.open();
+    return told;
+  }));
+  attendant.full = false;
+  gate.resume();
+  thread.join();
   gate.set_attendant(nullptr);
 }
 
