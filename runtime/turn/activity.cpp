@@ -13,6 +13,8 @@ constexpr Time kCount = 50ms;
 constexpr Time kBetweenSamples = 1ms;
 // An idle context passes a mark in 0.5 to 4.9 us (measured): one that has not after so long is busy.
 constexpr Time kPassedByThen = 25us;
+// Busy samples in a row that make a spell.
+constexpr std::uint64_t kSpell = 5;
 
 }  // namespace
 
@@ -24,6 +26,7 @@ void Activity::connected(protocol::UsagePage* page) {
   if (page_ == nullptr) return;
   page_->samples.store(samples_);
   page_->busy_samples.store(busy_);
+  page_->spell_samples.store(in_spells_);
   page_->switch_ns.store(switching_ns_);
   page_->switches.store(switches_);
   tell_shares();
@@ -51,6 +54,7 @@ void Activity::tell_shares() {
 }
 
 void Activity::closed(Time now) {
+  spell_ = 0;
   if (open_since_ != Time{0}) open_ += now - open_since_;
   open_since_ = Time{0};
 }
@@ -86,6 +90,8 @@ void Activity::sample() {
   }
   const gate::Contexts::Progress progress = contexts_.progress();
   if (!progress.looked) return;
+  spell_ = progress.done ? 0 : spell_ + 1;
+  if (spell_ >= kSpell) page_->spell_samples.store(in_spells_ += spell_ == kSpell ? kSpell : 1);
   if (!progress.done) page_->busy_samples.store(++busy_);
   page_->samples.store(++samples_);
 }

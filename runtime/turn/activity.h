@@ -19,7 +19,7 @@ class Activity {
 
   // Null: rotad has gone. What has been counted counts for the next one.
   void connected(protocol::UsagePage* page);
-  // This process has handed memory or events to others, or opened theirs. Any thread. Whether that is news.
+  // This process has handed memory or events to others, or opened theirs; whether that is news. Any thread.
   bool shares() { return !shares_.exchange(true); }
   bool shared() const { return shares_.load(); }
   void tell_shares();
@@ -46,6 +46,8 @@ class Activity {
   std::minstd_rand jitter_;
   std::uint64_t samples_ = 0;
   std::uint64_t busy_ = 0;
+  std::uint64_t spell_ = 0;  // busy samples in a row,
+  std::uint64_t in_spells_ = 0;
   std::uint64_t calls_marked_ = 0;
   std::uint32_t grant_ = 0;
   bool opens_ = false;  // the grant's turn has not begun yet

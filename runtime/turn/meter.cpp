@@ -51,6 +51,43 @@ Meter::Stream* Meter::remembered(const gate::Call& call, api::CUcontext current)
   return same ? static_cast<Stream*>(last.stream) : nullptr;
 }
 
+// Threads end, and their streams with them, without a word to anybody. So a stream of which nothing is in flight makes
+// room: the one that has been so for longest. A thread that still remembers it counts on for the other one, until it
+// has to look for its own.
+Meter::Stream& Meter::find(const Key& key) {
+  std::map<Key, Stream>& streams = state_->streams;
+  const auto found = streams.find(key);
+  if (found != streams.end()) return found->second;
+  if (streams.size() < kMostStreams) return streams[key];
+  auto oldest = streams.end();
+  for (auto each = streams.begin(); each != streams.end(); ++each) {
+    const bool older = oldest == streams.end() || each->second.passed_at < oldest->second.passed_at;
+    if (each->second.marks.empty() && older) oldest = each;
+  }
+  if (oldest == streams.end()) return streams[key];
+  auto node = streams.extract(oldest);
+  node.key() = key;
+  Stream& stream = node.mapped();
+  stream.passed = stream.marked = stream.calls.load();
+  stream.most = kFirstInFlight;
+  stream.per_call = 0;
+  streams.insert(std::move(node));
+  return stream;
+}
+
+std::size_t Meter::streams() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->streams.size();
+}
+
+// Its context is still there.
+void Meter::drop_events(Stream& stream) {
+  for (const Mark& mark : stream.marks) stream.spare.push_back(mark.event);
+  for (const api::CUevent event : stream.spare) real::cuEventDestroy_v2(event);
+  stream.marks.clear();
+  stream.spare.clear();
+}
+
 bool Meter::enter(const gate::Call& call, Time (*now)()) {
   if (!call.has_stream) return true;
   const bool needs_context = driver::of_current_context(call.stream);
@@ -62,7 +99,7 @@ bool Meter::enter(const gate::Call& call, Time (*now)()) {
     stream->calls.fetch_sub(1, std::memory_order_relaxed);
   }
   const std::lock_guard lock(state_->mutex);
-  Stream& stream = state_->streams[key_of(call, current)];
+  Stream& stream = find(key_of(call, current));
   if (gate::self != nullptr) {
     gate::self->metered = {&stream, call.stream, current, call.per_thread};
   }
@@ -80,9 +117,8 @@ void Meter::mark(Stream& stream, const gate::Call& call, Time now) {
   const api::CUcontext context = driver::context_of(call.stream, call.per_thread);
   if (context == nullptr) return;
   if (context != stream.context) {
-    // Another stream's handle before.
-    stream.marks.clear();
-    stream.spare.clear();
+    // Another stream's before, by its handle or its place.
+    drop_events(stream);
     stream.passed = stream.calls.load();
     stream.context = context;
   }

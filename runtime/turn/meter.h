@@ -34,6 +34,8 @@ class Meter {
   static constexpr Time kBetweenMarks = std::chrono::milliseconds(1);
   // No mark has passed for so long while a thread stands: it goes on.
   static constexpr Time kNothingPasses = std::chrono::milliseconds(20);
+  // Of so many streams at most the counts are kept, if nothing of the others is in flight.
+  static constexpr std::size_t kMostStreams = 256;
 
   Meter() : state_(std::make_unique<State>()) {}
 
@@ -50,6 +52,8 @@ class Meter {
   Time look_at() const { return look_at_; }
   // Nothing is metered any more: marks that are under way no longer matter.
   void stop();
+
+  std::size_t streams() const;
 
  private:
   struct Mark {
@@ -78,11 +82,14 @@ class Meter {
   static constexpr std::uint64_t kMostInFlight = 1 << 14;
   struct State {
     std::mutex mutex;
-    std::map<Key, Stream> streams;  // none ever goes: threads remember them (gate::Thread::metered)
-    bool forgotten = false;         // streams' marks: who stands for them may go on
+    // None ever goes, since threads remember them (gate::Thread::metered); one may come to be another stream's.
+    std::map<Key, Stream> streams;
+    bool forgotten = false;  // streams' marks: who stands for them may go on
   };
 
   static Key key_of(const gate::Call& call, api::CUcontext current);
+  Stream& find(const Key& key);
+  static void drop_events(Stream& stream);
   static Stream* remembered(const gate::Call& call, api::CUcontext current);
   static void mark(Stream& stream, const gate::Call& call, Time now);
   static bool passed(Stream& stream, Time now);

@@ -210,13 +210,6 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   if (client.swaps) {
     for (const Share& share : client.shares) discount_movable(client, share);
   }
-  if (client.state.held != 0) client.served = served(client, now);
-  for_each_gpu(changed | client.state.held, [&](GpuIndex index) {
-    Gpu& gpu = gpus_[index];
-    gpu.service = gpu.service_now(now);
-    gpu.service_at = now;
-    client.share(index)->service_from = gpu.service;
-  });
   for_each_gpu(changed, [&](GpuIndex index) {
     Gpu& gpu = gpus_[index];
     Share& share = *client.share(index);
@@ -240,6 +233,7 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   for_each_gpu(gpus, [&](GpuIndex index) { gpus_[index].latest_grant = now; });
   client.state.held = gpus;
   changed_ |= changed;
+  for_each_gpu(changed, [&](GpuIndex index) { stand(client, *client.share(index), now); });
   if (!client.swaps) return;
   for (Share& share : client.shares) {
     share.shortage = 0;
@@ -252,15 +246,24 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   }
 }
 
-Time Bookkeeping::served(const Client& client, Time now) const {
-  Time most{};
-  for_each_gpu(client.state.held, [&](GpuIndex index) {
-    most = std::max(most, gpus_[index].service_now(now) - client.share(index)->service_from);
-  });
-  return client.served + most;
+void Bookkeeping::set_beside(Client& client, Share& share, bool beside, Time now) {
+  if (share.beside == beside) return;
+  share.beside = beside;
+  stand(client, share, now);
+  changed_ |= bit(share.gpu);
 }
 
-void Bookkeeping::set_wanted(Client& client, GpuMask gpus) {
+void Bookkeeping::stand(const Client& client, Share& share, Time now) {
+  using As = Standing::As;
+  const auto has = [&](GpuMask gpus) { return (gpus & bit(share.gpu)) != 0; };
+  As as = has(client.state.wanted) ? As::kWaits : As::kAway;
+  if (has(client.state.held)) as = share.beside ? As::kBeside : As::kHolds;
+  Gpu& gpu = gpus_[share.gpu];
+  gpu.virtual_time.advance(now);
+  gpu.virtual_time.change(share.standing, as, gpu.credit);
+}
+
+void Bookkeeping::set_wanted(Client& client, GpuMask gpus, Time now) {
   const GpuMask changed = client.state.wanted ^ gpus;
   for_each_gpu(changed, [&](GpuIndex index) {
     Gpu& gpu = gpus_[index];
@@ -278,6 +281,7 @@ void Bookkeeping::set_wanted(Client& client, GpuMask gpus) {
   });
   client.state.wanted = gpus;
   changed_ |= changed;
+  for_each_gpu(changed, [&](GpuIndex index) { stand(client, *client.share(index), now); });
 }
 
 void Bookkeeping::leave(Client& client) {

@@ -13,6 +13,7 @@
 
 #include "scheduler/core/event.h"
 #include "scheduler/core/outside.h"
+#include "scheduler/core/virtual_time.h"
 
 namespace rota::scheduler {
 
@@ -25,7 +26,22 @@ void for_each_gpu(GpuMask mask, Visit visit) {
   for (; mask != 0; mask &= mask - 1) visit(static_cast<GpuIndex>(std::countr_zero(mask)));
 }
 
-// One client's memory on one GPU.
+// What is found out of a client on one GPU, in turns (sharing.h).
+struct Measurement {
+  double u = -1;        // the part of its own time, not that in which it waits, in which the GPU worked for it; below
+                        // 0: not known
+  double own_rate = 0;  // calls per second of its own time,
+  double alone = 0;     // the same if it contends, else 0
+  // At the beginning of what is being measured now,
+  event::Activity from{};
+  Time held_from{};
+  Time waited_from{};
+  std::uint64_t wakes_from = 0;
+  // and of the window in which it is seen whether it contends.
+  event::Activity window_from{};
+};
+
+// One client's memory on one GPU, and its place there.
 struct Share {
   GpuIndex gpu;
   Bytes context;
@@ -46,13 +62,17 @@ struct Share {
   Bytes asked_now = 0;  // while it is settled who is asked
   Bytes told = 0;       // and what it has last been told of that,
   Bytes told_of = 0;    // with so many resident bytes
-  Time service_from{};  // Gpu::service when it was granted
   // When it was asked, or when some of its memory last went, not counting the time in between in which it was not
   // asked.
   Time progress_at{};
   Time asked_in_vain{};    // for so long when it was last not asked any more
   Time unwilling_until{};  // 0: it is asked for room
   bool stuck = false;      // has been found not to clear, and has not cleared anything since
+  // Of sharing.
+  Standing standing{};
+  Time rank{};          // order.h: its place in the queue; 0 where it is first come first served
+  bool beside = false;  // it takes no turns: it runs beside those who do
+  Measurement measurement{};
 };
 
 // What a client has done and how it has used its turns, as it says (event::Activity), and when rotad heard of it.
@@ -60,28 +80,17 @@ struct Evidence {
   event::Activity last{};
   Time called_at{};         // when it was last heard to have called, or came to the gate; 0: never
   Time rested_at{};         // when it last came back after a long pause; 0: never
+  Time held_when_heard{};   // Client::held_time when it last said how long its turns take to begin
   std::uint64_t wakes = 0;  // how often it has come to the gate after a pause of its own
-  double u = -1;            // the part of its own time, not that in which it waits, in which the GPU worked for it;
-                            // below 0: not known
-  // At the beginning of what is being measured now (sharing.h).
-  event::Activity from{};
-  Time held_from{};
-  Time waited_from{};
-  std::uint64_t wakes_from = 0;
-  double own_rate = 0;  // calls per second of its own time, in turns,
-  double alone = 0;     // the same if it contends, else 0
 };
 
 struct Client {
   ClientId id;
   ClientState state;
   Evidence evidence;
-  // Its virtual time: how long it has held GPUs, divided by how many held them with it. Who is behind comes first.
-  Time served{};
-  Time rank{};         // order.h: its place in the queue; 0 where it is first come first served
   Time held_time{};    // how long it has held any
   Time waited_time{};  // and waited for some
-  bool woke = true;    // it waits, or will, after a pause of its own, not because its turn was over
+  bool woke = false;   // it waits, or will, after a pause of its own, not because its turn was over or it is new
   bool asks = false;   // for room, before it takes it
   std::uint32_t last_grant = 0;
   std::vector<Share> shares;
@@ -139,9 +148,8 @@ struct Gpu {
   bool crowded = false;     // see GpuState
   bool lacks_room = false;  // somebody waits whose memory does not fit beside that of the holders
   Time latest_grant{};
-  // The virtual time of whoever has held it from the beginning, and when that was added up.
-  Time service{};
-  Time service_at{};
+  VirtualTime virtual_time;
+  Time credit{};                 // how far behind the mean a client may be that comes back
   std::vector<Client*> all;      // who touches it
   std::vector<Client*> holders;  // in the order of their grants
   std::vector<Client*> askers;   // holders that ask for more than is promised, in the order they asked
@@ -159,9 +167,6 @@ struct Gpu {
   Outside measured;          // the same as the driver's count shows it
   // What counts as taken by those whom rotad does not know: in admission, promises, limits and clearing alike.
   Bytes taken_outside() const { return std::max(outside, measured.bytes()); }
-  Time service_now(Time now) const {
-    return holders.empty() ? service : service + (now - service_at) / static_cast<std::int64_t>(holders.size());
-  }
   // Whether there is anything to look at for swap memory: where nobody swaps it costs nothing.
   bool has_swap() const { return !swappers.empty() || outside != 0 || look_at != Time{}; }
 };
@@ -195,8 +200,9 @@ class Bookkeeping {
   void promise(Client& client, GpuIndex index, Bytes bytes);
   // With what each new GPU's holder counts with until then as its promise.
   void set_held(Client& client, GpuMask gpus, Time now);
-  // Its virtual time by now, and how long it has held GPUs, with the grant in force.
-  Time served(const Client& client, Time now) const;
+  // Whether it takes turns there or runs beside those who do.
+  void set_beside(Client& client, Share& share, bool beside, Time now);
+  // How long it has held GPUs, with the grant in force.
   static Time held_time(const Client& client, Time now) {
     return client.held_time + (client.state.held != 0 ? now - client.state.held_since : Time{});
   }
@@ -206,7 +212,7 @@ class Bookkeeping {
     return client.waited_time + (waits ? now - client.state.wanted_since : Time{});
   }
 
-  void set_wanted(Client& client, GpuMask gpus);
+  void set_wanted(Client& client, GpuMask gpus, Time now);
   // Of a client that neither holds nor wants anything.
   void leave(Client& client);
 
@@ -216,6 +222,7 @@ class Bookkeeping {
   void mark_changed(GpuMask gpus) { changed_ |= gpus; }
 
  private:
+  void stand(const Client& client, Share& share, Time now);
   void end_ask(Client& client, Share& share);
   Bytes explained(GpuIndex index) const;
   void use_swap(Client& client, Share& share, const event::Usage& usage, Time now);

@@ -127,12 +127,13 @@ void Clearing::distribute(GpuIndex index, Bytes missing) {
     if (can && missing != 0) candidates_.push_back({client, &share});
   }
   std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& one, const Candidate& other) {
-    const auto place = [](const Client& client) {
+    const auto place = [](const Candidate& candidate) {
+      const Client& client = *candidate.client;
       const bool waits = client.state.wanted != 0;
-      return std::tuple(waits, client.urgent, waits ? -client.rank : client.last_held, waits ? ~client.queue_number : 0,
-                        client.id);
+      const Time at = waits ? -candidate.share->rank : client.last_held;
+      return std::tuple(waits, client.urgent, at, waits ? ~client.queue_number : 0, client.id);
     };
-    return place(*one.client) < place(*other.client);
+    return place(one) < place(other);
   });
   const auto take = [&missing](const Candidate& candidate, Bytes most) {
     Share& share = *candidate.share;

@@ -149,6 +149,7 @@ void Core::on(const event::AddGpu& add, Time) {
   Client* client = books_.find(add.client);
   if (client == nullptr || add.gpu >= protocol::kMaxGpus) return;
   books_.add_gpu(*client, add.gpu, add.total, add.context);
+  sharing_.came(add.gpu);
 }
 
 void Core::on(const event::Want& want, Time now) {
@@ -230,11 +231,13 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
   const GpuMask before = client.state.wanted;
   if (before == gpus) return;
   if (before != 0 && gpus == 0 && client.state.held == 0) client.waited_time += now - client.state.wanted_since;
-  books_.set_wanted(client, gpus);
+  books_.set_wanted(client, gpus, now);
+  for_each_gpu(gpus & ~before, [&](GpuIndex index) {
+    Share& share = *client.share(index);
+    share.rank = settings_.measured_turns ? share.standing.served : Time{};
+  });
   if (before == 0) {
     client.state.wanted_since = now;
-    client.rank = sharing_.rank(client, gpus, order_, now);
-    if (settings_.measured_turns) client.served = client.rank;
     order_.enqueue(client);
   } else if (gpus == 0) {
     order_.remove(client);
@@ -305,7 +308,7 @@ void Core::settle(Time now) {
       });
     });
   } while (answered);
-  for_each_gpu(books_.waited(), [&](GpuIndex index) { books_.gpu(index).lacks_room = false; });
+  for_each_gpu(books_.waited() | books_.changed(), [&](GpuIndex index) { books_.gpu(index).lacks_room = false; });
   pressed_ = order_.serve(
       books_, [this](const Client& client, GpuIndex index) { return admission_.conflicts(client, index); },
       [this, now](Client& client) { grant(client, client.state.wanted, now); });

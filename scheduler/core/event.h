@@ -83,14 +83,15 @@ struct Unmeasured {
 // What a client has done since it began, as it says.
 struct Activity {
   ClientId client;
-  std::uint64_t calls = 0;     // that submit work
-  Time open{};                 // how long it has held its GPUs and could call,
-  Time counted{};              // and when it counted, by its clock
-  std::uint64_t samples = 0;   // looks at the GPU while it held it, with calls under way or none,
-  std::uint64_t busy = 0;      // and how many of them found it busy
-  std::uint64_t switches = 0;  // turns that it began
-  Time switching{};            // and how long it took from their grants until it ran
-  bool shares = false;         // it and others have handed each other memory or events: they may have to run beside it
+  std::uint64_t calls = 0;      // that submit work
+  Time open{};                  // how long it has held its GPUs and could call,
+  Time counted{};               // and when it counted, by its clock
+  std::uint64_t samples = 0;    // looks at the GPU while it held it, with calls under way or none,
+  std::uint64_t busy = 0;       // and how many of them found it busy,
+  std::uint64_t in_spells = 0;  // and of those the ones of spells: of five or more in a row
+  std::uint64_t switches = 0;   // turns that it began
+  Time switching{};             // and how long it took from their grants until it ran
+  bool shares = false;          // it and others have handed each other memory or events: they may have to run beside it
 };
 // Time has passed: due at next_deadline().
 struct Tick {};

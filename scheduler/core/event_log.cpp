@@ -66,7 +66,7 @@ struct EventWords {
   }
   std::string operator()(const event::Activity& activity) const {
     return words("activity", activity.client, activity.calls, activity.open.count(), activity.counted.count(),
-                 activity.samples, activity.busy, activity.switches, activity.switching.count()) +
+                 activity.samples, activity.busy, activity.in_spells, activity.switches, activity.switching.count()) +
            (activity.shares ? " shares" : "");
   }
   std::string operator()(const event::Unmeasured& unmeasured) const { return words("unmeasured", unmeasured.gpu); }
@@ -180,6 +180,7 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
     activity.counted = time();
     activity.samples = bytes();
     activity.busy = bytes();
+    activity.in_spells = bytes();
     activity.switches = bytes();
     activity.switching = time();
     activity.shares = words.may_end_with("shares");

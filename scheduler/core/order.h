@@ -1,6 +1,6 @@
 // Who is next: who is in a hurry (event::Want::urgent), then who has had least of the GPU where turns are measured
-// (Client::rank, set before it is queued), else first come first served. A waiter that cannot run yet reserves its
-// whole set against those behind it, so that a client that wants many GPUs is not starved by those that want one.
+// (Share::rank, set before it is queued), else first come first served. A waiter that cannot run yet reserves its whole
+// set against those behind it, so that a client that wants many GPUs is not starved by those that want one.
 #pragma once
 
 #include <algorithm>
@@ -16,19 +16,29 @@ class Order {
   // Of one client, or longer where hand-overs take long. Profilers interrupt its threads all the time.
   static constexpr Time kBetweenUrgent = std::chrono::seconds(1);
 
-  // Behind all of the same rank and of lower ones; the client is not in the queue.
+  // Before others that want one of its GPUs, if it goes before them on all that both want; the client is not in the
+  // queue.
   void enqueue(Client& client) {
     if (!std::exchange(client.keeps_place, false)) client.queue_number = ++queued_;
     auto place = queue_.end();
-    while (place != queue_.begin() && goes_before(client, **std::prev(place))) --place;
+    for (auto at = queue_.end(); at != queue_.begin();) {
+      const Client& other = **--at;
+      const GpuMask both = client.state.wanted & other.state.wanted;
+      if (both == 0) continue;
+      if (!goes_before(client, other, both)) break;
+      place = at;
+    }
     queue_.splice(place, client.parked, client.node);
   }
   // From now on the client, which is in the queue, goes before all who are not in a hurry.
   void hurry(Client& client) {
-    const auto place = std::find_if(queue_.begin(), queue_.end(), [](const Client* other) { return !other->urgent; });
-    client.rank = std::min(client.rank, (*place)->rank);
+    for_each_gpu(client.state.wanted, [&](GpuIndex index) {
+      client.share(index)->rank = std::min(client.share(index)->rank, first(index)->share(index)->rank);
+    });
     client.urgent = true;
-    queue_.splice(place, queue_, client.node);
+    const auto place = std::find_if(queue_.begin(), queue_.end(),
+                                    [&](const Client* other) { return other == &client || !other->urgent; });
+    if (*place != &client) queue_.splice(place, queue_, client.node);
   }
   // The client is in the queue.
   void remove(Client& client) { client.parked.splice(client.parked.end(), queue_, client.node); }
@@ -36,21 +46,15 @@ class Order {
   // From now on it is first come first served, or by ranks again: those who wait keep their places and are overtaken by
   // nobody for what they had before.
   void forget_ranks() {
-    for (Client* client : queue_) client->rank = {};
+    for (Client* client : queue_) {
+      for (Share& share : client->shares) share.rank = {};
+    }
   }
 
   // The first in the queue who wants this GPU; null: nobody.
   const Client* first(GpuIndex gpu) const {
     for (const Client* client : queue_) {
       if ((client->state.wanted & bit(gpu)) != 0) return client;
-    }
-    return nullptr;
-  }
-
-  // The last; null: nobody.
-  const Client* last(GpuIndex gpu) const {
-    for (auto place = queue_.rbegin(); place != queue_.rend(); ++place) {
-      if (((*place)->state.wanted & bit(gpu)) != 0) return *place;
     }
     return nullptr;
   }
@@ -79,9 +83,15 @@ class Order {
   }
 
  private:
-  static bool goes_before(const Client& client, const Client& other) {
+  static bool goes_before(const Client& client, const Client& other, GpuMask gpus) {
     if (other.urgent) return false;
-    return client.rank != other.rank ? client.rank < other.rank : client.queue_number < other.queue_number;
+    bool before = true;
+    for_each_gpu(gpus, [&](GpuIndex index) {
+      const Time rank = client.share(index)->rank;
+      const Time others = other.share(index)->rank;
+      before &= rank != others ? rank < others : client.queue_number < other.queue_number;
+    });
+    return before;
   }
 
   std::list<Client*> queue_;  // who is in a hurry, then by rank, and of one rank in order of arrival

@@ -17,9 +17,9 @@ Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Client* next = order_.first(index);
   if (next != nullptr && next->urgent) return holder.urgent_turn ? over : std::min(over, next->urgent_at);
   if (!settings_.measured_turns || next == nullptr) return over;
-  const Time ahead = books_.served(holder, now) - next->rank;
-  const auto holders = static_cast<std::int64_t>(gpu.holders.size());
-  // Clocks of other GPUs may be far behind: a turn has an end all the same.
+  const Time ahead = gpu.virtual_time.served(holder.share(index)->standing, now) - next->share(index)->rank;
+  const std::int64_t holders = std::max<std::int64_t>(gpu.virtual_time.holders(), 1);
+  // However much it is owed: a turn has an end.
   const Time longest = std::max(sharing_.turn(index), Sharing::kCredit + 3 * sharing_.switching(index));
   const Time even_at = std::min(now - ahead * holders, begun + longest);
   if (!next->woke) return std::max(over, even_at);

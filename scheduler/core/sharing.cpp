@@ -30,15 +30,22 @@ void Sharing::heard(Client& client, const event::Activity& activity, Time now) {
   const bool called = activity.calls != before.calls;
   if (called) evidence.called_at = now;
   if (called || activity.shares != before.shares) may_join(client);
+  if (activity.shares != before.shares) {
+    for_each_gpu(client.state.touched, [&](GpuIndex index) { laws_[index].news_beside = true; });
+  }
   const bool held = activity.open - before.open >= kWithoutCalls;
   if (held && before.calls != 0 && activity.counted - before.counted >= kWithoutCalls) evidence.rested_at = now;
   if (activity.switches > before.switches && activity.switching >= before.switching) {
     const auto count = static_cast<std::int64_t>(std::min<std::uint64_t>(activity.switches - before.switches, 1 << 20));
-    const Time each = std::min<Time>((activity.switching - before.switching) / count, kLongestTurn);
+    // No longer than it has held its GPUs since: others' turns depend on it.
+    const Time held = Bookkeeping::held_time(client, now);
+    const Time most = std::min(held - std::exchange(evidence.held_when_heard, held), kLongestTurn);
+    const Time each = std::min((activity.switching - before.switching) / count, most);
     // A quarter of the newest: a single slow one is no rule.
     for_each_gpu(client.state.touched, [&](GpuIndex index) {
       Time& switching = laws_[index].switching;
       switching = switching == Time{} ? each : (switching * 3 + each) / 4;
+      books_.gpu(index).credit = std::max(kCredit, 3 * switching);
     });
   }
   books_.mark_changed(client.state.touched);
@@ -62,9 +69,15 @@ void Sharing::may_join(const Client& client) {
   });
 }
 
+void Sharing::came(GpuIndex index) {
+  laws_[index].news_beside = true;
+  if (books_.gpu(index).credit == Time{}) books_.gpu(index).credit = kCredit;
+}
+
 void Sharing::left(ClientId client) {
   for (Law& law : laws_) {
     law.stale = true;
+    law.crowded_at = {};
     std::erase_if(law.answers, [&](const Answer& answer) { return contains(answer.set, client); });
   }
 }
@@ -73,8 +86,25 @@ void Sharing::configured() {
   for (Law& law : laws_) law.stale = true;
 }
 
-bool Sharing::applies(GpuIndex index) const {
-  return settings_.measured_turns && settings_.mode == Mode::kAutomatic && !books_.gpu(index).crowded;
+// Between two turns of programs that do not fit together a GPU looks as if they did.
+void Sharing::renew_decides(Law& law, GpuIndex index, Time now) {
+  if (books_.gpu(index).crowded) {
+    law.crowded_at = now;
+  } else if (now - law.crowded_at >= kActive) {
+    law.crowded_at = {};
+  }
+  const bool decides = settings_.measured_turns && settings_.mode == Mode::kAutomatic && law.crowded_at == Time{};
+  if (decides != law.decides) law.news_beside = true;
+  law.decides = decides;
+}
+
+// After its candidate has been settled.
+void Sharing::renew_beside(Law& law, GpuIndex index, Time now) {
+  if (!std::exchange(law.news_beside, false)) return;
+  for (Client* client : books_.gpu(index).all) {
+    const bool light = law.candidate == Candidate::kLightOpen && contains(law.light, client->id);
+    books_.set_beside(*client, *client->share(index), law.decides && (light || client->evidence.last.shares), now);
+  }
 }
 
 // Who has called lately, or waits, in order. Whether that is news.
@@ -102,84 +132,157 @@ bool Sharing::renew_set(Law& law, GpuIndex index, Time now) {
 void Sharing::judge(GpuIndex index, Time now) {
   Law& law = laws_[index];
   const bool other = renew_set(law, index, now);
-  Time next = law.until;
+  renew_decides(law, index, now);
   const bool several = law.set.size() > 1;
-  if (!several || !applies(index)) {
-    law.phase = Phase::kUndecided;
-    law.candidate = Candidate::kTogether;
+  if (!several || !law.decides) {
+    begin(law, Phase::kUndecided, Candidate::kTogether, now);
   } else if (other || law.phase == Phase::kUndecided) {
     if (const Answer* known = answer(law)) {
-      law.candidate = known->candidate;
       law.light = known->light;
-      law.phase = Phase::kSettled;
-      law.since = now;
+      begin(law, Phase::kSettled, known->candidate, now);
     } else {
-      begin(law, Phase::kProbing, Candidate::kTurns, now);
+      begin(law, Phase::kWatching, Candidate::kTogether, now);
     }
+    if (all_run(law)) begin_window(law, index, now);
   }
-  Answer* known = law.phase == Phase::kSettled ? answer(law) : nullptr;
-  Time at_least = Time::max();
-  if (known != nullptr && law.candidate != Candidate::kTurns) {
-    // Each time only after twice as long as the last.
-    const Time from = law.since + kDoubted * (1 << std::min(known->doubts, kMostDoubts));
-    if (now < from) {
-      at_least = from;
-    } else if (now < known->again_at && doubtful(law, now)) {
-      known->again_at = now;
-      ++known->doubts;
-    }
-  }
-  if (law.phase == Phase::kSettled && (known == nullptr || now >= known->again_at)) {
-    begin(law, Phase::kProbing, Candidate::kTurns, now);
-  }
-  const bool looks = law.phase == Phase::kProbing || law.phase == Phase::kTrying;
-  if (looks && !law.measuring && now >= law.since + kSettling) {
-    law.measuring = true;
-    law.since = now;
-    for (const ClientId id : law.set) {
-      Client& client = *books_.find(id);
-      client.evidence.from = client.evidence.last;
-      client.evidence.held_from = Bookkeeping::held_time(client, now);
-      client.evidence.waited_from = Bookkeeping::waited_time(client, now);
-      client.evidence.wakes_from = client.evidence.wakes;
-    }
-  }
-  if (looks && law.measuring) {
-    const bool probing = law.phase == Phase::kProbing;
-    if (probing && (now >= law.since + kProbe || has_samples(law))) {
-      choose(law, now);
-    } else if (!probing && now >= law.since + kTrial) {
-      compare(law, now);
-    }
-  }
-  if (law.phase == Phase::kProbing) next = std::min(next, law.since + (law.measuring ? kProbe : kSettling));
-  if (law.phase == Phase::kTrying) next = std::min(next, law.since + (law.measuring ? kTrial : kSettling));
-  if (law.phase == Phase::kSettled) next = std::min({next, answer(law)->again_at, at_least});
+  if ((due_ & bit(index)) != 0) go_on(law, index, now);
+  due_ &= ~bit(index);
+  Time next = std::min(law.until, next_look(law));
+  if (law.crowded_at != Time{} && several) next = std::min(next, law.crowded_at + kActive);
+  renew_beside(law, index, now);
   law.look_at = next;
   const auto set_bit = [&](GpuMask& mask, bool value) { mask = value ? mask | bit(index) : mask & ~bit(index); };
+  const bool looks = law.phase == Phase::kProbing || law.phase == Phase::kTrying;
+  const bool watches = law.phase == Phase::kWatching || (law.phase == Phase::kSettled && all_run(law));
   set_bit(timed_, next != Time::max());
-  set_bit(sampling_, law.phase == Phase::kProbing);
-  set_bit(looking_, law.phase == Phase::kProbing || law.phase == Phase::kTrying);
-  // While a candidate is tried as well: calls are compared, and what is submitted has to be what is done.
-  set_bit(metered_, several && settings_.mode != Mode::kConcurrent &&
-                        (law.phase == Phase::kTrying || law.candidate != Candidate::kTogether || !applies(index)));
+  set_bit(sampling_, law.phase == Phase::kProbing || watches);
+  set_bit(looking_, looks);
+  // At first, and while a candidate is tried, too: who is to take turns soon has little in flight by then, and where
+  // calls are compared, what is submitted has to be what is done.
+  const bool at_first = law.phase == Phase::kWatching && law.window_since == law.since;
+  set_bit(metered_, several && settings_.mode != Mode::kConcurrent && (!watches || at_first));
 }
 
-bool Sharing::doubtful(const Law& law, Time now) const {
+// When time alone changes something.
+Time Sharing::next_look(Law& law) {
+  switch (law.phase) {
+    case Phase::kUndecided:
+      break;
+    case Phase::kWatching:
+      return law.window_since + (law.window_since == law.since ? kFirstWindow : kWindow);
+    case Phase::kSettled:
+      return all_run(law) ? law.window_since + kWindow : answer(law)->again_at;
+    case Phase::kProbing:
+      return law.measuring ? law.samples_at : law.since + kSettling;
+    case Phase::kTrying:
+      return law.since + (law.measuring ? kTrial : kSettling);
+  }
+  return Time::max();
+}
+
+// It is time to see what has come of it.
+void Sharing::go_on(Law& law, GpuIndex index, Time now) {
+  if (now < next_look(law)) return;
+  switch (law.phase) {
+    case Phase::kUndecided:
+      break;
+    case Phase::kWatching:
+    case Phase::kSettled:
+      look_again(law, index, now);
+      break;
+    case Phase::kProbing:
+      law.samples_at = now + kProbeTurn;
+      if (!law.measuring) {
+        begin_measuring(law, index, now);
+      } else if (now >= law.since + kProbe || has_samples(law, index)) {
+        choose(law, index, now);
+      }
+      break;
+    case Phase::kTrying:
+      if (law.measuring) {
+        compare(law, index, now);
+      } else {
+        begin_measuring(law, index, now);
+      }
+      break;
+  }
+}
+
+// Of a set that is settled, or of which nothing is known, whether it is time to take turns for samples.
+void Sharing::look_again(Law& law, GpuIndex index, Time now) {
+  Answer* const known = law.phase == Phase::kSettled ? answer(law) : nullptr;
+  if (!all_run(law)) return begin(law, Phase::kProbing, Candidate::kTurns, now);
+  bool due = known == nullptr;
+  if (known != nullptr) {
+    // Doubted each time only after twice as long as the last.
+    const Time from = law.since + kDoubted * (1 << std::min(known->doubts, kMostDoubts));
+    const bool doubted = now < known->again_at && now >= from && doubtful(law, index, now);
+    if (doubted) ++known->doubts;
+    due = doubted || now >= known->again_at;
+  }
+  if (due && collide(law, index)) {
+    begin(law, Phase::kProbing, Candidate::kTurns, now);
+  } else {
+    begin_window(law, index, now);
+  }
+}
+
+// Whether nobody has to wait for a turn.
+bool Sharing::all_run(const Law& law) {
+  const bool one_takes_turns = law.candidate == Candidate::kLightOpen && law.light.size() + 1 >= law.set.size();
+  return law.candidate == Candidate::kTogether || one_takes_turns;
+}
+
+void Sharing::begin_window(Law& law, GpuIndex index, Time now) {
+  law.window_since = now;
+  for (const ClientId id : law.set) measurement(id, index).window_from = books_.find(id)->evidence.last;
+}
+
+// Whether several have kept the GPU busy for long spells in the same window, or may have.
+bool Sharing::collide(const Law& law, GpuIndex index) const {
+  const auto busy = std::count_if(law.set.begin(), law.set.end(), [&](ClientId id) {
+    const event::Activity& activity = books_.find(id)->evidence.last;
+    const event::Activity& from = measurement(id, index).window_from;
+    const bool unknown = activity.samples - from.samples < kCollides && activity.calls != from.calls;
+    return unknown || activity.in_spells - from.in_spells >= kCollides;
+  });
+  return busy > 1;
+}
+
+void Sharing::begin_measuring(Law& law, GpuIndex index, Time now) {
+  law.measuring = true;
+  law.since = now;
+  for (const ClientId id : law.set) {
+    const Client& client = *books_.find(id);
+    Measurement& measurement = this->measurement(id, index);
+    measurement.from = client.evidence.last;
+    measurement.held_from = Bookkeeping::held_time(client, now);
+    measurement.waited_from = Bookkeeping::waited_time(client, now);
+    measurement.wakes_from = client.evidence.wakes;
+  }
+}
+
+// Whether those of whom it was measured turn out to come in bursts, or to be faster than they were alone.
+bool Sharing::doubtful(const Law& law, GpuIndex index, Time now) const {
   std::size_t contenders = 0;
   for (const ClientId id : law.set) {
     const Evidence& evidence = books_.find(id)->evidence;
+    const Measurement& measurement = this->measurement(id, index);
     if (!in_bursts(evidence, now)) ++contenders;
     // Since its trial began.
-    const double passed = seconds(evidence.last.counted - evidence.from.counted);
-    const auto calls = static_cast<double>(evidence.last.calls - evidence.from.calls);
-    if (passed > 0 && calls / passed > kFaster * evidence.own_rate + kFewCalls) return true;
+    const double passed = seconds(evidence.last.counted - measurement.from.counted);
+    const auto calls = static_cast<double>(evidence.last.calls - measurement.from.calls);
+    if (passed > 0 && calls / passed > kFaster * measurement.own_rate + kFewCalls) return true;
   }
   return law.ratio != 0 && contenders < 2;
 }
 
 bool Sharing::in_bursts(const Evidence& evidence, Time now) {
   return evidence.rested_at != Time{} && now - evidence.rested_at < kLately;
+}
+
+Measurement& Sharing::measurement(ClientId client, GpuIndex index) const {
+  return books_.find(client)->share(index)->measurement;
 }
 
 Sharing::Answer* Sharing::answer(Law& law) {
@@ -189,49 +292,50 @@ Sharing::Answer* Sharing::answer(Law& law) {
 }
 
 void Sharing::begin(Law& law, Phase phase, Candidate candidate, Time now) {
+  if (law.candidate != candidate || law.phase != phase) law.news_beside = true;
   law.phase = phase;
   law.candidate = candidate;
   law.since = now;
   law.measuring = false;
 }
 
-bool Sharing::has_samples(const Law& law) const {
+bool Sharing::has_samples(const Law& law, GpuIndex index) const {
   return std::all_of(law.set.begin(), law.set.end(), [&](ClientId id) {
-    const Evidence& evidence = books_.find(id)->evidence;
-    return evidence.last.samples - evidence.from.samples >= kEnough;
+    return books_.find(id)->evidence.last.samples - measurement(id, index).from.samples >= kEnough;
   });
 }
 
-std::vector<double> Sharing::all_u(const Law& law) const {
+std::vector<double> Sharing::all_u(const Law& law, GpuIndex index) const {
   std::vector<double> all;
-  for (const ClientId id : law.set) all.push_back(books_.find(id)->evidence.u);
+  for (const ClientId id : law.set) all.push_back(measurement(id, index).u);
   return all;
 }
 
 // What turns have shown of a client in `passed`: u, and how fast it is by itself. Whether it contends.
-bool Sharing::weigh(Client& client, Time passed, Time now) {
-  Evidence& evidence = client.evidence;
-  const Time held = Bookkeeping::held_time(client, now) - evidence.held_from;
-  const Time waited = Bookkeeping::waited_time(client, now) - evidence.waited_from;
-  const Time open = evidence.last.open - evidence.from.open;
+bool Sharing::weigh(Client& client, Measurement& measurement, Time passed, Time now) {
+  const Evidence& evidence = client.evidence;
+  const event::Activity& from = measurement.from;
+  const Time held = Bookkeeping::held_time(client, now) - measurement.held_from;
+  const Time waited = Bookkeeping::waited_time(client, now) - measurement.waited_from;
+  const Time open = evidence.last.open - from.open;
   // Without the hand-overs.
   const Time own = open + std::max(passed - held - waited, Time{});
-  const bool often = evidence.wakes - evidence.wakes_from >= kComesOften;
-  const std::uint64_t samples = evidence.last.samples - evidence.from.samples;
+  const bool often = evidence.wakes - measurement.wakes_from >= kComesOften;
+  const std::uint64_t samples = evidence.last.samples - from.samples;
   if (samples >= kFew && own > Time{}) {
-    const double busy = static_cast<double>(evidence.last.busy - evidence.from.busy) / static_cast<double>(samples);
+    const double busy = static_cast<double>(evidence.last.busy - from.busy) / static_cast<double>(samples);
     // Of whoever comes in bursts the bursts are looked at: it is in them that somebody is in its way.
-    evidence.u = often ? busy * seconds(open) / seconds(own) : busy;
+    measurement.u = often ? busy * seconds(open) / seconds(own) : busy;
   }
   const bool all_the_time = seconds(held + waited) >= kContends * seconds(passed);
-  const std::uint64_t calls = evidence.last.calls - evidence.from.calls;
+  const std::uint64_t calls = evidence.last.calls - from.calls;
   const bool contends = (all_the_time || often) && !in_bursts(evidence, now) && calls != 0 && own > Time{};
-  evidence.own_rate = own > Time{} ? static_cast<double>(calls) / seconds(own) : 0;
-  evidence.alone = contends ? evidence.own_rate : 0;
+  measurement.own_rate = own > Time{} ? static_cast<double>(calls) / seconds(own) : 0;
+  measurement.alone = contends ? measurement.own_rate : 0;
   return contends;
 }
 
-void Sharing::choose(Law& law, Time now) {
+void Sharing::choose(Law& law, GpuIndex index, Time now) {
   law.light.clear();
   law.in_turns = 0;
   law.ratio = 0;
@@ -239,52 +343,50 @@ void Sharing::choose(Law& law, Time now) {
   std::size_t contenders = 0;
   for (const ClientId id : law.set) {
     Client& client = *books_.find(id);
-    const Evidence& evidence = client.evidence;
-    if (weigh(client, passed, now)) {
+    Measurement& measurement = this->measurement(id, index);
+    if (weigh(client, measurement, passed, now)) {
       ++contenders;
-      law.in_turns += static_cast<double>(evidence.last.calls - evidence.from.calls) / seconds(passed) / evidence.alone;
+      const auto calls = static_cast<double>(client.evidence.last.calls - measurement.from.calls);
+      law.in_turns += calls / seconds(passed) / measurement.alone;
     }
-    if (evidence.u >= 0 && evidence.u < kLight) law.light.push_back(id);
+    if (measurement.u >= 0 && measurement.u < kLight) law.light.push_back(id);
   }
   if (contenders < 2) {
-    if (law.light.empty()) return settle(law, Candidate::kTurns, kSoonAgain, kFirstAgain, now);
-    // To look again costs turns, where nobody takes any.
-    const bool all_open = law.light.size() + 1 >= law.set.size();
-    return settle(law, Candidate::kLightOpen, all_open ? kFirstAgain * kClearlyLater : kSoonAgain,
-                  all_open ? kLastAgain : kFirstAgain, now);
+    return settle(law, index, law.light.empty() ? Candidate::kTurns : Candidate::kLightOpen, kSoonAgain, kFirstAgain,
+                  now);
   }
   // Turns are longer later, and lose less by hand-overs.
   if (law.in_turns < 1) {
     law.in_turns = 1 - (1 - law.in_turns) * seconds(kProbeTurn) / seconds(std::max(kShortestTurn, kProbeTurn));
   }
-  const std::vector<double> u = all_u(law);
+  const std::vector<double> u = all_u(law, index);
   if (const Answer* known = answer(law); known != nullptr && known->ratio != 0 && known->ratio < kByFar) {
     const bool same = std::equal(u.begin(), u.end(), known->u.begin(),
                                  [](double one, double other) { return std::abs(one - other) <= kSameU; });
-    if (same) return settle(law, Candidate::kTurns, kFirstAgain, kLastAgain, now);
+    if (same) return settle(law, index, Candidate::kTurns, kFirstAgain, kLastAgain, now);
   }
   const auto saturating = std::count_if(u.begin(), u.end(), [](double each) { return each >= kSaturating; });
   begin(law, Phase::kTrying, saturating > 1 && !law.light.empty() ? Candidate::kLightOpen : Candidate::kTogether, now);
 }
 
-void Sharing::compare(Law& law, Time now) {
+void Sharing::compare(Law& law, GpuIndex index, Time now) {
   double sum = 0;
   for (const ClientId id : law.set) {
     const Evidence& evidence = books_.find(id)->evidence;
-    const double passed = seconds(evidence.last.counted - evidence.from.counted);
-    if (evidence.alone == 0 || passed <= 0) continue;
-    sum += static_cast<double>(evidence.last.calls - evidence.from.calls) / passed / evidence.alone;
+    const Measurement& measurement = this->measurement(id, index);
+    const double passed = seconds(evidence.last.counted - measurement.from.counted);
+    if (measurement.alone == 0 || passed <= 0) continue;
+    sum += static_cast<double>(evidence.last.calls - measurement.from.calls) / passed / measurement.alone;
   }
   law.ratio = law.in_turns > 0 ? sum / law.in_turns : 1;
   const Time first = law.ratio >= kClearly ? kFirstAgain * kClearlyLater : kFirstAgain;
-  settle(law, law.ratio >= 1 ? law.candidate : Candidate::kTurns, first, kLastAgain, now);
+  settle(law, index, law.ratio >= 1 ? law.candidate : Candidate::kTurns, first, kLastAgain, now);
 }
 
 // To be asked again after `first`, and each time that it is the same after twice as long, up to `last`.
-void Sharing::settle(Law& law, Candidate candidate, Time first, Time last, Time now) {
-  law.candidate = candidate;
-  law.phase = Phase::kSettled;
-  law.since = now;
+void Sharing::settle(Law& law, GpuIndex index, Candidate candidate, Time first, Time last, Time now) {
+  begin(law, Phase::kSettled, candidate, now);
+  begin_window(law, index, now);
   Answer* known = answer(law);
   if (known == nullptr) {
     if (law.answers.size() == kMostAnswers) law.answers.erase(law.answers.begin());
@@ -298,51 +400,36 @@ void Sharing::settle(Law& law, Candidate candidate, Time first, Time last, Time 
   known->again_at = now + known->pause;
   if (law.ratio != 0) {
     known->ratio = law.ratio;
-    known->u = all_u(law);
+    known->u = all_u(law, index);
   }
 }
 
 bool Sharing::open_to(const Client& client, GpuIndex index) const {
-  const Law& law = laws_[index];
-  const bool light = law.candidate == Candidate::kLightOpen && contains(law.light, client.id);
-  return (light || client.evidence.last.shares) && applies(index) && !books_.gpu(index).lacks_room;
+  return client.share(index)->beside && decides(index) && !books_.gpu(index).lacks_room;
 }
 
 bool Sharing::conflicts(const Client& client, GpuIndex index) const {
-  if (laws_[index].candidate == Candidate::kTogether || !applies(index) || open_to(client, index)) return false;
+  if (laws_[index].candidate == Candidate::kTogether || !decides(index) || open_to(client, index)) return false;
   const std::vector<Client*>& holders = books_.gpu(index).holders;
   return std::any_of(holders.begin(), holders.end(),
                      [&](const Client* holder) { return holder != &client && !open_to(*holder, index); });
 }
 
+// Whether memory that does not fit comes page by page once its owner runs: no hand-over shows what that costs.
+bool Sharing::pages_in(GpuIndex index) const {
+  const Gpu& gpu = books_.gpu(index);
+  if (gpu.used + gpu.contexts + gpu.taken_outside() <= gpu.total) return false;
+  Bytes paged = gpu.used - gpu.fixed;
+  for (const Client* client : gpu.swappers) paged -= client->share(index)->used - client->share(index)->fixed;
+  return paged > step_of(gpu.total);
+}
+
 Time Sharing::turn(GpuIndex index) const {
-  if (!settings_.measured_turns) return settings_.quantum;
+  if (!settings_.measured_turns || pages_in(index)) return settings_.quantum;
   const Law& law = laws_[index];
   if (law.phase == Phase::kProbing) return kProbeTurn;
   if (law.switching == Time{}) return books_.gpu(index).crowded ? settings_.quantum : kShortestTurn;
   return std::clamp(law.switching * kTurnPerSwitch, kShortestTurn, kLongestTurn);
-}
-
-Time Sharing::rank(const Client& client, GpuMask gpus, const Order& order, Time now) const {
-  if (!settings_.measured_turns) return {};
-  Time least = Time::max();  // of the others that run or wait
-  Time most{};
-  Time credit = kCredit;
-  const auto look_at = [&](const Client* other, Time served) {
-    if (other == &client) return;
-    least = std::min(least, served);
-    most = std::max(most, served);
-  };
-  for_each_gpu(gpus, [&](GpuIndex index) {
-    for (const Client* holder : books_.gpu(index).holders) look_at(holder, books_.served(*holder, now));
-    for (const Client* waiter : {order.first(index), order.last(index)}) {
-      if (waiter != nullptr) look_at(waiter, waiter->rank);
-    }
-    credit = std::max(credit, 3 * laws_[index].switching);
-  });
-  if (least == Time::max()) return client.served;
-  // Nor is what it had in the absence of others, or beside them, held against it for longer.
-  return std::clamp(client.served, least - credit, most + credit);
 }
 
 std::optional<Time> Sharing::next_deadline() const {
@@ -352,12 +439,11 @@ std::optional<Time> Sharing::next_deadline() const {
   return next;
 }
 
-GpuMask Sharing::due(Time now) const {
-  GpuMask due = 0;
+GpuMask Sharing::due(Time now) {
   for_each_gpu(timed_, [&](GpuIndex index) {
-    if (laws_[index].look_at <= now) due |= bit(index);
+    if (laws_[index].look_at <= now) due_ |= bit(index);
   });
-  return due;
+  return due_;
 }
 
 }  // namespace rota::scheduler

@@ -7,20 +7,24 @@
 //   u  the part of its own time, in which it does not wait for its turn, that the GPU works for a program, by samples
 //   r  its calls a second: of its own time, as if it were alone; and of all time, in each candidate
 //
-// A new set first takes turns, for 400 ms or until there are samples enough of everybody. Then the candidate that u
-// speaks for is tried for half a second: kLightOpen where several programs keep the GPU busy and others are light, else
-// kTogether. It stays unless the sum of r / r alone is below what turns gave. The answer is remembered for that set and
-// asked for again after 10 s, 20 s, up to 5 minutes; where turns were better by far and nobody's u has changed, without
-// another trial.
+// All run at once at first, and as long as no two of them keep the GPU busy for milliseconds on end at the same time
+// (they *collide*): then nothing is to be gained by turns. Once they do, all take turns, for 400 ms or until there are
+// samples enough of everybody. Then the candidate that u speaks for is tried for half a second: kLightOpen where
+// several programs keep the GPU busy and others are light, else kTogether. It stays unless the sum of r / r alone is
+// below what turns gave. The answer is remembered for that set and asked for again after 10 s, 20 s, up to 5 minutes;
+// where turns were better by far and nobody's u has changed, without another trial; and where nobody takes turns, only
+// if programs collide.
 //
 // Programs count in that if they held the GPU or waited for it nearly all of the time, or come again and again within
 // milliseconds, and have made no long pause lately (they *contend*). Of others, which come in bursts or are about to
 // start, such short times tell nothing, and to be let in at once is what counts. Where fewer than two contend, heavy
 // programs take turns, light ones run at any time, and it is looked again soon.
 //
-// Who has handed memory to other processes runs at any time: they may have to run beside it.
+// Who has handed memory to other processes runs at any time: they may have to run beside it. And where programs have
+// not fitted together within 10 s, their memory decides, not this.
 //
 // Turns are as long as their hand-overs make worth while, whether memory moves in them or not: twenty times as long.
+// Where Unified Memory does not fit they are as long as the settings say.
 #pragma once
 
 #include <optional>
@@ -35,6 +39,11 @@ class Sharing {
  public:
   // Who has not called for so long does not count.
   static constexpr Time kActive = std::chrono::seconds(10);
+  // In windows of so long, the first of a new set shorter, it is seen whether programs collide: there are so many
+  // samples at least, and so many of them are of long spells (event::Activity).
+  static constexpr Time kWindow = std::chrono::milliseconds(100);
+  static constexpr Time kFirstWindow = std::chrono::milliseconds(60);
+  static constexpr std::uint64_t kCollides = 10;
   // How long the samples of a new set may take, and how many of each program are enough: 100 give +-0.05.
   static constexpr Time kProbe = std::chrono::milliseconds(400);
   static constexpr std::uint64_t kEnough = 100;
@@ -71,7 +80,7 @@ class Sharing {
   static constexpr int kTurnPerSwitch = 20;
   static constexpr Time kShortestTurn = std::chrono::milliseconds(50);
   static constexpr Time kLongestTurn = std::chrono::seconds(5);
-  // While samples are taken: everybody is to come to its turn.
+  // While samples are taken: everybody is to come to its turn. And how often it is seen whether there are enough.
   static constexpr Time kProbeTurn = std::chrono::milliseconds(20);
   // How far behind a program may be that comes back after a pause.
   static constexpr Time kCredit = std::chrono::milliseconds(100);
@@ -82,9 +91,10 @@ class Sharing {
   void heard(Client& client, const event::Activity& activity, Time now);
   // It has come to the gate: it is active.
   void wants(Client& client, Time now);
+  void came(GpuIndex gpu);  // somebody to this GPU
   void left(ClientId client);
   void configured();  // the settings have changed
-  // What time, activity and programs that come and go change.
+  // What programs that come and go change, and time once it is due().
   void judge(GpuIndex gpu, Time now);
 
   // Whether this client is not to run beside those who hold the GPU, as far as their memory does not decide that.
@@ -93,8 +103,6 @@ class Sharing {
   bool open_to(const Client& client, GpuIndex gpu) const;
   // How long a turn lasts while others wait.
   Time turn(GpuIndex gpu) const;
-  // Where a program that comes back after a pause is put in the order (Client::served).
-  Time rank(const Client& client, GpuMask gpus, const Order& order, Time now) const;
 
   Candidate candidate(GpuIndex gpu) const { return laws_[gpu].candidate; }
   std::uint32_t active(GpuIndex gpu) const { return static_cast<std::uint32_t>(laws_[gpu].set.size()); }
@@ -106,11 +114,13 @@ class Sharing {
   GpuMask metered() const { return metered_; }
 
   std::optional<Time> next_deadline() const;
-  GpuMask due(Time now) const;
+  // GPUs where time has come to decide something, by what all clients have been heard to say until now.
+  GpuMask due(Time now);
 
  private:
   enum class Phase {
     kUndecided,  // fewer than two are active, or it is not for this to decide
+    kWatching,   // nothing is known of this set; all run until they collide
     kProbing,    // in turns, for samples
     kTrying,     // a candidate
     kSettled,
@@ -133,32 +143,49 @@ class Sharing {
     Time look_at{};               // when time alone changes something; 0: never
     bool stale = true;            // `set` may be another by now
     Time until = Time::max();     // as long as it is not, if nothing happens
+    Time crowded_at{};            // when they last did not fit together; 0: never
+    bool decides = false;         // it is for this to decide
+    bool news_beside = true;      // who runs beside others' turns may be another by now
     Time since{};                 // of the phase, or of its measurement
-    bool measuring = false;       // the settling is over
-    double in_turns = 0;          // what turns gave: the contenders' sum of r / r alone
-    double ratio = 0;             // what the last trial gave of that
+    Time window_since{};
+    Time samples_at{};       // when it is seen whether there are samples enough
+    bool measuring = false;  // the settling is over
+    double in_turns = 0;     // what turns gave: the contenders' sum of r / r alone
+    double ratio = 0;        // what the last trial gave of that
     Time switching{};
     std::vector<Answer> answers;
   };
 
-  bool applies(GpuIndex gpu) const;
+  bool decides(GpuIndex gpu) const { return laws_[gpu].decides && !books_.gpu(gpu).crowded; }
+  void renew_decides(Law& law, GpuIndex gpu, Time now);
+  void renew_beside(Law& law, GpuIndex gpu, Time now);
+  static bool all_run(const Law& law);
+  void begin_window(Law& law, GpuIndex gpu, Time now);
+  bool collide(const Law& law, GpuIndex gpu) const;
+  static Time next_look(Law& law);
+  void go_on(Law& law, GpuIndex gpu, Time now);
+  void look_again(Law& law, GpuIndex gpu, Time now);
   void may_join(const Client& client);
   bool renew_set(Law& law, GpuIndex index, Time now);
   void begin(Law& law, Phase phase, Candidate candidate, Time now);
-  bool weigh(Client& client, Time passed, Time now);
-  void choose(Law& law, Time now);
-  void compare(Law& law, Time now);
-  void settle(Law& law, Candidate candidate, Time first, Time last, Time now);
-  bool doubtful(const Law& law, Time now) const;
+  void begin_measuring(Law& law, GpuIndex gpu, Time now);
+  bool weigh(Client& client, Measurement& measurement, Time passed, Time now);
+  void choose(Law& law, GpuIndex gpu, Time now);
+  void compare(Law& law, GpuIndex gpu, Time now);
+  void settle(Law& law, GpuIndex gpu, Candidate candidate, Time first, Time last, Time now);
+  bool doubtful(const Law& law, GpuIndex gpu, Time now) const;
   static bool in_bursts(const Evidence& evidence, Time now);
-  bool has_samples(const Law& law) const;
-  std::vector<double> all_u(const Law& law) const;
+  bool pages_in(GpuIndex gpu) const;
+  bool has_samples(const Law& law, GpuIndex gpu) const;
+  std::vector<double> all_u(const Law& law, GpuIndex gpu) const;
+  Measurement& measurement(ClientId client, GpuIndex gpu) const;
   static Answer* answer(Law& law);
 
   const Settings& settings_;
   Bookkeeping& books_;
   std::vector<Law> laws_;
   GpuMask timed_ = 0;
+  GpuMask due_ = 0;
   GpuMask sampling_ = 0;
   GpuMask looking_ = 0;
   GpuMask metered_ = 0;

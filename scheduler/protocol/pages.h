@@ -114,6 +114,8 @@ struct UsagePage {
   std::atomic<std::uint64_t> switch_ns;
   // Not 0: it has handed memory or events to other processes, which may have to run beside it, or opened theirs.
   std::atomic<std::uint32_t> shares;
+  // Of busy_samples, those of spells: of five or more in a row.
+  std::atomic<std::uint64_t> spell_samples;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
               sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&

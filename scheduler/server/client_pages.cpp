@@ -120,6 +120,7 @@ void Server::read_activity(Client& client) {
                                   .counted = time(page.counted_ns),
                                   .samples = samples,
                                   .busy = std::min(page.busy_samples.load(), samples),
+                                  .in_spells = std::min(page.spell_samples.load(), samples),
                                   .switches = switches,
                                   .switching = time(page.switch_ns),
                                   .shares = shares});

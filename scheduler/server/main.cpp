@@ -58,7 +58,7 @@ int main(int argc, char** argv) try {
   CLI::App app{"rotad: many CUDA programs take turns on the GPUs of this machine"};
   rota::server::Options options;
   std::string mode = "automatic";
-  std::string quantum = "2s";
+  std::string quantum = "automatic";
   std::string grace = "10s";
   std::string level = "info";
   double idle_exit = 0;

@@ -8,6 +8,8 @@ with plain device memory, and the mode is switched while they run: windows of au
 the driver's time slicing, alternate. A program's rate in a window is what it counted, over its rate alone in the same run;
 a window's score is the sum. Bursts are timed one by one, alone and in both modes.
 
+Hand-overs are measured by the GPU's own clock, from the end of one program's last kernel to the start of the other's next.
+
 Prints one line of JSON for each set: mean scores with 95% intervals, their ratio, each program's own mean, the candidate
 that rotad chose, and for bursts their times in ms. Exits 77 where there is no NVIDIA GPU.
 """
@@ -253,6 +255,29 @@ def score_bursts(arguments, name, burst, beside, programs):
     return result
 
 
+def score_hand_overs(arguments):
+    """How long the GPU is idle when it changes hands, in us; a gap between two kernels of one program beside it."""
+    rig = Rig(arguments, "automatic")
+    try:
+        senders = [rig.start(["stamps", "1000", "8"], stdout=subprocess.PIPE, text=True)[0] for _ in range(2)]
+        rig.await_work()
+        time.sleep(10 * arguments.seconds)
+        for _, counter in rig.programs:
+            counter.stop()
+        kernels = sorted((*map(int, line.split()), which) for which, sender in enumerate(senders)
+                         for line in sender.communicate()[0].splitlines())
+    finally:
+        rig.close()
+    gaps = {True: [], False: []}
+    for (_, ended, one), (begun, _, other) in zip(kernels, kernels[1:]):
+        gaps[one != other].append((begun - ended) / 1e3)
+    # Interleaved by the driver, kernels overlap: those are no hand-overs.
+    overs = [gap for gap in gaps[True] if gap >= 0]
+    return {"set": "hand-over", "count": len(overs), "overlapping": len(gaps[True]) - len(overs),
+            "p50": percentile(overs, 0.5), "p99": percentile(overs, 0.99), "max": round(max(overs), 2),
+            "within_p50": percentile(gaps[False], 0.5), "within_p99": percentile(gaps[False], 0.99)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", required=True)
@@ -267,6 +292,8 @@ def main():
     for name, commands in SETS.items():
         if re.search(arguments.only, name):
             print(json.dumps(score_set(arguments, name, commands)), flush=True)
+    if re.search(arguments.only, "hand-over"):
+        print(json.dumps(score_hand_overs(arguments)), flush=True)
     for name, how in BURSTS.items():
         if re.search(arguments.only, name):
             print(json.dumps(score_bursts(arguments, name, *how)), flush=True)

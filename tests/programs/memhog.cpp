@@ -11,7 +11,6 @@
 // {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was written, and any makes
 // the exit status 1. Out of memory is one line and exit status 2.
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
@@ -54,14 +53,6 @@ std::vector<Piece> allocate(uint64_t bytes, bool managed, bool untouched, unsign
     pieces.push_back(piece);
   }
   return pieces;
-}
-
-// True once stdin is at its end (or was never open).
-bool stdin_closed() {
-  pollfd input{STDIN_FILENO, POLLIN, 0};
-  if (poll(&input, 1, 0) <= 0) return false;
-  char byte = 0;
-  return read(STDIN_FILENO, &byte, 1) <= 0;
 }
 
 void pause_for(double length) {

@@ -1,6 +1,7 @@
 // The shared part of the test programs.
 #include "tests/programs/program.h"
 
+#include <poll.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -177,6 +178,13 @@ double seconds() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+bool stdin_closed() {
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  if (poll(&input, 1, 0) <= 0) return false;
+  char byte = 0;
+  return read(STDIN_FILENO, &byte, 1) <= 0;
 }
 
 }  // namespace program

@@ -128,4 +128,6 @@ class Options {
 
 double seconds();  // of a monotonic clock
 
+bool stdin_closed();  // it is at its end, or was never open
+
 }  // namespace program

@@ -7,7 +7,6 @@
 // Pieces are of 2 and of 20 MiB; every other one can be exported, and the handle of every third is released as soon as
 // it is mapped. --still replaces nothing. --seed: what is written at first. --ahead, --hold and what is printed: as
 // memhog.cpp has it. tests/gpu/swap.py --program runs it on a GPU.
-#include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -97,14 +96,6 @@ unsigned look(const Piece& piece, unsigned value) {
   return wrong;
 }
 
-// True once stdin is at its end (or was never open).
-bool stdin_closed() {
-  pollfd input{STDIN_FILENO, POLLIN, 0};
-  if (poll(&input, 1, 0) <= 0) return false;
-  char byte = 0;
-  return read(STDIN_FILENO, &byte, 1) <= 0;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -149,7 +140,7 @@ int main(int argc, char** argv) {
   unsigned round = 0;
   unsigned wrong_by_host = 0;
   const auto goes_on = [&] {
-    if (hold) return terminated == 0 && (round == 0 || !stdin_closed());
+    if (hold) return terminated == 0 && (round == 0 || !program::stdin_closed());
     return round < rounds || seconds() - started < duration;
   };
   for (; goes_on(); ++round) {

@@ -6,6 +6,8 @@
 //   load COUNTER tiny     EVERY               empty kernels, waited for after every so many: the CPU is what takes time
 //   load COUNTER burst    KERNEL_US COUNT THINK_MS BURSTS   so many kernels, waited for, then a pause; prints how long
 //                                             each burst took, in ms
+//   load COUNTER stamps   KERNEL_US EVERY     as saturate; in the end it prints when each of the last kernels began and
+//                                             ended, in ns by the GPU's clock, which all programs share
 // It ends when the file's second word is not 0. The first word counts kernels.
 #include <cuda_runtime.h>
 #include <fcntl.h>
@@ -18,6 +20,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <thread>
+#include <vector>
 
 namespace {
 
@@ -29,6 +32,24 @@ __global__ void add(int rounds, float* out) {
   if (sum < 0) *out = sum;
 }
 __global__ void nothing() {}
+
+struct Stamp {
+  unsigned long long begun = ~0ULL;
+  unsigned long long ended = 0;
+};
+__device__ unsigned long long gpu_time() {
+  unsigned long long now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+__global__ void add_stamped(int rounds, float* out, Stamp* stamp) {
+  if (threadIdx.x == 0) atomicMin(&stamp->begun, gpu_time());
+  float sum = static_cast<float>(threadIdx.x);
+  for (int i = 0; i < rounds; ++i) sum = sum * 0.999f + 1.0f;
+  if (sum < 0) *out = sum;
+  __syncthreads();
+  if (threadIdx.x == 0) atomicMax(&stamp->ended, gpu_time());
+}
 
 void check(cudaError_t result) {
   if (result == cudaSuccess) return;
@@ -80,6 +101,7 @@ struct Kernel {
     rounds = static_cast<int>(50000 * us / (best * 1e3));
   }
   void launch() const { add<<<blocks, 1024>>>(rounds, nullptr); }
+  void launch(Stamp* stamp) const { add_stamped<<<blocks, 1024>>>(rounds, nullptr, stamp); }
 };
 
 }  // namespace
@@ -98,6 +120,21 @@ int main(int argc, char** argv) {
       check(cudaDeviceSynchronize());
       words.done = words.done + static_cast<std::uint64_t>(second);
     }
+  } else if (std::strcmp(kind, "stamps") == 0) {
+    constexpr std::size_t kStamps = 1 << 16;
+    const Kernel kernel(first);
+    std::vector<Stamp> stamps(kStamps);
+    Stamp* on_gpu = nullptr;
+    check(cudaMalloc(&on_gpu, kStamps * sizeof(Stamp)));
+    check(cudaMemcpy(on_gpu, stamps.data(), kStamps * sizeof(Stamp), cudaMemcpyHostToDevice));
+    std::size_t made = 0;
+    while (words.stop == 0 && made + static_cast<std::size_t>(second) < kStamps) {
+      for (int i = 0; i < static_cast<int>(second); ++i) kernel.launch(on_gpu + made++);
+      check(cudaDeviceSynchronize());
+      words.done = made;
+    }
+    check(cudaMemcpy(stamps.data(), on_gpu, made * sizeof(Stamp), cudaMemcpyDeviceToHost));
+    for (std::size_t i = 0; i < made; ++i) std::printf("%llu %llu\n", stamps[i].begun, stamps[i].ended);
   } else if (std::strcmp(kind, "half") == 0) {
     const Kernel kernel(first);
     while (words.stop == 0) {

@@ -127,6 +127,30 @@ TEST_CASE("a stream does not stand for another's work") {
   CHECK(program.call(kOther));
 }
 
+TEST_CASE("streams come and go by the thousand, and few are remembered with few events") {
+  Program program(100us);
+  for (std::uintptr_t each = 1; each <= 4000; ++each) {
+    const auto stream = reinterpret_cast<api::CUstream>(0x10'0000 + each * 16);
+    if (!program.call(stream)) program.pass(100us, true);
+    if (each % 16 == 0) program.pass(5ms);
+  }
+  CHECK(program.meter.streams() <= Meter::kMostStreams);
+  const std::lock_guard lock(program.driver.mutex);
+  CHECK(program.driver.events.size() <= 2 * Meter::kMostStreams);
+}
+
+TEST_CASE("the events of a stream whose handle turns up in another context are given back") {
+  Program program(100us);
+  for (int i = 0; i < 100; ++i) {
+    program.driver.enter_context(0);
+    for (int call = 0; call < 3; ++call) program.call(nullptr);
+    program.pass(5ms);
+  }
+  const std::lock_guard lock(program.driver.mutex);
+  CHECK(program.driver.events.size() <= 3 * Meter::kMostStreams);
+  CHECK(program.driver.dead_uses == 0);
+}
+
 TEST_CASE("streams of a context that has ended are not asked about any more") {
   Program program(1ms);
   while (program.call()) {

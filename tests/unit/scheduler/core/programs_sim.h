@@ -103,6 +103,7 @@ class World {
     Time open_at{};  // holds: from when
     Time open_for{};
     Time idle_since{};
+    std::uint64_t spell = 0;  // samples in a row that found it busy
     event::Activity said{};
     Time said_at{};
   };
@@ -171,6 +172,8 @@ class World {
       if (now_ / 1ms != (now_ - kStep) / 1ms) {
         ++each.said.samples;
         each.said.busy += needs ? 1 : 0;
+        each.spell = needs ? each.spell + 1 : 0;
+        if (each.spell >= 5) each.said.in_spells += each.spell == 5 ? 5 : 1;
       }
     }
     if (now_ - each.said_at >= 50ms) tell(i);

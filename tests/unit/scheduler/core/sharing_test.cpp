@@ -140,14 +140,87 @@ TEST_CASE("who has handed memory to others runs beside them: they may wait for e
   CHECK(two.both_hold());
 }
 
-TEST_CASE("a new pair takes turns first, and one that says nothing keeps to it") {
+TEST_CASE("a new pair runs together until it collides") {
   Two two;
+  std::uint64_t spells = 0;
+  SECTION("and for good if it does not") {}
+  SECTION("or may do so, since nothing is known of it") {
+    spells = 1;
+  }
+  SECTION("and then takes turns") {
+    spells = 60;
+  }
+  const auto tell = [&] {
+    two.now += 60ms;
+    for (const ClientId id : {1U, 2U}) {
+      event::Activity activity = {.client = id, .calls = static_cast<std::uint64_t>(two.now / 1ms)};
+      if (spells != 1) activity.samples = activity.busy = static_cast<std::uint64_t>(two.now / 1ms);
+      activity.in_spells = spells == 60 ? activity.samples : 0;
+      two.core.step(activity, two.now);
+    }
+    two.core.step(event::Tick{}, two.now);
+  };
+  tell();
   two.core.step(event::Want{1, 1}, two.now);
   two.core.step(event::Want{2, 1}, two.now);
-  CHECK_FALSE(two.both_hold());
-  CHECK(two.core.gpu(0).looking);
-  for (two.now += 30ms; two.core.gpu(0).looking; two.now += 10ms) two.core.step(event::Tick{}, two.now);
-  CHECK(two.core.gpu(0).candidate == Candidate::kTurns);
+  CHECK(two.both_hold());
+  CHECK_FALSE(two.core.gpu(0).looking);
+  tell();
+  CHECK(two.core.gpu(0).looking == (spells != 0));
+  CHECK((two.core.client(2)->waiters != 0) == (spells != 0));
+}
+
+TEST_CASE("programs that do not fit take turns by their memory, and are not sampled between two of them") {
+  Two two;
+  for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30}, two.now);
+  const auto looked = [&] { return two.core.gpu(0).looking || two.core.sampling_gpus() != 0; };
+  two.core.step(event::Want{1, 1}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  for (int i = 0; i < 20; ++i) {
+    const ClientId holder = two.core.client(1)->held != 0 ? 1 : 2;
+    two.now += 100ms;
+    two.core.step(event::GiveBack{holder, two.core.client(holder)->grant}, two.now);
+    CHECK_FALSE(looked());
+    two.now += 50ms;
+    two.core.step(event::Tick{}, two.now);
+    CHECK_FALSE(looked());
+    two.core.step(event::Want{holder, 1}, two.now);
+    CHECK_FALSE(two.both_hold());
+  }
+}
+
+TEST_CASE("Unified Memory that does not fit comes by page faults: turns are long, however soon they begin") {
+  Two two;
+  two.core.step(event::Activity{.client = 1, .calls = 1, .switches = 1, .switching = 1ms}, two.now);
+  for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30}, two.now);
+  CHECK(two.core.gpu(0).turn == Settings{}.quantum);
+  // Swap memory has come when a turn begins.
+  for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30, 0, Bytes{20} << 30}, two.now);
+  CHECK(two.core.gpu(0).turn < 1s);
+}
+
+TEST_CASE("how long turns take to begin is believed for no longer than they have lasted") {
+  Two two;
+  two.core.step(event::Want{1, 1}, two.now);
+  two.now += 2ms;
+  two.core.step(event::Activity{.client = 1, .calls = 1, .switches = 1, .switching = 10min}, two.now);
+  CHECK(two.core.gpu(0).switching <= 2ms);
+}
+
+TEST_CASE("that somebody has had no room is forgotten with who waited for it") {
+  Two two;
+  two.core.step(event::Activity{.client = 1, .calls = 1, .shares = true}, two.now);
+  for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30}, two.now);
+  two.core.step(event::Want{1, 1}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  REQUIRE_FALSE(two.both_hold());
+  two.core.step(event::Want{2, 0}, two.now);
+  for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{1} << 30}, two.now);
+  two.now += 11s;
+  for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{1} << 30}, two.now);
+  two.core.step(event::Tick{}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  CHECK(two.both_hold());
 }
 
 TEST_CASE("a fixed quantum decides nothing: programs that fit together run together") {
@@ -201,19 +274,6 @@ TEST_CASE("a turn has an end, however far the clocks of two GPUs are apart") {
   REQUIRE(two.core.client(2)->held == 3);
   two.core.step(event::Want{1, 1}, two.now);
   CHECK(two.core.client(2)->drain_at <= two.now + 1s);
-}
-
-TEST_CASE("who comes back after a pause and is behind does not wait for the end of a turn") {
-  Two two;
-  two.core.step(event::Want{1, 1}, two.now);
-  two.now += 10s;
-  two.core.step(event::Want{2, 1}, two.now);  // its first turn
-  CHECK(two.core.client(1)->drain_at <= two.now);
-  two.core.step(event::GiveBack{1, two.core.client(1)->grant}, two.now);
-  REQUIRE(two.core.client(2)->held != 0);
-  // Now the first one's turn was over: it comes back at once, and waits for the other's.
-  two.core.step(event::Want{1, 1}, two.now);
-  CHECK(two.core.client(2)->drain_at > two.now + 10ms);
 }
 
 // The law against the best of the three with hindsight, for random sets of programs.

@@ -1,0 +1,195 @@
+// Who is next, by who has had least of the GPU.
+#include "scheduler/core/virtual_time.h"
+
+#include <array>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <random>
+#include <vector>
+
+#include "scheduler/core/core.h"
+
+namespace rota::scheduler {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Clients that all want one GPU, one at a time.
+struct Turns {
+  Turns() { configure(true); }
+  void configure(bool measured) {
+    Settings settings;
+    settings.mode = Mode::kExclusive;
+    settings.measured_turns = measured;
+    core.step(event::Configure{settings}, now);
+  }
+  void come(ClientId id, GpuMask gpus = 1) {
+    core.step(event::Join{id, false}, now);
+    for_each_gpu(gpus, [&](GpuIndex index) { core.step(event::AddGpu{id, index, Bytes{80} << 30, 1}, now); });
+  }
+  void want(ClientId id, GpuMask gpus = 1) { core.step(event::Want{id, gpus}, now); }
+  bool holds(ClientId id) const { return core.client(id)->held != 0; }
+  void give_back(ClientId id) { core.step(event::GiveBack{id, core.client(id)->grant}, now); }
+  // How long each has held the GPU at the end, if all always want it and go when they are to.
+  std::vector<Time> all(Time length, const std::vector<ClientId>& ids) {
+    std::vector<Time> held(ids.size());
+    for (const ClientId id : ids) {
+      if (!holds(id)) want(id);
+    }
+    for (const Time end = now + length; now < end;) {
+      const auto one = std::find_if(ids.begin(), ids.end(), [&](ClientId id) { return holds(id); });
+      REQUIRE(one != ids.end());
+      const ClientState& state = *core.client(*one);
+      REQUIRE(state.waiters != 0);
+      const Time until = std::max(state.drain_at, now + 1us);
+      held[static_cast<std::size_t>(one - ids.begin())] += until - now;
+      now = until;
+      give_back(*one);
+      want(*one);
+    }
+    return held;
+  }
+  Core core{Settings{}};
+  Time now = 1s;
+};
+
+TEST_CASE("many short programs one after the other leave a long one its part") {
+  Turns turns;
+  turns.come(1);
+  turns.want(1);
+  turns.now += 10s;
+  Time held{};
+  ClientId next = 2;
+  // There is always one that has just come; each holds the GPU once.
+  const Time begin = turns.now;
+  turns.come(next);
+  turns.want(next);
+  for (int i = 0; i < 200; ++i) {
+    const bool its_own = turns.holds(1);
+    const ClientId holder = its_own ? 1 : next;
+    REQUIRE(turns.holds(holder));
+    const Time from = turns.now;
+    turns.now = std::max(turns.now + 1ms, std::min(turns.core.client(holder)->drain_at, turns.now + 100ms));
+    if (its_own) held += turns.now - from;
+    turns.give_back(holder);
+    if (its_own) {
+      turns.want(1);
+    } else {
+      turns.core.step(event::Leave{next}, turns.now);
+      turns.come(++next);
+      turns.want(next);
+    }
+  }
+  CHECK(held >= (turns.now - begin) / 3);
+}
+
+TEST_CASE("who stays longer than its turn has less of the GPU afterwards") {
+  Turns turns;
+  for (const ClientId id : {1U, 2U, 3U}) turns.come(id);
+  for (const ClientId id : {1U, 2U, 3U}) turns.want(id);
+  REQUIRE(turns.holds(1));
+  turns.now += 3s;
+  turns.give_back(1);
+  const std::vector<Time> held = turns.all(6s, {1, 2, 3});
+  CHECK(held[0] <= 500ms);
+  CHECK(static_cast<double>(held[1].count()) == Approx(held[2].count()).epsilon(0.1));
+  const std::vector<Time> later = turns.all(6s, {1, 2, 3});
+  for (const Time each : later) CHECK(each.count() == Approx(2e9).epsilon(0.2));
+}
+
+TEST_CASE("what somebody has had of one GPU is not held against it on another") {
+  Turns turns;
+  turns.come(1, 1);
+  turns.come(2, 3);
+  turns.come(3, 2);
+  turns.want(2);
+  turns.want(1);
+  turns.now += 5s;
+  turns.give_back(2);  // it has had five seconds of GPU 0 while another wanted it
+  turns.want(3, 2);
+  turns.want(2, 2);
+  // And none of GPU 1: it has its turns there.
+  std::array<Time, 2> held{};
+  for (int i = 0; i < 40; ++i) {
+    const ClientId holder = turns.holds(2) ? 2 : 3;
+    const Time until = std::max(turns.core.client(holder)->drain_at, turns.now + 1ms);
+    held[holder - 2] += until - turns.now;
+    turns.now = until;
+    turns.give_back(holder);
+    turns.want(holder, 2);
+  }
+  CHECK(held[0].count() == Approx(held[1].count()).epsilon(0.2));
+}
+
+TEST_CASE("a program that comes back after a pause has some credit, and no more for a longer pause") {
+  VirtualTime time;
+  std::array<Standing, 3> all;
+  const auto change = [&](int which, Standing::As as, Time now) {
+    time.advance(now);
+    time.change(all[static_cast<std::size_t>(which)], as, 100ms);
+  };
+  const auto ahead = [&](int one, int other, Time now) {
+    return time.served(all[static_cast<std::size_t>(one)], now) -
+           time.served(all[static_cast<std::size_t>(other)], now);
+  };
+  change(0, Standing::As::kHolds, 0s);
+  change(1, Standing::As::kWaits, 0s);
+  change(0, Standing::As::kWaits, 1s);
+  change(1, Standing::As::kHolds, 1s);
+  CHECK(ahead(0, 1, 2s) == 0s);
+  change(1, Standing::As::kAway, 2s);
+  change(0, Standing::As::kHolds, 2s);
+  change(1, Standing::As::kWaits, 60s);
+  CHECK(ahead(0, 1, 60s) == 100ms);
+  // Who has never been here has none.
+  change(2, Standing::As::kWaits, 60s);
+  CHECK(ahead(2, 1, 60s) == 50ms);
+  // What one is owed that had to wait stays its own, however short it goes.
+  change(0, Standing::As::kHolds, 60s);
+  change(0, Standing::As::kWaits, 62s);
+  change(1, Standing::As::kAway, 62s);
+  change(1, Standing::As::kWaits, 62s);
+  CHECK(ahead(0, 1, 62s) > 1s);
+  // Nobody is here for a while: all begin as equals, but for credit.
+  for (const int each : {0, 1, 2}) change(each, Standing::As::kAway, 62s);
+  for (const int each : {0, 1, 2}) change(each, Standing::As::kWaits, 200s);
+  CHECK(std::chrono::abs(ahead(0, 1, 200s)) <= 100ms);
+}
+
+TEST_CASE("the mean stays what it is however clients come, hold, run beside others and go") {
+  std::minstd_rand random(7);
+  VirtualTime time;
+  std::vector<Standing> all(20);
+  Time now{};
+  for (int i = 0; i < 100'000; ++i) {
+    now += Time(random() % 10'000'000);
+    time.advance(now);
+    time.change(all[random() % all.size()], static_cast<Standing::As>(random() % 4), 100ms);
+    std::int64_t here = 0;
+    double sum = 0;
+    for (const Standing& each : all) {
+      if (each.as != Standing::As::kWaits && each.as != Standing::As::kHolds) continue;
+      ++here;
+      sum += static_cast<double>((time.served(each, now) - time.mean()).count());
+    }
+    if (here != 0 && std::abs(sum) > 2 * static_cast<double>(here))
+      FAIL("the mean is off by " << sum / static_cast<double>(here));
+  }
+}
+
+TEST_CASE("who comes back after a pause and is behind does not wait for the end of a turn") {
+  Turns turns;
+  for (const ClientId id : {1U, 2U}) turns.come(id);
+  turns.want(1);
+  turns.now += 10s;
+  turns.want(2);  // its first turn
+  CHECK(turns.core.client(1)->drain_at <= turns.now);
+  turns.give_back(1);
+  REQUIRE(turns.holds(2));
+  // Now the first one's turn was over: it comes back at once, and waits for the other's.
+  turns.want(1);
+  CHECK(turns.core.client(2)->drain_at > turns.now + 10ms);
+}
+
+}  // namespace
+}  // namespace rota::scheduler
