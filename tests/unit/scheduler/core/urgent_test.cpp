@@ -90,6 +90,7 @@ TEST_CASE("where hand-overs take long, as memory moves, urgent turns are as far 
   Turns turns;
   turns.client(1);
   turns.client(2);
+  turns.now += 3s;
   turns.core.step(event::Activity{.client = 1, .calls = 1, .switches = 1, .switching = 2s}, turns.now);
   turns.want(2, true);
   turns.run(Pressure::kUrgentTurn + 5ms);
