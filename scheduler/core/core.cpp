@@ -292,7 +292,12 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
 }
 
 void Core::hurry(Client& client, Time now) {
-  const bool too_soon = client.urgent_at != Time{} && now - client.urgent_at < Order::kBetweenUrgent;
+  // Where memory moves with each turn, such turns must not be all that the GPU does.
+  Time between = Order::kBetweenUrgent;
+  for_each_gpu(client.state.wanted, [&](GpuIndex index) {
+    between = std::max(between, Sharing::kTurnPerSwitch * sharing_.switching(index));
+  });
+  const bool too_soon = client.urgent_at != Time{} && now - client.urgent_at < between;
   if (client.urgent || too_soon) return;
   client.urgent_at = now;
   order_.hurry(client);

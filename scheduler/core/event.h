@@ -38,7 +38,7 @@ struct Want {
   // The client's work already runs there, by a grant of a daemon that died: granted at once, whoever waits.
   bool running = false;
   // A signal handler has run in a thread that waits: what it was told to do, it does once its call returns. Goes before
-  // others, at most once in Order::kBetweenUrgent; beyond that it is a want like any other.
+  // others, at most once in Order::kBetweenUrgent and in twenty hand-overs; beyond that it is a want like any other.
   bool urgent = false;
 };
 // The grant's work has drained. Ignored unless `grant` is the one in force.

@@ -195,8 +195,8 @@ struct Want {
   std::uint32_t running;
   std::uint32_t padding;
   // Not 0, from version 8 on: a signal handler has run in a thread that waits, and what the program was told to do it
-  // does once its call returns. At most once a second such a want goes before all others, for a short turn. Older
-  // rotads do not read it.
+  // does once its call returns. At most once a second, less often where hand-overs take long, such a want goes before
+  // all others, for a short turn. Older rotads do not read it.
   std::uint32_t urgent;
 };
 inline constexpr int kReclaimSeconds = 10;
