@@ -318,8 +318,8 @@ bool Sharing::weigh(Client& client, Measurement& measurement, Time passed, Time 
   const Time held = Bookkeeping::held_time(client, now) - measurement.held_from;
   const Time waited = Bookkeeping::waited_time(client, now) - measurement.waited_from;
   const Time open = evidence.last.open - from.open;
-  // Without the hand-overs.
-  const Time own = open + std::max(passed - held - waited, Time{});
+  // Until its turns began it did nothing; while they drained the GPU did what it had been called for.
+  const Time own = passed - waited - (evidence.last.switching - from.switching);
   const bool often = evidence.wakes - measurement.wakes_from >= kComesOften;
   const std::uint64_t samples = evidence.last.samples - from.samples;
   if (samples >= kFew && own > Time{}) {

@@ -78,7 +78,8 @@ struct LeasePage {
   // than this field. Who is awake by then loses no time.
   std::atomic<std::uint64_t> next_turn_ns;
 };
-// For how long from then on rotad and the waiter stay awake: a drain takes a few milliseconds where little is in flight.
+// For how long from then on rotad and the waiter stay awake: a drain takes a few milliseconds where little is in
+// flight.
 inline constexpr std::uint64_t kAwakeNs = 6'000'000;
 inline constexpr std::uint32_t kWatchCalls = 1;    // others touch its GPUs: its calls, about every 50 ms
 inline constexpr std::uint32_t kWatchSamples = 2;  // while it holds its GPUs: whether they are busy, once a millisecond
