@@ -78,6 +78,10 @@ TEST_CASE("clients take turns in exclusive mode, told by their pages alone") {
     Client& waiter = turn % 2 == 0 ? second : first;
     waiter.want(mask);
     REQUIRE(holder.wait_for([](const LeasePage& page) { return page.waiters != 0 && page.drain_at_ns != 0; }));
+    // Who is next knows when, and no longer once it has its turn.
+    const std::uint64_t drain_at = holder.lease->drain_at_ns;
+    REQUIRE(waiter.wait_for([&](const LeasePage& page) { return page.next_turn_ns == drain_at; }));
+    CHECK(holder.lease->next_turn_ns == 0);
     CHECK(waiter.lease->grant == 0);
     const std::uint32_t grant = holder.lease->grant;
     holder.give_back(grant);
