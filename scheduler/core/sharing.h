@@ -179,7 +179,7 @@ class Sharing {
   void choose(Law& law, GpuIndex gpu, Time now);
   void compare(Law& law, GpuIndex gpu, Time now);
   void settle(Law& law, GpuIndex gpu, Candidate candidate, Time first, Time last, Time now);
-  bool doubtful(const Law& law, GpuIndex gpu, Time now) const;
+  bool doubtful(const Law& law, const Answer& known, GpuIndex gpu, Time now) const;
   static bool in_bursts(const Evidence& evidence, Time now);
   bool pages_in(GpuIndex gpu) const;
   bool has_samples(const Law& law, GpuIndex gpu) const;

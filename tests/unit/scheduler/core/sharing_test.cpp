@@ -183,8 +183,11 @@ TEST_CASE("programs that do not fit take turns by their memory, and are not samp
     CHECK_FALSE(looked());
     two.now += 50ms;
     two.core.step(event::Tick{}, two.now);
-    CHECK_FALSE(looked());
+    // Nor if somebody comes and goes who uses no GPU.
+    two.core.step(event::Join{3, false}, two.now);
+    two.core.step(event::Leave{3}, two.now);
     two.core.step(event::Want{holder, 1}, two.now);
+    CHECK_FALSE(looked());
     CHECK_FALSE(two.both_hold());
   }
 }
