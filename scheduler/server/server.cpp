@@ -8,7 +8,6 @@
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "scheduler/server/client.h"
@@ -45,16 +44,6 @@ void Server::start() {
   accept();
   control_.start();
   housekeeping();
-}
-
-void Server::run() {
-  while (!io_.stopped()) {
-    if (std::chrono::steady_clock::now() >= awake_until_) {
-      io_.run_one();
-    } else if (io_.poll() == 0) {
-      std::this_thread::yield();
-    }
-  }
 }
 
 void Server::stop() {
@@ -420,21 +409,7 @@ void Server::step(const scheduler::Event& event) {
   if (before.movable != published_.movable) {
     for (const auto& [id, client] : clients_) client->lease->movable_gpus = published_.movable;
   }
-  // Who is next is told when those in its way drain.
-  if (!changed_.empty()) {
-    bool one_drains = false;
-    scheduler::for_each_gpu(core_.waited_gpus(), [&](std::uint32_t gpu) {
-      const auto first = core_.first_waiting(gpu);
-      const auto found = first ? clients_.find(*first) : clients_.end();
-      if (found == clients_.end()) return;
-      const scheduler::Time at = core_.next_turn(*first);
-      one_drains |= at != scheduler::Time{} && at <= time;
-      if (std::exchange(found->second->next_turn, at) == at) return;
-      changed_.insert(*first);
-      if (at != scheduler::Time{}) stay_awake(time_.real(at));
-    });
-    if (!one_drains) awake_until_ = {};
-  }
+  if (!changed_.empty()) tell_next(time);
   for (const ClientId id : changed_) {
     const auto found = clients_.find(id);
     if (found != clients_.end()) publish(*found->second);
@@ -443,42 +418,10 @@ void Server::step(const scheduler::Event& event) {
   schedule_deadline();
 }
 
-void Server::stay_awake(scheduler::Time from) {
-  wake_.expires_at(asio::steady_timer::time_point(std::chrono::duration_cast<asio::steady_timer::duration>(from)));
-  wake_.async_wait([this](std::error_code error) {
-    if (!error) awake_until_ = std::chrono::steady_clock::now() + std::chrono::nanoseconds(protocol::kAwakeNs);
-  });
-}
-
 void Server::report_revoked(const Client& client) {
   log::warn("client {} ({}, pid {}) did not give its GPU back within {} ms after its time was up: others run beside it",
             client.id, client.name, client.pid,
             std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count());
-}
-
-void Server::schedule_deadline() {
-  std::optional<scheduler::Time> next = core_.next_deadline();
-  if (next) next = time_.real(*next);
-  if (const auto answer = quota_.next_deadline(); answer && (!next || *answer < *next)) next = answer;
-  if (!next) {
-    if (deadline_.expiry() != asio::steady_timer::time_point::max()) {
-      deadline_.expires_at(asio::steady_timer::time_point::max());
-    }
-    return;
-  }
-  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(*next));
-  if (deadline_.expiry() == at) return;
-  deadline_.expires_at(at);
-  deadline_.async_wait([this](std::error_code error) {
-    if (error || stopped_) return;
-    carry_out(quota_.tick(now()));
-    if (core_.shared_gpus() != 0) {
-      for (const auto& [id, client] : clients_) {
-        if ((core_.client(id)->touched & core_.shared_gpus()) != 0) read_activity(*client);
-      }
-    }
-    step(event::Tick{});
-  });
 }
 
 void Server::housekeeping() {

@@ -113,6 +113,7 @@ class Server final : public ConnectionOwner {
   void read_activity(Client& client);
   void note_moves(Client& client);
   void schedule_deadline();
+  void tell_next(scheduler::Time time);
   void stay_awake(scheduler::Time from);
   void housekeeping();
   bool idle() const;

@@ -180,7 +180,9 @@ TEST_CASE("closing is revocable: threads that stand at the gate go on when it op
 TEST_CASE("who stands at a gate that is about to open passes once it does, awake or asleep") {
   Gate gate;
   std::chrono::steady_clock::time_point until{};  // has gone: nobody is awake
-  SECTION("one is awake for it") { until = std::chrono::steady_clock::now() + std::chrono::hours(1); }
+  SECTION("one is awake for it") {
+    until = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  }
   SECTION("nobody is") {}
   for (int round = 0; round < 50; ++round) {
     gate.close();
