@@ -25,6 +25,7 @@ inline constexpr std::uint32_t kByteOrder = 0x01020304;
 inline constexpr std::uint32_t kChunkBytes = 64 << 10;
 inline constexpr std::uint32_t kHeaderBytes = kChunkBytes;  // so that chunks can be mapped whatever the page size
 inline constexpr std::uint32_t kChunkMagic = 0x6b6e6863;    // "chnk"
+inline constexpr std::uint64_t kMinimumBytes = std::uint64_t{kHeaderBytes} + kChunkBytes;  // a header and one chunk
 inline constexpr const char* kFileSuffix = ".rotatrace";
 
 enum class Clock : std::uint32_t {

@@ -119,6 +119,8 @@ void TraceFile::index_chunks() {
     std::stable_sort(stretches.begin(), stretches.end(),
                      [](const Stretch& left, const Stretch& right) { return left.first_ticks < right.first_ticks; });
   }
+  // At its end a process says the names of all its threads, also of those that called nothing.
+  std::erase_if(threads_, [&](const auto& thread) { return !stretches_.contains(thread.first); });
 }
 
 void TraceFile::index_chunk(std::uint64_t offset, const std::vector<std::byte>& chunk) {
