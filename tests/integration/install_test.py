@@ -1,6 +1,8 @@
 """An installed prefix works by itself, and ldconfig over it makes nobody's libcuda.so.1 or libnvidia-ml.so.1 ours."""
+import re
 import shutil
 import subprocess
+import sys
 import unittest
 
 from harness import BUILD, Case, PROGRAMS
@@ -28,6 +30,42 @@ class Installed(Case):
         self.checked(simgpu / "simgpu-driver", "--version", "11.2", "-o", older)
         self.assertIn("ok", self.checked(self.prefix / "bin/rota", "run", "--", PROGRAMS / "saxpy",
                                          ROTA_REAL_LIBCUDA=str(older)).stdout)
+
+    def test_a_kernel_is_written_against_the_installed_header(self):
+        example = self.prefix / "share/rota/simgpu/scale.cpp"
+        self.assertTrue(example.exists(), sorted(map(str, self.prefix.rglob("*"))))
+        lines = example.read_text().splitlines()
+        compile_line, run_line = (line.removeprefix("//").strip() for line in lines[1:3])
+        (self.scratch / "scale.cpp").write_text(example.read_text())
+        subprocess.run(compile_line.replace("PREFIX", str(self.prefix)), shell=True, check=True, cwd=self.scratch)
+        ptx = ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry _Z5scalePffi(.param .u64 d, .param .f32 f, .param .u32 n) { ret; }"
+        program = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, module, function, data = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)
+values = (ctypes.c_float * 3)(1, 2, 3)
+cuda.cuMemAlloc_v2(ctypes.byref(data), ctypes.c_size_t(12)), cuda.cuMemcpyHtoD_v2(data, values, ctypes.c_size_t(12))
+cuda.cuModuleLoadData(ctypes.byref(module), b\'\'\'%s\'\'\'), cuda.cuModuleGetFunction(ctypes.byref(function), module, b"_Z5scalePffi")
+factor, count = ctypes.c_float(2.5), ctypes.c_int(3)
+arguments = (ctypes.c_void_p * 3)(*(ctypes.addressof(each) for each in (data, factor, count)))
+cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, arguments, None)
+cuda.cuMemcpyDtoH_v2(values, data, ctypes.c_size_t(12))
+print(*values)
+""" % ptx
+        (self.scratch / "program").write_text("#!" + sys.executable + program)
+        (self.scratch / "program").chmod(0o755)
+        run = run_line.replace("rota sim", f"{self.prefix}/bin/rota sim", 1)
+        result = self.call("sh", "-c", f"cd {self.scratch} && {run}", ROTA_SIM_KERNELS="")
+        self.assertEqual(result.stdout, "2.5 5.0 7.5\n", result.stderr)
+
+    def test_pages_are_in_the_prefix_and_their_links_lead_somewhere(self):
+        pages = self.prefix / "share/doc/rota"
+        for page in "README.md", "LICENSE", "tools/simgpu/README.md", "scheduler/README.md", "runtime/memory/README.md":
+            self.assertTrue((pages / page).exists(), page)
+        for link in re.findall(r"\]\(([^)#:]+\.md)", (pages / "README.md").read_text()):
+            if "tests/" not in link:
+                self.assertTrue((pages / link).exists(), link)
 
     def test_ldconfig_over_the_prefix_makes_no_link_to_a_shim(self):
         library_folder = next(path.parent for path in self.prefix.rglob("rota") if path.parent.name.startswith("lib"))

@@ -29,6 +29,9 @@ struct Options {
   int driver_version = 13000;        // ROTA_SIM_DRIVER_VERSION: what cuDriverGetVersion says, 1000 * major + 10 * minor
   std::string log;  // ROTA_SIM_LOG: "-" = stderr, else a file that lines are appended to; names what is not simulated
 
+  bool skip_unregistered =
+      false;  // ROTA_SIM_UNREGISTERED=skip: kernels that nobody registered do nothing, but take time
+
   static Options from_environment();
 };
 
