@@ -35,7 +35,7 @@ struct Options {
   Trust trust = Trust::kUser;
   std::string socket;          // where to listen; its folder is made if need be
   std::string control;         // where settings are changed; empty: protocol::control_path of the socket
-  std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place
+  std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place, which is not made
   std::string event_log;       // file for events and decisions; empty: none
   // End when no client has been there for so long; nothing: never.
   std::optional<std::chrono::milliseconds> idle_exit;
@@ -60,8 +60,8 @@ class Server final : public ConnectionOwner {
   struct Client;
   struct Stayer;
 
-  Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener,
-         Descriptor control, EventLog event_log);
+  Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Descriptor listener, Descriptor control,
+         EventLog event_log);
 
   void accept();
   void accept_all();

@@ -69,8 +69,13 @@ class Folder {
     if (mkdtemp(path.data()) != nullptr) path_ = path;
   }
   ~Folder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
+    // A rotad or a program that goes on may put a file there at the same moment.
+    constexpr int kAttempts = 100;
+    for (int attempt = 0; attempt < kAttempts && !path_.empty(); ++attempt) {
+      std::error_code error;
+      fs::remove_all(path_, error);
+      if (!error) return;
+    }
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
@@ -222,6 +227,8 @@ int simulate(SimOptions options) {
   set("ROTA_REAL_LIBCUDA", driver);
   set("ROTA_SIM_STATE", state);
   set("ROTA_SOCKET", socket);
+  // Nobody but this machine's rotad has these GPUs.
+  set("ROTA_LOCK_DIRECTORY", fs::path(state).parent_path());
 
   const SimulatedGpus gpus = options.gpu.empty() ? SimulatedGpus{} : *parse_simulated_gpus(options.gpu);
   if (!options.profile.empty() && !gpus.card.empty()) {
@@ -236,6 +243,16 @@ int simulate(SimOptions options) {
   if (!options.time_scale.empty()) set("ROTA_SIM_TIME_SCALE", options.time_scale);
   if (options.virtual_clock) set("ROTA_SIM_CLOCK", "virtual");
   set("ROTA_SIM_UNREGISTERED", options.unregistered);
+  // A machine that is in use already speaks of these, and of nothing that nobody wrote.
+  std::string written;
+  const auto wrote = [&written](const char* option, const std::string& value) {
+    if (!value.empty()) written += fmt::format("{}{} {}", written.empty() ? "" : "\n", option, value);
+  };
+  wrote("--gpu", options.gpu);
+  wrote("--profile", options.profile);
+  wrote("--memory", options.memory);
+  wrote("--time-scale", options.time_scale);
+  set("ROTA_SIM_WRITTEN", written);
 
   std::string kernels = library_folder / "libsimkernels.so";
   for (const std::string& each : options.kernels) {
