@@ -64,6 +64,11 @@ int prepare(const LaunchOptions& options) {
   }
   for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
   if (!options.share) return 0;
+  // As the preloads read it (runtime/preload/off.h).
+  if (const char* off = getenv("ROTA_OFF"); off != nullptr && *off != '\0' && strcmp(off, "0") != 0) {
+    say("ROTA_OFF is set: the program runs without rota; unset it for turns, limits and traces");
+    return 0;
+  }
   if (!executable.uncovered.empty()) {
     say(fmt::format("{} is {}: rota cannot reach into it, it runs without", executable.interpreter,
                     executable.uncovered));
