@@ -32,6 +32,7 @@ using std::memory_order_seq_cst;
 
 constinit std::atomic<Thread*> threads{nullptr};
 constinit std::atomic<Gate*> the_gate{nullptr};
+constinit std::atomic<Stood*> stood{nullptr};
 // For threads whose records could not be allocated. Not in the list, and its word says nothing: several may share it.
 constinit Thread no_memory;
 
@@ -261,11 +262,28 @@ void Gate::resume() {
   passed_.notify_all();
 }
 
+template <typename MayGo>
+void Gate::stand(std::condition_variable& gate, MayGo may_go) {
+  struct Stay {  // however it ends
+    ~Stay() {
+      if (Stood* const told = stood.load(memory_order_acquire)) told(so_far());
+    }
+    std::chrono::nanoseconds so_far() const { return std::chrono::steady_clock::now() - begin; }
+    const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  } const stay;
+  for (std::chrono::nanoseconds so_far{0};; so_far = stay.so_far()) {
+    Attendant* const attendant = attendant_.load(memory_order_acquire);
+    const auto next = attendant != nullptr ? attendant->stands(so_far) : std::nullopt;
+    std::unique_lock lock(mutex_);
+    if (!next) return gate.wait(lock, may_go);
+    if (gate.wait_until(lock, stay.begin + *next, may_go)) return;
+  }
+}
+
 void Gate::wait_metered(std::uint64_t resumed) {
   const Counted held_up(held_up_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  std::unique_lock lock(mutex_);
-  passed_.wait(lock, [&] { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); });
+  stand(passed_, [&] { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); });
 }
 
 void Gate::open() {
@@ -330,8 +348,11 @@ void Gate::pass() {
 void Gate::wait_outside() {
   const Counted standing(standing_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  std::unique_lock lock(mutex_);
-  opened_.wait(lock, [this] { return !closed() || refuses(); });
+  stand(opened_, [this] { return !closed() || refuses(); });
+}
+
+void tell_of_waits(Stood* told) {
+  stood.store(told, memory_order_release);
 }
 
 void forget_other_threads() {

@@ -141,6 +141,7 @@ int main(int argc, char** argv) try {
     if (quantum_option->empty() && config->quantum) set_quantum(options.settings, *config->quantum);
     if (grace_option->empty()) options.settings.grace = config->grace.value_or(options.settings.grace);
     if (trust_option->empty()) options.trust = config->trust.value_or(options.trust);
+    options.visibility = config->visibility.value_or(options.visibility);
     options.limits = config->limits;
   }
   if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));

@@ -33,6 +33,7 @@ struct Options {
   scheduler::Settings settings;
   LimitSettings limits;
   Trust trust = Trust::kUser;
+  Visibility visibility = Visibility::kAll;
   std::string socket;          // where to listen; its folder is made if need be
   std::string control;         // where settings are changed; empty: protocol::control_path of the socket
   std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place, which is not made
@@ -118,8 +119,9 @@ class Server final : public ConnectionOwner {
   scheduler::Time now() const;           // real
   scheduler::Time modelled_now() const;  // the core's
   std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
-  protocol::Message status_client(const Client& client) const;
-  std::vector<protocol::Message> status_accounts() const;
+  // `only`: the user to whose programs and accounts the names are shown; nothing: to all of them.
+  protocol::Message status_client(const Client& client, std::optional<uid_t> only) const;
+  std::vector<protocol::Message> status_accounts(std::optional<uid_t> only) const;
   protocol::Message status_end() const;
 
   asio::io_context& io_;

@@ -77,6 +77,10 @@ std::string skipped_text(const protocol::SocketSearch& search) {
 void find_programs(Status& status) {
   for (const protocol::StatusClient& client : status.clients) {
     StatusProgram& program = status.programs.emplace_back();
+    if (client.uid == protocol::kHiddenUser) {
+      program.command = client.name;
+      continue;
+    }
     const passwd* const user = getpwuid(client.uid);
     program.user = user != nullptr ? user->pw_name : "uid " + std::to_string(client.uid);
     const std::string folder = "/proc/" + std::to_string(client.pid);

@@ -270,9 +270,10 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       }
       if (client.asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(client.asked_bytes));
       if (client.overrun != 0) more += ", did not give back in time: others run beside it";
-      text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing, client.pid, size_text(client.device_bytes),
+      text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
+                          client.pid == 0 ? "?" : std::to_string(client.pid), size_text(client.device_bytes),
                           fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name, more);
-      if (i < status.programs.size()) {
+      if (i < status.programs.size() && !status.programs[i].user.empty()) {
         text += fmt::format("         {}: {}\n", status.programs[i].user, status.programs[i].command);
       }
     }
