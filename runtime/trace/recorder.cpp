@@ -208,6 +208,14 @@ bool recording() {
   return g_recorder.load(std::memory_order_acquire) != nullptr;
 }
 
+void note_wait(std::chrono::nanoseconds waited) {
+  if (!recording()) return;
+  Thread& thread = this_thread();
+  detail::append<RecordKind::kWait>(
+      thread, [&thread] { return read_ticks(thread.clock); }, kDriverApi, 0,
+      static_cast<std::uint64_t>(waited.count()));
+}
+
 std::string recording_path() {
   const Recorder* const recorder = g_recorder.load(std::memory_order_acquire);
   return recorder == nullptr ? std::string() : recorder->path();

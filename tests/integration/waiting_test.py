@@ -57,6 +57,25 @@ class Waiting(Case):
         said = [line for line in waiter.stderr.splitlines() if line.startswith("rota: waiting")]
         self.assertEqual(said, ["rota: waiting for GPU 0, held by another user's program; `rota status` says more"], waiter.stderr)
 
+    # ctest labels: unsanitized
+    def test_waiting_is_not_booked_on_the_call(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "1000s")
+        self.hold()
+        folder = self.scratch / "trace"
+        traced = self.checked(ROTA, "trace", "--dir", folder, "--", PROGRAMS / "saxpy")
+        calls = [call for call in json.loads(self.checked(ROTA, "trace", "show", "--json", folder).stdout) if call["waited_ns"]]
+        self.assertEqual(len(calls), 1, calls)
+        self.assertGreater(calls[0]["waited_ns"], 1_000_000_000)
+        self.assertGreaterEqual(calls[0]["duration_ns"], calls[0]["waited_ns"])
+        self.assertRegex(traced.stderr, r"waited \d+\.\d+ s for a turn in 1 call\n")
+        row = next(line for line in traced.stderr.splitlines() if calls[0]["function"] in line)
+        self.assertRegex(row.split(maxsplit=1)[1], r"^[\d.]+ [mun]?s .* s  " + calls[0]["function"], "total without what it waited")
+        self.assertNotRegex(" ".join(row.split()[1:3]), r"^[\d.]+ s$")
+        self.assertRegex(self.checked(ROTA, "trace", "show", folder).stdout, r"\(\d+\.\d+ s of it waiting for a turn\)")
+        events = json.loads(self.checked(ROTA, "trace", "export", folder).stdout)["traceEvents"]
+        [slice] = [event for event in events if event["name"] == "waiting for a turn"]
+        self.assertEqual(round(slice["dur"] * 1000), calls[0]["waited_ns"])
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -46,6 +46,11 @@ class Timeline {
     }
     complete(function_name(call), api_name(call), process.pid, call.thread, call.begin_ns, call.end_ns - call.begin_ns,
              arguments + "}");
+    // Where in the call it waited is not recorded: it does before it does anything else. Of calls inside each other the
+    // innermost waits.
+    if (call.waited_ns > 0 && call.api == trace::kDriverApi) {
+      complete("waiting for a turn", "rota", process.pid, call.thread, call.begin_ns, call.waited_ns, "{}");
+    }
     show_memory(process, call);
     if (const auto launched = process.view.launched(call)) show_launch(process, call, *launched);
     if (call.api == trace::kDriverApi && base_name(function_name(call)) == "cuGraphLaunch") remember(process, call);

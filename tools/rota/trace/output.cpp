@@ -133,9 +133,9 @@ std::size_t show_calls(const TraceFiles& files, const ShowOptions& options, std:
     if (options.json) {
       std::string who = fmt::format(R"("process":{},"thread":{})", view.number, thread);
       if (options.times) {
-        who += fmt::format(R"(,"pid":{},"tid":{},"time_ns":{},"duration_ns":{})", file->pid(), call.thread,
-                           file->realtime_ns(call.begin_ns),
-                           call.returned ? std::to_string(call.end_ns - call.begin_ns) : "null");
+        who += fmt::format(R"(,"pid":{},"tid":{},"time_ns":{},"duration_ns":{},"waited_ns":{})", file->pid(),
+                           call.thread, file->realtime_ns(call.begin_ns),
+                           call.returned ? std::to_string(call.end_ns - call.begin_ns) : "null", call.waited_ns);
       }
       out << (shown == 1 ? "\n" : ",\n") << json_object(*file, call, text, who);
       continue;
@@ -145,6 +145,9 @@ std::size_t show_calls(const TraceFiles& files, const ShowOptions& options, std:
         options.times ? fmt::format("{}/{}", file->pid(), call.thread) : fmt::format("{}/{}", view.number, thread);
     std::string line = at + text_line(*file, call, text, who);
     if (options.times && call.returned) line += " " + duration_text(call.end_ns - call.begin_ns);
+    if (options.times && call.waited_ns > 0) {
+      line += " (" + duration_text(call.waited_ns) + " of it waiting for a turn)";
+    }
     if (!fold || !call.returned || !is_lookup(base_name(function_name(call)))) {
       lookups.flush(options.times, out);
       out << line << '\n';

@@ -37,7 +37,13 @@ class Summary {
       ++unfinished_;
       return;
     }
-    row.total_ns += call.end_ns - call.begin_ns;
+    row.total_ns += call.end_ns - call.begin_ns - call.waited_ns;
+    row.waited_ns += call.waited_ns;
+    // Once, for the runtime's call and the driver's inside it.
+    if (call.waited_ns > 0 && call.api == trace::kDriverApi) {
+      ++waits_;
+      waited_ns_ += call.waited_ns;
+    }
     if (failed(call)) {
       ++row.errors;
       Error& error = errors_[render_result(call, Syntax::kText)];
@@ -70,6 +76,9 @@ class Summary {
     if (unfinished_ > 0) out << fmt::format(", {} of them did not return", unfinished_);
     out << '\n';
     for (const std::uint32_t api : {trace::kRuntimeApi, trace::kDriverApi}) print_functions(api, out);
+    if (waits_ > 0) {
+      out << fmt::format("waited {} for a turn in {}\n", duration_text(waited_ns_), counted(waits_, "call", "calls"));
+    }
     print_errors(out);
     print_kernels(out);
     print_copies(out);
@@ -81,7 +90,8 @@ class Summary {
  private:
   struct Row {
     std::uint64_t calls = 0;
-    std::uint64_t total_ns = 0;
+    std::uint64_t total_ns = 0;  // without what it waited
+    std::uint64_t waited_ns = 0;
     std::uint64_t errors = 0;
     std::uint64_t unfinished = 0;
   };
@@ -107,12 +117,16 @@ class Summary {
     if (sorted.empty()) return;
     std::stable_sort(sorted.begin(), sorted.end(),
                      [](const auto& left, const auto& right) { return left.second.total_ns > right.second.total_ns; });
-    out << fmt::format("{:>10} {:>12} {:>12} {:>8}  {}\n", "calls", "total", "mean", "errors",
+    const auto waited = [&](const std::string& text) {
+      return waits_ > 0 ? fmt::format("{:>12} ", text) : std::string();
+    };
+    out << fmt::format("{:>10} {:>12} {:>12} {:>8} {} {}\n", "calls", "total", "mean", "errors", waited("waited"),
                        api == trace::kDriverApi ? "driver API" : "runtime API (the driver calls inside included)");
     for (const auto& [name, row] : sorted) {
       const std::uint64_t returned = row.calls - row.unfinished;
-      out << fmt::format("{:>10} {:>12} {:>12} {:>8}  {}{}\n", row.calls, duration_text(row.total_ns),
-                         returned == 0 ? "-" : duration_text(row.total_ns / returned), row.errors, name,
+      out << fmt::format("{:>10} {:>12} {:>12} {:>8} {} {}{}\n", row.calls, duration_text(row.total_ns),
+                         returned == 0 ? "-" : duration_text(row.total_ns / returned), row.errors,
+                         waited(duration_text(row.waited_ns)), name,
                          row.unfinished == 0 ? "" : fmt::format(" ({} did not return)", row.unfinished));
     }
   }
@@ -189,6 +203,8 @@ class Summary {
   std::map<const TraceFile*, ProcessView> views_;
   std::set<const TraceFile*> processes_;
   bool simulated_ = false;
+  std::uint64_t waits_ = 0;
+  std::uint64_t waited_ns_ = 0;
   std::uint64_t calls_ = 0;
   std::uint64_t unfinished_ = 0;
 };
