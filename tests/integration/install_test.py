@@ -5,7 +5,7 @@ import subprocess
 import sys
 import unittest
 
-from harness import BUILD, Case, PROGRAMS
+from harness import BUILD, Case, PROGRAMS, ROOT
 
 
 class Installed(Case):
@@ -66,6 +66,55 @@ print(*values)
         for link in re.findall(r"\]\(([^)#:]+\.md)", (pages / "README.md").read_text()):
             if "tests/" not in link:
                 self.assertTrue((pages / link).exists(), link)
+
+    # ctest labels: unsanitized
+    def test_man_pages_and_completions_say_what_the_programs_do(self):
+        written = self.scratch / "written"
+        self.checked(ROOT / "tools/pages/write", self.prefix / "bin", "-o", written)
+        installed = {"rota.1": "share/man/man1/rota.1", "rotad.8": "share/man/man8/rotad.8", "rota.bash": "share/bash-completion/completions/rota",
+                     "_rota": "share/zsh/site-functions/_rota", "rota.fish": "share/fish/vendor_completions.d/rota.fish"}
+        for name, path in installed.items():
+            self.assertEqual((self.prefix / path).read_text(), (written / name).read_text(), "run tools/pages/write build/release/bin")
+        page = (self.prefix / installed["rota.1"]).read_text()
+        for word in "ROTA_GPU_MEM_LIMIT", "\\-\\-unregistered", "ROTA TRACE SHOW", "125":
+            self.assertIn(word, page)
+        if shutil.which("groff"):
+            for name in "rota.1", "rotad.8":
+                checked = self.checked("groff", "-man", "-Tutf8", "-ww", self.prefix / installed[name])
+                self.assertEqual(checked.stderr, "")
+
+    # ctest labels: unsanitized
+    def test_bash_completes_commands_options_and_values(self):
+        def completed(*words):
+            script = f"""
+source {self.prefix}/share/bash-completion/completions/rota
+COMP_WORDS=({" ".join(f"'{word}'" for word in words)}) COMP_CWORD={len(words) - 1}
+_rota
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+            return self.checked("bash", "--norc", "-c", script).stdout.split()
+        self.assertEqual(completed("rota", "st"), ["status"])
+        self.assertEqual(completed("rota", "sim", "--gpu", "h"), ["h200", "h100"])
+        self.assertEqual(completed("rota", "run", "--memory", "s"), ["swap"])
+        self.assertEqual(completed("rota", "trace", "show", "--lo"), ["--lookups"])
+        self.assertIn("groups", completed("rota", "run", "--", "group"))
+
+    # ctest labels: unsanitized
+    def test_the_generator_is_a_component_that_works_by_itself(self):
+        self.assertFalse((self.prefix / "bin/rota-codegen").exists(), "it is for developers")
+        if not (BUILD / "bin/rota-codegen").exists():
+            self.skipTest("this build has no rota-codegen")
+        prefix = self.scratch / "codegen"
+        subprocess.run(["cmake", "--install", str(BUILD), "--prefix", str(prefix), "--component", "codegen"], check=True, capture_output=True)
+        data = prefix / "share/rota/codegen"
+        self.assertEqual({path.name for path in prefix.iterdir()}, {"bin", "share"})
+        self.checked(prefix / "bin/rota-codegen", "generate", "--root", data, "-o", self.scratch / "generated")
+        for path in sorted((data / "generated").iterdir()):
+            written = self.scratch / "generated" / path.name
+            if written.exists():
+                self.assertEqual(written.read_bytes(), path.read_bytes(), path.name)
+        self.assertTrue((self.scratch / "generated/driver_symbols.h").exists())
+        self.assertTrue((data / "cuda_headers/fetch").stat().st_mode & 0o111)
 
     def test_ldconfig_over_the_prefix_makes_no_link_to_a_shim(self):
         library_folder = next(path.parent for path in self.prefix.rglob("rota") if path.parent.name.startswith("lib"))

@@ -1,5 +1,4 @@
-// The host function of `__global__ void scale(float* data, float factor, int count)`. Compile it, and name it to rota
-// sim:
+// The host function of `__global__ void scale(float* data, float factor, int count)`; compile it, name it to rota sim:
 //   g++ -std=c++17 -O2 -shared -fPIC -I PREFIX/include scale.cpp -o libscale.so
 //   rota sim --kernels ./libscale.so -- ./program
 #include <rota/simgpu/kernel.h>
