@@ -263,7 +263,7 @@ void Gate::resume() {
 }
 
 template <typename MayGo>
-void Gate::stand(std::condition_variable& gate, MayGo may_go) {
+void Gate::stand(std::condition_variable& gate, Attendant* attendant, MayGo may_go) {
   struct Stay {  // however it ends
     ~Stay() {
       if (Stood* const told = stood.load(memory_order_acquire)) told(so_far());
@@ -272,7 +272,7 @@ void Gate::stand(std::condition_variable& gate, MayGo may_go) {
     const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
   } const stay;
   for (std::chrono::nanoseconds so_far{0};; so_far = stay.so_far()) {
-    Attendant* const attendant = attendant_.load(memory_order_acquire);
+    if (attendant != nullptr) attendant = attendant_.load(memory_order_acquire);
     const auto next = attendant != nullptr ? attendant->stands(so_far) : std::nullopt;
     std::unique_lock lock(mutex_);
     if (!next) return gate.wait(lock, may_go);
@@ -283,7 +283,8 @@ void Gate::stand(std::condition_variable& gate, MayGo may_go) {
 void Gate::wait_metered(std::uint64_t resumed) {
   const Counted held_up(held_up_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  stand(passed_, [&] { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); });
+  // Its own work is in the way, not another's turn: nobody is to be told of.
+  stand(passed_, nullptr, [&] { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); });
 }
 
 void Gate::open() {
@@ -348,7 +349,7 @@ void Gate::pass() {
 void Gate::wait_outside() {
   const Counted standing(standing_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  stand(opened_, [this] { return !closed() || refuses(); });
+  stand(opened_, attendant_.load(memory_order_acquire), [this] { return !closed() || refuses(); });
 }
 
 void tell_of_waits(Stood* told) {

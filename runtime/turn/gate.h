@@ -99,8 +99,9 @@ class Gate {
   void wait_outside();
   bool may_submit(const Call& call) const;
   void wait_metered(std::uint64_t resumed);
+  // Waits, and asks the attendant, if there is one, what it has to say meanwhile.
   template <typename MayGo>
-  void stand(std::condition_variable& gate, MayGo may_go);
+  void stand(std::condition_variable& gate, Attendant* attendant, MayGo may_go);
 
   std::mutex mutex_;
   std::condition_variable opened_;

@@ -92,6 +92,7 @@ std::optional<std::chrono::nanoseconds> Waiting::stands(std::chrono::nanoseconds
 
 std::string who_holds() {
   const std::vector<protocol::StatusClient> clients = all_clients();
+  if (clients.empty()) return "its turn on a GPU, and no rotad says who has it";
   std::uint64_t wanted = 0;
   for (const auto& client : clients) {
     if (client.pid == getpid()) wanted |= client.wanted_gpus;

@@ -94,6 +94,7 @@ class Limits(Case):
                         f"rota: ROTA_GPU_MEM_LIMIT is '{text}', which is no size: no GPU memory is given out; use bytes with an optional K, M, G "
                         "or T, as in 8G, or unset it"])
 
+    # ctest labels: unsanitized
     def test_the_first_refusal_says_which_limit_what_is_in_use_and_what_was_asked_for(self):
         result = self.call(MEMHOG, "--bytes", "48M", "--rounds", "1", LD_PRELOAD=str(SHIMS / "librota.so"), ROTA_GPU_MEM_LIMIT="32mb",
                            ROTA_MEMORY="native")

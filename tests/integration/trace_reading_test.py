@@ -66,6 +66,7 @@ class TraceReading(Case):
         self.assertEqual(result.returncode, 0, result.stderr)
         return [call["function"] for call in json.loads(result.stdout)]
 
+    # ctest labels: unsanitized
     def test_a_base_name_stands_for_all_versions_and_errors_and_exclude_pick_calls(self):
         self.traced()
         self.assertEqual(self.functions("--function", "cuMemAlloc"), ["cuMemAlloc_v2"] * 4)
@@ -76,6 +77,7 @@ class TraceReading(Case):
         self.assertIn("cuLaunchKernel", rest)
         self.assertFalse([name for name in rest if name.startswith(("cuMemAlloc", "cuMemcpy"))])
 
+    # ctest labels: unsanitized
     def test_names_and_processes_that_are_not_there_are_errors(self):
         self.traced()
         for options, named in {
@@ -91,6 +93,7 @@ class TraceReading(Case):
         self.assertEqual((unused.returncode, unused.stdout), (0, ""))
         self.assertIn("note: no call matches", unused.stderr)
 
+    # ctest labels: unsanitized
     def test_lookups_are_folded_unless_asked_for(self):
         ask = """
 import ctypes
@@ -110,6 +113,7 @@ assert cuda.cuInit(0) == 0
         self.assertEqual(len(self.show("--function", "cuGetProcAddress").stdout.splitlines()), 4)
         self.assertEqual(len(self.functions()), 6, "for scripts all are there")
 
+    # ctest labels: unsanitized
     def test_a_folder_with_another_run_is_refused_without_append(self):
         self.traced()
         again = self.trace()
@@ -120,6 +124,7 @@ assert cuda.cuInit(0) == 0
         self.assertEqual(appended.returncode, 0, appended.stderr)
         self.assertEqual(len(list((self.scratch / "trace").glob("*.rotatrace"))), 2)
 
+    # ctest labels: unsanitized
     def test_a_run_that_recorded_nothing_leaves_nothing(self):
         for command in ["true"], ["no-such-command-anywhere"]:
             result = self.trace(command=command)
@@ -129,6 +134,12 @@ assert cuda.cuInit(0) == 0
         self.trace(command=["true"])
         self.assertEqual([path.name for path in (self.scratch / "trace").iterdir()], ["mine"])
 
+    def test_an_unknown_option_is_no_program(self):
+        result = self.call(ROTA, "trace", "--folder", "x", "--", "true")
+        self.assertEqual(result.returncode, 125)
+        self.assertEqual(result.stderr, "rota trace: --folder is no option of it: `rota trace --help` lists them; the program comes after --\n")
+
+    # ctest labels: unsanitized
     def test_the_size_cap_holds_for_all_that_a_process_leaves(self):
         result = self.trace("--max-bytes", "128K", command=[PROGRAMS / "saxpy", "--rounds", "1500"])
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -136,6 +147,7 @@ assert cuda.cuInit(0) == 0
         for path in (self.scratch / "trace").iterdir():
             self.assertLessEqual(path.stat().st_size, 128 << 10, path)
 
+    # ctest labels: unsanitized
     def test_a_size_cap_that_cannot_be_kept_is_refused(self):
         for text in "much", "-1", "64K":
             with self.subTest(text=text):
@@ -145,6 +157,7 @@ assert cuda.cuInit(0) == 0
                     self.assertIn(f"'{text}' is no size of a trace: give 128K or more", result.stderr)
                     self.assertFalse((self.scratch / "touched").exists())
 
+    # ctest labels: unsanitized
     def test_the_summary_names_errors_kernels_copies_and_what_was_kept(self):
         summary = self.traced().stderr
         self.assertIn("errors:\n         1  CUDA_ERROR_OUT_OF_MEMORY: cuMemAlloc_v2\n", summary)
@@ -157,6 +170,7 @@ assert cuda.cuInit(0) == 0
         result = self.checked(ROTA, "trace", "export", self.scratch / "trace")
         return json.loads(result.stdout)["traceEvents"]
 
+    # ctest labels: unsanitized
     def test_the_timeline_has_streams_with_kernels_arrows_memory_and_thread_names(self):
         self.traced(ROTA_SIM_TIME_SCALE="1")
         events = self.exported()
@@ -176,6 +190,7 @@ assert cuda.cuInit(0) == 0
         memory = [event["args"]["bytes"] for event in events if event["ph"] == "C" and event["name"] == "device memory"]
         self.assertEqual(memory, [1 << 20, 2 << 20, 3 << 20, 2 << 20])
 
+    # ctest labels: unsanitized
     def test_where_durations_are_not_known_the_timeline_says_so(self):
         self.traced()
         for path in (self.scratch / "trace").glob("*.activity"):
