@@ -3,6 +3,7 @@ import os
 import pathlib
 import pwd
 import stat
+import sys
 import unittest
 
 from harness import Case, PROGRAMS, ROTA
@@ -64,6 +65,27 @@ print(bytes(uuid).hex())
         for folder in "/run/lock/rota", "/tmp/rota-locks":
             for path in set(pathlib.Path(folder).glob("*.lock")) - before:
                 self.assertNotIn(path.stem.removeprefix("GPU-").replace("-", ""), uuids)
+
+    # ctest labels: unsanitized
+    def test_a_machines_folder_goes_though_somebody_still_writes_there(self):
+        # As a rotad does that is just ending, or a program that outlives the command.
+        result = self.sim("--", sys.executable, "-c", """
+import os, time
+folder = os.path.dirname(os.environ["ROTA_SIM_STATE"])
+if os.fork() == 0:
+    os.closerange(0, 3)
+    until = time.monotonic() + 20
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        try:
+            os.close(os.open(f"{folder}/file{number % 50}", os.O_CREAT | os.O_WRONLY))
+        except FileNotFoundError:
+            break
+else:
+    while not os.path.exists(folder + "/file9"): pass
+""")
+        self.assertEqual(result.returncode, 0, result.stderr)
 
     # ctest labels: unsanitized
     def test_a_machine_in_use_speaks_of_what_was_written(self):
