@@ -69,11 +69,16 @@ class Folder {
     if (mkdtemp(path.data()) != nullptr) path_ = path;
   }
   ~Folder() {
-    // A rotad or a program that goes on may put a file there at the same moment.
+    if (path_.empty()) return;
+    // A rotad or a program that goes on may put a file there, or take one away, at the same moment: under another name
+    // it does not find the folder, and what it has begun by then is over at the next attempt.
+    std::error_code error;
+    const std::string gone = path_ + ".gone";
+    fs::rename(path_, gone, error);
+    const std::string last = error ? path_ : gone;
     constexpr int kAttempts = 100;
-    for (int attempt = 0; attempt < kAttempts && !path_.empty(); ++attempt) {
-      std::error_code error;
-      fs::remove_all(path_, error);
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      fs::remove_all(last, error);
       if (!error) return;
     }
   }
