@@ -69,9 +69,11 @@ import subprocess, time
 assert context() == 0
 until = time.monotonic() + 60
 while True:
-    [gpu] = json.loads(subprocess.run([sys.argv[1], "status", "--json"], check=True, capture_output=True, text=True).stdout)["gpus"]
-    if gpu["source"] == "measured": break
-    assert time.monotonic() < until, gpu
+    gpus = json.loads(subprocess.run([sys.argv[1], "status", "--json"], check=True, capture_output=True, text=True).stdout)["gpus"]
+    # None before rotad has heard of the context.
+    if gpus and gpus[0]["source"] == "measured": break
+    assert time.monotonic() < until, gpus
+[gpu] = gpus
 print(json.dumps(gpu["driver_used_bytes"] + gpu["driver_free_bytes"]))
 """
         result = self.sim("--memory", "256M", "--", ROTA, "run", "--", *program(measured), ROTA)
