@@ -4,13 +4,17 @@
 #include "runtime/core/attach.h"
 #include "runtime/core/gpu_memory.h"
 #include "runtime/core/log.h"
+#include "runtime/trace/recorder.h"
 #include "runtime/trace/trace.h"
+#include "runtime/turn/gate.h"
 
 namespace {
 
 void* const* start_tracing() {
   const bool tracing = rota::trace::start([](const char* line) { rota::log::error("{}", line); });
-  return tracing ? rota::tracers::table : nullptr;
+  if (!tracing) return nullptr;
+  rota::gate::tell_of_waits(&rota::trace::note_wait);
+  return rota::tracers::table;
 }
 
 }  // namespace

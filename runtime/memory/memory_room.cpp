@@ -39,7 +39,7 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
     alone = !room_.wait_for_others || !room_.wait_for_others(ordinal);
   }
   static log::Once once;
-  if (!once.first()) return false;
+  if (limit == 0 || !once.first()) return false;
   const std::uint64_t live = ledger_.live_bytes(ordinal);
   if (limit <= most) {
     log::warn(

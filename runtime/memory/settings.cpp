@@ -42,8 +42,13 @@ Settings settings_from_environment() {
     if (const auto bytes = protocol::parse_bytes(value)) {
       settings.limit_bytes = *bytes;
     } else {
-      log::warn("ROTA_GPU_MEM_LIMIT is '{}': use bytes with an optional K, M, G or T, as in 8G; no limit is set",
-                value);
+      // Whoever set a limit wants one: without a number nothing is within it.
+      settings.limit_bytes = 0;
+      log::error(
+          "ROTA_GPU_MEM_LIMIT is '{}', which is no size: no GPU memory is given out; use bytes with an optional K, M, "
+          "G "
+          "or T, as in 8G, or unset it",
+          value);
     }
   }
   if (const char* value = std::getenv("ROTA_MEMORY_SMALL"); value != nullptr && *value != '\0') {

@@ -19,7 +19,8 @@ inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::ma
 
 struct Settings {
   Choice backend = Choice::kAutomatic;
-  // Bytes of device memory that this process may have on each GPU, all routes of allocation together.
+  // Bytes of device memory that this process may have on each GPU, all routes of allocation together. 0: the limit
+  // could not be read, which has been said.
   std::uint64_t limit_bytes = kNoLimit;
   // Whether this process may have more than a GPU's memory there, where that is Unified Memory.
   bool oversubscribe = false;
@@ -32,7 +33,7 @@ struct Settings {
   std::uint64_t small_total_bytes = std::uint64_t{32} << 20;
 };
 
-// Reads the environment; a bad value is named in one warning and then ignored.
+// Reads the environment; a bad value is named in one line and then ignored, but for a limit's.
 Settings settings_from_environment();
 
 }  // namespace rota::memory

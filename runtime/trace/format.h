@@ -20,11 +20,12 @@
 namespace rota::trace {
 
 inline constexpr char kMagic[8] = {'r', 'o', 't', 'a', 't', 'r', 'c', '\n'};
-inline constexpr std::uint32_t kVersion = 2;
+inline constexpr std::uint32_t kVersion = 3;
 inline constexpr std::uint32_t kByteOrder = 0x01020304;
 inline constexpr std::uint32_t kChunkBytes = 64 << 10;
 inline constexpr std::uint32_t kHeaderBytes = kChunkBytes;  // so that chunks can be mapped whatever the page size
 inline constexpr std::uint32_t kChunkMagic = 0x6b6e6863;    // "chnk"
+inline constexpr std::uint64_t kMinimumBytes = std::uint64_t{kHeaderBytes} + kChunkBytes;  // a header and one chunk
 inline constexpr const char* kFileSuffix = ".rotatrace";
 
 enum class Clock : std::uint32_t {
@@ -84,6 +85,7 @@ enum class RecordKind : std::uint8_t {
   kThread = 3,  // `value` is the thread id of the records that follow; payload: its name, 16 bytes
   kTime = 4,    // `value` is the high half of the ticks of the records that follow; the payload means nothing
   kResult = 5,  // like kReturn; the payload begins with the result, 4 bytes
+  kWait = 6,    // the thread's innermost call has waited for its turn on a GPU; payload: nanoseconds, 8 bytes
 };
 
 // The word that opens a record. After it: the payload, padded with anything to 8 bytes.

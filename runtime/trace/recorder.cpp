@@ -1,6 +1,8 @@
 // See recorder.h. The fast path (record.h) touches only the thread's own Thread; everything here is the slow side.
 #include "runtime/trace/recorder.h"
 
+#include <dirent.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -60,6 +62,8 @@ class Recorder {
   }
 
   void thread_ends(Thread& thread, Writer* writer) {
+    // Programs name their threads late: the name that it has now is the one to show.
+    if (writer != nullptr && has_room(thread, kThreadRecordBytes)) name_thread(thread);
     if (writer != nullptr && thread.end != nullptr) writer->give_back(thread.cursor, thread.end);
     thread.cursor = thread.end = nullptr;
   }
@@ -84,8 +88,22 @@ class Recorder {
     starting_.unlock();
   }
 
-  void process_ends() {
-    if (Writer* const writer = writer_) writer->finish();
+  // Threads that still run have no other moment to say what they are called by now.
+  void process_ends(Thread& thread) {
+    Writer* const writer = writer_;
+    if (writer == nullptr) return;
+    if (DIR* const tasks = opendir("/proc/self/task")) {
+      while (const dirent* const task = readdir(tasks)) {
+        const auto id = static_cast<std::uint32_t>(std::strtoul(task->d_name, nullptr, 10));
+        if (id != 0 && has_room(thread, 2 * kThreadRecordBytes + RecordWord::kOverhead)) name_other(thread, id);
+      }
+      closedir(tasks);
+      if (has_room(thread, kThreadRecordBytes + RecordWord::kOverhead)) {
+        name_thread(thread);
+        begin_epoch(thread);
+      }
+    }
+    writer->finish();
   }
 
   std::string path() const {
@@ -106,13 +124,32 @@ class Recorder {
     return writer;
   }
 
+  static bool has_room(const Thread& thread, std::uint32_t bytes) {
+    return thread.end != nullptr && thread.end - thread.cursor >= static_cast<std::ptrdiff_t>(bytes);
+  }
+
   static void name_thread(Thread& thread) {
-    std::byte* const place = thread.cursor;
-    thread.cursor += kThreadRecordBytes;
     char name[16] = {};
     prctl(PR_GET_NAME, name);
+    put_name(thread, static_cast<std::uint32_t>(syscall(SYS_gettid)), name);
+  }
+
+  static void name_other(Thread& thread, std::uint32_t id) {
+    const std::string path = "/proc/self/task/" + std::to_string(id) + "/comm";
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (file < 0) return;
+    char name[16] = {};
+    const ssize_t length = ::read(file, name, sizeof name);
+    ::close(file);
+    if (length <= 0) return;
+    name[length - 1] = '\0';  // a newline
+    put_name(thread, id, name);
+  }
+
+  static void put_name(Thread& thread, std::uint32_t id, const char (&name)[16]) {
+    std::byte* const place = thread.cursor;
+    thread.cursor += kThreadRecordBytes;
     std::memcpy(place + RecordWord::kOverhead, name, sizeof name);
-    const auto id = static_cast<std::uint32_t>(syscall(SYS_gettid));
     __atomic_store_n(reinterpret_cast<std::uint64_t*>(place),
                      RecordWord::make(kThreadRecordBytes, RecordKind::kThread, 0, 0, id), __ATOMIC_RELEASE);
   }
@@ -163,12 +200,20 @@ bool start_recording(const WriterOptions& options) {
   g_recorder.store(recorder, std::memory_order_release);
   pthread_atfork([] { g_recorder.load()->before_fork(); }, [] { g_recorder.load()->after_fork_in_parent(); },
                  [] { g_recorder.load()->after_fork_in_child(t_thread); });
-  std::atexit([] { g_recorder.load()->process_ends(); });
+  std::atexit([] { g_recorder.load()->process_ends(t_thread); });
   return true;
 }
 
 bool recording() {
   return g_recorder.load(std::memory_order_acquire) != nullptr;
+}
+
+void note_wait(std::chrono::nanoseconds waited) {
+  if (!recording()) return;
+  Thread& thread = this_thread();
+  detail::append<RecordKind::kWait>(
+      thread, [&thread] { return read_ticks(thread.clock); }, kDriverApi, 0,
+      static_cast<std::uint64_t>(waited.count()));
 }
 
 std::string recording_path() {

@@ -1,6 +1,8 @@
 // The threads that write to this process's trace file: gives each its stretches, follows forks, ends the file.
 #pragma once
 
+#include <chrono>
+
 #include "runtime/trace/writer.h"
 
 namespace rota::trace {
@@ -9,6 +11,8 @@ namespace rota::trace {
 // threads may still call CUDA while static objects are destroyed. False: no file (logged).
 bool start_recording(const WriterOptions& options);
 bool recording();
+// The calling thread has waited so long for its turn, inside the call that it records now.
+void note_wait(std::chrono::nanoseconds waited);
 // Where the trace goes; empty before the first record of a forked child.
 std::string recording_path();
 

@@ -27,9 +27,6 @@ struct WriterOptions {
   int (*reserve)(int file, off_t offset, off_t bytes) = nullptr;
 };
 
-// A header and one chunk.
-inline constexpr std::uint64_t kMinimumBytes = std::uint64_t{kHeaderBytes} + kChunkBytes;
-
 class Writer {
  public:
   // A stretch of a chunk that may be written: zeros from `begin` on.

@@ -32,6 +32,7 @@ using std::memory_order_seq_cst;
 
 constinit std::atomic<Thread*> threads{nullptr};
 constinit std::atomic<Gate*> the_gate{nullptr};
+constinit std::atomic<Stood*> stood{nullptr};
 // For threads whose records could not be allocated. Not in the list, and its word says nothing: several may share it.
 constinit Thread no_memory;
 
@@ -260,14 +261,32 @@ void Gate::resume() {
   held_.wake_all();
 }
 
+template <typename MayGo, typename Interrupted>
+void Gate::stand(Waiters& waiters, Attendant* attendant, MayGo may_go, Interrupted interrupted) {
+  struct Stay {  // however it ends
+    ~Stay() {
+      if (Stood* const told = stood.load(memory_order_acquire)) told(so_far());
+    }
+    std::chrono::nanoseconds so_far() const { return std::chrono::steady_clock::now() - begin; }
+    const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  } const stay;
+  for (std::chrono::nanoseconds so_far{0};; so_far = stay.so_far()) {
+    if (attendant != nullptr) attendant = attendant_.load(memory_order_acquire);
+    const auto next = attendant != nullptr ? attendant->stands(so_far) : std::nullopt;
+    const auto until = next ? stay.begin + *next : std::chrono::steady_clock::time_point::max();
+    std::unique_lock lock(mutex_);
+    if (waiters.wait(lock, until, [&] { return may_go(lock); }, interrupted)) return;
+  }
+}
+
 // True: a signal handler has run meanwhile.
 bool Gate::wait_metered(std::uint64_t resumed) {
   const Counted held_up(held_up_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  std::unique_lock lock(mutex_);
   bool interrupted = false;
-  held_.wait(
-      lock, [&] { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); },
+  // Its own work is in the way, not another's turn: nobody is to be told of.
+  stand(
+      held_, nullptr, [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); },
       [&] { interrupted = true; });
   return interrupted;
 }
@@ -331,16 +350,22 @@ void Gate::pass() {
 void Gate::wait_outside(bool interrupted) {
   const Counted standing(standing_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  std::unique_lock lock(mutex_);
-  const auto done = [&] {
+  const auto done = [this](std::unique_lock<std::mutex>& lock) {
     if (closed() && !refuses()) wait_awake(lock);
     return !closed() || refuses();
   };
   const auto tell = [this] {
     if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->interrupted();
   };
-  if (interrupted && !done()) tell();
-  outside_.wait(lock, done, tell);
+  if (interrupted) {
+    std::unique_lock lock(mutex_);
+    if (!done(lock)) tell();
+  }
+  stand(outside_, attendant_.load(memory_order_acquire), done, tell);
+}
+
+void tell_of_waits(Stood* told) {
+  stood.store(told, memory_order_release);
 }
 
 void Gate::rouse(std::chrono::steady_clock::time_point until) {

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "runtime/turn/scope.h"
 #include "runtime/turn/waiters.h"
@@ -33,10 +34,17 @@ class Attendant {
   virtual bool may_submit(const Call& /*call*/) { return true; }
   // make_room() of scope.h, for a thread that is not inside the gate.
   virtual void make_room(const std::function<bool()>& /*again*/) {}
+  // The thread has stood there for so long. Asked when it begins to (0), then whenever it has stood there for as long
+  // as was answered; nothing: no more.
+  virtual std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds /*so_long*/) { return std::nullopt; }
   // There was no memory for a thread's record, so the closer cannot see that thread: nothing may move any more. Before
   // each call of such a thread.
   virtual void unseen() {}
 };
+
+// Told how long a thread has stood in front of the gate, each time, on that thread (a trace records it). Null: nobody.
+using Stood = void(std::chrono::nanoseconds);
+void tell_of_waits(Stood* stood);
 
 enum class Barrier { kBest, kFenced };  // kFenced: as if the kernel had no membarrier (tests)
 
@@ -97,6 +105,10 @@ class Gate {
   void wait_awake(std::unique_lock<std::mutex>& lock);
   bool may_submit(const Call& call) const;
   bool wait_metered(std::uint64_t resumed);
+  // Waits, and asks the attendant, if there is one, what it has to say meanwhile. `may_go` and `interrupted` as of
+  // Waiters::wait().
+  template <typename MayGo, typename Interrupted>
+  void stand(Waiters& waiters, Attendant* attendant, MayGo may_go, Interrupted interrupted);
 
   std::mutex mutex_;
   Waiters outside_;  // in front of the closed gate,

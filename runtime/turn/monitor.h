@@ -28,6 +28,7 @@
 #include "runtime/turn/quota.h"
 #include "runtime/turn/room.h"
 #include "runtime/turn/usage.h"
+#include "runtime/turn/waiting.h"
 #include "scheduler/protocol/session_list.h"
 
 namespace rota::turn {
@@ -58,6 +59,9 @@ class Monitor final : public gate::Attendant {
   bool may_submit(const gate::Call& call) override;
   bool submits_nothing(const gate::Call& call) override;
   void unseen() override { memory_.swap().pin(); }
+  std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds so_long) override {
+    return waiting_.stands(so_long);
+  }
   // The driver has refused a call on this GPU for want of memory: waits until no other process holds it, once this one
   // does, and tries `again`, as often as memory of others is leaving. Does nothing where that can be no help: the
   // process wants more than there is, or rotad promises nothing. Does not wait inside the gate, nor while anything
@@ -213,6 +217,7 @@ class Monitor final : public gate::Attendant {
   Time next_collect_{0};
   Machine machine_;
   Activity activity_;
+  Waiting waiting_{who_holds};
   Meter meter_;  // shared with the program's threads
   std::vector<Action> actions_;
   std::deque<Event> due_;

@@ -2,14 +2,15 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace rota::gate {
 
 namespace {
 
-// There only has to be a limit; what it is does not matter.
-constexpr time_t kHour = 3600;
+// There has to be a limit always.
+constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(1);
 
 }  // namespace
 
@@ -27,10 +28,13 @@ Waiters::Waiter::~Waiter() {
   sem_destroy(&semaphore_);
 }
 
-bool Waiters::Waiter::sleep() {
-  timespec until{};
-  clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_sec += kHour;
+bool Waiters::Waiter::sleep(std::chrono::nanoseconds most) {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  const std::chrono::nanoseconds end =
+      std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec) + std::min(most, kLongest);
+  const timespec until = {.tv_sec = static_cast<time_t>(end / std::chrono::seconds(1)),
+                          .tv_nsec = static_cast<long>((end % std::chrono::seconds(1)).count())};
   lock_.unlock();
   const int error = errno;  // the program's
   const bool interrupted = sem_timedwait(&semaphore_, &until) != 0 && errno == EINTR;

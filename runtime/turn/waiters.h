@@ -8,6 +8,7 @@
 
 #include <semaphore.h>
 
+#include <chrono>
 #include <mutex>
 
 namespace rota::gate {
@@ -19,14 +20,18 @@ class Waiters {
     for (Waiter* waiter = first_; waiter != nullptr; waiter = waiter->next_) sem_post(&waiter->semaphore_);
   }
 
-  // Returns once `done`, which is asked under the mutex. `interrupted` is called, under the mutex too, after each time
-  // that a handler has run in this thread before that. `lock` holds the mutex.
+  // Returns once `done`, which is asked under the mutex, or when it is time: false. `interrupted` is called, under the
+  // mutex too, after each time that a handler has run in this thread before that. `lock` holds the mutex.
   template <typename Done, typename Interrupted>
-  void wait(std::unique_lock<std::mutex>& lock, const Done& done, const Interrupted& interrupted) {
+  bool wait(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point until, const Done& done,
+            const Interrupted& interrupted) {
     Waiter own(*this, lock);
     while (!done()) {
-      if (own.sleep() && !done()) interrupted();
+      const auto now = std::chrono::steady_clock::now();
+      if (now >= until) return false;
+      if (own.sleep(until - now) && !done()) interrupted();
     }
+    return true;
   }
 
  private:
@@ -36,8 +41,8 @@ class Waiters {
     ~Waiter();  // also where the thread is cancelled
     Waiter(const Waiter&) = delete;
     Waiter& operator=(const Waiter&) = delete;
-    // Until woken. True: a handler has run.
-    bool sleep();
+    // Until woken, for so long at most. True: a handler has run.
+    bool sleep(std::chrono::nanoseconds most);
 
    private:
     friend class Waiters;

@@ -8,8 +8,8 @@
 
 namespace rota::protocol {
 
-// "512M", "2G", "1.5g", "2GiB" (powers of 1024), "123" bytes; rounded down to whole bytes. Nothing for anything else,
-// for less than one byte, and from 9e18 on.
+// "512M", "2G", "1.5g", "2GiB", "2gb" (powers of 1024), "123" bytes; rounded down to whole bytes. Nothing for anything
+// else, for less than one byte, and from 9e18 on.
 inline std::optional<std::uint64_t> parse_bytes(std::string_view text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
@@ -21,7 +21,11 @@ inline std::optional<std::uint64_t> parse_bytes(std::string_view text) {
     if (found == std::string_view::npos) return std::nullopt;
     number *= static_cast<double>(std::uint64_t{1} << (10 * (found % 4 + 1)));
     suffix.remove_prefix(1);
-    if (!suffix.empty() && suffix != "B" && suffix != "iB") return std::nullopt;
+    if (suffix.starts_with('i') || suffix.starts_with('I')) {
+      suffix.remove_prefix(1);
+      if (suffix.empty()) return std::nullopt;
+    }
+    if (!suffix.empty() && suffix != "B" && suffix != "b") return std::nullopt;
   }
   if (!(number >= 1) || number >= 9e18) return std::nullopt;
   return static_cast<std::uint64_t>(number);

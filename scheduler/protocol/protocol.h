@@ -320,6 +320,9 @@ struct Moves {
   std::uint64_t spared_bytes;  // left without a copy, since they had not changed since the last one, or were all zeros
 };
 
+// Of a client whose user the asker is not to know; its pid is 0 then.
+inline constexpr std::uint32_t kHiddenUser = UINT32_MAX;
+inline constexpr const char* kHiddenProgram = "another user's program";
 struct StatusClient {
   std::uint32_t client;
   std::int32_t pid;

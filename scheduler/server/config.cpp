@@ -134,10 +134,16 @@ Config config_of(const toml::table& file) {
       if (!config.trust) {
         complain(value, fmt::format("'{}' is no trust: use \"user\", \"machine\" or \"none\"", text));
       }
+    } else if (key == "visibility") {
+      const std::string text = text_of(value, "\"own\"");
+      if (text != "own" && text != "all") {
+        complain(value, fmt::format("'{}' is no visibility: use \"all\" or \"own\"", text));
+      }
+      config.visibility = text == "own" ? Visibility::kOwn : Visibility::kAll;
     } else if (key == "limits") {
       config.limits = all_limits(value);
     } else {
-      complain(value, fmt::format("'{}' is unknown: use mode, quantum, grace, trust or [limits]", key));
+      complain(value, fmt::format("'{}' is unknown: use mode, quantum, grace, trust, visibility or [limits]", key));
     }
   });
   return config;

@@ -29,12 +29,16 @@ enum class Trust {
 };
 std::optional<Trust> parse_trust(const std::string& text);
 
+// Whose programs a user who asks is told of; root is told of all.
+enum class Visibility { kAll, kOwn };
+
 struct Config {
   // As on the command line, which comes first.
   std::optional<scheduler::Mode> mode;
   std::optional<std::chrono::nanoseconds> quantum;  // 0: automatic
   std::optional<std::chrono::nanoseconds> grace;
   std::optional<Trust> trust;
+  std::optional<Visibility> visibility;
   LimitSettings limits;
 };
 

@@ -19,7 +19,8 @@ Result<std::uint32_t> GpuTable::add_client(const protocol::Uuid& uuid, const std
   }
   if (free == protocol::kMaxGpus) return Error{fmt::format("this rotad has {} GPUs already", protocol::kMaxGpus)};
   const std::string text = uuid_text(uuid);
-  auto lock = LockFile::take_with_name(fmt::format("{}/{}.lock", directory_, text), owner_, 0666);
+  const std::string path = fmt::format("{}/{}.lock", locks_.folder, text);
+  auto lock = locks_.files ? LockFile::take_with_name(path, owner_, 0644) : LockFile::take_name(path);
   if (!lock) return lock.error();
   if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
     return Error{fmt::format("{} is managed by {}: use that (ROTA_SOCKET) or stop it", text, taken->owner)};

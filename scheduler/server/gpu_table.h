@@ -20,8 +20,7 @@ struct GpuEntry {
 class GpuTable {
  public:
   // `owner` is what the lock files say about this daemon.
-  GpuTable(std::string lock_directory, std::string owner)
-      : directory_(std::move(lock_directory)), owner_(std::move(owner)) {}
+  GpuTable(LockPlace locks, std::string owner) : locks_(std::move(locks)), owner_(std::move(owner)) {}
 
   // The index of the GPU for one more client; takes the GPU's lock with the first. The error is for the client: another
   // daemon has the GPU, or there is no room.
@@ -32,7 +31,7 @@ class GpuTable {
   const GpuEntry* at(std::uint32_t index) const;
 
  private:
-  std::string directory_;
+  LockPlace locks_;
   std::string owner_;
   std::array<std::optional<GpuEntry>, protocol::kMaxGpus> gpus_;
 };

@@ -75,7 +75,8 @@ std::size_t raise_descriptor_limit() {
 
 Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options options) {
   if (const auto folder = make_folder_of(options.socket); !folder) return folder.error();
-  auto locks = options.lock_directory.empty() ? default_lock_directory() : make_lock_directory(options.lock_directory);
+  auto locks = options.lock_directory.empty() ? Result<LockPlace>(default_lock_place())
+                                              : make_lock_place(options.lock_directory);
   if (!locks) return locks.error();
   const std::string owner = fmt::format("rotad pid {} at {}", getpid(), options.socket);
   auto lock = LockFile::take(options.socket + ".lock", owner, 0644);
@@ -107,7 +108,7 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
                                             std::move(*listener), std::move(*control), std::move(*events)));
 }
 
-Server::Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener,
+Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Descriptor listener,
                Descriptor control, EventLog event_log)
     : io_(io),
       options_(std::move(options)),
@@ -115,7 +116,7 @@ Server::Server(asio::io_context& io, Options options, std::string lock_directory
       core_(options_.settings),
       limits_(options_.limits),
       event_log_(std::move(event_log)),
-      gpus_(std::move(lock_directory), fmt::format("rotad pid {} at {}", getpid(), options_.socket)),
+      gpus_(std::move(locks), fmt::format("rotad pid {} at {}", getpid(), options_.socket)),
       lock_(std::move(lock)),
       listener_(io, listener.release()),
       control_(io, std::move(control), options_.control,

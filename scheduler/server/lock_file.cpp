@@ -1,4 +1,4 @@
-// Lock files in a folder that all users may write to: never follow a link there, never truncate before the lock is
+// Lock files in a folder that other users may write to: never follow a link there, never truncate before the lock is
 // held.
 #include "scheduler/server/lock_file.h"
 
@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstddef>
@@ -22,6 +23,8 @@ Descriptor open_or_make(const std::string& path, mode_t mode) {
   // Without O_CREAT first: fs.protected_regular forbids it on other users' files in such a folder.
   for (int attempt = 0; attempt < 8; ++attempt) {
     Descriptor file(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+    // Another user's, who has the lock, or left the file behind: it can be locked all the same.
+    if (!file && errno == EACCES) file = Descriptor(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     if (file || errno != ENOENT) return file;
     file = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
     if (file) {
@@ -49,22 +52,6 @@ bool still_there(const std::string& path, int file) {
   struct stat opened;
   return lstat(path.c_str(), &named) == 0 && fstat(file, &opened) == 0 && named.st_dev == opened.st_dev &&
          named.st_ino == opened.st_ino;
-}
-
-// Makes it unless it is there.
-Result<std::string> make_directory(const std::string& path) {
-  if (mkdir(path.c_str(), 0700) == 0) {
-    // mkdir cannot set the sticky bit; the umask must not narrow what all users share.
-    if (chmod(path.c_str(), 01777) != 0)
-      return Error{fmt::format("cannot open {} to all users: {}", path, strerror(errno))};
-    return path;
-  }
-  if (errno != EEXIST) return Error{fmt::format("cannot make the lock folder {}: {}", path, strerror(errno))};
-  struct stat info;
-  if (lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
-    return Error{fmt::format("the lock folder {} is not a folder: remove it, or choose --lock-directory", path)};
-  }
-  return path;
 }
 
 sockaddr_un abstract_address(const std::string& path, socklen_t& length) {
@@ -100,6 +87,21 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take_with_name(const s
                                                                          const std::string& owner, mode_t mode) {
   auto taken = take(path, owner, mode);
   if (!taken || std::holds_alternative<Taken>(*taken)) return taken;
+  auto named = take_name(path);
+  if (!named) return named;
+  if (const auto* holder = std::get_if<Taken>(&*named)) {
+    return std::variant<LockFile, Taken>(Taken{fmt::format("{}, whose lock file {} was removed", holder->owner, path)});
+  }
+  std::get<LockFile>(*taken).name_ = std::move(std::get<LockFile>(*named).name_);
+  return taken;
+}
+
+LockFile::~LockFile() {
+  name_ = {};
+  if (file_ && still_there(path_, file_.get())) unlink(path_.c_str());
+}
+
+Result<std::variant<LockFile, LockFile::Taken>> LockFile::take_name(const std::string& path) {
   socklen_t length = 0;
   const sockaddr_un address = abstract_address(path, length);
   Descriptor name(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -107,13 +109,13 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take_with_name(const s
   if (bind(name.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     if (errno != EADDRINUSE)
       return Error{fmt::format("cannot take the name of the lock {}: {}", path, strerror(errno))};
-    return std::variant<LockFile, Taken>(
-        Taken{fmt::format("{}, whose lock file {} was removed", holder_of(address, length), path)});
+    return std::variant<LockFile, Taken>(Taken{holder_of(address, length)});
   }
   // Only so that others can ask the kernel who it is: nobody is ever let in.
   if (listen(name.get(), 1) != 0) return Error{fmt::format("cannot hold the lock {}: {}", path, strerror(errno))};
-  std::get<LockFile>(*taken).name_ = std::move(name);
-  return taken;
+  LockFile lock;
+  lock.name_ = std::move(name);
+  return std::variant<LockFile, Taken>(std::move(lock));
 }
 
 Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string& path, const std::string& owner,
@@ -134,28 +136,45 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string
     }
   }
   const std::string line = owner + "\n";
+  const bool writable = (fcntl(file.get(), F_GETFL) & O_ACCMODE) == O_RDWR;
+  if (!writable) return std::variant<LockFile, Taken>(LockFile(std::move(file), path));
   if (ftruncate(file.get(), 0) != 0 || pwrite(file.get(), line.data(), line.size(), 0) < 0) {
     return Error{fmt::format("cannot write to the lock file {}: {}", path, strerror(errno))};
   }
-  return std::variant<LockFile, Taken>(LockFile(std::move(file)));
+  return std::variant<LockFile, Taken>(LockFile(std::move(file), path));
 }
 
-Result<std::string> make_lock_directory(const std::string& path) {
-  const auto made = make_directory(path);
-  if (!made) return made;
+Result<LockPlace> make_lock_place(const std::string& path) {
+  // Who wants other users' daemons to see each other's locks there makes the folder as that takes.
+  if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
+    return Error{fmt::format("cannot make the lock folder {}: {}", path, strerror(errno))};
+  }
+  struct stat info;
+  if (lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
+    return Error{fmt::format("the lock folder {} is not a folder: remove it, or choose --lock-directory", path)};
+  }
   // In one spelling: the names of locks are made of it.
   char* real = realpath(path.c_str(), nullptr);
   if (real == nullptr) return Error{fmt::format("cannot use the lock folder {}: {}", path, strerror(errno))};
-  std::string result = real;
+  LockPlace place{real};
   free(real);
-  return result;
+  return place;
 }
 
-Result<std::string> default_lock_directory() {
+LockPlace default_lock_place() {
   // By a property of the machine, not of the user: all daemons must look in the same place.
   struct stat info;
   const bool shared = stat("/run/lock", &info) == 0 && S_ISDIR(info.st_mode) && (info.st_mode & S_IWOTH) != 0;
-  return make_lock_directory(shared ? "/run/lock/rota" : "/tmp/rota-locks");
+  LockPlace place;
+  if (char* real = realpath(shared ? "/run/lock" : "/tmp", nullptr)) {
+    place.folder = std::string(real) + (shared ? "/rota" : "/rota-locks");
+    free(real);
+  } else {
+    place.folder = shared ? "/run/lock/rota" : "/tmp/rota-locks";
+  }
+  place.files = lstat(place.folder.c_str(), &info) == 0 && S_ISDIR(info.st_mode) &&
+                access(place.folder.c_str(), W_OK | X_OK) == 0;
+  return place;
 }
 
 }  // namespace rota::server

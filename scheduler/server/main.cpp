@@ -108,7 +108,7 @@ int main(int argc, char** argv) try {
       ->check(CLI::Range(0.001, 1e9));
   app.add_option("--lock-directory", options.lock_directory,
                  "where the GPUs' lock files lie; the same for all daemons (default: ROTA_LOCK_DIRECTORY, else "
-                 "/run/lock/rota or /tmp/rota-locks)")
+                 "/run/lock/rota or /tmp/rota-locks where somebody has made it; there is a lock without, too)")
       ->envname("ROTA_LOCK_DIRECTORY");
   app.add_option("--log", level, "error, warn, info or debug")
       ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
@@ -141,6 +141,7 @@ int main(int argc, char** argv) try {
     if (quantum_option->empty() && config->quantum) set_quantum(options.settings, *config->quantum);
     if (grace_option->empty()) options.settings.grace = config->grace.value_or(options.settings.grace);
     if (trust_option->empty()) options.trust = config->trust.value_or(options.trust);
+    options.visibility = config->visibility.value_or(options.visibility);
     options.limits = config->limits;
   }
   if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));

@@ -33,9 +33,10 @@ struct Options {
   scheduler::Settings settings;
   LimitSettings limits;
   Trust trust = Trust::kUser;
+  Visibility visibility = Visibility::kAll;
   std::string socket;          // where to listen; its folder is made if need be
   std::string control;         // where settings are changed; empty: protocol::control_path of the socket
-  std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place
+  std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place, which is not made
   std::string event_log;       // file for events and decisions; empty: none
   // End when no client has been there for so long; nothing: never.
   std::optional<std::chrono::milliseconds> idle_exit;
@@ -62,8 +63,8 @@ class Server final : public ConnectionOwner {
   struct Client;
   struct Stayer;
 
-  Server(asio::io_context& io, Options options, std::string lock_directory, LockFile lock, Descriptor listener,
-         Descriptor control, EventLog event_log);
+  Server(asio::io_context& io, Options options, LockPlace locks, LockFile lock, Descriptor listener, Descriptor control,
+         EventLog event_log);
 
   void accept();
   void accept_all();
@@ -122,9 +123,10 @@ class Server final : public ConnectionOwner {
   scheduler::Time now() const;           // real
   scheduler::Time modelled_now() const;  // the core's
   std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
-  protocol::Message status_client(const Client& client) const;
+  // `only`: the user to whose programs and accounts the names are shown; nothing: to all of them.
+  protocol::Message status_client(const Client& client, std::optional<uid_t> only) const;
   protocol::Message status_use(scheduler::ClientId id, std::uint32_t gpu) const;
-  std::vector<protocol::Message> status_accounts() const;
+  std::vector<protocol::Message> status_accounts(std::optional<uid_t> only) const;
   protocol::Message status_end() const;
 
   asio::io_context& io_;

@@ -1,4 +1,6 @@
 // What `rota status` is told: one row per GPU, one per client, made as the asker reads them.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -24,7 +26,9 @@ std::uint32_t thousandths(double value) {
 // change in between.
 void Server::on_status(Connection& connection, std::uint32_t newest) {
   enum class Part { kGpus, kClients, kUses, kAccounts, kDone };
-  connection.send_rows([this, part = Part::kGpus, next = std::uint32_t{0}, gpu = std::uint32_t{0}, newest,
+  std::optional<uid_t> only;
+  if (options_.visibility == Visibility::kOwn && connection.peer().uid != 0) only = connection.peer().uid;
+  connection.send_rows([this, only, part = Part::kGpus, next = std::uint32_t{0}, gpu = std::uint32_t{0}, newest,
                         accounts = std::vector<Message>()]() mutable -> std::optional<Message> {
     if (part == Part::kGpus) {
       while (next < protocol::kMaxGpus) {
@@ -37,11 +41,11 @@ void Server::on_status(Connection& connection, std::uint32_t newest) {
       const auto client = clients_.lower_bound(next);
       if (client != clients_.end()) {
         next = client->first + 1;
-        return status_client(*client->second);
+        return status_client(*client->second, only);
       }
       part = newest >= protocol::kActivityVersion ? Part::kUses : Part::kAccounts;
       next = 0;
-      if (newest >= protocol::kLimitVersion) accounts = status_accounts();
+      if (newest >= protocol::kLimitVersion) accounts = status_accounts(only);
     }
     while (part == Part::kUses) {
       const auto client = clients_.lower_bound(next);
@@ -119,7 +123,7 @@ Message Server::status_use(scheduler::ClientId id, std::uint32_t gpu) const {
   return row;
 }
 
-Message Server::status_client(const Client& client) const {
+Message Server::status_client(const Client& client, std::optional<uid_t> only) const {
   const scheduler::ClientState& state = *core_.client(client.id);
   Message row{.kind = Kind::kStatusClient};
   protocol::StatusClient& shown = row.body.status_client;
@@ -149,6 +153,11 @@ Message Server::status_client(const Client& client) const {
   if (state.held != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.held_since).count());
   if (state.wanted != 0) shown.since_ns = static_cast<std::uint64_t>((modelled_now() - state.wanted_since).count());
   set_text(shown.name, client.name);
+  if (only && *only != client.uid) {
+    shown.pid = 0;
+    shown.uid = protocol::kHiddenUser;
+    set_text(shown.name, protocol::kHiddenProgram);
+  }
   return row;
 }
 
@@ -165,9 +174,13 @@ Message Server::status_end() const {
 }
 
 // Accounts with a limit; the host's only once something may have to lie there.
-std::vector<Message> Server::status_accounts() const {
+std::vector<Message> Server::status_accounts(std::optional<uid_t> only) const {
   std::vector<Message> rows;
-  quota_.for_each_account([&](const std::string&, const scheduler::Quota::Account& account) {
+  quota_.for_each_account([&](const std::string& key, const scheduler::Quota::Account& account) {
+    // Their names are those of users, sessions and processes; which of the latter is whose, the keys do not say.
+    const bool own = !only || key == "host" || key == fmt::format("user {}", *only) ||
+                     key.starts_with(fmt::format("session {} ", *only));
+    if (!own) return;
     const scheduler::Bytes host = quota_.host_bytes(account);
     if (account.limits.device == scheduler::kNoLimit && host == 0) return;
     Message& row = rows.emplace_back(Message{.kind = Kind::kStatusAccount});

@@ -20,7 +20,7 @@ def listing_of(bench, name, command, native, **environment):
     folder = bench.scratch / f"trace-{name}"
     result = bench.checked([bench.rota, "trace", "--dir", folder, "--", *command], **environment)
     assert native in result.stdout, f"{result.stdout[-1500:]} natively {native}"
-    listing = bench.checked([bench.rota, "trace", "show", folder]).stdout
+    listing = bench.checked([bench.rota, "trace", "show", "--lookups", folder]).stdout
     (bench.out / f"trace-{name}.txt").write_text(listing)
     return listing
 

@@ -23,7 +23,7 @@ class Core(Case):
     def test_a_program_is_traced(self):
         folder = self.scratch / "trace"
         self.assertIn("ok", self.checked(ROTA, "trace", "--dir", folder, "--", PROGRAMS / "capture").stdout)
-        listing = self.checked(ROTA, "trace", "show", folder).stdout
+        listing = self.checked(ROTA, "trace", "show", "--lookups", folder).stdout
         # As the driver of that age is asked for it.
         instantiated = "cuGraphInstantiateWithFlags(" if self.driver_version() >= 11040 else "cuGraphInstantiate_v2("
         for call in ("cuLaunchKernel(", "cuStreamBeginCapture_v2(", "cuGraphLaunch(", instantiated):

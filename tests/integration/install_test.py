@@ -1,9 +1,11 @@
 """An installed prefix works by itself, and ldconfig over it makes nobody's libcuda.so.1 or libnvidia-ml.so.1 ours."""
+import re
 import shutil
 import subprocess
+import sys
 import unittest
 
-from harness import BUILD, Case, PROGRAMS
+from harness import BUILD, Case, PROGRAMS, ROOT
 
 
 class Installed(Case):
@@ -28,6 +30,91 @@ class Installed(Case):
         self.checked(simgpu / "simgpu-driver", "--version", "11.2", "-o", older)
         self.assertIn("ok", self.checked(self.prefix / "bin/rota", "run", "--", PROGRAMS / "saxpy",
                                          ROTA_REAL_LIBCUDA=str(older)).stdout)
+
+    def test_a_kernel_is_written_against_the_installed_header(self):
+        example = self.prefix / "share/rota/simgpu/scale.cpp"
+        self.assertTrue(example.exists(), sorted(map(str, self.prefix.rglob("*"))))
+        lines = example.read_text().splitlines()
+        compile_line, run_line = (line.removeprefix("//").strip() for line in lines[1:3])
+        (self.scratch / "scale.cpp").write_text(example.read_text())
+        subprocess.run(compile_line.replace("PREFIX", str(self.prefix)), shell=True, check=True, cwd=self.scratch)
+        ptx = ".version 7.0\n.target sm_52\n.address_size 64\n.visible .entry _Z5scalePffi(.param .u64 d, .param .f32 f, .param .u32 n) { ret; }"
+        program = """
+import ctypes
+cuda = ctypes.CDLL("libcuda.so.1")
+context, module, function, data = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_uint64()
+cuda.cuInit(0), cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0), cuda.cuCtxSetCurrent(context)
+values = (ctypes.c_float * 3)(1, 2, 3)
+cuda.cuMemAlloc_v2(ctypes.byref(data), ctypes.c_size_t(12)), cuda.cuMemcpyHtoD_v2(data, values, ctypes.c_size_t(12))
+cuda.cuModuleLoadData(ctypes.byref(module), b\'\'\'%s\'\'\'), cuda.cuModuleGetFunction(ctypes.byref(function), module, b"_Z5scalePffi")
+factor, count = ctypes.c_float(2.5), ctypes.c_int(3)
+arguments = (ctypes.c_void_p * 3)(*(ctypes.addressof(each) for each in (data, factor, count)))
+cuda.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, None, arguments, None)
+cuda.cuMemcpyDtoH_v2(values, data, ctypes.c_size_t(12))
+print(*values)
+""" % ptx
+        (self.scratch / "program").write_text("#!" + sys.executable + program)
+        (self.scratch / "program").chmod(0o755)
+        run = run_line.replace("rota sim", f"{self.prefix}/bin/rota sim", 1)
+        result = self.call("sh", "-c", f"cd {self.scratch} && {run}", ROTA_SIM_KERNELS="")
+        self.assertEqual(result.stdout, "2.5 5.0 7.5\n", result.stderr)
+
+    def test_pages_are_in_the_prefix_and_their_links_lead_somewhere(self):
+        pages = self.prefix / "share/doc/rota"
+        for page in "README.md", "LICENSE", "tools/simgpu/README.md", "scheduler/README.md", "runtime/memory/README.md":
+            self.assertTrue((pages / page).exists(), page)
+        for link in re.findall(r"\]\(([^)#:]+\.md)", (pages / "README.md").read_text()):
+            if "tests/" not in link:
+                self.assertTrue((pages / link).exists(), link)
+
+    # ctest labels: unsanitized
+    def test_man_pages_and_completions_say_what_the_programs_do(self):
+        written = self.scratch / "written"
+        self.checked(ROOT / "tools/pages/write", self.prefix / "bin", "-o", written)
+        installed = {"rota.1": "share/man/man1/rota.1", "rotad.8": "share/man/man8/rotad.8", "rota.bash": "share/bash-completion/completions/rota",
+                     "_rota": "share/zsh/site-functions/_rota", "rota.fish": "share/fish/vendor_completions.d/rota.fish"}
+        for name, path in installed.items():
+            self.assertEqual((self.prefix / path).read_text(), (written / name).read_text(), "run tools/pages/write build/release/bin")
+        page = (self.prefix / installed["rota.1"]).read_text()
+        for word in "ROTA_GPU_MEM_LIMIT", "\\-\\-unregistered", "ROTA TRACE SHOW", "125":
+            self.assertIn(word, page)
+        if shutil.which("groff"):
+            for name in "rota.1", "rotad.8":
+                checked = self.checked("groff", "-man", "-Tutf8", "-ww", self.prefix / installed[name])
+                self.assertEqual(checked.stderr, "")
+
+    # ctest labels: unsanitized
+    def test_bash_completes_commands_options_and_values(self):
+        def completed(*words):
+            script = f"""
+source {self.prefix}/share/bash-completion/completions/rota
+COMP_WORDS=({" ".join(f"'{word}'" for word in words)}) COMP_CWORD={len(words) - 1}
+_rota
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+            return self.checked("bash", "--norc", "-c", script).stdout.split()
+        self.assertEqual(completed("rota", "st"), ["status"])
+        self.assertEqual(completed("rota", "sim", "--gpu", "h"), ["h200", "h100"])
+        self.assertEqual(completed("rota", "run", "--memory", "s"), ["swap"])
+        self.assertEqual(completed("rota", "trace", "show", "--lo"), ["--lookups"])
+        self.assertIn("groups", completed("rota", "run", "--", "group"))
+
+    # ctest labels: unsanitized
+    def test_the_generator_is_a_component_that_works_by_itself(self):
+        self.assertFalse((self.prefix / "bin/rota-codegen").exists(), "it is for developers")
+        if not (BUILD / "bin/rota-codegen").exists():
+            self.skipTest("this build has no rota-codegen")
+        prefix = self.scratch / "codegen"
+        subprocess.run(["cmake", "--install", str(BUILD), "--prefix", str(prefix), "--component", "codegen"], check=True, capture_output=True)
+        data = prefix / "share/rota/codegen"
+        self.assertEqual({path.name for path in prefix.iterdir()}, {"bin", "share"})
+        self.checked(prefix / "bin/rota-codegen", "generate", "--root", data, "-o", self.scratch / "generated")
+        for path in sorted((data / "generated").iterdir()):
+            written = self.scratch / "generated" / path.name
+            if written.exists():
+                self.assertEqual(written.read_bytes(), path.read_bytes(), path.name)
+        self.assertTrue((self.scratch / "generated/driver_symbols.h").exists())
+        self.assertTrue((data / "cuda_headers/fetch").stat().st_mode & 0o111)
 
     def test_ldconfig_over_the_prefix_makes_no_link_to_a_shim(self):
         library_folder = next(path.parent for path in self.prefix.rglob("rota") if path.parent.name.startswith("lib"))

@@ -68,6 +68,41 @@ class Limits(Case):
         self.assertNotEqual(codes[0], 0)
         self.assertEqual(codes[1], 0, said)
 
+    def test_a_limit_that_cannot_be_read_starts_nothing(self):
+        touched = self.scratch / "touched"
+        for text in "foo", "0", "-1", "8 G":
+            for command in ["run"], ["trace", "--dir", self.scratch / "trace"]:
+                with self.subTest(text=text, command=command):
+                    result = self.call(ROTA, *command, "--", "touch", touched, ROTA_GPU_MEM_LIMIT=text)
+                    self.assertEqual(result.returncode, 125)
+                    self.assertEqual(result.stderr.splitlines()[0], f"rota: ROTA_GPU_MEM_LIMIT is '{text}', which is no size: use bytes with an "
+                                                                    "optional K, M, G or T, as in 8G, or unset it; the program is not started")
+            option = self.call(ROTA, "run", "--gpu-mem", text, "--", "touch", touched)
+            self.assertEqual(option.returncode, 125)
+            self.assertIn(f"--gpu-mem: '{text}' is no amount of memory", option.stderr)
+        self.assertFalse(touched.exists())
+
+    # ctest labels: unsanitized
+    def test_a_limit_that_cannot_be_read_does_not_fail_open_in_a_preload(self):
+        for text in "foo", "0", "-1":
+            for memory in "native", "managed", "swap":
+                with self.subTest(text=text, memory=memory):
+                    result = self.call(MEMHOG, "--bytes", "1M", "--rounds", "1", LD_PRELOAD=str(SHIMS / "librota.so"),
+                                       ROTA_GPU_MEM_LIMIT=text, ROTA_MEMORY=memory, ROTA_LOG="error")
+                    self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", result.stderr)
+                    self.assertEqual([line for line in result.stderr.splitlines() if line.startswith("rota: ")], [
+                        f"rota: ROTA_GPU_MEM_LIMIT is '{text}', which is no size: no GPU memory is given out; use bytes with an optional K, M, G "
+                        "or T, as in 8G, or unset it"])
+
+    # ctest labels: unsanitized
+    def test_the_first_refusal_says_which_limit_what_is_in_use_and_what_was_asked_for(self):
+        result = self.call(MEMHOG, "--bytes", "48M", "--rounds", "1", LD_PRELOAD=str(SHIMS / "librota.so"), ROTA_GPU_MEM_LIMIT="32mb",
+                           ROTA_MEMORY="native")
+        said = [line for line in result.stderr.splitlines() if line.startswith("rota: ")]
+        self.assertEqual(len(said), 1, result.stderr)
+        self.assertRegex(said[0], r"^rota: \d+ bytes on GPU 0 refused: this process has \d+ of the 33554432 that ROTA_GPU_MEM_LIMIT ")
+        self.assertEqual(result.returncode, 2)
+
     def test_another_session_has_a_limit_of_its_own(self):
         holder = self.start(ROTA, "run", "--gpu-mem", "100M", "--", MEMHOG, "--bytes", "90M", "--rounds", "1", "--hold")
         self.assertTrue(holder.stdout.readline().startswith("ready"))

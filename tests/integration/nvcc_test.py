@@ -68,7 +68,7 @@ class RuntimePrograms(Case):
 
     # ctest labels: unsanitized
     def test_runtime_programs_run_on_every_card(self):
-        for gpu in ("h200x2", "a100", "t4", "mig-1g"):
+        for gpu in ("h200x2", "h100", "a100", "l4", "t4", "rtx4090", "mig-1g"):
             self.run_all("host", "", ROTA, "sim", "--gpu", gpu, "--memory", "512M", "--")
 
     # ctest labels: unsanitized

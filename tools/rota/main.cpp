@@ -1,6 +1,9 @@
 // rota: the command line. Every subcommand ends by throwing its exit code as CLI::RuntimeError.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstring>
+#include <iostream>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -35,11 +38,44 @@ void drop_separator(CLI::App& app, std::vector<std::string>& arguments) {
   }
 }
 
+// Of the commands that start a program, the usage says where that goes.
+class Usages : public CLI::Formatter {
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    const std::string usage = CLI::Formatter::make_usage(app, name);
+    const std::string own = app->get_name();
+    std::string program;
+    if (own == "run" || own == "sim" || own == "trace") program = " -- COMMAND [ARGUMENTS…]";
+    if (own == "doctor") program = " [-- COMMAND [ARGUMENTS…]]";
+    if (program.empty()) return usage;
+    std::string first = usage.substr(0, usage.find('\n'));
+    const std::size_t options = first.find("[OPTIONS]");
+    if (options != std::string::npos) first.resize(options + std::strlen("[OPTIONS]"));
+    return first + program + "\n";
+  }
+};
+
+// Empty, or the line about a first word that is no command.
+std::string wrong_command(const CLI::App& app, const std::vector<std::string>& arguments) {
+  if (arguments.empty() || arguments[0].starts_with('-')) return {};
+  std::string names;
+  const auto all = app.get_subcommands([](const CLI::App*) { return true; });
+  std::vector<const CLI::App*> commands;
+  for (const CLI::App* command : all) {
+    if (command->get_name() == arguments[0]) return {};
+    if (!command->get_group().empty()) commands.push_back(command);  // those for rota itself are in no group
+  }
+  for (std::size_t i = 0; i < commands.size(); ++i) {
+    names += (i == 0 ? "" : i + 1 == commands.size() ? " or " : ", ") + commands[i]->get_name();
+  }
+  return "rota: '" + arguments[0] + "' is no command: use " + names + "; `rota --help` says more\n";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   CLI::App app{"rota: many CUDA programs take turns on one GPU, each as if it had the whole GPU", "rota"};
   app.set_version_flag("--version", std::string("rota ") + ROTA_VERSION);
+  app.formatter(std::make_shared<Usages>());
   app.require_subcommand(1);
   rota::tool::register_run(app);
   rota::tool::register_try(app);
@@ -49,6 +85,10 @@ int main(int argc, char** argv) {
   rota::tool::register_doctor(app);
   rota::tool::register_trace(app);
   std::vector<std::string> arguments(argv + 1, argv + argc);
+  if (const std::string line = wrong_command(app, arguments); !line.empty()) {
+    std::cerr << line;
+    return 2;
+  }
   drop_separator(app, arguments);
   std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
   try {

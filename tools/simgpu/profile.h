@@ -1,5 +1,5 @@
 // The simulated card: every figure that decides how long something takes, and what the device says of itself. The
-// figures lie in one TOML file per card (profiles/), each with its unit and where it comes from; four files are built
+// figures lie in one TOML file per card (profiles/), each with its unit and where it comes from; some are built
 // in, and ROTA_SIM_PROFILE names one of them or a file of the same form. Rates are bytes per second, durations modelled
 // nanoseconds (before ROTA_SIM_TIME_SCALE). The process that comes first decides for all that share its state.
 #pragma once

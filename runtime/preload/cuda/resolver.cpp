@@ -18,6 +18,7 @@
 #include "runtime/preload/attachment.h"
 #include "runtime/preload/cuda/thin.h"
 #include "runtime/preload/object.h"
+#include "runtime/preload/off.h"
 #include "runtime/preload/symbol_list.h"
 
 namespace rota::thin {
@@ -76,8 +77,9 @@ void look_up_functions(const Driver& driver) noexcept {
   }
 }
 
-// The core's attach function, or null if there is no core beside this library.
+// The core's attach function, or null if there is no core beside this library, or rota is switched off.
 RotaCoreAttach* open_core() noexcept {
+  if (is_off()) return nullptr;
   char path[kPathBytes];
   if (!path_beside_us("librota-core.so", path)) return nullptr;
   using Dlopen = void*(const char*, int);

@@ -10,6 +10,7 @@
 #include "generated/trace_schema.h"
 #include "runtime/preload/cuda/thin.h"
 #include "runtime/preload/object.h"
+#include "runtime/preload/off.h"
 #include "runtime/trace/thread.h"
 
 extern "C" {
@@ -80,6 +81,7 @@ void* open_library(Open* open, const RotaCudartMajor& major) noexcept {
 
 // The core beside this library, if it traces and speaks of the same functions.
 const rota::trace::Interface* open_core(Open* open) noexcept {
+  if (rota::thin::is_off()) return nullptr;
   char path[rota::thin::kPathBytes];
   if (!rota::thin::path_beside_us("librota-core.so", path)) return nullptr;
   void* const handle = open(path, RTLD_NOW | RTLD_LOCAL);

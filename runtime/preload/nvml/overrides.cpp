@@ -10,6 +10,7 @@
 #include "runtime/preload/nvml/library.h"
 #include "runtime/preload/nvml/nvml.h"
 #include "runtime/preload/object.h"
+#include "runtime/preload/off.h"
 
 namespace rota::nvml {
 namespace {
@@ -28,7 +29,7 @@ RotaCoreGpuMemory* core_function() noexcept {
   static RotaCoreGpuMemory* known;
   static uint8_t unusable;
   if (auto* const function = __atomic_load_n(&known, __ATOMIC_ACQUIRE)) return function;
-  if (__atomic_load_n(&unusable, __ATOMIC_RELAXED) != 0) return nullptr;
+  if (__atomic_load_n(&unusable, __ATOMIC_RELAXED) != 0 || thin::is_off()) return nullptr;
   using Dlopen = void*(const char*, int);
   auto* const open = reinterpret_cast<Dlopen*>(thin::next_symbol("dlopen"));
   char path[thin::kPathBytes];

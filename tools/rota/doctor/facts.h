@@ -40,6 +40,7 @@ struct DriverFacts {
   std::string place;  // how it was found, one of preload.h's words
   std::string why;    // refused because of this
   std::vector<PassedOver> passed_over;
+  bool simulated = false;            // it is simgpu
   bool compared = false;             // its exports with those of librota.so; else the rest says nothing
   std::string unreadable;            // why its exports could not be read; empty if they were
   std::size_t exports = 0;           // functions, without the debugger's cudbg*
@@ -179,6 +180,7 @@ struct CommandFacts {
   std::string name, path, interpreter;
   int error = 0;          // errno of finding it
   std::string uncovered;  // words that follow "is"
+  bool static_runtime = false;
 };
 
 struct Facts {

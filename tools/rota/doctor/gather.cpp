@@ -85,7 +85,8 @@ CommandFacts gather_command(const std::string& name) {
           .path = executable.path,
           .interpreter = executable.interpreter,
           .error = executable.error,
-          .uncovered = executable.uncovered};
+          .uncovered = executable.uncovered,
+          .static_runtime = tool::has_static_cuda_runtime(executable.interpreter)};
 }
 
 // The version of the protocol in what a daemon answers, if it is not ours; 0 if it does not answer at all.

@@ -11,6 +11,7 @@
 
 #include "generated/driver_symbols.h"
 #include "tools/elf/elf.h"
+#include "tools/elf/image.h"
 #include "tools/rota/doctor/gather.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/run/preload.h"
@@ -94,6 +95,10 @@ DriverFacts gather_driver() {
   }
   if (facts.search != Search::kFound) return facts;
   facts.file = real_path(facts.path);
+  // The name of a variable that only simgpu reads.
+  if (const auto file = elf::MappedFile::open(facts.file)) {
+    facts.simulated = std::string_view(file->bytes()).find("ROTA_SIM_UNREGISTERED") != std::string_view::npos;
+  }
   const std::string shim = tool::shim_directory() + "/" + kShim;
   if (access(shim.c_str(), R_OK) != 0) return facts;  // which is a finding of its own
   facts.compared = true;

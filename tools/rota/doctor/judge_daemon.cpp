@@ -23,6 +23,7 @@ constexpr std::array kVariables = {
     "ROTA_OVERSUBSCRIBE",
     "ROTA_GPU_MEM_LIMIT",
     "ROTA_REAL_LIBCUDA",
+    "ROTA_OFF",
     "ROTA_WAIT",
     "ROTA_LOG",
     "ROTA_TRACE",
@@ -40,6 +41,10 @@ constexpr std::array kVariables = {
     "ROTA_SIM_PROFILE",
     "ROTA_SIM_CLOCK",
     "ROTA_SIM_FAULTS",
+    "ROTA_SIM_UNREGISTERED",
+    "ROTA_SIM_WRITTEN",
+    "ROTA_SIM_ACTIVITY",
+    "ROTA_SIM_ACTIVITY_MAX_BYTES",
     "ROTA_SIM_MUTATIONS",
     "ROTA_BUILD",
     "ROTA_CLANG",
@@ -204,6 +209,14 @@ void judge_settings(const Facts& facts, Findings& findings) {
                         fmt::format("ROTA_WAIT is '{}'", wait->second),
                         "1 waits for a rotad; anything else does not wait",
                         {{"variable", "ROTA_WAIT"}}});
+  }
+  const auto off = facts.variables.find("ROTA_OFF");
+  if (off != facts.variables.end() && !off->second.empty() && off->second != "0") {
+    findings.push_back({"settings.off",
+                        Level::kWarning,
+                        "ROTA_OFF is set: programs run without rota",
+                        "unset it for turns, limits and traces",
+                        {{"variable", "ROTA_OFF"}}});
   }
   const auto most = facts.variables.find("ROTA_TRACE_MAX_BYTES");
   if (most != facts.variables.end() && !protocol::parse_bytes(most->second)) {

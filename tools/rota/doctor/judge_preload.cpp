@@ -191,7 +191,7 @@ void judge_others(const PreloadFacts& preload, Findings& findings) {
   }
 }
 
-void judge_command(const CommandFacts& command, Findings& findings) {
+void judge_command(const CommandFacts& command, bool simulated, Findings& findings) {
   const nlohmann::json values = {
       {"command", command.name}, {"path", command.path}, {"interpreter", command.interpreter}};
   if (command.error != 0) {
@@ -204,6 +204,13 @@ void judge_command(const CommandFacts& command, Findings& findings) {
                         fmt::format("{} is {}: rota cannot reach into it, it runs without; what it starts is covered",
                                     command.interpreter, command.uncovered),
                         "link it dynamically, or start the CUDA program itself under rota", values});
+  } else if (command.static_runtime && simulated) {
+    findings.push_back(
+        {"command.runtime", Level::kProblem,
+         fmt::format("{} has a static CUDA runtime, which wants private tables of NVIDIA's driver, and the "
+                     "driver here is simgpu, which has none: its CUDA calls fail",
+                     command.interpreter),
+         "compile it with `nvcc -cudart shared`, or run it on a GPU", values});
   } else {
     findings.push_back(
         {"command", Level::kOk, fmt::format("{} can be run under rota", command.interpreter), "", values});
@@ -218,7 +225,7 @@ void judge_preload(const Facts& facts, Findings& findings) {
   judge_nvml(facts.preload, findings);
   judge_trial(facts.preload, findings);
   judge_others(facts.preload, findings);
-  if (facts.command) judge_command(*facts.command, findings);
+  if (facts.command) judge_command(*facts.command, facts.driver.simulated, findings);
 }
 
 }  // namespace rota::doctor

@@ -139,17 +139,27 @@ Started spawn(const std::vector<std::string>& arguments, const std::string& log)
 // Only one starts a rotad at a place, the others wait here and then find it. The file says who has its turn.
 class StartersTurn {
  public:
-  explicit StartersTurn(const std::string& socket) {
-    file_ = Descriptor(open((socket + ".start").c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!file_) {
+  explicit StartersTurn(const std::string& socket) : path_(socket + ".start") {
+    const auto failed = [&] {
       problem_ = fmt::format("no rotad runs, and none can be started at {}: {}", socket, strerror(errno));
-      return;
-    }
+    };
     const auto until = std::chrono::steady_clock::now() + kPatience;
-    while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+    while (true) {
+      if (!file_ || !still_there()) {
+        file_ = Descriptor(open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+        if (!file_) {
+          failed();
+          return;
+        }
+      }
+      if (flock(file_.get(), LOCK_EX | LOCK_NB) == 0) {
+        if (still_there()) break;  // else the one before has taken the file along
+        file_ = {};
+        continue;
+      }
       if (errno == EINTR) continue;
       if (errno != EWOULDBLOCK) {
-        problem_ = fmt::format("no rotad runs, and none can be started at {}: {}", socket, strerror(errno));
+        failed();
         return;
       }
       if (std::chrono::steady_clock::now() >= until) {
@@ -164,6 +174,12 @@ class StartersTurn {
     if (ftruncate(file_.get(), 0) != 0 || pwrite(file_.get(), line.data(), line.size(), 0) < 0) return;
   }
 
+  ~StartersTurn() {
+    if (file_ && problem_.empty() && still_there()) unlink(path_.c_str());
+  }
+  StartersTurn(const StartersTurn&) = delete;
+  StartersTurn& operator=(const StartersTurn&) = delete;
+
   // One line why it is not this process's turn; empty: it is.
   const std::string& problem() const { return problem_; }
 
@@ -176,6 +192,15 @@ class StartersTurn {
     return error == std::errc{} ? fmt::format("another `rota run` (pid {})", pid) : "another `rota run`";
   }
 
+  // The file has its name still.
+  bool still_there() const {
+    struct stat named;
+    struct stat opened;
+    return lstat(path_.c_str(), &named) == 0 && fstat(file_.get(), &opened) == 0 && named.st_dev == opened.st_dev &&
+           named.st_ino == opened.st_ino;
+  }
+
+  std::string path_;
   Descriptor file_;
   std::string problem_;
 };

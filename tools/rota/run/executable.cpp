@@ -100,6 +100,15 @@ std::string find_command(const std::string& command, int& error) {
 
 }  // namespace
 
+bool has_static_cuda_runtime(const std::string& path) {
+  const auto file = elf::MappedFile::open(path);
+  if (!file) return false;
+  const auto program = elf::read_program(file->bytes(), path);
+  if (!program || file->bytes().find(".nvFatBinSegment") == std::string_view::npos) return false;
+  return std::ranges::none_of(program->needed,
+                              [](std::string_view library) { return library.starts_with("libcudart.so"); });
+}
+
 Executable inspect_command(const std::string& command) {
   Executable result;
   result.path = find_command(command, result.error);

@@ -20,5 +20,8 @@ struct Executable {
 
 // `command` with a slash is a path; without, PATH is searched.
 Executable inspect_command(const std::string& command);
+// The program at this path holds code for GPUs and loads no libcudart for it: nvcc links the CUDA runtime statically
+// unless told otherwise. Reads the whole file.
+bool has_static_cuda_runtime(const std::string& path);
 
 }  // namespace rota::tool

@@ -23,6 +23,7 @@ namespace {
 
 constexpr int kNotFound = 127;
 constexpr int kNotExecutable = 126;
+constexpr int kNotStarted = 125;
 
 void say(const std::string& line) {
   fmt::print(stderr, "rota: {}\n", line);
@@ -64,6 +65,19 @@ int prepare(const LaunchOptions& options) {
   }
   for (const auto& [name, value] : options.environment) setenv(name.c_str(), value.c_str(), 1);
   if (!options.share) return 0;
+  // As the preloads read it (runtime/preload/off.h).
+  if (const char* off = getenv("ROTA_OFF"); off != nullptr && *off != '\0' && strcmp(off, "0") != 0) {
+    say("ROTA_OFF is set: the program runs without rota; unset it for turns, limits and traces");
+    return 0;
+  }
+  if (const char* limit = getenv("ROTA_GPU_MEM_LIMIT");
+      limit != nullptr && *limit != '\0' && !protocol::parse_bytes(limit)) {
+    say(fmt::format(
+        "ROTA_GPU_MEM_LIMIT is '{}', which is no size: use bytes with an optional K, M, G or T, as in 8G, or "
+        "unset it; the program is not started",
+        limit));
+    return kNotStarted;
+  }
   if (!executable.uncovered.empty()) {
     say(fmt::format("{} is {}: rota cannot reach into it, it runs without", executable.interpreter,
                     executable.uncovered));

@@ -49,6 +49,7 @@ struct SimOptions {
   std::string driver;
   std::string state;
   std::string time_scale;
+  std::string unregistered = "fail";
   bool virtual_clock = false;
   std::vector<std::string> kernels;
   std::vector<std::string> faults;
@@ -68,8 +69,18 @@ class Folder {
     if (mkdtemp(path.data()) != nullptr) path_ = path;
   }
   ~Folder() {
-    std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
+    if (path_.empty()) return;
+    // A rotad or a program that goes on may put a file there, or take one away, at the same moment: under another name
+    // it does not find the folder, and what it has begun by then is over at the next attempt.
+    std::error_code error;
+    const std::string gone = path_ + ".gone";
+    fs::rename(path_, gone, error);
+    const std::string last = error ? path_ : gone;
+    constexpr int kAttempts = 100;
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      fs::remove_all(last, error);
+      if (!error) return;
+    }
   }
   Folder(const Folder&) = delete;
   Folder& operator=(const Folder&) = delete;
@@ -99,7 +110,7 @@ std::string kernels_problem(const std::string& path) {
   const auto exports = elf::read_exports(path);
   if (!exports) return exports.error().text;
   if (std::ranges::binary_search(exports->functions, "rota_sim_kernels")) return "";
-  return path + " registers no kernels: it exports no rota_sim_kernels (tools/simgpu/kernel.h)";
+  return path + " registers no kernels: it exports no rota_sim_kernels (include/rota/simgpu/kernel.h)";
 }
 
 // The same for what ROTA_SIM_KERNELS lists already. A name without a slash is the loader's to find.
@@ -195,7 +206,7 @@ int simulate(SimOptions options) {
   // The machine is what the options say: nothing of another one that the environment may still speak of.
   for (const char* name :
        {"ROTA_SIM_PROFILE", "ROTA_SIM_GPUS", "ROTA_SIM_MEMORY", "ROTA_SIM_CONTEXT_BYTES", "ROTA_SIM_DRIVER_VERSION",
-        "ROTA_SIM_CLOCK", "ROTA_SIM_TIME_SCALE", "ROTA_SIM_FAULTS", "ROTA_SIM_MUTATIONS"}) {
+        "ROTA_SIM_CLOCK", "ROTA_SIM_TIME_SCALE", "ROTA_SIM_FAULTS", "ROTA_SIM_MUTATIONS", "ROTA_SIM_UNREGISTERED"}) {
     unsetenv(name);
   }
   LaunchOptions launch;
@@ -221,6 +232,8 @@ int simulate(SimOptions options) {
   set("ROTA_REAL_LIBCUDA", driver);
   set("ROTA_SIM_STATE", state);
   set("ROTA_SOCKET", socket);
+  // Nobody but this machine's rotad has these GPUs.
+  set("ROTA_LOCK_DIRECTORY", fs::path(state).parent_path());
 
   const SimulatedGpus gpus = options.gpu.empty() ? SimulatedGpus{} : *parse_simulated_gpus(options.gpu);
   if (!options.profile.empty() && !gpus.card.empty()) {
@@ -234,6 +247,17 @@ int simulate(SimOptions options) {
   if (!options.memory.empty()) set("ROTA_SIM_MEMORY", options.memory);
   if (!options.time_scale.empty()) set("ROTA_SIM_TIME_SCALE", options.time_scale);
   if (options.virtual_clock) set("ROTA_SIM_CLOCK", "virtual");
+  set("ROTA_SIM_UNREGISTERED", options.unregistered);
+  // A machine that is in use already speaks of these, and of nothing that nobody wrote.
+  std::string written;
+  const auto wrote = [&written](const char* option, const std::string& value) {
+    if (!value.empty()) written += fmt::format("{}{} {}", written.empty() ? "" : "\n", option, value);
+  };
+  wrote("--gpu", options.gpu);
+  wrote("--profile", options.profile);
+  wrote("--memory", options.memory);
+  wrote("--time-scale", options.time_scale);
+  set("ROTA_SIM_WRITTEN", written);
 
   std::string kernels = library_folder / "libsimkernels.so";
   for (const std::string& each : options.kernels) {
@@ -259,7 +283,8 @@ int simulate(SimOptions options) {
 std::optional<SimulatedGpus> parse_simulated_gpus(const std::string& text) {
   SimulatedGpus gpus{text, 1};
   const size_t cross = text.rfind('x');
-  if (cross != std::string::npos) {
+  // An x may be part of a card's name (rtx4090).
+  if (cross != std::string::npos && std::ranges::count(sim::profile_names(), text) == 0) {
     const char* end = text.data() + text.size();
     int count = 0;
     const auto [stop, code] = std::from_chars(text.data() + cross + 1, end, count);
@@ -284,7 +309,9 @@ void register_sim(CLI::App& app) {
         return fmt::format("there is no card '{}': use {}, or h200x2 for two; --profile FILE for another card",
                            gpus->card, fmt::join(names, ", "));
       });
-  command->add_option("--profile", options->profile, "file that describes another card (tools/simgpu/README.md)")
+  command
+      ->add_option("--profile", options->profile,
+                   "file that describes another card (share/doc/rota/tools/simgpu/README.md)")
       ->check(CLI::ExistingFile);
   command->add_option("--memory", options->memory, "bytes of each GPU, such as 16G (default: the card's)")
       ->check([](const std::string& text) {
@@ -299,9 +326,17 @@ void register_sim(CLI::App& app) {
         if (sim::parse_driver_version(text) != 0) return std::string();
         return "'" + text + "' is no CUDA version from 6.0 on: use e.g. 12.4";
       });
-  command->add_option("--kernels", options->kernels, "a library of kernels (tools/simgpu/kernel.h); may be repeated")
+  command
+      ->add_option("--kernels", options->kernels,
+                   "a library of kernels (include/rota/simgpu/kernel.h); may be repeated")
       ->allow_extra_args(false)
       ->check(kernels_problem);
+  command
+      ->add_option(
+          "--unregistered", options->unregistered,
+          "kernels that no library has: fail (default), their look-up does; skip, they do nothing, in the time "
+          "of an empty kernel")
+      ->check(CLI::IsMember({"fail", "skip"}));
   command->add_option("--fault", options->faults, "such as cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY; may be repeated")
       ->allow_extra_args(false)
       ->check([](const std::string& text) {

@@ -1,6 +1,12 @@
 // Packets to and from rotad, checked as rotad checks ours.
 #include "tools/rota/status/request.h"
 
+#include <pwd.h>
+#include <sys/stat.h>
+
+#include <fstream>
+#include <iterator>
+
 #include <sys/socket.h>
 #include <sys/time.h>
 
@@ -69,6 +75,29 @@ std::string skipped_text(const protocol::SocketSearch& search) {
   }
   return places + (search.skipped_count == 1 ? " is" : " are") +
          " not looked into: somebody else made it, or others may write to it; remove it";
+}
+
+void find_programs(Status& status) {
+  for (const protocol::StatusClient& client : status.clients) {
+    StatusProgram& program = status.programs.emplace_back();
+    if (client.uid == protocol::kHiddenUser) {
+      program.command = client.name;
+      continue;
+    }
+    const passwd* const user = getpwuid(client.uid);
+    program.user = user != nullptr ? user->pw_name : "uid " + std::to_string(client.uid);
+    const std::string folder = "/proc/" + std::to_string(client.pid);
+    struct stat owner{};
+    if (stat(folder.c_str(), &owner) == 0 && owner.st_uid == client.uid) {
+      std::ifstream file(folder + "/cmdline", std::ios::binary);
+      program.command.assign(std::istreambuf_iterator<char>(file), {});
+      while (program.command.ends_with('\0')) program.command.pop_back();
+      for (char& letter : program.command) {
+        if (static_cast<unsigned char>(letter) < ' ') letter = ' ';
+      }
+    }
+    if (program.command.empty()) program.command = client.name;
+  }
 }
 
 }  // namespace rota::tool

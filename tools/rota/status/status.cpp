@@ -109,12 +109,13 @@ int show(bool json) {
     }
     return 1;
   }
-  const auto status = request_status(rotad.get());
+  auto status = request_status(rotad.get());
   if (!status) {
     fmt::print(stderr, "rota: the rotad at {} does not answer, or is of another version of rota\n",
                search.candidate.path);
     return 1;
   }
+  find_programs(*status);
   fmt::print("{}",
              json ? status_as_json(*status, search.candidate.path) : status_as_text(*status, search.candidate.path));
   return 0;
@@ -142,7 +143,8 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                     {"name", gpu.name}});
   }
   nlohmann::json clients = nlohmann::json::array();
-  for (const protocol::StatusClient& client : status.clients) {
+  for (std::size_t i = 0; i < status.clients.size(); ++i) {
+    const protocol::StatusClient& client = status.clients[i];
     nlohmann::json touched = nlohmann::json::array();
     nlohmann::json memory = nlohmann::json::object();
     for (const protocol::StatusGpu& gpu : status.gpus) {
@@ -175,6 +177,9 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                        {"since_ns", client.since_ns},
                        {"gpus", touched},
                        {"memory", memory}});
+    if (i >= status.programs.size()) continue;
+    clients.back()["user"] = status.programs[i].user;
+    clients.back()["command"] = status.programs[i].command;
   }
   const auto limit = [](std::uint64_t bytes) {
     return bytes == protocol::kUnlimited ? nlohmann::json(nullptr) : nlohmann::json(bytes);
@@ -221,7 +226,8 @@ std::string status_as_text(const Status& status, const std::string& socket) {
     if (gpu.handed_over_bytes != 0) {
       text += fmt::format("  {} handed over from program to program so far\n", size_text(gpu.handed_over_bytes));
     }
-    for (const protocol::StatusClient& client : status.clients) {
+    for (std::size_t i = 0; i < status.clients.size(); ++i) {
+      const protocol::StatusClient& client = status.clients[i];
       if (!has(client.gpus, gpu.index)) continue;
       const char* doing = has(client.wanted_gpus, gpu.index) ? "waits"
                           : has(client.held_gpus, gpu.index) ? "holds"
@@ -240,8 +246,12 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       }
       if (client.asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(client.asked_bytes));
       if (client.overrun != 0) more += ", did not give back in time: others run beside it";
-      text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing, client.pid, size_text(client.device_bytes),
+      text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
+                          client.pid == 0 ? "?" : std::to_string(client.pid), size_text(client.device_bytes),
                           fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name, more);
+      if (i < status.programs.size() && !status.programs[i].user.empty()) {
+        text += fmt::format("         {}: {}\n", status.programs[i].user, status.programs[i].command);
+      }
       const std::string use = use_text(use_of(status, client.client, gpu.index), gpu);
       if (!use.empty()) text += fmt::format("         {}\n", use);
     }

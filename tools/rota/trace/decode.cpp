@@ -175,7 +175,7 @@ void ProcessView::learn_memory(const DecodedCall& decoded, const Moment& moment)
   if (const Allocation* const allocation = allocation_of(decoded.base)) {
     const std::uint64_t rows = allocation->rows.empty() ? 1 : number(allocation->rows);
     objects_.memory_made(number(allocation->address), number(allocation->bytes) * rows, allocation->host,
-                         allocation->fresh, moment);
+                         allocation->fresh, moment, gives_memory(decoded.base));
   }
 }
 
@@ -233,14 +233,7 @@ std::string ProcessView::launch(const DecodedCall& decoded, const Renderer& rend
   const auto block = extent(decoded, kBlock, "blockDim");
   const auto shared = find_value(decoded, kShared);
   const auto stream = find_value(decoded, kStream);
-  std::optional<TypedBytes> function;
-  for (const std::string_view name : kFunction) {
-    const auto value = find_value(decoded, name);
-    if (value && value->bytes.size() == 8 && load_unsigned(value->bytes) != 0) {
-      function = value;
-      break;
-    }
-  }
+  const std::optional<TypedBytes> function = kernel_of(decoded);
   const std::string label = function ? label_of(decoded, *function, moment) : std::string();
   const std::string shown = options_.mangled ? label : demangled(label);
   if (renderer.json()) {
@@ -274,6 +267,77 @@ std::string ProcessView::launch(const DecodedCall& decoded, const Renderer& rend
   return text;
 }
 
+std::optional<TypedBytes> ProcessView::kernel_of(const DecodedCall& decoded) {
+  for (const std::string_view name : kFunction) {
+    const auto value = find_value(decoded, name);
+    if (value && value->bytes.size() == 8 && load_unsigned(value->bytes) != 0) return value;
+  }
+  return std::nullopt;
+}
+
+void ProcessView::learn(const DecodedCall& decoded, const Moment& moment) {
+  if (!decoded.call.returned || failed(decoded.call)) return;
+  learn_objects(decoded, moment);
+  learn_memory(decoded, moment);
+  learn_names(decoded, moment);
+}
+
+void ProcessView::learn(const TraceCall& call) {
+  learn(DecodedCall(call), {call.begin_ns, call.end_ns, call.thread});
+}
+
+std::optional<Launched> ProcessView::launched(const TraceCall& call) {
+  if (call.api != trace::kDriverApi || !is_direct_launch(base_name(function_name(call)))) return std::nullopt;
+  const DecodedCall decoded(call);
+  Launched launched;
+  if (const auto kernel = kernel_of(decoded)) {
+    launched.kernel = demangled(label_of(decoded, *kernel, {call.begin_ns, call.end_ns, call.thread}));
+  }
+  if (const auto stream = find_value(decoded, kStream)) launched.stream = load_unsigned(stream->bytes);
+  if (launched.stream == 0 && function_name(call).ends_with("_ptsz")) launched.stream = 2;
+  if (launched.stream == 1) launched.stream = 0;
+  return launched;
+}
+
+std::optional<Copied> ProcessView::copied(const TraceCall& call) {
+  if (call.api != trace::kDriverApi || !call.returned || failed(call)) return std::nullopt;
+  const std::string_view base = base_name(function_name(call));
+  if (!base.starts_with("cuMemcpy")) return std::nullopt;
+  const DecodedCall decoded(call);
+  const auto number = [&](std::string_view name, std::uint64_t otherwise) {
+    const auto value = find_value(decoded, name);
+    return value ? load_unsigned(value->bytes) : otherwise;
+  };
+  Copied copied;
+  copied.bytes = find_value(decoded, "ByteCount")
+                     ? number("ByteCount", 0)
+                     : number("WidthInBytes", 0) * number("Height", 1) * number("Depth", 1);
+  if (copied.bytes == 0) return std::nullopt;
+  const auto between = [](bool from_host, bool to_host) {
+    if (from_host == to_host) return Direction::kDeviceToDevice;
+    return from_host ? Direction::kHostToDevice : Direction::kDeviceToHost;
+  };
+  constexpr std::uint64_t kHost = 1;     // CU_MEMORYTYPE_HOST
+  constexpr std::uint64_t kUnified = 4;  // CU_MEMORYTYPE_UNIFIED: the addresses decide
+  const std::uint64_t from = number("srcMemoryType", 0);
+  const std::uint64_t to = number("dstMemoryType", 0);
+  const std::size_t sides = base.size() > 11 && base[9] == 't' && base[10] == 'o' ? 8 : std::string_view::npos;
+  if (sides != std::string_view::npos) {
+    copied.direction = between(base[sides] == 'H', base[sides + 3] == 'H');
+  } else if (base.starts_with("cuMemcpyPeer") || base.starts_with("cuMemcpy3DPeer")) {
+    copied.direction = Direction::kDeviceToDevice;
+  } else if (from != 0 && to != 0 && from != kUnified && to != kUnified && (from != kHost || to != kHost)) {
+    copied.direction = between(from == kHost, to == kHost);
+  }
+  return copied;
+}
+
+std::string ProcessView::stream_name(std::uint64_t stream, const Moment& moment) {
+  if (stream == 0) return "default stream";
+  if (stream == 2) return "threads' own default streams";
+  return objects_.handle({"stream", stream}, moment, false);
+}
+
 CallText ProcessView::show(const TraceCall& call) {
   const DecodedCall decoded(call);
   const Moment moment{call.begin_ns, call.end_ns, call.thread};
@@ -287,11 +351,7 @@ CallText ProcessView::show(const TraceCall& call) {
     text.arguments = launch_text + (text.arguments.empty() ? "" : ", ") + text.arguments;
   }
   if (!call.returned) return text;
-  if (!failed(call)) {
-    learn_objects(decoded, moment);
-    learn_memory(decoded, moment);
-    learn_names(decoded, moment);
-  }
+  learn(decoded, moment);
   renderer.written(owner_of(decoded));
   text.result = result_text(decoded, renderer);
   text.outputs = outputs_text(decoded, renderer, hide_measurements_);

@@ -19,6 +19,19 @@ struct CallText {
   std::string launch;     // JSON only: {"kernel":…,"grid":[…],…}; empty if it is none. In text it opens the arguments.
 };
 
+// A kernel that a call of the driver put into a stream.
+struct Launched {
+  std::string kernel;        // as C++ writes it; empty: not known
+  std::uint64_t stream = 0;  // 0: the legacy default stream; 2: the thread's own
+};
+
+// Bytes between the host and a GPU, or GPUs, that a call of the driver copied.
+enum class Direction { kHostToDevice, kDeviceToHost, kDeviceToDevice, kByAddress };
+struct Copied {
+  Direction direction = Direction::kByAddress;
+  std::uint64_t bytes = 0;
+};
+
 class ProcessView {
  public:
   explicit ProcessView(RenderOptions options, bool hide_measurements = false)
@@ -26,15 +39,24 @@ class ProcessView {
 
   // The process's calls must come in the order in which they began, none left out: names go by first appearance.
   CallText show(const TraceCall& call);
+  // Takes notice of a call without the text.
+  void learn(const TraceCall& call);
+  // Of a call that show() or learn() has had.
+  std::optional<Launched> launched(const TraceCall& call);
+  static std::optional<Copied> copied(const TraceCall& call);
+  std::string stream_name(std::uint64_t stream, const Moment& moment);
+  const ObjectNames& objects() const { return objects_; }
   // The thread's number in the order of first appearance, from 1.
   std::uint32_t thread_number(std::uint32_t thread) {
     return threads_.emplace(thread, static_cast<std::uint32_t>(threads_.size() + 1)).first->second;
   }
 
  private:
+  void learn(const DecodedCall& decoded, const Moment& moment);
   void learn_objects(const DecodedCall& decoded, const Moment& moment);
   void learn_memory(const DecodedCall& decoded, const Moment& moment);
   void learn_names(const DecodedCall& decoded, const Moment& moment);
+  static std::optional<TypedBytes> kernel_of(const DecodedCall& decoded);
   std::string label_of(const DecodedCall& decoded, const TypedBytes& value, const Moment& moment);
   std::string launch(const DecodedCall& decoded, const Renderer& renderer, const Moment& moment);
   // The module, library or graph that a call looks something up in.

@@ -119,6 +119,8 @@ void TraceFile::index_chunks() {
     std::stable_sort(stretches.begin(), stretches.end(),
                      [](const Stretch& left, const Stretch& right) { return left.first_ticks < right.first_ticks; });
   }
+  // At its end a process says the names of all its threads, also of those that called nothing.
+  std::erase_if(threads_, [&](const auto& thread) { return !stretches_.contains(thread.first); });
 }
 
 void TraceFile::index_chunk(std::uint64_t offset, const std::vector<std::byte>& chunk) {
@@ -153,7 +155,7 @@ void TraceFile::index_chunk(std::uint64_t offset, const std::vector<std::byte>& 
       report(offset + position, fmt::format("a record of {} bytes; the rest of the chunk is left out", bytes));
       break;
     }
-    if (kind == RecordKind::kEnd || kind > RecordKind::kResult) {
+    if (kind == RecordKind::kEnd || kind > RecordKind::kWait) {
       report(offset + position,
              fmt::format("a record of unknown kind {}; the rest of the chunk is left out", static_cast<int>(kind)));
       break;
@@ -251,7 +253,10 @@ bool TraceThread::next(TraceCall& call) {
   }
   if (pending_.empty()) return false;
   call = std::move(pending_.front().call);
-  if (!call.returned) call.end_ns = std::max(call.begin_ns, file_.monotonic_ns(file_.last_ticks_));
+  if (!call.returned) {
+    call.end_ns = std::max(call.begin_ns, file_.monotonic_ns(file_.last_ticks_));
+    call.waited_ns = std::min(call.waited_ns, call.end_ns - call.begin_ns);
+  }
   pending_.pop_front();
   ++first_pending_;
   return true;
@@ -302,6 +307,14 @@ bool TraceThread::read_record() {
     take_return(offset, word, ticks, value, {payload + sizeof value, payload_bytes - sizeof value});
     return true;
   }
+  if (kind == RecordKind::kWait) {
+    if (payload_bytes < sizeof(std::uint64_t)) {
+      file_.report(offset, "a record of a wait without its time");
+      return true;
+    }
+    for (const std::uint64_t call : open_) pending_[call - first_pending_].call.waited_ns += load64(payload);
+    return true;
+  }
   Pending& entry = pending_.emplace_back();
   entry.call.thread = thread_;
   entry.call.api = RecordWord::api(word);
@@ -324,6 +337,7 @@ void TraceThread::take_return(std::uint64_t offset, std::uint64_t word, std::uin
     candidate.call.returned = true;
     candidate.call.value = value;
     candidate.call.end_ns = std::max(candidate.call.begin_ns, file_.monotonic_ns(ticks));
+    candidate.call.waited_ns = std::min(candidate.call.waited_ns, candidate.call.end_ns - candidate.call.begin_ns);
     candidate.call.results.assign(payload.begin(), payload.end());
     return;
   }

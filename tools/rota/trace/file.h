@@ -19,11 +19,12 @@ namespace rota::tool {
 
 struct TraceCall {
   std::uint32_t thread = 0;
-  std::uint32_t api = 0;       // trace::kDriverApi, trace::kRuntimeApi
-  std::uint32_t function = 0;  // checked to be one of that API's
-  std::uint32_t depth = 0;     // calls of this thread that were under way at its begin
-  std::uint64_t begin_ns = 0;  // CLOCK_MONOTONIC
-  std::uint64_t end_ns = 0;    // likewise; if not returned, the file's last time stamp
+  std::uint32_t api = 0;        // trace::kDriverApi, trace::kRuntimeApi
+  std::uint32_t function = 0;   // checked to be one of that API's
+  std::uint32_t depth = 0;      // calls of this thread that were under way at its begin
+  std::uint64_t begin_ns = 0;   // CLOCK_MONOTONIC
+  std::uint64_t end_ns = 0;     // likewise; if not returned, the file's last time stamp
+  std::uint64_t waited_ns = 0;  // of that time, how long it stood at the gate, with the calls inside it
   bool returned = false;
   std::uint32_t value = 0;           // the result, where it is a status or a number
   std::vector<std::byte> arguments;  // payload of the entry record

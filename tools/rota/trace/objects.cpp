@@ -109,6 +109,7 @@ std::shared_ptr<ObjectNames::Memory> ObjectNames::add_memory(std::uint64_t addre
   auto first = memory_.upper_bound(address);
   if (first != memory_.begin() && address - std::prev(first)->first < std::prev(first)->second->bytes) --first;
   while (first != memory_.end() && (first->first < address || first->first - address < memory->bytes)) {
+    count(*first->second, false);
     first->second->before.clear();
     memory->before.push_back(std::move(first->second));
     first = memory_.erase(first);
@@ -116,20 +117,50 @@ std::shared_ptr<ObjectNames::Memory> ObjectNames::add_memory(std::uint64_t addre
   return memory_[address] = memory;
 }
 
-void ObjectNames::memory_made(std::uint64_t address, std::uint64_t bytes, bool host, bool fresh, const Moment& moment) {
+void ObjectNames::count(Memory& memory, bool lives) {
+  if (memory.counted == lives) return;
+  memory.counted = lives;
+  std::uint64_t& allocations = memory.host ? live_.host_allocations : live_.device_allocations;
+  std::uint64_t& bytes = memory.host ? live_.host_bytes : live_.device_bytes;
+  allocations += lives ? 1 : std::uint64_t(-1);
+  bytes += lives ? memory.bytes : 0 - memory.bytes;
+}
+
+ObjectNames::Live ObjectNames::live() const {
+  Live live = live_;
+  for (const auto& [kind, all] : objects_) {
+    for (const auto& [value, versions] : all) {
+      for (const Object& object : versions) {
+        if (object.born_end != 0 && object.gone == ~0ULL) ++live.objects[kind];
+      }
+    }
+  }
+  return live;
+}
+
+void ObjectNames::memory_made(std::uint64_t address, std::uint64_t bytes, bool host, bool fresh, const Moment& moment,
+                              bool own) {
   if (address == 0) return;
   Memory* const known = find_memory(address, moment);
-  if (known != nullptr && inside(*known, moment) && known->born_end != 0) return;
+  if (known != nullptr && inside(*known, moment) && known->born_end != 0) {
+    // The runtime's call did not say how much it asks the driver for (cudaMalloc3D).
+    if (own && !known->counted && bytes > known->bytes) known->bytes = bytes;
+    if (own && known->gone == ~0ULL) count(*known, true);
+    return;
+  }
   if (known != nullptr && !fresh && known->gone > moment.begin_ns) return;
   const auto memory = add_memory(address, bytes, host);
   memory->thread = moment.thread;
   memory->born_begin = moment.begin_ns;
   memory->born_end = moment.end_ns;
+  if (own && bytes != 0) count(*memory, true);
 }
 
 void ObjectNames::memory_freed(std::uint64_t address, const Moment& moment) {
   Memory* const memory = find_memory(address, moment);
-  if (memory != nullptr && memory->address == address) memory->gone = std::min(memory->gone, moment.end_ns);
+  if (memory == nullptr || memory->address != address) return;
+  memory->gone = std::min(memory->gone, moment.end_ns);
+  count(*memory, false);
 }
 
 std::string ObjectNames::memory(std::uint64_t address, const Moment& moment, bool device, bool written) {

@@ -50,11 +50,24 @@ class ObjectNames {
   std::string symbol(std::uint64_t address) const;
 
   // bytes == 0: not known. Not fresh: unless it lies in memory that is known already.
-  void memory_made(std::uint64_t address, std::uint64_t bytes, bool host, bool fresh, const Moment& moment);
+  // `own`: an allocation of the program, which live() counts until it is freed.
+  void memory_made(std::uint64_t address, std::uint64_t bytes, bool host, bool fresh, const Moment& moment,
+                   bool own = false);
   void memory_freed(std::uint64_t address, const Moment& moment);
   // "dptr#3+0x100", "hostptr#1"; empty where no known memory is. `device`: the type says that it is device memory, so
   // it keeps its name when it is freed, and, if the call has `written` it, gets one where none was known.
   std::string memory(std::uint64_t address, const Moment& moment, bool device, bool written);
+
+  // What calls made and no call ended. That a context takes along what it holds is not in it.
+  struct Live {
+    std::map<std::string_view, std::uint64_t> objects;  // by kind
+    std::uint64_t device_allocations = 0;
+    std::uint64_t device_bytes = 0;
+    std::uint64_t host_allocations = 0;
+    std::uint64_t host_bytes = 0;
+  };
+  Live live() const;
+  std::uint64_t device_bytes() const { return live_.device_bytes; }
 
  private:
   struct Object {
@@ -71,6 +84,7 @@ class ObjectNames {
     std::uint64_t bytes = 1;
     std::uint32_t number = 0;
     bool host = false;
+    bool counted = false;  // in live_
     std::uint32_t thread = 0;
     std::uint64_t born_begin = 0;
     std::uint64_t born_end = 0;
@@ -90,12 +104,14 @@ class ObjectNames {
   static Object* find(Versions& versions, const Moment& moment);
   Object& add(const Handle& handle, Versions& versions, const Moment* made_by);
   Memory* find_memory(std::uint64_t address, const Moment& moment);
+  void count(Memory& memory, bool lives);
   std::shared_ptr<Memory> add_memory(std::uint64_t address, std::uint64_t bytes, bool host);
 
   std::map<std::string_view, std::map<std::uint64_t, Versions>> objects_;
   std::map<std::string_view, std::uint32_t> numbers_;
   std::map<std::uint64_t, std::string> symbols_;
   std::map<std::uint64_t, std::shared_ptr<Memory>> memory_;  // by first address, never overlapping
+  Live live_;                                                // of memory only
 };
 
 }  // namespace rota::tool

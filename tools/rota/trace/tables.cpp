@@ -222,6 +222,21 @@ bool is_launch(std::string_view base) {
   return std::find(std::begin(kLaunches), std::end(kLaunches), base) != std::end(kLaunches);
 }
 
+bool is_direct_launch(std::string_view base) {
+  return base.starts_with("cuLaunch") && is_launch(base);
+}
+
+bool is_lookup(std::string_view base) {
+  static constexpr std::string_view kLookups[] = {"cuGetProcAddress", "cuGetExportTable", "cudaGetDriverEntryPoint",
+                                                  "cudaGetDriverEntryPointByVersion", "cudaGetExportTable"};
+  return std::find(std::begin(kLookups), std::end(kLookups), base) != std::end(kLookups);
+}
+
+bool gives_memory(std::string_view base) {
+  return base.starts_with("cuMemAlloc") || base.starts_with("cudaMalloc") || base == "cuMemHostAlloc" ||
+         base == "cudaHostAlloc";
+}
+
 bool is_measurement(std::string_view base, std::string_view parameter) {
   return (base == "cuEventElapsedTime" && parameter == "pMilliseconds") ||
          (base == "cudaEventElapsedTime" && parameter == "ms");

@@ -39,6 +39,8 @@ struct Allocation {
   bool fresh = true;  // false: it may have been known before
 };
 const Allocation* allocation_of(std::string_view base);
+// It gives the program memory of its own, rather than another way to some, or a range of addresses.
+bool gives_memory(std::string_view base);
 
 // Where the name of a kernel or of a device variable is said: `object` is its handle or its address in the host
 // program; `name` is text, or another handle or address that has the name already.
@@ -50,6 +52,10 @@ struct Naming {
 std::span<const Naming> namings();
 // Functions whose arguments say which kernel runs in which geometry, or will.
 bool is_launch(std::string_view base);
+// Of these, a call of the driver that puts the kernel into a stream.
+bool is_direct_launch(std::string_view base);
+// It hands out functions' addresses; programs call it some hundred times when they start.
+bool is_lookup(std::string_view base);
 // What this function writes there is a measured time.
 bool is_measurement(std::string_view base, std::string_view parameter);
 

@@ -7,16 +7,21 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <set>
+#include <sstream>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include "runtime/trace/format.h"
+#include "scheduler/protocol/byte_size.h"
 #include "tools/rota/run/launch.h"
 #include "tools/rota/trace/output.h"
 
@@ -54,37 +59,87 @@ std::set<std::string> trace_paths(const std::string& directory) {
   return paths;
 }
 
+constexpr int kWrongUsage = 2;
+constexpr int kNotRun = 125;  // of a run, where the program's own status cannot be meant
+
+// Empty, or why a process's trace cannot be kept within that.
+std::string cap_problem(const std::string& text) {
+  const auto bytes = protocol::parse_bytes(text);
+  if (bytes && *bytes >= trace::kMinimumBytes) return {};
+  return fmt::format("'{}' is no size of a trace: give {}K or more, with an optional K, M, G or T", text,
+                     trace::kMinimumBytes >> 10);
+}
+
+bool holds_traces(const std::set<std::string>& paths) {
+  return std::ranges::any_of(paths,
+                             [](const std::string& path) { return fs::path(path).extension() == trace::kFileSuffix; });
+}
+
 struct RunCommand {
   std::string directory;
+  std::string max_bytes;
+  bool append = false;
   std::vector<std::string> command;
 
   int run() {
     if (command.empty()) {
       complain("no command; say `rota trace -- COMMAND ARGUMENTS`, `rota trace show DIR` or `rota trace export DIR`");
-      return 125;
+      return kNotRun;
+    }
+    if (command[0].starts_with('-')) {
+      complain(
+          fmt::format("{} is no option of it: `rota trace --help` lists them; the program comes after --", command[0]));
+      return kNotRun;
+    }
+    const char* const inherited = getenv("ROTA_TRACE_MAX_BYTES");
+    if (max_bytes.empty() && inherited != nullptr && *inherited != '\0') {
+      if (const std::string problem = cap_problem(inherited); !problem.empty()) {
+        complain("ROTA_TRACE_MAX_BYTES: " + problem);
+        return kNotRun;
+      }
     }
     const std::time_t now = std::time(nullptr);
     if (directory.empty()) {
       directory = fmt::format("rota-trace-{:%Y%m%d-%H%M%S}-{}", fmt::localtime(now), getpid());
     }
-    std::error_code error;
-    fs::create_directories(directory, error);
-    if (error)
-      return complain(
-          fmt::format("cannot make the folder {}: {}; give another one with --dir", directory, error.message()));
-    // The program may change its working directory before its first call.
-    directory = fs::absolute(directory, error).string();
-    if (access(directory.c_str(), W_OK | X_OK) != 0) {
-      return complain(
-          fmt::format("cannot write to {}: {}; give another folder with --dir", directory, std::strerror(errno)));
-    }
     const std::set<std::string> before = trace_paths(directory);
+    if (holds_traces(before) && !append) {
+      complain(directory + " holds another run already: name another folder, or add to it with --append");
+      return kNotRun;
+    }
+    std::error_code error;
+    // The program may change its working directory before its first call.
+    directory = fs::absolute(directory, error).lexically_normal().string();
+    if (directory.ends_with('/')) directory.pop_back();
+    std::vector<fs::path> made;
+    for (fs::path path = directory; !path.empty() && !fs::exists(path, error); path = path.parent_path()) {
+      made.push_back(path);
+    }
+    fs::create_directories(directory, error);
+    if (error) {
+      complain(fmt::format("cannot make the folder {}: {}; give another one with --dir", directory, error.message()));
+      return kNotRun;
+    }
+    if (access(directory.c_str(), W_OK | X_OK) != 0) {
+      complain(fmt::format("cannot write to {}: {}; give another folder with --dir", directory, std::strerror(errno)));
+      return kNotRun;
+    }
     LaunchOptions options;
     options.command = command;
     options.environment.emplace_back("ROTA_TRACE", directory);
+    // simgpu says there what ran when; a real driver takes no notice of it.
+    options.environment.emplace_back("ROTA_SIM_ACTIVITY", directory);
+    if (max_bytes.empty() && inherited != nullptr) max_bytes = inherited;
+    if (!max_bytes.empty()) {
+      options.environment.emplace_back("ROTA_TRACE_MAX_BYTES", max_bytes);
+      options.environment.emplace_back("ROTA_SIM_ACTIVITY_MAX_BYTES", max_bytes);
+    }
     options.preloads.push_back(shim_directory() + "/librota-cudart.so");
     const int status = run_and_wait(options);
     summarize(before);
+    for (const fs::path& path : made) {
+      if (!fs::remove(path, error)) break;  // as long as nothing lies in it
+    }
     return status;
   }
 
@@ -93,8 +148,11 @@ struct RunCommand {
   void summarize(const std::set<std::string>& before) const {
     std::vector<std::string> problems;
     TraceFiles files;
+    std::set<std::string> added;
     for (const std::string& path : trace_paths(directory)) {
-      if (before.contains(path) || fs::path(path).extension() != trace::kFileSuffix) continue;
+      if (before.contains(path)) continue;
+      added.insert(path);
+      if (fs::path(path).extension() != trace::kFileSuffix) continue;
       std::string problem;
       if (auto file = TraceFile::open(path, problem)) {
         files.push_back(std::move(file));
@@ -102,12 +160,19 @@ struct RunCommand {
         problems.push_back(problem);
       }
     }
-    if (files.empty() && problems.empty()) {
+    std::ostringstream text;
+    if (!print_summary(files, read_activity(directory), text) && problems.empty()) {
+      // A process that goes on may record yet.
+      const bool over =
+          std::ranges::all_of(files, [](const auto& file) { return kill(static_cast<pid_t>(file->pid()), 0) != 0; });
+      std::error_code ignored;
+      for (const std::string& path : added) {
+        if (over) fs::remove(path, ignored);
+      }
       std::cerr << "rota trace: no CUDA call was made\n";
       return;
     }
-    std::cerr << fmt::format("rota trace: {} (rota trace show {})\n", directory, directory);
-    print_summary(files, std::cerr);
+    std::cerr << fmt::format("rota trace: {} (rota trace show {})\n{}", directory, directory, text.str());
     for (const std::string& problem : problems) complain(problem);
     for (const auto& file : files) {
       for (const std::string& problem : file->problems()) complain(problem);
@@ -126,15 +191,20 @@ struct ShowCommand {
   std::uint32_t pid = 0;
 
   int run(bool has_pid) {
-    if (has_pid) options.pid = pid;
+    if (has_pid) options.selection.pid = pid;
     options.times = !no_times;
     options.render.raw_addresses = addresses == "raw";
     std::vector<std::string> problems;
     const TraceFiles files = open_traces(directory, problems);
     if (files.empty() && problems.empty())
       return complain(fmt::format("{} holds no *{} file", directory, trace::kFileSuffix));
-    show_calls(files, options, std::cout);
+    if (const std::string problem = selection_problem(options.selection, files, directory); !problem.empty()) {
+      complain(problem);
+      return kWrongUsage;
+    }
+    const std::size_t shown = show_calls(files, options, std::cout);
     if (!std::cout.flush()) return complain(fmt::format("the listing cannot be written: {}", std::strerror(errno)));
+    if (shown == 0) std::cerr << "rota trace: note: no call matches\n";
     return report(files, problems);
   }
 };
@@ -149,13 +219,14 @@ struct ExportCommand {
     const TraceFiles files = open_traces(directory, problems);
     if (files.empty() && problems.empty())
       return complain(fmt::format("{} holds no *{} file", directory, trace::kFileSuffix));
+    const Activity activity = read_activity(directory);
     if (output.empty() || output == "-") {
-      export_chrome(files, std::cout);
+      export_chrome(files, activity, std::cout);
       if (!std::cout.flush()) return complain(fmt::format("the timeline cannot be written: {}", std::strerror(errno)));
       return report(files, problems);
     }
     std::ofstream file(output, std::ios::binary | std::ios::trunc);
-    export_chrome(files, file);
+    export_chrome(files, activity, file);
     file.close();
     if (!file) return complain(fmt::format("cannot write {}: {}", output, std::strerror(errno)));
     return report(files, problems);
@@ -168,16 +239,31 @@ void register_trace(CLI::App& app) {
   CLI::App* const trace = app.add_subcommand("trace", "record every CUDA call of a program, and read the record");
   auto run = std::make_shared<RunCommand>();
   trace->add_option("--dir", run->directory, "folder for the trace files (default: a new one here)");
+  trace->add_flag("--append", run->append, "the folder may hold other runs already");
+  trace
+      ->add_option(
+          "--max-bytes", run->max_bytes,
+          "the most that the trace of a process may take, such as 64M (default: ROTA_TRACE_MAX_BYTES, else 1G)")
+      ->check(cap_problem);
   // No positional option for the program: its own arguments ("show", "--dir") would be taken for ours.
   trace->prefix_command();
-  trace->footer("Anything else is the program to run and its arguments: rota trace [--dir DIR] -- COMMAND ARGUMENTS…");
+  trace->footer("Anything else is the program to run and its arguments: rota trace [OPTIONS] -- COMMAND ARGUMENTS…");
   trace->require_subcommand(0, 1);
 
   auto show = std::make_shared<ShowCommand>();
   CLI::App* const show_app = trace->add_subcommand("show", "list the calls of all processes in time order");
   show_app->add_option("dir", show->directory, "folder of a trace, or one file")->required();
   CLI::Option* const pid = show_app->add_option("--pid", show->pid, "only this process");
-  show_app->add_option("--function", show->options.function, "only this function; a final * stands for any ending");
+  show_app
+      ->add_option(
+          "--function", show->options.selection.functions,
+          "only this function; cuMemAlloc stands for all its versions, a final * for any ending; may be repeated")
+      ->allow_extra_args(false);
+  show_app->add_option("--exclude", show->options.selection.excluded, "likewise, but all others; may be repeated")
+      ->allow_extra_args(false);
+  show_app->add_flag("--errors", show->options.selection.errors, "only calls that failed");
+  show_app->add_flag("--lookups", show->options.lookups,
+                     "look-ups of functions (cuGetProcAddress) one by one, not each row of them in one line");
   show_app->add_flag("--json", show->options.json, "a JSON array of objects, addresses with their names");
   show_app
       ->add_option("--addresses", show->addresses,

@@ -86,6 +86,13 @@ Options Options::from_environment() {
     options.virtual_clock = std::string(value) == "virtual";
     if (!options.virtual_clock && std::string(value) != "real") reject("ROTA_SIM_CLOCK", value, "virtual or real");
   }
+  if (const char* value = std::getenv("ROTA_SIM_WRITTEN")) options.written = value;  // also if it is empty
+  if (const char* value = variable("ROTA_SIM_UNREGISTERED")) {
+    options.skip_unregistered = std::string(value) == "skip";
+    if (!options.skip_unregistered && std::string(value) != "fail") {
+      reject("ROTA_SIM_UNREGISTERED", value, "skip or fail");
+    }
+  }
   if (const char* value = variable("ROTA_SIM_LOG")) options.log = value;
   if (const char* value = variable("ROTA_SIM_KERNELS")) {
     std::string list = value;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,12 @@ struct Options {
   bool virtual_clock = false;        // ROTA_SIM_CLOCK=virtual: modelled time is a counter, for one process (clock.h)
   int driver_version = 13000;        // ROTA_SIM_DRIVER_VERSION: what cuDriverGetVersion says, 1000 * major + 10 * minor
   std::string log;  // ROTA_SIM_LOG: "-" = stderr, else a file that lines are appended to; names what is not simulated
+
+  // ROTA_SIM_WRITTEN: the options of `rota sim` about the machine's shape, one a line. Without: all of it was asked
+  // for.
+  std::optional<std::string> written;
+  bool skip_unregistered =
+      false;  // ROTA_SIM_UNREGISTERED=skip: kernels that nobody registered do nothing, but take time
 
   static Options from_environment();
 };

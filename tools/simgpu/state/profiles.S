@@ -9,8 +9,11 @@
 .Lend_\name:
         .endm
         rota_profile h200, h200
+        rota_profile h100, h100
         rota_profile a100, a100
+        rota_profile l4, l4
         rota_profile t4, t4
+        rota_profile rtx4090, rtx4090
         rota_profile mig_1g, mig-1g
 
         .macro rota_profile_row name
@@ -22,8 +25,11 @@
         .hidden rota_sim_profiles
 rota_sim_profiles:
         rota_profile_row h200
+        rota_profile_row h100
         rota_profile_row a100
+        rota_profile_row l4
         rota_profile_row t4
+        rota_profile_row rtx4090
         rota_profile_row mig_1g
         .quad 0, 0, 0
 

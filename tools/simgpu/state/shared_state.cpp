@@ -17,6 +17,8 @@
 #include <cstring>
 #include <mutex>
 #include <set>
+#include <sstream>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -148,11 +150,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
     if (!used) {
       state->initialise(options);
     } else if (state->other_shape(options)) {
-      std::fprintf(stderr,
-                   "simgpu: %s is in use with %d GPUs of %llu bytes, the profile %s and a time scale of %g: "
-                   "ROTA_SIM_GPUS, ROTA_SIM_MEMORY, ROTA_SIM_PROFILE and ROTA_SIM_TIME_SCALE are ignored\n",
-                   path.c_str(), layout->gpus, static_cast<unsigned long long>(layout->capacity), layout->profile,
-                   layout->time_scale);
+      state->say_ignored(options);
       if (auto shared = load_profile(layout->profile)) {
         state->profile_ = std::make_shared<const Profile>(std::move(*shared));
       }
@@ -204,6 +202,39 @@ std::string SharedState::make_clock(const Options& options) {
   set_process_clock(options.virtual_clock ? make_virtual_clock()
                                           : make_real_clock(layout_->time_scale, layout_->epoch));
   return "";
+}
+
+void SharedState::say_ignored(const Options& options) const {
+  const std::string card = layout_->profile;
+  std::string ignored;
+  size_t count = 0;
+  const auto ignore = [&](const std::string& what) { ignored += (count++ == 0 ? "" : ", ") + what; };
+  const bool other_card = lasting_name(profile_->name) != card;
+  if (!options.written) {
+    if (layout_->gpus != options.gpus) ignore("ROTA_SIM_GPUS");
+    if (layout_->capacity != options.memory) ignore("ROTA_SIM_MEMORY");
+    if (other_card) ignore("ROTA_SIM_PROFILE");
+    if (layout_->time_scale != options.time_scale) ignore("ROTA_SIM_TIME_SCALE");
+  } else {
+    std::istringstream lines(*options.written);
+    for (std::string line; std::getline(lines, line);) {
+      const bool holds = line.starts_with("--gpu")       ? layout_->gpus == options.gpus && !other_card
+                         : line.starts_with("--profile") ? !other_card
+                         : line.starts_with("--memory")  ? layout_->capacity == options.memory
+                                                         : layout_->time_scale == options.time_scale;
+      if (!holds) ignore(line);
+    }
+  }
+  if (ignored.empty()) return;
+  if (const size_t comma = ignored.rfind(", "); comma != std::string::npos) ignored.replace(comma, 2, " and ");
+  const std::string gpus = layout_->gpus == 1 ? "one GPU " + card : std::to_string(layout_->gpus) + " GPUs " + card;
+  const uint64_t mebibytes = layout_->capacity >> 20;
+  std::fprintf(stderr,
+               "simgpu: the machine %s is in use, with %s of %lluM%s: %s %s ignored; name another file with %s, or "
+               "wait until its programs have ended\n",
+               path_.c_str(), gpus.c_str(), static_cast<unsigned long long>(mebibytes),
+               layout_->time_scale == 1 ? "" : (" at time scale " + std::to_string(layout_->time_scale)).c_str(),
+               ignored.c_str(), count == 1 ? "is" : "are", options.written ? "--state" : "ROTA_SIM_STATE");
 }
 
 bool SharedState::other_shape(const Options& options) const {

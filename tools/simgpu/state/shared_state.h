@@ -177,6 +177,8 @@ class SharedState {
   void reap();
   bool any_lost() const;
   bool other_shape(const Options& options) const;
+  // The machine is in use with another shape: what of that was asked for in vain, in one line.
+  void say_ignored(const Options& options) const;
   void initialise(const Options& options);
   void evict(int gpu, uint64_t bytes, uint32_t spared, Migration* migration);
   uint64_t evict_from(uint32_t id, int gpu, uint64_t bytes, uint32_t spared_from, uint32_t spared_to);

@@ -6,8 +6,13 @@
 
 using namespace rota::memory;
 
-TEST_CASE("a bad value of the environment sets no limit and the usual backend") {
-  setenv("ROTA_GPU_MEM_LIMIT", "lots", 1);
+TEST_CASE("a limit that cannot be read allows nothing; other bad values are what they are without") {
+  for (const char* text : {"lots", "0", "-1", "8 G"}) {
+    INFO(text);
+    setenv("ROTA_GPU_MEM_LIMIT", text, 1);
+    CHECK(settings_from_environment().limit_bytes == 0);
+  }
+  setenv("ROTA_GPU_MEM_LIMIT", "", 1);
   setenv("ROTA_MEMORY", "magic", 1);
   Settings settings = settings_from_environment();
   CHECK(settings.limit_bytes == kNoLimit);

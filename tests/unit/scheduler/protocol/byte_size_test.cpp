@@ -15,6 +15,8 @@ TEST_CASE("sizes are read as people write them") {
   CHECK(parse_bytes("1.5G") == 3ull << 29);
   CHECK(parse_bytes("1MB") == 1ull << 20);
   CHECK(parse_bytes("2GiB") == 2ull << 30);
+  for (const char* same : {"8G", "8g", "8GB", "8gb", "8Gb", "8GiB", "8gib", "8GIB"})
+    CHECK(parse_bytes(same) == 8ull << 30);
   CHECK(parse_bytes("1T") == 1ull << 40);
   CHECK(parse_bytes("1t") == 1ull << 40);
 }

@@ -147,8 +147,45 @@ TEST_CASE("between network namespaces the file keeps a second daemon out, and wi
   // Without its file the lock holds among those who share the network, as the README says, and among no others.
   REQUIRE(unlink(f.path.c_str()) == 0);
   CHECK(take(f.path, true) == "rotad pid " + std::to_string(getpid()) + ", whose lock file " + f.path + " was removed");
-  REQUIRE(unlink(f.path.c_str()) == 0);
+  CHECK(access(f.path.c_str(), F_OK) != 0);  // who was refused leaves no file
   CHECK(elsewhere([&] { return take(f.path, true).empty(); }) == 0);
+}
+
+TEST_CASE("a lock takes its file along, but not one that somebody else has put there") {
+  Folder f;
+  {
+    CHECK(LockFile::take_with_name(f.path, "rotad pid 5", 0644));
+  }
+  CHECK(access(f.path.c_str(), F_OK) != 0);
+  {
+    const auto lock = LockFile::take_with_name(f.path, "rotad pid 5", 0644);
+    REQUIRE(lock);
+    REQUIRE(unlink(f.path.c_str()) == 0);
+    std::ofstream(f.path) << "rotad pid 7";
+  }
+  CHECK(content(f.path) == "rotad pid 7");
+}
+
+TEST_CASE("a folder is made where one is named, for its owner to write to, and nowhere else") {
+  Folder f;
+  const std::string made = f.folder + "/locks";
+  const mode_t before = umask(0);
+  const auto place = make_lock_place(made);
+  umask(before);
+  REQUIRE(place);
+  struct stat info;
+  REQUIRE(stat(made.c_str(), &info) == 0);
+  CHECK((info.st_mode & 07777) == 0755);
+  CHECK(rmdir(made.c_str()) == 0);
+  const LockPlace usual = default_lock_place();
+  CHECK(usual.files == (access(usual.folder.c_str(), W_OK | X_OK) == 0));
+  const auto name = LockFile::take_name(made + "/gpu.lock");
+  REQUIRE(name);
+  const auto other = LockFile::take_name(made + "/gpu.lock");
+  REQUIRE(other);
+  REQUIRE(std::holds_alternative<Taken>(*other));
+  CHECK(std::get<Taken>(*other).owner == "rotad pid " + std::to_string(getpid()));
+  CHECK(access(made.c_str(), F_OK) != 0);
 }
 
 TEST_CASE("a lock ends with the process that has it, however that dies") {

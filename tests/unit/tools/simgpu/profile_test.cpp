@@ -28,7 +28,7 @@ std::string problem(const TemporaryFolder& folder, const std::string& text, Prof
 
 TEST_CASE("every profile that is built in says all there is, and no two are the same card") {
   std::vector<std::string> names = profile_names();
-  CHECK(names == std::vector<std::string>{"h200", "a100", "t4", "mig-1g"});
+  CHECK(names == std::vector<std::string>{"h200", "h100", "a100", "l4", "t4", "rtx4090", "mig-1g"});
   CHECK(default_profile().name == "h200");
   for (const std::string& name : names) {
     INFO(name);
@@ -81,14 +81,14 @@ TEST_CASE("what is wrong with a file is one line with its name, the line and the
   CHECK(problem(folder, "[copy]\npeer = nan\n") == ":2: copy.peer: give 1 to 1e15");
   CHECK(problem(folder, "[copies]\npeer = 5e9\n") == ":2: copies.peer: no such figure");
   CHECK(problem(folder, "speed = 5\n") == ":1: speed: no such key");
-  CHECK(problem(folder, "base = \"h300\"\n").find("there is no profile 'h300': give h200, a100, t4, mig-1g") !=
-        std::string::npos);
+  CHECK(problem(folder, "base = \"h300\"\n")
+            .find("there is no profile 'h300': give h200, h100, a100, l4, t4, rtx4090, mig-1g") != std::string::npos);
   CHECK(problem(folder, "[device]\nmemory = \"1 byte\"\n").find(":2: device.memory: give bytes from") == 0);
   CHECK(problem(folder, "[device]\nname = 5\n").find(":2: device.name: give a text") == 0);
   CHECK(problem(folder, "[device.attributes]\nno_such_thing = 5\n").find(":2: device.attributes.no_such_thing: ") == 0);
   CHECK(problem(folder, "[copy\n").rfind(":1: ", 0) == 0);
   CHECK(load_profile("h300").error().text ==
-        "there is no profile 'h300': give h200, a100, t4, mig-1g or a file's path");
+        "there is no profile 'h300': give h200, h100, a100, l4, t4, rtx4090, mig-1g or a file's path");
   CHECK(load_profile("/nonexistent/card.toml").error().text == "cannot read the profile /nonexistent/card.toml");
   CHECK(load_profile("/proc/").error().text == "cannot read the profile /proc/");
 }

@@ -143,6 +143,13 @@ ROTA_SIM_EXPORT(cuGetProcAddress)(const char* symbol, void** function, int versi
 ROTA_SIM_EXPORT(cuGetExportTable)(const void** table, const CUuuid* id) {
   if (table == nullptr || id == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *table = nullptr;
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true)) {
+    std::fputs(
+        "simgpu: NVIDIA's private tables were asked for, as a static CUDA runtime does: simgpu has none; compile the "
+        "program with `nvcc -cudart shared`\n",
+        stderr);
+  }
   return CUDA_ERROR_NOT_FOUND;
 }
 

@@ -17,6 +17,7 @@ struct RunningLaunch : RotaSimLaunch {
   Context* context = nullptr;
   const Function* function = nullptr;
   int64_t owed = 0;  // modelled nanoseconds of the compute engine that the launch has not waited for yet
+  int64_t used = 0;  // and that it has
 };
 
 void* translate(RotaSimLaunch* launch, uint64_t address, uint64_t bytes) {
@@ -37,7 +38,9 @@ void touch(RotaSimLaunch* launch, uint64_t address, uint64_t bytes) {
 
 void busy(RotaSimLaunch* launch, uint64_t nanoseconds) {
   auto* running = static_cast<RunningLaunch*>(launch);
-  driver().occupy(*running->context, EngineKind::kCompute, running->owed + static_cast<int64_t>(nanoseconds));
+  const int64_t wanted = running->owed + static_cast<int64_t>(nanoseconds);
+  driver().occupy(*running->context, EngineKind::kCompute, wanted);
+  running->used += wanted;
   running->owed = 0;
 }
 
@@ -67,6 +70,7 @@ const RotaSimLaunchCalls kCalls{&translate, &touch, &busy, &cancelled, &variable
 
 void run_kernel(Context& context, const KernelParameters& launch) {
   const RotaSimKernel& kernel = *launch.function->kernel;
+  KernelActivity activity;
   RunningLaunch running;
   std::copy(launch.grid, launch.grid + 3, running.grid);
   std::copy(launch.block, launch.block + 3, running.block);
@@ -86,6 +90,7 @@ void run_kernel(Context& context, const KernelParameters& launch) {
   }
   kernel.run(&running);
   driver().occupy(context, EngineKind::kCompute, running.owed);
+  activity.ended(kernel.name, running.used + running.owed);
   driver().state().count_kernel(context.gpu);
 }
 

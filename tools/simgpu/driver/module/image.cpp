@@ -2,6 +2,7 @@
 // anything may stand in them.
 #include "tools/simgpu/driver/module/image.h"
 
+#include <cxxabi.h>
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -200,7 +201,12 @@ CUresult read_ptx(std::string_view text, const Kernels& kernels, int driver_vers
   while (!tokens.ended()) {
     if (tokens.is(".entry")) {
       tokens.next();
-      if (const RotaSimKernel* kernel = kernels.find(std::string(tokens.now()))) image->kernels.push_back(kernel);
+      const std::string name(tokens.now());
+      if (const RotaSimKernel* kernel = kernels.find(name)) {
+        image->kernels.push_back(kernel);
+      } else {
+        image->unknown.insert(name);
+      }
     } else if (tokens.is(".global") || tokens.is(".const")) {
       auto kind = tokens.is(".const") ? ROTA_SIM_CONSTANT_VARIABLE : ROTA_SIM_DEVICE_VARIABLE;
       tokens.next();
@@ -232,7 +238,7 @@ bool Kernels::load(const std::vector<std::string>& libraries) {
     }
     auto list = reinterpret_cast<decltype(&rota_sim_kernels)>(dlsym(handle, "rota_sim_kernels"));
     if (list == nullptr) {
-      std::fprintf(stderr, "simgpu: %s (ROTA_SIM_KERNELS) exports no rota_sim_kernels: see tools/simgpu/kernel.h\n",
+      std::fprintf(stderr, "simgpu: %s (ROTA_SIM_KERNELS) exports no rota_sim_kernels: see rota/simgpu/kernel.h\n",
                    library.c_str());
       dlclose(handle);
       all = false;
@@ -247,6 +253,7 @@ bool Kernels::load(const std::vector<std::string>& libraries) {
     }
   }
   for (const auto& [name, kernel] : by_name_) everything->kernels.push_back(kernel);
+  everything->binary = true;
   everything_ = std::move(everything);
   return all;
 }
@@ -254,6 +261,26 @@ bool Kernels::load(const std::vector<std::string>& libraries) {
 const RotaSimKernel* Kernels::find(const std::string& name) const {
   auto found = by_name_.find(name);
   return found == by_name_.end() ? nullptr : found->second;
+}
+
+const RotaSimKernel* Kernels::unregistered(const std::string& name, bool skip) const {
+  static constexpr uint32_t kNone[] = {0};
+  std::lock_guard lock(mutex_);
+  const auto [entry, is_new] = unregistered_.try_emplace(name);
+  RotaSimKernel& kernel = entry->second;
+  if (is_new) {
+    kernel = {entry->first.c_str(), nullptr, kNone, kNone, 0, 0, {}};
+    if (skip) kernel.run = [](RotaSimLaunch*) {};  // the launch takes an empty kernel's time by itself
+    int status = 0;
+    char* demangled = abi::__cxa_demangle(name.c_str(), nullptr, nullptr, &status);
+    const std::string shown = demangled != nullptr ? demangled + (" (" + name + ")") : name;
+    std::free(demangled);
+    std::fprintf(stderr, "simgpu: kernel %s has no host function: %s\n", shown.c_str(),
+                 skip ? "it does nothing, and takes as long as an empty kernel"
+                      : "write one (include/rota/simgpu/kernel.h shows how) and name its library with `rota sim "
+                        "--kernels`, or let it do nothing with `rota sim --unregistered skip`");
+  }
+  return kernel.run != nullptr ? &kernel : nullptr;
 }
 
 CUresult read_image(const void* code, const Kernels& kernels, int driver_version, int compute_capability,

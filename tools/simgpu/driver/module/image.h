@@ -5,6 +5,8 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,6 +23,8 @@ struct VariableDefinition {
 
 struct Image {
   std::vector<const RotaSimKernel*> kernels;
+  bool binary = false;            // it may hold any other kernel, too
+  std::set<std::string> unknown;  // entries of a PTX text that nobody has registered
   std::map<std::string, VariableDefinition> variables;
 };
 
@@ -30,11 +34,16 @@ class Kernels {
   // Loads the libraries; one line on stderr for each that cannot be loaded. False: there was one.
   bool load(const std::vector<std::string>& libraries);
   const RotaSimKernel* find(const std::string& name) const;
+  // A kernel that nobody has registered, but that the program's image has or may have: said once for each name. With
+  // ROTA_SIM_UNREGISTERED=skip one that does nothing, else null.
+  const RotaSimKernel* unregistered(const std::string& name, bool skip) const;
   // The image that holds everything.
   const std::shared_ptr<const Image>& everything() const { return everything_; }
 
  private:
   std::map<std::string, const RotaSimKernel*> by_name_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, RotaSimKernel> unregistered_;  // with no `run` where they are not skipped
   std::shared_ptr<const Image> everything_ = std::make_shared<Image>();
 };
 

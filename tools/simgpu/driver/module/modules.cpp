@@ -16,6 +16,14 @@ bool holds(const Image& image, const RotaSimKernel* kernel) {
   return std::find(image.kernels.begin(), image.kernels.end(), kernel) != image.kernels.end();
 }
 
+// The image's kernel of that name, or null.
+const RotaSimKernel* kernel_of_image(const Image& image, const std::string& name) {
+  const RotaSimKernel* kernel = driver().kernels.find(name);
+  if (kernel != nullptr) return holds(image, kernel) ? kernel : nullptr;
+  const bool there = image.binary || image.unknown.contains(name);
+  return there ? driver().kernels.unregistered(name, driver().options.skip_unregistered) : nullptr;
+}
+
 void fill(uint64_t address, const VariableDefinition& definition) {
   void* memory = driver().memory.storage(address, definition.bytes);
   if (memory == nullptr) return;
@@ -160,8 +168,8 @@ bool Function::attribute(CUfunction_attribute which, int device, int* value) con
 }
 
 CUresult function_of_module(const ModulePointer& module, const std::string& name, FunctionPointer* function) {
-  const RotaSimKernel* kernel = driver().kernels.find(name);
-  if (kernel == nullptr || !holds(*module->image, kernel)) return CUDA_ERROR_NOT_FOUND;
+  const RotaSimKernel* kernel = kernel_of_image(*module->image, name);
+  if (kernel == nullptr) return CUDA_ERROR_NOT_FOUND;
   FunctionPointer of;
   if (LibraryPointer library = module->library.lock()) ROTA_SIM_CHECK(kernel_of_library(library, name, &of));
   std::lock_guard lock(module->mutex);
@@ -182,8 +190,8 @@ CUresult function_of_module(const ModulePointer& module, const std::string& name
 }
 
 CUresult kernel_of_library(const LibraryPointer& library, const std::string& name, FunctionPointer* kernel) {
-  const RotaSimKernel* registered = driver().kernels.find(name);
-  if (registered == nullptr || !holds(*library->image, registered)) return CUDA_ERROR_NOT_FOUND;
+  const RotaSimKernel* registered = kernel_of_image(*library->image, name);
+  if (registered == nullptr) return CUDA_ERROR_NOT_FOUND;
   std::lock_guard lock(library->mutex);
   if (library->ended) return CUDA_ERROR_INVALID_HANDLE;
   FunctionPointer& known = library->kernels[name];

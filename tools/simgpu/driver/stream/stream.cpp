@@ -127,6 +127,10 @@ Stream::~Stream() {
 
 void Stream::push(TaskPointer task) {
   if (task->context == nullptr) task->context = context;
+  if (activity_is_recorded() && running_origin() == nullptr && context != nullptr) {
+    const bool legacy = context->legacy.get() == this;
+    task->origin.stream = legacy ? 0 : driver().streams.find(handle()) ? reinterpret_cast<uintptr_t>(this) : 2;
+  }
   Clock& clock = process_clock();
   // What comes in from the program takes a moment until the GPU has it; what work on the GPU submits, none.
   task->arrives_at = thread_timeline();
@@ -190,6 +194,7 @@ void Stream::run() {
   timeline = 1;  // the first task says when it arrived
   while (TaskPointer task = next_task()) {
     running_context() = task->context;
+    running_origin() = &task->origin;
     for (const TaskPointer& earlier : task->after) earlier->wait();
     task->after.clear();
     timeline = std::max(timeline, task->arrives_at);
@@ -200,6 +205,7 @@ void Stream::run() {
       task->work = nullptr;
     }
     if (!driver().state().waits()) timeline = std::max(timeline, clock.now());
+    running_origin() = nullptr;
     task->finish();
     task.reset();
     if (own_stream_is_gone) break;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tools/simgpu/driver/api.h"
+#include "tools/simgpu/driver/stream/activity.h"
 
 namespace rota::sim {
 
@@ -38,6 +39,7 @@ struct Task {
   std::atomic<uint32_t> finished{0};         // kDone; the other bits count the times that its waiters were woken
   int64_t arrives_at = 0;                    // at the GPU; modelled time, as below
   int64_t finished_at = 0;                   // written before `finished`
+  Origin origin = Origin::here();
 
   static constexpr uint32_t kDone = 1;
   static constexpr uint32_t kWoken = 2;

@@ -140,6 +140,17 @@ TEST_CASE("rota's own preload: in force, set but not in force, gone, or out of r
   CHECK(says(only(facts), "raised rights"));
 }
 
+TEST_CASE("a static CUDA runtime is in reach on a real driver, and not on simgpu") {
+  Facts facts = healthy();
+  facts.command =
+      CommandFacts{.name = "a.out", .path = "a.out", .interpreter = "a.out", .uncovered = "", .static_runtime = true};
+  CHECK(complaints(facts).empty());
+  facts.driver.simulated = true;
+  CHECK(only(facts).id == "command.runtime");
+  CHECK(only(facts).level == Level::kProblem);
+  CHECK(advises(only(facts), "nvcc -cudart shared"));
+}
+
 TEST_CASE("a command is in reach, out of reach, or not there") {
   Facts facts = healthy();
   facts.command = CommandFacts{.name = "python", .path = "/bin/python", .interpreter = "/bin/python", .uncovered = ""};

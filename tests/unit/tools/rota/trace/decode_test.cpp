@@ -268,12 +268,12 @@ TEST_CASE("Listing, JSON, summary and timeline of several processes, with a call
   CHECK(contains(lines[1], std::string("[").append(std::to_string(files[1]->pid())).append("/")));
 
   std::ostringstream only;
-  tool::show_calls(files, {.pid = files[0]->pid(), .function = "cuCtx*"}, only);
+  tool::show_calls(files, {.selection = {.pid = files[0]->pid(), .functions = {"cuCtx*"}, .excluded = {}}}, only);
   const std::string selected = only.str();
   CHECK(std::count(selected.begin(), selected.end(), '\n') == 1);
 
   std::ostringstream json;
-  tool::show_calls(files, {.pid = {}, .function = {}, .json = true}, json);
+  tool::show_calls(files, {.json = true}, json);
   const auto list = nlohmann::json::parse(json.str());
   REQUIRE(list.size() == 4);
   CHECK(list[0]["function"] == "cuInit");
@@ -283,12 +283,12 @@ TEST_CASE("Listing, JSON, summary and timeline of several processes, with a call
   CHECK(list[2]["depth"] == 1);
 
   std::ostringstream summary;
-  tool::print_summary(files, summary);
+  CHECK(tool::print_summary(files, {}, summary));
   CHECK(contains(summary.str(), "4 calls in 2 processes, 1 of them did not return"));
   CHECK(contains(summary.str(), "cuStreamSynchronize (1 did not return)"));
 
   std::ostringstream timeline;
-  tool::export_chrome(files, timeline);
+  tool::export_chrome(files, {}, timeline);
   const auto chrome = nlohmann::json::parse(timeline.str());
   std::size_t calls = 0;
   std::size_t names = 0;

@@ -51,9 +51,9 @@ std::size_t read_everything(const std::string& path, std::vector<std::string>& p
     const tool::TraceFiles files = tool::open_traces(path, problems);
     std::ostringstream out;
     if (what == 0) tool::show_calls(files, {}, out);
-    if (what == 1) tool::show_calls(files, {.pid = {}, .function = {}, .json = true}, out);
-    if (what == 2) tool::print_summary(files, out);
-    if (what == 3) tool::export_chrome(files, out);
+    if (what == 1) tool::show_calls(files, {.json = true}, out);
+    if (what == 2) tool::print_summary(files, {}, out);
+    if (what == 3) tool::export_chrome(files, {}, out);
     for (const auto& file : files) {
       problems.insert(problems.end(), file->problems().begin(), file->problems().end());
     }

@@ -95,7 +95,7 @@ std::vector<std::string> listed(const std::function<void()>& work, tool::ShowOpt
 
 nlohmann::json listed_json(const std::function<void()>& work) {
   std::string text;
-  for (const std::string& line : listed(work, {.pid = {}, .function = {}, .json = true, .times = {}, .render = {}})) {
+  for (const std::string& line : listed(work, {.json = true})) {
     text += line + "\n";
   }
   return nlohmann::json::parse(text);
@@ -191,7 +191,7 @@ TEST_CASE("Names do not depend on which lines are shown") {
     tracers::cuStreamSynchronize(create_stream(0x20));
   };
   tool::ShowOptions only;
-  only.function = "cuStreamSync*";
+  only.selection.functions = {"cuStreamSync*"};
   const auto lines = listed(work, only);
   REQUIRE(lines.size() == 1);
   CHECK(contains(lines[0], "hStream=stream#2"));

@@ -1,0 +1,13 @@
+# What people read, in the installed prefix: in the folders that it lies in here, so that its links lead somewhere.
+set(ROTA_PAGES README.md COVERAGE.md LICENSE scheduler/README.md runtime/memory/README.md runtime/preload/nvml/README.md
+  tools/simgpu/README.md cuda_headers/README.md)
+# Written by tools/pages/write from what the programs say of themselves.
+install(FILES tools/pages/rota.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES tools/pages/rotad.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
+install(FILES tools/pages/rota.bash DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions RENAME rota)
+install(FILES tools/pages/_rota DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/zsh/site-functions)
+install(FILES tools/pages/rota.fish DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/fish/vendor_completions.d)
+foreach(page IN LISTS ROTA_PAGES)
+  get_filename_component(folder ${page} DIRECTORY)
+  install(FILES ${page} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
+endforeach()

@@ -1,0 +1,110 @@
+"""What the command line says, shows and leaves behind."""
+import os
+import pathlib
+import pwd
+import stat
+import sys
+import unittest
+
+from harness import Case, PROGRAMS, ROTA
+from sim_case import SimCase, program
+
+
+class CommandLine(Case):
+    def test_a_wrong_command_is_named(self):
+        for arguments in (["frobnicate"], ["statsu", "--json"]):
+            result = self.call(ROTA, *arguments)
+            self.assertEqual(result.returncode, 2)
+            self.assertEqual(result.stderr, f"rota: '{arguments[0]}' is no command: use run, sim, status, control, doctor or trace; "
+                                            "`rota --help` says more\n")
+
+    def test_usages_show_where_the_program_goes(self):
+        for command in "run", "sim", "trace":
+            self.assertIn(f"Usage: rota {command} [OPTIONS] -- COMMAND [ARGUMENTS…]\n", self.checked(ROTA, command, "--help").stdout)
+        self.assertIn("Usage: rota doctor [OPTIONS] [-- COMMAND [ARGUMENTS…]]\n", self.checked(ROTA, "doctor", "--help").stdout)
+
+    def test_status_shows_user_and_command_line(self):
+        self.start_daemon()
+        holder = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--bytes", "10M", "--rounds", "1", "--hold")
+        self.assertEqual(holder.stdout.readline().strip(), "ready")
+        user = pwd.getpwuid(os.getuid()).pw_name
+        command = f"{PROGRAMS / 'memhog'} --bytes 10M --rounds 1 --hold"
+        [client] = self.clients()
+        self.assertEqual((client["user"], client["command"]), (user, command))
+        self.assertIn(f"  {user}: {command}\n", self.checked(ROTA, "status").stdout)
+
+    def test_a_lock_folder_is_made_where_it_was_asked_for_only_and_its_files_go(self):
+        locks = self.scratch / "locks"
+        self.start_daemon()
+        holder = self.start(ROTA, "run", "--", PROGRAMS / "memhog", "--bytes", "10M", "--rounds", "1", "--hold")
+        self.assertEqual(holder.stdout.readline().strip(), "ready")
+        self.assertEqual(stat.S_IMODE(locks.stat().st_mode), 0o755)
+        self.assertEqual(len(list(locks.glob("GPU-*.lock"))), 1)
+        self.finish(holder)
+        self.eventually(lambda: not list(locks.iterdir()), "the lock file of a GPU that nobody uses is gone")
+
+
+class Left(SimCase):
+    # ctest labels: unsanitized
+    def test_a_machine_leaves_no_lock_files(self):
+        before = {path for folder in ("/run/lock", "/run/lock/rota", "/tmp/rota-locks") for path in pathlib.Path(folder).glob("*")}
+        state = self.scratch / "machine"
+        for options in [], ["--state", state]:
+            result = self.sim("--memory", "256M", *options, "--", ROTA, "run", "--", *program("print(context(), allocate(4096)[0])"))
+            self.assertEqual(result.stdout.split(), ["0", "0"], result.stderr)
+        ours = {str(path) for path in self.scratch.iterdir() if path.suffix == ".start"}
+        self.assertEqual(ours, set())
+        self.eventually(lambda: not [path for path in self.scratch.iterdir() if path.suffix == ".lock"], "rotad's locks go with it")
+        # Other tests of this machine may come and go there: none of ours may stay.
+        uuids = self.sim("--memory", "256M", "--state", state, "--", *program("""
+context()
+uuid = (ctypes.c_ubyte * 16)()
+call("cuDeviceGetUuid_v2", uuid, 0)
+print(bytes(uuid).hex())
+""")).stdout.split()
+        for folder in "/run/lock/rota", "/tmp/rota-locks":
+            for path in set(pathlib.Path(folder).glob("*.lock")) - before:
+                self.assertNotIn(path.stem.removeprefix("GPU-").replace("-", ""), uuids)
+
+    # ctest labels: unsanitized
+    def test_a_machines_folder_goes_though_somebody_still_writes_there(self):
+        # As a rotad does that is just ending, or a program that outlives the command.
+        result = self.sim("--", sys.executable, "-c", """
+import os, time
+folder = os.path.dirname(os.environ["ROTA_SIM_STATE"])
+if os.fork() == 0:
+    os.closerange(0, 3)
+    until = time.monotonic() + 20
+    number = 0
+    while time.monotonic() < until:
+        number += 1
+        try:
+            os.close(os.open(f"{folder}/file{number % 50}", os.O_CREAT | os.O_WRONLY))
+        except FileNotFoundError:
+            break
+else:
+    while not os.path.exists(folder + "/file9"): pass
+""")
+        self.assertEqual(result.returncode, 0, result.stderr)
+
+    # ctest labels: unsanitized
+    def test_a_machine_in_use_speaks_of_what_was_written(self):
+        state = self.scratch / "machine"
+        holder = self.start(ROTA, "sim", "--memory", "256M", "--state", state, "--", *program("""
+print(context(), flush=True)
+sys.stdin.read()
+"""))
+        self.assertEqual(holder.stdout.readline().strip(), "0")
+        total = "total = ctypes.c_size_t()\nprint(context(), call('cuDeviceTotalMem_v2', ctypes.byref(total), 0), total.value >> 20)"
+        silent = self.call(ROTA, "sim", "--state", state, "--", *program(total))
+        self.assertEqual((silent.stdout.strip(), silent.stderr), ("0 0 256", ""))
+        same = self.call(ROTA, "sim", "--state", state, "--gpu", "h200", "--memory", "256M", "--", *program(total))
+        self.assertEqual((same.stdout.strip(), same.stderr), ("0 0 256", ""))
+        other = self.call(ROTA, "sim", "--state", state, "--gpu", "a100x2", "--memory", "128M", "--", *program(total))
+        self.assertEqual(other.stdout.strip(), "0 0 256")
+        self.assertEqual(other.stderr, f"simgpu: the machine {state} is in use, with one GPU h200 of 256M: --gpu a100x2 and --memory 128M "
+                                       "are ignored; name another file with --state, or wait until its programs have ended\n")
+
+
+if __name__ == "__main__":
+    unittest.main()

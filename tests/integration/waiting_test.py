@@ -1,0 +1,102 @@
+"""A program that waits for its turn says so, and its trace says how long."""
+import json
+import os
+import pwd
+import signal
+import subprocess
+import unittest
+
+from harness import Case, PROGRAMS, ROTA, kill
+
+
+class Waiting(Case):
+    def hold(self):
+        """A program that keeps its turn until it is killed: stopped while nobody waits, it cannot give it back."""
+        holder = self.start(ROTA, "run", "--", PROGRAMS / "spinner", "--seconds", "1000")
+        self.assertEqual(holder.stdout.readline().strip(), "ready")
+        self.eventually(lambda: [client for client in self.clients() if client["holds"]], "it holds the GPU")
+        os.kill(holder.pid, signal.SIGSTOP)
+        return holder
+
+    def until_said(self, holder, waiter):
+        """What the waiter says while it waits, and the rest once it need not wait any more."""
+        first = waiter.stderr.readline()
+        kill(holder)
+        return first, self.finish(waiter)
+
+    def until_waiting(self, child):
+        self.eventually(lambda: [client for client in self.clients() if client["pid"] == child.pid and client["waits"]], "it waits")
+
+    # ctest labels: unsanitized
+    def test_who_waits_for_a_second_says_for_whom_and_only_once(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "1000s", "--grace", "1000s")
+        holder = self.hold()
+        silent = self.start(ROTA, "run", "--", PROGRAMS / "saxpy", ROTA_LOG="error")
+        self.until_waiting(silent)
+        said, after = self.until_said(holder, self.start(ROTA, "run", "--", PROGRAMS / "saxpy"))
+        user = pwd.getpwuid(os.getuid()).pw_name
+        self.assertEqual(said, f"rota: waiting for GPU 0, held by pid {holder.pid} (spinner, {user}); `rota status` says more\n")
+        self.assertEqual((after.returncode, after.stderr), (0, ""))
+        self.assertNotIn("waiting", self.finish(silent).stderr)
+
+    def nobody(self, *command):
+        """The command, as a user who is neither root nor this test's."""
+        return ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *command]
+
+    # ctest labels: unsanitized
+    def test_whose_programs_others_see_is_the_machines_to_say(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root to become somebody else")
+        self.scratch.chmod(0o755)
+        if subprocess.run(self.nobody("test", "-x", str(ROTA)), check=False).returncode != 0:
+            self.skipTest("another user cannot reach the build folder")
+        configuration = self.scratch / "rotad.toml"
+        configuration.write_text('visibility = "own"\n[limits.user]\ngpu = "200M"\n')
+        self.start_daemon("--mode", "exclusive", "--quantum", "1000s", "--grace", "1000s", "--config", configuration)
+        holder = self.hold()
+        theirs = self.scratch / "theirs"
+        theirs.mkdir()
+        os.chown(theirs, 65534, 65534)
+        (self.scratch / "device").chmod(0o666)
+        status = self.checked(*self.nobody(ROTA, "status"))
+        self.assertIn("another user's program", status.stdout)
+        for secret in str(holder.pid), "spinner", "root":
+            self.assertNotIn(secret, status.stdout)
+        [client] = json.loads(self.checked(*self.nobody(ROTA, "status", "--json")).stdout)["clients"]
+        self.assertEqual((client["pid"], client["name"], client["user"]), (0, "another user's program", ""))
+        self.assertIn("spinner", self.checked(ROTA, "status").stdout, "root sees all")
+        said, _ = self.until_said(holder, self.start(*self.nobody(ROTA, "run", "--", PROGRAMS / "saxpy"), ROTA_CACHE=str(theirs)))
+        self.assertEqual(said, "rota: waiting for GPU 0, held by another user's program; `rota status` says more\n")
+
+    # ctest labels: unsanitized
+    def test_waiting_is_not_booked_on_the_call(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "1000s", "--grace", "1000s")
+        holder = self.hold()
+        folder = self.scratch / "trace"
+        child = self.start(ROTA, "trace", "--dir", folder, "--", PROGRAMS / "saxpy")
+        self.eventually(lambda: [client for client in self.clients() if client["waits"] and client["since_ns"] >= 1_200_000_000], "it has waited")
+        kill(holder)
+        traced = self.finish(child)
+        self.assertEqual(traced.returncode, 0, traced.stderr)
+        calls = [call for call in json.loads(self.checked(ROTA, "trace", "show", "--json", folder).stdout) if call["waited_ns"]]
+        # Nearly always one; on a busy machine a call between two turns may wait for a moment.
+        calls.sort(key=lambda call: -call["waited_ns"])
+        self.assertGreater(sum(call["waited_ns"] for call in calls), 1_000_000_000, calls)
+        for call in calls:
+            self.assertGreaterEqual(call["duration_ns"], call["waited_ns"])
+        self.assertRegex(traced.stderr, r"waited \d+\.\d+ s for a turn in \d+ calls?\n")
+        row = next(line for line in traced.stderr.splitlines() if calls[0]["function"] in line)
+        number, total, unit, *_ = row.split()
+        factor = {"s": 1e9, "ms": 1e6, "us": 1e3, "ns": 1}[unit]
+        of_function = [call for call in json.loads(self.checked(ROTA, "trace", "show", "--json", "--function", calls[0]["function"], folder).stdout)]
+        own = sum(call["duration_ns"] - call["waited_ns"] for call in of_function)
+        self.assertEqual(int(number), len(of_function))
+        self.assertAlmostEqual(float(total) * factor, own, delta=factor, msg="the total is without what it waited")
+        self.assertRegex(self.checked(ROTA, "trace", "show", folder).stdout, r"\(\d+\.\d+ \w+ of it waiting for a turn\)")
+        events = json.loads(self.checked(ROTA, "trace", "export", folder).stdout)["traceEvents"]
+        slices = [round(event["dur"] * 1000) for event in events if event["name"] == "waiting for a turn"]
+        self.assertEqual(sorted(slices), sorted(call["waited_ns"] for call in calls if call["api"] == "driver"))
+
+
+if __name__ == "__main__":
+    unittest.main()

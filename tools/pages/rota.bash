@@ -1,0 +1,40 @@
+# bash completion for rota; written by tools/pages/write.
+_rota() {
+  local now=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]} command=${COMP_WORDS[1]} options="" i
+  for ((i = 2; i < COMP_CWORD; ++i)); do
+    # Behind -- it is the program's command line.
+    if [[ ${COMP_WORDS[i]} == -- ]]; then
+      if ((i + 1 == COMP_CWORD)); then COMPREPLY=($(compgen -c -- "$now")); else COMPREPLY=($(compgen -f -- "$now")); fi
+      return
+    fi
+    [[ $command == trace && ${COMP_WORDS[i]} =~ ^(show|export)$ ]] && command="trace ${COMP_WORDS[i]}"
+  done
+  if ((COMP_CWORD == 1)); then
+    COMPREPLY=($(compgen -W "run sim status control doctor trace --help --version" -- "$now"))
+    return
+  fi
+  case "$command $before" in
+    "run --mode") COMPREPLY=($(compgen -W "automatic exclusive concurrent" -- "$now")); return ;;
+    "run --memory") COMPREPLY=($(compgen -W "managed native swap" -- "$now")); return ;;
+    "sim --gpu") COMPREPLY=($(compgen -W "h200 h100 a100 l4 t4 rtx4090 mig-1g" -- "$now")); return ;;
+    "sim --unregistered") COMPREPLY=($(compgen -W "fail skip" -- "$now")); return ;;
+    "trace show --addresses") COMPREPLY=($(compgen -W "stable raw" -- "$now")); return ;;
+    "trace export --format") COMPREPLY=($(compgen -W "chrome" -- "$now")); return ;;
+    "run --quantum"|"run --gpu-mem"|"run --host-mem"|"sim --profile"|"sim --memory"|"sim --driver"|"sim --kernels"|"sim --fault"|"sim --time-scale"|"sim --state"|"control --socket"|"doctor --timeout"|"trace --dir"|"trace --max-bytes"|"trace show --pid"|"trace show --function"|"trace show --exclude"|"trace show --elements"|"trace export -o"|"trace export --output") COMPREPLY=($(compgen -f -- "$now")); return ;;
+  esac
+  case $command in
+    "run") options="-h --help --mode --quantum --memory --gpu-mem --host-mem --oversubscribe" ;;
+    "sim") options="-h --help --gpu --profile --memory --driver --kernels --unregistered --fault --time-scale --virtual-clock --state" ;;
+    "status") options="-h --help --json" ;;
+    "control") options="-h --help --socket" ;;
+    "doctor") options="-h --help --json --verbose --timeout" ;;
+    "trace") options="-h --help --dir --append --max-bytes" ;;
+    "trace show") options="-h --help --pid --function --exclude --errors --lookups --json --addresses --no-times --mangled --elements" ;;
+    "trace export") options="-h --help --format -o --output" ;;
+  esac
+  [[ $command == trace ]] && options="$options show export"
+  [[ $command == control ]] && options="$options mode quantum grace stop"
+  [[ $command == run || $command == sim || $command == trace || $command == doctor ]] && options="$options --"
+  if [[ $now == -* || $command != "trace "* ]]; then COMPREPLY=($(compgen -W "$options" -- "$now")); else COMPREPLY=($(compgen -f -- "$now")); fi
+}
+complete -o filenames -F _rota rota

@@ -1,0 +1,24 @@
+// What ran on simulated GPUs while a program was traced: simgpu writes it beside the trace (ROTA_SIM_ACTIVITY,
+// tools/simgpu/driver/stream/activity.h). A real driver tells nobody but profilers when a kernel ran.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace rota::tool {
+
+struct KernelRun {
+  std::uint32_t thread = 0;        // that launched it, and when: CLOCK_MONOTONIC nanoseconds
+  std::uint64_t launched_ns = 0;   //
+  std::uint64_t begin_ns = 0;      // likewise
+  std::uint64_t simulated_ns = 0;  // how long it took in modelled time
+  std::uint64_t stream = 0;        // 0: the legacy default stream; 2: a thread's own
+  std::string kernel;              // as C++ writes it
+};
+
+// By process, each in the order of its end. `path` as for open_traces(); lines that are none are left out.
+std::map<std::uint32_t, std::vector<KernelRun>> read_activity(const std::string& path);
+
+}  // namespace rota::tool
