@@ -173,7 +173,7 @@ Time Sharing::next_look(Law& law) {
     case Phase::kSettled:
       return all_run(law) ? law.window_since + kWindow : answer(law)->again_at;
     case Phase::kProbing:
-      return law.measuring ? law.samples_at : law.since + kSettling;
+      return law.measuring ? law.samples_at : std::max(law.since + kSettling, law.samples_at);
     case Phase::kTrying:
       return law.since + (law.measuring ? kTrial : kSettling);
   }
@@ -193,7 +193,7 @@ void Sharing::go_on(Law& law, GpuIndex index, Time now) {
     case Phase::kProbing:
       law.samples_at = now + kProbeTurn;
       if (!law.measuring) {
-        begin_measuring(law, index, now);
+        if (now - law.since >= kLongestSettling || !drains(law, index, now)) begin_measuring(law, index, now);
       } else if (now >= law.since + kProbe || has_samples(law, index)) {
         choose(law, index, now);
       }
@@ -231,6 +231,15 @@ bool Sharing::all_run(const Law& law) {
 void Sharing::begin_window(Law& law, GpuIndex index, Time now) {
   law.window_since = now;
   for (const ClientId id : law.set) measurement(id, index).window_from = books_.find(id)->evidence.last;
+}
+
+// Whether somebody still drains what it had queued before there were turns.
+bool Sharing::drains(const Law& law, GpuIndex index, Time now) const {
+  const std::vector<Client*>& holders = books_.gpu(index).holders;
+  return std::any_of(holders.begin(), holders.end(), [&](const Client* holder) {
+    const ClientState& state = holder->state;
+    return state.held_since <= law.since && state.waiters != 0 && state.drain_at <= now;
+  });
 }
 
 // Whether several have kept the GPU busy for long spells in the same window, or may have.
@@ -292,6 +301,7 @@ void Sharing::begin(Law& law, Phase phase, Candidate candidate, Time now) {
   law.candidate = candidate;
   law.since = now;
   law.measuring = false;
+  law.samples_at = {};
 }
 
 bool Sharing::has_samples(const Law& law, GpuIndex index) const {

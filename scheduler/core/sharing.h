@@ -48,8 +48,10 @@ class Sharing {
   static constexpr Time kProbe = std::chrono::milliseconds(400);
   static constexpr std::uint64_t kEnough = 100;
   static constexpr std::uint64_t kFew = 20;  // fewer say nothing
-  // The first part of each is not measured: holders come in or go, queues fill.
+  // The first part of each is not measured: holders come in or go, queues fill. What was queued before there were turns
+  // is waited for.
   static constexpr Time kSettling = std::chrono::milliseconds(30);
+  static constexpr Time kLongestSettling = std::chrono::seconds(2);
   static constexpr Time kTrial = std::chrono::milliseconds(450);
   static constexpr double kLight = 0.6;
   static constexpr double kSaturating = 0.85;
@@ -167,6 +169,7 @@ class Sharing {
   void renew_beside(Law& law, GpuIndex gpu, Time now);
   static bool all_run(const Law& law);
   void begin_window(Law& law, GpuIndex gpu, Time now);
+  bool drains(const Law& law, GpuIndex gpu, Time now) const;
   bool collide(const Law& law, GpuIndex gpu) const;
   static Time next_look(Law& law);
   void go_on(Law& law, GpuIndex gpu, Time now);

@@ -140,6 +140,38 @@ TEST_CASE("who has handed memory to others runs beside them: they may wait for e
   CHECK(two.both_hold());
 }
 
+TEST_CASE("while somebody drains what it had queued before there were turns nothing is measured") {
+  Two two;
+  std::uint64_t samples = 0;
+  const auto tell = [&](Time passed, bool second_works) {
+    two.now += passed;
+    samples += static_cast<std::uint64_t>(passed / 1ms);
+    for (const ClientId id : {1U, 2U}) {
+      if (id == 2 && !second_works) continue;
+      event::Activity activity = {.client = id, .calls = samples};
+      activity.samples = activity.busy = activity.in_spells = samples;
+      two.core.step(activity, two.now);
+    }
+    two.core.step(event::Tick{}, two.now);
+  };
+  tell(1ms, true);
+  two.core.step(event::Want{1, 1}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  tell(60ms, true);
+  REQUIRE(two.core.gpu(0).looking);
+  // The second goes and waits; the first has a second's work queued.
+  two.core.step(event::GiveBack{2, two.core.client(2)->grant}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  for (int i = 0; i < 40; ++i) tell(25ms, false);
+  CHECK(two.core.gpu(0).candidate == Candidate::kTurns);
+  CHECK(two.core.gpu(0).looking);
+  // Then it is, as ever.
+  two.core.step(event::GiveBack{1, two.core.client(1)->grant}, two.now);
+  two.core.step(event::Want{1, 1}, two.now);
+  for (int i = 0; i < 45 && two.core.gpu(0).looking; ++i) tell(25ms, true);
+  CHECK_FALSE(two.core.gpu(0).looking);
+}
+
 TEST_CASE("a new pair runs together until it collides") {
   Two two;
   std::uint64_t spells = 0;
