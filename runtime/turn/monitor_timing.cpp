@@ -19,7 +19,7 @@ constexpr Time kMostPatience = 2 * Timing::kLongest;
 api::CUresult Monitor::record(api::CUevent event, api::CUstream stream, bool per_thread,
                               const std::function<api::CUresult()>& call) {
   // A call within a call, of a profiler's callback, waits for nothing.
-  if (gate::is_inside()) return call();
+  if (gate::is_inside() || !timing_.has_time(event)) return call();
   if (contexts_.captures() != 0) {
     timing_.forget(event);
     return call();

@@ -97,6 +97,11 @@ bool Timing::counts(Time now) const {
   return since_ != Time{0} || taken_.lately(now) + kLongest <= protocol::kMostAlone;
 }
 
+bool Timing::has_time(api::CUevent event) const {
+  const std::lock_guard lock(mutex_);
+  return events_.count(event) != 0;
+}
+
 Timing::Place Timing::place(api::CUevent event, const Key& stream, Time now) const {
   const std::lock_guard lock(mutex_);
   if (!situation_.shared || events_.count(event) == 0) return Place::kNone;

@@ -68,6 +68,7 @@ class Timing {
   // The program has been told how far these are apart.
   void read(api::CUevent first, api::CUevent second, Time now);
 
+  bool has_time(api::CUevent event) const;
   // Before an event is recorded, outside of any capture and of the gate.
   enum class Place {
     kNone,    // it times nothing that counts
