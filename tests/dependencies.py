@@ -39,6 +39,8 @@ ALLOWED = {
     "scheduler/server": ["scheduler/core", "scheduler/protocol"],
     "tools": ["scheduler/core", "scheduler/protocol", "generated", "runtime/trace/format.h", "runtime/trace/names.h",
               "runtime/preload/cuda/locate.h", "runtime/preload/attachment.h"],
+    # NVML is asked by the code that rotad asks it with.
+    "tools/rota/try": ["tools", "scheduler/core", "scheduler/protocol", "scheduler/server/nvml.h"],
     # Of use by itself: the simulated GPU knows the driver's API and nothing of rota.
     "tools/simgpu": ["generated", "tools/elf", BYTE_SIZE, RESULT, DESCRIPTOR],
     "tools/elf": [RESULT, DESCRIPTOR],

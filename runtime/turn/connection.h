@@ -64,6 +64,8 @@ class Connection {
   Time alone_until() const { return Time(static_cast<std::int64_t>(lease_->alone_until_ns.load())); }
   // Until when a holder's has to have gone; 0: no time is set.
   Time give_back_by() const;
+  // Of a process that is next to have a turn: when those in its way begin to drain; 0: it is not, or that is not known.
+  Time next_turn() const { return Time(static_cast<std::int64_t>(lease_->next_turn_ns.load())); }
   std::atomic<std::uint32_t>& event() const { return lease_->event; }
   const protocol::LeasePage* page() const { return lease_; }
   protocol::UsagePage* usage() const { return usage_; }

@@ -332,12 +332,32 @@ void Gate::wait_outside(bool interrupted) {
   const Counted standing(standing_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
   std::unique_lock lock(mutex_);
-  const auto done = [this] { return !closed() || refuses(); };
+  const auto done = [&] {
+    if (closed() && !refuses()) wait_awake(lock);
+    return !closed() || refuses();
+  };
   const auto tell = [this] {
     if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->interrupted();
   };
   if (interrupted && !done()) tell();
   outside_.wait(lock, done, tell);
+}
+
+void Gate::rouse(std::chrono::steady_clock::time_point until) {
+  const std::lock_guard lock(mutex_);
+  if (until <= roused_until_) return;
+  roused_until_ = until;
+  if (!awake_) outside_.wake_all();
+}
+
+void Gate::wait_awake(std::unique_lock<std::mutex>& lock) {
+  if (awake_ || roused_until_ <= std::chrono::steady_clock::now()) return;
+  awake_ = true;
+  const auto until = roused_until_;
+  lock.unlock();
+  while (closed() && !refuses() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  lock.lock();
+  awake_ = false;
 }
 
 void forget_other_threads() {

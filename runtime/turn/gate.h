@@ -69,6 +69,8 @@ class Gate {
   bool metered() const { return (state.load(std::memory_order_acquire) & kMeteredBit) != 0; }
   // Lets everybody ask again whom the attendant has made wait.
   void resume();
+  // The gate is about to open: one of those who stand there waits awake for it, until then at most.
+  void rouse(std::chrono::steady_clock::time_point until);
   // How many those are.
   std::uint32_t held_up() const { return held_up_.load(std::memory_order_acquire); }
   bool closed() const { return (state.load(std::memory_order_acquire) & kClosedBit) != 0; }
@@ -92,6 +94,7 @@ class Gate {
   friend bool hold_slowly(Thread& thread);
   friend Thread* register_this_thread();
   void wait_outside(bool interrupted = false);
+  void wait_awake(std::unique_lock<std::mutex>& lock);
   bool may_submit(const Call& call) const;
   bool wait_metered(std::uint64_t resumed);
 
@@ -99,6 +102,8 @@ class Gate {
   Waiters outside_;  // in front of the closed gate,
   Waiters held_;     // and those whom the attendant has made wait
   bool for_good_ = false;
+  std::chrono::steady_clock::time_point roused_until_{};
+  bool awake_ = false;  // one of them is
   std::atomic<Attendant*> attendant_{nullptr};
   std::atomic<std::uint32_t> standing_{0};
   std::atomic<std::uint32_t> held_up_{0};

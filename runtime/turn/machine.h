@@ -212,6 +212,7 @@ class Machine {
   bool watches_gpu() const { return watches_gpu_; }
 
   Phase phase() const { return phase_; }
+  Time draining_since() const { return drain_.begun; }
   bool connected() const { return connected_; }
   bool gate_open() const { return gate_open_; }
   Claim claim() const;

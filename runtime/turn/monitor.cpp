@@ -20,8 +20,6 @@ using protocol::Message;
 
 namespace {
 
-// A look at the socket now and then: nothing else tells that rotad has gone.
-constexpr Time kLookAtSocket = 250ms;
 // What rotad takes for the size of a GPU (scheduler/server/decode.cpp).
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
 
@@ -462,39 +460,6 @@ event::Look Monitor::look() {
     seen.reached = progress.reached;
   }
   return seen;
-}
-
-// What is in flight while programs take turns.
-void Monitor::meter() {
-  const bool wanted = !stopping() && connection_ && (connection_->watch() & protocol::kWatchMeter) != 0;
-  if (wanted != gate_.metered()) {
-    if (!wanted) meter_.stop();
-    gate_.set_metered(wanted);
-  }
-  if (!wanted) return;
-  const bool standing = gate_.held_up() != 0;
-  if (contexts_.captures() != 0) {
-    if (standing) gate_.resume();  // nothing is metered for now
-    return;
-  }
-  if (!standing && now() < meter_.look_at() && meter_.look_at() != Time::max()) return;
-  contexts_.while_all_live([&] {
-    if (meter_.look(now(), standing)) gate_.resume();
-  });
-}
-
-void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
-  const Time look_at = std::min({machine_.look_at(), activity_.look_at(), meter_.look_at(), timing_.look_at()});
-  const Time pause = std::min(look_at - now(), connection_ ? kLookAtSocket : Time(1s));
-  if (pause <= Time{0} || !due_.empty()) return;
-  if (machine_.phase() == Phase::kDraining) {
-    std::this_thread::sleep_for(pause);
-  } else if (connection_ && told_gpus_ && told_gpus_->any && !told_gpus_->answered) {
-    // The answer comes by the socket, which no bell rings for; it takes microseconds.
-    connection_->wait_for_message(static_cast<int>(std::clamp<std::int64_t>(pause / 1ms, 1, 50)));
-  } else {
-    bell_.wait(heard, connection_ ? &connection_->event() : nullptr, event_seen, pause);
-  }
 }
 
 }  // namespace rota::turn

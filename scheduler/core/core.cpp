@@ -53,6 +53,36 @@ GpuState Core::gpu(GpuIndex index) const {
           .switching = sharing_.switching(index)};
 }
 
+SharingWhy Core::sharing_why(GpuIndex index) const {
+  using protocol::SharingReason;
+  if (settings_.mode != Mode::kAutomatic) return {SharingReason::kMode};
+  if (books_.gpu(index).crowded) return {SharingReason::kMemory};
+  if (!settings_.measured_turns) return {SharingReason::kFits};
+  if (sharing_.active(index) < 2) return {SharingReason::kAlone};
+  if (sharing_.undecided(index)) return {SharingReason::kMemoryLately};
+  if (sharing_.watching(index)) return {SharingReason::kNoCollision};
+  if ((sharing_.looking() & bit(index)) != 0) return {SharingReason::kMeasuring};
+  const double trial = sharing_.trial(index);
+  const bool better = (trial >= 1) == (sharing_.candidate(index) != Candidate::kTurns);
+  // What was tried while more of them contended is no reason for anything else.
+  if (trial == 0 || !better) return {SharingReason::kFewContend};
+  return {SharingReason::kTrial, trial};
+}
+
+ClientUse Core::use(ClientId id, GpuIndex index, Time now) const {
+  const Client* client = books_.find(id);
+  const Share* own = share(id, index);
+  if (own == nullptr) return {};
+  ClientUse use{.busy = {},
+                .calls = {},
+                .light = sharing_.candidate(index) == Candidate::kLightOpen && sharing_.open_to(*client, index),
+                .held = Bookkeeping::held_time(*client, now),
+                .waited = Bookkeeping::waited_time(*client, now)};
+  if (own->measurement.u >= 0) use.busy = own->measurement.u;
+  if (own->measurement.own_rate > 0) use.calls = own->measurement.own_rate;
+  return use;
+}
+
 std::optional<Time> Core::next_deadline() const {
   std::optional<Time> next = pressure_.next_deadline();
   for (const std::optional<Time> other :
@@ -134,6 +164,22 @@ Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   const Bytes movable = own->used - own->fixed;
   const double part = static_cast<double>(leaves - room) / static_cast<double>(leaves);
   return std::min(movable, static_cast<Bytes>(std::ceil(part * static_cast<double>(movable))));
+}
+
+Time Core::next_turn(ClientId id) const {
+  const Client* client = books_.find(id);
+  Time latest{};
+  if (client == nullptr) return latest;
+  for_each_gpu(client->state.wanted, [&](GpuIndex index) {
+    if (order_.first(index) != client) return;
+    for (const Client* holder : books_.gpu(index).holders) latest = std::max(latest, holder->state.drain_at);
+  });
+  return latest;
+}
+
+std::optional<ClientId> Core::first_waiting(GpuIndex index) const {
+  const Client* first = order_.first(index);
+  return first == nullptr ? std::nullopt : std::optional(first->id);
 }
 
 Time Core::give_back_by(ClientId id) const {
@@ -252,7 +298,12 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
 }
 
 void Core::hurry(Client& client, Time now) {
-  const bool too_soon = client.urgent_at != Time{} && now - client.urgent_at < Order::kBetweenUrgent;
+  // Where memory moves with each turn, such turns must not be all that the GPU does.
+  Time between = Order::kBetweenUrgent;
+  for_each_gpu(client.state.wanted, [&](GpuIndex index) {
+    between = std::max(between, Sharing::kTurnPerSwitch * sharing_.switching(index));
+  });
+  const bool too_soon = client.urgent_at != Time{} && now - client.urgent_at < between;
   if (client.urgent || too_soon) return;
   client.urgent_at = now;
   order_.hurry(client);

@@ -67,6 +67,9 @@ class Core {
   // Null if there is no such client.
   const ClientState* client(ClientId client) const;
   GpuState gpu(GpuIndex gpu) const;
+  SharingWhy sharing_why(GpuIndex gpu) const;
+  // Nothing is known of a client that does not touch the GPU.
+  ClientUse use(ClientId client, GpuIndex gpu, Time now) const;
   // What this client counts with on the GPU, without its context: its promise, or the most it used lately.
   Bytes counted_bytes(ClientId client, GpuIndex gpu) const;
   // What it may have there, and what it has asked for in all. 0 where it does not hold the GPU or does not ask.
@@ -97,6 +100,11 @@ class Core {
   GpuMask metered_gpus() const { return sharing_.metered(); }
   // Where clients that do not hold the GPU have memory that could be cleared, whether or not they are at it.
   GpuMask movable_gpus() const { return books_.movable(); }
+  // Of one that is the first to wait for a GPU: when those who are in its way begin to drain, or began; 0 of any other.
+  Time next_turn(ClientId client) const;
+  // Who waits first there; nothing: nobody waits.
+  std::optional<ClientId> first_waiting(GpuIndex gpu) const;
+  GpuMask waited_gpus() const { return books_.waited(); }
   // When its grant is taken away; 0 while it need not go.
   Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }

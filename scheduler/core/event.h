@@ -38,7 +38,7 @@ struct Want {
   // The client's work already runs there, by a grant of a daemon that died: granted at once, whoever waits.
   bool running = false;
   // A signal handler has run in a thread that waits: what it was told to do, it does once its call returns. Goes before
-  // others, at most once in Order::kBetweenUrgent; beyond that it is a want like any other.
+  // others, at most once in Order::kBetweenUrgent and in twenty hand-overs; beyond that it is a want like any other.
   bool urgent = false;
   // The client measures on GPUs that it holds, and needs them alone until it sends a want without this (alone.h).
   bool alone = false;
@@ -162,6 +162,21 @@ struct GpuState {
   std::uint32_t active = 0;  // clients that have called lately
   Time turn{};               // how long a turn is while others wait
   Time switching{};          // what a hand-over costs: from a grant until its holder runs
+};
+
+// Why programs share a GPU as they do.
+struct SharingWhy {
+  protocol::SharingReason reason = protocol::SharingReason::kUnknown;
+  double trial = 0;  // what was tried last gave so much of what turns gave; 0: nothing was tried with these programs
+};
+
+// How a client uses a GPU, as far as it is known.
+struct ClientUse {
+  std::optional<double> busy;   // the part of its own time in which the GPU works for it (sharing.h: u)
+  std::optional<double> calls;  // a second of its own time (r)
+  bool light = false;           // it runs at any time beside those that take turns
+  Time held{};                  // for how long it has held any GPU since it began,
+  Time waited{};                // and waited for some without holding any
 };
 
 // What clients are promised and granted grows by a 64th of a GPU, as programs report what they use. Judgement.

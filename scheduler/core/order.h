@@ -13,7 +13,7 @@ namespace rota::scheduler {
 
 class Order {
  public:
-  // Of one client. Profilers interrupt its threads all the time.
+  // Of one client, or longer where hand-overs take long. Profilers interrupt its threads all the time.
   static constexpr Time kBetweenUrgent = std::chrono::seconds(1);
 
   // Before others that want one of its GPUs, if it goes before them on all that both want; the client is not in the

@@ -77,7 +77,7 @@ void Sharing::came(GpuIndex index) {
 void Sharing::left(ClientId client) {
   for (Law& law : laws_) {
     law.stale = true;
-    law.crowded_at = {};
+    if (contains(law.set, client)) law.crowded_at = {};
     std::erase_if(law.answers, [&](const Answer& answer) { return contains(answer.set, client); });
   }
 }
@@ -212,19 +212,14 @@ void Sharing::go_on(Law& law, GpuIndex index, Time now) {
 void Sharing::look_again(Law& law, GpuIndex index, Time now) {
   Answer* const known = law.phase == Phase::kSettled ? answer(law) : nullptr;
   if (!all_run(law)) return begin(law, Phase::kProbing, Candidate::kTurns, now);
-  bool due = known == nullptr;
-  if (known != nullptr) {
+  if (!collide(law, index)) return begin_window(law, index, now);
+  if (known != nullptr && now < known->again_at) {
     // Doubted each time only after twice as long as the last.
     const Time from = law.since + kDoubted * (1 << std::min(known->doubts, kMostDoubts));
-    const bool doubted = now < known->again_at && now >= from && doubtful(law, index, now);
-    if (doubted) ++known->doubts;
-    due = doubted || now >= known->again_at;
+    if (now < from || !doubtful(law, *known, index, now)) return begin_window(law, index, now);
+    ++known->doubts;
   }
-  if (due && collide(law, index)) {
-    begin(law, Phase::kProbing, Candidate::kTurns, now);
-  } else {
-    begin_window(law, index, now);
-  }
+  begin(law, Phase::kProbing, Candidate::kTurns, now);
 }
 
 // Whether nobody has to wait for a turn.
@@ -263,7 +258,7 @@ void Sharing::begin_measuring(Law& law, GpuIndex index, Time now) {
 }
 
 // Whether those of whom it was measured turn out to come in bursts, or to be faster than they were alone.
-bool Sharing::doubtful(const Law& law, GpuIndex index, Time now) const {
+bool Sharing::doubtful(const Law& law, const Answer& known, GpuIndex index, Time now) const {
   std::size_t contenders = 0;
   for (const ClientId id : law.set) {
     const Evidence& evidence = books_.find(id)->evidence;
@@ -274,7 +269,7 @@ bool Sharing::doubtful(const Law& law, GpuIndex index, Time now) const {
     const auto calls = static_cast<double>(evidence.last.calls - measurement.from.calls);
     if (passed > 0 && calls / passed > kFaster * measurement.own_rate + kFewCalls) return true;
   }
-  return law.ratio != 0 && contenders < 2;
+  return known.ratio != 0 && contenders < 2;
 }
 
 bool Sharing::in_bursts(const Evidence& evidence, Time now) {
@@ -318,8 +313,8 @@ bool Sharing::weigh(Client& client, Measurement& measurement, Time passed, Time 
   const Time held = Bookkeeping::held_time(client, now) - measurement.held_from;
   const Time waited = Bookkeeping::waited_time(client, now) - measurement.waited_from;
   const Time open = evidence.last.open - from.open;
-  // Without the hand-overs.
-  const Time own = open + std::max(passed - held - waited, Time{});
+  // Until its turns began it did nothing; while they drained the GPU did what it had been called for.
+  const Time own = passed - waited - (evidence.last.switching - from.switching);
   const bool often = evidence.wakes - measurement.wakes_from >= kComesOften;
   const std::uint64_t samples = evidence.last.samples - from.samples;
   if (samples >= kFew && own > Time{}) {
@@ -415,12 +410,27 @@ bool Sharing::conflicts(const Client& client, GpuIndex index) const {
                      [&](const Client* holder) { return holder != &client && !open_to(*holder, index); });
 }
 
+// Whether memory that does not fit comes page by page once its owner runs: no hand-over shows what that costs.
+bool Sharing::pages_in(GpuIndex index) const {
+  const Gpu& gpu = books_.gpu(index);
+  if (gpu.used + gpu.contexts + gpu.taken_outside() <= gpu.total) return false;
+  Bytes paged = gpu.used - gpu.fixed;
+  for (const Client* client : gpu.swappers) paged -= client->share(index)->used - client->share(index)->fixed;
+  return paged > step_of(gpu.total);
+}
+
 Time Sharing::turn(GpuIndex index) const {
-  if (!settings_.measured_turns) return settings_.quantum;
+  if (!settings_.measured_turns || pages_in(index)) return settings_.quantum;
   const Law& law = laws_[index];
   if (law.phase == Phase::kProbing) return kProbeTurn;
   if (law.switching == Time{}) return books_.gpu(index).crowded ? settings_.quantum : kShortestTurn;
   return std::clamp(law.switching * kTurnPerSwitch, kShortestTurn, kLongestTurn);
+}
+
+double Sharing::trial(GpuIndex index) const {
+  const Law& law = laws_[index];
+  const auto known = std::ranges::find(law.answers, law.set, &Answer::set);
+  return known == law.answers.end() ? 0 : known->ratio;
 }
 
 std::optional<Time> Sharing::next_deadline() const {

@@ -24,6 +24,7 @@
 // not fitted together within 10 s, their memory decides, not this.
 //
 // Turns are as long as their hand-overs make worth while, whether memory moves in them or not: twenty times as long.
+// Where Unified Memory does not fit they are as long as the settings say.
 #pragma once
 
 #include <optional>
@@ -106,6 +107,12 @@ class Sharing {
   Candidate candidate(GpuIndex gpu) const { return laws_[gpu].candidate; }
   std::uint32_t active(GpuIndex gpu) const { return static_cast<std::uint32_t>(laws_[gpu].set.size()); }
   Time switching(GpuIndex gpu) const { return laws_[gpu].switching; }
+  // What was tried last with those who are active gave so much of what turns gave; 0: nothing was tried.
+  double trial(GpuIndex gpu) const;
+  // Whether nothing is known of those who are active, so that all run until they collide; and whether it is not for
+  // this to decide.
+  bool watching(GpuIndex gpu) const { return laws_[gpu].phase == Phase::kWatching; }
+  bool undecided(GpuIndex gpu) const { return laws_[gpu].phase == Phase::kUndecided; }
   // Where samples are taken, where something is being found out at all, and where several are active who may take
   // turns.
   GpuMask sampling() const { return sampling_; }
@@ -172,8 +179,9 @@ class Sharing {
   void choose(Law& law, GpuIndex gpu, Time now);
   void compare(Law& law, GpuIndex gpu, Time now);
   void settle(Law& law, GpuIndex gpu, Candidate candidate, Time first, Time last, Time now);
-  bool doubtful(const Law& law, GpuIndex gpu, Time now) const;
+  bool doubtful(const Law& law, const Answer& known, GpuIndex gpu, Time now) const;
   static bool in_bursts(const Evidence& evidence, Time now);
+  bool pages_in(GpuIndex gpu) const;
   bool has_samples(const Law& law, GpuIndex gpu) const;
   std::vector<double> all_u(const Law& law, GpuIndex gpu) const;
   Measurement& measurement(ClientId client, GpuIndex gpu) const;

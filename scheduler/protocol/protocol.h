@@ -127,6 +127,7 @@ enum class Kind : std::uint16_t {
   kTighten = 108,        // Tighten: answered by kState for each GPU
   kStatusAccount = 109,  // comes between clients and end, to askers that read version 4
   kExtent = 110,         // Extent, with one descriptor: somebody's memory, for this client's use
+  kStatusUse = 111,      // one for each client and GPU, behind kStatusClient's, to askers that read version 8
 };
 
 enum class Mode : std::uint32_t {
@@ -154,6 +155,20 @@ enum class MemoryMode : std::uint8_t {
 };
 inline constexpr std::uint8_t kLastMemoryMode = 11;
 
+// Why programs share a GPU as they do, as status says it.
+enum class SharingReason : std::uint32_t {
+  kUnknown = 0,       // a rotad of before this field
+  kMode = 1,          // it is what exclusive or concurrent mode does
+  kMemory = 2,        // automatic mode: their memory does not fit together
+  kFits = 3,          // it fits, and with a fixed quantum nothing else is looked at
+  kAlone = 4,         // fewer than two have called lately
+  kMeasuring = 5,     // it is being found out
+  kTrial = 6,         // it gave more than the other way
+  kFewContend = 7,    // fewer than two keep coming: the others come in bursts or rest
+  kNoCollision = 8,   // no two of them have kept the GPU busy at the same time: nothing is to be gained by turns
+  kMemoryLately = 9,  // automatic mode: their memory did not fit together a moment ago
+};
+
 struct Hello {
   std::uint32_t version1_pid;    // sent by version 1, never read: rotad asks the kernel who its peer is
   std::uint16_t newest_version;  // that the client speaks; 0 (version 1): the one in the header
@@ -180,8 +195,8 @@ struct Want {
   std::uint32_t running;
   std::uint32_t padding;
   // Not 0, from version 8 on: a signal handler has run in a thread that waits, and what the program was told to do it
-  // does once its call returns. At most once a second such a want goes before all others, for a short turn. Older
-  // rotads do not read it.
+  // does once its call returns. At most once a second, less often where hand-overs take long, such a want goes before
+  // all others, for a short turn. Older rotads do not read it.
   std::uint32_t urgent;
   // Not 0, from version 8 on, where LeasePage::watch has kWatchAlone: the client measures, and needs what it holds to
   // itself until it sends a want without this. LeasePage::alone_until_ns is the answer. Older rotads do not read it.
@@ -293,6 +308,10 @@ struct StatusGpu {
   std::uint32_t more_padding;
   std::uint64_t turn_ns;    // how long a turn is while others wait
   std::uint64_t switch_ns;  // from a grant until its holder runs, lately; 0: not known
+  SharingReason reason;     // why they share it so
+  // What that way gave when it was tried last, or the other one where it is turns that are in force: in thousandths of
+  // what turns gave. 0: nothing has been tried with these programs.
+  std::uint32_t trial_permille;
 };
 
 // What has been moved off all GPUs of a client and back since it began.
@@ -338,6 +357,22 @@ constexpr void set_memory_mode(StatusClient& client, std::size_t gpu, MemoryMode
   both = static_cast<std::uint8_t>((both & ~(0xFu << shift)) | static_cast<unsigned>(mode) << shift);
 }
 
+// How a client uses a GPU: what it said of itself when it took turns to be measured, and how long it has waited.
+struct StatusUse {
+  std::uint32_t client;
+  std::uint32_t gpu;
+  std::uint32_t known;            // kKnows..., or-ed: which of the two that follow say something
+  std::uint32_t busy_permille;    // u: the part of its own time, in which it does not wait, that the GPU works for it
+  std::uint64_t calls_per_1000s;  // r: its calls that submit work, in a thousand seconds of its own time
+  std::uint32_t light;            // not 0: it runs at any time beside those that take turns
+  std::uint32_t padding;
+  // Since it began: how long it has held any GPU, and how long it has waited for some and held none.
+  std::uint64_t held_ns;
+  std::uint64_t waited_ns;
+};
+inline constexpr std::uint32_t kKnowsBusy = 1;
+inline constexpr std::uint32_t kKnowsCalls = 2;
+
 // Whose memory is limited together.
 struct StatusAccount {
   std::uint32_t clients;
@@ -381,6 +416,7 @@ struct Message {
     StatusRequest status_request;
     StatusGpu status_gpu;
     StatusClient status_client;
+    StatusUse status_use;
     StatusEnd status_end;
     std::uint8_t bytes[248];
   } body{.bytes = {}};
@@ -393,7 +429,8 @@ static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) ==
               offsetof(StatusClient, resident_bytes) == 176 && offsetof(StatusClient, context_bytes) == 184 &&
               offsetof(StatusClient, moves) == 208 && offsetof(StatusGpu, driver_used_bytes) == 120 &&
               offsetof(StatusGpu, handed_over_bytes) == 144 && offsetof(StatusGpu, outside_bytes) == 152 &&
-              offsetof(StatusGpu, candidate) == 160 && offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8 &&
-              offsetof(Want, urgent) == 16 && offsetof(Want, alone) == 20);
+              offsetof(StatusGpu, candidate) == 160 && offsetof(StatusGpu, reason) == 192 &&
+              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8 && offsetof(Want, urgent) == 16 &&
+              offsetof(Want, alone) == 20);
 
 }  // namespace rota::protocol

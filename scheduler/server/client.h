@@ -32,6 +32,7 @@ struct Server::Client {
   uid_t uid = 0;
   std::string name;
   std::optional<std::string> domain;        // whom it hands memory to, and takes it from; nobody
+  scheduler::Time next_turn{};              // as it was last told
   std::array<std::uint64_t, 4> activity{};  // as the core has heard of it: calls, samples, switches, shares
   std::size_t sessions = 0;                 // that it has named
   // A Tighten has been sent that it has not answered; another one is due once it has.

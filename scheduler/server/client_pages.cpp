@@ -58,6 +58,7 @@ void Server::publish(Client& client) {
   page.drain_at_ns = real(state.drain_at);
   page.give_back_by_ns = real(core_.give_back_by(client.id));
   page.alone_until_ns = real(state.alone_until);
+  page.next_turn_ns = real(core_.next_turn(client.id));
   page.grant = state.grant;
   ++page.event;
   syscall(SYS_futex, &page.event, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);

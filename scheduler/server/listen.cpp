@@ -122,6 +122,7 @@ Server::Server(asio::io_context& io, Options options, std::string lock_directory
                [this](const ControlRequest& request) { return carry(request); }),
       housekeeping_(io),
       deadline_(io),
+      wake_(io),
       first_reading_(io),
       accept_again_(io),
       started_(now()),

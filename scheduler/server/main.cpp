@@ -58,7 +58,7 @@ int main(int argc, char** argv) try {
   CLI::App app{"rotad: many CUDA programs take turns on the GPUs of this machine"};
   rota::server::Options options;
   std::string mode = "automatic";
-  std::string quantum = "2s";
+  std::string quantum = "automatic";
   std::string grace = "10s";
   std::string level = "info";
   double idle_exit = 0;
@@ -170,7 +170,7 @@ int main(int argc, char** argv) try {
     if (write(ready, "ready\n", 6) < 0) rota::server::log::debug("nobody waits at --ready-fd {}", ready);
     close(ready);
   }
-  io.run();
+  (*server)->run();
   return 0;
 } catch (const std::exception& error) {  // the machine has no more descriptors or memory
   fprintf(stderr, "rotad: %s\n", error.what());

@@ -55,6 +55,7 @@ void Server::stop() {
   control_.stop();
   housekeeping_.cancel();
   deadline_.cancel();
+  wake_.cancel();
   first_reading_.cancel();
   accept_again_.cancel();
   for (const auto& [number, connection] : connections_) connection->close();
@@ -410,6 +411,7 @@ void Server::step(const scheduler::Event& event) {
   if (before.movable != published_.movable) {
     for (const auto& [id, client] : clients_) client->lease->movable_gpus = published_.movable;
   }
+  if (!changed_.empty()) tell_next(time);
   for (const ClientId id : changed_) {
     const auto found = clients_.find(id);
     if (found != clients_.end()) publish(*found->second);
@@ -422,31 +424,6 @@ void Server::report_revoked(const Client& client) {
   log::warn("client {} ({}, pid {}) did not give its GPU back within {} ms after its time was up: others run beside it",
             client.id, client.name, client.pid,
             std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count());
-}
-
-void Server::schedule_deadline() {
-  std::optional<scheduler::Time> next = core_.next_deadline();
-  if (next) next = time_.real(*next);
-  if (const auto answer = quota_.next_deadline(); answer && (!next || *answer < *next)) next = answer;
-  if (!next) {
-    if (deadline_.expiry() != asio::steady_timer::time_point::max()) {
-      deadline_.expires_at(asio::steady_timer::time_point::max());
-    }
-    return;
-  }
-  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(*next));
-  if (deadline_.expiry() == at) return;
-  deadline_.expires_at(at);
-  deadline_.async_wait([this](std::error_code error) {
-    if (error || stopped_) return;
-    carry_out(quota_.tick(now()));
-    if (core_.shared_gpus() != 0) {
-      for (const auto& [id, client] : clients_) {
-        if ((core_.client(id)->touched & core_.shared_gpus()) != 0) read_activity(*client);
-      }
-    }
-    step(event::Tick{});
-  });
 }
 
 void Server::housekeeping() {

@@ -53,6 +53,8 @@ class Server final : public ConnectionOwner {
 
   // Accepts from here on; returns at once. Ends the io_context's work when idle for idle_exit.
   void start();
+  // Until it is stopped. While a holder drains for somebody it does not sleep.
+  void run();
   // Closes everything and removes the socket; io_context::run returns when nothing else keeps it.
   void stop();
 
@@ -111,6 +113,8 @@ class Server final : public ConnectionOwner {
   void read_activity(Client& client);
   void note_moves(Client& client);
   void schedule_deadline();
+  void tell_next(scheduler::Time time);
+  void stay_awake(scheduler::Time from);
   void housekeeping();
   bool idle() const;
   // Is there while programs use GPUs: what a rotad after this one finds.
@@ -119,6 +123,7 @@ class Server final : public ConnectionOwner {
   scheduler::Time modelled_now() const;  // the core's
   std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
   protocol::Message status_client(const Client& client) const;
+  protocol::Message status_use(scheduler::ClientId id, std::uint32_t gpu) const;
   std::vector<protocol::Message> status_accounts() const;
   protocol::Message status_end() const;
 
@@ -135,6 +140,8 @@ class Server final : public ConnectionOwner {
   Control control_;
   asio::steady_timer housekeeping_;
   asio::steady_timer deadline_;
+  asio::steady_timer wake_;  // to be awake when a holder begins to drain,
+  std::chrono::steady_clock::time_point awake_until_{};
   asio::steady_timer first_reading_;
   asio::steady_timer accept_again_;
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;

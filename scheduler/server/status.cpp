@@ -1,5 +1,7 @@
 // What `rota status` is told: one row per GPU, one per client, made as the asker reads them.
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <utility>
 
 #include "scheduler/server/client.h"
@@ -10,11 +12,19 @@ namespace rota::server {
 using protocol::Kind;
 using protocol::Message;
 
+namespace {
+
+std::uint32_t thousandths(double value) {
+  return static_cast<std::uint32_t>(std::clamp(std::round(value * 1000), 0.0, 1e9));
+}
+
+}  // namespace
+
 // Rows are made one at a time from where the last one left off, so that a slow reader costs no memory; the clients may
 // change in between.
 void Server::on_status(Connection& connection, std::uint32_t newest) {
-  enum class Part { kGpus, kClients, kAccounts, kDone };
-  connection.send_rows([this, part = Part::kGpus, next = std::uint32_t{0}, newest,
+  enum class Part { kGpus, kClients, kUses, kAccounts, kDone };
+  connection.send_rows([this, part = Part::kGpus, next = std::uint32_t{0}, gpu = std::uint32_t{0}, newest,
                         accounts = std::vector<Message>()]() mutable -> std::optional<Message> {
     if (part == Part::kGpus) {
       while (next < protocol::kMaxGpus) {
@@ -29,9 +39,27 @@ void Server::on_status(Connection& connection, std::uint32_t newest) {
         next = client->first + 1;
         return status_client(*client->second);
       }
-      part = Part::kAccounts;
+      part = newest >= protocol::kActivityVersion ? Part::kUses : Part::kAccounts;
       next = 0;
       if (newest >= protocol::kLimitVersion) accounts = status_accounts();
+    }
+    while (part == Part::kUses) {
+      const auto client = clients_.lower_bound(next);
+      if (client == clients_.end()) {
+        part = Part::kAccounts;
+        next = 0;
+        break;
+      }
+      // Its next GPU; the client may be another one than before.
+      if (client->first != next) gpu = 0;
+      next = client->first;
+      const auto found = client->second->gpus.lower_bound(gpu);
+      if (found != client->second->gpus.end()) {
+        gpu = *found + 1;
+        return status_use(client->first, *found);
+      }
+      ++next;
+      gpu = 0;
     }
     if (part == Part::kAccounts) {
       if (next < accounts.size()) return accounts[next++];
@@ -68,7 +96,26 @@ std::optional<Message> Server::status_gpu(std::uint32_t index) const {
   gpu.active = state.active;
   gpu.turn_ns = static_cast<std::uint64_t>(state.turn.count());
   gpu.switch_ns = static_cast<std::uint64_t>(state.switching.count());
+  const scheduler::SharingWhy why = core_.sharing_why(index);
+  gpu.reason = why.reason;
+  gpu.trial_permille = thousandths(why.trial);
   set_text(gpu.name, entry->name);
+  return row;
+}
+
+Message Server::status_use(scheduler::ClientId id, std::uint32_t gpu) const {
+  const scheduler::ClientUse use = core_.use(id, gpu, modelled_now());
+  Message row{.kind = Kind::kStatusUse};
+  protocol::StatusUse& shown = row.body.status_use;
+  shown = {.client = id,
+           .gpu = gpu,
+           .known = (use.busy ? protocol::kKnowsBusy : 0) | (use.calls ? protocol::kKnowsCalls : 0),
+           .busy_permille = thousandths(use.busy.value_or(0)),
+           .calls_per_1000s = static_cast<std::uint64_t>(std::clamp(use.calls.value_or(0) * 1000, 0.0, 1e18)),
+           .light = use.light ? 1U : 0U,
+           .padding = 0,
+           .held_ns = static_cast<std::uint64_t>(use.held.count()),
+           .waited_ns = static_cast<std::uint64_t>(use.waited.count())};
   return row;
 }
 

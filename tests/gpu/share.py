@@ -113,7 +113,7 @@ class Rig:
             "ROTA_SOCKET": str(self.folder / "socket"), "ROTA_MEMORY": "native", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
         ready, told = os.pipe()
         self.rotad = subprocess.Popen(
-            [self.rota.parent / "rotad", "--mode", mode, "--quantum", "automatic", "--ready-fd", str(told), "--event-log", self.folder / "events",
+            [self.rota.parent / "rotad", "--mode", mode, "--ready-fd", str(told), "--event-log", self.folder / "events",
              "--lock-directory", self.folder / "locks", "--log", "warn"], env=self.environment, pass_fds=[told])
         os.close(told)
         os.read(ready, 8)
@@ -162,6 +162,18 @@ class Rig:
         shutil.rmtree(self.folder)
 
 
+def settling(rig, seconds):
+    """How long after all have begun to work the candidate changed last, in s."""
+    begun, last, before = time.monotonic(), 0.0, None
+    while (now := time.monotonic()) < begun + seconds:
+        sharing = rig.status()
+        what = (sharing.get("candidate"), sharing.get("looking"))
+        if what != before:
+            last, before = now - begun, what
+        time.sleep(0.01)
+    return round(last, 2)
+
+
 def rates(rig, seconds, settle=0.0):
     time.sleep(settle)
     before, begun = rig.done()
@@ -197,7 +209,7 @@ def score_set(arguments, name, commands):
         for command in commands:
             rig.start(command)
         rig.await_work()
-        time.sleep(2)
+        settled = settling(rig, 2)
         for window in range(arguments.windows):
             mode = ("automatic", "concurrent")[window % 2]
             rig.set_mode(mode)
@@ -210,7 +222,7 @@ def score_set(arguments, name, commands):
         rig.close()
     scores = {mode: [sum(each) for each in all] for mode, all in windows.items()}
     ratios = [a / b for a, b in zip(scores["automatic"], scores["concurrent"])]
-    return {"set": name, "chosen": chosen, "automatic": interval(scores["automatic"]),
+    return {"set": name, "chosen": chosen, "settled_after_s": settled, "automatic": interval(scores["automatic"]),
             "time_slicing": interval(scores["concurrent"]), "ratio": interval(ratios),
             "each": {mode: [round(statistics.fmean(column), 3) for column in zip(*all)] for mode, all in windows.items()}}
 

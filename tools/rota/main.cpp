@@ -10,6 +10,7 @@
 #include "tools/rota/sim/sim.h"
 #include "tools/rota/status/status.h"
 #include "tools/rota/trace/trace.h"
+#include "tools/rota/try/try.h"
 
 namespace {
 
@@ -41,6 +42,7 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", std::string("rota ") + ROTA_VERSION);
   app.require_subcommand(1);
   rota::tool::register_run(app);
+  rota::tool::register_try(app);
   rota::tool::register_sim(app);
   rota::tool::register_status(app);
   rota::tool::register_control(app);
@@ -59,7 +61,8 @@ int main(int argc, char** argv) {
     // Those that start programs answer as env and timeout do, so that it cannot be taken for the program's status.
     const auto used = app.get_subcommands();
     const bool starts = !used.empty() && used[0]->get_subcommands().empty() &&
-                        (app.got_subcommand("run") || app.got_subcommand("sim") || app.got_subcommand("trace"));
+                        (app.got_subcommand("run") || app.got_subcommand("sim") || app.got_subcommand("trace") ||
+                         app.got_subcommand("try"));
     return starts ? 125 : 2;
   }
   return 0;

@@ -238,6 +238,21 @@ RULE(events, legacy_records_see_blocking_streams, "legacy_stream_waits_for_nobod
   CHECK_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
 }
 
+RULE(events, blocking_records_see_the_legacy_stream, "legacy_stream_holds_nobody",
+     "an event recorded in a blocking stream, though nothing else is in it, stands for what was put into the legacy "
+     "stream before") {
+  Session session;
+  Later later(session);
+  Stream stream(CU_STREAM_DEFAULT);
+  Event event;
+  Blocker blocker(CU_STREAM_LEGACY);
+  CHECK_OK(cu.cuEventRecord(event, stream));
+  later.wait();
+  CHECK_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
+  blocker.release();
+  CHECK_OK(cu.cuEventSynchronize(event));
+}
+
 RULE(events, elapsed_time_needs_records, "lenient:cuEventElapsedTime",
      "the time to an event that was never recorded is refused with CUDA_ERROR_INVALID_HANDLE") {
   Session session;

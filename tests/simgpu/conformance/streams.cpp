@@ -1,5 +1,7 @@
 // Rules of streams: making them, their properties, the order between them, waiting and destroying.
+#include <future>
 #include <set>
+#include <thread>
 
 #include "tests/simgpu/conformance/work.h"
 
@@ -204,6 +206,41 @@ RULE(streams, legacy_query_sees_blocking_streams, "legacy_stream_stands_alone",
   Stream stream(CU_STREAM_DEFAULT);
   Blocker blocker(stream);
   CHECK_EQ(cu.cuStreamQuery(CU_STREAM_LEGACY), CUDA_ERROR_NOT_READY);
+}
+
+RULE(streams, legacy_query_sees_other_threads_streams, "legacy_stream_stands_alone",
+     "cuStreamQuery of the legacy stream answers CUDA_ERROR_NOT_READY while another thread's own stream works") {
+  Session session;
+  std::promise<void> works;
+  std::promise<void> asked;
+  std::thread other([&] {
+    CHECK_OK(cu.cuCtxSetCurrent(session.context()));
+    Blocker blocker(CU_STREAM_PER_THREAD);
+    works.set_value();
+    asked.get_future().wait();
+    blocker.release();
+    CHECK_OK(cu.cuStreamSynchronize(CU_STREAM_PER_THREAD));
+  });
+  works.get_future().wait();
+  const CUresult while_it_works = cu.cuStreamQuery(CU_STREAM_LEGACY);
+  asked.set_value();
+  other.join();
+  CHECK_EQ(while_it_works, CUDA_ERROR_NOT_READY);
+  CHECK_OK(cu.cuStreamQuery(CU_STREAM_LEGACY));
+}
+
+RULE(streams, legacy_query_holds_up_nobody, "waits:cuStreamQuery",
+     "cuStreamQuery of the legacy stream does not wait for a blocking stream, nor does later work in another one") {
+  Session session;
+  Words words(session);
+  Stream stream(CU_STREAM_DEFAULT);
+  Stream other(CU_STREAM_DEFAULT);
+  Blocker blocker(stream);
+  CHECK_EQ(cu.cuStreamQuery(CU_STREAM_LEGACY), CUDA_ERROR_NOT_READY);
+  CHECK_OK(words.fill(other, 5));
+  CHECK_OK(cu.cuStreamSynchronize(other));
+  CHECK_EQ(cu.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+  blocker.release();
 }
 
 RULE(streams, query_tells_work, "streams_are_always_idle",

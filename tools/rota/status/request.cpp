@@ -41,6 +41,9 @@ std::optional<Status> request_status(int descriptor) {
         row.body.status_client.name[protocol::kNameLength - 1] = '\0';
         status.clients.push_back(row.body.status_client);
         break;
+      case Kind::kStatusUse:
+        status.uses.push_back(row.body.status_use);
+        break;
       case Kind::kStatusAccount:
         row.body.status_account.name[protocol::kTextLength - 1] = '\0';
         status.accounts.push_back(row.body.status_account);

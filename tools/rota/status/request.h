@@ -13,6 +13,7 @@ namespace rota::tool {
 struct Status {
   std::vector<protocol::StatusGpu> gpus;
   std::vector<protocol::StatusClient> clients;
+  std::vector<protocol::StatusUse> uses;          // one for each client and GPU; none from older rotads
   std::vector<protocol::StatusAccount> accounts;  // whose memory is limited together; none from older rotads
   protocol::StatusEnd end;
 };

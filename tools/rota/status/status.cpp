@@ -9,11 +9,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "scheduler/core/event.h"
 #include "scheduler/core/settings.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/protocol/uuid_text.h"
+#include "tools/rota/status/sharing.h"
 
 namespace rota::tool {
 namespace {
@@ -93,24 +93,6 @@ std::string outside_text(const protocol::StatusGpu& gpu) {
                            : fmt::format("; others have {}, as the driver's refusals show", size);
 }
 
-const char* candidate_name(const protocol::StatusGpu& gpu) {
-  switch (static_cast<scheduler::Candidate>(gpu.candidate)) {
-    case scheduler::Candidate::kTogether:
-      return "all at once";
-    case scheduler::Candidate::kTurns:
-      return "in turns";
-    case scheduler::Candidate::kLightOpen:
-      return "light programs at any time, the others in turns";
-  }
-  return "unknown";
-}
-
-std::string turn_text(const protocol::StatusGpu& gpu) {
-  if (gpu.looking != 0) return ", while it is measured which way is best";
-  const bool turns = static_cast<scheduler::Candidate>(gpu.candidate) != scheduler::Candidate::kTogether;
-  return turns ? fmt::format(", each of {:g} ms", static_cast<double>(gpu.turn_ns) / 1e6) : std::string();
-}
-
 nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
   return measured ? nlohmann::json(bytes) : nlohmann::json(nullptr);
 }
@@ -153,12 +135,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                     {"driver_free_bytes", measured_or_null(gpu.measured != 0, gpu.driver_free_bytes)},
                     {"handed_over_bytes", gpu.handed_over_bytes},
                     {"outside_bytes", gpu.outside_bytes},
-                    {"sharing",
-                     {{"candidate", candidate_name(gpu)},
-                      {"looking", gpu.looking != 0},
-                      {"active", gpu.active},
-                      {"turn_ns", gpu.turn_ns},
-                      {"switch_ns", gpu.switch_ns}}},
+                    {"sharing", sharing_json(gpu)},
                     {"clients", gpu.clients},
                     {"holders", gpu.holders},
                     {"waiters", gpu.waiters},
@@ -194,6 +171,7 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                          {"in_ns", client.moves.in_ns},
                          {"spared_bytes", client.moves.spared_bytes}}},
                        {"overrun", client.overrun != 0},
+                       {"use", use_json(status, client.client)},
                        {"since_ns", client.since_ns},
                        {"gpus", touched},
                        {"memory", memory}});
@@ -239,9 +217,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
                                             size_text(gpu.driver_free_bytes))
                               : "  what is in use there is not measured: it is what programs report";
     text += fmt::format("{}\n", outside_text(gpu));
-    if (gpu.active > 1 && gpu.mode == protocol::Mode::kAutomatic) {
-      text += fmt::format("  {} programs active: {}{}\n", gpu.active, candidate_name(gpu), turn_text(gpu));
-    }
+    if (const std::string sharing = sharing_text(gpu); !sharing.empty()) text += fmt::format("  {}\n", sharing);
     if (gpu.handed_over_bytes != 0) {
       text += fmt::format("  {} handed over from program to program so far\n", size_text(gpu.handed_over_bytes));
     }
@@ -266,6 +242,8 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       if (client.overrun != 0) more += ", did not give back in time: others run beside it";
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing, client.pid, size_text(client.device_bytes),
                           fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name, more);
+      const std::string use = use_text(use_of(status, client.client, gpu.index), gpu);
+      if (!use.empty()) text += fmt::format("         {}\n", use);
     }
   }
   if (!status.accounts.empty()) text += "\nLimits\n";

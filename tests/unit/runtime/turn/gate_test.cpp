@@ -177,6 +177,28 @@ TEST_CASE("closing is revocable: threads that stand at the gate go on when it op
   gate.set_attendant(nullptr);
 }
 
+TEST_CASE("who stands at a gate that is about to open passes once it does, awake or asleep") {
+  Gate gate;
+  std::chrono::steady_clock::time_point until{};  // has gone: nobody is awake
+  SECTION("one is awake for it") {
+    until = std::chrono::steady_clock::now() + std::chrono::hours(1);
+  }
+  SECTION("nobody is") {}
+  for (int round = 0; round < 50; ++round) {
+    gate.close();
+    std::vector<std::thread> threads;
+    threads.reserve(3);
+    for (int i = 0; i < 3; ++i) {
+      threads.emplace_back([&] { const gate::Scope scope(kCall); });
+    }
+    gate.rouse(until);
+    CHECK(eventually([&] { return gate.standing() == 3; }));
+    gate.open();
+    for (std::thread& thread : threads) thread.join();
+    CHECK(gate.standing() == 0);
+  }
+}
+
 TEST_CASE("a call inside a call passes the closed gate, and the closer waits for both") {
   Gate gate;
   std::atomic<int> step{0};

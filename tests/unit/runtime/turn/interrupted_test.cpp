@@ -29,7 +29,7 @@ class Handler {
   struct sigaction before_{};
 };
 
-struct Interrupted final : gate::Attendant {
+struct Interrupted : gate::Attendant {
   std::atomic<int> count{0};
   void arrived() override {}
   void interrupted() override { count.fetch_add(1); }
@@ -75,6 +75,57 @@ TEST_CASE(
   CHECK(error.load() == 77);
   gate.set_attendant(nullptr);
 }
+
+TEST_CASE("a handler that runs while a thread stands for what is in flight counts once the gate has closed") {
+  const Handler handler(SA_RESTART);
+  test::FakeDriver driver;
+  gate::Gate gate;
+  struct : Interrupted {
+    std::atomic<bool> full{true};
+    bool may_submit(const gate::Call&) override { return !full.load(); }
+  } attendant;
+  gate.set_attendant(&attendant);
+  gate.set_metered(true);
+  std::thread thread([] { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); });
+  // A signal that comes before the thread sleeps is missed: once more, then.
+  CHECK(test::eventually([&] {
+    REQUIRE(test::eventually([&] { return gate.held_up() == 1; }));
+    const int before = handled.load();
+    pthread_kill(thread.native_handle(), SIGUSR1);
+    REQUIRE(test::eventually([&] { return handled.load() > before; }));
+    CHECK(attendant.count.load() == 0);
+    gate.close();
+    REQUIRE(test::eventually([&] { return gate.standing() == 1; }));
+    const bool told = test::eventually_within(20ms, [&] { return attendant.count.load() == 1; });
+    gate.open();
+    return told;
+  }));
+  attendant.full = false;
+  gate.resume();
+  thread.join();
+  gate.set_attendant(nullptr);
+}
+
+// As in room_test.cpp: neither sanitizer copes with a cancellation.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("a thread that is cancelled at the gate leaves nothing behind, and those beside it go on") {
+  gate::Gate gate;
+  gate.close();
+  std::thread before([&] { gate.pass(); });
+  REQUIRE(test::eventually([&] { return gate.standing() == 1; }));
+  std::thread cancelled([&] { gate.pass(); });
+  REQUIRE(test::eventually([&] { return gate.standing() == 2; }));
+  std::thread after([&] { gate.pass(); });
+  REQUIRE(test::eventually([&] { return gate.standing() == 3; }));
+  pthread_cancel(cancelled.native_handle());
+  cancelled.join();
+  CHECK(gate.standing() == 2);
+  gate.open();
+  before.join();
+  after.join();
+  CHECK(gate.standing() == 0);
+}
+#endif
 
 TEST_CASE("whoever is woken at the gate by a grant has not been interrupted") {
   gate::Gate gate;

@@ -20,13 +20,17 @@ using protocol::Kind;
 inline constexpr std::uint64_t kMega = 1 << 20;
 
 template <typename Condition>
-bool eventually(Condition&& condition) {
-  const auto until = std::chrono::steady_clock::now() + 20s;
+bool eventually_within(std::chrono::nanoseconds patience, Condition&& condition) {
+  const auto until = std::chrono::steady_clock::now() + patience;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > until) return false;
     std::this_thread::sleep_for(200us);
   }
   return true;
+}
+template <typename Condition>
+bool eventually(Condition&& condition) {
+  return eventually_within(20s, condition);
 }
 
 struct Rotad : FakeRotad {

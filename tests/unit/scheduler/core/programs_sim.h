@@ -36,7 +36,9 @@ struct Result {
   std::vector<std::vector<Time>> bursts;  // how long each took
   Time last_change{};                     // of the core's candidate
   std::uint32_t changes = 0;              // after the first second
-  Candidate candidate{};                  // in the end
+  Candidate candidate{};                  // in the end,
+  SharingWhy why;                         // the reason for it,
+  std::vector<ClientUse> uses;            // and what is known of each
 };
 
 class World {
@@ -85,6 +87,8 @@ class World {
       result.kernels.push_back(static_cast<double>(each.done) / std::chrono::duration<double>(length).count());
     }
     result.candidate = before;
+    result.why = core_->sharing_why(0);
+    for (std::size_t i = 0; i < all_.size(); ++i) result.uses.push_back(core_->use(id(i), 0, now_));
     return result;
   }
 

@@ -183,10 +183,23 @@ TEST_CASE("programs that do not fit take turns by their memory, and are not samp
     CHECK_FALSE(looked());
     two.now += 50ms;
     two.core.step(event::Tick{}, two.now);
-    CHECK_FALSE(looked());
+    // Nor if somebody comes and goes who uses no GPU.
+    two.core.step(event::Join{3, false}, two.now);
+    two.core.step(event::Leave{3}, two.now);
     two.core.step(event::Want{holder, 1}, two.now);
+    CHECK_FALSE(looked());
     CHECK_FALSE(two.both_hold());
   }
+}
+
+TEST_CASE("Unified Memory that does not fit comes by page faults: turns are long, however soon they begin") {
+  Two two;
+  two.core.step(event::Activity{.client = 1, .calls = 1, .switches = 1, .switching = 1ms}, two.now);
+  for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30}, two.now);
+  CHECK(two.core.gpu(0).turn == Settings{}.quantum);
+  // Swap memory has come when a turn begins.
+  for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30, 0, Bytes{20} << 30}, two.now);
+  CHECK(two.core.gpu(0).turn < 1s);
 }
 
 TEST_CASE("how long turns take to begin is believed for no longer than they have lasted") {

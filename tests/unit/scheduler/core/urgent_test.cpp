@@ -86,6 +86,21 @@ TEST_CASE("at most one urgent turn a second: what comes earlier is a want like a
   CHECK(turns.core.client(1)->drain_at <= turns.now);
 }
 
+TEST_CASE("where hand-overs take long, as memory moves, urgent turns are as far apart as makes them worth while") {
+  Turns turns;
+  turns.client(1);
+  turns.client(2);
+  turns.now += 3s;
+  turns.core.step(event::Activity{.client = 1, .calls = 1, .switches = 1, .switching = 2s}, turns.now);
+  turns.want(2, true);
+  turns.run(Pressure::kUrgentTurn + 5ms);
+  REQUIRE(turns.holder() == 1U);
+  const Time over = turns.core.client(1)->drain_at;
+  turns.now += 20s;
+  turns.want(2, true);
+  CHECK(turns.core.client(1)->drain_at == over);
+}
+
 TEST_CASE("a want that is no longer urgent, or is repeated, takes the hurry from nobody; one that is withdrawn does") {
   Turns turns;
   for (ClientId id = 1; id <= 3; ++id) turns.client(id);

@@ -270,16 +270,17 @@ void Client::wait_for_change(std::uint32_t seen) const {
   syscall(SYS_futex, &lease->event, FUTEX_WAIT, seen, &limit, nullptr, 0);
 }
 
-StatusRows status(const std::string& socket) {
+StatusRows status(const std::string& socket, std::uint32_t newest) {
   const int descriptor = connect_to(socket);
   if (descriptor < 0) throw std::runtime_error("nobody listens at " + socket);
   Message ask = message(Kind::kStatus);
-  ask.body.status_request.newest_version = protocol::kVersion;
+  ask.body.status_request.newest_version = newest;
   send_packet(descriptor, &ask, sizeof ask);
   StatusRows rows;
   while (const auto row = receive(descriptor)) {
     if (row->kind == Kind::kStatusGpu) rows.gpus.push_back(row->body.status_gpu);
     if (row->kind == Kind::kStatusClient) rows.clients.push_back(row->body.status_client);
+    if (row->kind == Kind::kStatusUse) rows.uses.push_back(row->body.status_use);
     if (row->kind == Kind::kStatusAccount) rows.accounts.push_back(row->body.status_account);
     if (row->kind == Kind::kStatusEnd) {
       rows.end = row->body.status_end;

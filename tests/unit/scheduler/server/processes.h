@@ -118,10 +118,12 @@ class Client {
 struct StatusRows {
   std::vector<protocol::StatusGpu> gpus;
   std::vector<protocol::StatusClient> clients;
+  std::vector<protocol::StatusUse> uses;
   std::vector<protocol::StatusAccount> accounts;
   protocol::StatusEnd end{};
 };
-StatusRows status(const std::string& socket);
+// `newest`: the version that the asker reads.
+StatusRows status(const std::string& socket, std::uint32_t newest = protocol::kVersion);
 
 // Calls `condition` again after every short wait until it is true; false after ten seconds. For what sends no event.
 template <typename Condition>

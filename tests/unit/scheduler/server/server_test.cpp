@@ -78,6 +78,10 @@ TEST_CASE("clients take turns in exclusive mode, told by their pages alone") {
     Client& waiter = turn % 2 == 0 ? second : first;
     waiter.want(mask);
     REQUIRE(holder.wait_for([](const LeasePage& page) { return page.waiters != 0 && page.drain_at_ns != 0; }));
+    // Who is next knows when, and no longer once it has its turn.
+    const std::uint64_t drain_at = holder.lease->drain_at_ns;
+    REQUIRE(waiter.wait_for([&](const LeasePage& page) { return page.next_turn_ns == drain_at; }));
+    CHECK(holder.lease->next_turn_ns == 0);
     CHECK(waiter.lease->grant == 0);
     const std::uint32_t grant = holder.lease->grant;
     holder.give_back(grant);
@@ -326,6 +330,44 @@ TEST_CASE("status shows GPUs, clients, bytes, who holds and who waits") {
   CHECK(rows.clients[1].wanted_gpus == std::uint64_t{1} << gpu);
   CHECK(rows.end.daemon_pid == static_cast<std::uint64_t>(daemon.pid()));
   CHECK(rows.end.grants == 1);
+}
+
+TEST_CASE("status says of each client how long it has held and waited, and what is not known as not known") {
+  Daemon daemon({"--mode", "exclusive"});
+  Client holder(daemon.socket(), "trainer");
+  Client waiter(daemon.socket(), "notebook");
+  std::uint32_t gpu = 0;
+  REQUIRE_FALSE(holder.add_gpu(3, &gpu));
+  REQUIRE_FALSE(waiter.add_gpu(3));
+  holder.want(std::uint64_t{1} << gpu);
+  REQUIRE(holder.wait_for_grant());
+  waiter.want(std::uint64_t{1} << gpu);
+  StatusRows rows;
+  REQUIRE(eventually([&] {
+    rows = status(daemon.socket());
+    return rows.uses.size() == 2 && rows.uses[1].waited_ns != 0;
+  }));
+  for (std::size_t i = 0; i < 2; ++i) {
+    CHECK(rows.uses[i].client == rows.clients[i].client);
+    CHECK(rows.uses[i].known == 0);
+    CHECK(rows.uses[i].gpu == gpu);
+    CHECK(rows.uses[i].light == 0);
+  }
+  CHECK(rows.uses[0].held_ns != 0);
+  CHECK(rows.uses[0].waited_ns <= rows.uses[0].held_ns);
+  CHECK(rows.uses[1].held_ns == 0);
+  CHECK(rows.gpus[0].reason == protocol::SharingReason::kMode);
+  CHECK(rows.gpus[0].trial_permille == 0);
+}
+
+TEST_CASE("an asker of before the rows about clients' use gets none of them") {
+  Daemon daemon;
+  Client client(daemon.socket(), "trainer");
+  REQUIRE_FALSE(client.add_gpu(3));
+  CHECK(status(daemon.socket()).uses.size() == 1);
+  const StatusRows rows = status(daemon.socket(), protocol::kActivityVersion - 1);
+  CHECK(rows.clients.size() == 1);
+  CHECK(rows.uses.empty());
 }
 
 TEST_CASE("a second daemon for the same socket is refused and told who has it") {

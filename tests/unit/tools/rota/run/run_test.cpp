@@ -342,7 +342,7 @@ TEST_CASE("rota control changes the rotad that serves one, and says what holds n
   command.environment[0] = "ROTA_SOCKET=" + daemon.socket();
   const Outcome changed = run(command);
   CHECK(changed.code() == 0);
-  CHECK(changed.output.find("exclusive mode, quantum 2000 ms") == 0);
+  CHECK(changed.output.find("exclusive mode, quantum automatic") == 0);
   CHECK(status(daemon.socket()).end.mode == protocol::Mode::kExclusive);
   command.arguments.back() = "fair";
   const Outcome refused = run(command);

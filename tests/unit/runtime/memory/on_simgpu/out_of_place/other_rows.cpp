@@ -157,7 +157,6 @@ const std::vector<Row>& other_rows() {
        Then::kPins},
       {{"cuMulticastBindAddr", "cuMulticastBindAddr_v2", "cuMulticastBindMem", "cuMulticastBindMem_v2"},
        Then::kPinsFirst},
-      {{"cuIpcGetEventHandle"}, Then::kGoesOn},
       {{"cuMemMap handle"}, Then::kGoesOn},  // handles of memory that moves: handles_test.cpp
       {{"cuMemMap ptr"}, Then::kRefuses, Effect::kAny, [](S& s) { s.arguments.value<std::size_t>(1) = s.bytes; }},
 

@@ -1,0 +1,68 @@
+// Of the monitor: how much may be in flight, and when it sleeps and is awake.
+#include <algorithm>
+#include <thread>
+
+#include "runtime/turn/monitor.h"
+
+namespace rota::turn {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+// A look at the socket now and then: nothing else tells that rotad has gone.
+constexpr Time kLookAtSocket = 250ms;
+// A hand-over is awaited awake, on both sides, for as long as it takes where little is in flight: to wake a thread that
+// sleeps takes longer than what it does then.
+constexpr Time kAwake(protocol::kAwakeNs);
+bool is_about(Time turn) {
+  const Time since = now() - turn;
+  return turn != Time{0} && since >= Time{0} && since < kAwake;
+}
+
+}  // namespace
+
+// What is in flight while programs take turns.
+void Monitor::meter() {
+  const bool wanted = !stopping() && connection_ && (connection_->watch() & protocol::kWatchMeter) != 0;
+  if (wanted != gate_.metered()) {
+    if (!wanted) meter_.stop();
+    gate_.set_metered(wanted);
+  }
+  if (!wanted) return;
+  const bool standing = gate_.held_up() != 0;
+  if (contexts_.captures() != 0) {
+    if (standing) gate_.resume();  // nothing is metered for now
+    return;
+  }
+  if (!standing && now() < meter_.look_at() && meter_.look_at() != Time::max()) return;
+  contexts_.while_all_live([&] {
+    if (meter_.look(now(), standing)) gate_.resume();
+  });
+}
+
+void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
+  const Time look_at = std::min({machine_.look_at(), activity_.look_at(), meter_.look_at(), timing_.look_at()});
+  Time pause = std::min(look_at - now(), connection_ ? kLookAtSocket : Time(1s));
+  const Time turn = machine_.phase() == Phase::kWaiting && connection_ ? connection_->next_turn() : Time{0};
+  if (turn > now()) pause = std::min(pause, turn - now());
+  if (pause <= Time{0} || !due_.empty()) return;
+  if (machine_.phase() == Phase::kDraining) {
+    if (!is_about(machine_.draining_since())) return std::this_thread::sleep_for(pause);
+    for (const Time until = now() + pause; now() < until;) std::this_thread::yield();
+  } else if (is_about(turn)) {
+    gate_.rouse(std::chrono::steady_clock::time_point(turn + kAwake));
+    const auto& event = connection_->event();
+    for (const Time until = now() + pause; now() < until && bell_.heard() == heard && event.load() == event_seen;) {
+      if (!is_about(turn)) return;
+      std::this_thread::yield();
+    }
+  } else if (connection_ && told_gpus_ && told_gpus_->any && !told_gpus_->answered) {
+    // The answer comes by the socket, which no bell rings for; it takes microseconds.
+    connection_->wait_for_message(static_cast<int>(std::clamp<std::int64_t>(pause / 1ms, 1, 50)));
+  } else {
+    bell_.wait(heard, connection_ ? &connection_->event() : nullptr, event_seen, pause);
+  }
+}
+
+}  // namespace rota::turn

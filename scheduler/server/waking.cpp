@@ -1,0 +1,70 @@
+// When rotad sleeps and when it is awake.
+#include <thread>
+#include <utility>
+
+#include "scheduler/server/client.h"
+#include "scheduler/server/server.h"
+
+namespace rota::server {
+
+namespace event = scheduler::event;
+
+void Server::run() {
+  while (!io_.stopped()) {
+    if (std::chrono::steady_clock::now() >= awake_until_) {
+      io_.run_one();
+    } else if (io_.poll() == 0) {
+      std::this_thread::yield();
+    }
+  }
+}
+
+// Who is next is told when those in its way drain.
+void Server::tell_next(scheduler::Time time) {
+  bool one_drains = false;
+  scheduler::for_each_gpu(core_.waited_gpus(), [&](std::uint32_t gpu) {
+    const auto first = core_.first_waiting(gpu);
+    const auto found = first ? clients_.find(*first) : clients_.end();
+    if (found == clients_.end()) return;
+    const scheduler::Time at = core_.next_turn(*first);
+    one_drains |= at != scheduler::Time{} && at <= time;
+    if (std::exchange(found->second->next_turn, at) == at) return;
+    changed_.insert(*first);
+    if (at != scheduler::Time{}) stay_awake(time_.real(at));
+  });
+  if (!one_drains) awake_until_ = {};
+}
+
+void Server::stay_awake(scheduler::Time from) {
+  wake_.expires_at(asio::steady_timer::time_point(std::chrono::duration_cast<asio::steady_timer::duration>(from)));
+  wake_.async_wait([this](std::error_code error) {
+    if (!error) awake_until_ = std::chrono::steady_clock::now() + std::chrono::nanoseconds(protocol::kAwakeNs);
+  });
+}
+
+void Server::schedule_deadline() {
+  std::optional<scheduler::Time> next = core_.next_deadline();
+  if (next) next = time_.real(*next);
+  if (const auto answer = quota_.next_deadline(); answer && (!next || *answer < *next)) next = answer;
+  if (!next) {
+    if (deadline_.expiry() != asio::steady_timer::time_point::max()) {
+      deadline_.expires_at(asio::steady_timer::time_point::max());
+    }
+    return;
+  }
+  const asio::steady_timer::time_point at(std::chrono::duration_cast<asio::steady_timer::duration>(*next));
+  if (deadline_.expiry() == at) return;
+  deadline_.expires_at(at);
+  deadline_.async_wait([this](std::error_code error) {
+    if (error || stopped_) return;
+    carry_out(quota_.tick(now()));
+    if (core_.shared_gpus() != 0) {
+      for (const auto& [id, client] : clients_) {
+        if ((core_.client(id)->touched & core_.shared_gpus()) != 0) read_activity(*client);
+      }
+    }
+    step(event::Tick{});
+  });
+}
+
+}  // namespace rota::server

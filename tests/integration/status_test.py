@@ -1,0 +1,69 @@
+"""What `rota status` says of how programs share a GPU, and why."""
+import unittest
+
+from harness import Case, PROGRAMS, ROTA
+
+
+class Why(Case):
+    memory = "1G"
+
+    def busy(self, *options):
+        child = self.start(ROTA, "run", *options, "--", PROGRAMS / "spinner", "--hold", "--kernel-us", "2000", ROTA_SIM_TIME_SCALE="1")
+        self.assertEqual(child.stdout.readline().strip(), "ready")
+        return child
+
+    # ctest labels: unsanitized
+    def test_measured_turns_are_told_with_what_a_hand_over_costs_and_how_busy_each_program_is(self):
+        both = [self.busy("--quantum", "automatic"), self.busy()]
+        pids = {child.pid for child in both}
+
+        def settled():
+            status = self.status()
+            uses = [use for client in status["clients"] for use in (client["use"] or {"gpus": {}})["gpus"].values()]
+            known = len(uses) == 2 and all(use["busy"] and use["calls_per_second"] for use in uses)
+            # On a machine that is busy otherwise they may look as if they rested.
+            return status if known and status["gpus"][0]["sharing"]["reason"] in ("trial", "few contend") else None
+
+        status = self.eventually(settled, "it is settled how they share the GPU")
+        sharing = status["gpus"][0]["sharing"]
+        self.assertEqual(sharing["active"], 2)
+        self.assertGreater(sharing["turn_ns"], 0)
+        self.assertGreater(sharing["switch_ns"], 0)
+        self.assertEqual(sharing["trial"] is None, sharing["reason"] == "few contend", sharing)
+        if sharing["trial"] is not None:
+            self.assertEqual(sharing["candidate"] == "in turns", sharing["trial"] < 1, sharing)
+        self.assertEqual({client["pid"] for client in status["clients"]}, pids)
+        for client in status["clients"]:
+            [use] = client["use"]["gpus"].values()
+            self.assertGreater(use["busy"], 0)
+            self.assertLessEqual(use["busy"], 1)
+            self.assertGreater(use["calls_per_second"], 1)
+            self.assertGreater(client["use"]["held_ns"], 0)
+            self.assertGreater(client["use"]["waited_ns"], 0)  # first everybody takes turns
+
+        text = self.checked(ROTA, "status").stdout
+        self.assertRegex(text, r"2 programs active: .*; a hand-over costs [\d.e-]+ ms")
+        for pid in pids:
+            self.assertRegex(text, rf"pid {pid} .*\n +keeps the GPU busy \d+% of its own time, [\d.]+ calls/s alone, has waited [\d.]+ s")
+
+    # ctest labels: unsanitized
+    def test_what_nobody_has_measured_is_told_as_unknown(self):
+        both = [self.busy("--quantum", "2s"), self.busy()]
+        status = self.status()
+        self.assertEqual((status["gpus"][0]["sharing"]["candidate"], status["gpus"][0]["sharing"]["reason"]), ("all at once", "fits"))
+        self.assertIsNone(status["gpus"][0]["sharing"]["trial"])
+        for client in status["clients"]:
+            [use] = client["use"]["gpus"].values()
+            self.assertIsNone(use["busy"])
+            self.assertIsNone(use["calls_per_second"])
+        self.assertIn("all at once: their memory fits, and the quantum is fixed", self.checked(ROTA, "status").stdout)
+        self.checked(ROTA, "control", "mode", "exclusive")
+        sharing = self.status()["gpus"][0]["sharing"]
+        self.assertEqual((sharing["candidate"], sharing["reason"]), ("in turns", "mode"))
+        self.assertIn("in turns, each of 2000 ms: that is exclusive mode", self.checked(ROTA, "status").stdout)
+        for child in both:
+            self.assertEqual(self.finish(child).returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,144 @@
+// What `rota status` makes of the rows about how programs share a GPU.
+#include "tools/rota/status/sharing.h"
+
+#include <catch2/catch.hpp>
+
+#include "scheduler/core/event.h"
+#include "scheduler/protocol/uuid_text.h"
+
+namespace rota::tool {
+namespace {
+
+using protocol::Mode;
+using protocol::SharingReason;
+using scheduler::Candidate;
+
+protocol::StatusGpu shared_gpu(SharingReason reason, Candidate candidate) {
+  protocol::StatusGpu gpu{};
+  gpu.reason = reason;
+  gpu.candidate = static_cast<std::uint32_t>(candidate);
+  gpu.clients = gpu.active = 2;
+  gpu.turn_ns = 50'000'000;
+  gpu.switch_ns = 2'500'000;
+  return gpu;
+}
+
+bool says(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+Status one_client(const protocol::StatusGpu& gpu, const protocol::StatusUse& use) {
+  Status status{};
+  status.gpus.push_back(gpu);
+  status.uses.push_back(use);
+  return status;
+}
+
+nlohmann::json on_gpu(const nlohmann::json& use) {
+  return use["gpus"].front();
+}
+
+TEST_CASE("a trial is told as the reason, with its figure, the turns and what a hand-over costs") {
+  protocol::StatusGpu gpu = shared_gpu(SharingReason::kTrial, Candidate::kTurns);
+  gpu.trial_permille = 921;
+  CHECK(sharing_text(gpu) ==
+        "2 programs active: in turns, each of 50 ms: the other way gave 0.92 of what turns give; a hand-over costs 2.5 "
+        "ms");
+  gpu.candidate = static_cast<std::uint32_t>(Candidate::kTogether);
+  gpu.trial_permille = 1310;
+  CHECK(says(sharing_text(gpu), "all at once: it gave 1.31 of what turns give"));
+  CHECK(sharing_json(gpu)["trial"] == 1.31);
+  CHECK(sharing_json(gpu)["reason"] == "trial");
+}
+
+TEST_CASE("what is not known is not told as zero") {
+  protocol::StatusGpu gpu = shared_gpu(SharingReason::kMeasuring, Candidate::kTurns);
+  gpu.switch_ns = 0;
+  CHECK(says(sharing_text(gpu), "what a hand-over costs is not known yet"));
+  CHECK(sharing_json(gpu)["switch_ns"].is_null());
+  CHECK(sharing_json(gpu)["trial"].is_null());
+  const protocol::StatusUse nothing{};
+  CHECK(use_text(&nothing, gpu) == "how busy it keeps the GPU is not known yet, its calls alone are not known yet");
+  const auto json = use_json(one_client(gpu, nothing), 0);
+  CHECK(on_gpu(json)["busy"].is_null());
+  CHECK(on_gpu(json)["calls_per_second"].is_null());
+  CHECK(use_json(one_client(gpu, nothing), 1).is_null());
+  CHECK(use_text(nullptr, gpu).empty());
+}
+
+TEST_CASE("a share of zero that was measured is told as zero") {
+  const protocol::StatusGpu gpu = shared_gpu(SharingReason::kFewContend, Candidate::kTurns);
+  protocol::StatusUse use{};
+  use.known = protocol::kKnowsBusy | protocol::kKnowsCalls;
+  use.calls_per_1000s = 1'234'500;
+  CHECK(use_text(&use, gpu) == "keeps the GPU busy 0% of its own time, 1234 calls/s alone");
+  use.calls_per_1000s = 12'120;
+  CHECK(says(use_text(&use, gpu), ", 12.1 calls/s alone"));
+  use.calls_per_1000s = 1'234'500;
+  const auto json = use_json(one_client(gpu, use), 0);
+  CHECK(on_gpu(json)["busy"] == 0.0);
+  CHECK(on_gpu(json)["calls_per_second"] == 1234.5);
+}
+
+TEST_CASE("a program that runs at any time is told so of the GPU where it does") {
+  protocol::StatusGpu gpu = shared_gpu(SharingReason::kTrial, Candidate::kLightOpen);
+  protocol::StatusUse use{};
+  use.light = 1;
+  use.held_ns = 7;
+  use.waited_ns = 1'500'000'000;
+  CHECK(says(use_text(&use, gpu), "runs at any time, has waited 1.5 s in all"));
+  Status status = one_client(gpu, use);
+  // And of another GPU it says otherwise.
+  gpu.index = 1;
+  gpu.uuid.bytes[0] = 1;
+  status.gpus.push_back(gpu);
+  use.gpu = 1;
+  use.light = 0;
+  status.uses.push_back(use);
+  const auto json = use_json(status, 0);
+  CHECK(json["held_ns"] == 7);
+  CHECK(json["waited_ns"] == 1'500'000'000);
+  REQUIRE(json["gpus"].size() == 2);
+  CHECK(json["gpus"][uuid_text(status.gpus[0].uuid)]["runs_at_any_time"] == true);
+  CHECK(json["gpus"][uuid_text(status.gpus[1].uuid)]["runs_at_any_time"] == false);
+}
+
+TEST_CASE("that programs have not collided, or did not fit a moment ago, is told as why they run at once") {
+  protocol::StatusGpu gpu = shared_gpu(SharingReason::kNoCollision, Candidate::kTogether);
+  CHECK(says(sharing_text(gpu), "all at once: no two of them have kept the GPU busy at the same time so far"));
+  CHECK(sharing_json(gpu)["reason"] == "no collision");
+  gpu.reason = SharingReason::kMemoryLately;
+  CHECK(says(sharing_text(gpu), "all at once: their memory did not fit together a moment ago"));
+}
+
+TEST_CASE("modes and memory are told where nothing is measured, whatever the candidate would be") {
+  protocol::StatusGpu gpu = shared_gpu(SharingReason::kMode, Candidate::kTogether);
+  gpu.active = 0;
+  gpu.mode = Mode::kExclusive;
+  CHECK(says(sharing_text(gpu), "in turns, each of 50 ms: that is exclusive mode"));
+  CHECK(sharing_json(gpu)["candidate"] == "in turns");
+  gpu.mode = Mode::kConcurrent;
+  CHECK(sharing_text(gpu) == "all at once: that is concurrent mode");
+  gpu.mode = Mode::kAutomatic;
+  gpu.reason = SharingReason::kMemory;
+  CHECK(says(sharing_text(gpu), "in turns, each of 50 ms: their memory does not fit together"));
+  const protocol::StatusUse use{};
+  CHECK(use_text(&use, gpu).empty());
+  gpu.clients = 1;
+  CHECK(sharing_text(gpu).empty());
+}
+
+TEST_CASE("an older rotad's row gives no reason, and one of a newer rotad is not guessed at") {
+  protocol::StatusGpu gpu = shared_gpu(SharingReason::kUnknown, Candidate::kTurns);
+  CHECK(says(sharing_text(gpu), "2 programs active: in turns, each of 50 ms; a hand-over costs"));
+  CHECK(sharing_json(gpu)["reason"].is_null());
+  gpu.active = 0;
+  CHECK(sharing_text(gpu).empty());
+  gpu.reason = static_cast<SharingReason>(77);
+  gpu.candidate = 99;
+  CHECK(says(sharing_text(gpu), "unknown"));
+  CHECK(sharing_json(gpu)["reason"].is_null());
+}
+
+}  // namespace
+}  // namespace rota::tool

@@ -1,0 +1,178 @@
+#include "tools/rota/status/sharing.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "scheduler/core/event.h"
+#include "scheduler/protocol/uuid_text.h"
+
+namespace rota::tool {
+
+using protocol::SharingReason;
+using scheduler::Candidate;
+
+namespace {
+
+// Rows of a rotad older than the field have kUnknown and go by the candidate alone, which speaks of automatic mode.
+Candidate in_force(const protocol::StatusGpu& gpu) {
+  if (gpu.reason == SharingReason::kMemory) return Candidate::kTurns;
+  if (gpu.mode == protocol::Mode::kExclusive) return Candidate::kTurns;
+  if (gpu.mode == protocol::Mode::kConcurrent) return Candidate::kTogether;
+  return static_cast<Candidate>(gpu.candidate);
+}
+
+const char* candidate_name(Candidate candidate) {
+  switch (candidate) {
+    case Candidate::kTogether:
+      return "all at once";
+    case Candidate::kTurns:
+      return "in turns";
+    case Candidate::kLightOpen:
+      return "light programs at any time, the others in turns";
+  }
+  return "unknown";
+}
+
+const char* reason_name(SharingReason reason) {
+  switch (reason) {
+    case SharingReason::kMode:
+      return "mode";
+    case SharingReason::kMemory:
+      return "memory";
+    case SharingReason::kFits:
+      return "fits";
+    case SharingReason::kAlone:
+      return "alone";
+    case SharingReason::kMeasuring:
+      return "measuring";
+    case SharingReason::kTrial:
+      return "trial";
+    case SharingReason::kFewContend:
+      return "few contend";
+    case SharingReason::kNoCollision:
+      return "no collision";
+    case SharingReason::kMemoryLately:
+      return "memory lately";
+    case SharingReason::kUnknown:
+      break;
+  }
+  return nullptr;
+}
+
+std::string reason_text(const protocol::StatusGpu& gpu) {
+  const double trial = gpu.trial_permille / 1000.0;
+  switch (gpu.reason) {
+    case SharingReason::kMode:
+      return fmt::format("that is {} mode", gpu.mode == protocol::Mode::kExclusive ? "exclusive" : "concurrent");
+    case SharingReason::kMemory:
+      return "their memory does not fit together";
+    case SharingReason::kFits:
+      return "their memory fits, and the quantum is fixed";
+    case SharingReason::kAlone:
+      return "fewer than two of them have called lately";
+    case SharingReason::kMeasuring:
+      return "it is being measured which way is best";
+    case SharingReason::kTrial:
+      return in_force(gpu) == Candidate::kTurns ? fmt::format("the other way gave {:.2f} of what turns give", trial)
+                                                : fmt::format("it gave {:.2f} of what turns give", trial);
+    case SharingReason::kFewContend:
+      return "fewer than two of them keep coming";
+    case SharingReason::kNoCollision:
+      return "no two of them have kept the GPU busy at the same time so far";
+    case SharingReason::kMemoryLately:
+      return "their memory did not fit together a moment ago, so turns are not measured";
+    case SharingReason::kUnknown:
+      break;
+  }
+  return "";
+}
+
+bool measured(const protocol::StatusGpu& gpu) {
+  return gpu.reason == SharingReason::kMeasuring || gpu.reason == SharingReason::kTrial ||
+         gpu.reason == SharingReason::kFewContend || gpu.reason == SharingReason::kNoCollision;
+}
+
+std::string calls_text(double a_second) {
+  return fmt::format("{:.{}f} calls/s alone", a_second, a_second < 99.95 ? 1 : 0);
+}
+
+double milliseconds(std::uint64_t ns) {
+  return static_cast<double>(ns) / 1e6;
+}
+
+}  // namespace
+
+std::string sharing_text(const protocol::StatusGpu& gpu) {
+  const std::uint32_t programs = std::max(gpu.active, gpu.clients);
+  // An older rotad says nothing but the candidate, and only where it is measured.
+  const bool older = gpu.reason == SharingReason::kUnknown;
+  if (programs < 2 || (older && (gpu.active < 2 || gpu.mode != protocol::Mode::kAutomatic))) return "";
+  const Candidate candidate = in_force(gpu);
+  std::string text = older || measured(gpu) ? fmt::format("{} programs active: ", gpu.active) : "";
+  text += candidate_name(candidate);
+  if (candidate != Candidate::kTogether) text += fmt::format(", each of {:.4g} ms", milliseconds(gpu.turn_ns));
+  if (const std::string reason = reason_text(gpu); !reason.empty()) text += ": " + reason;
+  if (candidate != Candidate::kTogether || measured(gpu)) {
+    text += gpu.switch_ns == 0 ? "; what a hand-over costs is not known yet"
+                               : fmt::format("; a hand-over costs {:.3g} ms", milliseconds(gpu.switch_ns));
+  }
+  return text;
+}
+
+nlohmann::json sharing_json(const protocol::StatusGpu& gpu) {
+  const char* reason = reason_name(gpu.reason);
+  return {{"candidate", candidate_name(in_force(gpu))},
+          {"reason", reason == nullptr ? nlohmann::json(nullptr) : nlohmann::json(reason)},
+          {"trial", gpu.trial_permille == 0 ? nlohmann::json(nullptr) : nlohmann::json(gpu.trial_permille / 1000.0)},
+          {"looking", gpu.looking != 0},
+          {"active", gpu.active},
+          {"turn_ns", gpu.turn_ns},
+          {"switch_ns", gpu.switch_ns == 0 ? nlohmann::json(nullptr) : nlohmann::json(gpu.switch_ns)}};
+}
+
+std::string use_text(const protocol::StatusUse* use, const protocol::StatusGpu& gpu) {
+  if (use == nullptr) return "";
+  std::vector<std::string> parts;
+  if (measured(gpu)) {
+    parts.push_back((use->known & protocol::kKnowsBusy) != 0
+                        ? fmt::format("keeps the GPU busy {:.0f}% of its own time", use->busy_permille / 10.0)
+                        : "how busy it keeps the GPU is not known yet");
+    parts.push_back((use->known & protocol::kKnowsCalls) != 0
+                        ? calls_text(static_cast<double>(use->calls_per_1000s) / 1000)
+                        : "its calls alone are not known yet");
+    if (use->light != 0) parts.push_back("runs at any time");
+  }
+  if (use->waited_ns != 0) {
+    parts.push_back(fmt::format("has waited {:.1f} s in all", static_cast<double>(use->waited_ns) / 1e9));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+nlohmann::json use_json(const Status& status, std::uint32_t client) {
+  nlohmann::json gpus = nlohmann::json::object();
+  const protocol::StatusUse* any = nullptr;
+  for (const protocol::StatusGpu& gpu : status.gpus) {
+    const protocol::StatusUse* use = use_of(status, client, gpu.index);
+    if (use == nullptr) continue;
+    any = use;
+    const bool busy = (use->known & protocol::kKnowsBusy) != 0;
+    const bool calls = (use->known & protocol::kKnowsCalls) != 0;
+    gpus[uuid_text(gpu.uuid)] = {
+        {"busy", busy ? nlohmann::json(use->busy_permille / 1000.0) : nlohmann::json(nullptr)},
+        {"calls_per_second",
+         calls ? nlohmann::json(static_cast<double>(use->calls_per_1000s) / 1000) : nlohmann::json(nullptr)},
+        {"runs_at_any_time", use->light != 0}};
+  }
+  if (any == nullptr) return nullptr;
+  return {{"gpus", gpus}, {"held_ns", any->held_ns}, {"waited_ns", any->waited_ns}};
+}
+
+const protocol::StatusUse* use_of(const Status& status, std::uint32_t client, std::uint32_t gpu) {
+  const auto found = std::ranges::find_if(
+      status.uses, [&](const protocol::StatusUse& use) { return use.client == client && use.gpu == gpu; });
+  return found == status.uses.end() ? nullptr : &*found;
+}
+
+}  // namespace rota::tool

@@ -1,0 +1,50 @@
+// Several copies of a program at once: started together, their output in files, waited for, or ended by a signal.
+#pragma once
+
+#include <csignal>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace rota::attempt {
+
+// How one copy has ended.
+struct CopyEnd {
+  int code = 0;    // as a shell says it: 128 + number if a signal ended it
+  int signal = 0;  // that ended it; 0: none did
+  double seconds = 0;
+  std::string output;  // path of what it printed, on either stream
+};
+
+struct Together {
+  std::vector<CopyEnd> copies;
+  double seconds = 0;   // until the last has ended
+  int interrupted = 0;  // the signal that came meanwhile: all have been ended. 0: none
+  std::string problem;  // one line why not all could be started; they have been ended then
+};
+
+// While it lives, Ctrl-C and its like wait for run_copies(), which ends what it has started. Only one at a time.
+class SignalsTaken {
+ public:
+  SignalsTaken();
+  ~SignalsTaken();
+  SignalsTaken(const SignalsTaken&) = delete;
+  SignalsTaken& operator=(const SignalsTaken&) = delete;
+  const sigset_t& taken() const { return taken_; }
+  const sigset_t& before() const { return before_; }
+
+ private:
+  sigset_t taken_{};
+  sigset_t before_{};
+};
+
+// `program` becomes the program in a child process that has no input, no terminal and the signals as they were before
+// they were taken; what it returns is the copy's exit code. The output goes to
+// `stem`-1.log, -2.log, and so on. `started` is called once all have been forked, `ended` once none runs,
+// unless a signal came. Who outlives
+// its copy's first process is ended.
+Together run_copies(const SignalsTaken& signals, unsigned copies, const std::string& stem,
+                    const std::function<int()>& program, const std::function<void()>& started,
+                    const std::function<void()>& ended);
+
+}  // namespace rota::attempt

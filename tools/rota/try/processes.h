@@ -1,0 +1,26 @@
+// Processes that this one has started, directly or through others, by what /proc says of parents.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+namespace rota::attempt {
+
+// Makes orphans of what is started from now on children of this process, so that nobody gets lost.
+void adopt_orphans();
+
+// Whether the process is `ancestor` or was started by it. False for one that there is not.
+bool descends_from(pid_t process, pid_t ancestor);
+
+// Of this process; zombies are left out.
+std::vector<pid_t> descendants();
+
+// "python", or empty if there is no such process.
+std::string process_name(pid_t process);
+
+// Ends all descendants: asks them first, and kills who is still there after `patience_ms`.
+void end_descendants(int patience_ms);
+
+}  // namespace rota::attempt
