@@ -358,24 +358,35 @@ TEST_CASE("rotad is asked once to have others leave, told once that it is over, 
 
 namespace {
 
-// A program whose calls the fake driver takes, with events.
+std::atomic<int> marks{0};
+std::atomic<api::CUevent> of_program[2]{};
+
+// A program whose calls the fake driver takes, with events. What is recorded beside these is rota's.
 struct TimingProgram : test::Program {
   TimingProgram() {
-    const auto record = [](api::CUevent, api::CUstream) { return api::CUDA_SUCCESS; };
-    driver.set<api::cuEventRecord_fn>(Symbol::k_cuEventRecord, record);
+    driver.set<api::cuEventRecord_fn>(Symbol::k_cuEventRecord, [](api::CUevent event, api::CUstream) {
+      if (event != of_program[0] && event != of_program[1]) ++marks;
+      return api::CUDA_SUCCESS;
+    });
+    driver.set<api::cuCtxRecordEvent_fn>(Symbol::k_cuCtxRecordEvent, [](api::CUcontext, api::CUevent) {
+      ++marks;
+      return api::CUDA_SUCCESS;
+    });
     driver.enter_context(0);
     for (api::CUevent& event : events) {
       REQUIRE(real::cuEventCreate(&event, 0) == api::CUDA_SUCCESS);
       monitor.timing().made(event, true);
     }
+    of_program[0] = events[0];
+    of_program[1] = events[1];
   }
   void record(int event) {
     CHECK(monitor.record(events[event], nullptr, false, [&] { return gates::cuEventRecord(events[event], nullptr); }) ==
           api::CUDA_SUCCESS);
   }
   // Holds the GPU, which others use too.
-  void hold_beside_others(test::Rotad& rotad) {
-    rotad.watch(protocol::kWatchTimings | protocol::kWatchAlone);
+  void hold_beside_others(test::Rotad& rotad, std::uint32_t watch = protocol::kWatchAlone) {
+    rotad.watch(protocol::kWatchTimings | watch);
     launch();
     CHECK(next_want(rotad).alone == 0);
     rotad.grant(1, 1, 1024 * test::kMega);
@@ -434,4 +445,42 @@ TEST_CASE("a rotad that never answers holds no pair back for more than a moment,
   REQUIRE(test::eventually([] { return !Timing::matters(); }));
   program.record(0);
   CHECK_FALSE(program.monitor.timing().inside());
+}
+
+TEST_CASE("between the two events of a pair nothing of ours is recorded, and no call is held back") {
+  test::Rotad rotad;
+  rotad.speak(protocol::kActivityVersion);
+  TimingProgram program;
+  program.hold_beside_others(rotad, protocol::kWatchCalls | protocol::kWatchSamples | protocol::kWatchMeter);
+  rotad.somebody_waits(1, static_cast<std::uint64_t>((turn::now() + 1h).count()));
+  const auto launch = [] { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); };
+  REQUIRE(test::eventually([&] { return program.gate.metered(); }));
+  const auto marked = [&](int before) {
+    launch();
+    return marks > before;
+  };
+  const int first = marks;
+  REQUIRE(test::eventually([&] { return marked(first); }));
+  int before = 0;
+  for (bool in_time = false; !in_time;) {  // not on a machine that is busy: it lasts no longer than that
+    const Time begun = turn::now();
+    program.record(0);
+    before = marks;
+    const std::uint64_t calls = rotad.usage().calls;
+    program.driver.finished = 0;  // nothing passes: more than some calls would stand
+    for (int i = 0; i < 200; ++i) launch();
+    const std::uint32_t held_up = program.gate.held_up();
+    // The monitor has looked around meanwhile.
+    REQUIRE(test::eventually([&] { return rotad.usage().calls >= calls + 200; }));
+    const int after = marks;
+    const bool inside = program.monitor.timing().inside();
+    in_time = turn::now() - begun < Timing::kLongest;
+    program.record(1);
+    program.driver.finished = UINT64_MAX;
+    if (!in_time) continue;
+    CHECK(held_up == 0);
+    CHECK(after == before);
+    CHECK(inside);
+  }
+  REQUIRE(test::eventually([&] { return marked(before); }));
 }
