@@ -64,9 +64,11 @@ bool Monitor::opens(api::CUevent event, const Timing::Key& stream) {
 
 Timing::Wish Monitor::look_at_timing() {
   const std::uint32_t watch = connection_ && !stopping() ? connection_->watch() : 0;
-  const bool runs = machine_.phase() == Phase::kHolding && machine_.gate_open();
+  const Phase phase = machine_.phase();
+  const bool takes_turns = phase != Phase::kAlone && phase != Phase::kUnserved && phase != Phase::kBeside;
   const Timing::Situation situation{.shared = (watch & protocol::kWatchTimings) != 0,
-                                    .beside = runs && (watch & protocol::kWatchAlone) != 0,
+                                    .beside = takes_turns && (watch & protocol::kWatchAlone) != 0,
+                                    .runs = phase == Phase::kHolding && machine_.gate_open(),
                                     .hold = machine_.held_by_measurement(),
                                     .alone_until = connection_ ? connection_->alone_until() : Time{0}};
   Timing::Wish wish;

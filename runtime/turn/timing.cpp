@@ -227,10 +227,11 @@ Timing::Wish Timing::settle(const Situation& situation, Time now) {
     const bool lingers = streams_.empty() && now - over_since_ < kLinger && !renews_ && !situation.hold;
     if (!situation.shared || now - since_ >= kLongest || (streams_.empty() && !lingers)) end_series(now);
   }
-  // Whoever asked may have gone, with its thread.
-  if (asks_since_ != Time{0} && now - asks_since_ >= 2 * kLongestWait) asks_since_ = Time{0};
+  // While this process does not hold the GPU it does not ask: others may measure. And whoever asked may have gone.
+  if (asks_since_ != Time{0} && (!situation.runs || now - asks_since_ >= 2 * kLongestWait)) asks_since_ = Time{0};
   const bool asks = asks_since_ != Time{0} && now - asks_since_ < kLongestWait;
-  const Wish wish{.measures = !streams_.empty(), .alone = situation.beside && (asks || (since_ != Time{0} && alone_))};
+  const bool may_ask = situation.beside && situation.runs;
+  const Wish wish{.measures = !streams_.empty(), .alone = may_ask && (asks || (since_ != Time{0} && alone_))};
   if (!wish.alone && alone_until_ != Time{0}) given_up_ = alone_until_;
   look_at_ = Time::max();
   if (since_ != Time{0}) {

@@ -98,7 +98,8 @@ class Timing {
   // --- the monitor
   struct Situation {
     bool shared = false;  // others use the GPU, and what this process times is to be left alone
-    bool beside = false;  // it runs, and others may run at the same time
+    bool beside = false;  // others may run while it does, so rotad is to be asked to have them leave,
+    bool runs = false;    // and can be, since it holds its GPUs
     bool hold = false;    // it is to give the GPU back, as soon as it does not measure any more
     Time alone_until{0};  // rotad has it run alone until then
   };

@@ -66,7 +66,7 @@ struct Timed {
   }
 
   Timing timing;
-  Timing::Situation situation{.shared = true};
+  Timing::Situation situation{.shared = true, .runs = true};
   Time now = 100s;
   std::set<api::CUevent> passed;
 };
@@ -218,7 +218,7 @@ TEST_CASE("pairs that follow each other are one series, for which rotad is asked
 
 TEST_CASE("a series that has lasted for half of its time comes to its end, and the next begins") {
   Timed program;
-  program.situation = {.shared = true, .beside = true, .alone_until = program.now + 250ms};
+  program.situation = {.shared = true, .beside = true, .runs = true, .alone_until = program.now + 250ms};
   program.look();
   program.situation.alone_until = Time{0};
   program.look();
@@ -258,6 +258,26 @@ TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked
   program.pass(1);
   program.run(Timing::kInVain);
   CHECK_FALSE(program.opens(0));
+  CHECK(program.look().alone);
+}
+
+TEST_CASE(
+    "the time in which another program measures, and this one has left the GPU, is no time that it asks in vain") {
+  Timed program;
+  program.situation.beside = true;
+  program.look();
+  CHECK_FALSE(program.opens(0));
+  program.run(Timing::kLongestWait / 2);
+  program.situation.runs = false;
+  CHECK_FALSE(program.run(Timing::kLongestWait).alone);
+  CHECK_FALSE(program.opens(0));  // its gate has opened, and the monitor has not looked again
+  program.situation.runs = true;
+  program.look();
+  CHECK_FALSE(program.opens(0));
+  CHECK(program.run(Timing::kLongestWait / 2).alone);
+  program.situation.alone_until = program.now + 250ms;
+  program.look();
+  CHECK(program.opens(0));
   CHECK(program.look().alone);
 }
 
