@@ -60,6 +60,8 @@ class Connection {
   bool hands_over(int index) const;
   // What rotad wants to know of this process's activity (protocol::kWatch...).
   std::uint32_t watch() const { return lease_->watch.load(std::memory_order_relaxed); }
+  // Until when this process has what it holds to itself, since it has asked for that; 0: others may be there.
+  Time alone_until() const { return Time(static_cast<std::int64_t>(lease_->alone_until_ns.load())); }
   // Until when a holder's has to have gone; 0: no time is set.
   Time give_back_by() const;
   // Of a process that is next to have a turn: when those in its way begin to drain; 0: it is not, or that is not known.

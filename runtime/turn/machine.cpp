@@ -267,6 +267,7 @@ void Machine::take(Time now) {
   watches_gpu_ = false;
   look_at_ = now;
   covered_ = true;
+  asked_alone_ = held_by_measurement_ = false;
   away_since_.reset();
   memory_took_ = Time{0};
   if (!gate_open_) bring_back(now);
@@ -296,7 +297,9 @@ bool Machine::reads_lease(Time now) {
 }
 
 void Machine::look_holding(Time now) {
+  held_by_measurement_ = false;
   if (!reads_lease(now) || moving_) return;
+  ask_alone();
   const Lease& lease = seen_.lease;
   if (seen_.unasked != 0) actions_.push_back({.act = Act::kAskRoom, .gpus = seen_.unasked});
   if (!covered_ && seen_.lacking != 0) {
@@ -336,8 +339,9 @@ void Machine::look_holding(Time now) {
     return;
   }
   const bool over = lease.drain_at != Time{0} && now >= std::max(lease.drain_at, earliest_yield_);
-  if (over && now >= retry_at_) return begin_drain(false, now);
-  if (idle_long_enough(now)) return begin_drain(true, now);
+  if (over && now >= retry_at_ && !measures(now)) return begin_drain(false, now);
+  if (!seen_.measures && !seen_.alone && idle_long_enough(now)) return begin_drain(true, now);
+  if (held_by_measurement_) return;
   Time pause = std::max<Time>(idle_grace_ / 2, 500us);
   if (lease.drain_at > now) pause = std::min(pause, lease.drain_at - now);
   look_at_ = now + std::max<Time>(pause, 100us);

@@ -95,6 +95,8 @@ struct Look {
   bool resident = true;        // all memory that can move lies where work expects it; managed memory always does
   GpuMask lacking = 0;         // held GPUs on which the process has more, or is about to, than it is promised
   GpuMask unasked = 0;         // held GPUs on which rotad has to be told anew how much that is
+  bool measures = false;       // work that the program times is under way: the turn does not end before it is over
+  bool alone = false;          // and others should leave its GPUs meanwhile
 };
 }  // namespace event
 
@@ -104,7 +106,7 @@ using Event = std::variant<event::Connected, event::NotConnected, event::Lost, e
 enum class Act {
   kOpen,       // the gate
   kClose,      // the gate
-  kWant,       // tell rotad: `gpus` (none: withdrawn), `running` and `urgent`
+  kWant,       // tell rotad: `gpus` (none: withdrawn), `running`, `urgent` and `alone`
   kGiveBack,   // tell rotad: `grant`
   kConnect,    // look for a rotad; answer with Connected or NotConnected
   kHangUp,     // rotad does not answer: leave it; answer with Lost
@@ -135,6 +137,7 @@ struct Action {
   GpuMask gpus = 0;
   bool running = false;
   bool urgent = false;
+  bool alone = false;
   std::uint32_t grant = 0;
   Note note{};
   Time held{0};      // kGaveBack…: since the grant
@@ -217,6 +220,8 @@ class Machine {
   // open; and the gate has not been opened since. Only then its memory may move. While it is neither still nor holds
   // the lease, what lies on the GPU cannot leave it.
   bool still() const { return still_; }
+  // Whether the lease would go back by now, if nothing were measured.
+  bool held_by_measurement() const { return phase_ == Phase::kHolding && held_by_measurement_; }
   std::uint32_t grant() const { return grant_; }  // in force as far as this process knows; 0: none
 
  private:
@@ -250,6 +255,8 @@ class Machine {
   void look_holding(Time now);
   void look_draining(Time now);
   bool reads_lease(Time now);
+  void ask_alone();
+  bool measures(Time now);
   bool is_new_grant() const;
   bool covers(const Lease& lease) const { return (lease.held & served_) == served_; }
   void take(Time now);
@@ -315,6 +322,8 @@ class Machine {
   Time taken_at_{0};
   Time earliest_yield_{0};
   Time retry_at_{0};
+  bool asked_alone_ = false;  // under this grant
+  bool held_by_measurement_ = false;
 
   // idle detection and drains
   std::uint64_t calls_marked_ = 0;

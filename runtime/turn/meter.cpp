@@ -111,6 +111,14 @@ bool Meter::enter(const gate::Call& call, Time (*now)()) {
   return true;
 }
 
+bool Meter::count(const gate::Call& call) {
+  if (!call.has_stream) return true;
+  const bool needs_context = driver::of_current_context(call.stream);
+  Stream* const stream = remembered(call, needs_context ? driver::current_context() : nullptr);
+  if (stream != nullptr) stream->calls.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
 // An event behind all calls of the stream so far. What the driver refuses is not measured.
 void Meter::mark(Stream& stream, const gate::Call& call, Time now) {
   const api::CUstream handle = driver::meant(call.stream, call.per_thread);

@@ -42,6 +42,8 @@ class Meter {
   // --- program's threads, inside the gate, before a call that submits. False: the call's thread has to stand until the
   // monitor says otherwise. `now` tells the time, where that is needed.
   bool enter(const gate::Call& call, Time (*now)());
+  // The same between two events of a pair that the program times: it is counted where that costs little, and goes on.
+  static bool count(const gate::Call& call);
   // This context is about to end, or has: its events go with it.
   void forget(api::CUcontext context);
 

@@ -141,7 +141,7 @@ void Monitor::interrupted() {
 
 bool Monitor::may_submit(const gate::Call& call) {
   // A mark in a capture would be a part of it.
-  return contexts_.captures() != 0 || meter_.enter(call, now);
+  return contexts_.captures() != 0 || (timing_.inside() ? meter_.count(call) : meter_.enter(call, now));
 }
 
 void Monitor::shares() {
@@ -321,12 +321,12 @@ void Monitor::run() {
     tell_gpus();
     look_outside();
     feed(look());
-    activity_.look(connection_ ? connection_->watch() : 0, machine_.phase() == Phase::kHolding && machine_.gate_open(),
-                   now());
+    look_at_activity();
     meter();
     if (exits_.load(std::memory_order_acquire) && in_place_.load()) return stop();
     // Nobody waits, so nothing drains; but memory may have to go.
-    const bool undisturbed = machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu();
+    const bool undisturbed =
+        machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu() && !timing_.in_flight();
     const auto has_unneeded = [this] { return memory_.has_deferred() || memory_.swap().host().low(); };
     if (undisturbed && now() >= next_collect_ && has_unneeded()) collect_if_idle();
     if (machine_.still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
@@ -369,8 +369,11 @@ void Monitor::carry_out(const Action& action) {
       break;
     case Act::kWant:
       message.kind = Kind::kWant;
-      message.body.want = {
-          .gpus = action.gpus, .running = action.running ? 1U : 0U, .padding = 0, .urgent = action.urgent ? 1U : 0U};
+      message.body.want = {.gpus = action.gpus,
+                           .running = action.running ? 1U : 0U,
+                           .padding = 0,
+                           .urgent = action.urgent ? 1U : 0U,
+                           .alone = action.alone ? 1U : 0U};
       send(message);
       break;
     case Act::kGiveBack:
@@ -446,6 +449,9 @@ event::Look Monitor::look() {
   seen.inside = traffic.inside;
   seen.standing = gate_.standing() + (machine_.grant() != 0 ? room_.standing() : 0);
   seen.interrupted = interrupted_.load();
+  const Timing::Wish measured = look_at_timing();
+  seen.measures = measured.measures;
+  seen.alone = measured.alone;
   if (reached_ && !seen.resident) ++seen.standing;  // who reaches it waits for it, in a way
   if (machine_.watches_gpu()) {
     const gate::Contexts::Progress progress = contexts_.progress();

@@ -27,6 +27,7 @@
 #include "runtime/turn/meter.h"
 #include "runtime/turn/quota.h"
 #include "runtime/turn/room.h"
+#include "runtime/turn/timing.h"
 #include "runtime/turn/usage.h"
 #include "runtime/turn/waiting.h"
 #include "scheduler/protocol/session_list.h"
@@ -50,7 +51,15 @@ class Monitor final : public gate::Attendant {
   // yet.
   void make_room_for_context(int device, const std::function<bool()>& again);
   // Under the lock that contexts end under.
-  void context_ended(api::CUcontext context) { meter_.forget(context); }
+  void context_ended(api::CUcontext context) {
+    meter_.forget(context);
+    timing_.context_ended();
+  }
+  // What the program times. record() makes the call: cuEventRecord in some form, by which the pair of a stream is
+  // opened or closed. Where a pair counts it may wait before that, until others have left the GPU.
+  Timing& timing() { return timing_; }
+  api::CUresult record(api::CUevent event, api::CUstream stream, bool per_thread,
+                       const std::function<api::CUresult()>& call);
   // This process has handed memory or events to others, which may have to run beside it: rotad hears of it.
   void shares();
   bool shared() const { return activity_.shared(); }
@@ -149,6 +158,9 @@ class Monitor final : public gate::Attendant {
   void give_host_back_if_low();
   bool prepare_host();
   void meter();
+  Timing::Wish look_at_timing();
+  void look_at_activity();
+  bool opens(api::CUevent event, const Timing::Key& stream);
   void sleep(std::uint32_t heard, std::uint32_t event_seen);
   void read_messages();
   void announce_gpus();
@@ -218,7 +230,8 @@ class Monitor final : public gate::Attendant {
   Machine machine_;
   Activity activity_;
   Waiting waiting_{who_holds};
-  Meter meter_;  // shared with the program's threads
+  Meter meter_;    // shared with the program's threads
+  Timing timing_;  // the same
   std::vector<Action> actions_;
   std::deque<Event> due_;
 };

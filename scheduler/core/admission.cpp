@@ -42,6 +42,8 @@ bool Admission::conflicts(const Client& client, GpuIndex index) {
       break;
   }
   if (sharing_.conflicts(client, index)) return true;
+  const Client* measures = alone_.on(index);
+  if (measures != nullptr && measures != &client && !Alone::may_stay(client)) return true;
   const Share& share = *client.share(index);
   const Bytes own = holds ? 0 : share.peak;
   const Bytes own_stuck = share.stuck ? client.movable(share) : 0;

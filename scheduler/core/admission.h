@@ -13,6 +13,7 @@
 
 #include <functional>
 
+#include "scheduler/core/alone.h"
 #include "scheduler/core/bookkeeping.h"
 #include "scheduler/core/sharing.h"
 
@@ -21,8 +22,8 @@ namespace rota::scheduler {
 class Admission {
  public:
   // All outlive it; the settings may change.
-  Admission(const Settings& settings, Bookkeeping& books, const Sharing& sharing)
-      : settings_(settings), books_(books), sharing_(sharing) {}
+  Admission(const Settings& settings, Bookkeeping& books, const Sharing& sharing, const Alone& alone)
+      : settings_(settings), books_(books), sharing_(sharing), alone_(alone) {}
 
   // Whether the client cannot run on this GPU beside those that hold it now.
   bool conflicts(const Client& client, GpuIndex gpu);
@@ -42,6 +43,7 @@ class Admission {
   const Settings& settings_;
   Bookkeeping& books_;
   const Sharing& sharing_;
+  const Alone& alone_;
   GpuMask excess_ = 0;
 };
 

@@ -14,6 +14,7 @@
 #include "scheduler/core/event.h"
 #include "scheduler/core/outside.h"
 #include "scheduler/core/virtual_time.h"
+#include "scheduler/protocol/measuring.h"
 
 namespace rota::scheduler {
 
@@ -84,6 +85,16 @@ struct Evidence {
   std::uint64_t wakes = 0;  // how often it has come to the gate after a pause of its own
 };
 
+// What a client that measures has asked for, and taken (alone.h).
+struct Measuring {
+  bool asks = false;
+  Time presses_since{};  // others are to leave its GPUs since then; 0: they are not
+  Time left{};           // what it might take then
+  Time until{};          // it has them alone until then; 0: it has not
+  GpuMask gpus = 0;      // that it has pressed others on
+  protocol::TimeTaken taken;
+};
+
 struct Client {
   ClientId id;
   ClientState state;
@@ -112,6 +123,8 @@ struct Client {
   bool urgent = false;
   bool urgent_turn = false;
   Time urgent_at{};
+
+  Measuring measuring;
 
   // pressure.h: since when it is under pressure, and its entry among the deadlines (0: none).
   Time pressed_since{};

@@ -13,8 +13,9 @@ namespace rota::scheduler {
 Core::Core(const Settings& settings)
     : settings_(settings),
       sharing_(settings_, books_),
-      admission_(settings_, books_, sharing_),
-      pressure_(settings_, books_, order_, sharing_),
+      alone_(settings_, books_),
+      admission_(settings_, books_, sharing_, alone_),
+      pressure_(settings_, books_, order_, sharing_, alone_),
       clearing_(books_) {
   assert(settings.quantum.count() > 0);
 }
@@ -84,7 +85,8 @@ ClientUse Core::use(ClientId id, GpuIndex index, Time now) const {
 
 std::optional<Time> Core::next_deadline() const {
   std::optional<Time> next = pressure_.next_deadline();
-  for (const std::optional<Time> other : {clearing_.next_deadline(), sharing_.next_deadline()}) {
+  for (const std::optional<Time> other :
+       {clearing_.next_deadline(), sharing_.next_deadline(), alone_.next_deadline()}) {
     if (other && (!next || *other < *next)) next = other;
   }
   return next;
@@ -202,7 +204,7 @@ void Core::on(const event::Want& want, Time now) {
   Client* client = books_.find(want.client);
   if (client == nullptr) return;
   const GpuMask gpus = want.gpus & client->state.touched;
-  if (gpus != 0) sharing_.wants(*client, now);
+  if ((gpus & ~client->state.held) != 0) sharing_.wants(*client, now);
   if ((gpus & ~client->state.held) == 0) {
     // Withdrawn, or already held.
     set_wanted(*client, 0, now);
@@ -212,6 +214,7 @@ void Core::on(const event::Want& want, Time now) {
     set_wanted(*client, gpus, now);
     if (want.urgent) hurry(*client, now);
   }
+  if (alone_.wants(*client, want.alone && gpus != 0, now)) told_alone(*client, now);
 }
 
 void Core::on(const event::GiveBack& back, Time now) {
@@ -238,6 +241,7 @@ void Core::on(const event::Leave& leave, Time now) {
   if (client == nullptr) return;
   set_wanted(*client, 0, now);
   if (client->state.grant != 0) end_grant(*client, Change::kEnded, now);
+  alone_.wants(*client, false, now);
   books_.leave(*client);
   sharing_.left(leave.client);
 }
@@ -248,6 +252,7 @@ void Core::on(const event::Tick&, Time now) {
     end_grant(client, Change::kRevoked, now);  // takes its deadline away
     clearing_.revoked(client, now);
   }
+  alone_.end_those_over(now, [&](const Client& client) { told_alone(client, now); });
   books_.mark_changed(clearing_.due(now) | sharing_.due(now));
 }
 
@@ -263,11 +268,12 @@ void Core::on(const event::Activity& activity, Time now) {
   if (Client* client = books_.find(activity.client)) sharing_.heard(*client, activity, now);
 }
 
-void Core::on(const event::Configure& configure, Time) {
+void Core::on(const event::Configure& configure, Time now) {
   assert(configure.settings.quantum.count() > 0);
   if (configure.settings.measured_turns != settings_.measured_turns) order_.forget_ranks();
   settings_ = configure.settings;
   sharing_.configured();
+  alone_.configured(now, [&](const Client& client) { told_alone(client, now); });
   books_.mark_changed(books_.touched());
 }
 
@@ -307,6 +313,8 @@ void Core::hurry(Client& client, Time now) {
 void Core::grant(Client& client, GpuMask gpus, Time now) {
   client.urgent_turn = client.urgent;
   set_wanted(client, 0, now);
+  // Others may be where it comes to.
+  if (client.state.held != 0 && alone_.wants(client, false, now)) told_alone(client, now);
   client.held_time = Bookkeeping::held_time(client, now);
   books_.set_held(client, client.state.held | gpus, now);
   if (++client.last_grant == 0) ++client.last_grant;
@@ -323,6 +331,7 @@ void Core::grant(Client& client, GpuMask gpus, Time now) {
 
 void Core::end_grant(Client& client, Change change, Time now) {
   decisions_.push_back({change, client.id, client.state.grant});
+  if (alone_.wants(client, false, now)) told_alone(client, now);
   client.last_held = now;
   client.woke = change == Change::kEnded && (client.state.waiters == 0 || now < client.state.drain_at);
   // A short turn takes nothing from the one that it waited for.
@@ -335,9 +344,14 @@ void Core::end_grant(Client& client, Change change, Time now) {
   pressure_.relieve(client);
 }
 
+void Core::told_alone(const Client& client, Time now) {
+  const Time left = client.state.alone_until == Time{} ? Time{} : client.state.alone_until - now;
+  decisions_.push_back({Change::kAlone, client.id, client.state.grant, 0, static_cast<Bytes>(left.count())});
+}
+
 void Core::settle(Time now) {
   if (books_.changed() == 0) return;
-  const GpuMask before = pressed_ | admission_.excess();
+  const GpuMask before = pressed_ | admission_.excess() | alone_pressed_;
   for_each_gpu(books_.changed(), [&](GpuIndex index) { sharing_.judge(index, now); });
   // An answered ask may let the one who asked yield to others, on any GPU: then once more.
   for_each_gpu(books_.changed(), [&](GpuIndex index) {
@@ -354,12 +368,15 @@ void Core::settle(Time now) {
       });
     });
   } while (answered);
+  alone_.judge(now, [&](const Client& client) { told_alone(client, now); });
   for_each_gpu(books_.waited() | books_.changed(), [&](GpuIndex index) { books_.gpu(index).lacks_room = false; });
   pressed_ = order_.serve(
       books_, [this](const Client& client, GpuIndex index) { return admission_.conflicts(client, index); },
       [this, now](Client& client) { grant(client, client.state.wanted, now); });
+  alone_.judge(now, [&](const Client& client) { told_alone(client, now); });  // who asked before it held
   // Whoever was granted just now was found to fit, so the excess need not be looked for again.
-  for_each_gpu(before | pressed_ | admission_.excess(), [&](GpuIndex index) {
+  alone_pressed_ = alone_.gpus();
+  for_each_gpu(before | pressed_ | admission_.excess() | alone_pressed_, [&](GpuIndex index) {
     for (Client* holder : books_.gpu(index).holders) {
       if (pressure_.refresh(*holder, pressed_, now)) {
         decisions_.push_back({Change::kPressure, holder->id, holder->state.grant});

@@ -16,6 +16,8 @@
 // Who is in a hurry (event::Want::urgent) goes to the head of the queue, and holders that are in its way begin to drain
 // at once. Its turn is short, and its place in the queue stays what it was.
 //
+// Who measures (event::Want::alone) has what it holds to itself for a moment: others leave it at once (alone.h).
+//
 // Only a conflict puts *pressure* on holders: they give back when idle, and begin to drain when their quantum ends.
 // Nobody gives anything back while nobody waits. Holders of a GPU that ran together end their turn together.
 //
@@ -28,14 +30,15 @@
 // it.
 //
 // Each question has a part of its own: whose bytes lie where (bookkeeping.h), who may run beside whom (admission.h),
-// and how they share a GPU that they fit (sharing.h), who is next (order.h), who has to yield and until when
-// (pressure.h), whose swap memory leaves a GPU (clearing.h). This class is what connects them.
+// and how they share a GPU that they fit (sharing.h), who measures there (alone.h), who is next (order.h), who has to
+// yield and until when (pressure.h), whose swap memory leaves a GPU (clearing.h). This class is what connects them.
 #pragma once
 
 #include <optional>
 #include <vector>
 
 #include "scheduler/core/admission.h"
+#include "scheduler/core/alone.h"
 #include "scheduler/core/bookkeeping.h"
 #include "scheduler/core/clearing.h"
 #include "scheduler/core/event.h"
@@ -90,6 +93,9 @@ class Core {
   // Where samples are taken of who keeps the GPU busy, and where it matters who calls: several clients touch it.
   GpuMask sampling_gpus() const { return sharing_.sampling(); }
   GpuMask shared_gpus() const { return settings_.measured_turns ? books_.shared() : 0; }
+  // Where programs should measure undisturbed, since others use the GPU too; and where they may ask to have it alone.
+  GpuMask timed_gpus() const { return settings_.mode == Mode::kConcurrent ? 0 : books_.shared(); }
+  GpuMask alone_gpus() const { return settings_.mode == Mode::kAutomatic ? books_.shared() : 0; }
   // Where little may be in flight, since several programs are active and may take turns.
   GpuMask metered_gpus() const { return sharing_.metered(); }
   // Where clients that do not hold the GPU have memory that could be cleared, whether or not they are at it.
@@ -122,17 +128,20 @@ class Core {
   void hurry(Client& client, Time now);
   void grant(Client& client, GpuMask gpus, Time now);
   void end_grant(Client& client, Change change, Time now);
+  void told_alone(const Client& client, Time now);
   void settle(Time now);
   const Share* share(ClientId client, GpuIndex gpu) const;
 
   Settings settings_;  // the parts look at these
   Bookkeeping books_;
   Sharing sharing_;
+  Alone alone_;
   Admission admission_;
   Order order_;
   Pressure pressure_;
   Clearing clearing_;
-  GpuMask pressed_ = 0;  // GPUs at which a waiter conflicts with the holders
+  GpuMask pressed_ = 0;        // GPUs at which a waiter conflicts with the holders
+  GpuMask alone_pressed_ = 0;  // GPUs that were left to one who measures
   std::vector<Decision> decisions_;
   std::uint64_t grants_ = 0;
 };

@@ -40,6 +40,8 @@ struct Want {
   // A signal handler has run in a thread that waits: what it was told to do, it does once its call returns. Goes before
   // others, at most once in Order::kBetweenUrgent and in twenty hand-overs; beyond that it is a want like any other.
   bool urgent = false;
+  // The client measures on GPUs that it holds, and needs them alone until it sends a want without this (alone.h).
+  bool alone = false;
 };
 // The grant's work has drained. Ignored unless `grant` is the one in force.
 struct GiveBack {
@@ -112,6 +114,7 @@ enum class Change {
   kRevoked,   // the client did not give back in time
   kPromised,  // the client may have `bytes` on `gpu` from now on: with each grant, and as it asks for more
   kClear,     // the client, which does not hold `gpu`, is to clear `bytes` there from now on
+  kAlone,     // the client has its GPUs alone from now on, or, if `bytes` is 0, no more
 };
 
 // One client whose lease changed in this step; read the outcome with client() (null after a Leave).
@@ -120,7 +123,7 @@ struct Decision {
   ClientId client;
   std::uint32_t grant;  // the grant concerned
   GpuIndex gpu = 0;     // kPromised, kClear
-  Bytes bytes = 0;      // kPromised, kClear
+  Bytes bytes = 0;      // kPromised, kClear; kAlone: for how long at most, in nanoseconds
 };
 
 // What a client's lease page shows, and what `rota status` needs.
@@ -133,6 +136,7 @@ struct ClientState {
   Time wanted_since{};
   std::uint32_t waiters = 0;  // not 0 while somebody needs what this client holds
   Time drain_at{};            // when it has to begin to drain; 0 while nobody waits
+  Time alone_until{};         // it measures, and has what it holds alone until then; 0: it has not
   bool overrun = false;       // its last grant was revoked: it may be working still, beside the others
 };
 

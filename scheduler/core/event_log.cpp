@@ -16,7 +16,7 @@ namespace {
 // A hundred years of nanoseconds: the core adds durations to times.
 constexpr std::chrono::nanoseconds kLatest = std::chrono::hours(24 * 365 * 100);
 
-constexpr const char* kChanges[] = {"granted", "ended", "pressure", "revoked", "promised", "clear"};
+constexpr const char* kChanges[] = {"granted", "ended", "pressure", "revoked", "promised", "clear", "alone"};
 
 std::string hexadecimal(GpuMask mask) {
   char text[16];
@@ -47,7 +47,7 @@ struct EventWords {
   }
   std::string operator()(const event::Want& want) const {
     return words("want", want.client) + ' ' + hexadecimal(want.gpus) + (want.running ? " 1" : " 0") +
-           (want.urgent ? " urgent" : "");
+           (want.urgent ? " urgent" : "") + (want.alone ? " alone" : "");
   }
   std::string operator()(const event::GiveBack& back) const { return words("give_back", back.client, back.grant); }
   std::string operator()(const event::Usage& usage) const {
@@ -97,6 +97,13 @@ class Words {
   bool may_end_with(std::string_view expected) {
     if (ended_ || rest_ != expected) return false;
     ended_ = true;
+    return true;
+  }
+  // Whether this is the next word: one that may be missing.
+  bool may_have(std::string_view expected) {
+    const std::size_t end = rest_.find(' ');
+    if (ended_ || rest_.substr(0, end) != expected) return false;
+    next("");
     return true;
   }
   bool at_end() const { return ended_; }
@@ -194,7 +201,8 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
     event::Want want{.client = client(), .gpus = 0};
     want.gpus = words.gpus();
     want.running = words.number<unsigned>("0 or 1, whether it runs,", 1) != 0;
-    want.urgent = words.may_end_with("urgent");
+    want.urgent = words.may_have("urgent");
+    want.alone = words.may_end_with("alone");
     return want;
   }
   if (name == "usage") {
@@ -286,6 +294,7 @@ std::string log_line(const Event& event, Time now) {
 
 std::string log_line(const Decision& decision) {
   const std::string line = words(kChanges[static_cast<std::size_t>(decision.change)], decision.client, decision.grant);
+  if (decision.change == Change::kAlone) return "> " + line + words("", decision.bytes) + '\n';
   const bool with_bytes = decision.change == Change::kPromised || decision.change == Change::kClear;
   return "> " + line + (with_bytes ? words("", decision.gpu, decision.bytes) : std::string()) + '\n';
 }

@@ -8,6 +8,9 @@
 //   81230200000 want 1 1 0                              client, mask of GPUs in hexadecimal, whether it runs already
 //   > granted 1 1                                       client, grant
 //   > promised 1 1 0 0                                  client, grant, GPU, bytes
+//   81230300000 want 1 1 0 alone                        it measures, and has its GPUs to itself until it wants them
+//                                                       without this word
+//   > alone 1 1 250000000                               client, grant, for how long at most; 0: no more
 //   81231000000 ask 1 0 33554432                        client, GPU, bytes
 //   > promised 1 1 0 33554432
 //   81231000100 usage 1 0 33554432 0                    client, GPU, bytes, fixed bytes

@@ -32,7 +32,7 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
   std::uint32_t waiters = 0;
   Time drain_at{};
   for_each_gpu(client.state.held & pressed, [&](GpuIndex index) {
-    if (sharing_.open_to(client, index)) return;
+    if (sharing_.open_to(client, index) && alone_.on(index) != &client) return;
     waiters = std::max(waiters, books_.gpu(index).waiters);
     drain_at = std::max(drain_at, this->drain_at(client, index, now));
   });
@@ -43,6 +43,15 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
     drain_at = waiters == 0 ? own : std::min(drain_at, own);
     waiters = std::max(waiters, 1U);
   }
+  // To those who measure others leave their GPUs, and wait until they have done.
+  for_each_gpu(client.state.held & alone_.gpus(), [&](GpuIndex index) {
+    const Client* measures = alone_.on(index);
+    if (measures == nullptr || measures == &client || Alone::may_stay(client)) return;
+    const Time at = measures->measuring.presses_since;
+    drain_at = waiters == 0 ? at : std::min(drain_at, at);
+    waiters = std::max(waiters, 1U);
+  });
+  if (waiters != 0 && alone_.is_first(client)) drain_at = std::max(drain_at, Alone::undisturbed_until(client));
   ClientState& state = client.state;
   const bool was_pressed = state.waiters != 0;
   if (waiters != 0 && !was_pressed) client.pressed_since = now;

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "scheduler/core/alone.h"
 #include "scheduler/core/bookkeeping.h"
 #include "scheduler/core/order.h"
 #include "scheduler/core/sharing.h"
@@ -19,8 +20,9 @@ class Pressure {
   static constexpr Time kUrgentTurn = std::chrono::milliseconds(100);
 
   // All outlive it; the settings may change.
-  Pressure(const Settings& settings, const Bookkeeping& books, const Order& order, const Sharing& sharing)
-      : settings_(settings), books_(books), order_(order), sharing_(sharing) {}
+  Pressure(const Settings& settings, const Bookkeeping& books, const Order& order, const Sharing& sharing,
+           const Alone& alone)
+      : settings_(settings), books_(books), order_(order), sharing_(sharing), alone_(alone) {}
 
   // Brings a holder's waiters, its time to drain and its deadline up to date. `pressed`: GPUs at which somebody waits
   // because of the holders. Whether what its lease page shows has changed.
@@ -40,6 +42,7 @@ class Pressure {
   const Bookkeeping& books_;
   const Order& order_;
   const Sharing& sharing_;
+  const Alone& alone_;
   std::set<std::pair<Time, ClientId>> deadlines_;
 };
 

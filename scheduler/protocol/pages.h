@@ -77,6 +77,9 @@ struct LeasePage {
   // Of a waiter that is next: when those in its way begin to drain, perhaps in the past; 0: not known, or a rotad older
   // than this field. Who is awake by then loses no time.
   std::atomic<std::uint64_t> next_turn_ns;
+  // The client has asked to have what it holds to itself (Want::alone), and has until then, unless it says before that
+  // it is done. 0: others may be there.
+  std::atomic<std::uint64_t> alone_until_ns;
 };
 // For how long from then on rotad and the waiter stay awake: a drain takes a few milliseconds where little is in
 // flight.
@@ -84,6 +87,8 @@ inline constexpr std::uint64_t kAwakeNs = 6'000'000;
 inline constexpr std::uint32_t kWatchCalls = 1;    // others touch its GPUs: its calls, about every 50 ms
 inline constexpr std::uint32_t kWatchSamples = 2;  // while it holds its GPUs: whether they are busy, once a millisecond
 inline constexpr std::uint32_t kWatchMeter = 4;    // programs take turns: little of it may be in flight at any time
+inline constexpr std::uint32_t kWatchTimings = 8;  // others touch its GPUs: what it times is to be left alone
+inline constexpr std::uint32_t kWatchAlone = 16;   // and may run at the same time: it may ask to have them to itself
 
 // Written by the client, read by rotad, which believes none of it beyond what concerns that client.
 struct UsagePage {
@@ -134,7 +139,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePag
               offsetof(LeasePage, fixed_of_others_bytes) == 72 + 48 * kMaxGpus &&
               offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus &&
               offsetof(LeasePage, movable_gpus) == 72 + 60 * kMaxGpus &&
-              offsetof(LeasePage, watch) == 80 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+              offsetof(LeasePage, watch) == 80 + 60 * kMaxGpus &&
+              offsetof(LeasePage, alone_until_ns) == 96 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
               offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
               offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
               offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&

@@ -198,6 +198,9 @@ struct Want {
   // does once its call returns. At most once a second, less often where hand-overs take long, such a want goes before
   // all others, for a short turn. Older rotads do not read it.
   std::uint32_t urgent;
+  // Not 0, from version 8 on, where LeasePage::watch has kWatchAlone: the client measures, and needs what it holds to
+  // itself until it sends a want without this. LeasePage::alone_until_ns is the answer. Older rotads do not read it.
+  std::uint32_t alone;
 };
 inline constexpr int kReclaimSeconds = 10;
 
@@ -430,6 +433,7 @@ static_assert(offsetof(StatusGpu, name) == 56 && offsetof(StatusClient, name) ==
               offsetof(StatusClient, moves) == 208 && offsetof(StatusGpu, driver_used_bytes) == 120 &&
               offsetof(StatusGpu, handed_over_bytes) == 144 && offsetof(StatusGpu, outside_bytes) == 152 &&
               offsetof(StatusGpu, candidate) == 160 && offsetof(StatusGpu, reason) == 192 &&
-              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8 && offsetof(Want, urgent) == 16);
+              offsetof(Room, bytes) == 8 && offsetof(Hello, name) == 8 && offsetof(Want, urgent) == 16 &&
+              offsetof(Want, alone) == 20);
 
 }  // namespace rota::protocol

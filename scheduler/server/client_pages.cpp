@@ -46,9 +46,10 @@ void Server::publish(Client& client) {
   const auto asks_of = [&](scheduler::GpuMask gpus, std::uint32_t what) {
     return (gpus & state.touched) != 0 ? what : 0;
   };
-  page.watch = asks_of(core_.shared_gpus(), protocol::kWatchCalls) |
-               asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
-               asks_of(core_.metered_gpus(), protocol::kWatchMeter);
+  page.watch =
+      asks_of(core_.shared_gpus(), protocol::kWatchCalls) | asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
+      asks_of(core_.metered_gpus(), protocol::kWatchMeter) | asks_of(core_.timed_gpus(), protocol::kWatchTimings) |
+      asks_of(core_.alone_gpus(), protocol::kWatchAlone);
   page.movable_gpus = core_.movable_gpus();
   const auto real = [&](scheduler::Time time) {
     return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
@@ -56,6 +57,7 @@ void Server::publish(Client& client) {
   page.waiters = state.waiters;
   page.drain_at_ns = real(state.drain_at);
   page.give_back_by_ns = real(core_.give_back_by(client.id));
+  page.alone_until_ns = real(state.alone_until);
   page.next_turn_ns = real(core_.next_turn(client.id));
   page.grant = state.grant;
   ++page.event;

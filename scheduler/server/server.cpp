@@ -143,7 +143,7 @@ void Server::on_message(Connection& connection, const Message& message, const De
       read_usage(client);
       const bool young = now() - started_ < std::chrono::seconds(protocol::kReclaimSeconds);
       const protocol::Want& want = message.body.want;
-      step(event::Want{client.id, want.gpus, want.running != 0 && young, want.urgent != 0});
+      step(event::Want{client.id, want.gpus, want.running != 0 && young, want.urgent != 0, want.alone != 0});
       break;
     }
     case Kind::kGiveBack:
@@ -394,11 +394,13 @@ void Server::step(const scheduler::Event& event) {
       log::debug("client {}: is to clear {} bytes of GPU {}", decision.client, decision.bytes, decision.gpu);
     }
   }
-  const Published before = std::exchange(published_, {core_.clearing_gpus(), core_.shared_gpus(), core_.sampling_gpus(),
-                                                      core_.metered_gpus(), core_.movable_gpus()});
+  const Published before =
+      std::exchange(published_, {core_.clearing_gpus(), core_.shared_gpus(), core_.sampling_gpus(),
+                                 core_.metered_gpus(), core_.movable_gpus(), core_.timed_gpus(), core_.alone_gpus()});
   const scheduler::GpuMask clearing = before.clearing ^ published_.clearing;
   const scheduler::GpuMask watched = (before.shared ^ published_.shared) | (before.sampling ^ published_.sampling) |
-                                     (before.metered ^ published_.metered);
+                                     (before.metered ^ published_.metered) | (before.timed ^ published_.timed) |
+                                     (before.alone ^ published_.alone);
   if ((clearing | watched) != 0) {
     for (const auto& [id, client] : clients_) {
       const scheduler::ClientState& state = *core_.client(id);

@@ -157,6 +157,8 @@ class Server final : public ConnectionOwner {
     scheduler::GpuMask sampling = 0;
     scheduler::GpuMask metered = 0;
     scheduler::GpuMask movable = 0;  // to everybody, without waking them
+    scheduler::GpuMask timed = 0;    // to those who touch them, too
+    scheduler::GpuMask alone = 0;
   } published_;
   std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it was published
   std::set<scheduler::ClientId> changed_;                         // whose pages have to be written, within one step

@@ -147,5 +147,19 @@ int main() {
   print(traced ? "traced gated call (cuLaunchKernel)" : "gated call, lease held (cuLaunchKernel)",
         compare(calls, [&] { launch(direct_launch); }, [&] { launch(through_launch); }), traced ? 30 : 5);
   if (traced) print_time_stamps(calls, [&] { launch(direct_launch); });
+  if (traced) return 0;
+
+  // An event that is no timing event, refused as well: before the program has made one of those, and after that.
+  auto* through_record = symbol_in<api::cuEventRecord_fn>(RTLD_DEFAULT, "cuEventRecord");
+  auto* direct_record = symbol_in<api::cuEventRecord_fn>(real, "cuEventRecord");
+  const auto compare_records = [&](const char* what) {
+    print(what, compare(calls, [&] { direct_record(nullptr, nullptr); }, [&] { through_record(nullptr, nullptr); }), 5);
+  };
+  compare_records("gated call (cuEventRecord)");
+  api::CUevent event = nullptr;
+  if (symbol_in<api::cuEventCreate_fn>(RTLD_DEFAULT, "cuEventCreate")(&event, 0) != api::CUDA_SUCCESS) {
+    fail("cuEventCreate failed");
+  }
+  compare_records("  the same, where timing events exist");
   return 0;
 }

@@ -68,6 +68,11 @@ inline void fail(const char* format, ...) {
   USE(cuStreamCreate, "cuStreamCreate", 2000, 0)                                     \
   USE(cuStreamDestroy_v2, "cuStreamDestroy", 4000, 0)                                \
   USE(cuStreamSynchronize, "cuStreamSynchronize", 2000, 0)                           \
+  USE(cuEventCreate, "cuEventCreate", 2000, 0)                                       \
+  USE(cuEventRecord, "cuEventRecord", 2000, 0)                                       \
+  USE(cuEventSynchronize, "cuEventSynchronize", 2000, 0)                             \
+  USE(cuEventElapsedTime, "cuEventElapsedTime", 2000, 0)                             \
+  USE(cuEventDestroy_v2, "cuEventDestroy", 4000, 0)                                  \
   USE(cuStreamBeginCapture_v2, "cuStreamBeginCapture", 10010, 0)                     \
   USE(cuStreamEndCapture, "cuStreamEndCapture", 10000, 0)                            \
   USE(cuOccupancyMaxPotentialBlockSize, "cuOccupancyMaxPotentialBlockSize", 6050, 0) \

@@ -212,11 +212,12 @@ TEST_CASE("every override leaves it to the driver to refuse null pointers") {
 
 TEST_CASE("every override of a gated function is inside the gate while the driver works, and of others is not") {
   call_all("native", false, [](const Subject& subject, api::CUresult, const std::vector<std::uint64_t>&) {
-    // Of a stream's maker the gate only sees to memory: it is inside nothing.
-    const bool makes_stream =
-        subject.symbol == Symbol::k_cuStreamCreate || subject.symbol == Symbol::k_cuStreamCreateWithPriority;
-    const bool gated = !makes_stream && !marks_first(subject.symbol) &&
-                       gates::table[static_cast<std::size_t>(subject.symbol)] != nullptr;
+    // Of who makes a stream or an event the gate only sees to memory: it is inside nothing.
+    const bool makes = subject.symbol == Symbol::k_cuStreamCreate ||
+                       subject.symbol == Symbol::k_cuStreamCreateWithPriority ||
+                       subject.symbol == Symbol::k_cuEventCreate;
+    const bool gated =
+        !makes && !marks_first(subject.symbol) && gates::table[static_cast<std::size_t>(subject.symbol)] != nullptr;
     EXPECT(asked.inside_gate == (gated ? 1U : 0U));
     EXPECT(runtime().gate.traffic().inside == 0);
   });

@@ -98,6 +98,16 @@ class FakeRotad {
     for (std::atomic<std::uint64_t>& here : lease_->left_bytes) here = left;
   }
 
+  // What it wants to know, or lets the client do; and until when that has its GPUs alone.
+  void watch(std::uint32_t what) {
+    lease_->watch = what;
+    changed();
+  }
+  void alone(std::uint64_t until_ns) {
+    lease_->alone_until_ns = until_ns;
+    changed();
+  }
+
   // The next message that is neither hello nor add_gpu; fails the test after 20 s.
   protocol::Message next() {
     std::unique_lock lock(mutex_);

@@ -39,6 +39,8 @@ TEST_CASE(
   long outside_learned = 0;
   long outside_measured = 0;
   long meter_fell_silent = 0;
+  long alone = 0;
+  long held_by_measurement = 0;
   unsigned seed = only != nullptr ? static_cast<unsigned>(std::atoi(only)) : 1;
   for (;;) {
     const Mode modes[] = {Mode::kExclusive, Mode::kAutomatic};
@@ -63,6 +65,8 @@ TEST_CASE(
     outside_learned += world.outside_learned();
     outside_measured += world.outside_measured();
     meter_fell_silent += world.meter_fell_silent();
+    alone += world.alone();
+    held_by_measurement += world.held_by_measurement();
     ++seed;
     // Longer where the rarest cases have not come up yet.
     const bool missing = std::min({stopped, unused, outside_learned, meter_fell_silent}) == 0;
@@ -77,7 +81,8 @@ TEST_CASE(
              << " programs stopped for good; memory that never leaves taken " << took_fixed
              << " times, more of any kind refused " << refused_by_quota << " times; a ballast found out "
              << outside_learned << " times, measured " << outside_measured << " times; a meter fell silent "
-             << meter_fell_silent << " times");
+             << meter_fell_silent << " times; a GPU was one's alone that measured " << alone
+             << " times, and looks at a turn that this held up " << held_by_measurement);
   if (only != nullptr) return;
   // What is never reached is not tested.
   CHECK(grants > 0);
@@ -97,4 +102,6 @@ TEST_CASE(
   CHECK(outside_learned > 0);
   CHECK(outside_measured > 0);
   CHECK(meter_fell_silent > 0);
+  CHECK(alone > 0);
+  CHECK(held_by_measurement > 0);
 }

@@ -96,6 +96,7 @@ class History {
     }
     for (const Decision& decision : decisions) {
       if (decision.change == Change::kPromised) ++promises_;
+      if (decision.change == Change::kAlone && decision.bytes != 0) ++alone_;
       if (decision.change != Change::kGranted) continue;
       Model& client = clients_.at(decision.client);
       if (decision.grant == 0 || decision.grant == client.last_grant) FAIL("a grant number came twice in a row");
@@ -113,7 +114,7 @@ class History {
     }
     const ClientId id = some_client();
     const ClientState& state = *core_.client(id);
-    switch (pick(18)) {
+    switch (pick(20)) {
       case 15: {
         const GpuIndex gpu = pick(kGpus);
         const Bytes in_use = pick(static_cast<unsigned>(kTotal) + 1);
@@ -164,6 +165,13 @@ class History {
       case 5:
         step(event::Want{id, pick(1U << kGpus), false, pick(4) == 0});
         break;
+      case 18:
+      case 19: {
+        // For what it holds, as honest ones ask, or for anything.
+        const GpuMask gpus = pick(4) != 0 ? state.held : pick(1U << kGpus);
+        step(event::Want{id, gpus, false, pick(8) == 0, pick(3) != 0});
+        break;
+      }
       case 6:
       case 7:
         step(event::GiveBack{id, state.grant});
@@ -214,6 +222,22 @@ class History {
     return mode_ == Mode::kConcurrent || holders < 2 || held <= room ? 0 : held - room;
   }
 
+  // Who has a GPU alone has it as long as it was told at most, with nobody beside it that was not there to be granted
+  // anyway: the core is asked at once when the time is over.
+  void check_alone() const {
+    for (const auto& [id, unused] : clients_) {
+      const ClientState& state = *core_.client(id);
+      if (state.alone_until == 0s) continue;
+      if (mode_ != Mode::kAutomatic || state.held == 0) FAIL("alone where nobody is, or on nothing");
+      if (state.alone_until > now_ + Alone::kLongest) FAIL("alone for too long");
+      if (state.waiters != 0 && state.drain_at < state.alone_until) FAIL("sent away while it is alone");
+      for (const auto& [other, unused_too] : clients_) {
+        const ClientState& its = *core_.client(other);
+        if (other != id && (its.held & state.held) != 0) FAIL("somebody is beside one that is alone");
+      }
+    }
+  }
+
   void check() {
     for (GpuIndex gpu = 0; gpu < kGpus; ++gpu) {
       GpuState expected;
@@ -255,6 +279,7 @@ class History {
       }
       if (mode_ == Mode::kConcurrent && actual.waiters != 0) FAIL("somebody waits in concurrent mode");
     }
+    check_alone();
     if (core_.next_deadline() && *core_.next_deadline() + 1h < now_) FAIL("a deadline was forgotten");
     // Somebody who waits for GPUs that nobody holds has somebody in front who waits for GPUs that are held.
     bool waits = false;
@@ -288,12 +313,14 @@ class History {
   long promises_ = 0;
   long asked_ = 0;
   long outside_ = 0;
+  long alone_ = 0;
 
  public:
   // What is never reached is not tested.
   long promises() const { return promises_; }
   long steps_with_somebody_waiting_for_room() const { return asked_; }
   long steps_with_memory_outside() const { return outside_; }
+  long times_alone() const { return alone_; }
 };
 
 TEST_CASE("in every random history GPUs are never overcommitted, sums hold and every waiter gets its turn") {
@@ -302,6 +329,7 @@ TEST_CASE("in every random history GPUs are never overcommitted, sums hold and e
   long promises = 0;
   long waits = 0;
   long outside = 0;
+  long alone = 0;
   for (unsigned seed = 1; seed <= 60; ++seed) {
     INFO("seed " << seed << ", mode " << mode_name(mode) << (who == Clients::kHonest ? ", honest" : ", mixed"));
     History history(mode, who, seed);
@@ -312,10 +340,12 @@ TEST_CASE("in every random history GPUs are never overcommitted, sums hold and e
     promises += history.promises();
     waits += history.steps_with_somebody_waiting_for_room();
     outside += history.steps_with_memory_outside();
+    alone += history.times_alone();
   }
   CHECK(promises > 100);
   CHECK(outside > 100);
   if (mode == Mode::kAutomatic) CHECK(waits > 100);
+  CHECK((alone > 100) == (mode == Mode::kAutomatic));
 }
 
 }  // namespace

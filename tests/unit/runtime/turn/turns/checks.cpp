@@ -42,6 +42,10 @@ void World::check_grants(const scheduler::Event& event, const std::vector<schedu
       for (const auto& [client, gpus] : after) {
         if ((gpus >> gpu & 1) == 0) continue;
         ++holders;
+        if (client != decision.client && core_->client(client)->alone_until != Time{0}) {
+          fail(of_client(decision.client),
+               "GPU " + std::to_string(gpu) + " was granted beside one that measures alone");
+        }
         together += core_->counted_bytes(client, gpu);
       }
       const bool conflict = holders > 1 && (mode_ == scheduler::Mode::kExclusive || together > kTotal);

@@ -55,6 +55,7 @@ struct Message {
   std::uint64_t gpus = 0;
   bool running = false;
   bool urgent = false;
+  bool alone = false;
   std::uint32_t grant = 0;
   scheduler::Bytes bytes = 0;
 };
@@ -91,6 +92,8 @@ struct Program {
   Time stopped_until{0};  // kNever: for good
   Time stuck_until{0};    // its monitor alone
   Time captures_until{0};
+  Time measures_until{0};    // it times its work, and wants it left alone,
+  bool wants_alone = false;  // by others as well
   Time wake_at{0};
   Thread threads[2];
 

@@ -50,7 +50,7 @@ void World::some_liar() {
       core_step(scheduler::event::GiveBack{liar, pick(4)});
       break;
     default:
-      core_step(scheduler::event::Want{liar, pick(1u << kGpus)});
+      core_step(scheduler::event::Want{liar, pick(1u << kGpus), false, false, one_in(3)});
       break;
   }
 }
@@ -138,6 +138,7 @@ void World::core_step(const scheduler::Event& event) {
          std::to_string(decision.client) + ", grant " + std::to_string(decision.grant));
     if (decision.change == scheduler::Change::kGranted) ++grants_;
     if (decision.change == scheduler::Change::kRevoked) ++revoked_;
+    if (decision.change == scheduler::Change::kAlone && decision.bytes != 0) ++alone_;
     Program* program = of_client(decision.client);
     if (program == nullptr) continue;
     if (decision.change == scheduler::Change::kRevoked) program->loose = true;
@@ -190,7 +191,7 @@ void World::receive(Program& program) {
     case Message::kWant:
       tell_usage(program);
       core_step(scheduler::event::Want{program.client, message.gpus, message.running && now_ - rotad_since_ < kYoung,
-                                       message.urgent});
+                                       message.urgent, message.alone});
       break;
     case Message::kGiveBack:
       tell_usage(program);

@@ -133,7 +133,11 @@ void World::carry_out(Program& program, const turn::Action& action) {
     case Act::kWant:
       if (action.running && !program.open) fail(&program, "asks for work that does not run");
       program.reclaims = action.running || (program.reclaims && action.gpus != 0);
-      send(program, {.kind = Message::kWant, .gpus = action.gpus, .running = action.running, .urgent = action.urgent});
+      send(program, {.kind = Message::kWant,
+                     .gpus = action.gpus,
+                     .running = action.running,
+                     .urgent = action.urgent,
+                     .alone = action.alone});
       break;
     case Act::kGiveBack:
       // Work of a turn that was revoked may run on, while a grant that came since is given back unused.
@@ -271,6 +275,14 @@ void World::look(Program& program) {
   const bool counts = program.machine->grant() != 0;
   seen.standing = program.count(Thread::kStanding) + (counts ? program.count(Thread::kWaitsForRoom) : 0);
   seen.interrupted = seen.standing != 0 && one_in(10);
+  // What is timed is over by itself, whatever others do.
+  if (!calm_ && program.measures_until <= now_ && one_in(20)) {
+    program.measures_until = now_ + some_time(250ms);
+    program.wants_alone = one_in(2);
+  }
+  seen.measures = program.measures_until > now_;
+  seen.alone = seen.measures && program.wants_alone;
+  if (program.machine->held_by_measurement()) ++held_by_measurement_;
   seen.looked = program.machine->watches_gpu() && (calm_ || !one_in(30));
   seen.done = program.marks.empty();
   seen.reached = program.reached;

@@ -53,6 +53,8 @@ class World {
   long outside_learned() const { return outside_learned_; }
   long outside_measured() const { return outside_measured_; }
   long meter_fell_silent() const { return meter_fell_silent_; }
+  long alone() const { return alone_; }
+  long held_by_measurement() const { return held_by_measurement_; }
 
  private:
   // Luck.
@@ -160,17 +162,19 @@ class World {
   long waits_for_room_ = 0;
   long grants_that_lacked_ = 0;
   long moves_out_ = 0;
-  long cleared_ = 0;            // moves of swap memory for others
-  long refusals_ = 0;           // attempts to bring it back for which the GPU had no room
-  long stopped_ = 0;            // programs, for good, with memory that others ask for
-  long unused_ = 0;             // turns given back since it never came
-  long took_fixed_ = 0;         // times that a program took memory that never leaves
-  long refused_by_quota_ = 0;   // since somebody's memory could not have come back
-  long outside_learned_ = 0;    // times that the core found out about a ballast
-  long outside_measured_ = 0;   // readings that told of one
-  long meter_fell_silent_ = 0;  // for so long that nothing counts any more
-  BytesOfGpus ballast_{};       // that somebody else has
-  BytesOfGpus outside_{};       // that the core thinks somebody else has
+  long cleared_ = 0;              // moves of swap memory for others
+  long refusals_ = 0;             // attempts to bring it back for which the GPU had no room
+  long stopped_ = 0;              // programs, for good, with memory that others ask for
+  long unused_ = 0;               // turns given back since it never came
+  long took_fixed_ = 0;           // times that a program took memory that never leaves
+  long refused_by_quota_ = 0;     // since somebody's memory could not have come back
+  long outside_learned_ = 0;      // times that the core found out about a ballast
+  long outside_measured_ = 0;     // readings that told of one
+  long alone_ = 0;                // a GPU was one program's, since it measured
+  long held_by_measurement_ = 0;  // looks at a turn that did not end for that
+  long meter_fell_silent_ = 0;    // for so long that nothing counts any more
+  BytesOfGpus ballast_{};         // that somebody else has
+  BytesOfGpus outside_{};         // that the core thinks somebody else has
   // What the meter has told the core, as long as that counts.
   BytesOfGpus others_{};
   std::array<Time, kGpus> listed_at_{};

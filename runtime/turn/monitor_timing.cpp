@@ -1,0 +1,91 @@
+// Of the monitor: what the program times is left alone (timing.h).
+#include "generated/driver_real.h"
+#include "runtime/driver/context.h"
+#include "runtime/driver/stream.h"
+#include "runtime/turn/monitor.h"
+#include "runtime/turn/own_tid.h"
+
+namespace rota::turn {
+
+namespace {
+
+// However often it has to ask anew, a thread waits no longer for others to leave.
+constexpr Time kMostPatience = 2 * Timing::kLongest;
+
+}  // namespace
+
+// --- the program's threads
+
+api::CUresult Monitor::record(api::CUevent event, api::CUstream stream, bool per_thread,
+                              const std::function<api::CUresult()>& call) {
+  // A call within a call, of a profiler's callback, waits for nothing.
+  if (gate::is_inside() || !timing_.has_time(event)) return call();
+  if (contexts_.captures() != 0) {
+    timing_.forget(event);
+    return call();
+  }
+  const api::CUstream meant = driver::meant(stream, per_thread);
+  const bool of_context = driver::of_current_context(meant);
+  const Timing::Key key{meant, of_context ? driver::current_context() : nullptr,
+                        meant == driver::kPerThreadStream ? gate::own_tid() : 0};
+  Timing::Place place = timing_.place(event, key, now());
+  if (place == Timing::Place::kOpens && !opens(event, key)) place = Timing::Place::kNone;
+  const api::CUresult result = call();
+  if (place != Timing::Place::kNone) timing_.recorded(event, key, place, result == api::CUDA_SUCCESS, now());
+  return result;
+}
+
+// Waits until the pair may be opened; false: it does not count.
+bool Monitor::opens(api::CUevent event, const Timing::Key& stream) {
+  Time waited{0};
+  for (;;) {
+    gate_.pass();
+    const std::uint32_t seen = timing_.changes();
+    switch (timing_.open(event, stream, now())) {
+      case Timing::Opens::kFirst:
+        bell_.ring();
+        return true;
+      case Timing::Opens::kNow:
+        return true;
+      case Timing::Opens::kNoMatter:
+        return false;
+      case Timing::Opens::kNotYet:
+        break;
+    }
+    if (waited >= kMostPatience) return false;
+    bell_.ring();
+    const Time before = now();
+    timing_.wait(seen);
+    waited += now() - before;
+  }
+}
+
+// --- the monitor's thread
+
+Timing::Wish Monitor::look_at_timing() {
+  const std::uint32_t watch = connection_ && !stopping() ? connection_->watch() : 0;
+  const Phase phase = machine_.phase();
+  const bool takes_turns = phase != Phase::kAlone && phase != Phase::kUnserved && phase != Phase::kBeside;
+  const Timing::Situation situation{.shared = (watch & protocol::kWatchTimings) != 0,
+                                    .beside = takes_turns && (watch & protocol::kWatchAlone) != 0,
+                                    .runs = phase == Phase::kHolding && machine_.gate_open(),
+                                    .hold = machine_.held_by_measurement(),
+                                    .alone_until = connection_ ? connection_->alone_until() : Time{0}};
+  Timing::Wish wish;
+  const auto passed = [](api::CUevent event) { return real::cuEventQuery(event) != api::CUDA_ERROR_NOT_READY; };
+  const auto look = [&] { wish = timing_.look(situation, now(), passed); };
+  // No context ends while its events are asked about.
+  if (timing_.in_flight() && contexts_.while_all_live(look)) return wish;
+  return timing_.look(situation, now(), [](api::CUevent) { return false; });
+}
+
+// No pair begins meanwhile.
+void Monitor::look_at_activity() {
+  const std::uint32_t watch = connection_ ? connection_->watch() : 0;
+  const std::uint32_t counted = watch & (protocol::kWatchCalls | protocol::kWatchSamples | protocol::kWatchMeter);
+  const bool runs = machine_.phase() == Phase::kHolding && machine_.gate_open();
+  if (timing_.unless_measuring([&] { activity_.look(counted, runs, now()); })) return;
+  activity_.look(counted & ~protocol::kWatchSamples, runs, now());
+}
+
+}  // namespace rota::turn

@@ -1,0 +1,45 @@
+// How much of a GPU's time measurements may take from others (Want::alone). rotad keeps to it whatever clients say;
+// clients do by themselves, so that they do not ask in vain.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+
+namespace rota::protocol {
+
+// How long a GPU is one client's alone, and how long others may take to leave it. Judgement: long against the kernels
+// that are timed, short against what a person notices as a stall.
+inline constexpr std::chrono::nanoseconds kLongestAlone = std::chrono::milliseconds(250);
+// Of any ten seconds, one client's measurements take at most a fifth, and those of all of them half.
+inline constexpr std::chrono::nanoseconds kAloneWindow = std::chrono::seconds(10);
+inline constexpr std::chrono::nanoseconds kMostAlone = std::chrono::seconds(2);
+inline constexpr std::chrono::nanoseconds kMostAloneOfAll = std::chrono::seconds(5);
+
+// What has been taken lately.
+class TimeTaken {
+ public:
+  using Time = std::chrono::nanoseconds;
+  // However short, it has cost others two hand-overs. So there are never more than some hundred spans.
+  static constexpr Time kLeast = std::chrono::milliseconds(10);
+
+  // Spans follow each other: each begins after the one before has ended.
+  void add(Time from, Time until) { spans_.push_back({from, std::max(until, from + kLeast)}); }
+  // In the ten seconds up to `now`.
+  Time lately(Time now) {
+    while (!spans_.empty() && spans_.front().until <= now - kAloneWindow) spans_.pop_front();
+    Time sum{};
+    for (const Span& span : spans_) sum += span.until - std::max(span.from, now - kAloneWindow);
+    return sum;
+  }
+
+ private:
+  struct Span {
+    Time from;
+    Time until;
+  };
+  std::deque<Span> spans_;
+};
+
+}  // namespace rota::protocol

@@ -1,0 +1,375 @@
+// Pairs of timing events: which of them count, when they are over, what is asked of rotad for them and for how long.
+#include "runtime/turn/timing.h"
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "tests/unit/runtime/turn/machine_process.h"
+
+using namespace rota;
+using namespace rota::turn;
+using namespace std::chrono_literals;
+
+namespace {
+
+api::CUevent event_of(int number) {
+  return reinterpret_cast<api::CUevent>(std::uintptr_t{0x1000} + static_cast<std::uintptr_t>(number) * 16);
+}
+const Timing::Key kStream{reinterpret_cast<api::CUstream>(0x50), nullptr, 0};
+const Timing::Key kOther{reinterpret_cast<api::CUstream>(0x60), nullptr, 0};
+
+// A program as its hooks and its monitor use Timing.
+struct Timed {
+  explicit Timed(int events = 8) {
+    for (int i = 0; i < events; ++i) timing.made(event_of(i), true);
+    look();
+  }
+  Timing::Wish look() {
+    return timing.look(situation, now, [&](api::CUevent event) { return passed.count(event) != 0; });
+  }
+  // Looks every millisecond for so long; the last wish.
+  Timing::Wish run(Time time) {
+    Timing::Wish wish;
+    for (const Time until = now + time; now < until;) {
+      now += 1ms;
+      wish = look();
+    }
+    return wish;
+  }
+  // Whether it counts, and may go on.
+  bool opens(int event, const Timing::Key& stream = kStream) {
+    if (timing.place(event_of(event), stream, now) != Timing::Place::kOpens) return false;
+    const Timing::Opens answer = timing.open(event_of(event), stream, now);
+    if (answer != Timing::Opens::kFirst && answer != Timing::Opens::kNow) return false;
+    passed.erase(event_of(event));
+    timing.recorded(event_of(event), stream, Timing::Place::kOpens, true, now);
+    return true;
+  }
+  bool closes(int event, const Timing::Key& stream = kStream) {
+    if (timing.place(event_of(event), stream, now) != Timing::Place::kCloses) return false;
+    passed.erase(event_of(event));
+    timing.recorded(event_of(event), stream, Timing::Place::kCloses, true, now);
+    return true;
+  }
+  void pass(int event) { passed.insert(event_of(event)); }
+  // A pair of the first two events, of which the GPU takes so long.
+  bool pair(Time time = 1ms, bool read = false) {
+    if (!opens(0)) return false;
+    CHECK(closes(1));
+    now += time;
+    pass(1);
+    look();
+    if (read) timing.read(event_of(0), event_of(1), now);
+    return true;
+  }
+
+  Timing timing;
+  Timing::Situation situation{.shared = true, .runs = true};
+  Time now = 100s;
+  std::set<api::CUevent> passed;
+};
+
+}  // namespace
+
+TEST_CASE("where nobody makes timing events, or nobody else uses the GPU, records need not be told of") {
+  Timing timing;
+  const auto never = [](api::CUevent) { return false; };
+  timing.look({.shared = true}, 1s, never);
+  CHECK_FALSE(Timing::has_events());
+  CHECK_FALSE(Timing::matters());
+  timing.made(event_of(0), false);
+  CHECK_FALSE(Timing::has_events());
+  timing.made(event_of(0), true);
+  CHECK(Timing::matters());
+  timing.look({}, 1s, never);
+  CHECK(Timing::has_events());
+  CHECK_FALSE(Timing::matters());
+}
+
+TEST_CASE("a pair is under way from its first event until the GPU has passed its second") {
+  Timed program;
+  CHECK_FALSE(program.look().measures);
+  REQUIRE(program.opens(0));
+  CHECK(program.timing.inside());
+  CHECK(program.look().measures);
+  REQUIRE(program.closes(1));
+  CHECK_FALSE(program.timing.inside());
+  CHECK(program.run(20ms).measures);
+  CHECK_FALSE(program.timing.unless_measuring([] { FAIL("in the middle of a pair"); }));
+  program.pass(1);
+  CHECK_FALSE(program.look().measures);
+  bool ran = false;
+  CHECK(program.timing.unless_measuring([&] { ran = true; }));
+  CHECK(ran);
+}
+
+TEST_CASE("streams have pairs of their own, and an event without a time opens and closes none") {
+  Timed program;
+  program.timing.made(event_of(7), false);
+  REQUIRE(program.opens(0));
+  CHECK_FALSE(program.closes(7));
+  CHECK_FALSE(program.opens(7, kOther));
+  REQUIRE(program.opens(2, kOther));
+  REQUIRE(program.closes(1));
+  program.pass(1);
+  CHECK(program.look().measures);
+  CHECK(program.timing.inside());
+  REQUIRE(program.closes(3, kOther));
+  program.pass(3);
+  CHECK_FALSE(program.look().measures);
+}
+
+TEST_CASE(
+    "what the driver refuses, an event that is destroyed or captured and a context that ends leave no pair behind") {
+  Timed program;
+  const auto open = [&] {
+    REQUIRE(program.timing.open(event_of(0), kStream, program.now) != Timing::Opens::kNotYet);
+    program.timing.recorded(event_of(0), kStream, Timing::Place::kOpens, true, program.now);
+  };
+  REQUIRE(program.timing.open(event_of(0), kStream, program.now) == Timing::Opens::kFirst);
+  program.timing.recorded(event_of(0), kStream, Timing::Place::kOpens, false, program.now);
+  CHECK_FALSE(program.look().measures);
+  open();
+  program.timing.recorded(event_of(1), kStream, Timing::Place::kCloses, false, program.now);
+  CHECK_FALSE(program.look().measures);
+  open();
+  program.timing.recorded(event_of(1), kStream, Timing::Place::kCloses, true, program.now);
+  program.timing.ended(event_of(1));
+  CHECK_FALSE(program.look().measures);
+  program.timing.made(event_of(1), true);
+  open();
+  program.timing.forget(event_of(0));
+  CHECK_FALSE(program.look().measures);
+  CHECK_FALSE(program.timing.inside());
+  open();
+  program.timing.context_ended();
+  CHECK_FALSE(program.look().measures);
+  CHECK_FALSE(program.timing.inside());
+}
+
+TEST_CASE("of pairs that nobody reads the first sixteen count; who reads is believed for a minute") {
+  Timed program;
+  unsigned counted = 0;
+  for (int i = 0; i < 100; ++i) counted += program.pair() ? 1 : 0;
+  CHECK(counted == Timing::kOnCredit);
+  program.timing.read(event_of(0), event_of(7), program.now);
+  program.run(20s);
+  for (int i = 0; i < 100; ++i) REQUIRE(program.pair());
+  program.run(61s);
+  CHECK_FALSE(program.pair());
+  program.timing.made(event_of(8), false);
+  program.timing.read(event_of(0), event_of(8), program.now);  // the driver would have refused that
+  CHECK_FALSE(program.pair());
+  program.timing.read(event_of(0), event_of(1), program.now);
+  CHECK(program.pair());
+}
+
+TEST_CASE("a pair that is not closed, or does not end, is left to itself after a quarter of a second") {
+  Timed program;
+  REQUIRE(program.opens(0));
+  CHECK(program.run(Timing::kLongest - 2ms).measures);
+  CHECK_FALSE(program.run(3ms).measures);
+  CHECK_FALSE(program.timing.inside());
+  CHECK(program.timing.place(event_of(1), kStream, program.now) == Timing::Place::kOpens);
+  REQUIRE(program.opens(2));
+  REQUIRE(program.closes(3));
+  CHECK_FALSE(program.run(Timing::kLongest + 2ms).measures);
+}
+
+TEST_CASE("pairs take a fifth of any ten seconds at most") {
+  Timed program;
+  Time measured{0};
+  for (const Time until = program.now + 60s; program.now < until;) {
+    const Time begun = program.now;
+    if (program.pair(10ms, true)) measured += program.now - begun;
+    program.now += 1ms;
+    program.look();
+  }
+  CHECK(measured <= 6 * protocol::kMostAlone);
+  CHECK(measured >= 5 * protocol::kMostAlone);
+}
+
+TEST_CASE("pairs that follow each other are one series, for which rotad is asked once, and told when it is over") {
+  Timed program;
+  program.situation.beside = true;
+  CHECK_FALSE(program.look().alone);
+  CHECK_FALSE(program.opens(0));  // not yet
+  CHECK(program.look().alone);
+  CHECK_FALSE(program.look().measures);
+  program.now += 3ms;
+  CHECK_FALSE(program.opens(0));
+  program.situation.alone_until = program.now + 250ms;
+  CHECK(program.look().alone);
+  for (int i = 0; i < 15; ++i) {
+    REQUIRE(program.pair(2ms, true));
+    CHECK(program.run(Timing::kLinger - 2ms).alone);
+  }
+  CHECK_FALSE(program.run(Timing::kLinger).alone);
+  // The page says so for a moment longer: that is not for what comes next.
+  CHECK_FALSE(program.opens(0));
+  CHECK(program.look().alone);
+  CHECK_FALSE(program.opens(0));
+  program.situation.alone_until = program.now + 250ms;
+  program.look();
+  CHECK(program.opens(0));
+}
+
+TEST_CASE("a series that has lasted for half of its time comes to its end, and the next begins") {
+  Timed program;
+  program.situation = {.shared = true, .beside = true, .runs = true, .alone_until = program.now + 250ms};
+  program.look();
+  program.situation.alone_until = Time{0};
+  program.look();
+  program.opens(0);
+  program.situation.alone_until = program.now + 250ms;
+  program.look();
+  REQUIRE(program.pair(100ms, true));
+  REQUIRE(program.opens(0));
+  program.now += 40ms;
+  REQUIRE(program.closes(1));
+  CHECK_FALSE(program.opens(2));
+  CHECK(program.look().alone);  // what is queued is waited for
+  program.pass(1);
+  CHECK_FALSE(program.look().alone);
+  program.situation.alone_until = Time{0};
+  CHECK_FALSE(program.opens(2));
+  CHECK(program.look().alone);
+}
+
+TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked for again for a second") {
+  Timed program;
+  program.situation.beside = true;
+  program.look();
+  CHECK_FALSE(program.opens(0));
+  program.run(Timing::kLongestWait - 1ms);
+  CHECK_FALSE(program.opens(0));
+  program.run(1ms);
+  REQUIRE(program.opens(0));
+  CHECK_FALSE(program.look().alone);
+  CHECK(program.look().measures);
+  REQUIRE(program.closes(1));
+  program.pass(1);
+  program.run(10ms);
+  REQUIRE(program.opens(0));
+  CHECK_FALSE(program.look().alone);
+  REQUIRE(program.closes(1));
+  program.pass(1);
+  program.run(Timing::kInVain);
+  CHECK_FALSE(program.opens(0));
+  CHECK(program.look().alone);
+}
+
+TEST_CASE(
+    "the time in which another program measures, and this one has left the GPU, is no time that it asks in vain") {
+  Timed program;
+  program.situation.beside = true;
+  program.look();
+  CHECK_FALSE(program.opens(0));
+  program.run(Timing::kLongestWait / 2);
+  program.situation.runs = false;
+  CHECK_FALSE(program.run(Timing::kLongestWait).alone);
+  CHECK_FALSE(program.opens(0));  // its gate has opened, and the monitor has not looked again
+  program.situation.runs = true;
+  program.look();
+  CHECK_FALSE(program.opens(0));
+  CHECK(program.run(Timing::kLongestWait / 2).alone);
+  program.situation.alone_until = program.now + 250ms;
+  program.look();
+  CHECK(program.opens(0));
+  CHECK(program.look().alone);
+}
+
+TEST_CASE("an end of the turn that waits for a pair lets no other begin") {
+  Timed program;
+  REQUIRE(program.opens(0));
+  program.situation.hold = true;
+  CHECK(program.look().measures);
+  CHECK_FALSE(program.opens(2, kOther));
+  REQUIRE(program.closes(1));
+  program.pass(1);
+  CHECK_FALSE(program.look().measures);
+  CHECK_FALSE(program.opens(2, kOther));
+  program.situation.hold = false;
+  program.look();
+  CHECK(program.opens(2, kOther));
+}
+
+TEST_CASE("what is queued ahead is no more than can be done in time") {
+  Timed program(200);
+  program.timing.read(event_of(0), event_of(1), program.now);
+  int queued = 0;
+  const auto queue = [&] {
+    while (queued < 100 && program.opens(2 * queued)) {
+      REQUIRE(program.closes(2 * queued + 1));
+      ++queued;
+    }
+  };
+  queue();
+  CHECK(queued == static_cast<int>(Timing::kFirstAhead));
+  // Ten milliseconds each: five are enough to be ahead.
+  for (int done = 0; done < 4; ++done) {
+    program.now += 10ms;
+    program.pass(2 * done + 1);
+    program.look();
+    queue();
+  }
+  CHECK(queued <= static_cast<int>(Timing::kFirstAhead) + 4);
+  Timed quick(200);
+  quick.timing.read(event_of(0), event_of(1), quick.now);
+  int more = 0;
+  for (; more < 8; ++more) {
+    REQUIRE(quick.opens(2 * more));
+    REQUIRE(quick.closes(2 * more + 1));
+  }
+  quick.now += 1ms;
+  for (int i = 0; i < 7; ++i) quick.pass(2 * i + 1);
+  quick.look();
+  for (; more < 100 && quick.opens(2 * more); ++more) REQUIRE(quick.closes(2 * more + 1));
+  CHECK(more == 100);
+}
+
+TEST_CASE("a turn that is over ends when the pair is, and nothing is marked before") {
+  test::Process process;
+  process.hold();
+  process.seen.measures = true;
+  process.seen.lease.waiters = 1;
+  process.seen.lease.drain_at = process.now + 10ms;
+  process.run(100ms);
+  CHECK(process.machine.phase() == Phase::kHolding);
+  CHECK(process.machine.gate_open());
+  CHECK(process.machine.held_by_measurement());
+  CHECK_FALSE(process.did(Act::kMark));
+  process.seen.measures = false;
+  process.run(1ms);
+  CHECK(process.machine.phase() == Phase::kDraining);
+  CHECK_FALSE(process.machine.held_by_measurement());
+}
+
+TEST_CASE("rotad is asked once to have others leave, told once that it is over, and asked anew under each grant") {
+  test::Process process;
+  process.hold();
+  const auto wants = [&](bool alone) {
+    return std::count_if(process.done.begin(), process.done.end(), [&](const Action& action) {
+      return action.act == Act::kWant && action.gpus == 1 && !action.urgent && action.alone == alone;
+    });
+  };
+  process.seen.alone = true;
+  process.run(100ms);
+  CHECK(wants(true) == 1);
+  process.seen.lease.waiters = 1;  // it is idle, in between, while somebody waits for it to be done
+  process.seen.lease.drain_at = process.now + 1s;
+  process.seen.looked = process.seen.done = true;
+  process.run(50ms);
+  CHECK(process.machine.phase() == Phase::kHolding);
+  process.seen.alone = false;
+  process.run(1ms);
+  CHECK(wants(false) == 1);
+  process.run_until(Phase::kResting);
+  process.seen.lease = {};
+  process.look();
+  process.seen.alone = true;
+  process.hold(2);
+  process.run(1ms);
+  CHECK(wants(true) + wants(false) <= 1);
+  CHECK(process.machine.gate_open());
+}
