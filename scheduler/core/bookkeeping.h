@@ -73,6 +73,7 @@ struct Share {
   Standing standing{};
   Time rank{};          // order.h: its place in the queue; 0 where it is first come first served
   bool beside = false;  // it takes no turns: it runs beside those who do
+  Time switching{};     // how long its turns take to begin; 0: not known
   Measurement measurement{};
 };
 
@@ -99,10 +100,11 @@ struct Client {
   ClientId id;
   ClientState state;
   Evidence evidence;
-  Time held_time{};    // how long it has held any
-  Time waited_time{};  // and waited for some
-  bool woke = false;   // it waits, or will, after a pause of its own, not because its turn was over or it is new
-  bool asks = false;   // for room, before it takes it
+  Time held_time{};      // how long it has held any
+  Time waited_time{};    // and waited for some
+  bool was_due = false;  // this grant's time to drain has come, whatever it is told since
+  bool woke = false;     // it waits, or will, after a pause of its own, not because its turn was over or it is new
+  bool asks = false;     // for room, before it takes it
   std::uint32_t last_grant = 0;
   std::vector<Share> shares;
   std::uint64_t ask_number = 0;  // the order in which clients asked; 0: it asks for nothing
@@ -163,6 +165,7 @@ struct Gpu {
   Time latest_grant{};
   VirtualTime virtual_time;
   Time credit{};                 // how far behind the mean a client may be that comes back
+  Time urgent_until{};           // who was let go before others lately, counted in time (Core::hurry)
   std::vector<Client*> all;      // who touches it
   std::vector<Client*> holders;  // in the order of their grants
   std::vector<Client*> askers;   // holders that ask for more than is promised, in the order they asked

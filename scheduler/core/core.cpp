@@ -303,9 +303,16 @@ void Core::hurry(Client& client, Time now) {
   for_each_gpu(client.state.wanted, [&](GpuIndex index) {
     between = std::max(between, Sharing::kTurnPerSwitch * sharing_.switching(index));
   });
-  const bool too_soon = client.urgent_at != Time{} && now - client.urgent_at < between;
+  bool too_soon = client.urgent_at != Time{} && now - client.urgent_at < between;
+  // Nor all turns that there are, however many are interrupted.
+  for_each_gpu(client.state.wanted,
+               [&](GpuIndex index) { too_soon |= books_.gpu(index).urgent_until > now + Order::kBetweenUrgent; });
   if (client.urgent || too_soon) return;
   client.urgent_at = now;
+  for_each_gpu(client.state.wanted, [&](GpuIndex index) {
+    Time& until = books_.gpu(index).urgent_until;
+    until = std::max(until, now) + Order::kUrgentTurns * (Pressure::kUrgentTurn + 2 * sharing_.switching(index));
+  });
   order_.hurry(client);
   books_.mark_changed(client.state.wanted);
 }
@@ -333,7 +340,8 @@ void Core::end_grant(Client& client, Change change, Time now) {
   decisions_.push_back({change, client.id, client.state.grant});
   if (alone_.wants(client, false, now)) told_alone(client, now);
   client.last_held = now;
-  client.woke = change == Change::kEnded && (client.state.waiters == 0 || now < client.state.drain_at);
+  const bool due = client.was_due || (client.state.waiters != 0 && now >= client.state.drain_at);
+  client.woke = change == Change::kEnded && !due;
   // A short turn takes nothing from the one that it waited for.
   client.keeps_place = std::exchange(client.urgent_turn, false) && !client.woke;
   client.held_time = Bookkeeping::held_time(client, now);
@@ -371,7 +379,9 @@ void Core::settle(Time now) {
   alone_.judge(now, [&](const Client& client) { told_alone(client, now); });
   for_each_gpu(books_.waited() | books_.changed(), [&](GpuIndex index) { books_.gpu(index).lacks_room = false; });
   pressed_ = order_.serve(
-      books_, [this](const Client& client, GpuIndex index) { return admission_.conflicts(client, index); },
+      books_, sharing_.beside(),
+      [this](const Client& client, GpuIndex index) { return sharing_.open_to(client, index); },
+      [this](const Client& client, GpuIndex index) { return admission_.conflicts(client, index); },
       [this, now](Client& client) { grant(client, client.state.wanted, now); });
   alone_.judge(now, [&](const Client& client) { told_alone(client, now); });  // who asked before it held
   // Whoever was granted just now was found to fit, so the excess need not be looked for again.

@@ -15,6 +15,8 @@ class Order {
  public:
   // Of one client, or longer where hand-overs take long. Profilers interrupt its threads all the time.
   static constexpr Time kBetweenUrgent = std::chrono::seconds(1);
+  // Of all clients of a GPU: some at once, and in the long run a third of the time.
+  static constexpr int kUrgentTurns = 3;
 
   // Before others that want one of its GPUs, if it goes before them on all that both want; the client is not in the
   // queue.
@@ -60,14 +62,18 @@ class Order {
   }
 
   // From the head of the queue: `grant(client)` for everybody who can run, which takes the client out of the queue.
-  // `conflicts(client, gpu)` says who cannot. Returns the GPUs at which somebody cannot.
-  template <typename Conflicts, typename Grant>
-  GpuMask serve(const Bookkeeping& books, Conflicts conflicts, Grant grant) {
+  // `conflicts(client, gpu)` says who cannot. On some GPUs, `beside`, there may be clients that take nobody's turn, and
+  // nothing is reserved against those: `is_beside(client, gpu)`. Returns the GPUs at which somebody cannot.
+  template <typename IsBeside, typename Conflicts, typename Grant>
+  GpuMask serve(const Bookkeeping& books, GpuMask beside, IsBeside is_beside, Conflicts conflicts, Grant grant) {
     GpuMask reserved = 0;
     GpuMask pressed = 0;
-    for (auto next = queue_.begin(); next != queue_.end() && (books.waited() & ~reserved) != 0;) {
+    for (auto next = queue_.begin(); next != queue_.end() && (books.waited() & (~reserved | beside)) != 0;) {
       Client& client = **next++;
       GpuMask blocked = client.state.wanted & reserved;
+      for_each_gpu(blocked & beside, [&](GpuIndex index) {
+        if (is_beside(client, index)) blocked &= ~bit(index);
+      });
       for_each_gpu(client.state.wanted, [&](GpuIndex index) {
         if (!conflicts(client, index)) return;
         blocked |= bit(index);

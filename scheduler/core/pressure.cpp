@@ -10,11 +10,11 @@ namespace rota::scheduler {
 // whoever needs little of a GPU gets it at once and as a whole, and nobody has to say who that is.
 Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Gpu& gpu = books_.gpu(index);
-  // Those who ran together end their turn together, but for those who come and go beside others' turns.
-  const bool alone = sharing_.candidate(index) == Candidate::kLightOpen;
-  const Time begun = alone || holder.urgent_turn ? holder.state.held_since : gpu.latest_grant;
-  const Time over = begun + (holder.urgent_turn ? std::min(kUrgentTurn, sharing_.turn(index)) : sharing_.turn(index));
   const Client* next = order_.first(index);
+  // Those who ran together end their turn together. Who is let in beside them while somebody waits makes it no longer.
+  const Time together = next == nullptr ? gpu.latest_grant : std::min(gpu.latest_grant, next->state.wanted_since);
+  const Time begun = holder.urgent_turn ? holder.state.held_since : std::max(holder.state.held_since, together);
+  const Time over = begun + (holder.urgent_turn ? std::min(kUrgentTurn, sharing_.turn(index)) : sharing_.turn(index));
   if (next != nullptr && next->urgent) return holder.urgent_turn ? over : std::min(over, next->urgent_at);
   if (!settings_.measured_turns || next == nullptr) return over;
   const Time ahead = gpu.virtual_time.served(holder.share(index)->standing, now) - next->share(index)->rank;
@@ -22,9 +22,11 @@ Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   // However much it is owed: a turn has an end.
   const Time longest = std::max(sharing_.turn(index), Sharing::kCredit + 3 * sharing_.switching(index));
   const Time even_at = std::min(now - ahead * holders, begun + longest);
-  if (!next->woke) return std::max(over, even_at);
+  // Where memory comes page by page it costs more than is known to send somebody away.
+  if (!next->woke || sharing_.pages_in(index)) return std::max(over, even_at);
   // To send a holder away costs two hand-overs.
-  const Time worth_while = even_at + 2 * sharing_.switching(index) * holders;
+  const Time cost = holder.share(index)->switching + next->share(index)->switching;
+  const Time worth_while = even_at + cost * holders;
   return std::max(std::min(over, worth_while), std::max(even_at, next->state.wanted_since));
 }
 
@@ -55,6 +57,7 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
   ClientState& state = client.state;
   const bool was_pressed = state.waiters != 0;
   if (waiters != 0 && !was_pressed) client.pressed_since = now;
+  client.was_due |= was_pressed && state.drain_at <= now;
   if (waiters != 0 && was_pressed && std::chrono::abs(state.drain_at - drain_at) < std::chrono::microseconds(10)) {
     drain_at = state.drain_at;  // it differs by rounding alone
   }
@@ -73,6 +76,7 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
 void Pressure::relieve(Client& client) {
   client.state.waiters = 0;
   client.state.drain_at = {};
+  client.was_due = false;
   if (client.deadline.count() != 0) deadlines_.erase({client.deadline, client.id});
   client.deadline = {};
 }

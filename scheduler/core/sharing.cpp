@@ -43,12 +43,28 @@ void Sharing::heard(Client& client, const event::Activity& activity, Time now) {
     const Time each = std::min((activity.switching - before.switching) / count, most);
     // A quarter of the newest: a single slow one is no rule.
     for_each_gpu(client.state.touched, [&](GpuIndex index) {
-      Time& switching = laws_[index].switching;
+      Time& switching = client.share(index)->switching;
       switching = switching == Time{} ? each : (switching * 3 + each) / 4;
-      books_.gpu(index).credit = std::max(kCredit, 3 * switching);
+      renew_switching(index, now);
     });
   }
   books_.mark_changed(client.state.touched);
+}
+
+// The mean of those who have called lately: each of them has a turn, whether it comes often or not.
+void Sharing::renew_switching(GpuIndex index, Time now) {
+  Gpu& gpu = books_.gpu(index);
+  Time sum{};
+  std::int64_t count = 0;
+  for (const Client* client : gpu.all) {
+    const Time switching = client->share(index)->switching;
+    if (switching == Time{} || now - client->evidence.called_at >= kActive) continue;
+    sum += switching;
+    ++count;
+  }
+  if (count == 0) return;
+  laws_[index].switching = sum / count;
+  gpu.credit = std::max(kCredit, 3 * laws_[index].switching);
 }
 
 void Sharing::wants(Client& client, Time now) {
@@ -101,10 +117,14 @@ void Sharing::renew_decides(Law& law, GpuIndex index, Time now) {
 // After its candidate has been settled.
 void Sharing::renew_beside(Law& law, GpuIndex index, Time now) {
   if (!std::exchange(law.news_beside, false)) return;
+  bool any = false;
   for (Client* client : books_.gpu(index).all) {
     const bool light = law.candidate == Candidate::kLightOpen && contains(law.light, client->id);
-    books_.set_beside(*client, *client->share(index), law.decides && (light || client->evidence.last.shares), now);
+    const bool beside = law.decides && (light || client->evidence.last.shares);
+    books_.set_beside(*client, *client->share(index), beside, now);
+    any |= beside;
   }
+  beside_ = any ? beside_ | bit(index) : beside_ & ~bit(index);
 }
 
 // Who has called lately, or waits, in order. Whether that is news.
@@ -420,7 +440,6 @@ bool Sharing::conflicts(const Client& client, GpuIndex index) const {
                      [&](const Client* holder) { return holder != &client && !open_to(*holder, index); });
 }
 
-// Whether memory that does not fit comes page by page once its owner runs: no hand-over shows what that costs.
 bool Sharing::pages_in(GpuIndex index) const {
   const Gpu& gpu = books_.gpu(index);
   if (gpu.used + gpu.contexts + gpu.taken_outside() <= gpu.total) return false;

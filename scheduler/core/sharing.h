@@ -103,6 +103,10 @@ class Sharing {
   bool conflicts(const Client& client, GpuIndex gpu) const;
   // Whether it runs at any time, and so is in nobody's way, unless its memory is.
   bool open_to(const Client& client, GpuIndex gpu) const;
+  // Whether memory that does not fit comes page by page once its owner runs: no hand-over shows what that costs.
+  bool pages_in(GpuIndex gpu) const;
+  // GPUs where somebody runs at any time.
+  GpuMask beside() const { return beside_; }
   // How long a turn lasts while others wait.
   Time turn(GpuIndex gpu) const;
 
@@ -175,6 +179,7 @@ class Sharing {
   void go_on(Law& law, GpuIndex gpu, Time now);
   void look_again(Law& law, GpuIndex gpu, Time now);
   void may_join(const Client& client);
+  void renew_switching(GpuIndex gpu, Time now);
   bool renew_set(Law& law, GpuIndex index, Time now);
   void begin(Law& law, Phase phase, Candidate candidate, Time now);
   void begin_measuring(Law& law, GpuIndex gpu, Time now);
@@ -184,7 +189,6 @@ class Sharing {
   void settle(Law& law, GpuIndex gpu, Candidate candidate, Time first, Time last, Time now);
   bool doubtful(const Law& law, const Answer& known, GpuIndex gpu, Time now) const;
   static bool in_bursts(const Evidence& evidence, Time now);
-  bool pages_in(GpuIndex gpu) const;
   bool has_samples(const Law& law, GpuIndex gpu) const;
   std::vector<double> all_u(const Law& law, GpuIndex gpu) const;
   Measurement& measurement(ClientId client, GpuIndex gpu) const;
@@ -195,6 +199,7 @@ class Sharing {
   std::vector<Law> laws_;
   GpuMask timed_ = 0;
   GpuMask due_ = 0;
+  GpuMask beside_ = 0;
   GpuMask sampling_ = 0;
   GpuMask looking_ = 0;
   GpuMask metered_ = 0;

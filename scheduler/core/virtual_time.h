@@ -4,9 +4,10 @@
 // it. The GPU's is the mean of those that stand here, and so advances as fast as if all of them had the same. Who is
 // below it has had less than its due, and comes first.
 //
-// Who goes takes along what it is owed, or owes; where nobody stands here, the GPU's time runs by itself, so that
-// nothing is held against anybody for longer than it has been idle. Whoever has not been here before starts with the
-// mean: many short programs one after the other get a share each, no more, and a long one its own between them.
+// Who goes takes along what it is owed, less the time that it is away, or owes; where nobody stands here, the GPU's
+// time runs by itself, so that nothing is held against anybody for longer than it has been idle. Whoever has not been
+// here before starts with the mean: many short programs one after the other get a share each, no more, and a long one
+// its own between them.
 #pragma once
 
 #include <algorithm>
@@ -28,7 +29,8 @@ struct Standing {
   bool known = false;  // it has stood here before
   Time served{};       // kAway, kBeside: when it went; kHolds: without the grant in force
   Time from{};         // kHolds: VirtualTime::service when it was granted
-  Time owed{};         // kAway: how far it was behind those who stayed
+  Time owed{};         // kAway: how far it was behind those who stayed,
+  Time left_at{};      // and when it went
 };
 
 class VirtualTime {
@@ -55,7 +57,7 @@ class VirtualTime {
     if (standing.as == as) return;
     const bool was_here = here(standing.as);
     if (!was_here && here(as)) {
-      const Time owed = std::max(credit, standing.owed);
+      const Time owed = std::max(credit, standing.owed - (at_ - standing.left_at));
       const Time rounding(ahead_ > Time{} ? 1 : 0);
       standing.served =
           standing.known ? std::clamp(standing.served, mean_ - owed, mean_ + kMostOwed) : mean_ + rounding;
@@ -74,7 +76,9 @@ class VirtualTime {
     here_ += was_here ? -1 : 1;
     ahead_ += was_here ? mean_ - standing.served : standing.served - mean_;
     level();
-    if (was_here) standing.owed = std::clamp(mean_ - standing.served, Time{}, kMostOwed);
+    if (!was_here) return;
+    standing.owed = std::clamp(mean_ - standing.served, Time{}, kMostOwed);
+    standing.left_at = at_;
   }
 
   Time served(const Standing& standing, Time now) const {

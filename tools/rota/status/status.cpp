@@ -249,11 +249,11 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
                           client.pid == 0 ? "?" : std::to_string(client.pid), size_text(client.device_bytes),
                           fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name, more);
+      const std::string use = use_text(use_of(status, client.client, gpu.index), gpu);
+      if (!use.empty()) text += fmt::format("         {}\n", use);
       if (i < status.programs.size() && !status.programs[i].user.empty()) {
         text += fmt::format("         {}: {}\n", status.programs[i].user, status.programs[i].command);
       }
-      const std::string use = use_text(use_of(status, client.client, gpu.index), gpu);
-      if (!use.empty()) text += fmt::format("         {}\n", use);
     }
   }
   if (!status.accounts.empty()) text += "\nLimits\n";

@@ -234,6 +234,92 @@ TEST_CASE("Unified Memory that does not fit comes by page faults: turns are long
   CHECK(two.core.gpu(0).turn < 1s);
 }
 
+TEST_CASE("a small program that comes and goes beside others makes their turns no longer") {
+  Two two;
+  two.core.step(event::Join{3, false}, two.now);
+  two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);
+  for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30}, two.now);
+  two.core.step(event::Usage{3, 0, Bytes{1} << 30}, two.now);
+  bool fits = true;
+  SECTION("where it fits beside the holder") {}
+  SECTION("nor shorter where it does not, and memory comes by page faults") {
+    fits = false;
+  }
+  if (!fits) two.core.step(event::Usage{3, 0, Bytes{40} << 30}, two.now);
+  two.core.step(event::Want{1, 1}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  Time longest{};
+  Time shortest = 1h;
+  int turns = 0;
+  for (Time since = two.now; turns < 20; two.now += 5ms) {
+    const ClientId holder = two.core.client(1)->held != 0 ? 1 : 2;
+    const ClientState& state = *two.core.client(holder);
+    if (state.held != 0 && state.waiters != 0 && state.drain_at <= two.now) {
+      longest = std::max(longest, two.now - since);
+      if (turns > 0) shortest = std::min(shortest, two.now - since);
+      ++turns;
+      two.core.step(event::GiveBack{holder, state.grant}, two.now);
+      two.core.step(event::Want{holder, 1}, two.now);
+      since = two.now;
+    }
+    const ClientState& small = *two.core.client(3);
+    if (two.now / 5ms % 20 == 0 && small.held == 0 && small.wanted == 0) two.core.step(event::Want{3, 1}, two.now);
+    if (two.now / 5ms % 20 != 0 && small.held != 0) {
+      two.core.step(event::GiveBack{3, small.grant}, two.now);
+      if (!fits) since = two.now;
+    }
+  }
+  CHECK(longest <= Settings{}.quantum + 150ms);
+  CHECK(shortest >= Settings{}.quantum - 150ms);
+}
+
+TEST_CASE("who has handed memory to others runs at once, whoever waits before it") {
+  Two two;
+  two.core.step(event::Join{3, false}, two.now);
+  two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);
+  two.core.step(event::Activity{.client = 3, .calls = 1, .shares = true}, two.now);
+  std::uint64_t calls = 0;
+  const auto tell = [&](Time passed) {
+    two.now += passed;
+    calls += static_cast<std::uint64_t>(passed / 1ms);
+    for (const ClientId id : {1U, 2U}) {
+      event::Activity activity = {.client = id, .calls = calls};
+      activity.samples = activity.busy = activity.in_spells = calls;
+      two.core.step(activity, two.now);
+    }
+    two.core.step(event::Tick{}, two.now);
+  };
+  tell(1ms);
+  two.core.step(event::Want{1, 1}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  tell(60ms);
+  two.core.step(event::GiveBack{2, two.core.client(2)->grant}, two.now);
+  two.core.step(event::Want{2, 1}, two.now);
+  REQUIRE_FALSE(two.both_hold());
+  two.core.step(event::Want{3, 1}, two.now);
+  CHECK(two.core.client(3)->held != 0);
+}
+
+TEST_CASE("a turn is as long as the hand-overs of all who take turns make worth while, however often one comes") {
+  Two two;
+  two.core.step(event::Join{3, false}, two.now);
+  two.core.step(event::AddGpu{3, 0, Bytes{80} << 30, 1}, two.now);
+  for (const ClientId id : {1U, 2U, 3U}) two.core.step(event::Want{id, 1}, two.now);
+  std::array<std::uint64_t, 4> switches{};
+  std::array<Time, 4> switching{};
+  const auto tell = [&](ClientId id, Time took) {
+    two.now += 300ms;
+    switching[id] += took;
+    two.core.step(
+        event::Activity{.client = id, .calls = ++switches[id], .switches = switches[id], .switching = switching[id]},
+        two.now);
+  };
+  tell(1, 200ms);
+  tell(2, 200ms);
+  for (int i = 0; i < 25; ++i) tell(3, 1ms);
+  CHECK(two.core.gpu(0).turn >= 2s);
+}
+
 TEST_CASE("how long turns take to begin is believed for no longer than they have lasted") {
   Two two;
   two.core.step(event::Want{1, 1}, two.now);

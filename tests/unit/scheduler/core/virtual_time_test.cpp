@@ -156,6 +156,77 @@ TEST_CASE("a program that comes back after a pause has some credit, and no more 
   CHECK(std::chrono::abs(ahead(0, 1, 200s)) <= 100ms);
 }
 
+TEST_CASE("what a program is owed is forgotten while it is away") {
+  VirtualTime time;
+  std::array<Standing, 2> all;
+  const auto change = [&](int which, Standing::As as, Time now) {
+    time.advance(now);
+    time.change(all[static_cast<std::size_t>(which)], as, 100ms);
+  };
+  change(0, Standing::As::kHolds, 0s);
+  change(1, Standing::As::kWaits, 0s);
+  change(1, Standing::As::kAway, 10s);
+  Time away = 1h;
+  Time owed = 100ms;
+  SECTION("for long") {}
+  SECTION("or not for long") {
+    away = 1s;
+    owed = 9s;
+  }
+  change(1, Standing::As::kWaits, 10s + away);
+  const Time ahead = time.served(all[0], 10s + away) - time.served(all[1], 10s + away);
+  CHECK(ahead >= owed);
+  CHECK(ahead <= owed + 100ms);
+}
+
+TEST_CASE("programs that are interrupted all the time leave the others their turns") {
+  Turns turns;
+  constexpr ClientId kInterrupted = 12;
+  std::vector<Time> last(kInterrupted + 2);
+  for (ClientId id = 1; id <= kInterrupted + 1; ++id) turns.come(id);
+  Time plain{};
+  const Time begin = turns.now;
+  while (turns.now < begin + 30s) {
+    for (ClientId id = 1; id <= kInterrupted + 1; ++id) {
+      if (turns.holds(id)) continue;
+      const bool urgent = id <= kInterrupted && turns.now - last[id] >= 1010ms;
+      if (urgent) last[id] = turns.now;
+      turns.core.step(event::Want{id, 1, false, urgent}, turns.now);
+    }
+    for (ClientId id = 1; id <= kInterrupted + 1; ++id) {
+      if (!turns.holds(id)) continue;
+      const Time until = std::max(turns.core.client(id)->drain_at, turns.now) + 6ms;
+      if (id == kInterrupted + 1) plain += until - turns.now;
+      turns.now = until;
+      turns.give_back(id);
+      break;
+    }
+  }
+  CHECK(plain >= 30s / 13 / 2);
+}
+
+TEST_CASE("a turn that ends in time is no pause, whatever its holder says of itself as it ends") {
+  Turns turns;
+  for (const ClientId id : {1U, 2U}) turns.come(id);
+  for (const ClientId id : {1U, 2U}) turns.want(id);
+  std::uint64_t switches = 0;
+  const auto end_turn = [&](ClientId id) {
+    turns.now = std::max(turns.core.client(id)->drain_at, turns.now + 1ms);
+    ++switches;
+    // Hand-overs have become dearer: turns are longer from now on.
+    turns.core.step(
+        event::Activity{.client = id, .calls = switches, .switches = switches, .switching = switches * 20ms},
+        turns.now);
+    turns.give_back(id);
+    turns.want(id);
+  };
+  end_turn(1);
+  REQUIRE(turns.holds(2));
+  turns.now += 1ms;
+  // Who comes back after a pause would be let in about now.
+  CHECK(turns.core.client(2)->drain_at > turns.now + 40ms);
+}
+
 TEST_CASE("the mean stays what it is however clients come, hold, run beside others and go") {
   std::minstd_rand random(7);
   VirtualTime time;
