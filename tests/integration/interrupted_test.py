@@ -33,6 +33,7 @@ for _ in range(4):
     until = time.monotonic() + 0.3  # longer than its turn: the next call waits again
     while time.monotonic() < until:
         submit()
+        check(cuda.cuCtxSynchronize())  # or seconds of work would be queued, on a fast machine
 signal.setitimer(signal.ITIMER_REAL, 0)
 """
 
