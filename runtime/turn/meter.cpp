@@ -62,7 +62,7 @@ Meter::Stream& Meter::find(const Key& key) {
   auto oldest = streams.end();
   for (auto each = streams.begin(); each != streams.end(); ++each) {
     const bool older = oldest == streams.end() || each->second.passed_at < oldest->second.passed_at;
-    if (each->second.marks.empty() && older) oldest = each;
+    if (each->second.marks.empty() && !each->second.marking && older) oldest = each;
   }
   if (oldest == streams.end()) return streams[key];
   auto node = streams.extract(oldest);
@@ -98,14 +98,14 @@ bool Meter::enter(const gate::Call& call, Time (*now)()) {
     }
     stream->calls.fetch_sub(1, std::memory_order_relaxed);
   }
-  const std::lock_guard lock(state_->mutex);
+  std::unique_lock lock(state_->mutex);
   Stream& stream = find(key_of(call, current));
   if (gate::self != nullptr) {
     gate::self->metered = {&stream, call.stream, current, call.per_thread};
   }
   const std::uint64_t calls = stream.calls.load(std::memory_order_relaxed);
-  if (calls - stream.passed >= stream.most && !stream.marks.empty()) return false;
-  if (calls - stream.marked >= calls_between_marks(stream)) mark(stream, call, now());
+  if (calls - stream.passed >= stream.most && (!stream.marks.empty() || stream.marking)) return false;
+  if (calls - stream.marked >= calls_between_marks(stream) && !stream.marking) mark(stream, call, now(), lock);
   stream.calls.fetch_add(1, std::memory_order_relaxed);
   set_free(stream);
   return true;
@@ -119,8 +119,9 @@ bool Meter::count(const gate::Call& call) {
   return true;
 }
 
-// An event behind all calls of the stream so far. What the driver refuses is not measured.
-void Meter::mark(Stream& stream, const gate::Call& call, Time now) {
+// An event behind all calls of the stream so far. What the driver refuses is not measured. Where its queue is full the
+// driver waits, perhaps for what another thread is about to submit: the lock is not held meanwhile.
+void Meter::mark(Stream& stream, const gate::Call& call, Time now, std::unique_lock<std::mutex>& lock) {
   const api::CUstream handle = driver::meant(call.stream, call.per_thread);
   const api::CUcontext context = driver::context_of(call.stream, call.per_thread);
   if (context == nullptr) return;
@@ -139,14 +140,20 @@ void Meter::mark(Stream& stream, const gate::Call& call, Time now) {
   } else if (real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING) != api::CUDA_SUCCESS) {
     return;
   }
-  if (real::cuEventRecord(event, handle) != api::CUDA_SUCCESS) {
+  const std::uint64_t calls = stream.calls.load();
+  stream.marking = true;
+  lock.unlock();
+  const bool made = real::cuEventRecord(event, handle) == api::CUDA_SUCCESS;
+  lock.lock();
+  stream.marking = false;
+  if (stream.context != context) return;  // it has ended meanwhile, and the event with it
+  if (!made) {
     stream.spare.push_back(event);
     return;
   }
   if (stream.marks.empty()) stream.passed_at = now;
-  const std::uint64_t calls = stream.calls.load();
-  stream.marks.push_back({event, calls, calls - stream.passed, now});
-  stream.marked = calls;
+  stream.marks.push_back({event, calls, calls - std::min(calls, stream.passed), now});
+  stream.marked = std::max(stream.marked, calls);
 }
 
 // Its streams stay in the list: threads remember them, and others may come to have their handles.

@@ -75,7 +75,8 @@ class Meter {
     std::uint64_t passed = 0;          // of the calls
     std::uint64_t marked = 0;          // before the last mark
     std::uint64_t most = kFirstInFlight;
-    double per_call = 0;  // how long a call keeps the stream busy, ns; 0: not known
+    double per_call = 0;   // how long a call keeps the stream busy, ns; 0: not known
+    bool marking = false;  // a thread is making a mark, without the lock
     std::deque<Mark> marks;
     std::vector<api::CUevent> spare;
     Time passed_at{0};
@@ -93,7 +94,7 @@ class Meter {
   Stream& find(const Key& key);
   static void drop_events(Stream& stream);
   static Stream* remembered(const gate::Call& call, api::CUcontext current);
-  static void mark(Stream& stream, const gate::Call& call, Time now);
+  static void mark(Stream& stream, const gate::Call& call, Time now, std::unique_lock<std::mutex>& lock);
   static bool passed(Stream& stream, Time now);
   static std::uint64_t calls_between_marks(const Stream& stream);
   static void set_free(Stream& stream);

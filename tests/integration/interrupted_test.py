@@ -114,6 +114,6 @@ class Interrupted(Case):
         daemon.terminate()
         daemon.wait()
         times = [int(time) for time in re.findall(r"^(\d+) want \d+ 1 0 urgent$", log.read_text(), re.MULTILINE)]
-        self.assertGreaterEqual(len(times), 4)
+        self.assertGreaterEqual(len(times), 2)
         self.assertTrue(all(later - earlier >= 10**9 for earlier, later in zip(times, times[1:])), times)
         self.assertIn("all as recorded", self.checked(ROTAD, "--replay", log).stdout)

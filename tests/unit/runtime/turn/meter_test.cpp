@@ -127,6 +127,29 @@ TEST_CASE("a stream does not stand for another's work") {
   CHECK(program.call(kOther));
 }
 
+std::atomic<bool> queue_is_full{false};
+std::atomic<bool> waits_for_room{false};
+
+TEST_CASE("a thread for whose mark the driver has no room yet keeps no other from submitting") {
+  Program program(100us);
+  program.driver.set<api::cuEventRecord_fn>(Symbol::k_cuEventRecord, [](api::CUevent, api::CUstream stream) {
+    waits_for_room = stream == kStream;
+    while (stream == kStream && queue_is_full) std::this_thread::yield();
+    return api::CUDA_SUCCESS;
+  });
+  queue_is_full = true;
+  std::thread thread([&] {
+    program.driver.enter_context(0);
+    for (int i = 0; i < 2; ++i) program.call(kStream);  // the second is marked
+  });
+  while (!waits_for_room) std::this_thread::yield();
+  for (int i = 0; i < 2; ++i) CHECK(program.call(kOther));
+  program.meter.look(now_is, false);
+  queue_is_full = false;
+  thread.join();
+  CHECK(program.call(kStream));
+}
+
 TEST_CASE("streams come and go by the thousand, and few are remembered with few events") {
   Program program(100us);
   for (std::uintptr_t each = 1; each <= 4000; ++each) {

@@ -70,7 +70,7 @@ TEST_CASE(
     ++seed;
     // Longer where the rarest cases have not come up yet.
     const bool missing = std::min({stopped, unused, outside_learned, meter_fell_silent}) == 0;
-    if (only != nullptr || steps >= (missing ? 5 * enough : enough)) break;
+    if (only != nullptr || steps >= (missing ? 20 * enough : enough)) break;
   }
   WARN(steps << " steps of turn machines, " << grants << " grants, " << revoked << " revoked, " << reclaimed
              << " of work that ran already; " << drains_failed << " drains failed, " << beside
