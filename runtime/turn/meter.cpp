@@ -6,7 +6,6 @@
 #include "generated/driver_real.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
-#include "runtime/turn/own_tid.h"
 
 namespace rota::turn {
 
@@ -23,12 +22,6 @@ constexpr double kLeastInFlight = 2;
 constexpr double kNewest = 0.3;
 
 }  // namespace
-
-Meter::Key Meter::key_of(const gate::Call& call, api::CUcontext current) {
-  const api::CUstream stream = driver::meant(call.stream, call.per_thread);
-  if (!driver::of_current_context(stream)) return {stream, nullptr, 0};
-  return {stream, current, stream == driver::kPerThreadStream ? gate::own_tid() : 0};
-}
 
 std::uint64_t Meter::calls_between_marks(const Stream& stream) {
   if (stream.per_call == 0) return 1;
@@ -54,8 +47,8 @@ Meter::Stream* Meter::remembered(const gate::Call& call, api::CUcontext current)
 // Threads end, and their streams with them, without a word to anybody. So a stream of which nothing is in flight makes
 // room: the one that has been so for longest. A thread that still remembers it counts on for the other one, until it
 // has to look for its own.
-Meter::Stream& Meter::find(const Key& key) {
-  std::map<Key, Stream>& streams = state_->streams;
+Meter::Stream& Meter::find(const StreamKey& key) {
+  std::map<StreamKey, Stream>& streams = state_->streams;
   const auto found = streams.find(key);
   if (found != streams.end()) return found->second;
   if (streams.size() < kMostStreams) return streams[key];
@@ -99,7 +92,7 @@ bool Meter::enter(const gate::Call& call, Time (*now)()) {
     stream->calls.fetch_sub(1, std::memory_order_relaxed);
   }
   std::unique_lock lock(state_->mutex);
-  Stream& stream = find(key_of(call, current));
+  Stream& stream = find(key_of(call.stream, call.per_thread, current));
   if (gate::self != nullptr) {
     gate::self->metered = {&stream, call.stream, current, call.per_thread};
   }

@@ -16,12 +16,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <tuple>
 #include <vector>
 
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/gate.h"
 #include "runtime/turn/machine.h"
+#include "runtime/turn/stream_key.h"
 
 namespace rota::turn {
 
@@ -64,8 +64,6 @@ class Meter {
     std::uint64_t in_flight;
     Time at;
   };
-  // The stream as a call means it, its context where the handle does not tell, and the thread of a per-thread one.
-  using Key = std::tuple<api::CUstream, api::CUcontext, pid_t>;
   struct Stream {
     std::atomic<std::uint64_t> calls{0};  // so far
     // When this many calls have been made, the next one has to look what to do.
@@ -86,12 +84,11 @@ class Meter {
   struct State {
     std::mutex mutex;
     // None ever goes, since threads remember them (gate::Thread::metered); one may come to be another stream's.
-    std::map<Key, Stream> streams;
+    std::map<StreamKey, Stream> streams;
     bool forgotten = false;  // streams' marks: who stands for them may go on
   };
 
-  static Key key_of(const gate::Call& call, api::CUcontext current);
-  Stream& find(const Key& key);
+  Stream& find(const StreamKey& key);
   static void drop_events(Stream& stream);
   static Stream* remembered(const gate::Call& call, api::CUcontext current);
   static void mark(Stream& stream, const gate::Call& call, Time now, std::unique_lock<std::mutex>& lock);

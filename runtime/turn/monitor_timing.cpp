@@ -1,9 +1,7 @@
 // Of the monitor: what the program times is left alone (timing.h).
 #include "generated/driver_real.h"
 #include "runtime/driver/context.h"
-#include "runtime/driver/stream.h"
 #include "runtime/turn/monitor.h"
-#include "runtime/turn/own_tid.h"
 
 namespace rota::turn {
 
@@ -24,10 +22,8 @@ api::CUresult Monitor::record(api::CUevent event, api::CUstream stream, bool per
     timing_.forget(event);
     return call();
   }
-  const api::CUstream meant = driver::meant(stream, per_thread);
-  const bool of_context = driver::of_current_context(meant);
-  const Timing::Key key{meant, of_context ? driver::current_context() : nullptr,
-                        meant == driver::kPerThreadStream ? gate::own_tid() : 0};
+  const api::CUcontext current = driver::of_current_context(stream) ? driver::current_context() : nullptr;
+  const Timing::Key key = key_of(stream, per_thread, current);
   Timing::Place place = timing_.place(event, key, now());
   if (place == Timing::Place::kOpens && !opens(event, key)) place = Timing::Place::kNone;
   const api::CUresult result = call();

@@ -20,11 +20,11 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <tuple>
 #include <unordered_set>
 
 #include "generated/driver_types.h"
 #include "runtime/turn/machine.h"
+#include "runtime/turn/stream_key.h"
 #include "scheduler/protocol/measuring.h"
 
 namespace rota::turn {
@@ -48,8 +48,7 @@ class Timing {
   static constexpr unsigned kAfterReading = 4096;
   static constexpr Time kReadLately = std::chrono::seconds(60);
 
-  // The stream as a call means it, its context where the handle does not tell, and the thread of a per-thread one.
-  using Key = std::tuple<api::CUstream, api::CUcontext, pid_t>;
+  using Key = StreamKey;
 
   // One per process, whose globals it owns.
   Timing();

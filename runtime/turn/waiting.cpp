@@ -6,6 +6,8 @@
 #include <unistd.h>
 
 #include <fmt/format.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <string_view>
@@ -99,7 +101,7 @@ std::string who_holds() {
   }
   // In a container this process may have another number there.
   for (std::size_t i = 0; wanted == 0 && i < clients.size(); ++i) wanted = clients[i].wanted_gpus;
-  for (std::uint32_t gpu = 0; gpu < 64; ++gpu) {
+  for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if ((wanted >> gpu & 1) == 0) continue;
     std::string first;
     std::size_t others = 0;

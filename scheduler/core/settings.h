@@ -17,8 +17,8 @@ using Time = std::chrono::nanoseconds;
 struct Settings {
   Mode mode = Mode::kAutomatic;
   // How long a holder runs undisturbed while others wait; with measured turns: of those whose memory does not fit
-  // together, until their first hand-over has been measured. Judgement: long against the 3 to 30 ms that a drain takes,
-  // short against what a person notices as a stall.
+  // together, until their first hand-over has been measured, and always where it is Unified Memory. Judgement: long
+  // against the 3 to 30 ms that a drain takes, short against what a person notices as a stall.
   std::chrono::nanoseconds quantum = std::chrono::seconds(2);
   // Turns are as long as their hand-overs make worth while, who has had least of the GPU comes first, and automatic
   // mode also decides between turns and all at once (sharing.h). Without: turns of one quantum, first come first

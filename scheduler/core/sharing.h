@@ -31,7 +31,6 @@
 #include <vector>
 
 #include "scheduler/core/bookkeeping.h"
-#include "scheduler/core/order.h"
 
 namespace rota::scheduler {
 

@@ -39,10 +39,9 @@ class SignalsTaken {
 };
 
 // `program` becomes the program in a child process that has no input, no terminal and the signals as they were before
-// they were taken; what it returns is the copy's exit code. The output goes to
-// `stem`-1.log, -2.log, and so on. `started` is called once all have been forked, `ended` once none runs,
-// unless a signal came. Who outlives
-// its copy's first process is ended.
+// they were taken; what it returns is the copy's exit code. The output goes to `stem`-1.log, -2.log, and so on.
+// `started` is called once all have been forked, `ended` once none runs, unless a signal came. Who outlives its copy's
+// first process is ended.
 Together run_copies(const SignalsTaken& signals, unsigned copies, const std::string& stem,
                     const std::function<int()>& program, const std::function<void()>& started,
                     const std::function<void()>& ended);

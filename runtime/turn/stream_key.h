@@ -1,0 +1,21 @@
+// A stream as a call means it, told from all others: with its context where the handle does not tell that, and with the
+// thread of a per-thread one.
+#pragma once
+
+#include <tuple>
+
+#include "runtime/driver/stream.h"
+#include "runtime/turn/own_tid.h"
+
+namespace rota::turn {
+
+using StreamKey = std::tuple<api::CUstream, api::CUcontext, pid_t>;
+
+// `current`: the current context. Not looked at where driver::of_current_context() says no.
+inline StreamKey key_of(api::CUstream handle, bool per_thread, api::CUcontext current) {
+  const api::CUstream stream = driver::meant(handle, per_thread);
+  if (!driver::of_current_context(stream)) return {stream, nullptr, 0};
+  return {stream, current, stream == driver::kPerThreadStream ? gate::own_tid() : 0};
+}
+
+}  // namespace rota::turn
