@@ -112,6 +112,15 @@ class Demo(SimCase):
                 self.assertNotIn("next:", result.stdout)
                 self.left_nothing()
 
+    # ctest labels: unsanitized
+    def test_who_reads_no_more_of_it_leaves_nothing_behind_either(self):
+        # Hidden GPUs are the machine's: the simulated one stays to be seen.
+        script = f"{ROTA} demo --sim 2>{self.scratch}/said | head -n 1; cat {self.scratch}/said >&2"
+        result = self.checked("bash", "-c", script, CUDA_VISIBLE_DEVICES="")
+        self.assertEqual((result.stdout.count("\n"), result.stderr), (1, ""))
+        self.assertIn("On a simulated NVIDIA H200", result.stdout)
+        self.left_nothing()
+
     def test_bad_input_is_named(self):
         for arguments, named in ((["-n", "1"], "'1' is no number of copies: use 2 to 8"), (["-n", "9"], "'9'"), (["-n", "two"], "'two'"),
                                  (["--gpu", "3"], "--gpu"), (["./program"], "./program")):
@@ -123,7 +132,7 @@ class Demo(SimCase):
             if named != "missing":
                 temporary.mkdir()
             result = self.call(ROTA, "demo", "--sim", TMPDIR=str(temporary))
-            self.assertNotEqual(result.returncode, 0)
+            self.assertEqual((result.returncode, result.stdout), (1, ""))
             self.assertIn("TMPDIR", result.stderr)
             self.assertIn(named, result.stderr)
 

@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -47,7 +49,7 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kWords = std::uint64_t{1} << 20;
 constexpr std::uint64_t kSimulatedWords = std::uint64_t{32} << 10;
 // Of the GPU's time, for all copies together.
-constexpr double kSeconds = 2.4;
+constexpr double kSeconds = 2.0;
 // A launch takes twice as long, but on a simulated GPU whose clock stands still.
 constexpr double kShortest = 0.0025;
 
@@ -62,6 +64,13 @@ struct DemoOptions {
 int demo_failed(const std::string& line) {
   fmt::print(stderr, "rota demo: {}\n", line);
   return 1;
+}
+
+// One line why a rotad cannot listen there; empty: it can.
+std::string socket_problem(const std::string& path) {
+  if (path.size() < sizeof(sockaddr_un::sun_path)) return {};
+  return fmt::format("TMPDIR is too long: rotad's socket {} may have {} bytes", path,
+                     sizeof(sockaddr_un::sun_path) - 1);
 }
 
 std::string program_path() {
@@ -159,11 +168,16 @@ class Demo {
     return {program_path(), what, "--words", std::to_string(story_.simulated ? kSimulatedWords : kWords)};
   }
 
+  static int become(const LaunchOptions& launch) {
+    signal(SIGPIPE, SIG_DFL);
+    return run_in_place(launch);
+  }
+
   static int natively(const std::vector<std::string>& command) {
     LaunchOptions launch;
     launch.command = command;
     launch.share = false;
-    return run_in_place(launch);
+    return become(launch);
   }
 
   // Whether there is a GPU, and which.
@@ -173,7 +187,7 @@ class Demo {
     const auto gpu = demo::gpu_of(attempt::last_line_of(end.output));
     if (end.code != 0 || !gpu) {
       const std::string said = attempt::last_line_of(end.output);
-      why_ = end.code == 1 && !said.empty() ? said : "the program " + attempt::how_it_failed(end);
+      why_ = end.signal == 0 && !said.empty() ? said : "the program " + attempt::how_it_failed(end);
       return false;
     }
     story_.gpu = *gpu;
@@ -198,10 +212,7 @@ class Demo {
     if (const Descriptor rotad(search.descriptor);
         !rotad && (search.error == EPERM || protocol::nobody_there(search.error))) {
       const std::string socket = folder_.path() + "/rotad.sock";
-      if (socket.size() >= sizeof(sockaddr_un::sun_path)) {
-        return fmt::format("TMPDIR is too long: rotad's socket {} may have {} bytes", socket,
-                           sizeof(sockaddr_un::sun_path) - 1);
-      }
+      if (const std::string problem = socket_problem(socket); !problem.empty()) return problem;
       setenv("ROTA_SOCKET", socket.c_str(), 1);
     }
     // A rotad that is started is adopted, and ends with the copies.
@@ -226,7 +237,7 @@ class Demo {
       LaunchOptions launch;
       launch.command = base;
       launch.command.push_back(std::to_string(getpid()));  // another one's memory would not pass for its own
-      return under_rota ? run_in_place(launch) : natively(launch.command);
+      return under_rota ? become(launch) : natively(launch.command);
     };
     attempt::Seen seen;
     std::unique_ptr<attempt::Sampler> sampler;
@@ -273,6 +284,16 @@ int start_again_on_simulated(const DemoOptions& options, const std::string& why)
     return demo_failed(fmt::format("{}for a simulated GPU {} is missing: install rota again",
                                    why.empty() ? "" : "no GPU works here (" + why + "), and ", library));
   }
+  {
+    // Whether it would have a place for its own.
+    const attempt::OutputFolder folder("rota-sim");
+    if (!folder.problem().empty()) return demo_failed(folder.problem());
+    if (const std::string problem = socket_problem(folder.path() + "/rotad.sock"); !problem.empty()) {
+      return demo_failed(problem);
+    }
+  }
+  // Of the machine's own GPUs, and of other kernels than this one's.
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROTA_SIM_KERNELS"}) unsetenv(name);
   char self[4096];
   const ssize_t length = readlink("/proc/self/exe", self, sizeof self);
   if (length <= 0) return demo_failed(fmt::format("/proc/self/exe: {}", strerror(errno)));
@@ -302,6 +323,8 @@ int demonstrate(const DemoOptions& options) {
   // Limits, a trace or a kind of memory are of no use here, and one that does not fit would look like rota's failure.
   attempt::leave_rota();
   attempt::adopt_orphans();
+  // Whoever reads what this prints may have had enough; what it has started still has to end.
+  signal(SIGPIPE, SIG_IGN);
   std::string why;
   if (!options.sim) {
     Demo demo(options);

@@ -13,7 +13,9 @@ namespace rota::attempt {
 OutputFolder::OutputFolder(const std::string& name) {
   const char* parent = std::getenv("TMPDIR");
   path_ = fmt::format("{}/{}-XXXXXX", parent != nullptr && *parent != '\0' ? parent : "/tmp", name);
-  if (mkdtemp(path_.data()) == nullptr) problem_ = fmt::format("cannot make a folder {}: {}", path_, strerror(errno));
+  if (mkdtemp(path_.data()) == nullptr) {
+    problem_ = fmt::format("cannot make a folder {}: {}: set TMPDIR to another place", path_, strerror(errno));
+  }
 }
 
 OutputFolder::~OutputFolder() {

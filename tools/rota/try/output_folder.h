@@ -14,7 +14,7 @@ class OutputFolder {
   OutputFolder(const OutputFolder&) = delete;
   OutputFolder& operator=(const OutputFolder&) = delete;
   const std::string& path() const { return path_; }
-  // One line why it could not be made; empty: it is there.
+  // One line why it could not be made, with what to do; empty: it is there.
   const std::string& problem() const { return problem_; }
   void remove() const;
   const std::string& keep();
