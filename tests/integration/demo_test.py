@@ -112,6 +112,17 @@ class Demo(SimCase):
                 self.assertNotIn("next:", result.stdout)
                 self.left_nothing()
 
+    def test_its_rotad_hears_signals(self):
+        child = self.start(ROTA, "demo", "--sim")
+        socket = self.eventually(lambda: list(self.temporary.glob("rota-demo-*/rotad.sock")), "its rotad listens")[0]
+        asked = json.loads(self.eventually(lambda: self.call(ROTA, "status", "--json", ROTA_SOCKET=str(socket)).stdout, "it answers"))
+        status = pathlib.Path(f"/proc/{asked['daemon']['pid']}/status").read_text()
+        blocked = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:")), 16)
+        self.assertEqual(blocked & 1 << signal.SIGTERM - 1, 0)
+        os.killpg(child.pid, signal.SIGTERM)
+        self.assertEqual(self.finish(child).returncode, 128 + signal.SIGTERM)
+        self.left_nothing()
+
     # ctest labels: unsanitized
     def test_who_reads_no_more_of_it_leaves_nothing_behind_either(self):
         # Hidden GPUs are the machine's: the simulated one stays to be seen.
