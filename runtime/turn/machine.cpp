@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "scheduler/protocol/protocol.h"
+
 namespace rota::turn {
 
 using namespace std::chrono_literals;
@@ -347,11 +349,12 @@ void Machine::look_holding(Time now) {
   look_at_ = now + std::max<Time>(pause, 100us);
 }
 
-// Idle: no call since the last mark, nobody inside, and the mark reached; and so for a while. Calls are followed by
-// marks also while threads are inside: a drain sees by them whether the GPU gets on.
+// Idle: no call since the last mark, nobody inside or about to be, and the mark reached; and so for a while. Calls are
+// followed by marks also while threads are inside: a drain sees by them whether the GPU gets on.
 bool Machine::idle_long_enough(Time now) {
   if (seen_.calls != calls_marked_) mark_due_ = true;
-  if (mark_due_ || seen_.inside != 0) idle_proof_ = false;
+  const bool about_to_call = seen_.inside + seen_.held_up != 0;
+  if (mark_due_ || about_to_call) idle_proof_ = false;
   if (mark_due_) {
     act(Act::kMark);
     calls_marked_ = seen_.calls;
@@ -364,7 +367,7 @@ bool Machine::idle_long_enough(Time now) {
   // To give the GPU up costs the time of two moves: a pause no longer than one of them is sat out. But for a turn that
   // is about to end no time is better.
   const Time drain_at = seen_.lease.drain_at;
-  const bool nearly_over = drain_at != Time{0} && (drain_at - now) * kLastPart <= now - taken_at_;
+  const bool nearly_over = drain_at != Time{0} && (drain_at - now) * protocol::kLastPart <= now - taken_at_;
   const Time sat_out = nearly_over ? Time{0} : std::min(memory_took_, kLongestPauseSatOut);
   const Time grace = std::max(idle_grace_, sat_out);
   return now - *idle_since_ >= grace && now >= retry_at_;
@@ -374,7 +377,7 @@ void Machine::on(const event::MarkMade& mark, Time now) {
   seen_.looked = false;  // what was seen of the GPU was seen before this mark
   if (phase_ == Phase::kHolding) {
     mark_due_ = mark.result != Marked::kYes;
-    idle_proof_ = !mark_due_ && seen_.inside == 0;
+    idle_proof_ = !mark_due_ && seen_.inside + seen_.held_up == 0;
   } else if (phase_ == Phase::kDraining) {
     drain_.capturing = mark.result == Marked::kCapturing;
     if (mark.result == Marked::kYes) {

@@ -87,6 +87,7 @@ struct Look {
   Lease lease;
   std::uint64_t calls = 0;     // that have left the gate since the process began
   std::uint32_t inside = 0;    // threads inside the gate
+  std::uint32_t held_up = 0;   // threads whose own work in flight is in their way, or that have not woken since
   std::uint32_t standing = 0;  // threads that wait in front of it
   bool interrupted = false;    // a signal handler has run in one of those since the gate closed
   bool looked = false;         // the next two are known (they are asked for while watches_gpu())
@@ -196,8 +197,6 @@ class Machine {
   // A holder whose memory took long to come does not give it up for a pause that is shorter; but however long it took,
   // not for a longer one than this.
   static constexpr Time kLongestPauseSatOut = std::chrono::milliseconds(500);
-  // None is sat out in the last part of a turn: once so many times as much has passed as is left.
-  static constexpr int kLastPart = 4;
   // When the user is told that the memory does not come, counted over all turns that it went by with.
   static constexpr Time kSayNoRoom = std::chrono::seconds(10);
 
@@ -330,7 +329,7 @@ class Machine {
   // idle detection and drains
   std::uint64_t calls_marked_ = 0;
   bool mark_due_ = true;
-  bool idle_proof_ = false;  // a mark was made with nobody inside, and no call has left since
+  bool idle_proof_ = false;  // a mark was made with nobody about to call, and no call has left since
   std::optional<Time> idle_since_;
   Time idle_grace_ = std::chrono::milliseconds(2);
   std::optional<Time> gave_back_idle_at_;

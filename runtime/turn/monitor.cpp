@@ -444,6 +444,7 @@ event::Look Monitor::look() {
   seen.lacking = lacking();
   seen.unasked = unasked();
   seen.resident = memory_.swap().in_place();
+  seen.held_up = gate_.held_up();  // first: who goes on from there is inside
   const gate::Gate::Traffic traffic = gate_.traffic();
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;

@@ -358,7 +358,10 @@ void Core::end_grant(Client& client, Change change, Time now) {
   decisions_.push_back({change, client.id, client.state.grant});
   if (alone_.wants(client, false, now)) told_alone(client, now);
   client.last_held = now;
-  const bool due = client.was_due || (client.state.waiters != 0 && now >= client.state.drain_at);
+  // Who goes at a pause because its turn is about to end is not one that comes back after the pause.
+  const Time left = client.state.drain_at - now;
+  const bool nearly_over = left * protocol::kLastPart <= now - client.state.held_since;
+  const bool due = client.was_due || (client.state.waiters != 0 && nearly_over);
   client.woke = change == Change::kEnded && !due;
   // A short turn takes nothing from the one that it waited for.
   client.keeps_place = std::exchange(client.urgent_turn, false) && !client.woke;

@@ -203,6 +203,8 @@ struct Want {
   std::uint32_t alone;
 };
 inline constexpr int kReclaimSeconds = 10;
+// A turn of which so many times as much has passed as is left ends well at a pause of its holder.
+inline constexpr int kLastPart = 4;
 
 struct GiveBack {
   std::uint32_t grant;  // LeasePage::grant as the client saw it

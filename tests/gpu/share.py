@@ -5,9 +5,8 @@
 
 LOAD is tests/gpu/programs/load.cu, built by nvcc (its head says how). Each set of programs runs under one rotad of its own
 with plain device memory, and the mode is switched while they run: windows of automatic mode and of `concurrent`, which is
-the driver's time slicing, alternate. A program's rate in a window is what it counted from its last step before the window
-to its last step in it, over its rate alone in the same run; a window's score is the sum. The first set runs once more
-without rota, in windows of its own. Bursts are timed one by one, alone and in both modes.
+the driver's time slicing, alternate. A program's rate in a window is what it counted, over its rate alone in the same run;
+a window's score is the sum. The first set runs once more without rota, in windows of its own. Bursts are timed one by one, alone and in both modes.
 
 Hand-overs are measured by the GPU's own clock, from the end of one program's last kernel to the start of the other's next.
 
@@ -189,10 +188,19 @@ def settling(rig):
 
 def rates(rig, seconds, settle=0.0):
     time.sleep(settle)
-    before = rig.last()
+    before, begun = rig.last(), time.monotonic()
     time.sleep(seconds)
-    return [(done - done_before) / (at - at_before) if done != done_before else 0
-            for (done_before, at_before), (done, at) in zip(before, rig.last())]
+    after, ended = rig.last(), time.monotonic()
+    return [(done - done_before) / (ended - begun) for (done_before, _), (done, _) in zip(before, after)]
+
+
+def rate_of_steps(rig, seconds, settle):
+    """Of the first program, which does nothing but its steps: from the end of one to that of another, however long they are."""
+    time.sleep(settle)
+    before, begun = rig.last()[0]
+    time.sleep(seconds)
+    after, ended = rig.last()[0]
+    return (after - before) / (ended - begun)
 
 
 def alone(arguments, command, mode="automatic", known={}):
@@ -202,7 +210,7 @@ def alone(arguments, command, mode="automatic", known={}):
         try:
             rig.start(command)
             rig.await_work()
-            known[key] = rates(rig, 2, 0.3)[0]
+            known[key] = rate_of_steps(rig, 2, 0.3)
         finally:
             rig.close()
     return known[key]

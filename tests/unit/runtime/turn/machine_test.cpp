@@ -252,3 +252,19 @@ TEST_CASE("a process that was stopped while its grant came and went asks again")
   process.look();
   CHECK(process.machine.gate_open());
 }
+
+TEST_CASE("a thread that its own work in flight holds up is about to call: its process is not idle") {
+  Process process;
+  process.hold();
+  process.seen.lease.waiters = 1;
+  process.seen.lease.drain_at = process.now + 10s;
+  process.seen.looked = process.seen.done = true;
+  process.seen.held_up = 1;
+  process.run(100ms);
+  CHECK_FALSE(process.did(Act::kGiveBack));
+  // It has called once more, and the GPU is through.
+  process.seen.held_up = 0;
+  ++process.seen.calls;
+  process.run(100ms);
+  CHECK(process.did(Act::kGiveBack));
+}

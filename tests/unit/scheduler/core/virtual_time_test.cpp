@@ -347,6 +347,33 @@ TEST_CASE("who comes back and has had more than its mate waits for the end of th
   CHECK(turns.core.client(other)->drain_at > turns.now + 10ms);
 }
 
+TEST_CASE("who goes at a pause just before the end of its turn has had its turn") {
+  Turns turns;
+  for (const ClientId id : {1U, 2U}) turns.come(id);
+  for (const ClientId id : {1U, 2U}) turns.want(id);
+  int percent = 30;
+  bool early = true;
+  SECTION("and waits for the end of the next") {
+    percent = 90;
+    early = false;
+  }
+  SECTION("unless it was not that near") {}
+  // Client 2 has had much more, so whoever comes back after a pause would send it away at once.
+  turns.now += 200ms;
+  turns.core.step(event::Activity{.client = 1, .calls = 1, .switches = 1, .switching = 100ms}, turns.now);
+  turns.give_back(1);
+  turns.want(1);
+  turns.now += 5s;
+  turns.give_back(2);
+  turns.want(2);
+  REQUIRE(turns.holds(1));
+  turns.now += (turns.core.client(1)->drain_at - turns.now) * percent / 100;
+  turns.give_back(1);
+  turns.now += 10ms;
+  turns.want(1);
+  CHECK((turns.core.client(2)->drain_at < turns.now + 500ms) == early);
+}
+
 TEST_CASE("who comes back after a pause and is behind does not wait for the end of a turn") {
   Turns turns;
   for (const ClientId id : {1U, 2U}) turns.come(id);
