@@ -31,6 +31,7 @@ if(ROTA_GLIBC AND NOT ROTA_SANITIZE AND NOT CMAKE_CROSSCOMPILING AND CMAKE_SYSTE
     add_library(rota_glibc_start OBJECT ${glibc_sources}/start.cpp)
     set(glibc_starts $<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>)
     target_sources(rota_glibc INTERFACE $<TARGET_OBJECTS:rota_glibc_functions> $<${glibc_starts}:$<TARGET_OBJECTS:rota_glibc_start>>)
+    set_property(TARGET rota_glibc PROPERTY INTERFACE_LINK_DEPENDS ${glibc_stubs}/libc.so.6 ${glibc_stubs}/libpthread.so.0)
     # libgcc_s itself is this machine's, and wants this machine's glibc.
     target_link_options(rota_glibc INTERFACE -L${glibc_stubs} -Wl,--allow-shlib-undefined -Wl,--wrap=pthread_cond_clockwait
       $<${glibc_starts}:-Wl,--wrap=__libc_start_main>)

@@ -11,8 +11,10 @@ became part of libc.so.6 (2.34). FOLDER then holds the stubs, and linker scripts
 import argparse
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 # libc.so.6's own entries go into these as well, by moved.txt.
@@ -28,7 +30,7 @@ def number(version):
 
 
 def symbols(path, newest):
-    """Name: (version, the address of data or None, bytes), in the newest version up to `newest`."""
+    """Name: (version, the address of data or None, bytes, whether it is weak), in the newest version up to `newest`."""
     found = {}
     listed = subprocess.run(["readelf", "--wide", "--dyn-syms", path], check=True, capture_output=True, text=True).stdout
     for line in listed.splitlines():
@@ -37,7 +39,7 @@ def symbols(path, newest):
         if match is None or fields[6] == "UND" or fields[4] not in ("GLOBAL", "WEAK") or number(match[2]) > newest:
             continue
         if match[1] not in found or number(found[match[1]][0]) < number(match[2]):
-            found[match[1]] = (match[2], int(fields[1], 16) if fields[3] == "OBJECT" else None, int(fields[2], 0))
+            found[match[1]] = (match[2], int(fields[1], 16) if fields[3] == "OBJECT" else None, int(fields[2], 0), fields[4] == "WEAK")
     return found
 
 
@@ -54,10 +56,10 @@ def moved():
 
 def write_stub(folder, soname, entries, compiler):
     """The shared object, with nothing in it but names, versions and data's sizes. Names of one object (environ, __environ) stay
-    names of one: a program that has a copy of it answers for all of them."""
-    source, versions, last = [], sorted({version for version, _, _ in entries.values()}, key=number), None
+    names of one, weak where they are: a program that has a copy of it answers for all of them."""
+    source, versions, last = [], sorted({entry[0] for entry in entries.values()}, key=number), None
     order = sorted(entries.items(), key=lambda item: (item[1][1] or 0, -item[1][2], item[0]))
-    for index, (name, (version, address, size)) in enumerate(order):
+    for index, (name, (version, address, size, weak)) in enumerate(order):
         local = f"stub_{index}"
         if address is None:
             source += [".text", f".type {local}, @function", f"{local}: .byte 0"]
@@ -66,18 +68,40 @@ def write_stub(folder, soname, entries, compiler):
         else:
             source += [".bss", ".balign 32", f".set stub_data, .", f".type {local}, @object", f"{local}: .skip {max(size, 1)}"]
         last = address
-        source += [f".globl {local}", f".size {local}, {max(size, 1) if address is not None else 1}", f".symver {local}, {name}@@@{version}"]
+        source += [f".{'weak' if weak else 'globl'} {local}", f".size {local}, {max(size, 1) if address is not None else 1}",
+                   f".symver {local}, {name}@@@{version}"]
     source.append('.section .note.GNU-stack, "", @progbits\n')
-    (folder / f"{soname}.s").write_text("\n".join(source))
+    (folder / "assembly").write_text("\n".join(source))
     script = "\n".join(f"{version} {{ }};" for version in versions[1:])
-    (folder / f"{soname}.map").write_text(f"{versions[0]} {{ local: stub_*; }};\n{script}\n")
-    subprocess.run([compiler, "-shared", "-nostdlib", f"-Wl,--version-script={folder / soname}.map", f"-Wl,-soname,{soname}",
-                    "-o", folder / soname, folder / f"{soname}.s"], check=True)
+    (folder / "versions").write_text(f"{versions[0]} {{ local: stub_*; }};\n{script}\n")
+    subprocess.run([compiler, "-shared", "-nostdlib", "-Wl,--strip-all", f"-Wl,-soname,{soname}",
+                    f"-Wl,--version-script={folder / 'versions'}", "-o", folder / soname, "-x", "assembler", folder / "assembly"], check=True)
 
 
 def file_of(compiler, name):
     path = subprocess.run([compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
     return path if "/" in path else fail(f"{compiler} has no {name}: install the C library's development files")
+
+
+def write_all(scratch, folder, newest, compiler):
+    """Into `scratch` what is going to lie in `folder`."""
+    libraries = {soname: {} for soname in LINKED}
+    elsewhere = moved()
+    for soname in ("libc.so.6", "libm.so.6"):
+        for name, entry in symbols(file_of(compiler, soname), newest).items():
+            libraries.setdefault(elsewhere.get(name, soname), {})[name] = entry
+    for soname in LINKED:
+        if not libraries[soname]:
+            fail(f"{soname} would be empty: this machine's glibc is older than 2.34, link with it as it is (-DROTA_GLIBC=OFF)")
+        write_stub(scratch, soname, libraries[soname], compiler)
+    loader = pathlib.Path(file_of(compiler, "ld-linux-x86-64.so.2"))
+    write_stub(scratch, loader.name, symbols(loader, newest), compiler)
+    static = file_of(compiler, "libc_nonshared.a")
+
+    parts = " ".join(str(folder / name) for name in ("libpthread.so.0", "libdl.so.2", "librt.so.1", loader.name))
+    for soname, name in LINKED.items():
+        also = f" {static} AS_NEEDED ( {parts} )" if name == "c" else ""
+        (scratch / f"lib{name}.so").write_text(f"GROUP ( {folder / soname}{also} )\n")
 
 
 def main():
@@ -86,26 +110,14 @@ def main():
     options.add_argument("--compiler", required=True)
     options.add_argument("folder", type=pathlib.Path)
     arguments = options.parse_args()
-    newest, folder = number(arguments.glibc), arguments.folder.resolve()
+    folder = arguments.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-
-    libraries = {soname: {} for soname in LINKED}
-    elsewhere = moved()
-    for soname in ("libc.so.6", "libm.so.6"):
-        for name, entry in symbols(file_of(arguments.compiler, soname), newest).items():
-            libraries.setdefault(elsewhere.get(name, soname), {})[name] = entry
-    for soname in LINKED:
-        if not libraries[soname]:
-            fail(f"{soname} would be empty: this machine's glibc is older than 2.34, link with it as it is (-DROTA_GLIBC=OFF)")
-        write_stub(folder, soname, libraries[soname], arguments.compiler)
-    loader = pathlib.Path(file_of(arguments.compiler, "ld-linux-x86-64.so.2"))
-    write_stub(folder, loader.name, symbols(loader, newest), arguments.compiler)
-    static = file_of(arguments.compiler, "libc_nonshared.a")
-
-    parts = " ".join(str(folder / name) for name in ("libpthread.so.0", "libdl.so.2", "librt.so.1", loader.name))
-    for soname, name in LINKED.items():
-        also = f" {static} AS_NEEDED ( {parts} )" if name == "c" else ""
-        (folder / f"lib{name}.so").write_text(f"GROUP ( {folder / soname}{also} )\n")
+    with tempfile.TemporaryDirectory(prefix="rota-stubs-") as scratch:
+        write_all(pathlib.Path(scratch), folder, number(arguments.glibc), arguments.compiler)
+        for file in sorted(pathlib.Path(scratch).glob("*.so*")):
+            place = folder / file.name
+            if not place.exists() or place.read_bytes() != file.read_bytes():  # what is linked with it is linked again then
+                shutil.move(file, place)
 
 
 if __name__ == "__main__":
