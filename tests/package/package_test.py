@@ -56,11 +56,14 @@ class Package(unittest.TestCase):
             # A program of this machine, with its glibc and its libstdc++.
             shutil.copy(BUILD / "tests/glibc_test", folder / "bin/rota")
             (folder / "bin/rotad").unlink()
+            subprocess.run(["gcc", "-shared", "-nostdlib", "-x", "c", "-", "-o", folder / "lib/rota/librota.so"], check=True, text=True,
+                           input="int absent(void); int here(void) { return absent(); }")
             tarball = pathlib.Path(scratch, "other.tar.gz")
             subprocess.run(["tar", "-czf", tarball, "--owner=1000", "-C", scratch, folder.name], check=True)
             checked = subprocess.run([TOOLS / "check", tarball, the("*.deb")], capture_output=True, text=True, check=False)
         self.assertEqual(checked.returncode, 1)
-        for line in ("bin/rota needs libstdc++.so.6, which not every machine has", "bin/rota needs GLIBC_2.34 (", "other.tar.gz has no bin/rotad",
+        for line in ("bin/rota needs libstdc++.so.6, which not every machine has", "bin/rota needs GLIBC_2.34 (",
+                     "lib/rota/librota.so needs absent of no version", "other.tar.gz has no bin/rotad",
                      "bin/rotad is in one of the two only", "bin/rota of the tarball is not the deb's", "of another owner"):
             self.assertIn(line, checked.stderr)
 
