@@ -361,8 +361,12 @@ bool Machine::idle_long_enough(Time now) {
     return false;
   }
   if (!idle_since_) idle_since_ = now;
-  // To give the GPU up costs the time of two moves: a pause no longer than one of them is sat out.
-  const Time grace = std::max(idle_grace_, std::min(memory_took_, kLongestPauseSatOut));
+  // To give the GPU up costs the time of two moves: a pause no longer than one of them is sat out. But for a turn that
+  // is about to end no time is better.
+  const Time drain_at = seen_.lease.drain_at;
+  const bool nearly_over = drain_at != Time{0} && (drain_at - now) * kLastPart <= now - taken_at_;
+  const Time sat_out = nearly_over ? Time{0} : std::min(memory_took_, kLongestPauseSatOut);
+  const Time grace = std::max(idle_grace_, sat_out);
   return now - *idle_since_ >= grace && now >= retry_at_;
 }
 

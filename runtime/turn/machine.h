@@ -196,6 +196,8 @@ class Machine {
   // A holder whose memory took long to come does not give it up for a pause that is shorter; but however long it took,
   // not for a longer one than this.
   static constexpr Time kLongestPauseSatOut = std::chrono::milliseconds(500);
+  // None is sat out in the last part of a turn: once so many times as much has passed as is left.
+  static constexpr int kLastPart = 4;
   // When the user is told that the memory does not come, counted over all turns that it went by with.
   static constexpr Time kSayNoRoom = std::chrono::seconds(10);
 

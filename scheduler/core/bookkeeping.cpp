@@ -33,7 +33,7 @@ void Bookkeeping::add_gpu(Client& client, GpuIndex index, Bytes total, Bytes con
   context = std::min(context != 0 ? context : assumed_context(gpu.total), gpu.total);
   Share* share = client.share(index);
   if (share == nullptr) {
-    client.shares.push_back({.gpu = index, .context = 0});
+    client.shares.push_back({.gpu = index, .context = 0, .party = party(gpu, client.session)});
     share = &client.shares.back();
     client.state.touched |= bit(index);
     gpu.all.push_back(&client);
@@ -253,14 +253,59 @@ void Bookkeeping::set_beside(Client& client, Share& share, bool beside, Time now
   changed_ |= bit(share.gpu);
 }
 
+std::shared_ptr<Party> Bookkeeping::party(Gpu& gpu, SessionId session) {
+  if (session == 0) return std::make_shared<Party>();
+  std::weak_ptr<Party>& known = gpu.sessions[session];
+  std::shared_ptr<Party> party = known.lock();
+  if (party == nullptr) {
+    party = std::make_shared<Party>();
+    party->session = session;
+    known = party;
+  }
+  return party;
+}
+
+void Bookkeeping::leave_party(Share& share) {
+  const SessionId session = share.party->session;
+  if (session != 0 && share.party.use_count() == 1) gpus_[share.gpu].sessions.erase(session);
+  share.party.reset();
+}
+
+void Bookkeeping::set_session(Client& client, SessionId session, Time now) {
+  if (client.session == session) return;
+  client.session = session;
+  for (Share& share : client.shares) {
+    const Standing::As stands = share.stands;
+    stand_as(share, Standing::As::kAway, now);
+    leave_party(share);
+    share.party = party(gpus_[share.gpu], session);
+    share.standing = {};
+    stand_as(share, stands, now);
+    changed_ |= bit(share.gpu);
+  }
+}
+
+Time Bookkeeping::even_at(const Share& holder, const Share& other, Time now) const {
+  if (holder.party == other.party) return holder.party->members.even_at(holder.standing, other.standing, now);
+  return gpus_[holder.gpu].virtual_time.even_at(holder.party->standing, other.party->standing, now);
+}
+
+void Bookkeeping::stand_as(Share& share, Standing::As as, Time now) {
+  Gpu& gpu = gpus_[share.gpu];
+  Party& party = *share.party;
+  gpu.virtual_time.advance(now);
+  party.members.advance(now);
+  gpu.virtual_time.change(party.standing, share.stands, as, gpu.credit);
+  party.members.change(share.standing, share.stands, as, gpu.credit);
+  share.stands = as;
+}
+
 void Bookkeeping::stand(const Client& client, Share& share, Time now) {
   using As = Standing::As;
   const auto has = [&](GpuMask gpus) { return (gpus & bit(share.gpu)) != 0; };
   As as = has(client.state.wanted) ? As::kWaits : As::kAway;
   if (has(client.state.held)) as = share.beside ? As::kBeside : As::kHolds;
-  Gpu& gpu = gpus_[share.gpu];
-  gpu.virtual_time.advance(now);
-  gpu.virtual_time.change(share.standing, as, gpu.credit);
+  stand_as(share, as, now);
 }
 
 void Bookkeeping::set_wanted(Client& client, GpuMask gpus, Time now) {
@@ -285,8 +330,9 @@ void Bookkeeping::set_wanted(Client& client, GpuMask gpus, Time now) {
 }
 
 void Bookkeeping::leave(Client& client) {
-  for (const Share& share : client.shares) {
+  for (Share& share : client.shares) {
     Gpu& gpu = gpus_[share.gpu];
+    leave_party(share);
     gpu.contexts -= share.context;
     gpu.used -= share.used;
     gpu.fixed -= share.fixed;

@@ -42,6 +42,19 @@ struct Measurement {
   event::Activity window_from{};
 };
 
+// A session on one GPU, or a client that belongs to none: what virtual_time.h calls a party.
+struct Party {
+  SessionId session = 0;  // 0: a client alone
+  Standing standing;
+  VirtualTime members;  // of its clients, each a party of its own here
+};
+
+// How far it goes in the queue (order.h); all 0 where it is first come first served.
+struct Rank {
+  Time party{};
+  Time member{};  // among clients of one party
+};
+
 // One client's memory on one GPU, and its place there.
 struct Share {
   GpuIndex gpu;
@@ -70,8 +83,10 @@ struct Share {
   Time unwilling_until{};  // 0: it is asked for room
   bool stuck = false;      // has been found not to clear, and has not cleared anything since
   // Of sharing.
-  Standing standing{};
-  Time rank{};          // order.h: its place in the queue; 0 where it is first come first served
+  std::shared_ptr<Party> party{};
+  Standing::As stands = Standing::As::kAway;
+  Standing standing{};  // in its party
+  Rank rank{};
   bool beside = false;  // it takes no turns: it runs beside those who do
   Time switching{};     // how long its turns take to begin; 0: not known
   Measurement measurement{};
@@ -103,8 +118,9 @@ struct Client {
   Time held_time{};      // how long it has held any
   Time waited_time{};    // and waited for some
   bool was_due = false;  // this grant's time to drain has come, whatever it is told since
-  bool woke = false;     // it waits, or will, after a pause of its own, not because its turn was over or it is new
-  bool asks = false;     // for room, before it takes it
+  SessionId session = 0;
+  bool woke = false;  // it waits, or will, after a pause of its own, not because its turn was over or it is new
+  bool asks = false;  // for room, before it takes it
   std::uint32_t last_grant = 0;
   std::vector<Share> shares;
   std::uint64_t ask_number = 0;  // the order in which clients asked; 0: it asks for nothing
@@ -163,12 +179,13 @@ struct Gpu {
   bool crowded = false;     // see GpuState
   bool lacks_room = false;  // somebody waits whose memory does not fit beside that of the holders
   Time latest_grant{};
-  VirtualTime virtual_time;
-  Time credit{};                 // how far behind the mean a client may be that comes back
-  Time urgent_until{};           // who was let go before others lately, counted in time (Core::hurry)
-  std::vector<Client*> all;      // who touches it
-  std::vector<Client*> holders;  // in the order of their grants
-  std::vector<Client*> askers;   // holders that ask for more than is promised, in the order they asked
+  VirtualTime virtual_time;  // of parties
+  Time credit{};             // how far behind the mean a client may be that comes back
+  Time urgent_until{};       // who was let go before others lately, counted in time (Core::hurry)
+  std::vector<Client*> all;  // who touches it
+  std::unordered_map<SessionId, std::weak_ptr<Party>> sessions;  // of those
+  std::vector<Client*> holders;                                  // in the order of their grants
+  std::vector<Client*> askers;  // holders that ask for more than is promised, in the order they asked
 
   // What clients that swap have there (clearing.h).
   std::vector<Client*> swappers;
@@ -216,6 +233,13 @@ class Bookkeeping {
   void promise(Client& client, GpuIndex index, Bytes bytes);
   // With what each new GPU's holder counts with until then as its promise.
   void set_held(Client& client, GpuMask gpus, Time now);
+  // From now on it belongs to this session on all GPUs.
+  void set_session(Client& client, SessionId session, Time now);
+  // As its party and it stand now.
+  static Rank rank(const Share& share) { return {share.party->standing.served, share.standing.served}; }
+  // When a holder will have had as much of a GPU as another client, or had it: as their parties have, or within one as
+  // they have. Time::max(): never, as things are.
+  Time even_at(const Share& holder, const Share& other, Time now) const;
   // Whether it takes turns there or runs beside those who do.
   void set_beside(Client& client, Share& share, bool beside, Time now);
   // How long it has held GPUs, with the grant in force.
@@ -239,6 +263,9 @@ class Bookkeeping {
 
  private:
   void stand(const Client& client, Share& share, Time now);
+  void stand_as(Share& share, Standing::As as, Time now);
+  std::shared_ptr<Party> party(Gpu& gpu, SessionId session);
+  void leave_party(Share& share);
   void end_ask(Client& client, Share& share);
   Bytes explained(GpuIndex index) const;
   void use_swap(Client& client, Share& share, const event::Usage& usage, Time now);

@@ -193,6 +193,10 @@ void Core::on(const event::Join& join, Time) {
   books_.join(join.client, join.asks);
 }
 
+void Core::on(const event::Session& session, Time now) {
+  if (Client* client = books_.find(session.client)) books_.set_session(*client, session.session, now);
+}
+
 void Core::on(const event::AddGpu& add, Time) {
   Client* client = books_.find(add.client);
   if (client == nullptr || add.gpu >= protocol::kMaxGpus) return;
@@ -286,7 +290,7 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
   books_.set_wanted(client, gpus, now);
   for_each_gpu(gpus & ~before, [&](GpuIndex index) {
     Share& share = *client.share(index);
-    share.rank = settings_.measured_turns ? share.standing.served : Time{};
+    share.rank = settings_.measured_turns ? Bookkeeping::rank(share) : Rank{};
   });
   if (before == 0) {
     client.state.wanted_since = now;
@@ -295,6 +299,20 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
     order_.remove(client);
     client.urgent = false;
   }
+}
+
+// Of a session one client has had a turn: the others of it that wait are no longer where they were.
+void Core::move_back(const Share& had) {
+  const Party& party = *had.party;
+  const Gpu& gpu = books_.gpu(had.gpu);
+  const bool others = gpu.waiters > static_cast<std::uint32_t>(party.standing.waiting);
+  if (party.standing.waiting == 0 || !others || !settings_.measured_turns) return;
+  for (Client* client : gpu.all) {
+    Share& share = *client->share(had.gpu);
+    if (share.party != had.party || (client->state.wanted & bit(had.gpu)) == 0 || client->urgent) continue;
+    share.rank = Bookkeeping::rank(share);
+  }
+  order_.ranks_grew();
 }
 
 void Core::hurry(Client& client, Time now) {
@@ -345,7 +363,9 @@ void Core::end_grant(Client& client, Change change, Time now) {
   // A short turn takes nothing from the one that it waited for.
   client.keeps_place = std::exchange(client.urgent_turn, false) && !client.woke;
   client.held_time = Bookkeeping::held_time(client, now);
+  const GpuMask had = client.state.held;
   books_.set_held(client, 0, now);
+  for_each_gpu(had, [&](GpuIndex index) { move_back(*client.share(index)); });
   client.state.grant = 0;
   client.state.overrun = change == Change::kRevoked;
   client.yields = 0;

@@ -112,6 +112,7 @@ class Core {
 
  private:
   void on(const event::Join&, Time);
+  void on(const event::Session&, Time);
   void on(const event::AddGpu&, Time);
   void on(const event::Want&, Time);
   void on(const event::GiveBack&, Time);
@@ -125,6 +126,7 @@ class Core {
   void on(const event::Activity&, Time now);
 
   void set_wanted(Client& client, GpuMask gpus, Time now);
+  void move_back(const Share& had);
   void hurry(Client& client, Time now);
   void grant(Client& client, GpuMask gpus, Time now);
   void end_grant(Client& client, Change change, Time now);

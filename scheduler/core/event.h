@@ -14,6 +14,7 @@ using ClientId = std::uint32_t;
 using GpuIndex = std::uint32_t;  // below protocol::kMaxGpus
 using GpuMask = std::uint64_t;
 using Bytes = std::uint64_t;
+using SessionId = std::uint32_t;  // 0: none
 
 namespace event {
 // A new client. The number must not be in use.
@@ -22,6 +23,12 @@ struct Join {
   // It asks for room before it takes it, and so counts with what it has been promised while it holds a GPU. Any other
   // counts with what it says that it has taken.
   bool asks = false;
+};
+// The client belongs to a session: those of one have one part of a GPU together (virtual_time.h), as the clients
+// without a session have each.
+struct Session {
+  ClientId client;
+  SessionId session;
 };
 // The client touched a GPU. The first client to name a GPU says how large it is, until nobody touches it any more. Once
 // more with another figure when what the client has there beside its allocations has been measured.
@@ -105,7 +112,7 @@ struct Configure {
 
 using Event =
     std::variant<event::Join, event::AddGpu, event::Want, event::GiveBack, event::Usage, event::Ask, event::Leave,
-                 event::Tick, event::Configure, event::Measured, event::Unmeasured, event::Activity>;
+                 event::Tick, event::Configure, event::Measured, event::Unmeasured, event::Activity, event::Session>;
 
 enum class Change {
   kGranted,   // the client holds a new grant (replacing the one it may have held)

@@ -42,6 +42,9 @@ struct EventWords {
   std::string operator()(const event::Join& join) const {
     return words("join", join.client) + (join.asks ? " asks" : "");
   }
+  std::string operator()(const event::Session& session) const {
+    return words("session", session.client, session.session);
+  }
   std::string operator()(const event::AddGpu& add) const {
     return words("add_gpu", add.client, add.gpu, add.total, add.context);
   }
@@ -168,6 +171,10 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
   if (name == "join") {
     const ClientId id = client();
     return event::Join{id, words.may_end_with("asks")};
+  }
+  if (name == "session") {
+    const ClientId id = client();
+    return event::Session{id, words.number<SessionId>("number of a session")};
   }
   if (name == "leave") return event::Leave{client()};
   if (name == "tick") return event::Tick{};

@@ -4,6 +4,7 @@
 //
 //   rota-events 1 mode=automatic quantum=2000000000 grace=10000000000 window=2000000000
 //   81230000000 join 1 asks                             client, and whether it asks for room before it takes it
+//   81230000000 session 1 1                             client, number of its session
 //   81230100000 add_gpu 1 0 150323855360 524288000      client, GPU, bytes in all, bytes of the context
 //   81230200000 want 1 1 0                              client, mask of GPUs in hexadecimal, whether it runs already
 //   > granted 1 1                                       client, grant

@@ -22,20 +22,21 @@ class Order {
   // queue.
   void enqueue(Client& client) {
     if (!std::exchange(client.keeps_place, false)) client.queue_number = ++queued_;
-    auto place = queue_.end();
-    for (auto at = queue_.end(); at != queue_.begin();) {
-      const Client& other = **--at;
-      const GpuMask both = client.state.wanted & other.state.wanted;
-      if (both == 0) continue;
-      if (!goes_before(client, other, both)) break;
-      place = at;
+    queue_.splice(place_before(client, queue_.end()), client.parked, client.node);
+  }
+  // Ranks have grown of some who are in the queue: others that go before those now come forward.
+  void ranks_grew() {
+    for (auto at = queue_.begin(); at != queue_.end();) {
+      const auto other = at++;
+      queue_.splice(place_before(**other, other), queue_, other);
     }
-    queue_.splice(place, client.parked, client.node);
   }
   // From now on the client, which is in the queue, goes before all who are not in a hurry.
   void hurry(Client& client) {
     for_each_gpu(client.state.wanted, [&](GpuIndex index) {
-      client.share(index)->rank = std::min(client.share(index)->rank, first(index)->share(index)->rank);
+      Rank& rank = client.share(index)->rank;
+      const Rank& least = first(index)->share(index)->rank;
+      rank = {std::min(rank.party, least.party), std::min(rank.member, least.member)};
     });
     client.urgent = true;
     const auto place = std::find_if(queue_.begin(), queue_.end(),
@@ -89,12 +90,28 @@ class Order {
   }
 
  private:
+  using Place = std::list<Client*>::iterator;
+  // The foremost to which a client comes from `from`, past none that it does not go before.
+  Place place_before(const Client& client, Place from) {
+    Place place = from;
+    for (Place at = from; at != queue_.begin();) {
+      const Client& other = **--at;
+      const GpuMask both = client.state.wanted & other.state.wanted;
+      if (both == 0) continue;
+      if (!goes_before(client, other, both)) break;
+      place = at;
+    }
+    return place;
+  }
   static bool goes_before(const Client& client, const Client& other, GpuMask gpus) {
     if (other.urgent) return false;
     bool before = true;
     for_each_gpu(gpus, [&](GpuIndex index) {
-      const Time rank = client.share(index)->rank;
-      const Time others = other.share(index)->rank;
+      const Share& one = *client.share(index);
+      const Share& second = *other.share(index);
+      const bool mates = one.party == second.party;
+      const Time rank = mates ? one.rank.member : one.rank.party;
+      const Time others = mates ? second.rank.member : second.rank.party;
       before &= rank != others ? rank < others : client.queue_number < other.queue_number;
     });
     return before;

@@ -17,11 +17,10 @@ Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Time over = begun + (holder.urgent_turn ? std::min(kUrgentTurn, sharing_.turn(index)) : sharing_.turn(index));
   if (next != nullptr && next->urgent) return holder.urgent_turn ? over : std::min(over, next->urgent_at);
   if (!settings_.measured_turns || next == nullptr) return over;
-  const Time ahead = gpu.virtual_time.served(holder.share(index)->standing, now) - next->share(index)->rank;
   const std::int64_t holders = std::max<std::int64_t>(gpu.virtual_time.holders(), 1);
   // However much it is owed: a turn has an end.
   const Time longest = std::max(sharing_.turn(index), Sharing::kCredit + 3 * sharing_.switching(index));
-  const Time even_at = std::min(now - ahead * holders, begun + longest);
+  const Time even_at = std::min(books_.even_at(*holder.share(index), *next->share(index), now), begun + longest);
   // Where memory comes page by page it costs more than is known to send somebody away.
   if (!next->woke || sharing_.pages_in(index)) return std::max(over, even_at);
   // To send a holder away costs two hand-overs.

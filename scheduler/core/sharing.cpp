@@ -452,8 +452,10 @@ Time Sharing::turn(GpuIndex index) const {
   if (!settings_.measured_turns || pages_in(index)) return settings_.quantum;
   const Law& law = laws_[index];
   if (law.phase == Phase::kProbing) return kProbeTurn;
-  if (law.switching == Time{}) return books_.gpu(index).crowded ? settings_.quantum : kShortestTurn;
-  return std::clamp(law.switching * kTurnPerSwitch, kShortestTurn, kLongestTurn);
+  const bool moves = books_.gpu(index).crowded;
+  if (law.switching == Time{}) return moves ? settings_.quantum : kShortestTurn;
+  return moves ? std::clamp(law.switching * kTurnPerMove, kShortestTurn, kLongestWithMoves)
+               : std::clamp(law.switching * kTurnPerSwitch, kShortestTurn, kLongestTurn);
 }
 
 double Sharing::trial(GpuIndex index) const {

@@ -23,7 +23,7 @@
 // Who has handed memory to other processes runs at any time: they may have to run beside it. And where programs have
 // not fitted together within 10 s, their memory decides, not this.
 //
-// Turns are as long as their hand-overs make worth while, whether memory moves in them or not: twenty times as long.
+// Turns are as long as their hand-overs make worth while: twenty times as long, or thirty times where memory moves.
 // Where Unified Memory does not fit they are as long as the settings say.
 #pragma once
 
@@ -77,10 +77,13 @@ class Sharing {
   static constexpr Time kSoonAgain = std::chrono::seconds(1);
   static constexpr Time kFirstAgain = std::chrono::seconds(10);
   static constexpr Time kLastAgain = std::chrono::minutes(5);
-  // Turns: 20 times what a hand-over costs, between these.
+  // Turns: 20 times what a hand-over costs, between these. Where programs do not fit, and memory moves at each, 30
+  // times: who does not need the GPU for long does not wait for the end of a turn.
   static constexpr int kTurnPerSwitch = 20;
+  static constexpr int kTurnPerMove = 30;
   static constexpr Time kShortestTurn = std::chrono::milliseconds(50);
   static constexpr Time kLongestTurn = std::chrono::seconds(5);
+  static constexpr Time kLongestWithMoves = std::chrono::seconds(15);
   // While samples are taken: everybody is to come to its turn. And how often it is seen whether there are enough.
   static constexpr Time kProbeTurn = std::chrono::milliseconds(20);
   // How far behind a program may be that comes back after a pause.

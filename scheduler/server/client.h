@@ -34,7 +34,8 @@ struct Server::Client {
   std::optional<std::string> domain;        // whom it hands memory to, and takes it from; nobody
   scheduler::Time next_turn{};              // as it was last told
   std::array<std::uint64_t, 4> activity{};  // as the core has heard of it: calls, samples, switches, shares
-  std::size_t sessions = 0;                 // that it has named
+  std::size_t sessions = 0;                 // that it has named,
+  std::string session;                      // and the outermost of them; empty: none
   // A Tighten has been sent that it has not answered; another one is due once it has.
   bool tightening = false;
   bool tighten_again = false;

@@ -33,9 +33,11 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
   const auto known = [&](std::uint32_t gpu) { return client.gpus.contains(gpu); };
   if (message.kind == Kind::kSession) {
     // Those of nested `rota run`s; a client that goes on naming some must not fill rotad's memory.
-    if (client.sessions++ < kMostSessions) {
-      quota_.join(client.id, {limits_.membership(message.body.session, client.uid)});
-    }
+    if (client.sessions >= kMostSessions) return;
+    scheduler::Quota::Membership membership = limits_.membership(message.body.session, client.uid);
+    // The outermost comes first: whoever starts many `rota run`s within one has no more of the GPU for it.
+    if (client.sessions++ == 0) join_session(client, membership.key);
+    quota_.join(client.id, {std::move(membership)});
   } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
     const protocol::Reserve& wanted = message.body.reserve;
     if (quota_.exceeds_gpu(client.id, wanted.gpu, wanted.device_bytes)) limits_.follow_host(quota_);
@@ -47,6 +49,19 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
     // Who was stopped for a while hears one question, not all that were asked meanwhile.
     if (std::exchange(client.tighten_again, false)) tighten(client);
   }
+}
+
+void Server::join_session(Client& client, const std::string& key) {
+  scheduler::SessionId& number = sessions_[key];
+  if (number == 0) number = ++last_session_;
+  client.session = key;
+  step(event::Session{client.id, number});
+}
+
+void Server::leave_session(const std::string& key) {
+  const bool left =
+      std::none_of(clients_.begin(), clients_.end(), [&](const auto& entry) { return entry.second->session == key; });
+  if (left) sessions_.erase(key);
 }
 
 void Server::carry_out(const Quota::Outcome& outcome) {

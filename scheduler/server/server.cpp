@@ -292,7 +292,9 @@ void Server::remove_client(ClientId id, const char* why) {
   const auto gpus = found->second->gpus;
   for (const std::uint32_t gpu : gpus) gpus_.remove_client(gpu);
   const bool used_gpus = !gpus.empty();
+  const std::string session = found->second->session;
   clients_.erase(found);
+  leave_session(session);
   if (used_gpus && std::ranges::all_of(clients_, [](const auto& entry) { return entry.second->gpus.empty(); })) {
     unlink(clients_note().c_str());
   }

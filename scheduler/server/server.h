@@ -87,6 +87,8 @@ class Server final : public ConnectionOwner {
   std::uint64_t hand_over_gpus(const Client& client) const;
 
   void on_limits(Connection& connection, Client& client, const protocol::Message& message);
+  void join_session(Client& client, const std::string& key);
+  void leave_session(const std::string& key);
   void carry_out(const scheduler::Quota::Outcome& outcome);
   void tighten(Client& client);
   void publish_limits(Client& client);
@@ -149,6 +151,8 @@ class Server final : public ConnectionOwner {
   std::map<std::uint32_t, std::shared_ptr<Connection>> connections_;
   std::map<uid_t, std::size_t> connections_of_;  // per user
   std::map<scheduler::ClientId, std::unique_ptr<Client>> clients_;
+  std::map<std::string, scheduler::SessionId> sessions_;  // of clients that are there, by Quota::Membership::key
+  scheduler::SessionId last_session_ = 0;
   std::map<std::uint32_t, std::unique_ptr<Stayer>> stayers_;
   // As they were published.
   struct Published {

@@ -5,8 +5,9 @@
 
 LOAD is tests/gpu/programs/load.cu, built by nvcc (its head says how). Each set of programs runs under one rotad of its own
 with plain device memory, and the mode is switched while they run: windows of automatic mode and of `concurrent`, which is
-the driver's time slicing, alternate. A program's rate in a window is what it counted, over its rate alone in the same run;
-a window's score is the sum. Bursts are timed one by one, alone and in both modes.
+the driver's time slicing, alternate. A program's rate in a window is what it counted from its last step before the window
+to its last step in it, over its rate alone in the same run; a window's score is the sum. The first set runs once more
+without rota, in windows of its own. Bursts are timed one by one, alone and in both modes.
 
 Hand-overs are measured by the GPU's own clock, from the end of one program's last kernel to the start of the other's next.
 
@@ -29,7 +30,7 @@ import tempfile
 import time
 
 TORCH = """
-import mmap, struct, sys, torch
+import mmap, struct, sys, time, torch
 file = open(sys.argv[1], "r+b")
 words = mmap.mmap(file.fileno(), 4096)
 kind = sys.argv[2]
@@ -60,6 +61,7 @@ else:
 while struct.unpack_from("<Q", words, 8)[0] == 0:
     step()
     done += 1
+    struct.pack_into("<Q", words, 16, time.monotonic_ns())
     struct.pack_into("<Q", words, 0, done)
 """
 
@@ -98,6 +100,13 @@ class Counter:
     def done(self):
         return struct.unpack_from("<Q", self.words, 0)[0]
 
+    def last(self):
+        """What it has counted, and when it last did, in s."""
+        while True:
+            done, at = struct.unpack_from("<Q8xQ", self.words, 0)
+            if done == self.done():
+                return done, at / 1e9
+
     def stop(self):
         struct.pack_into("<Q", self.words, 8, 1)
 
@@ -105,12 +114,15 @@ class Counter:
 class Rig:
     """One rotad and the programs under it."""
 
-    def __init__(self, arguments, mode):
+    def __init__(self, arguments, mode):  # mode "": programs run without rota
         self.rota = pathlib.Path(arguments.build) / "bin" / "rota"
         self.load = arguments.load
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="rota-share-"))
         self.environment = os.environ | {
             "ROTA_SOCKET": str(self.folder / "socket"), "ROTA_MEMORY": "native", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        self.rotad, self.programs = None, []
+        if not mode:
+            return
         ready, told = os.pipe()
         self.rotad = subprocess.Popen(
             [self.rota.parent / "rotad", "--mode", mode, "--ready-fd", str(told), "--event-log", self.folder / "events",
@@ -118,7 +130,6 @@ class Rig:
         os.close(told)
         os.read(ready, 8)
         os.close(ready)
-        self.programs = []
 
     def start(self, command, **how):
         counter = Counter(self.folder / f"counter{len(self.programs)}")
@@ -126,7 +137,8 @@ class Rig:
             whole = [sys.executable, "-c", TORCH, counter.path, command[1]]
         else:
             whole = [self.load, counter.path, *command]
-        process = subprocess.Popen([self.rota, "run", "--", *whole], env=self.environment, **how)
+        rota = [self.rota, "run", "--"] if self.rotad else []
+        process = subprocess.Popen([*rota, *whole], env=self.environment, **how)
         self.programs.append((process, counter))
         return process, counter
 
@@ -144,8 +156,8 @@ class Rig:
         answer = subprocess.run([self.rota, "status", "--json"], env=self.environment, capture_output=True, text=True)
         return json.loads(answer.stdout)["gpus"][0].get("sharing", {})
 
-    def done(self):
-        return [counter.done() for _, counter in self.programs], time.monotonic()
+    def last(self):
+        return [counter.last() for _, counter in self.programs]
 
     def close(self):
         for _, counter in self.programs:
@@ -155,17 +167,18 @@ class Rig:
                 process.wait(30)
             except subprocess.TimeoutExpired:
                 process.kill()
-        self.rotad.terminate()
-        self.rotad.wait()
-        if keep := os.environ.get("SHARE_KEEP"):
+        if self.rotad:
+            self.rotad.terminate()
+            self.rotad.wait()
+        if self.rotad and (keep := os.environ.get("SHARE_KEEP")):
             shutil.copy(self.folder / "events", f"{keep}/events-{os.getpid()}-{time.time():.0f}")
         shutil.rmtree(self.folder)
 
 
-def settling(rig, seconds):
-    """How long after all have begun to work the candidate changed last, in s."""
+def settling(rig):
+    """How long after all have begun to work the candidate changed last, in s: then it has not for 1.5 s, or 8 s are over."""
     begun, last, before = time.monotonic(), 0.0, None
-    while (now := time.monotonic()) < begun + seconds:
+    while (now := time.monotonic()) < begun + min(last + 1.5, 8):
         sharing = rig.status()
         what = (sharing.get("candidate"), sharing.get("looking"))
         if what != before:
@@ -176,20 +189,20 @@ def settling(rig, seconds):
 
 def rates(rig, seconds, settle=0.0):
     time.sleep(settle)
-    before, begun = rig.done()
+    before = rig.last()
     time.sleep(seconds)
-    after, ended = rig.done()
-    return [(b - a) / (ended - begun) for a, b in zip(before, after)]
+    return [(done - done_before) / (at - at_before) if done != done_before else 0
+            for (done_before, at_before), (done, at) in zip(before, rig.last())]
 
 
-def alone(arguments, command, known={}):
-    key = tuple(command)
+def alone(arguments, command, mode="automatic", known={}):
+    key = (mode, *command)
     if key not in known:
-        rig = Rig(arguments, "automatic")
+        rig = Rig(arguments, mode)
         try:
             rig.start(command)
             rig.await_work()
-            known[key] = rates(rig, 1.5, 0.3)[0]
+            known[key] = rates(rig, 2, 0.3)[0]
         finally:
             rig.close()
     return known[key]
@@ -209,7 +222,7 @@ def score_set(arguments, name, commands):
         for command in commands:
             rig.start(command)
         rig.await_work()
-        settled = settling(rig, 2)
+        settled = settling(rig)
         for window in range(arguments.windows):
             mode = ("automatic", "concurrent")[window % 2]
             rig.set_mode(mode)
@@ -227,6 +240,19 @@ def score_set(arguments, name, commands):
             "each": {mode: [round(statistics.fmean(column), 3) for column in zip(*all)] for mode, all in windows.items()}}
 
 
+def score_without_rota(arguments, name, commands):
+    own = [alone(arguments, command, "") for command in commands]
+    rig = Rig(arguments, "")
+    try:
+        for command in commands:
+            rig.start(command)
+        rig.await_work()
+        scores = [sum(rate / base for rate, base in zip(rates(rig, arguments.seconds, 0.2), own)) for _ in range(arguments.windows // 2)]
+    finally:
+        rig.close()
+    return {"set": name + " without rota", "time_slicing": interval(scores)}
+
+
 def percentile(values, part):
     values = sorted(values)
     return round(values[min(len(values) - 1, int(part * len(values)))], 2) if values else None
@@ -242,12 +268,15 @@ def bursts_of(arguments, burst, beside, programs, mode, count):
         # Not all in step.
         senders = [rig.start(["burst", *burst[:2], str(int(burst[2]) + 170 * each), str(count)], stdout=subprocess.PIPE,
                              text=True)[0] for each in range(programs)]
-        begun = time.monotonic()
-        done = other.done() if other else 0
         times = []
+        if other:
+            done, begun = other.last()
         for sender in senders:
             times += [float(line) for line in sender.communicate()[0].split()[2:]]
-        rate = (other.done() - done) / (time.monotonic() - begun) if other else None
+        rate = None
+        if other:
+            ended_done, ended = other.last()
+            rate = (ended_done - done) / (ended - begun)
     finally:
         rig.close()
     return times, rate
@@ -281,13 +310,16 @@ def score_hand_overs(arguments):
     finally:
         rig.close()
     gaps = {True: [], False: []}
+    long = []
     for (_, ended, one), (begun, _, other) in zip(kernels, kernels[1:]):
         gaps[one != other].append((begun - ended) / 1e3)
+        if one != other and begun - ended > 1e6:
+            long.append([round((begun - kernels[0][0]) / 1e9, 3), round((begun - ended) / 1e3)])
     # Interleaved by the driver, kernels overlap: those are no hand-overs.
     overs = [gap for gap in gaps[True] if gap >= 0]
     return {"set": "hand-over", "count": len(overs), "overlapping": len(gaps[True]) - len(overs),
             "p50": percentile(overs, 0.5), "p99": percentile(overs, 0.99), "max": round(max(overs), 2),
-            "within_p50": percentile(gaps[False], 0.5), "within_p99": percentile(gaps[False], 0.99)}
+            "above_1_ms_at_s": long[:20], "within_p50": percentile(gaps[False], 0.5), "within_p99": percentile(gaps[False], 0.99)}
 
 
 def main():
@@ -304,6 +336,8 @@ def main():
     for name, commands in SETS.items():
         if re.search(arguments.only, name):
             print(json.dumps(score_set(arguments, name, commands)), flush=True)
+            if name == next(iter(SETS)):
+                print(json.dumps(score_without_rota(arguments, name, commands)), flush=True)
     if re.search(arguments.only, "hand-over"):
         print(json.dumps(score_hand_overs(arguments)), flush=True)
     for name, how in BURSTS.items():

@@ -1,4 +1,5 @@
 """An installed prefix works by itself, and ldconfig over it makes nobody's libcuda.so.1 or libnvidia-ml.so.1 ours."""
+import json
 import re
 import shutil
 import subprocess
@@ -30,6 +31,27 @@ class Installed(Case):
         self.checked(simgpu / "simgpu-driver", "--version", "11.2", "-o", older)
         self.assertIn("ok", self.checked(self.prefix / "bin/rota", "run", "--", PROGRAMS / "saxpy",
                                          ROTA_REAL_LIBCUDA=str(older)).stdout)
+
+    # ctest labels: unsanitized
+    def test_the_demo_needs_nothing_but_the_prefix(self):
+        temporary = self.scratch / "tmp"
+        temporary.mkdir()
+        # As in an empty container: no HOME, and no GPU.
+        bare = {"PATH": "/nowhere", "TMPDIR": str(temporary), "ROTA_REAL_LIBCUDA": "/nowhere/libcuda.so.1"}
+        demo = [self.prefix / "bin/rota", "demo"]
+        shown = subprocess.run([*demo, "--json"], env=bare, cwd="/", check=True, capture_output=True, text=True)
+        self.assertEqual([copy["result"] for copy in json.loads(shown.stdout)["under_rota"]["copies"]], ["right", "right"])
+        self.assertEqual((shown.stderr, list(temporary.iterdir())), ("", []))
+        # Without simulated GPUs there is nothing to show it on.
+        (self.prefix / "lib/rota/simgpu").rename(self.prefix / "simgpu")
+        refused = subprocess.run(demo, env=bare, cwd="/", capture_output=True, text=True, check=False)
+        self.assertEqual((refused.returncode, refused.stdout), (1, ""))
+        self.assertRegex(refused.stderr, r"^rota demo: no GPU works here \(no CUDA driver: /nowhere/libcuda\.so\.1: .*\), and for a simulated GPU "
+                                         r".*/lib/rota/simgpu/libcuda\.so\.1 is missing: install rota again\n$")
+        (self.prefix / "lib/rota/rota-demo").unlink()
+        refused = subprocess.run(demo, env=bare, cwd="/", capture_output=True, text=True, check=False)
+        self.assertEqual((refused.returncode, refused.stdout), (1, ""))
+        self.assertIn("/lib/rota/rota-demo is missing: install rota again", refused.stderr)
 
     def test_a_kernel_is_written_against_the_installed_header(self):
         example = self.prefix / "share/rota/simgpu/scale.cpp"

@@ -10,7 +10,7 @@ _rota() {
     [[ $command == trace && ${COMP_WORDS[i]} =~ ^(show|export)$ ]] && command="trace ${COMP_WORDS[i]}"
   done
   if ((COMP_CWORD == 1)); then
-    COMPREPLY=($(compgen -W "run try sim status control doctor trace --help --version" -- "$now"))
+    COMPREPLY=($(compgen -W "run try demo sim status control doctor trace --help --version" -- "$now"))
     return
   fi
   case "$command $before" in
@@ -22,11 +22,12 @@ _rota() {
     "sim --unregistered") COMPREPLY=($(compgen -W "fail skip" -- "$now")); return ;;
     "trace show --addresses") COMPREPLY=($(compgen -W "stable raw" -- "$now")); return ;;
     "trace export --format") COMPREPLY=($(compgen -W "chrome" -- "$now")); return ;;
-    "run --quantum"|"run --gpu-mem"|"run --host-mem"|"try -n"|"try --copies"|"try --rounds"|"try --quantum"|"try --gpu-mem"|"try --host-mem"|"sim --profile"|"sim --memory"|"sim --driver"|"sim --kernels"|"sim --fault"|"sim --time-scale"|"sim --state"|"control --socket"|"doctor --timeout"|"trace --dir"|"trace --max-bytes"|"trace show --pid"|"trace show --function"|"trace show --exclude"|"trace show --elements"|"trace export -o"|"trace export --output") COMPREPLY=($(compgen -f -- "$now")); return ;;
+    "run --quantum"|"run --gpu-mem"|"run --host-mem"|"try -n"|"try --copies"|"try --rounds"|"try --quantum"|"try --gpu-mem"|"try --host-mem"|"demo -n"|"demo --copies"|"sim --profile"|"sim --memory"|"sim --driver"|"sim --kernels"|"sim --fault"|"sim --time-scale"|"sim --state"|"control --socket"|"doctor --timeout"|"trace --dir"|"trace --max-bytes"|"trace show --pid"|"trace show --function"|"trace show --exclude"|"trace show --elements"|"trace export -o"|"trace export --output") COMPREPLY=($(compgen -f -- "$now")); return ;;
   esac
   case $command in
     "run") options="-h --help --mode --quantum --memory --gpu-mem --host-mem --oversubscribe" ;;
     "try") options="-h --help -n --copies --rounds --json --mode --quantum --memory --gpu-mem --host-mem --oversubscribe" ;;
+    "demo") options="-h --help -n --copies --sim --json" ;;
     "sim") options="-h --help --gpu --profile --memory --driver --kernels --unregistered --fault --time-scale --virtual-clock --state" ;;
     "status") options="-h --help --json" ;;
     "control") options="-h --help --socket" ;;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/rota/control/control.h"
+#include "tools/rota/demo/demo.h"
 #include "tools/rota/doctor/doctor.h"
 #include "tools/rota/run/run.h"
 #include "tools/rota/sim/sim.h"
@@ -79,6 +80,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   rota::tool::register_run(app);
   rota::tool::register_try(app);
+  rota::tool::register_demo(app);
   rota::tool::register_sim(app);
   rota::tool::register_status(app);
   rota::tool::register_control(app);

@@ -8,7 +8,8 @@
 //                                             each burst took, in ms
 //   load COUNTER stamps   KERNEL_US EVERY     as saturate; in the end it prints when each of the last kernels began and
 //                                             ended, in ns by the GPU's clock, which all programs share
-// It ends when the file's second word is not 0. The first word counts kernels.
+// It ends when the file's second word is not 0. The first word counts kernels, those of whole steps, and the third is
+// when the last of them was through, in ns of CLOCK_MONOTONIC.
 #include <cuda_runtime.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -64,6 +65,11 @@ double ms() {
 struct Words {
   volatile std::uint64_t done;
   volatile std::uint64_t stop;
+  volatile std::uint64_t at;
+  void set_done(std::uint64_t count) {
+    at = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+    done = count;
+  }
 };
 
 Words* map(const char* path) {
@@ -118,7 +124,7 @@ int main(int argc, char** argv) {
     while (words.stop == 0) {
       for (int i = 0; i < static_cast<int>(second); ++i) kernel.launch();
       check(cudaDeviceSynchronize());
-      words.done = words.done + static_cast<std::uint64_t>(second);
+      words.set_done(words.done + static_cast<std::uint64_t>(second));
     }
   } else if (std::strcmp(kind, "stamps") == 0) {
     constexpr std::size_t kStamps = 1 << 16;
@@ -131,7 +137,7 @@ int main(int argc, char** argv) {
     while (words.stop == 0 && made + static_cast<std::size_t>(second) < kStamps) {
       for (int i = 0; i < static_cast<int>(second); ++i) kernel.launch(on_gpu + made++);
       check(cudaDeviceSynchronize());
-      words.done = made;
+      words.set_done(made);
     }
     check(cudaMemcpy(stamps.data(), on_gpu, made * sizeof(Stamp), cudaMemcpyDeviceToHost));
     for (std::size_t i = 0; i < made; ++i) std::printf("%llu %llu\n", stamps[i].begun, stamps[i].ended);
@@ -142,13 +148,13 @@ int main(int argc, char** argv) {
       check(cudaDeviceSynchronize());
       for (const double until = ms() + second / 1e3; ms() < until;) {
       }
-      words.done = words.done + 1;
+      words.set_done(words.done + 1);
     }
   } else if (std::strcmp(kind, "tiny") == 0) {
     while (words.stop == 0) {
       for (int i = 0; i < static_cast<int>(first); ++i) nothing<<<1, 32>>>();
       check(cudaDeviceSynchronize());
-      words.done = words.done + static_cast<std::uint64_t>(first);
+      words.set_done(words.done + static_cast<std::uint64_t>(first));
     }
   } else if (std::strcmp(kind, "burst") == 0) {
     const Kernel kernel(first);
@@ -160,7 +166,7 @@ int main(int argc, char** argv) {
       for (int i = 0; i < static_cast<int>(second); ++i) kernel.launch();
       check(cudaDeviceSynchronize());
       std::printf("%.3f\n", ms() - begun);
-      words.done = words.done + static_cast<std::uint64_t>(second);
+      words.set_done(words.done + static_cast<std::uint64_t>(second));
     }
   } else {
     return 2;

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -103,6 +104,10 @@ Started spawn(const std::vector<std::string>& arguments, const std::string& log)
   const pid_t middle = fork();
   if (middle == 0) {
     setsid();  // Ctrl-C in this terminal is not for the daemon
+    // Whoever starts it may be taking signals one by one; the daemon would be deaf to all of them.
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, nullptr);
     if (fork() != 0) _exit(0);
     const int nothing = open("/dev/null", O_RDWR);
     const int output = open(log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);

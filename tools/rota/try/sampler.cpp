@@ -8,6 +8,7 @@
 #include <chrono>
 
 #include "scheduler/protocol/socket_path.h"
+#include "tools/rota/status/sharing.h"
 #include "tools/rota/try/processes.h"
 
 namespace rota::attempt {
@@ -70,6 +71,8 @@ void Sampler::start() {
   seen_ = {};
   waited_ns_.clear();
   others_.clear();
+  grants_before_.reset();
+  most_active_ = 0;
   ending_ = false;
   thread_ = std::thread([this] { run(); });
 }
@@ -116,6 +119,8 @@ void Sampler::ask_rotad() {
     lost_rotad_ = true;
     return;
   }
+  if (!grants_before_) grants_before_ = status->end.grants;
+  seen_.grants = status->end.grants - *grants_before_;
   std::uint64_t allocated = 0;
   bool some = false;
   for (const protocol::StatusClient& client : status->clients) {
@@ -132,10 +137,21 @@ void Sampler::ask_rotad() {
     some = true;
     allocated += client.device_bytes + client.context_bytes;
     const auto use = std::ranges::find(status->uses, client.client, &protocol::StatusUse::client);
-    if (use != status->uses.end()) waited_ns_[client.client] = use->waited_ns;
+    Use& seen = seen_.uses[client.pid];
+    if (use != status->uses.end()) {
+      waited_ns_[client.client] = use->waited_ns;
+      seen = {.waited = static_cast<double>(use->waited_ns) / 1e9, .held = static_cast<double>(use->held_ns) / 1e9};
+    }
     for (const protocol::StatusGpu& gpu : status->gpus) {
       const bool touched = gpu.index < protocol::kMaxGpus && (client.gpus >> gpu.index & 1) != 0;
-      if (touched && std::ranges::find(seen_.gpus, gpu.uuid, &Gpu::uuid) == seen_.gpus.end()) {
+      if (!touched) continue;
+      if (gpu.active >= most_active_) {
+        if (const std::string sharing = tool::sharing_text(gpu); !sharing.empty()) {
+          seen_.sharing = sharing;
+          most_active_ = gpu.active;
+        }
+      }
+      if (std::ranges::find(seen_.gpus, gpu.uuid, &Gpu::uuid) == seen_.gpus.end()) {
         seen_.gpus.push_back({gpu.uuid, gpu.name});
       }
     }

@@ -24,6 +24,12 @@ struct Gpu {
   std::string name;
 };
 
+// What rotad said last of one process.
+struct Use {
+  double waited = 0;  // seconds that it has waited for its turns
+  double held = 0;    // that it has had a GPU
+};
+
 // What was seen from start() to stop().
 struct Seen {
   // Of this process's descendants under rota; nothing: rotad saw none of them, or cannot be asked.
@@ -34,6 +40,10 @@ struct Seen {
   std::vector<Gpu> gpus;  // that they used
   // Who else used the GPUs: "python (pid 12)".
   std::vector<std::string> others;
+  std::map<pid_t, Use> uses;  // of descendants that used a GPU under rota
+  std::uint64_t grants = 0;   // turns that rotad gave, to whomever
+  // How programs shared the GPU, as `rota status` said it last while most of them used it; empty: fewer than two did.
+  std::string sharing;
 };
 
 class Sampler {
@@ -76,6 +86,8 @@ class Sampler {
   std::map<std::uint32_t, std::uint64_t> waited_ns_;  // by client
   std::map<pid_t, std::string> others_;
   bool lost_rotad_ = false;
+  std::optional<std::uint64_t> grants_before_;
+  std::uint32_t most_active_ = 0;
 
   std::thread thread_;
   std::mutex mutex_;

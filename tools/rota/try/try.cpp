@@ -19,6 +19,7 @@
 #include "tools/rota/run/options.h"
 #include "tools/rota/try/copies.h"
 #include "tools/rota/try/native.h"
+#include "tools/rota/try/output_folder.h"
 #include "tools/rota/try/processes.h"
 #include "tools/rota/try/report.h"
 #include "tools/rota/try/sampler.h"
@@ -44,36 +45,6 @@ struct TryOptions {
 void tell(const std::string& line) {
   fmt::print(stderr, "rota try: {}\n", line);
 }
-
-// Of what the copies print. Goes with everything in it, unless somebody is to look into it.
-class OutputFolder {
- public:
-  OutputFolder() {
-    const char* parent = std::getenv("TMPDIR");
-    path_ = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/rota-try-XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) problem_ = fmt::format("cannot make a folder {}: {}", path_, strerror(errno));
-  }
-  ~OutputFolder() {
-    if (!kept_) remove();
-  }
-  OutputFolder(const OutputFolder&) = delete;
-  OutputFolder& operator=(const OutputFolder&) = delete;
-  const std::string& path() const { return path_; }
-  const std::string& problem() const { return problem_; }
-  void remove() const {
-    std::error_code ignored;
-    if (problem_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  const std::string& keep() {
-    kept_ = true;
-    return path_;
-  }
-
- private:
-  std::string path_;
-  std::string problem_;
-  bool kept_ = false;
-};
 
 // Thrown through the measurement; ends it with this exit code.
 struct Stop {
@@ -205,7 +176,7 @@ class Measurement {
   const TryOptions options_;
   LaunchOptions launch_;
   const attempt::SignalsTaken signals_;
-  OutputFolder folder_;
+  attempt::OutputFolder folder_{"rota-try"};
   Sampler sampler_;
   Report report_;
   std::set<std::string> said_;

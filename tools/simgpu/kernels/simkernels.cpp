@@ -67,6 +67,26 @@ void reduce(Launch& launch, Pointer<const unsigned> words, unsigned long count, 
   launch.stream(count * sizeof(unsigned));
 }
 
+// What `rota demo` runs: of each of `count` words, `stride` words apart, so many steps of a generator. A card does four
+// steps in a picosecond.
+void rota_demo_mix(Launch& launch, Pointer<unsigned> words, unsigned long count, unsigned long stride, unsigned steps) {
+  if (count == 0) return;
+  unsigned* memory = words.range(launch, (count - 1) * stride + 1);
+  if (memory == nullptr) return;
+  // The steps are the same for all words, so they are put together first: each bit of their number doubles them.
+  unsigned factor = 1;
+  unsigned addend = 0;
+  for (unsigned bit = 32; bit-- > 0;) {
+    addend += factor * addend;
+    factor *= factor;
+    if ((steps >> bit & 1) == 0) continue;
+    addend = addend * 1664525 + 1013904223;
+    factor *= 1664525;
+  }
+  for (uint64_t i = 0; i < count; ++i) memory[i * stride] = memory[i * stride] * factor + addend;
+  launch.busy(count * steps / 4000);
+}
+
 // c = a * b, all row by row: a has m rows of k, b k rows of n. One element of c per thread.
 void gemm(Launch& launch, Pointer<const float> a, Pointer<const float> b, Pointer<float> c, int m, int n, int k) {
   auto rows = static_cast<uint64_t>(m);
@@ -232,6 +252,7 @@ ROTA_SIM_KERNEL("_Z4spinm", spin)
 ROTA_SIM_KERNEL("_Z11takes_100usv", takes<100'000>)
 ROTA_SIM_KERNEL("_Z10spin_untilPj", spin_until)
 ROTA_SIM_KERNEL("rota_fingerprint", fingerprint)
+ROTA_SIM_KERNEL("rota_demo_mix", rota_demo_mix)
 ROTA_SIM_KERNELS_END
 
 ROTA_SIM_VARIABLES_BEGIN

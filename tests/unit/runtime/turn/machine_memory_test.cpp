@@ -332,3 +332,30 @@ TEST_CASE("memory that comes at once in the midst of a turn makes no long pauses
   process.run(100ms);
   CHECK(process.did(Act::kGiveBack));
 }
+
+TEST_CASE("a pause shorter than a move is sat out in the midst of a turn, and ends one that is nearly over") {
+  Process process;
+  process.seen.standing = 1;
+  process.look();
+  process.seen.lease = {.grant = 1, .held = 1, .waiters = 1, .drain_at = process.now + 10s};
+  process.seen.resident = process.resident = false;
+  process.look();
+  process.run(200ms);
+  process.resident = true;
+  process.run(20ms);
+  REQUIRE(process.machine.gate_open());
+  process.seen.standing = 0;
+  process.seen.looked = true;
+  const auto pause = [&](Time length) {
+    process.seen.done = true;
+    process.run(length);
+    const bool gave_back = process.did(Act::kGiveBack);
+    process.seen.done = false;
+    ++process.seen.calls;
+    return gave_back;
+  };
+  process.run(4s);
+  CHECK_FALSE(pause(150ms));
+  process.run(4s);
+  CHECK(pause(50ms));
+}

@@ -114,7 +114,10 @@ class History {
     }
     const ClientId id = some_client();
     const ClientState& state = *core_.client(id);
-    switch (pick(20)) {
+    switch (pick(21)) {
+      case 20:
+        step(event::Session{id, pick(4)});
+        break;
       case 15: {
         const GpuIndex gpu = pick(kGpus);
         const Bytes in_use = pick(static_cast<unsigned>(kTotal) + 1);

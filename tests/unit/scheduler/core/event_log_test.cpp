@@ -57,6 +57,7 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     };
     for (ClientId id = 1; id <= 3; ++id) {
       step(event::Join{id, id == 2});
+      if (id != 1) step(event::Session{id, 4});
       step(event::AddGpu{id, 63, 1000, 3});
       step(event::Usage{id, 63, 600, 5});
       step(event::Want{id, ~GpuMask{0}, id == 3, id == 2});
@@ -81,7 +82,7 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     step(event::Leave{2});
     const Replay result = replay_text(text);
     CHECK(result.problem == "");
-    CHECK(result.events == 25);
+    CHECK(result.events == 27);
     CHECK(text.find("> clear 1 0 63 ") != std::string::npos);
     CHECK(result.decisions == decisions);
   }

@@ -344,6 +344,20 @@ TEST_CASE("that somebody has had no room is forgotten with who waited for it") {
   CHECK(two.both_hold());
 }
 
+TEST_CASE("turns are longer where memory moves with each") {
+  Two two;
+  two.core.step(event::Want{1, 1}, two.now);
+  two.now += 10s;
+  two.core.step(event::Activity{.client = 1, .calls = 1, .switches = 1, .switching = 100ms}, two.now);
+  CHECK(two.core.gpu(0).turn == 2s);
+  for (const ClientId id : {1U, 2U}) {
+    two.core.step(event::Usage{.client = id, .gpu = 0, .used = Bytes{60} << 30, .resident = Bytes{10} << 30}, two.now);
+  }
+  two.core.step(event::Want{2, 1}, two.now);
+  REQUIRE(two.core.gpu(0).crowded);
+  CHECK(two.core.gpu(0).turn == 3s);
+}
+
 TEST_CASE("a fixed quantum decides nothing: programs that fit together run together") {
   Two two;
   Settings settings;

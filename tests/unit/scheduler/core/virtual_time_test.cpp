@@ -14,6 +14,25 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// Parties of one client each, but for those that `party` says.
+struct Parties {
+  explicit Parties(std::size_t clients) : as(clients), standings(clients), party(clients) {
+    for (std::size_t i = 0; i < clients; ++i) party[i] = i;
+  }
+  void change(std::size_t client, Standing::As next, Time now) {
+    time.advance(now);
+    time.change(of(client), std::exchange(as[client], next), next, 100ms);
+  }
+  Standing& of(std::size_t client) { return standings[party[client]]; }
+  Time ahead(std::size_t one, std::size_t other, Time now) {
+    return time.served(of(one), now) - time.served(of(other), now);
+  }
+  VirtualTime time;
+  std::vector<Standing::As> as;
+  std::vector<Standing> standings;
+  std::vector<std::size_t> party;
+};
+
 // Clients that all want one GPU, one at a time.
 struct Turns {
   Turns() { configure(true); }
@@ -122,16 +141,9 @@ TEST_CASE("what somebody has had of one GPU is not held against it on another") 
 }
 
 TEST_CASE("a program that comes back after a pause has some credit, and no more for a longer pause") {
-  VirtualTime time;
-  std::array<Standing, 3> all;
-  const auto change = [&](int which, Standing::As as, Time now) {
-    time.advance(now);
-    time.change(all[static_cast<std::size_t>(which)], as, 100ms);
-  };
-  const auto ahead = [&](int one, int other, Time now) {
-    return time.served(all[static_cast<std::size_t>(one)], now) -
-           time.served(all[static_cast<std::size_t>(other)], now);
-  };
+  Parties parties(3);
+  const auto change = [&](std::size_t which, Standing::As as, Time now) { parties.change(which, as, now); };
+  const auto ahead = [&](std::size_t one, std::size_t other, Time now) { return parties.ahead(one, other, now); };
   change(0, Standing::As::kHolds, 0s);
   change(1, Standing::As::kWaits, 0s);
   change(0, Standing::As::kWaits, 1s);
@@ -151,18 +163,14 @@ TEST_CASE("a program that comes back after a pause has some credit, and no more 
   change(1, Standing::As::kWaits, 62s);
   CHECK(ahead(0, 1, 62s) > 1s);
   // Nobody is here for a while: all begin as equals, but for credit.
-  for (const int each : {0, 1, 2}) change(each, Standing::As::kAway, 62s);
-  for (const int each : {0, 1, 2}) change(each, Standing::As::kWaits, 200s);
+  for (const std::size_t each : {0U, 1U, 2U}) change(each, Standing::As::kAway, 62s);
+  for (const std::size_t each : {0U, 1U, 2U}) change(each, Standing::As::kWaits, 200s);
   CHECK(std::chrono::abs(ahead(0, 1, 200s)) <= 100ms);
 }
 
 TEST_CASE("what a program is owed is forgotten while it is away") {
-  VirtualTime time;
-  std::array<Standing, 2> all;
-  const auto change = [&](int which, Standing::As as, Time now) {
-    time.advance(now);
-    time.change(all[static_cast<std::size_t>(which)], as, 100ms);
-  };
+  Parties parties(2);
+  const auto change = [&](std::size_t which, Standing::As as, Time now) { parties.change(which, as, now); };
   change(0, Standing::As::kHolds, 0s);
   change(1, Standing::As::kWaits, 0s);
   change(1, Standing::As::kAway, 10s);
@@ -174,7 +182,7 @@ TEST_CASE("what a program is owed is forgotten while it is away") {
     owed = 9s;
   }
   change(1, Standing::As::kWaits, 10s + away);
-  const Time ahead = time.served(all[0], 10s + away) - time.served(all[1], 10s + away);
+  const Time ahead = parties.ahead(0, 1, 10s + away);
   CHECK(ahead >= owed);
   CHECK(ahead <= owed + 100ms);
 }
@@ -230,23 +238,113 @@ TEST_CASE("a turn that ends in time is no pause, whatever its holder says of its
 
 TEST_CASE("the mean stays what it is however clients come, hold, run beside others and go") {
   std::minstd_rand random(7);
-  VirtualTime time;
-  std::vector<Standing> all(20);
+  Parties parties(20);
+  for (std::size_t i = 0; i < 10; ++i) parties.party[i] = i / 4;  // sessions of four, four and two
   Time now{};
   for (int i = 0; i < 100'000; ++i) {
     now += Time(random() % 10'000'000);
-    time.advance(now);
-    time.change(all[random() % all.size()], static_cast<Standing::As>(random() % 4), 100ms);
+    parties.change(random() % parties.as.size(), static_cast<Standing::As>(random() % 4), now);
     std::int64_t here = 0;
     double sum = 0;
-    for (const Standing& each : all) {
-      if (each.as != Standing::As::kWaits && each.as != Standing::As::kHolds) continue;
+    for (const Standing& each : parties.standings) {
+      if (!each.here()) continue;
       ++here;
-      sum += static_cast<double>((time.served(each, now) - time.mean()).count());
+      sum += static_cast<double>((parties.time.served(each, now) - parties.time.mean()).count());
     }
     if (here != 0 && std::abs(sum) > 2 * static_cast<double>(here))
       FAIL("the mean is off by " << sum / static_cast<double>(here));
   }
+}
+
+TEST_CASE("a session has as much of a GPU as one program beside it, and its programs the same of that") {
+  Turns turns;
+  const std::vector<ClientId> all{1, 2, 3, 4, 5};
+  for (const ClientId id : all) turns.come(id);
+  SECTION("however many they are") {
+    for (const ClientId id : {2U, 3U, 4U, 5U}) turns.core.step(event::Session{id, 7}, turns.now);
+    const std::vector<Time> held = turns.all(20s, all);
+    CHECK(held[0].count() == Approx(10e9).epsilon(0.05));
+    for (std::size_t i = 1; i < all.size(); ++i) CHECK(held[i].count() == Approx(2.5e9).epsilon(0.1));
+  }
+  SECTION("also beside another session") {
+    for (const ClientId id : {1U, 2U}) turns.core.step(event::Session{id, 7}, turns.now);
+    for (const ClientId id : {3U, 4U, 5U}) turns.core.step(event::Session{id, 8}, turns.now);
+    const std::vector<Time> held = turns.all(24s, all);
+    for (const std::size_t i : {0U, 1U}) CHECK(held[i].count() == Approx(6e9).epsilon(0.1));
+    for (const std::size_t i : {2U, 3U, 4U}) CHECK(held[i].count() == Approx(4e9).epsilon(0.1));
+  }
+  SECTION("and if they say so only while they wait") {
+    for (const ClientId id : all) turns.want(id);
+    for (const ClientId id : {2U, 3U, 4U, 5U}) turns.core.step(event::Session{id, 7}, turns.now);
+    const std::vector<Time> held = turns.all(20s, all);
+    CHECK(held[0].count() == Approx(10e9).epsilon(0.05));
+  }
+  SECTION("and no program that comes to a session gets more for it") {
+    for (const ClientId id : {2U, 3U}) turns.core.step(event::Session{id, 7}, turns.now);
+    std::vector<Time> held = turns.all(5s, {1, 2, 3});
+    for (const ClientId id : {4U, 5U}) turns.core.step(event::Session{id, 7}, turns.now);
+    held = turns.all(20s, all);
+    CHECK(held[0].count() == Approx(10e9).epsilon(0.05));
+    turns.core.step(event::Leave{5}, turns.now);
+    turns.core.step(event::Leave{4}, turns.now);
+    held = turns.all(10s, {1, 2, 3});
+    CHECK(held[0].count() == Approx(5e9).epsilon(0.05));
+    CHECK(held[1].count() == Approx(2.5e9).epsilon(0.1));
+  }
+}
+
+TEST_CASE("who comes back in a session that is always there is before its mates, not before other sessions") {
+  Turns turns;
+  for (const ClientId id : {1U, 2U, 3U}) turns.come(id);
+  for (const ClientId id : {1U, 2U}) turns.core.step(event::Session{id, 7}, turns.now);
+  turns.all(2s, {1, 2, 3});
+  const auto one_away = [&](ClientId away, const std::vector<ClientId>& others) {
+    if (turns.holds(away)) turns.give_back(away);
+    turns.want(away, 0);
+    turns.all(2s, others);
+  };
+  one_away(2, {1, 3});
+  // Until the one outside the session holds the GPU: the session as a whole is even with it.
+  while (!turns.holds(3)) {
+    turns.now = std::max(turns.core.client(1)->drain_at, turns.now + 1us);
+    turns.give_back(1);
+    turns.want(1);
+  }
+  turns.want(2);
+  CHECK(turns.core.client(3)->drain_at > turns.now + 10ms);
+  turns.now = std::max(turns.core.client(3)->drain_at, turns.now);
+  turns.give_back(3);
+  CHECK(turns.holds(2));
+}
+
+TEST_CASE("what a program has had counts for its session, also if it named that later") {
+  Turns turns;
+  for (const ClientId id : {1U, 2U, 3U}) turns.come(id);
+  for (const ClientId id : {1U, 2U, 3U}) turns.want(id);
+  REQUIRE(turns.holds(1));
+  turns.core.step(event::Session{1, 7}, turns.now);
+  turns.now += 3s;
+  turns.give_back(1);
+  CHECK(turns.all(6s, {1, 2, 3})[0] <= 500ms);
+}
+
+TEST_CASE("who comes back and has had more than its mate waits for the end of that one's turn") {
+  Turns turns;
+  for (const ClientId id : {1U, 2U}) {
+    turns.come(id);
+    turns.core.step(event::Session{id, 7}, turns.now);
+  }
+  turns.all(1s, {1, 2});
+  const ClientId one = turns.holds(1) ? 1 : 2;
+  const ClientId other = 3 - one;
+  turns.want(other, 0);
+  turns.now += 3s;  // nobody waits: it goes since it has nothing to do
+  turns.give_back(one);
+  turns.want(other);
+  turns.now += 5ms;
+  turns.want(one);
+  turns.now += 1ms;
+  CHECK(turns.core.client(other)->drain_at > turns.now + 10ms);
 }
 
 TEST_CASE("who comes back after a pause and is behind does not wait for the end of a turn") {

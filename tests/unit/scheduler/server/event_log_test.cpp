@@ -3,6 +3,10 @@
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <cstring>
+#include <memory>
+#include <sstream>
+#include <vector>
 
 #include "scheduler/core/event_log.h"
 #include "scheduler/server/event_log.h"
@@ -43,6 +47,37 @@ TEST_CASE("what a rotad wrote down about its clients is what it decides again") 
   const Outcome lie = run({.arguments = {ROTAD, "--replay", log}, .environment = {}});
   CHECK(lie.code() == 1);
   CHECK(lie.errors.find("> granted 77 1") != std::string::npos);
+}
+
+TEST_CASE("programs of one session are told to the core as one, by the outermost that they name") {
+  const TemporaryFolder folder;
+  const std::string log = folder / "events";
+  {
+    Daemon daemon({"--event-log", log});
+    const auto member = [&](std::vector<const char*> sessions) {
+      auto client = std::make_unique<Client>(daemon.socket(), "member", protocol::kVersion);
+      for (const char* id : sessions) {
+        protocol::Message message{.version = protocol::kVersion, .kind = protocol::Kind::kSession};
+        std::strcpy(message.body.session.id, id);
+        message.body.session.device_bytes = message.body.session.host_bytes = protocol::kUnlimited;
+        send_packet(client->descriptor, &message, sizeof message);
+      }
+      REQUIRE_FALSE(client->add_gpu(1));  // answered, so all before it has been read
+      return client;
+    };
+    const auto first = member({"outer", "inner"});
+    const auto second = member({"other"});
+    const auto third = member({"outer", "another"});
+    const auto fourth = member({});
+    daemon.end(SIGTERM);
+  }
+  std::vector<std::string> said;
+  std::istringstream lines(read_file(log));
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t at = line.find(" session ");
+    if (at != std::string::npos) said.push_back(line.substr(line.rfind(' ') + 1));
+  }
+  CHECK(said == std::vector<std::string>{"1", "2", "1"});
 }
 
 TEST_CASE("an event log that is full breaks off between two events and can still be played") {

@@ -41,7 +41,7 @@ void World::everybody_gets_a_turn() {
   const Time begun = now_;
   // All others each take turns, and are revoked in each.
   const bool measured = core_->settings().measured_turns;
-  const Time quantum = measured ? scheduler::Sharing::kLongestTurn : core_->settings().quantum;
+  const Time quantum = measured ? scheduler::Sharing::kLongestWithMoves : core_->settings().quantum;
   const Time turn = quantum + core_->settings().grace;
   const Time bound = kToFindRotad + 3 * static_cast<int>(programs_.size() + liars_.size()) * turn;
   const auto had_a_turn = [&](const auto& program) {

@@ -27,7 +27,10 @@ Seen seen(double waited, std::uint64_t in_use, std::uint64_t allocated) {
           .allocated = allocated,
           .in_use = in_use,
           .gpus = {{.uuid = {}, .name = "Test GPU"}},
-          .others = {}};
+          .others = {},
+          .uses = {},
+          .grants = 0,
+          .sharing = {}};
 }
 
 Report example() {
