@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "runtime/preload/attachment.h"
+#include "runtime/preload/core_library.h"
 #include "runtime/preload/cuda/thin.h"
 #include "runtime/preload/object.h"
 #include "runtime/preload/off.h"
@@ -77,20 +78,28 @@ void look_up_functions(const Driver& driver) noexcept {
   }
 }
 
-// The core's attach function, or null if there is no core beside this library, or rota is switched off.
-RotaCoreAttach* open_core() noexcept {
-  if (is_off()) return nullptr;
-  char path[kPathBytes];
-  if (!path_beside_us("librota-core.so", path)) return nullptr;
-  using Dlopen = void*(const char*, int);
-  auto* dlopen_function = reinterpret_cast<Dlopen*>(next_symbol("dlopen"));
-  void* handle = dlopen_function != nullptr ? dlopen_function(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
-  if (handle == nullptr) return nullptr;
-  return reinterpret_cast<RotaCoreAttach*>(foreign_symbol(handle, ROTA_CORE_ATTACH_NAME));
+// Its attach function is null where rota is switched off, and where there is no usable core beside this library:
+// `failure` then says why.
+struct Core {
+  RotaCoreAttach* attach = nullptr;
+  const char* failure = nullptr;
+  char path[kPathBytes] = "librota-core.so";
+};
+
+void open_core(Core& core) noexcept {
+  if (is_off()) return;
+  if (!path_beside_us("librota-core.so", core.path)) {
+    core.failure = "the loader does not say where librota.so lies";
+    return;
+  }
+  void* const library = open_core_library(core.path, RTLD_NOW | RTLD_LOCAL, core.failure);
+  if (library == nullptr) return;
+  core.attach = reinterpret_cast<RotaCoreAttach*>(foreign_symbol(library, ROTA_CORE_ATTACH_NAME));
+  if (core.attach == nullptr) core.failure = "it has no " ROTA_CORE_ATTACH_NAME;
 }
 
 // By the one thread that claimed it.
-void attach(const Driver& driver, RotaCoreAttach* core) noexcept {
+void attach(const Driver& driver, const Core& core) noexcept {
   memcpy(driver_path, driver.path, strlen(driver.path) + 1);
   memcpy(driver_detail, driver.detail, strlen(driver.detail) + 1);
   attachment.version = kRotaAttachmentVersion;
@@ -105,7 +114,8 @@ void attach(const Driver& driver, RotaCoreAttach* core) noexcept {
   attachment.driver_path = driver_path;
   attachment.detail = driver_detail;
   attachment.note_unknown = &note_unknown;
-  if (core != nullptr && core(&attachment) == 0) return;
+  if (core.attach != nullptr && core.attach(&attachment) == 0) return;
+  if (core.failure != nullptr) say_core_unusable(core.path, core.failure, "CUDA calls go to the driver without rota");
   for (uint32_t index = 0; index < kSymbolCount; ++index) {
     __atomic_store_n(&rota_slots[index], real[index], __ATOMIC_RELEASE);
   }
@@ -118,7 +128,7 @@ bool wait_while_attaching(int seen) noexcept {
 }
 
 // Once real[] is filled. Returns false if this call has to be made with the real function.
-bool attach_once(const Driver& driver, RotaCoreAttach* core) noexcept {
+bool attach_once(const Driver& driver, const Core& core) noexcept {
   const int process = getpid();
   for (;;) {
     int seen = __atomic_load_n(&attach_state, __ATOMIC_ACQUIRE);
@@ -193,7 +203,9 @@ extern "C" ROTA_HIDDEN void* rota_resolve(uint32_t index) noexcept {
     Driver driver;
     find_driver(driver);
     look_up_functions(driver);
-    attached = attach_once(driver, open_core());
+    Core core;
+    open_core(core);
+    attached = attach_once(driver, core);
   }
   void* function = nullptr;
   if (index >= kSymbolCount) {

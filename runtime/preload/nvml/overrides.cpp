@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/preload/core_library.h"
 #include "runtime/preload/gpu_memory.h"
 #include "runtime/preload/nvml/library.h"
 #include "runtime/preload/nvml/nvml.h"
@@ -30,20 +31,21 @@ RotaCoreGpuMemory* core_function() noexcept {
   static uint8_t unusable;
   if (auto* const function = __atomic_load_n(&known, __ATOMIC_ACQUIRE)) return function;
   if (__atomic_load_n(&unusable, __ATOMIC_RELAXED) != 0 || thin::is_off()) return nullptr;
-  using Dlopen = void*(const char*, int);
-  auto* const open = reinterpret_cast<Dlopen*>(thin::next_symbol("dlopen"));
   char path[thin::kPathBytes];
-  if (open == nullptr || !thin::path_beside_us("librota-core.so", path)) return nullptr;
+  if (!thin::path_beside_us("librota-core.so", path)) return nullptr;
   const char* const limit = secure_getenv(ROTA_LIMIT_VARIABLE);
   const bool limited = limit != nullptr && *limit != '\0';
-  void* const core = open(path, RTLD_NOW | RTLD_LOCAL | (limited ? 0 : RTLD_NOLOAD));
+  const char* why = "it has no " ROTA_CORE_GPU_MEMORY_NAME;
+  void* const core = thin::open_core_library(path, RTLD_NOW | RTLD_LOCAL | (limited ? 0 : RTLD_NOLOAD), why);
   auto* const function =
       core != nullptr ? reinterpret_cast<RotaCoreGpuMemory*>(thin::foreign_symbol(core, ROTA_CORE_GPU_MEMORY_NAME))
                       : nullptr;
   if (function != nullptr) {
     __atomic_store_n(&known, function, __ATOMIC_RELEASE);
   } else if (core != nullptr || limited) {
-    __atomic_store_n(&unusable, 1, __ATOMIC_RELAXED);
+    if (__atomic_exchange_n(&unusable, 1, __ATOMIC_RELAXED) == 0) {
+      thin::say_core_unusable(path, why, "NVML shows the whole GPU");
+    }
   }
   return function;
 }

@@ -117,8 +117,8 @@ Result judge(const Ended& ended, const std::string& said, std::string output, st
     return {Outcome::kFailed, "timed out after " + std::to_string(limit.count()) + " s", std::move(output)};
   }
   if (ended.signal != 0) {
-    const char* name = sigabbrev_np(ended.signal);
-    return {Outcome::kFailed, "crashed: SIG" + std::string(name != nullptr ? name : "?"), std::move(output)};
+    // glibc has its abbreviation only since 2.32.
+    return {Outcome::kFailed, std::string("crashed: ") + strsignal(ended.signal), std::move(output)};
   }
   if (ended.status == kSkipped && said.starts_with("skip ")) {
     return {Outcome::kSkipped, said.substr(5, said.find('\n') - 5), std::move(output)};

@@ -107,10 +107,9 @@ void judge_trial(const PreloadFacts& preload, Findings& findings) {
   };
   if (const std::string glibc = missing_glibc(trial.core_error); !glibc.empty()) {
     return problem(fmt::format("librota-core.so needs {}, which this system's C library does not have: programs run "
-                               "without rota, and nothing says so",
+                               "without rota",
                                glibc),
-                   "use the rota that was built for this system, or a container image with a newer glibc (Debian 12, "
-                   "Ubuntu 24.04)");
+                   "use rota's package, which runs from glibc 2.28 on, or the rota that was built for this system");
   }
   if (!trial.core_error.empty()) {
     return problem(fmt::format("librota-core.so does not load: {}: programs run without rota", trial.core_error),

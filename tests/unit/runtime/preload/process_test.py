@@ -58,17 +58,6 @@ class Calls(Preloaded):
         for _ in range(10):
             self.assertEqual(self.probe("threads", "24"), "24")
 
-    def test_without_the_core_calls_go_straight_to_the_driver(self):
-        shim = os.path.join(self.copy_of_shim("librota.so"), "librota.so")
-        self.assertEqual(self.probe("arguments", shim=shim), "4242 4242")
-        self.assertEqual(self.probe("threads", "24", shim=shim), "24")
-
-    def test_a_core_that_cannot_be_loaded_is_as_good_as_none(self):
-        folder = self.copy_of_shim("librota.so")
-        with open(os.path.join(folder, "librota-core.so"), "w", encoding="ascii") as broken:
-            broken.write("no library")
-        self.assertEqual(self.probe("arguments", shim=os.path.join(folder, "librota.so")), "4242 4242")
-
     def test_the_core_is_found_through_a_link_to_the_preload(self):
         link = os.path.join(self.folder, "libcuda.so.1")
         os.symlink(SHIM, link)
@@ -84,6 +73,71 @@ class Calls(Preloaded):
         library = os.path.join(BUILT, "constructor", "libconstructor.so")
         for _ in range(10):
             self.assertEqual(self.probe("constructor", library), "4242 0")
+
+
+class UnusableCore(Preloaded):
+    """Calls go straight to the driver, and one line a process says why."""
+
+    def setUp(self):
+        super().setUp()
+        self.shims = self.copy_of_shim("librota.so", "librota-core.so")
+        self.core = os.path.join(self.shims, "librota-core.so")
+
+    def replace_in_core(self, old, new):
+        with open(self.core, "rb") as file:
+            content = file.read()
+        self.assertIn(old, content)
+        with open(self.core, "wb") as file:
+            file.write(content.replace(old, new))
+
+    def said(self, *words, answer="4242 4242", **variables):
+        """What is on stderr after the calls have been answered by the driver."""
+        out, said = self.start(PROBE, *words, shim=os.path.join(self.shims, "librota.so"), **variables)
+        self.assertEqual(out, answer)
+        return said
+
+    def expect(self, why, remedy):
+        self.assertEqual(self.said("arguments"), f"rota: {self.core} cannot be loaded, so CUDA calls go to the driver without rota: "
+                                                 f"{why}; {remedy}")
+
+    def test_a_missing_file_is_named(self):
+        os.unlink(self.core)
+        self.expect(f"{self.core}: cannot open shared object file: No such file or directory", "install rota again (rota doctor says more)")
+
+    def test_a_damaged_file_is_named(self):
+        with open(self.core, "w", encoding="ascii") as broken:
+            broken.write("no library")
+        self.expect(f"{self.core}: file too short", "install rota again (rota doctor says more)")
+
+    def test_a_missing_unwinder_is_named_with_its_package(self):
+        self.replace_in_core(b"libgcc_s.so.1", b"libgcc_x.so.1")
+        self.expect("libgcc_x.so.1: cannot open shared object file: No such file or directory", "install rota again (rota doctor says more)")
+        self.replace_in_core(b"libgcc_x.so.1", b"libgcc_s.so.x")
+        self.expect("libgcc_s.so.x: cannot open shared object file: No such file or directory",
+                    "install the compiler's run-time library (libgcc-s1 or libgcc)")
+
+    def test_a_glibc_that_is_too_old_is_named_with_what_runs_there(self):
+        self.replace_in_core(b"\0GLIBC_2.14\0", b"\0GLIBC_9.14\0")
+        said = self.said("arguments")
+        self.assertIn("version `GLIBC_9.14' not found", said)
+        self.assertTrue(said.endswith("; this rota was built for a newer system: use rota's package, which runs from glibc 2.28 on"), said)
+
+    def test_a_library_that_is_no_core_is_named(self):
+        shutil.copy(DRIVER, self.core)
+        self.expect("it has no rota_core_attach", "install rota again (rota doctor says more)")
+
+    def test_every_process_says_it_once(self):
+        os.unlink(self.core)
+        self.assertEqual(self.said("threads", "24", answer="24").count("cannot be loaded"), 1)
+        # A child that has made the first call itself, and the parent with a child that finds it made.
+        self.assertEqual(self.said("fork", answer="7 4242 7").count("cannot be loaded"), 2)
+
+    def test_it_is_a_warning_and_off_is_silent(self):
+        os.unlink(self.core)
+        self.assertEqual(self.said("arguments", ROTA_LOG="error"), "")
+        self.assertEqual(self.said("arguments", ROTA_OFF="1"), "")
+        self.assertEqual(self.said("arguments", ROTA_LOG="warn").count("cannot be loaded"), 1)
+        self.assertEqual(self.said("arguments", ROTA_LOG="loud").count("cannot be loaded"), 1)
 
 
 class Dlopen(Preloaded):

@@ -66,7 +66,7 @@ def by_hand():
 
 
 class Preloaded(unittest.TestCase):
-    def start(self, *command, library="recorded", shim=SHIM, **variables):
+    def start(self, *command, library="recorded", shim=SHIM, said="", **variables):
         """Runs a command under the preload; what it prints."""
         environment = {"PATH": os.environ["PATH"], "TEST_NVML_GPUS": GPUS, "ROTA_SOCKET": "/nonexistent/rotad.sock"}
         if shim:
@@ -75,7 +75,7 @@ class Preloaded(unittest.TestCase):
             environment["LD_LIBRARY_PATH"] = os.path.join(BUILT, library)
         environment.update(variables)
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-        self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
+        self.assertEqual((done.returncode, done.stderr), (0, said), done.stdout)
         return done.stdout
 
 
@@ -229,17 +229,24 @@ class Limited(Asked):
         got = self.ask("""say(processes(device(), "nvmlDeviceGetComputeRunningProcesses_v3", 3, room=0)[:2], details(device(), room=0)[:2])""")
         self.assertEqual(got, [[INSUFFICIENT_SIZE, 3]] * 2)
 
+    def without_core(self, folder, why):
+        """What is known of the GPU then; the one line says that the limit is not shown."""
+        core = os.path.join(os.path.realpath(folder), "librota-core.so")
+        said = f"rota: {core} cannot be loaded, so NVML shows the whole GPU: {core}: {why}; install rota again (rota doctor says more)\n"
+        return self.ask("say(memory(device()), memory(device()))", shim=os.path.join(folder, "librota-nvml.so"), said=said)
+
     def test_without_the_core_which_enforces_it_there_is_no_limit(self):
         with tempfile.TemporaryDirectory(prefix="rota-nvml-") as folder:
-            alone = shutil.copy(SHIM, folder)
-            self.assertEqual(self.ask("say(memory(device()))", shim=alone), [[0, 1000000, 400000, 600000]])
+            shutil.copy(SHIM, folder)
+            self.assertEqual(self.without_core(folder, "cannot open shared object file: No such file or directory"),
+                             [[0, 1000000, 400000, 600000]] * 2)
 
     def test_a_core_that_cannot_be_loaded_is_as_good_as_none(self):
         with tempfile.TemporaryDirectory(prefix="rota-nvml-") as folder:
-            alone = shutil.copy(SHIM, folder)
+            shutil.copy(SHIM, folder)
             with open(os.path.join(folder, "librota-core.so"), "w", encoding="ascii") as broken:
                 broken.write("no library")
-            self.assertEqual(self.ask("say(memory(device()), memory(device()))", shim=alone), [[0, 1000000, 400000, 600000]] * 2)
+            self.assertEqual(self.without_core(folder, "file too short"), [[0, 1000000, 400000, 600000]] * 2)
 
 
 if __name__ == "__main__":

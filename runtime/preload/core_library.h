@@ -1,0 +1,16 @@
+// librota-core.so beside this library, and the line about one that cannot be used: in a container with too old a C
+// library, without the compiler's run-time library, or in half an installation. No libstdc++ in here.
+#pragma once
+
+namespace rota::thin {
+
+// dlopen of `path`; where it fails `why` is set to the loader's words, which hold until this thread's next call of the
+// loader.
+__attribute__((visibility("hidden"))) void* open_core_library(const char* path, int mode, const char*& why) noexcept;
+
+// On stderr, with the remedy, unless ROTA_LOG wants errors only. `consequence` says what becomes of the program. May be
+// called from anywhere: it neither allocates nor asks the loader.
+__attribute__((visibility("hidden"))) void say_core_unusable(const char* path, const char* why,
+                                                             const char* consequence) noexcept;
+
+}  // namespace rota::thin
