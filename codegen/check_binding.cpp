@@ -29,15 +29,14 @@ std::string wrong_in_matrix(const FunctionPolicy& policy, bool by_hand) {
   const bool redirected = !policy.redirected.empty();
   const bool counted = !policy.counted.empty();
   const char* const fact = redirected ? "redirected" : "counted";
-  if (redirected && counted) return "is either redirected or counted: take one of them away";
+  if (redirected && counted) return "is both redirected and counted: remove one of them";
   if (!redirected && !counted) {
     if (!memory || !by_hand || !policy.passes.empty()) return "";
-    return "takes or gives back memory, and its override does something about it: say what in redirected = \"…\" "
-           "(rota's "
-           "own memory may serve it) or counted = \"…\" (the driver's)";
+    return "allocates or frees memory, and its override handles that: say how in redirected = \"…\" "
+           "(rota's own memory may serve it) or counted = \"…\" (the driver's)";
   }
-  if (!memory) return fmt::format("is {}, but neither allocates nor frees: take it away", fact);
-  if (!by_hand) return fmt::format("is {}, but has no override that does it: take it away", fact);
+  if (!memory) return fmt::format("is {}, but neither allocates nor frees: remove it", fact);
+  if (!by_hand) return fmt::format("is {}, but has no override that does it: remove it", fact);
   return "";
 }
 
@@ -57,11 +56,11 @@ void check_functions(const Inputs& inputs, const std::set<std::string>& overridd
                       "in passes = \"…\" why it may pass",
                       fmt::join(facts, ", ")));
     }
-    if (!policy->passes.empty() && by_hand) problem("has an override, so it does not pass: take passes away");
-    if (!policy->passes.empty() && facts.empty()) problem("passes, but none of its facts stops it: take passes away");
+    if (!policy->passes.empty() && by_hand) problem("has an override, so it does not pass: remove passes");
+    if (!policy->passes.empty() && facts.empty()) problem("passes, but none of its facts stops it: remove passes");
     if (const std::string wrong = wrong_in_matrix(*policy, by_hand); !wrong.empty()) problem(wrong);
     if (policy->waits_for_others && !policy->submits.empty())
-      problem("submits, yet may wait for others: nobody may stand in the gate waiting for the world outside");
+      problem("submits, yet may wait for others: no call may wait for another process inside the gate");
   }
 }
 
@@ -79,11 +78,10 @@ void check_gates_of_overrides(const Inputs& inputs, Problems& problems) {
     const auto source = inputs.override_sources.find(file->second);
     if (source == inputs.override_sources.end() ||
         source->second.find(fmt::format("gates::{}(", name)) == std::string::npos) {
-      problems.push_back(
-          fmt::format("{}: the override of {}, which submits work, does not call gates::{}: it would go past the gate, "
-                      "or build one "
-                      "of its own",
-                      file->second, name, name));
+      problems.push_back(fmt::format(
+          "{}: the override of {}, which submits work, does not call gates::{}: it would bypass the gate or "
+          "build its own",
+          file->second, name, name));
     }
   }
 }
@@ -116,11 +114,11 @@ void check_addresses(const Inputs& inputs, Problems& problems) {
     }
     if (!left.empty() && policy->untouched.empty()) {
       problem(fmt::format(
-          "{}, and may come while that memory is out of place: say submits, needs_mapping or exports, or in "
+          "{}, and may be called while that memory is swapped out: state submits, needs_mapping or exports, or say in "
           "untouched = \"…\" why that does no harm",
           left));
     }
-    if (left.empty() && !policy->untouched.empty()) problem("untouched excuses nothing: take it away");
+    if (left.empty() && !policy->untouched.empty()) problem("untouched excuses nothing: remove it");
   }
 }
 
@@ -136,7 +134,7 @@ void check_physical_handles(const Inputs& inputs, const std::set<std::string>& o
     for (const AddressPlace& place : *places) {
       if (function.parameters[place.parameter].name == "mcHandle") continue;
       problems.push_back(fmt::format(
-          "cuda_headers/policy.toml:{}: {}: {} of {} is a handle of physical memory, and may be a number of rota's: it "
+          "cuda_headers/policy.toml:{}: {}: {} of {} is a handle of physical memory and may be one of rota's own: it "
           "needs an override that translates it",
           policy->line, function.base, place.text, function.name));
     }

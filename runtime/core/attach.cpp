@@ -56,7 +56,7 @@ void report_driver() noexcept {
       break;
     default:
       log::warn(
-          "no libcuda.so.1 of an NVIDIA driver on this machine; CUDA programs see no GPU. If there is one, set "
+          "no NVIDIA driver's libcuda.so.1 found on this machine; CUDA programs see no GPU. If there is one, set "
           "ROTA_REAL_LIBCUDA to its path");
   }
 }
@@ -82,10 +82,10 @@ bool left_to_resolver(Symbol symbol) noexcept {
 
 // A function that rota does not know is about to be called: it may do anything.
 void note_unknown(const char* name, int first) noexcept {
-  runtime().mark_unevictable("it calls a function of the driver that rota does not know", name);
+  runtime().mark_unevictable("it calls a driver function that rota does not know", name);
   if (first == 0) return;
   runtime().unknown_pointers.fetch_add(1, std::memory_order_relaxed);
-  log::info("unknown function {} of this driver passes through: calls of it are not seen by rota", name);
+  log::info("the driver's function {} is unknown to rota and passes through: rota does not see calls to it", name);
 }
 
 }  // namespace
@@ -94,7 +94,8 @@ int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexce
   void* const* tracers = nullptr;
   if (attachment.version != kRotaAttachmentVersion || attachment.symbol_count != kSymbolCount ||
       attachment.symbol_list != kSymbolListHash) {
-    log::error("librota.so and librota-core.so are of different builds; CUDA goes on without rota. Install both again");
+    log::error(
+        "librota.so and librota-core.so come from different builds; CUDA goes on without rota. Install rota again");
     return 1;
   }
   try {

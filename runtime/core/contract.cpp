@@ -7,7 +7,8 @@ namespace rota::contract {
 
 void mark_exporting(Symbol symbol) noexcept {
   runtime().monitor.shares();
-  runtime().mark_unevictable("others reach what it handed out", kSymbolNames[static_cast<std::size_t>(symbol)]);
+  runtime().mark_unevictable("other processes can access memory that it exported",
+                             kSymbolNames[static_cast<std::size_t>(symbol)]);
 }
 
 api::CUresult run_begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {

@@ -44,7 +44,7 @@ Runtime::Runtime()
 void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
   memory.swap().pin();
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
-    log::info("the use of this process's GPU memory cannot all be seen: {} ({})", why, function);
+    log::info("rota cannot see every use of this process's GPU memory: {} ({})", why, function);
   }
   // What is out may be used from now on without a call that waits for it. Each time: another thread's mark may have
   // come first, and be waiting still.

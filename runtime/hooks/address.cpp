@@ -114,7 +114,7 @@ CUresult tell_tokens(CUdeviceptr address, const Call& call) {
   const gate::MappingScope scope;
   const CUresult result = call();
   if (result == api::CUDA_SUCCESS && runtime().memory.swaps(address, 1)) {
-    runtime().mark_unevictable("others reach memory by its tokens", "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
+    runtime().mark_unevictable("other processes can access its memory by tokens", "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
   }
   return runtime().memory.explained(result, address, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
 }

@@ -58,10 +58,12 @@ void hand_out_thunk(const char* name, void** function) noexcept {
     return;
   }
   runtime().unknown_pointers.fetch_add(1, std::memory_order_relaxed);
-  runtime().mark_unevictable("the driver handed out a function that rota does not know", name != nullptr ? name : "");
+  runtime().mark_unevictable("the driver returned a function that rota does not know", name != nullptr ? name : "");
   if (first_report(*function)) {
-    log::info("cuGetProcAddress: what the driver gives for '{}' is no known export; calls of it are not seen by rota",
-              name != nullptr ? name : "");
+    log::info(
+        "cuGetProcAddress: rota does not know the function that the driver returned for '{}' and does not see calls to "
+        "it",
+        name != nullptr ? name : "");
   }
 }
 

@@ -18,7 +18,8 @@ namespace {
 // What the driver calls it, for good: nothing moves from now on.
 Handle pinned(Handle handle, Symbol symbol) {
   if (!OwnPhysical::is_ours(handle)) return handle;
-  runtime().mark_unevictable("others reach what it handed out", kSymbolNames[static_cast<std::size_t>(symbol)]);
+  runtime().mark_unevictable("other processes can access memory that it exported",
+                             kSymbolNames[static_cast<std::size_t>(symbol)]);
   return runtime().memory.own_physical().driver_handle(handle);
 }
 

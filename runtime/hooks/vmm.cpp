@@ -110,7 +110,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, std::size_t size, const api::CUmemAcces
   const gate::MappingScope scope;
   if (scope.refused()) return gate::refusal.load();
   const CUresult result = set().value_or(api::CUDA_ERROR_INVALID_VALUE);
-  if (result == api::CUDA_SUCCESS) runtime().mark_unevictable("not only GPUs reach it", "cuMemSetAccess");
+  if (result == api::CUDA_SUCCESS) runtime().mark_unevictable("not only GPUs can access its memory", "cuMemSetAccess");
   return result;
 }
 

@@ -50,11 +50,11 @@ Backend& Memory::backend(int ordinal) {
     if (lacks != nullptr) {
       // Who asked for Unified Memory should know that there is none.
       log::message(settings_.backend == Choice::kManaged ? log::Level::kWarn : log::Level::kInfo,
-                   "GPU {} {}: memory there stays native, and makes no room for other programs", ordinal, lacks);
+                   "GPU {} {}: memory there stays native and cannot be moved out for other programs", ordinal, lacks);
     }
     const bool refuses = settings_.backend == Choice::kSwap && mode != MemoryMode::kSwap && swap_.serves(ordinal);
     if (const char* where = refuses ? untried_where(swap_.untried(ordinal)) : nullptr; where != nullptr) {
-      log::warn("GPU {}: swap memory (ROTA_MEMORY=swap) has not been tried {}: memory there is {}", ordinal, where,
+      log::warn("GPU {}: ROTA_MEMORY=swap has not been tested {}: memory there is {}", ordinal, where,
                 lacks != nullptr ? "native" : "Unified Memory");
     }
     changed(ordinal);

@@ -48,17 +48,20 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
         bytes, ordinal, live, limit);
   } else if (backend(ordinal).backing() == Backing::kSwapped) {
     log::warn(
-        "{} bytes on GPU {} refused: this process has {} of the {} that the GPU has for it, all of which has to be "
-        "there at once",
+        "{} bytes on GPU {} refused: this process has {} of the {} that the GPU has for it, and swapped memory must "
+        "all "
+        "fit there at once; ROTA_MEMORY=managed and `rota run --oversubscribe` together allow more",
         bytes, ordinal, live, most);
   } else if (settings_.oversubscribe) {
-    log::warn("{} bytes on GPU {} refused: {} of {} are in use, which is the GPU and what the host had left", bytes,
-              ordinal, live, most);
+    log::warn(
+        "{} bytes on GPU {} refused: {} of {} are in use, which is the GPU's memory plus nine tenths of what the host "
+        "had left: let the program need less",
+        bytes, ordinal, live, most);
   } else {
     log::warn(
         "{} bytes on GPU {} refused: this process has {} of the GPU's {}, its contexts {}. `rota run "
-        "--oversubscribe` (or ROTA_OVERSUBSCRIBE=1) lets a process have more than the GPU; it is slow where all of it "
-        "is used at once",
+        "--oversubscribe` (or ROTA_OVERSUBSCRIBE=1) lets a process have more than the GPU; it is slow if all of it is "
+        "used at once",
         bytes, ordinal, live, device(ordinal).total_bytes, contexts(ordinal));
   }
   return false;

@@ -45,7 +45,8 @@ Settings settings_from_environment() {
       // Whoever set a limit wants one: without a number nothing is within it.
       settings.limit_bytes = 0;
       log::error(
-          "ROTA_GPU_MEM_LIMIT is '{}', which is no size: no GPU memory is given out; use bytes with an optional K, M, "
+          "ROTA_GPU_MEM_LIMIT is '{}', which is not a size: every allocation of GPU memory is refused; use bytes with "
+          "an optional K, M, "
           "G "
           "or T, as in 8G, or unset it",
           value);

@@ -75,7 +75,7 @@ bool Sharers::found() {
   Look look{several_processes(), {}};
   if (dl_iterate_phdr(look_at, &look) == 0) return false;
   if (!found_.exchange(true)) {
-    log::info("{} is loaded{}{}: memory of this process stays native, since others may open it", look.library,
+    log::info("{} is loaded{}{}: this process's memory stays native, because other processes may open it", look.library,
               for_sharing_only(look.library) ? "" : " and there are several processes, by ",
               for_sharing_only(look.library) ? "" : look.launcher);
   }

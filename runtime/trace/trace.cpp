@@ -28,7 +28,7 @@ bool start(void (*log)(const char* line)) {
       if (bytes) options.max_bytes = *bytes;
       if (!bytes && log != nullptr)
         log((std::string("ROTA_TRACE_MAX_BYTES is '") + text +
-             "': a number of bytes with an optional K, M, G or T is accepted; 1G is used")
+             "': use bytes with an optional K, M, G or T, as in 64M; 1G is used")
                 .c_str());
     }
     return start_recording(options);

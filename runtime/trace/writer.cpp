@@ -95,7 +95,8 @@ void Writer::log(const std::string& line) const {
 bool Writer::open() {
   const std::lock_guard guard(mutex_);
   if (mkdir(options_.directory.c_str(), 0777) != 0 && errno != EEXIST) {
-    log("trace: cannot make the folder " + options_.directory + ": " + std::strerror(errno) + "; tracing is off");
+    log("trace: cannot create the folder " + options_.directory + ": " + std::strerror(errno) +
+        "; tracing is off: set ROTA_TRACE to another folder");
     stopped_ = true;
     return false;
   }
@@ -109,7 +110,8 @@ bool Writer::open() {
           std::to_string(start.realtime_ns) + kFileSuffix;
   const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) {
-    log("trace: cannot make " + path_ + ": " + std::strerror(errno) + "; tracing is off");
+    log("trace: cannot create " + path_ + ": " + std::strerror(errno) +
+        "; tracing is off: set ROTA_TRACE to another folder");
     stopped_ = true;
     return false;
   }
@@ -193,10 +195,10 @@ void Writer::stop(State state, int error) {
   }
   if (state == State::kCapped) {
     log("trace: " + path_ + " has reached " + std::to_string(options_.max_bytes) +
-        " bytes; tracing of this process ends here, the program goes on (ROTA_TRACE_MAX_BYTES sets the limit)");
+        " bytes; tracing of this process ends here and the program continues (ROTA_TRACE_MAX_BYTES sets the limit)");
   } else {
-    log("trace: no more space for " + path_ + ": " + std::strerror(error) +
-        "; tracing of this process ends here, the program goes on");
+    log("trace: cannot extend " + path_ + ": " + std::strerror(error) +
+        "; tracing of this process ends here and the program continues");
   }
 }
 

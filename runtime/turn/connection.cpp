@@ -65,8 +65,8 @@ Connection::Attempt Connection::open() {
     if (protocol::nobody_there(search.error)) {
       if (search.skipped_count == 0) return {};
       return {nullptr,
-              fmt::format("no rotad, and the folder of {} is not looked into: somebody else made it, or others "
-                          "may write to it",
+              fmt::format("no rotad found, and the folder of {} was skipped because another user owns it or can "
+                          "write to it: remove it",
                           search.skipped[0].path)};
     }
     const char* path = search.candidate.path;
@@ -97,7 +97,7 @@ std::string Connection::greet() {
   hello.kind = Kind::kHello;
   hello.body.hello.newest_version = protocol::kVersion;
   std::strncpy(hello.body.hello.name, program_invocation_short_name, protocol::kNameLength - 1);
-  if (!send(hello)) return "rotad hung up";
+  if (!send(hello)) return "rotad closed the connection";
 
   pollfd ready{descriptor_.get(), POLLIN, 0};
   int result;
@@ -111,15 +111,15 @@ std::string Connection::greet() {
   const ssize_t bytes = protocol::read_packet(descriptor_.get(), &answer, sizeof answer, pages, MSG_DONTWAIT);
   std::string reason;
   if (bytes == 0) {
-    reason = "rotad hung up";
+    reason = "rotad closed the connection";
   } else if (!valid(answer, bytes)) {
-    reason = "what listens there is not rotad";
+    reason = "the process that listens there is not rotad";
   } else if (answer.kind == Kind::kRefused) {
     answer.body.refused.text[protocol::kTextLength - 1] = '\0';
     reason = answer.body.refused.text;
   } else if (answer.kind != Kind::kWelcome || answer.version < protocol::kOldestVersion ||
              answer.version > protocol::kVersion) {
-    reason = fmt::format("this rotad speaks version {} of the protocol, not {} to {}: install the same rota",
+    reason = fmt::format("this rotad speaks version {} of the protocol, not {} to {}: install the same version of rota",
                          answer.version, protocol::kOldestVersion, protocol::kVersion);
   } else {
     lease_ = static_cast<protocol::LeasePage*>(map_page(pages[0].get(), PROT_READ));

@@ -253,10 +253,11 @@ void Monitor::say(const Action& action) const {
   static log::Once held_back;
   static log::Once revoked;
   constexpr const char* kHeldBack =
-      "the GPU made no progress while calls waited at the closed gate ({}): opened again, tried again later";
+      "the GPU made no progress while calls waited at the closed gate ({}): the gate is open again and will be closed "
+      "later";
   switch (action.note) {
     case Note::kRunsAlone:
-      log::warn("rotad has gone: the program runs on without turns");
+      log::warn("rotad is gone: the program continues without turns");
       break;
     case Note::kRevoked:
       if (revoked.first()) {
@@ -264,31 +265,30 @@ void Monitor::say(const Action& action) const {
       }
       break;
     case Note::kHeldBack:
-      if (held_back.first()) log::info(kHeldBack, "its work may wait for those calls");
+      if (held_back.first()) log::info(kHeldBack, "its work may be waiting for those calls");
       break;
     case Note::kHeldCapturing:
       if (held_back.first()) log::info(kHeldBack, "a stream capture is under way");
       break;
     case Note::kBeside:
       log::warn(
-          "this program's GPU work waits for its own later calls, so it cannot take turns: it runs beside the others, "
-          "and is tried again now and then");
+          "this program's GPU work waits for its own later calls, so it cannot take turns: it runs at the same time as "
+          "the others, and rota retries from time to time");
       break;
     case Note::kTriesAgain:
-      log::info("trying again whether this program can take turns");
+      log::info("checking again whether this program can take turns");
       break;
     case Note::kNoRoom:
       log::warn(
-          "this program has had no room on the GPU for its memory for {} s: others do not move theirs (the host may "
-          "have no memory left for it), or what lies there does not belong to programs under rota (see nvidia-smi); it "
-          "goes on trying",
+          "this program's memory has not fit on the GPU for {} s: either other programs do not move theirs out (the "
+          "host may have no memory left for it), or programs that do not run under rota use the GPU (see nvidia-smi); "
+          "still trying",
           Machine::kSayNoRoom.count() / 1'000'000'000);
       break;
     case Note::kInterrupted:
       log::warn(
-          "this program waits for its turn on the GPU, and its memory has to come back there, before it can react to "
-          "the "
-          "signal; `kill {}` ends it at once",
+          "this program can react to the signal only after it gets its turn and its memory is back on the GPU; "
+          "`kill {}` ends it at once",
           getpid());
       break;
     case Note::kGaveBackUnused:

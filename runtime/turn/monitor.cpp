@@ -37,8 +37,10 @@ std::vector<protocol::SessionEntry> sessions_from_environment() {
   const char* text = std::getenv("ROTA_SESSION");  // NOLINT(concurrency-mt-unsafe)
   if (text == nullptr) return {};
   if (auto sessions = protocol::parse_sessions(text)) return *sessions;
-  log::warn("ROTA_SESSION is '{}', which `rota run` did not set: without limits that can be read nothing is allowed",
-            text);
+  log::warn(
+      "ROTA_SESSION is '{}', which is not a value that `rota run` sets: its limits cannot be read, so every allocation "
+      "is refused; unset it",
+      text);
   return {{.id = "unknown", .device_bytes = 0, .host_bytes = 0}};
 }
 
@@ -116,7 +118,7 @@ void Monitor::touch(int device) {
     gpu.unusable = total == 0 || total > kMostBytes;
     if (gpu.unusable) {
       unusable_devices_.fetch_or(bit, std::memory_order_acq_rel);
-      log::warn("no turns on GPU {}: the driver says that it has {} bytes of memory; programs on it run without rotad",
+      log::warn("no turns on GPU {}: the driver reports {} bytes of memory for it; programs on it run without rotad",
                 device, total);
     }
     gpu.description.total_bytes = total;
@@ -215,17 +217,17 @@ bool Monitor::connect_first() {
       connected();
       if (connection_) return true;
       due_.clear();  // nobody has heard of it yet
-      attempt.reason = "rotad hung up";
+      attempt.reason = "rotad closed the connection";
     }
     const bool wait = wants_to_wait();
     if (!told) {
       if (!attempt.reason.empty()) {
         log::warn("no turns on the GPU: {}; {}", attempt.reason,
-                  wait ? "waiting for rotad (ROTA_WAIT=1)" : "the program runs as without rota");
+                  wait ? "waiting for rotad (ROTA_WAIT=1)" : "the program runs as it would without rota");
       } else if (wait) {
         log::warn("waiting for rotad (ROTA_WAIT=1): start one, or use `rota run`");
       } else {
-        log::info("no rotad is running: the program runs as without rota");
+        log::info("no rotad is running: the program runs as it would without rota");
       }
       told = true;
     }

@@ -30,8 +30,9 @@ constexpr Time kLongestRefusal = 3s;
 constexpr Time kLookOutside = 250ms;
 
 constexpr const char* kNoHostMemory =
-    "GPU {}: {} of {} bytes that others need there cannot leave, since the host has no memory left for them: others "
-    "wait until there is some, or until this program frees what it has";
+    "GPU {}: {} of {} bytes that other programs need cannot be moved out, because the host has no memory left for "
+    "them: "
+    "the others wait until it has some or until this program frees GPU memory";
 
 }  // namespace
 
@@ -88,8 +89,8 @@ bool Monitor::lose_memory(api::CUresult error) {
   const char* name = nullptr;
   if (real::cuGetErrorName(error, &name) != api::CUDA_SUCCESS || name == nullptr) name = "an unknown error";
   log::warn(
-      "this program's memory cannot be brought back to the GPU: the driver has answered {} ({}) for {} s. What was "
-      "there is lost; every call that needs the GPU gets this error from now on. End the program and start it again",
+      "this program's memory cannot be brought back to the GPU: the driver has returned {} ({}) for {} s. Its contents "
+      "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
       name, static_cast<int>(error), kLongestRefusal / 1s);
   lost_ = true;
   gate::out_of_place.store(true);
@@ -127,7 +128,8 @@ bool Monitor::prepare_host() {
   if (all.empty() && !host.has_prepared()) return false;
   const bool more = memory_.swap().prepare_host(all);
   if (std::exchange(prepares_, more) && !more) {
-    log::debug("{} bytes of the host are ready for what may have to leave the GPU", memory_.swap().host().kept_bytes());
+    log::debug("{} bytes of host memory are ready for memory that may have to leave the GPU",
+               memory_.swap().host().kept_bytes());
   }
   return more;
 }
@@ -233,7 +235,7 @@ void Monitor::move_out_of_the_way(GpuMask gpus) {
   const auto latest = by == Time{0} ? std::chrono::steady_clock::time_point::max()
                                     : std::chrono::steady_clock::time_point(begun + std::max(by - begun, Time{0}) / 2);
   const std::uint64_t bytes = move_out(contexts_, memory_, from, latest, [this] { return stops_waiting(); });
-  log::debug("{} bytes moved to the host in {} us, for who comes next", bytes, microseconds(now() - begun));
+  log::debug("{} bytes moved to the host in {} us, for the next program", bytes, microseconds(now() - begun));
 }
 
 // The gate is closed and nothing runs: memory whose free would wait for the GPU can go.

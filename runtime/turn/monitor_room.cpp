@@ -108,7 +108,7 @@ void Monitor::make_room(int device, const std::function<bool()>& again) {
   gate_.pass();
   if (room_.allowed(device) == Room::kUnlimited) return;
   static log::Once once;
-  if (once.first()) log::info("GPU {} is out of memory: the others that use it make room", device);
+  if (once.first()) log::info("GPU {} is out of memory: the other programs on it are making room", device);
   room_.wait_for_all(device, total);
   const auto coming = [&] { return others_clear(device); };
   // The turn lasts meanwhile: others' memory would come back with theirs.

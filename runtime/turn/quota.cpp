@@ -111,7 +111,8 @@ bool Quota::covers(int device, const Bytes& own, const std::function<void()>& re
         lock, patience_, [&] { return released_ || here.awaited == 0 || within(wanted, granted()); });
     if (!answered) {
       // As without a rotad, for all threads, until it says something again.
-      log::warn("rotad does not answer: allocations on GPU {} go on without the limits that it keeps", device);
+      log::warn("rotad does not answer: allocations on GPU {} are not checked against its limits until it does",
+                device);
       here.granted_bytes.store(kEverything);
     }
     if (released_ || here.granted || within(wanted, granted())) break;

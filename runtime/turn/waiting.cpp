@@ -94,7 +94,7 @@ std::optional<std::chrono::nanoseconds> Waiting::stands(std::chrono::nanoseconds
 
 std::string who_holds() {
   const std::vector<protocol::StatusClient> clients = all_clients();
-  if (clients.empty()) return "its turn on a GPU, and no rotad says who has it";
+  if (clients.empty()) return "its turn on a GPU; no rotad says who holds it";
   std::uint64_t wanted = 0;
   for (const auto& client : clients) {
     if (client.pid == getpid()) wanted |= client.wanted_gpus;
@@ -117,7 +117,7 @@ std::string who_holds() {
     return fmt::format("GPU {}, held by {}{}", gpu, first,
                        others == 0 ? "" : fmt::format(" and {} other program{}", others, others == 1 ? "" : "s"));
   }
-  return "its turn on a GPU, which is being made free";
+  return "its turn on a GPU, which is about to become free";
 }
 
 }  // namespace rota::turn

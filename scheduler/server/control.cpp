@@ -81,7 +81,7 @@ void Control::accept_one(Descriptor socket) {
     shutdown(refused, SHUT_RD);
     char unread;
     while (recv(refused, &unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
-    answer(*session, "error: only root, and the user and the group that rotad runs as, may change its settings");
+    answer(*session, "error: only root and the user and group that rotad runs as may change its settings");
     return;
   }
   // The oldest has had its time: nobody can keep others out by staying.
@@ -104,7 +104,7 @@ void Control::read(std::uint32_t number) {
           return;
         }
         if (static_cast<std::size_t>(length) > sizeof text) {
-          answer(session, fmt::format("error: a request of {} bytes; it may have {}", length, sizeof text));
+          answer(session, fmt::format("error: the request has {} bytes and may have {}", length, sizeof text));
           return read(number);
         }
         const auto request = parse_control({text, static_cast<std::size_t>(length)});

@@ -35,21 +35,21 @@ Result<ControlRequest> parse_control(std::string_view text) {
   }
   if (name == "mode") {
     if (const auto mode = scheduler::parse_mode(value)) return ControlRequest(control::SetMode{*mode});
-    return Error{fmt::format("{} is no mode: use automatic, exclusive or concurrent", quoted(value))};
+    return Error{fmt::format("{} is not a mode: use automatic, exclusive or concurrent", quoted(value))};
   }
   if (name == "quantum") {
     if (const auto quantum = scheduler::parse_quantum(value)) return ControlRequest(control::SetQuantum{*quantum});
-    return Error{fmt::format("{} is no duration above 0: use e.g. 100ms or 2s, or automatic", quoted(value))};
+    return Error{fmt::format("{} is not a duration above 0: use e.g. 100ms or 2s, or automatic", quoted(value))};
   }
   if (name == "grace") {
     if (const auto grace = scheduler::parse_duration(value)) return ControlRequest(control::SetGrace{*grace});
-    return Error{fmt::format("{} is no duration above 0: use e.g. 100ms or 2s", quoted(value))};
+    return Error{fmt::format("{} is not a duration above 0: use e.g. 100ms or 2s", quoted(value))};
   }
   if (name == "stop") {
     if (value.empty()) return ControlRequest(control::Stop{});
     return Error{"stop takes no value"};
   }
-  return Error{fmt::format("{} is no setting of rotad's: use mode, quantum, grace or stop", quoted(name))};
+  return Error{fmt::format("{} is not a setting of rotad: use mode, quantum, grace or stop", quoted(name))};
 }
 
 }  // namespace rota::server

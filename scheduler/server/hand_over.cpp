@@ -82,8 +82,9 @@ void Server::on_hand_over(const Client& client, const protocol::Extent& extent, 
 void Server::on_strange_descriptor(Connection& connection) {
   const uid_t user = connection.peer().uid;
   if (!no_descriptors_from_.insert(user).second) return;
-  log::warn("pid {} (user {}) sent a descriptor of something that is no GPU memory: none is taken from this user again",
-            connection.peer().pid, user);
+  log::warn(
+      "pid {} (user {}) sent a descriptor of something other than GPU memory: no more are accepted from this user",
+      connection.peer().pid, user);
   for (const auto& [number, other] : connections_) {
     if (other->peer().uid == user) other->takes_descriptors = false;
   }

@@ -28,7 +28,7 @@ Result<bool> make_folder_of(const std::string& socket) {
   mode_t mode = socket == protocol::kSystemSocket ? 0755 : 0700;
   if (socket == protocol::kSystemControlSocket) mode = 0750;
   if (mkdir(folder.c_str(), mode) != 0 && errno != EEXIST) {
-    return Error{fmt::format("cannot make the folder {}: {}", folder, strerror(errno))};
+    return Error{fmt::format("cannot create the folder {}: {}", folder, strerror(errno))};
   }
   return true;
 }
@@ -38,16 +38,16 @@ Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    return Error{fmt::format("the socket's path is {} bytes long and may be {} at most: {}", path.size(),
+    return Error{fmt::format("the socket's path has {} bytes and may have at most {}: {}", path.size(),
                              sizeof address.sun_path - 1, path)};
   }
   path.copy(address.sun_path, path.size());
   Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return Error{fmt::format("cannot make a socket: {}", strerror(errno))};
+  if (!listener) return Error{fmt::format("cannot create a socket: {}", strerror(errno))};
   // The lock is ours: whatever lies there belongs to a daemon that died. But only a socket is taken away.
   struct stat info;
   if (lstat(path.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode)) {
-    return Error{fmt::format("{} exists and is no socket: remove it or choose another --socket", path)};
+    return Error{fmt::format("{} exists and is not a socket: remove it or choose another --socket", path)};
   }
   unlink(path.c_str());
   const mode_t before = umask(0777 & ~mode);  // before the bind: no moment in between
@@ -82,7 +82,7 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
   auto lock = LockFile::take(options.socket + ".lock", owner, 0644);
   if (!lock) return lock.error();
   if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
-    return Error{fmt::format("{} is served already, by {}", options.socket, taken->owner)};
+    return Error{fmt::format("{} is already served by {}", options.socket, taken->owner)};
   }
   // Every user may talk to root's daemon, unless its folder says otherwise. Its settings are for its group.
   const bool root = geteuid() == 0;
@@ -91,7 +91,8 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
   if (options.control.empty()) {
     char path[protocol::kSocketPathLength];
     if (!protocol::control_path(options.socket.c_str(), path)) {
-      return Error{fmt::format("there is no room for '.control' behind {}: choose --control", options.socket)};
+      return Error{
+          fmt::format("{} is too long to append '.control': name the control socket with --control", options.socket)};
     }
     options.control = path;
   }

@@ -105,7 +105,7 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take_name(const std::s
   socklen_t length = 0;
   const sockaddr_un address = abstract_address(path, length);
   Descriptor name(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!name) return Error{fmt::format("cannot make a socket for the lock {}: {}", path, strerror(errno))};
+  if (!name) return Error{fmt::format("cannot create a socket for the lock {}: {}", path, strerror(errno))};
   if (bind(name.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     if (errno != EADDRINUSE)
       return Error{fmt::format("cannot take the name of the lock {}: {}", path, strerror(errno))};
@@ -123,7 +123,7 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string
   Descriptor file;
   constexpr int kAttempts = 8;
   for (int attempt = 0; attempt == 0 || !still_there(path, file.get()); ++attempt) {
-    if (attempt == kAttempts) return Error{fmt::format("somebody removes the lock file {} over and over", path)};
+    if (attempt == kAttempts) return Error{fmt::format("something keeps removing the lock file {}: stop it", path)};
     file = open_or_make(path, mode);
     if (!file) return Error{fmt::format("cannot open the lock file {}: {}", path, strerror(errno))};
     struct stat info;
@@ -147,7 +147,7 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string
 Result<LockPlace> make_lock_place(const std::string& path) {
   // Who wants other users' daemons to see each other's locks there makes the folder as that takes.
   if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
-    return Error{fmt::format("cannot make the lock folder {}: {}", path, strerror(errno))};
+    return Error{fmt::format("cannot create the lock folder {}: {}", path, strerror(errno))};
   }
   struct stat info;
   if (lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {

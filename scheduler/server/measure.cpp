@@ -113,7 +113,7 @@ void Server::answer_read() {
 void Server::on_measured(const Meter::Answer& answer) {
   const scheduler::Time asked = *std::exchange(measuring_since_, std::nullopt);
   if (answer.problem != measuring_problem_ && !answer.problem.empty()) {
-    log::info("memory is what programs report: {}", answer.problem);
+    log::info("the GPUs' memory is not measured, so rotad relies on what programs report: {}", answer.problem);
   }
   measuring_problem_ = answer.problem;
   if (!answer.problem.empty()) {
@@ -142,7 +142,7 @@ void Server::on_measured(const Meter::Answer& answer) {
     }
   }
   for (const auto& [gpu, reading] : readings_) {
-    if (silent_.erase(gpu) != 0) log::info("GPU {}: NVML tells of its memory again", gpu);
+    if (silent_.erase(gpu) != 0) log::info("GPU {}: NVML reports its memory again", gpu);
     read_at_[gpu] = now();
     step(event::Measured{.gpu = gpu, .free = reading.free, .others = bytes_of_others(gpu, reading)});
   }
@@ -220,8 +220,8 @@ void Server::forget_old_measurements() {
       continue;
     }
     log::warn(
-        "GPU {}: NVML has said nothing of it for {} s: until it does, its memory is what programs report, and what "
-        "others have there is what the driver's refusals show",
+        "GPU {}: NVML has not answered for {} s: until it does, rotad relies on what programs report and on the "
+        "allocations that the driver refuses",
         gpu, kStale.count());
     silent_.insert(gpu);
     reading = read_at_.erase(reading);

@@ -122,13 +122,13 @@ Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& library) {
   int (*initialise)() = nullptr;
   if (!find(initialise, "nvmlInit_v2") || !find(functions->shutdown, "nvmlShutdown") ||
       !find(functions->by_uuid, "nvmlDeviceGetHandleByUUID") || !find(functions->memory, "nvmlDeviceGetMemoryInfo")) {
-    return Error{fmt::format("{} is no NVML, or one that is too old", library)};
+    return Error{fmt::format("{} is not NVML, or is too old", library)};
   }
   if (is_ours(reinterpret_cast<const void*>(initialise))) {
     return Error{"rota's own library stands in front of NVML in rotad: start rotad without LD_PRELOAD"};
   }
   if (const int error = initialise(); error != kSuccess)
-    return Error{fmt::format("NVML does not start: error {}", error)};
+    return Error{fmt::format("cannot start NVML: error {}", error)};
   find(functions->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
   char driver[80] = "";
   int (*driver_version)(char*, unsigned) = nullptr;

@@ -17,7 +17,7 @@ namespace rota::server {
 namespace {
 
 Error failed(const char* what) {
-  return {fmt::format("cannot make a shared page: {}: {}", what, strerror(errno))};
+  return {fmt::format("cannot create a shared page: {}: {}", what, strerror(errno))};
 }
 
 }  // namespace

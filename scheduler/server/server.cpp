@@ -92,7 +92,8 @@ void Server::accept_all() {
     const std::size_t allowed =
         connection->peer().uid == 0 ? max_connections_ : max_connections_ - max_connections_ / 4;
     if (connections_.size() >= max_connections_ || of_user >= allowed) {
-      connection->refuse(fmt::format("rotad has {} connections and takes no more of yours", connections_.size()));
+      connection->refuse(fmt::format("rotad has {} connections and accepts no more from this user: end some programs",
+                                     connections_.size()));
       connection->close();
       if (of_user == 0) connections_of_.erase(connection->peer().uid);
       continue;
@@ -211,7 +212,7 @@ void Server::drop_connection(Connection& connection) {
 
 void Server::on_hello(Connection& connection, const Message& message) {
   if (connection.client != 0) {
-    hang_up(connection, "a client says hello once");
+    hang_up(connection, "a client sends hello only once");
     return;
   }
   const protocol::Hello& hello = message.body.hello;
@@ -363,7 +364,7 @@ std::string Server::carry(const ControlRequest& request) {
       stop();
       io_.stop();
     });
-    return "rotad ends; its programs run on";
+    return "rotad is stopping; its programs continue";
   }
   scheduler::Settings settings = core_.settings();
   if (const auto* mode = std::get_if<control::SetMode>(&request)) settings.mode = mode->mode;
@@ -421,9 +422,11 @@ void Server::step(const scheduler::Event& event) {
 }
 
 void Server::report_revoked(const Client& client) {
-  log::warn("client {} ({}, pid {}) did not give its GPU back within {} ms after its time was up: others run beside it",
-            client.id, client.name, client.pid,
-            std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count());
+  log::warn(
+      "client {} ({}, pid {}) did not give its GPU back within {} ms of the end of its turn: others run at the same "
+      "time",
+      client.id, client.name, client.pid,
+      std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count());
 }
 
 void Server::housekeeping() {
@@ -441,7 +444,7 @@ void Server::housekeeping() {
   limits_.follow_host(quota_);
   event_log_.flush();
   if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {
-    log::info("no client for {} ms: done", options_.idle_exit->count());
+    log::info("no client for {} ms: exiting", options_.idle_exit->count());
     stop();
     io_.stop();
     return;

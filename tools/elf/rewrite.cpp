@@ -107,9 +107,9 @@ class Rewrite {
       }
     }
     for (const auto& [from, to] : change_.rename) {
-      if (!renamed.contains(from)) fail("does not export '{}', which was to be renamed", from);
+      if (!renamed.contains(from)) fail("does not export '{}', which is to be renamed", from);
       if (to.empty() || to.find('\0') != std::string::npos) fail("'{}' cannot be the new name of '{}'", to, from);
-      if (to.size() > from.size()) fail("'{}' is longer than '{}', whose place it was to take", to, from);
+      if (to.size() > from.size()) fail("'{}' is longer than '{}', which it is to replace", to, from);
       if (!taken.insert(to).second) fail("would export '{}' twice", to);
     }
   }
@@ -279,7 +279,7 @@ class Rewrite {
       if (index == 0) continue;
       if (index >= new_index_.size()) return fail("is damaged: a relocation names no symbol");
       if (new_index_[index] == kGone) {
-        return fail("a relocation of its own needs '{}', which was to leave; link it with -Bsymbolic",
+        return fail("one of its own relocations needs '{}', which is to be removed; link it with -Bsymbolic",
                     image_.string(image_.symbol(static_cast<std::uint32_t>(index)).st_name));
       }
       relocation.r_info = ELF64_R_INFO(std::uint64_t{new_index_[index]}, ELF64_R_TYPE(relocation.r_info));
@@ -382,7 +382,8 @@ Result<bool> write_with_exports(const std::string& input, const std::string& out
   const auto before = read_exports(file->bytes(), input);
   if (!before) return before.error();
   if (!reads_as(*content, *before, change, input)) {
-    return Error{fmt::format("{}: is damaged or no usual library: a copy of it does not read as it should", input)};
+    return Error{
+        fmt::format("{}: is damaged or not an ordinary library: a copy of it does not read as it should", input)};
   }
   struct stat info;
   if (stat(input.c_str(), &info) != 0) return Error{fmt::format("{}: {}", input, std::strerror(errno))};

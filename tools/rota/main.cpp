@@ -67,7 +67,7 @@ std::string wrong_command(const CLI::App& app, const std::vector<std::string>& a
   for (std::size_t i = 0; i < commands.size(); ++i) {
     names += (i == 0 ? "" : i + 1 == commands.size() ? " or " : ", ") + commands[i]->get_name();
   }
-  return "rota: '" + arguments[0] + "' is no command: use " + names + "; `rota --help` says more\n";
+  return "rota: '" + arguments[0] + "' is not a command: use " + names + "; `rota --help` says more\n";
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ void SwapBackend::change_access(std::uint64_t address, std::uint64_t bytes, int 
                                     .flags = flags};
   const api::CUresult result = real::cuMemSetAccess(address, bytes, &access, 1);
   if (result == api::CUDA_SUCCESS) return;
-  log::debug("access of GPU {} to an extent of {} bytes is not changed: error {}", accessing, bytes,
+  log::debug("cannot change the access of GPU {} to an extent of {} bytes: error {}", accessing, bytes,
              static_cast<int>(result));
 }
 

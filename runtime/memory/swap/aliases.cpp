@@ -93,7 +93,7 @@ api::CUresult SwapBackend::set_access_at(const std::vector<Mapped>& all,
   return change_at(all, call, unasked, [&](Extent& extent, Aliases::iterator alias, bool asked) {
     if (!asked && extent.piece) {
       const api::CUresult result = real::cuMemSetAccess(alias->address, extent.bytes, accesses.data(), accesses.size());
-      if (result != api::CUDA_SUCCESS) log::debug("access to a mapping is not set: error {}", static_cast<int>(result));
+      if (result != api::CUDA_SUCCESS) log::debug("cannot set access to a mapping: error {}", static_cast<int>(result));
     }
     for (const api::CUmemAccessDesc& access : accesses) {
       if (access.location.type != api::CU_MEM_LOCATION_TYPE_DEVICE) continue;

@@ -76,7 +76,7 @@ Fingerprints::Loaded Fingerprints::load(api::CUcontext context) {
 }
 
 void Fingerprints::give_up(api::CUcontext context, const char* what, api::CUresult result) {
-  log::debug("what has changed on the GPU cannot be told there ({}: error {}): all of it is copied", what,
+  log::debug("cannot tell on the GPU what has changed ({}: error {}): all of it is copied", what,
              static_cast<int>(result));
   const std::lock_guard lock(mutex_);
   loaded_[context] = {.failed = true};

@@ -18,7 +18,7 @@ PhysicalHandle import_from(const MemoryDescriptor& memory, int device) {
       real::cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(memory.get())),
                                            api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != api::CUDA_SUCCESS) {
-    log::debug("memory that was handed over cannot be used: error {}", static_cast<int>(result));
+    log::debug("memory from another program cannot be used: error {}", static_cast<int>(result));
     return 0;
   }
   api::CUmemAllocationProp properties{};

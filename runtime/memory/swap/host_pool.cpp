@@ -86,8 +86,8 @@ void HostPool::pin(void* block, std::uint64_t bytes) {
   static log::Once once;
   if (once.first()) {
     log::warn(
-        "the driver pins no more memory of the host (error {}): what leaves the GPU is copied to memory that is not "
-        "pinned, more slowly; fewer programs at a time, or a higher limit on locked memory, would help",
+        "the driver cannot pin more host memory (error {}): what leaves the GPU is copied to unpinned memory, which is "
+        "slower; run fewer programs at a time, or raise the limit on locked memory",
         static_cast<int>(pinned));
   }
 }

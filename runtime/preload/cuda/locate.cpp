@@ -104,9 +104,9 @@ const char* why_unusable(File kind) noexcept {
       // Without strerror, which depends on the locale.
       return errno == ENOENT ? kNoSuchFile : "it cannot be opened for reading";
     case File::kNoLibrary:
-      return "it is no shared library";
+      return "it is not a shared library";
     case File::kOtherMachine:
-      return "it is a library for another kind of processor";
+      return "it is a library for another processor architecture";
     case File::kShim:
       return kOwnLibrary;
     default:

@@ -44,8 +44,8 @@ struct DriverJudge {
 // Reasons that others compare with or give as well.
 inline constexpr char kNoSuchFile[] = "there is no such file";
 inline constexpr char kOwnLibrary[] = "it is rota's own librota.so";
-inline constexpr char kNoCuInit[] = "it is no CUDA driver: it has no cuInit";
-inline constexpr char kNoNvmlInit[] = "it is no NVML: it has no nvmlInit_v2";
+inline constexpr char kNoCuInit[] = "it is not a CUDA driver: it has no cuInit";
+inline constexpr char kNoNvmlInit[] = "it is not NVML: it has no nvmlInit_v2";
 
 struct WantedLibrary {
   const char* name;

@@ -30,7 +30,7 @@ int ask(const std::string& line, std::string path) {
     if (const Descriptor rotad(search.descriptor); !rotad) {
       return failed(
           protocol::nobody_there(search.error)
-              ? fmt::format("no rotad runs (last looked for at {})", search.candidate.path)
+              ? fmt::format("no rotad is running (last looked for at {})", search.candidate.path)
               : fmt::format("cannot talk to the rotad at {}: {}", search.candidate.path, strerror(search.error)));
     }
     if (!protocol::control_path(search.candidate.path, place.path)) {
@@ -57,7 +57,7 @@ int ask(const std::string& line, std::string path) {
       errno == EPIPE) {  // refused and hung up: the reason is there to be read
     length = recv(rotad.get(), answer, sizeof answer, 0);
   }
-  if (length <= 0) return failed(fmt::format("the rotad behind {} does not answer", path));
+  if (length <= 0) return failed(fmt::format("the rotad at {} does not answer", path));
   const std::string text(answer, static_cast<std::size_t>(length));
   if (text.rfind("ok: ", 0) != 0) return failed(text.rfind("error: ", 0) == 0 ? text.substr(7) : text);
   fmt::print("{}\n", text.substr(4));

@@ -48,11 +48,12 @@ void register_children(CLI::App& app) {
 
 void register_doctor(CLI::App& app) {
   auto choices = std::make_shared<Choices>();
-  CLI::App* command = app.add_subcommand("doctor", "say what would stop rota on this machine, and what to do about it");
+  CLI::App* command = app.add_subcommand("doctor", "say what would stop rota on this machine and how to fix it");
   command->add_flag("--json", choices->json, "for programs");
-  command->add_flag("--verbose", choices->verbose, "name the functions that driver and rota do not have in common");
+  command->add_flag("--verbose", choices->verbose, "name the functions that only the driver or only rota has");
   command
-      ->add_option("--timeout", choices->seconds, "seconds until a driver that does not answer counts as hanging (30)")
+      ->add_option("--timeout", choices->seconds,
+                   "seconds to wait for the driver before it counts as hanging (default 30)")
       ->check(CLI::Range(0.01, 3600.0));
   // A program, and what would be its arguments: is it within rota's reach?
   command->prefix_command();
@@ -69,7 +70,7 @@ void register_doctor(CLI::App& app) {
     const std::string text =
         choices->json ? doctor::as_json(findings, facts.version) : doctor::as_text(findings, choices->verbose);
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-      fmt::print(stderr, "rota doctor: its findings cannot be written: {}\n", std::strerror(errno));
+      fmt::print(stderr, "rota doctor: cannot write the findings: {}\n", std::strerror(errno));
       throw CLI::RuntimeError(1);
     }
     throw CLI::RuntimeError(doctor::all_well(findings) ? 0 : 1);

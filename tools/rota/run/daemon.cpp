@@ -42,12 +42,14 @@ constexpr auto kPatience = std::chrono::seconds(5);
 std::string explain(int error, const std::string& socket) {
   switch (error) {
     case EACCES:
-      return fmt::format("you may not talk to the rotad at {} (permission denied): ask who runs it, or set ROTA_SOCKET",
-                         socket);
+      return fmt::format(
+          "you may not connect to the rotad at {} (permission denied): ask who runs it for access, or set ROTA_SOCKET",
+          socket);
     case EPERM:
-      return fmt::format("the folder of {} is not yours alone: remove it, or set ROTA_SOCKET", socket);
+      return fmt::format("another user owns the folder of {} or can write to it: remove it, or set ROTA_SOCKET",
+                         socket);
     case EPROTOTYPE:
-      return fmt::format("what listens at {} is no rotad: set ROTA_SOCKET to another path", socket);
+      return fmt::format("the process that listens at {} is not rotad: set ROTA_SOCKET to another path", socket);
     case ENAMETOOLONG:
       return "ROTA_SOCKET is longer than a socket's path may be (107 bytes)";
     default:
@@ -66,9 +68,11 @@ bool ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) {
   const bool other_mode = !request.mode.empty() && request.mode != mode_name(status->end.mode);
   const bool other_quantum = wanted && static_cast<std::uint64_t>(wanted->count()) != status->end.quantum_ns;
   if (other_mode || other_quantum) {
-    daemon.problem = fmt::format("the rotad at {} runs already, in {} mode and its quantum is {}: that holds",
-                                 daemon.socket, mode_name(status->end.mode),
-                                 scheduler::quantum_text(std::chrono::nanoseconds(status->end.quantum_ns)));
+    daemon.problem = fmt::format(
+        "the rotad at {} is already running, in {} mode with quantum {}: it keeps these; change them with `rota "
+        "control`",
+        daemon.socket, mode_name(status->end.mode),
+        scheduler::quantum_text(std::chrono::nanoseconds(status->end.quantum_ns)));
   }
   return true;
 }
@@ -141,7 +145,7 @@ class StartersTurn {
  public:
   explicit StartersTurn(const std::string& socket) : path_(socket + ".start") {
     const auto failed = [&] {
-      problem_ = fmt::format("no rotad runs, and none can be started at {}: {}", socket, strerror(errno));
+      problem_ = fmt::format("no rotad is running, and none can be started at {}: {}", socket, strerror(errno));
     };
     const auto until = std::chrono::steady_clock::now() + kPatience;
     while (true) {
@@ -210,7 +214,9 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
   const std::string socket = place.path;
   const std::string folder = socket.substr(0, socket.rfind('/'));
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return {{}, fmt::format("no rotad runs, and the folder {} cannot be made for one: {}", folder, strerror(errno))};
+    return {
+        {},
+        fmt::format("no rotad is running, and the folder {} cannot be created for one: {}", folder, strerror(errno))};
   }
   // Somebody may have been faster to make it: then this is no place of ours, and the next attempt looks for another.
   if (place.owner == SocketOwner::kUser && protocol::check_private_folder(place.path) != 0) return {};
@@ -227,13 +233,13 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
     const Started started = spawn(arguments, log);
     if (started == Started::kSilent) {
       return {{},
-              fmt::format("cannot start a rotad at {}: it does not listen after {} s; its log is {}", socket,
+              fmt::format("cannot start a rotad at {}: it is not listening after {} s; its log is {}", socket,
                           kPatience.count(), log)};
     }
     if (started == Started::kEnded) {
       const std::string reason = last_line(log);
       // A former one that is just ending still has the lock.
-      if (reason.find("is served already") == std::string::npos) {
+      if (reason.find("is already served") == std::string::npos) {
         daemon.problem = fmt::format("cannot start a rotad at {}: {}", socket, reason.empty() ? "it ended" : reason);
       }
     }
@@ -276,13 +282,13 @@ Daemon find_or_start_daemon(const DaemonRequest& request) {
     } else {
       const protocol::SocketCandidates candidates = protocol::socket_candidates();
       const SocketCandidate* place = protocol::own_place(candidates);
-      if (place == nullptr) return {{}, "no rotad runs, and there is no place for one: " + skipped_text(search)};
+      if (place == nullptr) return {{}, "no rotad is running, and there is no place for one: " + skipped_text(search)};
       const Daemon daemon = start_own(*place, request);
       if (!daemon.socket.empty() || !daemon.problem.empty()) return also_skipped(search, daemon);
     }
     std::this_thread::sleep_for(50ms);  // one that is just ending
   }
-  return {{}, "no rotad runs, and none can be started: one is there, but answers nothing"};
+  return {{}, "no rotad can be started: there is one already, but it does not answer"};
 }
 
 }  // namespace rota::tool

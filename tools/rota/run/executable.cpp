@@ -23,7 +23,7 @@ void inspect_elf(std::string_view content, Executable& result) {
   const auto program = elf::read_program(content, result.interpreter);
   if (!program) return;
   if (program->kind != Kind::kNative) {
-    result.uncovered = program->kind == Kind::k32Bit ? "a 32-bit program" : "built for another kind of processor";
+    result.uncovered = program->kind == Kind::k32Bit ? "a 32-bit program" : "built for another processor architecture";
     result.preload_inherited = false;
     return;
   }

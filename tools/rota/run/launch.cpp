@@ -73,13 +73,13 @@ int prepare(const LaunchOptions& options) {
   if (const char* limit = getenv("ROTA_GPU_MEM_LIMIT");
       limit != nullptr && *limit != '\0' && !protocol::parse_bytes(limit)) {
     say(fmt::format(
-        "ROTA_GPU_MEM_LIMIT is '{}', which is no size: use bytes with an optional K, M, G or T, as in 8G, or "
+        "ROTA_GPU_MEM_LIMIT is '{}', which is not a size: use bytes with an optional K, M, G or T, as in 8G, or "
         "unset it; the program is not started",
         limit));
     return kNotStarted;
   }
   if (!executable.uncovered.empty()) {
-    say(fmt::format("{} is {}: rota cannot reach into it, it runs without", executable.interpreter,
+    say(fmt::format("{} is {}: rota cannot be preloaded into it, so it runs without rota", executable.interpreter,
                     executable.uncovered));
     // A 64-bit library in a 32-bit program's list is an error message at every start. What others start is covered.
     if (!executable.preload_inherited) return 0;

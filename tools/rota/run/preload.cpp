@@ -175,16 +175,17 @@ class Choice {
     }
     std::string note;
     if (used < fit.unknown.size()) {
-      note = fmt::format("{} functions of {} that rota does not know are absent to programs: there is room for {}",
-                         fit.unknown.size() - used, driver, used);
+      note = fmt::format(
+          "programs do not see {} functions of {} that rota does not know: there is room for {}; update rota",
+          fit.unknown.size() - used, driver, used);
       if (library_.needs_all) return plain(note);
     }
     if (!may_write_) return {cache_.place(key_), true, note};
     const auto made = cache_.add(
         key_, size(), core_, [&](const std::string& output) { return elf::write_with_exports(shim_, output, change); });
     if (made) return {*made, true, note};
-    return plain(
-        fmt::format("functions that {} lacks show to programs and new ones do not: {}", driver, made.error().text));
+    return plain(fmt::format("programs see functions that {} lacks, and do not see its new ones: {}", driver,
+                             made.error().text));
   }
 
   const Interposed& library_;

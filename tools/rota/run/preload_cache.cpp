@@ -192,13 +192,13 @@ std::string PreloadCache::distrust(bool make) {
       return fmt::format("{}: {}", on_the_way, std::strerror(errno));
     }
     if (!is_trusted_above(there)) {
-      return fmt::format("{} lies in {}, which others may change; set ROTA_CACHE to another folder", folder_,
+      return fmt::format("{} is in {}, which other users can change; set ROTA_CACHE to another folder", folder_,
                          on_the_way);
     }
   }
   if (!exists) {
     if (!make_folders(folder_)) {
-      return fmt::format("{} cannot be made: {}; set ROTA_CACHE to a folder of yours", folder_, std::strerror(errno));
+      return fmt::format("cannot create {}: {}; set ROTA_CACHE to a folder of yours", folder_, std::strerror(errno));
     }
     return distrust(false);  // somebody else may have been first
   }
@@ -230,12 +230,13 @@ Result<std::string> PreloadCache::add(const std::string& key, std::uintmax_t siz
                                       const std::function<Result<bool>(const std::string&)>& make) {
   if (const std::string why = distrust(true); !why.empty()) return Error{why};
   const FolderLock lock(folder_);
-  if (!lock.held()) return Error{fmt::format("{} is locked by another process for long", folder_)};
+  if (!lock.held())
+    return Error{fmt::format("another process has locked {} for too long; set ROTA_CACHE to another folder", folder_)};
   if (std::string theirs = find(key, size, core); !theirs.empty()) return theirs;
   std::string fresh = folder_ + "/" + kUnfinished + "XXXXXX";
   if (mkdtemp(fresh.data()) == nullptr) {
     return Error{
-        fmt::format("{} cannot be written to: {}; set ROTA_CACHE to a folder of yours", folder_, std::strerror(errno))};
+        fmt::format("cannot write to {}: {}; set ROTA_CACHE to a folder of yours", folder_, std::strerror(errno))};
   }
   const auto give_up = [&](const std::string& why) {
     remove_entry(fresh);
@@ -248,7 +249,7 @@ Result<std::string> PreloadCache::add(const std::string& key, std::uintmax_t siz
                                folder_, std::strerror(errno)));
   }
   if (!sync_file(library) || symlink(core.c_str(), (fresh + "/" + kCore).c_str()) != 0) {
-    return give_up(fmt::format("{} cannot be written: {}", library, std::strerror(errno)));
+    return give_up(fmt::format("cannot write {}: {}", library, std::strerror(errno)));
   }
   // Whoever may look into the cache may use what is in it: programs that change to another user, for example.
   chmod(fresh.c_str(), mode_);

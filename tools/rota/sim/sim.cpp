@@ -103,7 +103,7 @@ std::string prepend(const std::string& folder, const char* variable) {
 bool is_split_in_lists(const std::string& path) {
   return path.find_first_of(":;") != std::string::npos;
 }
-constexpr const char* kSplit = "has a colon or semicolon, at which lists of paths are split";
+constexpr const char* kSplit = "has a colon or semicolon, which separate the paths of a list";
 
 // Empty, or why the driver could not load kernels from there.
 std::string kernels_problem(const std::string& path) {
@@ -128,9 +128,9 @@ std::string state_problem(const std::string& path) {
   struct stat status{};
   if (stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT && access(fs::path(path).parent_path().c_str(), W_OK | X_OK) == 0) return "";
-    return fmt::format("cannot make {}: {}", path, strerror(errno));
+    return fmt::format("cannot create {}: {}", path, strerror(errno));
   }
-  if (!S_ISREG(status.st_mode)) return path + " is no regular file: name another one";
+  if (!S_ISREG(status.st_mode)) return path + " is not a regular file: name another one";
   const Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file) return fmt::format("cannot open {}: {}", path, strerror(errno));
   struct {  // as SharedLayout begins
@@ -145,7 +145,7 @@ std::string state_problem(const std::string& path) {
   const bool usable = complete && (start.magic == 0 || (ours && start.version == sim::kStateVersion));
   if (status.st_size == 0 || usable) return "";
   if (ours) return path + " is the state of another version of simgpu: remove it or name another file";
-  return path + " is no state of simgpu: name another file";
+  return path + " is not a state of simgpu: name another file";
 }
 
 // What the driver noted in ROTA_SIM_LOG: a name at its first call, and each at its process's end with the calls.
@@ -166,8 +166,7 @@ void report_unsimulated(const std::string& log) {
     list += (list.empty() ? "" : ", ") + name;
     if (count > 1) list += fmt::format(" ({} times)", count);
   }
-  fmt::print(stderr, "rota sim: called, and answered with CUDA_ERROR_NOT_SUPPORTED since it is not simulated: {}\n",
-             list);
+  fmt::print(stderr, "rota sim: these calls are not simulated and returned CUDA_ERROR_NOT_SUPPORTED: {}\n", list);
 }
 
 int simulate(SimOptions options) {
@@ -191,7 +190,7 @@ int simulate(SimOptions options) {
   }
   const Folder folder(temporary);
   if (folder.path().empty()) {
-    return fail(fmt::format("cannot make a folder in {} (TMPDIR): {}", temporary, strerror(errno)));
+    return fail(fmt::format("cannot create a folder in {} (TMPDIR): {}", temporary, strerror(errno)));
   }
   // A rotad of this machine's own: one that serves real GPUs has no business here.
   const std::string state = options.state.empty() ? folder.path() + "/state" : options.state;
@@ -299,11 +298,11 @@ void register_sim(CLI::App& app) {
   CLI::App* command = app.add_subcommand("sim", "start a program on simulated GPUs");
   command
       ->add_option("--gpu", options->gpu,
-                   fmt::format("card and how many: {}, such as h200x2 (default: the first)",
+                   fmt::format("the card and how many of it: {}, such as h200x2 (default: the first)",
                                fmt::join(sim::profile_names(), ", ")))
       ->check([](const std::string& text) {
         const auto gpus = parse_simulated_gpus(text);
-        if (!gpus || text.empty()) return "'" + text + "' is no set of GPUs: use a card and 1 to 8, such as h200x2";
+        if (!gpus || text.empty()) return "'" + text + "' is not a set of GPUs: use a card and 1 to 8, such as h200x2";
         const std::vector<std::string> names = sim::profile_names();
         if (gpus->card.empty() || std::ranges::count(names, gpus->card) != 0) return std::string();
         return fmt::format("there is no card '{}': use {}, or h200x2 for two; --profile FILE for another card",
@@ -313,18 +312,18 @@ void register_sim(CLI::App& app) {
       ->add_option("--profile", options->profile,
                    "file that describes another card (share/doc/rota/tools/simgpu/README.md)")
       ->check(CLI::ExistingFile);
-  command->add_option("--memory", options->memory, "bytes of each GPU, such as 16G (default: the card's)")
+  command->add_option("--memory", options->memory, "memory of each GPU, such as 16G (default: the card's)")
       ->check([](const std::string& text) {
         const auto bytes = protocol::parse_bytes(text);
         if (bytes && *bytes >= sim::kLeastMemory && *bytes <= sim::kMostMemory) {
           return std::string();
         }
-        return "'" + text + "' is no size from 8M to 256G: use bytes, or K, M and G, such as 16G";
+        return "'" + text + "' is not a size from 8M to 256G: use bytes with an optional K, M or G, such as 16G";
       });
-  command->add_option("--driver", options->driver, "CUDA version that the driver is of, such as 12.4")
+  command->add_option("--driver", options->driver, "the driver's CUDA version, such as 12.4")
       ->check([](const std::string& text) {
         if (sim::parse_driver_version(text) != 0) return std::string();
-        return "'" + text + "' is no CUDA version from 6.0 on: use e.g. 12.4";
+        return "'" + text + "' is not a CUDA version from 6.0 on: use e.g. 12.4";
       });
   command
       ->add_option("--kernels", options->kernels,
@@ -332,12 +331,14 @@ void register_sim(CLI::App& app) {
       ->allow_extra_args(false)
       ->check(kernels_problem);
   command
-      ->add_option(
-          "--unregistered", options->unregistered,
-          "kernels that no library has: fail (default), their look-up does; skip, they do nothing, in the time "
-          "of an empty kernel")
+      ->add_option("--unregistered", options->unregistered,
+                   "kernels that no library has: fail (default) makes their look-up fail; skip makes them do nothing, "
+                   "in the time "
+                   "of an empty kernel")
       ->check(CLI::IsMember({"fail", "skip"}));
-  command->add_option("--fault", options->faults, "such as cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY; may be repeated")
+  command
+      ->add_option("--fault", options->faults,
+                   "a call to fail, such as cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY; may be repeated")
       ->allow_extra_args(false)
       ->check([](const std::string& text) {
         sim::Faults faults;
@@ -350,10 +351,10 @@ void register_sim(CLI::App& app) {
         char* end = nullptr;
         const double scale = std::strtod(text.c_str(), &end);
         if (!text.empty() && *end == '\0' && (scale == 0 || (scale >= 0.001 && scale <= 1e6))) return std::string();
-        return "'" + text + "' is no time scale: use 0, or a number from 0.001 to 1000000";
+        return "'" + text + "' is not a time scale: use 0, or a number from 0.001 to 1000000";
       });
-  command->add_flag("--virtual-clock", options->virtual_clock, "one process, and simulated time is exact");
-  command->add_option("--state", options->state, "file of the machine's state, to let several commands share it")
+  command->add_flag("--virtual-clock", options->virtual_clock, "exact simulated time, for a single process");
+  command->add_option("--state", options->state, "file with the simulated machine's state, for commands that share it")
       ->check([](const std::string& path) { return path.empty() ? std::string("name a file") : std::string(); });
   command->prefix_command();
   command->callback([options, command] {

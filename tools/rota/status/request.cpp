@@ -73,8 +73,8 @@ std::string skipped_text(const protocol::SocketSearch& search) {
     const std::string path = search.skipped[i].path;
     places += (i == 0 ? "" : " and ") + path.substr(0, path.rfind('/'));
   }
-  return places + (search.skipped_count == 1 ? " is" : " are") +
-         " not looked into: somebody else made it, or others may write to it; remove it";
+  return places + (search.skipped_count == 1 ? " was" : " were") +
+         " skipped: another user owns it or can write to it; remove it";
 }
 
 void find_programs(Status& status) {

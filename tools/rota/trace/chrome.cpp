@@ -111,7 +111,7 @@ class Timeline {
       row.number = kFirstStreamRow + process.rows.size();
       metadata(process.pid, row.number, "thread_name", "name",
                process.view.stream_name(stream, moment) +
-                   (process.simulated ? "" : " (launches; when they ran is not known)"));
+                   (process.simulated ? "" : " (launches; it is not known when they ran)"));
     }
     return row;
   }

@@ -112,16 +112,15 @@ std::vector<std::string> failures(const Report& report) {
 std::vector<std::string> notes(const Report& report) {
   std::vector<std::string> lines = failures(report);
   if (const auto names = others(report); !names.empty()) {
-    lines.push_back(
-        fmt::format("others used the GPU meanwhile, so these figures mean little: {}", fmt::join(names, ", ")));
+    lines.push_back(fmt::format("other programs used the GPU at the same time, so these figures mean little: {}",
+                                fmt::join(names, ", ")));
   }
   if (!report.rotad_is_here) {
-    lines.emplace_back(
-        "waits and allocations are unknown: rotad runs in another container and names processes otherwise");
+    lines.emplace_back("waits and allocations are unknown: rotad runs in another container and sees other process ids");
   } else if (!rotad_saw_some(report)) {
     lines.emplace_back(
         "rotad saw none of these programs on a GPU: they use none, end too soon to be seen, or rota "
-        "cannot reach into them");
+        "cannot be preloaded into them");
   }
   if (!report.nvml_problem.empty()) lines.push_back("GPU memory in use is unknown: " + report.nvml_problem);
   lines.insert(lines.end(), report.remarks.begin(), report.remarks.end());

@@ -57,7 +57,7 @@ void Sampler::look_before() {
     const auto reading = nvml_ ? nvml_->read(gpu.uuid) : std::nullopt;
     if (!reading) {
       used_known_ = false;
-      if (nvml_problem_.empty()) nvml_problem_ = fmt::format("NVML does not tell what is in use on {}", gpu.name);
+      if (nvml_problem_.empty()) nvml_problem_ = fmt::format("NVML does not report the memory in use on {}", gpu.name);
       return;
     }
     used_before_ += reading->used;
@@ -89,7 +89,7 @@ Seen Sampler::stop() {
   }
   if (there_before_ != 0) {
     seen_.others.push_back(
-        fmt::format("whoever had {} MiB there before, whom NVML does not name", there_before_ >> 20));
+        fmt::format("programs that NVML does not name, with {} MiB from before", there_before_ >> 20));
   }
   for (const auto& [pid, name] : others_) seen_.others.push_back(fmt::format("{} (pid {})", name, pid));
   return seen_;

@@ -51,7 +51,8 @@ class OutputFolder {
   OutputFolder() {
     const char* parent = std::getenv("TMPDIR");
     path_ = std::string(parent != nullptr && *parent != '\0' ? parent : "/tmp") + "/rota-try-XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) problem_ = fmt::format("cannot make a folder {}: {}", path_, strerror(errno));
+    if (mkdtemp(path_.data()) == nullptr)
+      problem_ = fmt::format("cannot create a folder {}: {}", path_, strerror(errno));
   }
   ~OutputFolder() {
     if (!kept_) remove();
@@ -249,20 +250,20 @@ void register_try(CLI::App& app) {
       ->check([](const std::string& text) {
         unsigned value = 0;
         if (CLI::detail::lexical_cast(text, value) && value >= 1 && value <= kMostCopies) return std::string();
-        return fmt::format("'{}' is no number of copies: use 1 to {}", text, kMostCopies);
+        return fmt::format("'{}' is not a number of copies: use 1 to {}", text, kMostCopies);
       });
-  command->add_option("--rounds", options->rounds, "how often each is measured, to and fro (default 1)")
+  command->add_option("--rounds", options->rounds, "how many times each is measured, in alternating order (default 1)")
       ->check([](const std::string& text) {
         unsigned value = 0;
         if (CLI::detail::lexical_cast(text, value) && value >= 1 && value <= kMostRounds) return std::string();
-        return fmt::format("'{}' is no number of rounds: use 1 to {}", text, kMostRounds);
+        return fmt::format("'{}' is not a number of rounds: use 1 to {}", text, kMostRounds);
       });
   command->add_flag("--json", options->json, "for programs");
   add_launch_options(*command, launch);
   command->footer(
       "First the program runs once natively and once under rota as a warm-up, which does not count. Its standard input "
-      "is empty, and what it prints is kept only if a copy fails. The exit code is 0, or 1 if a copy fails under rota; "
-      "if the program fails alone, its own.");
+      "is empty, and its output is kept only if a copy fails. The exit code is 0, 1 if a copy fails under rota, or the "
+      "program's own if it fails alone.");
   command->prefix_command();
   command->callback([options, launch, command] {
     launch->command = program_of(*command);
