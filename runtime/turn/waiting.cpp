@@ -27,7 +27,7 @@ using protocol::Message;
 
 constexpr std::chrono::seconds kLines[] = {std::chrono::seconds(1), std::chrono::seconds(10), std::chrono::seconds(60)};
 
-// Of /etc/passwd alone: the C library would load modules for other sources, in somebody else's program.
+// Reads only /etc/passwd: the C library would load modules for other sources into somebody else's program.
 std::string user_name(std::uint32_t uid) {
   const Descriptor file(::open("/etc/passwd", O_RDONLY | O_CLOEXEC));
   std::string text(1 << 16, '\0');
@@ -99,7 +99,7 @@ std::string who_holds() {
   for (const auto& client : clients) {
     if (client.pid == getpid()) wanted |= client.wanted_gpus;
   }
-  // In a container this process may have another number there.
+  // In a container this process may have another pid there.
   for (std::size_t i = 0; wanted == 0 && i < clients.size(); ++i) wanted = clients[i].wanted_gpus;
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if ((wanted >> gpu & 1) == 0) continue;
