@@ -18,7 +18,7 @@ api::CUresult SwapBackend::give_access(std::uint64_t address, std::uint64_t byte
   return real::cuMemSetAccess(address, bytes, all.data(), all.size());
 }
 
-// Of what is mapped.
+// For extents that are mapped.
 void SwapBackend::change_access(std::uint64_t address, std::uint64_t bytes, int accessing,
                                 api::CUmemAccess_flags flags) {
   const api::CUmemAccessDesc access{.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = accessing},
@@ -29,7 +29,7 @@ void SwapBackend::change_access(std::uint64_t address, std::uint64_t bytes, int 
              static_cast<int>(result));
 }
 
-// With the lock held: an extent is entered as mapped, with the access that held when it was about to be.
+// With the lock held: records an extent as mapped, with the access that applied when the mapping began.
 void SwapBackend::catch_up(const Range& range, const Extent& extent, const Access& given) {
   const Access& now = access_of(range);
   if (now == given) return;

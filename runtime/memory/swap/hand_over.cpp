@@ -10,8 +10,8 @@ namespace rota::memory {
 
 namespace {
 
-// Of memory on this GPU, or 0. What another process says of a piece is not believed: one of another size cannot be
-// mapped.
+// The handle of memory on this GPU, or 0. What another process says about a piece is not trusted: one of another size
+// cannot be mapped.
 PhysicalHandle import_from(const MemoryDescriptor& memory, int device) {
   PhysicalHandle handle = 0;
   api::CUresult result =
