@@ -37,7 +37,7 @@ void index_by_address() noexcept {
             });
 }
 
-// A program without a GPU is an everyday matter; a driver that was asked for and cannot be used is not.
+// A program without a GPU is normal; a driver that was named and cannot be used is not.
 void report_driver() noexcept {
   switch (attached.driver_state) {
     case kRotaDriverFound:
@@ -67,8 +67,8 @@ bool is_wanted(Symbol symbol, const char* wanted) noexcept {
   return std::strncmp(name, wanted, length) == 0 && (name[length] == '\0' || name[length] == '_');
 }
 
-// An export that no header declares: nothing can stand in front of a function whose parameters nobody knows. Its slot
-// goes on leading to the preload's resolver, which says so at the first call.
+// An export that no header declares: rota cannot wrap a function with unknown parameters. Its slot keeps leading to the
+// preload's resolver, which reports the first call.
 bool left_to_resolver(Symbol symbol) noexcept {
   switch (symbol) {
 #define ROTA_UNDECLARED(name) case Symbol::k_##name:

@@ -13,8 +13,8 @@
 namespace rota::trace {
 
 bool start(void (*log)(const char* line)) {
-  // The driver's side and librota-cudart.so may both come first; whoever does starts it, and the environment is read
-  // once.
+  // Either the driver's side or librota-cudart.so may come first; the first one starts tracing, and the environment is
+  // read once.
   static const bool started = [log] {
     const char* const directory = std::getenv("ROTA_TRACE");
     if (directory == nullptr || directory[0] == '\0') return false;

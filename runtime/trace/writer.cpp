@@ -27,7 +27,7 @@ namespace {
 // the file system while a thread waits.
 constexpr std::uint64_t kFirstSegment = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLargestSegment = std::uint64_t{16} << 20;
-// A rest smaller than this is not worth a kThread record.
+// A remainder smaller than this is not worth a kThread record.
 constexpr std::ptrdiff_t kSmallestLeftOver = 2048;
 // Long enough that a clock read's jitter of some 50 ns is a rate error below 0.03%; later pairs improve on it.
 constexpr std::uint64_t kCalibrationNanoseconds = 200'000;
@@ -122,7 +122,7 @@ bool Writer::open() {
   const bool grown = grow(file);
   ::close(file);
   if (!grown) {
-    ::unlink(path_.c_str());  // an empty file would only puzzle
+    ::unlink(path_.c_str());  // an empty file would only confuse
     return false;
   }
   header_ = reinterpret_cast<FileHeader*>(segments_.front().address);
@@ -142,7 +142,7 @@ bool Writer::open() {
   header.command_bytes = static_cast<std::uint32_t>(command.size());
   std::memcpy(header.command, command.data(), command.size());
   header.start = start;
-  // Not a sleep: the thread would be gone for 50 us more than it asked.
+  // Does not sleep: the thread would be away 50 us longer than requested.
   while (clock_nanoseconds(CLOCK_MONOTONIC) - start.monotonic_ns < kCalibrationNanoseconds) {
   }
   header.calibrated = read_clock_pair(clock_);
@@ -205,7 +205,7 @@ void Writer::stop(State state, int error) {
 Writer::Stretch Writer::take() {
   Stretch stretch;
   std::uint64_t sequence = 0;
-  // Each call of a program whose trace has stopped comes by here: not through the lock.
+  // Each call of a program whose trace has stopped comes through here: so without the lock.
   if (stopped_.load(std::memory_order_relaxed)) return {};
   {
     const std::lock_guard guard(mutex_);
@@ -231,8 +231,8 @@ Writer::Stretch Writer::take() {
     used_ += kChunkBytes;
     sequence = chunks_++;
   }
-  // One call instead of a page fault per 4 KiB of records. A file system that promised space it has not answers here
-  // with an error, where a plain store would be a SIGBUS.
+  // One call instead of a page fault per 4 KiB of records. If a file system has promised space that it does not have,
+  // this fails with an error, where a plain store would raise SIGBUS.
   if (madvise(stretch.begin, kChunkBytes, MADV_POPULATE_WRITE) != 0 && (errno == EFAULT || errno == EHWPOISON)) {
     const std::lock_guard guard(mutex_);
     if (!stopped_) stop(State::kOutOfSpace, ENOSPC);
@@ -267,7 +267,7 @@ void Writer::finish() {
   if (header_ == nullptr) return;
   if (header_->state == State::kRunning) header_->state = State::kEnded;
   stopped_ = true;
-  // Only what was never handed out goes, so no thread can touch it. Failure costs disk space, nothing else.
+  // Only space that was never handed out is cut off, so no thread can touch it. A failure only costs disk space.
   const int file = open_again();
   if (file < 0) return;
   [[maybe_unused]] const int cut = ftruncate(file, static_cast<off_t>(used_));
