@@ -15,7 +15,7 @@ namespace {
 using scheduler::Bytes;
 using scheduler::Limits;
 
-// Whatever is wrong in the file is thrown as this, and comes out of read_config as an error.
+// Errors in the file are thrown as this; read_config returns them as an Error.
 struct Problem {
   toml::source_position at;
   std::string text;
@@ -71,7 +71,7 @@ std::map<std::string, Limits> named_limits(const toml::node& node) {
   return all;
 }
 
-// As the kernel writes them: from the root, without a slash at the end.
+// As the kernel writes them: absolute, without a slash at the end.
 std::map<std::string, Limits> cgroup_limits(const toml::node& node) {
   std::map<std::string, Limits> all;
   each_entry(table_of(node, "a path and its limits"), [&](std::string path, const toml::node& value) {
@@ -160,7 +160,7 @@ std::optional<Trust> parse_trust(const std::string& text) {
 }
 
 Result<Config> read_config(const std::string& path) {
-  // The parser takes a folder for an empty file.
+  // The parser reads a folder as an empty file.
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return Error{path + " is a folder: name the file in it"};
   try {

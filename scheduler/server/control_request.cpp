@@ -17,7 +17,7 @@ bool names_setting(std::string_view word) {
   return word == "mode" || word == "quantum" || word == "grace" || word == "stop";
 }
 
-// The first word, and what stands behind it and its spaces.
+// The first word, and what follows it and its spaces.
 std::pair<std::string_view, std::string_view> split(std::string_view text) {
   const std::size_t end = std::min(text.find(' '), text.size());
   const std::size_t next = std::min(text.find_first_not_of(' ', end), text.size());
@@ -28,7 +28,7 @@ std::pair<std::string_view, std::string_view> split(std::string_view text) {
 
 Result<ControlRequest> parse_control(std::string_view text) {
   const auto [name, value] = split(text);
-  // One setting a request: it is carried out, or it is not.
+  // One setting per request, so that a request is carried out completely or not at all.
   if (const auto [first, rest] = split(value); names_setting(name) && names_setting(split(rest).first)) {
     return Error{fmt::format("one setting at a time: ask for {} by itself, and then for {}",
                              quoted(fmt::format("{} {}", name, first)), quoted(rest))};

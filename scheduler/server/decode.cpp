@@ -15,7 +15,7 @@ using protocol::Message;
 // What only rotad sends.
 constexpr unsigned kFirstOfRotads = 100;
 
-// A name that comes from somebody else: ends within its field, and cannot play tricks with a terminal or a log.
+// A name from another process: is terminated within its field, and cannot affect a terminal or a log.
 template <std::size_t kSize>
 void clean_name(char (&name)[kSize]) {
   name[kSize - 1] = '\0';

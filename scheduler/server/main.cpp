@@ -22,7 +22,7 @@ namespace {
 using rota::scheduler::parse_duration;
 using rota::scheduler::parse_mode;
 
-// Where a daemon listens that is not told: for root the machine's place, else the user's own.
+// Where a daemon listens by default: for root the machine's place, for others the user's own.
 std::string default_socket() {
   const auto candidates = rota::protocol::socket_candidates();
   if (candidates.count == 0) return {};
@@ -126,7 +126,7 @@ int main(int argc, char** argv) try {
 
   if (!recorded.empty()) return replay(recorded);
   rota::server::log::start(level);
-  // A peer that has gone is an error of that send, not the end of the daemon.
+  // A peer that is gone is an error of that send, not the end of the daemon.
   signal(SIGPIPE, SIG_IGN);
 
   options.settings.mode = *parse_mode(mode);
@@ -170,13 +170,13 @@ int main(int argc, char** argv) try {
   });
   (*server)->start();
   if (ready >= 0) {
-    // Whoever started us may have gone.
+    // The process that started rotad may be gone.
     if (write(ready, "ready\n", 6) < 0) rota::server::log::debug("nobody waits at --ready-fd {}", ready);
     close(ready);
   }
   (*server)->run();
   return 0;
-} catch (const std::exception& error) {  // the machine has no more descriptors or memory
+} catch (const std::exception& error) {  // the machine has run out of descriptors or memory
   fprintf(stderr, "rotad: %s\n", error.what());
   return 1;
 }
