@@ -1,10 +1,10 @@
 // Writes a copy of a library with other exports.
 //
 // The dynamic symbol table has two parts: first what cannot be found by name (imports and local symbols), then the
-// exports, ordered by the hash table's buckets. Exports that leave are dropped from the second part, which closes up
-// and is ordered anew where names changed; the first part stays as it is. Then everything that counts by symbol number
-// is brought in line: versions, hash tables, relocations, and the sizes in the section headers. Names stay where they
-// lie in the string table, a new name overwrites the old one. So nothing in the file moves, and nothing grows.
+// exports, ordered by the hash table's buckets. Exports that are removed are dropped from the second part, which is
+// compacted and sorted again where names changed; the first part stays as it is. Then everything that counts by symbol
+// number is brought in line: versions, hash tables, relocations, and the sizes in the section headers. Names stay where
+// they lie in the string table, a new name overwrites the old one. So nothing in the file moves, and nothing grows.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -303,7 +303,7 @@ class Rewrite {
     }
   }
 
-  // The copy is another library, and who knows libraries by their build-id must see that.
+  // The copy is a different library, and tools that identify libraries by their build-id must see that.
   void write_build_id() {
     const auto [offset, size] = image_.build_id();
     std::uint64_t mix = 14695981039346656037U;  // FNV-1a over the exports
@@ -328,8 +328,7 @@ class Rewrite {
   std::uint32_t first_export_ = 0, count_ = 0;
 };
 
-// Whether the copy reads as asked for. Where tables of a damaged library lie over each other, writing one changes
-// another.
+// Whether the copy reads as requested. If tables of a damaged library overlap, writing one changes another.
 bool reads_as(std::string_view copy, const Exports& before, const ExportChange& change, const std::string& path) {
   const auto found = read_exports(copy, path);
   if (!found) return false;

@@ -1,4 +1,4 @@
-// One line there, one line back, over rotad's control socket.
+// Sends one line to rotad's control socket and receives one line.
 #include "tools/rota/control/control.h"
 
 #include <fmt/format.h>
@@ -54,7 +54,7 @@ int ask(const std::string& line, std::string path) {
   char answer[512];
   ssize_t length = -1;
   if (send(rotad.get(), line.data(), line.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(line.size()) ||
-      errno == EPIPE) {  // refused and hung up: the reason is there to be read
+      errno == EPIPE) {  // rotad refused and closed: its reason can still be read
     length = recv(rotad.get(), answer, sizeof answer, 0);
   }
   if (length <= 0) return failed(fmt::format("the rotad at {} does not answer", path));

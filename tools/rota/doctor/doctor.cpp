@@ -22,7 +22,7 @@ struct Choices {
   double seconds = 30;
 };
 
-// What a child is told; see doctor_probe.h.
+// The arguments of a child; see probe.h.
 struct ChildChoices {
   std::string driver, nvml, preload, directory;
   int report = -1;
@@ -55,7 +55,7 @@ void register_doctor(CLI::App& app) {
       ->add_option("--timeout", choices->seconds,
                    "seconds to wait for the driver before it counts as hanging (default 30)")
       ->check(CLI::Range(0.01, 3600.0));
-  // A program, and what would be its arguments: is it within rota's reach?
+  // A program and its arguments: can rota be preloaded into it?
   command->prefix_command();
   command->callback([choices, command] {
     doctor::Options options;

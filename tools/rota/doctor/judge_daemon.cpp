@@ -50,7 +50,7 @@ constexpr std::array kVariables = {
     "ROTA_CLANG",
 };
 
-// How many letters have to be put in, taken out or replaced.
+// The edit distance: how many letters have to be inserted, removed or replaced.
 std::size_t distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -190,7 +190,7 @@ void judge_settings(const Facts& facts, Findings& findings) {
          meant.empty() ? fmt::format("unset {}; README.md lists them", name) : fmt::format("did you mean {}?", meant),
          {{"variable", name}, {"nearest", meant}}});
   }
-  // What the shim itself refuses: "ROTA_X is 'value': what it accepts; what happens". Nobody else has to know its
+  // What the shim itself refuses: "ROTA_X is 'value': what it accepts; what happens". No other code has to know its
   // rules.
   for (const std::string& line : facts.preload.trial.lines) {
     const std::string name = line.substr(0, line.find_first_of(" ="));

@@ -1,4 +1,4 @@
-// The driver: is there one, does it load and answer, which release is it, what does it have that rota does not know.
+// The driver: does it exist, load and answer, which release is it, and what does it have that rota does not know.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -58,7 +58,7 @@ void judge_search(const Facts& facts, Findings& findings) {
   }
 }
 
-// How asking the driver ended, where it did not end well.
+// How querying the driver ended, if it failed.
 void judge_probe(const ProbeFacts& probe, Findings& findings) {
   nlohmann::json values = {{"step", probe.step}, {"output", probe.output}};
   const std::string where =
@@ -148,7 +148,7 @@ void judge_exports(const Facts& facts, Findings& findings) {
                                  {"known", facts.known_functions},
                                  {"unknown", driver.unknown},
                                  {"missing", driver.missing}};
-  // Whether programs see those all the same is the preload's to say.
+  // Whether programs see those anyway is a finding of the preload.
   const std::string absent = driver.missing.empty()
                                  ? ""
                                  : fmt::format("; {} that rota knows {} missing", driver.missing.size(),

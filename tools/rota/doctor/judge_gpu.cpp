@@ -1,4 +1,4 @@
-// Each GPU, and what stands between a program and all of it: compute mode, MIG, MPS, CUDA_VISIBLE_DEVICES.
+// Each GPU, and what keeps a program from using all of it: compute mode, MIG, MPS, CUDA_VISIBLE_DEVICES.
 #include <fmt/format.h>
 
 #include <algorithm>

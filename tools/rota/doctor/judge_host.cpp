@@ -15,7 +15,7 @@ std::string limit_text(std::uint64_t bytes) {
   return bytes == kUnlimited ? "unlimited" : size_text(bytes);
 }
 
-// Unified Memory that does not fit on the GPU lies in host memory.
+// Unified Memory that does not fit on the GPU is in host memory.
 void judge_memory(const Facts& facts, Findings& findings) {
   const HostFacts& host = facts.host;
   if (host.memory == 0) return;
@@ -40,7 +40,7 @@ void judge_memory(const Facts& facts, Findings& findings) {
     findings.push_back({"host.memory", Level::kOk, text, "", values});
     return;
   }
-  // A quarter of a GPU is less than a second program usually brings.
+  // A second program usually needs more than a quarter of a GPU.
   findings.push_back(
       {"host.memory", room < largest / 4 ? Level::kWarning : Level::kNote,
        fmt::format("{}: less than a GPU's {}; programs that together exceed both are killed for lack of memory", text,

@@ -1,4 +1,4 @@
-// cuInit failed, or found no GPU: which error it is, and what people do about each.
+// cuInit failed or found no GPU: which error it is, and how to fix each.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,7 +69,7 @@ const DeviceFile* find_file(const HostFacts& host, const std::string& path) {
   return found == host.devices.end() ? nullptr : &*found;
 }
 
-// What the device files and the kernel module say of why no GPU is there; empty if they say nothing.
+// Why there is no GPU, according to the device files and the kernel module; empty if they do not show it.
 struct Cause {
   std::string text, remedy;
 };

@@ -1,4 +1,5 @@
-// The preload: are its files there and of one build, does a program reach the driver through it, who else hooks CUDA.
+// The preload: do its files exist and come from one build, does a program reach the driver through it, what else hooks
+// CUDA.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,7 +67,7 @@ std::string missing_glibc(const std::string& words) {
   return words.substr(begin, words.find_first_not_of("GLIBC_.0123456789", begin) - begin);
 }
 
-// Not a word where there is no NVML.
+// No finding if there is no NVML.
 void judge_nvml(const PreloadFacts& preload, Findings& findings) {
   const nlohmann::json values = {{"library", preload.nvml_library}, {"note", preload.nvml_note}};
   if (!preload.nvml_note.empty()) {

@@ -57,8 +57,8 @@ std::string explain(int error, const std::string& socket) {
   }
 }
 
-// Asks the daemon at `descriptor` to stay, and waits for an answer: one that is about to end for want of programs takes
-// the connection too, but answers nothing.
+// Asks the daemon at `descriptor` to stay, and waits for an answer: an idle daemon that is about to exit accepts the
+// connection, too, but does not answer.
 bool ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) {
   protocol::Message stay{.kind = protocol::Kind::kStay};
   if (!send_message(descriptor, stay)) return false;
@@ -95,8 +95,8 @@ std::string last_line(const std::string& path) {
   return last;
 }
 
-// Starts rotad and waits until it listens or has ended. It becomes nobody's child: the program that this process turns
-// into must not find a child that it never made.
+// Starts rotad and waits until it listens or has ended. It is detached: the program that this process turns into must
+// not find a child that it never created.
 enum class Started { kListens, kEnded, kSilent };
 Started spawn(const std::vector<std::string>& arguments, const std::string& log) {
   std::vector<char*> argv;
@@ -113,10 +113,10 @@ Started spawn(const std::vector<std::string>& arguments, const std::string& log)
     dup2(nothing, 0);
     dup2(output >= 0 ? output : nothing, 1);
     dup2(output >= 0 ? output : nothing, 2);
-    // The pipe moves out of the way of 3 first, should it be 3 itself: dup2 onto itself would keep close-on-exec.
+    // Moves the pipe away from 3 first, in case it is 3 itself: dup2 onto itself would keep close-on-exec.
     const int moved = fcntl(ready[1], F_DUPFD, 10);
     dup2(moved, 3);
-    // Nothing else of this terminal's pipes: whoever reads from them waits for their end.
+    // Closes all inherited pipes: their readers wait for end of file.
     syscall(SYS_close_range, 4U, ~0U, 0U);
     unsetenv("LD_PRELOAD");
     if (chdir("/") != 0) _exit(127);
@@ -140,7 +140,8 @@ Started spawn(const std::vector<std::string>& arguments, const std::string& log)
   return result > 0 ? Started::kEnded : Started::kSilent;
 }
 
-// Only one starts a rotad at a place, the others wait here and then find it. The file says who has its turn.
+// Only one process starts a rotad at a place, the others wait here and then find it. The file names the process whose
+// turn it is.
 class StartersTurn {
  public:
   explicit StartersTurn(const std::string& socket) : path_(socket + ".start") {
@@ -157,7 +158,7 @@ class StartersTurn {
         }
       }
       if (flock(file_.get(), LOCK_EX | LOCK_NB) == 0) {
-        if (still_there()) break;  // else the one before has taken the file along
+        if (still_there()) break;  // otherwise the previous process has removed the file
         file_ = {};
         continue;
       }
@@ -174,7 +175,7 @@ class StartersTurn {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     const std::string line = fmt::format("{}\n", getpid());
-    // Only for the message above: that it cannot be written keeps nobody from a rotad.
+    // Only for the message above: a failed write does not matter.
     if (ftruncate(file_.get(), 0) != 0 || pwrite(file_.get(), line.data(), line.size(), 0) < 0) return;
   }
 
@@ -184,7 +185,7 @@ class StartersTurn {
   StartersTurn(const StartersTurn&) = delete;
   StartersTurn& operator=(const StartersTurn&) = delete;
 
-  // One line why it is not this process's turn; empty: it is.
+  // One line that says why it is not this process's turn; empty: it is.
   const std::string& problem() const { return problem_; }
 
  private:
@@ -196,7 +197,7 @@ class StartersTurn {
     return error == std::errc{} ? fmt::format("another `rota run` (pid {})", pid) : "another `rota run`";
   }
 
-  // The file has its name still.
+  // Whether the file still has its name.
   bool still_there() const {
     struct stat named;
     struct stat opened;
@@ -218,7 +219,7 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
         {},
         fmt::format("no rotad is running, and the folder {} cannot be created for one: {}", folder, strerror(errno))};
   }
-  // Somebody may have been faster to make it: then this is no place of ours, and the next attempt looks for another.
+  // Another user may have created it first: then this user cannot use it, and the next attempt looks for another place.
   if (place.owner == SocketOwner::kUser && protocol::check_private_folder(place.path) != 0) return {};
   const StartersTurn turn(socket);
   if (!turn.problem().empty()) return {{}, turn.problem()};
@@ -238,7 +239,7 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
     }
     if (started == Started::kEnded) {
       const std::string reason = last_line(log);
-      // A former one that is just ending still has the lock.
+      // A previous one that is just exiting still has the lock.
       if (reason.find("is already served") == std::string::npos) {
         daemon.problem = fmt::format("cannot start a rotad at {}: {}", socket, reason.empty() ? "it ended" : reason);
       }
@@ -255,7 +256,7 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
   return daemon;
 }
 
-// The places that were passed over, beside what else there is to say.
+// Adds the places that were skipped to the other problems.
 Daemon also_skipped(const protocol::SocketSearch& search, Daemon daemon) {
   if (search.skipped_count == 0) return daemon;
   daemon.problem += (daemon.problem.empty() ? "" : "; ") + skipped_text(search);
@@ -266,7 +267,7 @@ Daemon also_skipped(const protocol::SocketSearch& search, Daemon daemon) {
 
 Daemon find_or_start_daemon(const DaemonRequest& request) {
   using namespace std::chrono_literals;
-  // ROTA_SOCKET may be relative; the daemon and the program may work elsewhere.
+  // ROTA_SOCKET may be relative; the daemon and the program may have other working directories.
   if (const char* chosen = getenv("ROTA_SOCKET"); chosen != nullptr && *chosen != '\0' && *chosen != '/') {
     char here[4096];
     if (getcwd(here, sizeof here) != nullptr) setenv("ROTA_SOCKET", fmt::format("{}/{}", here, chosen).c_str(), 1);
@@ -286,7 +287,7 @@ Daemon find_or_start_daemon(const DaemonRequest& request) {
       const Daemon daemon = start_own(*place, request);
       if (!daemon.socket.empty() || !daemon.problem.empty()) return also_skipped(search, daemon);
     }
-    std::this_thread::sleep_for(50ms);  // one that is just ending
+    std::this_thread::sleep_for(50ms);  // one that is just exiting
   }
   return {{}, "no rotad can be started: there is one already, but it does not answer"};
 }

@@ -1,6 +1,7 @@
 // `rota sim [--gpu h200x2] [--memory 16G] [--driver 12.4] … [--] command …`: a machine of simulated GPUs for one
-// command. All that the machine needs lies in a folder that goes when the command ends: its state, which the command's
-// processes share, the driver that poses as a version, and the socket of a rotad started inside. NVML tells of it, too.
+// command. Everything that the machine needs is in a folder that is removed when the command ends: its state, which the
+// command's processes share, the driver that poses as a version, and the socket of a rotad started inside. NVML shows
+// the machine, too.
 #include "tools/rota/sim/sim.h"
 
 #include <fcntl.h>
@@ -39,7 +40,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFailed = 125;  // ours, where the program's own status cannot be meant: as env and timeout have it
+constexpr int kFailed = 125;  // rota's own status, as with env and timeout
 constexpr int kMostGpus = 8;
 
 struct SimOptions {
@@ -70,8 +71,8 @@ class Folder {
   }
   ~Folder() {
     if (path_.empty()) return;
-    // A rotad or a program that goes on may put a file there, or take one away, at the same moment: under another name
-    // it does not find the folder, and what it has begun by then is over at the next attempt.
+    // A rotad or program that is still running may create or remove a file there at the same moment: under another name
+    // it does not find the folder, and what it had begun is over at the next attempt.
     std::error_code error;
     const std::string gone = path_ + ".gone";
     fs::rename(path_, gone, error);
@@ -113,7 +114,7 @@ std::string kernels_problem(const std::string& path) {
   return path + " registers no kernels: it exports no rota_sim_kernels (include/rota/simgpu/kernel.h)";
 }
 
-// The same for what ROTA_SIM_KERNELS lists already. A name without a slash is the loader's to find.
+// The same for what ROTA_SIM_KERNELS already lists. A name without a slash is left to the loader.
 std::string inherited_kernels_problem() {
   std::istringstream list(is_set("ROTA_SIM_KERNELS") ? getenv("ROTA_SIM_KERNELS") : "");
   for (std::string path; std::getline(list, path, ':');) {
@@ -123,7 +124,7 @@ std::string inherited_kernels_problem() {
   return "";
 }
 
-// Empty, or why the driver could not keep the machine's state there. Makes nothing: the driver does.
+// Empty, or why the driver could not keep the machine's state there. Creates nothing: the driver does.
 std::string state_problem(const std::string& path) {
   struct stat status{};
   if (stat(path.c_str(), &status) != 0) {
@@ -138,7 +139,8 @@ std::string state_problem(const std::string& path) {
     uint32_t version;
   } start{};
   const bool complete = status.st_size == static_cast<off_t>(sizeof(sim::SharedLayout));
-  if (complete) flock(file.get(), LOCK_SH);  // whoever makes it has the lock; one that died meanwhile left zeros
+  if (complete)
+    flock(file.get(), LOCK_SH);  // the process that creates it holds the lock; if it died, the file has zeros
   const bool read = pread(file.get(), &start, sizeof start, 0) >= 0;
   if (!read) return path + " cannot be read: name another file";
   const bool ours = start.magic == sim::kStateMagic;
@@ -148,7 +150,8 @@ std::string state_problem(const std::string& path) {
   return path + " is not a state of simgpu: name another file";
 }
 
-// What the driver noted in ROTA_SIM_LOG: a name at its first call, and each at its process's end with the calls.
+// What the driver wrote to ROTA_SIM_LOG: a name at its first call, and each name with its number of calls when a
+// process ends.
 void report_unsimulated(const std::string& log) {
   std::map<std::string, unsigned long> calls;
   std::ifstream file(log);
@@ -175,7 +178,7 @@ int simulate(SimOptions options) {
   if (access(library.c_str(), F_OK) != 0) return fail(library + " is missing: install rota again");
   if (is_split_in_lists(library)) return fail(fmt::format("{} {}: install rota elsewhere", library, kSplit));
 
-  // Absolute, for the command may change its folder.
+  // Absolute, since the command may change its working directory.
   std::string temporary = is_set("TMPDIR") ? getenv("TMPDIR") : "/tmp";
   std::vector<std::string*> paths = {&temporary, &options.state, &options.profile};
   for (std::string& each : options.kernels) paths.push_back(&each);
@@ -192,7 +195,7 @@ int simulate(SimOptions options) {
   if (folder.path().empty()) {
     return fail(fmt::format("cannot create a folder in {} (TMPDIR): {}", temporary, strerror(errno)));
   }
-  // A rotad of this machine's own: one that serves real GPUs has no business here.
+  // This machine has its own rotad: one that serves real GPUs must not be used here.
   const std::string state = options.state.empty() ? folder.path() + "/state" : options.state;
   const std::string socket = options.state.empty() ? folder.path() + "/rotad.sock" : state + ".rotad.sock";
   if (socket.size() >= sizeof(sockaddr_un::sun_path)) {
@@ -202,7 +205,7 @@ int simulate(SimOptions options) {
   if (!options.state.empty()) {
     if (const std::string problem = state_problem(state); !problem.empty()) return fail("--state: " + problem);
   }
-  // The machine is what the options say: nothing of another one that the environment may still speak of.
+  // Only the options define the machine: variables of another one that may still be set are removed.
   for (const char* name :
        {"ROTA_SIM_PROFILE", "ROTA_SIM_GPUS", "ROTA_SIM_MEMORY", "ROTA_SIM_CONTEXT_BYTES", "ROTA_SIM_DRIVER_VERSION",
         "ROTA_SIM_CLOCK", "ROTA_SIM_TIME_SCALE", "ROTA_SIM_FAULTS", "ROTA_SIM_MUTATIONS", "ROTA_SIM_UNREGISTERED"}) {
@@ -231,7 +234,7 @@ int simulate(SimOptions options) {
   set("ROTA_REAL_LIBCUDA", driver);
   set("ROTA_SIM_STATE", state);
   set("ROTA_SOCKET", socket);
-  // Nobody but this machine's rotad has these GPUs.
+  // Only this machine's rotad has these GPUs.
   set("ROTA_LOCK_DIRECTORY", fs::path(state).parent_path());
 
   const SimulatedGpus gpus = options.gpu.empty() ? SimulatedGpus{} : *parse_simulated_gpus(options.gpu);
@@ -247,7 +250,7 @@ int simulate(SimOptions options) {
   if (!options.time_scale.empty()) set("ROTA_SIM_TIME_SCALE", options.time_scale);
   if (options.virtual_clock) set("ROTA_SIM_CLOCK", "virtual");
   set("ROTA_SIM_UNREGISTERED", options.unregistered);
-  // A machine that is in use already speaks of these, and of nothing that nobody wrote.
+  // Messages about a machine that is already in use name these options, and only those that the user wrote.
   std::string written;
   const auto wrote = [&written](const char* option, const std::string& value) {
     if (!value.empty()) written += fmt::format("{}{} {}", written.empty() ? "" : "\n", option, value);
@@ -347,7 +350,7 @@ void register_sim(CLI::App& app) {
       });
   command->add_option("--time-scale", options->time_scale, "real seconds per simulated second; 0: nothing waits")
       ->check([](const std::string& text) {
-        // The driver's own rule (state/options.cpp), which not-a-number does not meet either.
+        // The driver's own rule (state/options.cpp), which also rejects not-a-number.
         char* end = nullptr;
         const double scale = std::strtod(text.c_str(), &end);
         if (!text.empty() && *end == '\0' && (scale == 0 || (scale >= 0.001 && scale <= 1e6))) return std::string();

@@ -15,7 +15,7 @@ using scheduler::Candidate;
 
 namespace {
 
-// Rows of a rotad older than the field have kUnknown and go by the candidate alone, which speaks of automatic mode.
+// Rows of a rotad older than the field have kUnknown and only the candidate, which applies to automatic mode.
 Candidate in_force(const protocol::StatusGpu& gpu) {
   if (gpu.reason == SharingReason::kMemory) return Candidate::kTurns;
   if (gpu.mode == protocol::Mode::kExclusive) return Candidate::kTurns;
@@ -106,7 +106,7 @@ double milliseconds(std::uint64_t ns) {
 
 std::string sharing_text(const protocol::StatusGpu& gpu) {
   const std::uint32_t programs = std::max(gpu.active, gpu.clients);
-  // An older rotad says nothing but the candidate, and only where it is measured.
+  // An older rotad reports only the candidate, and only if it is measured.
   const bool older = gpu.reason == SharingReason::kUnknown;
   if (programs < 2 || (older && (gpu.active < 2 || gpu.mode != protocol::Mode::kAutomatic))) return "";
   const Candidate candidate = in_force(gpu);

@@ -1,4 +1,4 @@
-// Asking rotad for its rows and showing them, for people and for programs.
+// Requests rotad's rows and shows them, for people and for programs.
 #include "tools/rota/status/status.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ std::string size_text(std::uint64_t bytes) {
                                           : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
-// What of it lies on the GPU, and what has moved so far.
+// How much of it is on the GPU, and what has moved so far.
 std::string swap_text(const protocol::StatusClient& client) {
   std::string text = fmt::format(", {} resident", size_text(client.resident_bytes));
   const auto rate = [](std::uint64_t bytes, std::uint64_t ns) {
@@ -80,7 +80,7 @@ ServedHow served_how(protocol::MemoryMode mode) {
   return {"unknown", nullptr};
 }
 
-// Where a figure of somebody's memory comes from.
+// Where a figure for a client's memory comes from.
 const char* source(bool measured) {
   return measured ? "measured" : "reported";
 }

@@ -1,4 +1,4 @@
-// See trace_file.h.
+// See file.h.
 #include "tools/rota/trace/file.h"
 
 #include <fcntl.h>
@@ -65,7 +65,7 @@ std::vector<std::byte> TraceFile::read(std::uint64_t offset, std::size_t bytes) 
 }
 
 void TraceFile::report(std::uint64_t offset, const std::string& what) {
-  // A damaged file may be wrong in a million places; the first ones tell enough.
+  // A damaged file may have a million errors; the first ones are enough.
   constexpr std::size_t kMostProblems = 20;
   if (problems_.size() < kMostProblems) problems_.push_back(fmt::format("{}: at offset {}: {}", path_, offset, what));
 }
@@ -119,7 +119,7 @@ void TraceFile::index_chunks() {
     std::stable_sort(stretches.begin(), stretches.end(),
                      [](const Stretch& left, const Stretch& right) { return left.first_ticks < right.first_ticks; });
   }
-  // At its end a process says the names of all its threads, also of those that called nothing.
+  // At its end a process records the names of all its threads, including those that made no calls.
   std::erase_if(threads_, [&](const auto& thread) { return !stretches_.contains(thread.first); });
 }
 
@@ -271,7 +271,8 @@ bool TraceThread::read_record() {
     position_ = 0;
     epoch_ = 0;
   }
-  // The file may change under us (it is still written, or overwritten), so what the index checked is checked again.
+  // The file may change during reading (it is still being written, or overwritten), so what the index checked is
+  // checked again.
   const std::uint64_t word = load64(buffer_.data() + position_);
   const std::size_t bytes = RecordWord::bytes(word);
   const std::uint64_t offset = offset_ + position_;

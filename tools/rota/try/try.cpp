@@ -31,7 +31,7 @@ using attempt::Sampler;
 using attempt::Together;
 using attempt::Way;
 
-constexpr int kCannot = 125;  // ours, where the program's own status cannot be meant: as env and timeout have it
+constexpr int kCannot = 125;  // rota's own status, as with env and timeout
 constexpr unsigned kMostCopies = 64;
 constexpr unsigned kMostRounds = 1000;
 
@@ -45,7 +45,7 @@ void tell(const std::string& line) {
   fmt::print(stderr, "rota try: {}\n", line);
 }
 
-// Of what the copies print. Goes with everything in it, unless somebody is to look into it.
+// The folder of the copies' output. Removed with everything in it, unless the user should look into it.
 class OutputFolder {
  public:
   OutputFolder() {
@@ -110,7 +110,7 @@ class Measurement {
     try {
       warm_up();
       for (unsigned round = 1; round <= options_.rounds; ++round) {
-        // To and fro, so that what drifts hits all ways alike.
+        // In alternating order, so that drift affects all ways alike.
         for (std::size_t i = 0; i < report_.ways.size(); ++i) {
           measure(report_.ways[round % 2 == 1 ? i : report_.ways.size() - 1 - i], round);
         }
@@ -156,14 +156,14 @@ class Measurement {
     if (round.run.interrupted != 0) {
       tell(fmt::format("ended by signal {} ({})", round.run.interrupted, strsignal(round.run.interrupted)));
       folder_.remove();
-      // Whoever asked does not wait for what the sampler may be waiting for.
+      // The user should not have to wait for what the sampler may be waiting for.
       _exit(128 + round.run.interrupted);
     }
     if (way.under_rota) note_what_rota_said(round.run);
     return round;
   }
 
-  // One copy each way. It also tells whether the program runs at all, and which GPUs it uses.
+  // One copy each way. This also shows whether the program runs at all, and which GPUs it uses.
   void warm_up() {
     Way alone{.name = "alone", .copies = 1, .under_rota = false, .rounds = {}};
     tell("warm-up: alone, natively");
@@ -234,7 +234,7 @@ int measure(const TryOptions& options, const LaunchOptions& launch) {
   if (!daemon.problem.empty()) tell(daemon.problem);
   if (daemon.socket.empty()) return kCannot;
   setenv("ROTA_SOCKET", daemon.socket.c_str(), 1);
-  // Not before: rotad is nobody's child, and outlives this.
+  // Only now: rotad is detached and outlives this.
   attempt::adopt_orphans();
   return Measurement(options, launch).run();
 }
