@@ -85,7 +85,7 @@ std::vector<std::pair<std::string, std::string>> listed_parameters(const Functio
   return named;
 }
 
-// The runtime's part of the policy, which speaks of parameters only.
+// The runtime's part of the policy, which covers only parameters.
 void check_runtime_policy(const Inputs& inputs, Problems& problems) {
   for (const auto& [key, policy] : inputs.policy.runtime) {
     std::vector<const Function*> functions;
@@ -118,7 +118,7 @@ void check_runtime_policy(const Inputs& inputs, Problems& problems) {
 
 namespace {
 
-// Parameters through which the function, by its other facts, brings back the handle of something new.
+// Parameters through which the function, by its other facts, returns the handle of something new.
 std::set<std::string> handles_made(const Api& api, const std::vector<const Function*>& versions,
                                    const FunctionPolicy& policy) {
   std::set<std::string> names;
@@ -230,7 +230,7 @@ Problems check_exports(const Inputs& inputs, const std::vector<std::string>& exp
 
 namespace {
 
-// Every function of an API with the entry of the policy that speaks of it.
+// Every function of an API with its entry in the policy.
 void review(const Api& api, const FactTable& facts, int major, std::set<std::string>& stated,
             std::set<std::string>& unreviewed) {
   for (const Function& function : api.functions) {

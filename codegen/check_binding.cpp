@@ -1,4 +1,5 @@
-// That the policy binds: for whatever rota must know of there is something that acts on it, or a written reason.
+// Checks that the policy is enforced: for every call that rota must know about there is code that acts on it, or a
+// written reason.
 #include <algorithm>
 #include <set>
 
@@ -13,7 +14,7 @@
 namespace rota::codegen {
 namespace {
 
-// The facts that nothing generated takes care of. Exports mark the process, captures begin and end in their gates.
+// The facts that generated code does not handle. Exports mark the process, captures begin and end in their gates.
 std::vector<std::string> left_to_do(const FunctionPolicy& policy, const Guard& guard) {
   std::vector<std::string> facts = policy.binding_facts();
   std::erase_if(facts, [&](const std::string& fact) {
@@ -22,8 +23,8 @@ std::vector<std::string> left_to_do(const FunctionPolicy& policy, const Guard& g
   return facts;
 }
 
-// Of what takes or gives back memory, the matrix of allocations says whether an override serves it from elsewhere or
-// only counts it.
+// For functions that allocate or free, the matrix of allocations says whether an override serves the memory from
+// elsewhere or only counts it.
 std::string wrong_in_matrix(const FunctionPolicy& policy, bool by_hand) {
   const bool memory = !policy.allocates.empty() || !policy.frees.empty();
   const bool redirected = !policy.redirected.empty();
@@ -86,8 +87,8 @@ void check_gates_of_overrides(const Inputs& inputs, Problems& problems) {
   }
 }
 
-// Of every parameter that leads to a device address: the policy says that the call submits, needs it in place or hands
-// it out, or why none of that is needed.
+// For every parameter that leads to a device address, the policy says that the call submits, needs the memory in place
+// or exports it, or why none of that is needed.
 void check_addresses(const Inputs& inputs, Problems& problems) {
   const auto names = [](const std::vector<std::string>& list, const std::string& name) {
     return std::ranges::find(list, name) != list.end();
@@ -122,8 +123,8 @@ void check_addresses(const Inputs& inputs, Problems& problems) {
   }
 }
 
-// Of every parameter that leads to a handle of physical memory: such a handle may be a number of rota's, which only an
-// override translates. A multicast object's is always the driver's.
+// Every parameter that leads to a handle of physical memory needs an override: such a handle may be rota's own, which
+// only an override translates. A multicast object's is always the driver's.
 void check_physical_handles(const Inputs& inputs, const std::set<std::string>& overridden, Problems& problems) {
   for (const Function& function : inputs.driver.functions) {
     if (overridden.contains(function.name)) continue;

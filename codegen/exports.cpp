@@ -1,4 +1,4 @@
-// See exports.h. A reader of its own, beside tools/elf, since the generator depends on nothing else of ours.
+// See exports.h. A separate reader, independent of tools/elf, since the generator depends on no other part of rota.
 #include <elf.h>
 
 #include <algorithm>
