@@ -269,7 +269,7 @@ class Outside(Machine):
                 hogs = self.hogs(mode)
                 self.take_turns()
                 self.assertEqual(self.status()["gpus"][0]["outside_bytes"], 140 * MIB)
-                self.assertIn("140 MiB by others than these programs", self.checked(ROTA, "status").stdout)
+                self.assertIn("140 MiB by other programs", self.checked(ROTA, "status").stdout)
                 self.end_ballast(ballast)
                 self.run_together()
                 self.right(hogs)
