@@ -64,7 +64,7 @@ if(ROTA_SANITIZE MATCHES "^(address|thread)$" AND NOT ROTA_SANITIZE_ALL)
 endif()
 
 # Up to `files` of a target's sources are compiled as one, since reading headers takes most of the time. Names in the
-# unnamed namespaces of such a target must therefore differ. OFF suits whoever edits one file again and again.
+# unnamed namespaces of such a target must therefore differ. OFF is better while you edit a single file.
 option(ROTA_JOIN_SOURCES "Compile several sources of a target as one where that is quicker" ON)
 function(rota_join_sources files)
   set_target_properties(${ARGN} PROPERTIES UNITY_BUILD ${ROTA_JOIN_SOURCES} UNITY_BUILD_BATCH_SIZE ${files})

@@ -10,9 +10,9 @@
 namespace rota::codegen {
 namespace {
 
-// Fields whose type does not say that they lead to device memory.
+// Fields that point to device memory although their type does not say so.
 constexpr std::array<std::string_view, 4> kOnDevice = {"base_ptr", "src", "dst", "pPitch"};
-// Those that never do, or that the driver says to leave zero.
+// Fields that never do, or that must be zero.
 constexpr std::array<std::string_view, 14> kOnHost = {"srcHost",
                                                       "dstHost",
                                                       "userData",
@@ -40,12 +40,12 @@ bool is_one_of(const auto& which, const auto& all) {
   return std::ranges::find(all, which) != all.end();
 }
 
-// What is looked for: names of a type.
+// The names of the type that is searched for.
 using Names = std::array<std::string_view, 2>;
 constexpr Names kAddress = {"CUdeviceptr_v2", "CUdeviceptr"};
 constexpr Names kPhysicalHandle = {"CUmemGenericAllocationHandle_v1", "CUmemGenericAllocationHandle"};
 
-// Whether the type is one of them, by whatever typedef of it.
+// Whether the type is one of them, through any typedef.
 bool is_named(const Api& api, const TypeRef& type, const Names& names) {
   if (!type.pointers.empty() || !type.extents.empty()) return false;
   std::string name = type.base;
@@ -115,7 +115,7 @@ class Search {
     if (by_type_alone && (target->kind == TypeKind::kVoid || target->kind == TypeKind::kPointer)) return std::nullopt;
     if (target->kind == TypeKind::kVoid) return untyped(text, name, offsets);
     if (target->kind == TypeKind::kPointer) {
-      // What is behind a pointer to a pointer the function writes, but for arguments of kernels.
+      // The function writes what a pointer to a pointer leads to, except for kernel arguments.
       if (name != kArguments && name != kArgumentBuffer) return std::nullopt;
       offsets.push_back(name == kArguments ? 0 : kBufferInExtra);
       offsets.push_back(0);

@@ -1,5 +1,5 @@
-// Where a function takes device addresses, or handles of physical memory: parameters, and fields of the structures that
-// they lead to.
+// Where a function takes device addresses or handles of physical memory: parameters, and fields of the structures that
+// they point to.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ struct AddressPlace {
   std::vector<std::uint64_t> offsets;
 };
 
-// Of 64 bits, by their type or, where that is void*, by the policy (parameters) or by a list of ours (fields). Not what
-// the function writes there, and not the 32-bit addresses of CUDA 3.1 and before, which no memory of rota's has. An
-// error for a field of type void* of which nobody has said whether it holds one.
+// Of 64 bits, by their type or, where that is void*, by the policy (parameters) or by a list of ours (fields). Excludes
+// what the function writes, and the 32-bit addresses of CUDA 3.1 and before, which rota's memory never has. An error
+// for a field of type void* that is in neither list.
 Result<std::vector<AddressPlace>> addresses_taken(const Api& api, const Function& function,
                                                   const FunctionPolicy* policy);
 

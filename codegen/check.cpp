@@ -40,7 +40,7 @@ Problems check_generated(const std::vector<EmittedFile>& files, const std::strin
   Problems problems;
   for (const std::string& name : stale_files(files, directory)) {
     problems.push_back(fmt::format(
-        "{}/{} is not what the generator makes of model and policy: run `rota-codegen generate`", directory, name));
+        "{}/{} is not what the generator makes from model and policy: run `rota-codegen generate`", directory, name));
   }
   std::set<std::string> orphans;
   std::error_code error;
@@ -85,7 +85,7 @@ std::vector<std::pair<std::string, std::string>> listed_parameters(const Functio
   return named;
 }
 
-// The runtime's part of the policy, which speaks of parameters only.
+// The runtime's part of the policy, which covers only parameters.
 void check_runtime_policy(const Inputs& inputs, Problems& problems) {
   for (const auto& [key, policy] : inputs.policy.runtime) {
     std::vector<const Function*> functions;
@@ -118,7 +118,7 @@ void check_runtime_policy(const Inputs& inputs, Problems& problems) {
 
 namespace {
 
-// Parameters through which the function, by its other facts, brings back the handle of something new.
+// Parameters through which the function, by its other facts, returns the handle of something new.
 std::set<std::string> handles_made(const Api& api, const std::vector<const Function*>& versions,
                                    const FunctionPolicy& policy) {
   std::set<std::string> names;
@@ -143,7 +143,7 @@ Problems check_policy(const Inputs& inputs) {
       problems.push_back(fmt::format("cuda_headers/policy.toml:{}: {}: {}", line, name, text));
     };
     if (policy.undeclared) {
-      if (bases.contains(base)) problem("is called undeclared, but a header declares it");
+      if (bases.contains(base)) problem("is marked undeclared, but a header declares it");
       continue;
     }
     const auto found = bases.find(base);
@@ -165,13 +165,13 @@ Problems check_policy(const Inputs& inputs) {
     for (const auto& [fact, parameter] : listed_parameters(policy)) require(fact, parameter);
     for (const std::string& name : handles_made(inputs.driver, versions, policy)) {
       if (std::ranges::find(policy.makes, name) == policy.makes.end())
-        problem(fmt::format("brings back a new handle through {}, which makes does not name", name));
+        problem(fmt::format("returns a new handle through {}, which makes does not name", name));
     }
     for (const auto& [name, use] : policy.parameters) {
       require("params", name);
       if (!use.count.empty() && !is_number(use.count)) require(fmt::format("params.{}", name), use.count);
     }
-    if (policy.query && !policy.submits.empty()) problem("is called a query, yet submits");
+    if (policy.query && !policy.submits.empty()) problem("is marked as a query, yet submits");
   }
   return problems;
 }
@@ -191,7 +191,7 @@ Problems check_overrides(const Inputs& inputs) {
     for (const Function* function : inputs.driver.versions_of(base)) {
       if (overridden.contains(function->name)) continue;
       problems.push_back(fmt::format(
-          "runtime/overrides.inc: {} is missing, but other versions of {} are overridden: it would pass them by",
+          "runtime/overrides.inc: {} is missing, but other versions of {} are overridden: it would bypass them",
           function->name, base));
     }
   }
@@ -209,8 +209,8 @@ Problems check_documentation(const Inputs& inputs) {
         std::ranges::any_of(versions, [](const Function* function) { return says_asynchronous(*function); });
     if (!stream && !asynchronous) continue;
     problems.push_back(
-        fmt::format("cuda_headers/policy.toml:{}: {} is called a query, but {}: correct it or give a reason",
-                    policy->line, base, stream ? "has a stream parameter" : "its documentation speaks of asynchrony"));
+        fmt::format("cuda_headers/policy.toml:{}: {} is marked as a query, but {}: correct it or give a reason",
+                    policy->line, base, stream ? "has a stream parameter" : "its documentation calls it asynchronous"));
   }
   return problems;
 }
@@ -230,7 +230,7 @@ Problems check_exports(const Inputs& inputs, const std::vector<std::string>& exp
 
 namespace {
 
-// Every function of an API with the entry of the policy that speaks of it.
+// Every function of an API with its entry in the policy.
 void review(const Api& api, const FactTable& facts, int major, std::set<std::string>& stated,
             std::set<std::string>& unreviewed) {
   for (const Function& function : api.functions) {

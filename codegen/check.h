@@ -16,26 +16,25 @@ using Problems = std::vector<std::string>;
 // Files of `directory` that differ from what the generator emits now, are missing, or are no longer emitted.
 Problems check_generated(const std::vector<EmittedFile>& files, const std::string& directory);
 
-// Functions that the policy does not know, with the facts that their documentation suggests.
+// Functions that are not in the policy, with the facts that their documentation suggests.
 Problems check_reviewed(const Inputs& inputs);
 
-// Entries of the policy that speak of functions or parameters that do not exist, or contradict themselves.
+// Entries of the policy for functions or parameters that do not exist, or that contradict themselves.
 Problems check_policy(const Inputs& inputs);
 
-// Versions and stream forms of a function that runtime/overrides.inc leaves out although it has others of it, and names
-// there that no driver has.
+// Versions and stream forms that runtime/overrides.inc leaves out although it has others of the same function, and
+// names there that no driver has.
 Problems check_overrides(const Inputs& inputs);
 
-// Functions that allocate, free, export, capture or make or end a context, and that nothing acts upon: no override, no
-// gate that does it, and no reason in the policy why they may pass. Overrides of functions that submit work whose code
-// does not go through the generated gate. Device addresses of which nothing sees to it that they lead somewhere.
-// Reasons that excuse nothing.
+// Functions that allocate, free, export, capture, or create or end a context, and that nothing acts upon: no override,
+// no generated gate, and no reason in the policy why they may pass. Overrides of functions that submit work whose code
+// does not call the generated gate. Device addresses whose memory nothing keeps in place. Reasons that excuse nothing.
 Problems check_binding(const Inputs& inputs);
 
-// The documentation against the policy: a stream parameter or an asynchrony note on a mere query needs a reason.
+// The documentation against the policy: a query with a stream parameter or a note about asynchrony needs a reason.
 Problems check_documentation(const Inputs& inputs);
 
-// Exported names without a thunk; the debugger's (cudbg*) are not ours.
+// Exported names without a thunk, except the debugger's (cudbg*).
 Problems check_exports(const Inputs& inputs, const std::vector<std::string>& exports, const std::string& source);
 
 // Pointer parameters whose direction and length only the type suggests, as "cudaMalloc.devPtr", by base name: one entry
@@ -50,13 +49,12 @@ PointerReview review_pointers(const Inputs& inputs);
 // some program's trace contains, and names there that no API has.
 Problems check_calls(const Inputs& inputs, const std::vector<std::string>& calls, const std::string& source);
 
-// What the headers of one release declare against the model that is kept of it, and its libcudart and CUPTI against
-// both.
+// Compares what the headers of one release declare with its model, and its libcudart and CUPTI with both.
 struct ReleaseSources {
   ExtractOptions headers;
-  std::string release;  // what they must be of; empty: whatever cuda.h says
-  std::string cudart;   // a libcudart.so of that release; empty: not looked at
-  std::string cupti;    // folder with cupti_driver_cbid.h and cupti_runtime_cbid.h; empty: not looked at
+  std::string release;  // the release that they must be; empty: whatever cuda.h says
+  std::string cudart;   // a libcudart.so of that release; empty: not checked
+  std::string cupti;    // folder with cupti_driver_cbid.h and cupti_runtime_cbid.h; empty: not checked
 };
 Problems check_release(const Inputs& inputs, const ReleaseSources& sources);
 

@@ -1,4 +1,5 @@
-// That the policy binds: for whatever rota must know of there is something that acts on it, or a written reason.
+// Checks that the policy is enforced: for every call that rota must know about there is code that acts on it, or a
+// written reason.
 #include <algorithm>
 #include <set>
 
@@ -13,7 +14,7 @@
 namespace rota::codegen {
 namespace {
 
-// The facts that nothing generated takes care of. Exports mark the process, captures begin and end in their gates.
+// The facts that generated code does not handle. Exports mark the process, captures begin and end in their gates.
 std::vector<std::string> left_to_do(const FunctionPolicy& policy, const Guard& guard) {
   std::vector<std::string> facts = policy.binding_facts();
   std::erase_if(facts, [&](const std::string& fact) {
@@ -22,22 +23,21 @@ std::vector<std::string> left_to_do(const FunctionPolicy& policy, const Guard& g
   return facts;
 }
 
-// Of what takes or gives back memory, the matrix of allocations says whether an override serves it from elsewhere or
-// only counts it.
+// For functions that allocate or free, the matrix of allocations says whether an override serves the memory from
+// elsewhere or only counts it.
 std::string wrong_in_matrix(const FunctionPolicy& policy, bool by_hand) {
   const bool memory = !policy.allocates.empty() || !policy.frees.empty();
   const bool redirected = !policy.redirected.empty();
   const bool counted = !policy.counted.empty();
   const char* const fact = redirected ? "redirected" : "counted";
-  if (redirected && counted) return "is either redirected or counted: take one of them away";
+  if (redirected && counted) return "is both redirected and counted: remove one of them";
   if (!redirected && !counted) {
     if (!memory || !by_hand || !policy.passes.empty()) return "";
-    return "takes or gives back memory, and its override does something about it: say what in redirected = \"…\" "
-           "(rota's "
-           "own memory may serve it) or counted = \"…\" (the driver's)";
+    return "allocates or frees memory, and its override handles that: say how in redirected = \"…\" "
+           "(rota's own memory may serve it) or counted = \"…\" (the driver's)";
   }
-  if (!memory) return fmt::format("is {}, but neither allocates nor frees: take it away", fact);
-  if (!by_hand) return fmt::format("is {}, but has no override that does it: take it away", fact);
+  if (!memory) return fmt::format("is {}, but neither allocates nor frees: remove it", fact);
+  if (!by_hand) return fmt::format("is {}, but has no override that does it: remove it", fact);
   return "";
 }
 
@@ -57,11 +57,11 @@ void check_functions(const Inputs& inputs, const std::set<std::string>& overridd
                       "in passes = \"…\" why it may pass",
                       fmt::join(facts, ", ")));
     }
-    if (!policy->passes.empty() && by_hand) problem("has an override, so it does not pass: take passes away");
-    if (!policy->passes.empty() && facts.empty()) problem("passes, but none of its facts stops it: take passes away");
+    if (!policy->passes.empty() && by_hand) problem("has an override, so it does not pass: remove passes");
+    if (!policy->passes.empty() && facts.empty()) problem("passes, but none of its facts stops it: remove passes");
     if (const std::string wrong = wrong_in_matrix(*policy, by_hand); !wrong.empty()) problem(wrong);
     if (policy->waits_for_others && !policy->submits.empty())
-      problem("submits, yet may wait for others: nobody may stand in the gate waiting for the world outside");
+      problem("submits, yet may wait for others: no call may wait for another process inside the gate");
   }
 }
 
@@ -79,17 +79,16 @@ void check_gates_of_overrides(const Inputs& inputs, Problems& problems) {
     const auto source = inputs.override_sources.find(file->second);
     if (source == inputs.override_sources.end() ||
         source->second.find(fmt::format("gates::{}(", name)) == std::string::npos) {
-      problems.push_back(
-          fmt::format("{}: the override of {}, which submits work, does not call gates::{}: it would go past the gate, "
-                      "or build one "
-                      "of its own",
-                      file->second, name, name));
+      problems.push_back(fmt::format(
+          "{}: the override of {}, which submits work, does not call gates::{}: it would bypass the gate or "
+          "build its own",
+          file->second, name, name));
     }
   }
 }
 
-// Of every parameter that leads to a device address: the policy says that the call submits, needs it in place or hands
-// it out, or why none of that is needed.
+// For every parameter that leads to a device address, the policy says that the call submits, needs the memory in place
+// or exports it, or why none of that is needed.
 void check_addresses(const Inputs& inputs, Problems& problems) {
   const auto names = [](const std::vector<std::string>& list, const std::string& name) {
     return std::ranges::find(list, name) != list.end();
@@ -116,16 +115,16 @@ void check_addresses(const Inputs& inputs, Problems& problems) {
     }
     if (!left.empty() && policy->untouched.empty()) {
       problem(fmt::format(
-          "{}, and may come while that memory is out of place: say submits, needs_mapping or exports, or in "
+          "{}, and may be called while that memory is swapped out: state submits, needs_mapping or exports, or say in "
           "untouched = \"…\" why that does no harm",
           left));
     }
-    if (left.empty() && !policy->untouched.empty()) problem("untouched excuses nothing: take it away");
+    if (left.empty() && !policy->untouched.empty()) problem("untouched excuses nothing: remove it");
   }
 }
 
-// Of every parameter that leads to a handle of physical memory: such a handle may be a number of rota's, which only an
-// override translates. A multicast object's is always the driver's.
+// Every parameter that leads to a handle of physical memory needs an override: such a handle may be rota's own, which
+// only an override translates. A multicast object's is always the driver's.
 void check_physical_handles(const Inputs& inputs, const std::set<std::string>& overridden, Problems& problems) {
   for (const Function& function : inputs.driver.functions) {
     if (overridden.contains(function.name)) continue;
@@ -136,7 +135,7 @@ void check_physical_handles(const Inputs& inputs, const std::set<std::string>& o
     for (const AddressPlace& place : *places) {
       if (function.parameters[place.parameter].name == "mcHandle") continue;
       problems.push_back(fmt::format(
-          "cuda_headers/policy.toml:{}: {}: {} of {} is a handle of physical memory, and may be a number of rota's: it "
+          "cuda_headers/policy.toml:{}: {}: {} of {} is a handle of physical memory and may be one of rota's own: it "
           "needs an override that translates it",
           policy->line, function.base, place.text, function.name));
     }

@@ -1,5 +1,5 @@
-// A release's sources against the model that is kept of it: its headers once more, the exports of its libcudart, and
-// CUPTI, which numbers every function of both APIs and so is a list that nobody made for us.
+// Compares a release's sources with its model: its headers again, the exports of its libcudart, and CUPTI, which
+// numbers every function of both APIs and so is an independent list.
 #include <algorithm>
 #include <regex>
 #include <set>

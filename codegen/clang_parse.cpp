@@ -8,10 +8,10 @@ namespace rota::codegen {
 namespace {
 
 constexpr const char* kVirtualFile = "rota-codegen-input.cpp";
-// Enough to see what is wrong; one missing header makes hundreds.
+// Enough to see what is wrong; one missing header causes hundreds.
 constexpr unsigned kReportedDiagnostics = 3;
 
-// A header that ends too early is noticed where the next one begins, which is in our own file.
+// A header that ends too early is noticed where the next one begins, which is in the virtual file.
 struct LastInclude {
   unsigned line;  // of our own file
   CXFile header = nullptr;

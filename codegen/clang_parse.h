@@ -12,7 +12,7 @@
 
 namespace rota::codegen {
 
-// A translation unit without one error in it.
+// A translation unit without errors.
 class ParsedUnit {
  public:
   // `source` is a virtual file of `#include` lines. Fails on any diagnostic of severity Error or worse.
@@ -28,7 +28,7 @@ class ParsedUnit {
   std::shared_ptr<Handles> handles_;
 };
 
-// Takes libclang's string and frees it.
+// Converts libclang's string and frees it.
 std::string to_string(CXString text);
 // Calls `visit` for every direct child, in the order of the source.
 void for_each_child(CXCursor parent, const std::function<void(CXCursor)>& visit);

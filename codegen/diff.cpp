@@ -72,7 +72,7 @@ Facts facts_of(const Api& api) {
         fmt::format("{} ({})", callback.result.spelling(), parameters_of(callback.parameters));
   }
   for (const Typedef& alias : api.typedefs) {
-    // Of structs and enums the tag alone would show here, and tags do not count.
+    // For structs and enums only the tag would show here, and tags do not count.
     if (const auto resolved = api.resolve(alias.type); resolved && (resolved->record || resolved->enumeration))
       continue;
     facts["typedef " + alias.name] = alias.type.spelling();

@@ -1,4 +1,4 @@
-// Turns a documentation comment into flags and tags; the text itself is the vendor's and goes no further.
+// Turns a documentation comment into flags and tags; the text itself belongs to the vendor and is not kept.
 #pragma once
 
 #include <map>

@@ -46,11 +46,11 @@ std::string banner(const Inputs& inputs);
 Result<std::vector<EmittedFile>> emit_driver(const Inputs& inputs);
 // codegen/emit_trace.cpp: tracing wrappers, name tables, runtime thunks.
 Result<std::vector<EmittedFile>> emit_trace(const Inputs& inputs);
-// codegen/emit_allocations.cpp: what becomes of every function that takes or gives back memory, as a list for tests and
-// as a table for people, whose name is relative to the repository's root.
+// codegen/emit_allocations.cpp: what rota does with every function that allocates or frees memory, as a list for tests
+// and as a table for people, whose name is relative to the repository's root.
 EmittedFile emit_allocation_list(const Inputs& inputs);
 EmittedFile emit_allocation_table(const Inputs& inputs);
-// codegen/emit_addresses.cpp: where functions take device addresses, and what else they look at or hand out, for tests;
+// codegen/emit_addresses.cpp: where functions take device addresses, and what else they access or export, for tests;
 // and where they take handles of physical memory.
 Result<EmittedFile> emit_address_list(const Inputs& inputs);
 Result<EmittedFile> emit_physical_handle_list(const Inputs& inputs);

@@ -1,6 +1,6 @@
-// Where functions take device addresses: a list that a test goes through with memory that is out of place. One line an
-// address; and one for each other parameter of which the policy says that the memory behind it has to be in place, that
-// it is handed out, or that it begins a capture. And where they take handles of physical memory, which rota translates.
+// Where functions take device addresses: a list for a test with memory that is out of place. One line per address; and
+// one for each other parameter for which the policy says that its memory has to be in place, that it is exported, or
+// that it begins a capture. And where they take handles of physical memory, which rota translates.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace rota::codegen {
 namespace {
 
-// Whether the policy wants memory in place for the sake of this parameter.
+// Whether the policy requires memory in place because of this parameter.
 bool is_named(const FunctionPolicy& policy, const Parameter& parameter) {
   const auto names = [&](const std::vector<std::string>& list) {
     return std::ranges::find(list, parameter.name) != list.end();

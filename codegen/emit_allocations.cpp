@@ -1,5 +1,5 @@
-// What becomes of every function that takes or gives back memory: redirected, counted or passed. A list that the tests
-// go through, one line a symbol, and a table for people, one line a base name. Both in the order of policy.toml.
+// What rota does with every function that allocates or frees memory: redirected, counted or passed. A list for the
+// tests, one line per symbol, and a table for people, one line per base name. Both in the order of policy.toml.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -33,7 +33,7 @@ const char* kind_of_treatment(const FunctionPolicy& policy) {
   return !policy.redirected.empty() ? "kRedirected" : !policy.counted.empty() ? "kCounted" : "kPassed";
 }
 
-// What sets a symbol apart from its base name: "_v2", "_ptsz"; "–" for none.
+// What a symbol adds to its base name: "_v2", "_ptsz"; "–" for nothing.
 std::string forms(const Row& row) {
   std::string text;
   for (const Function* function : row.versions) {

@@ -34,7 +34,7 @@ Result<StreamArgument> stream_of_field(const Api& api, const Parameter& paramete
   if (!field || !is_stream(field->type)) {
     return Error{fmt::format("parameter {} has no field {} of type CUstream", parameter.name, field_name)};
   }
-  // A null pointer is the driver's to refuse.
+  // The driver refuses a null pointer.
   if (pointer) return StreamArgument{fmt::format("{0} ? {0}->{1} : nullptr", parameter.name, field_name), true};
   return StreamArgument{fmt::format("{}.{}", parameter.name, field_name), true};
 }
@@ -51,7 +51,7 @@ Result<StreamArgument> stream_argument(const Api& api, const Function& function,
     }
     return Error{fmt::format("parameter {} is neither a stream nor a context", parameter->name)};
   }
-  // The policy speaks of all versions of a function; this one calls its stream differently, or has none.
+  // The policy covers all versions of a function; this one names its stream differently, or has none.
   for (const Parameter& parameter : function.parameters) {
     if (is_stream(parameter.type)) return StreamArgument{parameter.name, true};
   }
@@ -65,13 +65,13 @@ std::string real_call(const Function& function, const Guard& guard) {
                                             : call;
 }
 
-// Behind a scope: what a process is answered whose memory is lost.
+// After a scope: what the call returns if the process's memory is lost.
 std::string refusal(const std::string& indent) {
   return indent + "if (scope.refused()) [[unlikely]] return gate::refusal.load();\n";
 }
 
-// A capture begins and ends under the lock that keeps the monitor away; memory is held only within it, since whoever
-// holds that lock may be waiting for the gate to be empty.
+// A capture begins and ends under the lock that keeps the monitor away; memory is held only within it, since the holder
+// of that lock may be waiting for the gate to be empty.
 Result<std::string> capture_body(const Function& function, const Guard& guard) {
   const auto stream =
       std::ranges::find_if(function.parameters, [](const Parameter& parameter) { return is_stream(parameter.type); });

@@ -7,8 +7,8 @@
 namespace rota::codegen {
 namespace {
 
-// The comparison goes by the compiler's own spelling of both types, with our namespace taken out: every typedef is
-// looked through, every struct and enum compared by its tag.
+// Compares the compiler's own spelling of both types, with rota's namespace removed: typedefs are resolved, structs and
+// enums are compared by their tags.
 constexpr std::string_view kSpelling = R"(
 template <class T>
 constexpr std::string_view function_with_type() {

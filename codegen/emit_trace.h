@@ -44,7 +44,7 @@ struct TracePlan {
 Result<std::vector<TracePlan>> plan_traces(const Api& api, const FactTable& facts, int major,
                                            const std::vector<std::string>& symbols);
 
-// What a trace calls the runtime API is several: libcudart's majors one behind the other, numbered through.
+// What a trace calls the runtime API is several APIs: libcudart's majors one after the other, with continuous numbers.
 struct TraceSection {
   const Api* api = nullptr;
   const RuntimeMajor* major = nullptr;  // null for the driver

@@ -11,7 +11,7 @@
 namespace rota::codegen {
 namespace {
 
-// FNV-1a: stable over compilers and runs, and no more is needed of it.
+// FNV-1a: stable over compilers and runs, which is all that is needed.
 std::uint64_t hash(const std::string& text) {
   std::uint64_t value = 14695981039346656037u;
   for (const char letter : text) {
@@ -34,7 +34,7 @@ bool is_address_typedef(const std::string& base) {
          base == "cudaSurfaceObject_t";
 }
 
-// One row each for what is told alike, whichever release or major says it: rows refer to rows before them only.
+// One row for identical declarations, whichever release or major they come from: rows refer only to earlier rows.
 class Rows {
  public:
   std::uint32_t add(const std::string& row) { return add(std::vector<std::string>{row}); }

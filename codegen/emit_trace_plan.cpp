@@ -3,7 +3,7 @@
 //   - text (const char*), at entry
 //   - records and reviewed arrays that the call reads, at entry, and arrays that such a record points to and counts
 //   - what the call writes, at return, if it succeeded
-// Nothing behind void* is looked at: it may be device memory, or megabytes.
+// Nothing behind void* is read: it may be device memory, or megabytes.
 #include "codegen/emit_trace.h"
 
 #include <algorithm>
@@ -85,7 +85,7 @@ class Planner {
     if (!element) return element.error();
     const bool out = use.direction != Direction::kIn;
     if (is_character(*element)) {
-      // char* that is written needs a length, or the policy's word that the text ends in a zero.
+      // A char* that is written needs a length, or a statement in the policy that the text ends in a zero.
       if (use.direction == Direction::kIn || use.string || !use.count.empty()) {
         capture.text = true;
         capture.bytes = 1;
@@ -111,8 +111,8 @@ class Planner {
     } else if (!out && !use.reviewed && (element->kind != TypeKind::kRecord || has_count(api_, function))) {
       return capture;  // perhaps an array of unknown length, perhaps of none
     }
-    // A program that was compiled with an older release may have given less room. How far apart such elements lie in an
-    // array, nobody knows.
+    // A program that was compiled with an older release may have given less room. The distance of such elements in an
+    // array is not known.
     if (parameter.smallest != 0 && capture.list) return TraceCapture();
     capture.bytes = parameter.smallest != 0 ? parameter.smallest : element->size;
     return capture;

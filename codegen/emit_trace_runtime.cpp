@@ -65,8 +65,8 @@ class Lowering {
     if (!record.complete) return Error{"its layout is unknown"};
     // What does not fit two registers is passed in memory whatever it holds (no homogeneous floats in this API).
     if (record.size > 16) return fmt::format("  alignas({}) unsigned char bytes[{}];\n", record.align, record.size);
-    // Smaller ones by the classes of their eight-byte parts: all integers, pointers among them, are of one class. Which
-    // member of a union is meant makes no difference then, so words of the alignment's size stand for all of it.
+    // Smaller ones by the classes of their eight-byte parts: all integers, pointers among them, are of one class. Then
+    // it makes no difference which member of a union is used, so words of the alignment's size represent all of it.
     if (auto other = not_integer(api, record)) return Error{fmt::format("no rule for {} in it", *other)};
     if (record.align == 0 || record.size % record.align != 0) return Error{"its size is no multiple of its alignment"};
     return fmt::format("  std::uint{}_t words[{}];\n", record.align * 8, record.size / record.align);
@@ -143,7 +143,7 @@ Result<std::string> tracer_text(const Api& api, const TracePlan& plan, Lowering&
   if (!result) return Error{fmt::format("{}: {}", plan.name, result.error().text)};
   const std::string call =
       fmt::format("reinterpret_cast<{}(*)({})>(rota_cudart_real[number_])({})", *result, types, arguments);
-  // Lowered pointers have lost their types; the captures name the element's size, and texts are char.
+  // Lowered pointers have lost their types; the captures name the element's size, and strings are char.
   const auto body = tracer_body(api, plan, "number_", "kRuntimeApi", *result, call);
   if (!body) return body.error();
   return fmt::format("{} @({}) {{\n{}}}\n", *result, declaration, *body);

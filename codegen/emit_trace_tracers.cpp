@@ -6,7 +6,7 @@
 namespace rota::codegen {
 namespace {
 
-// One file would take a minute of one core; so many finish together.
+// One file would take a minute on one core; this many finish at about the same time.
 constexpr std::size_t kParts = 4;
 
 // The value of a parameter as trace::enter takes it: few distinct types, so that the compiler instantiates few

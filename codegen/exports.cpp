@@ -1,4 +1,4 @@
-// See exports.h. A reader of its own, beside tools/elf, since the generator depends on nothing else of ours.
+// See exports.h. A separate reader, independent of tools/elf, since the generator depends on no other part of rota.
 #include <elf.h>
 
 #include <algorithm>
@@ -142,7 +142,7 @@ Result<RuntimeLibrary> read_runtime_library(const std::string& path, const Api& 
     const std::string base = per_thread ? symbol.substr(0, symbol.size() - 5) : symbol;
     if (std::ranges::find(runtime.functions, base, &Function::base) != runtime.functions.end()) {
       return Error{
-          fmt::format("{} exports {}, of which the headers declare other forms only: a macro hides it", path, symbol)};
+          fmt::format("{} exports {}, but the headers declare only other forms of it: a macro hides it", path, symbol)};
     }
     library.undeclared.push_back(symbol);
   }

@@ -335,7 +335,7 @@ Result<std::string> find_resource_directory() {
 Result<Api> extract_api(const HeaderSet& headers, const ExtractOptions& options) {
   auto arguments = compiler_arguments(options);
   if (!arguments) return arguments.error();
-  // crt/host_runtime.h warns whoever includes it without this.
+  // crt/host_runtime.h warns if it is included without this.
   arguments->push_back("-D__CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__");
   auto plain = ParsedUnit::parse(headers.source, *arguments);
   if (!plain) return plain.error();

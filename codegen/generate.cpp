@@ -43,7 +43,7 @@ Result<RuntimeMajor> make_runtime(int major, const std::vector<const Model*>& re
   std::set<std::string> symbols;
   for (const Model* model : releases) {
     if (model->library.name != runtime.library) {
-      return Error{fmt::format("CUDA {} has {}, but {} has {}: the libcudart of one major release cannot be two",
+      return Error{fmt::format("CUDA {} has {}, but {} has {}: one major release has only one libcudart",
                                model->release, model->library.name, releases.back()->release, runtime.library)};
     }
     apis.push_back({model->release, &model->runtime});
@@ -85,7 +85,7 @@ Result<Inputs> make_inputs(std::vector<Model> releases, Policy policy) {
     if (!function.undeclared) continue;
     if (inputs.driver.find_function(name)) {
       return Error{
-          fmt::format("policy.toml:{}: {} is called undeclared, but the headers declare it", function.line, name)};
+          fmt::format("policy.toml:{}: {} is marked undeclared, but the headers declare it", function.line, name)};
     }
     inputs.symbols.push_back(name);
   }

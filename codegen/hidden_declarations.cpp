@@ -41,7 +41,7 @@ std::optional<Error> find_hidden_declarations(const std::string& include_directo
       if (declared.contains(name) || name.find("WGL") != std::string::npos) continue;
       if (++count > kReported) continue;
       const auto line = 1 + std::count(text.begin(), text.begin() + at->position(), '\n');
-      report += fmt::format("{}{}/{}:{}: {} stands here, but the preprocessor leaves it out",
+      report += fmt::format("{}{}/{}:{}: {} is declared here, but the preprocessor leaves it out",
                             report.empty() ? "" : "\n", include_directory, header, line, name);
     }
   }

@@ -54,7 +54,7 @@ struct ExtractCommand {
     if (!model) return fail(model.error());
     const fs::path path(output);
     if (path.filename() != model->release + ".json") {
-      return fail({fmt::format("{}: the headers are those of CUDA {}, whose model is called {}.json", output,
+      return fail({fmt::format("{}: the headers belong to CUDA {}, whose model is called {}.json", output,
                                model->release, model->release)});
     }
     if (cudart.empty()) cudart = cudart_beside(options.include_directory);
@@ -77,7 +77,7 @@ struct ExtractCommand {
     std::cout << fmt::format("{}: CUDA {}, {} driver functions, {} runtime functions, {} and {} types\n", output,
                              model->release, model->driver.functions.size(), model->runtime.functions.size(),
                              model->driver.declarations.size(), model->runtime.declarations.size());
-    for (std::size_t i = 1; i < written->size(); ++i) std::cout << fmt::format("{}: told anew\n", (*written)[i]);
+    for (std::size_t i = 1; i < written->size(); ++i) std::cout << fmt::format("{}: rewritten\n", (*written)[i]);
     return 0;
   }
 
@@ -253,7 +253,7 @@ int run(int argc, char** argv) {
   ExtractCommand extract;
   CLI::App* extract_app = app.add_subcommand("extract", "read one release's headers into a model");
   extract_app->add_option("--include", extract.options.include_directory, "folder that holds cuda.h")->required();
-  extract_app->add_option("--release", extract.release, "what cuda.h must say it is, for example 13.0");
+  extract_app->add_option("--release", extract.release, "the release that cuda.h must state, for example 13.0");
   extract_app->add_option("--resource-dir", extract.options.resource_directory,
                           "clang's resource directory (default: looked for)");
   extract_app->add_option("--cudart", extract.cudart, "its libcudart.so (default: looked for beside the headers)");
@@ -268,15 +268,15 @@ int run(int argc, char** argv) {
   generate_app->add_option("-o,--output", generate.output, "folder to write into (default: generated/)");
 
   CheckCommand check;
-  CLI::App* check_app = app.add_subcommand("check", "is everything reviewed, consistent and up to date?");
+  CLI::App* check_app = app.add_subcommand("check", "check that everything is reviewed, consistent and up to date");
   check_app->add_option("--root", check.root, "the repository (default: the one this is run in)");
   check_app->add_option("--exports", check.exports,
                         "a libcuda.so, or a list of its exports: every symbol needs a thunk");
   check_app->add_option("--calls", check.calls,
-                        "a list of functions that traces contain: their parameters must be reviewed");
+                        "a list of functions that appear in traces: their parameters must be reviewed");
   check_app->add_option("--include", check.sources.headers.include_directory,
-                        "CUDA headers of any covered release: is its model what they declare?");
-  check_app->add_option("--release", check.sources.release, "with --include: what cuda.h must say it is");
+                        "CUDA headers of any covered release, to compare with its model");
+  check_app->add_option("--release", check.sources.release, "with --include: the release that cuda.h must state");
   check_app->add_option("--cudart", check.sources.cudart, "with --include: that release's libcudart.so");
   check_app->add_option("--cupti", check.sources.cupti, "with --include: the folder of CUPTI's headers");
   check_app->add_option("--resource-dir", check.sources.headers.resource_directory,
@@ -284,16 +284,17 @@ int run(int argc, char** argv) {
   check_app->add_flag("--unreviewed", check.unreviewed, "list the pointer parameters that nobody has reviewed");
 
   DiffCommand diff;
-  CLI::App* diff_app = app.add_subcommand("diff", "what changed between two releases");
+  CLI::App* diff_app = app.add_subcommand("diff", "show what changed between two releases");
   diff_app->add_option("--root", diff.root, "the repository (default: the one this is run in)");
   diff_app->add_option("before", diff.before, "a covered release, such as 12.9")->required();
   diff_app->add_option("after", diff.after, "another one")->required();
 
   ReportCommand report;
-  CLI::App* report_app = app.add_subcommand("report", "what a release brought and what must be decided, in Markdown");
+  CLI::App* report_app =
+      app.add_subcommand("report", "report in Markdown what a release added and what must be decided");
   report_app->add_option("--root", report.root, "the repository (default: the one this is run in)");
   report_app->add_option("before", report.before, "the release before")->required();
-  report_app->add_option("after", report.after, "the release that came in")->required();
+  report_app->add_option("after", report.after, "the new release")->required();
 
   CLI11_PARSE(app, argc, argv);
   if (*extract_app) return extract.run();

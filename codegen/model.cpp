@@ -349,7 +349,7 @@ Result<Resolved> Api::resolve(const TypeRef& type) const {
       current.base_const = true;
     }
   }
-  return Error{fmt::format("type '{}': typedefs that never end", type.spelling())};
+  return Error{fmt::format("type '{}': its typedefs form a cycle", type.spelling())};
 }
 
 bool Api::is_handle(const TypeRef& type) const {

@@ -216,13 +216,13 @@ Result<Model> parse_model(std::string_view text, const std::string& path_for_err
 
 // All models of a folder, oldest release first. At least one, or an error.
 Result<std::vector<Model>> load_models(const std::string& directory);
-// What `now` lacks although `before` has it and nothing explains it. Of an earlier release: functions, since the driver
-// never drops one, and what libcudart still exports its headers must still declare. Of an earlier model of the same
-// release: functions, types, enumerators and fields.
+// What `now` lacks although `before` has it and nothing explains it. Compared with an earlier release: functions, since
+// the driver never drops one, and the headers must still declare what libcudart still exports. Compared with an earlier
+// model of the same release: functions, types, enumerators and fields.
 std::vector<std::string> lost_declarations(const Model& before, const Model& now);
 
-// Writes the model's file among those of a folder, and anew the file of the release after it, which is told against it.
-// Returns the files written.
+// Writes the model's file into a folder of models, and rewrites the file of the next release, which lists the changes
+// since it. Returns the files written.
 Result<std::vector<std::string>> save_model(const std::string& directory, const Model& model);
 
 }  // namespace rota::codegen

@@ -248,7 +248,7 @@ Api api_from(const Json& json, const Api* before) {
     for (const Json& entry : json.at("gone")) {
       const auto name = entry.get<std::string>();
       if (!api.find_function(name) && !api.has_type(name))
-        throw BadModel{fmt::format("'{}' is called gone, but the release before has no such name", name)};
+        throw BadModel{fmt::format("'{}' is listed as gone, but the previous release has no such name", name)};
       erase_named(api.functions, name);
       erase_type(api, name);
     }
@@ -287,7 +287,7 @@ std::string model_to_json(const Model& model, const Model* before) {
 
 Result<Model> parse_model(std::string_view text, const std::string& path_for_errors, const Model* before) {
   const auto bad = [&](std::string_view why) {
-    return Error{fmt::format("{}: {}; make it anew with `rota-codegen extract`", path_for_errors, why)};
+    return Error{fmt::format("{}: {}; regenerate it with `rota-codegen extract`", path_for_errors, why)};
   };
   try {
     const Json json = Json::parse(text);
@@ -295,7 +295,7 @@ Result<Model> parse_model(std::string_view text, const std::string& path_for_err
     model.release = json.at("release");
     const std::string after = json.value("after", "");
     if (after != (before ? before->release : "")) {
-      return bad(fmt::format("it tells what changed after CUDA {}, but {} stands before it",
+      return bad(fmt::format("it lists the changes since CUDA {}, but {} comes before it",
                              after.empty() ? "nothing" : after, before ? "CUDA " + before->release : "nothing"));
     }
     if (json.contains("libcudart")) model.library = library_from(json.at("libcudart"));

@@ -191,16 +191,16 @@ class PolicyReader {
       } else if (key == "passes") {
         read_text(node, key, function.passes);
         if (function.passes.find_first_not_of(' ') == std::string::npos)
-          fail(node, fmt::format("{}: passes has to say why nothing needs to be done", base));
+          fail(node, fmt::format("{}: passes must say why nothing needs to be done", base));
       } else if (key == "untouched") {
         read_text(node, key, function.untouched);
         if (function.untouched.find_first_not_of(' ') == std::string::npos)
-          fail(node, fmt::format("{}: untouched has to say why memory need not be in place", base));
+          fail(node, fmt::format("{}: untouched must say why memory need not be in place", base));
       } else if (key == "redirected" || key == "counted") {
         std::string& how = key == "counted" ? function.counted : function.redirected;
         read_text(node, key, how);
         if (how.find_first_not_of(' ') == std::string::npos)
-          fail(node, fmt::format("{}: {} has to say how the memory is counted", base, key));
+          fail(node, fmt::format("{}: {} must say how the memory is counted", base, key));
       } else if (key == "makes") {
         read_list(node, key, function.makes);
       } else if (key == "ends") {
@@ -216,7 +216,7 @@ class PolicyReader {
       }
     }
     if (&into == &policy_.functions && !function.states_a_fact())
-      fail(facts, fmt::format("{} states no fact; a mere question is query = true", base));
+      fail(facts, fmt::format("{} states no fact; for a pure query write query = true", base));
     into.emplace(base, std::move(function));
   }
 
@@ -240,7 +240,7 @@ class PolicyReader {
     ExportTable table;
     table.uuid = uuid;
     table.line = static_cast<int>(node.source().begin.line);
-    if (!read_uuid(uuid, table.id)) fail(node, fmt::format("{} is no UUID in small letters", uuid));
+    if (!read_uuid(uuid, table.id)) fail(node, fmt::format("{} is not a UUID in lower-case letters", uuid));
     const toml::table* facts = node.as_table();
     if (!facts) {
       fail(node,
@@ -264,7 +264,8 @@ class PolicyReader {
     }
     if (!facts->contains("bytes")) fail(node, fmt::format("{}: bytes is missing", uuid));
     if (table.asked_by.empty()) fail(node, fmt::format("{}: asked_by is missing", uuid));
-    if (table.evidence.empty()) fail(node, fmt::format("{}: evidence is missing: what was seen of its users?", uuid));
+    if (table.evidence.empty())
+      fail(node, fmt::format("{}: evidence is missing: state what was observed of its users", uuid));
     policy_.export_tables.push_back(std::move(table));
   }
 

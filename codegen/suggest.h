@@ -1,5 +1,5 @@
-// What the headers suggest about a function that the policy does not know: a starting point for whoever reviews it,
-// never an answer.
+// What the headers suggest about a function that the policy does not know: a starting point for the review, never an
+// answer.
 #pragma once
 
 #include <map>

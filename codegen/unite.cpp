@@ -166,7 +166,7 @@ Result<Api> unite(const std::vector<ReleasedApi>& releases) {
       const auto [known, fresh] = shapes.try_emplace(function.name, *shape, release);
       if (!fresh && known->second.first != *shape) {
         return Error{
-            fmt::format("{} is passed its arguments as {} in CUDA {}, but as {} in CUDA {}: one symbol cannot "
+            fmt::format("{} takes its arguments as {} in CUDA {}, but as {} in CUDA {}: one symbol cannot "
                         "have both signatures",
                         function.name, known->second.first, known->second.second, *shape, release)};
       }
@@ -184,8 +184,8 @@ Result<Api> unite(const std::vector<ReleasedApi>& releases) {
     for (std::size_t i = 0; i < function.parameters.size(); ++i) {
       if (sizes.least[i] == 0 && sizes.latest[i] != 0) {
         return Error{
-            fmt::format("{}: {} leads to something of unknown size in an older release: say how its trace is to be "
-                        "bounded (codegen/unite.cpp)",
+            fmt::format("{}: {} points to something of unknown size in an older release: say how to bound its trace in "
+                        "codegen/unite.cpp",
                         function.name, function.parameters[i].name)};
       }
       function.parameters[i].smallest = sizes.least[i] == sizes.latest[i] ? 0 : sizes.least[i];

@@ -1,15 +1,15 @@
-// What generated/driver_gates.cpp sees of the runtime, and nothing else of ours:
-//   gate::Scope          the call waits for the lease; during it the gate cannot finish closing
+// What generated/driver_gates.cpp sees of the runtime; it includes nothing else of rota: gate::Scope the call waits for
+//   the lease; during it the gate cannot finish closing
 //
-//   gate::refusal        what the call answers instead, where the scope says so: the process's memory is lost
+//   gate::refusal what the call returns instead, where the scope says so: the process's memory is lost
 //
-//   contract::with_room  a call that the driver refuses for want of memory is tried again when others have made room
+//   contract::with_room a call that the driver refuses for lack of memory is retried when others have made room
 //
-//   gate::MappingScope   nothing is moved during the call, which waits while memory is out of place
+//   gate::MappingScope no memory moves during the call, which waits while memory is out of place
 //
 //   contract::…_capture  a capture begins or ends: counted, under the lock that keeps the monitor away
 //
-//   contract::exported   from now on others reach what the call handed out
+//   contract::exported from now on others can access what the call exported
 //
 // All of it is for the program's threads, once the core is attached; none of it throws or changes the result of a call
 // that is made.
@@ -33,8 +33,8 @@ template <typename Call>
   return result;
 }
 
-// Runs a gated call; again, through the gate, if the driver has refused it for want of memory and others have made room
-// meanwhile, and for as long as they are still making it.
+// Runs a gated call; repeats it, through the gate, if the driver has refused it for lack of memory and others have made
+// room, and as long as they are still making room.
 template <typename Call>
 [[gnu::always_inline]] inline api::CUresult with_room(const Call& call) {
   const api::CUresult result = call();
@@ -46,7 +46,7 @@ template <typename Call>
 // Marks the process, and names the function in the log. Any number of times.
 void mark_exporting(Symbol symbol) noexcept;
 
-// Hands on `result`; a call that succeeded has made something that others reach without passing our gates.
+// Returns `result`; a call that succeeded has created something that others can access without passing rota's gates.
 inline api::CUresult exported(Symbol symbol, api::CUresult result) noexcept {
   if (result == api::CUDA_SUCCESS) mark_exporting(symbol);
   return result;

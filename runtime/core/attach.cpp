@@ -37,7 +37,7 @@ void index_by_address() noexcept {
             });
 }
 
-// A program without a GPU is an everyday matter; a driver that was asked for and cannot be used is not.
+// A program without a GPU is normal; a driver that was named and cannot be used is not.
 void report_driver() noexcept {
   switch (attached.driver_state) {
     case kRotaDriverFound:
@@ -56,7 +56,7 @@ void report_driver() noexcept {
       break;
     default:
       log::warn(
-          "no libcuda.so.1 of an NVIDIA driver on this machine; CUDA programs see no GPU. If there is one, set "
+          "no NVIDIA driver's libcuda.so.1 found on this machine; CUDA programs see no GPU. If there is one, set "
           "ROTA_REAL_LIBCUDA to its path");
   }
 }
@@ -67,8 +67,8 @@ bool is_wanted(Symbol symbol, const char* wanted) noexcept {
   return std::strncmp(name, wanted, length) == 0 && (name[length] == '\0' || name[length] == '_');
 }
 
-// An export that no header declares: nothing can stand in front of a function whose parameters nobody knows. Its slot
-// goes on leading to the preload's resolver, which says so at the first call.
+// An export that no header declares: rota cannot wrap a function with unknown parameters. Its slot keeps leading to the
+// preload's resolver, which reports the first call.
 bool left_to_resolver(Symbol symbol) noexcept {
   switch (symbol) {
 #define ROTA_UNDECLARED(name) case Symbol::k_##name:
@@ -82,10 +82,10 @@ bool left_to_resolver(Symbol symbol) noexcept {
 
 // A function that rota does not know is about to be called: it may do anything.
 void note_unknown(const char* name, int first) noexcept {
-  runtime().mark_unevictable("it calls a function of the driver that rota does not know", name);
+  runtime().mark_unevictable("it calls a driver function that rota does not know", name);
   if (first == 0) return;
   runtime().unknown_pointers.fetch_add(1, std::memory_order_relaxed);
-  log::info("unknown function {} of this driver passes through: calls of it are not seen by rota", name);
+  log::info("the driver's function {} is unknown to rota and passes through: rota does not see calls to it", name);
 }
 
 }  // namespace
@@ -94,7 +94,8 @@ int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexce
   void* const* tracers = nullptr;
   if (attachment.version != kRotaAttachmentVersion || attachment.symbol_count != kSymbolCount ||
       attachment.symbol_list != kSymbolListHash) {
-    log::error("librota.so and librota-core.so are of different builds; CUDA goes on without rota. Install both again");
+    log::error(
+        "librota.so and librota-core.so come from different builds; CUDA goes on without rota. Install rota again");
     return 1;
   }
   try {

@@ -1,4 +1,4 @@
-// What the generated gates ask of the runtime, by the one object that owns its parts.
+// What the generated gates need from the runtime, implemented by the object that owns its parts.
 #include "runtime/contract.h"
 
 #include "runtime/core/runtime.h"
@@ -7,12 +7,13 @@ namespace rota::contract {
 
 void mark_exporting(Symbol symbol) noexcept {
   runtime().monitor.shares();
-  runtime().mark_unevictable("others reach what it handed out", kSymbolNames[static_cast<std::size_t>(symbol)]);
+  runtime().mark_unevictable("other processes can access memory that it exported",
+                             kSymbolNames[static_cast<std::size_t>(symbol)]);
 }
 
 api::CUresult run_begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
-  // A capture keeps memory where it is, so it begins with everything in its place; and it must not wait for that under
-  // the lock, which whoever brings memory back needs.
+  // A capture keeps memory where it is, so all memory must be in place when it begins; and it must not wait for that
+  // under the lock, which bringing memory back needs.
   for (;;) {
     if (!gate::wait_in_place()) return gate::refusal.load();
     bool out = false;

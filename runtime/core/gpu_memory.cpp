@@ -18,7 +18,7 @@ int digit(char character) noexcept {
   return -1;
 }
 
-// The program's number of the GPU; nothing before cuInit and for one that CUDA_VISIBLE_DEVICES hides.
+// The program's ordinal of the GPU; nothing before cuInit or for one that CUDA_VISIBLE_DEVICES hides.
 std::optional<int> device_with(const std::array<unsigned char, 16>& uuid) noexcept {
   int count = 0;
   if (real::cuDeviceGetCount(&count) != api::CUDA_SUCCESS) return std::nullopt;
@@ -36,7 +36,7 @@ std::optional<int> device_with(const std::array<unsigned char, 16>& uuid) noexce
   return std::nullopt;
 }
 
-// A program that does not call CUDA, such as nvidia-smi, has the limit all the same.
+// The limit also applies to a program that does not call CUDA, such as nvidia-smi.
 const memory::Settings& settings_without_cuda() {
   static const memory::Settings settings = memory::settings_from_environment();
   return settings;
@@ -73,7 +73,7 @@ int gpu_memory(std::uint32_t version, const char* uuid, RotaGpuMemory* gpu) noex
     const auto id = parse_gpu_uuid(uuid);
     if (!id || gpu == nullptr) return 0;
     if (const auto device = runtime != nullptr ? device_with(*id) : std::nullopt) {
-      // A limit that is shared with others holds where this process has a context.
+      // A limit that is shared with others applies where this process has a context.
       if (runtime->memory.limit(*device) == memory::kNoLimit) return 0;
       const memory::Memory::Shown shown = runtime->memory.shown(*device, gpu->total, gpu->free);
       *gpu = {shown.total, shown.free, shown.own};

@@ -1,8 +1,8 @@
 // One line on stderr, from inside someone else's program.
 //
 // Each message is formatted into a buffer on the stack and leaves in one write(2): no lock, no allocation, nothing
-// thrown, so that a thread may log while it holds any of our locks, and lines of several threads do not mix. ROTA_LOG
-// chooses what is written: error, warn (the default), info or debug.
+// thrown, so that a thread may log while it holds any of rota's locks, and lines of several threads do not mix.
+// ROTA_LOG chooses what is written: error, warn (the default), info or debug.
 #pragma once
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ void message(Level wanted, fmt::format_string<Arguments...> format, Arguments&&.
     const auto end = fmt::format_to_n(buffer, sizeof buffer, format, std::forward<Arguments>(arguments)...);
     write_line(buffer, end.size < sizeof buffer ? end.size : sizeof buffer);
   } catch (...) {
-    // A message that cannot be formatted is not worth a program's life.
+    // A message that cannot be formatted must not end the program.
   }
 }
 

@@ -10,11 +10,11 @@ namespace rota {
 namespace {
 
 constinit std::atomic<Runtime*> current{nullptr};
-// Keeps the parent's reachable for leak checkers, which would else call it lost in the child.
+// Keeps the parent's object reachable, or leak checkers would report it as lost in the child.
 constinit std::atomic<Runtime*> inherited{nullptr};
 
-// The thread that forked, in the child, which has no other thread. It takes no lock of rota's. (malloc's are glibc's to
-// care for.)
+// Called in the child by the thread that forked, which is its only thread. Takes no lock of rota's. (glibc takes care
+// of malloc's.)
 void start_afresh_in_child() noexcept {
   gate::forget_other_threads();
   turn::Monitor::forget_in_child();
@@ -44,10 +44,10 @@ Runtime::Runtime()
 void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
   memory.swap().pin();
   if (!unevictable_.exchange(true, std::memory_order_relaxed)) {
-    log::info("the use of this process's GPU memory cannot all be seen: {} ({})", why, function);
+    log::info("rota cannot see every use of this process's GPU memory: {} ({})", why, function);
   }
-  // What is out may be used from now on without a call that waits for it. Each time: another thread's mark may have
-  // come first, and be waiting still.
+  // Memory that is swapped out may be used from now on without a call that waits for it. Waits each time: another
+  // thread may have marked first and still be waiting.
   gate::wait_in_place();
 }
 

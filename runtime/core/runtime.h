@@ -1,9 +1,9 @@
 // The one object that owns rota's parts inside a program. It is made when the thin preload attaches the core and is
 // never destroyed: other threads may be inside a CUDA call while the process exits.
 //
-// A forked child makes a new one, whole. The parent's is left as the fork found it: its threads may have been anywhere,
-// with any of its locks held and any of its lists half changed. So nothing keeps a reference to the object or its parts
-// beyond a call: whoever needs them asks runtime().
+// A forked child creates a completely new one. The parent's is left as the fork found it: its threads may have been
+// anywhere, with any of its locks held and any of its lists half changed. So nothing keeps a reference to the object or
+// its parts beyond a call: all code gets them from runtime().
 #pragma once
 
 #include <atomic>
@@ -21,10 +21,10 @@ class Runtime {
  public:
   Runtime();
 
-  // Work has gone, or may go, around the thunks, so also around the gate, or somebody who passes no gate of ours has
-  // got hold of memory: rota moves none of this process's memory from now on, and this returns once all of it is in its
-  // place (a thread inside the gate has found it there). (Managed memory is moved by the driver, which knows of all
-  // work.) The first call's `why` and `function`, the driver's function that did it, are logged.
+  // Work has bypassed or may bypass the thunks and so the gate, or something that does not pass the gate can access
+  // memory: from now on rota moves none of this process's memory, and this returns once all of it is in place (for a
+  // thread inside the gate it already is). (Managed memory is moved by the driver, which knows of all work.) The first
+  // call's `why` and `function`, the driver's function that did it, are logged.
   void mark_unevictable(const char* why, const char* function) noexcept;
   bool unevictable() const noexcept { return unevictable_.load(std::memory_order_relaxed); }
 
@@ -45,7 +45,7 @@ class Runtime {
 
 // The process's runtime; made at the first use (attach makes it before any slot leads here). Tests build parts alone.
 Runtime& runtime();
-// The same without making one: null in a process that has not called CUDA.
+// The same without creating one: null in a process that has not called CUDA.
 Runtime* made_runtime() noexcept;
 
 }  // namespace rota

@@ -1,6 +1,6 @@
-// Our own calls in the middle of the program's stream capture. An event query from a thread that is not in RELAXED mode
-// invalidates a global capture (measured on an H200, driver 580.159), and so does an allocation or a free: in RELAXED
-// mode a thread's calls are no part of any capture and do it no harm.
+// rota's own calls in the middle of the program's stream capture. An event query from a thread that is not in RELAXED
+// mode invalidates a global capture (measured on an H200, driver 580.159), and so does an allocation or a free: in
+// RELAXED mode a thread's calls are no part of any capture and do it no harm.
 #pragma once
 
 #include "generated/driver_real.h"
@@ -22,7 +22,7 @@ class RelaxedCapture {
   bool active_;
 };
 
-// For a thread of ours, which stays in RELAXED mode to its end.
+// For rota's own thread, which stays in RELAXED mode to its end.
 inline void relax_this_thread() {
   api::CUstreamCaptureMode mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
   real::cuThreadExchangeStreamCaptureMode(&mode);

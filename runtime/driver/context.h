@@ -1,4 +1,4 @@
-// The calling thread's current context, looked at and exchanged for a while.
+// The calling thread's current context: reading it, and replacing it for a while.
 #pragma once
 
 #include "generated/driver_real.h"
@@ -11,8 +11,8 @@ inline api::CUcontext current_context() {
   return real::cuCtxGetCurrent(&context) == api::CUDA_SUCCESS ? context : nullptr;
 }
 
-// `context` is current while this lives, if it says yes: a context that is no more cannot be pushed. The caller sees to
-// it that the context is not destroyed meanwhile.
+// `context` is current while this object lives, if it converts to true: a context that no longer exists cannot be
+// pushed. The caller ensures that the context is not destroyed during that time.
 class PushedContext {
  public:
   explicit PushedContext(api::CUcontext context)
@@ -30,7 +30,7 @@ class PushedContext {
   bool pushed_;
 };
 
-// The same in one call of the driver where `context` is current already, as it is nearly always.
+// The same with only one driver call if `context` is already current, as it nearly always is.
 class CurrentContext {
  public:
   explicit CurrentContext(api::CUcontext context)

@@ -1,5 +1,5 @@
-// Events that are used again: making one and destroying it costs two calls under the driver's own lock, for which all
-// threads of a process queue.
+// Reuses events: creating and destroying one costs two calls under the driver's own lock, for which all threads of a
+// process queue.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,8 @@ class SpareEvents {
  public:
   // One of `context`, which is current; null if none is spare and the driver would not make one.
   api::CUevent take(api::CUcontext context);
-  // Nobody asks for it or waits for it any more. False: there are enough, and the caller destroys it. Asks no driver.
+  // No thread queries it or waits for it any more. False: there are enough, and the caller destroys it. Does not call
+  // the driver.
   bool give_back(api::CUcontext context, api::CUevent event);
   // The context has ended, and its events with it.
   void forget(api::CUcontext context);

@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Of a driver whose free memory stays as it is. Judgement.
+// For a driver whose free memory does not change. A judgment.
 constexpr auto kNoProgress = 200ms;
 
 // 0 where no context is current to ask about.

@@ -5,9 +5,9 @@
 
 namespace rota::driver {
 
-// Tries something that the driver has refused for want of memory again and again, until it is not refused any more
-// (`again` says true), or nobody frees any: `coming` has said no for 0.2 s, in which the free memory of the current
-// context's GPU has not grown. Whether it went well in the end.
+// Retries something that the driver has refused for lack of memory until it is no longer refused (`again` returns true)
+// or no process frees any: `coming` has returned false for 0.2 s, in which the free memory of the current context's GPU
+// has not grown. Returns whether it succeeded.
 bool retry_while_freed(const std::function<bool()>& again, const std::function<bool()>& coming);
 
 }  // namespace rota::driver

@@ -1,5 +1,5 @@
-// What never changes about a stream, remembered: its context and its GPU, by its handle and its number. The handle
-// alone is no key: the driver gives it again once its stream is destroyed, and a number never.
+// A cache of what never changes about a stream, its context and its GPU, by its handle and its number. The handle alone
+// is not a key: the driver reuses it once its stream is destroyed, but never a number.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ class KnownStreams {
  public:
   KnownStreams() : slots_(std::make_unique<Slots>()) {}
 
-  // Asks the driver for the number, and for the rest where the stream is not known.
+  // Asks the driver for the number, and for the rest if the stream is not known.
   KnownStream identify(api::CUstream stream, bool per_thread);
   // The context has ended, and its streams with it.
   void forget(api::CUcontext context);

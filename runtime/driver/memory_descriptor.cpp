@@ -17,7 +17,7 @@ constexpr std::size_t kMostDescriptors = 512;
 // The descriptors of GPU memory that this process has, each as its number plus one; 0: free place.
 constinit std::array<std::atomic<int>, kMostDescriptors> descriptors{};
 
-// Whether the program has descriptors enough for itself beside one of this number.
+// Whether the program still has enough descriptors for itself next to one with this number.
 bool leaves_enough(int number) {
   rlimit limit{};
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 && static_cast<rlim_t>(number) < limit.rlim_cur / 4 * 3;
@@ -36,7 +36,7 @@ MemoryDescriptor::MemoryDescriptor(Descriptor descriptor) : descriptor_(std::mov
 }
 
 MemoryDescriptor::~MemoryDescriptor() {
-  // Before it is closed: a child forked in between must not close what has the same number by then.
+  // Before the descriptor is closed: a child forked in between must not close another one with the same number.
   if (descriptor_) descriptors[place_].store(0);
 }
 

@@ -13,7 +13,7 @@ namespace rota::driver {
 // are in a table.
 class MemoryDescriptor {
  public:
-  // Empty where the process has few descriptors left, or the table is full: then it has been closed.
+  // Empty if the process has few descriptors left or the table is full: then it has been closed.
   explicit MemoryDescriptor(Descriptor descriptor);
   ~MemoryDescriptor();
   MemoryDescriptor(const MemoryDescriptor&) = delete;

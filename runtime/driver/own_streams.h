@@ -1,4 +1,5 @@
-// Streams and events of ours in the program's contexts. They end with their contexts, as everything in a context does.
+// rota's own streams and events in the program's contexts. They end with their contexts, as everything in a context
+// does.
 #pragma once
 
 #include <map>
@@ -8,8 +9,8 @@
 
 namespace rota::driver {
 
-// One stream of ours per context, made at its first use. It waits for none of the program's streams and none waits for
-// it. Any thread may call.
+// One stream of rota's own per context, created at its first use. It waits for none of the program's streams and none
+// waits for it. Any thread may call.
 class OwnStreams {
  public:
   // The stream in `context`, which is current; null if the driver would not make one.
@@ -22,18 +23,18 @@ class OwnStreams {
   std::map<api::CUcontext, api::CUstream> streams_;
 };
 
-// An event in the current context that keeps no time; null if the driver would not make one.
+// An event without timing in the current context; null if the driver did not create one.
 inline api::CUevent make_event() {
   api::CUevent event = nullptr;
   return real::cuEventCreate(&event, api::CU_EVENT_DISABLE_TIMING) == api::CUDA_SUCCESS ? event : nullptr;
 }
 
-// Behind everything that is in the stream so far.
+// Records it behind all work in the stream so far.
 inline api::CUresult record(api::CUevent event, api::CUstream stream, bool per_thread) {
   return per_thread ? real::cuEventRecord_ptsz(event, stream) : real::cuEventRecord(event, stream);
 }
 
-// True also for an event whose context failed or is gone: nothing runs there any more.
+// Also true for an event whose context has failed or is gone: nothing runs there any more.
 inline bool reached(api::CUevent event) {
   return real::cuEventQuery(event) != api::CUDA_ERROR_NOT_READY;
 }

@@ -12,18 +12,19 @@ namespace rota::driver {
 inline const api::CUstream kLegacyStream = reinterpret_cast<api::CUstream>(std::uintptr_t{1});
 inline const api::CUstream kPerThreadStream = reinterpret_cast<api::CUstream>(std::uintptr_t{2});
 
-// The stream that a call means, as a handle that says so in any form of any function.
+// The stream that a call means, as a handle that is unambiguous in any form of any function.
 inline api::CUstream meant(api::CUstream stream, bool per_thread) {
   if (stream != nullptr) return stream;
   return per_thread ? kPerThreadStream : kLegacyStream;
 }
 
-// Whether the handle stands for a stream of whatever context is current.
+// Whether the handle means a stream of whichever context is current.
 inline bool of_current_context(api::CUstream stream) {
   return stream == nullptr || stream == kLegacyStream || stream == kPerThreadStream;
 }
 
-// Whether the stream captures: what is put into it goes into a graph and not to the GPU. The legacy stream cannot.
+// Whether the stream is capturing: work submitted to it goes into a graph and not to the GPU. The legacy stream cannot
+// capture.
 bool captures(api::CUstream stream, bool per_thread);
 
 // A number that no other stream of this process has or ever had; 0 where the driver does not say (before CUDA 12.0).

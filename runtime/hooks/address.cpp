@@ -1,7 +1,7 @@
-// What the driver says of an address. Of stream-ordered memory that rota serves, and of small plain memory, it knows
-// the span alone, which holds many allocations: what is asked of one of them is answered here. Attributes of the memory
-// itself are the driver's to say; of extents, which it knows as mapped memory or not at all, it is asked about a plain
-// byte of the same context.
+// Queries of an address. Of stream-ordered memory that rota serves, and of small plain memory, the driver knows only
+// the span, which holds many allocations: queries of one of them are answered here. The driver answers for attributes
+// of the memory itself; for extents, which it knows as mapped memory or not at all, it is queried with a plain byte of
+// the same context.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -21,7 +21,7 @@ using Block = memory::Memory::Block;
 
 namespace {
 
-// What is told of every block.
+// What is reported for every block.
 std::optional<std::uint64_t> of_any(const Block& block, api::CUpointer_attribute attribute) {
   switch (attribute) {
     case api::CU_POINTER_ATTRIBUTE_BUFFER_ID:
@@ -35,7 +35,7 @@ std::optional<std::uint64_t> of_any(const Block& block, api::CUpointer_attribute
   }
 }
 
-// Of a pool's: the span is the mapping, and no context has it.
+// For a pool's block: the span is the mapping, and it belongs to no context.
 std::optional<std::uint64_t> of_pooled(const Block& block, api::CUpointer_attribute attribute) {
   switch (attribute) {
     case api::CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -51,7 +51,7 @@ std::optional<std::uint64_t> of_pooled(const Block& block, api::CUpointer_attrib
   }
 }
 
-// Of plain memory: the program knows of no span.
+// For plain memory: the program does not know the span.
 std::optional<std::uint64_t> of_plain(const Block& block, api::CUpointer_attribute attribute) {
   switch (attribute) {
     case api::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
@@ -65,14 +65,14 @@ std::optional<std::uint64_t> of_plain(const Block& block, api::CUpointer_attribu
   }
 }
 
-// Other processes and devices do not reach extents by the ways that these attributes promise.
+// Other processes and devices cannot access extents in the ways that these attributes promise.
 bool is_refused_promise(api::CUpointer_attribute attribute) {
   return attribute == api::CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE ||
          attribute == api::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE;
 }
 
-// Writes the attribute of a block, if it is one of the allocation and not of the memory. `asked`: the address that the
-// program named, in whose place the driver may have been asked about the block's twin.
+// Writes the attribute of a block, if it is a property of the allocation and not of the memory. `asked`: the address
+// that the program passed; the driver may have been asked about the block's twin instead.
 void tell(const Block& block, api::CUpointer_attribute attribute, CUdeviceptr asked, void* data) {
   if (block.twin != 0 && is_refused_promise(attribute)) {
     const int no = 0;
@@ -85,7 +85,7 @@ void tell(const Block& block, api::CUpointer_attribute attribute, CUdeviceptr as
   if (value) std::memcpy(data, &*value, sizeof *value);
 }
 
-// Of memory that the program made and rota moves: what the driver numbers anew each time that it comes back.
+// For memory that the program created and rota moves: numbers that the driver changes each time that it comes back.
 void tell_number(CUdeviceptr address, api::CUpointer_attribute attribute, void* data) {
   const bool of_mapping = attribute == api::CU_POINTER_ATTRIBUTE_BUFFER_ID;
   if (!of_mapping && attribute != api::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID) return;
@@ -95,8 +95,8 @@ void tell_number(CUdeviceptr address, api::CUpointer_attribute attribute, void* 
   std::memcpy(data, &number, sizeof number);
 }
 
-// Of converted memory, which the driver knows as managed: whether it is synchronous, as the program has said. One byte,
-// as the driver writes.
+// For converted memory, which the driver knows as managed: whether it is synchronous, as the program has set it. One
+// byte, as the driver writes it.
 void tell_synchronous(CUdeviceptr address, api::CUpointer_attribute attribute, void* data) {
   if (attribute != api::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) return;
   if (const auto synchronous = runtime().memory.synchronous(address)) {
@@ -104,22 +104,22 @@ void tell_synchronous(CUdeviceptr address, api::CUpointer_attribute attribute, v
   }
 }
 
-// An address that is nobody's, for the driver's own answer to a question about one. The first page is never mapped.
+// An address without memory, to get the driver's own answer for such an address. The first page is never mapped.
 constexpr CUdeviceptr kNowhere = 16;
 
-// By its tokens a device reaches memory without any call: it is in place before the driver is asked for them, and stays
-// from the moment that they are told.
+// With its tokens a device can access memory without any call: the memory is brought into place before the driver is
+// asked for them, and stays there once they are returned.
 template <typename Call>
 CUresult tell_tokens(CUdeviceptr address, const Call& call) {
   const gate::MappingScope scope;
   const CUresult result = call();
   if (result == api::CUDA_SUCCESS && runtime().memory.swaps(address, 1)) {
-    runtime().mark_unevictable("others reach memory by its tokens", "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
+    runtime().mark_unevictable("other processes can access its memory by tokens", "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
   }
   return runtime().memory.explained(result, address, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
 }
 
-// Of memory that has a twin, the tokens among them: the twin's would lead to the twin.
+// For memory that has a twin, including the tokens: the twin's would lead to the twin.
 CUresult attributes_of_twin(unsigned int count, api::CUpointer_attribute* attributes, void** data, CUdeviceptr twin,
                             CUdeviceptr address) {
   api::CUpointer_attribute tokens = api::CU_POINTER_ATTRIBUTE_P2P_TOKENS;

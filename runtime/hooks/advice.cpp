@@ -1,5 +1,5 @@
-// Where the program itself wants its memory: advice and prefetches. The driver does what it is told; rota takes note,
-// and leaves alone what the program has placed elsewhere.
+// Where the program itself wants its memory: advice and prefetches. The driver carries them out; rota records them and
+// leaves alone what the program has placed elsewhere.
 #include "generated/driver_gates.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"

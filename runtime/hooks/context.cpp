@@ -16,7 +16,7 @@ CUresult made(CUresult result, const CUcontext* context, CUdevice device, bool p
   return result;
 }
 
-// A context takes memory; where the driver has none, others make room, and it is tried again.
+// A context takes memory; if the driver has none, others make room and the call is retried.
 template <typename Call>
 CUresult with_room(CUdevice device, Call&& call) {
   CUresult result = call();
@@ -32,14 +32,14 @@ CUresult make(const CUcontext* context, CUdevice device, bool primary, Call&& ca
   return made(with_room(device, call), context, device, primary);
 }
 
-// What an answer of the driver's has ended.
+// What a result of the driver means for the context: whether it has ended.
 struct Ended {
   bool context;
   bool memory;
 };
 
-// Runs a call that may end `context` and ends it in our books as well, if `ended` says so of the answer: before another
-// thread, to whom the driver may have given the same handle again, can use it.
+// Runs a call that may end `context` and removes it from rota's books if `ended` says so of the result: before another
+// thread, which may have got the same handle from the driver, can use it.
 template <typename Call, typename Judge>
 CUresult end(CUcontext context, Call&& call, Judge&& ended) {
   Runtime& parts = runtime();
@@ -60,8 +60,8 @@ CUresult destroy(CUcontext context, Call&& call) {
   });
 }
 
-// A primary context ends when its last user lets it go; the driver counts, so the driver is asked. A reset empties it
-// even if its users keep it.
+// A primary context ends when its last user releases it; the driver counts the users, so the driver is asked. A reset
+// destroys its contents even while it has users.
 enum class End { kRelease, kReset };
 template <typename Call>
 CUresult end_primary(CUdevice device, End how, Call&& call) {
@@ -74,7 +74,7 @@ CUresult end_primary(CUdevice device, End how, Call&& call) {
   });
 }
 
-// Which GPU a green context is a part of, and the context that stands for it. False where the driver does not say.
+// Which GPU a green context belongs to, and the context that stands for it. False if the driver does not say.
 struct GreenContext {
   CUcontext context = nullptr;
   CUdevice device = 0;
@@ -111,7 +111,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
   return make(pctx, dev, true, [&] { return real::cuDevicePrimaryCtxRetain(pctx, dev); });
 }
 
-// The current context once more; its maker may have gone around us.
+// Adds the current context, which may have been created without rota seeing it.
 CUresult cuCtxAttach(CUcontext* pctx, unsigned int flags) {
   const CUresult result = real::cuCtxAttach(pctx, flags);
   CUdevice device = 0;
@@ -139,9 +139,9 @@ CUresult cuVDPAUCtxCreate_v2(CUcontext* pCtx, unsigned int flags, CUdevice devic
               [&] { return real::cuVDPAUCtxCreate_v2(pCtx, flags, device, vdpDevice, vdpGetProcAddress); });
 }
 
-// A green context is a part of its device's primary context, which it keeps: an event behind all work of that one is
-// behind the green contexts' work too (cuCtxRecordEvent), so that is the context to know. Retained only for its handle,
-// while the green context holds it.
+// A green context is part of its device's primary context, which it retains: an event behind all work of that context
+// is also behind the green contexts' work (cuCtxRecordEvent), so that is the context to track. It is retained here only
+// to get its handle, while the green context holds it.
 CUresult cuGreenCtxCreate(api::CUgreenCtx* phCtx, api::CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
   const CUresult result = with_room(dev, [&] { return real::cuGreenCtxCreate(phCtx, desc, dev, flags); });
   CUcontext primary = nullptr;
@@ -151,7 +151,7 @@ CUresult cuGreenCtxCreate(api::CUgreenCtx* phCtx, api::CUdevResourceDesc desc, C
   return result;
 }
 
-// It may have been the last to keep the primary context.
+// It may have been the last user of the primary context.
 CUresult cuGreenCtxDestroy(api::CUgreenCtx hCtx) {
   GreenContext green;
   if (!look_up(hCtx, green)) return real::cuGreenCtxDestroy(hCtx);
@@ -166,7 +166,7 @@ CUresult cuCtxDestroy(CUcontext ctx) {
   return destroy(ctx, [&] { return real::cuCtxDestroy(ctx); });
 }
 
-// Counted by the driver like a primary context; what counts down to nothing is no longer a context.
+// The driver counts its users as for a primary context; at zero it no longer exists.
 CUresult cuCtxDetach(CUcontext ctx) {
   return end(
       ctx, [&] { return real::cuCtxDetach(ctx); },

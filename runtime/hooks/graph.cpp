@@ -74,7 +74,7 @@ CUresult cuGraphUpload_ptsz(api::CUgraphExec hGraphExec, api::CUstream hStream) 
   return ran(gates::cuGraphUpload_ptsz(hGraphExec, hStream));
 }
 
-// What graphs no longer use stays reserved until here.
+// Memory that graphs no longer use stays reserved until this call.
 CUresult cuDeviceGraphMemTrim(api::CUdevice device) {
   return ran(real::cuDeviceGraphMemTrim(device));
 }

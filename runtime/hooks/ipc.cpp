@@ -1,4 +1,4 @@
-// Memory that is handed out: to another process by a legacy IPC handle, or to a device as a dma-buf; and events.
+// Memory that is exported: to another process by a legacy IPC handle, or to a device as a dma-buf; and events.
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
 #include "runtime/core/runtime.h"
@@ -13,8 +13,8 @@ CUresult cuIpcGetMemHandle(api::CUipcMemHandle* pHandle, CUdeviceptr dptr) {
   return runtime().memory.explained(gates::cuIpcGetMemHandle(pHandle, dptr), dptr, "cuIpcGetMemHandle");
 }
 
-// An event holds no memory. But whoever has one of another process waits in its streams for work of that one, which may
-// wait for an answer: both may have to run at the same time.
+// An event holds no memory. But a process that has opened one of another process may wait in its streams for that
+// process's work, which may wait for an answer: both may have to run at the same time.
 CUresult cuIpcGetEventHandle(api::CUipcEventHandle* pHandle, api::CUevent event) {
   const CUresult result = real::cuIpcGetEventHandle(pHandle, event);
   if (result == api::CUDA_SUCCESS) runtime().monitor.shares();

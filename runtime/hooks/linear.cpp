@@ -1,4 +1,4 @@
-// Plain, pitched and managed memory, how it is given back, and how much is free.
+// Plain, pitched and managed memory: allocation, free, and how much is free.
 #include <algorithm>
 #include <cstdint>
 

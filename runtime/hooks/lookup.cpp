@@ -1,9 +1,9 @@
 // cuGetProcAddress and cuGetExportTable: how frameworks get at the driver without ever naming an exported symbol.
 //
-// The driver returns the very address of an export, so we ask it, and give back our thunk of that export instead.
-// Versions, flags and the query status are the driver's business and pass through unread. A pointer that is no known
-// export (a function newer than this rota) is left alone: it works, but around us, so the process's memory must stay
-// where it is.
+// The driver returns the address of an export, so rota calls it and returns its own thunk of that export instead.
+// Versions, flags and the query status are left to the driver and pass through unread. A pointer that is not a known
+// export (a function newer than this rota) is left alone: it works, but rota does not see its calls, so the process's
+// memory must stay where it is.
 #include "runtime/hooks/lookup.h"
 
 #include <link.h>
@@ -38,8 +38,8 @@ constexpr Lookup kLookups[] = {
 constexpr unsigned long long kPerThreadStream = api::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 constexpr unsigned long long kAllFlags = kPerThreadStream | api::CU_GET_PROC_ADDRESS_LEGACY_STREAM;
 
-// Names of which the log has spoken; a program may ask for the same one many times. Once full, it speaks of no new
-// ones.
+// Names that have been logged; a program may ask for the same one many times. Once the list is full, no new ones are
+// logged.
 bool first_report(const void* function) noexcept {
   static std::atomic<const void*> reported[256];
   for (auto& entry : reported) {
@@ -50,7 +50,7 @@ bool first_report(const void* function) noexcept {
   return false;
 }
 
-// Replaces a real function's address by our own.
+// Replaces a real function's address by rota's own.
 void hand_out_thunk(const char* name, void** function) noexcept {
   if (function == nullptr || *function == nullptr) return;
   if (const auto symbol = symbol_at(*function, name)) {
@@ -58,10 +58,12 @@ void hand_out_thunk(const char* name, void** function) noexcept {
     return;
   }
   runtime().unknown_pointers.fetch_add(1, std::memory_order_relaxed);
-  runtime().mark_unevictable("the driver handed out a function that rota does not know", name != nullptr ? name : "");
+  runtime().mark_unevictable("the driver returned a function that rota does not know", name != nullptr ? name : "");
   if (first_report(*function)) {
-    log::info("cuGetProcAddress: what the driver gives for '{}' is no known export; calls of it are not seen by rota",
-              name != nullptr ? name : "");
+    log::info(
+        "cuGetProcAddress: rota does not know the function that the driver returned for '{}' and does not see calls to "
+        "it",
+        name != nullptr ? name : "");
   }
 }
 
@@ -78,8 +80,8 @@ constexpr KnownTable kKnownTables[] = {
     {{}, 0},  // no table's identifier; the list may be empty
 };
 
-// Most of the driver's private tables begin with their length in bytes, this word included: so many functions long that
-// 64 KiB are out of reach. Every table has at least one word.
+// Most of the driver's private tables begin with their length in bytes, including this word; none is near 64 KiB. Every
+// table has at least one word.
 std::uint64_t table_length(const void* table) noexcept {
   std::uint64_t first = 0;
   std::memcpy(&first, table, sizeof first);
@@ -87,8 +89,8 @@ std::uint64_t table_length(const void* table) noexcept {
   return first >= sizeof first && first <= kLongest && first % sizeof first == 0 ? first : 0;
 }
 
-// Tables grow at the end: a shorter one than the recorded holds a part of the same functions, a longer one also
-// functions of which nothing is known.
+// Tables grow at the end: one that is shorter than the recorded one holds a part of the same functions, a longer one
+// also unknown functions.
 bool is_known_table(const api::CUuuid& id, std::uint64_t bytes) noexcept {
   for (const KnownTable& known : kKnownTables) {
     if (std::memcmp(known.id.data(), id.bytes, known.id.size()) != 0) continue;
@@ -226,8 +228,9 @@ api::CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersio
   return result;
 }
 
-// The tables are the driver's own and go out untouched: libcudart checks them, and refuses copies. Nothing that the
-// known ones' users get through them allocates or launches (policy.toml has the evidence); of the others nobody knows.
+// The tables are the driver's own and are returned untouched: libcudart checks them and refuses copies. Nothing that
+// users of the known tables call through them allocates or launches (policy.toml has the evidence); for the others that
+// is unknown.
 api::CUresult cuGetExportTable(const void** ppExportTable, const api::CUuuid* pExportTableId) {
   const auto result = real::cuGetExportTable(ppExportTable, pExportTableId);
   if (result == api::CUDA_SUCCESS && ppExportTable != nullptr && *ppExportTable != nullptr &&

@@ -1,6 +1,6 @@
-// Functions that take handles of physical memory besides those of vmm.cpp: all of them hand it out to somebody who
-// reaches it past the gate. Where rota moves that memory, it is in its place then and stays there, and the driver gets
-// its own handle.
+// Functions that take handles of physical memory, besides those of vmm.cpp: all of them export it to users that access
+// it without passing the gate. If rota moves that memory, it is brought into place first and stays there, and the
+// driver gets its own handle.
 #include <vector>
 
 #include "generated/driver_gates.h"
@@ -15,10 +15,11 @@ using memory::OwnPhysical;
 
 namespace {
 
-// What the driver calls it, for good: nothing moves from now on.
+// The driver's handle, which is permanent now: nothing moves from now on.
 Handle pinned(Handle handle, Symbol symbol) {
   if (!OwnPhysical::is_ours(handle)) return handle;
-  runtime().mark_unevictable("others reach what it handed out", kSymbolNames[static_cast<std::size_t>(symbol)]);
+  runtime().mark_unevictable("other processes can access memory that it exported",
+                             kSymbolNames[static_cast<std::size_t>(symbol)]);
   return runtime().memory.own_physical().driver_handle(handle);
 }
 
@@ -45,7 +46,7 @@ CUresult cuMemExportToShareableHandle(void* shareableHandle, Handle handle, api:
     return gates::cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
   }
   OwnPhysical& own = runtime().memory.own_physical();
-  // What rota has made exportable for its own ends is not to the program.
+  // Memory that rota has made exportable for its own purposes is not exportable for the program.
   if (!own.exportable(handle)) return api::CUDA_ERROR_INVALID_VALUE;
   const gate::MappingScope scope;
   if (scope.refused()) return gate::refusal.load();

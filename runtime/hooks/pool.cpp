@@ -44,7 +44,7 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr* dptr, std::size_t bytesize, CUstream 
 
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, std::size_t bytesize, CUmemoryPool pool, CUstream hStream) {
   const auto call = [&] { return gates::cuMemAllocFromPoolAsync(dptr, bytesize, pool, hStream); };
-  if (pool == nullptr) return call();  // the driver says what is wrong
+  if (pool == nullptr) return call();  // the driver reports the error
   return allocate(dptr, bytesize, pool, hStream, false, call);
 }
 
@@ -77,7 +77,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const api::CUmemPoolProps* poolProp
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  // Forgotten first: once the driver has it, the handle may be another thread's new pool.
+  // Forgotten first: once the driver has destroyed it, the handle may be another thread's new pool.
   Pools& pools = runtime().memory.pools();
   const std::optional<Pools::Pool> known = pools.forget(pool);
   const CUresult result = real::cuMemPoolDestroy(pool);
@@ -98,7 +98,7 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, api::CUmemPool_attribute attr,
   return result;
 }
 
-// Of its GPU and others to the pool's memory, what rota serves included. cuMemPoolGetAccess is the driver's to answer.
+// Access of its GPU and others to the pool's memory, including what rota serves. The driver answers cuMemPoolGetAccess.
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const api::CUmemAccessDesc* map, std::size_t count) {
   const CUresult result = gates::cuMemPoolSetAccess(pool, map, count);
   if (result == api::CUDA_SUCCESS) runtime().memory.set_pool_access(pool, map, count);

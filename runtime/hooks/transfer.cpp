@@ -1,11 +1,11 @@
-// Synchronous sets and copies within the GPU's memory. Behind work in the null stream the driver lets those return at
-// once that touch plain memory, and makes those wait that touch managed memory; the asynchronous forms in the same
-// stream return at once for both (measured on an H200 for sets, linear and 2D copies). So a call that would wait only
-// because rota serves plain memory as managed memory becomes its asynchronous form in the null stream: done in the same
-// order, and as far as the program can tell at the same time.
+// Synchronous sets and copies within the GPU's memory. Behind work in the null stream, those that touch plain memory
+// return at once and those that touch managed memory wait; the asynchronous forms in the same stream return at once for
+// both (measured on an H200 for sets, linear and 2D copies). So a call that would wait only because rota serves plain
+// memory as managed memory is replaced by its asynchronous form in the null stream: it is done in the same order and,
+// as far as the program can tell, at the same time.
 //
-// All other calls go the driver's way, through their gates; so do all while anything captures, since the driver may
-// have to refuse them.
+// All other calls go to the driver, through their gates; so do all calls during a capture, since the driver may have to
+// refuse them.
 #include <cstddef>
 #include <cstdint>
 
@@ -21,7 +21,7 @@ using api::CUresult;
 
 namespace {
 
-// What the asynchronous form refuses has done nothing: the program's own call then answers.
+// If the asynchronous form fails it has done nothing: then the program's own call is made.
 template <typename Call, typename Async>
 CUresult without_waiting(bool makes_it_wait, Call&& call, Async&& async) {
   if (makes_it_wait && runtime().contexts.captures() == 0 && async() == api::CUDA_SUCCESS) return api::CUDA_SUCCESS;
@@ -32,7 +32,7 @@ CUresult without_waiting(bool makes_it_wait, Call&& call, Async&& async) {
 const api::CUstream kNull = nullptr;
 const api::CUstream kOwnOfThread = reinterpret_cast<api::CUstream>(std::uintptr_t{2});  // CU_STREAM_PER_THREAD
 
-// A call that has succeeded and touches memory that the program has made synchronous, as rota has to see to.
+// A call has succeeded that touches memory which the program has made synchronous: rota has to wait.
 CUresult waited(CUresult result, bool has_to_wait, api::CUstream stream) {
   return result == api::CUDA_SUCCESS && has_to_wait ? real::cuStreamSynchronize(stream) : result;
 }
@@ -239,7 +239,7 @@ CUresult cuMemcpy2DUnaligned(const api::CUDA_MEMCPY2D_v1* pCopy) {
   return gates::cuMemcpy2DUnaligned(pCopy);
 }
 
-// The asynchronous form refuses pitches that this one takes; then this one goes the driver's way.
+// The asynchronous form refuses pitches that this one accepts; then this one goes to the driver.
 CUresult cuMemcpy2DUnaligned_v2(const api::CUDA_MEMCPY2D* pCopy) {
   return copy_shaped(
       kNull, pCopy, [&] { return gates::cuMemcpy2DUnaligned_v2(pCopy); },
@@ -284,7 +284,7 @@ CUresult cuMemcpy3DPeer_ptds(const api::CUDA_MEMCPY3D_PEER* pCopy) {
 
 // Memory for which the program wants calls to wait.
 CUresult cuPointerSetAttribute(const void* value, api::CUpointer_attribute attribute, CUdeviceptr ptr) {
-  // Of extents the driver answers as of plain memory, and rota sees to the rest: it refuses mapped memory.
+  // For extents the driver is asked about plain memory and rota handles the rest: the driver refuses mapped memory.
   const CUdeviceptr twin = runtime().memory.twin(ptr);
   const CUresult result = twin != 0 ? real::cuPointerSetAttribute(value, attribute, twin)
                                     : gates::cuPointerSetAttribute(value, attribute, ptr);

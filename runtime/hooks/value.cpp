@@ -39,7 +39,7 @@ CUresult explained(CUresult result, unsigned count, const api::CUstreamBatchMemO
 
 }  // namespace
 
-// Spelt out, so that each stands beside its own gate.
+// Written out, so that each is next to its own gate.
 CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, api::cuuint32_t value, unsigned int flags) {
   return explained(gates::cuStreamWaitValue32(stream, addr, value, flags), addr, "cuStreamWaitValue32");
 }

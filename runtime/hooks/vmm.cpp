@@ -1,6 +1,6 @@
-// Virtual memory management: physical memory (cuMemCreate) and its mappings. What rota moves of it has handles of ours,
-// which are translated wherever one occurs (generated/driver_physical.inc); the rest stays, and counts against the
-// limit.
+// Virtual memory management: physical memory (cuMemCreate) and its mappings. Memory that rota moves has handles of
+// rota's own, which are translated wherever one occurs (generated/driver_physical.inc); the rest stays and counts
+// against the limit.
 #include <algorithm>
 #include <cstdint>
 #include <optional>
@@ -23,7 +23,8 @@ OwnPhysical& own() {
   return runtime().memory.own_physical();
 }
 
-// `call` answers, if nobody but the driver could say otherwise; else it is made again with everything in its place.
+// Returns the result of `call` if the driver is certain to agree; otherwise the call is made again with all memory in
+// place.
 template <typename Call>
 CUresult known_or_in_place(const Call& call) {
   if (const std::optional<CUresult> known = call()) return *known;
@@ -67,9 +68,9 @@ CUresult cuMemAddressReserve(CUdeviceptr* ptr, std::size_t size, std::size_t ali
 }
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
-  // The driver refuses what is mapped, and does not know of it while it is out.
+  // The driver refuses addresses that are mapped, and does not know mappings of memory that is swapped out.
   if (runtime().memory.swaps(ptr, size) || own().overlaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
-  // Noted first: once the driver has it, another thread may reserve it anew.
+  // Recorded first: once the driver has freed it, another thread may reserve it again.
   const std::uint64_t noted = own().unreserved(ptr);
   const CUresult result = real::cuMemAddressFree(ptr, size);
   if (result != api::CUDA_SUCCESS && noted != 0) own().reserved(ptr, noted);
@@ -77,12 +78,12 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, std::size_t size) {
 }
 
 CUresult cuMemMap(CUdeviceptr ptr, std::size_t size, std::size_t offset, Handle handle, unsigned long long flags) {
-  // What the driver answers where memory of cuMemAlloc lies.
+  // The driver's result for memory of cuMemAlloc.
   if (runtime().memory.swaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
   if (OwnPhysical::is_ours(handle)) {
     return known_or_in_place([&] { return own().map(ptr, size, offset, handle, flags); });
   }
-  // It waits for other processes where it is a multicast object, so with no lock held.
+  // For a multicast object this waits for other processes, so no lock is held.
   if (own().overlaps(ptr, size)) return api::CUDA_ERROR_INVALID_VALUE;
   const CUresult result = real::cuMemMap(ptr, size, offset, handle, flags);
   if (result != api::CUDA_SUCCESS) return result;
@@ -106,11 +107,11 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, std::size_t size, const api::CUmemAcces
   };
   const auto set = [&] { return own().set_access(ptr, size, desc, count, call); };
   if (desc == nullptr || std::none_of(desc, desc + count, is_elsewhere)) return known_or_in_place(set);
-  // It stays from the moment that others than GPUs may use it.
+  // It stays in place from the moment that something other than GPUs may use it.
   const gate::MappingScope scope;
   if (scope.refused()) return gate::refusal.load();
   const CUresult result = set().value_or(api::CUDA_ERROR_INVALID_VALUE);
-  if (result == api::CUDA_SUCCESS) runtime().mark_unevictable("not only GPUs reach it", "cuMemSetAccess");
+  if (result == api::CUDA_SUCCESS) runtime().mark_unevictable("not only GPUs can access its memory", "cuMemSetAccess");
   return result;
 }
 

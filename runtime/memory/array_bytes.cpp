@@ -21,7 +21,7 @@ std::uint64_t array_bytes(std::uint64_t width, std::uint64_t height, std::uint64
     case api::CU_AD_FORMAT_HALF:
       element = 2;
       break;
-    default:  // 32-bit formats; compressed and video formats take less, and are charged too much rather than too little
+    default:  // 32-bit formats; compressed and video formats take less; better to charge too much than too little
       break;
   }
   std::uint64_t sum = 0;

@@ -1,6 +1,6 @@
-// Who serves plain memory (cuMemAlloc, cuMemAllocPitch) and the spans of stream-ordered and of small plain memory: the
-// one place where backends differ. Memory (memory.h) checks limits, keeps the ledger and chooses; a backend only gets
-// memory from the driver and puts it where it belongs.
+// A backend serves plain memory (cuMemAlloc, cuMemAllocPitch) and the spans of stream-ordered and of small plain
+// memory; this is the one interface behind which backends differ. Memory (memory.h) checks limits, keeps the ledger and
+// chooses the backend; a backend only gets memory from the driver and places it.
 #pragma once
 
 #include <cstddef>
@@ -15,12 +15,13 @@ namespace rota::memory {
 
 // Where an allocation is made.
 struct Place {
-  api::CUcontext context = nullptr;  // with which it ends; null: with none, which extents can do
+  api::CUcontext context =
+      nullptr;  // the allocation ends with this context; null: with none, which only extents support
   int device = 0;
 };
 
-// Runs work of rota's own that puts something on the GPU, if this process may do so now, and does nothing otherwise;
-// never waits. Given by who knows whose turn it is. Any of the program's threads.
+// Runs work of rota's own that puts something on the GPU, if this process may do so now; otherwise does nothing. Never
+// waits. The runtime provides it. Called on any of the program's threads.
 using OwnWork = std::function<void()>;
 using IfOurTurn = std::function<void(const OwnWork& work)>;
 
@@ -31,31 +32,32 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  // What its memory is to the ledger; the route is Route::kPlain.
+  // The kind of its memory in the ledger; the route is Route::kPlain.
   virtual Backing backing() const = 0;
   // Whether it can serve memory on this GPU at all.
   virtual bool serves(int device) = 0;
-  // Room for an allocation that is about to be made; false, and nothing taken, where it could never be on the GPU
-  // beside what stays there. Waits for nobody's work. allocate() takes it over if it succeeds; else release() gives it
-  // back.
+  // Reserves room for an allocation that is about to be made; returns false and takes nothing if it could never fit on
+  // the GPU next to what stays there. Waits for no GPU work. allocate() takes the room over if it succeeds; otherwise
+  // release() gives it back.
   virtual bool reserve(int, std::uint64_t) { return true; }
   virtual void release(int, std::uint64_t) {}
-  // In the context of `place`, which is current; `bytes` is not 0. The driver's answer; nothing waits for the GPU.
+  // In the context of `place`, which is current; `bytes` is not 0. Returns the driver's result; does not wait for the
+  // GPU.
   virtual api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) = 0;
-  // The allocation is in the ledger: put it where plain memory would be. What fails costs time, not correctness.
+  // The allocation is in the ledger: moves it to where plain memory would be. A failure costs time, not correctness.
   virtual void settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) = 0;
-  // The process is about to run on `device`: starts to bring `all` there, in `stream` of a context there. Bytes asked
-  // for.
+  // The process is about to run on `device`: starts to bring `all` there, in `stream` of a context there. Returns the
+  // bytes requested.
   virtual std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) = 0;
-  // A pool's span may be used from this GPU from now on, or no more (CU_MEM_ACCESS_FLAGS_PROT_NONE). The context of
-  // `place` is current, if it has one. Waits for no work.
+  // Allows or forbids (CU_MEM_ACCESS_FLAGS_PROT_NONE) the use of a pool's span from this GPU. The context of `place` is
+  // current, if it has one. Waits for no work.
   virtual void set_access(const Place&, api::CUdeviceptr, std::uint64_t, int, api::CUmemAccess_flags) {}
-  // What it kept in this context goes with it.
+  // The context is gone, and with it what the backend kept in it.
   virtual void context_ended(api::CUcontext) {}
 };
 
-// A backend's room for one allocation, given back at the end of the scope unless the allocation has it, also where the
-// thread is cancelled.
+// A backend's room for one allocation, given back at the end of the scope unless the allocation has taken it over, even
+// if the thread is cancelled.
 class BackendRoom {
  public:
   BackendRoom(Backend& backend, int device, std::uint64_t bytes)
@@ -70,7 +72,7 @@ class BackendRoom {
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address) {
     return allocate([&] { return backend_.allocate(place, address, bytes_); });
   }
-  // By another way of the backend's, which takes the room over if it succeeds.
+  // Allocates in another way of the backend's, which takes the room over if it succeeds.
   template <typename How>
   api::CUresult allocate(const How& how) {
     if (!held_) return api::CUDA_ERROR_OUT_OF_MEMORY;

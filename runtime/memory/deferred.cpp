@@ -52,7 +52,8 @@ bool Deferred::holds(api::CUdeviceptr address) const {
   return state_->addresses.contains(address);
 }
 
-// Asks whether the events of these blocks are reached, with `lock` open meanwhile. The GPUs of those that are.
+// Queries whether the events of these blocks have been reached, with `lock` released during the queries. Returns the
+// GPUs of those that have.
 std::set<int> Deferred::ask(Lock& lock, const std::vector<Id>& blocks) {
   struct Question {
     Id id;
@@ -99,7 +100,7 @@ std::vector<int> Deferred::sweep() {
 }
 
 bool Deferred::may_be_taken(const Block& block, bool in_ledger) {
-  // What the program has made synchronous stays so in the driver, and new memory never is.
+  // Memory that the program has made synchronous stays so in the driver, and new memory never is.
   return block.in_ledger == in_ledger && block.held == 0 && !block.asked && !block.allocation.synchronous;
 }
 
@@ -144,7 +145,7 @@ bool Deferred::free_extents(const std::function<bool(api::CUdeviceptr)>& is_exte
   return free_those([&](const Block& block) { return !block.captured && is_extents(block.allocation.address); });
 }
 
-// Of those whose use is over. Whether there were any.
+// Frees those whose use is over. Returns whether there were any.
 bool Deferred::free_those(const std::function<bool(const Block&)>& which) {
   Lock lock(state_->mutex);
   for (bool any = false;; any = true) {
@@ -157,8 +158,8 @@ bool Deferred::free_those(const std::function<bool(const Block&)>& which) {
     const Id id = next->first;
     const Allocation allocation = next->second.allocation;
     const bool in_ledger = next->second.in_ledger;
-    lock.unlock();  // the driver may wait, and others look at these blocks
-    // Out of the ledger afterwards: if the driver has given the address again by then, that entry is another one.
+    lock.unlock();  // the driver may wait, and other threads look at these blocks
+    // Removed from the ledger afterwards: if the driver has reused the address by then, that entry is a different one.
     give_back_(allocation.address);
     if (in_ledger) ledger_.finish_free(allocation);
     lock.lock();
@@ -191,7 +192,7 @@ void Deferred::context_ended(api::CUcontext context, bool gone) {
     }
     block.held = std::max(block.held - 1, 0);
     if (gone && block.event != nullptr && block.event_context == context) {
-      block.event = nullptr;  // ended with its context, and so did the work before it
+      block.event = nullptr;  // the event ended with its context, and so did the work before it
       ledger_.uncharge(block.allocation);
     }
     entry = gone && block.allocation.owner == Owner::of(context) ? erase(entry) : std::next(entry);

@@ -1,19 +1,19 @@
 // Memory that the program has freed in the order of a stream and that the driver takes only by a call that waits: the
 // driver's cuMemFreeAsync refuses converted memory, and its cuMemFree waits for all of the GPU's work. While it waits,
 // launches, copies, allocations and event records of every other thread of the process wait too (measured on an H200),
-// so a thread of our own for it would not do either: a kernel that waits for the host would hang the program.
+// so a separate thread would not help either: a kernel that waits for the host would hang the program.
 //
-// So a freed block waits here, still an entry of the ledger. An event behind the stream's work tells when the program's
-// use of it is over; from then on its bytes are room again, and the block itself
+// So a freed block waits here and remains an entry of the ledger. An event behind the stream's work shows when the
+// program's use of it is over; from then on its bytes count as free, and the block itself
 //  - serves the program's next allocation of the same size in the same context, or
 //  - goes to the driver when nothing of this process can be running: by the monitor with the gate closed, or behind a
 //    cuMemFree of the program's own, which has just waited for the same.
 //
 // The driver is asked about events with no lock held, since it has one of its own for which threads queue.
 //
-// A block's life depends on two contexts: its own, with which it ends, and that of the stream, whose end is its use's
-// end. Neither may end while a block is on its way to the driver, or the driver could be given an address that is
-// somebody else's by then. So the end of a context waits for what the driver is being asked about a block of its.
+// A block's life depends on two contexts: its own, with which it ends, and the stream's, whose end also ends the
+// block's use. Neither may end while a block is being freed, or the driver could be given an address that belongs to
+// another allocation by then. So the end of a context waits for driver calls about its blocks.
 #pragma once
 
 #include <atomic>
@@ -35,37 +35,38 @@ namespace rota::memory {
 
 class Deferred {
  public:
-  // Gives a block to whoever it came from.
+  // Gives a block back to where it came from.
   using GiveBack = std::function<void(api::CUdeviceptr)>;
 
   Deferred(Ledger& ledger, driver::SpareEvents& events, GiveBack give_back)
       : ledger_(ledger), events_(events), give_back_(std::move(give_back)), state_(std::make_unique<State>()) {}
 
-  // Any thread may call each of these; free_unused() wants RELAXED capture mode.
+  // Any thread may call these; free_unused() needs RELAXED capture mode.
 
   bool any() const { return count_.load(std::memory_order_acquire) != 0; }
-  // A block whose entry is in the ledger as being freed, and the event (of `event_context`) behind its last use.
+  // Adds a block whose entry in the ledger is marked as being freed, and the event (of `event_context`) behind its last
+  // use.
   void add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context);
-  // A block of ours that nothing uses and that the ledger does not know. `bytes`: for reuse_unused(); 0: for nobody.
+  // Adds a block of rota's own that is unused and not in the ledger. `bytes`: for reuse_unused(); 0: not reusable.
   void add_unused(api::CUdeviceptr address, api::CUcontext context, std::uint64_t bytes = 0);
-  // Whether a block begins here: to the program the address is freed, and to the driver it is not.
+  // Whether a block begins here: for the program the address is freed, for the driver it is not.
   bool holds(api::CUdeviceptr address) const;
-  // Looks which blocks' use is over. Their bytes are room again. The GPUs of those that were.
+  // Checks which blocks' use is over; their bytes count as free from then on. Returns their GPUs.
   std::vector<int> sweep();
-  // A block of exactly this size whose use is over, for the program again: no longer an entry. Asks the driver about a
-  // few of that size, and about no others.
+  // Returns a block of exactly this size whose use is over, for reuse by the program: it is no longer an entry. Queries
+  // the driver about a few blocks of that size and no others.
   std::optional<api::CUdeviceptr> reuse(api::CUcontext context, std::uint64_t bytes);
   // One of those of add_unused(), of exactly this size.
   std::optional<api::CUdeviceptr> reuse_unused(api::CUcontext context, std::uint64_t bytes);
-  // Gives the driver every block whose use is over, or those of one owner. Waits for the GPU, and makes others wait:
-  // call where nothing runs there.
+  // Frees every block whose use is over, or those of one owner. Waits for the GPU and makes others wait: call it where
+  // nothing runs there.
   void free_unused(const std::optional<Owner>& owner = std::nullopt);
-  // The same for blocks of which `is_extents` says that their end waits for nothing, at any time; but for those that
-  // were freed under a capture, which may name them still. Whether there were any.
+  // The same for blocks that `is_extents` identifies: freeing them never waits, so this may be called at any time.
+  // Except for blocks that were freed during a capture, which may still refer to them. Returns whether there were any.
   bool free_extents(const std::function<bool(api::CUdeviceptr)>& is_extents);
 
-  // A context is about to be destroyed: nothing of it is given to the driver from now on, and what is on its way there
-  // has arrived. Then says whether it is gone.
+  // A context is about to be destroyed: from now on none of its blocks is freed in the driver, and frees under way have
+  // finished. The second call says whether it is gone.
   void context_ending(api::CUcontext context);
   void context_ended(api::CUcontext context, bool gone);
 
@@ -75,8 +76,8 @@ class Deferred {
     api::CUevent event = nullptr;  // null: its use is over
     api::CUcontext event_context = nullptr;
     bool in_ledger = true;
-    bool captured = false;  // was freed while something captured
-    bool asked = false;     // the driver is being asked, about the event or to free the block
+    bool captured = false;  // was freed during a capture
+    bool asked = false;     // a driver call is under way, a query of the event or the free of the block
     int held = 0;           // contexts of it that are ending
   };
   using Id = std::uint64_t;

@@ -24,7 +24,8 @@ Fences::Point* Fences::find(const Queue& queue, Fence fence) {
 void Fences::add(const Queue& queue, Point point) {
   Points& points = queues_[queue];
   points.bytes += point.bytes;
-  points.points.insert(at(points, point.fence), std::move(point));  // threads that free at once may overtake each other
+  points.points.insert(at(points, point.fence),
+                       std::move(point));  // threads that free at the same time may overtake each other
 }
 
 api::CUevent Fences::hold(const Queue& queue, Fence fence) {
@@ -140,7 +141,7 @@ void Fences::look_after_free(Lock& lock, const Queue& queue, const Passed& passe
   if (ending_.contains(before.points.front().event_context)) return;
   const Fence fence = before.points[(before.points.size() - 1) / 2].fence;
   if (reached(lock, queue, fence)) retire(queue, fence, passed);
-  // So that a stream with much work before it is not asked about at each free.
+  // So that a stream with much work queued is not queried at each free.
   if (const auto after = queues_.find(queue); after != queues_.end()) {
     after->second.look_at = std::max(kFew, 2 * after->second.points.size());
     after->second.look_at_bytes = std::max(kMuch, 2 * after->second.bytes);

@@ -1,7 +1,7 @@
-// Memory of graphs: what allocation nodes and captured allocations take. It is the graph's and the driver's, begins and
-// ends with launches and trims that name no bytes, and outlives contexts. So it is counted as a whole: what the driver
-// says that a GPU's graphs have reserved, asked for whenever that matters. Programs whose graphs allocate nothing pay
-// for one load.
+// Memory of graphs: what allocation nodes and captured allocations take. It belongs to the graph and the driver, begins
+// and ends with launches and trims that name no bytes, and outlives contexts. So it is counted as a whole: the driver
+// is asked how much a GPU's graphs have reserved whenever that matters. Programs whose graphs allocate nothing pay for
+// one load.
 #pragma once
 
 #include <array>
@@ -23,8 +23,8 @@ class Graphs {
   void allocate_on(int device);
   // Whether any does.
   bool any() const { return devices_.load(std::memory_order_relaxed) != 0; }
-  // Asks the driver what a GPU's graphs have reserved and charges that; whether it has changed. Needs no context.
-  // Nothing where no graph allocates there.
+  // Asks the driver what a GPU's graphs have reserved and charges that; returns whether it has changed. Needs no
+  // context. Does nothing if no graph allocates there.
   bool look(int device);
   // The same for every GPU on which graphs allocate: those where it has changed.
   std::vector<int> look();

@@ -35,7 +35,7 @@ bool Heap::fills_span(Blocks::const_iterator block) const {
   return span != spans_.end() && span->second == block->second.bytes;
 }
 
-// Enters a block that is not in use where it is looked for.
+// Adds a block that is not in use to the indexes.
 void Heap::list(Blocks::iterator block) {
   const auto& [address, what] = *block;
   if (what.state == State::kFree) {
@@ -68,7 +68,7 @@ bool Heap::alike(const Block& first, const Block& second) {
   return first.state == State::kFree || (first.stream == second.stream && first.stream != 0);
 }
 
-// With its neighbours; the block is not listed yet, and is afterwards.
+// Joins it with its neighbours; the block is not in the indexes before and is afterwards.
 void Heap::join(Blocks::iterator block) {
   const auto absorb = [this](Blocks::iterator into, Blocks::iterator next) {
     into->second.bytes += next->second.bytes;
@@ -92,7 +92,8 @@ void Heap::join(Blocks::iterator block) {
   list(block);
 }
 
-// The first `bytes` of a block that is not in use; the rest stays what it was, with what is charged beyond `bytes`.
+// Splits off the first `bytes` of a block that is not in use; the rest keeps its state and what is charged beyond
+// `bytes`.
 Heap::Taken Heap::use(Blocks::iterator block, std::uint64_t bytes) {
   unlist(block);
   const Block was = block->second;

@@ -1,9 +1,10 @@
-// Carves blocks out of spans of address space and takes them back, in the order of streams. Knows numbers only: it asks
-// no driver and reads no clock, so a property test can drive it for a million steps.
+// Cuts blocks out of spans of address space and takes them back, in the order of streams. It works on numbers only,
+// calls no driver and reads no clock, so a property test can drive it for a million steps.
 //
-// A block is given back behind a *fence*: a number for a point in a stream's work, which the caller makes and says when
-// the stream has passed it. Until then the block is *pending*: its own stream has it again at once, since what is put
-// into a stream runs after what is in it; everybody else has it once the fence is passed, or waits for the fence.
+// A block is given back behind a *fence*: a number for a point in a stream's work, which the caller assigns; the caller
+// also says when the stream has passed it. Until then the block is *pending*: its own stream can have it again at once,
+// since later work of a stream runs after earlier work; other streams can have it once the fence is passed, or wait for
+// the fence.
 //
 // Sizes and addresses are multiples of kGranule. Neighbours of a span join when they are of the same state: free ones,
 // and pending ones of one stream, which then wait for the later fence of the two.
@@ -25,14 +26,14 @@ class Heap {
  public:
   static constexpr std::uint64_t kGranule = 512;
 
-  using Stream = std::uint64_t;  // 0: cannot be told from others, so nothing is ever pending "of its own"
+  using Stream = std::uint64_t;  // 0: cannot be identified, so nothing is ever pending for it
   using Fence = std::uint64_t;   // of one stream in rising order; 0: nothing to wait for
 
   struct Span {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
   };
-  // A block that is in use from now on. It brings what was still charged for its bytes while they were pending.
+  // A block that is in use from now on, with what was still charged for its bytes while they were pending.
   struct Taken {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;  // rounded up to kGranule
@@ -50,16 +51,17 @@ class Heap {
   // One of those.
   void remove(std::uint64_t span);
 
-  // At least `bytes`, not 0: what this stream has given back before what is free, the smallest that fits. Nothing if
-  // there is no such block.
+  // Takes the smallest block of at least `bytes` (not 0), preferably one that this stream has given back, otherwise a
+  // free one. Nothing if there is no such block.
   std::optional<Taken> take(std::uint64_t bytes, Stream stream);
-  // The same of what is pending in any stream: the caller makes its stream wait for `fence` before the block is used.
+  // The same for blocks that are pending in any stream: the caller makes its stream wait for `fence` before the block
+  // is used.
   std::optional<Taken> take_behind(std::uint64_t bytes);
-  // A block that was taken goes back, `charge` bytes of it paid for until the fence is passed (0 where there is none).
+  // Gives a taken block back; `charge` bytes of it stay charged until the fence is passed (0 if there is none).
   void give(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge);
   // The block was not used after all.
   void put_back(const Taken& taken) { give(taken.address, taken.stream, taken.fence, taken.charge); }
-  // The stream is past this fence. What is no longer charged.
+  // The stream has passed this fence. Returns the bytes that are no longer charged.
   std::uint64_t passed(Fence fence);
 
   std::uint64_t used_bytes() const { return used_; }

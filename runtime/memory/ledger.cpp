@@ -103,7 +103,7 @@ Ledger::Shard& Ledger::shard(std::size_t level, std::uint64_t region) const {
   return (*levels_)[level].shards[mixed >> 58];
 }
 
-// Releases what the entry owned, and takes back the note in the region that it reached into.
+// Releases what the entry owned and removes its note from the region that it reached into.
 void Ledger::removed(std::size_t level, const Allocation& gone) {
   (*levels_)[level].count.fetch_sub(1);
   const auto [first, last] = regions(level, gone);
@@ -189,7 +189,7 @@ std::uint64_t Ledger::hand_over(const Allocation& allocation) {
   return gone && gone->charged ? gone->bytes : 0;
 }
 
-// Of the very entry only: its address may have been given again, and its owner may have ended.
+// For that very entry only: its address may have been reused, and its owner may have ended.
 template <typename How>
 void Ledger::change(const Allocation& allocation, const How& how) {
   const std::size_t level = level_of(allocation);
@@ -293,7 +293,7 @@ std::vector<Allocation> Ledger::take_range(std::uint64_t address, std::uint64_t 
   return taken;
 }
 
-// Every shard, one lock after the other: contexts end seldom.
+// Every shard, one lock after the other: contexts rarely end.
 std::size_t Ledger::drop(const Owner& owner) {
   std::size_t dropped = 0;
   for (std::size_t level = 0; level < kRegionBits.size(); ++level) {

@@ -1,14 +1,14 @@
-// The ledger: every live allocation of this process, and how many bytes each GPU carries for it. The one source for the
-// limit, for cuMemGetInfo and for every free, since memory taken by one route may be given back by another.
+// The ledger: every live allocation of this process, and how many bytes each GPU carries for it. It is the only source
+// for the limit, for cuMemGetInfo and for every free, since memory allocated by one function may be freed by another.
 //
-// Bytes are reserved before the driver is asked and released when their entry goes, in one atomic word per GPU: a limit
-// cannot be passed by two threads at once, and no thread's sum is lost (nvshare's sixth defect). From add() on, an
-// entry owns its bytes: whoever removes it releases them, once.
+// Bytes are reserved before the driver is called and released when their entry is removed, in one atomic word per GPU:
+// two threads cannot exceed a limit together, and no update is lost. From add() on, an entry owns its bytes: whoever
+// removes it releases them, once.
 //
 // Entries are found by any address inside them. They lie in levels by size, each cut into regions at least as large as
 // its entries: an entry touches two regions at most. It is kept in the shard of the region that it begins in, and the
 // region that it reaches into, if any, has a note of it. So a look-up takes one lock per level in use, two where the
-// address lies behind a region's edge, and threads meet only where their addresses share a shard.
+// address is just behind a region's edge, and threads contend only if their addresses share a shard.
 #pragma once
 
 #include <array>
@@ -27,19 +27,19 @@
 
 namespace rota::memory {
 
-// CUDA device ordinals beyond this are accounted to none; no machine has more GPUs in one process.
+// Memory on CUDA devices with higher ordinals is not accounted for; no process sees that many GPUs.
 inline constexpr int kMaxDevices = 64;
-// Charged to no GPU: memory of the host, and memory that another process exported and is charged for.
+// Charged to no GPU: host memory, and memory that another process exported and is charged for.
 inline constexpr int kNobody = -1;
 
 // Which function gave it.
 enum class Route : std::uint8_t {
   kPlain,     // cuMemAlloc or cuMemAllocPitch
-  kSmall,     // cuMemAlloc, too little to convert where others are
+  kSmall,     // cuMemAlloc, too small to convert where larger ones are
   kManaged,   // the program's own cuMemAllocManaged
   kPool,      // stream-ordered, from a pool of the driver's
-  kServed,    // stream-ordered, by rota in the place of a pool of the driver's (stream_ordered.h)
-  kShared,    // cuMemAlloc or cuMemAllocPitch, cut by rota from what several share (stream_ordered.h)
+  kServed,    // stream-ordered, served by rota instead of a pool of the driver (stream_ordered.h)
+  kShared,    // cuMemAlloc or cuMemAllocPitch, cut by rota from a shared span (stream_ordered.h)
   kArray,     // a CUarray or CUmipmappedArray; the address is its handle with kHandleBit
   kPhysical,  // cuMemCreate; has no address of its own (physical.h)
   kMapping,   // cuMemMap of such memory, which is charged there
@@ -62,17 +62,17 @@ struct Kind {
       kPhysical, kMapping, kMovingPhysical, kMovingMapping, kGraph;
   friend bool operator==(const Kind&, const Kind&) = default;
 
-  // Whether there can be no more of it than the GPU has, or would have without rota: of what the program itself takes
-  // as managed memory the driver gives more.
+  // Whether there can be no more of it than the GPU has, with or without rota. There can be more of the program's own
+  // managed memory.
   constexpr bool bound_to_gpu() const {
     return backing == Backing::kDevice || backing == Backing::kSwapped || converted();
   }
   // Whether it can leave the GPU while others run.
   constexpr bool movable() const { return backing == Backing::kUnified || backing == Backing::kSwapped; }
-  // Whether it is a part of what the driver knows as one allocation.
+  // Whether it is part of a larger allocation in the driver.
   constexpr bool from_heap() const { return route == Route::kServed || route == Route::kShared; }
   constexpr bool stream_ordered() const { return route == Route::kPool || route == Route::kServed; }
-  // Plain memory to the program, and something else to the driver.
+  // Plain memory for the program, but something else for the driver.
   constexpr bool converted() const {
     return movable() && (route == Route::kPlain || route == Route::kServed || route == Route::kShared);
   }
@@ -100,8 +100,8 @@ inline constexpr std::uint64_t kHandleBit = std::uint64_t{1} << 63;
 struct Owner {
   enum class Kind : std::uint8_t {
     kNone,
-    kContext,   // goes when the context is destroyed
-    kPool,      // a pool's: stays when contexts go (measured on an H200: through the reset of a primary one, too)
+    kContext,   // freed when the context is destroyed
+    kPool,      // a pool's: outlives contexts (measured on an H200: even the reset of a primary one)
     kPhysical,  // a mapping: `id` is physical.h's number of the piece, or own_physical.h's
   };
   Kind kind = Kind::kNone;
@@ -116,71 +116,72 @@ struct Allocation {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   Owner owner{};
-  int device = 0;  // whom it is charged to, or kNobody
+  int device = 0;  // the GPU that it is charged to, or kNobody
   Kind kind = Kind::kPlain;
-  // Where the program itself has asked for all of it to lie, last: on the GPU that it is charged to; or for any of it,
+  // The placement that the program itself last requested: all of it on the GPU that it is charged to; or any of it
   // elsewhere.
   enum class Placed : std::uint8_t { kUnsaid, kHere, kElsewhere };
   Placed placed = Placed::kUnsaid;
   bool synchronous = false;  // the program wants sets and copies of it to wait (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
   // The ledger's own:
-  bool freeing = false;      // given to the driver to free, or waiting for its stream to come that far
+  bool freeing = false;      // being freed by the driver, or waiting for its stream to reach the free
   bool charged = true;       // its bytes are in the sums
-  std::uint64_t made = 0;    // clock() of its GPU when it was entered
-  std::uint64_t serial = 0;  // tells it from a later one at the same address
+  std::uint64_t made = 0;    // clock() of its GPU when it was added
+  std::uint64_t serial = 0;  // distinguishes it from a later one at the same address
 };
 
 class Ledger {
  public:
   Ledger();
 
-  // The most that may be reserved on a GPU. Set before memory is taken there; a lower limit than what is live refuses
-  // whatever comes next and takes nothing away.
+  // The most that may be reserved on a GPU. Set before memory is taken there; a limit below what is live refuses all
+  // further allocations and takes nothing away.
   void set_limit(int device, std::uint64_t bytes);
   std::uint64_t limit(int device) const;
-  // The most of it that may be memory which without rota would have to lie on the GPU.
+  // The most of it that may be memory which without rota would have to be on the GPU.
   void set_capacity(int device, std::uint64_t bytes);
   std::uint64_t capacity(int device) const;
 
-  // Takes room for an allocation that is about to be made; false, and nothing taken, if it does not fit.
+  // Reserves room for an allocation that is about to be made; returns false and reserves nothing if it does not fit.
   [[nodiscard]] bool reserve(int device, std::uint64_t bytes, Kind kind);
-  // The same for what the driver has given already: it is there, whatever the limit says.
+  // The same for memory that the driver has already allocated: it exists, whatever the limit says.
   void charge(int device, std::uint64_t bytes, Kind kind);
   void release(int device, std::uint64_t bytes, Kind kind);
-  // Reserved bytes, which is what is live plus what is being asked for right now.
+  // Reserved bytes: what is live plus what is being allocated right now.
   std::uint64_t live_bytes(int device) const;
   // The part of them that is Kind::kSmall.
   std::uint64_t small_bytes(int device) const;
   // The part of them that cannot leave the GPU.
   std::uint64_t fixed_bytes(int device) const;
 
-  // Enters an allocation whose bytes are reserved (but for one that says `charged = false`). What the ledger still has
-  // at this address is gone: the driver gave the address again.
+  // Adds an allocation whose bytes are reserved (unless it has `charged = false`). An entry that still exists at this
+  // address is removed: the driver has reused the address.
   void add(Allocation allocation);
-  // The entry that begins at `address` is about to be given to the driver; exactly one of several threads gets it. It
+  // The entry that begins at `address` is about to be freed by the driver; only one of several threads gets it. It
   // stays an entry until finish_free(), or is live again after cancel_free(), if the driver refused.
   std::optional<Allocation> begin_free(std::uint64_t address);
   void finish_free(const Allocation& allocation);
   void cancel_free(const Allocation& allocation);
-  // finish_free() of an entry whose bytes stay charged: how many, which the caller releases. 0 if it was gone already.
+  // finish_free() of an entry whose bytes stay charged: returns how many, which the caller releases. 0 if the entry was
+  // already gone.
   std::uint64_t hand_over(const Allocation& allocation);
-  // The program's use of an entry that is being freed is over, although the driver still has to take it: its bytes are
-  // room again.
+  // The program's use of an entry that is being freed is over, although the driver has not freed it yet: its bytes are
+  // no longer charged.
   void uncharge(const Allocation& allocation);
   // Of the entry that holds `address`.
   void set_synchronous(std::uint64_t address, bool synchronous);
-  // Of every entry in the range: the program wants it on this GPU, or elsewhere (-1), or takes that back (nothing).
+  // For every entry in the range: the program wants it on this GPU or elsewhere (-1), or withdraws that (nothing).
   void set_placed(std::uint64_t address, std::uint64_t bytes, std::optional<int> device);
-  // How many entries a GPU has had: tells older ones from newer ones. Below kMaxDevices.
+  // How many entries a GPU has had: distinguishes older entries from newer ones. Below kMaxDevices.
   std::uint64_t clock(int device) const;
-  // The entry that holds `address`, also in its middle. A live one before one that is being freed.
+  // The entry that contains `address`. Prefers a live one to one that is being freed.
   std::optional<Allocation> find(std::uint64_t address) const;
-  // Removes the entries of one kind that begin in [address, address + size), in no order. They take their bytes along:
-  // for add(), or to be released.
+  // Removes the entries of one kind that begin in [address, address + size), in no order. Their bytes stay reserved,
+  // for add() or to be released by the caller.
   std::vector<Allocation> take_range(std::uint64_t address, std::uint64_t size, Kind kind);
-  // What they belong to is gone, and they with it: removes and releases the entries of an owner. How many there were.
+  // An owner is gone, and its memory with it: removes and releases its entries. Returns how many there were.
   std::size_t drop(const Owner& owner);
-  // Copies of the entries of one kind on one GPU, in order of address; kAll: also of those that are being freed.
+  // Copies of the entries of one kind on one GPU, in order of address; kAll: including those that are being freed.
   enum class Listed : std::uint8_t { kLive, kAll };
   std::vector<Allocation> list(int device, Kind kind, Listed which = Listed::kLive) const;
   std::size_t entries() const;
@@ -190,7 +191,7 @@ class Ledger {
   // Entries of up to 64 KiB, 2 MiB and 512 MiB, and larger ones, which are few and lie in one region.
   static constexpr std::array<unsigned, 4> kRegionBits{16, 21, 29, 63};
 
-  // An entry that reaches into a region from the one before.
+  // An entry that reaches into a region from the previous one.
   struct Note {
     std::uint64_t address;
     std::uint64_t serial;
@@ -220,7 +221,7 @@ class Ledger {
   // The regions of its level that it begins and ends in.
   static std::pair<std::uint64_t, std::uint64_t> regions(std::size_t level, const Allocation& allocation);
   Shard& shard(std::size_t level, std::uint64_t region) const;
-  // `serial`: of that very entry only; 0: whichever is there.
+  // `serial`: only that very entry; 0: whichever is there.
   std::optional<Allocation> take(std::size_t level, std::uint64_t address, std::uint64_t serial);
   void remove(std::size_t level, std::uint64_t address, std::uint64_t serial);
   void removed(std::size_t level, const Allocation& gone);

@@ -35,7 +35,7 @@ api::CUresult ManagedBackend::allocate(const Place& place, api::CUdeviceptr* add
 void ManagedBackend::settle(const Place& place, api::CUdeviceptr address, std::uint64_t bytes) {
   const driver::RelaxedCapture relaxed;
   unified::advise(address, bytes, api::CU_MEM_ADVISE_SET_PREFERRED_LOCATION, place.device);
-  // While others have the GPU nothing is moved there.
+  // While others have the GPU, nothing is moved there.
   if (bytes < unified::kWorthMoving) return;
   const auto bring_now = [&] {
     if (const api::CUstream stream = streams_.in(place.context); stream != nullptr) {

@@ -1,6 +1,6 @@
 // Plain memory served as Unified Memory of the allocating GPU: its preferred location is set, and it is prefetched
-// there while the process holds the GPU, since faults at the first touch cost 17 times as much (measured). What the
-// program gets differs in one visible respect: CU_POINTER_ATTRIBUTE_IS_MANAGED tells the truth.
+// there while the process holds the GPU, since faults at the first touch cost 17 times as much (measured). For the
+// program it differs in one visible respect: CU_POINTER_ATTRIBUTE_IS_MANAGED is true.
 #pragma once
 
 #include <array>
@@ -18,10 +18,10 @@ class ManagedBackend final : public Backend {
   explicit ManagedBackend(IfOurTurn if_our_turn) : if_our_turn_(std::move(if_our_turn)) {}
 
   Backing backing() const override { return Backing::kUnified; }
-  // No, where the GPU cannot page by itself: all managed memory there is moved at each launch, and the CPU may not
-  // touch any of it meanwhile.
+  // False if the GPU cannot page by itself: all managed memory there is moved at each launch, and the CPU may not touch
+  // any of it during that.
   bool serves(int device) override { return suitability(device) == Suitability::kSuitable; }
-  // Asked of the driver once for each GPU; a refused allocation changes it.
+  // The driver is asked once for each GPU; a refused allocation changes the answer.
   enum class Suitability : std::uint8_t { kUnknown, kSuitable, kNoManaged, kNoPaging };
   Suitability suitability(int device);
   api::CUresult allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) override;
@@ -29,7 +29,7 @@ class ManagedBackend final : public Backend {
   void set_access(const Place& place, api::CUdeviceptr address, std::uint64_t bytes, int accessing,
                   api::CUmemAccess_flags flags) override;
   std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& all) override;
-  // Starts to move ranges to the host, in a stream of the current context. Bytes asked for.
+  // Starts to move ranges to the host, in a stream of the current context. Returns the bytes requested.
   std::uint64_t move_out(api::CUstream stream, const std::vector<Allocation>& ranges);
   void context_ended(api::CUcontext context) override { streams_.forget(context); }
 

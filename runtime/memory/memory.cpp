@@ -18,20 +18,20 @@ namespace rota::memory {
 
 namespace {
 
-// Plain memory of less than this is cut from spans that several allocations share, where it is converted: of Unified
-// Memory the driver makes each allocation by itself, and moves it in blocks of 2 MiB.
+// Converted plain memory of less than this is cut from spans that several allocations share: the driver creates each
+// allocation of Unified Memory separately and moves it in blocks of 2 MiB.
 constexpr std::uint64_t kOwnAllocation = std::uint64_t{1} << 20;
 // The same where extents back it, which have this granularity.
 constexpr std::uint64_t kOwnExtent = std::uint64_t{2} << 20;
 
-// What rows are rounded up to, as far as can be told beforehand (measured on an H200 for every element size).
+// What rows are rounded up to, as far as is known in advance (measured on an H200 for every element size).
 constexpr std::uint64_t kUsualPitch = 512;
 
 std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
   return bytes - std::min(bytes, part);
 }
 
-// Whether there is anything to pitch, and its size can be said. The driver answers where not.
+// Whether there is anything to pitch and its size can be computed. If not, the driver answers.
 bool has_pitch(std::size_t width, std::size_t height) {
   return width != 0 && height != 0 && width <= SIZE_MAX - kUsualPitch &&
          height <= SIZE_MAX / round_up(width, kUsualPitch);
@@ -95,16 +95,16 @@ Memory::Device& Memory::device(int ordinal) {
   return entry;
 }
 
-// A program has the whole GPU but for what its contexts have there, and no more of it: where the driver's own refusal
-// no longer holds (managed memory may be larger than the GPU), the ledger refuses in its place, so that programs which
-// allocate until it fails come to an end. But for what the program itself takes as managed memory, which the driver
-// never refused for that, and if the user lets it have more: then what the host has left comes on top, most of it, as
-// it was when the program first needed to know.
+// A program can have the whole GPU except for what its contexts take there, and no more: where the driver itself no
+// longer refuses (managed memory may be larger than the GPU), the ledger refuses instead, so that programs which
+// allocate until it fails come to an end. This does not apply to the program's own managed memory, which the driver
+// would not refuse either. If the user allows more, nine tenths of what the host had left when this was first needed
+// are added.
 std::uint64_t Memory::capacity(int ordinal) {
   Device& entry = device(ordinal);
   const Backing backing = backend(ordinal).backing();
   if (backing == Backing::kDevice || entry.total_bytes == 0) return kNoLimit;
-  // What is swapped has to be there at once, all of it.
+  // Swapped memory must all fit on the GPU at once.
   if (backing == Backing::kSwapped || !settings_.oversubscribe) return less(entry.total_bytes, beside(ordinal));
   const std::lock_guard lock(devices_mutex_);
   if (!host_bytes_) host_bytes_ = protocol::available_to("self");
@@ -127,11 +127,11 @@ std::uint64_t Memory::fixed_of_others(int ordinal) {
   return beside_it ? room_.fixed_of_others(ordinal) : 0;
 }
 
-// Room first, then the driver, then the ledger.
+// Reserve room first, then call the driver, then add to the ledger.
 api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
                                        bool hopeless) {
   if (!reserve(what.device, what.bytes, what.kind)) return api::CUDA_ERROR_OUT_OF_MEMORY;
-  // A pool's allocation went through its gate, which has tried once more already.
+  // A pool's allocation went through its gate, which has already retried.
   const bool once = hopeless || what.kind.route == Route::kPool;
   const api::CUresult result = once ? call() : with_room(what.device, call);
   if (result != api::CUDA_SUCCESS) {
@@ -148,10 +148,10 @@ api::CUresult Memory::allocate_counted(const Allocation& what, const RealCall& c
 api::CUresult Memory::allocate_native(std::uint64_t bytes, Kind kind, const RealCall& call,
                                       const GivenAddress& address) {
   Place place;
-  if (bytes == 0 || !here(place)) return call();  // the driver says what is wrong
+  if (bytes == 0 || !here(place)) return call();  // the driver reports the error
   const std::uint64_t most = device(place.device).total_bytes;
   if (kind.bound_to_gpu() && most != 0 && bytes > most) {
-    // What no GPU of this size could hold is the driver's to refuse, which may find an argument wrong before.
+    // If no GPU of this size could hold it, the driver refuses, which may find an invalid argument first.
     const api::CUresult result = call();
     if (result != api::CUDA_SUCCESS) return result;
     ledger_.charge(place.device, bytes, kind);
@@ -171,7 +171,8 @@ api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes, boo
   Place place;
   if (address == nullptr || bytes == 0 || !here(place)) return real::cuMemAlloc_v2(address, bytes);
   Backend& server = backend(place.device);
-  // Small enough to stay. The total is looked at first: some bytes too many, by threads that look at once, do no harm.
+  // Small enough to stay native. The total is checked first: a few bytes too many, if threads check at the same time,
+  // do no harm.
   if (server.backing() == Backing::kUnified && bytes <= settings_.small_bytes &&
       ledger_.small_bytes(place.device) + bytes <= settings_.small_total_bytes) {
     return allocate_counted(
@@ -190,7 +191,7 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
     has_converted_.store(true, std::memory_order_relaxed);
   }
   if (kind.backing == Backing::kSwapped) {
-    // Nothing that the driver is asked for below is refused while something captures.
+    // No driver call below is refused during a capture.
     const api::CUresult result = may_reuse ? api::CUDA_SUCCESS : refused_while_capturing(place.context);
     if (result != api::CUDA_SUCCESS) return result;
     see_to_a_byte(place);
@@ -204,10 +205,10 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
       changed(place.device);
       if (kind.backing == Backing::kUnified) peers_.settled(place, *address, bytes);
     }
-    // A span is more than was asked for: there may be room for the allocation alone, or others may make it.
+    // A span is larger than the request: there may be room for the allocation alone, or others may make room.
     if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   }
-  // What was freed and has not gone yet has its room already.
+  // Memory that was freed but not returned to the driver yet already has its room.
   BackendRoom room(backend, place.device, bytes);
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {
@@ -227,7 +228,7 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   return result;
 }
 
-// The driver's own rule, asked of the driver: a row of one byte gets the pitch that every width is rounded up to.
+// Asks the driver for its own rule: a row of one byte gets the pitch that every width is rounded up to.
 std::size_t Memory::pitch_unit(const Place& place, unsigned element_bytes) {
   Device& entry = device(place.device);
   {
@@ -243,7 +244,7 @@ std::size_t Memory::pitch_unit(const Place& place, unsigned element_bytes) {
   return entry.pitch_unit[element_bytes] = pitch;
 }
 
-// The driver says what it took; until then the usual rule has to do.
+// The driver reports the pitch afterwards; until then the usual rule is assumed.
 api::CUresult Memory::allocate_pitch_native(std::size_t width, std::size_t height, const RealCall& call,
                                             const GivenAddress& address, const GivenPitch& pitch) {
   Place place;
@@ -285,10 +286,11 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
 }
 
 api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool capturing) {
-  // Told to the ledger before the driver is asked: once it has taken the memory back, another thread may get the same
+  // The ledger is updated before the driver is called: once it has freed the memory, another thread may get the same
   // address.
   const std::optional<Allocation> taken = ledger_.begin_free(address);
-  // Freed before in the order of a stream: the driver, which still has it, would free it and let us free it again.
+  // Already freed in the order of a stream: the driver, which still has it, would free it, and rota would free it
+  // again.
   if (!taken && is_kept(address)) return api::CUDA_ERROR_INVALID_VALUE;
   if (taken && taken->kind.route == Route::kServed) return free_stream_ordered(*taken, capturing);
   const bool ours = taken && (taken->kind.route == Route::kShared ||
@@ -305,8 +307,8 @@ api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool cap
   return result;
 }
 
-// Whether the driver would free what begins at this address although the program does not have it. What begins further
-// on is the driver's to refuse.
+// Whether the driver would free what begins at this address although the program does not own it. The driver itself
+// refuses addresses inside an allocation.
 bool Memory::is_kept(std::uint64_t address) const {
   return (deferred_.any() && deferred_.holds(address)) || stream_ordered_.holds(address);
 }
@@ -315,8 +317,8 @@ api::CUresult Memory::free_waiting(api::CUdeviceptr address, bool capturing, con
   if (!deferred_.any()) return free(address, call, capturing);
   const std::optional<Allocation> freed = ledger_.find(address);
   const api::CUresult result = free(address, call, capturing);
-  // The call has just waited for the work of its memory's context, so what was freed there before it can go, too; to
-  // the rest of the program it is as if this call had come a moment later. Other contexts may be busy still.
+  // The call has just waited for the work of its memory's context, so what was freed there before it can go, too; for
+  // the rest of the program it is as if this call had come a moment later. Other contexts may still be busy.
   if (result == api::CUDA_SUCCESS && freed && !freed->kind.stream_ordered()) collect_deferred(freed->owner);
   return result;
 }
@@ -339,7 +341,7 @@ api::CUresult Memory::info(std::size_t* free_bytes, std::size_t* total_bytes) {
   const api::CUresult result = real::cuMemGetInfo_v2(free_bytes, total_bytes);
   Place place;
   if (result != api::CUDA_SUCCESS || !here(place)) return result;
-  // A driver that accepts null for one of them has told of the other alone.
+  // If the driver accepts null for one of them, it has filled in only the other.
   const std::uint64_t of_gpu = total_bytes != nullptr ? *total_bytes : device(place.device).total_bytes;
   const Shown seen = shown(place.device, of_gpu, free_bytes != nullptr ? *free_bytes : 0);
   if (free_bytes != nullptr) *free_bytes = seen.free;
@@ -353,12 +355,12 @@ Memory::Shown Memory::shown(int ordinal, std::uint64_t total, std::uint64_t free
   const Room::Limit shared = shared_limit(ordinal);
   Shown seen{
       .total = std::min({total, settings_.limit_bytes, shared.total}), .free = 0, .own = ledger_.live_bytes(ordinal)};
-  // NVML's total is all of the GPU's memory, CUDA's only what programs can have of it.
+  // NVML's total is all of the GPU's memory, CUDA's only the part that programs can have.
   const std::uint64_t usable = device(ordinal).total_bytes;
   const std::uint64_t most = usable != 0 ? std::min(seen.total, usable) : seen.total;
   std::uint64_t left = std::min(less(most, seen.own), shared.left);
-  // What moves: the GPU's real free memory says who lies there now, not what this program may take. What its contexts
-  // have there is missing in the driver's figure; here it is taken off.
+  // For movable memory the GPU's real free memory says what is there now, not what this program may allocate. The
+  // driver's figure leaves out what the process's contexts take; it is subtracted here.
   const bool moves = backend(ordinal).backing() != Backing::kDevice;
   if (moves && usable != 0) {
     left = std::min(left, less(less(less(usable, beside(ordinal)), fixed_of_others(ordinal)), seen.own));

@@ -1,6 +1,6 @@
-// Where this process's memory comes from: one place that every allocating and freeing override goes through, so that
-// the ledger and the limit see all of it. Plain memory comes from a backend (backend.h); everything else is left as the
-// driver makes it, and counted.
+// Where this process's memory comes from: every allocating and freeing override goes through here, so that the ledger
+// and the limit see all of it. Plain memory comes from a backend (backend.h); everything else is allocated by the
+// driver as requested, and counted.
 #pragma once
 
 #include <array>
@@ -42,26 +42,25 @@ class Memory {
 
   Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings);
 
-  // Told by the client: whether a rotad serves this process (the automatic choice then is managed memory), and whom to
-  // tell that a GPU's bytes have changed.
+  // Set by the client: whether a rotad serves this process (the automatic choice is then managed memory), and what to
+  // notify when a GPU's bytes have changed.
   void set_served(bool served);
   void set_observer(std::function<void(int device)> changed) { changed_ = std::move(changed); }
   void set_room(Room room) { room_ = std::move(room); }
 
-  // --- overrides; results are the driver's own, or CUDA_ERROR_OUT_OF_MEMORY for what the limit forbids. None waits for
+  // --- overrides; results are the driver's own, or CUDA_ERROR_OUT_OF_MEMORY where a limit is exceeded. None waits for
   // the GPU where the driver's own call would not.
 
-  // `may_reuse`: memory that was freed before may serve again without a call to the driver. Not while anything
-  // captures: then the driver has to be asked, since it may refuse.
+  // `may_reuse`: freed memory may be reused without a driver call. False during a capture: then the driver has to be
+  // called, since it may refuse.
   api::CUresult allocate(api::CUdeviceptr* address, std::size_t bytes, bool may_reuse = true);
   api::CUresult allocate_pitch(api::CUdeviceptr* address, std::size_t* pitch, std::size_t width, std::size_t height,
                                unsigned element_bytes, bool may_reuse = true);
-  // Pitched memory that is left as it is: `call` is the real allocation, `address` and `pitch` tell afterwards what it
-  // gave.
+  // Pitched memory that rota does not convert: `call` is the real allocation, `address` and `pitch` hold its results.
   api::CUresult allocate_pitch_native(std::size_t width, std::size_t height, const RealCall& call,
                                       const GivenAddress& address, const GivenPitch& pitch);
-  // Any route of the current context's that is left as it is: `call` is the real allocation, `address` tells afterwards
-  // what it gave.
+  // Any other allocation in the current context that rota does not convert: `call` is the real allocation, `address`
+  // holds its result.
   api::CUresult allocate_native(std::uint64_t bytes, Kind kind, const RealCall& call, const GivenAddress& address);
   // cuMemAllocAsync and its kin.
   struct AsyncCall {
@@ -72,11 +71,10 @@ class Memory {
     bool per_thread = false;
     bool capturing = false;  // some stream of this process captures
   };
-  // `call` is the real one. What a stream under capture allocates belongs to the graph and is counted with what graphs
+  // `call` is the real one. Allocations in a capturing stream belong to the graph and are counted with what graphs
   // reserve.
   api::CUresult allocate_async(const AsyncCall& wanted, const RealCall& call);
-  // Frees by the real call `call`, whatever route the memory came by.
-  // `capturing`: some stream of this process captures.
+  // Frees by the real call `call`, however the memory was allocated. `capturing`: some stream of this process captures.
   api::CUresult free(std::uint64_t address, const RealCall& call, bool capturing = false);
   // cuMemFree: the same by a call that waits for all of the GPU's work, unless the memory is a pool's.
   api::CUresult free_waiting(api::CUdeviceptr address, bool capturing, const RealCall& call);
@@ -85,29 +83,30 @@ class Memory {
   api::CUresult free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread, const RealCall& call,
                            bool capturing = false);
   api::CUresult info(std::size_t* free_bytes, std::size_t* total_bytes);
-  // What the program sees of a GPU of which the driver says this, in bytes. Any thread may call, without a context.
+  // The sizes in bytes that the program sees of a GPU for which the driver reports these. Any thread may call, without
+  // a context.
   struct Shown {
     std::uint64_t total;
     std::uint64_t free;
     std::uint64_t own;  // what this process has there
   };
   Shown shown(int device, std::uint64_t total, std::uint64_t free);
-  // Whether any limit holds for this process, as far as it has been told. Asks nobody.
+  // Whether any limit applies to this process, as far as it knows. Does not ask rotad.
   bool limited() const { return settings_.limit_bytes != kNoLimit || (room_.limited && room_.limited()); }
   // The most that this process may have on a GPU, alone or together with others; kNoLimit: there is no limit.
   std::uint64_t limit(int device) const;
-  // Passes on what the driver has answered to `function` for memory at `address`. If it refused, perhaps because this
-  // is Unified Memory, which the program does not know, one line a function says so, and the process's allocations are
-  // native from now on.
+  // Passes on the driver's result of `function` for memory at `address`. If the driver refused, perhaps because the
+  // memory is Unified Memory, which the program does not know, one line per function says so, and the process's later
+  // allocations are native.
   api::CUresult explained(api::CUresult result, api::CUdeviceptr address, const char* function);
   api::CUresult create_physical(Physical::Handle* handle, std::uint64_t bytes, int device, const RealCall& call);
-  // The same for memory that rota moves; nothing: it cannot be moved, and is to be made as the program has asked.
+  // The same for memory that rota moves; nothing: it cannot be moved and must be created as the program requested.
   std::optional<api::CUresult> create_moving(Physical::Handle* handle, std::uint64_t bytes,
                                              const api::CUmemAllocationProp& wanted);
   api::CUresult release_physical(Physical::Handle handle, const RealCall& call);
   // `call` is the real one, for all of the range or for a part of it.
   api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const OwnPhysical::UnmapPart& call);
-  // A graph has got a node that allocates on this GPU; and a call by which graphs take memory or give it back.
+  // A graph has received a node that allocates on this GPU; and a call by which graphs take memory or give it back.
   void graph_allocates(int device) { graphs_.allocate_on(device); }
   void graph_memory_changed() {
     if (!graphs_.any()) return;
@@ -117,10 +116,10 @@ class Memory {
   OwnPhysical& own_physical() { return own_physical_; }
   Pools& pools() { return pools_; }
 
-  // --- what is known of stream-ordered memory that rota serves in the place of a pool; the driver knows nothing of it.
+  // --- information about stream-ordered memory that rota serves instead of a pool; the driver does not know it.
 
-  // Adds what rota serves to what the driver says of a pool (CU_MEMPOOL_ATTR_{USED,RESERVED}_MEM_*), and nothing to
-  // other attributes. After the driver's own call has succeeded.
+  // Adds what rota serves to what the driver reports for a pool (CU_MEMPOOL_ATTR_{USED,RESERVED}_MEM_*), and nothing to
+  // other attributes. Called after the driver's own call has succeeded.
   void add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute, void* value);
   void reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute);
   void trim_pool(api::CUmemoryPool pool, std::uint64_t keep);
@@ -129,23 +128,22 @@ class Memory {
   void pool_destroyed(api::CUmemoryPool pool) { stream_ordered_.pool_destroyed(pool); }
   // What lies at an address.
   struct Block : StreamOrdered::Block {
-    // A plain byte of the same context's (of a pool's block: of any on the same GPU), of which the driver says what it
-    // would say of this block; 0: it knows of the block itself.
+    // A plain byte of the same context (for a pool's block: of any context on the same GPU), for which the driver
+    // reports what it would report for this block; 0: the driver knows the block itself.
     api::CUdeviceptr twin = 0;
   };
-  // False: the driver knows of the address what there is to know. True: it is rota's to tell, the block or that there
-  // is none.
+  // False: the driver knows the address. True: rota has to answer, with the block or that there is none.
   bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
-  // The byte that the driver is asked about in the place of this address, which may be out of place: what is asked of
-  // the byte waits for nothing. 0: the driver is asked about the address.
+  // The byte that is passed to the driver instead of this address, whose memory may be out of place: queries of the
+  // byte wait for nothing. 0: the address itself is passed.
   api::CUdeviceptr twin(api::CUdeviceptr address);
-  // Whether any of these addresses is in a range of the swap backend's: mapped memory to the driver, and plain to the
-  // program, which may not map there.
+  // Whether any of these addresses is in a range of the swap backend: mapped memory for the driver, but plain memory
+  // for the program, which may not map there.
   bool swaps(api::CUdeviceptr address, std::uint64_t bytes) const { return swap_.overlaps(address, bytes); }
   SwapBackend& swap() { return swap_; }
 
-  // The program has advised or prefetched a range to a GPU, or elsewhere (unified::kHost), or has taken its advice back
-  // (nothing). Nothing is noted while there is no Unified Memory.
+  // The program has advised or prefetched a range to a GPU or elsewhere (unified::kHost), or has withdrawn its advice
+  // (nothing). Not recorded while there is no Unified Memory.
   void placed(api::CUdeviceptr address, std::uint64_t bytes, std::optional<int> device) {
     ledger_.set_placed(address, bytes, device);
   }
@@ -156,21 +154,21 @@ class Memory {
 
   // Whether a synchronous set or copy, which the driver would make wait for earlier work because of managed memory,
   // touches only memory of the GPU as the program sees it, some of it converted. Ranges that the ledger does not know
-  // are none. One load as long as nothing was ever converted.
+  // do not count. Costs one load as long as nothing was ever converted.
   bool only_converted_makes_it_wait(api::CUdeviceptr destination) const;
   bool only_converted_makes_it_wait(api::CUdeviceptr destination, api::CUdeviceptr source) const;
 
   // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: the program wants calls that touch this memory to wait.
   void set_synchronous(api::CUdeviceptr address, bool synchronous);
-  // Whether rota has to make them wait: the driver refuses the attribute for mapped memory. One load as long as the
-  // program has never asked for that.
+  // Whether rota has to make them wait: the driver refuses the attribute for mapped memory. Costs one load as long as
+  // the program has never set it.
   bool has_to_wait(api::CUdeviceptr address) const;
 
-  // What the program has made of that for converted memory, which the driver calls synchronous anyhow.
+  // The program's setting for converted memory, for which the driver always reports synchronous.
   std::optional<bool> synchronous(api::CUdeviceptr address) const;
 
-  // Memory of a context, around its end: made before the driver is asked, told at once if the context is gone, since
-  // the driver may give its handle to the next one.
+  // Memory of a context around its end: created before the driver is called, told at once if the context is gone, since
+  // the driver may reuse its handle.
   class ContextEnd {
    public:
     ContextEnd(Memory& memory, api::CUcontext context);
@@ -187,25 +185,25 @@ class Memory {
 
   // --- the monitor
 
-  // When the lease came back: starts moving this process's memory to the GPU (move_order.h), but what the program wants
-  // elsewhere, and at most so much that with what cannot move it is `most` bytes. `stream` and the context belong to
-  // `device`. Bytes asked for.
+  // When the lease has come back: starts moving this process's memory to the GPU (move_order.h), except what the
+  // program wants elsewhere, up to `most` bytes together with what cannot move. `stream` and the context belong to
+  // `device`. Returns the bytes requested.
   std::uint64_t bring(int device, api::CUstream stream, std::uint64_t most);
-  // Before the lease goes to somebody who needs the room: starts moving so many bytes of it to the host, or as many as
-  // there are. Bytes asked for.
+  // Before the lease goes to a process that needs the room: starts moving this many bytes to the host, or as many as
+  // there are. Returns the bytes requested.
   std::uint64_t move_out(int device, api::CUstream stream, std::uint64_t bytes);
-  // Whether memory that was freed in stream order has still to be given to the driver.
+  // Whether memory that was freed in stream order still has to be freed in the driver.
   bool has_deferred() const { return deferred_.any(); }
-  // Looks which frees the streams have passed: their bytes are room again. Any thread; does not wait. Whether there was
-  // anything to look at.
+  // Checks which frees the streams have passed: their bytes count as free. Any thread; does not wait. Returns whether
+  // there was anything to check.
   bool sweep_deferred();
-  // Gives it what the streams have passed. Only while the gate is closed and nothing of this process runs on a GPU
-  // (a drain has said so), with some context current, and under the lock that keeps contexts from being destroyed: the
-  // driver's free waits for running work, and every other call of the process with it. With an owner, a context: only
-  // what is that context's, right after the driver's own wait for its work.
+  // Frees in the driver what the streams have passed. Only while the gate is closed and nothing of this process runs on
+  // a GPU (a drain has said so), with some context current, and under the lock that keeps contexts from being
+  // destroyed: the driver's free waits for running work, and every other call of the process with it. With an owner, a
+  // context: only what is that context's, right after the driver's own wait for its work.
   void collect_deferred(const std::optional<Owner>& owner = std::nullopt);
 
-  // Reserves room, and waits until it may be taken; or says why not (once).
+  // Reserves room and waits until it may be taken; or logs why not (once).
   bool reserve(int device, std::uint64_t bytes, Kind kind);
   void changed(int device) {
     if (changed_) changed_(device);
@@ -220,12 +218,12 @@ class Memory {
     std::atomic<bool> known{false};
     std::uint64_t total_bytes = 0;
     std::atomic<protocol::MemoryMode> mode{protocol::MemoryMode::kUnknown};
-    std::uint64_t turn_began = 0;                // the ledger's clock then; the monitor's own
+    std::uint64_t turn_began = 0;                // the ledger's clock when the turn began; used only by the monitor
     std::map<unsigned, std::size_t> pitch_unit;  // by element size
   };
 
   static bool here(Place& place);
-  // Where memory of this stream lies: on the GPU of its context, whichever context is current (there need be none).
+  // The GPU of this stream's context, whichever context is current (there need be none).
   static bool here(Place& place, const driver::KnownStream& stream);
   Device& device(int ordinal);
   Backend& backend(int ordinal);
@@ -234,7 +232,8 @@ class Memory {
   std::uint64_t capacity(int ordinal);
   // What this process's contexts, modules and heaps have there.
   std::uint64_t contexts(int ordinal) const;
-  // What its memory has to fit beside: nothing of others' contexts gives way to memory that has to be there at once.
+  // What its memory has to fit next to: other processes' contexts do not make room for memory that must all be there at
+  // once.
   std::uint64_t beside(int ordinal);
   // And what others have allocated there that never leaves.
   std::uint64_t fixed_of_others(int ordinal);
@@ -243,7 +242,7 @@ class Memory {
   Room::Limit shared_limit(int device) const;
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
-  // `hopeless`: what the driver would be asked for cannot be had, however long others make room.
+  // `hopeless`: the allocation cannot succeed, however much room others make.
   api::CUresult allocate_counted(const Allocation& what, const RealCall& call, const GivenAddress& address,
                                  bool hopeless = false);
   api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);
@@ -255,10 +254,10 @@ class Memory {
   void see_to_a_byte(const Place& place);
   api::CUdeviceptr twin_of(const Block& block);
   bool is_kept(std::uint64_t address) const;
-  // An event behind all that is in the stream so far; or what the driver answered.
+  // An event behind all work in the stream so far; or the driver's error.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind);
   std::size_t pitch_unit(const Place& place, unsigned element_bytes);
-  // What of it rota may move to the GPU and off it, but for the program's own managed memory.
+  // The part that rota may move to the GPU and off it, except for the program's own managed memory.
   std::vector<Allocation> movable(int ordinal) const;
   void context_ended(api::CUcontext context);
   void trim_to_thresholds();

@@ -1,4 +1,4 @@
-// Memory's calls in the order of a stream, and what programs ask of the pools behind them.
+// Memory's stream-ordered calls, and the pool functions that programs call.
 #include <cstring>
 
 #include "generated/driver_gates.h"
@@ -11,7 +11,7 @@
 namespace rota::memory {
 
 api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& call) {
-  // Of the four small questions that the driver could be asked here, the usual call asks one: which stream it is.
+  // Of the four small driver queries that could be needed here, the usual call makes only one: which stream it is.
   if (wanted.capturing && driver::captures(wanted.stream, wanted.per_thread)) return allocate_captured(wanted, call);
   if (wanted.address == nullptr || wanted.bytes == 0) return call();
   std::optional<driver::RelaxedCapture> relaxed;
@@ -44,11 +44,11 @@ api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& ca
                           call, [&] { return *wanted.address; });
 }
 
-// The graph's, which takes it when it runs.
+// The memory is the graph's, which allocates it when it runs.
 api::CUresult Memory::allocate_captured(const AsyncCall& wanted, const RealCall& call) {
   const api::CUresult result = call();
   if (result != api::CUDA_SUCCESS) return result;
-  // Not by the stream's number: asking for it ends the capture (seen on an H100 with driver 580).
+  // Not by the stream's number: querying it ends the capture (seen on an H100 with driver 580).
   Place place;
   const driver::CurrentContext current(driver::context_of(wanted.stream, wanted.per_thread));
   if (!current || !here(place)) return result;
@@ -63,7 +63,7 @@ api::CUresult Memory::allocate_captured(const AsyncCall& wanted, const RealCall&
 api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted,
                                               Backend& server) {
   if (call.capturing) {
-    // The driver may refuse, since a capture forbids work in this stream. Nothing of ours would.
+    // The driver may refuse, since a capture forbids work in this stream; rota's own code would not.
     const driver::RelaxedCapture relaxed;
     StreamOrdered::Behind behind;
     const api::CUresult result = record_behind(call.stream, call.per_thread, &behind);
@@ -79,8 +79,8 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   return result;
 }
 
-// cuMemFree of stream-ordered memory. It does not wait (measured on an H200); documented: whoever calls it has seen to
-// it that nothing uses the memory any more.
+// cuMemFree of stream-ordered memory. It does not wait (measured on an H200); by the documentation the caller must
+// ensure that nothing uses the memory any more.
 api::CUresult Memory::free_stream_ordered(const Allocation& taken, bool capturing) {
   const api::CUcontext context = driver::current_context();
   api::CUresult result = context == nullptr ? api::CUDA_ERROR_INVALID_CONTEXT : api::CUDA_SUCCESS;
@@ -119,15 +119,15 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
   const std::optional<Allocation> owner =
       has_converted_.load(std::memory_order_relaxed) ? ledger_.find(address) : std::nullopt;
   if (!owner || owner->address != address || !owner->kind.converted()) return free(address, call);
-  // A capture has no point in time to free it at.
+  // A capture has no point in time at which to free it.
   const bool served = owner->kind.from_heap();
   if (capturing && driver::captures(stream, per_thread)) {
     // The driver refuses what it does not know, and frees what is Unified Memory.
     return owner->kind.backing == Backing::kUnified && !served ? free(address, call) : call();
   }
   const std::optional<Allocation> taken = ledger_.begin_free(address);
-  if (!taken) return served ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);  // by another thread just now
-  // The driver does not take managed memory here. An event behind the stream's work says when it may go.
+  if (!taken) return served ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);  // another thread has just freed it
+  // The driver does not take managed memory here. An event behind the stream's work shows when it can be freed.
   const driver::RelaxedCapture relaxed;
   StreamOrdered::Behind behind;
   const api::CUresult result = record_behind(stream, per_thread, &behind);
@@ -161,8 +161,8 @@ void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute
   }
   if (!stream_ordered_.any()) return;
   sweep_deferred();
-  // The driver gives back what is unused above the threshold when the program waits for something; here it goes when
-  // the pool is looked at.
+  // The driver returns unused memory above the threshold when the program waits for something; rota does when the pool
+  // is queried.
   std::uint64_t threshold = 0;
   if (real::cuMemPoolGetAttribute(pool, api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == api::CUDA_SUCCESS) {
     stream_ordered_.trim(pool, threshold);
@@ -173,8 +173,8 @@ void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute
   std::memcpy(value, &bytes, sizeof bytes);
 }
 
-// Pools that outlive contexts keep what is unused up to their thresholds, as the driver's do. What goes beyond them may
-// be in motion, and is waited for: not to be called with a lock that who moves it waits for.
+// Pools that outlive contexts keep unused memory up to their thresholds, as the driver's do. Memory beyond them may be
+// moving, and this waits for it: the caller must not hold a lock that the mover waits for.
 void Memory::trim_to_thresholds() {
   const driver::RelaxedCapture relaxed;
   for (const api::CUmemoryPool pool : stream_ordered_.lasting_pools()) {

@@ -9,7 +9,7 @@ using protocol::MemoryMode;
 
 void Memory::set_served(bool served) {
   served_.store(served, std::memory_order_relaxed);
-  // What was decided without knowing is decided anew.
+  // What was decided without knowing that is decided again.
   for (Device& entry : devices_) entry.mode.store(MemoryMode::kUnknown, std::memory_order_relaxed);
 }
 
@@ -48,13 +48,13 @@ Backend& Memory::backend(int ordinal) {
                                                                 "managed access, as under WSL and on some vGPUs)"
                                                               : nullptr;
     if (lacks != nullptr) {
-      // Who asked for Unified Memory should know that there is none.
+      // A user who requested Unified Memory should know that there is none.
       log::message(settings_.backend == Choice::kManaged ? log::Level::kWarn : log::Level::kInfo,
-                   "GPU {} {}: memory there stays native, and makes no room for other programs", ordinal, lacks);
+                   "GPU {} {}: memory there stays native and cannot be moved out for other programs", ordinal, lacks);
     }
     const bool refuses = settings_.backend == Choice::kSwap && mode != MemoryMode::kSwap && swap_.serves(ordinal);
     if (const char* where = refuses ? untried_where(swap_.untried(ordinal)) : nullptr; where != nullptr) {
-      log::warn("GPU {}: swap memory (ROTA_MEMORY=swap) has not been tried {}: memory there is {}", ordinal, where,
+      log::warn("GPU {}: ROTA_MEMORY=swap has not been tested {}: memory there is {}", ordinal, where,
                 lacks != nullptr ? "native" : "Unified Memory");
     }
     changed(ordinal);
@@ -80,8 +80,8 @@ MemoryMode Memory::mode(int ordinal) {
   return known.load(std::memory_order_relaxed);
 }
 
-// Whether the driver has refused Unified Memory on a GPU that is said to have it, so that the call is to be made
-// natively, as all are from now on.
+// Whether the driver has refused Unified Memory on a GPU that reports it, so that this call and all later ones must be
+// made natively.
 bool Memory::turned_native(api::CUresult result, const Backend& asked, int ordinal) {
   return result == api::CUDA_ERROR_NOT_SUPPORTED && asked.backing() != Backing::kDevice &&
          backend(ordinal).backing() == Backing::kDevice;

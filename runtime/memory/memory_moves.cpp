@@ -1,4 +1,4 @@
-// Where converted memory lies: for peers, at the beginning of a turn and at its end.
+// Where converted memory is placed: for peers, at the beginning of a turn and at its end.
 #include <algorithm>
 #include <utility>
 
@@ -49,7 +49,7 @@ std::uint64_t Memory::bring(int ordinal, api::CUstream stream, std::uint64_t mos
   }
   Device& entry = device(ordinal);
   if (entry.total_bytes != 0) most = std::min(most, entry.total_bytes);
-  // With more than the GPU has, what came last would push out what came first: contexts lie there as well.
+  // If more came than fits, the last ranges would push out the first: contexts take room, too.
   if (ledger_.live_bytes(ordinal) > most) most -= most / 16;
   const std::uint64_t fixed = ledger_.fixed_bytes(ordinal);
   const std::uint64_t since = std::exchange(entry.turn_began, ledger_.clock(ordinal));

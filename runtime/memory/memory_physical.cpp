@@ -1,4 +1,4 @@
-// Physical memory that the program makes itself: as the driver's, which stays, or as a range that rota moves.
+// Physical memory that the program creates itself: as memory of the driver, which stays, or as a range that rota moves.
 #include "runtime/memory/memory.h"
 
 namespace rota::memory {
@@ -22,7 +22,7 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   const int ordinal = wanted.location.id;
   if (!making || ordinal < 0 || ordinal >= kMaxDevices || settings_.backend != Choice::kSwap) return std::nullopt;
   if (backend(ordinal).backing() != Backing::kSwapped || swap_.pinned()) return std::nullopt;
-  // A size that the driver refuses is the driver's to refuse.
+  // Leave it to the driver to refuse an invalid size.
   if (handle == nullptr || bytes == 0 || bytes % swap_.granularity(ordinal) != 0) return std::nullopt;
   BackendRoom room(swap_, ordinal, bytes);
   if (!reserve(ordinal, bytes, Kind::kMovingPhysical)) return api::CUDA_ERROR_OUT_OF_MEMORY;
@@ -36,7 +36,7 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   }
   ledger_.release(ordinal, bytes, Kind::kMovingPhysical);
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
-  return std::nullopt;  // perhaps it can be made, though not mapped here and now
+  return std::nullopt;  // perhaps it can be created, though not mapped here and now
 }
 
 api::CUresult Memory::release_physical(Physical::Handle handle, const RealCall& call) {

@@ -1,5 +1,5 @@
-// Plain memory that the driver does not know as such: how it is freed as the driver frees its own, and what is told of
-// it.
+// Plain memory that the driver does not know as such: how rota frees it like the driver's own, and what it reports
+// about it.
 #include "generated/driver_real.h"
 #include "runtime/driver/capture_mode.h"
 #include "runtime/driver/context.h"
@@ -7,8 +7,9 @@
 
 namespace rota::memory {
 
-// A part of a span, which stays, or extents, whose end waits for nothing: a plain byte is freed in their place, so that
-// the driver refuses what it would refuse, with what that does to a capture, and waits for what it would wait for.
+// For a part of a span, which stays, or extents, whose release never waits, a plain byte is freed instead: so the
+// driver refuses what it would have refused, with the same effect on a capture, and waits for what it would have waited
+// for.
 api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   const auto context = reinterpret_cast<api::CUcontext>(taken.owner.id);
   api::CUdeviceptr stand_in = 0;
@@ -17,7 +18,7 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
     const driver::CurrentContext its_own(context);
     result = real::cuMemAlloc_v2(&stand_in, 1);
     if (result == api::CUDA_SUCCESS) see_to_a_byte({.context = context, .device = taken.device});
-    // On a full GPU there is not even that.
+    // On a full GPU there is no room even for that.
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) result = real::cuCtxSynchronize();
   }
   if (stand_in != 0) {
@@ -31,7 +32,7 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   if (taken.kind.route == Route::kShared) {
     stream_ordered_.free(taken, {});
   } else if (capturing) {
-    // What captures may still name it: the monitor lets it go once nothing does and the GPU is idle.
+    // Captures may still refer to it: the monitor frees it once none does and the GPU is idle.
     deferred_.add(taken, nullptr, nullptr);
     ledger_.uncharge(taken);
   } else {
@@ -42,7 +43,7 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   return result;
 }
 
-// What a capture forbids has to be refused, and to end the capture, as a real call would. A plain byte does both.
+// A call that a capture forbids has to fail and end the capture, as the real call would. A plain byte does both.
 api::CUresult Memory::refused_while_capturing(api::CUcontext context) {
   api::CUdeviceptr probe = 0;
   const api::CUresult result = real::cuMemAlloc_v2(&probe, 1);
@@ -50,9 +51,9 @@ api::CUresult Memory::refused_while_capturing(api::CUcontext context) {
   return result == api::CUDA_ERROR_OUT_OF_MEMORY ? api::CUDA_SUCCESS : result;
 }
 
-// Where there is no other small allocation in a context, the driver maps memory for the first one, and unmaps it with
-// the last: a byte that stays keeps the stand-ins cheap. And of extents the driver does not say what it says of plain
-// memory; of the byte it does. The byte, of the context that is current, or 0 if there is none.
+// The driver maps memory for the first small allocation in a context and unmaps it with the last: a byte that stays
+// allocated keeps the stand-ins cheap. And queries of the byte return what the driver reports for plain memory, which
+// queries of extents do not. Returns the byte of the current context, or 0 if there is none.
 api::CUdeviceptr Memory::keep_a_byte(const Place& place) {
   {
     const std::lock_guard lock(devices_mutex_);
@@ -60,7 +61,7 @@ api::CUdeviceptr Memory::keep_a_byte(const Place& place) {
     if (known != kept_bytes_.end()) return known->second.address;
   }
   const driver::RelaxedCapture relaxed;
-  api::CUdeviceptr kept = 0;  // goes with its context
+  api::CUdeviceptr kept = 0;  // freed with its context
   if (real::cuMemAlloc_v2(&kept, 1) != api::CUDA_SUCCESS) return 0;
   const std::lock_guard lock(devices_mutex_);
   const auto [entry, first] = kept_bytes_.try_emplace(place.context, KeptByte{kept, place.device});
@@ -68,7 +69,7 @@ api::CUdeviceptr Memory::keep_a_byte(const Place& place) {
   return entry->second.address;
 }
 
-// Before each allocation and free, so nearly always without a lock or a call of the driver's.
+// Called before each allocation and free, so nearly always without a lock or a driver call.
 void Memory::see_to_a_byte(const Place& place) {
   if (byte_seen_to_.load(std::memory_order_relaxed) == place.context) return;
   const driver::CurrentContext its_own(place.context);
@@ -77,7 +78,7 @@ void Memory::see_to_a_byte(const Place& place) {
   if (kept_bytes_.contains(place.context)) byte_seen_to_.store(place.context, std::memory_order_relaxed);
 }
 
-// What has outlived every context in which there is a byte gets one in the context that asks.
+// Memory that has outlived every context with a byte gets one in the context that asks.
 api::CUdeviceptr Memory::twin_of(const Block& block) {
   {
     const std::lock_guard lock(devices_mutex_);

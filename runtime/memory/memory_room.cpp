@@ -1,4 +1,4 @@
-// Whether an allocation may be made: by the ledger, by limits that processes share, by room on the GPU.
+// Whether an allocation may be made: checks the ledger, limits that processes share, and room on the GPU.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,7 @@ namespace rota::memory {
 
 namespace {
 
-// How often an allocation waits for the answer that another thread's gets, before it is refused. Judgement.
+// How often an allocation waits for the answer to another thread's request before it is refused. A judgment.
 constexpr int kMostOthers = 64;
 
 }  // namespace
@@ -22,11 +22,11 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
   if (ledger_.limit(ordinal) != limit) ledger_.set_limit(ordinal, limit);
   if (ledger_.capacity(ordinal) != most) ledger_.set_capacity(ordinal, most);
   if (graphs_.any()) graphs_.look(ordinal);
-  // What was freed in a stream and has not been reached is in use: the driver refuses then, too, and does not wait
-  // (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory).
-  // And what other threads are only asking for may be refused.
+  // Memory that was freed in a stream is in use until the stream reaches the free: the driver refuses then, too, and
+  // does not wait (measured on an H200 for cuMemAlloc and cuMemAllocAsync after a cuMemFreeAsync of plain memory). And
+  // requests of other threads that are still pending may be refused.
   bool swept = false;
-  bool alone = false;  // nobody asks, so what is in the way is in use
+  bool alone = false;  // no request is pending, so the memory in the way is in use
   for (int tries = 0; tries < kMostOthers; ++tries) {
     const bool fits = ledger_.reserve(ordinal, bytes, kind);
     if (fits && admitted(ordinal, bytes, kind)) return true;
@@ -48,23 +48,26 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
         bytes, ordinal, live, limit);
   } else if (backend(ordinal).backing() == Backing::kSwapped) {
     log::warn(
-        "{} bytes on GPU {} refused: this process has {} of the {} that the GPU has for it, all of which has to be "
-        "there at once",
+        "{} bytes on GPU {} refused: this process has {} of the {} that the GPU has for it, and swapped memory must "
+        "all "
+        "fit there at once; ROTA_MEMORY=managed and `rota run --oversubscribe` together allow more",
         bytes, ordinal, live, most);
   } else if (settings_.oversubscribe) {
-    log::warn("{} bytes on GPU {} refused: {} of {} are in use, which is the GPU and what the host had left", bytes,
-              ordinal, live, most);
+    log::warn(
+        "{} bytes on GPU {} refused: {} of {} are in use, which is the GPU's memory plus nine tenths of what the host "
+        "had left: let the program need less",
+        bytes, ordinal, live, most);
   } else {
     log::warn(
         "{} bytes on GPU {} refused: this process has {} of the GPU's {}, its contexts {}. `rota run "
-        "--oversubscribe` (or ROTA_OVERSUBSCRIBE=1) lets a process have more than the GPU; it is slow where all of it "
-        "is used at once",
+        "--oversubscribe` (or ROTA_OVERSUBSCRIBE=1) lets a process have more than the GPU; it is slow if all of it is "
+        "used at once",
         bytes, ordinal, live, device(ordinal).total_bytes, contexts(ordinal));
   }
   return false;
 }
 
-// Of bytes that are reserved, and are given up if they may not be taken, or if the thread is cancelled while it waits.
+// Checks reserved bytes and releases them if they may not be taken, or if the thread is cancelled while it waits.
 bool Memory::admitted(int ordinal, std::uint64_t bytes, Kind kind) {
   struct Reserved {
     ~Reserved() {
@@ -84,7 +87,7 @@ bool Memory::admitted(int ordinal, std::uint64_t bytes, Kind kind) {
   return true;
 }
 
-// Limits shared with others are known once rotad has told of them.
+// Limits shared with others are known once rotad has sent them.
 Room::Limit Memory::shared_limit(int ordinal) const {
   return room_.limit ? room_.limit(ordinal) : Room::Limit{};
 }
@@ -93,7 +96,7 @@ std::uint64_t Memory::limit(int ordinal) const {
   return std::min(settings_.limit_bytes, shared_limit(ordinal).total);
 }
 
-// Tried again, if others have made room, or are said to be at it: rotad has promised what this process may have.
+// Tries again if others have made room or are said to be doing so: rotad has promised what this process may have.
 api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
   api::CUresult result = call();
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;

@@ -11,7 +11,7 @@ namespace rota::memory {
 
 namespace {
 
-// What Unified Memory moves at once.
+// The size of the blocks in which Unified Memory moves.
 constexpr std::uint64_t kBlock = std::uint64_t{2} << 20;
 
 void sort_for_bringing(std::vector<Allocation>& ranges, std::uint64_t since) {

@@ -1,13 +1,13 @@
-// In what order converted memory comes to its GPU at the beginning of a turn, and leaves it at the end of one.
+// The order in which converted memory comes to its GPU at the beginning of a turn and leaves it at the end.
 //
-// Nothing is looked up while the program launches, so which range was used last is judged by age and size. Certainly
-// used in the last turn is what was allocated in it, the newest last of all: that comes first. Of what is older nobody
-// knows; there the small ranges come first. All of it faults in pieces of the same size, but a small range in pieces
-// that are hardly filled, so that a byte of room saves most there; and the largest ranges are what the driver moves
-// best by itself. So if time or room runs out, it is in the middle of the largest of the old ranges.
+// rota does not track which range a launch uses, so it judges by age and size. Memory that was allocated in the last
+// turn was certainly used in it, the newest last: that comes first. For older memory nothing is known; there the small
+// ranges come first. All memory faults in pieces of the same size, but those of a small range are mostly empty, so a
+// byte of room saves most there; and the driver itself moves the largest ranges best. So if time or room runs out, that
+// happens in the middle of the largest of the old ranges.
 //
-// What leaves, leaves in the opposite order: the largest old range first, in one go, and what the turn just past has
-// allocated at the very end.
+// Memory leaves in the opposite order: the largest old range first, in one go, and what was allocated in the last turn
+// at the very end.
 #pragma once
 
 #include <cstdint>

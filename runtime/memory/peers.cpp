@@ -10,7 +10,7 @@
 
 namespace rota::memory {
 
-// Also of ranges that are being freed: they may serve again without the driver's knowing.
+// Including ranges that are being freed: they may be reused without a driver call.
 void Peers::advise(const Place& owner, api::CUmem_advise advice, int device) const {
   const driver::RelaxedCapture relaxed;
   for (const Kind& kind : {Kind::kConverted, Kind::kShared}) {
@@ -32,8 +32,8 @@ bool Peers::reaches(int device, int owner) const {
   });
 }
 
-// The access is on the list before the ledger is looked at, and a fresh range in the ledger before the list is: one of
-// the two threads advises.
+// The access is added to the list before the ledger is read, and a fresh range to the ledger before the list is read:
+// so one of the two threads advises.
 void Peers::enabled(const Place& accessing, const Place& owner) {
   if (accessing.device == owner.device) return;
   const std::lock_guard lock(mutex_);
@@ -93,7 +93,7 @@ void Peers::context_ended(api::CUcontext context) {
   for (const auto& [accessing, owner] : unreached) {
     if (!reaches(accessing, owner)) mapped_(accessing, owner, false);
   }
-  // There may be no current context any more. The owner's is one as long as its access is on the list: its end comes
+  // There may be no current context any more. The owner's exists as long as its access is on the list: its end passes
   // through here, too, and contexts end one after the other.
   for (;;) {
     const auto next = std::find_if(accesses_.begin(), accesses_.end(),

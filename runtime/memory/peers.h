@@ -1,11 +1,11 @@
 // Peer access to converted memory. Plain memory of a context can be used from another GPU once the context there has
 // been given access to it (cuCtxEnablePeerAccess), where it lies. Unified Memory can be used from everywhere, but the
-// first use from another GPU is a fault, which may move the memory there. Advised to be accessed by that GPU it stays,
-// and is mapped there for as long as it lives.
+// first use from another GPU is a fault, which may move the memory there. If it is advised to be accessed by that GPU,
+// it stays and remains mapped there as long as it lives.
 //
-// Access is the context's that asked for it, advice is the GPU's: the last context of a GPU that gives its access back,
-// or ends, takes the advice with it. So it is with extents, which are mapped for a GPU or are not. Memory of pools is
-// not reached by this access (it has cuMemPoolSetAccess), so what rota serves in the place of a pool is left alone.
+// Access belongs to the context that asked for it, advice to the GPU: when the last context of a GPU gives its access
+// back or ends, the advice ends. The same holds for extents, which are mapped for a GPU or not. This access does not
+// cover memory of pools (that has cuMemPoolSetAccess), so memory that rota serves instead of a pool is left alone.
 #pragma once
 
 #include <atomic>
@@ -23,8 +23,8 @@ namespace rota::memory {
 
 class Peers {
  public:
-  // Some context of the GPU `accessing` may use some of the GPU `owner` from now on, or none may any more. Called in
-  // the order of these changes, perhaps again for one that holds already.
+  // From now on some context of the GPU `accessing` may use some context's memory on the GPU `owner`, or none may any
+  // more. Called in the order of these changes, possibly again for one that is already in effect.
   using Mapped = std::function<void(int accessing, int owner, bool may)>;
 
   Peers(const Ledger& ledger, Mapped mapped) : ledger_(ledger), mapped_(std::move(mapped)) {}
@@ -36,7 +36,7 @@ class Peers {
   void disabled(const Place& accessing, api::CUcontext owner);
   // A fresh range of converted memory, which the ledger has. One load while nobody has peer access.
   void settled(const Place& owner, std::uint64_t address, std::uint64_t bytes);
-  // Its access, and that of others to its memory, goes with it.
+  // Its access, and that of others to its memory, ends with it.
   void context_ended(api::CUcontext context);
 
  private:
@@ -54,7 +54,7 @@ class Peers {
   const Ledger& ledger_;
   const Mapped mapped_;
   std::atomic<bool> any_{false};
-  std::mutex mutex_;  // held while the driver is advised: who comes later has the last word
+  std::mutex mutex_;  // held while the driver is advised, so that the latest change wins
   std::vector<Access> accesses_;
 };
 

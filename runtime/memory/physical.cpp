@@ -6,7 +6,7 @@ namespace rota::memory {
 
 std::uint64_t Physical::fresh(Handle handle, const Piece& piece) {
   if (const auto stale = state_->handles.find(handle); stale != state_->handles.end()) {
-    // The driver gives the number again: the old handle went by a way that we do not see.
+    // The driver has reused the number: the old handle was released in a way that rota does not see.
     if (const auto old = state_->pieces.find(stale->second); old != state_->pieces.end()) {
       drop(stale->second, &Piece::handles, old->second.handles);
     }
@@ -36,7 +36,7 @@ void Physical::created(Handle handle, int device, std::uint64_t bytes) {
 
 void Physical::imported(Handle handle) {
   const std::lock_guard lock(state_->mutex);
-  // A descriptor of our own memory may come back as the handle that we have: it counts once more.
+  // A descriptor of this process's own memory may come back as the same handle: it counts once more.
   if (const auto known = state_->handles.find(handle); known != state_->handles.end()) {
     ++state_->pieces[known->second].handles;
     return;
@@ -58,7 +58,7 @@ api::CUresult Physical::release(Handle handle, const std::function<api::CUresult
   *freed = kNobody;
   std::uint64_t number = 0;
   {
-    // Counted down first: once the driver has it, the number may be another thread's new handle.
+    // Counted down first: once the driver has released it, the number may be another thread's new handle.
     const std::lock_guard lock(state_->mutex);
     if (const auto found = state_->handles.find(handle); found != state_->handles.end()) {
       number = found->second;
@@ -94,7 +94,7 @@ void Physical::mapped(std::uint64_t address, std::uint64_t bytes, Handle handle)
 
 api::CUresult Physical::unmap(std::uint64_t address, std::uint64_t size, const std::function<api::CUresult()>& call,
                               std::vector<int>* freed) {
-  // Out of the ledger first: once the driver has them, another thread may map something else there.
+  // Removed from the ledger first: once the driver has unmapped them, another thread may map something else there.
   const std::vector<Allocation> mappings = ledger_.take_range(address, size, Kind::kMapping);
   const api::CUresult result = call();
   if (result != api::CUDA_SUCCESS) {

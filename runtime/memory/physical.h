@@ -1,6 +1,6 @@
 // Physical memory made by cuMemCreate. It lives as long as a handle to it or a mapping of it does, and the usual order
-// is create, map, release the handle, use, unmap: so both are counted, or the limit could be passed by releasing early.
-// A piece is charged as a whole; its mappings are entries of the ledger that are charged to nobody.
+// is create, map, release the handle, use, unmap: so both are counted, or a program could exceed the limit by releasing
+// early. A piece is charged as a whole; its mappings are entries of the ledger that are not charged.
 //
 // What of it rota moves is not here: swap/own_physical.h.
 #pragma once
@@ -25,15 +25,15 @@ class Physical {
 
   // cuMemCreate gave `handle`; its bytes are reserved on `device`.
   void created(Handle handle, int device, std::uint64_t bytes);
-  // A descriptor of another process's memory, or of our own, was opened as `handle`. Whoever made the memory is
+  // A descriptor of this or another process's memory was opened as `handle`. The process that created the memory is
   // charged.
   void imported(Handle handle);
   // cuMemRetainAllocationHandle gave `handle` for what is mapped at `address`.
   void retained(Handle handle, std::uint64_t address);
-  // Runs cuMemRelease. Whose bytes are free for good with it, if anybody's: a GPU, or kNobody.
+  // Runs cuMemRelease. Returns the GPU whose bytes are freed by it, or kNobody.
   api::CUresult release(Handle handle, const std::function<api::CUresult()>& call, int* freed);
   void mapped(std::uint64_t address, std::uint64_t bytes, Handle handle);
-  // Runs cuMemUnmap for every mapping in [address, address + size). The GPUs that have bytes free with it.
+  // Runs cuMemUnmap for every mapping in [address, address + size). Returns the GPUs whose bytes are freed by it.
   api::CUresult unmap(std::uint64_t address, std::uint64_t size, const std::function<api::CUresult()>& call,
                       std::vector<int>* freed);
 
@@ -44,8 +44,8 @@ class Physical {
     std::uint64_t handles = 0;
     std::uint64_t mappings = 0;
   };
-  // A handle's number may be given out again once it was released, while the old piece is still mapped: pieces have
-  // numbers of their own.
+  // A handle's number may be reused once it was released, while the old piece is still mapped: so pieces have their own
+  // numbers.
   struct State {
     std::mutex mutex;
     std::map<std::uint64_t, Piece> pieces;
@@ -53,7 +53,7 @@ class Physical {
     std::uint64_t last = 0;
   };
 
-  // With the lock held. Takes one handle or mapping off; the GPU whose bytes are free with it, or kNobody.
+  // With the lock held. Removes one handle or mapping; returns the GPU whose bytes are freed by it, or kNobody.
   int drop(std::uint64_t number, std::uint64_t Piece::* count, std::uint64_t how_many);
   std::uint64_t fresh(Handle handle, const Piece& piece);
 

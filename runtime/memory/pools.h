@@ -1,6 +1,6 @@
-// What the driver's pools are: whom memory of a pool is charged to, and whether there can be more of it than the GPU
-// has. Drivers of CUDA 13.0 and before do not tell of a pool that exists (measured), so those that the program makes
-// are noted, and the default ones are recognised.
+// What is known about the driver's pools: which GPU memory of a pool is charged to, and whether there can be more of it
+// than the GPU has. Drivers up to CUDA 13.0 report nothing about an existing pool (measured), so pools that the program
+// creates are recorded, and the default ones are recognized.
 #pragma once
 
 #include <array>
@@ -17,12 +17,12 @@ namespace rota::memory {
 class Pools {
  public:
   struct Pool {
-    // nullopt: the GPU of the stream that allocates (a managed pool without a place of its own).
+    // nullopt: the GPU of the stream that allocates (a managed pool without its own location).
     std::optional<int> device;
     Kind kind = Kind::kAsync;
-    // Whether rota may serve its memory in the driver's place: plain memory of a GPU, which no other process can open.
+    // Whether rota may serve its memory instead of the driver: plain memory of a GPU, which no other process can open.
     bool replaceable = false;
-    std::uint64_t maximum = UINT64_MAX;  // bytes that there may be of it
+    std::uint64_t maximum = UINT64_MAX;  // the most bytes that it may have
   };
 
   Pools() : state_(std::make_unique<State>()) {}
@@ -33,16 +33,15 @@ class Pools {
   void made(api::CUmemoryPool pool, const Pool& what);
   // A pool that lies where `what` says. Changes nothing about one that is known.
   void named(api::CUmemoryPool pool, const Pool& what);
-  // The program's handle is about to go; the pool itself lives on while memory of it does. To be made() again if the
-  // driver refuses.
+  // The program is about to destroy the pool; it lives on while memory of it does. Call made() again if the driver
+  // refuses.
   std::optional<Pool> forget(api::CUmemoryPool pool);
-  // The program chose a GPU's current pool: from now on that has to be asked for, and until then it is the default one.
+  // The program set a GPU's current pool: from now on it has to be queried; before that it is the default one.
   void chosen() { chosen_.store(true, std::memory_order_relaxed); }
 
-  // A pool by its handle; one that nobody told us of is taken for a default pool of the GPU that has it, or else for
-  // one of `device`.
+  // A pool by its handle; an unknown one is taken for a default pool of the GPU that has it, or else of `device`.
   Pool look_up(api::CUmemoryPool pool, int device);
-  // The pool that cuMemAllocAsync takes from in a stream of `device`, and its handle (null: the driver does not say).
+  // The pool that cuMemAllocAsync uses in a stream of `device`, and its handle (null: the driver does not say).
   Pool current(int device, api::CUmemoryPool* handle);
 
  private:

@@ -1,4 +1,5 @@
-// Room on the GPUs as memory sees it: given by who talks to rotad, which knows how much this process may have there.
+// Room on the GPUs as memory sees it: provided by the code that talks to rotad, which knows how much this process may
+// have there.
 #pragma once
 
 #include <cstdint>
@@ -11,38 +12,38 @@ namespace rota::memory {
 // On the program's threads, with no lock held. An empty function: whatever fits the limits may be taken.
 struct Room {
   // Bytes have just been reserved in the ledger and the driver has not been asked yet. Whether the limits that this
-  // process shares with others allow them; if not, they have been released. Waits for rotad's answer at most, which
-  // waits for nobody's work.
+  // process shares with others allow them; if not, they have been released. Waits at most for rotad's answer, which
+  // depends on no GPU work.
   std::function<bool(int device, std::uint64_t bytes, Kind kind)> allowed;
-  // What another thread has reserved, and still asks about, may be in the way: waits for its answer. False: nobody
-  // asks.
+  // What another thread has reserved, with its request still pending, may be in the way: waits for the answer. False:
+  // none is pending.
   std::function<bool(int device)> wait_for_others;
   // Says once why allowed() has refused something.
   std::function<void(int device)> explain;
   // Bytes have just been reserved in the ledger and the driver has not been asked yet. Returns once they may be taken:
-  // at once but for a process that holds the GPU and now has more there than it has been promised. Never waits for the
-  // process's own work.
+  // at once, except for a process that holds the GPU and now has more there than it has been promised. Never waits for
+  // the process's own work.
   std::function<void(int device)> wait;
-  // The driver has refused an allocation on this GPU for want of memory, although it is within the limits. Waits until
-  // others have made room, at most until they have all gone from the GPU, and tries `again`, which says whether the
-  // driver does not refuse it any more.
+  // The driver has refused an allocation on this GPU for lack of memory, although it is within the limits. Waits until
+  // others have made room, at most until all of them have left the GPU, and calls `again`, which returns whether the
+  // driver no longer refuses it.
   std::function<void(int device, const std::function<bool()>& again)> make;
   // Whether others are said to be making room on this GPU.
   std::function<bool(int device)> coming;
-  // What limits shared with others say of a GPU. UINT64_MAX: there are none.
+  // What limits shared with others leave on a GPU. UINT64_MAX: there are none.
   struct Limit {
     std::uint64_t total = UINT64_MAX;  // for all that share it
     std::uint64_t left = UINT64_MAX;   // of that, for this process
   };
   std::function<Limit(int device)> limit;
-  // Whether there are such limits. Asks nobody.
+  // Whether there are such limits. Does not ask rotad.
   std::function<bool()> limited;
-  // What this process has on a GPU beside its allocations: contexts, modules, heaps, as far as that is known, else
+  // What this process has on a GPU besides its allocations: contexts, modules, heaps; measured if possible, otherwise
   // assumed. 0 where it has no context.
   std::function<std::uint64_t(int device)> contexts;
   // The same of all processes that rotad knows, this one included. 0: not known.
   std::function<std::uint64_t(int device)> all_contexts;
-  // What all others of them have allocated or may allocate there that cannot leave the GPU.
+  // What all the other processes have allocated or may allocate there that cannot leave the GPU.
   std::function<std::uint64_t(int device)> fixed_of_others;
 };
 

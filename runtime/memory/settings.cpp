@@ -10,7 +10,7 @@ namespace rota::memory {
 
 namespace {
 
-// 1 or 0; the default stays where it is neither.
+// 1 or 0; for other values the default stays.
 void read_switch(const char* name, bool& setting) {
   const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read once, at attach
   if (value == nullptr || *value == '\0') return;
@@ -42,10 +42,11 @@ Settings settings_from_environment() {
     if (const auto bytes = protocol::parse_bytes(value)) {
       settings.limit_bytes = *bytes;
     } else {
-      // Whoever set a limit wants one: without a number nothing is within it.
+      // A user who sets a limit wants one: without a readable number, every allocation exceeds it.
       settings.limit_bytes = 0;
       log::error(
-          "ROTA_GPU_MEM_LIMIT is '{}', which is no size: no GPU memory is given out; use bytes with an optional K, M, "
+          "ROTA_GPU_MEM_LIMIT is '{}', which is not a size: every allocation of GPU memory is refused; use bytes with "
+          "an optional K, M, "
           "G "
           "or T, as in 8G, or unset it",
           value);

@@ -16,7 +16,7 @@ namespace {
 constexpr std::array kLaunchers = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE",
                                    "SLURM_STEP_NUM_TASKS"};
 
-// The variable by which a launcher says that there are several processes, or null.
+// The variable in which a launcher says that there are several processes, or null.
 const char* several_processes() {
   for (const char* name : kLaunchers) {
     const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): as the libraries themselves read it
@@ -41,7 +41,7 @@ int look_at(dl_phdr_info* library, std::size_t, void* data) {
 }
 
 int count_loaded(dl_phdr_info* library, std::size_t size, void* data) {
-  // The count is of the loader, not of this library: the first one will do.
+  // The count belongs to the loader, not to this library: the first one will do.
   if (size >= offsetof(dl_phdr_info, dlpi_adds) + sizeof library->dlpi_adds) {
     *static_cast<unsigned long long*>(data) = library->dlpi_adds;
   }
@@ -75,7 +75,7 @@ bool Sharers::found() {
   Look look{several_processes(), {}};
   if (dl_iterate_phdr(look_at, &look) == 0) return false;
   if (!found_.exchange(true)) {
-    log::info("{} is loaded{}{}: memory of this process stays native, since others may open it", look.library,
+    log::info("{} is loaded{}{}: this process's memory stays native, because other processes may open it", look.library,
               for_sharing_only(look.library) ? "" : " and there are several processes, by ",
               for_sharing_only(look.library) ? "" : look.launcher);
   }

@@ -1,5 +1,5 @@
-// Whether this process is one of several that hand each other GPU memory, by what it has loaded and how it was started.
-// Unified Memory cannot be handed over, so such a process had better get the driver's own from its first allocation.
+// Whether this process is one of several that share GPU memory, judging by what it has loaded and how it was started.
+// Unified Memory cannot be shared that way, so such a process should get native memory from its first allocation.
 #pragma once
 
 #include <atomic>
@@ -9,22 +9,22 @@ namespace rota::memory {
 
 class Sharers {
  public:
-  // UCX is there for nothing else. MPI, NCCL and NVSHMEM are loaded by frameworks that never use them, so they count
+  // UCX serves no other purpose. MPI, NCCL and NVSHMEM are loaded by frameworks that never use them, so they count
   // where the launcher says that there are several processes (WORLD_SIZE, OMPI_COMM_WORLD_SIZE, PMI_SIZE,
-  // MV2_COMM_WORLD_SIZE, SLURM_STEP_NUM_TASKS).
-  // Looks again whenever libraries have been loaded since the last call; once true, it stays true. Any thread.
+  // MV2_COMM_WORLD_SIZE, SLURM_STEP_NUM_TASKS). Looks again whenever libraries have been loaded since the last call;
+  // once true, it stays true. Any thread.
   bool found();
 
   // Whether a loaded library of this file name makes found() say so.
   static bool shares_here(std::string_view library);
 
-  // By file name: what is asked of each loaded library.
+  // By file name; called for each loaded library.
   static bool for_sharing_only(std::string_view library);
   static bool for_several_processes(std::string_view library);
 
  private:
   std::atomic<bool> found_{false};
-  std::atomic<unsigned long long> loaded_{0};  // libraries loaded so far, as the loader counts, when last looked
+  std::atomic<unsigned long long> loaded_{0};  // the loader's count of libraries loaded at the last check
 };
 
 }  // namespace rota::memory

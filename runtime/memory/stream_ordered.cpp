@@ -14,13 +14,13 @@ namespace rota::memory {
 
 namespace {
 
-// As the driver's pools: 32 MiB at a time (measured on an H200), less on a small GPU and where the pool's maximum is
+// Like the driver's pools: 32 MiB at a time (measured on an H200), less on a small GPU and where the pool's maximum is
 // near.
 constexpr std::uint64_t kSmallSpan = std::uint64_t{2} << 20;
 constexpr std::uint64_t kLargeSpan = std::uint64_t{32} << 20;
 constexpr std::uint64_t kLargeGpu = std::uint64_t{8} << 30;
 
-// A stream is known by its number and its context's: contexts may number alike.
+// A stream is identified by its number and its context's: numbers may repeat across contexts.
 constexpr unsigned kStreamBits = 40;
 constexpr std::uint64_t kMostContexts = UINT64_MAX >> kStreamBits;
 
@@ -61,13 +61,13 @@ StreamOrdered::PoolPointer StreamOrdered::pool_of(api::CUmemoryPool handle, int 
   return pool;
 }
 
-// What a block ends with: plain memory with its context, a pool's with none, where the backend can do that.
+// What a block's life depends on: plain memory on its context, a pool's on none, if the backend supports that.
 Place StreamOrdered::home_of(const Wanted& wanted) {
   const bool outlives = wanted.pool != nullptr && wanted.backing == Backing::kSwapped;
   return {.context = outlives ? nullptr : wanted.place.context, .device = wanted.place.device};
 }
 
-// Of all streams of the process. 0: it cannot be told from others. With the lock held.
+// A number unique among all streams of the process. 0: the stream cannot be identified. With the lock held.
 Heap::Stream StreamOrdered::stream_of(api::CUcontext context, Heap::Stream number) {
   if (number == 0 || number >> kStreamBits != 0) return 0;
   const auto [known, first] = context_numbers_.try_emplace(context, last_context_number_ + 1);
@@ -95,13 +95,13 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
   return taken;
 }
 
-// A block that was taken from the heap, as what it is to the program.
+// A block that was taken from the heap, as the program sees it.
 void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken) {
   live_[taken.address] = {wanted.bytes, ++last_buffer_id_, taken.stream, taken.fence};
   pool.note_highs();
 }
 
-// The block was taken, and is not used after all. True: what it was charged for is its again.
+// The block was taken but is not used after all. True: its previous charge applies again.
 bool StreamOrdered::put_back(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken) {
   const std::lock_guard lock(mutex_);
   const auto heap = pool->heaps.find(home_of(wanted).context);
@@ -115,8 +115,8 @@ bool StreamOrdered::put_back(const Wanted& wanted, const PoolPointer& pool, cons
   return false;
 }
 
-// Bytes that were charged to the block's last user are this one's; the rest is reserved, or too much given back. Where
-// that fails, or the thread is cancelled while it waits for room, the block goes back.
+// Bytes that were charged to the block's last user pass to this one; the difference is reserved or released. If that
+// fails, or the thread is cancelled while it waits for room, the block goes back.
 bool StreamOrdered::pay(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken,
                         const Reserve& reserve) {
   const int device = wanted.place.device;
@@ -156,8 +156,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   {
     const std::lock_guard lock(mutex_);
     std::uint64_t span = wanted.gpu_bytes >= kLargeGpu ? kLargeSpan : kSmallSpan;
-    // A program that takes little plain memory is not given much of it; one that takes more is given it in fewer
-    // pieces.
+    // A program that allocates little plain memory gets small spans; one that allocates more gets fewer, larger ones.
     if (wanted.pool == nullptr) span = std::clamp(round_up(pool->reserved() / 4, kSmallSpan), kSmallSpan, span);
     bytes = round_up(wanted.bytes, span);
     if (bytes < wanted.bytes) return api::CUDA_ERROR_OUT_OF_MEMORY;
@@ -187,18 +186,18 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   any_.store(true, std::memory_order_relaxed);
   Heap& heap = pool->heaps[home.context];
   if (home.context != nullptr) pools_of_[home.context].insert(pool);
-  // The driver gives addresses again as soon as their context has gone, which may not be known here yet.
+  // The driver reuses addresses as soon as their context is gone, which may not be known here yet.
   live_.erase(live_.lower_bound(address), live_.lower_bound(address + bytes));
   const Span& span = spans_[address] = {pool, home.context, address, bytes, &backend};
   for (const auto& [accessing, flags] : pool->access) set_access(span, accessing, flags);
   heap.add({address, bytes});
-  // From what is free, and that fits now: never what a stream still uses.
+  // From what is free and fits now: never what a stream still uses.
   *taken = *heap.take(wanted.bytes, 0);
   note(wanted, *pool, *taken);
   return api::CUDA_SUCCESS;
 }
 
-// At a shortage: what another stream has yet to pass, for which this one is made to wait.
+// At a shortage: a block that another stream has not passed yet, which this stream is made to wait for.
 std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, const PoolPointer& pool,
                                                       const Reserve& reserve) {
   if (wanted.pool == nullptr || !may_wait_for_others(wanted.pool)) return std::nullopt;
@@ -274,7 +273,7 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
   Lock lock(mutex_);
   const auto live = live_.extract(allocation.address);
   const Span* span = span_at(allocation.address);
-  if (span == nullptr) {  // its context has just ended, and it with it; perhaps the event's has not
+  if (span == nullptr) {  // its context has just ended, and the span with it; the event's context may still exist
     ledger_.release(allocation.device, charge, Kind::kServed);
     lock.unlock();
     if (behind.event != nullptr) real::cuEventDestroy_v2(behind.event);
@@ -284,7 +283,7 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
   const api::CUcontext context = span->context;
   Heap& heap = pool->heaps.at(context);
   if (behind.event == nullptr) {
-    // The block's own use is over, but its stream may have got it behind work on what was there before.
+    // The block's own use is over, but its stream may have received it behind work on the block's previous contents.
     const Live what = live ? live.mapped() : Live{};
     if (what.behind != 0 && fences_.outstanding(Fences::queue_of(what.stream, what.behind), what.behind)) {
       heap.give(allocation.address, what.stream, what.behind, charge);
@@ -338,7 +337,7 @@ void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
   std::uint64_t reserved = pool.reserved();
   for (auto& [context, heap] : pool.heaps) {
     if (reserved <= keep) return;
-    if (fences_.is_ending(context)) continue;  // its addresses may be somebody else's already
+    if (fences_.is_ending(context)) continue;  // its addresses may already have been reused
     for (const Heap::Span& span : heap.empty_spans()) {
       if (reserved <= keep || reserved - span.bytes < keep) continue;
       heap.remove(span.address);
@@ -421,7 +420,7 @@ void StreamOrdered::pool_destroyed(api::CUmemoryPool pool) {
   if (known == pools_.end()) return;
   known->second->keep = 0;
   trim_empty(*known->second);
-  pools_.erase(known);  // its spans and points keep it
+  pools_.erase(known);  // its spans and points keep it alive
 }
 
 bool StreamOrdered::find(std::uint64_t address, std::optional<Block>* block) const {
@@ -468,7 +467,7 @@ void StreamOrdered::context_ended(api::CUcontext context, bool gone) {
     live_.erase(live_.lower_bound(span->first), live_.lower_bound(span->first + span->second.bytes));
     span = spans_.erase(span);
   }
-  // Also where another context has its spans' addresses by now.
+  // Even if another context has its spans' addresses by now.
   for (const PoolPointer& pool : gone ? std::exchange(pools_of_[context], {}) : std::set<PoolPointer>()) {
     const auto heap = pool->heaps.find(context);
     if (heap == pool->heaps.end()) continue;

@@ -1,19 +1,19 @@
-// Stream-ordered memory (cuMemAllocAsync and its kin) in the place of the driver's pools, where plain memory is
-// converted: what a pool of the driver's gives stays on the GPU for as long as it lives, what a backend gives can leave
-// it. The pools themselves stay the driver's: their handles, policies and thresholds are asked of it.
+// Stream-ordered memory (cuMemAllocAsync and related functions), served instead of the driver's pools where plain
+// memory is converted: memory from a driver's pool stays on the GPU as long as it lives, memory from a backend can
+// leave it. The pools themselves remain the driver's, which is asked for their handles, policies and thresholds.
 //
-// Each pool has a heap (heap.h), whose spans come from a backend. Memory that is freed in a stream is that
-// stream's again at once, and everybody's when the stream has passed it, which an event tells; at a shortage an
-// allocation's stream waits for it, where the pool's policy allows that. Spans that nothing uses go to `Deferred`,
-// which gives them to the driver where that makes nobody wait. The usual allocation and the usual free take a lock for
-// a moment, and with it held nothing is asked of the driver, for whose own lock threads queue (fences.h).
+// Each pool has a heap (heap.h), whose spans come from a backend. Memory that is freed in a stream is available to that
+// stream at once, and to all when the stream has passed the free, which an event shows; at a shortage an allocation's
+// stream waits for it, if the pool's policy allows that. Unused spans go to `Deferred`, which frees them where that
+// makes no thread wait. The usual allocation and the usual free take a lock for a moment, and make no driver call under
+// it, since threads queue for the driver's own lock (fences.h).
 //
-// A pool's memory outlives contexts, the driver's and what is served from extents alike: such a pool has one heap,
-// which all contexts of its GPU share. Unified Memory ends with the context that it was made in: there each context has
-// a heap of its own.
+// A pool's memory outlives contexts, both the driver's and memory served from extents: such a pool has one heap, which
+// all contexts of its GPU share. Unified Memory ends with the context that it was allocated in: there each context has
+// its own heap.
 //
-// Small plain memory comes from heaps of its own, one for each context: a piece of Unified Memory for each allocation
-// would cost three of the driver's calls.
+// Small plain memory comes from separate heaps, one per context: a piece of Unified Memory for each allocation would
+// cost three driver calls.
 #pragma once
 
 #include <atomic>
@@ -34,16 +34,16 @@
 
 namespace rota::memory {
 
-// What is served in the place of one pool, or of a GPU's small plain memory. Under the lock of StreamOrdered.
+// What rota serves instead of one pool, or as a GPU's small plain memory. Under the lock of StreamOrdered.
 struct ServedPool {
   api::CUmemoryPool handle = nullptr;
   int device = 0;
   std::map<api::CUcontext, Heap> heaps;          // by the context that their spans end with
   std::map<int, api::CUmemAccess_flags> access;  // of other GPUs to its spans
-  bool shared = false;                           // there has been some: nobody else is served from its spans
+  bool shared = false;                           // there has been access: its spans serve no other pool
   std::uint64_t used_high = 0;
   std::uint64_t reserved_high = 0;
-  std::uint64_t keep = UINT64_MAX;  // bytes of spans that nothing uses; more of them go
+  std::uint64_t keep = UINT64_MAX;  // bytes of unused spans to keep; the rest is freed
 
   std::uint64_t used() const;
   std::uint64_t reserved() const;
@@ -53,14 +53,14 @@ struct ServedPool {
 // Any thread may call each function.
 class StreamOrdered {
  public:
-  // Reserves room for this many bytes, or says no. May wait.
+  // Reserves room for this many bytes, or returns false. May wait.
   using Reserve = std::function<bool(std::uint64_t bytes)>;
 
   struct Wanted {
     Place place;                              // the stream's, or for plain memory the thread's
     api::CUmemoryPool pool = nullptr;         // null: plain memory
     std::uint64_t pool_maximum = UINT64_MAX;  // bytes that the pool may take
-    std::uint64_t gpu_bytes = 0;              // all of the GPU's, which say how large a span is
+    std::uint64_t gpu_bytes = 0;              // the GPU's size, which determines the size of a span
     std::uint64_t bytes = 0;                  // not 0
     api::CUstream stream = nullptr;
     bool per_thread = false;
@@ -71,10 +71,10 @@ class StreamOrdered {
   StreamOrdered(Ledger& ledger, Deferred& deferred, driver::SpareEvents& events)
       : ledger_(ledger), deferred_(deferred), fences_(events) {}
 
-  // Enters the ledger as Kind::kServed, or Kind::kShared if it is plain. CUDA_ERROR_OUT_OF_MEMORY, or what the driver
-  // answered.
+  // Adds an entry of Kind::kServed to the ledger, or Kind::kShared if it is plain. Returns CUDA_ERROR_OUT_OF_MEMORY or
+  // the driver's error.
   api::CUresult allocate(const Wanted& wanted, Backend& backend, const Reserve& reserve, api::CUdeviceptr* address);
-  // Where in a stream's work an entry is freed. No event: its use is over.
+  // The point in a stream's work at which an entry is freed. No event: its use is over.
   struct Behind {
     Heap::Fence fence = 0;  // of next_fence(), before the event was recorded
     api::CUevent event = nullptr;
@@ -86,7 +86,7 @@ class StreamOrdered {
   void free(const Allocation& allocation, const Behind& behind);
   // Whether there has been anything to serve.
   bool any() const { return any_.load(std::memory_order_relaxed); }
-  // Looks which frees the streams have passed. The GPUs whose bytes have become room again.
+  // Checks which frees the streams have passed. Returns the GPUs whose bytes became free.
   std::vector<int> sweep();
 
   // What lies at an address.
@@ -95,15 +95,15 @@ class StreamOrdered {
     std::uint64_t bytes = 0;  // as the program asked for
     std::uint64_t buffer_id = 0;
     api::CUmemoryPool pool = nullptr;  // null: plain memory
-    std::uint64_t span_address = 0;    // what is mapped in one piece around it
+    std::uint64_t span_address = 0;    // the start of the span that contains it
     std::uint64_t span_bytes = 0;
     api::CUcontext context = nullptr;  // null: it ends with none
     int device = 0;
   };
-  // False: the address is none of ours. True: it lies in a span, in the block that `block` says, or in none.
+  // False: the address is not in rota's spans. True: it is in a span, in the block that `block` describes or in none.
   bool find(std::uint64_t address, std::optional<Block>* block) const;
 
-  // Whether a span begins here: memory of the driver's that its free would take.
+  // Whether a span begins here: memory that the driver's free would accept.
   bool holds(std::uint64_t address) const;
 
   // What a pool has here, in bytes.
@@ -113,18 +113,18 @@ class StreamOrdered {
     std::uint64_t reserved = 0;
     std::uint64_t reserved_high = 0;
   };
-  // Gives spans that nothing uses back while more than `keep` bytes are reserved.
+  // Releases unused spans while more than `keep` bytes are reserved.
   void trim(api::CUmemoryPool pool, std::uint64_t keep);
   Marks marks(api::CUmemoryPool pool) const;
-  // Those with spans that end with no context.
+  // The pools with spans that do not end with a context.
   std::vector<api::CUmemoryPool> lasting_pools() const;
-  // From now on the spans of a pool of this GPU, those to come included, may be used from another one, or no more
-  // (CU_MEM_ACCESS_FLAGS_PROT_NONE). The one place where the driver is called with the lock held, by this and for the
-  // new spans of such pools: no context can end, and no span go, before it has answered.
+  // Allows or forbids (CU_MEM_ACCESS_FLAGS_PROT_NONE) the use of the spans of a pool of this GPU, including future
+  // ones, from another GPU. Only here and for new spans of such pools is the driver called with the lock held: no
+  // context can end and no span be freed before it returns.
   void set_access(api::CUmemoryPool pool, int device, int accessing, api::CUmemAccess_flags flags);
   void reset_used_high(api::CUmemoryPool pool);
   void reset_reserved_high(api::CUmemoryPool pool);
-  // The program has destroyed the pool: its handle may be another one's from now on, its memory stays until freed.
+  // The program has destroyed the pool: its handle may be reused from now on; its memory stays until freed.
   void pool_destroyed(api::CUmemoryPool pool);
 
   // A context is about to be destroyed: its events are left alone from now on. Then says whether it is gone.
@@ -145,7 +145,7 @@ class StreamOrdered {
     std::uint64_t bytes = 0;
     std::uint64_t buffer_id = 0;
     Heap::Stream stream = 0;
-    Heap::Fence behind = 0;  // the stream was given the block behind this fence of its own
+    Heap::Fence behind = 0;  // the stream received the block behind this fence of its own
   };
   PoolPointer pool_of(api::CUmemoryPool handle, int device);
   static void set_access(const Span& span, int accessing, api::CUmemAccess_flags flags);

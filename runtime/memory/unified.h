@@ -1,5 +1,5 @@
-// The driver's calls for Unified Memory, in the form that the driver at hand has: the first ones take a device ordinal,
-// the second ones, which came with CUDA 12.2, a location.
+// The driver's calls for Unified Memory, in the form that this driver has: the first versions take a device ordinal,
+// the second ones, since CUDA 12.2, a location.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace rota::memory::unified {
 // Prefetching less costs more than the fault that it saves. Bytes.
 inline constexpr std::uint64_t kWorthMoving = std::uint64_t{64} << 10;
 
-// In place of a GPU.
+// Used instead of a GPU's ordinal.
 inline constexpr int kHost = -1;  // CU_DEVICE_CPU
 
 // Starts moving the range to a GPU or to kHost, in the order of the stream, which belongs to the current context.

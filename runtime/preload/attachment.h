@@ -20,8 +20,7 @@ enum RotaDriverState {
 };
 
 // Called by the thin preload, at any time after attach and by any thread, before a function of the driver's that rota
-// does not know is called for the first time. Where several threads come at once, it is called by each, with `first`
-// for one.
+// does not know is called for the first time. If several threads call at once, each calls it, one of them with `first`.
 typedef void RotaNoteUnknown(const char* name, int first);
 
 struct RotaAttachment {
@@ -40,11 +39,11 @@ struct RotaAttachment {
   char* thunks;
   uint32_t thunk_stride;
   uint32_t driver_state;  // RotaDriverState
-  // Path of the real driver, or of what was refused, or "".
+  // Path of the real driver, or of the refused one, or "".
   const char* driver_path;
   // Why a driver was refused (one line, without a path), or "".
   const char* detail;
-  // Where the core stores the function that it wants to be told by (a release store).
+  // Where the core stores its callback for this (a release store).
   RotaNoteUnknown** note_unknown;
 };
 

@@ -1,4 +1,4 @@
-// What librota-nvml.so asks the core before it answers a question about memory. Plain C data, since the two are linked
+// What librota-nvml.so asks the core before it answers a query about memory. Plain C data, since the two are linked
 // separately and may be of different builds.
 #pragma once
 
@@ -20,9 +20,9 @@ struct RotaGpuMemory {
 };
 
 // `uuid` is the GPU's, as NVML writes it: "GPU-6ba7b810-9dad-11d1-80b4-00c04fd430c8". Returns 1 if `memory` was
-// changed; 0 if what the driver says stands: this process has no limit, or this is no GPU, or the version is another
-// one. With both null, 1 says that this process has a limit. Never throws, and waits no longer than rotad needs to say
-// what a limit is. Any thread may call, also one that has never called CUDA and before rota_core_attach.
+// changed; 0 if the driver's figures apply: this process has no limit, this is not a GPU, or the version differs. With
+// both null, 1 means that this process has a limit. Never throws, and waits no longer than rotad needs to say what a
+// limit is. Any thread may call, also one that has never called CUDA and before rota_core_attach.
 typedef int RotaCoreGpuMemory(uint32_t version, const char* uuid, struct RotaGpuMemory* memory);
 #define ROTA_CORE_GPU_MEMORY_NAME "rota_core_gpu_memory"
 

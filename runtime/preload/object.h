@@ -10,14 +10,14 @@ namespace rota::thin {
 // As PATH_MAX, which counts the final zero too.
 inline constexpr size_t kPathBytes = 4096;
 
-// The name by which the loader knows the file that holds `address`, which is "" for the program itself; null where none
-// does. Where `also` is given, it says whether that file holds that address as well. The name lives as long as the file
+// The name by which the loader knows the file that contains `address`, which is "" for the program itself; null if none
+// does. `also`, if given, is set to whether that file contains that address as well. The name lives as long as the file
 // stays loaded. Takes the loader's lock, as dlopen does.
 __attribute__((visibility("hidden"))) const char* file_of(const void* address, const void* also = nullptr,
                                                           bool* holds_also = nullptr) noexcept;
 
-// The path of the file `name` in the folder in which this library lies; links to this library are followed. False if it
-// cannot be told or is too long. Whether there is such a file is not looked at.
+// The path of the file `name` in this library's folder; links to this library are followed. False if it cannot be
+// determined or is too long. Does not check whether the file exists.
 __attribute__((visibility("hidden"))) bool path_beside_us(const char* name, char (&path)[kPathBytes]) noexcept;
 
 }  // namespace rota::thin

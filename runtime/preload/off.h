@@ -6,7 +6,7 @@
 
 namespace rota::thin {
 
-// Any text but an empty one and 0: who meant to switch rota off does not get it.
+// Any text except an empty one and 0: a user who meant to switch rota off must not get it.
 inline bool is_off() noexcept {
   const char* const value = secure_getenv("ROTA_OFF");
   return value != nullptr && *value != '\0' && strcmp(value, "0") != 0;

@@ -1,13 +1,13 @@
-// The trace file, as the writer in the traced process leaves it and the reader in `rota trace` finds it.
+// The trace file, as the traced process writes it and `rota trace` reads it.
 //
 //   FileHeader (as long as a chunk) | chunk 0 | chunk 1 | …            every chunk kChunkBytes long
 //   chunk: ChunkHeader | record | record | … | zeros
 //
-// A chunk belongs to one thread at a time, so threads never meet on the fast path. Records lie one after another; the
-// word that opens a record is stored last, so a record is either whole or (the word is zero) not there, whatever kills
-// the process: the kernel keeps the pages of a mapped file. Space is reserved before it is mapped: a full disk ends the
-// trace, never the program. All numbers are in the machine's byte order (FileHeader::byte_order tells), times are
-// ticks of FileHeader::clock and turned into nanoseconds with the clock pairs that the file carries.
+// A chunk belongs to one thread at a time, so threads never contend on the fast path. Records lie one after another;
+// the word that opens a record is stored last, so a record is either whole or (the word is zero) not there, whatever
+// kills the process: the kernel keeps the pages of a mapped file. Space is reserved before it is mapped: a full disk
+// ends the trace, never the program. All numbers are in the machine's byte order (FileHeader::byte_order tells), times
+// are ticks of FileHeader::clock and turned into nanoseconds with the clock pairs that the file carries.
 //
 // Records are kept small, since what a call costs beyond its two time stamps is above all fresh memory: a call carries
 // the low half of its ticks, the high half is said once (kTime) where a chunk begins, where another thread goes on in
@@ -79,7 +79,7 @@ struct ChunkHeader {
 static_assert(sizeof(ChunkHeader) == 32);
 
 enum class RecordKind : std::uint8_t {
-  kEnd = 0,     // the word is zero: nothing follows in this chunk
+  kEnd = 0,     // the word is zero: no more records in this chunk
   kEntry = 1,   // a call begins; `value`: low half of the ticks; payload: its arguments
   kReturn = 2,  // it has returned with zero; `value`: low half of the ticks; payload: its out-parameters
   kThread = 3,  // `value` is the thread id of the records that follow; payload: its name, 16 bytes

@@ -8,8 +8,9 @@
 // the name tables that decode them. Header-only, no allocation, no lock.
 //
 // Measured on the H200 machine (tests/bench/run, simgpu, files on ext4), both records of cuCtxGetDevice: 40 ns over the
-// direct call, of which the time stamps alone are 34. In a row the two reads take 23 ns; around a call they also end
-// the CPU's overlapping of one call with the next. Fresh pages of the file are 2 to 3 ns of the rest: see writer.cpp.
+// direct call, of which the time stamps alone are 34. Back to back the two reads take 23 ns; around a call they also
+// keep the CPU from overlapping one call with the next. Fresh pages of the file are 2 to 3 ns of the rest: see
+// writer.cpp.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +40,7 @@ inline Capture string(const void* text) {
   return {text, static_cast<std::uint16_t>(length)};
 }
 
-// The same within a buffer of `room` characters, for callers who were given room and not a terminated text.
+// The same within a buffer of `room` characters, for buffers without a terminated string.
 inline Capture string(const void* text, std::uint64_t room) {
   if (text == nullptr) return Capture::absent();
   const std::uint64_t limit = room < kMaxStringBytes ? room : kMaxStringBytes;
@@ -51,7 +52,7 @@ inline Capture memory(const void* data, std::uint64_t count, std::uint32_t eleme
   if (data == nullptr) return Capture::absent();
   const std::uint64_t most = kMaxCaptureBytes / element_bytes;
   if (count > most) {
-    // An element that alone is too long is cut, else whole elements are kept.
+    // A single element that is too long is cut; otherwise whole elements are kept.
     const std::uint32_t bytes = most == 0 ? kMaxCaptureBytes : static_cast<std::uint32_t>(most * element_bytes);
     return {data, static_cast<std::uint16_t>(bytes | CaptureWord::kCutOff)};
   }
@@ -67,13 +68,13 @@ inline Capture list_behind(const void* record, std::uint32_t pointer_offset, std
   std::uint64_t count = 0;
   std::memcpy(&data, bytes + pointer_offset, sizeof data);
   std::memcpy(&count, bytes + count_offset, count_bytes);
-  // Beside a count of none the pointer may be anything, and a negative count is a wrong call that the driver will
+  // With a count of zero the pointer may be anything, and a negative count is an invalid call that the driver will
   // refuse.
   const bool none = count == 0 || count >> (count_bytes * 8 - 1) != 0;
   return none ? Capture::absent() : memory(data, count, element_bytes);
 }
 
-// The string that an out-parameter of type const char** was given.
+// The string that a call returned through a const char**.
 inline Capture string_at(const void* text) {
   if (text == nullptr) return Capture::absent();
   const char* target = nullptr;
@@ -90,7 +91,7 @@ inline std::uint64_t address(Result (*function)(Arguments...)) {
   return reinterpret_cast<std::uintptr_t>(function);
 }
 
-// A counter that a call gave back through a pointer, for "out[*count]"; null counts as nothing.
+// A count that a call returned through a pointer, for "out[*count]"; null counts as zero.
 template <class T>
 inline std::uint64_t count_at(const T* count) {
   return count == nullptr ? 0 : static_cast<std::uint64_t>(*count);
@@ -99,7 +100,7 @@ template <class T>
 inline std::uint64_t count_at(const void* count) {
   return count_at(static_cast<const T*>(count));
 }
-// A count that is a signed parameter may be negative in a wrong call.
+// A count in a signed parameter may be negative in an invalid call.
 template <class T>
 inline std::uint64_t count_of(T count) {
   if constexpr (std::is_signed_v<T>) {
@@ -130,7 +131,7 @@ inline std::byte* put(std::byte* to, const Capture& capture) {
   to += sizeof capture.word;
   if (capture.word == CaptureWord::kAbsent) return to;
   const std::size_t bytes = CaptureWord::bytes(capture.word);
-  // Nearly all out-parameters are an int or a handle: not worth a call of memcpy.
+  // Nearly all out-parameters are an int or a handle: not worth a call to memcpy.
   if (bytes == 4) {
     std::memcpy(to, capture.data, 4);
   } else if (bytes == 8) {
@@ -150,7 +151,7 @@ inline std::byte* reserve(Thread& thread, std::uint32_t bytes) {
   return place;
 }
 
-// The word goes in last: until then the record is not there.
+// The word is stored last: until then the record does not exist.
 inline void commit(std::byte* place, std::uint64_t word) {
   __atomic_store_n(reinterpret_cast<std::uint64_t*>(place), word, __ATOMIC_RELEASE);
 }
@@ -160,16 +161,16 @@ inline bool in_epoch(const Thread& thread, std::uint64_t ticks) {
   return (ticks ^ thread.epoch) >> 32 == 0;
 }
 
-// Makes of a record that was reserved but not committed the kTime record that is missing before it. Once in 2^32 ticks
-// (some seconds) and stretch, hence also the moment to refresh the calibration.
+// Turns a record that was reserved but not committed into the missing kTime record. Happens once per 2^32 ticks (some
+// seconds) and stretch, so it is also the moment to refresh the calibration.
 [[gnu::noinline]] inline void begin_epoch(Thread& thread, std::byte* place, std::uint32_t bytes, std::uint64_t ticks) {
   thread.epoch = ticks;
   commit(place, RecordWord::make(bytes, RecordKind::kTime, 0, 0, static_cast<std::uint32_t>(ticks >> 32)));
   if (ticks >= thread.refresh_at) refresh(thread, ticks);
 }
 
-// Writes one record. `ticks` is asked last, so that recording a call's entry is not counted as the call's time. Inlined
-// into every tracer, since the sizes are known there: that saves a third of the instructions.
+// Writes one record. `ticks` is called last, so that recording a call's entry is not counted as the call's time.
+// Inlined into every tracer, since the sizes are known there: that saves a third of the instructions.
 template <RecordKind kKind, class Ticks, class... Values>
 [[gnu::always_inline]] inline void append(Thread& thread, Ticks&& ticks_now, std::uint32_t api, std::uint32_t function,
                                           const Values&... values) {

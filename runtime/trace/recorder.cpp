@@ -36,12 +36,13 @@ class Recorder {
     Writer* const writer = writer_of_this_process();
     if (thread.end != nullptr) writer->give_back(thread.cursor, thread.end);
     thread.cursor = thread.end = nullptr;
-    // The records that name the new thread and the time need room too; a left-over may be too short for all.
+    // The records for the new thread's name and the time need room, too; a left-over stretch may be too short for all.
     const std::uint32_t needed = bytes + kThreadRecordBytes + RecordWord::kOverhead;
     for (;;) {
       const Writer::Stretch stretch = writer->take();
       if (stretch.begin == nullptr) return nullptr;
-      if (stretch.end - stretch.begin < static_cast<std::ptrdiff_t>(needed)) continue;  // a left-over too short
+      if (stretch.end - stretch.begin < static_cast<std::ptrdiff_t>(needed))
+        continue;  // a left-over stretch that is too short
       thread.clock = writer->clock();
       thread.cursor = stretch.begin;
       thread.end = stretch.end;
@@ -62,7 +63,7 @@ class Recorder {
   }
 
   void thread_ends(Thread& thread, Writer* writer) {
-    // Programs name their threads late: the name that it has now is the one to show.
+    // Programs name their threads late: the current name is the one to show.
     if (writer != nullptr && has_room(thread, kThreadRecordBytes)) name_thread(thread);
     if (writer != nullptr && thread.end != nullptr) writer->give_back(thread.cursor, thread.end);
     thread.cursor = thread.end = nullptr;
@@ -77,8 +78,8 @@ class Recorder {
     if (Writer* const writer = writer_) writer->unlock();
     starting_.unlock();
   }
-  // The child has its parent's mapping and must not write into it. Its own file is made at its first record, so that a
-  // child that only execs leaves none.
+  // The child has its parent's mapping and must not write into it. Its own file is created at its first record, so that
+  // a child that only execs leaves none.
   void after_fork_in_child(Thread& thread) {
     thread = Thread{};
     if (Writer* const writer = writer_.exchange(nullptr)) {
@@ -88,7 +89,7 @@ class Recorder {
     starting_.unlock();
   }
 
-  // Threads that still run have no other moment to say what they are called by now.
+  // This is the last chance to record the current names of threads that are still running.
   void process_ends(Thread& thread) {
     Writer* const writer = writer_;
     if (writer == nullptr) return;

@@ -7,11 +7,11 @@
 
 namespace rota::trace {
 
-// Begins recording into a file made from `options`. Once per process; the recorder lives as long as the process, since
-// threads may still call CUDA while static objects are destroyed. False: no file (logged).
+// Begins recording into a file created from `options`. Once per process; the recorder lives as long as the process,
+// since threads may still call CUDA while static objects are destroyed. False: no file (logged).
 bool start_recording(const WriterOptions& options);
 bool recording();
-// The calling thread has waited so long for its turn, inside the call that it records now.
+// The calling thread has waited this long for its turn, inside the call that it is recording.
 void note_wait(std::chrono::nanoseconds waited);
 // Where the trace goes; empty before the first record of a forked child.
 std::string recording_path();

@@ -1,4 +1,4 @@
-// What a traced thread needs at hand, and the way from a library with tracers to the writer.
+// The state of a traced thread, and the interface between a library with tracers and the writer.
 //
 // Both librota-core.so (driver calls) and librota-cudart.so (runtime calls) contain tracers, and both write through the
 // same Thread, so that the records of a runtime call and of the driver calls it makes lie in one sequence.
@@ -22,9 +22,9 @@ struct Thread {
 
 // The thread's state; never null, the same for the whole life of the thread: `const` lets a tracer ask once per call.
 [[gnu::const]] Thread& this_thread();
-// A new stretch with room for `bytes`; the place for them, or null while nothing can be recorded.
+// Gets a new stretch with room for `bytes`; returns the address for them, or null while nothing can be recorded.
 std::byte* reserve_slowly(Thread& thread, std::uint32_t bytes);
-// Notes the time on all clocks in the file, once in a while.
+// Records the time on all clocks in the file, from time to time.
 void refresh(Thread& thread, std::uint64_t ticks);
 
 // How librota-cudart.so reaches the three functions above in the core. Exported by librota-core.so as rota_core_trace.

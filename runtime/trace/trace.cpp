@@ -13,8 +13,8 @@
 namespace rota::trace {
 
 bool start(void (*log)(const char* line)) {
-  // The driver's side and librota-cudart.so may both come first; whoever does starts it, and the environment is read
-  // once.
+  // Either the driver's side or librota-cudart.so may come first; the first one starts tracing, and the environment is
+  // read once.
   static const bool started = [log] {
     const char* const directory = std::getenv("ROTA_TRACE");
     if (directory == nullptr || directory[0] == '\0') return false;
@@ -28,7 +28,7 @@ bool start(void (*log)(const char* line)) {
       if (bytes) options.max_bytes = *bytes;
       if (!bytes && log != nullptr)
         log((std::string("ROTA_TRACE_MAX_BYTES is '") + text +
-             "': a number of bytes with an optional K, M, G or T is accepted; 1G is used")
+             "': use bytes with an optional K, M, G or T, as in 64M; 1G is used")
                 .c_str());
     }
     return start_recording(options);

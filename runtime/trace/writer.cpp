@@ -27,7 +27,7 @@ namespace {
 // the file system while a thread waits.
 constexpr std::uint64_t kFirstSegment = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLargestSegment = std::uint64_t{16} << 20;
-// A rest smaller than this is not worth a kThread record.
+// A remainder smaller than this is not worth a kThread record.
 constexpr std::ptrdiff_t kSmallestLeftOver = 2048;
 // Long enough that a clock read's jitter of some 50 ns is a rate error below 0.03%; later pairs improve on it.
 constexpr std::uint64_t kCalibrationNanoseconds = 200'000;
@@ -95,7 +95,8 @@ void Writer::log(const std::string& line) const {
 bool Writer::open() {
   const std::lock_guard guard(mutex_);
   if (mkdir(options_.directory.c_str(), 0777) != 0 && errno != EEXIST) {
-    log("trace: cannot make the folder " + options_.directory + ": " + std::strerror(errno) + "; tracing is off");
+    log("trace: cannot create the folder " + options_.directory + ": " + std::strerror(errno) +
+        "; tracing is off: set ROTA_TRACE to another folder");
     stopped_ = true;
     return false;
   }
@@ -109,7 +110,8 @@ bool Writer::open() {
           std::to_string(start.realtime_ns) + kFileSuffix;
   const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) {
-    log("trace: cannot make " + path_ + ": " + std::strerror(errno) + "; tracing is off");
+    log("trace: cannot create " + path_ + ": " + std::strerror(errno) +
+        "; tracing is off: set ROTA_TRACE to another folder");
     stopped_ = true;
     return false;
   }
@@ -120,7 +122,7 @@ bool Writer::open() {
   const bool grown = grow(file);
   ::close(file);
   if (!grown) {
-    ::unlink(path_.c_str());  // an empty file would only puzzle
+    ::unlink(path_.c_str());  // an empty file would only confuse
     return false;
   }
   header_ = reinterpret_cast<FileHeader*>(segments_.front().address);
@@ -140,7 +142,7 @@ bool Writer::open() {
   header.command_bytes = static_cast<std::uint32_t>(command.size());
   std::memcpy(header.command, command.data(), command.size());
   header.start = start;
-  // Not a sleep: the thread would be gone for 50 us more than it asked.
+  // Does not sleep: the thread would be away 50 us longer than requested.
   while (clock_nanoseconds(CLOCK_MONOTONIC) - start.monotonic_ns < kCalibrationNanoseconds) {
   }
   header.calibrated = read_clock_pair(clock_);
@@ -193,17 +195,17 @@ void Writer::stop(State state, int error) {
   }
   if (state == State::kCapped) {
     log("trace: " + path_ + " has reached " + std::to_string(options_.max_bytes) +
-        " bytes; tracing of this process ends here, the program goes on (ROTA_TRACE_MAX_BYTES sets the limit)");
+        " bytes; tracing of this process ends here and the program continues (ROTA_TRACE_MAX_BYTES sets the limit)");
   } else {
-    log("trace: no more space for " + path_ + ": " + std::strerror(error) +
-        "; tracing of this process ends here, the program goes on");
+    log("trace: cannot extend " + path_ + ": " + std::strerror(error) +
+        "; tracing of this process ends here and the program continues");
   }
 }
 
 Writer::Stretch Writer::take() {
   Stretch stretch;
   std::uint64_t sequence = 0;
-  // Each call of a program whose trace has stopped comes by here: not through the lock.
+  // Each call of a program whose trace has stopped comes through here: so without the lock.
   if (stopped_.load(std::memory_order_relaxed)) return {};
   {
     const std::lock_guard guard(mutex_);
@@ -229,8 +231,8 @@ Writer::Stretch Writer::take() {
     used_ += kChunkBytes;
     sequence = chunks_++;
   }
-  // One call instead of a page fault per 4 KiB of records. A file system that promised space it has not answers here
-  // with an error, where a plain store would be a SIGBUS.
+  // One call instead of a page fault per 4 KiB of records. If a file system has promised space that it does not have,
+  // this fails with an error, where a plain store would raise SIGBUS.
   if (madvise(stretch.begin, kChunkBytes, MADV_POPULATE_WRITE) != 0 && (errno == EFAULT || errno == EHWPOISON)) {
     const std::lock_guard guard(mutex_);
     if (!stopped_) stop(State::kOutOfSpace, ENOSPC);
@@ -265,7 +267,7 @@ void Writer::finish() {
   if (header_ == nullptr) return;
   if (header_->state == State::kRunning) header_->state = State::kEnded;
   stopped_ = true;
-  // Only what was never handed out goes, so no thread can touch it. Failure costs disk space, nothing else.
+  // Only space that was never handed out is cut off, so no thread can touch it. A failure only costs disk space.
   const int file = open_again();
   if (file < 0) return;
   [[maybe_unused]] const int cut = ftruncate(file, static_cast<off_t>(used_));

@@ -1,5 +1,5 @@
-// One trace file while it is written: reserves space, maps it, and hands out chunks. Threads meet here only when a
-// chunk is full, under a lock; what they write into their chunks is none of the writer's business.
+// One trace file while it is written: reserves space, maps it, and hands out chunks. Threads come here only when a
+// chunk is full, and then take a lock; the writer does not look at what they write into their chunks.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ struct WriterOptions {
   std::uint64_t max_bytes = std::uint64_t{1} << 30;  // of one file; raised to kMinimumBytes
   std::uint64_t driver_schema = 0;
   std::uint64_t runtime_schema = 0;
-  // Gets one line without a newline, at most once per file for a failure.
+  // Called with one line without a newline, at most once per file for a failure.
   void (*log)(const char* line) = nullptr;
   // Reserves [offset, offset + bytes) of the file; 0 or an errno. Null: posix_fallocate within RLIMIT_FSIZE. Tests
   // inject a full disk here.
@@ -42,16 +42,16 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Makes and maps the file. False: could not (logged); take() then gives nothing.
+  // Creates and maps the file. False: it failed (logged); take() then returns nothing.
   bool open();
   // A fresh stretch for the calling thread, or an empty one once the trace has stopped. Any thread.
   Stretch take();
-  // What a thread that ends has left over, for the next thread. Any thread.
+  // Returns the rest of a stretch when a thread ends, for the next thread. Any thread.
   void give_back(std::byte* cursor, std::byte* end);
-  // Notes the time on all clocks in the header, for the reader's calibration. Any thread.
+  // Records the time on all clocks in the header, for the reader's calibration. Any thread.
   void refresh_calibration();
-  // The process ends: says so in the header and cuts the file to what is in use. Chunks that were handed out stay
-  // writable, as threads may still run.
+  // The process is ending: records that in the header and cuts the file to the size in use. Chunks that were handed out
+  // stay writable, as threads may still run.
   void finish();
 
   // Around fork(), so that the child does not inherit a held lock.
@@ -68,8 +68,8 @@ class Writer {
     std::size_t bytes;
   };
 
-  // The file is open only while it grows or is cut: a descriptor that stays is one that the program may close (daemons
-  // close all) and get again for a file of its own. -1 with errno if it is gone.
+  // The file is open only while it grows or is cut: a descriptor that stays open could be closed by the program
+  // (daemons close all) and reused for another file. -1 with errno if it is gone.
   int open_again() const;
   bool grow(int file);
   void stop(State state, int error);

@@ -9,9 +9,9 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr Time kCount = 50ms;
-// Between two samples, on the average; no program's own rhythm is met by chance.
+// The average time between two samples; it varies, so that samples do not coincide with a program's own rhythm.
 constexpr Time kBetweenSamples = 1ms;
-// An idle context passes a mark in 0.5 to 4.9 us (measured): one that has not after so long is busy.
+// An idle context passes a mark in 0.5 to 4.9 us (measured): one that has not after this long is busy.
 constexpr Time kPassedByThen = 25us;
 // Busy samples in a row that make a spell.
 constexpr std::uint64_t kSpell = 5;
@@ -34,7 +34,7 @@ void Activity::connected(protocol::UsagePage* page) {
 
 void Activity::granted(std::uint32_t grant, Time now) {
   if (grant == grant_) return;
-  // A grant that takes the place of another begins no turn.
+  // A grant that replaces another does not begin a turn.
   opens_ = grant_ == 0;
   grant_ = grant;
   granted_at_ = now;
@@ -80,7 +80,7 @@ void Activity::look(std::uint32_t watch, bool holds, Time now) {
   look_at_ = sample_at_;
 }
 
-// Nothing is marked if no call came since a mark that has been passed: the GPU is idle, then.
+// Makes no mark if no call came since a mark that has been passed: then the GPU is idle.
 void Activity::sample() {
   const std::uint64_t calls = gate_.traffic().calls;
   if (calls != calls_marked_) {

@@ -1,4 +1,4 @@
-// What this process tells rotad of how it uses its GPUs, while others touch them: how many calls submit work, whether
+// What this process tells rotad about how it uses its GPUs while others touch them: how many calls submit work, whether
 // its GPUs are busy while it holds them, and how long it takes until a turn begins. Only the monitor uses it.
 #pragma once
 
@@ -17,13 +17,13 @@ class Activity {
  public:
   Activity(gate::Gate& gate, gate::Contexts& contexts) : gate_(gate), contexts_(contexts) {}
 
-  // Null: rotad has gone. What has been counted counts for the next one.
+  // Null: rotad is gone. What has been counted so far counts for the next one.
   void connected(protocol::UsagePage* page);
-  // This process has handed memory or events to others, or opened theirs; whether that is news. Any thread.
+  // This process has handed memory or events to others or opened theirs; returns whether that is new. Any thread.
   bool shares() { return !shares_.exchange(true); }
   bool shared() const { return shares_.load(); }
   void tell_shares();
-  // The lease with this grant came, or none is held; and the gate has opened.
+  // granted(): the lease with this grant came, or none is held. opened(): the gate has opened.
   void granted(std::uint32_t grant, Time now);
   void opened(Time now);
   void closed(Time now);
@@ -31,7 +31,7 @@ class Activity {
   void look(std::uint32_t watch, bool holds, Time now);
   // Writes down how many calls there have been.
   void count_calls(Time now);
-  // When the next look is wanted.
+  // When the next look is due.
   Time look_at() const { return look_at_; }
 
  private:
@@ -52,8 +52,8 @@ class Activity {
   std::uint32_t grant_ = 0;
   bool opens_ = false;  // the grant's turn has not begun yet
   Time granted_at_{0};
-  Time open_since_{0};  // under a lease; 0: it is not
-  Time open_{0};        // before that
+  Time open_since_{0};  // since when the gate is open under a lease; 0: it is not
+  Time open_{0};        // the time it was open under leases before that
   std::uint64_t switches_ = 0;
   std::uint64_t switching_ns_ = 0;
 };

@@ -15,12 +15,12 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// Moves under way, one for each GPU: in a stream of its own, with an event behind it.
+// Moves under way, one per GPU: each in its own stream, with an event behind it.
 class Moves {
  public:
   explicit Moves(gate::Contexts& contexts) : contexts_(contexts) {}
 
-  // `start(stream)` puts moves into the stream, of some context of this GPU, and answers how many bytes.
+  // `start(stream)` submits moves to the stream, of some context of this GPU, and returns their bytes.
   template <typename Start>
   void add(int device, Start&& start) {
     Move move{.context = contexts_.any(device)};
@@ -36,12 +36,12 @@ class Moves {
   }
   std::uint64_t bytes() const { return bytes_; }
 
-  // Until everything has come to its place, or the time is over. What is under way then goes on by itself.
+  // Waits until everything is in place or the time is over. Moves still under way then continue by themselves.
   void wait(Clock::time_point until, const std::function<bool()>& stopping) {
     for (const Move& move : all_) {
       bool waiting = move.event != nullptr;
       for (std::chrono::nanoseconds pause = 50us; waiting && !stopping() && Clock::now() < until;) {
-        // Under the lock each time: the context may be destroyed while we wait, and stream and event with it.
+        // Takes the lock each time: the context may be destroyed during the wait, and stream and event with it.
         const auto looked = contexts_.within(
             move.context, [&] { waiting = real::cuEventQuery(move.event) == api::CUDA_ERROR_NOT_READY; });
         if (looked == gate::Contexts::Within::kGone) break;
@@ -67,13 +67,13 @@ class Moves {
   std::uint64_t bytes_ = 0;
 };
 
-// How long a move may take, at so many GB/s.
+// How long a move may take at this rate in GB/s.
 std::chrono::nanoseconds time_for(std::uint64_t bytes, std::uint64_t rate) {
   return 20ms + std::chrono::nanoseconds(bytes / rate);
 }
 
-// A context of rota's own, for as long as this lives: what pools gave may have outlived all of the program's there, and
-// has to be back before work runs on any GPU.
+// A context of rota's own, for the lifetime of this object: memory from pools may have outlived all of the program's
+// contexts there, and has to be back before work runs on any GPU.
 class OwnContext {
  public:
   explicit OwnContext(int device) {
@@ -92,7 +92,7 @@ class OwnContext {
   api::CUcontext context_ = nullptr;
 };
 
-// Moves extents of one GPU, in a stream of some context of its.
+// Moves extents of one GPU, in a stream of one of its contexts.
 template <typename Move>
 memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, const ExchangeOf& exchange,
                                       const std::function<bool()>& stopping, const Move& move) {
@@ -116,8 +116,8 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
   api::CUstream stream = nullptr;
   api::CUresult made = api::CUDA_SUCCESS;
   within([&] { made = real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING); });
-  // A full GPU has no room for a stream either, and what is to make room there must not need any. Nothing of this
-  // process runs, so the legacy stream waits for nothing; but it would end a capture.
+  // A full GPU has no room for a stream either, and making room must not need any. No work of this process runs, so the
+  // legacy stream waits for nothing; but it would end a capture.
   const bool full = made == api::CUDA_ERROR_OUT_OF_MEMORY;
   if (full && contexts.captures() != 0) return {.failed = true};
   if (!full && stream == nullptr) return {.failed = true, .error = made};
@@ -127,8 +127,9 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
   return all;
 }
 
-// What contexts had that an error has ended for good need not be moved any more: their programs see that error. Neither
-// need what belongs to no context, if all of the GPU's have ended so. Bytes that lay on the GPU.
+// Memory of contexts that an error has ended permanently need not be moved any more: the program sees that error. Nor
+// does memory that belongs to no context, if all of the GPU's contexts have ended like that. Returns the bytes that
+// were on the GPU.
 std::uint64_t release_failed(gate::Contexts& contexts, memory::Memory& memory, int device) {
   std::uint64_t bytes = 0;
   const std::vector<api::CUcontext> failed = contexts.failed(device);
@@ -183,7 +184,7 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
     moves.add(device,
               [&, device = device, most = most](api::CUstream stream) { return memory.bring(device, stream, most); });
   }
-  // 20 GB/s: well below what the link does, well above faults.
+  // 20 GB/s: well below the speed of the link, well above that of faults.
   moves.wait(Clock::now() + time_for(moves.bytes(), 20), stopping);
   return back;
 }

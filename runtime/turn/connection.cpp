@@ -26,7 +26,7 @@ constexpr int kWelcomeMilliseconds = 2000;
 // The descriptor of this process's connection, for a forked child.
 constinit std::atomic<int> open_descriptor{-1};
 
-// The message must have been zero before it was received: what a rotad of another version leaves out is zero.
+// The caller zeroes the message before receiving, so that fields which a rotad of another version leaves out are zero.
 bool valid(const Message& message, ssize_t bytes) {
   return bytes >= static_cast<ssize_t>(protocol::kHeaderBytes) && message.magic == protocol::kMagic;
 }
@@ -45,7 +45,8 @@ std::string error_text(int error) {
   return strerror_r(error, buffer, sizeof buffer);
 }
 
-// Maps a page that came with the welcome, or null. Sealed against shrinking, or a later access could be a SIGBUS.
+// Maps a page that came with the welcome, or null. It must be sealed against shrinking, or a later access could raise
+// SIGBUS.
 void* map_page(int descriptor, int protection) {
   struct stat info{};
   if (fstat(descriptor, &info) != 0 || info.st_size < static_cast<off_t>(protocol::kPageBytes)) return nullptr;
@@ -53,7 +54,7 @@ void* map_page(int descriptor, int protection) {
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return nullptr;
   void* page = mmap(nullptr, protocol::kPageBytes, protection, MAP_SHARED, descriptor, 0);
   if (page == MAP_FAILED) return nullptr;
-  madvise(page, protocol::kPageBytes, MADV_DONTFORK);  // a child is a client of its own
+  madvise(page, protocol::kPageBytes, MADV_DONTFORK);  // a child is a separate client
   return page;
 }
 
@@ -65,8 +66,8 @@ Connection::Attempt Connection::open() {
     if (protocol::nobody_there(search.error)) {
       if (search.skipped_count == 0) return {};
       return {nullptr,
-              fmt::format("no rotad, and the folder of {} is not looked into: somebody else made it, or others "
-                          "may write to it",
+              fmt::format("no rotad found, and the folder of {} was skipped because another user owns it or can "
+                          "write to it: remove it",
                           search.skipped[0].path)};
     }
     const char* path = search.candidate.path;
@@ -83,7 +84,7 @@ Connection::Connection(int descriptor) : descriptor_(descriptor) {
 }
 
 Connection::~Connection() {
-  // Before it is closed: a child forked in between must not close what has the same number by then.
+  // Before the descriptor is closed: a child forked in between must not close another one with the same number.
   int own = descriptor_.get();
   open_descriptor.compare_exchange_strong(own, -1);
 }
@@ -97,7 +98,7 @@ std::string Connection::greet() {
   hello.kind = Kind::kHello;
   hello.body.hello.newest_version = protocol::kVersion;
   std::strncpy(hello.body.hello.name, program_invocation_short_name, protocol::kNameLength - 1);
-  if (!send(hello)) return "rotad hung up";
+  if (!send(hello)) return "rotad closed the connection";
 
   pollfd ready{descriptor_.get(), POLLIN, 0};
   int result;
@@ -111,15 +112,15 @@ std::string Connection::greet() {
   const ssize_t bytes = protocol::read_packet(descriptor_.get(), &answer, sizeof answer, pages, MSG_DONTWAIT);
   std::string reason;
   if (bytes == 0) {
-    reason = "rotad hung up";
+    reason = "rotad closed the connection";
   } else if (!valid(answer, bytes)) {
-    reason = "what listens there is not rotad";
+    reason = "the process that listens there is not rotad";
   } else if (answer.kind == Kind::kRefused) {
     answer.body.refused.text[protocol::kTextLength - 1] = '\0';
     reason = answer.body.refused.text;
   } else if (answer.kind != Kind::kWelcome || answer.version < protocol::kOldestVersion ||
              answer.version > protocol::kVersion) {
-    reason = fmt::format("this rotad speaks version {} of the protocol, not {} to {}: install the same rota",
+    reason = fmt::format("this rotad speaks version {} of the protocol, not {} to {}: install the same version of rota",
                          answer.version, protocol::kOldestVersion, protocol::kVersion);
   } else {
     lease_ = static_cast<protocol::LeasePage*>(map_page(pages[0].get(), PROT_READ));
@@ -164,7 +165,7 @@ Connection::Received Connection::receive(Message& message) {
 
 std::optional<driver::Handed> Connection::take_extent(int index) {
   Message other;
-  while (receive_new(other) == Received::kMessage) unread_.push_back(other);  // that rotad has gone is found out later
+  while (receive_new(other) == Received::kMessage) unread_.push_back(other);  // a closed connection is noticed later
   const auto found =
       std::find_if(extents_.begin(), extents_.end(), [index](const Extent& each) { return each.index == index; });
   if (found == extents_.end()) return std::nullopt;
@@ -187,7 +188,8 @@ Lease Connection::lease() const {
   seen.waiters = lease_->waiters.load();
   seen.drain_at = time_of(lease_->drain_at_ns);
   for (int index = 0; index < static_cast<int>(protocol::kMaxGpus); ++index) {
-    // Without the lease only swap memory is asked for: what a holder was told is there until rotad has its give-back.
+    // Without the lease only swap memory is requested: what a holder was told remains until rotad has received its
+    // give-back.
     const bool holds = (seen.held >> index & 1) != 0;
     const bool asked = holds ? seen.waiters != 0 : lease_->clear_from_bytes[index].load() != 0;
     if (asked && to_clear(index) != 0) seen.in_the_way |= GpuMask{1} << index;

@@ -28,8 +28,8 @@ namespace {
 // The first CUDA version whose driver has cuCtxRecordEvent.
 constexpr int kContextEvents = 12050;
 
-// Whether a context that answers this runs nothing any more, and never will: it is gone, or an error that cannot be
-// cleared has ended all of its work. Any other failure says nothing of what runs.
+// Whether this result means that a context will never run anything again: it is gone, or an error that cannot be
+// cleared has ended all of its work. Any other failure says nothing about running work.
 bool runs_nothing(api::CUresult result) {
   switch (result) {
     case api::CUDA_ERROR_DEINITIALIZED:
@@ -52,8 +52,8 @@ bool runs_nothing(api::CUresult result) {
   }
 }
 
-// Of a stream that every context has, and of which CUDA_SUCCESS says that only non-blocking streams may work. Whatever
-// it answers, an error that cannot be cleared is not hidden. Not while anything captures, which this might end.
+// Queries a stream that every context has; CUDA_SUCCESS means that only non-blocking streams may have work. Its result
+// never hides an error that cannot be cleared. Must not be called during a capture, which it might end.
 api::CUresult query_legacy_stream(api::CUcontext context) {
   api::CUresult result = real::cuCtxPushCurrent_v2(context);
   if (result != api::CUDA_SUCCESS) return result;
@@ -112,7 +112,7 @@ api::CUresult Contexts::end_context(api::CUcontext context, const std::function<
   const api::CUresult result = call();
   if (ended(result)) {
     const std::lock_guard lists(state_->lists);
-    // Its events went with it.
+    // Its events ended with it.
     std::erase_if(state_->contexts, [&](const Context& known) { return known.handle == context; });
     drop_captures(*state_, [&](const Capture& capture) { return capture.context == context; });
   }
@@ -173,7 +173,8 @@ void Contexts::stream_made(api::CUstream stream) {
   const api::CUcontext current = current_context();
   const std::lock_guard lock(state_->lists);
   for (Context& context : state_->contexts) {
-    // Who had this handle before went with its context, which another thread is about to take off the list.
+    // The stream that had this handle before ended with its context, which another thread is about to remove from the
+    // list.
     std::erase_if(context.tracks, [&](const Track& known) {
       if (known.stream != stream) return false;
       context.last.insert(context.last.end(), known.pending.begin(), known.pending.end());
@@ -183,20 +184,20 @@ void Contexts::stream_made(api::CUstream stream) {
   }
 }
 
-// True if the stream was kept account of. Its last event goes behind its work, and the handle is forgotten.
+// True if the stream was tracked. Its last event is recorded behind its work, and the handle is forgotten.
 bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
   const auto track = std::find_if(context.tracks.begin(), context.tracks.end(),
                                   [&](const Track& known) { return known.stream == stream; });
   if (stream == nullptr || track == context.tracks.end()) return false;
-  // Nor on a stream of another context's capture, which it may have joined: the event would belong to that.
+  // Not on a stream that has joined the capture of another context either: the event would become part of that capture.
   api::CUstreamCaptureStatus status{};
   const bool captures = std::any_of(state.captures.begin(), state.captures.end(),
                                     [&](const Capture& capture) { return capture.context == context.handle; }) ||
                         (!state.captures.empty() && (real::cuStreamIsCapturing(stream, &status) != api::CUDA_SUCCESS ||
                                                      status != api::CU_STREAM_CAPTURE_STATUS_NONE));
-  // Seldom enough that a look costs every destroyed stream the same, however many are not reached; and not while
-  // anything captures, since a query by a thread that is not in RELAXED mode invalidates captures (measured). The mode
-  // is for a capture that begins meanwhile.
+  // Rarely enough that the cost per destroyed stream stays the same, however many events are not reached; and not
+  // during a capture, since a query by a thread that is not in RELAXED mode invalidates captures (measured). The mode
+  // is set for a capture that begins in the meantime.
   auto mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
   if (context.last.size() >= context.look_at && state.captures.empty() &&
       real::cuThreadExchangeStreamCaptureMode(&mode) == api::CUDA_SUCCESS) {
@@ -213,7 +214,7 @@ bool Contexts::end_track(State& state, Context& context, api::CUstream stream) {
 bool Contexts::sweep_last(State& state, Context& context) {
   std::erase_if(context.last, [&](api::CUevent event) {
     if (real::cuEventQuery(event) == api::CUDA_ERROR_NOT_READY) return false;
-    // Reached, or lost with a context that failed, in which nothing runs any more.
+    // Reached, or lost with a failed context, in which nothing runs any more.
     context.spare.push_back(event);
     ++state.reached;
     return true;
@@ -224,7 +225,7 @@ bool Contexts::sweep_last(State& state, Context& context) {
 
 api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call) {
   // The driver lets the stream's work finish after it has destroyed the stream, and may give its handle to a new one at
-  // once: a last event goes behind that work, and the handle is forgotten before.
+  // once: a last event is recorded behind that work, and the handle is forgotten first.
   api::CUcontext tracked_in = nullptr;
   if (needs_streams()) {
     const std::lock_guard lock(state_->lists);
@@ -247,19 +248,19 @@ api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function
 }
 
 bool Contexts::submits_nothing(const Call& call) const {
-  // A driver that does not even say which context is current (a forked child's, or one that is shut down) refuses the
-  // call itself, too. And libcudart loads libraries before there is any context: nothing reaches a GPU.
+  // A driver that cannot even tell which context is current (in a forked child, or after shutdown) refuses the call
+  // itself, too. And libcudart loads libraries before there is any context: nothing reaches a GPU.
   api::CUcontext current = nullptr;
   if (real::cuCtxGetCurrent(&current) != api::CUDA_SUCCESS) return true;
   if (current == nullptr) {
-    // A stream brings its own context; where it has none the driver refuses the call.
+    // A stream has its own context; without one the driver refuses the call.
     if (!call.has_stream || call.stream == nullptr) return true;
     const api::CUresult result = real::cuStreamGetCtx(call.stream, &current);
     if (!lacks_function(result) && (result != api::CUDA_SUCCESS || current == nullptr)) return true;
   }
   if (captures() == 0) return false;
-  // A capture spreads to another stream by a wait for one of its events, in any thread: the stream itself does not
-  // capture yet. If it is no such wait after all, a wait for an event is no work either.
+  // A capture spreads to another stream by a wait for one of its events, in any thread: the stream itself is not
+  // capturing yet. Even if it is not such a wait, waiting for an event is not GPU work.
   if (call.symbol == Symbol::k_cuStreamWaitEvent || call.symbol == Symbol::k_cuStreamWaitEvent_ptsz) return true;
   if (!call.has_stream) return false;
   const api::CUstream stream = meant(call.stream, call.per_thread);
@@ -271,7 +272,7 @@ bool Contexts::submits_nothing(const Call& call) const {
 
 bool Contexts::anything_captures(State& state) {
   if (state.captures.empty()) return false;
-  // A thread that ended in the middle of capturing its own stream will never end that capture.
+  // A thread that ended while it captured its own stream will never end that capture.
   drop_captures(state, [](const Capture& capture) {
     return capture.tid != 0 && syscall(SYS_tgkill, getpid(), capture.tid, 0) != 0 && errno == ESRCH;
   });
@@ -296,7 +297,7 @@ Contexts::Recorded Contexts::record(Context& context, Track& track) {
   if (event != nullptr && track.stream != nullptr) {
     result = real::cuEventRecord(event, track.stream);
   } else if (event != nullptr && needs_streams()) {
-    // What is in the legacy stream comes before what is put into a blocking one.
+    // Work in the legacy stream precedes work that is submitted to a blocking stream later.
     if (context.own == nullptr && real::cuStreamCreate(&context.own, api::CU_STREAM_DEFAULT) != api::CUDA_SUCCESS) {
       context.own = nullptr;
     }
@@ -351,7 +352,7 @@ Contexts::Progress Contexts::progress() {
       }
     }
     if (!sweep_last(*state_, context)) answer.done = false;
-    // Threads' own default streams, which have no mark.
+    // The threads' own default streams, which have no marks.
     if (answer.done && needs_streams())
       answer.done = !anything_captures(*state_) && blocking_streams_rest(context.handle);
   }
@@ -409,7 +410,7 @@ bool Contexts::while_all_live(const std::function<void()>& work) {
 }
 
 void Contexts::shut() {
-  // A second at most: exit must not hang on a driver call that does not come back.
+  // At most a second: exit must not hang on a driver call that does not return.
   for (int attempt = 0; attempt < 1000; ++attempt) {
     if (const std::unique_lock lock(state_->closing, std::try_to_lock); lock) {
       state_->shut = true;

@@ -5,18 +5,17 @@
 // So the monitor never works on a context that is being destroyed, and records no event while anything captures in any
 // context: cuCtxRecordEvent on a context that takes part in a capture fails and destroys the capture, and a capture can
 // span contexts and GPUs (both measured). The monitor only tries the lock: a destruction may itself wait for work that
-// our closed gate holds back. It is recursive: a recapture runs a callback of the program, which may begin a capture
-// itself.
+// the closed gate holds back. The lock is recursive: a recapture runs a callback of the program, which may begin a
+// capture itself.
 //
-// Whatever the lists say is changed and read under a second lock, taken inside the first and never held while the
-// driver may wait for the GPU: streams come and go under that one alone.
+// The lists are changed and read under a second lock, taken inside the first and never held while the driver may wait
+// for the GPU: creating and destroying streams takes only that one.
 //
-// Drivers before CUDA 12.5 have no cuCtxRecordEvent. An event on the legacy stream would stand for most of a context,
-// but blocking streams' later work waits for it: a kernel that waits for another stream's next one would never end. So
-// streams are kept account of, and each gets events of its own; for the legacy stream's work they go into a blocking
-// stream of ours, for which nobody waits. Where the threads' own default streams have got, no event of the monitor's
-// can tell: that nothing works there any more a query of the legacy stream says, which sees all but non-blocking
-// streams.
+// Drivers before CUDA 12.5 have no cuCtxRecordEvent. An event on the legacy stream would cover most of a context, but
+// later work in blocking streams waits for it: a kernel that waits for another stream's next one would never end. So
+// rota tracks streams, and each gets its own events; for the legacy stream's work they go into a blocking stream of
+// rota's own, for which nothing waits. No event of the monitor can show the progress of the threads' own default
+// streams: whether they are idle is known by a query of the legacy stream, which covers all but non-blocking streams.
 #pragma once
 
 #include <atomic>
@@ -39,37 +38,37 @@ class Contexts {
   // --- program's threads
   void add(api::CUcontext context, int device, bool primary);
   bool known(api::CUcontext context) const;
-  // Runs a call that may end `context` under the closing lock; it is forgotten if `ended` says so of the call's result.
-  // `ended` runs under that lock too, and add() of a new context waits for it: what is bookkept there for a handle that
-  // has ended is done before another thread gets the same handle for a new context.
+  // Runs a call that may end `context` under the closing lock; the context is forgotten if `ended` returns true for the
+  // call's result. `ended` runs under that lock, too, and add() of a new context waits for it: so its bookkeeping for a
+  // handle that has ended is done before another thread gets the same handle for a new context.
   api::CUresult end_context(api::CUcontext context, const std::function<api::CUresult()>& call,
                             const std::function<bool(api::CUresult)>& ended);
   // The primary context of a device as last seen, or null.
   api::CUcontext primary(int device) const;
 
-  // Run the real call under the closing lock and keep count. `per_thread`: a _ptsz form.
+  // Run the real call under the closing lock and track the captures. `per_thread`: a _ptsz form.
   api::CUresult begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
   api::CUresult end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
   api::CUresult destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call);
-  // After the driver has made a stream in the current context.
+  // After the driver has created a stream in the current context.
   void stream_made(api::CUstream stream);
   std::uint32_t captures() const { return capture_count_.load(std::memory_order_acquire); }
-  // Whether a call puts nothing on the GPU: into a capture, or without any context.
+  // Whether a call puts nothing on the GPU: it goes into a capture, or there is no context.
   bool submits_nothing(const Call& call) const;
 
   // --- the monitor (a thread in RELAXED capture mode, all signals blocked)
   enum class Mark {
-    kMarked,     // an event lies behind all work submitted so far, in every context
+    kMarked,     // an event has been recorded behind all work submitted so far, in every context
     kCapturing,  // a capture is under way somewhere in this process: nothing was marked
-    kUnknown,    // the driver refused an event in some context: nothing is known of its work
-    kBusy,       // a context is being made or destroyed: try again
+    kUnknown,    // the driver refused an event in some context: nothing is known about its work
+    kBusy,       // a context is being created or destroyed: try again
   };
   Mark mark();
   struct Progress {
-    bool looked = false;  // false: the lock was not to be had
+    bool looked = false;  // false: the lock was not available
     bool done = false;    // everything before the last mark has finished
-    // Marks passed since the process began, of those that the GPU did not pass at once: grows while it gets on with
-    // work.
+    // How many marks have been passed since the process began, of those that the GPU did not pass at once: grows while
+    // it makes progress.
     std::uint64_t reached = 0;
   };
   Progress progress();
@@ -77,46 +76,47 @@ class Contexts {
   bool none(int device) const;
   // Some live context of a device, or null.
   api::CUcontext any(int device) const;
-  // Contexts of a device whose work an error has ended for good. None while the lock is not to be had or something
-  // captures.
+  // Contexts of a device whose work an error has ended permanently. None while the lock is not available or a capture
+  // is under way.
   std::vector<api::CUcontext> failed(int device) const;
-  // Runs `work` with `context` current; false if it is no more.
+  // Runs `work` with `context` current, unless it no longer exists.
   enum class Within { kRan, kGone, kBusy };
   Within within(api::CUcontext context, const std::function<void()>& work);
-  // Runs `work` while no context ends; false, and nothing done, if one does just now, or the process is exiting.
+  // Runs `work` while no context ends; returns false and does nothing if one is ending or the process is exiting.
   bool while_all_live(const std::function<void()>& work);
-  // After this the monitor's calls do nothing: the process is exiting. Waits for one that is under way, up to a second.
+  // After this the monitor's calls do nothing: the process is exiting. Waits up to a second for one that is under way.
   void shut();
 
  private:
-  // Events behind work that is done in one order: of a context as a whole, or of one of its streams.
+  // Events behind work that completes in order: that of a context as a whole, or of one of its streams.
   struct Track {
-    api::CUstream stream = nullptr;    // null: the whole context, or what comes before our own stream
+    api::CUstream stream = nullptr;    // null: the whole context, or the work before rota's own stream
     std::deque<api::CUevent> pending;  // recorded, oldest first
-    std::size_t waited_for = 0;        // so many of them, from the oldest on, were not reached when they were looked at
+    std::size_t waited_for = 0;        // how many of them, from the oldest on, had not been reached at the last look
   };
   static constexpr std::size_t kFewLast = 8;
   struct Context {
     api::CUcontext handle = nullptr;
     int device = 0;
     bool primary = false;
-    std::vector<Track> tracks = std::vector<Track>(1);  // the first is the whole context's
-    api::CUstream own = nullptr;                        // before 12.5: a blocking stream of ours, once one was made
-    std::vector<api::CUevent> last;                     // behind the work of streams that are no more, in no order
-    std::size_t look_at = kFewLast;  // how many of them make it worth while to look which are reached
+    std::vector<Track> tracks = std::vector<Track>(1);  // the first belongs to the whole context
+    api::CUstream own = nullptr;     // before CUDA 12.5: rota's own blocking stream, once it was created
+    std::vector<api::CUevent> last;  // behind the work of destroyed streams, in no order
+    std::size_t look_at = kFewLast;  // at how many of them it is worthwhile to check which are reached
     std::vector<api::CUevent> spare;
   };
   struct Capture {
     api::CUstream stream = nullptr;
     api::CUcontext context = nullptr;
-    pid_t tid = 0;  // of a per-thread stream, whose handle is the same in every thread; else 0
+    pid_t tid = 0;  // of a per-thread stream, whose handle is the same in every thread; otherwise 0
   };
-  // Markers kept per track: enough to show progress within a long queue, few enough to cost nothing.
+  // Marks kept per track: enough to show progress within a long queue, few enough to cost nothing.
   static constexpr std::size_t kMarkers = 32;
 
   struct State {
     std::recursive_mutex closing;
-    std::mutex lists;  // everything below but `shut`; the closing lock alone is enough to read `contexts`' handles
+    std::mutex lists;  // guards everything below except `shut`; the closing lock alone is enough to read the handles in
+                       // `contexts`
     std::vector<Context> contexts;
     std::vector<Capture> captures;
     std::uint64_t reached = 0;
@@ -126,8 +126,8 @@ class Contexts {
   bool needs_streams();
   enum class Recorded {
     kYes,
-    kRunsNothing,  // the context is gone or has failed for good
-    kUnknown,      // the driver refused, and what runs there may go on running
+    kRunsNothing,  // the context is gone or has failed permanently
+    kUnknown,      // the driver refused, and work may still be running there
   };
   Recorded record(Context& context, Track& track);
   bool end_track(State& state, Context& context, api::CUstream stream);

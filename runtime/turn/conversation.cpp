@@ -14,7 +14,7 @@ using protocol::Message;
 
 namespace {
 
-// A process that has been granted more than this part of a GPU beyond what it uses says so. Judgement.
+// A process that has been granted more than this fraction of a GPU beyond what it uses tells rotad. A judgment.
 constexpr std::uint64_t kSpareParts = 16;
 
 }  // namespace
@@ -36,7 +36,7 @@ void Monitor::connect() {
   due_.push_back(event::Connected{});
 }
 
-// A rotad has welcomed this process: what it is told before anything else.
+// A rotad has welcomed this process: sends what it must know first.
 void Monitor::connected() {
   usage_.connected(connection_->usage());
   activity_.connected(connection_->usage());
@@ -105,13 +105,13 @@ void Monitor::read_messages() {
       }
     } else if (message.kind == Kind::kTighten) {
       round_ = message.body.tighten.round;
-      memory_.sweep_deferred();  // what streams have passed is needed no more
+      memory_.sweep_deferred();  // frees that streams have passed
       for (const Gpu& gpu : gpus_) {
         if (gpu.index >= 0 && connection_) say_state(gpu);
       }
       if (!connection_) return;
     } else if (message.kind == Kind::kRefused) {
-      // Answers come in order: it is about the first GPU that has none yet.
+      // Answers arrive in order: this one is for the first GPU without one.
       message.body.refused.text[protocol::kTextLength - 1] = '\0';
       for (Gpu& gpu : gpus_) {
         if (!gpu.told || gpu.index >= 0 || gpu.refused) continue;
@@ -142,14 +142,14 @@ void Monitor::announce_gpus() {
   send_news();
 }
 
-// Tells rotad that the usage page is worth a look, and what this process no longer needs.
+// Tells rotad to look at the usage page, and what this process no longer needs.
 void Monitor::send_news() {
   if (connection_ && usage_.take_news()) {
     activity_.tell_shares();
     Message message;
     message.kind = Kind::kUsage;
     send(message);
-    // What has been freed is there for others.
+    // Freed memory is available to others.
     for (const Gpu& gpu : gpus_) {
       const std::uint64_t spare = quota_.spare(gpu.device);
       const bool much = spare != protocol::kUnlimited && spare > gpu.description.total_bytes / kSpareParts;
@@ -158,7 +158,7 @@ void Monitor::send_news() {
   }
 }
 
-// Keeps what is in use of what it has been granted.
+// Keeps only the part of the grant that is in use.
 void Monitor::say_state(const Gpu& gpu) {
   if (!connection_->keeps_limits()) return;
   const Quota::Has has = quota_.tighten(gpu.device);
@@ -192,7 +192,7 @@ void Monitor::send_asks() {
   }
 }
 
-// Tells the machine what rotad has said of the GPUs, if that is news.
+// Tells the machine what rotad said about the GPUs, if that has changed.
 void Monitor::tell_gpus() {
   if (!connection_) return;
   event::Gpus gpus{.any = !gpus_.empty(), .answered = true};
@@ -205,7 +205,7 @@ void Monitor::tell_gpus() {
   feed(gpus);
 }
 
-// What rotad promises is what may be had, while its lease lasts.
+// While the lease lasts, rotad's promise is the allowance.
 void Monitor::publish_room() {
   const bool promised = connection_ && connection_->promises_room() && machine_.grant() != 0;
   const GpuMask held = promised ? connection_->lease().held : 0;
@@ -253,10 +253,11 @@ void Monitor::say(const Action& action) const {
   static log::Once held_back;
   static log::Once revoked;
   constexpr const char* kHeldBack =
-      "the GPU made no progress while calls waited at the closed gate ({}): opened again, tried again later";
+      "the GPU made no progress while calls waited at the closed gate ({}): the gate is open again and will be closed "
+      "later";
   switch (action.note) {
     case Note::kRunsAlone:
-      log::warn("rotad has gone: the program runs on without turns");
+      log::warn("rotad is gone: the program continues without turns");
       break;
     case Note::kRevoked:
       if (revoked.first()) {
@@ -264,31 +265,30 @@ void Monitor::say(const Action& action) const {
       }
       break;
     case Note::kHeldBack:
-      if (held_back.first()) log::info(kHeldBack, "its work may wait for those calls");
+      if (held_back.first()) log::info(kHeldBack, "its work may be waiting for those calls");
       break;
     case Note::kHeldCapturing:
       if (held_back.first()) log::info(kHeldBack, "a stream capture is under way");
       break;
     case Note::kBeside:
       log::warn(
-          "this program's GPU work waits for its own later calls, so it cannot take turns: it runs beside the others, "
-          "and is tried again now and then");
+          "this program's GPU work waits for its own later calls, so it cannot take turns: it runs at the same time as "
+          "the others, and rota retries from time to time");
       break;
     case Note::kTriesAgain:
-      log::info("trying again whether this program can take turns");
+      log::info("checking again whether this program can take turns");
       break;
     case Note::kNoRoom:
       log::warn(
-          "this program has had no room on the GPU for its memory for {} s: others do not move theirs (the host may "
-          "have no memory left for it), or what lies there does not belong to programs under rota (see nvidia-smi); it "
-          "goes on trying",
+          "this program's memory has not fit on the GPU for {} s: either other programs do not move theirs out (the "
+          "host may have no memory left for it), or programs that do not run under rota use the GPU (see nvidia-smi); "
+          "still trying",
           Machine::kSayNoRoom.count() / 1'000'000'000);
       break;
     case Note::kInterrupted:
       log::warn(
-          "this program waits for its turn on the GPU, and its memory has to come back there, before it can react to "
-          "the "
-          "signal; `kill {}` ends it at once",
+          "this program can react to the signal only after it gets its turn and its memory is back on the GPU; "
+          "`kill {}` ends it at once",
           getpid());
       break;
     case Note::kGaveBackUnused:

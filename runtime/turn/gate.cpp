@@ -33,7 +33,8 @@ using std::memory_order_seq_cst;
 constinit std::atomic<Thread*> threads{nullptr};
 constinit std::atomic<Gate*> the_gate{nullptr};
 constinit std::atomic<Stood*> stood{nullptr};
-// For threads whose records could not be allocated. Not in the list, and its word says nothing: several may share it.
+// For threads whose records could not be allocated. Not in the list, and its word means nothing, since several threads
+// may share it.
 constinit Thread no_memory;
 
 // What a thread is inside of, as far as its record tells.
@@ -55,20 +56,20 @@ void release(Thread& thread) {
   thread.tid.store(0, memory_order_release);
 }
 
-// Runs in the ending thread, also when it was cancelled inside a call: its word must not stay raised. If a later
+// Runs in the ending thread, even if it was cancelled inside a call: its word must not stay raised. If a later
 // destructor of that thread submits again, it registers again, and this runs again.
 void thread_ends(void* record) {
   self = nullptr;
   release(*static_cast<Thread*>(record));
 }
 
-// The key whose destructor is thread_ends. A process has a limited number of keys; where none is left, nobody is told
-// that a thread ends, and records of ended threads are found by their thread's number instead.
+// The key whose destructor is thread_ends. A process has a limited number of keys; if none is left, rota is not told
+// when a thread ends and finds the records of ended threads by their thread ids instead.
 enum class Key : int { kUnmade, kMade, kNone };
 constinit std::atomic<Key> key_state{Key::kUnmade};
 constinit pthread_key_t thread_end_key{};
 
-// By the gate's constructor, before any thread can register.
+// Called by the gate's constructor, before any thread can register.
 void make_thread_end_key() {
   if (key_state.load(memory_order_acquire) != Key::kUnmade) return;
   const bool made = pthread_key_create(&thread_end_key, thread_ends) == 0;
@@ -96,7 +97,7 @@ Thread* register_this_thread() {
   for (; record != nullptr; record = record->next) {
     pid_t owner = 0;
     if (record->tid.compare_exchange_strong(owner, tid, memory_order_acquire)) break;
-    // With our own number it belonged to a thread that has ended: we have none yet.
+    // A record with this thread's own id belonged to a thread that has ended: this thread has none yet.
     if (told_of_ends || (owner != tid && !is_dead(owner))) continue;
     if (!record->tid.compare_exchange_strong(owner, tid, memory_order_acquire)) continue;
     record->word.store(record->word.load(memory_order_relaxed) & ~kDepthMask, memory_order_release);
@@ -118,7 +119,7 @@ Thread* register_this_thread() {
   }
   record->metered = {};
   self = record;
-  // If there is no room for it, the record stays this thread's until somebody finds that the thread is dead.
+  // If that fails, the record stays this thread's until another thread finds that this one is dead.
   if (told_of_ends) pthread_setspecific(thread_end_key, record);
   return record;
 }
@@ -127,19 +128,19 @@ bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
   const Call call{symbol, stream, has_stream, per_thread};
   bool interrupted = false;
   for (;;) {
-    // With the fence the store of the word and the load of the state are in one order for everybody.
+    // With the fence, all threads see the store of the word and the load of the state in one order.
     thread.word.fetch_add(0, memory_order_seq_cst);
     const std::uint32_t now = state.load(memory_order_seq_cst);
     if ((now & (kClosedBit | kMeteredBit)) == 0) return true;
-    // A call inside a call: the outer one is already counted, and the closer waits for it. To wait here would be to
-    // wait for ourselves.
+    // A call inside a call: the outer one is already counted, and the closer waits for it. Waiting here would mean
+    // waiting for ourselves.
     const std::uint64_t inside = depth_of_own(thread);
     if ((inside & kSubmittingMask) > 1) return true;
     Gate* gate = the_gate.load(memory_order_acquire);
     if ((now & kClosedBit) == 0) {
       if (gate == nullptr || gate->may_submit(call)) return true;
       const std::uint64_t resumed = gate->resumed_.load(memory_order_acquire);
-      // Once more, since the answer may have been another by now.
+      // Ask once more, since the answer may be different by now.
       if (gate->may_submit(call)) return true;
       thread.word.fetch_sub(inside, memory_order_seq_cst);
       interrupted |= gate->wait_metered(resumed);
@@ -150,8 +151,8 @@ bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
     if (gate == nullptr) return true;
     Attendant* attendant = gate->attendant_.load(memory_order_acquire);
     if (attendant != nullptr && attendant->submits_nothing(call)) return true;
-    // All of it, also if this is a profiler's callback within a call that only holds memory in place: that one is
-    // standing still meanwhile, and the gate opens with everything where it was.
+    // Lower all of it, even if this is a profiler's callback within a call that only holds memory in place: that call
+    // does not continue before this one returns, and when the gate opens everything is where it was.
     thread.word.fetch_sub(inside, memory_order_seq_cst);
     gate->wait_outside(interrupted);
     thread.word.fetch_add(inside, memory_order_seq_cst);
@@ -209,13 +210,13 @@ void Gate::close() {
     const std::lock_guard lock(mutex_);
     if (for_good_) return;
     state.fetch_or(kClosedBit, memory_order_seq_cst);
-    held_.wake_all();  // they stand at the closed gate from now on
+    held_.wake_all();  // from now on they wait at the closed gate
   }
   if (fenced_) return;
   if (membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
-  // Registered, tried, and refused now (a sandbox that was switched on later): from here on every call is fenced. A
-  // call that read "open" just before may still be unseen, which a pause far longer than a store buffer lives rules
-  // out.
+  // membarrier was registered and tested but is refused now (a sandbox that was switched on later): from here on every
+  // call is fenced. A call that read "open" just before may not be visible yet; a pause much longer than the lifetime
+  // of a store buffer rules that out.
   fenced_ = true;
   state.fetch_or(kFencedBit, memory_order_seq_cst);
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -234,7 +235,7 @@ bool Gate::wait_until_empty(std::chrono::steady_clock::time_point deadline) {
       continue;
     }
     if (std::chrono::steady_clock::now() >= deadline) return false;
-    // Leaving rings no bell, so that it costs nothing: look again, more and more slowly.
+    // Leaving the gate rings no bell, so that it costs nothing: poll, at growing intervals.
     std::this_thread::sleep_for(pause);
     pause = std::min(pause * 2, std::chrono::microseconds(500));
   }
@@ -284,7 +285,7 @@ bool Gate::wait_metered(std::uint64_t resumed) {
   const Counted held_up(held_up_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
   bool interrupted = false;
-  // Its own work is in the way, not another's turn: nobody is to be told of.
+  // Its own work is in the way, not another program's turn: there is nothing to report.
   stand(
       held_, nullptr, [&](auto&) { return resumed_.load(memory_order_relaxed) != resumed || closed() || !metered(); },
       [&] { interrupted = true; });

@@ -1,9 +1,8 @@
 // The gate in front of the GPU: open while this process holds the lease (or no rotad serves it), closed otherwise.
 //
 // Closing is the rare side: set the closed bit; membarrier, so that each thread has either shown its raised word or
-// will see the bit; then wait until no word is raised. Between the two a thread can be inside, never unseen: this is
-// what makes "check, then launch" a single act (nvshare's fifth defect). Closing can be revoked at any moment by
-// open().
+// will see the bit; then wait until no word is raised. Between the two a thread can be inside, but not unnoticed: so
+// "check, then launch" acts as a single step. Closing can be revoked at any moment by open().
 #pragma once
 
 #include <chrono>
@@ -22,27 +21,28 @@ namespace rota::gate {
 class Attendant {
  public:
   virtual ~Attendant() = default;
-  // A thread has found the gate closed and is about to wait; whoever can get the lease should be woken.
+  // A thread has found the gate closed and is about to wait: wakes whatever can get the lease.
   virtual void arrived() = 0;
-  // A signal handler has run in a thread that waits: what the program is to do about it (Python ends by a
-  // KeyboardInterrupt) it does once the call has returned. While the gate is closed, under the gate's mutex.
+  // A signal handler has run in a waiting thread. The program reacts to it (Python raises KeyboardInterrupt) only once
+  // the call has returned. Called while the gate is closed, under the gate's mutex.
   virtual void interrupted() {}
-  // Whether the call puts no work on the GPU after all (its stream is being captured) and so needs no lease, nor any
-  // memory that is out of place.
+  // Whether the call puts no work on the GPU after all (its stream is being captured) and so needs neither the lease
+  // nor memory that is out of place.
   virtual bool submits_nothing(const Call& call) = 0;
-  // While the gate is metered: whether this call may go on at once. If not, its thread waits until resume().
+  // While the gate is metered: whether this call may continue at once. If not, its thread waits until resume().
   virtual bool may_submit(const Call& /*call*/) { return true; }
   // make_room() of scope.h, for a thread that is not inside the gate.
   virtual void make_room(const std::function<bool()>& /*again*/) {}
-  // The thread has stood there for so long. Asked when it begins to (0), then whenever it has stood there for as long
-  // as was answered; nothing: no more.
+  // The thread has waited this long. Called when it begins to wait (0), and again after each time that this returns;
+  // nothing: not again.
   virtual std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds /*so_long*/) { return std::nullopt; }
-  // There was no memory for a thread's record, so the closer cannot see that thread: nothing may move any more. Before
-  // each call of such a thread.
+  // There was no memory for a thread's record, so the closer cannot see that thread: no memory may move any more.
+  // Called before each call of such a thread.
   virtual void unseen() {}
 };
 
-// Told how long a thread has stood in front of the gate, each time, on that thread (a trace records it). Null: nobody.
+// Called with the time that a thread has waited in front of the gate, each time, on that thread (a trace records it).
+// May be null.
 using Stood = void(std::chrono::nanoseconds);
 void tell_of_waits(Stood* stood);
 
@@ -59,8 +59,8 @@ class Gate {
   // Must outlive the gate or be replaced by null; null: closed means wait, whatever the call.
   void set_attendant(Attendant* attendant) { attendant_.store(attendant, std::memory_order_release); }
 
-  // From its return on, no thread enters that is not inside already, but for calls that submit nothing. Only one thread
-  // closes (the client's monitor).
+  // After it returns, no thread enters that is not inside already, except for calls that submit nothing. Only one
+  // thread closes (the client's monitor).
   void close();
   // Waits until no thread is inside. False if `deadline` passed first. Only after close(), by the same thread.
   bool wait_until_empty(std::chrono::steady_clock::time_point deadline);
@@ -68,22 +68,22 @@ class Gate {
   void open();
   // The same, and close() does nothing from then on: no rotad serves this process, or it is exiting.
   void open_for_good();
-  // Whoever stands in front of it, and whoever comes to it closed, is answered this error and goes. For good.
+  // All threads that wait at the gate, and those that reach it while it is closed, return this error. Permanent.
   void refuse(api::CUresult error);
-  // Returns once the gate is open, or refuses: the thread stands at it until then.
+  // Returns once the gate is open or refuses; the thread waits until then.
   void pass();
-  // From now on calls ask the attendant whether they may be submitted, or no more. Any thread.
+  // Whether calls ask the attendant if they may be submitted from now on. Any thread.
   void set_metered(bool metered);
   bool metered() const { return (state.load(std::memory_order_acquire) & kMeteredBit) != 0; }
-  // Lets everybody ask again whom the attendant has made wait.
+  // Lets all threads that the attendant made wait ask again.
   void resume();
-  // The gate is about to open: one of those who stand there waits awake for it, until then at most.
+  // The gate is about to open: one of the waiting threads spins for it, at most until then.
   void rouse(std::chrono::steady_clock::time_point until);
-  // How many those are.
+  // How many threads the attendant has made wait.
   std::uint32_t held_up() const { return held_up_.load(std::memory_order_acquire); }
   bool closed() const { return (state.load(std::memory_order_acquire) & kClosedBit) != 0; }
 
-  // Runs `work` inside the gate if that is open, else not, and says which; never waits. For work of rota's own
+  // Runs `work` inside the gate if it is open, and returns whether it did; never waits. For rota's own work
   // (prefetches) on the program's threads.
   bool run_if_open(const std::function<void()>& work);
 
@@ -105,32 +105,31 @@ class Gate {
   void wait_awake(std::unique_lock<std::mutex>& lock);
   bool may_submit(const Call& call) const;
   bool wait_metered(std::uint64_t resumed);
-  // Waits, and asks the attendant, if there is one, what it has to say meanwhile. `may_go` and `interrupted` as of
-  // Waiters::wait().
+  // Waits, and meanwhile calls the attendant, if there is one. `may_go` and `interrupted` are those of Waiters::wait().
   template <typename MayGo, typename Interrupted>
   void stand(Waiters& waiters, Attendant* attendant, MayGo may_go, Interrupted interrupted);
 
   std::mutex mutex_;
   Waiters outside_;  // in front of the closed gate,
-  Waiters held_;     // and those whom the attendant has made wait
+  Waiters held_;     // threads that the attendant has made wait
   bool for_good_ = false;
   std::chrono::steady_clock::time_point roused_until_{};
-  bool awake_ = false;  // one of them is
+  bool awake_ = false;  // one of them spins
   std::atomic<Attendant*> attendant_{nullptr};
   std::atomic<std::uint32_t> standing_{0};
   std::atomic<std::uint32_t> held_up_{0};
-  std::atomic<std::uint64_t> resumed_{0};  // how often they have been let ask again
+  std::atomic<std::uint64_t> resumed_{0};  // how often they were told to ask again
   bool fenced_ = false;
 };
 
-// Whether the calling thread is inside: who closes waits for it, so it must wait for nothing that needs the gate
+// Whether the calling thread is inside: the closer waits for it, so it must not wait for anything that needs the gate
 // closed.
 inline bool is_inside() {
   return self != nullptr && (self->word.load(std::memory_order_relaxed) & kDepthMask) != 0;
 }
 
-// In the child of a fork, before it makes a gate of its own: forgets the parent's other threads and its gate, which
-// another thread may have been changing. Takes no lock; the list of threads is whole at any moment.
+// In the child of a fork, before it creates its own gate: forgets the parent's other threads and its gate, which
+// another thread may have been changing. Takes no lock; the list of threads is consistent at any moment.
 void forget_other_threads();
 
 }  // namespace rota::gate

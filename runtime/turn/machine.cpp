@@ -12,12 +12,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// When nothing is expected but by a bell.
+// When nothing is expected except a bell.
 constexpr Time kFarAway = 1s;
-// A look at the page now and then, should a wake-up have been lost.
+// How often the page is checked in case a wake-up was lost.
 constexpr Time kLookAtPage = 250ms;
 constexpr Time kLookForAnswer = 50ms;
-// Marks made while threads are inside only show that the GPU gets on.
+// Marks made while threads are inside only show that the GPU makes progress.
 constexpr Time kBetweenMarks = 10ms;
 
 }  // namespace
@@ -45,7 +45,7 @@ Claim Machine::claim() const {
 void Machine::settle_gate() {
   const bool open = may_open(claim());
   if (open == gate_open_) return;
-  // The program may have allocated since memory was last looked at: what has no place yet is not there.
+  // The program may have allocated since memory was last checked: what has no place on the GPU yet is not resident.
   if (open && !looked_at_memory_) return;
   gate_open_ = open;
   if (open) still_ = moved_out_ = false;
@@ -72,7 +72,8 @@ void Machine::on(const event::NotConnected&, Time now) {
 
 void Machine::on(const event::Lost&, Time now) {
   if (!connected_) return;
-  // Work that runs goes on running: a holder's, also one that was draining, and what had to be asked about anyway.
+  // Work that runs continues: that of a holder, even one that was draining, and work that ran while its grant was
+  // pending.
   runs_ = gate_open_ || phase_ == Phase::kHolding || phase_ == Phase::kDraining;
   connected_ = false;
   phase_ = Phase::kAlone;
@@ -95,7 +96,7 @@ void Machine::on(const event::Gpus& gpus, Time now) {
   } else if (!unanswered_since_) {
     unanswered_since_ = now;
   }
-  // A GPU more, which rotad may serve: it has to be asked for.
+  // A new GPU, which rotad may serve, has to be requested.
   if (phase_ == Phase::kUnserved && (served_ != 0 || !gpus.answered)) phase_ = Phase::kResting;
   look_at_ = now;
 }
@@ -125,7 +126,7 @@ void Machine::on(const event::Look& look, Time now) {
   } else {
     look_alone(now);
   }
-  // With a lease, look_holding() sees to it. Whoever may run without one needs its memory as well.
+  // With a lease, look_holding() handles this. A process that may run without one needs its memory as well.
   const Claim needs = claim();
   if ((needs.unserved || needs.excused) && !needs.resident && !needs.moving && !lost_) wait_for_memory(now);
   say_interrupted(now);
@@ -160,7 +161,7 @@ void Machine::look_alone(Time now) {
 }
 
 void Machine::look_connected(Time now) {
-  look_at_ = now + kFarAway;  // unless somebody below knows better
+  look_at_ = now + kFarAway;  // unless one of the functions below sets an earlier time
   if (!gpus_.any) return;
   if (!gpus_.answered) {
     if (now - *unanswered_since_ >= kAnswer) {
@@ -179,7 +180,7 @@ void Machine::look_connected(Time now) {
     return;
   }
   if (phase_ == Phase::kAlone) {
-    // rotad is back. What runs goes on running while it is asked; what stands at the gate waits for its turn.
+    // rotad is back. Running work continues while the lease is requested; threads at the gate wait for their turn.
     phase_ = Phase::kResting;
     if (gate_open_) {
       runs_until_ = now + kReclaim;
@@ -201,7 +202,7 @@ void Machine::look_connected(Time now) {
     case Phase::kDraining:
       return look_draining(now);
     case Phase::kBeside:
-      // A grant that was under way when the want was withdrawn.
+      // A grant that was already on its way when the request was withdrawn.
       if (is_new_grant()) give_back(seen_.lease.grant);
       if (now >= beside_until_) {
         say(Note::kTriesAgain);
@@ -219,12 +220,12 @@ bool Machine::is_new_grant() const {
 }
 
 void Machine::look_resting(Time now) {
-  if (is_new_grant()) give_back(seen_.lease.grant);  // nobody asked for it any more
+  if (is_new_grant()) give_back(seen_.lease.grant);  // the request was withdrawn
   move_out_of_the_way(now);
   if (seen_.standing == 0 || lost_) return;
   if (gave_back_idle_at_) {
-    // A program that comes back at once should not have given up its turn: wait longer next time; and after a long rest
-    // less long.
+    // A program that comes back at once should not have given up its turn: wait longer next time, and less long after a
+    // long rest.
     const Time away = now - *gave_back_idle_at_;
     if (away < 4 * idle_grace_) idle_grace_ = std::min<Time>(idle_grace_ * 2, 16ms);
     if (away > 20 * idle_grace_) idle_grace_ = std::max<Time>(idle_grace_ / 2, 1ms);
@@ -237,12 +238,13 @@ void Machine::look_resting(Time now) {
 void Machine::look_waiting(Time now) {
   if (is_new_grant()) {
     if (covers(seen_.lease)) return take(now);
-    // Fewer GPUs than this process has touched meanwhile. Nothing has run under this grant, and to sit on it would keep
-    // others waiting until rotad takes it back.
+    // The grant covers fewer GPUs than this process has touched by now. Nothing has run under it, and keeping it would
+    // make others wait until rotad revokes it.
     if (!gate_open_) give_back(seen_.lease.grant);
   }
-  // Asked again, too, now and then: if this process was stopped, or its monitor held up, a grant may have come and been
-  // revoked unseen, and the want went with it. To rotad a want that it has is no news; it keeps its place.
+  // The request is also repeated from time to time: if this process was stopped, or its monitor delayed, a grant may
+  // have come and been revoked unnoticed, and the request with it. If rotad still has the request, repeating it changes
+  // nothing; it keeps its place in the queue.
   const bool urgent = seen_.interrupted && now >= urgent_from_;
   if (urgent || wanted_ != served_ || now - asked_at_ >= kAskAgain) want(false, now);
   look_at_ = now + kLookAtPage;
@@ -281,7 +283,7 @@ void Machine::take(Time now) {
 bool Machine::reads_lease(Time now) {
   const std::uint32_t grant = seen_.lease.grant;
   if (grant != 0) {
-    grant_ = grant;  // replaced, perhaps: the set grew
+    grant_ = grant;  // possibly a replacement, because the set of GPUs grew
     no_grant_since_.reset();
     return true;
   }
@@ -305,25 +307,26 @@ void Machine::look_holding(Time now) {
   const Lease& lease = seen_.lease;
   if (seen_.unasked != 0) actions_.push_back({.act = Act::kAskRoom, .gpus = seen_.unasked});
   if (!covered_ && seen_.lacking != 0) {
-    // The process grew between its want and the grant. rotad answers at once where there is room; where others have to
-    // make it, and somebody waits for this process in turn, it goes: its next grant covers all of it.
+    // The process allocated between its request and the grant. If there is room, rotad answers at once. If others have
+    // to make room and some process waits for this one, this one gives the lease back: its next grant covers all of its
+    // memory.
     if (lease.waiters != 0 && now - taken_at_ >= idle_grace_ && now >= retry_at_) return begin_drain(false, now);
     look_at_ = now + (lease.waiters != 0 ? idle_grace_ : kLookAtPage);
     return;
   }
   if (!covers(lease)) {
-    // The process has touched another GPU: all at once or not at all, so the smaller set goes back first.
+    // The process has touched another GPU. GPUs are granted all at once, so the smaller set goes back first.
     if (now >= retry_at_) return begin_drain(false, now);
     look_at_ = retry_at_;
     return;
   }
   if (!covered_) return bring_back(now);
   if (!resident_) {
-    // While it comes, or nobody waits, it goes on trying.
+    // It keeps trying while memory arrives or nobody waits.
     const bool over = lease.waiters != 0 && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
     const bool comes = away_since_ && now - came_at_ < kNothingComes;
     if (!over || comes) return wait_for_memory(now);
-    // It has run in this turn, and has come to need more.
+    // It has run in this turn and now needs more memory.
     if (!still_) return begin_drain(false, now);
     say(Note::kGaveBackUnused, grant_);
     actions_.back().held = now - taken_at_;
@@ -349,8 +352,9 @@ void Machine::look_holding(Time now) {
   look_at_ = now + std::max<Time>(pause, 100us);
 }
 
-// Idle: no call since the last mark, nobody inside or about to be, and the mark reached; and so for a while. Calls are
-// followed by marks also while threads are inside: a drain sees by them whether the GPU gets on.
+// Idle: for a while there has been no call since the last mark, no thread is inside or about to be, and the mark has
+// been reached. Calls are also followed by marks while threads are inside: they show a drain whether the GPU makes
+// progress.
 bool Machine::idle_long_enough(Time now) {
   if (seen_.calls != calls_marked_) mark_due_ = true;
   const bool about_to_call = seen_.inside + seen_.held_up != 0;
@@ -364,8 +368,8 @@ bool Machine::idle_long_enough(Time now) {
     return false;
   }
   if (!idle_since_) idle_since_ = now;
-  // To give the GPU up costs the time of two moves: a pause no longer than one of them is sat out. But for a turn that
-  // is about to end no time is better.
+  // Giving the GPU up costs two moves of the memory: a pause that is no longer than one of them is sat out. But a turn
+  // that is about to end has no better moment for it.
   const Time drain_at = seen_.lease.drain_at;
   const bool nearly_over = drain_at != Time{0} && (drain_at - now) * protocol::kLastPart <= now - taken_at_;
   const Time sat_out = nearly_over ? Time{0} : std::min(memory_took_, kLongestPauseSatOut);
@@ -412,7 +416,7 @@ void Machine::look_draining(Time now) {
   } else if (wanted_ != 0 && is_new_grant() && covers(seen_.lease)) {
     return take(now);
   }
-  // This Look was taken after the gate had closed: who is inside now may submit, who comes later does not.
+  // This Look was taken after the gate had closed: threads that are inside now may submit, later ones cannot.
   if (seen_.inside == 0 && !drain_.empty) {
     drain_.empty = true;
     drain_.next_mark = now;
@@ -420,7 +424,7 @@ void Machine::look_draining(Time now) {
   const bool reached_marks = seen_.looked && seen_.done;
   if (drain_.proof && reached_marks) return drained(now);
 
-  // Something gets on: the GPU passes marks, calls return, or a thread inside works on the CPU while the GPU is idle.
+  // There is progress: the GPU passes marks, calls return, or a thread inside works on the CPU while the GPU is idle.
   const bool works_on_cpu = !drain_.empty && drain_.marked && reached_marks && now - drain_.begun < kLongestCall;
   if ((seen_.looked && seen_.reached != drain_.reached) || seen_.calls != drain_.calls || works_on_cpu) {
     drain_.deadline = now + patience_;
@@ -428,14 +432,14 @@ void Machine::look_draining(Time now) {
   if (seen_.looked) drain_.reached = seen_.reached;
   drain_.calls = seen_.calls;
   if (now >= drain_.deadline) {
-    // Nothing has moved for long. With nobody at the gate there is nothing that it could be holding back: a long
-    // kernel.
+    // There has been no progress for a long time. If no thread waits at the gate, the gate holds nothing back: it is a
+    // long kernel.
     if (seen_.standing > 0) return drain_failed(now);
     drain_.deadline = now + 100ms;
   }
   if (!drain_.proof && now >= drain_.next_mark) act(Act::kMark);
   look_at_ = now + drain_.pause;
-  // The shorter a drain, the more a late look at its end costs.
+  // The shorter a drain, the more it costs to notice its end late.
   const Time longest = std::clamp<Time>((now - drain_.begun) / 100, 30us, 500us);
   drain_.pause = std::min<Time>(drain_.pause * 3 / 2, longest);
 }
@@ -457,7 +461,7 @@ void Machine::drained(Time now) {
   actions_.back().held = now - taken_at_;
   actions_.back().draining = now - drain_.begun;
   if (drain_.idle) gave_back_idle_at_ = now;
-  // A part of the hand-over: who comes next would have to wait for it all the same.
+  // A part of the hand-over: the next process would have to wait for it anyway.
   if (seen_.lease.in_the_way != 0) {
     actions_.push_back({.act = Act::kMoveOut, .gpus = seen_.lease.in_the_way});
     moved_out_ = true;
@@ -483,7 +487,7 @@ void Machine::drain_failed(Time now) {
     }
     return;
   }
-  // Others get their turns beside it. Nothing is asked for meanwhile: a grant would only keep them waiting.
+  // Others take their turns beside it. It requests nothing during that time: a grant would only keep them waiting.
   if (verdict_ == kFirstVerdict) say(Note::kBeside);
   if (grant_ != 0) give_back(grant_);
   if (wanted_ != 0) {

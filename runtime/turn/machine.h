@@ -1,8 +1,8 @@
-// The turn machine: how one process takes turns. A pure state machine beside the scheduler's core: what the process and
-// rotad do goes in as events with the time, what to do about it comes out as actions. It reads no clock, does no I/O,
-// starts no thread and calls no driver; the monitor (monitor.h) feeds it and carries its actions out.
+// The turn machine: how one process takes turns. A pure state machine, like the scheduler's core: it takes events with
+// the time (what the process and rotad do) and returns actions (what to do about it). It reads no clock, does no I/O,
+// starts no thread and calls no driver; the monitor (monitor.h) feeds it and carries out its actions.
 //
-// README.md in this folder says how a turn goes.
+// README.md in this folder describes a turn.
 #pragma once
 
 #include <chrono>
@@ -21,13 +21,13 @@ inline long microseconds(Time time) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time).count();
 }
 
-// What the one predicate asks.
+// The input of may_open(), the one predicate that opens the gate.
 struct Claim {
-  bool lease = false;     // it holds the lease and is not giving it back
-  bool covered = true;    // the lease promised room for all that it had when it came
-  bool unserved = false;  // no rotad serves it: there is none, it has gone, or it does not serve these GPUs
-  bool excused = false;   // it could not be drained, or its work ran on while rotad was away; or it is exiting
-  bool resident = true;   // all of its memory that can move lies where its work expects it
+  bool lease = false;     // the process holds the lease and is not giving it back
+  bool covered = true;    // the lease promised room for all that the process had when it was granted
+  bool unserved = false;  // no rotad serves it: there is none, it is gone, or it does not serve these GPUs
+  bool excused = false;   // it could not be drained, its work continued while rotad was away, or it is exiting
+  bool resident = true;   // all of its movable memory is where its work expects it
   bool moving = false;    // some of it is being moved now
 };
 
@@ -36,11 +36,11 @@ constexpr bool may_open(const Claim& claim) {
   return ((claim.lease && claim.covered) || claim.unserved || claim.excused) && claim.resident && !claim.moving;
 }
 
-// What an attempt to put events behind all submitted work came to.
+// The result of an attempt to record events behind all submitted work.
 enum class Marked {
   kYes,
-  kCapturing,  // something captures: nothing may be marked
-  kBusy,       // a context is being made or destroyed
+  kCapturing,  // a capture is under way: nothing may be marked
+  kBusy,       // a context is being created or destroyed
   kUnknown,    // the driver refused for some context
 };
 
@@ -50,7 +50,7 @@ struct Lease {
   GpuMask held = 0;
   std::uint32_t waiters = 0;
   Time drain_at{0};
-  // GPUs on which memory of this process has to go: with the lease, or, where it does not hold the GPU, at once.
+  // GPUs that memory of this process has to leave: with the lease or, where it does not hold the GPU, at once.
   GpuMask in_the_way = 0;
 };
 
@@ -58,9 +58,9 @@ namespace event {
 // rotad has welcomed this process, after kConnect or at the start; or the attempt failed.
 struct Connected {};
 struct NotConnected {};
-// rotad hung up or died.
+// rotad closed the connection or died.
 struct Lost {};
-// What rotad said of the GPUs that this process has touched.
+// What rotad said about the GPUs that this process has touched.
 struct Gpus {
   bool any = false;       // it has touched one
   bool answered = false;  // rotad has answered for each of them
@@ -71,33 +71,33 @@ struct Gpus {
 struct MarkMade {
   Marked result;
 };
-// The answer to kBringBack. Where the process has more than it is promised, nothing has been brought, whatever
-// `resident` says, and `lacking` names those GPUs. `some`: not all has come, for want of room, but some of it has.
-// `lost`: none will ever come, and whoever calls is refused from now on.
+// The answer to kBringBack. If the process has more than it is promised, nothing was brought back, whatever `resident`
+// says, and `lacking` names those GPUs. `some`: there was room for a part only, which was brought back. `lost`: the
+// memory will never come back, and all calls are refused from now on.
 struct Brought {
   bool resident;
   GpuMask lacking = 0;
   bool some = false;
   bool lost = false;
 };
-// After kMoveOut: some memory that others asked for has gone.
+// After kMoveOut: some memory that others asked for has left the GPU.
 struct Cleared {};
 // One look around, in the order of the fields.
 struct Look {
   Lease lease;
   std::uint64_t calls = 0;     // that have left the gate since the process began
   std::uint32_t inside = 0;    // threads inside the gate
-  std::uint32_t held_up = 0;   // threads whose own work in flight is in their way, or that have not woken since
-  std::uint32_t standing = 0;  // threads that wait in front of it
-  bool interrupted = false;    // a signal handler has run in one of those since the gate closed
+  std::uint32_t held_up = 0;   // threads that wait until less of their own work is in flight, or have just been woken
+  std::uint32_t standing = 0;  // threads that wait in front of the gate
+  bool interrupted = false;    // a signal handler has run in one of these since the gate closed
   bool looked = false;         // the next two are known (they are asked for while watches_gpu())
   bool done = false;           // all work before the last mark has finished
   std::uint64_t reached = 0;   // marks passed since the process began
-  bool resident = true;        // all memory that can move lies where work expects it; managed memory always does
-  GpuMask lacking = 0;         // held GPUs on which the process has more, or is about to, than it is promised
-  GpuMask unasked = 0;         // held GPUs on which rotad has to be told anew how much that is
-  bool measures = false;       // work that the program times is under way: the turn does not end before it is over
-  bool alone = false;          // and others should leave its GPUs meanwhile
+  bool resident = true;        // all movable memory is where work expects it; managed memory always is
+  GpuMask lacking = 0;         // held GPUs on which the process has or is about to have more than it is promised
+  GpuMask unasked = 0;         // held GPUs for which rotad must be told again how much that is
+  bool measures = false;       // work that the program times is under way: the turn does not end before that is over
+  bool alone = false;          // and others should stay off its GPUs during that time
 };
 }  // namespace event
 
@@ -110,27 +110,27 @@ enum class Act {
   kWant,       // tell rotad: `gpus` (none: withdrawn), `running`, `urgent` and `alone`
   kGiveBack,   // tell rotad: `grant`
   kConnect,    // look for a rotad; answer with Connected or NotConnected
-  kHangUp,     // rotad does not answer: leave it; answer with Lost
+  kHangUp,     // rotad does not answer: close the connection; answer with Lost
   kMark,       // put events behind all work submitted so far; answer with MarkMade
-  kBringBack,  // make the process's memory resident, unless it lacks room for it; answer with Brought
+  kBringBack,  // make the process's memory resident, unless there is no room for it; answer with Brought
   kAskRoom,    // tell rotad how much the process needs: `gpus`
-  kMoveOut,    // make room for others, on `gpus`: the gate is closed, and nothing of the process runs (see still())
-  kCollect,    // free what the driver frees only once the GPU is idle: the gate is closed, and it is
-  kSay,        // one line for the user: `note`
+  kMoveOut,    // make room for others on `gpus`: the gate is closed, and no work of the process runs (see still())
+  kCollect,    // free what the driver frees only when the GPU is idle: now, with the gate closed
+  kSay,        // log one line for the user: `note`
 };
 
 enum class Note {
-  kRunsAlone,      // rotad has gone, and the grace is over
+  kRunsAlone,      // rotad is gone, and the grace period is over
   kRevoked,        // rotad took the lease before this process had drained
-  kHeldBack,       // the GPU got nowhere while calls stood at the gate: opened again
+  kHeldBack,       // the GPU made no progress while calls waited at the gate: it was opened again
   kHeldCapturing,  // the same, and a capture is under way
-  kBeside,         // so many times in a row that it runs beside the others now
-  kTriesAgain,     // and takes turns again, if it can be drained now
+  kBeside,         // that happened so often in a row that the process now runs beside the others
+  kTriesAgain,     // it takes turns again, if it can be drained now
   kGaveBackIdle,
   kGaveBackBusy,    // at the end of its turn
-  kGaveBackUnused,  // at the end of its turn, in which its memory never came
-  kNoRoom,          // its memory has not come for long
-  kInterrupted,     // a signal handler has run in a thread that waits, and the memory for its turn is not there
+  kGaveBackUnused,  // at the end of its turn, during which its memory never came back
+  kNoRoom,          // its memory has not come back for a long time
+  kInterrupted,     // a signal handler has run in a thread that waits, and the process's memory is not on the GPU
 };
 
 struct Action {
@@ -142,11 +142,11 @@ struct Action {
   std::uint32_t grant = 0;
   Note note{};
   Time held{0};      // kGaveBack…: since the grant
-  Time draining{0};  // kGaveBack…: of that since the gate closed
+  Time draining{0};  // kGaveBack…: of that, since the gate closed
 };
 
 enum class Phase {
-  kAlone,     // without a rotad: runs, or waits for the grace to end
+  kAlone,     // without a rotad: runs, or waits for the end of the grace period
   kUnserved,  // rotad serves none of its GPUs
   kResting,   // asks for nothing
   kWaiting,   // has asked
@@ -157,59 +157,58 @@ enum class Phase {
 
 class Machine {
  public:
-  // --- for how long; each is judgement unless it says otherwise
-  // A process whose rotad has gone waits so long, counted from the first loss since its last grant: long enough for a
-  // restarted rotad, short enough for a person.
+  // --- durations; each is a judgment unless its comment says otherwise How long a process whose rotad is gone waits,
+  // counted from the first loss since its last grant: long enough for a rotad to restart, short enough for a person.
   static constexpr Time kGrace = std::chrono::seconds(1);
-  // How long a reconnected process that runs waits for the new rotad's yes before it closes its gate.
+  // How long a running process that has reconnected waits for the new rotad's grant before it closes its gate.
   static constexpr Time kReclaim = std::chrono::milliseconds(200);
-  // Between attempts to find rotad: doubled each time, back to the first with a grant.
+  // Between attempts to find rotad: doubled each time, reset by a grant.
   static constexpr Time kFirstAttempt = std::chrono::milliseconds(500);
   static constexpr Time kLastAttempt = std::chrono::seconds(10);
   // rotad answers for a GPU in microseconds.
   static constexpr Time kAnswer = std::chrono::seconds(5);
-  // Whoever waits asks again so often: seldom enough to cost rotad nothing.
+  // How often a waiting process asks again: rarely enough to cost rotad nothing.
   static constexpr Time kAskAgain = std::chrono::seconds(1);
-  // Whoever was interrupted while it waits asks to go first so often; rotad hears once a second of it, and the clocks'
-  // readings may be a little apart.
+  // How often a process that was interrupted while waiting asks to go first. rotad accepts that once a second; the
+  // margin allows for differences between the clock readings.
   static constexpr Time kUrgentAgain = std::chrono::milliseconds(1010);
-  // And if its memory is out and it has no turn after so long, the user is told how to end it all the same.
+  // If its memory is swapped out and it has had no turn after this time, the user is told how to end it anyway.
   static constexpr Time kSayInterrupted = std::chrono::milliseconds(500);
-  // How long a drain waits for the GPU to get on while calls stand at the gate; doubled by each that fails.
+  // How long a drain waits for the GPU to make progress while calls wait at the gate; doubled by each drain that fails.
   static constexpr Time kPatience = std::chrono::seconds(1);
   static constexpr Time kMostPatience = std::chrono::seconds(8);
-  // After so many drains that failed in a row it runs beside the others: this long, doubled each time.
+  // After this many failed drains in a row the process runs beside the others: this long, doubled each time.
   static constexpr int kMostFailures = 4;
   static constexpr Time kFirstVerdict = std::chrono::seconds(30);
   static constexpr Time kLastVerdict = std::chrono::minutes(10);
-  // A thread inside with an idle GPU is at work on the CPU (a compilation) and is waited for; but not without end.
+  // If a thread is inside the gate while the GPU is idle, it is working on the CPU (a compilation) and is waited for,
+  // up to this time.
   static constexpr Time kLongestCall = std::chrono::seconds(30);
-  // However short the turn: what came by a transfer is used for at least as long again, or a GPU could spend its time
-  // with transfers alone.
+  // The shortest turn: without a minimum, a GPU could spend all its time on transfers.
   static constexpr Time kShortestTurn = std::chrono::milliseconds(5);
   // A lease page shows grant 0 for an instant while rotad replaces a grant.
   static constexpr Time kReplacing = std::chrono::milliseconds(1);
-  // A turn may be over before its memory has come, since others have to clear first. While it comes it is waited for;
-  // once none has come for so long, whoever waits for this process goes first.
+  // A turn may be over before its memory has come back, since others have to make room first. The machine waits as long
+  // as memory keeps arriving; once none has arrived for this time, the processes that wait go first.
   static constexpr Time kNothingComes = std::chrono::milliseconds(500);
-  // What came is used as long again as it took, but for so long at most: rotad takes back what is kept for too long.
+  // Memory that was brought back is used for as long as that took, up to this limit: rotad revokes a lease that is kept
+  // for too long.
   static constexpr Time kLongestUse = std::chrono::seconds(5);
-  // A holder whose memory took long to come does not give it up for a pause that is shorter; but however long it took,
-  // not for a longer one than this.
+  // A holder whose memory took long to come back sits out pauses that are shorter than that, but none longer than this.
   static constexpr Time kLongestPauseSatOut = std::chrono::milliseconds(500);
-  // When the user is told that the memory does not come, counted over all turns that it went by with.
+  // When the user is told that the memory does not come back, counted over all turns in which that happened.
   static constexpr Time kSayNoRoom = std::chrono::seconds(10);
 
   // Connected to a rotad, the gate closed, no GPU touched yet.
   Machine();
 
-  // One event at a time, of a time that never runs backwards. The actions are to be carried out in their order, each
-  // before the next event is gathered. They live until the next call.
+  // Takes one event at a time; time never runs backwards. The caller carries out the actions in order, each before it
+  // gathers the next event. They live until the next call.
   const std::vector<Action>& step(const Event& event, Time now);
 
-  // When the next Look is wanted, if nothing happens before.
+  // When the next Look is due, if nothing happens before.
   Time look_at() const { return look_at_; }
-  // Whether a Look should ask how far the GPU has come.
+  // Whether a Look should check the GPU's progress.
   bool watches_gpu() const { return watches_gpu_; }
 
   Phase phase() const { return phase_; }
@@ -217,22 +216,22 @@ class Machine {
   bool connected() const { return connected_; }
   bool gate_open() const { return gate_open_; }
   Claim claim() const;
-  // Whether it is proven that nothing of this process runs on a GPU: a drain has shown it, or the gate has never been
-  // open; and the gate has not been opened since. Only then its memory may move. While it is neither still nor holds
-  // the lease, what lies on the GPU cannot leave it.
+  // Whether it is proven that no work of this process runs on a GPU: a drain has shown it, or the gate has never been
+  // open; and the gate has not been opened since. Only then may its memory move. While the process is neither still nor
+  // holds the lease, its memory cannot leave the GPU.
   bool still() const { return still_; }
-  // Whether the lease would go back by now, if nothing were measured.
+  // Whether the lease would have gone back by now if the program were not timing its work.
   bool held_by_measurement() const { return phase_ == Phase::kHolding && held_by_measurement_; }
-  std::uint32_t grant() const { return grant_; }  // in force as far as this process knows; 0: none
+  std::uint32_t grant() const { return grant_; }  // in force, as far as this process knows; 0: none
 
  private:
   struct Drain {
-    bool idle = false;  // because the GPU is idle, not because the turn is over
+    bool idle = false;  // the reason is that the GPU is idle, not that the turn is over
     Time begun{0};
     Time deadline{0};
-    bool empty = false;      // no thread has been inside since the gate closed
+    bool empty = false;      // every thread has left the gate since it closed
     bool proof = false;      // a mark was made after that
-    bool capturing = false;  // the last mark was refused for a capture
+    bool capturing = false;  // the last mark was refused because of a capture
     bool marked = false;     // a mark has been made
     Time next_mark{0};
     std::uint64_t reached = 0;
@@ -287,15 +286,16 @@ class Machine {
   bool still_ = true;
   bool looked_at_memory_ = false;  // by the event of this step
 
-  // memory that does not come at once, or does not go
+  // memory that does not come back or leave at once
   Time bring_again_at_{0};
-  std::optional<Time> away_since_;   // since when it has been tried to bring it back
-  Time came_at_{0};                  // when the last of it came
-  Time memory_took_{0};              // until all of it had come in this turn
-  std::optional<Time> lacks_since_;  // since when it has not been there, also before this grant
+  std::optional<Time> away_since_;   // when the attempts to bring it back began
+  Time came_at_{0};                  // when the last part came back
+  Time memory_took_{0};              // how long it took in this turn until all of it had come back
+  std::optional<Time> lacks_since_;  // since when it has been missing, including before this grant
   bool lost_ = false;                // it will never come
   bool said_no_room_ = false;
-  bool moved_out_ = false;  // managed memory of this process has gone to the host, and the gate not opened since
+  bool moved_out_ =
+      false;  // managed memory of this process was moved to the host, and the gate has not been opened since
   std::optional<Time> interrupted_since_;
   bool said_interrupted_ = false;
   Time move_again_at_{0};
@@ -303,7 +303,7 @@ class Machine {
 
   // rotad
   bool connected_ = true;
-  bool runs_ = false;  // kAlone: it ran when rotad went, or the grace is over
+  bool runs_ = false;  // kAlone: the process ran when rotad went away, or the grace period is over
   std::optional<Time> lost_since_;
   std::optional<Time> next_attempt_;  // empty: one is under way
   Time attempt_pause_ = kFirstAttempt;
@@ -317,7 +317,7 @@ class Machine {
   std::uint32_t given_back_ = 0;
   GpuMask wanted_ = 0;
   Time asked_at_{0};
-  Time urgent_from_{0};  // when it may be asked to go first again
+  Time urgent_from_{0};  // when the process may ask again to go first
   std::optional<Time> no_grant_since_;
   std::optional<Time> runs_until_;  // kWaiting, with the gate open: its work runs, and this is when it begins to drain
   Time taken_at_{0};

@@ -1,4 +1,5 @@
-// The machine's memory: when it is brought back, when it moves out of others' way, and what if it does not come.
+// The machine's decisions about memory: when it is brought back, when it makes room for others, and what happens if it
+// does not come back.
 #include <algorithm>
 
 #include "runtime/turn/machine.h"
@@ -9,16 +10,17 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// Before memory that did not come is tried again, or a sixteenth of the time in which none has: it may be minutes.
+// How long to wait before memory that did not come back is tried again; or a sixteenth of the time in which none has
+// come, which may be minutes.
 constexpr Time kNoRoom = 10ms;
 constexpr Time kLongestPause = 250ms;
 
 }  // namespace
 
-// Others need room where this process holds nothing. What does not go at once is tried again after a while: it may be
-// pinned, or there is no room for it on the host.
+// Others need room on a GPU that this process does not hold. Memory that does not leave at once is tried again after a
+// while: it may be pinned, or the host has no room for it.
 void Machine::move_out_of_the_way(Time now) {
-  // What it held goes with the give-back, which rotad may not have seen yet.
+  // What it held leaves with the give-back, which rotad may not have seen yet.
   if (seen_.lease.in_the_way == 0 || seen_.lease.grant != 0) {
     move_again_at_ = move_pause_ = Time{0};
     return;
@@ -37,11 +39,11 @@ void Machine::bring_back(Time now) {
   if (!away_since_) away_since_ = came_at_ = now;
   if (!lacks_since_) lacks_since_ = now;
   moving_ = true;
-  settle_gate();  // a holder that has come to need more may have it open
+  settle_gate();  // the gate may be open if a holder now needs more memory
   act(Act::kBringBack);
 }
 
-// Somebody else has to clear first, or what lies there is nobody's whom rotad knows.
+// Another process has to make room first, or the GPU's memory belongs to processes that rotad does not know.
 void Machine::wait_for_memory(Time now) {
   if (lacks_since_ && now - *lacks_since_ >= kSayNoRoom && !said_no_room_) {
     said_no_room_ = true;
@@ -51,7 +53,7 @@ void Machine::wait_for_memory(Time now) {
   look_at_ = std::min(look_at_, bring_again_at_);
 }
 
-// Some of it went, so more may: the host has memory again, say.
+// Some of it left, so more may: for example, the host has memory again.
 void Machine::on(const event::Cleared&, Time now) {
   move_pause_ = Time{0};
   move_again_at_ = std::min(move_again_at_, now + kNoRoom);
@@ -61,7 +63,7 @@ void Machine::on(const event::Cleared&, Time now) {
 void Machine::on(const event::Brought& brought, Time now) {
   moving_ = false;
   if (brought.lost) {
-    // Nothing of it will run any more: it is in nobody's way.
+    // None of its work will run any more, so it is in nobody's way.
     lost_ = true;
     resident_ = false;
     runs_until_.reset();

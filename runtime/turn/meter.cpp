@@ -13,12 +13,12 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// How often the monitor looks: while a thread stands, and else.
+// How often the monitor looks: while a thread waits, and otherwise.
 constexpr Time kLookForThreads = 100us;
 constexpr Time kLook = 1ms;
-// One runs and one is ready, however long they are.
+// One runs and one is queued, however long they are.
 constexpr double kLeastInFlight = 2;
-// Of a new measurement, in what a call is taken to keep the stream busy.
+// The weight of a new measurement in the estimate of how long a call keeps the stream busy.
 constexpr double kNewest = 0.3;
 
 }  // namespace
@@ -34,7 +34,7 @@ void Meter::set_free(Stream& stream) {
   stream.free_until.store(std::min(next_mark, stream.passed + stream.most), std::memory_order_relaxed);
 }
 
-// The stream that the calling thread used last, if this call means it too.
+// The stream that the calling thread used last, if this call uses it, too.
 Meter::Stream* Meter::remembered(const gate::Call& call, api::CUcontext current) {
   const gate::Thread* const thread = gate::self;
   if (thread == nullptr) return nullptr;
@@ -44,9 +44,9 @@ Meter::Stream* Meter::remembered(const gate::Call& call, api::CUcontext current)
   return same ? static_cast<Stream*>(last.stream) : nullptr;
 }
 
-// Threads end, and their streams with them, without a word to anybody. So a stream of which nothing is in flight makes
-// room: the one that has been so for longest. A thread that still remembers it counts on for the other one, until it
-// has to look for its own.
+// Threads end, and their streams with them, without notice. So when the list is full, the stream that has had nothing
+// in flight for longest is replaced. A thread that still remembers it counts for the new one until it has to look up
+// its own.
 Meter::Stream& Meter::find(const StreamKey& key) {
   std::map<StreamKey, Stream>& streams = state_->streams;
   const auto found = streams.find(key);
@@ -73,7 +73,7 @@ std::size_t Meter::streams() const {
   return state_->streams.size();
 }
 
-// Its context is still there.
+// The stream's context still exists.
 void Meter::drop_events(Stream& stream) {
   for (const Mark& mark : stream.marks) stream.spare.push_back(mark.event);
   for (const api::CUevent event : stream.spare) real::cuEventDestroy_v2(event);
@@ -112,14 +112,15 @@ bool Meter::count(const gate::Call& call) {
   return true;
 }
 
-// An event behind all calls of the stream so far. What the driver refuses is not measured. Where its queue is full the
-// driver waits, perhaps for what another thread is about to submit: the lock is not held meanwhile.
+// Records an event behind all calls of the stream so far. If the driver refuses, nothing is measured. If the driver's
+// queue is full, the driver waits, perhaps for work that another thread is about to submit, so the lock is not held
+// during the call.
 void Meter::mark(Stream& stream, const gate::Call& call, Time now, std::unique_lock<std::mutex>& lock) {
   const api::CUstream handle = driver::meant(call.stream, call.per_thread);
   const api::CUcontext context = driver::context_of(call.stream, call.per_thread);
   if (context == nullptr) return;
   if (context != stream.context) {
-    // Another stream's before, by its handle or its place.
+    // It belonged to another stream before, by its handle or its slot.
     drop_events(stream);
     stream.passed = stream.calls.load();
     stream.context = context;
@@ -139,7 +140,7 @@ void Meter::mark(Stream& stream, const gate::Call& call, Time now, std::unique_l
   const bool made = real::cuEventRecord(event, handle) == api::CUDA_SUCCESS;
   lock.lock();
   stream.marking = false;
-  if (stream.context != context) return;  // it has ended meanwhile, and the event with it
+  if (stream.context != context) return;  // the context has ended since, and the event with it
   if (!made) {
     stream.spare.push_back(event);
     return;
@@ -149,7 +150,7 @@ void Meter::mark(Stream& stream, const gate::Call& call, Time now, std::unique_l
   stream.marked = std::max(stream.marked, calls);
 }
 
-// Its streams stay in the list: threads remember them, and others may come to have their handles.
+// Its streams stay in the list: threads remember them, and other streams may get their handles.
 void Meter::forget(api::CUcontext context) {
   const std::lock_guard lock(state_->mutex);
   for (auto& [key, stream] : state_->streams) {
@@ -163,15 +164,15 @@ void Meter::forget(api::CUcontext context) {
   }
 }
 
-// Whether the stream has got on.
+// Whether the stream has made progress.
 bool Meter::passed(Stream& stream, Time now) {
   bool some = false;
   while (!stream.marks.empty()) {
     const Mark& mark = stream.marks.front();
     if (real::cuEventQuery(mark.event) == api::CUDA_ERROR_NOT_READY) break;
-    // What was in flight before it has taken as long as it was on its way.
+    // The calls in flight before it took as long as the mark was under way.
     if (mark.in_flight != 0) {
-      // It may have been made, and have passed, since the monitor read the time.
+      // The mark may have been made and passed since the monitor read the time.
       const Time took = std::max(now - mark.at, Time{1});
       const double each = static_cast<double>(took.count()) / static_cast<double>(mark.in_flight);
       stream.per_call = stream.per_call == 0 ? each : stream.per_call + kNewest * (each - stream.per_call);
@@ -197,7 +198,7 @@ bool Meter::look(Time now, bool standing) {
     Stream& stream = each->second;
     some |= passed(stream, now);
     if (standing && !stream.marks.empty() && now - stream.passed_at >= kNothingPasses) {
-      // As much again: what it waits for may be what is held back.
+      // Allow as much again: the stream may be waiting for a call that is held back.
       stream.passed_at = now;
       stream.most = std::min(stream.calls.load() - stream.passed + stream.most, 4 * kMostInFlight);
       set_free(stream);

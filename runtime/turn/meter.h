@@ -1,12 +1,12 @@
-// How much work a process has in flight while programs take turns: what is queued when its turn ends, everybody else
-// waits for. So calls are counted, stream by stream, and events of ours (*marks*) are put in front of some of them;
-// the monitor sees them pass, and so learns how long a call keeps the stream busy. Who has more in flight than some
-// milliseconds stands in front of the gate until some of it is done.
+// Limits how much work a process has in flight while programs take turns: everybody else waits for what is queued when
+// its turn ends. Calls are counted per stream, and rota records its own events (*marks*) in front of some of them; the
+// monitor sees them pass and so learns how long a call keeps the stream busy. A thread with more than a few
+// milliseconds in flight waits in front of the gate until some of it is done.
 //
-// A bound can hold back what the GPU waits for (another stream's kernel, a value that this thread would write). So it
-// is revocable as a close is: if no mark passes for a while, the stream may go beyond it.
+// The limit can hold back what the GPU waits for (another stream's kernel, a value that this thread would write). So,
+// like a closed gate, it can be revoked: if no mark passes for a while, the stream may exceed it.
 //
-// Only while the state word says so (scope.h); the fast path knows nothing of it.
+// Active only while the state word says so (scope.h); the fast path does not know about it.
 #pragma once
 
 #include <atomic>
@@ -27,32 +27,33 @@ namespace rota::turn {
 
 class Meter {
  public:
-  // How much may be in flight in one stream. Judgement: a burst of 20 ms beside a busy program is to take at most a
-  // fifth longer, and a thread that stands is woken within a fraction of a millisecond.
+  // How much may be in flight in one stream. A judgment: a burst of 20 ms beside a busy program should take at most a
+  // fifth longer, and a waiting thread is woken within a fraction of a millisecond.
   static constexpr Time kInFlight = std::chrono::milliseconds(3);
-  // Marks of a stream are about so far apart.
+  // Marks of a stream are about this far apart.
   static constexpr Time kBetweenMarks = std::chrono::milliseconds(1);
-  // No mark has passed for so long while a thread stands: it goes on.
+  // If no mark has passed for this long while a thread waits, the thread continues.
   static constexpr Time kNothingPasses = std::chrono::milliseconds(20);
-  // Of so many streams at most the counts are kept, if nothing of the others is in flight.
+  // Counts are kept for at most this many streams, if the others have nothing in flight.
   static constexpr std::size_t kMostStreams = 256;
 
   Meter() : state_(std::make_unique<State>()) {}
 
-  // --- program's threads, inside the gate, before a call that submits. False: the call's thread has to stand until the
-  // monitor says otherwise. `now` tells the time, where that is needed.
+  // --- program's threads, inside the gate, before a call that submits. False: the thread has to wait until the monitor
+  // says otherwise. `now` returns the time; it is called only where that is needed.
   bool enter(const gate::Call& call, Time (*now)());
-  // The same between two events of a pair that the program times: it is counted where that costs little, and goes on.
+  // The same between the two events of a pair that the program times: the call is counted where that costs little, and
+  // never waits.
   static bool count(const gate::Call& call);
-  // This context is about to end, or has: its events go with it.
+  // This context is about to end or has ended: its events go with it.
   void forget(api::CUcontext context);
 
   // --- the monitor, under the lock that contexts end under
-  // Looks which marks have passed. True: somebody who stands may go on. `standing`: somebody does.
+  // Checks which marks have passed. True: a waiting thread may continue. `standing`: a thread waits.
   bool look(Time now, bool standing);
-  // When the next look is wanted; Time::max(): nothing is in flight.
+  // When the next look is due; Time::max(): nothing is in flight.
   Time look_at() const { return look_at_; }
-  // Nothing is metered any more: marks that are under way no longer matter.
+  // Metering has ended: marks in flight no longer matter.
   void stop();
 
   std::size_t streams() const;
@@ -66,9 +67,9 @@ class Meter {
   };
   struct Stream {
     std::atomic<std::uint64_t> calls{0};  // so far
-    // When this many calls have been made, the next one has to look what to do.
+    // When this many calls have been made, the next one takes the slow path.
     std::atomic<std::uint64_t> free_until{0};
-    // The rest under the lock.
+    // The rest is guarded by the lock.
     api::CUcontext context = nullptr;  // of the events
     std::uint64_t passed = 0;          // of the calls
     std::uint64_t marked = 0;          // before the last mark
@@ -83,9 +84,10 @@ class Meter {
   static constexpr std::uint64_t kMostInFlight = 1 << 14;
   struct State {
     std::mutex mutex;
-    // None ever goes, since threads remember them (gate::Thread::metered); one may come to be another stream's.
+    // Entries are never removed, since threads remember them (gate::Thread::metered); one may be reused for another
+    // stream.
     std::map<StreamKey, Stream> streams;
-    bool forgotten = false;  // streams' marks: who stands for them may go on
+    bool forgotten = false;  // streams' marks were forgotten: threads that wait for them may continue
   };
 
   Stream& find(const StreamKey& key);

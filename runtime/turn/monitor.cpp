@@ -20,10 +20,10 @@ using protocol::Message;
 
 namespace {
 
-// What rotad takes for the size of a GPU (scheduler/server/decode.cpp).
+// The largest GPU that rotad accepts (scheduler/server/decode.cpp).
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
 
-// Whom the exit handler stops.
+// The monitor that the exit handler stops.
 constinit std::atomic<Monitor*> exiting{nullptr};
 constinit std::atomic<bool> exit_handler{false};
 
@@ -37,8 +37,10 @@ std::vector<protocol::SessionEntry> sessions_from_environment() {
   const char* text = std::getenv("ROTA_SESSION");  // NOLINT(concurrency-mt-unsafe)
   if (text == nullptr) return {};
   if (auto sessions = protocol::parse_sessions(text)) return *sessions;
-  log::warn("ROTA_SESSION is '{}', which `rota run` did not set: without limits that can be read nothing is allowed",
-            text);
+  log::warn(
+      "ROTA_SESSION is '{}', which is not a value that `rota run` sets: its limits cannot be read, so every allocation "
+      "is refused; unset it",
+      text);
   return {{.id = "unknown", .device_bytes = 0, .host_bytes = 0}};
 }
 
@@ -100,7 +102,7 @@ void Monitor::context_made(api::CUcontext context, int device, bool primary) {
   touch(device);
 }
 
-// The first time, the GPU is one that this process wants its turns on.
+// The first call makes the GPU one that this process takes turns on.
 void Monitor::touch(int device) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   const std::uint64_t bit = std::uint64_t{1} << device;
@@ -116,7 +118,7 @@ void Monitor::touch(int device) {
     gpu.unusable = total == 0 || total > kMostBytes;
     if (gpu.unusable) {
       unusable_devices_.fetch_or(bit, std::memory_order_acq_rel);
-      log::warn("no turns on GPU {}: the driver says that it has {} bytes of memory; programs on it run without rotad",
+      log::warn("no turns on GPU {}: the driver reports {} bytes of memory for it; programs on it run without rotad",
                 device, total);
     }
     gpu.description.total_bytes = total;
@@ -140,7 +142,7 @@ void Monitor::interrupted() {
 }
 
 bool Monitor::may_submit(const gate::Call& call) {
-  // A mark in a capture would be a part of it.
+  // A mark recorded in a capture would become part of it.
   return contexts_.captures() != 0 || (timing_.inside() ? meter_.count(call) : meter_.enter(call, now));
 }
 
@@ -154,9 +156,9 @@ void Monitor::wait_for_room(int device) {
     bell_.ring();
     return;
   }
-  // What was freed in a stream and has been passed since is not looked for at each allocation.
+  // Allocations do not check each time which frees streams have passed.
   if (memory_.sweep_deferred() && room_.covered(device)) return;
-  usage_.changed(device);  // it counts with what waits from its next grant on
+  usage_.changed(device);  // from its next grant on it counts with memory that waits
   room_.wait(device);
 }
 
@@ -165,10 +167,11 @@ bool Monitor::allowed(int device, std::uint64_t bytes, memory::Kind kind) {
 }
 
 bool Monitor::submits_nothing(const gate::Call& call) {
-  // Into a capture, but with addresses that the driver looks at: what was allocated meanwhile may not be there yet.
+  // The call goes into a capture, but with addresses that the driver checks: memory allocated since may not be on the
+  // GPU yet.
   if (contexts_.submits_nothing(call)) return contexts_.captures() == 0 || !gate::out_of_place.load();
-  // A context that we did not see being made (a library with a way of its own) shows up here at the latest. A call that
-  // belongs to none is refused by the driver: there is nothing to wait for.
+  // A context whose creation rota did not see (a library that bypasses it) is noticed here at the latest. The driver
+  // refuses a call without a context: there is nothing to wait for.
   const bool known = started_.load(std::memory_order_acquire) && devices_seen_.load(std::memory_order_relaxed) != 0;
   return !known && !make_known(call);
 }
@@ -214,18 +217,18 @@ bool Monitor::connect_first() {
       log::debug("client {} of rotad {}", connection_->welcome().client, connection_->welcome().daemon_pid);
       connected();
       if (connection_) return true;
-      due_.clear();  // nobody has heard of it yet
-      attempt.reason = "rotad hung up";
+      due_.clear();  // not announced to anyone yet
+      attempt.reason = "rotad closed the connection";
     }
     const bool wait = wants_to_wait();
     if (!told) {
       if (!attempt.reason.empty()) {
         log::warn("no turns on the GPU: {}; {}", attempt.reason,
-                  wait ? "waiting for rotad (ROTA_WAIT=1)" : "the program runs as without rota");
+                  wait ? "waiting for rotad (ROTA_WAIT=1)" : "the program runs as it would without rota");
       } else if (wait) {
         log::warn("waiting for rotad (ROTA_WAIT=1): start one, or use `rota run`");
       } else {
-        log::info("no rotad is running: the program runs as without rota");
+        log::info("no rotad is running: the program runs as it would without rota");
       }
       told = true;
     }
@@ -258,8 +261,8 @@ void Monitor::start_thread() {
   }
   thread_runs_ = true;
   pthread_setname_np(thread_, "rota");
-  // Registered after the driver has registered its own (a context exists), and so run before those: the driver must not
-  // be taken down while the monitor is inside it.
+  // Registered after the driver has registered its own handlers (a context exists), so it runs before those: the driver
+  // must not shut down while the monitor is inside it.
   exiting.store(this);
   if (!exit_handler.exchange(true)) {
     std::atexit([] {
@@ -275,8 +278,8 @@ void Monitor::open_for_good(Claim claim) {
 
 void Monitor::at_exit() {
   if (memory_.swap().in_place()) return stop();
-  // Handlers that run after this one may copy results back, and wait for their turn then: once everything is in its
-  // place again the monitor stops. Until then it calls the driver only for them.
+  // Handlers that run after this one may copy results back and have to wait for their turn: the monitor stops once all
+  // memory is in place again. Until then it calls the driver only for them.
   memory_.swap().pin();
   room_.release_all();
   quota_.release_all();
@@ -290,7 +293,7 @@ void Monitor::stop() {
   bell_.ring();
   room_.release_all();
   quota_.release_all();
-  // Nobody would let those go on who stand for what is in flight.
+  // Nothing would wake threads that wait because too much is in flight.
   gate_.set_metered(false);
   open_for_good({.excused = true});
 }
@@ -307,14 +310,14 @@ void Monitor::run() {
   // Measured: a query from a thread that is not in RELAXED mode invalidates a global capture.
   api::CUstreamCaptureMode mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
   real::cuThreadExchangeStreamCaptureMode(&mode);
-  // A hand-over waits for this thread: by default the kernel may wake it 50 us late.
+  // Hand-overs wait for this thread, and by default the kernel may wake it 50 us late.
   prctl(PR_SET_TIMERSLACK, 1000UL);
   while (!stopping()) {
     const std::uint32_t heard = bell_.heard();
-    // Read before the page is: what changes while we look wakes us at once.
+    // Read before the page: a change in the meantime then wakes the monitor at once.
     const std::uint32_t event_seen = connection_ ? connection_->event().load() : 0;
     if (connection_) read_messages();
-    // Memory that came when this process had what it needs.
+    // Memory that arrived although this process already had what it needs.
     if (connection_ && (machine_.grant() == 0 || memory_.swap().in_place())) connection_->drop_extents();
     if (connection_) announce_gpus();
     if (connection_) send_asks();
@@ -324,7 +327,7 @@ void Monitor::run() {
     look_at_activity();
     meter();
     if (exits_.load(std::memory_order_acquire) && in_place_.load()) return stop();
-    // Nobody waits, so nothing drains; but memory may have to go.
+    // Nobody waits, so nothing drains; but memory may have to leave.
     const bool undisturbed =
         machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu() && !timing_.in_flight();
     const auto has_unneeded = [this] { return memory_.has_deferred() || memory_.swap().host().low(); };
@@ -336,7 +339,7 @@ void Monitor::run() {
   open_for_good({.excused = true});
 }
 
-// Steps the machine by an event and by those that its actions make.
+// Steps the machine with an event and with the events that its actions cause.
 void Monitor::feed(const Event& event) {
   due_.push_back(event);
   while (!due_.empty()) {
@@ -356,7 +359,7 @@ void Monitor::carry_out(const Action& action) {
   Message message;
   switch (action.act) {
     case Act::kOpen:
-      // Or else an allocation has just ended up out of place.
+      // Otherwise an allocation has just ended up out of place.
       if (!open_gate()) {
         due_.push_back(look());
       } else {
@@ -423,7 +426,7 @@ void Monitor::carry_out(const Action& action) {
   }
 }
 
-// While the monitor waits for memory to come or go, others want to know what this process needs, and its threads what
+// While the monitor waits for memory to move, other processes need to know what this one needs, and its threads what
 // they may have.
 bool Monitor::stops_waiting() {
   if (connection_) read_messages();
@@ -438,7 +441,7 @@ event::Look Monitor::look() {
     const Lease lease = connection_->lease();
     seen.lease = lease;
   }
-  // Notices threads that have died inside; does not wait.
+  // Notices threads that died inside; does not wait.
   if (machine_.phase() == Phase::kDraining) gate_.wait_until_empty(std::chrono::steady_clock::now());
   publish_room();
   seen.lacking = lacking();
@@ -453,7 +456,7 @@ event::Look Monitor::look() {
   const Timing::Wish measured = look_at_timing();
   seen.measures = measured.measures;
   seen.alone = measured.alone;
-  if (reached_ && !seen.resident) ++seen.standing;  // who reaches it waits for it, in a way
+  if (reached_ && !seen.resident) ++seen.standing;  // whoever accesses that memory is in effect waiting for it
   if (machine_.watches_gpu()) {
     const gate::Contexts::Progress progress = contexts_.progress();
     seen.looked = progress.looked;

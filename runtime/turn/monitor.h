@@ -1,5 +1,5 @@
-// The monitor: the one thread of rota's in a program. It tells the turn machine (machine.h) what happens, on the
-// socket, the lease page, the gate and the GPU, and carries out what the machine decides.
+// The monitor: rota's only thread in a program. It tells the turn machine (machine.h) what happens on the socket, the
+// lease page, the gate and the GPU, and carries out what the machine decides.
 //
 // It is started at the first context, with all signals blocked. The program's threads only ring its bell. It sleeps on
 // two futex words at once, its bell and the event word of the lease page.
@@ -35,32 +35,32 @@
 namespace rota::turn {
 
 inline Time now() {
-  return std::chrono::steady_clock::now().time_since_epoch();  // CLOCK_MONOTONIC, as rotad's times are
+  return std::chrono::steady_clock::now().time_since_epoch();  // CLOCK_MONOTONIC, like rotad's times
 }
 
 class Monitor final : public gate::Attendant {
  public:
-  // Closes the gate: the first submitting call starts the monitor. Touches neither socket nor thread.
+  // Closes the gate: the first submitting call starts the monitor. Opens no socket and starts no thread.
   Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory);
-  ~Monitor() override;  // tests; the program's own is never destroyed
+  ~Monitor() override;  // only in tests; in a program it is never destroyed
 
   // --- program's threads
-  // A context was made (or first seen). Connects at the first one; where there is no rotad, opens the gate for good.
+  // A context was created (or first seen). Connects at the first one; without a rotad, opens the gate permanently.
   void context_made(api::CUcontext context, int device, bool primary);
-  // make_room() for a context that the driver has refused for want of memory: this process may have none on the GPU
-  // yet.
+  // make_room() for a context that the driver refused because it was out of memory: this process may have no context on
+  // the GPU yet.
   void make_room_for_context(int device, const std::function<bool()>& again);
   // Under the lock that contexts end under.
   void context_ended(api::CUcontext context) {
     meter_.forget(context);
     timing_.context_ended();
   }
-  // What the program times. record() makes the call: cuEventRecord in some form, by which the pair of a stream is
-  // opened or closed. Where a pair counts it may wait before that, until others have left the GPU.
+  // What the program times. record() makes the call, some form of cuEventRecord, which opens or closes a pair of the
+  // stream. If the pair counts, it may first wait until others have left the GPU.
   Timing& timing() { return timing_; }
   api::CUresult record(api::CUevent event, api::CUstream stream, bool per_thread,
                        const std::function<api::CUresult()>& call);
-  // This process has handed memory or events to others, which may have to run beside it: rotad hears of it.
+  // This process has handed memory or events to others, which may have to run at the same time: tells rotad.
   void shares();
   bool shared() const { return activity_.shared(); }
   void arrived() override;
@@ -71,40 +71,40 @@ class Monitor final : public gate::Attendant {
   std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds so_long) override {
     return waiting_.stands(so_long);
   }
-  // The driver has refused a call on this GPU for want of memory: waits until no other process holds it, once this one
-  // does, and tries `again`, as often as memory of others is leaving. Does nothing where that can be no help: the
-  // process wants more than there is, or rotad promises nothing. Does not wait inside the gate, nor while anything
-  // captures.
+  // The driver has refused a call on this GPU because it was out of memory: waits until only this process holds the
+  // GPU, and calls `again`, repeatedly while memory of others is leaving. Does nothing where that cannot help: the
+  // process wants more than there is, or rotad promises nothing. Does not wait inside the gate or during a capture.
   void make_room(int device, const std::function<bool()>& again);
-  void make_room(const std::function<bool()>& again) override;  // on the GPU of the current context
+  void make_room(const std::function<bool()>& again) override;  // for the GPU of the current context
   void usage_changed(int device) {
     usage_.changed(device);
     room_.changed();
   }
-  // The driver has no room for memory that may be out of place. Where others may make some later, returns once the gate
-  // is closed or never will be, which the monitor sees to once it sees that not everything is in place: it waits for
-  // no work. Else, inside the gate, and while anything captures, it returns at once.
+  // The driver has no room for memory that may be out of place. Where others may make room later, returns once the gate
+  // is closed or never will be; the monitor closes it without waiting for work when it sees that not all memory is in
+  // place. Otherwise, inside the gate, and during a capture, it returns at once.
   void close_for_room(int device);
-  // Bytes have been reserved in the ledger: returns once rotad's promise covers them, at once where this process does
-  // not hold the GPU. Does not wait inside the gate, nor while anything captures: an allocation that a capture forbids
-  // fails as the driver says. rotad is asked then all the same.
+  // Bytes have been reserved in the ledger: returns once rotad's promise covers them, or at once where this process
+  // does not hold the GPU. Does not wait inside the gate or during a capture: an allocation that a capture forbids must
+  // fail with the driver's error. rotad is asked in those cases, too.
   void wait_for_room(int device);
-  // Of bytes that have been reserved in the ledger: whether limits that this process shares with others allow them. If
-  // not, they have been released.
+  // Whether limits that this process shares with others allow bytes that have been reserved in the ledger. If not, they
+  // have been released.
   bool allowed(int device, std::uint64_t bytes, memory::Kind kind);
   memory::Room::Limit limit(int device);
   bool limited() const;
-  // What this process has there beside its allocations, as rotad counts it; 0 where it has no context.
+  // What this process has there besides its allocations, as rotad counts it; 0 where it has no context.
   std::uint64_t context_bytes(int device) const;
-  // The same of all of rotad's clients together; 0 where it does not say.
+  // The same for all of rotad's clients together; 0 where rotad does not say.
   std::uint64_t all_context_bytes(int device) const;
-  // What the others have reserved there that cannot leave the GPU; 0 where rotad does not say.
+  // What other processes have reserved there that cannot leave the GPU; 0 where rotad does not say.
   std::uint64_t fixed_of_others_bytes(int device) const;
 
-  // The process is exiting: no driver call of ours from now on, and nobody waits any more; or, while memory is out of
-  // place, as soon as it is not.
+  // The process is exiting: from now on the monitor makes no driver calls and no thread waits; or, while memory is out
+  // of place, as soon as it is back.
   void at_exit();
-  // In the child of a fork, before a new runtime is made: the parent's monitor is not here. Takes no lock.
+  // In the child of a fork, before a new runtime is created: the parent's monitor thread does not exist here. Takes no
+  // lock.
   static void forget_in_child();
 
   bool served() const { return served_.load(std::memory_order_acquire); }
@@ -114,10 +114,10 @@ class Monitor final : public gate::Attendant {
     int device = -1;
     protocol::AddGpu description{};
     int index = -1;         // rotad's; -1 until it answered
-    bool told = false;      // add_gpu sent on this connection
-    bool refused = false;   // rotad does not serve it: it runs without turns there
+    bool told = false;      // add_gpu was sent on this connection
+    bool refused = false;   // rotad does not serve it: the process runs there without turns
     bool unusable = false;  // rotad is not asked: its size is not known
-    // What rotad was told last that this process needs, and under which grant.
+    // What rotad was last told that this process needs, and under which grant.
     std::uint64_t asked = 0;
     std::uint32_t asked_grant = 0;
   };
@@ -131,7 +131,7 @@ class Monitor final : public gate::Attendant {
   void open_for_good(Claim claim);
   bool make_known(const gate::Call& call);
   bool others_clear(int device) const;
-  // Where rotad's page speaks of a GPU; nothing: nowhere.
+  // The index of a GPU in rotad's page; nothing: it is not there.
   struct OnPage {
     const protocol::LeasePage& page;
     int index;
@@ -188,7 +188,7 @@ class Monitor final : public gate::Attendant {
   // Shared with the program's threads.
   std::mutex start_mutex_;
   std::mutex early_limit_mutex_;
-  std::optional<std::uint64_t> early_limit_;  // what rotad said before there was a context
+  std::optional<std::uint64_t> early_limit_;  // rotad's answer from before there was a context
   std::atomic<bool> started_{false};
   std::atomic<bool> served_{false};
   std::atomic<bool> stopping_{false};
@@ -202,7 +202,7 @@ class Monitor final : public gate::Attendant {
   Usage usage_;
   Room room_;
   Quota quota_;
-  // Where rotad says what limits leave, and the GPUs' places there; null and -1 where it says nothing.
+  // The page where rotad publishes what limits leave, and the GPUs' indices there; null and -1 where there is none.
   std::atomic<const protocol::LeasePage*> limits_{nullptr};
   std::array<std::atomic<int>, memory::kMaxDevices> limits_index_;
   std::array<std::atomic<std::uint64_t>, memory::kMaxDevices> total_bytes_{};  // of GPUs that were touched
@@ -217,14 +217,14 @@ class Monitor final : public gate::Attendant {
   std::vector<Gpu> gpus_;
   std::optional<event::Gpus> told_gpus_;
   std::uint32_t round_ = 0;  // of tightening, on this connection
-  // Extents that had to move did not, since the driver refused: they count as fixed until the next grant, or then.
+  // Extents that had to move did not, since the driver refused: they count as fixed until the next grant or this time.
   Time stuck_until_{0};
-  // Attempts to bring memory back that the driver refused, though not for want of room, since all of it was there.
+  // Attempts to bring memory back that the driver refused for reasons other than room, since all of it was last there.
   int refused_ = 0;
   Time refused_since_{0};
-  bool lost_ = false;      // and that was the last
-  bool prepares_ = false;  // room on the host
-  bool reached_ = false;   // memory is, without calls
+  bool lost_ = false;      // and that was the last attempt
+  bool prepares_ = false;  // prepares room on the host
+  bool reached_ = false;   // memory can be accessed without calls that rota sees
   Time next_look_outside_{0};
   Time next_collect_{0};
   Machine machine_;

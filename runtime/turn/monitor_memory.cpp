@@ -1,5 +1,5 @@
-// What the monitor does about memory: brings it back with a grant, moves it out of others' way, gives the driver what
-// it frees only where nothing runs.
+// What the monitor does with memory: brings it back with a grant, moves it out to make room, and passes frees on to the
+// driver where nothing runs.
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -17,25 +17,27 @@ namespace {
 // Between two attempts to close the gate for a moment.
 constexpr Time kBetweenCollections = 250ms;
 
-// How long memory that the driver did not let go counts as fixed, where no turn comes before. As rotad's verdict on who
-// does not clear (scheduler/core/clearing.h).
+// How long memory that the driver did not release counts as fixed, unless a turn comes first. The same as for clients
+// that rotad finds not to make room (scheduler/core/clearing.h).
 constexpr Time kStuck = 10s;
 
-// A driver that has refused to bring memory back so often, for so long, will not do it any more. Judgement.
+// A driver that has refused to bring memory back this often, for this long, is taken not to do it at all. A judgment.
 constexpr int kMostRefusals = 5;
 constexpr Time kLongestRefusal = 3s;
 
-// Between two looks at who may reach memory that is out. Reading the process's files takes some tens of microseconds,
-// more where many are mapped.
+// Between two checks of who may access memory that is swapped out. Reading the process's files takes some tens of
+// microseconds, more if many are mapped.
 constexpr Time kLookOutside = 250ms;
 
 constexpr const char* kNoHostMemory =
-    "GPU {}: {} of {} bytes that others need there cannot leave, since the host has no memory left for them: others "
-    "wait until there is some, or until this program frees what it has";
+    "GPU {}: {} of {} bytes that other programs need cannot be moved out, because the host has no memory left for "
+    "them: "
+    "the others wait until it has some or until this program frees GPU memory";
 
 }  // namespace
 
-// By rotad, to a process that lacks memory there. What arrives is this process's to use while it brings its own back.
+// Handed over by rotad because this process lacks memory there. It may use what arrives while it brings its own memory
+// back.
 memory::Exchange Monitor::exchange(int device) {
   const auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& each) { return each.device == device; });
   if (gpu == gpus_.end() || gpu->index < 0) return {};
@@ -81,15 +83,16 @@ event::Brought Monitor::bring_memory_back() {
   return {.resident = back.resident, .lacking = 0, .some = back.some};
 }
 
-// Whether that was one refusal too many. What the process had on GPUs is of no use then, and in others' way.
+// Whether that was one refusal too many. Then the process's memory on GPUs is of no use any more and in the way of
+// others.
 bool Monitor::lose_memory(api::CUresult error) {
   if (refused_++ == 0) refused_since_ = now();
   if (refused_ < kMostRefusals || now() - refused_since_ < kLongestRefusal) return false;
   const char* name = nullptr;
   if (real::cuGetErrorName(error, &name) != api::CUDA_SUCCESS || name == nullptr) name = "an unknown error";
   log::warn(
-      "this program's memory cannot be brought back to the GPU: the driver has answered {} ({}) for {} s. What was "
-      "there is lost; every call that needs the GPU gets this error from now on. End the program and start it again",
+      "this program's memory cannot be brought back to the GPU: the driver has returned {} ({}) for {} s. Its contents "
+      "are lost, and every call that needs the GPU returns this error from now on. End the program and start it again",
       name, static_cast<int>(error), kLongestRefusal / 1s);
   lost_ = true;
   gate::out_of_place.store(true);
@@ -98,7 +101,7 @@ bool Monitor::lose_memory(api::CUresult error) {
   return true;
 }
 
-// With nothing of this process running: the driver may wait for work before it unpins memory.
+// Called while no work of this process runs: the driver may wait for work before it unpins memory.
 void Monitor::give_host_back_if_low() {
   if (!memory_.swap().host().low()) return;
   for (const Gpu& gpu : gpus_) {
@@ -109,11 +112,11 @@ void Monitor::give_host_back_if_low() {
   }
 }
 
-// While others lack room that this process will have to make: so that the first of its memory to leave need not wait
-// for the host's. Whether there is more to do. Calls no driver.
+// Called while others lack room that this process will have to make, so that the first memory to leave need not wait
+// for host memory. Returns whether there is more to do. Calls no driver.
 bool Monitor::prepare_host() {
   memory::HostPool& host = memory_.swap().host();
-  // It takes no driver, so also while the GPU works.
+  // It needs no driver calls, so this is possible while the GPU works.
   if (host.has_prepared() && host.low()) host.drop_prepared();
   const bool moves = connection_ && memory_.swap().any() && !memory_.swap().pinned();
   if (!moves || machine_.phase() == Phase::kDraining) return false;
@@ -127,13 +130,14 @@ bool Monitor::prepare_host() {
   if (all.empty() && !host.has_prepared()) return false;
   const bool more = memory_.swap().prepare_host(all);
   if (std::exchange(prepares_, more) && !more) {
-    log::debug("{} bytes of the host are ready for what may have to leave the GPU", memory_.swap().host().kept_bytes());
+    log::debug("{} bytes of host memory are ready for memory that may have to leave the GPU",
+               memory_.swap().host().kept_bytes());
   }
   return more;
 }
 
-// Extents of a process that has not been proven to run nothing cannot go, but for a holder's, which nobody asks for.
-// Nor can what pools gave in contexts that are no more, until there is another one to copy it.
+// Extents of a process that may still run work cannot leave, except for a holder's, which nobody asks for. Nor can
+// memory from pools whose contexts have ended, until there is another context to copy it.
 void Monitor::publish_pins() {
   const bool holds = machine_.grant() != 0;
   const bool stuck = now() < stuck_until_;
@@ -149,7 +153,7 @@ void Monitor::publish_pins() {
   for (const Gpu& gpu : gpus_) usage_.changed(gpu.device);
 }
 
-// With nothing out of place, and no allocation ending up there meanwhile.
+// Called while no memory is out of place, and no allocation can end up so during the call.
 bool Monitor::open_gate() {
   return memory_.swap().use_if_in_place([this] {
     gate::out_of_place.store(false);
@@ -158,7 +162,7 @@ bool Monitor::open_gate() {
   });
 }
 
-// Whether memory may be reached without any call that rota sees: then nothing leaves any more.
+// Whether memory may be accessed without a call that rota sees: then it no longer leaves the GPU.
 bool Monitor::pins_what_is_reached() {
   const std::string outside = memory::SwapBackend::reached_from_outside();
   if (outside.empty()) return false;
@@ -168,15 +172,15 @@ bool Monitor::pins_what_is_reached() {
   return true;
 }
 
-// Opening a device passes no call of ours, so what is opened while memory is out is found a little later. The memory
-// comes back with a turn, for which nobody stands at the gate.
+// rota does not see the opening of a device, so a device that is opened while memory is swapped out is found a little
+// later. The memory comes back with a turn that no thread at the gate waits for.
 void Monitor::look_outside() {
   if (reached_ || memory_.swap().in_place() || now() < next_look_outside_) return;
   next_look_outside_ = now() + kLookOutside;
   pins_what_is_reached();
 }
 
-// Extents: only where the work is proven to have finished, and nothing looks at addresses or captures.
+// Extents move only where all work is proven to have finished and no call uses addresses or captures.
 void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   if (memory_.swap().pinned() || pins_what_is_reached()) return;
   if (memory::SwapBackend::being_checkpointed()) return;
@@ -189,9 +193,9 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
       }) != gate::Contexts::Within::kRan) {
     return;
   }
-  // Once more, for calls that hold memory in place: from now on they wait.
+  // Check once more, for calls that hold memory in place: from now on they wait.
   gate_.close();
-  // Asked again: a thread that pins after this sees that memory may be out of place, and waits for it.
+  // Check again: a thread that pins after this sees that memory may be out of place and waits for it.
   if (none_captures && !memory_.swap().pinned() && gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
     for (const Destination& each : from) {
       const Time begun = now();
@@ -200,7 +204,7 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
           [this] { return stops_waiting(); });
       if (left.failed) stuck_until_ = now() + kStuck;
       if (left.bytes != 0) due_.push_back(event::Cleared{});
-      next_look_outside_ = Time{0};  // what was opened meanwhile
+      next_look_outside_ = Time{0};  // something may have been opened in the meantime
       usage_.moved_out(left.copied, left.spared, now() - begun);
       log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}", each.device, left.bytes, each.most,
                  microseconds(now() - begun), left.copied,
@@ -228,15 +232,15 @@ void Monitor::move_out_of_the_way(GpuMask gpus) {
   if (!extents.empty()) return swap_out_of_the_way(extents);
   if (!memory_.settings().move_out) return;
   const Time begun = now();
-  // Half of what is left: the other half is for what is late.
+  // Half of the remaining time: the other half is a reserve.
   const Time by = connection_->give_back_by();
   const auto latest = by == Time{0} ? std::chrono::steady_clock::time_point::max()
                                     : std::chrono::steady_clock::time_point(begun + std::max(by - begun, Time{0}) / 2);
   const std::uint64_t bytes = move_out(contexts_, memory_, from, latest, [this] { return stops_waiting(); });
-  log::debug("{} bytes moved to the host in {} us, for who comes next", bytes, microseconds(now() - begun));
+  log::debug("{} bytes moved to the host in {} us, for the next program", bytes, microseconds(now() - begun));
 }
 
-// The gate is closed and nothing runs: memory whose free would wait for the GPU can go.
+// The gate is closed and nothing runs: memory whose free would wait for the GPU can be freed.
 void Monitor::collect() {
   for (const Gpu& gpu : gpus_) {
     const api::CUcontext context = contexts_.any(gpu.device);
@@ -247,11 +251,11 @@ void Monitor::collect() {
     });
     return;
   }
-  memory_.collect_deferred(memory::Owner::of(api::CUcontext{}));  // what ended with no context needs none to go
+  memory_.collect_deferred(memory::Owner::of(api::CUcontext{}));  // memory without a context needs none to be freed
 }
 
-// Only where nothing runs and nobody is on the way to the GPU; else at another time. The gate is closed for a
-// millisecond at most, and calls that come meanwhile wait for the free as they would for their own.
+// Only where nothing runs and no thread is inside the gate; otherwise later. The gate is closed for at most a
+// millisecond, and calls that come in that time wait for the free as they would for their own.
 void Monitor::collect_if_idle() {
   gate_.close();
   const auto until = std::chrono::steady_clock::now() + 1ms;
@@ -265,7 +269,7 @@ void Monitor::collect_if_idle() {
     if (idle) collect();
   }
   if (may_open(machine_.claim())) open_gate();
-  // Calls that met the closed gate have rung the bell: without a pause the gate would close again at once.
+  // Calls that found the gate closed have rung the bell: without a pause the gate would close again at once.
   next_collect_ = now() + kBetweenCollections;
 }
 

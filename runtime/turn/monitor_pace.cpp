@@ -1,4 +1,4 @@
-// Of the monitor: how much may be in flight, and when it sleeps and is awake.
+// The monitor's pace: how much may be in flight, and when it sleeps or spins.
 #include <algorithm>
 #include <thread>
 
@@ -10,10 +10,10 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// A look at the socket now and then: nothing else tells that rotad has gone.
+// How often the socket is checked: nothing else shows that rotad is gone.
 constexpr Time kLookAtSocket = 250ms;
-// A hand-over is awaited awake, on both sides, for as long as it takes where little is in flight: to wake a thread that
-// sleeps takes longer than what it does then.
+// Both sides of a hand-over spin for as long as one takes when little is in flight: waking a sleeping thread takes
+// longer than the work that it then does.
 constexpr Time kAwake(protocol::kAwakeNs);
 bool is_about(Time turn) {
   const Time since = now() - turn;
@@ -32,7 +32,7 @@ void Monitor::meter() {
   if (!wanted) return;
   const bool standing = gate_.held_up() != 0;
   if (contexts_.captures() != 0) {
-    if (standing) gate_.resume();  // nothing is metered for now
+    if (standing) gate_.resume();  // metering is off for now
     return;
   }
   if (!standing && now() < meter_.look_at() && meter_.look_at() != Time::max()) return;
@@ -58,7 +58,7 @@ void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
       std::this_thread::yield();
     }
   } else if (connection_ && told_gpus_ && told_gpus_->any && !told_gpus_->answered) {
-    // The answer comes by the socket, which no bell rings for; it takes microseconds.
+    // The answer comes on the socket, for which no bell rings; it takes microseconds.
     connection_->wait_for_message(static_cast<int>(std::clamp<std::int64_t>(pause / 1ms, 1, 50)));
   } else {
     bell_.wait(heard, connection_ ? &connection_->event() : nullptr, event_seen, pause);

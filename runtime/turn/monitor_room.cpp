@@ -1,4 +1,5 @@
-// What this process may have by limits that it shares, what it has beside its allocations, and room for its contexts.
+// What this process may have within limits that it shares, what it has besides its allocations, and room for its
+// contexts.
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -15,9 +16,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// How long a thread that wants a context on another GPU looks whether the process's grant covers that. Judgement.
+// How long a thread that wants a context on another GPU waits for the process's grant to cover it. A judgment.
 constexpr Time kGrantGrows = 250ms;
-// Between two looks at whether the monitor has closed the gate. Judgement.
+// Between two checks of whether the monitor has closed the gate. A judgment.
 constexpr auto kGateCloses = 50us;
 
 }  // namespace
@@ -27,7 +28,7 @@ memory::Room::Limit Monitor::limit(int device) {
   if (!started_.load(std::memory_order_acquire)) return {.total = limit_before_contexts()};
   const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
   if (page == nullptr) return {};
-  // A process that asks at once must not be told of the whole GPU.
+  // A process that asks right at the start must not be told the size of the whole GPU.
   quota_.wait_until_known(device);
   const int index = limits_index_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed);
   const std::uint64_t total = page->limit_bytes.load(std::memory_order_relaxed);
@@ -37,8 +38,8 @@ memory::Room::Limit Monitor::limit(int device) {
   return {total, spare == protocol::kUnlimited ? left : left + spare};
 }
 
-// A program may ask how large a GPU is before it makes a context. rotad is asked once, by a connection that ends with
-// its welcome: no thread is started in a program that perhaps never uses a GPU.
+// A program may ask how large a GPU is before it makes a context. rotad is asked once, over a connection that ends with
+// the welcome: no thread is started in a program that may never use a GPU.
 std::uint64_t Monitor::limit_before_contexts() {
   const std::lock_guard lock(early_limit_mutex_);
   if (early_limit_) return *early_limit_;
@@ -88,8 +89,8 @@ void Monitor::make_room_for_context(int device, const std::function<bool()>& aga
   if (device < 0 || device >= memory::kMaxDevices || gate::is_inside() || contexts_.captures() != 0) return;
   touch(device);
   if (!served()) return;
-  // A GPU more: rotad has to hear of it, and the grant of the others has to grow. It is there at the first look where
-  // this is the process's first GPU, whose gate is closed until then.
+  // A new GPU: rotad has to be told, and the grant has to be extended to it. If this is the process's first GPU, the
+  // grant is there at the first look; until then the gate is closed.
   for (const auto until = std::chrono::steady_clock::now() + kGrantGrows;;) {
     gate_.pass();
     if (room_.allowed(device) != Room::kUnlimited || std::chrono::steady_clock::now() >= until) break;
@@ -104,14 +105,14 @@ void Monitor::make_room(int device, const std::function<bool()>& again) {
   std::size_t total = 0;
   if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS || total == 0) return;
   if (memory_.ledger().live_bytes(device) > total) return;
-  // Who has no turn has to wait for one: whoever has it would only lose it.
+  // A process without a turn has to wait for one: the present holder would only lose its turn.
   gate_.pass();
   if (room_.allowed(device) == Room::kUnlimited) return;
   static log::Once once;
-  if (once.first()) log::info("GPU {} is out of memory: the others that use it make room", device);
+  if (once.first()) log::info("GPU {} is out of memory: the other programs on it are making room", device);
   room_.wait_for_all(device, total);
   const auto coming = [&] { return others_clear(device); };
-  // The turn lasts meanwhile: others' memory would come back with theirs.
+  // The turn must last during that: other processes' memory would come back with their turns.
   const bool stayed = gate_.run_if_open([&] { again() || (coming() && driver::retry_while_freed(again, coming)); });
   if (!stayed) again();
 }

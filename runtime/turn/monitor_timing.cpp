@@ -1,4 +1,4 @@
-// Of the monitor: what the program times is left alone (timing.h).
+// The monitor's part in leaving alone what the program times (timing.h).
 #include "generated/driver_real.h"
 #include "runtime/driver/context.h"
 #include "runtime/turn/monitor.h"
@@ -7,7 +7,7 @@ namespace rota::turn {
 
 namespace {
 
-// However often it has to ask anew, a thread waits no longer for others to leave.
+// The longest time that a thread waits for others to leave, however often it has to ask again.
 constexpr Time kMostPatience = 2 * Timing::kLongest;
 
 }  // namespace
@@ -16,7 +16,7 @@ constexpr Time kMostPatience = 2 * Timing::kLongest;
 
 api::CUresult Monitor::record(api::CUevent event, api::CUstream stream, bool per_thread,
                               const std::function<api::CUresult()>& call) {
-  // A call within a call, of a profiler's callback, waits for nothing.
+  // A call within a call, in a profiler's callback, does not wait.
   if (gate::is_inside() || !timing_.has_time(event)) return call();
   if (contexts_.captures() != 0) {
     timing_.forget(event);
@@ -31,7 +31,7 @@ api::CUresult Monitor::record(api::CUevent event, api::CUstream stream, bool per
   return result;
 }
 
-// Waits until the pair may be opened; false: it does not count.
+// Waits until the pair may be opened; false: the pair does not count.
 bool Monitor::opens(api::CUevent event, const Timing::Key& stream) {
   Time waited{0};
   for (;;) {
@@ -70,12 +70,12 @@ Timing::Wish Monitor::look_at_timing() {
   Timing::Wish wish;
   const auto passed = [](api::CUevent event) { return real::cuEventQuery(event) != api::CUDA_ERROR_NOT_READY; };
   const auto look = [&] { wish = timing_.look(situation, now(), passed); };
-  // No context ends while its events are asked about.
+  // No context ends while its events are queried.
   if (timing_.in_flight() && contexts_.while_all_live(look)) return wish;
   return timing_.look(situation, now(), [](api::CUevent) { return false; });
 }
 
-// No pair begins meanwhile.
+// No pair begins during this.
 void Monitor::look_at_activity() {
   const std::uint32_t watch = connection_ ? connection_->watch() : 0;
   const std::uint32_t counted = watch & (protocol::kWatchCalls | protocol::kWatchSamples | protocol::kWatchMeter);

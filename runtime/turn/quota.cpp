@@ -11,7 +11,7 @@ namespace rota::turn {
 
 namespace {
 
-// As long as the machine waits for other answers.
+// The same as the machine's wait for other answers.
 constexpr std::chrono::seconds kPatience{5};
 
 std::uint64_t less(std::uint64_t bytes, std::uint64_t part) {
@@ -52,7 +52,7 @@ Quota::Bytes Quota::live(int device) const {
   return {bytes, less(bytes, fixed), fixed, swapped_ ? swapped_(device) : 0};
 }
 
-// What threads have that do not ask: under the lock.
+// What the threads that do not ask have. Under the lock.
 Quota::Bytes Quota::settled(int device, const Slot& slot) const {
   return less(live(device), less(slot.unsettled, slot.granted ? slot.own : Bytes{}));
 }
@@ -70,7 +70,7 @@ bool Quota::covers(int device, const Bytes& own, const std::function<void()>& re
   Slot& here = slot(device);
   const auto granted = [&] { return here.granted_bytes.load(); };
   if (within(live(device), granted())) return true;
-  struct Unsettled {  // until this thread knows, also where it is cancelled while it waits
+  struct Unsettled {  // until this thread has its answer, even if it is cancelled while it waits
     Unsettled(Quota& quota, Slot& slot, const Bytes& own) : quota(quota), slot(slot), own(own) {
       const std::lock_guard lock(quota.mutex_);
       slot.unsettled = each_of(slot.unsettled, own, std::plus<>());
@@ -110,15 +110,16 @@ bool Quota::covers(int device, const Bytes& own, const std::function<void()>& re
     const bool answered = answered_.wait_for(
         lock, patience_, [&] { return released_ || here.awaited == 0 || within(wanted, granted()); });
     if (!answered) {
-      // As without a rotad, for all threads, until it says something again.
-      log::warn("rotad does not answer: allocations on GPU {} go on without the limits that it keeps", device);
+      // As without a rotad, for all threads, until rotad answers again.
+      log::warn("rotad does not answer: allocations on GPU {} are not checked against its limits until it does",
+                device);
       here.granted_bytes.store(kEverything);
     }
     if (released_ || here.granted || within(wanted, granted())) break;
-    // A free may have come meanwhile.
+    // There may have been a free in the meantime.
     const Bytes again = less(live(device), less(here.unsettled, own));
     if (!within(wanted, again)) continue;
-    // Both at once: nobody sees one without the other.
+    // Both at once: no thread sees one without the other.
     release();
     unsettled.settle();
     return false;
@@ -220,8 +221,8 @@ Quota::Has Quota::tighten(int device) {
   return has;
 }
 
-// Lowers first and looks then: a thread that has reserved meanwhile finds itself covered by what there was before,
-// which shows in the second look, or finds itself not covered, and asks.
+// Lowers first and then looks: a thread that has reserved in the meantime either was covered by the previous grant,
+// which the second look shows, or is not covered and asks.
 Quota::Bytes Quota::tighten_locked(int device, Slot& slot) {
   const Bytes before = slot.granted_bytes.load();
   Bytes kept = least_of(settled(device, slot), before);

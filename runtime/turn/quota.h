@@ -1,10 +1,10 @@
-// What this process may have on each GPU by the limits that it shares with others, and beside what others have there
-// (scheduler/core/quota.h); and the threads that ask for more.
+// What this process may have on each GPU within the limits that it shares with others, and next to what others have
+// there (scheduler/core/quota.h); and the threads that ask for more.
 //
-// A thread reserves its bytes in the ledger, or for extents in the swap backend, then looks here whether they are
-// covered; the monitor lowers what may be had, then looks at the ledger. Each is one total order of stores and loads,
-// so one of the two notices. What is not covered is asked for, by one thread at a time, and the answer depends on
-// nobody's work: at worst it takes as long as others are given to say what they do not need.
+// A thread reserves its bytes in the ledger, or for extents in the swap backend, then checks here whether they are
+// covered; the monitor lowers the grant, then looks at the ledger. The stores and loads are in one total order, so one
+// of the two notices. One thread at a time asks for what is not covered, and the answer depends on nobody's GPU work:
+// at worst it takes as long as others are given to say what they do not need.
 #pragma once
 
 #include <array>
@@ -33,45 +33,45 @@ class Quota {
     std::uint64_t swapped = 0;  // what extents take
   };
 
-  // `patience`: how long rotad has to answer. It does at once, and at worst after a quarter of a second.
+  // `patience`: how long rotad has to answer. It answers at once, at worst after a quarter of a second.
   Quota(memory::Ledger& ledger, Bell& bell, std::chrono::nanoseconds patience = std::chrono::seconds(5))
       : ledger_(ledger), bell_(bell), patience_(patience) {}
-  // What extents take on a GPU, those included that are about to be made. Before any thread asks.
+  // What extents take on a GPU, including those about to be created. Set before any thread asks.
   void set_swapped(std::function<std::uint64_t(int device)> swapped) { swapped_ = std::move(swapped); }
 
   // --- the program's threads; `device` is below memory::kMaxDevices
 
-  // Of bytes that are reserved in the ledger: whether they may be taken. Asks if need be. False: a limit is in the way,
+  // Whether bytes that are reserved in the ledger may be taken. Asks rotad if necessary. False: a limit is in the way,
   // and they have been released.
   bool covers(int device, std::uint64_t bytes, memory::Kind kind);
   // The same for bytes that extents are about to take; `release` gives them back.
   bool covers_swapped(int device, std::uint64_t bytes, const std::function<void()>& release);
-  // The reservation of another thread is in the way in the ledger, perhaps, of one that asks and may be refused:
-  // returns when the thread that asks now has its answer. False: nobody asks.
+  // The reservation of a thread that asks, and may be refused, is possibly in the way in the ledger: returns when that
+  // thread has its answer. False: no thread asks.
   bool wait_for_others(int device);
-  // One line, once, of what covers() has refused last.
+  // Logs one line, once, about what covers() refused last.
   void explain(int device);
-  // Until rotad has said what the limits on this GPU are, a quarter of a second at most.
+  // Waits until rotad has said what the limits on this GPU are, at most a quarter of a second.
   void wait_until_known(int device);
-  // What is granted beyond what the ledger has; kUnlimited where nothing is limited.
+  // The part of the grant that the ledger does not use; kUnlimited where nothing is limited.
   std::uint64_t spare(int device) const;
 
-  // --- the monitor, but for limit()
-  // Whether a rotad that keeps limits serves this process. Else everything is covered.
+  // --- the monitor, except for limit() Whether a rotad that enforces limits serves this process. If not, everything is
+  // covered.
   void serve(bool keeps_limits);
-  // Any thread, as often as it likes: nothing but what the process has already is granted on this GPU until rotad says
-  // so, or open() that it does not serve it.
+  // Any thread, any number of times: until rotad answers, only what the process already has is granted on this GPU;
+  // open() says that rotad does not serve the GPU.
   void limit(int device);
   void open(int device);
   struct Ask {
     std::uint32_t number;
     Bytes bytes;
   };
-  // What has to be sent for this GPU, once.
+  // What has to be sent for this GPU; returned once.
   std::optional<Ask> take_ask(int device);
-  // rotad's answer; its bytes are what may be had from now on.
+  // rotad's answer; its bytes are the grant from now on.
   void answer(int device, const protocol::Reserved& answer);
-  // Keeps no more than is in use: what that is, and the number of the latest answer.
+  // Lowers the grant to what is in use; returns that and the number of the latest answer.
   struct Has {
     Bytes bytes;
     std::uint32_t answered;
@@ -102,11 +102,11 @@ class Quota {
     Bytes unsettled;            // reserved in the ledger by threads that ask or wait to ask
     std::optional<Ask> ask;     // not sent yet
     std::uint32_t awaited = 0;  // number of the ask that has no answer; 0: none
-    bool granted = false;       // it has one, and the thread that asked has still to see it
+    bool granted = false;       // it has one, which the thread that asked has not seen yet
     std::string why;            // it was refused
-    Bytes own;                  // that thread's part of what is unsettled
+    Bytes own;                  // that thread's part of `unsettled`
     std::uint32_t answered = 0;
-    bool known = false;  // rotad has said what there is to say of this GPU
+    bool known = false;  // rotad has answered for this GPU
   };
   Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }

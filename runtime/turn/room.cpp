@@ -8,7 +8,7 @@
 namespace rota::turn {
 
 std::uint64_t Room::needed(int device) const {
-  // rotad promises no more than any GPU has. Who reserves more gets the driver's answer.
+  // rotad promises no more than a GPU has. A thread that reserves more gets the driver's answer.
   const std::uint64_t live = std::min(ledger_.live_bytes(device), protocol::kMaxGpuBytes);
   return slot(device).want_all.load() != 0 ? std::max(live, slot(device).total.load()) : live;
 }
@@ -27,7 +27,7 @@ void Room::wait(int device) {
   changed_.wait(lock, [&] { return released_.load() || covered(device); });
 }
 
-// Whoever waits has raised its count before it looked, and looks under the lock.
+// A waiting thread has raised its count before it looked, and looks under the lock.
 void Room::changed() {
   if (waiting_.load() == 0) return;
   {

@@ -1,9 +1,9 @@
 // How much this process may have on each GPU, and the threads that wait until they may take more.
 //
 // A thread reserves its bytes in the ledger, then looks at the allowance here; the monitor publishes the allowance of a
-// new grant, then looks at the ledger. Each is one total order of stores and loads, so that one of the two notices: the
-// thread waits, or the monitor does not open the gate (machine.h). Without the lease nothing is allowed or forbidden:
-// nothing of this process needs to be on the GPU, and its next grant covers what it has by then.
+// new grant, then looks at the ledger. The stores and loads are in one total order, so that one of the two notices: the
+// thread waits, or the monitor does not open the gate (machine.h). Without the lease there is no allowance: none of
+// this process's memory needs to be on the GPU, and its next grant covers what it has by then.
 #pragma once
 
 #include <array>
@@ -27,21 +27,22 @@ class Room {
 
   // Whether this process has no more on the GPU than it may.
   bool covered(int device) const { return needed(device) <= allowed(device); }
-  // Returns once it does, or nobody can say that it may not: after release_all().
+  // Waits until that is so, or until nothing can forbid it any more, after release_all().
   void wait(int device);
-  // Needs all of this GPU, which has so many bytes, until it may have them, or nobody can say that it may not.
+  // Asks for the whole GPU, which has this many bytes, and waits until it may have them or nothing can forbid it any
+  // more.
   void wait_for_all(int device, std::uint64_t bytes);
-  // The bytes on the GPU have become fewer, perhaps.
+  // The process's bytes on the GPU may have become fewer.
   void changed();
 
   // --- the monitor
   void allow(int device, std::uint64_t bytes);
   std::uint64_t allowed(int device) const { return slot(device).allowed.load(); }
-  // What the process has there and is about to take, in all, or more where a thread waits for the whole GPU.
+  // What the process has there and is about to take, together; or more, if a thread waits for the whole GPU.
   std::uint64_t needed(int device) const;
   // Threads that wait.
   std::uint32_t standing() const { return waiting_.load(); }
-  // Any thread: nobody waits from now on.
+  // Any thread: no thread waits from now on.
   void release_all();
 
  private:

@@ -1,6 +1,6 @@
-// The gate's fast path: what every submitting call pays. A thread raises a word that only it writes, then looks whether
-// the gate is open; leaving lowers the word. No locked instruction and no fence: the closer pays for both sides with
-// membarrier(2), which makes every running thread pass a full barrier between its store and its load (gate.h).
+// The gate's fast path: what every submitting call pays. A thread raises a word that only it writes, then checks
+// whether the gate is open; leaving lowers the word. No locked instruction and no fence: the closer pays for both sides
+// with membarrier(2), which makes every running thread pass a full barrier between its store and its load (gate.h).
 //
 // Where membarrier is missing, the state word is never kOpen, so every call takes the slow path, which is fenced.
 #pragma once
@@ -24,20 +24,20 @@ struct Call {
   bool per_thread;  // a _ptsz/_ptds form: the NULL stream means the calling thread's own
 };
 
-// A thread as the closer sees it, on a cache line of its own. Made at a thread's first submitting call and never freed:
-// when its thread ends it is handed to a new one, so the closer may walk the list without a lock.
+// A thread as the closer sees it, on a cache line of its own. Allocated at a thread's first submitting call and never
+// freed: when its thread ends, a new one reuses it, so the closer can walk the list without a lock.
 struct alignas(64) Thread {
   // Low 8 bits: how many submitting scopes this thread is inside of; next 8 bits: how many that only hold memory in
   // place. The rest: how many submitting calls have left, for the idle detection.
   std::atomic<std::uint64_t> word{0};
   std::atomic<pid_t> tid{0};  // 0: free
   Thread* next = nullptr;
-  // The stream that this thread has last submitted to while calls were metered (meter.h), which it need not look for
-  // again. Its own.
+  // The stream that this thread last submitted to while calls were metered (meter.h), so that it need not look it up
+  // again. Only this thread uses it.
   struct Metered {
     void* stream = nullptr;
     api::CUstream handle = nullptr;
-    api::CUcontext context = nullptr;  // null: the handle tells
+    api::CUcontext context = nullptr;  // null: the handle is enough
     bool per_thread = false;
   } metered;
 };
@@ -57,19 +57,19 @@ inline constexpr std::uint32_t kMeteredBit = 4;
 
 // One gate per process: globals, so that the fast path loads no pointer. Gate (gate.h) is their only writer.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<std::uint32_t> state;
-// Whether some memory of this process is not where its addresses lead, or is about to move. Only while the gate is
+// Whether some memory of this process is not where its addresses lead, or is about to move. Set only while the gate is
 // closed.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<bool> out_of_place;
-// What every call that comes to the closed gate is answered, since this process's memory is lost and the gate will
-// never open again. CUDA_SUCCESS: it waits.
+// The error that every call returns at the closed gate because this process's memory is lost and the gate will never
+// open again. CUDA_SUCCESS: calls wait.
 [[gnu::visibility("hidden")]] extern constinit std::atomic<api::CUresult> refusal;
 // initial-exec: one load relative to the thread pointer. Eight bytes of the surplus that glibc keeps for dlopened
 // libraries; the global-dynamic model would call __tls_get_addr on every launch.
 [[gnu::tls_model("initial-exec"), gnu::visibility("hidden")]] extern constinit thread_local Thread* self;
 
-// Never null; on failure to allocate a shared record that the closer ignores, after Attendant::unseen().
+// Never null. If the allocation fails: a shared record that the closer ignores, after Attendant::unseen().
 Thread* register_this_thread();
-// Returns once the call may go on, this thread's word being raised. False: it is refused. By value: a reference would
+// Returns once the call may continue, with this thread's word raised. False: it is refused. By value: a reference would
 // make every call store its Call to memory, for nothing.
 [[gnu::cold]] bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
 
@@ -81,14 +81,14 @@ class Scope {
       thread_ = register_this_thread();
     raised_ = thread_->word.load(std::memory_order_relaxed) + kEnter;
     thread_->word.store(raised_, std::memory_order_relaxed);
-    std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps the compiler, and only it, from swapping the two
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // keeps only the compiler from swapping the two
     if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]]
       refused_ = !enter_slowly(*thread_, call.symbol, call.stream, call.has_stream, call.per_thread);
   }
-  // The call must not be made: it answers `refusal`. Known to be false wherever the gate was found open.
+  // The call must not be made: it returns `refusal`. Known to be false where the gate was found open.
   [[gnu::always_inline]] bool refused() const { return refused_; }
   // Not read again: that would wait for the store above to be forwarded, a nanosecond and a half. What a scope inside
-  // this one has counted meanwhile is lost, which no one misses.
+  // this one has counted since is lost, which does no harm.
   [[gnu::always_inline]] ~Scope() { thread_->word.store(raised_ + kLeave, std::memory_order_release); }
   Scope(const Scope&) = delete;
   Scope& operator=(const Scope&) = delete;
@@ -99,8 +99,8 @@ class Scope {
   bool refused_ = false;
 };
 
-// Memory that is in place stays there while this lives; a MappingScope inside it waits for nothing. Whoever makes one
-// looks at `out_of_place` next.
+// Memory that is in place stays there while this lives; a MappingScope inside it waits for nothing. The caller checks
+// `out_of_place` next.
 class HeldInPlace {
  public:
   HeldInPlace() : thread_(self != nullptr ? self : register_this_thread()) {
@@ -114,25 +114,25 @@ class HeldInPlace {
   Thread* thread_;
 };
 
-// The driver has refused a call of this thread, which has left the gate, for want of memory. Waits until others have
-// made room, at most until they have all gone from the GPU, and tries `again`, which says whether the driver does not
-// refuse it any more.
+// The driver has refused a call of this thread, which has left the gate, because it is out of memory. Waits until
+// others have made room, at most until all of them have left the GPU, and calls `again`, which returns whether the
+// driver no longer refuses the call.
 [[gnu::cold]] void make_room(const std::function<bool()>& again);
 
 // The gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once
-// while everything is where it belongs, else with the gate open. False: it is refused.
+// while all memory is in place, otherwise with the gate open. False: it is refused.
 [[gnu::cold]] bool hold_slowly(Thread& thread);
 // Returns once nothing is out of place, with the gate open if anything was. False: it is refused.
 bool wait_in_place();
 
-// Around a call that looks at device addresses, or records them, without submitting. Who is to move memory closes the
-// gate and waits until no thread is inside; such a thread is, so nothing is moved under a call that is under way. A
-// call that comes to a closed gate goes on, unless memory is out of place: then it waits as a submission does. To the
-// idle detection it is no call, since nothing was submitted.
+// Around a call that looks at device addresses, or records them, without submitting. Before memory moves, the gate is
+// closed and no thread is inside; a thread with such a scope counts as inside, so no memory moves during its call. At a
+// closed gate the call continues unless memory is out of place: then it waits as a submission does. The idle detection
+// ignores it, since nothing was submitted.
 //
-// It cannot hold up a close for good: what waits for other processes, or runs the program's own code, is not wrapped in
-// one, and what waits for the GPU (a few do, when they change a mapping) is in the position of a synchronous copy
-// inside the gate, which the drain knows how to deal with.
+// It cannot block a close forever: calls that wait for other processes or run the program's own code are not wrapped in
+// one, and calls that wait for the GPU (a few do, when they change a mapping) are like a synchronous copy inside the
+// gate, which a drain can handle.
 class MappingScope {
  public:
   [[gnu::always_inline]] MappingScope() {
@@ -141,8 +141,8 @@ class MappingScope {
       thread_ = register_this_thread();
     before_ = thread_->word.load(std::memory_order_relaxed);
     thread_->word.store(before_ + kEnterMapping, std::memory_order_relaxed);
-    // The driver must not look at an address before the word is up: the closer's membarrier sees to it, or a locked
-    // instruction.
+    // The driver must not look at an address before the word is up: the closer's membarrier or a locked instruction
+    // ensures that.
     std::atomic_signal_fence(std::memory_order_seq_cst);
     if (state.load(std::memory_order_acquire) != kOpen) [[unlikely]]
       refused_ = !hold_slowly(*thread_);

@@ -1,5 +1,5 @@
-// A stream as a call means it, told from all others: with its context where the handle does not tell that, and with the
-// thread of a per-thread one.
+// Identifies the stream that a call uses: with its context, if the handle does not determine it, and with the thread of
+// a per-thread stream.
 #pragma once
 
 #include <tuple>

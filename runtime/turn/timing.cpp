@@ -17,7 +17,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// How often the monitor looks whether a series is over: while a thread or another program waits for that, and else.
+// How often the monitor checks whether a series is over: while a thread or another program waits for that, and
+// otherwise.
 constexpr Time kLookForOthers = 100us;
 constexpr Time kLookAtPairs = 1ms;
 
@@ -45,7 +46,7 @@ Timing::~Timing() {
 void Timing::made(api::CUevent event, bool timing) {
   const std::lock_guard lock(mutex_);
   if (!timing) {
-    events_.erase(event);  // a context ended, and its events' handles are given out anew
+    events_.erase(event);  // a context ended, and the handles of its events are reused
     return;
   }
   events_.insert(event);
@@ -58,7 +59,7 @@ void Timing::ended(api::CUevent event) {
   if (events_.erase(event) != 0) drop_closing(event);
 }
 
-// Where it has got is not asked any more.
+// Its progress is no longer queried.
 void Timing::drop_closing(api::CUevent event) {
   for (auto next = streams_.begin(); next != streams_.end();) {
     const auto each = next++;
@@ -106,7 +107,7 @@ Timing::Place Timing::place(api::CUevent event, const Key& stream, Time now) con
   const std::lock_guard lock(mutex_);
   if (!situation_.shared || events_.count(event) == 0) return Place::kNone;
   const auto found = streams_.find(stream);
-  // The same one again: it is from here that is measured.
+  // The same event again: the measurement starts here.
   if (found != streams_.end() && found->second.open) {
     return found->second.opening == event ? Place::kNone : Place::kCloses;
   }
@@ -123,7 +124,7 @@ Timing::Opens Timing::open(api::CUevent event, const Key& stream, Time now) {
   }
   if (has_enough(stream)) return Opens::kNotYet;
   if (situation_.beside && !is_alone(now) && now >= in_vain_until_) {
-    // What has begun otherwise comes to its end as it is.
+    // A series that has begun differently ends as it is.
     if (since_ != Time{0}) {
       renews_ = true;
       return Opens::kNotYet;
@@ -152,7 +153,7 @@ Timing::Opens Timing::open(api::CUevent event, const Key& stream, Time now) {
 void Timing::recorded(api::CUevent event, const Key& stream, Place place, bool done, Time now) {
   const std::lock_guard lock(mutex_);
   const auto found = streams_.find(stream);
-  if (found == streams_.end() || !found->second.open) return;  // it took too long
+  if (found == streams_.end() || !found->second.open) return;  // the pair took too long
   Stream& in = found->second;
   if (place == Place::kCloses) return close(found, done ? event : nullptr);
   if (in.opening != event || in.recorded) return;
@@ -227,7 +228,8 @@ Timing::Wish Timing::settle(const Situation& situation, Time now) {
     const bool lingers = streams_.empty() && now - over_since_ < kLinger && !renews_ && !situation.hold;
     if (!situation.shared || now - since_ >= kLongest || (streams_.empty() && !lingers)) end_series(now);
   }
-  // While this process does not hold the GPU it does not ask: others may measure. And whoever asked may have gone.
+  // While this process does not hold the GPU it does not ask: others may measure. And the thread that asked may be
+  // gone.
   if (asks_since_ != Time{0} && (!situation.runs || now - asks_since_ >= 2 * kLongestWait)) asks_since_ = Time{0};
   const bool asks = asks_since_ != Time{0} && now - asks_since_ < kLongestWait;
   const bool may_ask = situation.beside && situation.runs;

@@ -25,8 +25,8 @@ void Usage::changed(int device) {
     fixed = memory_.ledger().fixed_bytes(device);
     extents = memory_.swap().resident_bytes(device);
     const std::uint64_t resident = extents != 0 ? extents + fixed : 0;
-    // Whoever writes last looks again: another thread may have written newer sums before these. One total order of
-    // these stores and of the ledger's sums makes that sure (no fence: TSan does not know fences).
+    // The thread that writes last checks again: another thread may have written newer sums before these. A total order
+    // of these stores and of the ledger's sums ensures that (no fence: TSan does not know fences).
     page->device_bytes[index].store(bytes);
     page->fixed_bytes[index].store(pinned_.load() ? std::max(fixed, resident) : fixed);
     page->resident_bytes[index].store(resident);

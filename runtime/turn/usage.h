@@ -1,5 +1,5 @@
-// What this process tells rotad of its memory: always in the usage page, and by a message once it has changed by enough
-// to matter. The program's threads write, at each allocation and free; the monitor says where to and sends.
+// What this process tells rotad about its memory: always in the usage page, and by a message once it has changed enough
+// to matter. The program's threads write at each allocation and free; the monitor says where and sends the messages.
 #pragma once
 
 #include <array>
@@ -32,11 +32,11 @@ class Usage {
   void connected(protocol::UsagePage* page);
   void lost();
   void set_index(int device, int index);  // rotad's
-  // What of this process's memory the driver has had no room for although it holds the GPU, and what it called free
-  // then. Bytes; 0: nothing.
+  // How much of this process's memory the driver had no room for although the process holds the GPU, and how much the
+  // driver reported free then. Bytes; 0: nothing.
   void set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes);
-  // Whether extents cannot leave the GPU for now: it is not proven that nothing of this process uses them. True if that
-  // is news.
+  // Sets whether extents cannot leave the GPU for now, because it is not proven that no work of this process uses them.
+  // True if that is a change.
   bool set_pinned(bool pinned) { return pinned_.exchange(pinned) != pinned; }
   // Extents have left the GPU, or come back: bytes that were copied, and that went without a copy. For `rota status`.
   void moved_out(std::uint64_t copied, std::uint64_t spared, Time time);

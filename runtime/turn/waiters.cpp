@@ -9,7 +9,7 @@ namespace rota::gate {
 
 namespace {
 
-// There has to be a limit always.
+// There must always be a time limit.
 constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(1);
 
 }  // namespace

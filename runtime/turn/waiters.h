@@ -1,9 +1,8 @@
-// Threads that wait for something that changes under a mutex, as at a condition variable, and that learn if a signal
-// handler has run in them meanwhile: a condition variable goes on waiting then and says nothing of it.
+// Threads that wait for something that changes under a mutex, as with a condition variable, and that learn if a signal
+// handler has run in them: a condition variable continues to wait and does not report it.
 //
-// Each waits at a semaphore of its own, in sem_timedwait: that is a futex which a handler interrupts, one with
-// SA_RESTART as well, since the kernel starts no wait again that has a time limit; and it is where a thread can be
-// cancelled.
+// Each waits on its own semaphore in sem_timedwait: a futex wait that a handler interrupts, even one with SA_RESTART,
+// since the kernel does not restart a wait with a time limit; and it is a cancellation point.
 #pragma once
 
 #include <semaphore.h>
@@ -15,13 +14,13 @@ namespace rota::gate {
 
 class Waiters {
  public:
-  // Under the mutex: everybody looks again.
+  // Under the mutex: all threads check again.
   void wake_all() {
     for (Waiter* waiter = first_; waiter != nullptr; waiter = waiter->next_) sem_post(&waiter->semaphore_);
   }
 
-  // Returns once `done`, which is asked under the mutex, or when it is time: false. `interrupted` is called, under the
-  // mutex too, after each time that a handler has run in this thread before that. `lock` holds the mutex.
+  // Returns true once `done`, which is called under the mutex, or false at the time limit. `interrupted` is called,
+  // also under the mutex, whenever a handler has run in this thread before that. `lock` holds the mutex.
   template <typename Done, typename Interrupted>
   bool wait(std::unique_lock<std::mutex>& lock, std::chrono::steady_clock::time_point until, const Done& done,
             const Interrupted& interrupted) {
@@ -38,10 +37,10 @@ class Waiters {
   class Waiter {
    public:
     Waiter(Waiters& all, std::unique_lock<std::mutex>& lock);
-    ~Waiter();  // also where the thread is cancelled
+    ~Waiter();  // also if the thread is cancelled
     Waiter(const Waiter&) = delete;
     Waiter& operator=(const Waiter&) = delete;
-    // Until woken, for so long at most. True: a handler has run.
+    // Waits until woken, at most this long. True: a handler has run.
     bool sleep(std::chrono::nanoseconds most);
 
    private:

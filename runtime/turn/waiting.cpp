@@ -27,7 +27,7 @@ using protocol::Message;
 
 constexpr std::chrono::seconds kLines[] = {std::chrono::seconds(1), std::chrono::seconds(10), std::chrono::seconds(60)};
 
-// Of /etc/passwd alone: the C library would load modules for other sources, in somebody else's program.
+// Reads only /etc/passwd: the C library would load modules for other sources into somebody else's program.
 std::string user_name(std::uint32_t uid) {
   const Descriptor file(::open("/etc/passwd", O_RDONLY | O_CLOEXEC));
   std::string text(1 << 16, '\0');
@@ -94,12 +94,12 @@ std::optional<std::chrono::nanoseconds> Waiting::stands(std::chrono::nanoseconds
 
 std::string who_holds() {
   const std::vector<protocol::StatusClient> clients = all_clients();
-  if (clients.empty()) return "its turn on a GPU, and no rotad says who has it";
+  if (clients.empty()) return "its turn on a GPU; no rotad says who holds it";
   std::uint64_t wanted = 0;
   for (const auto& client : clients) {
     if (client.pid == getpid()) wanted |= client.wanted_gpus;
   }
-  // In a container this process may have another number there.
+  // In a container this process may have another pid there.
   for (std::size_t i = 0; wanted == 0 && i < clients.size(); ++i) wanted = clients[i].wanted_gpus;
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if ((wanted >> gpu & 1) == 0) continue;
@@ -117,7 +117,7 @@ std::string who_holds() {
     return fmt::format("GPU {}, held by {}{}", gpu, first,
                        others == 0 ? "" : fmt::format(" and {} other program{}", others, others == 1 ? "" : "s"));
   }
-  return "its turn on a GPU, which is being made free";
+  return "its turn on a GPU, which is about to become free";
 }
 
 }  // namespace rota::turn

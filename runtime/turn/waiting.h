@@ -1,5 +1,5 @@
-// A program that stands at the gate for long says so, or its user would take it for hung: three lines at most in a
-// process's life, once it has stood there for 1, for 10 and for 60 s, and none below ROTA_LOG=warn.
+// A program that waits at the gate for a long time says so, or its user would think that it hangs: at most three lines
+// in a process's life, after 1, 10 and 60 s, and none below ROTA_LOG=warn.
 #pragma once
 
 #include <atomic>
@@ -12,10 +12,10 @@ namespace rota::turn {
 
 class Waiting {
  public:
-  // `for_whom` is asked on the thread that waits, with no lock held: "GPU 0, held by pid 12 (memhog, alice)".
+  // `for_whom` is called on the waiting thread, with no lock held; it returns "GPU 0, held by pid 12 (memhog, alice)".
   explicit Waiting(std::function<std::string()> for_whom) : for_whom_(std::move(for_whom)) {}
 
-  // See gate::Attendant::stands(). Any thread; of several one says it.
+  // See gate::Attendant::stands(). Any thread; if several wait, one reports.
   std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds so_long);
 
  private:
@@ -23,7 +23,7 @@ class Waiting {
   std::atomic<std::size_t> said_{0};
 };
 
-// Asks rotad for whom this process waits. Takes at most half a second, and then says less.
+// Asks rotad for whom this process waits. Takes at most half a second; without an answer it says less.
 std::string who_holds();
 
 }  // namespace rota::turn

@@ -1,4 +1,4 @@
-// What a context takes of a GPU, where nobody has measured it.
+// What a context takes of a GPU, where it has not been measured.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A file descriptor that is closed with its owner. A negative number is none.
+// A file descriptor that its owner closes. A negative number means none.
 #pragma once
 
 #include <unistd.h>
@@ -17,11 +17,11 @@ class Descriptor {
     std::swap(number_, other.number_);
     return *this;
   }
-  // Leaves errno as it was, which may say why the owner gives up.
+  // Preserves errno, which may say why the owner gives up.
   ~Descriptor() {
     if (number_ < 0) return;
     const int error = errno;
-    // Not tried again after EINTR: Linux has closed the descriptor by then, and its number may be somebody else's.
+    // Not tried again after EINTR: Linux has closed the descriptor by then, and its number may have been reused.
     close(number_);
     errno = error;
   }

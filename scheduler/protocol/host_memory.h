@@ -1,4 +1,4 @@
-// How much memory the host has left, for everybody and for a process by its cgroups.
+// How much memory the host has left, for all and for a process within its cgroups.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace rota::protocol {
 
-// In all of these `root` stands before /proc and /sys: for tests.
+// In all of these, tests put `root` in front of /proc and /sys.
 
 // Bytes: MemAvailable; UINT64_MAX where the machine does not say.
 inline std::uint64_t available_to_all(const std::string& root = "") {
@@ -29,7 +29,7 @@ inline std::uint64_t available_to_all(const std::string& root = "") {
 // A process's place in one hierarchy of cgroups.
 struct Cgroup {
   std::string path;  // from the hierarchy's root, as /proc writes it
-  // Of the memory controller: where its folders lie, and the names of its files. Empty: this is another hierarchy.
+  // Of the memory controller: where its folders are, and the names of its files. Empty: this is another hierarchy.
   std::string mount;
   const char* limit_file = "";
   const char* use_file = "";
@@ -81,7 +81,7 @@ inline std::optional<std::uint64_t> left_in(const Cgroup& cgroup) {
     std::ifstream file(cgroup.mount + cgroup.path + "/" + name);
     std::uint64_t number = 0;
     if (file >> number) return number;
-    return std::nullopt;  // "max" is no number
+    return std::nullopt;  // "max" is not a number
   };
   const auto limit = number_in(cgroup.limit_file);
   const auto use = number_in(cgroup.use_file);
@@ -90,7 +90,7 @@ inline std::optional<std::uint64_t> left_in(const Cgroup& cgroup) {
   return *limit - std::min(*limit, *use);
 }
 
-// The one above; nothing above the root.
+// The parent; nothing above the root.
 inline std::optional<Cgroup> parent_of(Cgroup cgroup) {
   if (cgroup.path.empty() || cgroup.path == "/") return std::nullopt;
   cgroup.path.erase(cgroup.path.rfind('/'));

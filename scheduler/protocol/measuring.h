@@ -1,5 +1,5 @@
-// How much of a GPU's time measurements may take from others (Want::alone). rotad keeps to it whatever clients say;
-// clients do by themselves, so that they do not ask in vain.
+// How much of a GPU's time measurements may take from others (Want::alone). rotad enforces it whatever clients say;
+// clients observe it, too, so that they do not ask in vain.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace rota::protocol {
 
-// How long a GPU is one client's alone, and how long others may take to leave it. Judgement: long against the kernels
-// that are timed, short against what a person notices as a stall.
+// How long one client may have a GPU alone, and how long others may take to leave it. A judgment: long compared to the
+// kernels that are timed, short compared to what a person notices as a stall.
 inline constexpr std::chrono::nanoseconds kLongestAlone = std::chrono::milliseconds(250);
 // Of any ten seconds, one client's measurements take at most a fifth, and those of all of them half.
 inline constexpr std::chrono::nanoseconds kAloneWindow = std::chrono::seconds(10);
@@ -21,7 +21,7 @@ inline constexpr std::chrono::nanoseconds kMostAloneOfAll = std::chrono::seconds
 class TimeTaken {
  public:
   using Time = std::chrono::nanoseconds;
-  // However short, it has cost others two hand-overs. So there are never more than some hundred spans.
+  // Even a short one has cost others two hand-overs. So there are never more than some hundred spans.
   static constexpr Time kLeast = std::chrono::milliseconds(10);
 
   // Spans follow each other: each begins after the one before has ended.

@@ -13,7 +13,7 @@
 
 namespace rota::protocol {
 
-// Beside one packet at most: the two pages that come with a welcome.
+// The most descriptors with one packet: the two pages that come with a welcome.
 inline constexpr std::size_t kMostDescriptors = 2;
 
 // Sends `bytes` at `data` as one packet, with at most kMostDescriptors descriptors, which stay the caller's. `flags`:
@@ -57,7 +57,7 @@ inline ssize_t read_packet(int socket, void* data, std::size_t bytes, std::span<
   ssize_t length;
   do {
     header.msg_control = room != 0 ? control : nullptr;
-    // Not CMSG_SPACE: what that adds to align the end, the kernel would take as room for one descriptor more.
+    // Not CMSG_SPACE: the kernel would use its padding as room for one more descriptor.
     header.msg_controllen = room != 0 ? CMSG_LEN(room) : 0;
     length = recvmsg(socket, &header, flags | MSG_CMSG_CLOEXEC);
   } while (length < 0 && errno == EINTR);

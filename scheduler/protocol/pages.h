@@ -1,5 +1,5 @@
-// The two pages that rotad and each client share: what rotad tells, and what the client says of itself. protocol.h has
-// the rules by which they are written and read.
+// The two pages that rotad and each client share: what rotad tells the client, and what the client says about itself.
+// protocol.h has the rules for writing and reading them.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace rota::protocol {
 
-// Of the pages' layout, whatever version is spoken beside them.
+// The version of the pages' layout, independent of the protocol's version.
 inline constexpr std::uint32_t kPageVersion = 1;
 inline constexpr std::size_t kPageBytes = 4096;
 
@@ -26,12 +26,12 @@ struct LeasePage {
   std::atomic<std::uint32_t> event;
   // The grant in force, never 0 while a lease is held and never the same number twice in a row; 0 means none.
   // After a give_back the page still shows the old grant for a moment: the client remembers what it gave back. A grant
-  // that goes away without a give_back was revoked: the client did not drain in time, and others run. It may also be
+  // that disappears without a give_back was revoked: the client did not drain in time, and others run. It may also be
   // replaced by another grant (the set grew).
   std::atomic<std::uint32_t> grant;
   std::atomic<std::uint64_t> held_gpus;  // mask of the grant in force
-  // Not 0 while somebody needs a GPU of this grant: the number of waiters when that began, or when drain_at_ns last
-  // changed. Nobody gives anything back while this is 0.
+  // Not 0 while another client needs a GPU of this grant: the number of waiters when that began, or when drain_at_ns
+  // last changed. Clients give nothing back while this is 0.
   std::atomic<std::uint32_t> waiters;
   // When the holder begins to drain although it is busy, perhaps in the past; 0 while nobody waits.
   std::atomic<std::uint64_t> drain_at_ns;
@@ -43,21 +43,22 @@ struct LeasePage {
   std::atomic<std::uint64_t> limit_bytes;
   std::atomic<std::uint64_t> left_bytes[kMaxGpus];
   // By GPU index: how much of the client's memory there has to go; 0: none. Of what it had when this was written, and
-  // never more than can leave the GPU. A holder is told while somebody waits, and clears before it gives back; one that
-  // swaps is told only where it does not hold the GPU, and clears as soon as nothing of it runs.
+  // never more than can leave the GPU. A holder is told while another client waits, and makes room before it gives the
+  // lease back; a client that swaps is told only where it does not hold the GPU, and makes room as soon as none of its
+  // work runs.
   std::atomic<std::uint64_t> clear_bytes[kMaxGpus];
   // When the grant is taken away if it has not been given back; 0 while nobody waits.
   std::atomic<std::uint64_t> give_back_by_ns;
-  // From version 5 on, by GPU index: the client's resident_bytes that clear_bytes is a part of. What has gone since
-  // then has been cleared already. rotad sets clear_bytes to 0, then this, then the new clear_bytes; a reader loads
+  // From version 5 on, by GPU index: the client's resident_bytes that clear_bytes is a part of. What has left since
+  // then counts as cleared. rotad sets clear_bytes to 0, then this, then the new clear_bytes; a reader loads
   // clear_bytes, this, and clear_bytes again, and starts over if they differ.
   std::atomic<std::uint64_t> clear_from_bytes[kMaxGpus];
-  // By GPU index: what rotad counts there for this client beside its allocations (contexts, modules, heaps), measured
-  // where NVML tells it and else assumed. 0 from a rotad older than this field.
+  // By GPU index: what rotad counts there for this client besides its allocations (contexts, modules, heaps), measured
+  // if NVML reports it and otherwise assumed. 0 from a rotad older than this field.
   std::atomic<std::uint64_t> context_bytes[kMaxGpus];
   // From version 6 on: mask of the GPUs on which what the client clears can be handed over.
   std::atomic<std::uint64_t> hand_over_gpus;
-  // Mask of the GPUs where others have been asked to clear and are at it: what is promised there is on its way.
+  // Mask of the GPUs where others have been asked to make room and are doing so: promised memory there is on its way.
   std::atomic<std::uint64_t> clearing_gpus;
   // By GPU index: what context_bytes says, of all clients together, this one included. 0 from a rotad older than this
   // field.
@@ -75,37 +76,36 @@ struct LeasePage {
   // nothing, or a rotad older than this field.
   std::atomic<std::uint32_t> watch;
   // Of a waiter that is next: when those in its way begin to drain, perhaps in the past; 0: not known, or a rotad older
-  // than this field. Who is awake by then loses no time.
+  // than this field. A client that is awake by then loses no time.
   std::atomic<std::uint64_t> next_turn_ns;
-  // The client has asked to have what it holds to itself (Want::alone), and has until then, unless it says before that
-  // it is done. 0: others may be there.
+  // The client has asked to have its GPUs to itself (Want::alone) and has them until this time, unless it says earlier
+  // that it is done. 0: others may run there.
   std::atomic<std::uint64_t> alone_until_ns;
 };
-// For how long from then on rotad and the waiter stay awake: a drain takes a few milliseconds where little is in
-// flight.
+// How long rotad and the waiter spin from then on: a drain takes a few milliseconds if little is in flight.
 inline constexpr std::uint64_t kAwakeNs = 6'000'000;
 inline constexpr std::uint32_t kWatchCalls = 1;    // others touch its GPUs: its calls, about every 50 ms
 inline constexpr std::uint32_t kWatchSamples = 2;  // while it holds its GPUs: whether they are busy, once a millisecond
 inline constexpr std::uint32_t kWatchMeter = 4;    // programs take turns: little of it may be in flight at any time
-inline constexpr std::uint32_t kWatchTimings = 8;  // others touch its GPUs: what it times is to be left alone
+inline constexpr std::uint32_t kWatchTimings = 8;  // others touch its GPUs: what it times must be left alone
 inline constexpr std::uint32_t kWatchAlone = 16;   // and may run at the same time: it may ask to have them to itself
 
-// Written by the client, read by rotad, which believes none of it beyond what concerns that client.
+// Written by the client, read by rotad, which trusts it only in what concerns that client.
 struct UsagePage {
   std::uint32_t magic;
   std::uint32_t version;
   std::atomic<std::uint64_t> device_bytes[kMaxGpus];  // live allocations by GPU index
   std::atomic<std::uint64_t> fixed_bytes[kMaxGpus];   // the part that cannot leave the GPU (native, exported)
-  std::uint64_t older_space[2];                       // written by older programs, read by nobody
+  std::uint64_t older_space[2];                       // written by older programs, no longer read
   // MemoryMode by GPU index; 0 where an older program says nothing.
   std::atomic<std::uint8_t> memory_modes[kMaxGpus];
-  // From version 5 on, by GPU index, and 0 from clients that do not swap. What lies on the GPU now and only the client
-  // can take away, what is fixed included: raised before the driver is asked for memory, lowered once it has it back.
+  // From version 5 on, by GPU index, and 0 from clients that do not swap. What is on the GPU now and only the client
+  // can remove, including what is fixed: raised before the driver is asked for memory, lowered once it has it back.
   std::atomic<std::uint64_t> resident_bytes[kMaxGpus];
-  // What the client still lacks there of its memory although it holds the GPU, since the driver refused it; 0: nothing,
-  // and as long as it does not hold it.
+  // How much of its memory the client still lacks there although it holds the GPU, because the driver refused it; 0:
+  // nothing, or it does not hold the GPU.
   std::atomic<std::uint64_t> short_bytes[kMaxGpus];
-  // What the driver called free when it refused that. Written before short_bytes.
+  // What the driver reported as free when it refused that. Written before short_bytes.
   std::atomic<std::uint64_t> free_bytes[kMaxGpus];
   // What `rota status` shows as Moves. 0 from clients that do not swap, and from older ones.
   std::atomic<std::uint64_t> out_bytes;

@@ -1,12 +1,12 @@
-// What rotad and its clients say to each other: messages over a SOCK_SEQPACKET Unix socket, and two shared pages per
+// The protocol between rotad and its clients: messages over a SOCK_SEQPACKET Unix socket, and two shared pages per
 // client. Plain data only: this header is compiled into other people's processes (the shim) and into rotad.
 //
 // A client connects, says `hello`, and gets `welcome` with two descriptors (SCM_RIGHTS, in this order): its lease page,
 // which rotad writes and the client can only map for reading, and its usage page, which the client writes. Both are
-// memfds of kPageBytes that rotad made and sealed against resizing. The client then names the GPUs that it touches
-// (`add_gpu`), asks for them
-// (`want`), and gives them back (`give_back`) once somebody waits. A grant is announced in the lease page alone: the
-// client's threads wait on its futex word, so a hand-over costs no message to the next holder.
+// memfds of kPageBytes that rotad created and sealed against resizing. The client then names the GPUs that it touches
+// (`add_gpu`), asks for them (`want`), and gives them back (`give_back`) once another client waits. A grant is
+// announced only in the lease page: the client's threads wait on its futex word, so a hand-over costs no message to the
+// next holder.
 //
 // Versions. A program lives longer than a rotad, and a container brings its own rota, so each side serves a range of
 // versions and both speak the newest that they share:
@@ -26,43 +26,44 @@
 //     beside others whenever its memory fits.
 //
 // Room (version 3). LeasePage::promised_bytes says how much the client may have on each GPU of its grant. A client that
-// is about to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: nobody
-// else's work is ever in the way of two holders' memory. rotad raises promises in the order in which clients asked, and
-// lets other holders give back where it takes that. A promise never falls while its grant lasts, and ends with it: what
-// the client has then, and what it waits for, it says in its usage page, and the next grant promises that. Who does not
+// is about to have more sends kRoom first, with its bytes in all, and takes them once the promise covers them: so the
+// memory of two holders never collides. rotad raises promises in the order in which clients asked, and lets other
+// holders give back where it takes that. A promise never falls while its grant lasts, and ends with it: what the client
+// has then, and what it waits for, it says in its usage page, and the next grant promises that. A client that does not
 // hold a GPU asks for nothing, and does not let its work run under a grant that promises less than it has by then.
-// Unified Memory would be pushed out by whoever comes next, a little at a time. So rotad says how much of a holder's
-// memory is in the way (LeasePage::clear_bytes), and the holder moves that much to the host before it gives back; it
-// need not. The promise is about bytes on the GPU, however they come and go.
+// The next holder would push out Unified Memory a little at a time. So rotad says how much of a holder's memory is in
+// the way (LeasePage::clear_bytes), and the holder may move that much to the host before it gives the lease back. The
+// promise is about bytes on the GPU, however they come and go.
 //
-// Swap memory (version 5) lies on the GPU until the client itself takes it away: the driver pushes out none of it, and
-// who comes next is refused what it needs. So the client says how much of it is there (UsagePage::resident_bytes), also
+// Swap memory (version 5) stays on the GPU until the client itself removes it: the driver does not push it out, and
+// refuses allocations of the next holder. So the client says how much of it is there (UsagePage::resident_bytes), even
 // while it does not hold the GPU, and what the driver has refused although it does (short_bytes). Nothing moves when a
 // lease goes back. When those who hold a GPU lack room, rotad asks clients that do not hold it for exactly what is
-// missing, by the same clear_bytes; a client that holds a GPU and swaps there is not asked. Who is asked moves its
-// memory once it is proven that nothing of it runs, and writes resident_bytes as the memory goes; who cannot move it
-// says so by fixed_bytes. From a client whose memory does not move for two seconds others' is asked for instead.
+// missing, by the same clear_bytes; a client that holds a GPU and swaps there is not asked. A client that is asked
+// moves its memory once it is proven that none of its work runs, and writes resident_bytes as the memory leaves; one
+// that cannot move it says so in fixed_bytes. If a client's memory does not move for two seconds, rotad asks others
+// instead.
 //
-// Handing memory over (version 6). What swaps may be given to the next holder instead of to the driver, which would
-// scrub it first: LeasePage::hand_over_gpus says on which GPUs. For each piece that has been copied to the host the
-// client then sends kHandOver with a descriptor of its physical memory (SCM_RIGHTS; CUDA's
+// Handing memory over (version 6). Swap memory may go to the next holder instead of the driver, which would clear it
+// first: LeasePage::hand_over_gpus says on which GPUs. For each piece that has been copied to the host the client then
+// sends kHandOver with a descriptor of its physical memory (SCM_RIGHTS; CUDA's
 // CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR), and keeps nothing of it; resident_bytes falls as if the driver had it
-// back. rotad sends it on at once, as kExtent, to a client that lacks memory there, or closes it; it keeps none. A
-// client that has no use for an extent closes it. Whoever gave a piece away could keep a mapping of it and read what
-// the next holder puts there, so it only goes from client to client within one trust domain, which rotad tells by what
-// the kernel says of its peers: the same user in the same user and pid namespaces, or what its settings say.
+// back. rotad forwards it at once, as kExtent, to a client that lacks memory there, or closes it; it keeps none. A
+// client that does not need an extent closes it. The giver could keep a mapping and read what the next holder writes
+// there, so pieces only pass between clients of one trust domain, which rotad derives from the kernel's credentials of
+// its peers: the same user in the same user and pid namespaces, or what its settings say.
 //
-// Limits (version 4). What a session, a user, a cgroup and the host's memory allow is kept by rotad, which hears of
-// every allocation before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve
-// before that is exceeded. rotad answers at once or, if limits are in the way, when the others have said (kTighten,
-// kState) what they do not need. It waits for nobody's work. A client says kState for each GPU right after kGpuAdded,
-// with what it has by then. All answers are messages; rotad changes the lease page's event word after it has sent one.
+// Limits (version 4). rotad enforces the limits of sessions, users, cgroups and the host's memory, and hears of every
+// allocation before it is made: a client has no more on a GPU than its latest kReserved says, and sends kReserve before
+// it exceeds that. rotad answers at once or, if limits are in the way, when the others have said (kTighten, kState)
+// what they do not need. It waits for no GPU work. A client says kState for each GPU right after kGpuAdded, with what
+// it has by then. All answers are messages; rotad changes the lease page's event word after it has sent one.
 //
-// Swap memory has to be there at once, beside all contexts and all that cannot leave the GPU. From version 7 on a
-// client therefore reserves four amounts, none of which it exceeds: in all, what can leave, what cannot (fixed_bytes),
-// and what its swap memory takes in the pieces that it moves in (swapped_bytes). rotad refuses what would leave some
-// client without room for its swap memory, by whoever it is asked. Of an older client everything that cannot move
-// counts as fixed, and nothing as swapped.
+// Swap memory has to be there at once, next to all contexts and all memory that cannot leave the GPU. From version 7 on
+// a client therefore reserves four amounts, none of which it exceeds: in all, what can leave, what cannot
+// (fixed_bytes), and what its swap memory takes in the pieces that it moves in (swapped_bytes). rotad refuses any
+// request that would leave some client without room for its swap memory. For an older client everything that cannot
+// move counts as fixed, and nothing as swapped.
 //
 // Every field that comes from the other side is checked before it is used.
 #pragma once
@@ -138,7 +139,7 @@ enum class Mode : std::uint32_t {
 
 // How a client's plain memory on one GPU is served, and why: what it puts into its usage page.
 enum class MemoryMode : std::uint8_t {
-  kUnknown = 0,          // it has not said: a program of before this field
+  kUnknown = 0,          // not set: a program older than this field
   kUnified = 1,          // Unified Memory, which makes room for others
   kNativeChosen = 2,     // the driver's own, as the user said (ROTA_MEMORY=native)
   kNativeNoManaged = 3,  // the driver's own, since this GPU has no managed memory (some vGPUs)
@@ -146,8 +147,9 @@ enum class MemoryMode : std::uint8_t {
   kNativeShared = 5,     // since the program hands its memory to other processes
   kNativeRefused = 6,    // from now on, since a function that the program calls refuses Unified Memory
   kSwap = 7,             // plain device memory, which the client moves to the host and back itself
-  // Unified Memory although the user asked for swap memory, which has not been tried there: with MPS, on MIG instances,
-  // in confidential virtual machines, where the GPU uses the host's page tables (Grace). Status has four bits for all.
+  // Unified Memory although the user asked for swap memory, which has not been tested there: with MPS, on MIG
+  // instances, in confidential virtual machines, where the GPU uses the host's page tables (Grace). Status has four
+  // bits for all.
   kUnifiedMps = 8,
   kUnifiedMig = 9,
   kUnifiedConfidential = 10,
@@ -157,15 +159,15 @@ inline constexpr std::uint8_t kLastMemoryMode = 11;
 
 // Why programs share a GPU as they do, as status says it.
 enum class SharingReason : std::uint32_t {
-  kUnknown = 0,       // a rotad of before this field
-  kMode = 1,          // it is what exclusive or concurrent mode does
+  kUnknown = 0,       // a rotad older than this field
+  kMode = 1,          // because of exclusive or concurrent mode
   kMemory = 2,        // automatic mode: their memory does not fit together
-  kFits = 3,          // it fits, and with a fixed quantum nothing else is looked at
-  kAlone = 4,         // fewer than two have called lately
-  kMeasuring = 5,     // it is being found out
+  kFits = 3,          // their memory fits, and with a fixed quantum nothing else is considered
+  kAlone = 4,         // fewer than two have made calls lately
+  kMeasuring = 5,     // it is being measured
   kTrial = 6,         // it gave more than the other way
-  kFewContend = 7,    // fewer than two keep coming: the others come in bursts or rest
-  kNoCollision = 8,   // no two of them have kept the GPU busy at the same time: nothing is to be gained by turns
+  kFewContend = 7,    // fewer than two keep making calls: the others come in bursts or rest
+  kNoCollision = 8,   // no two of them have kept the GPU busy at the same time: turns would gain nothing
   kMemoryLately = 9,  // automatic mode: their memory did not fit together a moment ago
 };
 
@@ -194,9 +196,9 @@ struct Want {
   // once while the new rotad is young (kReclaimSeconds); later it is a want like any other.
   std::uint32_t running;
   std::uint32_t padding;
-  // Not 0, from version 8 on: a signal handler has run in a thread that waits, and what the program was told to do it
-  // does once its call returns. At most once a second, less often where hand-overs take long, such a want goes before
-  // all others, for a short turn. Older rotads do not read it.
+  // Not 0, from version 8 on: a signal handler has run in a waiting thread, and the program can react only once its
+  // call returns. At most once a second, less often where hand-overs take long, such a want goes before all others, for
+  // a short turn. Older rotads do not read it.
   std::uint32_t urgent;
   // Not 0, from version 8 on, where LeasePage::watch has kWatchAlone: the client measures, and needs what it holds to
   // itself until it sends a want without this. LeasePage::alone_until_ns is the answer. Older rotads do not read it.
@@ -213,14 +215,15 @@ struct GiveBack {
 struct Room {
   std::uint32_t gpu;
   std::uint32_t padding;
-  std::uint64_t bytes;  // it has and is about to take, in all; a later one replaces it, what is promised withdraws it
+  std::uint64_t bytes;  // what it has and is about to take, together; a later one replaces it, a value within the
+                        // promise withdraws it
 };
 
-// Of one user: another user's of the same name is another session.
+// A session belongs to one user: another user's session of the same name is a different one.
 struct Session {
   char id[kSessionLength];     // NUL-terminated
   std::uint64_t device_bytes;  // the most that all its clients may have on each GPU; kUnlimited: no limit
-  std::uint64_t host_bytes;    // the most of it that may have to lie in the host's memory; the same
+  std::uint64_t host_bytes;    // the most of it that may have to be in the host's memory; the same
 };
 
 struct Reserve {
@@ -246,10 +249,10 @@ struct State {
 struct Extent {
   std::uint32_t gpu;
   std::uint32_t padding;
-  std::uint64_t bytes;  // all of what the descriptor stands for
+  std::uint64_t bytes;  // the full size of the memory behind the descriptor
 };
 
-// Granted or not, what the client may have there from now on.
+// What the client may have there from now on, whether the request was granted or not.
 struct Reserved {
   std::uint32_t gpu;
   std::uint32_t number;
@@ -294,32 +297,32 @@ struct StatusGpu {
   std::uint32_t waiters;
   std::uint32_t version1_space;  // 0; keeps the name where version 1 reads it
   char name[kNameLength];
-  // By the driver's count, whoever uses it; 0 where rotad cannot measure it (measured is 0).
+  // By the driver's count, for all processes; 0 if rotad cannot measure it (measured is 0).
   std::uint64_t driver_used_bytes;
   std::uint64_t driver_free_bytes;
   std::uint32_t measured;  // not 0: the two above hold
   std::uint32_t padding;
   std::uint64_t handed_over_bytes;  // passed on from client to client since rotad started
-  // Of what is in use there, what nobody has whom rotad knows, as measured or, where it cannot be, as the driver's
-  // refusals show.
+  // The part of the used memory that belongs to no process that rotad knows: measured or, if that is not possible,
+  // estimated from the driver's refusals.
   std::uint64_t outside_bytes;
-  // How programs share it whose memory fits together: scheduler::Candidate, and whether that is being found out.
+  // How programs whose memory fits together share it: scheduler::Candidate, and whether that is being measured.
   std::uint32_t candidate;
   std::uint32_t looking;
-  std::uint32_t active;  // clients that have called lately
+  std::uint32_t active;  // clients that have made calls lately
   std::uint32_t more_padding;
   std::uint64_t turn_ns;    // how long a turn is while others wait
   std::uint64_t switch_ns;  // from a grant until its holder runs, lately; 0: not known
   SharingReason reason;     // why they share it so
-  // What that way gave when it was tried last, or the other one where it is turns that are in force: in thousandths of
-  // what turns gave. 0: nothing has been tried with these programs.
+  // The throughput of that way in its last trial, or of the other way while turns are in force, in thousandths of what
+  // turns gave. 0: nothing has been tried with these programs.
   std::uint32_t trial_permille;
 };
 
 // What has been moved off all GPUs of a client and back since it began.
 struct Moves {
   std::uint64_t out_bytes;     // copied to the host
-  std::uint64_t out_ns;        // of moves that copied any, looking and unmapping included
+  std::uint64_t out_ns;        // of moves that copied any, including examining and unmapping
   std::uint64_t in_bytes;      // copied back
   std::uint64_t in_ns;         // waiting for room included
   std::uint64_t spared_bytes;  // left without a copy, since they had not changed since the last one, or were all zeros

@@ -17,33 +17,33 @@ namespace rota::server {
 struct Measurement {
   scheduler::Bytes process = 0;           // that the driver counts for the client's process
   scheduler::Bytes context = 0;           // of that, what the client has not allocated: contexts, modules, heaps
-  scheduler::Bytes fixed_when_asked = 0;  // of what it has allocated, what the driver counts as the process's
+  scheduler::Bytes fixed_when_asked = 0;  // of what it has allocated, the part that the driver counts as the process's
   unsigned passed_over = 0;               // readings in a row during which it allocated or freed
-  unsigned absent = 0;                    // readings in a row in which the driver named its process no more
+  unsigned absent = 0;                    // readings in a row in which the driver no longer named its process
   bool known = false;                     // has been measured
-  bool current = false;                   // by the latest reading too
+  bool current = false;                   // by the latest reading, too
 };
 
 struct Server::Client {
   scheduler::ClientId id = 0;
-  std::uint32_t connection = 0;  // 0: it closed although the process lives
+  std::uint32_t connection = 0;  // 0: it closed although the process is alive
   scheduler::Time orphaned_at{};
   pid_t pid = 0;
   uid_t uid = 0;
   std::string name;
-  std::optional<std::string> domain;        // whom it hands memory to, and takes it from; nobody
+  std::optional<std::string> domain;        // the programs with which it exchanges memory; nothing: none
   scheduler::Time next_turn{};              // as it was last told
-  std::array<std::uint64_t, 4> activity{};  // as the core has heard of it: calls, samples, switches, shares
-  std::size_t sessions = 0;                 // that it has named,
-  std::string session;                      // and the outermost of them; empty: none
-  // A Tighten has been sent that it has not answered; another one is due once it has.
+  std::array<std::uint64_t, 4> activity{};  // as last reported to the core: calls, samples, switches, shares
+  std::size_t sessions = 0;                 // that it has named
+  std::string session;                      // the outermost of them; empty: none
+  // A Tighten has been sent and not answered; another one is due after the answer.
   bool tightening = false;
   bool tighten_again = false;
   std::set<std::uint32_t> gpus;
   std::map<std::uint32_t, Measurement> measured;  // by GPU index
-  std::set<std::uint32_t> took_over;              // GPUs where it has been handed memory of others
+  std::set<std::uint32_t> took_over;              // GPUs where it has received memory from others
   bool says_activity = false;                     // its usage page tells how it uses its turns
-  bool says_fixed = false;  // its usage page tells what of its memory the driver counts as its process's
+  bool says_fixed = false;  // its usage page tells which part of its memory the driver counts as its process's
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;
   Burst burst;                                            // of its moves

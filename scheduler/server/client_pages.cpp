@@ -1,4 +1,4 @@
-// The pages that rotad shares with each client: what it tells, and what it is told.
+// The pages that rotad shares with each client: what rotad reads and what it writes.
 #include <fmt/format.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -16,9 +16,9 @@ namespace rota::server {
 
 namespace {
 
-// How often everybody's usage is read for one who lacks memory.
+// How often all usage pages are read for a client that lacks memory.
 constexpr auto kReadOthers = std::chrono::milliseconds(10);
-// A hundred years: the core adds times up.
+// A hundred years: the core adds up times.
 constexpr std::uint64_t kLatest = std::chrono::nanoseconds(std::chrono::hours(24 * 365 * 100)).count();
 
 }  // namespace
@@ -73,7 +73,7 @@ void Server::publish_contexts(std::uint32_t gpu) {
   publish_too_much(gpu);
 }
 
-// Wakes nobody: who holds the GPU beside somebody who waits looks every few milliseconds.
+// Wakes nobody: a holder looks every few milliseconds while another client waits.
 void Server::publish_too_much(std::uint32_t gpu) {
   const scheduler::GpuState state = core_.gpu(gpu);
   const auto mib = static_cast<std::uint32_t>(std::min<scheduler::Bytes>(state.too_much >> 20, UINT32_MAX));
@@ -113,7 +113,7 @@ void Server::read_activity(Client& client) {
   const bool shares = page.shares.load() != 0;
   const std::array news{calls, samples, switches, std::uint64_t{shares}};
   if (std::exchange(client.activity, news) == news) return;
-  // As little is believed as of anything a client says.
+  // It is trusted no more than anything else that a client says.
   const auto time = [](const std::atomic<std::uint64_t>& ns) {
     return scheduler::Time(static_cast<std::int64_t>(std::min(ns.load(), kLatest)));
   };
@@ -129,7 +129,7 @@ void Server::read_activity(Client& client) {
                                   .shares = shares});
 }
 
-// A remark in the event log: what has moved is nothing that the core decides by.
+// A remark in the event log: the core's decisions do not depend on what has moved.
 void Server::note_moves(Client& client) {
   const auto moved = client.burst.read(moves_of(*client.usage), now());
   if (!moved) return;
@@ -138,8 +138,8 @@ void Server::note_moves(Client& client) {
   event_log_.remark(fmt::format("moved {} pid {}: {}", client.id, client.pid, text), modelled_now());
 }
 
-// What one lacks is compared with what all have, so their numbers have to be of the same time. Not more often than
-// clients try again: one that says the same without end must not keep rotad busy with everybody's pages.
+// What one client lacks is compared with what all have, so the numbers have to be from the same time. Not more often
+// than clients retry: a client that keeps repeating itself must not keep rotad busy reading all pages.
 void Server::read_others(const Client& client) {
   if (now() - others_read_at_ < kReadOthers) return;
   others_read_at_ = now();

@@ -15,7 +15,7 @@ namespace {
 using scheduler::Bytes;
 using scheduler::Limits;
 
-// Whatever is wrong in the file is thrown as this, and comes out of read_config as an error.
+// Errors in the file are thrown as this; read_config returns them as an Error.
 struct Problem {
   toml::source_position at;
   std::string text;
@@ -27,7 +27,7 @@ struct Problem {
 
 std::string text_of(const toml::node& node, const char* example) {
   if (const auto text = node.value_exact<std::string>()) return *text;
-  complain(node, fmt::format("a text is expected, as in {}", example));
+  complain(node, fmt::format("a string is expected, as in {}", example));
 }
 
 Bytes bytes_of(const toml::node& node) {
@@ -56,8 +56,9 @@ Limits limits_of(const toml::node& node) {
     } else if (key == "host") {
       limits.host = bytes_of(value);
     } else {
-      complain(value,
-               fmt::format("'{}' is no limit: use gpu (bytes on each GPU) or host (bytes in the host's memory)", key));
+      complain(
+          value,
+          fmt::format("'{}' is not a limit: use gpu (bytes on each GPU) or host (bytes in the host's memory)", key));
     }
   });
   return limits;
@@ -70,7 +71,7 @@ std::map<std::string, Limits> named_limits(const toml::node& node) {
   return all;
 }
 
-// As the kernel writes them: from the root, without a slash at the end.
+// As the kernel writes them: absolute, without a slash at the end.
 std::map<std::string, Limits> cgroup_limits(const toml::node& node) {
   std::map<std::string, Limits> all;
   each_entry(table_of(node, "a path and its limits"), [&](std::string path, const toml::node& value) {
@@ -106,7 +107,7 @@ LimitSettings all_limits(const toml::node& node) {
 std::chrono::nanoseconds duration_of(const toml::node& node) {
   const std::string text = text_of(node, "\"100ms\"");
   const auto duration = scheduler::parse_duration(text);
-  if (!duration) complain(node, fmt::format("'{}' is no duration above 0: use e.g. \"100ms\" or \"2s\"", text));
+  if (!duration) complain(node, fmt::format("'{}' is not a duration above 0: use e.g. \"100ms\" or \"2s\"", text));
   return *duration;
 }
 
@@ -117,14 +118,14 @@ Config config_of(const toml::table& file) {
       const std::string text = text_of(value, "\"automatic\"");
       config.mode = scheduler::parse_mode(text);
       if (!config.mode) {
-        complain(value, fmt::format("'{}' is no mode: use \"automatic\", \"exclusive\" or \"concurrent\"", text));
+        complain(value, fmt::format("'{}' is not a mode: use \"automatic\", \"exclusive\" or \"concurrent\"", text));
       }
     } else if (key == "quantum") {
       const std::string text = text_of(value, "\"100ms\"");
       config.quantum = scheduler::parse_quantum(text);
       if (!config.quantum) {
         complain(value,
-                 fmt::format("'{}' is no duration above 0: use e.g. \"100ms\" or \"2s\", or \"automatic\"", text));
+                 fmt::format("'{}' is not a duration above 0: use e.g. \"100ms\" or \"2s\", or \"automatic\"", text));
       }
     } else if (key == "grace") {
       config.grace = duration_of(value);
@@ -132,12 +133,12 @@ Config config_of(const toml::table& file) {
       const std::string text = text_of(value, "\"user\"");
       config.trust = parse_trust(text);
       if (!config.trust) {
-        complain(value, fmt::format("'{}' is no trust: use \"user\", \"machine\" or \"none\"", text));
+        complain(value, fmt::format("'{}' is not a value of trust: use \"user\", \"machine\" or \"none\"", text));
       }
     } else if (key == "visibility") {
       const std::string text = text_of(value, "\"own\"");
       if (text != "own" && text != "all") {
-        complain(value, fmt::format("'{}' is no visibility: use \"all\" or \"own\"", text));
+        complain(value, fmt::format("'{}' is not a value of visibility: use \"all\" or \"own\"", text));
       }
       config.visibility = text == "own" ? Visibility::kOwn : Visibility::kAll;
     } else if (key == "limits") {
@@ -159,7 +160,7 @@ std::optional<Trust> parse_trust(const std::string& text) {
 }
 
 Result<Config> read_config(const std::string& path) {
-  // The parser takes a folder for an empty file.
+  // The parser reads a folder as an empty file.
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored)) return Error{path + " is a folder: name the file in it"};
   try {

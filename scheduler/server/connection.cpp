@@ -1,5 +1,5 @@
-// Sending and receiving packets, with readiness from asio (its 1.22 knows no SOCK_SEQPACKET sockets of its
-// own, and descriptors travel beside the data).
+// Sending and receiving packets, with readiness from asio (asio 1.22 does not support SOCK_SEQPACKET sockets, nor
+// descriptors that are sent with the data).
 #include "scheduler/server/connection.h"
 
 #include <sys/socket.h>
@@ -32,7 +32,7 @@ void Connection::on_readable() {
     if (!socket_.is_open() || writing_) return;  // flush() reads on when the peer has taken what is there for it
     alignas(Message) char buffer[protocol::kMaxMessageBytes];
     Descriptor sent;
-    // The packet's whole length, even if that is more than there is room for.
+    // The packet's full length, even if it does not fit.
     const ssize_t length =
         protocol::read_packet(socket_.native_handle(), buffer, sizeof buffer,
                               {&sent, takes_descriptors ? std::size_t{1} : 0}, MSG_DONTWAIT | MSG_TRUNC);
@@ -90,7 +90,7 @@ void Connection::flush() {
       continue;
     }
     if (errno != EAGAIN && errno != EWOULDBLOCK && errno != ENOBUFS) {
-      outbox_.clear();  // the peer has gone; reading finds that out too
+      outbox_.clear();  // the peer is gone; reading will notice that, too
       rows_ = nullptr;
       return;
     }

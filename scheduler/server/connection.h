@@ -1,4 +1,4 @@
-// One accepted socket: reads messages, a few at a time so that nobody crowds out the others, and answers. While an
+// One accepted socket: reads messages, a few at a time so that no peer crowds out the others, and answers. While an
 // answer waits for a peer that does not read, nothing more is read from that peer, so no queue grows.
 #pragma once
 
@@ -17,14 +17,15 @@ namespace rota::server {
 
 class Connection;
 
-// What a connection needs from the server. Both may close the connection.
+// The server's callbacks. Both may close the connection.
 class ConnectionOwner {
  public:
   // `sent`: a descriptor that came along, if this connection takes any; closed when this returns.
   virtual void on_message(Connection& connection, const protocol::Message& message, const Descriptor& sent) = 0;
-  // The peer has sent a descriptor that stands for no memory; it is being closed.
+  // The peer has sent a descriptor that is not memory; it is being closed.
   virtual void on_strange_descriptor(Connection& connection) = 0;
-  // The peer hung up, or sent something that is no message of ours (`problem` says what; empty: it hung up).
+  // The peer closed the connection, or sent something that is not a rota message (`problem` says what; empty: it
+  // closed).
   virtual void on_end(Connection& connection, const std::string& problem) = 0;
 
  protected:
@@ -33,15 +34,15 @@ class ConnectionOwner {
 
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
-  // `number` tells connections apart; `owner` outlives the connection's handlers (both live in the same io_context).
+  // `number` identifies the connection; `owner` outlives the connection's handlers (both live in the same io_context).
   Connection(asio::io_context& io, Descriptor socket, std::uint32_t number, ConnectionOwner& owner);
 
   void start() { read(); }
-  // Sends, or keeps for when the peer reads. Never blocks, never raises SIGPIPE.
+  // Sends, or queues until the peer reads. Never blocks, never raises SIGPIPE.
   void send(const protocol::Message& message);
-  // Sends at once with descriptors, one or two; false if that cannot be (the peer does not read).
+  // Sends at once with one or two descriptors; false if that is not possible (the peer does not read).
   bool send_with(protocol::Message message, std::initializer_list<int> descriptors);
-  // A long answer, row by row as the peer takes it: `next` gives nothing when it is complete.
+  // A long answer, row by row as the peer reads it: `next` returns nothing when it is complete.
   void send_rows(std::function<std::optional<protocol::Message>()> next);
   // kRefused with this text.
   void refuse(const std::string& text);
@@ -54,8 +55,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   std::uint32_t client = 0;                          // after hello; 0 before
   bool stays = false;                                // sent kStay
-  std::uint16_t version = protocol::kOldestVersion;  // what is spoken; settled by hello
-  bool takes_descriptors = false;                    // that the peer sends along; else the kernel drops them
+  std::uint16_t version = protocol::kOldestVersion;  // the version in use; settled by hello
+  bool takes_descriptors = false;  // accepts descriptors from the peer; otherwise the kernel drops them
 
  private:
   void read();

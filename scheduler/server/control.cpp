@@ -1,4 +1,5 @@
-// Accepting whoever may ask, one line at a time. An answer is sent once and not kept: it fits any socket's buffer.
+// Accepts permitted peers and reads one line at a time. An answer is sent once and not queued: it fits any socket's
+// buffer.
 #include "scheduler/server/control.h"
 
 #include <fmt/format.h>
@@ -20,9 +21,9 @@ struct Control::Session {
 
 namespace {
 
-// Sessions at once; those that ask hang up when they have their answer.
+// The most sessions at once; peers close the connection when they have their answer.
 constexpr std::size_t kMaxSessions = 8;
-// Before the next attempt to accept somebody, when there was no descriptor or memory for that.
+// Delay before the next attempt to accept, after descriptors or memory ran out.
 constexpr std::chrono::milliseconds kAcceptAgain{100};
 
 bool may_ask(const ucred& peer) {
@@ -55,7 +56,7 @@ void Control::accept() {
     if (socket) {
       accept_one(std::move(socket));
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-      // Whoever asks waits in the backlog: look again in a moment rather than spin on a socket that stays readable.
+      // The peer waits in the backlog: try again in a moment rather than spin on a socket that stays readable.
       accept_again_.expires_after(kAcceptAgain);
       accept_again_.async_wait([this](std::error_code cancelled) {
         if (!cancelled && !stopped_) accept();
@@ -75,16 +76,16 @@ void Control::accept_one(Descriptor socket) {
       Session{asio::posix::stream_descriptor(listener_.get_executor(), socket.release()), peer.uid, peer.pid});
   if (!may_ask(peer)) {
     log::warn("user {} (pid {}) may not change settings", peer.uid, peer.pid);
-    // What was asked already is read, and no more let in: closed over unread packets, the connection would be reset,
-    // and the reason lost with it.
+    // Reads what was already sent and accepts no more: closing with unread packets would reset the connection and lose
+    // the reason.
     const int refused = session->socket.native_handle();
     shutdown(refused, SHUT_RD);
     char unread;
     while (recv(refused, &unread, sizeof unread, MSG_DONTWAIT) > 0) continue;
-    answer(*session, "error: only root, and the user and the group that rotad runs as, may change its settings");
+    answer(*session, "error: only root and the user and group that rotad runs as may change its settings");
     return;
   }
-  // The oldest has had its time: nobody can keep others out by staying.
+  // The oldest has had its time: no peer can keep others out by staying.
   if (sessions_.size() >= kMaxSessions) sessions_.erase(sessions_.begin());
   sessions_.emplace(number, std::move(session));
   read(number);
@@ -104,7 +105,7 @@ void Control::read(std::uint32_t number) {
           return;
         }
         if (static_cast<std::size_t>(length) > sizeof text) {
-          answer(session, fmt::format("error: a request of {} bytes; it may have {}", length, sizeof text));
+          answer(session, fmt::format("error: the request has {} bytes and may have {}", length, sizeof text));
           return read(number);
         }
         const auto request = parse_control({text, static_cast<std::size_t>(length)});
@@ -120,7 +121,7 @@ void Control::read(std::uint32_t number) {
 }
 
 void Control::answer(Session& session, const std::string& line) {
-  // Whoever does not read it, or has gone, has no use for it.
+  // A peer that does not read it or is gone does not need it.
   if (send(session.socket.native_handle(), line.data(), line.size(), MSG_DONTWAIT | MSG_NOSIGNAL) < 0) return;
 }
 

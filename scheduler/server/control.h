@@ -1,6 +1,6 @@
-// The control socket: where settings are changed and rotad is told to end. It is not the clients' socket, so that a
-// container that is given that one cannot change what holds for everybody. Who may ask is what the kernel says of the
-// peer: root, the user that rotad runs as, or that user's group.
+// The control socket, on which settings are changed and rotad is stopped. It is separate from the clients' socket, so
+// that a container that is given that one cannot change everybody's settings. The kernel's credentials of the peer
+// decide: root, the user that rotad runs as, and that user's group may use it.
 #pragma once
 
 #include <asio/io_context.hpp>

@@ -17,7 +17,7 @@ bool names_setting(std::string_view word) {
   return word == "mode" || word == "quantum" || word == "grace" || word == "stop";
 }
 
-// The first word, and what stands behind it and its spaces.
+// The first word, and what follows it and its spaces.
 std::pair<std::string_view, std::string_view> split(std::string_view text) {
   const std::size_t end = std::min(text.find(' '), text.size());
   const std::size_t next = std::min(text.find_first_not_of(' ', end), text.size());
@@ -28,28 +28,28 @@ std::pair<std::string_view, std::string_view> split(std::string_view text) {
 
 Result<ControlRequest> parse_control(std::string_view text) {
   const auto [name, value] = split(text);
-  // One setting a request: it is carried out, or it is not.
+  // One setting per request, so that a request is carried out completely or not at all.
   if (const auto [first, rest] = split(value); names_setting(name) && names_setting(split(rest).first)) {
     return Error{fmt::format("one setting at a time: ask for {} by itself, and then for {}",
                              quoted(fmt::format("{} {}", name, first)), quoted(rest))};
   }
   if (name == "mode") {
     if (const auto mode = scheduler::parse_mode(value)) return ControlRequest(control::SetMode{*mode});
-    return Error{fmt::format("{} is no mode: use automatic, exclusive or concurrent", quoted(value))};
+    return Error{fmt::format("{} is not a mode: use automatic, exclusive or concurrent", quoted(value))};
   }
   if (name == "quantum") {
     if (const auto quantum = scheduler::parse_quantum(value)) return ControlRequest(control::SetQuantum{*quantum});
-    return Error{fmt::format("{} is no duration above 0: use e.g. 100ms or 2s, or automatic", quoted(value))};
+    return Error{fmt::format("{} is not a duration above 0: use e.g. 100ms or 2s, or automatic", quoted(value))};
   }
   if (name == "grace") {
     if (const auto grace = scheduler::parse_duration(value)) return ControlRequest(control::SetGrace{*grace});
-    return Error{fmt::format("{} is no duration above 0: use e.g. 100ms or 2s", quoted(value))};
+    return Error{fmt::format("{} is not a duration above 0: use e.g. 100ms or 2s", quoted(value))};
   }
   if (name == "stop") {
     if (value.empty()) return ControlRequest(control::Stop{});
     return Error{"stop takes no value"};
   }
-  return Error{fmt::format("{} is no setting of rotad's: use mode, quantum, grace or stop", quoted(name))};
+  return Error{fmt::format("{} is not a setting of rotad: use mode, quantum, grace or stop", quoted(name))};
 }
 
 }  // namespace rota::server

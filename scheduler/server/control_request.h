@@ -1,5 +1,5 @@
-// What may be asked over the control socket: one line of text a packet, "mode exclusive", "quantum 100ms", "grace 5s"
-// or "stop". One setting a packet.
+// Requests on the control socket: one line of text per packet, "mode exclusive", "quantum 100ms", "grace 5s" or "stop".
+// One setting per packet.
 #pragma once
 
 #include <chrono>
@@ -29,7 +29,7 @@ struct Stop {};
 
 using ControlRequest = std::variant<control::SetMode, control::SetQuantum, control::SetGrace, control::Stop>;
 
-// The error is for whoever asked: one line of printable text.
+// The error is for the peer: one line of printable text.
 Result<ControlRequest> parse_control(std::string_view text);
 
 }  // namespace rota::server

@@ -15,7 +15,7 @@ using protocol::Message;
 // What only rotad sends.
 constexpr unsigned kFirstOfRotads = 100;
 
-// A name that comes from somebody else: ends within its field, and cannot play tricks with a terminal or a log.
+// A name from another process: is terminated within its field, and cannot affect a terminal or a log.
 template <std::size_t kSize>
 void clean_name(char (&name)[kSize]) {
   name[kSize - 1] = '\0';
@@ -34,10 +34,10 @@ Error unknown(const Message& message) {
 }  // namespace
 
 Result<Message> decode(const void* bytes, std::size_t length) {
-  if (length < protocol::kHeaderBytes) return Error{"that is not a message of rota's"};
+  if (length < protocol::kHeaderBytes) return Error{"this is not a rota message"};
   Message message;
   memcpy(&message, bytes, std::min(length, sizeof message));
-  if (message.magic != protocol::kMagic) return Error{"that is not a message of rota's"};
+  if (message.magic != protocol::kMagic) return Error{"this is not a rota message"};
   if (message.version < protocol::kOldestVersion || message.version > protocol::kVersion) {
     return Error{
         fmt::format("this rotad speaks versions {} to {} of the protocol and the program's librota.so version "
@@ -45,7 +45,7 @@ Result<Message> decode(const void* bytes, std::size_t length) {
                     protocol::kOldestVersion, protocol::kVersion, message.version)};
   }
   if (message.version == 1 ? length != sizeof(Message) : length > protocol::kMaxMessageBytes) {
-    return Error{fmt::format("a message of {} bytes, which version {} of the protocol has not", length,
+    return Error{fmt::format("a message of {} bytes, which version {} of the protocol does not have", length,
                              static_cast<unsigned>(message.version))};
   }
   switch (message.kind) {

@@ -1,4 +1,4 @@
-// From the bytes that a client sent to a message that may be used. Nothing that a client says gets past here unchecked.
+// Decodes and checks the bytes that a client sent. Nothing from a client gets past here unchecked.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,11 @@
 namespace rota::server {
 
 // `length` is how long the packet really was (recv with MSG_TRUNC); `bytes` holds the first kMaxMessageBytes of it.
-// The result's names are terminated and printable; what a newer or older peer left out is zero. A kind that is not
-// known comes through from version 2 on, to be ignored. The error is for the peer: what was wrong with its message.
+// The result's names are terminated and printable; what a newer or older peer left out is zero. From version 2 on, a
+// message of an unknown kind is returned, to be ignored. The error is for the peer: what was wrong with its message.
 Result<protocol::Message> decode(const void* bytes, std::size_t length);
 
-// Why there can be no such GPU, for its client; empty: there can. It concerns that GPU alone.
+// Why this GPU description is invalid, for its client; empty: it is valid. It concerns only that GPU.
 std::string why_no_gpu(const protocol::AddGpu& gpu);
 
 // Copies `text` as far as it fits and terminates it.

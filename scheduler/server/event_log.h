@@ -1,5 +1,5 @@
-// The file that `rotad --event-log` writes (its lines: scheduler/core/event_log.h). Bounded: when it is full the log
-// breaks off, and rotad goes on.
+// The file that `rotad --event-log` writes (its lines: scheduler/core/event_log.h). Bounded: when the file is full the
+// log ends and rotad continues.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ class EventLog {
 
   // Nothing is logged.
   EventLog() = default;
-  // Replaces the file if it is there; readable for its owner only, since it tells who used what when.
+  // Replaces an existing file; readable only by its owner, since it tells who used what when.
   static Result<EventLog> create(const std::string& path, const scheduler::Settings& settings,
                                  std::uint64_t max_bytes = kMaxBytes);
 
   void write(const scheduler::Event& event, scheduler::Time now, const std::vector<scheduler::Decision>& decisions);
-  // A line that says nothing to the core.
+  // A line that the core ignores.
   void remark(const std::string& text, scheduler::Time now);
   // What was written is in the file.
   void flush();

@@ -17,7 +17,8 @@ Result<std::uint32_t> GpuTable::add_client(const protocol::Uuid& uuid, const std
       return i;
     }
   }
-  if (free == protocol::kMaxGpus) return Error{fmt::format("this rotad has {} GPUs already", protocol::kMaxGpus)};
+  if (free == protocol::kMaxGpus)
+    return Error{fmt::format("this rotad already serves {} GPUs, the most that it can", protocol::kMaxGpus)};
   const std::string text = uuid_text(uuid);
   const std::string path = fmt::format("{}/{}.lock", locks_.folder, text);
   auto lock = locks_.files ? LockFile::take_with_name(path, owner_, 0644) : LockFile::take_name(path);

@@ -1,4 +1,4 @@
-// The GPUs that this daemon manages at the moment: UUID to index, each under a lock that no other daemon has.
+// The GPUs that this daemon manages at the moment: UUID to index, each under a lock that excludes other daemons.
 #pragma once
 
 #include <array>
@@ -22,10 +22,10 @@ class GpuTable {
   // `owner` is what the lock files say about this daemon.
   GpuTable(LockPlace locks, std::string owner) : locks_(std::move(locks)), owner_(std::move(owner)) {}
 
-  // The index of the GPU for one more client; takes the GPU's lock with the first. The error is for the client: another
-  // daemon has the GPU, or there is no room.
+  // The index of the GPU for one more client; the first client takes the GPU's lock. The error is for the client:
+  // another daemon has the GPU, or there is no room.
   Result<std::uint32_t> add_client(const protocol::Uuid& uuid, const std::string& name);
-  // With its last client the GPU is forgotten and its lock is free for others.
+  // With its last client the GPU is removed and its lock released.
   void remove_client(std::uint32_t index);
   // Nothing where no GPU has this index now.
   const GpuEntry* at(std::uint32_t index) const;

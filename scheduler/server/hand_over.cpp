@@ -1,4 +1,5 @@
-// Memory on its way from a client that clears to one that lacks it. Its descriptor goes on at once or is closed.
+// Memory on its way from a client that makes room to one that lacks memory. Its descriptor is passed on at once or
+// closed.
 #include <poll.h>
 #include <sys/stat.h>
 
@@ -14,7 +15,7 @@ using protocol::Message;
 
 namespace {
 
-// A namespace of a process, as text that no other namespace has; empty if there is no telling.
+// A namespace of a process, as a unique text; empty if it cannot be determined.
 std::string name_of_namespace(pid_t pid, const char* kind) {
   struct stat file{};
   if (stat(fmt::format("/proc/{}/ns/{}", pid, kind).c_str(), &file) != 0) return {};
@@ -28,7 +29,7 @@ bool is_alive(const Descriptor& process) {
 
 }  // namespace
 
-// By what the kernel says of the process, never by what the process says.
+// According to the kernel, never to the process itself.
 std::optional<std::string> Server::domain_of(const Connection& connection) const {
   const Peer& peer = connection.peer();
   if (options_.trust == Trust::kNone) return std::nullopt;
@@ -36,12 +37,12 @@ std::optional<std::string> Server::domain_of(const Connection& connection) const
   if (peer.pid == 0) return std::nullopt;
   const std::string user = name_of_namespace(peer.pid, "user");
   const std::string pid = name_of_namespace(peer.pid, "pid");
-  // Its number could be another process's by now only if it is dead.
+  // Its pid can belong to another process only if it is dead.
   if (user.empty() || pid.empty() || !is_alive(peer.process)) return std::nullopt;
   return fmt::format("{} {} {}", peer.uid, user, pid);
 }
 
-// Who lacks memory on this GPU, has it at its disposal, and trusts the giver; null: nobody.
+// A client that lacks memory on this GPU, holds the GPU, and trusts the giver; null: none.
 const Server::Client* Server::taker_of(const Client& giver, std::uint32_t gpu) const {
   if (!giver.domain) return nullptr;
   const Client* most = nullptr;
@@ -82,8 +83,9 @@ void Server::on_hand_over(const Client& client, const protocol::Extent& extent, 
 void Server::on_strange_descriptor(Connection& connection) {
   const uid_t user = connection.peer().uid;
   if (!no_descriptors_from_.insert(user).second) return;
-  log::warn("pid {} (user {}) sent a descriptor of something that is no GPU memory: none is taken from this user again",
-            connection.peer().pid, user);
+  log::warn(
+      "pid {} (user {}) sent a descriptor of something other than GPU memory: no more are accepted from this user",
+      connection.peer().pid, user);
   for (const auto& [number, other] : connections_) {
     if (other->peer().uid == user) other->takes_descriptors = false;
   }

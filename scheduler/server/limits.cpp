@@ -17,7 +17,7 @@ using scheduler::Quota;
 const std::string kHost = "host";
 const std::string kCgroup = "cgroup ";
 
-// The rest is for everything else on the machine, or in the cgroup. Judgement.
+// The rest is for everything else on the machine or in the cgroup. A judgment.
 std::uint64_t usable(std::uint64_t left) {
   return left / 10 * 9;
 }
@@ -42,7 +42,7 @@ std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client
   if (settings_.process != Limits{}) {
     all.push_back({fmt::format("process {}", client), fmt::format("process {}", pid), settings_.process});
   }
-  // Names are looked up only where the file has some: that may ask a server.
+  // Names are looked up only if the file has some: the look-up may query a server.
   Limits user = settings_.user;
   std::string name = std::to_string(uid);
   auto named = settings_.users.find(name);
@@ -58,7 +58,8 @@ std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client
   return all;
 }
 
-// Those that rotad.toml has a limit for, and those with a limit on memory, where what is moved out of a GPU has to fit.
+// The cgroups that rotad.toml limits, and those with a memory limit, in which memory that is moved out of a GPU has to
+// fit.
 std::vector<Quota::Membership> LimitBook::cgroups_of(pid_t pid) const {
   std::vector<Quota::Membership> all;
   if (pid == 0) return all;
@@ -84,9 +85,9 @@ Quota::Membership LimitBook::membership(const protocol::Session& session, uid_t 
   return {fmt::format("session {} {}", uid, session.id), fmt::format("session {}", session.id), limits};
 }
 
-// What has been moved out of the GPUs is no longer available, though it is reserved, and how much that is nobody says.
-// So while something is reserved the limit falls when others have taken memory, and rises to what is left alone: as if
-// all that is reserved were still to be moved out.
+// Memory that has been moved out of the GPUs is no longer available on the host although it is reserved, and its size
+// is not known. So while something is reserved, the limit falls when others take host memory but rises only to what is
+// left, as if all that is reserved were still to be moved out.
 void LimitBook::follow_host(Quota& quota) const {
   std::vector<std::pair<std::string, Limits>> changed;
   quota.for_each_account([&](const std::string& key, const Quota::Account& account) {

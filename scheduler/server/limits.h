@@ -1,4 +1,5 @@
-// Which limits a client is under: by its process, session, user and cgroup, and by what the host's memory has left.
+// Which limits apply to a client: those of its process, session, user and cgroup, and what is left of the host's
+// memory.
 #pragma once
 
 #include <sys/types.h>
@@ -15,13 +16,14 @@ namespace rota::server {
 
 class LimitBook {
  public:
-  // `root` stands before /proc and /sys: for tests.
+  // Tests put `root` in front of /proc and /sys.
   explicit LimitBook(LimitSettings settings, std::string root = {})
       : settings_(std::move(settings)), root_(std::move(root)) {}
 
-  // What this process is charged to from its hello on. `pid` 0: it cannot be seen, so its cgroup is not known.
+  // The accounts that this process is charged to from its hello on. `pid` 0: it cannot be seen, so its cgroup is not
+  // known.
   std::vector<scheduler::Quota::Membership> memberships(scheduler::ClientId client, pid_t pid, uid_t uid) const;
-  // And from the moment on at which it names its session.
+  // And those from the moment at which it names its session.
   scheduler::Quota::Membership membership(const protocol::Session& session, uid_t uid) const;
   // Sets what the host and cgroups with a limit on memory allow, by what they have left now.
   void follow_host(scheduler::Quota& quota) const;

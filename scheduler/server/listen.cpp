@@ -1,4 +1,4 @@
-// Taking the place that a daemon listens at: its folder, its lock, its socket.
+// Takes the place at which a daemon listens: its folder, its lock, its socket.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
@@ -17,7 +17,8 @@
 namespace rota::server {
 namespace {
 
-// What must stay free beside the connections: the listener, locks, logs, and the two pages of a client that says hello.
+// Descriptors that must stay free besides the connections: the listener, locks, logs, and the two pages of a client
+// that says hello.
 constexpr std::size_t kReservedDescriptors = 96;
 
 Result<bool> make_folder_of(const std::string& socket) {
@@ -28,7 +29,7 @@ Result<bool> make_folder_of(const std::string& socket) {
   mode_t mode = socket == protocol::kSystemSocket ? 0755 : 0700;
   if (socket == protocol::kSystemControlSocket) mode = 0750;
   if (mkdir(folder.c_str(), mode) != 0 && errno != EEXIST) {
-    return Error{fmt::format("cannot make the folder {}: {}", folder, strerror(errno))};
+    return Error{fmt::format("cannot create the folder {}: {}", folder, strerror(errno))};
   }
   return true;
 }
@@ -38,19 +39,19 @@ Result<Descriptor> listen_at(const std::string& path, mode_t mode) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
-    return Error{fmt::format("the socket's path is {} bytes long and may be {} at most: {}", path.size(),
+    return Error{fmt::format("the socket's path has {} bytes and may have at most {}: {}", path.size(),
                              sizeof address.sun_path - 1, path)};
   }
   path.copy(address.sun_path, path.size());
   Descriptor listener(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener) return Error{fmt::format("cannot make a socket: {}", strerror(errno))};
-  // The lock is ours: whatever lies there belongs to a daemon that died. But only a socket is taken away.
+  if (!listener) return Error{fmt::format("cannot create a socket: {}", strerror(errno))};
+  // This process holds the lock, so whatever is there belongs to a daemon that died. But only a socket is removed.
   struct stat info;
   if (lstat(path.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode)) {
-    return Error{fmt::format("{} exists and is no socket: remove it or choose another --socket", path)};
+    return Error{fmt::format("{} exists and is not a socket: remove it or choose another --socket", path)};
   }
   unlink(path.c_str());
-  const mode_t before = umask(0777 & ~mode);  // before the bind: no moment in between
+  const mode_t before = umask(0777 & ~mode);  // before the bind, so that there is no gap
   const int bound = bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
   const int error = errno;
   umask(before);
@@ -82,16 +83,17 @@ Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, Options optio
   auto lock = LockFile::take(options.socket + ".lock", owner, 0644);
   if (!lock) return lock.error();
   if (const auto* taken = std::get_if<LockFile::Taken>(&*lock)) {
-    return Error{fmt::format("{} is served already, by {}", options.socket, taken->owner)};
+    return Error{fmt::format("{} is already served by {}", options.socket, taken->owner)};
   }
-  // Every user may talk to root's daemon, unless its folder says otherwise. Its settings are for its group.
+  // Every user may connect to root's daemon, unless its folder forbids it. Its settings are for its group.
   const bool root = geteuid() == 0;
   auto listener = listen_at(options.socket, root ? 0666 : 0600);
   if (!listener) return listener.error();
   if (options.control.empty()) {
     char path[protocol::kSocketPathLength];
     if (!protocol::control_path(options.socket.c_str(), path)) {
-      return Error{fmt::format("there is no room for '.control' behind {}: choose --control", options.socket)};
+      return Error{
+          fmt::format("{} is too long to append '.control': name the control socket with --control", options.socket)};
     }
     options.control = path;
   }
@@ -134,7 +136,7 @@ Server::Server(asio::io_context& io, Options options, LockPlace locks, LockFile 
         });
       }) {
   const std::size_t limit = raise_descriptor_limit();
-  // Per connection its socket and its process; some processes also ask the daemon to stay.
+  // Per connection: its socket and its process; some processes also ask the daemon to stay.
   max_connections_ = limit > kReservedDescriptors + 64 ? (limit - kReservedDescriptors) / 3 : 16;
 }
 

@@ -23,7 +23,7 @@ Descriptor open_or_make(const std::string& path, mode_t mode) {
   // Without O_CREAT first: fs.protected_regular forbids it on other users' files in such a folder.
   for (int attempt = 0; attempt < 8; ++attempt) {
     Descriptor file(open(path.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
-    // Another user's, who has the lock, or left the file behind: it can be locked all the same.
+    // Another user's file, whose owner has the lock or left the file behind: it can be locked anyway.
     if (!file && errno == EACCES) file = Descriptor(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
     if (file || errno != ENOENT) return file;
     file = Descriptor(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
@@ -36,7 +36,7 @@ Descriptor open_or_make(const std::string& path, mode_t mode) {
   return Descriptor();
 }
 
-// The first line of a file that anybody may have written: printable characters only, and not many of them.
+// The first line of a file that any user may have written: only printable characters, and not many.
 std::string first_line(int file) {
   char text[160];
   const ssize_t length = pread(file, text, sizeof text, 0);
@@ -45,8 +45,8 @@ std::string first_line(int file) {
   return line.empty() ? "another rotad" : line;
 }
 
-// Whether the path still leads to the open file: its folder's owner may have unlinked it before it was locked, and
-// somebody else may have locked the next one of that name.
+// Whether the path still leads to the open file: the folder's owner may have unlinked it before it was locked, and
+// another process may have locked a new file of that name.
 bool still_there(const std::string& path, int file) {
   struct stat named;
   struct stat opened;
@@ -55,8 +55,8 @@ bool still_there(const std::string& path, int file) {
 }
 
 sockaddr_un abstract_address(const std::string& path, socklen_t& length) {
-  // FNV-1a: paths may be longer than an address. That two paths share a hash is as good as impossible, and would only
-  // make one daemon believe that the other has its GPU.
+  // FNV-1a: paths may be longer than an address. A collision is practically impossible, and would only make one daemon
+  // believe that the other has its GPU.
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char character : path) {
     hash = (hash ^ static_cast<unsigned char>(character)) * 0x100000001b3;
@@ -69,7 +69,7 @@ sockaddr_un abstract_address(const std::string& path, socklen_t& length) {
   return address;
 }
 
-// Who listens at the name: "rotad pid 12", as the kernel says it.
+// The process that listens at the name, according to the kernel: "rotad pid 12".
 std::string holder_of(const sockaddr_un& address, socklen_t length) {
   const Descriptor probe(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   ucred holder{};
@@ -105,13 +105,13 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take_name(const std::s
   socklen_t length = 0;
   const sockaddr_un address = abstract_address(path, length);
   Descriptor name(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!name) return Error{fmt::format("cannot make a socket for the lock {}: {}", path, strerror(errno))};
+  if (!name) return Error{fmt::format("cannot create a socket for the lock {}: {}", path, strerror(errno))};
   if (bind(name.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) {
     if (errno != EADDRINUSE)
       return Error{fmt::format("cannot take the name of the lock {}: {}", path, strerror(errno))};
     return std::variant<LockFile, Taken>(Taken{holder_of(address, length)});
   }
-  // Only so that others can ask the kernel who it is: nobody is ever let in.
+  // Only so that others can ask the kernel who it is: no connection is ever accepted.
   if (listen(name.get(), 1) != 0) return Error{fmt::format("cannot hold the lock {}: {}", path, strerror(errno))};
   LockFile lock;
   lock.name_ = std::move(name);
@@ -123,7 +123,7 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string
   Descriptor file;
   constexpr int kAttempts = 8;
   for (int attempt = 0; attempt == 0 || !still_there(path, file.get()); ++attempt) {
-    if (attempt == kAttempts) return Error{fmt::format("somebody removes the lock file {} over and over", path)};
+    if (attempt == kAttempts) return Error{fmt::format("something keeps removing the lock file {}: stop it", path)};
     file = open_or_make(path, mode);
     if (!file) return Error{fmt::format("cannot open the lock file {}: {}", path, strerror(errno))};
     struct stat info;
@@ -145,15 +145,16 @@ Result<std::variant<LockFile, LockFile::Taken>> LockFile::take(const std::string
 }
 
 Result<LockPlace> make_lock_place(const std::string& path) {
-  // Who wants other users' daemons to see each other's locks there makes the folder as that takes.
+  // An administrator who wants different users' daemons to see each other's locks creates the folder with suitable
+  // permissions.
   if (mkdir(path.c_str(), 0755) != 0 && errno != EEXIST) {
-    return Error{fmt::format("cannot make the lock folder {}: {}", path, strerror(errno))};
+    return Error{fmt::format("cannot create the lock folder {}: {}", path, strerror(errno))};
   }
   struct stat info;
   if (lstat(path.c_str(), &info) != 0 || !S_ISDIR(info.st_mode)) {
     return Error{fmt::format("the lock folder {} is not a folder: remove it, or choose --lock-directory", path)};
   }
-  // In one spelling: the names of locks are made of it.
+  // In one spelling, since the names of locks are derived from it.
   char* real = realpath(path.c_str(), nullptr);
   if (real == nullptr) return Error{fmt::format("cannot use the lock folder {}: {}", path, strerror(errno))};
   LockPlace place{real};

@@ -1,10 +1,10 @@
-// "Only one daemon may have this": a locked file that also says who has it. The kernel drops the lock with its process,
-// however that dies.
+// "Only one daemon may have this": a locked file that also names its owner. The kernel releases the lock when the
+// process ends, however that happens.
 //
-// Whoever owns the folder may unlink or rename what lies in it. So a GPU's lock is first of all a *name*: an abstract
-// socket made of the file's path, which nobody but its holder can take away. The file is for daemons that share the
-// folder and not the network namespace, and for people; it goes with the lock. Where nobody has made the machine's
-// usual folder there is only the name: rotad makes no folder but one that it was told of.
+// The owner of the folder can unlink or rename files in it. So a GPU's lock is primarily a *name*: an abstract socket
+// named after the file's path, which only its holder can release. The file is for daemons that share the folder but not
+// the network namespace, and for people; it is removed with the lock. If the machine's usual folder does not exist
+// there is only the name: rotad creates no folder except one that it was told to use.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,7 @@ class LockFile {
   ~LockFile();
 
   // Locks `path`, making the file if need be, and writes `owner` (one line, e.g. "rotad pid 12 at /run/...") into it.
-  // What another daemon wrote is shown, never believed. `mode` is that of a new file: 0666 where all users' daemons
+  // What another daemon wrote is displayed but not trusted. `mode` is that of a new file: 0666 where all users' daemons
   // compete for it, 0644 where only one user may.
   struct Taken {
     std::string owner;  // who has it; "another rotad" if the file does not say
@@ -47,9 +47,9 @@ class LockFile {
 // Where the GPUs' locks of this machine are, in the one spelling that their names are made of.
 struct LockPlace {
   std::string folder;
-  bool files = true;  // false: nobody has made the folder, or this user may not write there; names only
+  bool files = true;  // false: the folder does not exist, or this user may not write there; names only
 };
-// The same for every user, whether root or not. Makes nothing.
+// The same for every user, root or not. Creates nothing.
 LockPlace default_lock_place();
 // Makes the folder (mode 0755) unless it is there.
 Result<LockPlace> make_lock_place(const std::string& path);

@@ -1,5 +1,5 @@
-// The daemon's log, on stderr. spdlog itself is kept to log.cpp: with asio beside it in one file a sanitizer build
-// takes minutes and a gigabyte.
+// The daemon's log, on stderr. Only log.cpp includes spdlog: together with asio in one file a sanitizer build takes
+// minutes and a gigabyte.
 #pragma once
 
 #include <fmt/format.h>

@@ -22,7 +22,7 @@ namespace {
 using rota::scheduler::parse_duration;
 using rota::scheduler::parse_mode;
 
-// Where a daemon listens that is not told: for root the machine's place, else the user's own.
+// Where a daemon listens by default: for root the machine's place, for others the user's own.
 std::string default_socket() {
   const auto candidates = rota::protocol::socket_candidates();
   if (candidates.count == 0) return {};
@@ -65,57 +65,60 @@ int main(int argc, char** argv) try {
   int ready = -1;
   app.add_option("--socket", options.socket,
                  "where to listen (default: ROTA_SOCKET, else /run/rota/rotad.sock for "
-                 "root and the user's own place for others)");
+                 "root and the user's own socket for others)");
   app.add_option("--control", options.control,
-                 "where `rota control` changes settings (default: the socket's path with .control behind it; for "
+                 "where `rota control` changes settings (default: the socket's path with .control appended; for "
                  "/run/rota/rotad.sock /run/rota-control/control.sock). Never give it to a container");
   std::string config_file;
-  app.add_option("--config", config_file,
-                 "settings and limits, as scheduler/README.md describes (default: /etc/rota/rotad.toml for root, "
-                 "~/.config/rota/rotad.toml for others, where there is one); what the command line says comes first");
+  app.add_option(
+      "--config", config_file,
+      "settings and limits, as scheduler/README.md describes (default: /etc/rota/rotad.toml for root, "
+      "~/.config/rota/rotad.toml for others, where there is one); options on the command line take precedence");
   CLI::Option* mode_option =
       app.add_option("--mode", mode, "automatic (together when the memory fits), exclusive or concurrent")
           ->check([](const std::string& text) {
             return parse_mode(text) ? std::string()
-                                    : "'" + text + "' is no mode: use automatic, exclusive or concurrent";
+                                    : "'" + text + "' is not a mode: use automatic, exclusive or concurrent";
           });
   const auto duration = [](const std::string& text) {
-    return parse_duration(text) ? std::string() : "'" + text + "' is no duration above 0: use e.g. 100ms or 2s";
+    return parse_duration(text) ? std::string() : "'" + text + "' is not a duration above 0: use e.g. 100ms or 2s";
   };
   CLI::Option* quantum_option =
-      app.add_option("--quantum", quantum,
-                     "how long a program runs while others wait, e.g. 100ms or 2s, or automatic: as long as what "
-                     "hand-overs cost makes worth while; then automatic mode also decides between turns and all at "
-                     "once by what it measures")
+      app.add_option(
+             "--quantum", quantum,
+             "how long a program runs while others wait, e.g. 100ms or 2s, or automatic: long enough for what a "
+             "hand-over costs; automatic mode then also measures whether turns or running all at once is "
+             "better")
           ->check([](const std::string& text) {
             return rota::scheduler::parse_quantum(text)
                        ? std::string()
-                       : "'" + text + "' is no duration above 0: use e.g. 100ms or 2s, or automatic";
+                       : "'" + text + "' is not a duration above 0: use e.g. 100ms or 2s, or automatic";
           });
   CLI::Option* grace_option =
-      app.add_option("--grace", grace, "how long it may take to drain after that, before others run beside it")
+      app.add_option("--grace", grace, "how long it may take to drain after that before others run at the same time")
           ->check(duration);
   std::string trust = "user";
   CLI::Option* trust_option =
       app.add_option("--trust", trust,
-                     "which programs hand memory that they swap to each other without the driver's clearing it in "
-                     "between: those of one user in one container (user), all (machine), or none")
+                     "which programs may pass swapped memory to each other without the driver clearing it in between: "
+                     "those of one user in one container (user), all (machine), or none")
           ->check([](const std::string& text) {
-            return rota::server::parse_trust(text) ? std::string()
-                                                   : "'" + text + "' is no trust: use user, machine or none";
+            return rota::server::parse_trust(text)
+                       ? std::string()
+                       : "'" + text + "' is not a value of trust: use user, machine or none";
           });
-  app.add_option("--idle-exit", idle_exit, "end when no program has been there for this many seconds")
+  app.add_option("--idle-exit", idle_exit, "exit after this many seconds without a program")
       ->check(CLI::Range(0.001, 1e9));
   app.add_option("--lock-directory", options.lock_directory,
-                 "where the GPUs' lock files lie; the same for all daemons (default: ROTA_LOCK_DIRECTORY, else "
-                 "/run/lock/rota or /tmp/rota-locks where somebody has made it; there is a lock without, too)")
+                 "folder of the GPUs' lock files, the same for all daemons (default: ROTA_LOCK_DIRECTORY, else "
+                 "/run/lock/rota or /tmp/rota-locks if it exists; GPUs are locked without it, too)")
       ->envname("ROTA_LOCK_DIRECTORY");
   app.add_option("--log", level, "error, warn, info or debug")
       ->check(CLI::IsMember({"error", "warn", "info", "debug"}));
   app.add_option("--event-log", options.event_log,
-                 "write what the scheduler is told and what it decides to this file, at most 64 MiB");
+                 "record the scheduler's events and decisions in this file, at most 64 MiB");
   std::string recorded;
-  app.add_option("--replay", recorded, "serve nobody: play this event log to the scheduler and compare its decisions")
+  app.add_option("--replay", recorded, "do not serve: replay this event log and compare the scheduler's decisions")
       ->excludes("--event-log");
   app.add_option("--ready-fd", ready, "write a line to this descriptor once programs may connect")->group("");
   app.set_version_flag("--version", std::string("rotad ") + ROTA_VERSION);
@@ -123,7 +126,7 @@ int main(int argc, char** argv) try {
 
   if (!recorded.empty()) return replay(recorded);
   rota::server::log::start(level);
-  // A peer that has gone is an error of that send, not the end of the daemon.
+  // A peer that is gone is an error of that send, not the end of the daemon.
   signal(SIGPIPE, SIG_IGN);
 
   options.settings.mode = *parse_mode(mode);
@@ -167,13 +170,13 @@ int main(int argc, char** argv) try {
   });
   (*server)->start();
   if (ready >= 0) {
-    // Whoever started us may have gone.
+    // The process that started rotad may be gone.
     if (write(ready, "ready\n", 6) < 0) rota::server::log::debug("nobody waits at --ready-fd {}", ready);
     close(ready);
   }
   (*server)->run();
   return 0;
-} catch (const std::exception& error) {  // the machine has no more descriptors or memory
+} catch (const std::exception& error) {  // the machine has run out of descriptors or memory
   fprintf(stderr, "rotad: %s\n", error.what());
   return 1;
 }

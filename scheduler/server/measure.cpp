@@ -1,13 +1,13 @@
-// What the driver says of memory: of each GPU, and of each client's process. What a process has there beyond what it
-// has allocated is its contexts, modules and heaps, which no call names; the books count with that instead of an
-// assumption.
+// What the driver reports about memory: of each GPU, and of each client's process. What a process has there beyond its
+// allocations is its contexts, modules and heaps, whose size no call reports; the books use the measured figure instead
+// of an assumption.
 //
-// NVML is asked once a second while clients are there, and at once for a GPU that a client has just come to, by a
-// thread of its own (meter.h). Where it does not answer, or does not name the client's process, the books count with
-// what the client says and with the last figure or an assumption.
+// A separate thread (meter.h) queries NVML once a second while there are clients, and at once for a GPU that a client
+// has just added. If NVML does not answer, or does not name the client's process, the books use what the client says
+// and the last figure or an assumption.
 //
-// The core hears of each reading what is free and what processes have that are no clients, and when there has been none
-// for too long (scheduler/core/outside.h); limits hear what it makes of that.
+// With each reading the core is told what is free and what processes have that are not clients, and when there has been
+// none for too long (scheduler/core/outside.h); the limits follow from that.
 #include <algorithm>
 #include <utility>
 
@@ -22,20 +22,21 @@ namespace event = scheduler::event;
 namespace {
 
 constexpr auto kEvery = 1s;
-// How long a client that comes to a GPU waits for the first reading of it: NVML starts in less. Judgement.
+// How long a client that adds a GPU waits for the first reading of it: NVML starts in less time. A judgment.
 constexpr auto kFirstReading = 150ms;
-// Where there is no NVML: a driver may be installed, or loaded, under a running rotad.
+// How often to retry without NVML: a driver may be installed or loaded while rotad runs.
 constexpr auto kAgain = 30s;
-// What was said so long ago says nothing of now, nor does an answer that took so long.
+// A reading this old is out of date, and so is an answer that took this long.
 constexpr auto kStale = 10s;
 // The driver counts in blocks of 2 MiB.
 constexpr scheduler::Bytes kBlock = 2 << 20;
 // Readings in a row that have to say that a process has no context any more: some may be incomplete. Judgement.
 constexpr unsigned kContextEnded = 2;
-// A client that allocates and frees all the time is measured at last, with the most that it has allocated meanwhile.
+// A client that allocates and frees all the time is eventually measured, with the most that it had allocated during the
+// reading.
 constexpr unsigned kMostPassedOver = 5;
 
-// What of a client's allocations the driver counts as its process's.
+// The part of a client's allocations that the driver counts as its process's.
 scheduler::Bytes counted_by_driver(const protocol::UsagePage& usage, std::uint32_t gpu) {
   return std::max(usage.fixed_bytes[gpu].load(), usage.resident_bytes[gpu].load());
 }
@@ -55,7 +56,7 @@ void Server::measure() {
       read_at_.erase(index);
     }
   }
-  // Nobody is there, and NVML has been told.
+  // There are no clients, and NVML has been closed.
   if (gpus.empty() && measure_at_ == scheduler::Time{}) return;
   measure_at_ = gpus.empty() ? scheduler::Time{} : now() + kEvery;
   processes_when_asked_.clear();
@@ -82,8 +83,8 @@ void Server::measure_soon() {
   measure();
 }
 
-// Whoever asks for the GPU first is told that it may once it is known what others have there: two that do not fit
-// beside that would be let in together.
+// The first client of a GPU is admitted only once it is known what others have there: otherwise two clients that do not
+// fit next to that would be admitted together.
 bool Server::awaits_first_reading(std::uint32_t gpu) const {
   return measuring_since_ && !readings_.contains(gpu) && !silent_.contains(gpu);
 }
@@ -113,7 +114,7 @@ void Server::answer_read() {
 void Server::on_measured(const Meter::Answer& answer) {
   const scheduler::Time asked = *std::exchange(measuring_since_, std::nullopt);
   if (answer.problem != measuring_problem_ && !answer.problem.empty()) {
-    log::info("memory is what programs report: {}", answer.problem);
+    log::info("the GPUs' memory is not measured, so rotad relies on what programs report: {}", answer.problem);
   }
   measuring_problem_ = answer.problem;
   if (!answer.problem.empty()) {
@@ -142,7 +143,7 @@ void Server::on_measured(const Meter::Answer& answer) {
     }
   }
   for (const auto& [gpu, reading] : readings_) {
-    if (silent_.erase(gpu) != 0) log::info("GPU {}: NVML tells of its memory again", gpu);
+    if (silent_.erase(gpu) != 0) log::info("GPU {}: NVML reports its memory again", gpu);
     read_at_[gpu] = now();
     step(event::Measured{.gpu = gpu, .free = reading.free, .others = bytes_of_others(gpu, reading)});
   }
@@ -167,8 +168,8 @@ void Server::measure_client(Client& client, std::uint32_t gpu, const GpuReading&
   }
 }
 
-// What processes have on a GPU that are no clients. Neither one that came nor one that went while the driver was asked
-// is one of them. Nothing where the driver does not say whose memory it is, or some client may be any of its processes.
+// What processes that are not clients have on a GPU. Clients that came or went during the query do not count as such.
+// Nothing if the driver does not say whose memory it is, or if some client could be any of its processes.
 std::optional<scheduler::Bytes> Server::bytes_of_others(std::uint32_t gpu, const GpuReading& reading) const {
   if (!reading.processes) return std::nullopt;
   std::set<pid_t> known = processes_when_asked_;
@@ -185,15 +186,15 @@ std::optional<scheduler::Bytes> Server::bytes_of_others(std::uint32_t gpu, const
 
 void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Bytes process) {
   Measurement& measured = client.measured[gpu];
-  // Of memory that a newer rota serves in its own way nobody says here what the driver counts.
+  // For memory modes of a newer rota it is not known here what the driver counts.
   if (client.usage->memory_modes[gpu].load() > protocol::kLastMemoryMode) return;
   measured.process = process;
-  // Memory that was handed over the driver counts for no process: neither for the one that uses it, nor for the one
-  // that made it (measured on an H100). The last figure stands as long as there are contexts at all.
+  // The driver counts memory that was handed over for no process: neither for the one that uses it nor for the one that
+  // allocated it (measured on an H100). The last figure is kept as long as there are contexts at all.
   if (process != 0 && client.took_over.contains(gpu)) return;
   const scheduler::Bytes fixed = counted_by_driver(*client.usage, gpu);
   measured.current = measured.known;
-  // Which of the two the driver has seen is not known.
+  // It is not known which of the two the driver has seen.
   if (fixed != measured.fixed_when_asked && ++measured.passed_over < kMostPassedOver) return;
   measured.passed_over = 0;
   const scheduler::Bytes context = process - std::min(process, std::max(fixed, measured.fixed_when_asked));
@@ -203,7 +204,7 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   if (!news) return;
   measured.context = context;
   log::debug("client {}: {} bytes on GPU {} beside its allocations", client.id, context, gpu);
-  // 0 would be read as unknown.
+  // 0 would mean unknown.
   step(event::AddGpu{client.id, gpu, core_.gpu(gpu).total, std::max<scheduler::Bytes>(context, 1)});
   carry_out(quota_.measured(client.id, gpu, context, now()));
   publish_limits(client);
@@ -211,7 +212,7 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   publish(client);
 }
 
-// Of GPUs that NVML has said nothing of for too long.
+// For GPUs about which NVML has said nothing for too long.
 void Server::forget_old_measurements() {
   for (auto reading = read_at_.begin(); reading != read_at_.end();) {
     const auto [gpu, at] = *reading;
@@ -220,8 +221,8 @@ void Server::forget_old_measurements() {
       continue;
     }
     log::warn(
-        "GPU {}: NVML has said nothing of it for {} s: until it does, its memory is what programs report, and what "
-        "others have there is what the driver's refusals show",
+        "GPU {}: NVML has not answered for {} s: until it does, rotad relies on what programs report and on the "
+        "allocations that the driver refuses",
         gpu, kStale.count());
     silent_.insert(gpu);
     reading = read_at_.erase(reading);

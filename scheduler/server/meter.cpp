@@ -43,7 +43,7 @@ Meter::~Meter() {
   const bool ended = shared_->changed.wait_for(lock, kLastAnswer, [this] { return !shared_->runs; });
   lock.unlock();
   if (!thread_.joinable()) return;
-  // What it has of its own goes with it. One that the driver keeps is left behind.
+  // The thread owns its state. If a driver call keeps it, it is left behind.
   if (ended) {
     thread_.join();
   } else {

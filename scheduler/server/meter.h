@@ -1,5 +1,5 @@
-// A thread that asks NVML, since NVML may take its time and rotad's clients must not wait for it: one question at a
-// time, asked by the server, answered when it is. A thread that NVML never lets go is left behind.
+// A thread that queries NVML, since NVML may be slow and rotad's clients must not wait for it: one query at a time,
+// started by the server and answered asynchronously. A thread that never returns from NVML is left behind.
 #pragma once
 
 #include <functional>
@@ -18,19 +18,19 @@ class Meter {
     std::vector<GpuReading> gpus;  // those that could be read
     std::string problem;           // why none can be; one line
   };
-  // On the meter's thread. With no GPU: whatever is kept open may be closed.
+  // On the meter's thread. With no GPU: what is kept open may be closed.
   using Read = std::function<Answer(const std::vector<protocol::Uuid>&)>;
-  // On the meter's thread, with each answer; not from the destructor on.
+  // On the meter's thread, with each answer; not after the destructor has begun.
   using Answered = std::function<void(Answer)>;
 
   Meter(Read read, Answered answered);
-  // Waits for an answer that is on its way, two seconds at most.
+  // Waits for a pending answer, two seconds at most.
   ~Meter();
   Meter(const Meter&) = delete;
   Meter& operator=(const Meter&) = delete;
 
-  // The thread starts with the first question; false: it cannot be started. While one question is open, this one takes
-  // the place of any other that waits behind it.
+  // The thread starts with the first query; false: it cannot be started. While a query is pending, this one replaces
+  // any other that waits behind it.
   bool ask(std::vector<protocol::Uuid> gpus);
 
   // By the machine's NVML, which is opened with the first question about a GPU and closed with one about none.

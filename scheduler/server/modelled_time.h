@@ -1,7 +1,7 @@
-// The core's time, beside the real one. With a simulated GPU whose time is stretched (ROTA_SIM_TIME_SCALE real seconds
-// per modelled second, as simgpu reads it) quanta and patience have to be stretched like the work that they measure, so
-// the core lives in modelled time. With a real GPU both are the same. How long a lost connection may take to come back
-// and when an idle daemon ends are real time always.
+// The core's time, as opposed to real time. With a simulated GPU whose time is stretched (ROTA_SIM_TIME_SCALE real
+// seconds per modelled second, as simgpu reads it) quanta and patience have to be stretched like the work that they
+// measure, so the core uses modelled time. With a real GPU both are the same. The time that a lost connection may take
+// to come back, and the idle time after which a daemon ends, are always real time.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ class ModelledTime {
            std::chrono::microseconds(1) + Nanoseconds(std::llround(scale_));
   }
 
-  // What ROTA_SIM_TIME_SCALE says; 1 if it is unset, 0 (nothing waits) or no scale.
+  // The value of ROTA_SIM_TIME_SCALE; 1 if it is unset, 0 (nothing waits) or invalid.
   static double scale_of(const char* text) {
     if (text == nullptr) return 1;
     char* end = nullptr;

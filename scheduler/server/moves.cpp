@@ -13,7 +13,7 @@ auto fields(const protocol::Moves& moves) {
   return std::tuple(moves.out_bytes, moves.out_ns, moves.in_bytes, moves.in_ns, moves.spared_bytes);
 }
 
-// A page says what its client likes.
+// A client can write anything into its page.
 std::uint64_t more(std::uint64_t now, std::uint64_t before) {
   return now - std::min(now, before);
 }

@@ -1,5 +1,5 @@
-// What a client has moved off its GPUs and back, as bursts: a switch is some attempts in a row, of which its usage page
-// shows the sums.
+// What a client has moved off its GPUs and back, as bursts: a switch consists of several attempts, whose sums its usage
+// page shows.
 #pragma once
 
 #include <optional>
@@ -12,10 +12,10 @@ namespace rota::server {
 
 class Burst {
  public:
-  // What goes on for longer is several bursts. Judgement.
+  // A longer move counts as several bursts. A judgment.
   static constexpr scheduler::Time kLongest = std::chrono::seconds(1);
 
-  // A reading, each later than the one before: what has moved since the last burst, if that has ended by now.
+  // Takes a reading, each later than the one before; returns what has moved since the last burst, if a burst has ended.
   std::optional<protocol::Moves> read(const protocol::Moves& sums, scheduler::Time now);
 
  private:

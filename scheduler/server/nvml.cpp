@@ -16,13 +16,13 @@
 
 namespace rota::server {
 
-// Of NVML's interface what is called here. nvmlReturn_t: 0 is success.
+// The part of NVML's interface that is called here. nvmlReturn_t: 0 is success.
 namespace nvml {
 
 constexpr int kSuccess = 0;
 constexpr int kInsufficientSize = 7;
 using Device = void*;
-// Of a process whose memory the driver does not know.
+// For a process whose memory the driver does not know.
 constexpr std::uint64_t kNotAvailable = ~std::uint64_t{0};
 
 struct MemoryV1 {
@@ -52,7 +52,7 @@ using namespace nvml;
 
 namespace {
 
-// Whether the object that this address lies in has the note that every preload of rota's has.
+// Whether the object that contains this address has the note that all of rota's preloads have.
 struct ShimSearch {
   std::uintptr_t address;
   bool found;
@@ -91,7 +91,7 @@ bool is_ours(const void* address) {
   return search.found;
 }
 
-// Of the drivers of this branch some write longer entries for _v3 than all others do.
+// Some drivers of this branch write longer entries for _v3 than all others.
 constexpr const char* kLongEntries = "535.";
 
 }  // namespace
@@ -122,13 +122,13 @@ Result<std::unique_ptr<Nvml>> Nvml::open(const std::string& library) {
   int (*initialise)() = nullptr;
   if (!find(initialise, "nvmlInit_v2") || !find(functions->shutdown, "nvmlShutdown") ||
       !find(functions->by_uuid, "nvmlDeviceGetHandleByUUID") || !find(functions->memory, "nvmlDeviceGetMemoryInfo")) {
-    return Error{fmt::format("{} is no NVML, or one that is too old", library)};
+    return Error{fmt::format("{} is not NVML, or is too old", library)};
   }
   if (is_ours(reinterpret_cast<const void*>(initialise))) {
     return Error{"rota's own library stands in front of NVML in rotad: start rotad without LD_PRELOAD"};
   }
   if (const int error = initialise(); error != kSuccess)
-    return Error{fmt::format("NVML does not start: error {}", error)};
+    return Error{fmt::format("cannot start NVML: error {}", error)};
   find(functions->memory_v2, "nvmlDeviceGetMemoryInfo_v2");
   char driver[80] = "";
   int (*driver_version)(char*, unsigned) = nullptr;
@@ -162,7 +162,7 @@ std::optional<GpuReading> Nvml::read(const protocol::Uuid& uuid) const {
   MemoryV2 newer{.version = kMemoryV2, .total = 0, .reserved = 0, .free = 0, .used = 0};
   MemoryV1 memory{};
   if (functions_->memory_v2 != nullptr && functions_->memory_v2(device, &newer) == kSuccess) {
-    // What the driver reserves is nobody's.
+    // What the driver reserves belongs to no process.
     reading.total = newer.total - std::min(newer.total, newer.reserved);
     reading.free = newer.free;
     reading.used = newer.used;
@@ -208,14 +208,14 @@ void Nvml::read_processes(void* device, GpuReading& reading) const {
     return functions.later != nullptr ? read(functions.later, listed)
                                       : functions.first != nullptr && read(functions.first, listed);
   };
-  // A process that is not there is one of another pid namespace, and so are perhaps those that seem to be there. But it
-  // may also have ended just now: then it is not in the list again.
+  // A process that does not exist here belongs to another pid namespace, and so perhaps do those that seem to exist.
+  // But it may also have just ended: then it is not in the list the next time.
   for (int tries = 0; tries < 2; ++tries) {
     Listed all;
     Listed drawing;
     if (!list(functions_->compute, all)) return;
     list(functions_->graphics, drawing);
-    // Who does both is in both lists, with all that it has.
+    // A process that does both is in both lists, with all of its memory.
     for (const auto& [pid, bytes] : drawing.bytes) all.bytes[pid] = std::max(all.bytes[pid], bytes);
     all.unknown.merge(drawing.unknown);
     const auto is_there = [](pid_t pid) { return kill(pid, 0) == 0 || errno != ESRCH; };

@@ -1,7 +1,8 @@
-// What NVML says of a GPU's memory: how much is in use, and by which process. The real library alone is asked, never
-// rota's own that stands in front of it in programs.
+// What NVML reports about a GPU's memory: how much is in use, and by which process. Only the real library is queried,
+// never rota's own, which programs have in front of it.
 //
-// Every call may take milliseconds, and seconds on a GPU that is in trouble: never on the server's thread (meter.h).
+// Every call may take milliseconds, and seconds on a GPU with problems: never call these on the server's thread
+// (meter.h).
 #pragma once
 
 #include <sys/types.h>
@@ -22,11 +23,10 @@ struct GpuReading {
   protocol::Uuid uuid{};
   std::uint64_t total = 0;
   std::uint64_t free = 0;
-  std::uint64_t used = 0;  // by whomever, Unified Memory that lies there included
+  std::uint64_t used = 0;  // by any process, including Unified Memory that is there
   // By pid as this process sees it: contexts, modules, heaps and the driver's own memory, without Unified Memory; what
-  // programs have there that draw (a display server) included.
-  // Nothing where the driver does not say whose memory it is, or names processes as they are called in another pid
-  // namespace.
+  // graphics programs (a display server) have there included. Nothing where the driver does not say whose memory it is,
+  // or names processes as they are called in another pid namespace.
   std::optional<std::map<pid_t, std::uint64_t>> processes;
   // Of some process in the list the driver does not say how much it has.
   bool some_unknown = false;
@@ -36,12 +36,12 @@ class Nvml {
  public:
   // Loads the library and initialises it. The error says what is missing.
   static Result<std::unique_ptr<Nvml>> open(const std::string& library = "libnvidia-ml.so.1");
-  // Ends NVML, which else keeps the GPUs awake. The library stays loaded.
+  // Shuts NVML down, which otherwise keeps the GPUs awake. The library stays loaded.
   ~Nvml();
   Nvml(const Nvml&) = delete;
   Nvml& operator=(const Nvml&) = delete;
 
-  // Nothing where NVML does not know the GPU, or does not say how much of its memory is in use.
+  // Nothing if NVML does not know the GPU, or does not say how much of its memory is in use.
   std::optional<GpuReading> read(const protocol::Uuid& uuid) const;
 
  private:

@@ -1,4 +1,4 @@
-// Making and sealing the shared pages.
+// Creates and seals the shared pages.
 #include "scheduler/server/page.h"
 
 #include <fcntl.h>
@@ -17,7 +17,7 @@ namespace rota::server {
 namespace {
 
 Error failed(const char* what) {
-  return {fmt::format("cannot make a shared page: {}: {}", what, strerror(errno))};
+  return {fmt::format("cannot create a shared page: {}: {}", what, strerror(errno))};
 }
 
 }  // namespace
@@ -40,11 +40,11 @@ Result<Page<Layout>> make_page(const char* name, bool client_writes) {
   page.layout_ = new (address) Layout{};
   page->magic = protocol::kMagic;
   page->version = protocol::kPageVersion;
-  // Our own writable mapping exists already: "future" writes are those of the client.
+  // rotad's own writable mapping already exists: "future" writes are those of the client.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (client_writes ? 0 : F_SEAL_FUTURE_WRITE);
   if (fcntl(memory.get(), F_ADD_SEALS, seals) != 0) return failed("F_ADD_SEALS");
   if (!client_writes) {
-    // A descriptor opened for reading on top of the seal. Without /proc the seal alone has to do.
+    // A descriptor opened for reading on top of the seal. Without /proc there is only the seal.
     Descriptor readable(open(fmt::format("/proc/self/fd/{}", memory.get()).c_str(), O_RDONLY | O_CLOEXEC));
     if (readable) memory = std::move(readable);
   }

@@ -1,5 +1,5 @@
-// The two pages that rotad shares with each client. Both are made here and sealed against resizing, so that neither
-// side can make the other fault; what rotad alone writes is also sealed against new writable mappings.
+// The two pages that rotad shares with each client. Both are created here and sealed against resizing, so that neither
+// side can make the other fault; the page that only rotad writes is also sealed against new writable mappings.
 #pragma once
 
 #include "scheduler/protocol/descriptor.h"

@@ -23,8 +23,8 @@ Peer identify_peer(int socket) {
   if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &process, &size) == 0 && process >= 0) {
     peer.process = Descriptor(process);
   } else if (peer.pid > 0) {
-    // An older kernel: by number. The number could be another process's by now only if the one that connected is dead.
-    // Its end of the socket is closed then, unless a child holds it, which a client's child must not.
+    // An older kernel: by number. The pid can belong to another process only if the one that connected is dead. Then
+    // its end of the socket is closed, unless a child holds it, which a client's child must not.
     peer.process = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0)));
   }
   return peer;

@@ -1,4 +1,4 @@
-// Who is at the other end of a socket, as the kernel says it, and when that process dies.
+// The process at the other end of a socket, according to the kernel, and when it dies.
 #pragma once
 
 #include <sys/types.h>
@@ -10,11 +10,11 @@ namespace rota::server {
 struct Peer {
   pid_t pid = 0;  // 0: in a pid namespace that this daemon cannot see into
   uid_t uid = 0;
-  // Becomes readable when the process is dead; empty if there is no telling (then the socket's end has to do).
+  // Becomes readable when the process is dead; empty if that is not available (then the end of the socket is used).
   Descriptor process;
 };
 
-// The process that connected, even if a child of it now holds the socket too.
+// The process that connected, even if a child of it now also holds the socket.
 Peer identify_peer(int socket);
 
 }  // namespace rota::server

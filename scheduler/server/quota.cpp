@@ -1,4 +1,4 @@
-// Limits: what clients reserve, and what the server tells them and others of it.
+// Limits: what clients reserve, and what the server tells them and others about it.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kMostSessions = 16;
 
-// An older client does not say what stays: all that does not move. Nor what has to be there at once.
+// An older client does not say what stays (all that does not move), nor what has to be there at once.
 template <typename Said>
 scheduler::Reservation reservation(const Said& said, std::uint16_t version) {
   if (version >= protocol::kFitVersion) {
@@ -32,10 +32,10 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
   if (connection.version < protocol::kLimitVersion) return;
   const auto known = [&](std::uint32_t gpu) { return client.gpus.contains(gpu); };
   if (message.kind == Kind::kSession) {
-    // Those of nested `rota run`s; a client that goes on naming some must not fill rotad's memory.
+    // The sessions of nested `rota run`s; a client that keeps naming new ones must not fill rotad's memory.
     if (client.sessions >= kMostSessions) return;
     scheduler::Quota::Membership membership = limits_.membership(message.body.session, client.uid);
-    // The outermost comes first: whoever starts many `rota run`s within one has no more of the GPU for it.
+    // The outermost comes first: starting many `rota run`s inside one gains nobody more of the GPU.
     if (client.sessions++ == 0) join_session(client, membership.key);
     quota_.join(client.id, {std::move(membership)});
   } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
@@ -46,7 +46,7 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
     const protocol::State& has = message.body.state;
     client.tightening = false;
     carry_out(quota_.state(client.id, has.gpu, reservation(has, connection.version), has.answered, has.round, now()));
-    // Who was stopped for a while hears one question, not all that were asked meanwhile.
+    // A client that was stopped for a while gets one question, not all that came up in the meantime.
     if (std::exchange(client.tighten_again, false)) tighten(client);
   }
 }
@@ -65,7 +65,7 @@ void Server::leave_session(const std::string& key) {
 }
 
 void Server::carry_out(const Quota::Outcome& outcome) {
-  // First: who has its answer may read what is left at once.
+  // First: a client that has its answer may read what is left at once.
   if (outcome.changed) {
     for (const auto& [id, client] : clients_) publish_limits(*client);
   }
@@ -105,7 +105,7 @@ void Server::tighten(Client& client) {
   tell(client, message);
 }
 
-// What is not read wakes nobody: the client looks when it is asked for its numbers.
+// This wakes nobody: the client reads it when it is asked for its numbers.
 void Server::publish_limits(Client& client) {
   const scheduler::Bytes limit = quota_.limit(client.id);
   client.lease->limit_bytes.store(limit, std::memory_order_relaxed);

@@ -24,12 +24,12 @@ namespace event = scheduler::event;
 
 namespace {
 
-// How often usage pages are read unasked, and orphans and idleness looked at.
+// How often usage pages are read unasked, and orphans and idleness checked.
 constexpr auto kHousekeeping = 200ms;
 constexpr std::size_t kMaxStayers = 4096;
-// How long programs of an earlier rotad have to come back and say what they have, before others are granted more of
-// what is limited. They try after half a second and a second (later, if rotad was away for long), and who is asked to
-// wait does so for five.
+// How long programs of an earlier rotad have to come back and report what they have before others are granted more of
+// what is limited. They try after half a second and a second (later, if rotad was away for long), and a program that is
+// asked to wait does so for five.
 constexpr auto kComeBack = 3s;
 // Lines about clients that are refused; a client in a loop must not fill a disk.
 constexpr std::uint32_t kMaxRefusalsLogged = 1000;
@@ -39,7 +39,7 @@ constexpr std::uint32_t kMaxRefusalsLogged = 1000;
 void Server::start() {
   log::info("serving {} in {} mode, quantum {}", options_.socket, scheduler::mode_name(core_.settings().mode),
             scheduler::quantum_text(scheduler::quantum_of(core_.settings())));
-  // Where a rotad before this one had programs on a GPU, they come back.
+  // If a rotad before this one had programs on a GPU, they will come back.
   if (unlink(clients_note().c_str()) == 0) quota_.hold_until(now() + kComeBack);
   accept();
   control_.start();
@@ -92,7 +92,8 @@ void Server::accept_all() {
     const std::size_t allowed =
         connection->peer().uid == 0 ? max_connections_ : max_connections_ - max_connections_ / 4;
     if (connections_.size() >= max_connections_ || of_user >= allowed) {
-      connection->refuse(fmt::format("rotad has {} connections and takes no more of yours", connections_.size()));
+      connection->refuse(fmt::format("rotad has {} connections and accepts no more from this user: end some programs",
+                                     connections_.size()));
       connection->close();
       if (of_user == 0) connections_of_.erase(connection->peer().uid);
       continue;
@@ -127,7 +128,7 @@ void Server::on_message(Connection& connection, const Message& message, const De
     case Kind::kHandOver:
       break;
     default:
-      return;  // of a newer peer: decode() lets no other through
+      return;  // from a newer peer: decode() lets no other through
   }
   const auto found = clients_.find(connection.client);
   if (connection.client == 0 || found == clients_.end()) {
@@ -211,11 +212,11 @@ void Server::drop_connection(Connection& connection) {
 
 void Server::on_hello(Connection& connection, const Message& message) {
   if (connection.client != 0) {
-    hang_up(connection, "a client says hello once");
+    hang_up(connection, "a client sends hello only once");
     return;
   }
   const protocol::Hello& hello = message.body.hello;
-  // The client speaks all versions between; decode() has seen to it that this rotad speaks its oldest.
+  // The client speaks all versions in between; decode() has made sure that this rotad speaks its oldest.
   connection.version = std::clamp(hello.newest_version, message.version, protocol::kVersion);
   auto lease = make_lease_page();
   auto usage = make_usage_page();
@@ -244,7 +245,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   connection.takes_descriptors = client->domain && no_descriptors_from_.count(client->uid) == 0;
   if (connection.peer().process) client->process.emplace(io_, connection.peer().process.release());
 
-  // Limits that hold whatever GPU it is are in its page when it hears that it is welcome.
+  // Limits that apply to every GPU are in its page before it gets its welcome.
   const bool limited = connection.version >= protocol::kLimitVersion;
   if (limited) {
     quota_.join(client->id, limits_.memberships(client->id, client->pid, client->uid));
@@ -267,7 +268,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   connection.client = id;
   clients_.emplace(id, std::move(client));
   step(event::Join{id, connection.version >= protocol::kRoomVersion});
-  // Of one that says nothing nobody can find out how it runs best: it runs beside others, as ever.
+  // Nothing can be measured about a client that reports nothing: it runs beside others, as before.
   if (connection.version < protocol::kActivityVersion) step(event::Activity{.client = id, .shares = true});
   watch_process(id);
   log::debug("client {}: {} (pid {}, user {})", id, hello.name, connection.peer().pid, connection.peer().uid);
@@ -280,7 +281,7 @@ void Server::watch_process(ClientId id) {
     if (error || clients_.count(id) == 0) return;
     const std::uint32_t number = clients_.at(id)->connection;
     remove_client(id, "its process ended");
-    // A child of it may hold the socket still.
+    // A child of it may still hold the socket.
     const auto connection = connections_.find(number);
     if (connection != connections_.end()) drop_connection(*connection->second);
   });
@@ -313,8 +314,8 @@ void Server::on_add_gpu(Connection& connection, Client& client, const protocol::
     connection.refuse(index.error().text);
     return;
   }
-  if (!client.gpus.insert(*index).second) gpus_.remove_client(*index);  // named again: it counts once
-  // For a rotad after this one, however this one ends. Where it cannot be made, that one does not wait.
+  if (!client.gpus.insert(*index).second) gpus_.remove_client(*index);  // named again: counted once
+  // For a later rotad, however this one ends. If the file cannot be created, the later one does not wait.
   const Descriptor note(::open(clients_note().c_str(), O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
   client.measured.erase(*index);
   step(event::AddGpu{client.id, *index, gpu.total_bytes, gpu.context_bytes});
@@ -365,7 +366,7 @@ std::string Server::carry(const ControlRequest& request) {
       stop();
       io_.stop();
     });
-    return "rotad ends; its programs run on";
+    return "rotad is stopping; its programs continue";
   }
   scheduler::Settings settings = core_.settings();
   if (const auto* mode = std::get_if<control::SetMode>(&request)) settings.mode = mode->mode;
@@ -409,7 +410,7 @@ void Server::step(const scheduler::Event& event) {
       if (((state.held & clearing) | (state.touched & watched)) != 0) changed_.insert(id);
     }
   }
-  // Wakes nobody: a client looks when the driver refuses it something.
+  // Wakes nobody: a client reads it when the driver refuses a call.
   if (before.movable != published_.movable) {
     for (const auto& [id, client] : clients_) client->lease->movable_gpus = published_.movable;
   }
@@ -423,9 +424,11 @@ void Server::step(const scheduler::Event& event) {
 }
 
 void Server::report_revoked(const Client& client) {
-  log::warn("client {} ({}, pid {}) did not give its GPU back within {} ms after its time was up: others run beside it",
-            client.id, client.name, client.pid,
-            std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count());
+  log::warn(
+      "client {} ({}, pid {}) did not give its GPU back within {} ms of the end of its turn: others run at the same "
+      "time",
+      client.id, client.name, client.pid,
+      std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count());
 }
 
 void Server::housekeeping() {
@@ -443,7 +446,7 @@ void Server::housekeeping() {
   limits_.follow_host(quota_);
   event_log_.flush();
   if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {
-    log::info("no client for {} ms: done", options_.idle_exit->count());
+    log::info("no client for {} ms: exiting", options_.idle_exit->count());
     stop();
     io_.stop();
     return;

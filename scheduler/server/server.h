@@ -1,7 +1,7 @@
 // rotad's server: turns what clients send into events for the core, and the core's decisions into lease pages.
 //
-// One thread, one io_context. Whatever a client does concerns that client: what it sends is checked (decode.h), what it
-// does not read is not queued (connection.h), and it is dead when its process is (a pidfd), not when its socket closes.
+// One thread, one io_context. A client can affect only itself: what it sends is checked (decode.h), what it does not
+// read is not queued (connection.h), and it is dead when its process is (a pidfd), not when its socket closes.
 #pragma once
 
 #include <array>
@@ -34,11 +34,11 @@ struct Options {
   LimitSettings limits;
   Trust trust = Trust::kUser;
   Visibility visibility = Visibility::kAll;
-  std::string socket;          // where to listen; its folder is made if need be
+  std::string socket;          // where to listen; its folder is created if necessary
   std::string control;         // where settings are changed; empty: protocol::control_path of the socket
-  std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place, which is not made
+  std::string lock_directory;  // one lock file per GPU; empty: the machine's usual place, which is not created
   std::string event_log;       // file for events and decisions; empty: none
-  // End when no client has been there for so long; nothing: never.
+  // Exit after this time without a client; nothing: never.
   std::optional<std::chrono::milliseconds> idle_exit;
   // How long the lease of a live process whose connection closed is kept: it may come back.
   std::chrono::milliseconds reconnect_time = std::chrono::seconds(1);
@@ -48,13 +48,13 @@ struct Options {
 
 class Server final : public ConnectionOwner {
  public:
-  // Takes the socket's lock, listens. The error says who else serves this socket, or what cannot be made.
+  // Takes the socket's lock and listens. The error says who else serves this socket, or what cannot be created.
   static Result<std::unique_ptr<Server>> open(asio::io_context& io, Options options);
   ~Server();
 
-  // Accepts from here on; returns at once. Ends the io_context's work when idle for idle_exit.
+  // Starts to accept; returns at once. Ends the io_context's work when idle for idle_exit.
   void start();
-  // Until it is stopped. While a holder drains for somebody it does not sleep.
+  // Runs until it is stopped. While a holder drains for another client it does not sleep.
   void run();
   // Closes everything and removes the socket; io_context::run returns when nothing else keeps it.
   void stop();
@@ -120,12 +120,12 @@ class Server final : public ConnectionOwner {
   void stay_awake(scheduler::Time from);
   void housekeeping();
   bool idle() const;
-  // Is there while programs use GPUs: what a rotad after this one finds.
+  // Exists while programs use GPUs, for a later rotad to find.
   std::string clients_note() const { return options_.socket + ".clients"; }
   scheduler::Time now() const;           // real
   scheduler::Time modelled_now() const;  // the core's
   std::optional<protocol::Message> status_gpu(std::uint32_t index) const;
-  // `only`: the user to whose programs and accounts the names are shown; nothing: to all of them.
+  // `only`: the user whose programs and accounts are shown by name; nothing: all are.
   protocol::Message status_client(const Client& client, std::optional<uid_t> only) const;
   protocol::Message status_use(scheduler::ClientId id, std::uint32_t gpu) const;
   std::vector<protocol::Message> status_accounts(std::optional<uid_t> only) const;
@@ -144,7 +144,7 @@ class Server final : public ConnectionOwner {
   Control control_;
   asio::steady_timer housekeeping_;
   asio::steady_timer deadline_;
-  asio::steady_timer wake_;  // to be awake when a holder begins to drain,
+  asio::steady_timer wake_;  // to be awake when a holder begins to drain
   std::chrono::steady_clock::time_point awake_until_{};
   asio::steady_timer first_reading_;
   asio::steady_timer accept_again_;
@@ -173,13 +173,13 @@ class Server final : public ConnectionOwner {
   scheduler::Time others_read_at_{};
   std::uint32_t refusals_logged_ = 0;
   std::map<std::uint32_t, std::uint64_t> handed_over_;  // bytes, by GPU index
-  std::set<uid_t> no_descriptors_from_;                 // users who have sent some that stand for no memory
+  std::set<uid_t> no_descriptors_from_;                 // users who have sent some that are not memory
   bool stopped_ = false;
 
   // measure.cpp
   std::map<std::uint32_t, GpuReading> readings_;      // by GPU index, of the latest answer
   std::map<std::uint32_t, scheduler::Time> read_at_;  // by GPU index, while a reading counts
-  std::set<std::uint32_t> silent_;                    // GPUs of which it was logged that NVML says nothing
+  std::set<std::uint32_t> silent_;                    // GPUs for which it was logged that NVML says nothing
   std::set<pid_t> processes_when_asked_;              // of clients
   std::optional<scheduler::Time> measuring_since_;    // a question is open
   scheduler::Time measure_at_{};                      // when the next is due
@@ -190,12 +190,12 @@ class Server final : public ConnectionOwner {
     std::uint32_t gpu;
     protocol::Message added;
   };
-  std::vector<Unanswered> unanswered_;  // clients that hear of a GPU once it has been read
+  std::vector<Unanswered> unanswered_;  // clients that are told about a GPU once it has been read
   // Last: its thread answers to all of the above.
   Meter meter_;
 };
 
-// Raises the limit on open descriptors as far as this process may, and returns it. A client takes two.
+// Raises the limit on open descriptors as far as this process may, and returns it. A client uses two.
 std::size_t raise_descriptor_limit();
 
 }  // namespace rota::server

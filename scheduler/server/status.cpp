@@ -1,4 +1,4 @@
-// What `rota status` is told: one row per GPU, one per client, made as the asker reads them.
+// The answer to `rota status`: one row per GPU, one per client, produced as the peer reads them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -173,11 +173,11 @@ Message Server::status_end() const {
   return row;
 }
 
-// Accounts with a limit; the host's only once something may have to lie there.
+// Accounts with a limit; the host's only once something may have to be moved there.
 std::vector<Message> Server::status_accounts(std::optional<uid_t> only) const {
   std::vector<Message> rows;
   quota_.for_each_account([&](const std::string& key, const scheduler::Quota::Account& account) {
-    // Their names are those of users, sessions and processes; which of the latter is whose, the keys do not say.
+    // Their names are those of users, sessions and processes; the keys do not say to whom a session or process belongs.
     const bool own = !only || key == "host" || key == fmt::format("user {}", *only) ||
                      key.starts_with(fmt::format("session {} ", *only));
     if (!own) return;

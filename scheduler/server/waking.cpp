@@ -1,4 +1,4 @@
-// When rotad sleeps and when it is awake.
+// When rotad sleeps and when it spins.
 #include <thread>
 #include <utility>
 
@@ -19,7 +19,7 @@ void Server::run() {
   }
 }
 
-// Who is next is told when those in its way drain.
+// The next client is told when the holders in its way begin to drain.
 void Server::tell_next(scheduler::Time time) {
   bool one_drains = false;
   scheduler::for_each_gpu(core_.waited_gpus(), [&](std::uint32_t gpu) {

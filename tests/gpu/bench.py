@@ -53,7 +53,7 @@ class Bench:
 
     def under_rota(self, command, *options, **environment):
         result = self.checked([self.rota, "run", *options, "--", *command], **environment)
-        assert "no known export" not in result.stderr, result.stderr[-1500:]
+        assert "does not know the function that the driver returned" not in result.stderr, result.stderr[-1500:]
         return result
 
     def workload(self, name):

@@ -15,7 +15,7 @@ class CommandLine(Case):
         for arguments in (["frobnicate"], ["statsu", "--json"]):
             result = self.call(ROTA, *arguments)
             self.assertEqual(result.returncode, 2)
-            self.assertEqual(result.stderr, f"rota: '{arguments[0]}' is no command: use run, try, demo, sim, status, control, doctor or trace; "
+            self.assertEqual(result.stderr, f"rota: '{arguments[0]}' is not a command: use run, try, demo, sim, status, control, doctor or trace; "
                                             "`rota --help` says more\n")
 
     def test_usages_show_where_the_program_goes(self):

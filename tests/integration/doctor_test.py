@@ -109,7 +109,7 @@ class Unwritable(DoctorCase):
             result = subprocess.run([ROTA, "doctor", "--json"], env=self.environment, stdout=full, stderr=subprocess.PIPE,
                                     text=True, timeout=60, check=False)
         self.assertEqual(result.returncode, 1)
-        self.assertIn("cannot be written", result.stderr)
+        self.assertIn("cannot write the findings", result.stderr)
 
 
 class Older(DoctorCase):
@@ -121,7 +121,7 @@ class Older(DoctorCase):
         self.assertEqual(findings["driver.version"]["level"], "note")
         self.assertEqual(findings["driver.version"]["values"]["version"], 11020)
         self.assertIn("cuGetProcAddress", findings["driver.exports"]["values"]["missing"])
-        self.assertIn("shows just what the driver has", findings["preload.fit"]["text"])
+        self.assertIn("shows exactly what the driver has", findings["preload.fit"]["text"])
 
 
 class Newer(DoctorCase):
@@ -237,7 +237,7 @@ class Surroundings(DoctorCase):
         self.serve(socket.SOCK_STREAM, b"hello")
         findings, _ = self.doctor()
         self.assertEqual(findings["rotad"]["level"], "problem")
-        self.assertIn("no rotad", findings["rotad"]["text"])
+        self.assertIn("is not rotad", findings["rotad"]["text"])
 
     def test_wrong_variables_are_warnings_with_what_was_meant(self):
         findings, answer = self.doctor(ROTA_GPU_MEM_LIMT="8G", ROTA_MEMORY="hologram")

@@ -95,7 +95,7 @@ class Interrupted(Case):
         waiter.stdin.flush()
         self.waits(waiter)
         waiter.send_signal(signal.SIGINT)
-        self.assertRegex(waiter.stderr.readline(), rf"^rota: this program waits for its turn.*`kill {waiter.pid}` ends it at once$")
+        self.assertRegex(waiter.stderr.readline(), rf"^rota: this program can react to the signal only after.*`kill {waiter.pid}` ends it at once$")
         holder.send_signal(signal.SIGCONT)
         self.ended_by_python(waiter)
         result = self.finish(holder)

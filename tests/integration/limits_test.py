@@ -75,11 +75,11 @@ class Limits(Case):
                 with self.subTest(text=text, command=command):
                     result = self.call(ROTA, *command, "--", "touch", touched, ROTA_GPU_MEM_LIMIT=text)
                     self.assertEqual(result.returncode, 125)
-                    self.assertEqual(result.stderr.splitlines()[0], f"rota: ROTA_GPU_MEM_LIMIT is '{text}', which is no size: use bytes with an "
+                    self.assertEqual(result.stderr.splitlines()[0], f"rota: ROTA_GPU_MEM_LIMIT is '{text}', which is not a size: use bytes with an "
                                                                     "optional K, M, G or T, as in 8G, or unset it; the program is not started")
             option = self.call(ROTA, "run", "--gpu-mem", text, "--", "touch", touched)
             self.assertEqual(option.returncode, 125)
-            self.assertIn(f"--gpu-mem: '{text}' is no amount of memory", option.stderr)
+            self.assertIn(f"--gpu-mem: '{text}' is not an amount of memory", option.stderr)
         self.assertFalse(touched.exists())
 
     # ctest labels: unsanitized
@@ -91,7 +91,7 @@ class Limits(Case):
                                        ROTA_GPU_MEM_LIMIT=text, ROTA_MEMORY=memory, ROTA_LOG="error")
                     self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", result.stderr)
                     self.assertEqual([line for line in result.stderr.splitlines() if line.startswith("rota: ")], [
-                        f"rota: ROTA_GPU_MEM_LIMIT is '{text}', which is no size: no GPU memory is given out; use bytes with an optional K, M, G "
+                        f"rota: ROTA_GPU_MEM_LIMIT is '{text}', which is not a size: every allocation of GPU memory is refused; use bytes with an optional K, M, G "
                         "or T, as in 8G, or unset it"])
 
     # ctest labels: unsanitized
@@ -204,4 +204,4 @@ class Limits(Case):
         for option in ("--gpu-mem", "--host-mem"):
             result = self.call(ROTA, "run", option, "lots", "--", "true")
             self.assertNotEqual(result.returncode, 0)
-            self.assertIn("'lots' is no amount of memory", result.stderr)
+            self.assertIn("'lots' is not an amount of memory", result.stderr)

@@ -99,7 +99,7 @@ class Cache(Fitted):
         self.pose("12.2")
         _, used, errors = self.asked(ROTA_LOG="info")
         self.assertEqual(used, PLAIN)
-        self.assertIn("is locked by another process", errors)
+        self.assertIn("another process has locked", errors)
         self.assertEqual(self.entries(), [library.parent])
 
     def test_the_preload_is_named_without_the_links_on_the_way(self):
@@ -139,7 +139,7 @@ class Cache(Fitted):
             self.assertEqual((library, errors), (PLAIN, ""))
             _, library, errors = self.asked(ROTA_CACHE=str(cache), ROTA_LOG="info")
             self.assertEqual(library, PLAIN)
-            self.assertIn(f"{cache} cannot be made", errors)
+            self.assertIn(f"cannot create {cache}", errors)
             self.assertIn("set ROTA_CACHE", errors)
 
     def test_nothing_is_taken_from_a_folder_that_others_may_change(self):
@@ -155,7 +155,7 @@ class Cache(Fitted):
         self.scratch.chmod(0o777)
         _, used, errors = self.asked(ROTA_LOG="info")
         self.assertEqual(used, PLAIN)
-        self.assertIn(f"lies in {self.scratch.resolve()}, which others may change", errors)
+        self.assertIn(f"is in {self.scratch.resolve()}, which other users can change", errors)
         self.scratch.chmod(0o770)
         os.chown(self.scratch, -1, os.getegid())
         self.assertEqual(self.asked()[1], PLAIN)
@@ -212,7 +212,7 @@ class Cache(Fitted):
         # And where ROTA_CACHE says so, nothing is made there.
         _, library, errors = self.asked(ROTA_CACHE=str(home / ".cache/rota"), ROTA_LOG="info")
         self.assertEqual(library, PLAIN)
-        self.assertIn(f"lies in {home.resolve()}, which others may change", errors)
+        self.assertIn(f"is in {home.resolve()}, which other users can change", errors)
         self.assertEqual(list(home.iterdir()), [])
 
     def test_a_library_that_others_could_write_or_that_is_not_whole_is_made_anew(self):

@@ -62,7 +62,7 @@ class Room(Case):
         self.check_right(self.grow("--share", "0.3", "--rounds", "10", "--grow", "0.3"), 10)
         overrun = [client["pid"] for client in self.clients() if client["overrun"]]
         self.assertEqual(overrun, [stopped.pid])
-        self.assertIn("others run beside it", self.checked(ROTA, "status").stdout)
+        self.assertIn("others run at the same time", self.checked(ROTA, "status").stdout)
         kill(stopped)
         self.end_daemon(daemon)
         self.check_promises()

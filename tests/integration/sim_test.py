@@ -207,7 +207,7 @@ for _ in range(3): assert call("cuLinkCreate_v2", 0, None, None, ctypes.byref(st
             ("--fault", "cuMemAlloc@1=CUDA_ERROR_NONE"): "CUDA_ERROR_NONE",
             ("--fault", "copies=0.5"): "copies=0.5",
             ("--time-scale", "fast"): "fast",
-            ("--time-scale", "0.0001"): "--time-scale: '0.0001' is no time scale: use 0, or a number from 0.001 to 1000000",
+            ("--time-scale", "0.0001"): "--time-scale: '0.0001' is not a time scale: use 0, or a number from 0.001 to 1000000",
             ("--time-scale", "1e-9"): "1e-9",
             ("--time-scale", "nan"): "nan",
             ("--profile", str(self.scratch / "nothing.toml")): "nothing.toml",

@@ -29,7 +29,7 @@ class FullGpu(Case):
                 counts = re.match(r"ok \d+ calls, \d+ a second, (\d+) refused", result.stdout)
                 self.assertIsNotNone(counts, result.stdout)
                 refused += int(counts[1])
-                self.assertNotIn("has had no room", result.stderr)
+                self.assertNotIn("has not fit on the GPU", result.stderr)
         self.assertGreater(refused, 0)
 
 
@@ -87,7 +87,7 @@ class Swap(Swapping):
         self.rotad(quantum="500ms")
         hogs = self.hold(2)
         self.switches(2, "the lease goes to and fro")
-        self.assertTrue(any("bytes of the host are ready" in said for said in self.right(hogs)))
+        self.assertTrue(any("bytes of host memory are ready" in said for said in self.right(hogs)))
 
     def test_three_programs_where_two_fit_move_no_more_than_is_missing(self):
         self.rotad()
@@ -102,7 +102,7 @@ class Swap(Swapping):
         self.rotad(mode="automatic")
         for said in self.right(self.hold(2, share="0.3")):
             self.assertNotIn("moved out", said)
-            self.assertNotIn("bytes of the host are ready", said)
+            self.assertNotIn("bytes of host memory are ready", said)
 
     def test_a_program_killed_while_it_swaps_harms_nobody(self):
         self.rotad()
@@ -164,7 +164,7 @@ class Swap(Swapping):
         hogs = self.hold(2, ROTA_SIM_FAULTS="cuMemHostRegister@4+=CUDA_ERROR_OUT_OF_MEMORY")
         self.switches(4, "the lease goes to and fro")
         for said in self.right(hogs):
-            self.assertIn("the driver pins no more memory of the host", said)
+            self.assertIn("the driver cannot pin more host memory", said)
 
     def test_a_program_whose_memory_the_driver_does_not_bring_back_is_told_so_and_others_go_on(self):
         self.rotad()

@@ -118,7 +118,7 @@ assert cuda.cuInit(0) == 0
         self.traced()
         again = self.trace()
         self.assertEqual(again.returncode, 125)
-        self.assertRegex(again.stderr, r"rota trace: .*/trace holds another run already: name another folder, or add to it with --append\n")
+        self.assertRegex(again.stderr, r"rota trace: .*/trace already holds another run: name another folder, or add to it with --append\n")
         self.assertEqual(len(list((self.scratch / "trace").glob("*.rotatrace"))), 1)
         appended = self.trace("--append")
         self.assertEqual(appended.returncode, 0, appended.stderr)
@@ -137,7 +137,7 @@ assert cuda.cuInit(0) == 0
     def test_an_unknown_option_is_no_program(self):
         result = self.call(ROTA, "trace", "--folder", "x", "--", "true")
         self.assertEqual(result.returncode, 125)
-        self.assertEqual(result.stderr, "rota trace: --folder is no option of it: `rota trace --help` lists them; the program comes after --\n")
+        self.assertEqual(result.stderr, "rota trace: --folder is not an option of rota trace: `rota trace --help` lists them; the program comes after --\n")
 
     # ctest labels: unsanitized
     def test_the_size_cap_holds_for_all_that_a_process_leaves(self):
@@ -154,7 +154,7 @@ assert cuda.cuInit(0) == 0
                 for options, environment in ((("--max-bytes", text), {}), ((), {"ROTA_TRACE_MAX_BYTES": text})):
                     result = self.trace(*options, command=["touch", self.scratch / "touched"], **environment)
                     self.assertEqual(result.returncode, 125, result.stderr)
-                    self.assertIn(f"'{text}' is no size of a trace: give 128K or more", result.stderr)
+                    self.assertIn(f"'{text}' is not a size for a trace: give 128K or more", result.stderr)
                     self.assertFalse((self.scratch / "touched").exists())
 
     # ctest labels: unsanitized
@@ -163,8 +163,8 @@ assert cuda.cuInit(0) == 0
         self.assertIn("errors:\n         1  CUDA_ERROR_OUT_OF_MEMORY: cuMemAlloc_v2\n", summary)
         self.assertRegex(summary, r"kernels:.*\n +2 .* spin\(unsigned long\)\n")
         self.assertRegex(summary, r"copied: host to device 1\.00 MiB \(1 copy\), device to host 4\.00 KiB \(1 copy\)\n")
-        self.assertRegex(summary, r"kept to the end: .*2 allocations of device memory \(2\.00 MiB\)")
-        self.assertRegex(summary, r"kept to the end: .*1 stream\b")
+        self.assertRegex(summary, r"not released at the end: .*2 allocations of device memory \(2\.00 MiB\)")
+        self.assertRegex(summary, r"not released at the end: .*1 stream\b")
 
     def exported(self):
         result = self.checked(ROTA, "trace", "export", self.scratch / "trace")
@@ -198,7 +198,7 @@ assert cuda.cuInit(0) == 0
         events = self.exported()
         threads = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
         [stream] = [tid for tid, name in threads.items() if name.startswith("stream#1")]
-        self.assertEqual(threads[stream], "stream#1 (launches; when they ran is not known)")
+        self.assertEqual(threads[stream], "stream#1 (launches; it is not known when they ran)")
         kernels = [event for event in events if event["ph"] == "X" and event["tid"] == stream]
         self.assertEqual([event["name"] for event in kernels], ["spin(unsigned long)"] * 2)
         self.assertEqual({event["args"]["duration"] for event in kernels}, {"of the launching call"})

@@ -99,14 +99,14 @@ class Try(Case):
         beside = self.start(PROGRAMS / "spinner", "--hold")
         self.assertEqual(beside.stdout.readline(), "ready\n")
         result = self.checked(ROTA, "try", "--", PROGRAMS / "memhog", "--bytes", "32M", "--rounds", "5", "--think", "0.1")
-        self.assertIn(f"others used the GPU meanwhile, so these figures mean little: spinner (pid {beside.pid})", result.stdout)
+        self.assertIn(f"other programs used the GPU at the same time, so these figures mean little: spinner (pid {beside.pid})", result.stdout)
         self.assertEqual(self.finish(beside).returncode, 0)
 
     def test_bad_input_is_named_and_nothing_is_started(self):
         touched = self.scratch / "touched"
-        for arguments, named, code in ((["-n", "0"], "'0' is no number of copies", 125), (["-n", "two"], "'two'", 125),
-                                       (["-n", "65"], "use 1 to 64", 125), (["--rounds", "0"], "'0' is no number of rounds", 125),
-                                       (["--memory", "some"], "some", 125), (["--gpu-mem", "x"], "'x' is no amount", 125)):
+        for arguments, named, code in ((["-n", "0"], "'0' is not a number of copies", 125), (["-n", "two"], "'two'", 125),
+                                       (["-n", "65"], "use 1 to 64", 125), (["--rounds", "0"], "'0' is not a number of rounds", 125),
+                                       (["--memory", "some"], "some", 125), (["--gpu-mem", "x"], "'x' is not an amount", 125)):
             with self.subTest(arguments):
                 result = self.call(ROTA, "try", *arguments, "--", "touch", touched)
                 self.assertEqual((result.returncode, result.stdout), (code, ""))

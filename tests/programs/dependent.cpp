@@ -1,5 +1,5 @@
-// Work on the GPU that ends only after calls which the program makes later: whoever holds back these calls until the
-// work has ended waits for ever.
+// Work on the GPU that ends only after calls which the program makes later: a tool that holds back these calls until
+// the work has ended waits for ever.
 //
 //   dependent CASE [--rounds N] [--pause-ms M] [--stream blocking | non-blocking | per-thread]
 //
@@ -9,8 +9,8 @@
 //   captures        captures of every mode, open for a while, in two contexts, beside work of both
 //   events          two processes, each of which waits for the other's events, and for its word that it has seen them
 //
-// Between the work and the call that it depends on there is a pause, longer than a turn: whoever drains this program
-// begins meanwhile. Prints "ready" when it begins and "ok" at the end; says what is wrong otherwise.
+// Between the work and the call that it depends on there is a pause, longer than a turn: a scheduler that drains this
+// program begins meanwhile. Prints "ready" when it begins and "ok" at the end; says what is wrong otherwise.
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>

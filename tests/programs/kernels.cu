@@ -126,7 +126,7 @@ __global__ void takes_100us() {
   }
 }
 
-// Until somebody stores something else than 0; gives up after a minute, so that no GPU hangs for good.
+// Spins until something other than 0 is stored; gives up after a minute, so that no GPU hangs forever.
 __global__ void spin_until(unsigned* flag) {
   unsigned long start = nanoseconds_now();
   while (*reinterpret_cast<volatile unsigned*>(flag) == 0 && nanoseconds_now() - start < 60000000000UL) {

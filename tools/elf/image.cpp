@@ -23,7 +23,7 @@ Result<MappedFile> MappedFile::open(const std::string& path) {
     size = static_cast<std::size_t>(info.st_size);
     address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
   }
-  if (address == MAP_FAILED) return Error{fmt::format("{}: is no shared library: not a file with content", path)};
+  if (address == MAP_FAILED) return Error{fmt::format("{}: is not a shared library: not a file with content", path)};
   return MappedFile({static_cast<const char*>(address), size});
 }
 
@@ -35,10 +35,10 @@ Result<Image> Image::parse_headers(std::string_view bytes, const std::string& pa
   Image image(bytes);
   const auto header = image.read<Elf64_Ehdr>(0);
   if (!image.ok() || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    return Error{fmt::format("{}: is no shared library", path)};
+    return Error{fmt::format("{}: is not a shared library", path)};
   }
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB || header.e_type != ET_DYN) {
-    return Error{fmt::format("{}: is no 64-bit little-endian shared library", path)};
+    return Error{fmt::format("{}: is not a 64-bit little-endian shared library", path)};
   }
   if (!image.read_segments() || !image.dynamic_segment_) {
     return Error{fmt::format("{}: is a damaged library: its segments cannot be read", path)};
@@ -54,7 +54,7 @@ Result<Image> Image::parse(std::string_view bytes, const std::string& path) {
   image->find_symbols();
   if (image->ok()) image->count_symbols();
   if (!image->ok()) {
-    return Error{fmt::format("{}: is damaged or no usual library: its dynamic symbols cannot be read", path)};
+    return Error{fmt::format("{}: is damaged or not an ordinary library: its dynamic symbols cannot be read", path)};
   }
   return image;
 }
@@ -63,10 +63,10 @@ Result<Image> Image::parse_program(std::string_view bytes, const std::string& pa
   Image image(bytes);
   const auto header = image.read<Elf64_Ehdr>(0);
   if (!image.ok() || std::memcmp(header.e_ident, ELFMAG, SELFMAG) != 0) {
-    return Error{fmt::format("{}: is no program", path)};
+    return Error{fmt::format("{}: is not a program", path)};
   }
   if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_ident[EI_DATA] != ELFDATA2LSB) {
-    return Error{fmt::format("{}: is no 64-bit little-endian program", path)};
+    return Error{fmt::format("{}: is not a 64-bit little-endian program", path)};
   }
   if (!image.read_segments()) return Error{fmt::format("{}: is a damaged program: its segments cannot be read", path)};
   if (image.dynamic_segment_) image.read_dynamic();

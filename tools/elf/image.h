@@ -1,7 +1,7 @@
 // The bytes of a shared library or a program and its dynamic tables, read with every offset checked.
 //
-// The file may be anything, so each read can fail; rather than have every caller ask each time, a failed read gives
-// zero and is remembered: loops stop when `ok()` no longer holds, and what was read counts only if it still does.
+// The file may be anything, so each read can fail; rather than making every caller check each time, a failed read
+// returns zero and is recorded: loops stop when `ok()` no longer holds, and what was read counts only if it still does.
 #pragma once
 
 #include <elf.h>
@@ -61,7 +61,7 @@ class Image {
   Elf64_Sym symbol(std::uint32_t index) const { return read<Elf64_Sym>(symbols_ + index * sizeof(Elf64_Sym)); }
   // The string at an offset of the dynamic string table; it must end within the table.
   std::string_view string(std::uint64_t at) const;
-  // Where an address range of the loaded library lies in the file; 0, and no longer ok, if it is not in there.
+  // The file offset of an address range of the loaded library; 0, and no longer ok, if it is not in the file.
   std::uint64_t offset_of(std::uint64_t address, std::uint64_t size) const;
   // A value of the dynamic section; nothing if it has no such entry.
   std::optional<std::uint64_t> dynamic(std::int64_t tag) const;
@@ -70,8 +70,7 @@ class Image {
   std::uint64_t symbols() const { return symbols_; }
   std::uint32_t symbol_count() const { return symbol_count_; }
   bool exported(std::uint32_t index, const Elf64_Sym& symbol) const;
-  // Whether an export has a version that only a reference to this very version leads to, or a program's that names
-  // none.
+  // Whether an export has a version that only a reference to that version finds, or a program's reference without one.
   bool hidden(std::uint32_t index) const;
   std::uint64_t strings() const { return strings_; }
   std::uint64_t strings_size() const { return strings_size_; }
@@ -81,11 +80,11 @@ class Image {
   std::uint64_t versions() const { return versions_; }
   // Offsets in the string table that the dynamic section names (needed libraries, SONAME, search paths).
   const std::vector<std::uint64_t>& named_strings() const { return named_strings_; }
-  // Whether the kernel starts this program by a dynamic loader (PT_INTERP); else it is linked statically.
+  // Whether the kernel starts this program through a dynamic loader (PT_INTERP); otherwise it is statically linked.
   bool has_loader() const { return has_loader_; }
   // The libraries that it needs (DT_NEEDED), in their order.
   std::vector<std::string_view> needed() const;
-  // Where the build-id's bytes lie, and how many; {0, 0} if there is none.
+  // The offset and size of the build-id; {0, 0} if there is none.
   struct Range {
     std::uint64_t offset = 0, size = 0;
   };

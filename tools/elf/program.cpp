@@ -31,7 +31,7 @@ bool is_elf(std::string_view bytes) {
 }
 
 Result<Program> read_program(std::string_view bytes, const std::string& path) {
-  if (!is_elf(bytes)) return Error{fmt::format("{}: is no program", path)};
+  if (!is_elf(bytes)) return Error{fmt::format("{}: is not a program", path)};
   Program program{.kind = kind_of(bytes)};
   if (program.kind != Program::Kind::kNative) return program;
   const auto image = Image::parse_program(bytes, path);

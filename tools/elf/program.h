@@ -1,5 +1,5 @@
-// What a program's file says of who can run it: for which processor it is, whether a dynamic loader starts it, and
-// which libraries that loads first.
+// What a program's file says about running it: for which processor it is, whether a dynamic loader starts it, and which
+// libraries the loader loads first.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ struct Program {
   };
   Kind kind = Kind::kNative;
   // The rest of a native program only.
-  bool has_loader = false;                    // else it is linked statically
+  bool has_loader = false;                    // otherwise it is statically linked
   std::vector<std::string_view> needed = {};  // DT_NEEDED, in that order; a part of the file's bytes
 };
 
 bool is_elf(std::string_view bytes);
 
-// `bytes` must outlive the result. They may be anything: what is no ELF file, or a damaged one of the native kind, is
-// an error that names `path`. One that ends before it says for which processor it is counts as another machine's.
+// `bytes` must outlive the result. They may be anything: bytes that are not an ELF file, or a damaged native one, are
+// an error that names `path`. A file that ends before the processor field counts as one for another machine.
 Result<Program> read_program(std::string_view bytes, const std::string& path);
 
 }  // namespace rota::elf

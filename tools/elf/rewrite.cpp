@@ -1,10 +1,10 @@
 // Writes a copy of a library with other exports.
 //
 // The dynamic symbol table has two parts: first what cannot be found by name (imports and local symbols), then the
-// exports, ordered by the hash table's buckets. Exports that leave are dropped from the second part, which closes up
-// and is ordered anew where names changed; the first part stays as it is. Then everything that counts by symbol number
-// is brought in line: versions, hash tables, relocations, and the sizes in the section headers. Names stay where they
-// lie in the string table, a new name overwrites the old one. So nothing in the file moves, and nothing grows.
+// exports, ordered by the hash table's buckets. Exports that are removed are dropped from the second part, which is
+// compacted and sorted again where names changed; the first part stays as it is. Then everything that counts by symbol
+// number is brought in line: versions, hash tables, relocations, and the sizes in the section headers. Names stay where
+// they lie in the string table, a new name overwrites the old one. So nothing in the file moves, and nothing grows.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
@@ -107,9 +107,9 @@ class Rewrite {
       }
     }
     for (const auto& [from, to] : change_.rename) {
-      if (!renamed.contains(from)) fail("does not export '{}', which was to be renamed", from);
+      if (!renamed.contains(from)) fail("does not export '{}', which is to be renamed", from);
       if (to.empty() || to.find('\0') != std::string::npos) fail("'{}' cannot be the new name of '{}'", to, from);
-      if (to.size() > from.size()) fail("'{}' is longer than '{}', whose place it was to take", to, from);
+      if (to.size() > from.size()) fail("'{}' is longer than '{}', which it is to replace", to, from);
       if (!taken.insert(to).second) fail("would export '{}' twice", to);
     }
   }
@@ -279,7 +279,7 @@ class Rewrite {
       if (index == 0) continue;
       if (index >= new_index_.size()) return fail("is damaged: a relocation names no symbol");
       if (new_index_[index] == kGone) {
-        return fail("a relocation of its own needs '{}', which was to leave; link it with -Bsymbolic",
+        return fail("one of its own relocations needs '{}', which is to be removed; link it with -Bsymbolic",
                     image_.string(image_.symbol(static_cast<std::uint32_t>(index)).st_name));
       }
       relocation.r_info = ELF64_R_INFO(std::uint64_t{new_index_[index]}, ELF64_R_TYPE(relocation.r_info));
@@ -303,7 +303,7 @@ class Rewrite {
     }
   }
 
-  // The copy is another library, and who knows libraries by their build-id must see that.
+  // The copy is a different library, and tools that identify libraries by their build-id must see that.
   void write_build_id() {
     const auto [offset, size] = image_.build_id();
     std::uint64_t mix = 14695981039346656037U;  // FNV-1a over the exports
@@ -328,8 +328,7 @@ class Rewrite {
   std::uint32_t first_export_ = 0, count_ = 0;
 };
 
-// Whether the copy reads as asked for. Where tables of a damaged library lie over each other, writing one changes
-// another.
+// Whether the copy reads as requested. If tables of a damaged library overlap, writing one changes another.
 bool reads_as(std::string_view copy, const Exports& before, const ExportChange& change, const std::string& path) {
   const auto found = read_exports(copy, path);
   if (!found) return false;
@@ -382,7 +381,8 @@ Result<bool> write_with_exports(const std::string& input, const std::string& out
   const auto before = read_exports(file->bytes(), input);
   if (!before) return before.error();
   if (!reads_as(*content, *before, change, input)) {
-    return Error{fmt::format("{}: is damaged or no usual library: a copy of it does not read as it should", input)};
+    return Error{
+        fmt::format("{}: is damaged or not an ordinary library: a copy of it does not read as it should", input)};
   }
   struct stat info;
   if (stat(input.c_str(), &info) != 0) return Error{fmt::format("{}: {}", input, std::strerror(errno))};

@@ -18,9 +18,9 @@
 
 namespace {
 
-// Takes away the `--` in front of the program in `rota run … -- program …` and its like: CLI11 2.1
-// mixes up the order of what follows it, while without it everything from the program's name on is left alone. A `--`
-// among the program's own arguments stays.
+// Removes the `--` in front of the program in `rota run … -- program …` and similar commands: CLI11 2.1 changes the
+// order of what follows it, while without it everything from the program's name on is left alone. A `--` among the
+// program's own arguments stays.
 void drop_separator(CLI::App& app, std::vector<std::string>& arguments) {
   if (arguments.empty()) return;
   const auto named = app.get_subcommands([&](const CLI::App* command) { return command->get_name() == arguments[0]; });
@@ -39,7 +39,7 @@ void drop_separator(CLI::App& app, std::vector<std::string>& arguments) {
   }
 }
 
-// Of the commands that start a program, the usage says where that goes.
+// For commands that start a program, the usage line shows where the program goes.
 class Usages : public CLI::Formatter {
   std::string make_usage(const CLI::App* app, std::string name) const override {
     const std::string usage = CLI::Formatter::make_usage(app, name);
@@ -55,7 +55,7 @@ class Usages : public CLI::Formatter {
   }
 };
 
-// Empty, or the line about a first word that is no command.
+// Empty, or the line about a first word that is not a command.
 std::string wrong_command(const CLI::App& app, const std::vector<std::string>& arguments) {
   if (arguments.empty() || arguments[0].starts_with('-')) return {};
   std::string names;
@@ -68,7 +68,7 @@ std::string wrong_command(const CLI::App& app, const std::vector<std::string>& a
   for (std::size_t i = 0; i < commands.size(); ++i) {
     names += (i == 0 ? "" : i + 1 == commands.size() ? " or " : ", ") + commands[i]->get_name();
   }
-  return "rota: '" + arguments[0] + "' is no command: use " + names + "; `rota --help` says more\n";
+  return "rota: '" + arguments[0] + "' is not a command: use " + names + "; `rota --help` says more\n";
 }
 
 }  // namespace
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   drop_separator(app, arguments);
-  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 expects
   try {
     app.parse(arguments);
   } catch (const CLI::RuntimeError& end) {
@@ -100,7 +100,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     if (code == 0) return 0;
-    // Those that start programs answer as env and timeout do, so that it cannot be taken for the program's status.
+    // Commands that start programs use the status of env and timeout, so that it cannot be mistaken for the program's.
     const auto used = app.get_subcommands();
     const bool starts = !used.empty() && used[0]->get_subcommands().empty() &&
                         (app.got_subcommand("run") || app.got_subcommand("sim") || app.got_subcommand("trace") ||

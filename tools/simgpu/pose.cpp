@@ -80,11 +80,11 @@ std::string write_posed_driver(const std::string& library, int version, const st
   // It is put in the place of what is there, and a device would be gone for the whole machine.
   const auto there = std::filesystem::status(output, error);
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
-    return "cannot write " + output + ": there is something that is no file; name another place";
+    return "cannot write " + output + ": something there is not a regular file; name another path";
   }
   const std::filesystem::path folder = std::filesystem::absolute(output).parent_path();
   std::filesystem::create_directories(folder, error);
-  if (error) return "cannot make the folder " + folder.string() + ": " + error.message();
+  if (error) return "cannot create the folder " + folder.string() + ": " + error.message();
   // Beside the result, so that whoever finds that finds it complete.
   const std::string unfinished = output + "." + std::to_string(getpid());
   if (auto written = elf::write_with_exports(library, unfinished, exports_of(version)); !written) {

@@ -18,18 +18,18 @@ api::CUresult SwapBackend::give_access(std::uint64_t address, std::uint64_t byte
   return real::cuMemSetAccess(address, bytes, all.data(), all.size());
 }
 
-// Of what is mapped.
+// For extents that are mapped.
 void SwapBackend::change_access(std::uint64_t address, std::uint64_t bytes, int accessing,
                                 api::CUmemAccess_flags flags) {
   const api::CUmemAccessDesc access{.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = accessing},
                                     .flags = flags};
   const api::CUresult result = real::cuMemSetAccess(address, bytes, &access, 1);
   if (result == api::CUDA_SUCCESS) return;
-  log::debug("access of GPU {} to an extent of {} bytes is not changed: error {}", accessing, bytes,
+  log::debug("cannot change the access of GPU {} to an extent of {} bytes: error {}", accessing, bytes,
              static_cast<int>(result));
 }
 
-// With the lock held: an extent is entered as mapped, with the access that held when it was about to be.
+// With the lock held: records an extent as mapped, with the access that applied when the mapping began.
 void SwapBackend::catch_up(const Range& range, const Extent& extent, const Access& given) {
   const Access& now = access_of(range);
   if (now == given) return;

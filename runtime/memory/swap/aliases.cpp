@@ -1,4 +1,5 @@
-// Memory that the program makes itself: where it is mapped, and who may use it there, on the GPU and while it is out.
+// Memory that the program creates itself: where it is mapped, and which GPUs may use it there, on the GPU and while it
+// is swapped out.
 #include <algorithm>
 
 #include "generated/driver_real.h"
@@ -36,7 +37,7 @@ api::CUresult SwapBackend::map_aliases(const Extent& extent, PhysicalHandle hand
   return result;
 }
 
-// The extent of such a range, which is not in motion while the lock is held. Null: there is none.
+// The extent of such a range; it does not start to move while the lock is held. Null: there is none.
 SwapBackend::Extent* SwapBackend::settled(Lock& lock, std::uint64_t range) {
   Extent* extent = nullptr;
   landed_.wait(lock, [&] {
@@ -55,7 +56,7 @@ api::CUresult SwapBackend::map_at(const Mapped& where, const OnGpu& call, const 
   return result;
 }
 
-// With the lock held for all of it, so that nothing sets out meanwhile; none of the driver's functions waits for work.
+// With the lock held throughout, so that nothing starts to move; none of these driver functions waits for work.
 api::CUresult SwapBackend::change_at(
     const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
     const std::function<void(Extent& extent, Aliases::iterator alias, bool asked)>& change) {
@@ -93,7 +94,7 @@ api::CUresult SwapBackend::set_access_at(const std::vector<Mapped>& all,
   return change_at(all, call, unasked, [&](Extent& extent, Aliases::iterator alias, bool asked) {
     if (!asked && extent.piece) {
       const api::CUresult result = real::cuMemSetAccess(alias->address, extent.bytes, accesses.data(), accesses.size());
-      if (result != api::CUDA_SUCCESS) log::debug("access to a mapping is not set: error {}", static_cast<int>(result));
+      if (result != api::CUDA_SUCCESS) log::debug("cannot set access to a mapping: error {}", static_cast<int>(result));
     }
     for (const api::CUmemAccessDesc& access : accesses) {
       if (access.location.type != api::CU_MEM_LOCATION_TYPE_DEVICE) continue;

@@ -1,8 +1,9 @@
-// How extents come back: what was copied from the GPU is copied there again, in one stream, several extents in flight.
+// How extents come back: what was copied from the GPU is copied back to it, in one stream, with several extents in
+// flight.
 //
-// While copies run, cuMemSetAccess takes 0.8 ms a call whatever it is called for (measured on an H200), and an extent
-// of 2 MiB is copied in 0.04 ms. So small extents that lie beside each other, of whatever ranges, are mapped first and
-// get their access by one call (the driver takes one for several reservations: tried on an H100, driver 580.159.04).
+// While copies run, each cuMemSetAccess call takes 0.8 ms regardless of its size (measured on an H200), while an extent
+// of 2 MiB is copied in 0.04 ms. So adjacent small extents, of whatever ranges, are mapped first and get their access
+// by one call (the driver accepts one for several reservations: tested on an H100, driver 580.159.04).
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -22,9 +23,9 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// How long the driver may have no room before bringing in gives up for now: others may be clearing it.
+// How long the driver may have no room before this gives up for now: others may be making room.
 constexpr auto kNoRoom = 20ms;
-// Of small extents that lie beside each other, so much at a time. The first copy waits for all of it to be mapped.
+// How much of adjacent small extents is mapped at a time. The first copy waits until all of it is mapped.
 constexpr std::uint64_t kMostOfSmall = std::uint64_t{64} << 20;
 
 }  // namespace
@@ -42,11 +43,11 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
   return all;
 }
 
-// With what it held, or zeros. `event`, if there is one, is behind that.
+// With its previous contents or zeros. `event`, if there is one, is recorded behind the copy.
 api::CUresult SwapBackend::refill(const Extent& extent, const Mover& mover, api::CUevent* event) {
   api::CUresult result = api::CUDA_SUCCESS;
   const bool there = mover.within([&] {
-    *event = driver::make_event();  // none: a full GPU has no room for one, and the copy is waited for here
+    *event = driver::make_event();  // none: a full GPU has no room for one, so this waits for the copy
     result = extent.saved ? real::cuMemcpyHtoDAsync_v2(extent.address, extent.host, extent.bytes, mover.stream)
                           : real::cuMemsetD8Async(extent.address, 0, extent.bytes, mover.stream);
     if (result == api::CUDA_SUCCESS) {
@@ -75,7 +76,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     const bool there = result == api::CUDA_SUCCESS;
     if (flight.event != nullptr) mover.within([&] { real::cuEventDestroy_v2(flight.event); });
     if (there) {
-      // Where the host is low its copy makes room for what others have to move out of the way.
+      // If the host is low on memory, the copy there is released for what others have to move out.
       const bool low = host_.low();
       void* host = nullptr;
       bool copied = false;
@@ -93,7 +94,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       if (host != nullptr) mover.within([&] { host_.end(host, flight.bytes); });
       (copied ? moved.bytes : moved.without_copy) += flight.bytes;
     } else {
-      // Its contents are in the host still: off the GPU again.
+      // Its contents are still on the host: take it off the GPU again.
       Extent back;
       {
         const std::lock_guard lock(mutex_);
@@ -119,7 +120,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   bool lacks_room = false;
   Clock::time_point last_room = Clock::now();
   while (!all.empty() && !moved.failed && !mover.stopping()) {
-    // One for which there is memory that was handed over, else the next.
+    // An extent for which there is handed-over memory, otherwise the next one.
     handed.collect();
     auto next = std::find_if(all.begin(), all.end(),
                              [&](const Lacking& each) { return each.takes_any() && handed.has(each.bytes); });
@@ -134,12 +135,13 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       take_resident(ordinal, chosen.bytes);
       if (drop_kept(ordinal, chosen.bytes) != 0 || handed.release()) continue;
       if (!flights.empty()) {
-        land();  // who frees it need not wait for what comes next
+        land();  // a thread that frees it need not wait for the following extents
         continue;
       }
       lacks_room = Clock::now() - last_room > kNoRoom;
       if (lacks_room) break;
-      // Where memory is handed over the driver has none to give meanwhile, and a refusal keeps others from it.
+      // Where memory is handed over the driver has none in the meantime, and a refused request keeps others from the
+      // driver.
       const Clock::time_point again = Clock::now() + (handed.any_came() ? 1ms : 100us);
       do {
         std::this_thread::sleep_for(50us);
@@ -162,7 +164,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       return coming;
     };
     std::deque<Extent> run = {set_out(chosen)};
-    if (run.front().address == 0) {  // freed just now
+    if (run.front().address == 0) {  // it has just been freed
       if (piece) real::cuMemRelease(piece.handle);
       take_resident(ordinal, chosen.bytes);
       continue;
@@ -170,8 +172,8 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     if (result == api::CUDA_SUCCESS) result = map(run.front(), std::move(piece));
     const bool mapped = static_cast<bool>(run.front().piece);
     std::uint64_t sum = chosen.bytes;
-    // Small ones that lie beside it as well, so that the driver is asked for access to all of them at once. What makes
-    // difficulties comes by itself, and so does what the program has made.
+    // Adjacent small extents as well, so that the driver sets access for all of them at once. Extents for which that
+    // fails come separately, as does memory that the program created.
     while (mapped && !chosen.own && chosen.bytes < kLeastHandedOver && sum < kMostOfSmall && beside != all.end() &&
            !beside->own && beside->address == chosen.address + sum && beside->bytes < kLeastHandedOver) {
       Piece more;
@@ -193,13 +195,13 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       run.push_back(std::move(coming));
       beside = all.erase(beside);
     }
-    // The last one's, with which the others catch up.
+    // The access of the last one, which the others get, too.
     const bool together = run.size() > 1 && give_access(chosen.address, sum, ordinal, access) == api::CUDA_SUCCESS;
     for (; !run.empty(); run.pop_front()) {
       Extent& coming = run.front();
       if (mapped && !together) result = give_access(coming.address, coming.bytes, ordinal, access);
       Flight flight{.address = coming.address, .bytes = coming.bytes};
-      // Fresh memory of the driver's is zero, and a program may have come to rely on it.
+      // Fresh memory from the driver is zero, and a program may rely on that.
       if (result == api::CUDA_SUCCESS && (coming.saved || used_before)) result = refill(coming, mover, &flight.event);
       if (result != api::CUDA_SUCCESS) break;
       {
@@ -222,7 +224,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       landed(coming.address);
     }
     if (!mapped && used_before) {
-      all.push_front(chosen);  // what was handed over is not what its owner said
+      all.push_front(chosen);  // the handed-over memory is not what its owner said
       continue;
     }
     lacks_room = result == api::CUDA_ERROR_OUT_OF_MEMORY;

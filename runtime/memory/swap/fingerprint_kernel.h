@@ -1,5 +1,5 @@
-// The function by which the GPU tells whether memory has changed: two independent sums of each chunk, and whether there
-// is anything but zeros in it. CUDA C++ for fingerprint.cu, plain C++ for the test that compares.
+// The function with which the GPU detects whether memory has changed: two independent sums of each chunk, and whether
+// there is anything but zeros in it. CUDA C++ for fingerprint.cu, plain C++ for the test that compares.
 //
 // A chunk is cut into groups of 128 bytes of one thread. Each group is compressed by NH (UMAC, RFC 4418: products of
 // pairs of words, each with a random key added, modulo 2^64), and the results are the coefficients of a polynomial
@@ -26,12 +26,12 @@ inline constexpr unsigned kGroups = 16;  // of each thread in a chunk
 inline constexpr unsigned kChunkVectors = kThreads * kGroups * kGroupVectors;
 inline constexpr std::uint64_t kChunkBytes = std::uint64_t{kChunkVectors} * 16;  // 512 KiB
 
-// Whose prints the kernel's module has room for.
+// The number of chunks for whose prints the kernel's module has room.
 inline constexpr unsigned kMostChunks = 4096;
 
 inline constexpr std::uint64_t kPrime = (std::uint64_t{1} << 61) - 1;
 
-// Random, below kPrime what is a point.
+// Random; points are below kPrime.
 struct Keys {
   std::uint32_t words[kSums][kGroupWords];
   std::uint64_t point[kSums];         // the polynomial's
@@ -55,7 +55,7 @@ ROTA_ON_GPU inline std::uint64_t high_product(std::uint64_t a, std::uint64_t b) 
 #endif
 }
 
-// Modulo kPrime, of numbers below it.
+// Modulo kPrime, for numbers below it.
 ROTA_ON_GPU inline std::uint64_t reduced(std::uint64_t value) {
   value = (value & kPrime) + (value >> 61);
   return value >= kPrime ? value - kPrime : value;
@@ -76,12 +76,12 @@ ROTA_ON_GPU inline std::uint64_t power(std::uint64_t base, unsigned exponent) {
   return result;
 }
 
-// Once the words and points are drawn.
+// Called once the words and points are drawn.
 inline void complete(Keys& keys) {
   for (int sum = 0; sum < kSums; ++sum) keys.thread_point[sum] = power(keys.point[sum], 2 * kGroups);
 }
 
-// What one thread makes of its part of a chunk. Beyond `vectors` there are zeros.
+// What one thread computes from its part of a chunk. Beyond `vectors` there are zeros.
 struct Part {
   std::uint64_t sums[kSums];
   std::uint32_t any;

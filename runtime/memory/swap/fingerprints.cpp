@@ -21,7 +21,7 @@ namespace {
 
 static_assert(Fingerprints::kMost / kChunkBytes <= kMostChunks / 2, "pieces end with a chunk of their own");
 
-// After the driver had no memory for the kernel. Judgement.
+// How long to wait after the driver had no memory for the kernel. A judgment.
 constexpr auto kTryAgain = std::chrono::seconds(5);
 
 std::uint64_t chunks_of(std::uint64_t bytes) {
@@ -31,7 +31,7 @@ std::uint64_t chunks_of(std::uint64_t bytes) {
 }  // namespace
 
 Fingerprints::Fingerprints() {
-  // Without a source of randomness the keys are zeros, and nothing is looked at.
+  // Without a source of randomness the keys are zeros, and no prints are taken.
   if (getrandom(&keys_, sizeof keys_, 0) != static_cast<ssize_t>(sizeof keys_)) {
     keys_ = {};
     return;
@@ -52,7 +52,7 @@ Fingerprints::Loaded Fingerprints::load(api::CUcontext context) {
   std::size_t bytes = 0;
   const char* what = "cuModuleLoadData";
   api::CUresult result = real::cuModuleLoadData(&module, rota_fingerprint_image);
-  // A full GPU: at another time there may be room.
+  // The GPU is full: there may be room later.
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
     const std::lock_guard lock(mutex_);
     return loaded_[context] = {.failed = true, .again = Clock::now() + kTryAgain};
@@ -76,7 +76,7 @@ Fingerprints::Loaded Fingerprints::load(api::CUcontext context) {
 }
 
 void Fingerprints::give_up(api::CUcontext context, const char* what, api::CUresult result) {
-  log::debug("what has changed on the GPU cannot be told there ({}: error {}): all of it is copied", what,
+  log::debug("cannot tell on the GPU what has changed ({}: error {}): all of it is copied", what,
              static_cast<int>(result));
   const std::lock_guard lock(mutex_);
   loaded_[context] = {.failed = true};
@@ -126,7 +126,7 @@ std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& al
     if (result == api::CUDA_SUCCESS) {
       result = real::cuMemcpyDtoHAsync_v2(prints.data(), loaded.prints, chunks * sizeof(Print), stream);
     }
-    // Also where it is not known whether the kernels have ended: what they read may be unmapped after this.
+    // Even if it is not known whether the kernels have ended: what they read may be unmapped after this.
     const api::CUresult ended = real::cuStreamSynchronize(stream);
     if (result == api::CUDA_SUCCESS) result = ended;
     if (event != nullptr) real::cuEventDestroy_v2(event);

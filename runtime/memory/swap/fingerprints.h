@@ -1,8 +1,8 @@
-// What memory of the GPU holds, told by the GPU itself: a kernel of rota's reads it at the speed of the GPU's memory,
-// some fifty times that of the bus, and leaves a *print* of each chunk (fingerprint_kernel.h). Memory whose prints are
-// those of its copy on the host need not be copied again.
+// Detects on the GPU what its memory contains: a kernel of rota's reads it at the speed of the GPU's memory, some fifty
+// times that of the bus, and writes a *print* of each chunk (fingerprint_kernel.h). Memory with the same prints as its
+// copy on the host need not be copied again.
 //
-// Nothing that rota sees tells what a kernel of the program wrote, so this is the only way to know.
+// Nothing else tells rota what the program's kernels wrote.
 #pragma once
 
 #include <array>
@@ -23,25 +23,25 @@ class Fingerprints {
   using Sums = std::array<std::uint64_t, fingerprint::kSums>;
   struct Seen {
     std::vector<Sums> chunks;  // of fingerprint::kChunkBytes, the last one shorter; empty: not known
-    bool zero = false;         // known, and there is nothing but zeros
+    bool zero = false;         // known, and all bytes are zero
   };
   struct Memory {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;  // multiple of 16
   };
-  // At most so many bytes are looked at at a time.
+  // At most this many bytes are examined at a time.
   static constexpr std::uint64_t kMost = std::uint64_t{1} << 30;
 
   // Runs a step with the context current, if there still is one.
   using Within = std::function<bool(const std::function<void()>& step)>;
-  // Until the event is reached.
+  // Waits until the event is reached.
   using WaitFor = std::function<api::CUresult(api::CUevent event)>;
 
-  // Draws keys: prints of one process mean nothing to another.
+  // Draws random keys: prints of one process mean nothing to another.
   Fingerprints();
 
-  // What each piece holds, as of when nothing that was submitted before is left to run; nothing of this process may run
-  // meanwhile, and all of it stays mapped. Where the kernel cannot run, nothing is known of any.
+  // What each piece contains once all work submitted before has finished; no work of this process may run during that,
+  // and all pieces stay mapped. If the kernel cannot run, nothing is known about any of them.
   std::vector<Seen> look(const std::vector<Memory>& all, api::CUcontext context, const Within& within,
                          const WaitFor& wait_for);
   // The context has ended, or is about to.
@@ -53,7 +53,7 @@ class Fingerprints {
     api::CUfunction kernel = nullptr;
     api::CUdeviceptr prints = 0;
     bool failed = false;
-    Clock::time_point again = Clock::time_point::max();  // when to try it once more
+    Clock::time_point again = Clock::time_point::max();  // when to try again
   };
   Loaded load(api::CUcontext context);
   void give_up(api::CUcontext context, const char* what, api::CUresult result);

@@ -23,7 +23,7 @@ api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
       mover.within([&] { wait_for_stream(mover); });
       return result;
     }
-    mover.stopping();  // looks after others meanwhile; a copy that is under way is waited for in any case
+    mover.stopping();  // serves other processes in the meantime; a copy under way is waited for in any case
     std::this_thread::sleep_for(pause);
   }
 }
@@ -37,7 +37,7 @@ SwapBackend::Extent* SwapBackend::extent_at(std::uint64_t address, Range** range
   return extent == found->extents.end() ? nullptr : &*extent;
 }
 
-// An extent is in motion no more, whether it came and went or not.
+// An extent is no longer moving, whether the move succeeded or not.
 void SwapBackend::landed(std::uint64_t address) {
   std::optional<Range> ended;
   {

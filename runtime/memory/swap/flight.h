@@ -1,4 +1,4 @@
-// Copies of extents that are under way, and how their end is waited for. Several are in flight at a time, so that the
+// Copies of extents that are under way, and the wait for their end. Several are in flight at a time, so that the
 // driver's work on one extent (mapping, unmapping) is done while others are on the bus.
 #pragma once
 
@@ -12,12 +12,11 @@ namespace rota::memory {
 // With so many copies under way the engine is never idle (measured on an H100, extents of 128 MiB). Judgement.
 inline constexpr std::size_t kInFlight = 6;
 
-// A copy that nothing tells the end of is over when this returns: what it reads or writes may go. With the context
-// current.
+// For a copy without an event: it is over when this returns, and its memory may be released. With the context current.
 void wait_for_stream(const SwapBackend::Mover& mover);
 
-// Until the event is reached, looked at under the context's lock each time. Any error: the context has gone, or its
-// work has failed; in either case the copy is over.
+// Waits until the event is reached, with a query under the context's lock each time. Any error: the context is gone, or
+// its work has failed; in either case the copy is over.
 api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event);
 
 }  // namespace rota::memory

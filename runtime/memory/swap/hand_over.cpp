@@ -10,15 +10,15 @@ namespace rota::memory {
 
 namespace {
 
-// Of memory on this GPU, or 0. What another process says of a piece is not believed: one of another size cannot be
-// mapped.
+// The handle of memory on this GPU, or 0. What another process says about a piece is not trusted: one of another size
+// cannot be mapped.
 PhysicalHandle import_from(const MemoryDescriptor& memory, int device) {
   PhysicalHandle handle = 0;
   api::CUresult result =
       real::cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(memory.get())),
                                            api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   if (result != api::CUDA_SUCCESS) {
-    log::debug("memory that was handed over cannot be used: error {}", static_cast<int>(result));
+    log::debug("memory from another program cannot be used: error {}", static_cast<int>(result));
     return 0;
   }
   api::CUmemAllocationProp properties{};

@@ -18,7 +18,7 @@ namespace {
 
 constexpr unsigned kPortable = 1;  // CU_MEMHOSTREGISTER_PORTABLE
 
-// At such an address, or else a kernel has no huge pages for the smallest extents.
+// The alignment of blocks: otherwise the kernel would not use huge pages for the smallest extents.
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 
 void* map_aligned(std::uint64_t bytes) {
@@ -32,13 +32,13 @@ void* map_aligned(std::uint64_t bytes) {
   return reinterpret_cast<void*>(block);
 }
 
-// What is prepared at a time: the monitor does nothing else for a millisecond or two. Judgement.
+// How much is prepared at a time: the monitor does nothing else for a millisecond or two. A judgment.
 constexpr std::uint64_t kPrepareAtOnce = std::uint64_t{8} << 20;
 
-// After the host had none to spare. Judgement.
+// How long to wait after the host had none to spare. A judgment.
 constexpr auto kPrepareAgain = 1s;
 
-// Makes the kernel give out the pages.
+// Makes the kernel allocate the pages.
 void touch(char* begin, std::uint64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (madvise(begin, bytes, MADV_POPULATE_WRITE) == 0) return;
@@ -47,7 +47,7 @@ void touch(char* begin, std::uint64_t bytes) {
   for (std::uint64_t at = 0; at < bytes; at += kPage) *static_cast<volatile char*>(begin + at) = 0;
 }
 
-// Looking at the host's memory means reading some files.
+// Checking the host's memory means reading some files.
 constexpr auto kLookAgain = 10ms;
 
 }  // namespace
@@ -62,12 +62,12 @@ HostPool::~HostPool() {
 }
 
 void* HostPool::map(std::uint64_t bytes) {
-  // Every page of it will be touched. A tenth of what is left is for everything else, as rotad reckons, which promises
-  // no more than there is (scheduler/server/limits.cpp); but others may have taken it since.
+  // Every page of it will be touched. A tenth of what is left is reserved for everything else, as in rotad, which
+  // promises no more than there is (scheduler/server/limits.cpp); but others may have taken it since.
   if (left_() / 10 * 9 < bytes) return nullptr;
   void* const block = map_aligned(bytes);
   if (block == nullptr) return nullptr;
-  // Each of these may be missing from a kernel, which costs speed or memory and nothing else.
+  // A kernel may lack any of these, which only costs speed or memory.
   madvise(block, bytes, MADV_HUGEPAGE);
   madvise(block, bytes, MADV_DONTFORK);
   madvise(block, bytes, MADV_DONTDUMP);
@@ -86,8 +86,8 @@ void HostPool::pin(void* block, std::uint64_t bytes) {
   static log::Once once;
   if (once.first()) {
     log::warn(
-        "the driver pins no more memory of the host (error {}): what leaves the GPU is copied to memory that is not "
-        "pinned, more slowly; fewer programs at a time, or a higher limit on locked memory, would help",
+        "the driver cannot pin more host memory (error {}): what leaves the GPU is copied to unpinned memory, which is "
+        "slower; run fewer programs at a time, or raise the limit on locked memory",
         static_cast<int>(pinned));
   }
 }
@@ -123,7 +123,7 @@ void* HostPool::take(std::uint64_t bytes) {
 }
 
 bool HostPool::prepare(std::uint64_t bytes) {
-  // Others may need what is left more than this process ever will.
+  // Others may need the remaining memory more than this process.
   if (std::chrono::steady_clock::now() < prepare_again_) return false;
   if (left_() / 10 * 9 < (growing_.block == nullptr ? bytes : growing_.bytes - growing_.done) + 2 * kLow) {
     end_growing();

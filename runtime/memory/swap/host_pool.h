@@ -1,13 +1,13 @@
-// Memory of the host that memory of the GPU is copied to: pinned, in huge pages where the kernel has them, no part of a
-// forked child and of no core dump.
+// Host memory that GPU memory is copied to: pinned, in huge pages where the kernel has them, not inherited by a forked
+// child and not part of a core dump.
 //
-// Pinning costs more than the copy itself (measured on an H200: 0.17 s for each GiB, a copy of it 0.02 s), so what has
-// been pinned is kept for the next time, as long as the host has memory enough. Nine tenths of that is the kernel
-// giving out pages, which needs no driver (measured on an H100, 128 MiB: 22 ms, and 3 ms to pin them then; while the
-// driver pins, no thread of the process can launch). So blocks can be prepared, page by page, before they are needed,
-// and are pinned once they are. What the driver does not pin (it may have a limit on that, as under WSL) is used all
-// the same: copies take longer then. What the host has no memory for is refused here, since a cgroup without room kills
-// instead of refusing.
+// Pinning costs more than the copy itself (measured on an H200: 0.17 s for each GiB, a copy of it 0.02 s), so pinned
+// memory is kept for the next time, as long as the host has enough memory. Nine tenths of that is the kernel giving out
+// pages, which needs no driver (measured on an H100, 128 MiB: 22 ms, and 3 ms to pin them then; while the driver pins,
+// no thread of the process can launch). So blocks can be prepared, page by page, before they are needed, and are pinned
+// once they are. What the driver does not pin (it may have a limit on that, as under WSL) is used anyway: copies then
+// take longer. If the host has no memory for a block, the pool refuses it, since a full cgroup kills instead of
+// refusing.
 #pragma once
 
 #include <chrono>
@@ -22,11 +22,10 @@ namespace rota::memory {
 
 class HostPool {
  public:
-  // Below this the host is *low*: whatever can be done without goes back to it. Eight of the largest extents.
-  // Judgement.
+  // Below this the host is *low*: whatever can be spared goes back to it. Eight of the largest extents. A judgment.
   static constexpr std::uint64_t kLow = std::uint64_t{1} << 30;
 
-  // Bytes that this process may still take, by the machine and by its cgroups.
+  // Bytes that this process may still take, given the machine and its cgroups.
   using Left = std::function<std::uint64_t()>;
 
   HostPool();
@@ -37,27 +36,27 @@ class HostPool {
   void set_left(Left left) { left_ = std::move(left); }
 
   // A block of exactly `bytes`, a multiple of the page size, that every context can copy from and to; null if the host
-  // has none, also after what is kept in other sizes has been given back. With some context current.
+  // has none, even after kept blocks of other sizes have been released. With some context current.
   void* take(std::uint64_t bytes);
   void give(void* block, std::uint64_t bytes);
-  // Gets the next few MiB of a block of `bytes`, which take() finds once it has all of them. False: the host has none
+  // Prepares the next few MiB of a block of `bytes`, which take() finds once it is complete. False: the host has none
   // to spare. No context need be current.
   bool prepare(std::uint64_t bytes);
-  // Gives back what is prepared: the host needs it, or nothing here does. No context need be current.
+  // Releases prepared memory: the host needs it, or nothing here does. No context need be current.
   void drop_prepared();
-  // Back to the host at once. With some context current.
+  // Releases a block to the host at once. With some context current.
   void end(void* block, std::uint64_t bytes);
-  // Gives what nobody has taken back to the host: bytes. With some context current.
+  // Releases blocks that are not taken to the host; returns their bytes. With some context current.
   std::uint64_t trim();
 
-  // Of the host, taken and kept: bytes.
+  // Bytes of host memory, taken and kept.
   std::uint64_t bytes() const;
   std::uint64_t kept_bytes() const;
-  // Blocks of this size that nobody has taken.
+  // Blocks of this size that are not taken.
   std::size_t kept(std::uint64_t bytes) const;
-  // Whether any pages were prepared that nobody has taken.
+  // Whether there are prepared pages that are not taken.
   bool has_prepared() const;
-  // Whether the host is low, as it was some milliseconds ago at most. False while there are no blocks.
+  // Whether the host is low; the answer may be some milliseconds old. False while there are no blocks.
   bool low();
 
  private:
@@ -70,7 +69,7 @@ class HostPool {
   mutable std::mutex mutex_;                          // the fields below
   std::map<std::uint64_t, std::vector<void*>> kept_;  // by size
   std::set<void*> unpinned_;                          // blocks, taken or kept
-  std::set<void*> prepared_;                          // kept ones, and the growing one: nobody has pinned them yet
+  std::set<void*> prepared_;                          // kept ones, and the growing one: not pinned yet
   struct Growing {
     void* block = nullptr;
     std::uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-// How extents leave the GPU: what has changed since it was last copied to the host is copied there, in one stream,
+// How extents leave the GPU: what has changed since it was last copied to the host is copied there, in one stream, with
 // several extents in flight; the rest leaves at once.
 #include <algorithm>
 #include <deque>
@@ -13,7 +13,7 @@
 
 namespace rota::memory {
 
-// What lies on the GPU in somebody's use: what did not change the last time first, then the largest.
+// Extents on the GPU that are in use: those that did not change the last time first, then the largest.
 std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
   std::deque<Candidate> all;
   const std::lock_guard lock(mutex_);
@@ -57,7 +57,7 @@ bool SwapBackend::prepare_host(const std::vector<Excess>& all) {
 struct SwapBackend::Leaving {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t range = 0;               // its number: an address can be given out again
+  std::uint64_t range = 0;               // its number, since an address can be reused
   std::shared_ptr<const Prints> copied;  // of its copy on the host, if that is there and they are known
   Fingerprints::Seen seen;
 
@@ -81,8 +81,9 @@ struct SwapBackend::Leaving {
   }
 };
 
-// The first of `all`, which are no more in it: what makes `bytes` of room, the last one no larger than it has to be, or
-// as much as can be looked at at a time. Larger ones that are passed over stay: the one chosen may be unable to leave.
+// Removes the first extents from `all` that together make `bytes` of room, the last one no larger than necessary, or as
+// many as can be examined at a time. Larger ones that were skipped stay in `all`: the one chosen may be unable to
+// leave.
 std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all, std::uint64_t bytes) {
   std::deque<Leaving> chosen;
   std::uint64_t sum = 0;
@@ -97,7 +98,7 @@ std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all,
     all.erase(which);
     Range* range = nullptr;
     const Extent* extent = extent_at(address, &range);
-    if (extent == nullptr || !extent->in_place() || range->kept || range->ending) continue;  // freed just now
+    if (extent == nullptr || !extent->in_place() || range->kept || range->ending) continue;  // it has just been freed
     chosen.push_back({.address = extent->address,
                       .bytes = extent->bytes,
                       .range = range->id,
@@ -108,7 +109,7 @@ std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all,
   return chosen;
 }
 
-// With the lock held: in motion from now on, unless it has been freed since it was chosen.
+// With the lock held: marks it as moving, unless it has been freed since it was chosen.
 SwapBackend::Extent* SwapBackend::set_out(const Leaving& leaving) {
   Range* range = nullptr;
   Extent* extent = extent_at(leaving.address, &range);
@@ -119,7 +120,7 @@ SwapBackend::Extent* SwapBackend::set_out(const Leaving& leaving) {
   return extent;
 }
 
-// Asks the GPU what they hold. In motion meanwhile, since they have to stay mapped.
+// Checks on the GPU what they contain. They count as moving during that, since they have to stay mapped.
 void SwapBackend::look_at(std::deque<Leaving>& chosen, const Mover& mover) {
   if (mover.context == nullptr) return;
   {
@@ -136,7 +137,7 @@ void SwapBackend::look_at(std::deque<Leaving>& chosen, const Mover& mover) {
   }
 }
 
-// Its copy, or none where nothing has to be copied.
+// Starts its copy, or none if nothing has to be copied.
 struct SwapBackend::Departure {
   std::uint64_t address = 0;  // the extent's
   std::uint64_t bytes = 0;
@@ -227,7 +228,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       landed(flight.address);
       moved.lacks_host = moved.lacks_host || no_host;
       moved.failed = !no_host;
-      continue;  // others may have been out before, and have room there
+      continue;  // others may have been swapped out before and have room there
     }
     if (flight.event == nullptr) {
       left(ordinal, std::move(flight), mover.exchange, moved);
@@ -241,7 +242,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
   return moved;
 }
 
-// What an extent held is on the host, or nothing but zeros: it goes.
+// An extent's contents are on the host, or all zeros: it leaves the GPU.
 void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange, Moved& moved) {
   Extent leaving;
   void* unread = nullptr;
@@ -250,7 +251,7 @@ void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange
     Extent* extent = extent_at(flight.address);
     leaving = *extent;
     extent->piece = {};
-    extent->saved = !flight.seen.zero;  // else it comes back as fresh memory does
+    extent->saved = !flight.seen.zero;  // otherwise it comes back as fresh memory
     extent->steady = flight.copied == 0;
     extent->zeros = flight.seen.zero;
     extent->prints =
@@ -259,7 +260,7 @@ void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange
     out_[static_cast<std::size_t>(ordinal)] += flight.bytes;
   }
   if (unread != nullptr) host_.give(unread, flight.bytes);
-  // Still in motion to everybody: nobody maps or frees it meanwhile.
+  // It still counts as moving: no thread maps or frees it in the meantime.
   unmap(leaving, exchange);
   take_resident(ordinal, flight.bytes);
   moved.bytes += flight.copied;

@@ -24,15 +24,15 @@ bool lies_in(const std::map<std::uint64_t, std::uint64_t>& all, std::uint64_t ad
   return address - start < length && bytes <= length - (address - start);
 }
 
-// What every driver grants a GPU to its own memory.
+// The access that every driver grants a GPU to its own memory.
 bool is_always_granted(api::CUmemAccess_flags flags) {
   return flags == api::CU_MEM_ACCESS_FLAGS_PROT_NONE || flags == api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
 
 }  // namespace
 
-// Descriptors of files are made of it on demand, and pin it then. Fabric handles, compressed memory, tile pools and
-// memory for decompression are not tried.
+// File descriptors of it are created on demand, which then pins it. Fabric handles, compressed memory, tile pools and
+// memory for decompression are not supported.
 std::optional<Making> OwnPhysical::can_move(const api::CUmemAllocationProp& wanted) {
   const auto& flags = wanted.allocFlags;
   const bool plain =
@@ -218,7 +218,7 @@ api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, con
   return api::CUDA_SUCCESS;
 }
 
-// Whether nobody but the driver could find anything wrong with it: each GPU to its own memory.
+// Whether the access is certainly valid: each GPU to its own memory.
 bool OwnPhysical::known_by_books(const std::vector<SwapBackend::Mapped>& all, const api::CUmemAccessDesc* accesses,
                                  std::size_t count) const {
   if (accesses == nullptr || count == 0) return false;

@@ -1,12 +1,12 @@
-// Physical memory that the program makes itself (cuMemCreate), where it moves: a range of the swap backend's for each
-// piece, and in this class what the program has of it: handles, which are numbers of ours, since the driver's change
-// whenever a piece comes back, and mappings. A piece lives as long as there is one of either, and is charged as a
-// whole.
+// Physical memory that the program creates itself (cuMemCreate) and that rota moves: a range of the swap backend for
+// each piece, and in this class what the program holds of it: mappings and handles, which are rota's own numbers, since
+// the driver's change whenever a piece comes back. A piece lives as long as there is a handle or a mapping, and is
+// charged as a whole.
 //
-// While a piece lies on the GPU the driver is asked, with its own handle, and its answer is the program's. While it is
-// out, what the driver would do is done here, by what is noted of reservations and mappings, and waits for nothing;
-// what it would refuse, or might, waits until the piece is back, so that the refusal is the driver's. The driver maps a
-// handle as a whole, and unmaps whole mappings (measured on driver 580.159).
+// While a piece is on the GPU, the driver is called with its own handle and the program gets its result. While it is
+// swapped out, this class does what the driver would do, from its records of reservations and mappings, without
+// waiting; a call that the driver would or might refuse waits until the piece is back, so that the driver decides. The
+// driver maps a handle as a whole, and unmaps whole mappings (measured on driver 580.159).
 #pragma once
 
 #include <atomic>
@@ -26,30 +26,30 @@ class OwnPhysical {
  public:
   using Handle = PhysicalHandle;
   using RealCall = std::function<api::CUresult()>;
-  // cuMemUnmap of a part of what the program has named.
+  // cuMemUnmap of a part of the range that the program has named.
   using UnmapPart = std::function<api::CUresult(std::uint64_t address, std::uint64_t bytes)>;
 
   OwnPhysical(SwapBackend& swap, Ledger& ledger) : swap_(swap), ledger_(ledger) {}
 
-  // How memory with these properties is to be made so that it can move; nothing: it stays where it is.
+  // How to create memory with these properties so that it can move; nothing: it has to stay on the GPU.
   static std::optional<Making> can_move(const api::CUmemAllocationProp& wanted);
   // The driver's handles are addresses of the host or small numbers.
   static bool is_ours(Handle handle) { return handle >> kBit == 1; }
   // Whether there was ever any. One load.
   bool any() const { return any_.load(std::memory_order_relaxed); }
 
-  // A range of the swap backend's is the program's; its bytes are reserved. The program's handle.
+  // A range of the swap backend now belongs to the program; its bytes are reserved. Returns the program's handle.
   Handle created(std::uint64_t range, std::uint64_t bytes, const api::CUmemAllocationProp& wanted);
 
   // --- what the program does with such a handle; an error for one that it does not have. None waits for work.
 
-  // `freed`: the GPU whose bytes are free with it, or kNobody.
+  // `freed`: the GPU whose bytes are freed by it, or kNobody.
   api::CUresult release(Handle handle, int* freed);
-  // Nothing: the driver has to be asked, with everything in its place.
+  // Nothing: the driver has to be called, with all memory in place.
   std::optional<api::CUresult> map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset, Handle handle,
                                    unsigned long long flags);
   api::CUresult properties(api::CUmemAllocationProp* into, Handle handle) const;
-  // The driver's own, which stays the same while the memory is held in place or pinned; 0: it has none.
+  // The driver's handle, which stays the same while the memory is held in place or pinned; 0: there is none.
   Handle driver_handle(Handle handle);
   // Whether the program may have a descriptor of it.
   bool exportable(Handle handle) const;
@@ -58,23 +58,23 @@ class OwnPhysical {
 
   // Whether any of these addresses belongs to a mapping of such memory.
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
-  // What the driver numbers anew whenever memory comes back.
+  // Numbers that the driver changes whenever memory comes back.
   struct Found {
     std::uint64_t buffer_id;  // of the mapping
     std::uint64_t block_id;   // of the memory
   };
   std::optional<Found> find(std::uint64_t address) const;
-  // Of a range with other mappings than these, too: `call` is the driver's function for it, or for a part of it, and is
-  // all where none are these. `freed`: the GPUs that have bytes free with it.
+  // The range may contain other mappings, too: `call` is the driver's function for it or for a part of it; if none of
+  // the mappings are these, it is all that is called. `freed`: the GPUs whose bytes are freed by it.
   api::CUresult unmap(std::uint64_t address, std::uint64_t bytes, const UnmapPart& call, std::vector<int>* freed);
-  // Of a range with at least one of these. Nothing: as map().
+  // For a range with at least one of these. Nothing: as for map().
   std::optional<api::CUresult> set_access(std::uint64_t address, std::uint64_t bytes,
                                           const api::CUmemAccessDesc* accesses, std::size_t count,
                                           const RealCall& call);
-  // Nothing: it is the driver's to say.
+  // Nothing: the driver has to be called.
   std::optional<api::CUresult> access(unsigned long long* flags, const api::CUmemLocation* location,
                                       std::uint64_t address) const;
-  // The handle of what is mapped there, which the program has once more; nothing: none of these is.
+  // The handle of what is mapped there, which the program now holds once more; nothing: it is none of these.
   std::optional<Handle> retain(std::uint64_t address);
 
   // --- what the driver has done
@@ -119,7 +119,7 @@ class OwnPhysical {
     std::vector<Handle> pieces;
   };
   Overlap overlapping(std::uint64_t address, std::uint64_t bytes) const;
-  // If nothing is left of it: its range, which has then left the books; else 0.
+  // If nothing is left of it: its range, which has then been removed from the books; otherwise 0.
   std::uint64_t drop(Handle number);
 
   SwapBackend& swap_;

@@ -1,12 +1,13 @@
-// What is given up without being moved: extents whose contents are on the host as they are, copies that nobody would
-// read again, and memory that will not be used any more.
+// Memory that is released without being moved: extents whose contents are on the host unchanged, copies that would not
+// be read again, and memory that will not be used any more.
 #include <utility>
 
 #include "runtime/memory/swap/swap.h"
 
 namespace rota::memory {
 
-// What has come in since the gate was last open: as it is on the host, or never written. Bytes that have gone.
+// Releases what has come in since the gate was last open: unchanged from the host's copy, or never written. Returns the
+// bytes released.
 std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes, const Exchange& exchange) {
   std::uint64_t sum = 0;
   for (const auto& [steady, size, address] : on_gpu(ordinal)) {

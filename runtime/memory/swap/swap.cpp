@@ -14,18 +14,18 @@ namespace rota::memory {
 
 namespace {
 
-// Larger ones would be worth nothing (the copies take nearly all of the time from 64 MiB on, measured on an H200), and
-// less of them could be moved at a time.
+// Larger ones would bring no gain (from 64 MiB on the copies take nearly all of the time, measured on an H200) and
+// could only be moved in coarser steps.
 constexpr std::uint64_t kLargestExtent = std::uint64_t{128} << 20;
 
-// What is kept for the next allocation of its size, at most: a 64th of the GPU.
+// The most that is kept for the next allocation of its size: a 64th of the GPU.
 constexpr std::uint64_t kKeptPart = 64;
 
 }  // namespace
 
 bool SwapBackend::serves(int ordinal) {
   if (!asked_.load(std::memory_order_relaxed)) return false;
-  // Asked several times for each allocation, by all threads: without the lock once it is known.
+  // Called several times for each allocation, by all threads: without the lock once it is known.
   std::atomic<Serves>& known = serves_[static_cast<std::size_t>(ordinal)];
   if (const Serves answer = known.load(std::memory_order_relaxed); answer != Serves::kUnknown) {
     return answer == Serves::kYes;
@@ -66,7 +66,7 @@ SwapBackend::Device& SwapBackend::device(int ordinal) {
   return entry;
 }
 
-// Bytes that can be on the GPU at once: beside contexts, those of others included. With the lock held.
+// Bytes that can be on the GPU at once: next to contexts, including those of other processes. With the lock held.
 std::uint64_t SwapBackend::most(int ordinal) {
   const std::uint64_t total = device(ordinal).total;
   std::uint64_t contexts = protocol::assumed_context(total);
@@ -82,11 +82,11 @@ api::CUresult SwapBackend::create(std::uint64_t bytes, int device, bool exports,
   const api::CUresult result = real::cuMemCreate(handle, bytes, &wanted, 0);
   const bool exportable = wanted.requestedHandleTypes != api::CU_MEM_HANDLE_TYPE_NONE;
   if (!exportable || result == api::CUDA_SUCCESS || result == api::CUDA_ERROR_OUT_OF_MEMORY) return result;
-  // Where the driver makes no descriptors after all (in some containers), memory is not handed over.
+  // If the driver cannot create descriptors after all (in some containers), memory is not handed over.
   return create(bytes, device, false, handle);
 }
 
-// As the program wants it, where it says so.
+// As the program wants it, if it has a preference.
 api::CUresult SwapBackend::create(const std::optional<Making>& own, std::uint64_t bytes, int device, bool exports,
                                   PhysicalHandle* handle) {
   if (!own || *own == Making{}) return create(bytes, device, exports, handle);
@@ -134,7 +134,7 @@ api::CUresult SwapBackend::populate(Range& range, const Access& access, bool exp
   return result;
 }
 
-// What the driver is about to be asked for, and has taken back. Each with no lock held.
+// Before the driver is asked for memory, and after it has taken some back. Each with no lock held.
 void SwapBackend::add_resident(int device, std::uint64_t bytes) {
   resident_[static_cast<std::size_t>(device)] += bytes;
   if (observer_.resident) observer_.resident(device);
@@ -148,7 +148,7 @@ void SwapBackend::take_resident(int device, std::uint64_t bytes) {
 
 // --- ranges
 
-// Of so many bytes, in extents of at most so many.
+// A range of this many bytes, in extents of at most this many.
 SwapBackend::Range SwapBackend::cut(const Place& place, std::uint64_t bytes, std::uint64_t most) {
   Range range;
   range.bytes = bytes;
@@ -175,7 +175,7 @@ void SwapBackend::insert(Range&& range) {
   ranges_.emplace(address, std::move(range));
 }
 
-// A range that is in the books no more.
+// A range that has been removed from the books.
 void SwapBackend::destroy(Range&& range, const Exchange& exchange) {
   std::uint64_t gone = 0;
   for (Extent& extent : range.extents) {
@@ -199,7 +199,7 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes) {
   std::atomic<std::uint64_t>& needed = needed_[static_cast<std::size_t>(ordinal)];
   const auto fits = [&] {
     needed += more;
-    struct Asking {  // also where the thread is cancelled
+    struct Asking {  // also if the thread is cancelled
       ~Asking() { needed -= more; }
       std::atomic<std::uint64_t>& needed;
       std::uint64_t more;
@@ -216,8 +216,8 @@ void SwapBackend::release(int ordinal, std::uint64_t bytes) {
   needed_[static_cast<std::size_t>(ordinal)] -= round_up(bytes, granularity(ordinal));
 }
 
-// Has the gate closed for an allocation that the driver has no room for, and keeps it closed until this ends, also if
-// the thread is cancelled meanwhile.
+// Closes the gate for an allocation that the driver has no room for, and keeps it closed until the end of this object's
+// life, even if the thread is cancelled.
 class SwapBackend::ClosesGate {
  public:
   explicit ClosesGate(SwapBackend& owner) : owner_(owner) {}
@@ -226,7 +226,7 @@ class SwapBackend::ClosesGate {
   }
   ClosesGate(const ClosesGate&) = delete;
   ClosesGate& operator=(const ClosesGate&) = delete;
-  // False: it has been asked before.
+  // False: it has been called before.
   bool ask(int ordinal) {
     if (asked_ || !owner_.observer_.close_for_room) return false;
     asked_ = true;
@@ -255,7 +255,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
   return make(std::move(range), address);
 }
 
-// Addresses for it, and memory if this process may have that on the GPU now.
+// Reserves addresses for it, and maps memory if this process may have that on the GPU now.
 api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   Access access;
   bool exports = false;
@@ -290,7 +290,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
       insert(std::move(range));
     });
     if (placed && result == api::CUDA_ERROR_OUT_OF_MEMORY && closes_gate.ask(ordinal)) {
-      // Once more: out of place behind the closed gate, or in what others have given back before they were asked.
+      // Try once more: out of place behind the closed gate, or in memory that others have released in the meantime.
       placed = false;
       result = api::CUDA_SUCCESS;
       continue;
@@ -301,7 +301,8 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
     if_our_turn_([&] { open = true; });
     if (open) continue;
     placed = true;
-    // On the GPU the driver would refuse it. What could never be there at once would keep the gate closed for good.
+    // The driver would refuse it on the GPU. Memory that could never be there at once would keep the gate closed
+    // forever.
     if (needed_bytes(ordinal) > most(ordinal)) {
       result = api::CUDA_ERROR_OUT_OF_MEMORY;
       break;
@@ -316,7 +317,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
 // With the lock held.
 std::optional<api::CUdeviceptr> SwapBackend::reuse(const Place& place, std::uint64_t bytes) {
   Device& entry = device(place.device);
-  // What is kept has the access of plain memory.
+  // Kept ranges have the access of plain memory.
   const bool pools = place.context == nullptr;
   const auto same = pools && !entry.access.empty() ? entry.kept_by_size.end() : entry.kept_by_size.find(bytes);
   if (same == entry.kept_by_size.end()) return std::nullopt;
@@ -330,7 +331,7 @@ std::optional<api::CUdeviceptr> SwapBackend::reuse(const Place& place, std::uint
   return range.address;
 }
 
-// Bytes that have gone.
+// Returns the bytes released.
 std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes, const Exchange& exchange) {
   std::vector<Range> gone;
   std::uint64_t sum = 0;
@@ -433,8 +434,8 @@ void SwapBackend::context_ended(api::CUcontext context) {
       const auto each = next++;
       Range& range = each->second;
       if (range.context != context) continue;
-      // The monitor may wait for the lock under which contexts end, so nothing here waits for the monitor: what it
-      // moves, it destroys when that has landed; what it has not begun to move, it finds no more.
+      // The monitor may wait for the lock under which contexts end, so nothing here waits for the monitor: it destroys
+      // what it is moving once the move has ended, and no longer finds what it has not begun to move.
       range.ending =
           std::any_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.moving; });
       range.context = nullptr;

@@ -38,7 +38,7 @@ bool is_instance(int device) {
          std::string_view(name.data()).find(" MIG ") != std::string_view::npos;
 }
 
-// CUDA does not tell. A GPU in this mode is used from a confidential virtual machine, of which the kernel does.
+// CUDA does not report this. A GPU in this mode is used from a confidential virtual machine, which the kernel reports.
 bool is_confidential(const std::string& root) {
   return exists(root + "/sys/class/misc/sev-guest") || exists(root + "/sys/class/misc/tdx_guest");
 }

@@ -1,5 +1,5 @@
-// Machines on which swap memory has never been tried: there it is refused by name, and the GPU's memory is served as
-// if nobody had asked for it.
+// Kinds of machines on which swap memory has never been tested: there rota says so and serves the GPU's memory as if
+// swap had not been requested.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@ namespace rota::memory {
 //
 //   MPS           the processes of a user share one context, in which one's error ends them all
 //   MIG           an instance of a GPU
-//   confidential  what is copied is encrypted on the way, and host memory is pinned in a way of its own
-//   coherent      the GPU uses the host's page tables (Grace): both sides reach memory where it lies
+//   confidential copies are encrypted on the way, and host memory is pinned differently coherent the GPU uses the
+//   host's page tables (Grace): both sides reach memory where it lies
 //
-// Asks the driver, which need not know of MPS (before CUDA 12.4): then MPS's control daemon counts. `root` in front of
-// /sys and of the daemon's folder is a test's.
+// Asks the driver, which need not know of MPS (before CUDA 12.4): then MPS's control daemon counts. Tests put `root` in
+// front of /sys and of the daemon's folder.
 protocol::MemoryMode untried(int device, const std::string& root = "");
 
-// The same as the end of "swap memory has not been tried ".
+// The same as the end of "ROTA_MEMORY=swap has not been tested ".
 const char* untried_where(protocol::MemoryMode mode);
 
 }  // namespace rota::memory

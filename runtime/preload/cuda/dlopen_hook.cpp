@@ -1,11 +1,11 @@
-// dlopen, which thunks.S exports as a tail jump to the next dlopen: here is decided with which name.
+// dlopen, which thunks.S exports as a tail jump to the next dlopen: this file decides which name it gets.
 //
 // A plain "libcuda.so.1" finds this library by its SONAME without our help. "libcuda.so" (what development machines
 // have) and paths to a driver do not, so those names become "libcuda.so.1". A path to a file that is not there stays as
 // it is: the program gets the failure, and the message, that it would have got without rota.
 //
-// What a driver opens is left to it. Under WSL libcuda.so.1 is a loader, which opens the driver proper by its path: if
-// that led here, its calls would come back to it through our thunks without end.
+// Files that a driver opens are left alone. Under WSL libcuda.so.1 is a loader, which opens the driver proper by its
+// path: if that led here, its calls would return to it through rota's thunks in an endless loop.
 #include <dlfcn.h>
 #include <errno.h>
 #include <string.h>
@@ -35,8 +35,8 @@ const char* base_name(const char* path) noexcept {
   return slash != nullptr ? slash + 1 : path;
 }
 
-// Whether the code at `caller` is a driver's: a file of a driver's name or the one that was found to be the driver
-// (ROTA_REAL_LIBCUDA may name one of any name), or whatever runs in this thread while that is being opened.
+// Whether the code at `caller` belongs to a driver: a file with a driver's name, the file that was found to be the
+// driver (ROTA_REAL_LIBCUDA may have any name), or any code that runs in this thread while that is being opened.
 bool is_driver(const void* caller) noexcept {
   if (this_thread_opens_driver()) return true;
   bool holds_driver = false;

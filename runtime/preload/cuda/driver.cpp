@@ -8,8 +8,8 @@
 namespace rota::thin {
 namespace {
 
-// The threads that are opening the driver. Not thread_local, which in a preload is either dear or scarce. A thread that
-// finds no place goes without: that takes more threads at once than first calls ever come together.
+// The threads that are opening the driver. Not thread_local, which in a preload is either slow or scarce. A thread that
+// finds no free entry does without: that needs more simultaneous first calls than ever occur.
 int opening[16];
 
 const void* found_code;

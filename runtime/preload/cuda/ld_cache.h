@@ -1,6 +1,6 @@
-// Reads /etc/ld.so.cache, in which the loader finds most libraries. We must look ourselves: asked for "libcuda.so.1",
-// the loader would answer with this library. The format is glibc's "glibc-ld.so.cache1.1" (sysdeps/generic/dl-cache.h),
-// also where it follows the older table in the same file.
+// Reads /etc/ld.so.cache, in which the loader finds most libraries. rota has to read it itself: asked for
+// "libcuda.so.1", the loader would return this library. The format is glibc's "glibc-ld.so.cache1.1"
+// (sysdeps/generic/dl-cache.h), also where it follows the older table in the same file.
 #pragma once
 
 #include <stddef.h>

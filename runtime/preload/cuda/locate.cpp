@@ -1,8 +1,8 @@
-// See locate.h. We walk through the places that the loader would look in, and those where containers, WSL and driver
-// operators put a driver. A copy of the thin preload is told by its ELF note, whatever its inode.
+// See locate.h. Searches the places that the loader would search, and those where containers, WSL and driver operators
+// put a driver. A copy of the thin preload is recognized by its ELF note, whatever its inode.
 //
-// It reads the few bytes of ELF that this takes by itself, beside tools/elf: what runs in every process has no
-// libstdc++ and no memory of its own to put a file into, and tools are nothing that it may depend on.
+// It parses the few bytes of ELF that this takes itself and does not use tools/elf: code that runs in every process has
+// no libstdc++ and no memory to read a file into, and must not depend on tools.
 #include "runtime/preload/cuda/locate.h"
 
 #include <elf.h>
@@ -104,9 +104,9 @@ const char* why_unusable(File kind) noexcept {
       // Without strerror, which depends on the locale.
       return errno == ENOENT ? kNoSuchFile : "it cannot be opened for reading";
     case File::kNoLibrary:
-      return "it is no shared library";
+      return "it is not a shared library";
     case File::kOtherMachine:
-      return "it is a library for another kind of processor";
+      return "it is a library for another processor architecture";
     case File::kShim:
       return kOwnLibrary;
     default:
@@ -151,7 +151,7 @@ bool try_ld_cache(Driver& driver, const WantedLibrary& wanted, const DriverJudge
   const int file = open("/etc/ld.so.cache", O_RDONLY | O_CLOEXEC);
   if (file < 0) return false;
   bool found = false;
-  // lseek rather than fstat, whose symbol version is newer than the glibc that we promise to run on.
+  // lseek rather than fstat, whose symbol version is newer than the oldest supported glibc.
   const off_t size = lseek(file, 0, SEEK_END);
   void* data = size > 0 ? mmap(nullptr, static_cast<size_t>(size), PROT_READ, MAP_PRIVATE, file, 0) : MAP_FAILED;
   close(file);

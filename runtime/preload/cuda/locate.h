@@ -1,6 +1,6 @@
-// Where the real libcuda.so.1 or libnvidia-ml.so.1 is. For the thin preloads at the first call and for `rota run`
-// before the program starts, so that both find the same one: what they do with it differs, hence DriverJudge. No
-// libstdc++ in here.
+// Finds the real libcuda.so.1 or libnvidia-ml.so.1, for the thin preloads at the first call and for `rota run` before
+// the program starts, so that both find the same one. What they do with it differs, hence DriverJudge. No libstdc++ in
+// here.
 //
 // Asking the loader for "libcuda.so.1" would give the thin preload, which carries that SONAME; opened by its path, the
 // loader compares files, not names.
@@ -27,25 +27,25 @@ struct Driver {
   void* handle = nullptr;  // for DriverJudge::accept to fill
   uint32_t state = 0;      // RotaDriverState
   FoundBy found_by = kFoundNowhere;
-  char path[kPathBytes];  // absolute; of the driver, or of what ROTA_REAL_LIBCUDA names although it cannot be used
+  char path[kPathBytes];  // absolute; of the driver, or of the unusable file that ROTA_REAL_LIBCUDA names
   char detail[256];       // why that cannot be used
 };
 
-// What is done with each libcuda.so.1 on the way.
+// What to do with each libcuda.so.1 that is found.
 struct DriverJudge {
   // Whether driver.path, which is a library for this machine and no copy of the thin preload, is a CUDA driver. If not,
-  // it says why in driver.detail and the search goes on.
+  // it puts the reason into driver.detail and the search continues.
   bool (*accept)(Driver& driver, void* context) noexcept;
-  // Told of each that is there and is not taken, for driver.detail. May be null.
+  // Called for each one that exists but is not accepted, with driver.detail. May be null.
   void (*passed_over)(const Driver& driver, void* context) noexcept;
   void* context;
 };
 
-// Reasons that others compare with or give as well.
+// Reasons that other code compares with or also uses.
 inline constexpr char kNoSuchFile[] = "there is no such file";
 inline constexpr char kOwnLibrary[] = "it is rota's own librota.so";
-inline constexpr char kNoCuInit[] = "it is no CUDA driver: it has no cuInit";
-inline constexpr char kNoNvmlInit[] = "it is no NVML: it has no nvmlInit_v2";
+inline constexpr char kNoCuInit[] = "it is not a CUDA driver: it has no cuInit";
+inline constexpr char kNoNvmlInit[] = "it is not NVML: it has no nvmlInit_v2";
 
 struct WantedLibrary {
   const char* name;

@@ -2,9 +2,9 @@
 //
 // Several threads may come at once, one of them perhaps from the constructor of a library that is being loaded, that
 // is, under the loader's lock. So everything that needs the loader (opening the driver and the core, looking symbols
-// up) runs without a lock of ours: each thread does it for itself, the loader gives all of them the same, and they
-// write the same values. Only the core's attach is claimed by one thread, and attach must not need the loader
-// (attachment.h); the others wait for it, but not for ever: a thread that has waited too long makes that one call with
+// up) runs without a lock of rota's: each thread does it for itself, the loader gives all of them the same results, and
+// they write the same values. Only the core's attach is claimed by one thread, and attach must not need the loader
+// (attachment.h); the others wait for it, but not forever: a thread that has waited too long makes that one call with
 // the real function.
 #include <dlfcn.h>
 #include <errno.h>
@@ -38,7 +38,7 @@ int not_initialized() noexcept {
 }  // everything else without a driver
 int not_supported() noexcept {
   return kNotSupported;
-}  // what a driver does not have
+}  // for a function that the driver does not have
 
 void* real[kSymbolCount];
 uint8_t available[kSymbolCount];
@@ -48,13 +48,13 @@ char driver_detail[sizeof(Driver::detail)];
 RotaAttachment attachment;
 RotaNoteUnknown* note_unknown;  // the core's, once it is attached
 
-// 0: not attached; kAttached; else the process whose thread `attaching_thread` is at it. The process is part of it
-// since a fork in that moment leaves the child with a claim that nobody will fulfil.
+// 0: not attached; kAttached; otherwise the process whose thread `attaching_thread` is attaching. It includes the
+// process because a fork at that moment leaves the child with a claim that no thread will complete.
 constexpr int kAttached = -1;
 int attach_state;
 int attaching_thread;
 
-// How long a thread waits for another one's attach, which takes well under a millisecond, before it gives up on it.
+// How long a thread waits for another one's attach, which takes well under a millisecond, before it gives up.
 constexpr time_t kAttachPatienceSeconds = 5;
 
 int thread_id() noexcept {
@@ -98,7 +98,7 @@ void open_core(Core& core) noexcept {
   if (core.attach == nullptr) core.failure = "it has no " ROTA_CORE_ATTACH_NAME;
 }
 
-// By the one thread that claimed it.
+// Called by the one thread that claimed it.
 void attach(const Driver& driver, const Core& core) noexcept {
   memcpy(driver_path, driver.path, strlen(driver.path) + 1);
   memcpy(driver_detail, driver.detail, strlen(driver.detail) + 1);
@@ -121,7 +121,7 @@ void attach(const Driver& driver, const Core& core) noexcept {
   }
 }
 
-// False after kAttachPatienceSeconds without news.
+// False after kAttachPatienceSeconds without progress.
 bool wait_while_attaching(int seen) noexcept {
   const timespec patience{kAttachPatienceSeconds, 0};
   return syscall(SYS_futex, &attach_state, FUTEX_WAIT_PRIVATE, seen, &patience, nullptr, 0) == 0 || errno != ETIMEDOUT;
@@ -147,8 +147,8 @@ bool attach_once(const Driver& driver, const Core& core) noexcept {
   }
 }
 
-// The real function behind a spare thunk. Which one that is, the name says that the fitted copy gave to the thunk: the
-// loader knows it. Null if there is none.
+// The real function behind a spare thunk, by the name that the fitted copy gave to the thunk, which the loader knows.
+// Null if there is none.
 void* look_up_spare(uint32_t index, const char** name) noexcept {
   *name = name_at(rota_thunks_begin + size_t{index} * kThunkStride);
   if (*name == nullptr) return nullptr;

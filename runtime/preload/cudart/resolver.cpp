@@ -28,7 +28,7 @@ const Interface* core = nullptr;
 
 }  // namespace
 
-// The core's record of this thread: both libraries write through the same one.
+// The core's record of this thread, which both libraries write through.
 Thread& this_thread() {
   if (own_thread == nullptr) own_thread = core->thread();
   return *own_thread;
@@ -79,7 +79,7 @@ void* open_library(Open* open, const RotaCudartMajor& major) noexcept {
   return handle != nullptr ? handle : open(major.library, RTLD_LAZY | RTLD_LOCAL);
 }
 
-// The core beside this library, if it traces and speaks of the same functions.
+// The core next to this library, if it traces and has the same function tables.
 const rota::trace::Interface* open_core(Open* open) noexcept {
   if (rota::thin::is_off()) return nullptr;
   char path[rota::thin::kPathBytes];

@@ -1,4 +1,4 @@
-// The part of NVML's interface that rota looks into: our own declarations, checked against sizes. Every function
+// The part of NVML's interface that rota uses: rota's own declarations, with their sizes checked. Every function
 // returns an int (nvmlReturn_t), but for nvmlErrorString.
 #pragma once
 
@@ -37,7 +37,7 @@ struct MemoryV2 {
 };
 inline constexpr uint32_t kMemoryV2 = version_word<MemoryV2>(2);
 
-// Of a process whose memory the driver does not know.
+// For a process whose memory the driver does not know.
 inline constexpr uint64_t kNotAvailable = ~uint64_t{0};
 
 // nvmlProcessInfo_v1_t, for the functions without a suffix.

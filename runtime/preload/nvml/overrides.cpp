@@ -1,5 +1,5 @@
-// NVML's questions about memory and processes, as a program with a limit sees them. The real library is always asked
-// first, and its errors are the program's; without a limit its answer is, too.
+// NVML's queries about memory and processes, as a program with a limit sees them. The real library is always called
+// first, and its errors are passed on; without a limit its results are, too.
 #include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -24,8 +24,8 @@ int call_real(Arguments... arguments) noexcept {
   return reinterpret_cast<int (*)(Arguments...)>(real_function(kSymbol))(arguments...);
 }
 
-// The core's function. Where nothing says that there is a limit, a core that CUDA has not brought in is not loaded for
-// this; a process may call CUDA later, so that is asked again.
+// The core's function. If there is no sign of a limit, the core is not loaded just for this; a process may call CUDA
+// later, so this is checked again.
 RotaCoreGpuMemory* core_function() noexcept {
   static RotaCoreGpuMemory* known;
   static uint8_t unusable;
@@ -57,7 +57,7 @@ bool is_split(Device device) noexcept {
   return call_real<k_nvmlDeviceGetMigMode>(device, &mode, &pending) == kSuccess && mode != 0;
 }
 
-// Whether this process sees something else of the device than the driver says, and what.
+// Whether this process sees other figures for the device than the driver's, and which.
 bool is_limited(Device device, RotaGpuMemory& memory) noexcept {
   const int saved = errno;
   auto* const function = core_function();
@@ -87,7 +87,7 @@ int memory_info_v2(Device device, MemoryV2* memory) noexcept {
   return result;
 }
 
-// Of the processes in the driver's list this one's memory is known better.
+// Among the processes in the driver's list, this one's memory is known better.
 template <class Process>
 void correct_own(Device device, Process* processes, uint32_t count) noexcept {
   const auto pid = static_cast<uint32_t>(getpid());

@@ -57,7 +57,7 @@ bool open_library(thin::Driver& found, void*) noexcept {
   return true;
 }
 
-// What answers in the place of a function that is not there.
+// What is called instead of a function that does not exist.
 void* absent(uint32_t index) noexcept {
   if (index == k_nvmlErrorString) return reinterpret_cast<void*>(&no_text);
   return reinterpret_cast<void*>(library == nullptr ? &library_not_found : &function_not_found);

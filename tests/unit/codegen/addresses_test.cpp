@@ -151,5 +151,5 @@ TEST_CASE(
   CHECK_THAT(problem("submits = \"current\", untouched = \"why\""), Contains("cuPlain: untouched excuses nothing"));
   const auto policy = parse_policy("[driver]\ncuPlain = { query = true, untouched = \" \" }\n", "policy.toml");
   REQUIRE(!policy);
-  CHECK_THAT(policy.error().text, Contains("policy.toml:2: cuPlain: untouched has to say why"));
+  CHECK_THAT(policy.error().text, Contains("policy.toml:2: cuPlain: untouched must say why"));
 }

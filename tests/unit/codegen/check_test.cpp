@@ -103,16 +103,16 @@ TEST_CASE("a query that submits contradicts itself") {
   const Problems problems =
       check_policy(with_policy(with(kPolicy, "submits = \"hStream\"", "submits = \"hStream\", query = true")));
   REQUIRE(problems.size() == 1);
-  CHECK_THAT(problems[0], Contains("cuCopyAsync: is called a query, yet submits"));
+  CHECK_THAT(problems[0], Contains("cuCopyAsync: is marked as a query, yet submits"));
 }
 
 TEST_CASE("a stream parameter or an asynchrony note on a mere query needs a reason") {
   const Problems streams = check_documentation(with_policy(with(kPolicy, "submits = \"hStream\"", "query = true")));
   REQUIRE(streams.size() == 1);
-  CHECK_THAT(streams[0], Contains("cuCopyAsync is called a query, but has a stream parameter"));
+  CHECK_THAT(streams[0], Contains("cuCopyAsync is marked as a query, but has a stream parameter"));
   const Problems notes = check_documentation(with_policy(with(kPolicy, ", reason = \"asks only\"", "")));
   REQUIRE(notes.size() == 1);
-  CHECK_THAT(notes[0], Contains("cuAsk is called a query, but its documentation speaks of asynchrony"));
+  CHECK_THAT(notes[0], Contains("cuAsk is marked as a query, but its documentation calls it asynchronous"));
 }
 
 TEST_CASE("a policy that says nothing understandable is an error with its line") {
@@ -189,7 +189,7 @@ TEST_CASE("what a libcudart exports beside its headers is noted, but one stream 
   const auto one_form = model_from("extern \"C\" int cudaThing(void);\n").driver;
   const auto refused = read_runtime_library(ROTA_TEST_CUDART, one_form);
   REQUIRE_FALSE(refused);
-  CHECK_THAT(refused.error().text, Contains("exports cudaThing_ptsz, of which the headers declare other forms only"));
+  CHECK_THAT(refused.error().text, Contains("exports cudaThing_ptsz, but the headers declare only other forms of it"));
   CHECK_FALSE(read_runtime_library("/proc/self/exe", both_forms));
 }
 

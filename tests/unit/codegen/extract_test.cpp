@@ -92,8 +92,9 @@ TEST_CASE("functions that a macro hides are an error with file and line, however
       "#define CUDAAPI\n/* CUresult CUDAAPI cuCommented(void); */\n"
       "extern \"C\" int CUDAAPI cuA(void);\n#ifndef TINY_LITE\nextern \"C\" int CUDAAPI cuB(\n  int x);\n#endif\n";
   CHECK(must_extract(kHeader).functions.size() == 2);
-  CHECK_THAT(error_of(std::string("#define TINY_LITE\n") + kHeader),
-             Contains("tiny.h:6: cuB stands here, but the preprocessor leaves it out") && !Contains("cuCommented"));
+  CHECK_THAT(
+      error_of(std::string("#define TINY_LITE\n") + kHeader),
+      Contains("tiny.h:6: cuB is declared here, but the preprocessor leaves it out") && !Contains("cuCommented"));
 }
 
 TEST_CASE("the real headers with half of a file hidden are refused, and no model is written") {

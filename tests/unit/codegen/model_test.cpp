@@ -119,7 +119,7 @@ TEST_CASE("a model that stands after another release than it says is refused") {
   alone.write("12.9.json", folder.read("12.9.json"));
   const auto orphan = load_models(alone.path());
   REQUIRE_FALSE(orphan);
-  CHECK_THAT(orphan.error().text, Contains("changed after CUDA 12.8, but nothing stands before it"));
+  CHECK_THAT(orphan.error().text, Contains("changes since CUDA 12.8, but nothing comes before it"));
 }
 
 TEST_CASE("a folder of no models is an error, and other files in it are none of ours") {

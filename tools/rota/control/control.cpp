@@ -1,4 +1,4 @@
-// One line there, one line back, over rotad's control socket.
+// Sends one line to rotad's control socket and receives one line.
 #include "tools/rota/control/control.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ int ask(const std::string& line, std::string path) {
     if (const Descriptor rotad(search.descriptor); !rotad) {
       return failed(
           protocol::nobody_there(search.error)
-              ? fmt::format("no rotad runs (last looked for at {})", search.candidate.path)
+              ? fmt::format("no rotad is running (last looked for at {})", search.candidate.path)
               : fmt::format("cannot talk to the rotad at {}: {}", search.candidate.path, strerror(search.error)));
     }
     if (!protocol::control_path(search.candidate.path, place.path)) {
@@ -54,10 +54,10 @@ int ask(const std::string& line, std::string path) {
   char answer[512];
   ssize_t length = -1;
   if (send(rotad.get(), line.data(), line.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(line.size()) ||
-      errno == EPIPE) {  // refused and hung up: the reason is there to be read
+      errno == EPIPE) {  // rotad refused and closed: its reason can still be read
     length = recv(rotad.get(), answer, sizeof answer, 0);
   }
-  if (length <= 0) return failed(fmt::format("the rotad behind {} does not answer", path));
+  if (length <= 0) return failed(fmt::format("the rotad at {} does not answer", path));
   const std::string text(answer, static_cast<std::size_t>(length));
   if (text.rfind("ok: ", 0) != 0) return failed(text.rfind("error: ", 0) == 0 ? text.substr(7) : text);
   fmt::print("{}\n", text.substr(4));

@@ -26,7 +26,7 @@ constexpr std::size_t kMaxReport = std::size_t{4} << 20;
 constexpr std::size_t kMaxOutput = std::size_t{16} << 10;  // the end is kept
 
 struct Pipe {
-  Descriptor out, in;  // none where the kernel had no more
+  Descriptor out, in;  // none if the kernel had no more
   Pipe() {
     if (int ends[2]; pipe2(ends, O_CLOEXEC) == 0) {
       out = Descriptor(ends[0]);
@@ -93,7 +93,7 @@ template <typename T>
 T value_or(const nlohmann::json& object, const char* name, T otherwise) {
   const auto found = object.find(name);
   if (found == object.end()) return otherwise;
-  // What a whole number can hold is not asked of a fraction: the conversion of most of them is undefined.
+  // A fraction is not converted to an integer: most conversions are undefined.
   if (std::is_integral_v<T> && found->is_number_float()) return otherwise;
   try {
     return found->get<T>();
@@ -130,8 +130,8 @@ ChildResult run_child(const ChildCommand& command) {
   int status = 0;
   bool ended = false;
   const auto deadline = Clock::now() + command.limit;
-  // Until both ends are closed, or the child has ended and what it had written is read: one that it started may hold
-  // the pipes open.
+  // Reads until both pipes are closed, or the child has ended and its output is read: a process that it started may
+  // keep the pipes open.
   while (report.out || output.out) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
     if (left <= 0ms) break;
@@ -142,7 +142,7 @@ ChildResult run_child(const ChildCommand& command) {
     if (ready[1].revents != 0 && !take(output.out.get(), result.output, kMaxOutput, true)) output.out = {};
     if (count == 0) ended = waitpid(child, &status, WNOHANG) == child;
   }
-  // Its ends are closed, so it is about to end; a driver's exit handlers may hang as well.
+  // It has closed its pipes, so it is about to end; but a driver's exit handlers may hang, too.
   while (!ended && Clock::now() < deadline) {
     ended = waitpid(child, &status, WNOHANG) == child;
     if (!ended) poll(nullptr, 0, 2);
@@ -164,12 +164,12 @@ ChildResult run_child(const ChildCommand& command) {
 }
 
 void Reporter::say(const nlohmann::json& part) const {
-  // What a driver calls its GPU may be any bytes.
+  // A GPU's name from the driver may be any bytes.
   const std::string line = part.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   std::size_t written = 0;
   while (written < line.size()) {
     const ssize_t length = write(descriptor_, line.data() + written, line.size() - written);
-    if (length < 0 && errno != EINTR) return;  // nobody listens any more
+    if (length < 0 && errno != EINTR) return;  // the reader is gone
     if (length > 0) written += static_cast<std::size_t>(length);
   }
 }
@@ -259,7 +259,7 @@ TrialFacts trial_facts(const ChildResult& result, bool asked_driver) {
   for (std::string line; std::getline(lines, line);) {
     if (line.rfind(kPrefix, 0) == 0) facts.lines.push_back(line.substr(kPrefix.size()));
   }
-  // The core says so whenever it leaves the calls to the driver, and then only (attach.cpp).
+  // The core logs this if and only if it leaves the calls to the driver (attach.cpp).
   facts.attached = facts.end == End::kFinished && facts.preloaded && facts.core_error.empty();
   for (const std::string& line : facts.lines) {
     if (line.find("goes on without") != std::string::npos) facts.attached = false;

@@ -1,7 +1,7 @@
-// Runs this same program again as a child that may crash, hang or print, and takes what it reports.
+// Runs this same program again as a child that may crash, hang or print, and reads its report.
 //
-// A child writes one JSON object per line to a descriptor of its own; they are merged, later ones on top, so that what
-// was said before a crash still counts. "step" is what it is about to do, "done": true ends the report.
+// A child writes one JSON object per line to a separate descriptor; they are merged, later ones take precedence, so
+// that what was reported before a crash still counts. "step" is what it is about to do, "done": true ends the report.
 #pragma once
 
 #include <chrono>
@@ -43,13 +43,13 @@ class Reporter {
   int descriptor_;
 };
 
-// Merges the complete lines of a report; what is no JSON object is left out.
+// Merges the complete lines of a report; lines that are not a JSON object are left out.
 nlohmann::json merge_report(const std::string& lines);
 
-// The last line of what a child printed that says something, without control characters, cut at 200 bytes.
+// The last non-blank line that a child printed, without control characters, cut at 200 bytes.
 std::string last_words(const std::string& output);
 
-// From a child's report to facts; what is missing or of another type counts as not said.
+// Converts a child's report to facts; values that are missing or of another type count as not reported.
 ProbeFacts probe_facts(const ChildResult& result, std::chrono::milliseconds limit);
 TrialFacts trial_facts(const ChildResult& result, bool asked_driver);
 

@@ -22,7 +22,7 @@ struct Choices {
   double seconds = 30;
 };
 
-// What a child is told; see doctor_probe.h.
+// The arguments of a child; see probe.h.
 struct ChildChoices {
   std::string driver, nvml, preload, directory;
   int report = -1;
@@ -48,13 +48,14 @@ void register_children(CLI::App& app) {
 
 void register_doctor(CLI::App& app) {
   auto choices = std::make_shared<Choices>();
-  CLI::App* command = app.add_subcommand("doctor", "say what would stop rota on this machine, and what to do about it");
+  CLI::App* command = app.add_subcommand("doctor", "say what would stop rota on this machine and how to fix it");
   command->add_flag("--json", choices->json, "for programs");
-  command->add_flag("--verbose", choices->verbose, "name the functions that driver and rota do not have in common");
+  command->add_flag("--verbose", choices->verbose, "name the functions that only the driver or only rota has");
   command
-      ->add_option("--timeout", choices->seconds, "seconds until a driver that does not answer counts as hanging (30)")
+      ->add_option("--timeout", choices->seconds,
+                   "seconds to wait for the driver before it counts as hanging (default 30)")
       ->check(CLI::Range(0.01, 3600.0));
-  // A program, and what would be its arguments: is it within rota's reach?
+  // A program and its arguments: can rota be preloaded into it?
   command->prefix_command();
   command->callback([choices, command] {
     doctor::Options options;
@@ -69,7 +70,7 @@ void register_doctor(CLI::App& app) {
     const std::string text =
         choices->json ? doctor::as_json(findings, facts.version) : doctor::as_text(findings, choices->verbose);
     if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0) {
-      fmt::print(stderr, "rota doctor: its findings cannot be written: {}\n", std::strerror(errno));
+      fmt::print(stderr, "rota doctor: cannot write the findings: {}\n", std::strerror(errno));
       throw CLI::RuntimeError(1);
     }
     throw CLI::RuntimeError(doctor::all_well(findings) ? 0 : 1);

@@ -1,6 +1,5 @@
-// What `rota doctor` knows about this machine, as plain data: gathered by doctor_gather.cpp and doctor_probe.cpp,
-// judged by doctor_judge*.cpp. Whoever gathers does not judge, so that every judgement has a test with facts made up
-// for it.
+// What `rota doctor` knows about this machine, as plain data: gathered by gather*.cpp and probe.cpp, judged by
+// judge*.cpp. Gathering and judging are separate, so that every judgment has a test with made-up facts.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +11,13 @@
 
 namespace rota::doctor {
 
-// A limit that is none.
+// The value that means no limit.
 inline constexpr std::uint64_t kUnlimited = std::numeric_limits<std::uint64_t>::max();
 
-// How a child that we started came to its end.
+// How a child ended.
 enum class End {
   kNotRun,
-  kFinished,  // by itself, having said all it had to say
+  kFinished,  // by itself, with a complete report
   kFailed,    // by itself, too early
   kCrashed,   // by a signal
   kTimedOut,  // by us
@@ -35,15 +34,15 @@ enum class Search { kNotFound, kFound, kRefused };
 
 struct DriverFacts {
   Search search = Search::kNotFound;
-  std::string path;   // found, or what ROTA_REAL_LIBCUDA names and is refused
+  std::string path;   // found, or the refused file that ROTA_REAL_LIBCUDA names
   std::string file;   // what the path leads to through links, e.g. ".../libcuda.so.580.159.04"
   std::string place;  // how it was found, one of preload.h's words
   std::string why;    // refused because of this
   std::vector<PassedOver> passed_over;
-  bool simulated = false;            // it is simgpu
-  bool compared = false;             // its exports with those of librota.so; else the rest says nothing
-  std::string unreadable;            // why its exports could not be read; empty if they were
-  std::size_t exports = 0;           // functions, without the debugger's cudbg*
+  bool simulated = false;   // it is simgpu
+  bool compared = false;    // its exports were compared with those of librota.so; if not, the rest is meaningless
+  std::string unreadable;   // why its exports could not be read; empty if they were
+  std::size_t exports = 0;  // functions, without the debugger's cudbg*
   std::vector<std::string> unknown;  // of these, those that rota does not know
   std::vector<std::string> missing;  // what rota knows and the driver lacks
 };
@@ -58,7 +57,7 @@ struct GpuFacts {
   bool virtual_memory = false, memory_pools = false;
 };
 
-// What NVML, the library behind nvidia-smi, says of a GPU; it also lists those that CUDA hides.
+// What NVML, the library behind nvidia-smi, reports about a GPU; it also lists GPUs that CUDA hides.
 struct NvmlGpu {
   std::string uuid;
   int mig_now = -1, mig_later = -1;  // 0 off, 1 on, -1 not supported
@@ -71,7 +70,7 @@ struct NvmlFacts {
   std::vector<NvmlGpu> gpus;
 };
 
-// What a child that loaded the driver, without rota in front of it, got to know.
+// What a child found that loaded the driver without rota in front of it.
 struct ProbeFacts {
   End end = End::kNotRun;
   int detail = 0;      // the signal, or the exit code
@@ -86,7 +85,7 @@ struct ProbeFacts {
   NvmlFacts nvml;
 };
 
-// What a child under rota's preload got to know.
+// What a child under rota's preload found.
 struct TrialFacts {
   End end = End::kNotRun;
   int detail = 0;
@@ -105,7 +104,7 @@ struct ShimFile {
   std::string name;
   int error = 0;             // errno of reading it
   bool required = false;     // without it no program is covered
-  std::string without = {};  // what there is not without it, if it is not required
+  std::string without = {};  // what is missing without it, if it is not required
 };
 
 struct PreloadedLibrary {
@@ -124,11 +123,11 @@ struct PreloadFacts {
   std::vector<PreloadedLibrary> libraries;  // what this process's preload lists name
   std::string library;                      // what `rota run` preloads for this driver
   bool fitted = false;                      // that is a copy of librota.so that shows what the driver has
-  std::string fit_note;                     // why it is none although the driver differs; or ""
+  std::string fit_note;                     // why it is not a copy although the driver differs; or ""
   std::string nvml_library;                 // what it preloads in front of NVML; empty: nothing
   std::string nvml_note;                    // why nothing although there is an NVML, or what it shows too much; or ""
   bool in_force = false;                    // librota.so is mapped into this very process
-  bool secure = false;                      // this process runs with raised rights
+  bool secure = false;                      // this process runs with raised privileges
   TrialFacts trial;
 };
 

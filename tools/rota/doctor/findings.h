@@ -13,14 +13,14 @@ namespace rota::doctor {
 enum class Level {
   kOk,
   kNote,     // worth knowing; rota works
-  kWarning,  // rota works, but not as somebody expects
+  kWarning,  // rota works, but not as one would expect
   kProblem,  // programs do not run under rota, or not on the GPU, until this is changed
 };
 
 const char* level_name(Level level);
 
 struct Finding {
-  std::string id;  // stays the same from release to release: scripts look for it
+  std::string id;  // stable across releases: scripts look for it
   Level level = Level::kOk;
   std::string text;                                  // one line
   std::string remedy;                                // one line; empty only where all is well

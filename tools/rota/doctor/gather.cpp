@@ -35,7 +35,7 @@ std::map<std::string, std::string> gather_variables() {
   return found;
 }
 
-// NVML of the driver at hand and no other: it lies beside it, or is the machine's where the driver is.
+// Only this driver's NVML: it is next to the driver, or is the machine's if the driver is the machine's.
 std::string nvml_path(const DriverFacts& driver) {
   for (const std::string& path : {driver.path, driver.file}) {
     const std::string beside = std::filesystem::path(path).parent_path() / "libnvidia-ml.so.1";
@@ -51,7 +51,7 @@ ProbeFacts probe(const DriverFacts& driver, std::chrono::milliseconds limit) {
   if (const std::string nvml = nvml_path(driver); !nvml.empty()) {
     child.arguments.insert(child.arguments.end(), {"--nvml", nvml});
   }
-  // The driver alone: neither rota nor any other tool in front of it.
+  // Only the driver: neither rota nor any other tool in front of it.
   child.environment = {{"LD_PRELOAD", std::nullopt}};
   child.limit = limit;
   return probe_facts(run_child(child), limit);
@@ -63,14 +63,14 @@ TrialFacts try_out(const Facts& facts, std::chrono::milliseconds limit) {
     if (file.required && file.error != 0) return {};
   }
   if (!facts.preload.problem.empty()) return {};
-  // A driver that crashes or hangs does so under rota as well, and has been reported; the rest can be tried without it.
+  // A driver that crashes or hangs does so under rota, too, and has been reported; the rest can be tested without it.
   const bool driver_answers = facts.probe.end == End::kFinished && facts.probe.version.has_value();
   const auto log = facts.variables.find("ROTA_LOG");
   const bool log_valid = log == facts.variables.end() || log->second.empty() || log->second == "error" ||
                          log->second == "warn" || log->second == "info" || log->second == "debug";
   ChildCommand child;
   child.arguments = {"doctor-trial", "--preload", preload, "--directory", facts.preload.directory};
-  // This very program may be built with a sanitizer, whose runtime insists on being first.
+  // This program may itself be built with a sanitizer, whose runtime must be first.
   const std::string sanitizer = tool::inspect_command("/proc/self/exe").sanitizer;
   child.environment = {{"LD_PRELOAD", tool::preload_list("", {preload}, sanitizer)}, {"ROTA_TRACE", std::nullopt}};
   if (log_valid) child.environment.emplace_back("ROTA_LOG", "warn");

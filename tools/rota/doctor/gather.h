@@ -1,4 +1,4 @@
-// Looks at this machine for `rota doctor`. Nothing here loads a driver: that is done by children (doctor_probe.h).
+// Examines this machine for `rota doctor`. Nothing here loads a driver: children do that (probe.h).
 #pragma once
 
 #include <chrono>
@@ -18,7 +18,7 @@ Facts gather(const Options& options);
 
 // The parts of gather().
 DriverFacts gather_driver();
-PreloadFacts gather_preload();  // without the trial; makes the copy fitted to the driver, as `rota run` does
+PreloadFacts gather_preload();  // without the trial; creates the copy fitted to the driver, as `rota run` does
 DaemonFacts gather_daemon();
 HostFacts gather_host();
 

@@ -128,8 +128,8 @@ std::string container() {
   return kind != nullptr ? kind : "";
 }
 
-// Whether something listens at a Unix socket. Asked with another type than any server has on a stream, so that nobody
-// is connected: a live socket answers "wrong type", a dead one "refused".
+// Whether something listens at a Unix socket. Connects with a type that no stream server has, so that no connection is
+// made: a live socket returns "wrong type", a dead one "refused".
 bool listens(const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -50,7 +50,7 @@ constexpr std::array kVariables = {
     "ROTA_CLANG",
 };
 
-// How many letters have to be put in, taken out or replaced.
+// The edit distance: how many letters have to be inserted, removed or replaced.
 std::size_t distance(std::string_view from, std::string_view to) {
   std::vector<std::size_t> row(to.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});
@@ -73,15 +73,15 @@ bool known_variable(const std::string& name) {
 void judge_unreachable(const DaemonFacts& daemon, const nlohmann::json& values, Findings& findings) {
   Finding finding{"rotad", Level::kProblem,
                   fmt::format("cannot talk to a rotad at {}: {}", daemon.socket, strerror(daemon.error)),
-                  "set ROTA_SOCKET to another path, or ask who runs that rotad", values};
+                  "set ROTA_SOCKET to another path, or ask whoever runs that rotad", values};
   if (daemon.error == EACCES) {
-    finding.text = fmt::format("you may not talk to the rotad at {}", daemon.socket);
+    finding.text = fmt::format("you may not connect to the rotad at {}", daemon.socket);
     finding.remedy = "ask who runs it for access to its socket, or set ROTA_SOCKET to use another one";
   } else if (daemon.error == EPERM) {
-    finding.text = fmt::format("the folder of {} is not yours alone", daemon.socket);
+    finding.text = fmt::format("another user owns the folder of {} or can write to it", daemon.socket);
     finding.remedy = "remove the folder, or set ROTA_SOCKET";
   } else if (daemon.error == EPROTOTYPE) {
-    finding.text = fmt::format("what listens at {} is no rotad", daemon.socket);
+    finding.text = fmt::format("the process that listens at {} is not rotad", daemon.socket);
     finding.remedy = "set ROTA_SOCKET to another path";
   } else if (daemon.error == ENAMETOOLONG) {
     finding.text = "ROTA_SOCKET is longer than a socket's path may be (107 bytes)";
@@ -104,7 +104,7 @@ void judge_daemon(const Facts& facts, Findings& findings) {
     findings.push_back({"rotad", Level::kProblem,
                         fmt::format("no rotad answers at {}, and {} cannot be started: {}",
                                     fmt::join(daemon.places, ", "), daemon.program, strerror(daemon.program_error)),
-                        "install rota again: rotad belongs beside rota", values});
+                        "install rota again: rotad belongs in the same folder as rota", values});
     return;
   }
   if (absent) {
@@ -124,14 +124,14 @@ void judge_daemon(const Facts& facts, Findings& findings) {
                         Level::kProblem,
                         fmt::format("the rotad at {} speaks version {} of the protocol, this rota version {}",
                                     daemon.socket, daemon.other_protocol, daemon.protocol),
-                        "install both from the same release, and start rotad again",
+                        "install both from the same release, and restart rotad",
                         {{"protocol", daemon.protocol}, {"daemon_protocol", daemon.other_protocol}}});
     return;
   }
   if (!daemon.answered) {
     findings.push_back({"rotad", Level::kProblem,
-                        fmt::format("the rotad at {} takes the connection, but does not answer", daemon.socket),
-                        "see whether it is stopped or is no rotad at all; end it, and `rota run` starts another",
+                        fmt::format("the rotad at {} accepts the connection but does not answer", daemon.socket),
+                        "see whether it is stopped or is not rotad at all; end it, and `rota run` starts another",
                         values});
     return;
   }
@@ -150,9 +150,9 @@ void judge_daemon(const Facts& facts, Findings& findings) {
   if (daemon.version != facts.version) {
     findings.push_back({"rotad.version",
                         Level::kWarning,
-                        fmt::format("rotad is of rota {}, this is rota {}",
+                        fmt::format("rotad belongs to rota {}, this is rota {}",
                                     daemon.version.empty() ? "before 0.1.0's doctor" : daemon.version, facts.version),
-                        "start rotad again, from this release, when its programs have ended",
+                        "restart rotad from this release when its programs have ended",
                         {{"version", facts.version}, {"daemon_version", daemon.version}}});
   }
 }
@@ -186,11 +186,11 @@ void judge_settings(const Facts& facts, Findings& findings) {
     findings.push_back(
         {"settings.unknown",
          Level::kWarning,
-         fmt::format("{} is no variable of rota's", name),
+         fmt::format("{} is not one of rota's variables", name),
          meant.empty() ? fmt::format("unset {}; README.md lists them", name) : fmt::format("did you mean {}?", meant),
          {{"variable", name}, {"nearest", meant}}});
   }
-  // What the shim itself refuses: "ROTA_X is 'value': what it accepts; what happens". Nobody else has to know its
+  // What the shim itself refuses: "ROTA_X is 'value': what it accepts; what happens". No other code has to know its
   // rules.
   for (const std::string& line : facts.preload.trial.lines) {
     const std::string name = line.substr(0, line.find_first_of(" ="));
@@ -207,7 +207,7 @@ void judge_settings(const Facts& facts, Findings& findings) {
     findings.push_back({"settings.invalid",
                         Level::kWarning,
                         fmt::format("ROTA_WAIT is '{}'", wait->second),
-                        "1 waits for a rotad; anything else does not wait",
+                        "set it to 1 to wait for a rotad, or unset it: programs do not wait with any other value",
                         {{"variable", "ROTA_WAIT"}}});
   }
   const auto off = facts.variables.find("ROTA_OFF");
@@ -223,7 +223,7 @@ void judge_settings(const Facts& facts, Findings& findings) {
     findings.push_back({"settings.invalid",
                         Level::kWarning,
                         fmt::format("ROTA_TRACE_MAX_BYTES is '{}'", most->second),
-                        "a number of bytes with an optional K, M, G or T; 1G is used",
+                        "use bytes with an optional K, M, G or T, as in 64M; 1G is used",
                         {{"variable", "ROTA_TRACE_MAX_BYTES"}}});
   }
   if (findings.size() == before) {

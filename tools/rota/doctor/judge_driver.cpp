@@ -1,4 +1,4 @@
-// The driver: is there one, does it load and answer, which release is it, what does it have that rota does not know.
+// The driver: does it exist, load and answer, which release is it, and what does it have that rota does not know.
 #include <fmt/format.h>
 
 #include <cstring>
@@ -16,15 +16,16 @@ void judge_search(const Facts& facts, Findings& findings) {
     if (other.own && other.place == tool::kPlaceLoaderCache) {
       findings.push_back(
           {"driver.loader_cache", Level::kProblem,
-           fmt::format("{} is rota's own and in the loader's cache: every program gets it as its driver", other.path),
-           "take its folder out of /etc/ld.so.conf and /etc/ld.so.conf.d, then run ldconfig; remove a "
+           fmt::format("{} is rota's own library but is in the loader's cache: every program loads it as its driver",
+                       other.path),
+           "remove its folder from /etc/ld.so.conf and /etc/ld.so.conf.d, then run ldconfig; remove a "
            "libcuda.so.1 link that ldconfig made there",
            values});
     } else {
       findings.push_back(
           {"driver.passed_over", Level::kNote,
-           fmt::format("{} ({}) is passed over: {}", other.path, other.place, other.why),
-           "remove it, or set ROTA_REAL_LIBCUDA to the driver's libcuda.so.1, if it is the one you meant", values});
+           fmt::format("{} ({}) is skipped: {}", other.path, other.place, other.why),
+           "remove it, or if it is the one you meant, set ROTA_REAL_LIBCUDA to the driver's libcuda.so.1", values});
     }
   }
   switch (driver.search) {
@@ -48,16 +49,16 @@ void judge_search(const Facts& facts, Findings& findings) {
       break;
     case Search::kNotFound:
       findings.push_back(
-          {"driver", Level::kProblem, "no libcuda.so.1 of an NVIDIA driver on this machine",
+          {"driver", Level::kProblem, "no NVIDIA driver's libcuda.so.1 found on this machine",
            facts.host.container.empty()
-               ? "install the NVIDIA driver; if it lies in an unusual place, set ROTA_REAL_LIBCUDA to its libcuda.so.1"
+               ? "install the NVIDIA driver; if it is in an unusual place, set ROTA_REAL_LIBCUDA to its libcuda.so.1"
                : "start the container with --gpus all (Kubernetes: ask for nvidia.com/gpu and install the device "
                  "plugin): the driver's libraries come from the host"});
       break;
   }
 }
 
-// How asking the driver ended, where it did not end well.
+// How querying the driver ended, if it failed.
 void judge_probe(const ProbeFacts& probe, Findings& findings) {
   nlohmann::json values = {{"step", probe.step}, {"output", probe.output}};
   const std::string where =
@@ -69,7 +70,7 @@ void judge_probe(const ProbeFacts& probe, Findings& findings) {
     case End::kFailed:
       values["exit_code"] = probe.detail;
       findings.push_back({"driver.probe", Level::kProblem,
-                          fmt::format("the driver ends the process that asks it (exit {}), {}", probe.detail, where),
+                          fmt::format("the driver ends the process that calls it (exit {}), {}", probe.detail, where),
                           "see whether nvidia-smi works and what dmesg says (NVRM, Xid); install the driver again",
                           values});
       break;
@@ -77,7 +78,7 @@ void judge_probe(const ProbeFacts& probe, Findings& findings) {
       values["signal"] = probe.detail;
       findings.push_back({"driver.probe", Level::kProblem,
                           fmt::format("the driver crashes ({}), {}", strsignal(probe.detail), where),
-                          "programs crash there too: see what dmesg says (NVRM, Xid) and install the driver again, of "
+                          "programs crash there too: see what dmesg says (NVRM, Xid) and install the driver again, in "
                           "the kernel module's version",
                           values});
       break;
@@ -92,18 +93,19 @@ void judge_probe(const ProbeFacts& probe, Findings& findings) {
       break;
   }
   if (!probe.load_error.empty()) {
-    findings.push_back({"driver.load",
-                        Level::kProblem,
-                        fmt::format("the driver does not load: {}", probe.load_error),
-                        "install the driver again; what it needs comes with it (libnvidia-*.so of the same version)",
-                        {{"error", probe.load_error}}});
+    findings.push_back(
+        {"driver.load",
+         Level::kProblem,
+         fmt::format("the driver does not load: {}", probe.load_error),
+         "install the driver again; the libraries it needs come with it (libnvidia-*.so of the same version)",
+         {{"error", probe.load_error}}});
   }
 }
 
 void judge_version(const Facts& facts, Findings& findings) {
   if (!facts.probe.version) {
-    findings.push_back({"driver.version", Level::kWarning, "the driver does not say its version",
-                        "a CUDA driver answers cuDriverGetVersion: see whether the file above is one"});
+    findings.push_back({"driver.version", Level::kWarning, "the driver does not report its version",
+                        "a CUDA driver has cuDriverGetVersion: see whether the file above is one"});
     return;
   }
   const int version = *facts.probe.version;
@@ -114,20 +116,19 @@ void judge_version(const Facts& facts, Findings& findings) {
   if (version < facts.oldest_covered) {
     findings.push_back(
         {"driver.version", Level::kNote,
-         fmt::format("the driver is of CUDA {}, older than what rota covers ({}): it was tried on simulated drivers of "
-                     "that age only",
+         fmt::format("the driver is for CUDA {}, older than what rota covers ({}): rota was tested only on simulated "
+                     "drivers of that age",
                      version_text(version), covered),
          "update the driver if something does not work", values});
   } else if (version >= facts.newest_covered + 10) {
-    findings.push_back(
-        {"driver.version", Level::kNote,
-         fmt::format("the driver is of CUDA {}, newer than what rota covers ({}): functions that are new "
-                     "pass through untouched",
-                     version_text(version), covered),
-         "update rota when programs begin to use them", values});
+    findings.push_back({"driver.version", Level::kNote,
+                        fmt::format("the driver is for CUDA {}, newer than what rota covers ({}): new functions "
+                                    "pass through untouched",
+                                    version_text(version), covered),
+                        "update rota when programs begin to use them", values});
   } else {
     findings.push_back({"driver.version", Level::kOk,
-                        fmt::format("the driver is of CUDA {}; rota covers {}", version_text(version), covered), "",
+                        fmt::format("the driver is for CUDA {}; rota covers {}", version_text(version), covered), "",
                         values});
   }
 }
@@ -138,7 +139,7 @@ void judge_exports(const Facts& facts, Findings& findings) {
   if (!driver.unreadable.empty()) {
     findings.push_back({"driver.exports",
                         Level::kWarning,
-                        fmt::format("what the driver exports cannot be read: {}", driver.unreadable),
+                        fmt::format("cannot read the driver's exports: {}", driver.unreadable),
                         "install the driver again if programs have trouble with it",
                         {{"error", driver.unreadable}}});
     return;
@@ -147,10 +148,10 @@ void judge_exports(const Facts& facts, Findings& findings) {
                                  {"known", facts.known_functions},
                                  {"unknown", driver.unknown},
                                  {"missing", driver.missing}};
-  // Whether programs see those all the same is the preload's to say.
+  // Whether programs see those anyway is a finding of the preload.
   const std::string absent = driver.missing.empty()
                                  ? ""
-                                 : fmt::format("; {} that rota knows {} not there", driver.missing.size(),
+                                 : fmt::format("; {} that rota knows {} missing", driver.missing.size(),
                                                driver.missing.size() == 1 ? "is" : "are");
   if (driver.unknown.empty()) {
     findings.push_back({"driver.exports", Level::kOk,

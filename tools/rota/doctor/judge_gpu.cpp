@@ -1,4 +1,4 @@
-// Each GPU, and what stands between a program and all of it: compute mode, MIG, MPS, CUDA_VISIBLE_DEVICES.
+// Each GPU, and what keeps a program from using all of it: compute mode, MIG, MPS, CUDA_VISIBLE_DEVICES.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -56,17 +56,17 @@ void judge_gpu(const GpuFacts& gpu, Findings& findings) {
   if (!gpu.concurrent_managed) {
     findings.push_back(
         {"gpu.managed", Level::kWarning,
-         fmt::format("GPU {} {}: programs' memory stays where it is and has to fit together", gpu.index,
+         fmt::format("GPU {} {}: programs' memory stays on it and has to fit together", gpu.index,
                      gpu.managed ? "cannot page Unified Memory by itself" : "has no Unified Memory"),
-         "keep what runs together below the GPU's memory, e.g. with ROTA_GPU_MEM_LIMIT; a vGPU needs a profile with "
-         "Unified Memory, WSL has none of this kind",
+         "keep the programs that run together below the GPU's memory, e.g. with ROTA_GPU_MEM_LIMIT; a vGPU needs a "
+         "profile with Unified Memory; WSL cannot page it",
          which});
   }
   if (!gpu.virtual_memory) {
     findings.push_back({"gpu.virtual_memory", Level::kNote,
                         fmt::format("GPU {} has no virtual memory management", gpu.index),
-                        "nothing to do: this rota does not need it; programs that do (PyTorch's expandable_segments) "
-                        "fail there without rota too",
+                        "nothing to do: rota does not need it; programs that do (PyTorch's expandable_segments) "
+                        "fail there without rota, too",
                         which});
   }
   if (gpu.compute_mode == api::CU_COMPUTEMODE_PROHIBITED) {
@@ -75,8 +75,8 @@ void judge_gpu(const GpuFacts& gpu, Findings& findings) {
                         fmt::format("nvidia-smi -i {} -c 0 (as root)", gpu.uuid), which});
   } else if (gpu.compute_mode != api::CU_COMPUTEMODE_DEFAULT) {
     findings.push_back({"gpu.compute_mode", Level::kProblem,
-                        fmt::format("GPU {} is in compute mode {}: a second program is refused by the driver",
-                                    gpu.index, compute_mode_name(gpu.compute_mode)),
+                        fmt::format("GPU {} is in compute mode {}: the driver refuses a second program", gpu.index,
+                                    compute_mode_name(gpu.compute_mode)),
                         fmt::format("nvidia-smi -i {} -c 0 (as root)", gpu.uuid), which});
   }
 }
@@ -94,8 +94,8 @@ void judge_mig(const Facts& facts, Findings& findings) {
     } else if (gpu.mig_later == 1) {
       findings.push_back(
           {"gpu.mig", Level::kNote,
-           fmt::format("{} goes into MIG mode at its next reset, and offers nothing without instances", gpu.uuid),
-           "`nvidia-smi -mig 0` takes that back", values});
+           fmt::format("{} enters MIG mode at its next reset, and is then unusable without instances", gpu.uuid),
+           "`nvidia-smi -mig 0` undoes that", values});
     }
   }
 }
@@ -128,19 +128,18 @@ void judge_mps(const Facts& facts, Findings& findings) {
       {"mps",
        Level::kWarning,
        fmt::format("an MPS control daemon{} serves {}: programs under rota become its clients, and a fault in one ends "
-                   "all",
+                   "all of them",
                    mps.pid > 0 ? fmt::format(" (pid {})", mps.pid) : "", mps.directory),
        "`echo quit | nvidia-cuda-mps-control`, or set CUDA_MPS_PIPE_DIRECTORY to an empty folder for these programs",
        {{"alive", true}, {"directory", mps.directory}, {"pid", mps.pid}}});
   for (const char* name : {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"}) {
     const auto limit = facts.variables.find(name);
     if (limit == facts.variables.end() || limit->second.empty()) continue;
-    findings.push_back(
-        {"mps.limit",
-         Level::kWarning,
-         fmt::format("{}={} holds each program down also while it has the GPU alone", name, limit->second),
-         fmt::format("unset {}", name),
-         {{"variable", name}, {"value", limit->second}}});
+    findings.push_back({"mps.limit",
+                        Level::kWarning,
+                        fmt::format("{}={} limits each program even while it has the GPU alone", name, limit->second),
+                        fmt::format("unset {}", name),
+                        {{"variable", name}, {"value", limit->second}}});
   }
 }
 

@@ -15,7 +15,7 @@ std::string limit_text(std::uint64_t bytes) {
   return bytes == kUnlimited ? "unlimited" : size_text(bytes);
 }
 
-// Unified Memory that does not fit on the GPU lies in host memory.
+// Unified Memory that does not fit on the GPU is in host memory.
 void judge_memory(const Facts& facts, Findings& findings) {
   const HostFacts& host = facts.host;
   if (host.memory == 0) return;
@@ -40,15 +40,15 @@ void judge_memory(const Facts& facts, Findings& findings) {
     findings.push_back({"host.memory", Level::kOk, text, "", values});
     return;
   }
-  // A quarter of a GPU is less than a second program usually brings.
-  findings.push_back({"host.memory", room < largest / 4 ? Level::kWarning : Level::kNote,
-                      fmt::format("{}: less than a GPU's {}; programs that together exceed both are killed for memory",
-                                  text, size_text(largest)),
-                      limited
-                          ? "raise the container's limit on memory (docker --memory, Kubernetes limits.memory), or set "
-                            "ROTA_GPU_MEM_LIMIT so that what runs together fits"
-                          : "set ROTA_GPU_MEM_LIMIT so that what runs together fits, or run fewer programs at once",
-                      values});
+  // A second program usually needs more than a quarter of a GPU.
+  findings.push_back(
+      {"host.memory", room < largest / 4 ? Level::kWarning : Level::kNote,
+       fmt::format("{}: less than a GPU's {}; programs that together exceed both are killed for lack of memory", text,
+                   size_text(largest)),
+       limited ? "raise the container's limit on memory (docker --memory, Kubernetes limits.memory), or set "
+                 "ROTA_GPU_MEM_LIMIT so that the programs that run together fit"
+               : "set ROTA_GPU_MEM_LIMIT so that the programs that run together fit, or run fewer at once",
+       values});
 }
 
 void judge_limits(const HostFacts& host, Findings& findings) {
@@ -69,7 +69,7 @@ void judge_limits(const HostFacts& host, Findings& findings) {
   if (host.address_space != kUnlimited) {
     fine = false;
     findings.push_back({"limits.address_space", Level::kWarning,
-                        fmt::format("the address space is limited to {}: CUDA reserves far more at its start",
+                        fmt::format("the address space is limited to {}: CUDA reserves far more when it starts",
                                     size_text(host.address_space)),
                         "ulimit -v unlimited", values});
   }

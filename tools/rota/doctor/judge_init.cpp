@@ -1,4 +1,4 @@
-// cuInit failed, or found no GPU: which error it is, and what people do about each.
+// cuInit failed or found no GPU: which error it is, and how to fix each.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,42 +17,43 @@ struct Advice {
 };
 
 constexpr const char* kMpsRemedy =
-    "restart the MPS control daemon, or end it with `echo quit | nvidia-cuda-mps-control`: rota does without it";
+    "restart the MPS control daemon, or end it with `echo quit | nvidia-cuda-mps-control`: rota does not need it";
 
 constexpr Advice kAdvice[] = {
     {api::CUDA_ERROR_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "there is no memory for the driver itself",
      "raise the limit on memory of this process or container (ulimit -v, memory cgroup)"},
     {api::CUDA_ERROR_STUB_LIBRARY, "CUDA_ERROR_STUB_LIBRARY", "this is the CUDA Toolkit's stub, not a driver",
-     "take the toolkit's stubs folder out of LD_LIBRARY_PATH, or set ROTA_REAL_LIBCUDA to the driver's libcuda.so.1"},
-    {35, "CUDA_ERROR_INSUFFICIENT_DRIVER", "the driver is older than what uses it", "update the driver"},
+     "remove the toolkit's stubs folder from LD_LIBRARY_PATH, or set ROTA_REAL_LIBCUDA to the driver's libcuda.so.1"},
+    {35, "CUDA_ERROR_INSUFFICIENT_DRIVER", "the driver is older than the program's CUDA", "update the driver"},
     {api::CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER, "CUDA_ERROR_CALL_REQUIRES_NEWER_DRIVER",
-     "the kernel module is older than this library", "update the driver, and reboot or load its module again"},
-    {api::CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE", "the GPU is taken or in a bad state",
-     "see in nvidia-smi who uses it and in which compute mode it is: `nvidia-smi -c 0` allows several programs"},
-    {api::CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "a GPU was chosen that does not exist",
-     "correct CUDA_VISIBLE_DEVICES: `nvidia-smi -L` lists what there is"},
+     "the kernel module is older than this library", "update the driver, and reboot or reload its module"},
+    {api::CUDA_ERROR_DEVICE_UNAVAILABLE, "CUDA_ERROR_DEVICE_UNAVAILABLE", "the GPU is in use or in a bad state",
+     "nvidia-smi shows which programs use it and its compute mode: `nvidia-smi -c 0` allows several programs"},
+    {api::CUDA_ERROR_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "the chosen GPU does not exist",
+     "correct CUDA_VISIBLE_DEVICES: `nvidia-smi -L` lists the GPUs"},
     {api::CUDA_ERROR_DEVICE_NOT_LICENSED, "CUDA_ERROR_DEVICE_NOT_LICENSED", "this vGPU has no licence",
-     "have the virtual machine take a vGPU licence (nvidia-gridd)"},
-    {api::CUDA_ERROR_OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM", "the system refused something to the driver",
-     "see whether /dev/nvidia* may be opened and whether limits (ulimit -v, seccomp, cgroup devices) are in the way"},
-    {api::CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "the driver may not be used by this process",
-     "see whether MPS, confidential computing or a security module forbids it to this user"},
+     "have the virtual machine obtain a vGPU licence (nvidia-gridd)"},
+    {api::CUDA_ERROR_OPERATING_SYSTEM, "CUDA_ERROR_OPERATING_SYSTEM",
+     "the operating system refused a call of the driver",
+     "see whether /dev/nvidia* can be opened and whether limits (ulimit -v, seccomp, cgroup devices) are in the way"},
+    {api::CUDA_ERROR_NOT_PERMITTED, "CUDA_ERROR_NOT_PERMITTED", "this process may not use the driver",
+     "see whether MPS, confidential computing or a security module forbids it for this user"},
     {api::CUDA_ERROR_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "this driver does not support the GPU",
-     "install a driver that does: `nvidia-smi` and dmesg (NVRM) say which GPU it is"},
+     "install a driver that does: `nvidia-smi` and dmesg (NVRM) say which GPU this is"},
     {api::CUDA_ERROR_SYSTEM_NOT_READY, "CUDA_ERROR_SYSTEM_NOT_READY", "the machine's GPUs are not ready yet",
-     "on machines with NVSwitch start the fabric manager, of the driver's version: `systemctl start "
+     "on machines with NVSwitch, start the fabric manager of the driver's version: `systemctl start "
      "nvidia-fabricmanager`"},
     {api::CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE, "CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE",
      "this is CUDA's forward-compatibility driver, which this GPU does not allow",
-     "take /usr/local/cuda/compat out of LD_LIBRARY_PATH and /etc/ld.so.conf.d, or remove the cuda-compat package"},
+     "remove /usr/local/cuda/compat from LD_LIBRARY_PATH and /etc/ld.so.conf.d, or remove the cuda-compat package"},
     {api::CUDA_ERROR_MPS_CONNECTION_FAILED, "CUDA_ERROR_MPS_CONNECTION_FAILED", "MPS does not answer", kMpsRemedy},
     {api::CUDA_ERROR_MPS_RPC_FAILURE, "CUDA_ERROR_MPS_RPC_FAILURE", "MPS does not answer", kMpsRemedy},
     {api::CUDA_ERROR_MPS_SERVER_NOT_READY, "CUDA_ERROR_MPS_SERVER_NOT_READY", "the MPS server is not ready",
      kMpsRemedy},
-    {api::CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED", "MPS takes no more programs",
+    {api::CUDA_ERROR_MPS_MAX_CLIENTS_REACHED, "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED", "MPS accepts no more programs",
      kMpsRemedy},
     {api::CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED, "CUDA_ERROR_MPS_MAX_CONNECTIONS_REACHED",
-     "MPS takes no more connections", kMpsRemedy},
+     "MPS accepts no more connections", kMpsRemedy},
     {api::CUDA_ERROR_MPS_CLIENT_TERMINATED, "CUDA_ERROR_MPS_CLIENT_TERMINATED", "MPS ended this program", kMpsRemedy},
 };
 
@@ -68,7 +69,7 @@ const DeviceFile* find_file(const HostFacts& host, const std::string& path) {
   return found == host.devices.end() ? nullptr : &*found;
 }
 
-// What the device files and the kernel module say of why no GPU is there; empty if they say nothing.
+// Why there is no GPU, according to the device files and the kernel module; empty if they do not show it.
 struct Cause {
   std::string text, remedy;
 };
@@ -78,25 +79,25 @@ Cause cause_in_devices(const HostFacts& host) {
   if (host.kernel_module.empty() && find_file(host, "/dev/dxg") == nullptr) {
     return {"the NVIDIA kernel module is not loaded",
             host.container.empty()
-                ? "`modprobe nvidia`, and see in dmesg (NVRM) why not; a new kernel needs the module "
-                  "built for it; a machine without an NVIDIA GPU runs programs on the CPU"
-                : "on the host: `modprobe nvidia`, and see in dmesg (NVRM) why not"};
+                ? "`modprobe nvidia`; if that fails, dmesg (NVRM) says why; a new kernel needs the module "
+                  "built for it; a machine without an NVIDIA GPU can use `rota sim`"
+                : "on the host: `modprobe nvidia`; if that fails, dmesg (NVRM) says why"};
   }
   if (!any) {
     return {"there is no /dev/nvidia0",
-            host.container.empty()
-                ? "`nvidia-modprobe -c=0`, or start nvidia-persistenced; see in dmesg (NVRM) whether "
-                  "the GPU was found"
-                : "start the container with --gpus all (Kubernetes: ask for nvidia.com/gpu and "
-                  "install the device plugin)"};
+            host.container.empty() ? "`nvidia-modprobe -c=0`, or start nvidia-persistenced; dmesg (NVRM) says whether "
+                                     "the GPU was found"
+                                   : "start the container with --gpus all (Kubernetes: ask for nvidia.com/gpu and "
+                                     "install the device plugin)"};
   }
   for (const DeviceFile& file : host.devices) {
     if (file.usable || !(is_gpu_file(file) || file.path == "/dev/nvidiactl" || file.path == "/dev/nvidia-uvm"))
       continue;
-    return {fmt::format("{} may not be opened by this user", file.path),
+    return {fmt::format("this user may not open {}", file.path),
             host.container.empty()
                 ? fmt::format("`chmod a+rw {}`, or join the group that owns it (often video)", file.path)
-                : "start the container with --gpus all, so that its cgroup allows the device, and as a user that may"};
+                : "start the container with --gpus all, so that its cgroup allows the device, and as a user that may "
+                  "open it"};
   }
   if (find_file(host, "/dev/dxg") == nullptr && find_file(host, "/dev/nvidia-uvm") == nullptr) {
     return {"there is no /dev/nvidia-uvm, which CUDA needs",
@@ -120,11 +121,11 @@ Cause cause_of_nothing(const Facts& facts) {
   if (!cause.text.empty()) return cause;
   if (hidden != facts.variables.end()) {
     return {fmt::format("CUDA_VISIBLE_DEVICES={} shows none", hidden->second.empty() ? "''" : hidden->second),
-            "unset CUDA_VISIBLE_DEVICES, or name a GPU of `nvidia-smi -L`"};
+            "unset CUDA_VISIBLE_DEVICES, or name a GPU that `nvidia-smi -L` lists"};
   }
   if (const NvmlGpu* gpu = split_gpu(facts.probe.nvml); gpu != nullptr) {
-    return {fmt::format("{} is in MIG mode and offers no instance", gpu->uuid),
-            "make instances with `nvidia-smi mig -cgi PROFILE -C`, or leave MIG mode with `nvidia-smi -mig 0`"};
+    return {fmt::format("{} is in MIG mode and has no instance", gpu->uuid),
+            "create instances with `nvidia-smi mig -cgi PROFILE -C`, or leave MIG mode with `nvidia-smi -mig 0`"};
   }
   return {};
 }
@@ -136,20 +137,20 @@ void judge_init_error(const Facts& facts, Findings& findings) {
   const int error = probe.init.value_or(0);
   Finding finding{"driver.init", Level::kProblem, "", "", {{"error", error}, {"count", probe.count.value_or(0)}}};
   if (!probe.init) {
-    finding.text = "the driver has no cuInit that answers";
+    finding.text = "the driver has no working cuInit";
     finding.remedy = "set ROTA_REAL_LIBCUDA to the path of the NVIDIA driver's libcuda.so.1";
     findings.push_back(finding);
     return;
   }
   if (error == api::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH) {
     finding.text =
-        fmt::format("cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): the kernel module is of {}, the library {}",
+        fmt::format("cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH (803): the kernel module has version {}, the library {}",
                     facts.host.kernel_module.empty() ? "another version" : facts.host.kernel_module,
                     facts.driver.file.empty() ? facts.driver.path : facts.driver.file);
     finding.remedy = facts.host.container.empty()
-                         ? "reboot, or unload and load the nvidia modules, after an update of the driver; see that no "
-                           "older libcuda.so.1 lies in LD_LIBRARY_PATH"
-                         : "remove the libcuda.so.1 that the image brings along: the driver's comes from the host";
+                         ? "after an update of the driver, reboot or reload the nvidia modules; make sure that no "
+                           "older libcuda.so.1 is in LD_LIBRARY_PATH"
+                         : "remove the libcuda.so.1 that is part of the image: the driver's comes from the host";
     findings.push_back(finding);
     return;
   }
@@ -170,10 +171,10 @@ void judge_init_error(const Facts& facts, Findings& findings) {
   } else if (error == api::CUDA_ERROR_UNKNOWN) {
     finding.text = "cuInit: CUDA_ERROR_UNKNOWN (999)" + reason;
     finding.remedy =
-        "load the Unified Memory module again, which often fails after a suspend: `rmmod nvidia_uvm; modprobe "
-        "nvidia_uvm`; else reboot";
+        "reload the Unified Memory module, which often fails after a suspend: `rmmod nvidia_uvm; modprobe "
+        "nvidia_uvm`; otherwise reboot";
   } else {
-    finding.text = fmt::format("cuInit answers error {}{}", error, reason);
+    finding.text = fmt::format("cuInit returns error {}{}", error, reason);
     finding.remedy = "see whether nvidia-smi works and what dmesg says (NVRM, Xid)";
   }
   if (!cause.remedy.empty()) finding.remedy = cause.remedy;

@@ -1,4 +1,5 @@
-// The preload: are its files there and of one build, does a program reach the driver through it, who else hooks CUDA.
+// The preload: do its files exist and come from one build, does a program reach the driver through it, what else hooks
+// CUDA.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,7 +27,7 @@ void judge_files(const PreloadFacts& preload, Findings& findings) {
          file.required ? Level::kProblem : Level::kWarning,
          fmt::format("{}/{}: {}{}", preload.directory, file.name, strerror(file.error),
                      file.required ? ": programs run without rota" : ": " + file.without),
-         file.error == EACCES ? "make it readable to all: chmod a+r, and a+x for its folders" : kInstallAgain,
+         file.error == EACCES ? "make it readable for all users: chmod a+r, and a+x for its folders" : kInstallAgain,
          {{"directory", preload.directory}, {"file", file.name}, {"error", file.error}}});
   }
   if (complete) {
@@ -49,13 +50,13 @@ void judge_files(const PreloadFacts& preload, Findings& findings) {
 void judge_fit(const PreloadFacts& preload, Findings& findings) {
   const nlohmann::json values = {{"library", preload.library}, {"fitted", preload.fitted}, {"note", preload.fit_note}};
   if (!preload.fit_note.empty()) {
-    findings.push_back(
-        {"preload.fit", Level::kNote,
-         fmt::format("programs see functions that the driver lacks, or not all that it has: {}", preload.fit_note),
-         "make ROTA_CACHE, or ~/.cache, a folder that may be written to, or update rota", values});
+    findings.push_back({"preload.fit", Level::kNote,
+                        fmt::format("programs see functions that the driver lacks, or do not see all that it has: {}",
+                                    preload.fit_note),
+                        "make ROTA_CACHE or ~/.cache a folder that you can write to, or update rota", values});
   } else if (preload.fitted) {
     findings.push_back(
-        {"preload.fit", Level::kOk, fmt::format("{} shows just what the driver has", preload.library), "", values});
+        {"preload.fit", Level::kOk, fmt::format("{} shows exactly what the driver has", preload.library), "", values});
   }
 }
 
@@ -66,12 +67,12 @@ std::string missing_glibc(const std::string& words) {
   return words.substr(begin, words.find_first_not_of("GLIBC_.0123456789", begin) - begin);
 }
 
-// Not a word where there is no NVML.
+// No finding if there is no NVML.
 void judge_nvml(const PreloadFacts& preload, Findings& findings) {
   const nlohmann::json values = {{"library", preload.nvml_library}, {"note", preload.nvml_note}};
   if (!preload.nvml_note.empty()) {
     findings.push_back({"preload.nvml", Level::kNote, preload.nvml_note,
-                        "make ROTA_CACHE, or ~/.cache, a folder that may be written to, or update rota", values});
+                        "make ROTA_CACHE or ~/.cache a folder that you can write to, or update rota", values});
   } else if (!preload.nvml_library.empty()) {
     findings.push_back(
         {"preload.nvml", Level::kOk,
@@ -118,14 +119,14 @@ void judge_trial(const PreloadFacts& preload, Findings& findings) {
   if (!trial.preloaded) {
     return problem(
         "the loader does not preload librota.so here: programs run without rota",
-        "see whether LD_PRELOAD is in force at all: a secure or static /proc/self/exe, AppArmor or a wrapper "
-        "may drop it");
+        "see whether LD_PRELOAD takes effect at all: AppArmor or a wrapper may drop it, and the loader ignores it for "
+        "setuid and static programs");
   }
   if (!trial.attached) {
     const auto different = std::any_of(trial.lines.begin(), trial.lines.end(), [](const std::string& line) {
       return line.find("different builds") != std::string::npos;
     });
-    return problem(different ? "librota.so and librota-core.so are of different builds: programs run without rota"
+    return problem(different ? "librota.so and librota-core.so come from different builds: programs run without rota"
                              : "librota-core.so does not attach: programs run without rota",
                    kInstallAgain);
   }
@@ -149,7 +150,7 @@ void judge_trial(const PreloadFacts& preload, Findings& findings) {
   findings.push_back({"preload.trial",
                       Level::kOk,
                       trial.asked_driver && trial.version ? "a program under rota reaches the driver"
-                                                          : "a program under rota loads it whole",
+                                                          : "a program under rota loads all of it",
                       "",
                       {{"attached", true}}});
 }
@@ -161,14 +162,14 @@ void judge_others(const PreloadFacts& preload, Findings& findings) {
     if (library.ours) listed = true;
     if (!library.present && (library.ours || library.companion)) {
       findings.push_back({"preload.broken", Level::kWarning,
-                          fmt::format("{} names {}, which is not there: the loader says so at every start",
+                          fmt::format("{} names {}, which does not exist: the loader says so whenever a program starts",
                                       library.source, library.path),
-                          fmt::format("take it out of {}, or install rota there", library.source), values});
+                          fmt::format("remove it from {}, or install rota there", library.source), values});
     } else if (library.cuda_functions > 0 && !library.ours && !library.companion) {
       findings.push_back({"preload.other", Level::kWarning,
-                          fmt::format("{} names {}, which hooks CUDA too ({})", library.source, library.path,
+                          fmt::format("{} names {}, which also hooks CUDA ({})", library.source, library.path,
                                       counted(library.cuda_functions, "function")),
-                          fmt::format("take it out of {}: two tools that share GPUs (nvshare, HAMi) work against each "
+                          fmt::format("remove it from {}: two tools that share GPUs (nvshare, HAMi) work against each "
                                       "other",
                                       library.source),
                           values});
@@ -177,16 +178,16 @@ void judge_others(const PreloadFacts& preload, Findings& findings) {
   const nlohmann::json values = {{"in_force", preload.in_force}};
   if (preload.secure) {
     findings.push_back({"preload.in_force", Level::kWarning,
-                        "this process runs with raised rights, where the loader ignores LD_PRELOAD",
+                        "this process runs with raised privileges, so the loader ignores LD_PRELOAD",
                         "run rota without setuid, setgid or file capabilities", values});
   } else if (preload.in_force) {
-    findings.push_back({"preload.in_force", Level::kOk, "rota's preload is in force in this process", "", values});
+    findings.push_back({"preload.in_force", Level::kOk, "rota's preload is active in this process", "", values});
   } else if (listed) {
-    findings.push_back({"preload.in_force", Level::kWarning, "rota's preload is set, but not in force in this process",
+    findings.push_back({"preload.in_force", Level::kWarning, "rota's preload is set but not active in this process",
                         "see what the loader says: LD_DEBUG=libs /bin/true", values});
   } else {
     findings.push_back(
-        {"preload.in_force", Level::kOk, "rota's preload is not in force here: `rota run` sets it", "", values});
+        {"preload.in_force", Level::kOk, "rota's preload is not active here: `rota run` sets it", "", values});
   }
 }
 
@@ -199,17 +200,18 @@ void judge_command(const CommandFacts& command, bool simulated, Findings& findin
                                                 : fmt::format("{}: {}", command.path, strerror(command.error)),
                         "name a program that can be run, with its path if it is not in PATH", values});
   } else if (!command.uncovered.empty()) {
-    findings.push_back({"command", Level::kNote,
-                        fmt::format("{} is {}: rota cannot reach into it, it runs without; what it starts is covered",
-                                    command.interpreter, command.uncovered),
-                        "link it dynamically, or start the CUDA program itself under rota", values});
-  } else if (command.static_runtime && simulated) {
     findings.push_back(
-        {"command.runtime", Level::kProblem,
-         fmt::format("{} has a static CUDA runtime, which wants private tables of NVIDIA's driver, and the "
-                     "driver here is simgpu, which has none: its CUDA calls fail",
-                     command.interpreter),
-         "compile it with `nvcc -cudart shared`, or run it on a GPU", values});
+        {"command", Level::kNote,
+         fmt::format(
+             "{} is {}: rota cannot be preloaded into it, so it runs without rota; programs that it starts are covered",
+             command.interpreter, command.uncovered),
+         "link it dynamically, or start the CUDA program itself under rota", values});
+  } else if (command.static_runtime && simulated) {
+    findings.push_back({"command.runtime", Level::kProblem,
+                        fmt::format("{} has a static CUDA runtime, which needs private tables of NVIDIA's driver; the "
+                                    "driver here is simgpu, which has none: its CUDA calls fail",
+                                    command.interpreter),
+                        "compile it with `nvcc -cudart shared`, or run it on a GPU", values});
   } else {
     findings.push_back(
         {"command", Level::kOk, fmt::format("{} can be run under rota", command.interpreter), "", values});

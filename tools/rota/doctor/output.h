@@ -1,4 +1,4 @@
-// What `rota doctor` says: lines for people, an object for programs.
+// The output of `rota doctor`: lines for people, an object for programs.
 #pragma once
 
 #include <string>

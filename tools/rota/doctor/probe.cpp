@@ -99,7 +99,7 @@ void ask_nvml(const std::string& path, Dlopen* open, const Reporter& reporter) {
   if (count(&gpus) != 0) return;
   nlohmann::json list = nlohmann::json::array();
   for (unsigned index = 0; index < gpus; ++index) {
-    reporter.step(fmt::format("NVML's questions about GPU {}", index));
+    reporter.step(fmt::format("NVML's queries of GPU {}", index));
     void* device = nullptr;
     text = {};
     if (device_at(index, &device) != 0 || uuid_of(device, text.data(), text.size() - 1) != 0) continue;
@@ -134,7 +134,7 @@ void ask_driver(void* driver, const Reporter& reporter) {
   reporter.say({{"count", count}});
   nlohmann::json gpus = nlohmann::json::array();
   for (int index = 0; index < count; ++index) {
-    reporter.step(fmt::format("the questions about GPU {}", index));
+    reporter.step(fmt::format("the queries of GPU {}", index));
     gpus.push_back(describe_gpu(driver, index));
   }
   reporter.say({{"gpus", gpus}});

@@ -5,11 +5,11 @@
 
 namespace rota::doctor {
 
-// Loads the driver at `driver` and asks it what it has, without making a context; `nvml` is libnvidia-ml.so.1, or
+// Loads the driver at `driver` and queries what it has, without creating a context; `nvml` is libnvidia-ml.so.1, or
 // empty. Returns the exit code.
 int probe_driver(const std::string& driver, const std::string& nvml, int report);
 
-// Runs under rota's preload: does `preload` answer to "libcuda.so.1", and does what lies in `directory` load?
+// Runs under rota's preload: is `preload` found as "libcuda.so.1", and do the libraries in `directory` load?
 int try_preload(const std::string& preload, const std::string& directory, int report);
 
 }  // namespace rota::doctor

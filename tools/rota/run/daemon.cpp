@@ -43,12 +43,14 @@ constexpr auto kPatience = std::chrono::seconds(5);
 std::string explain(int error, const std::string& socket) {
   switch (error) {
     case EACCES:
-      return fmt::format("you may not talk to the rotad at {} (permission denied): ask who runs it, or set ROTA_SOCKET",
-                         socket);
+      return fmt::format(
+          "you may not connect to the rotad at {} (permission denied): ask who runs it for access, or set ROTA_SOCKET",
+          socket);
     case EPERM:
-      return fmt::format("the folder of {} is not yours alone: remove it, or set ROTA_SOCKET", socket);
+      return fmt::format("another user owns the folder of {} or can write to it: remove it, or set ROTA_SOCKET",
+                         socket);
     case EPROTOTYPE:
-      return fmt::format("what listens at {} is no rotad: set ROTA_SOCKET to another path", socket);
+      return fmt::format("the process that listens at {} is not rotad: set ROTA_SOCKET to another path", socket);
     case ENAMETOOLONG:
       return "ROTA_SOCKET is longer than a socket's path may be (107 bytes)";
     default:
@@ -56,8 +58,8 @@ std::string explain(int error, const std::string& socket) {
   }
 }
 
-// Asks the daemon at `descriptor` to stay, and waits for an answer: one that is about to end for want of programs takes
-// the connection too, but answers nothing.
+// Asks the daemon at `descriptor` to stay, and waits for an answer: an idle daemon that is about to exit accepts the
+// connection, too, but does not answer.
 bool ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) {
   protocol::Message stay{.kind = protocol::Kind::kStay};
   if (!send_message(descriptor, stay)) return false;
@@ -67,9 +69,11 @@ bool ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) {
   const bool other_mode = !request.mode.empty() && request.mode != mode_name(status->end.mode);
   const bool other_quantum = wanted && static_cast<std::uint64_t>(wanted->count()) != status->end.quantum_ns;
   if (other_mode || other_quantum) {
-    daemon.problem = fmt::format("the rotad at {} runs already, in {} mode and its quantum is {}: that holds",
-                                 daemon.socket, mode_name(status->end.mode),
-                                 scheduler::quantum_text(std::chrono::nanoseconds(status->end.quantum_ns)));
+    daemon.problem = fmt::format(
+        "the rotad at {} is already running, in {} mode with quantum {}: it keeps these; change them with `rota "
+        "control`",
+        daemon.socket, mode_name(status->end.mode),
+        scheduler::quantum_text(std::chrono::nanoseconds(status->end.quantum_ns)));
   }
   return true;
 }
@@ -92,8 +96,8 @@ std::string last_line(const std::string& path) {
   return last;
 }
 
-// Starts rotad and waits until it listens or has ended. It becomes nobody's child: the program that this process turns
-// into must not find a child that it never made.
+// Starts rotad and waits until it listens or has ended. It is detached: the program that this process turns into must
+// not find a child that it never created.
 enum class Started { kListens, kEnded, kSilent };
 Started spawn(const std::vector<std::string>& arguments, const std::string& log) {
   std::vector<char*> argv;
@@ -114,10 +118,10 @@ Started spawn(const std::vector<std::string>& arguments, const std::string& log)
     dup2(nothing, 0);
     dup2(output >= 0 ? output : nothing, 1);
     dup2(output >= 0 ? output : nothing, 2);
-    // The pipe moves out of the way of 3 first, should it be 3 itself: dup2 onto itself would keep close-on-exec.
+    // Moves the pipe away from 3 first, in case it is 3 itself: dup2 onto itself would keep close-on-exec.
     const int moved = fcntl(ready[1], F_DUPFD, 10);
     dup2(moved, 3);
-    // Nothing else of this terminal's pipes: whoever reads from them waits for their end.
+    // Closes all inherited pipes: their readers wait for end of file.
     syscall(SYS_close_range, 4U, ~0U, 0U);
     unsetenv("LD_PRELOAD");
     if (chdir("/") != 0) _exit(127);
@@ -141,12 +145,13 @@ Started spawn(const std::vector<std::string>& arguments, const std::string& log)
   return result > 0 ? Started::kEnded : Started::kSilent;
 }
 
-// Only one starts a rotad at a place, the others wait here and then find it. The file says who has its turn.
+// Only one process starts a rotad at a place, the others wait here and then find it. The file names the process whose
+// turn it is.
 class StartersTurn {
  public:
   explicit StartersTurn(const std::string& socket) : path_(socket + ".start") {
     const auto failed = [&] {
-      problem_ = fmt::format("no rotad runs, and none can be started at {}: {}", socket, strerror(errno));
+      problem_ = fmt::format("no rotad is running, and none can be started at {}: {}", socket, strerror(errno));
     };
     const auto until = std::chrono::steady_clock::now() + kPatience;
     while (true) {
@@ -158,7 +163,7 @@ class StartersTurn {
         }
       }
       if (flock(file_.get(), LOCK_EX | LOCK_NB) == 0) {
-        if (still_there()) break;  // else the one before has taken the file along
+        if (still_there()) break;  // otherwise the previous process has removed the file
         file_ = {};
         continue;
       }
@@ -175,7 +180,7 @@ class StartersTurn {
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
     const std::string line = fmt::format("{}\n", getpid());
-    // Only for the message above: that it cannot be written keeps nobody from a rotad.
+    // Only for the message above: a failed write does not matter.
     if (ftruncate(file_.get(), 0) != 0 || pwrite(file_.get(), line.data(), line.size(), 0) < 0) return;
   }
 
@@ -185,7 +190,7 @@ class StartersTurn {
   StartersTurn(const StartersTurn&) = delete;
   StartersTurn& operator=(const StartersTurn&) = delete;
 
-  // One line why it is not this process's turn; empty: it is.
+  // One line that says why it is not this process's turn; empty: it is.
   const std::string& problem() const { return problem_; }
 
  private:
@@ -197,7 +202,7 @@ class StartersTurn {
     return error == std::errc{} ? fmt::format("another `rota run` (pid {})", pid) : "another `rota run`";
   }
 
-  // The file has its name still.
+  // Whether the file still has its name.
   bool still_there() const {
     struct stat named;
     struct stat opened;
@@ -215,9 +220,11 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
   const std::string socket = place.path;
   const std::string folder = socket.substr(0, socket.rfind('/'));
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
-    return {{}, fmt::format("no rotad runs, and the folder {} cannot be made for one: {}", folder, strerror(errno))};
+    return {
+        {},
+        fmt::format("no rotad is running, and the folder {} cannot be created for one: {}", folder, strerror(errno))};
   }
-  // Somebody may have been faster to make it: then this is no place of ours, and the next attempt looks for another.
+  // Another user may have created it first: then this user cannot use it, and the next attempt looks for another place.
   if (place.owner == SocketOwner::kUser && protocol::check_private_folder(place.path) != 0) return {};
   const StartersTurn turn(socket);
   if (!turn.problem().empty()) return {{}, turn.problem()};
@@ -232,13 +239,13 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
     const Started started = spawn(arguments, log);
     if (started == Started::kSilent) {
       return {{},
-              fmt::format("cannot start a rotad at {}: it does not listen after {} s; its log is {}", socket,
+              fmt::format("cannot start a rotad at {}: it is not listening after {} s; its log is {}", socket,
                           kPatience.count(), log)};
     }
     if (started == Started::kEnded) {
       const std::string reason = last_line(log);
-      // A former one that is just ending still has the lock.
-      if (reason.find("is served already") == std::string::npos) {
+      // A previous one that is just exiting still has the lock.
+      if (reason.find("is already served") == std::string::npos) {
         daemon.problem = fmt::format("cannot start a rotad at {}: {}", socket, reason.empty() ? "it ended" : reason);
       }
     }
@@ -254,7 +261,7 @@ Daemon start_own(const SocketCandidate& place, const DaemonRequest& request) {
   return daemon;
 }
 
-// The places that were passed over, beside what else there is to say.
+// Adds the places that were skipped to the other problems.
 Daemon also_skipped(const protocol::SocketSearch& search, Daemon daemon) {
   if (search.skipped_count == 0) return daemon;
   daemon.problem += (daemon.problem.empty() ? "" : "; ") + skipped_text(search);
@@ -265,7 +272,7 @@ Daemon also_skipped(const protocol::SocketSearch& search, Daemon daemon) {
 
 Daemon find_or_start_daemon(const DaemonRequest& request) {
   using namespace std::chrono_literals;
-  // ROTA_SOCKET may be relative; the daemon and the program may work elsewhere.
+  // ROTA_SOCKET may be relative; the daemon and the program may have other working directories.
   if (const char* chosen = getenv("ROTA_SOCKET"); chosen != nullptr && *chosen != '\0' && *chosen != '/') {
     char here[4096];
     if (getcwd(here, sizeof here) != nullptr) setenv("ROTA_SOCKET", fmt::format("{}/{}", here, chosen).c_str(), 1);
@@ -281,13 +288,13 @@ Daemon find_or_start_daemon(const DaemonRequest& request) {
     } else {
       const protocol::SocketCandidates candidates = protocol::socket_candidates();
       const SocketCandidate* place = protocol::own_place(candidates);
-      if (place == nullptr) return {{}, "no rotad runs, and there is no place for one: " + skipped_text(search)};
+      if (place == nullptr) return {{}, "no rotad is running, and there is no place for one: " + skipped_text(search)};
       const Daemon daemon = start_own(*place, request);
       if (!daemon.socket.empty() || !daemon.problem.empty()) return also_skipped(search, daemon);
     }
-    std::this_thread::sleep_for(50ms);  // one that is just ending
+    std::this_thread::sleep_for(50ms);  // one that is just exiting
   }
-  return {{}, "no rotad runs, and none can be started: one is there, but answers nothing"};
+  return {{}, "no rotad can be started: there is one already, but it does not answer"};
 }
 
 }  // namespace rota::tool

@@ -17,13 +17,13 @@
 namespace rota::tool {
 namespace {
 
-// What the file of a program says. Of a damaged one nothing is known: the kernel will say what is wrong with it.
+// Reads a program's file. A damaged one is not judged: the kernel will report what is wrong with it.
 void inspect_elf(std::string_view content, Executable& result) {
   using Kind = elf::Program::Kind;
   const auto program = elf::read_program(content, result.interpreter);
   if (!program) return;
   if (program->kind != Kind::kNative) {
-    result.uncovered = program->kind == Kind::k32Bit ? "a 32-bit program" : "built for another kind of processor";
+    result.uncovered = program->kind == Kind::k32Bit ? "a 32-bit program" : "built for another processor architecture";
     result.preload_inherited = false;
     return;
   }
@@ -44,7 +44,7 @@ std::string privileged(const std::string& path) {
   struct statvfs system;
   if (stat(path.c_str(), &info) != 0) return {};
   if (statvfs(path.c_str(), &system) == 0 && (system.f_flag & ST_NOSUID) != 0) return {};
-  // Those bits change nothing for who is that user already.
+  // Those bits change nothing for a process that already has that user.
   if ((info.st_mode & S_ISUID) != 0 && info.st_uid != getuid()) return "setuid";
   if ((info.st_mode & S_ISGID) != 0 && (info.st_mode & S_IXGRP) != 0 && info.st_gid != getgid()) return "setgid";
   if (getuid() != 0 && getxattr(path.c_str(), "security.capability", nullptr, 0) > 0)
@@ -64,7 +64,7 @@ std::vector<std::string> words(std::string_view line) {
   }
 }
 
-// Finds the file that a command names, as execvp does. Sets error where there is none that can be executed.
+// Finds the file that a command names, as execvp does. Sets error if there is none that can be executed.
 std::string find_command(const std::string& command, int& error) {
   const auto usable = [](const std::string& path) {
     struct stat info;
@@ -117,7 +117,7 @@ Executable inspect_command(const std::string& command) {
   // The kernel follows four interpreters at most.
   for (int depth = 0; depth < 5; ++depth) {
     const auto file = elf::MappedFile::open(result.interpreter);
-    if (!file) return result;  // not readable to us; executable all the same
+    if (!file) return result;  // not readable, but it may be executable
     const std::string_view content = file->bytes();
     if (elf::is_elf(content)) {
       inspect_elf(content, result);

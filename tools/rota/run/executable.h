@@ -9,10 +9,10 @@ namespace rota::tool {
 struct Executable {
   int error = 0;            // 0; ENOENT: no such command; EACCES: it may not be executed
   std::string path;         // the file that the command names
-  std::string interpreter;  // for a script, the program that runs it in the end; else equal to path
+  std::string interpreter;  // for a script, the program that finally runs it; otherwise equal to path
   // Why preloading cannot work, as words that follow "is"; empty if it can. E.g. "statically linked".
   std::string uncovered;
-  // Whether LD_PRELOAD is worth setting all the same: for the programs that it starts.
+  // Whether LD_PRELOAD is worth setting anyway, for the programs that it starts.
   bool preload_inherited = true;
   // The sanitizer's runtime that the program needs first among its libraries, e.g. "libasan.so.8"; empty if none.
   std::string sanitizer;
@@ -20,7 +20,7 @@ struct Executable {
 
 // `command` with a slash is a path; without, PATH is searched.
 Executable inspect_command(const std::string& command);
-// The program at this path holds code for GPUs and loads no libcudart for it: nvcc links the CUDA runtime statically
+// Whether the program at this path contains GPU code and loads no libcudart: nvcc links the CUDA runtime statically
 // unless told otherwise. Reads the whole file.
 bool has_static_cuda_runtime(const std::string& path);
 

@@ -29,14 +29,14 @@ void say(const std::string& line) {
   fmt::print(stderr, "rota: {}\n", line);
 }
 
-// Of no concern to most people: shown where the shims show such lines too.
+// Not interesting for most users: shown at the log level at which the shims show such lines.
 void mention(const std::string& line) {
   const char* level = getenv("ROTA_LOG");
   if (level != nullptr && (strcmp(level, "info") == 0 || strcmp(level, "debug") == 0)) say(line);
 }
 
-// A session of its own, unless it is in one already and has no limits to add. What is beyond its limit on a GPU is also
-// beyond what each process may have there, which holds where no rotad keeps the limit.
+// Opens a session, unless the program is in one already and has no limits to add. The session's limit on a GPU is also
+// set as each process's limit, which applies if no rotad enforces the session's.
 void open_session(protocol::SessionEntry session) {
   const char* outer = getenv("ROTA_SESSION");
   const bool inside = outer != nullptr && *outer != '\0';
@@ -73,15 +73,16 @@ int prepare(const LaunchOptions& options) {
   if (const char* limit = getenv("ROTA_GPU_MEM_LIMIT");
       limit != nullptr && *limit != '\0' && !protocol::parse_bytes(limit)) {
     say(fmt::format(
-        "ROTA_GPU_MEM_LIMIT is '{}', which is no size: use bytes with an optional K, M, G or T, as in 8G, or "
+        "ROTA_GPU_MEM_LIMIT is '{}', which is not a size: use bytes with an optional K, M, G or T, as in 8G, or "
         "unset it; the program is not started",
         limit));
     return kNotStarted;
   }
   if (!executable.uncovered.empty()) {
-    say(fmt::format("{} is {}: rota cannot reach into it, it runs without", executable.interpreter,
+    say(fmt::format("{} is {}: rota cannot be preloaded into it, so it runs without rota", executable.interpreter,
                     executable.uncovered));
-    // A 64-bit library in a 32-bit program's list is an error message at every start. What others start is covered.
+    // A 64-bit library in a 32-bit program's list causes an error message at every start. In other cases the programs
+    // that it starts are covered.
     if (!executable.preload_inherited) return 0;
   }
   std::vector<std::string> libraries = {shim_directory() + "/librota.so"};
@@ -97,12 +98,12 @@ int prepare(const LaunchOptions& options) {
       return 0;
     }
   }
-  // Now that the environment is the program's: the driver is looked for as the program will.
+  // The environment is now the program's, so the driver is searched for as the program will do.
   const Preload preload = choose_preload(libraries.front());
   libraries.front() = preload.library;
   if (!preload.note.empty()) mention(preload.note);
   open_session(options.session);
-  // Without a limit NVML says the same with it and without; then no process pays for loading it.
+  // Without a limit NVML reports the same with and without it, so no process should pay for loading it.
   if (const char* limit = getenv("ROTA_GPU_MEM_LIMIT"); limit != nullptr && *limit != '\0') {
     const Preload nvml = choose_nvml_preload(shim_directory() + "/librota-nvml.so");
     if (!nvml.note.empty()) mention(nvml.note);
@@ -126,7 +127,7 @@ int execute(const std::vector<std::string>& command) {
   argv.push_back(nullptr);
   execvp(argv[0], argv.data());
   const int error = errno;
-  // ENOENT now is about the interpreter that the file names.
+  // ENOENT now refers to the interpreter that the file names.
   say(fmt::format("{}: cannot be executed: {}", command[0], strerror(error)));
   return error == ENOENT ? kNotFound : kNotExecutable;
 }
@@ -147,7 +148,7 @@ std::string preload_list(const std::string& inherited, const std::vector<std::st
     if (std::find(list.begin(), list.end(), library) == list.end()) list.push_back(library);
   };
   if (!sanitizer.empty()) {
-    // Perhaps it is there already, by whatever path; then that one goes first.
+    // It may be there already, under another path; then that one comes first.
     const std::string stem = sanitizer.substr(0, sanitizer.find(".so"));
     const auto found = std::find_if(present.begin(), present.end(), [&](const std::string& library) {
       return library.find(stem) != std::string::npos;
@@ -155,7 +156,7 @@ std::string preload_list(const std::string& inherited, const std::vector<std::st
     add(found == present.end() ? sanitizer : *found);
   }
   for (const std::string& library : ours) add(library);
-  // What another `rota run` around this one preloads, fitted to another driver perhaps, is replaced by ours.
+  // The preload of an outer `rota run`, which may be fitted to another driver, is replaced.
   const auto file_name = [](const std::string& path) { return path.substr(path.rfind('/') + 1); };
   for (const std::string& library : present) {
     const bool replaced = std::ranges::any_of(
@@ -187,7 +188,7 @@ int run_and_wait(const LaunchOptions& options) {
   }
   if (child == 0) {
     sigprocmask(SIG_SETMASK, &before, nullptr);
-    // Prepared in the child, so that the caller's environment stays as it is and a daemon stays for the program.
+    // Prepared in the child, so that the caller's environment is unchanged and the daemon stays for the program.
     int code = prepare(options);
     if (code == 0) code = execute(options.command);
     _exit(code);
@@ -196,7 +197,7 @@ int run_and_wait(const LaunchOptions& options) {
     siginfo_t signal;
     if (sigwaitinfo(&taken, &signal) < 0) continue;
     if (signal.si_signo != SIGCHLD) {
-      // What the terminal sends goes to the program as well; what a process sends is meant for the program.
+      // The terminal's signals also reach the program directly; a signal from a process is meant for the program.
       if (signal.si_code <= 0) kill(child, signal.si_signo);
       continue;
     }
@@ -212,7 +213,7 @@ std::string shim_directory() {
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
   std::string folder(path, length > 0 ? static_cast<std::size_t>(length) : 0);
   for (int up = 0; up < 2; ++up) folder = folder.substr(0, folder.rfind('/'));
-  // As the build tree and most prefixes have it; else where this build installs libraries (lib64/rota, …).
+  // As in the build tree and most prefixes; otherwise where this build installs libraries (lib64/rota, …).
   const std::string usual = folder + "/lib/rota";
   return access(usual.c_str(), F_OK) == 0 ? usual : folder + "/" ROTA_SHIM_PLACE;
 }

@@ -1,4 +1,4 @@
-// Starting a program under rota: what is preloaded, which rotad serves it, and what happens where something is missing.
+// Starts a program under rota: what is preloaded, which rotad serves it, and what happens if something is missing.
 // Whatever goes wrong on rota's side is one line on stderr, and the program runs as it would have without rota.
 #pragma once
 
@@ -14,9 +14,9 @@ struct LaunchOptions {
   std::vector<std::string> command;                              // program and arguments; not empty
   std::vector<std::pair<std::string, std::string>> environment;  // set for the program on top of what is inherited
   std::vector<std::string> preloads;                             // paths, preloaded right after librota.so (preload.h)
-  bool share = true;               // under rota; false: nothing is preloaded and no rotad looked for
-  bool daemon = true;              // find a rotad, start the user's own where none answers
-  std::string mode;                // for a rotad that has to be started; empty: its default
+  bool share = true;               // under rota; false: nothing is preloaded and no rotad is searched for
+  bool daemon = true;              // find a rotad; start the user's own if none answers
+  std::string mode;                // used if a rotad has to be started; empty: its default
   std::string quantum;             // likewise
   protocol::SessionEntry session;  // limits; its id is chosen here
 };
@@ -29,9 +29,9 @@ int run_in_place(const LaunchOptions& options);
 // Returns its exit status as a shell does: 128 + number if a signal ended it; 126 and 127 as above.
 int run_and_wait(const LaunchOptions& options);
 
-// What the loader shall preload, colon-separated: the sanitizer's runtime if the program needs one (it insists on being
-// first), then `ours`, then what `inherited` names (a former LD_PRELOAD). Nothing twice, and of `inherited` nothing
-// with the file name of one of `ours`.
+// What the loader should preload, colon-separated: the sanitizer's runtime if the program needs one (it insists on
+// being first), then `ours`, then what `inherited` names (the previous LD_PRELOAD). Nothing twice, and nothing from
+// `inherited` with the file name of one of `ours`.
 std::string preload_list(const std::string& inherited, const std::vector<std::string>& ours,
                          const std::string& sanitizer);
 

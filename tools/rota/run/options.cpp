@@ -8,16 +8,16 @@
 namespace rota::tool {
 
 void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>& options) {
-  command.add_option("--mode", options->mode, "for a rotad that has to be started: automatic, exclusive or concurrent")
+  command.add_option("--mode", options->mode, "used if a rotad has to be started: automatic, exclusive or concurrent")
       ->check([](const std::string& text) {
         if (scheduler::parse_mode(text)) return std::string();
-        return "'" + text + "' is no mode: use automatic, exclusive or concurrent";
+        return "'" + text + "' is not a mode: use automatic, exclusive or concurrent";
       });
   command
-      .add_option("--quantum", options->quantum, "for a rotad that has to be started: e.g. 100ms or 2s, or automatic")
+      .add_option("--quantum", options->quantum, "used if a rotad has to be started: e.g. 100ms or 2s, or automatic")
       ->check([](const std::string& text) {
         if (scheduler::parse_quantum(text)) return std::string();
-        return "'" + text + "' is no duration above 0: use e.g. 100ms or 2s, or automatic";
+        return "'" + text + "' is not a duration above 0: use e.g. 100ms or 2s, or automatic";
       });
   const auto bytes_option = [&command](const char* name, std::uint64_t& bytes, const char* help) {
     command
@@ -26,7 +26,7 @@ void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>&
         ->type_name("BYTES")
         ->check([](const std::string& text) {
           if (protocol::parse_bytes(text)) return std::string();
-          return "'" + text + "' is no amount of memory: use bytes with an optional K, M, G or T, as in 8G";
+          return "'" + text + "' is not an amount of memory: use bytes with an optional K, M, G or T, as in 8G";
         });
   };
   command
@@ -36,12 +36,12 @@ void add_launch_options(CLI::App& command, const std::shared_ptr<LaunchOptions>&
           "rota moves to the host while others need the room) or native (left as it is)")
       ->check(CLI::IsMember({"managed", "native", "swap"}));
   bytes_option("--gpu-mem", options->session.device_bytes,
-               "the most that the program and all that it starts may have together on each GPU, as in 8G");
+               "limit on the memory of the program and all that it starts, together, on each GPU, as in 8G");
   bytes_option("--host-mem", options->session.host_bytes,
-               "the most of it that may have to lie in the host's memory while others use the GPU");
+               "limit on how much of that memory may have to be in the host's memory while others use the GPU");
   command.add_flag_callback(
       "--oversubscribe", [options] { options->environment.emplace_back("ROTA_OVERSUBSCRIBE", "1"); },
-      "let the program have more memory than the GPU (and as much of the host's as is left)");
+      "let the program have more memory than the GPU (up to most of what is left of the host's)");
 }
 
 std::vector<std::string> program_of(const CLI::App& command) {

@@ -23,7 +23,7 @@ namespace {
 // runtime/preload/cuda/spares.inc
 constexpr const char* kSparePrefix = "rota_spare_";
 
-// A library of the driver's, and what stands in front of it.
+// A library of the driver, and the preload in front of it.
 struct Interposed {
   const thin::WantedLibrary& wanted;
   const char* preload;  // file name
@@ -35,8 +35,8 @@ struct Interposed {
 constexpr Interposed kCuda{thin::kCuda, "librota.so", "cu", "cuInit", thin::kNoCuInit, false};
 constexpr Interposed kNvml{thin::kNvml, "librota-nvml.so", "nvml", "nvmlInit_v2", thin::kNoNvmlInit, true};
 
-// The library's own functions. Others that it may export (the debugger's cudbg*, or what some library left visible)
-// must stay out of the preload, which every program searches first.
+// The library's own functions. Others that it may export (the debugger's cudbg*, or symbols that some library left
+// visible) must stay out of the preload, which every program searches first.
 std::vector<std::string> functions_of(const Interposed& library, const elf::Exports& exports) {
   const std::string prefix = library.prefix;
   std::vector<std::string> names;
@@ -79,7 +79,7 @@ const char* place_name(thin::FoundBy place) {
   }
 }
 
-// Reads a candidate's exports; refuses it, as the thin preload would, if it is something else.
+// Reads a candidate's exports; refuses it, as the thin preload would, if it is a different library.
 std::optional<elf::Exports> read_library(const Interposed& library, thin::Driver& driver) {
   auto exports = elf::read_exports(driver.path);
   if (!exports) {
@@ -93,7 +93,8 @@ std::optional<elf::Exports> read_library(const Interposed& library, thin::Driver
   return std::move(*exports);
 }
 
-// By content where the library says so, since the same driver may lie on many machines that share a home; else by file.
+// Identified by content (build-id) if possible, since the same driver may be on many machines that share a home;
+// otherwise by file.
 std::string identity_of(const std::string& path, const struct stat& info) {
   const auto build_id = elf::read_build_id(path);
   if (build_id && !build_id->empty()) return fmt::format("{}:{}", *build_id, info.st_size);
@@ -101,7 +102,7 @@ std::string identity_of(const std::string& path, const struct stat& info) {
                      info.st_mtim.tv_nsec);
 }
 
-// Raise it when a copy of the same library for the same driver would become another one.
+// Increment it when a copy of the same library for the same driver would come out differently.
 constexpr const char* kForm = "2";
 
 std::string hash_of(const std::string& text) {
@@ -110,8 +111,8 @@ std::string hash_of(const std::string& text) {
   return fmt::format("{:016x}", hash);
 }
 
-// The search for a library to preload: on the way through the places of drivers, the first is taken for which a fitted
-// copy is at hand or that proves to be a driver.
+// The search for a library to preload: takes the first place of a driver for which there is a fitted copy or that
+// proves to be a driver.
 class Choice {
  public:
   Choice(const Interposed& library, std::string shim, bool may_write)
@@ -119,7 +120,7 @@ class Choice {
 
   Preload run() {
     if (stat(shim_.c_str(), &shim_file_) != 0 || !S_ISREG(shim_file_.st_mode)) return plain("");
-    // Through links, as the core beside it is found.
+    // Through links, since the core next to it is found in the same way.
     char resolved[PATH_MAX];
     const char* real = realpath(shim_.c_str(), resolved);
     const std::string folder(real == nullptr ? shim_ : real);
@@ -133,12 +134,12 @@ class Choice {
     return fit(driver.path);
   }
 
-  // After run(): whether there is a library to stand in front of, and whether only a fitted copy shows all that it has.
+  // After run(): whether there is a library to interpose on, and whether only a fitted copy shows all that it has.
   bool found() const { return found_; }
   bool only_fitted() const { return only_fitted_; }
 
  private:
-  // A copy is of the library's own size.
+  // A copy has the library's size.
   std::uintmax_t size() const { return static_cast<std::uintmax_t>(shim_file_.st_size); }
 
   Preload plain(const std::string& note) const { return {shim_, false, note}; }
@@ -175,16 +176,17 @@ class Choice {
     }
     std::string note;
     if (used < fit.unknown.size()) {
-      note = fmt::format("{} functions of {} that rota does not know are absent to programs: there is room for {}",
-                         fit.unknown.size() - used, driver, used);
+      note = fmt::format(
+          "programs do not see {} functions of {} that rota does not know: there is room for {}; update rota",
+          fit.unknown.size() - used, driver, used);
       if (library_.needs_all) return plain(note);
     }
     if (!may_write_) return {cache_.place(key_), true, note};
     const auto made = cache_.add(
         key_, size(), core_, [&](const std::string& output) { return elf::write_with_exports(shim_, output, change); });
     if (made) return {*made, true, note};
-    return plain(
-        fmt::format("functions that {} lacks show to programs and new ones do not: {}", driver, made.error().text));
+    return plain(fmt::format("programs see functions that {} lacks, and do not see its new ones: {}", driver,
+                             made.error().text));
   }
 
   const Interposed& library_;
@@ -207,7 +209,7 @@ DriverPlace find_driver() {
     return read_library(kCuda, candidate).has_value();
   };
   const auto passed_over = [](const thin::Driver& candidate, void* context) noexcept {
-    if (candidate.found_by == thin::kFoundByVariable) return;  // refused, and nothing else is looked at
+    if (candidate.found_by == thin::kFoundByVariable) return;  // refused, and no other place is searched
     static_cast<DriverPlace*>(context)->passed_over.push_back({candidate.path, place_name(candidate.found_by),
                                                                candidate.detail,
                                                                std::string(candidate.detail) == thin::kOwnLibrary});

@@ -25,17 +25,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Entries that stay however old they are, and how long the others stay after their last use. A program may run for
-// weeks and start others under the preload all that time.
+// How many entries are kept regardless of age, and how long the others are kept after their last use. A program may run
+// for weeks and start others under the preload all that time.
 constexpr std::size_t kEntriesKept = 8;
 constexpr auto kUnusedFor = std::chrono::hours(24 * 30);
-// An entry's time of last use is written again when it is older than this.
+// An entry's time of last use is updated when it is older than this.
 constexpr auto kUseResolution = std::chrono::hours(24);
-// What a maker that was killed left behind.
+// Left-overs of a process that was killed while it created an entry.
 constexpr const char* kUnfinished = ".new-";
 constexpr std::size_t kUnfinishedTail = 6;  // what mkdtemp adds
 constexpr auto kUnfinishedFor = std::chrono::hours(1);
-// How long a start waits for another one that is making an entry, which takes some milliseconds.
+// How long a start waits for another one that is creating an entry, which takes some milliseconds.
 constexpr auto kMakerPatience = std::chrono::seconds(5);
 
 constexpr const char* kLibraries[] = {"librota.so", "librota-nvml.so"};
@@ -49,9 +49,9 @@ std::string chosen_folder() {
   };
   std::error_code error;
   if (const std::string own = variable("ROTA_CACHE"); !own.empty()) return fs::absolute(own, error).string();
-  // HOME may be a user's (sudo), and what root starts may become any user.
+  // HOME may be a user's (sudo), and a program that root starts may become any user.
   if (geteuid() == 0) return kRootsFolder;
-  // A relative one is to be ignored, says the XDG base directory specification.
+  // The XDG base directory specification says to ignore a relative path.
   if (const std::string caches = variable("XDG_CACHE_HOME"); caches.starts_with('/')) return caches + "/rota";
   if (const std::string home = variable("HOME"); home.starts_with('/')) return home + "/.cache/rota";
   return "";
@@ -61,7 +61,7 @@ bool is_trusted(const struct stat& info) {
   return (info.st_uid == 0 || info.st_uid == geteuid()) && (info.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// In a sticky folder, such as /tmp, one's own entries are safe from others.
+// In a sticky folder such as /tmp, other users cannot change one's entries.
 bool is_trusted_above(const struct stat& info) {
   if ((info.st_mode & S_ISVTX) != 0 && S_ISDIR(info.st_mode)) return info.st_uid == 0 || info.st_uid == geteuid();
   return is_trusted(info);
@@ -86,7 +86,7 @@ std::string resolved(std::string path) {
 
 bool make_folder(const std::string& path) {
   if (mkdir(path.c_str(), 0700) != 0) return errno == EEXIST;
-  // What root makes for everybody must not depend on the umask of the shell that happened to be the first.
+  // What root creates for everybody must not depend on the umask of the first shell.
   return path != kRootsFolder || chmod(path.c_str(), 0755) == 0;
 }
 
@@ -106,8 +106,8 @@ bool is_unfinished(const std::string& name) {
                              [](unsigned char c) { return std::isalnum(c) != 0; });
 }
 
-// An entry, whole or half made. A folder that holds anything else is not one and stays as it is: the cache may have
-// been set to a folder that has other uses.
+// An entry, complete or half created. A folder with other contents is not one and is left alone: the cache may have
+// been set to a folder with other uses.
 void remove_entry(const std::string& entry) {
   std::vector<std::string> ours;
   std::error_code error;
@@ -131,7 +131,7 @@ bool leads_to(const std::string& link, const std::string& target) {
   return size > 0 && std::string_view(buffer, static_cast<std::size_t>(size)) == target;
 }
 
-// Not from a file system that is mounted noexec, for example: the loader would say so in every program.
+// False on a file system that is mounted noexec, for example: the loader would complain in every program.
 bool is_loadable(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return false;
@@ -141,7 +141,7 @@ bool is_loadable(const std::string& path) {
   return true;
 }
 
-// Held by the one process that changes the cache's folder; the kernel takes it back from one that dies.
+// Held by the one process that changes the cache's folder; the kernel releases it if the process dies.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder) : folder_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
@@ -158,7 +158,7 @@ class FolderLock {
   bool held_ = false;
 };
 
-// Onto the disk before it has its name: a power cut must not leave an empty library there.
+// Written to disk before it gets its name: a power failure must not leave an empty library.
 bool sync_file(const std::string& path) {
   const Descriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   return file && fdatasync(file.get()) == 0;
@@ -174,7 +174,7 @@ PreloadCache::PreloadCache(std::string library) : library_(std::move(library)), 
 
 std::string PreloadCache::distrust(bool make) {
   if (folder_.empty()) return "there is no home directory; set ROTA_CACHE to a folder of yours";
-  // From here on only by this path: a link on the way could lead somewhere else tomorrow.
+  // From here on only this path is used: a link in the original one could later lead elsewhere.
   folder_ = resolved(folder_);
   if (folder_.find_first_of(": ") != std::string::npos) {
     return fmt::format("{} has a space or colon in its name; set ROTA_CACHE to another folder", folder_);
@@ -182,25 +182,25 @@ std::string PreloadCache::distrust(bool make) {
   struct stat info;
   bool exists = lstat(folder_.c_str(), &info) == 0;
   if (!exists && !make) return fmt::format("{}: {}", folder_, std::strerror(errno));
-  // Who may rename a folder on the way may put another one in its place. Asked before anything is made: in a folder of
-  // another user's there is nothing to make.
+  // A user who may rename a folder on the path could replace it. Checked before anything is created: nothing is created
+  // in another user's folder.
   for (std::string on_the_way = folder_; on_the_way.size() > 1;) {
     on_the_way = above(on_the_way);
     struct stat there;
     if (lstat(on_the_way.c_str(), &there) != 0) {
-      if (!exists && (errno == ENOENT || errno == ENOTDIR)) continue;  // still to be made
+      if (!exists && (errno == ENOENT || errno == ENOTDIR)) continue;  // does not exist yet
       return fmt::format("{}: {}", on_the_way, std::strerror(errno));
     }
     if (!is_trusted_above(there)) {
-      return fmt::format("{} lies in {}, which others may change; set ROTA_CACHE to another folder", folder_,
+      return fmt::format("{} is in {}, which other users can change; set ROTA_CACHE to another folder", folder_,
                          on_the_way);
     }
   }
   if (!exists) {
     if (!make_folders(folder_)) {
-      return fmt::format("{} cannot be made: {}; set ROTA_CACHE to a folder of yours", folder_, std::strerror(errno));
+      return fmt::format("cannot create {}: {}; set ROTA_CACHE to a folder of yours", folder_, std::strerror(errno));
     }
-    return distrust(false);  // somebody else may have been first
+    return distrust(false);  // another process may have been first
   }
   if (!S_ISDIR(info.st_mode) || !is_trusted(info)) {
     return fmt::format("{} is not a folder that only you can write to; set ROTA_CACHE to one", folder_);
@@ -218,7 +218,7 @@ std::string PreloadCache::find(const std::string& key, std::uintmax_t size, cons
   if (lstat(library.c_str(), &file) != 0 || !S_ISREG(file.st_mode) || !is_trusted(file)) return "";
   if (static_cast<std::uintmax_t>(file.st_size) != size || !leads_to(entry + "/" + kCore, core)) return "";
   if (!is_loadable(library)) return "";
-  // Both of no consequence where they fail. The cache's mode may have been changed for other users' sake.
+  // A failure of either does not matter. The cache's mode may have been changed for other users.
   if ((folder.st_mode & 07777) != mode_) chmod(entry.c_str(), mode_);
   if (std::chrono::system_clock::now() - time_of(folder) > kUseResolution) {
     utimensat(AT_FDCWD, entry.c_str(), nullptr, 0);
@@ -230,12 +230,13 @@ Result<std::string> PreloadCache::add(const std::string& key, std::uintmax_t siz
                                       const std::function<Result<bool>(const std::string&)>& make) {
   if (const std::string why = distrust(true); !why.empty()) return Error{why};
   const FolderLock lock(folder_);
-  if (!lock.held()) return Error{fmt::format("{} is locked by another process for long", folder_)};
+  if (!lock.held())
+    return Error{fmt::format("another process has locked {} for too long; set ROTA_CACHE to another folder", folder_)};
   if (std::string theirs = find(key, size, core); !theirs.empty()) return theirs;
   std::string fresh = folder_ + "/" + kUnfinished + "XXXXXX";
   if (mkdtemp(fresh.data()) == nullptr) {
     return Error{
-        fmt::format("{} cannot be written to: {}; set ROTA_CACHE to a folder of yours", folder_, std::strerror(errno))};
+        fmt::format("cannot write to {}: {}; set ROTA_CACHE to a folder of yours", folder_, std::strerror(errno))};
   }
   const auto give_up = [&](const std::string& why) {
     remove_entry(fresh);
@@ -248,12 +249,12 @@ Result<std::string> PreloadCache::add(const std::string& key, std::uintmax_t siz
                                folder_, std::strerror(errno)));
   }
   if (!sync_file(library) || symlink(core.c_str(), (fresh + "/" + kCore).c_str()) != 0) {
-    return give_up(fmt::format("{} cannot be written: {}", library, std::strerror(errno)));
+    return give_up(fmt::format("cannot write {}: {}", library, std::strerror(errno)));
   }
-  // Whoever may look into the cache may use what is in it: programs that change to another user, for example.
+  // Users that may read the cache may use its entries: for example, programs that change to another user.
   chmod(fresh.c_str(), mode_);
   const std::string entry = folder_ + "/" + key;
-  remove_entry(entry);  // a spoiled one
+  remove_entry(entry);  // a damaged one
   if (rename(fresh.c_str(), entry.c_str()) != 0) return give_up(fmt::format("{} cannot be replaced; remove it", entry));
   remove_old(key);
   return place(key);

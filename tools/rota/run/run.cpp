@@ -12,8 +12,8 @@ void register_run(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
   CLI::App* run = app.add_subcommand("run", "start a program that shares the GPUs with others under rota");
   add_launch_options(*run, options);
-  // Everything from the program's name on is the program's, whatever it looks like: no positional of ours may take part
-  // of it. (main.cpp takes away a "--" in front of it.)
+  // Everything from the program's name on belongs to the program, whatever it looks like: no positional option may take
+  // part of it. (main.cpp removes a "--" in front of it.)
   run->prefix_command();
   run->callback([options, run] {
     options->command = program_of(*run);

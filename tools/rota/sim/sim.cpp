@@ -1,6 +1,7 @@
 // `rota sim [--gpu h200x2] [--memory 16G] [--driver 12.4] … [--] command …`: a machine of simulated GPUs for one
-// command. All that the machine needs lies in a folder that goes when the command ends: its state, which the command's
-// processes share, the driver that poses as a version, and the socket of a rotad started inside. NVML tells of it, too.
+// command. Everything that the machine needs is in a folder that is removed when the command ends: its state, which the
+// command's processes share, the driver that poses as a version, and the socket of a rotad started inside. NVML shows
+// the machine, too.
 #include "tools/rota/sim/sim.h"
 
 #include <fcntl.h>
@@ -39,7 +40,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kFailed = 125;  // ours, where the program's own status cannot be meant: as env and timeout have it
+constexpr int kFailed = 125;  // rota's own status, as with env and timeout
 constexpr int kMostGpus = 8;
 
 struct SimOptions {
@@ -70,8 +71,8 @@ class Folder {
   }
   ~Folder() {
     if (path_.empty()) return;
-    // A rotad or a program that goes on may put a file there, or take one away, at the same moment: under another name
-    // it does not find the folder, and what it has begun by then is over at the next attempt.
+    // A rotad or program that is still running may create or remove a file there at the same moment: under another name
+    // it does not find the folder, and what it had begun is over at the next attempt.
     std::error_code error;
     const std::string gone = path_ + ".gone";
     fs::rename(path_, gone, error);
@@ -103,7 +104,7 @@ std::string prepend(const std::string& folder, const char* variable) {
 bool is_split_in_lists(const std::string& path) {
   return path.find_first_of(":;") != std::string::npos;
 }
-constexpr const char* kSplit = "has a colon or semicolon, at which lists of paths are split";
+constexpr const char* kSplit = "has a colon or semicolon, which separate the paths of a list";
 
 // Empty, or why the driver could not load kernels from there.
 std::string kernels_problem(const std::string& path) {
@@ -113,7 +114,7 @@ std::string kernels_problem(const std::string& path) {
   return path + " registers no kernels: it exports no rota_sim_kernels (include/rota/simgpu/kernel.h)";
 }
 
-// The same for what ROTA_SIM_KERNELS lists already. A name without a slash is the loader's to find.
+// The same for what ROTA_SIM_KERNELS already lists. A name without a slash is left to the loader.
 std::string inherited_kernels_problem() {
   std::istringstream list(is_set("ROTA_SIM_KERNELS") ? getenv("ROTA_SIM_KERNELS") : "");
   for (std::string path; std::getline(list, path, ':');) {
@@ -123,14 +124,14 @@ std::string inherited_kernels_problem() {
   return "";
 }
 
-// Empty, or why the driver could not keep the machine's state there. Makes nothing: the driver does.
+// Empty, or why the driver could not keep the machine's state there. Creates nothing: the driver does.
 std::string state_problem(const std::string& path) {
   struct stat status{};
   if (stat(path.c_str(), &status) != 0) {
     if (errno == ENOENT && access(fs::path(path).parent_path().c_str(), W_OK | X_OK) == 0) return "";
-    return fmt::format("cannot make {}: {}", path, strerror(errno));
+    return fmt::format("cannot create {}: {}", path, strerror(errno));
   }
-  if (!S_ISREG(status.st_mode)) return path + " is no regular file: name another one";
+  if (!S_ISREG(status.st_mode)) return path + " is not a regular file: name another one";
   const Descriptor file(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file) return fmt::format("cannot open {}: {}", path, strerror(errno));
   struct {  // as SharedLayout begins
@@ -138,17 +139,19 @@ std::string state_problem(const std::string& path) {
     uint32_t version;
   } start{};
   const bool complete = status.st_size == static_cast<off_t>(sizeof(sim::SharedLayout));
-  if (complete) flock(file.get(), LOCK_SH);  // whoever makes it has the lock; one that died meanwhile left zeros
+  if (complete)
+    flock(file.get(), LOCK_SH);  // the process that creates it holds the lock; if it died, the file has zeros
   const bool read = pread(file.get(), &start, sizeof start, 0) >= 0;
   if (!read) return path + " cannot be read: name another file";
   const bool ours = start.magic == sim::kStateMagic;
   const bool usable = complete && (start.magic == 0 || (ours && start.version == sim::kStateVersion));
   if (status.st_size == 0 || usable) return "";
   if (ours) return path + " is the state of another version of simgpu: remove it or name another file";
-  return path + " is no state of simgpu: name another file";
+  return path + " is not a state of simgpu: name another file";
 }
 
-// What the driver noted in ROTA_SIM_LOG: a name at its first call, and each at its process's end with the calls.
+// What the driver wrote to ROTA_SIM_LOG: a name at its first call, and each name with its number of calls when a
+// process ends.
 void report_unsimulated(const std::string& log) {
   std::map<std::string, unsigned long> calls;
   std::ifstream file(log);
@@ -166,8 +169,7 @@ void report_unsimulated(const std::string& log) {
     list += (list.empty() ? "" : ", ") + name;
     if (count > 1) list += fmt::format(" ({} times)", count);
   }
-  fmt::print(stderr, "rota sim: called, and answered with CUDA_ERROR_NOT_SUPPORTED since it is not simulated: {}\n",
-             list);
+  fmt::print(stderr, "rota sim: these calls are not simulated and returned CUDA_ERROR_NOT_SUPPORTED: {}\n", list);
 }
 
 int simulate(SimOptions options) {
@@ -176,7 +178,7 @@ int simulate(SimOptions options) {
   if (access(library.c_str(), F_OK) != 0) return fail(library + " is missing: install rota again");
   if (is_split_in_lists(library)) return fail(fmt::format("{} {}: install rota elsewhere", library, kSplit));
 
-  // Absolute, for the command may change its folder.
+  // Absolute, since the command may change its working directory.
   std::string temporary = is_set("TMPDIR") ? getenv("TMPDIR") : "/tmp";
   std::vector<std::string*> paths = {&temporary, &options.state, &options.profile};
   for (std::string& each : options.kernels) paths.push_back(&each);
@@ -191,9 +193,9 @@ int simulate(SimOptions options) {
   }
   const Folder folder(temporary);
   if (folder.path().empty()) {
-    return fail(fmt::format("cannot make a folder in {} (TMPDIR): {}", temporary, strerror(errno)));
+    return fail(fmt::format("cannot create a folder in {} (TMPDIR): {}", temporary, strerror(errno)));
   }
-  // A rotad of this machine's own: one that serves real GPUs has no business here.
+  // This machine has its own rotad: one that serves real GPUs must not be used here.
   const std::string state = options.state.empty() ? folder.path() + "/state" : options.state;
   const std::string socket = options.state.empty() ? folder.path() + "/rotad.sock" : state + ".rotad.sock";
   if (socket.size() >= sizeof(sockaddr_un::sun_path)) {
@@ -203,7 +205,7 @@ int simulate(SimOptions options) {
   if (!options.state.empty()) {
     if (const std::string problem = state_problem(state); !problem.empty()) return fail("--state: " + problem);
   }
-  // The machine is what the options say: nothing of another one that the environment may still speak of.
+  // Only the options define the machine: variables of another one that may still be set are removed.
   for (const char* name :
        {"ROTA_SIM_PROFILE", "ROTA_SIM_GPUS", "ROTA_SIM_MEMORY", "ROTA_SIM_CONTEXT_BYTES", "ROTA_SIM_DRIVER_VERSION",
         "ROTA_SIM_CLOCK", "ROTA_SIM_TIME_SCALE", "ROTA_SIM_FAULTS", "ROTA_SIM_MUTATIONS", "ROTA_SIM_UNREGISTERED"}) {
@@ -232,7 +234,7 @@ int simulate(SimOptions options) {
   set("ROTA_REAL_LIBCUDA", driver);
   set("ROTA_SIM_STATE", state);
   set("ROTA_SOCKET", socket);
-  // Nobody but this machine's rotad has these GPUs.
+  // Only this machine's rotad has these GPUs.
   set("ROTA_LOCK_DIRECTORY", fs::path(state).parent_path());
 
   const SimulatedGpus gpus = options.gpu.empty() ? SimulatedGpus{} : *parse_simulated_gpus(options.gpu);
@@ -248,7 +250,7 @@ int simulate(SimOptions options) {
   if (!options.time_scale.empty()) set("ROTA_SIM_TIME_SCALE", options.time_scale);
   if (options.virtual_clock) set("ROTA_SIM_CLOCK", "virtual");
   set("ROTA_SIM_UNREGISTERED", options.unregistered);
-  // A machine that is in use already speaks of these, and of nothing that nobody wrote.
+  // Messages about a machine that is already in use name these options, and only those that the user wrote.
   std::string written;
   const auto wrote = [&written](const char* option, const std::string& value) {
     if (!value.empty()) written += fmt::format("{}{} {}", written.empty() ? "" : "\n", option, value);
@@ -299,11 +301,11 @@ void register_sim(CLI::App& app) {
   CLI::App* command = app.add_subcommand("sim", "start a program on simulated GPUs");
   command
       ->add_option("--gpu", options->gpu,
-                   fmt::format("card and how many: {}, such as h200x2 (default: the first)",
+                   fmt::format("the card and how many of it: {}, such as h200x2 (default: the first)",
                                fmt::join(sim::profile_names(), ", ")))
       ->check([](const std::string& text) {
         const auto gpus = parse_simulated_gpus(text);
-        if (!gpus || text.empty()) return "'" + text + "' is no set of GPUs: use a card and 1 to 8, such as h200x2";
+        if (!gpus || text.empty()) return "'" + text + "' is not a set of GPUs: use a card and 1 to 8, such as h200x2";
         const std::vector<std::string> names = sim::profile_names();
         if (gpus->card.empty() || std::ranges::count(names, gpus->card) != 0) return std::string();
         return fmt::format("there is no card '{}': use {}, or h200x2 for two; --profile FILE for another card",
@@ -313,18 +315,18 @@ void register_sim(CLI::App& app) {
       ->add_option("--profile", options->profile,
                    "file that describes another card (share/doc/rota/tools/simgpu/README.md)")
       ->check(CLI::ExistingFile);
-  command->add_option("--memory", options->memory, "bytes of each GPU, such as 16G (default: the card's)")
+  command->add_option("--memory", options->memory, "memory of each GPU, such as 16G (default: the card's)")
       ->check([](const std::string& text) {
         const auto bytes = protocol::parse_bytes(text);
         if (bytes && *bytes >= sim::kLeastMemory && *bytes <= sim::kMostMemory) {
           return std::string();
         }
-        return "'" + text + "' is no size from 8M to 256G: use bytes, or K, M and G, such as 16G";
+        return "'" + text + "' is not a size from 8M to 256G: use bytes with an optional K, M or G, such as 16G";
       });
-  command->add_option("--driver", options->driver, "CUDA version that the driver is of, such as 12.4")
+  command->add_option("--driver", options->driver, "the driver's CUDA version, such as 12.4")
       ->check([](const std::string& text) {
         if (sim::parse_driver_version(text) != 0) return std::string();
-        return "'" + text + "' is no CUDA version from 6.0 on: use e.g. 12.4";
+        return "'" + text + "' is not a CUDA version from 6.0 on: use e.g. 12.4";
       });
   command
       ->add_option("--kernels", options->kernels,
@@ -332,12 +334,14 @@ void register_sim(CLI::App& app) {
       ->allow_extra_args(false)
       ->check(kernels_problem);
   command
-      ->add_option(
-          "--unregistered", options->unregistered,
-          "kernels that no library has: fail (default), their look-up does; skip, they do nothing, in the time "
-          "of an empty kernel")
+      ->add_option("--unregistered", options->unregistered,
+                   "kernels that no library has: fail (default) makes their look-up fail; skip makes them do nothing, "
+                   "in the time "
+                   "of an empty kernel")
       ->check(CLI::IsMember({"fail", "skip"}));
-  command->add_option("--fault", options->faults, "such as cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY; may be repeated")
+  command
+      ->add_option("--fault", options->faults,
+                   "a call to fail, such as cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY; may be repeated")
       ->allow_extra_args(false)
       ->check([](const std::string& text) {
         sim::Faults faults;
@@ -346,14 +350,14 @@ void register_sim(CLI::App& app) {
       });
   command->add_option("--time-scale", options->time_scale, "real seconds per simulated second; 0: nothing waits")
       ->check([](const std::string& text) {
-        // The driver's own rule (state/options.cpp), which not-a-number does not meet either.
+        // The driver's own rule (state/options.cpp), which also rejects not-a-number.
         char* end = nullptr;
         const double scale = std::strtod(text.c_str(), &end);
         if (!text.empty() && *end == '\0' && (scale == 0 || (scale >= 0.001 && scale <= 1e6))) return std::string();
-        return "'" + text + "' is no time scale: use 0, or a number from 0.001 to 1000000";
+        return "'" + text + "' is not a time scale: use 0, or a number from 0.001 to 1000000";
       });
-  command->add_flag("--virtual-clock", options->virtual_clock, "one process, and simulated time is exact");
-  command->add_option("--state", options->state, "file of the machine's state, to let several commands share it")
+  command->add_flag("--virtual-clock", options->virtual_clock, "exact simulated time, for a single process");
+  command->add_option("--state", options->state, "file with the simulated machine's state, for commands that share it")
       ->check([](const std::string& path) { return path.empty() ? std::string("name a file") : std::string(); });
   command->prefix_command();
   command->callback([options, command] {

@@ -7,9 +7,9 @@
 
 namespace rota::tool {
 
-// "h200x2" as --gpu takes it: a card and how many of them.
+// "h200x2", the value of --gpu: a card and how many of them.
 struct SimulatedGpus {
-  std::string card;  // empty: not said
+  std::string card;  // empty: not given
   int count = 1;     // 1 to 8
 };
 std::optional<SimulatedGpus> parse_simulated_gpus(const std::string& text);

@@ -33,7 +33,7 @@ std::optional<Status> request_status(int descriptor) {
   if (!send_message(descriptor, request)) return std::nullopt;
   Status status{};
   while (true) {
-    Message row;  // what a rotad of another version leaves out is zero, what it adds is cut off
+    Message row;  // fields that a rotad of another version leaves out are zero, those that it adds are cut off
     const ssize_t length = recv(descriptor, &row, sizeof row, 0);
     if (length < 0 && errno == EINTR) continue;
     if (length < static_cast<ssize_t>(protocol::kHeaderBytes) || row.magic != protocol::kMagic) return std::nullopt;
@@ -73,8 +73,8 @@ std::string skipped_text(const protocol::SocketSearch& search) {
     const std::string path = search.skipped[i].path;
     places += (i == 0 ? "" : " and ") + path.substr(0, path.rfind('/'));
   }
-  return places + (search.skipped_count == 1 ? " is" : " are") +
-         " not looked into: somebody else made it, or others may write to it; remove it";
+  return places + (search.skipped_count == 1 ? " was" : " were") +
+         " skipped: another user owns it or can write to it; remove it";
 }
 
 void find_programs(Status& status) {

@@ -1,4 +1,4 @@
-// Asking a rotad: one message there, rows back.
+// Queries a rotad: sends one message and receives rows.
 #pragma once
 
 #include <optional>
@@ -10,7 +10,7 @@
 
 namespace rota::tool {
 
-// Whose a client is and how it was started, as this machine shows it; empty where it does not.
+// A client's user and command line, as far as this machine shows them; otherwise empty.
 struct StatusProgram {
   std::string user;
   std::string command;
@@ -25,16 +25,17 @@ struct Status {
   std::vector<StatusProgram> programs;  // of the clients, in their order; see find_programs()
 };
 
-// False if the daemon has gone.
+// False if the daemon is gone.
 bool send_message(int descriptor, const protocol::Message& message);
 
-// Nothing if the daemon hung up, speaks another version or does not answer within five seconds.
+// Nothing if the daemon closed the connection, speaks another version or does not answer within five seconds.
 std::optional<Status> request_status(int descriptor);
 
-// Looks at each client's process. One that is not to be seen, or is another's by now, has its name for a command.
+// Reads each client's process. If it is not visible, or the pid has been reused, the client's name is shown as its
+// command.
 void find_programs(Status& status);
 
-// One line about the places that a search passed over; empty if it passed over none.
+// One line about the places that a search skipped; empty if it skipped none.
 std::string skipped_text(const protocol::SocketSearch& search);
 
 }  // namespace rota::tool

@@ -15,7 +15,7 @@ using scheduler::Candidate;
 
 namespace {
 
-// Rows of a rotad older than the field have kUnknown and go by the candidate alone, which speaks of automatic mode.
+// Rows of a rotad older than the field have kUnknown and only the candidate, which applies to automatic mode.
 Candidate in_force(const protocol::StatusGpu& gpu) {
   if (gpu.reason == SharingReason::kMemory) return Candidate::kTurns;
   if (gpu.mode == protocol::Mode::kExclusive) return Candidate::kTurns;
@@ -65,24 +65,24 @@ std::string reason_text(const protocol::StatusGpu& gpu) {
   const double trial = gpu.trial_permille / 1000.0;
   switch (gpu.reason) {
     case SharingReason::kMode:
-      return fmt::format("that is {} mode", gpu.mode == protocol::Mode::kExclusive ? "exclusive" : "concurrent");
+      return fmt::format("rotad is in {} mode", gpu.mode == protocol::Mode::kExclusive ? "exclusive" : "concurrent");
     case SharingReason::kMemory:
       return "their memory does not fit together";
     case SharingReason::kFits:
       return "their memory fits, and the quantum is fixed";
     case SharingReason::kAlone:
-      return "fewer than two of them have called lately";
+      return "fewer than two of them have made calls lately";
     case SharingReason::kMeasuring:
-      return "it is being measured which way is best";
+      return "measuring which way is best";
     case SharingReason::kTrial:
       return in_force(gpu) == Candidate::kTurns ? fmt::format("the other way gave {:.2f} of what turns give", trial)
                                                 : fmt::format("it gave {:.2f} of what turns give", trial);
     case SharingReason::kFewContend:
-      return "fewer than two of them keep coming";
+      return "fewer than two of them keep making calls";
     case SharingReason::kNoCollision:
       return "no two of them have kept the GPU busy at the same time so far";
     case SharingReason::kMemoryLately:
-      return "their memory did not fit together a moment ago, so turns are not measured";
+      return "a moment ago their memory did not fit together, so turns are not measured";
     case SharingReason::kUnknown:
       break;
   }
@@ -106,7 +106,7 @@ double milliseconds(std::uint64_t ns) {
 
 std::string sharing_text(const protocol::StatusGpu& gpu) {
   const std::uint32_t programs = std::max(gpu.active, gpu.clients);
-  // An older rotad says nothing but the candidate, and only where it is measured.
+  // An older rotad reports only the candidate, and only if it is measured.
   const bool older = gpu.reason == SharingReason::kUnknown;
   if (programs < 2 || (older && (gpu.active < 2 || gpu.mode != protocol::Mode::kAutomatic))) return "";
   const Candidate candidate = in_force(gpu);
@@ -115,7 +115,7 @@ std::string sharing_text(const protocol::StatusGpu& gpu) {
   if (candidate != Candidate::kTogether) text += fmt::format(", each of {:.4g} ms", milliseconds(gpu.turn_ns));
   if (const std::string reason = reason_text(gpu); !reason.empty()) text += ": " + reason;
   if (candidate != Candidate::kTogether || measured(gpu)) {
-    text += gpu.switch_ns == 0 ? "; what a hand-over costs is not known yet"
+    text += gpu.switch_ns == 0 ? "; the cost of a hand-over is not known yet"
                                : fmt::format("; a hand-over costs {:.3g} ms", milliseconds(gpu.switch_ns));
   }
   return text;
@@ -141,7 +141,7 @@ std::string use_text(const protocol::StatusUse* use, const protocol::StatusGpu& 
                         : "how busy it keeps the GPU is not known yet");
     parts.push_back((use->known & protocol::kKnowsCalls) != 0
                         ? calls_text(static_cast<double>(use->calls_per_1000s) / 1000)
-                        : "its calls alone are not known yet");
+                        : "its rate of calls alone is not known yet");
     if (use->light != 0) parts.push_back("runs at any time");
   }
   if (use->waited_ns != 0) {

@@ -1,4 +1,4 @@
-// How programs share a GPU, and why, as `rota status` says it: for people and for programs.
+// How programs share a GPU, and why, as `rota status` shows it: for people and for programs.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -8,16 +8,16 @@
 
 namespace rota::tool {
 
-// A line without its end; empty where there is nothing to say, since fewer than two programs use the GPU.
+// A line without newline; empty if there is nothing to say because fewer than two programs use the GPU.
 std::string sharing_text(const protocol::StatusGpu& gpu);
 nlohmann::json sharing_json(const protocol::StatusGpu& gpu);
 
-// A client's second line, without its end; empty where there is nothing to say. `use` may be null.
+// A client's second line, without newline; empty if there is nothing to say. `use` may be null.
 std::string use_text(const protocol::StatusUse* use, const protocol::StatusGpu& gpu);
-// Of a client on all its GPUs; null where rotad says nothing of it.
+// For a client on all its GPUs; null if rotad reports nothing about it.
 nlohmann::json use_json(const Status& status, std::uint32_t client);
 
-// The row about a client's use of a GPU; null where there is none, as from a rotad older than these rows.
+// The row about a client's use of a GPU; null if there is none, as from a rotad older than these rows.
 const protocol::StatusUse* use_of(const Status& status, std::uint32_t client, std::uint32_t gpu);
 
 }  // namespace rota::tool

@@ -1,4 +1,4 @@
-// Asking rotad for its rows and showing them, for people and for programs.
+// Requests rotad's rows and shows them, for people and for programs.
 #include "tools/rota/status/status.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ std::string size_text(std::uint64_t bytes) {
                                           : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
-// What of it lies on the GPU, and what has moved so far.
+// How much of it is on the GPU, and what has moved so far.
 std::string swap_text(const protocol::StatusClient& client) {
   std::string text = fmt::format(", {} resident", size_text(client.resident_bytes));
   const auto rate = [](std::uint64_t bytes, std::uint64_t ns) {
@@ -67,20 +67,20 @@ ServedHow served_how(protocol::MemoryMode mode) {
     case MemoryMode::kSwap:
       return {"swap", nullptr};
     case MemoryMode::kUnifiedMps:
-      return {"Unified Memory", "swap has not been tried under MPS"};
+      return {"Unified Memory", "swap has not been tested under MPS"};
     case MemoryMode::kUnifiedMig:
-      return {"Unified Memory", "swap has not been tried on MIG instances"};
+      return {"Unified Memory", "swap has not been tested on MIG instances"};
     case MemoryMode::kUnifiedConfidential:
-      return {"Unified Memory", "swap has not been tried in confidential virtual machines"};
+      return {"Unified Memory", "swap has not been tested in confidential virtual machines"};
     case MemoryMode::kUnifiedCoherent:
-      return {"Unified Memory", "swap has not been tried where the GPU uses the host's page tables"};
+      return {"Unified Memory", "swap has not been tested where the GPU uses the host's page tables"};
     case MemoryMode::kUnknown:
       break;
   }
   return {"unknown", nullptr};
 }
 
-// Where a figure of somebody's memory comes from.
+// Where a figure for a client's memory comes from.
 const char* source(bool measured) {
   return measured ? "measured" : "reported";
 }
@@ -89,8 +89,8 @@ const char* source(bool measured) {
 std::string outside_text(const protocol::StatusGpu& gpu) {
   if (gpu.outside_bytes == 0) return {};
   const std::string size = size_text(gpu.outside_bytes);
-  return gpu.measured != 0 ? fmt::format("; {} by others than these programs", size)
-                           : fmt::format("; others have {}, as the driver's refusals show", size);
+  return gpu.measured != 0 ? fmt::format("; {} by other programs", size)
+                           : fmt::format("; others have {}, judging by what the driver refused", size);
 }
 
 nlohmann::json measured_or_null(bool measured, std::uint64_t bytes) {
@@ -103,7 +103,8 @@ int show(bool json) {
   const Descriptor rotad(search.descriptor);
   if (!rotad) {
     if (protocol::nobody_there(search.error)) {
-      fmt::print(stderr, "rota: no rotad runs (last looked for at {}): `rota run` starts one\n", search.candidate.path);
+      fmt::print(stderr, "rota: no rotad is running (last looked for at {}): `rota run` starts one\n",
+                 search.candidate.path);
     } else {
       fmt::print(stderr, "rota: cannot talk to the rotad at {}: {}\n", search.candidate.path, strerror(search.error));
     }
@@ -111,7 +112,7 @@ int show(bool json) {
   }
   auto status = request_status(rotad.get());
   if (!status) {
-    fmt::print(stderr, "rota: the rotad at {} does not answer, or is of another version of rota\n",
+    fmt::print(stderr, "rota: the rotad at {} does not answer, or belongs to another version of rota\n",
                search.candidate.path);
     return 1;
   }
@@ -220,7 +221,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
                         gpu.waiters == 1 ? "s" : "");
     text += gpu.measured != 0 ? fmt::format("  {} in use and {} free, measured", size_text(gpu.driver_used_bytes),
                                             size_text(gpu.driver_free_bytes))
-                              : "  what is in use there is not measured: it is what programs report";
+                              : "  memory in use is not measured, only what programs report is known";
     text += fmt::format("{}\n", outside_text(gpu));
     if (const std::string sharing = sharing_text(gpu); !sharing.empty()) text += fmt::format("  {}\n", sharing);
     if (gpu.handed_over_bytes != 0) {
@@ -245,7 +246,7 @@ std::string status_as_text(const Status& status, const std::string& socket) {
                             has(client.measured_gpus, gpu.index) ? "measured" : "assumed");
       }
       if (client.asked_bytes != 0) more += fmt::format(", waits for room for {}", size_text(client.asked_bytes));
-      if (client.overrun != 0) more += ", did not give back in time: others run beside it";
+      if (client.overrun != 0) more += ", did not give the GPU back in time: others run at the same time";
       text += fmt::format("  {:<6} pid {:<8} {:>10}  {:>9}  {}{}\n", doing,
                           client.pid == 0 ? "?" : std::to_string(client.pid), size_text(client.device_bytes),
                           fmt::format("{:.1f} s", static_cast<double>(client.since_ns) / 1e9), client.name, more);

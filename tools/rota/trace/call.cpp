@@ -1,4 +1,4 @@
-// See trace_call.h.
+// See call.h.
 #include "tools/rota/trace/call.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 using names::Kind;
 
-// Takes a payload apart; never past its end.
+// Decodes a payload; never reads past its end.
 class Payload {
  public:
   explicit Payload(std::span<const std::byte> bytes) : rest_(bytes) {}
@@ -25,7 +25,7 @@ class Payload {
     rest_ = rest_.subspan(bytes);
     return true;
   }
-  // False: damaged. An absent capture gives true and `absent`.
+  // False: damaged. An absent capture returns true and sets `absent`.
   bool take_capture(std::span<const std::byte>& part, bool& absent, bool& cut_off) {
     std::span<const std::byte> word_bytes;
     if (!take(sizeof(std::uint16_t), word_bytes)) return false;

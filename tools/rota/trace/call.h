@@ -1,4 +1,4 @@
-// Takes the payloads of a call apart: which bytes are which argument, what was behind it before and after the call.
+// Decodes the payloads of a call: which bytes are which argument, and what it pointed to before and after the call.
 #pragma once
 
 #include <cstddef>
@@ -39,8 +39,8 @@ struct DecodedCall {
   explicit DecodedCall(const TraceCall& call);
 
   const Argument* argument(std::string_view name) const;
-  // A field of what an argument points to, or is (trace_tables.h), through the union members that count; none if it
-  // was not recorded.
+  // A field of what an argument is or points to (tables.h), through the active union members; none if it was not
+  // recorded.
   std::optional<TypedBytes> at(Place place) const;
 
   const TraceCall& call;
@@ -56,7 +56,7 @@ const names::Api& names_of(const TraceCall& call);
 std::string_view function_name(const TraceCall& call);
 // The function returns a status and it is not success.
 bool failed(const TraceCall& call);
-// The first field of that name in a struct, the structs in it and the union members that count.
+// The first field of that name in a struct, its nested structs and the active union members.
 std::optional<TypedBytes> find_field(const names::Api& api, const TypedBytes& value, std::string_view name);
 
 }  // namespace rota::tool

@@ -10,7 +10,7 @@
 namespace rota::tool {
 namespace {
 
-// Rows of streams, where no thread has its number: Linux gives threads numbers below 4 million.
+// Row numbers of streams, beyond all thread ids: those on Linux are below 4 million.
 constexpr std::uint64_t kFirstStreamRow = 1'000'000'000;
 
 // Microseconds with three decimals, as the format wants its times; no rounding on the way.
@@ -46,7 +46,7 @@ class Timeline {
     }
     complete(function_name(call), api_name(call), process.pid, call.thread, call.begin_ns, call.end_ns - call.begin_ns,
              arguments + "}");
-    // Where in the call it waited is not recorded: it does before it does anything else. Of calls inside each other the
+    // When it waited within the call is not recorded: a call waits before it does anything else. Of nested calls the
     // innermost waits.
     if (call.waited_ns > 0 && call.api == trace::kDriverApi) {
       complete("waiting for a turn", "rota", process.pid, call.thread, call.begin_ns, call.waited_ns, "{}");
@@ -111,7 +111,7 @@ class Timeline {
       row.number = kFirstStreamRow + process.rows.size();
       metadata(process.pid, row.number, "thread_name", "name",
                process.view.stream_name(stream, moment) +
-                   (process.simulated ? "" : " (launches; when they ran is not known)"));
+                   (process.simulated ? "" : " (launches; it is not known when they ran)"));
     }
     return row;
   }
@@ -140,7 +140,7 @@ class Timeline {
   void show_runs(Process& process, const std::vector<KernelRun>& runs) {
     for (const KernelRun& run : runs) {
       Row& row = row_of(process, run.stream, {run.launched_ns, run.launched_ns, run.thread});
-      // Where nothing waits (time scale 0, virtual clock) real time is less than what the kernels would take.
+      // If nothing waits (time scale 0, virtual clock), real time is shorter than the kernels' time.
       const std::uint64_t begin = std::max(run.begin_ns, row.free_ns);
       row.free_ns = begin + run.simulated_ns;
       complete(run.kernel, "kernel", process.pid, row.number, begin, run.simulated_ns,

@@ -1,4 +1,4 @@
-// See trace_decode.h.
+// See decode.h.
 #include "tools/rota/trace/decode.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ std::string text_of(const TypedBytes& value) {
   return {reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size()};
 }
 
-// A value of an argument or of a field of a struct that an argument is or leads to.
+// The value of an argument, or of a field of a struct that an argument is or points to.
 std::optional<TypedBytes> find_value(const DecodedCall& decoded, std::string_view name) {
   for (const Argument& argument : decoded.arguments) {
     if (name == argument.parameter->name && argument.bytes)
@@ -83,7 +83,7 @@ std::string render_capture(const Renderer& renderer, const names::Api& api, cons
 }
 
 std::string arguments_text(const DecodedCall& decoded, Renderer& renderer, bool as_launch) {
-  // The parameter that says which member of a union value counts.
+  // The parameter that selects the active member of a union value.
   if (const Argument* const attribute = decoded.argument("attr"); attribute != nullptr && attribute->bytes) {
     renderer.selector(attribute->parameter->type, *attribute->bytes);
   }
@@ -93,7 +93,7 @@ std::string arguments_text(const DecodedCall& decoded, Renderer& renderer, bool 
   for (const Argument& argument : decoded.arguments) {
     const std::string_view name = argument.parameter->name;
     std::string value = argument.bytes ? renderer.value(argument.parameter->type, *argument.bytes) : renderer.unknown();
-    // What a pointer led to replaces or follows its value: a program's reader wants the name, not where it stood.
+    // What a pointer led to replaces or follows its value: the reader wants the name, not its address.
     for (const Captured& captured : argument.before) {
       if (captured.capture->behind == nullptr) continue;
       renderer.list_behind(captured.capture->behind, captured.capture->type, captured.bytes, captured.cut_off);
@@ -186,7 +186,7 @@ std::string ProcessView::label_of(const DecodedCall& decoded, const TypedBytes& 
     if (std::string label = objects_.label(*handle, moment); !label.empty()) return label;
   }
   if (std::string symbol = objects_.symbol(address); !symbol.empty()) return symbol;
-  // Where a kernel is wanted, a CUkernel does for a CUfunction, and either for a function of the host program.
+  // Where a kernel is expected, a CUkernel may replace a CUfunction, and either a function of the host program.
   for (const std::string_view instead : {"kernel", "function"}) {
     if (objects_.known({instead, address})) return objects_.label({instead, address}, moment);
   }

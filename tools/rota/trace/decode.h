@@ -37,11 +37,12 @@ class ProcessView {
   explicit ProcessView(RenderOptions options, bool hide_measurements = false)
       : options_(options), hide_measurements_(hide_measurements) {}
 
-  // The process's calls must come in the order in which they began, none left out: names go by first appearance.
+  // The process's calls must be passed in the order in which they began, with none left out: names are numbered by
+  // first appearance.
   CallText show(const TraceCall& call);
-  // Takes notice of a call without the text.
+  // Records a call without producing text.
   void learn(const TraceCall& call);
-  // Of a call that show() or learn() has had.
+  // For a call that was passed to show() or learn().
   std::optional<Launched> launched(const TraceCall& call);
   static std::optional<Copied> copied(const TraceCall& call);
   std::string stream_name(std::uint64_t stream, const Moment& moment);

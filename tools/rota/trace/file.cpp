@@ -1,4 +1,4 @@
-// See trace_file.h.
+// See file.h.
 #include "tools/rota/trace/file.h"
 
 #include <fcntl.h>
@@ -65,7 +65,7 @@ std::vector<std::byte> TraceFile::read(std::uint64_t offset, std::size_t bytes) 
 }
 
 void TraceFile::report(std::uint64_t offset, const std::string& what) {
-  // A damaged file may be wrong in a million places; the first ones tell enough.
+  // A damaged file may have a million errors; the first ones are enough.
   constexpr std::size_t kMostProblems = 20;
   if (problems_.size() < kMostProblems) problems_.push_back(fmt::format("{}: at offset {}: {}", path_, offset, what));
 }
@@ -77,15 +77,15 @@ bool TraceFile::read_header(std::string& problem) {
   };
   const std::vector<std::byte> bytes = read(0, sizeof header_);
   if (bytes.size() < sizeof header_) {
-    return fail(bytes.size(),
-                fmt::format("the file ends within the header of {} bytes; it is cut off", sizeof header_));
+    return fail(bytes.size(), fmt::format("the file is cut off within its header of {} bytes", sizeof header_));
   }
   std::memcpy(&header_, bytes.data(), sizeof header_);
   if (std::memcmp(header_.magic, trace::kMagic, sizeof trace::kMagic) != 0) {
-    return fail(0, "not a trace of rota (or its process was killed before the header was whole)");
+    return fail(0, "not a rota trace (or the process was killed before it had written the header)");
   }
   if (header_.byte_order != trace::kByteOrder) {
-    return fail(offsetof(trace::FileHeader, byte_order), "written on a machine of the other byte order; read it there");
+    return fail(offsetof(trace::FileHeader, byte_order),
+                "written on a machine with the other byte order; read it there");
   }
   if (header_.version != trace::kVersion) {
     return fail(offsetof(trace::FileHeader, version),
@@ -119,7 +119,7 @@ void TraceFile::index_chunks() {
     std::stable_sort(stretches.begin(), stretches.end(),
                      [](const Stretch& left, const Stretch& right) { return left.first_ticks < right.first_ticks; });
   }
-  // At its end a process says the names of all its threads, also of those that called nothing.
+  // At its end a process records the names of all its threads, including those that made no calls.
   std::erase_if(threads_, [&](const auto& thread) { return !stretches_.contains(thread.first); });
 }
 
@@ -228,14 +228,14 @@ std::string TraceFile::ending() const {
     case trace::State::kEnded:
       return {};
     case trace::State::kCapped:
-      return fmt::format("{}: the trace stops at its size limit (ROTA_TRACE_MAX_BYTES); the program went on", path_);
+      return fmt::format("{}: the trace stops at its size limit (ROTA_TRACE_MAX_BYTES); the program continued", path_);
     case trace::State::kOutOfSpace:
-      return fmt::format("{}: the trace stops where no more space could be had ({}); the program went on", path_,
+      return fmt::format("{}: the trace stops where no more space was available ({}); the program continued", path_,
                          std::strerror(static_cast<int>(header_.stop_errno)));
     case trace::State::kRunning:
       break;
   }
-  return fmt::format("{}: process {} did not end by exit(): it was killed, left by _exit(), or still runs", path_,
+  return fmt::format("{}: process {} did not end by exit(): it was killed, called _exit(), or is still running", path_,
                      pid());
 }
 
@@ -271,12 +271,13 @@ bool TraceThread::read_record() {
     position_ = 0;
     epoch_ = 0;
   }
-  // The file may change under us (it is still written, or overwritten), so what the index checked is checked again.
+  // The file may change during reading (it is still being written, or overwritten), so what the index checked is
+  // checked again.
   const std::uint64_t word = load64(buffer_.data() + position_);
   const std::size_t bytes = RecordWord::bytes(word);
   const std::uint64_t offset = offset_ + position_;
   if (bytes < RecordWord::kOverhead || position_ + bytes > buffer_.size()) {
-    file_.report(offset, "the record has changed while it was read");
+    file_.report(offset, "the record changed while it was being read");
     position_ = buffer_.size();
     return true;
   }

@@ -182,7 +182,7 @@ std::string Renderer::array(std::uint32_t element_number, std::span<const std::b
     list += separator + "\"…\"";
   } else if (cut_off) {
     // How many there were is another argument's to say; what was recorded ends at kMaxCaptureBytes.
-    list += separator + (count > shown ? fmt::format("… {} more and those not recorded", count - shown)
+    list += separator + (count > shown ? fmt::format("… {} more, and others that were not recorded", count - shown)
                                        : std::string("… more that were not recorded"));
   } else if (count > shown) {
     list += separator + fmt::format("… {} more", count - shown);

@@ -146,7 +146,7 @@ class Summary {
       return std::pair(left.second.total_ns, left.second.launches) >
              std::pair(right.second.total_ns, right.second.launches);
     });
-    out << (simulated_ ? "kernels: launches, runs (those in graphs too), simulated time in all\n"
+    out << (simulated_ ? "kernels: launches, runs (including those in graphs), total simulated time\n"
                        : "kernels: launches (the driver does not say how long they ran)\n");
     for (const auto& [name, kernel] : sorted) {
       out << fmt::format("{:>10} ", kernel.launches);
@@ -193,7 +193,7 @@ class Summary {
       parts.push_back(counted(count, kind, plural(kind)));
     }
     if (parts.empty()) return;
-    out << fmt::format("kept to the end: {} (no call of the program gave them back)\n", fmt::join(parts, ", "));
+    out << fmt::format("not released at the end: {}\n", fmt::join(parts, ", "));
   }
 
   std::map<std::pair<std::uint32_t, std::string_view>, Row> rows_;

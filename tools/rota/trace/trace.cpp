@@ -66,7 +66,7 @@ constexpr int kNotRun = 125;  // of a run, where the program's own status cannot
 std::string cap_problem(const std::string& text) {
   const auto bytes = protocol::parse_bytes(text);
   if (bytes && *bytes >= trace::kMinimumBytes) return {};
-  return fmt::format("'{}' is no size of a trace: give {}K or more, with an optional K, M, G or T", text,
+  return fmt::format("'{}' is not a size for a trace: give {}K or more, with an optional K, M, G or T", text,
                      trace::kMinimumBytes >> 10);
 }
 
@@ -83,12 +83,13 @@ struct RunCommand {
 
   int run() {
     if (command.empty()) {
-      complain("no command; say `rota trace -- COMMAND ARGUMENTS`, `rota trace show DIR` or `rota trace export DIR`");
+      complain(
+          "no command given: use `rota trace -- COMMAND ARGUMENTS`, `rota trace show DIR` or `rota trace export DIR`");
       return kNotRun;
     }
     if (command[0].starts_with('-')) {
-      complain(
-          fmt::format("{} is no option of it: `rota trace --help` lists them; the program comes after --", command[0]));
+      complain(fmt::format(
+          "{} is not an option of rota trace: `rota trace --help` lists them; the program comes after --", command[0]));
       return kNotRun;
     }
     const char* const inherited = getenv("ROTA_TRACE_MAX_BYTES");
@@ -104,7 +105,7 @@ struct RunCommand {
     }
     const std::set<std::string> before = trace_paths(directory);
     if (holds_traces(before) && !append) {
-      complain(directory + " holds another run already: name another folder, or add to it with --append");
+      complain(directory + " already holds another run: name another folder, or add to it with --append");
       return kNotRun;
     }
     std::error_code error;
@@ -117,7 +118,7 @@ struct RunCommand {
     }
     fs::create_directories(directory, error);
     if (error) {
-      complain(fmt::format("cannot make the folder {}: {}; give another one with --dir", directory, error.message()));
+      complain(fmt::format("cannot create the folder {}: {}; give another one with --dir", directory, error.message()));
       return kNotRun;
     }
     if (access(directory.c_str(), W_OK | X_OK) != 0) {
@@ -203,7 +204,7 @@ struct ShowCommand {
       return kWrongUsage;
     }
     const std::size_t shown = show_calls(files, options, std::cout);
-    if (!std::cout.flush()) return complain(fmt::format("the listing cannot be written: {}", std::strerror(errno)));
+    if (!std::cout.flush()) return complain(fmt::format("cannot write the listing: {}", std::strerror(errno)));
     if (shown == 0) std::cerr << "rota trace: note: no call matches\n";
     return report(files, problems);
   }
@@ -222,7 +223,7 @@ struct ExportCommand {
     const Activity activity = read_activity(directory);
     if (output.empty() || output == "-") {
       export_chrome(files, activity, std::cout);
-      if (!std::cout.flush()) return complain(fmt::format("the timeline cannot be written: {}", std::strerror(errno)));
+      if (!std::cout.flush()) return complain(fmt::format("cannot write the timeline: {}", std::strerror(errno)));
       return report(files, problems);
     }
     std::ofstream file(output, std::ios::binary | std::ios::trunc);
@@ -239,11 +240,10 @@ void register_trace(CLI::App& app) {
   CLI::App* const trace = app.add_subcommand("trace", "record every CUDA call of a program, and read the record");
   auto run = std::make_shared<RunCommand>();
   trace->add_option("--dir", run->directory, "folder for the trace files (default: a new one here)");
-  trace->add_flag("--append", run->append, "the folder may hold other runs already");
+  trace->add_flag("--append", run->append, "add to a folder that already holds other runs");
   trace
-      ->add_option(
-          "--max-bytes", run->max_bytes,
-          "the most that the trace of a process may take, such as 64M (default: ROTA_TRACE_MAX_BYTES, else 1G)")
+      ->add_option("--max-bytes", run->max_bytes,
+                   "size limit of a process's trace, such as 64M (default: ROTA_TRACE_MAX_BYTES, else 1G)")
       ->check(cap_problem);
   // No positional option for the program: its own arguments ("show", "--dir") would be taken for ours.
   trace->prefix_command();
@@ -255,26 +255,28 @@ void register_trace(CLI::App& app) {
   show_app->add_option("dir", show->directory, "folder of a trace, or one file")->required();
   CLI::Option* const pid = show_app->add_option("--pid", show->pid, "only this process");
   show_app
-      ->add_option(
-          "--function", show->options.selection.functions,
-          "only this function; cuMemAlloc stands for all its versions, a final * for any ending; may be repeated")
+      ->add_option("--function", show->options.selection.functions,
+                   "only this function; cuMemAlloc matches all its versions, a final * any ending; may be repeated")
       ->allow_extra_args(false);
-  show_app->add_option("--exclude", show->options.selection.excluded, "likewise, but all others; may be repeated")
+  show_app
+      ->add_option("--exclude", show->options.selection.excluded,
+                   "all functions but this one, matched in the same way; may be repeated")
       ->allow_extra_args(false);
   show_app->add_flag("--errors", show->options.selection.errors, "only calls that failed");
   show_app->add_flag("--lookups", show->options.lookups,
-                     "look-ups of functions (cuGetProcAddress) one by one, not each row of them in one line");
-  show_app->add_flag("--json", show->options.json, "a JSON array of objects, addresses with their names");
+                     "list function look-ups (cuGetProcAddress) one by one instead of one line per series");
+  show_app->add_flag("--json", show->options.json, "print a JSON array of objects, with addresses and their names");
   show_app
       ->add_option("--addresses", show->addresses,
                    "stable (default): handles and device memory as type and number (stream#2, dptr#3+0x100), the "
                    "program's own memory as &; raw: as the program saw them")
       ->check(CLI::IsMember({"stable", "raw"}));
   show_app->add_flag("--no-times", show->no_times,
-                     "neither times nor process and thread ids, so that two runs can be compared by diff");
-  show_app->add_flag("--mangled", show->options.render.mangled, "kernels by their names in the module");
+                     "leave out times and process and thread ids, to compare two runs with diff");
+  show_app->add_flag("--mangled", show->options.render.mangled,
+                     "show kernels by their mangled names, as in the module");
   show_app->add_option("--elements", show->options.render.elements,
-                       "of an array, show at most so many elements (default 16; 0: all that were recorded)");
+                       "show at most this many elements of an array (default 16; 0: all that were recorded)");
 
   auto exported = std::make_shared<ExportCommand>();
   CLI::App* const export_app = trace->add_subcommand("export", "write a timeline for another program");

@@ -18,7 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What was asked to end may take so long before it is killed.
+// How long a process that was asked to end may take before it is killed.
 constexpr int kPatienceMs = 2000;
 
 double seconds_since(Clock::time_point begin) {
@@ -26,10 +26,10 @@ double seconds_since(Clock::time_point begin) {
 }
 
 [[noreturn]] void become(const SignalsTaken& signals, pid_t parent, int output, const std::function<int()>& program) {
-  // Should this tool be killed, its copies go with it.
+  // If this tool is killed, its copies are killed, too.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(1);
-  setsid();  // without the terminal: one that asked for it would be stopped
+  setsid();  // without the terminal: a program that reads from it would be stopped
   const int nothing = open("/dev/null", O_RDONLY);
   dup2(nothing, 0);
   dup2(output, 1);
@@ -91,7 +91,7 @@ Together run_copies(const SignalsTaken& signals, unsigned copies, const std::str
       copy.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
       copy.code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       copy.seconds = seconds_since(begin);
-      *found = 0;  // its number may be another's by now
+      *found = 0;  // its pid may have been reused
       --left;
     }
   }

@@ -8,22 +8,23 @@
 
 namespace rota::attempt {
 
-// How one copy has ended.
+// How one copy ended.
 struct CopyEnd {
   int code = 0;    // as a shell says it: 128 + number if a signal ended it
-  int signal = 0;  // that ended it; 0: none did
+  int signal = 0;  // the signal that ended it; 0: none
   double seconds = 0;
   std::string output;  // path of what it printed, on either stream
 };
 
 struct Together {
   std::vector<CopyEnd> copies;
-  double seconds = 0;   // until the last has ended
+  double seconds = 0;   // until the last one ended
   int interrupted = 0;  // the signal that came meanwhile: all have been ended. 0: none
-  std::string problem;  // one line why not all could be started; they have been ended then
+  std::string problem;  // one line that says why not all could be started; then they have been ended
 };
 
-// While it lives, Ctrl-C and its like wait for run_copies(), which ends what it has started. Only one at a time.
+// While this object lives, Ctrl-C and similar signals are deferred to run_copies(), which ends what it has started.
+// Only one at a time.
 class SignalsTaken {
  public:
   SignalsTaken();
@@ -40,8 +41,8 @@ class SignalsTaken {
 
 // `program` becomes the program in a child process that has no input, no terminal and the signals as they were before
 // they were taken; what it returns is the copy's exit code. The output goes to `stem`-1.log, -2.log, and so on.
-// `started` is called once all have been forked, `ended` once none runs, unless a signal came. Who outlives its copy's
-// first process is ended.
+// `started` is called once all have been forked, `ended` once none runs, unless a signal came. Processes that outlive
+// their copy's first process are ended.
 Together run_copies(const SignalsTaken& signals, unsigned copies, const std::string& stem,
                     const std::function<int()>& program, const std::function<void()>& started,
                     const std::function<void()>& ended);

@@ -30,7 +30,7 @@ void leave_rota() {
     const std::string kept = without_rota(preloads);
     kept.empty() ? unsetenv("LD_PRELOAD") : setenv("LD_PRELOAD", kept.c_str(), 1);
   }
-  // What a preload set by hand further down would go by.
+  // Variables that a preload set by hand further down would read.
   for (const char* name : {"ROTA_SESSION", "ROTA_GPU_MEM_LIMIT", "ROTA_MEMORY", "ROTA_OVERSUBSCRIBE", "ROTA_TRACE"}) {
     unsetenv(name);
   }
@@ -40,7 +40,7 @@ void start_again_without_rota() {
   const char* preloads = std::getenv("LD_PRELOAD");
   if (preloads == nullptr) return;
   const std::string kept = without_rota(preloads);
-  if (kept.size() == std::strlen(preloads)) return;  // nothing was taken out: also the second time
+  if (kept.size() == std::strlen(preloads)) return;  // nothing was removed; so this also ends the second run
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::string all{std::istreambuf_iterator<char>(file), {}};
   std::vector<char*> arguments;

@@ -5,14 +5,14 @@
 
 namespace rota::attempt {
 
-// An LD_PRELOAD without the libraries of any rota.
+// An LD_PRELOAD without the libraries of any installation of rota.
 std::string without_rota(const std::string& preloads);
 
-// Takes out of this process's environment what makes programs run under rota. What describes simulated GPUs stays, and
-// so does the preload of anybody else.
+// Removes from this process's environment what makes programs run under rota. Variables of simulated GPUs and other
+// preloads stay.
 void leave_rota();
 
-// Where this process itself runs under rota: starts it again without. Returns where it does not, or cannot.
+// If this process itself runs under rota, restarts it without. Returns if it does not, or if that is impossible.
 void start_again_without_rota();
 
 }  // namespace rota::attempt

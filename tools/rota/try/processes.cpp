@@ -43,13 +43,13 @@ void reap() {
   }
 }
 
-// Whether all have gone within that time.
+// Whether all have ended within that time.
 bool gone_within(int milliseconds) {
   constexpr int kStep = 5;
   for (int waited = 0;; waited += kStep) {
     reap();
     if (descendants().empty()) {
-      reap();  // who has ended in between
+      reap();  // processes that have ended in between
       return true;
     }
     if (waited >= milliseconds) return false;
@@ -64,7 +64,7 @@ void adopt_orphans() {
 }
 
 bool descends_from(pid_t process, pid_t ancestor) {
-  // Processes come and go while this looks: a chain that is longer than any is one that went round.
+  // Processes come and go during the search: a chain that is too long must contain a cycle.
   constexpr int kLongest = 1000;
   for (int i = 0; i < kLongest && process > 0; ++i) {
     Stat stat;
@@ -110,10 +110,10 @@ void end_descendants(int patience_ms) {
   if (all.empty()) return;
   for (const pid_t process : all) {
     kill(process, SIGTERM);
-    kill(process, SIGCONT);  // one that is stopped would not hear of it
+    kill(process, SIGCONT);  // a stopped process would not react
   }
   if (gone_within(patience_ms)) return;
-  // Who is killed may have started others in the meantime.
+  // A process that is killed may have started others in the meantime.
   constexpr int kRounds = 50;
   for (int round = 0; round < kRounds; ++round) {
     for (const pid_t process : descendants()) kill(process, SIGKILL);

@@ -8,10 +8,10 @@
 
 namespace rota::attempt {
 
-// Makes orphans of what is started from now on children of this process, so that nobody gets lost.
+// Makes orphans among the processes that are started from now on children of this process, so that none is lost.
 void adopt_orphans();
 
-// Whether the process is `ancestor` or was started by it. False for one that there is not.
+// Whether the process is `ancestor` or was started by it. False for one that does not exist.
 bool descends_from(pid_t process, pid_t ancestor);
 
 // Of this process; zombies are left out.
@@ -20,7 +20,7 @@ std::vector<pid_t> descendants();
 // "python", or empty if there is no such process.
 std::string process_name(pid_t process);
 
-// Ends all descendants: asks them first, and kills who is still there after `patience_ms`.
+// Ends all descendants: asks them first, and kills those that remain after `patience_ms`.
 void end_descendants(int patience_ms);
 
 }  // namespace rota::attempt

@@ -23,7 +23,7 @@ std::string in_gib(std::uint64_t bytes) {
                                           : fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (1 << 30));
 }
 
-// Three digits are what such a measurement is good for.
+// Such a measurement is accurate to about three digits.
 std::string in_time(double seconds) {
   if (seconds < 0.9995) return fmt::format("{:.0f} ms", seconds * 1e3);
   if (seconds < 9.995) return fmt::format("{:.2f} s", seconds);
@@ -85,7 +85,7 @@ bool rotad_saw_some(const Report& report) {
   });
 }
 
-// Each failure once for each way, with what the copy said last.
+// Each failure once per way, with the copy's last line of output.
 std::vector<std::string> failures(const Report& report) {
   std::vector<std::string> lines;
   for (const Way& way : report.ways) {
@@ -108,20 +108,19 @@ std::vector<std::string> failures(const Report& report) {
   return lines;
 }
 
-// What the reader has to know beside the figures.
+// What the reader has to know besides the figures.
 std::vector<std::string> notes(const Report& report) {
   std::vector<std::string> lines = failures(report);
   if (const auto names = others(report); !names.empty()) {
-    lines.push_back(
-        fmt::format("others used the GPU meanwhile, so these figures mean little: {}", fmt::join(names, ", ")));
+    lines.push_back(fmt::format("other programs used the GPU at the same time, so these figures mean little: {}",
+                                fmt::join(names, ", ")));
   }
   if (!report.rotad_is_here) {
-    lines.emplace_back(
-        "waits and allocations are unknown: rotad runs in another container and names processes otherwise");
+    lines.emplace_back("waits and allocations are unknown: rotad runs in another container and sees other process ids");
   } else if (!rotad_saw_some(report)) {
     lines.emplace_back(
         "rotad saw none of these programs on a GPU: they use none, end too soon to be seen, or rota "
-        "cannot reach into them");
+        "cannot be preloaded into them");
   }
   if (!report.nvml_problem.empty()) lines.push_back("GPU memory in use is unknown: " + report.nvml_problem);
   lines.insert(lines.end(), report.remarks.begin(), report.remarks.end());

@@ -32,7 +32,7 @@ struct Report {
   std::string folder;                // of their output; empty: it is not kept
 };
 
-// Of all rounds of a way; of those without a value where there is none.
+// The sums over all rounds of a way; nothing where there is no value.
 struct Figures {
   unsigned finished = 0;  // copies that ended with 0
   unsigned started = 0;
@@ -46,7 +46,7 @@ struct Figures {
 };
 Figures figures(const Way& way);
 
-// The last line of a file that says something; without control characters, cut at 200 bytes.
+// The last non-blank line of a file, without control characters, cut at 200 bytes.
 std::string last_line_of(const std::string& path);
 
 // "failed with exit code 2: " and what it said last.

@@ -16,14 +16,14 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Often at first: what ends soon would not be seen at all.
+// Often at first: short runs would otherwise not be seen at all.
 constexpr auto kFirst = 2s;
 constexpr auto kOften = 20ms;
 constexpr auto kSeldom = 100ms;
-// More than a driver or a display server has on a GPU that nobody computes on.
+// More than a driver or a display server has on a GPU that is otherwise idle.
 constexpr std::uint64_t kMuch = std::uint64_t{512} << 20;
 
-// Whom the kernel calls the peer, if the daemon calls itself the same: else it lives in another pid namespace.
+// The peer's pid according to the kernel, if the daemon reports the same: otherwise it is in another pid namespace.
 bool is_in_our_namespace(int rotad, std::uint64_t daemon_pid) {
   ucred peer{};
   socklen_t length = sizeof peer;
@@ -58,11 +58,11 @@ void Sampler::look_before() {
     const auto reading = nvml_ ? nvml_->read(gpu.uuid) : std::nullopt;
     if (!reading) {
       used_known_ = false;
-      if (nvml_problem_.empty()) nvml_problem_ = fmt::format("NVML does not tell what is in use on {}", gpu.name);
+      if (nvml_problem_.empty()) nvml_problem_ = fmt::format("NVML does not report the memory in use on {}", gpu.name);
       return;
     }
     used_before_ += reading->used;
-    // Else processes are named as they come.
+    // Otherwise processes are named as they appear.
     if (!reading->processes && reading->used >= kMuch) there_before_ += reading->used;
   }
 }
@@ -92,7 +92,7 @@ Seen Sampler::stop() {
   }
   if (there_before_ != 0) {
     seen_.others.push_back(
-        fmt::format("whoever had {} MiB there before, whom NVML does not name", there_before_ >> 20));
+        fmt::format("programs that NVML does not name, with {} MiB from before", there_before_ >> 20));
   }
   for (const auto& [pid, name] : others_) seen_.others.push_back(fmt::format("{} (pid {})", name, pid));
   return seen_;
@@ -115,7 +115,7 @@ void Sampler::ask_rotad() {
   if (!rotad_ || !rotad_is_here_) return;
   const auto status = tool::request_status(rotad_.get());
   if (!status) {
-    rotad_ = {};  // it has gone, and what came afterwards is not known
+    rotad_ = {};  // it is gone, and what happened afterwards is not known
     lost_rotad_ = true;
     return;
   }
@@ -129,7 +129,7 @@ void Sampler::ask_rotad() {
         const bool touched = gpu.index < protocol::kMaxGpus && (client.gpus >> gpu.index & 1) != 0;
         return touched && std::ranges::find(gpus_, gpu.uuid, &Gpu::uuid) != gpus_.end();
       });
-      // One that has ended is not there any more, and may have been ours.
+      // One that has ended no longer exists, and may have been a copy.
       if (here && !process_name(client.pid).empty()) saw_other(client.pid, client.name);
       continue;
     }

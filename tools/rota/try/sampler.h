@@ -1,5 +1,5 @@
-// What copies of a program use while they run: asked of rotad and of NVML every few milliseconds, on a thread of its
-// own, since either may take its time.
+// What copies of a program use while they run: rotad and NVML are queried every few milliseconds, on a separate thread,
+// since either may be slow.
 #pragma once
 
 #include <condition_variable>
@@ -35,7 +35,7 @@ struct Seen {
   // Of this process's descendants under rota; nothing: rotad saw none of them, or cannot be asked.
   std::optional<double> waited;            // seconds that they have waited for their turns, all together
   std::optional<std::uint64_t> allocated;  // the most that they had, contexts and modules included; bytes
-  // The most that was in use on the GPUs beyond what was there before, in all; nothing: it cannot be measured.
+  // The most that was in use on all GPUs beyond what was there before; nothing: it cannot be measured.
   std::optional<std::uint64_t> in_use;
   std::vector<Gpu> gpus;  // that they used
   // Who else used the GPUs: "python (pid 12)".
@@ -53,16 +53,16 @@ class Sampler {
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
-  // Why NVML tells nothing; empty: it does. One line.
+  // Why NVML reports nothing; empty: it does. One line.
   const std::string& nvml_problem() const { return nvml_problem_; }
-  // Whether rotad names processes as they are named here; else it cannot be told whose they are.
+  // Whether rotad uses the same pids as this process; otherwise its clients cannot be identified.
   bool rotad_is_here() const { return rotad_is_here_; }
 
-  // The GPUs of which NVML is asked. Not while it samples.
+  // The GPUs for which NVML is queried. Must not be called while it samples.
   void watch(const std::vector<Gpu>& gpus) { gpus_ = gpus; }
-  // Before anything that is to be measured is started: what is in use there.
+  // Records what is in use before anything to be measured is started.
   void look_before();
-  // Once it has been started, and once it has ended.
+  // Called when the copies have been started, and when they have ended.
   void start();
   Seen stop();
 
@@ -78,7 +78,7 @@ class Sampler {
   std::string nvml_problem_;
   std::vector<Gpu> gpus_;
   std::uint64_t used_before_ = 0;
-  std::uint64_t there_before_ = 0;  // by whom NVML does not name, if that is much
+  std::uint64_t there_before_ = 0;  // by processes that NVML does not name, if that is much
   bool used_known_ = false;
 
   // The thread's, while there is one.

@@ -32,7 +32,7 @@ using attempt::Sampler;
 using attempt::Together;
 using attempt::Way;
 
-constexpr int kCannot = 125;  // ours, where the program's own status cannot be meant: as env and timeout have it
+constexpr int kCannot = 125;  // rota's own status, as with env and timeout
 constexpr unsigned kMostCopies = 64;
 constexpr unsigned kMostRounds = 1000;
 
@@ -80,7 +80,7 @@ class Measurement {
     try {
       warm_up();
       for (unsigned round = 1; round <= options_.rounds; ++round) {
-        // To and fro, so that what drifts hits all ways alike.
+        // In alternating order, so that drift affects all ways alike.
         for (std::size_t i = 0; i < report_.ways.size(); ++i) {
           measure(report_.ways[round % 2 == 1 ? i : report_.ways.size() - 1 - i], round);
         }
@@ -126,14 +126,14 @@ class Measurement {
     if (round.run.interrupted != 0) {
       tell(fmt::format("ended by signal {} ({})", round.run.interrupted, strsignal(round.run.interrupted)));
       folder_.remove();
-      // Whoever asked does not wait for what the sampler may be waiting for.
+      // The user should not have to wait for what the sampler may be waiting for.
       _exit(128 + round.run.interrupted);
     }
     if (way.under_rota) note_what_rota_said(round.run);
     return round;
   }
 
-  // One copy each way. It also tells whether the program runs at all, and which GPUs it uses.
+  // One copy each way. This also shows whether the program runs at all, and which GPUs it uses.
   void warm_up() {
     Way alone{.name = "alone", .copies = 1, .under_rota = false, .rounds = {}};
     tell("warm-up: alone, natively");
@@ -204,7 +204,7 @@ int measure(const TryOptions& options, const LaunchOptions& launch) {
   if (!daemon.problem.empty()) tell(daemon.problem);
   if (daemon.socket.empty()) return kCannot;
   setenv("ROTA_SOCKET", daemon.socket.c_str(), 1);
-  // Not before: rotad is nobody's child, and outlives this.
+  // Only now: rotad is detached and outlives this.
   attempt::adopt_orphans();
   return Measurement(options, launch).run();
 }
@@ -220,20 +220,20 @@ void register_try(CLI::App& app) {
       ->check([](const std::string& text) {
         unsigned value = 0;
         if (CLI::detail::lexical_cast(text, value) && value >= 1 && value <= kMostCopies) return std::string();
-        return fmt::format("'{}' is no number of copies: use 1 to {}", text, kMostCopies);
+        return fmt::format("'{}' is not a number of copies: use 1 to {}", text, kMostCopies);
       });
-  command->add_option("--rounds", options->rounds, "how often each is measured, to and fro (default 1)")
+  command->add_option("--rounds", options->rounds, "how many times each is measured, in alternating order (default 1)")
       ->check([](const std::string& text) {
         unsigned value = 0;
         if (CLI::detail::lexical_cast(text, value) && value >= 1 && value <= kMostRounds) return std::string();
-        return fmt::format("'{}' is no number of rounds: use 1 to {}", text, kMostRounds);
+        return fmt::format("'{}' is not a number of rounds: use 1 to {}", text, kMostRounds);
       });
   command->add_flag("--json", options->json, "for programs");
   add_launch_options(*command, launch);
   command->footer(
       "First the program runs once natively and once under rota as a warm-up, which does not count. Its standard input "
-      "is empty, and what it prints is kept only if a copy fails. The exit code is 0, or 1 if a copy fails under rota; "
-      "if the program fails alone, its own.");
+      "is empty, and its output is kept only if a copy fails. The exit code is 0, 1 if a copy fails under rota, or the "
+      "program's own if it fails alone.");
   command->prefix_command();
   command->callback([options, launch, command] {
     launch->command = program_of(*command);

@@ -26,7 +26,7 @@ Result<std::vector<ObservedGpu>> SharedState::observe(const std::string& path) {
   }
   struct stat status{};
   if (fstat(file.get(), &status) != 0 || status.st_size != static_cast<off_t>(sizeof(SharedLayout))) {
-    return failed("is not that of a machine of this version of simgpu");
+    return failed("is not the state of this version of simgpu");
   }
   void* memory = mmap(nullptr, sizeof(SharedLayout), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
   if (memory == MAP_FAILED) return failed("cannot be mapped: " + std::generic_category().message(errno));
@@ -38,7 +38,7 @@ Result<std::vector<ObservedGpu>> SharedState::observe(const std::string& path) {
   std::vector<ObservedGpu> gpus;
   if (layout.magic != kStateMagic || layout.version != kStateVersion) {
     flock(file.get(), LOCK_UN);
-    return failed("is not that of a machine of this version of simgpu");
+    return failed("is not the state of this version of simgpu");
   }
   state.lock();
   state.reap();

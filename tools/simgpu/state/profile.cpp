@@ -116,7 +116,7 @@ class Reader {
     if (key == "name") {
       auto text = node.value_exact<std::string>();
       if (!text || text->empty() || text->size() > 200)
-        return wrong(node, "device.name", "give a text of 1 to 200 bytes");
+        return wrong(node, "device.name", "give a string of 1 to 200 bytes");
       device.name = *text;
       return "";
     }
@@ -127,7 +127,7 @@ class Reader {
           : node.is_integer() ? static_cast<uint64_t>(std::max<int64_t>(node.value<int64_t>().value_or(0), 0))
                               : 0;
       if (!bytes || *bytes < kLeastMemory || *bytes > kMostMemory) {
-        return wrong(node, "device.memory", "give bytes from 8M to 256G, as a number or a text like \"80G\"");
+        return wrong(node, "device.memory", "give bytes from 8M to 256G, as a number or a string like \"80G\"");
       }
       device.memory = *bytes;
       return "";

@@ -122,7 +122,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
   if (int number = fresh ? posix_fallocate(file.get(), 0, sizeof(SharedLayout)) : 0; number != 0) {
     int ignored = ftruncate(file.get(), 0);
     static_cast<void>(ignored);
-    return Error{"cannot make the state file " + path + " (ROTA_SIM_STATE) of " +
+    return Error{"cannot create the state file " + path + " (ROTA_SIM_STATE) of " +
                  std::to_string(sizeof(SharedLayout) >> 20) + " MiB: " + error_text(number)};
   }
   void* memory = mmap(nullptr, sizeof(SharedLayout), PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
@@ -192,11 +192,11 @@ std::string SharedState::make_clock(const Options& options) {
   unlock();
   if (taken) {
     return "is used by process " + std::to_string(other->pid) +
-           " on a virtual clock (ROTA_SIM_CLOCK=virtual), which is for one process: name another file";
+           " on a virtual clock (ROTA_SIM_CLOCK=virtual), which allows only one process: name another file";
   }
   if (refused) {
     return "is used by process " + std::to_string(other->pid) +
-           ", and a virtual clock (ROTA_SIM_CLOCK) is for one process: name another file";
+           ", and a virtual clock (ROTA_SIM_CLOCK) allows only one process: name another file";
   }
   waits_ = options.virtual_clock || layout_->time_scale > 0;
   set_process_clock(options.virtual_clock ? make_virtual_clock()

@@ -287,11 +287,11 @@ class VirtualClock : public Clock {
     int64_t spinning = cpu - participant.cpu_at_first;
     if (there && participant.asleep < patience.looks_asleep && spinning < patience.spinning) return;
     if (there && participant.in_driver) {
-      std::fprintf(
-          stderr,
-          "simgpu: %s did not go on for a minute on the virtual clock: time goes on without it, and other runs "
-          "may have other times (a kernel that waits for the host must call busy())\n",
-          participant.stream ? "a stream" : "a call of the driver");
+      std::fprintf(stderr,
+                   "simgpu: %s made no progress for a minute on the virtual clock: the clock advances without it, and "
+                   "other runs "
+                   "may show other times (a kernel that waits for the host must call busy())\n",
+                   participant.stream ? "a stream" : "a call of the driver");
     }
     turn_ = nullptr;
     next();

@@ -222,7 +222,7 @@ class OldRotad {
     ssize_t length;
     while ((length = recv(client, buffer, sizeof buffer, 0)) > 0) {
       if (length != kPacket) problem = "a message of " + std::to_string(length) + " bytes; rota's have 256";
-      if (at<std::uint32_t>(buffer, 0) != 0x41544f52) problem = "that is not a message of rota's";
+      if (at<std::uint32_t>(buffer, 0) != 0x41544f52) problem = "this is not a rota message";
       if (at<std::uint16_t>(buffer, 4) != 1) problem = "this rotad speaks version 1 of the protocol";
       const unsigned kind = at<std::uint16_t>(buffer, 6);
       if (kind < 1 || kind > 7) problem = "a message of a kind which clients do not send";

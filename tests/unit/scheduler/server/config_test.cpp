@@ -85,10 +85,10 @@ alice = { gpu = "40G" }
 }
 
 TEST_CASE("what cannot be read is named by line, with what may stand there") {
-  CHECK_THAT(problem("\nmode = \"fast\"\n"), Contains("line 2: 'fast' is no mode: use \"automatic\""));
-  CHECK_THAT(problem("quantum = 100\n"), Contains("line 1: a text is expected, as in \"100ms\""));
-  CHECK_THAT(problem("quantum = \"0s\"\n"), Contains("'0s' is no duration above 0"));
-  CHECK_THAT(problem("[limits]\nuser = { gpus = \"8G\" }\n"), Contains("line 2: 'gpus' is no limit: use gpu"));
+  CHECK_THAT(problem("\nmode = \"fast\"\n"), Contains("line 2: 'fast' is not a mode: use \"automatic\""));
+  CHECK_THAT(problem("quantum = 100\n"), Contains("line 1: a string is expected, as in \"100ms\""));
+  CHECK_THAT(problem("quantum = \"0s\"\n"), Contains("'0s' is not a duration above 0"));
+  CHECK_THAT(problem("[limits]\nuser = { gpus = \"8G\" }\n"), Contains("line 2: 'gpus' is not a limit: use gpu"));
   CHECK_THAT(problem("[limits.process]\ngpu = \"8X\"\n"), Contains("line 2: an amount of memory is expected"));
   CHECK_THAT(problem("[limits.process]\ngpu = -1\n"), Contains("an amount of memory is expected"));
   CHECK_THAT(problem("[limits]\nuser = 8\n"), Contains("a table is expected"));

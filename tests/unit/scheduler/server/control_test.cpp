@@ -54,7 +54,7 @@ TEST_CASE("mode and quantum of a running rotad are changed over its control sock
 TEST_CASE("a rotad that is told to stop answers, ends cleanly and takes both of its sockets with it") {
   Daemon daemon;
   const std::string control = daemon.socket() + ".control";
-  CHECK(ask(control, "stop") == "ok: rotad ends; its programs run on");
+  CHECK(ask(control, "stop") == "ok: rotad is stopping; its programs continue");
   CHECK(daemon.wait() == 0);
   CHECK(access(control.c_str(), F_OK) != 0);
   CHECK(access(daemon.socket().c_str(), F_OK) != 0);
@@ -148,24 +148,24 @@ TEST_CASE("another user is told why, also one who has asked before rotad looked 
   CHECK(status(daemon.socket()).end.mode == protocol::Mode::kAutomatic);
 }
 
-TEST_CASE("what is no setting, or no value of it, is refused in words and changes nothing") {
+TEST_CASE("what is not a setting, or no value of it, is refused in words and changes nothing") {
   const Daemon daemon({"--mode", "automatic"});
   const std::string control = daemon.socket() + ".control";
   for (const auto& [line, word] : std::vector<std::pair<std::string, std::string>>{
-           {"colour blue", "'colour' is no setting"},
-           {"mode fair", "'fair' is no mode"},
-           {"mode", "'' is no mode"},
-           {"quantum 0", "'0' is no duration"},
-           {"quantum -1s", "is no duration"},
-           {"grace 1", "is no duration"},
+           {"colour blue", "'colour' is not a setting"},
+           {"mode fair", "'fair' is not a mode"},
+           {"mode", "'' is not a mode"},
+           {"quantum 0", "'0' is not a duration"},
+           {"quantum -1s", "is not a duration"},
+           {"grace 1", "is not a duration"},
            {"stop now", "stop takes no value"},
-           {"quantum 100 ms", "'100 ms' is no duration"},
+           {"quantum 100 ms", "'100 ms' is not a duration"},
            {"quantum 100ms mode exclusive",
             "one setting at a time: ask for 'quantum 100ms' by itself, and "
             "then for 'mode exclusive'"},
            {"mode exclusive stop", "then for 'stop'"},
-           {std::string("\x1b[2J\0x", 6), "is no setting"},
-           {std::string(300, 'm'), "a request of 300 bytes"}}) {
+           {std::string("\x1b[2J\0x", 6), "is not a setting"},
+           {std::string(300, 'm'), "the request has 300 bytes"}}) {
     const std::string answer = ask(control, line);
     INFO(answer);
     CHECK(answer.rfind("error: ", 0) == 0);

@@ -414,14 +414,14 @@ TEST_CASE("the socket of a daemon that was killed is taken over") {
   CHECK(serves(next));
 }
 
-TEST_CASE("a file that is no socket is not taken away") {
+TEST_CASE("a file that is not a socket is not taken away") {
   TemporaryFolder folder;
   write_file(folder / "rotad.sock", "precious");
   const Outcome outcome =
       run({.arguments = {ROTAD, "--socket", folder / "rotad.sock", "--lock-directory", folder / "locks"},
            .environment = {}});
   CHECK(outcome.code() == 1);
-  CHECK(outcome.errors.find("is no socket") != std::string::npos);
+  CHECK(outcome.errors.find("is not a socket") != std::string::npos);
   CHECK(read_file(folder / "rotad.sock") == "precious");
 }
 

@@ -93,9 +93,9 @@ TEST_CASE("32 bits, another processor and another byte order are told apart from
   CHECK(kind(MadeProgram{}.bytes().substr(0, sizeof(Elf64_Ehdr) - 1)) == Kind::kOtherMachine);
 }
 
-TEST_CASE("what is no program, or says what cannot be, is an error that names the file") {
-  CHECK(error_of("") == ": is no program");
-  CHECK(error_of("#!/bin/sh\n") == ": is no program");
+TEST_CASE("what is not a program, or says what cannot be, is an error that names the file") {
+  CHECK(error_of("") == ": is not a program");
+  CHECK(error_of("#!/bin/sh\n") == ": is not a program");
   const MadeProgram sound;
   constexpr const char* kNoSegments = ": is a damaged program: its segments cannot be read";
   constexpr const char* kNoDynamic = ": is a damaged program: its dynamic section cannot be read";

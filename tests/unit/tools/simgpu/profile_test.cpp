@@ -84,7 +84,7 @@ TEST_CASE("what is wrong with a file is one line with its name, the line and the
   CHECK(problem(folder, "base = \"h300\"\n")
             .find("there is no profile 'h300': give h200, h100, a100, l4, t4, rtx4090, mig-1g") != std::string::npos);
   CHECK(problem(folder, "[device]\nmemory = \"1 byte\"\n").find(":2: device.memory: give bytes from") == 0);
-  CHECK(problem(folder, "[device]\nname = 5\n").find(":2: device.name: give a text") == 0);
+  CHECK(problem(folder, "[device]\nname = 5\n").find(":2: device.name: give a string") == 0);
   CHECK(problem(folder, "[device.attributes]\nno_such_thing = 5\n").find(":2: device.attributes.no_such_thing: ") == 0);
   CHECK(problem(folder, "[copy\n").rfind(":1: ", 0) == 0);
   CHECK(load_profile("h300").error().text ==

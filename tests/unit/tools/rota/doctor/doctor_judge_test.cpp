@@ -49,10 +49,10 @@ TEST_CASE("a refused driver is named with the reason") {
 
 TEST_CASE("a library that is passed over is a note, rota's own in the loader's cache a problem") {
   Facts facts = healthy();
-  facts.driver.passed_over = {{"/opt/libcuda.so.1", tool::kPlaceLibraryPath, "it is no shared library", false}};
+  facts.driver.passed_over = {{"/opt/libcuda.so.1", tool::kPlaceLibraryPath, "it is not a shared library", false}};
   CHECK(only(facts).id == "driver.passed_over");
   CHECK(only(facts).level == Level::kNote);
-  CHECK(says(only(facts), "/opt/libcuda.so.1 (LD_LIBRARY_PATH) is passed over: it is no shared library"));
+  CHECK(says(only(facts), "/opt/libcuda.so.1 (LD_LIBRARY_PATH) is skipped: it is not a shared library"));
   facts.driver.passed_over = {{"/usr/lib/libcuda.so.1", tool::kPlaceLoaderCache, "it is rota's own", true}};
   CHECK(only(facts).id == "driver.loader_cache");
   CHECK(only(facts).level == Level::kProblem);
@@ -117,7 +117,7 @@ TEST_CASE("functions that rota does not know are a note, functions that the driv
   Facts facts = healthy();
   facts.driver.missing = {"cuNew"};
   CHECK(complaints(facts).empty());
-  CHECK(says(find(facts, "driver.exports"), "1 that rota knows is not there"));
+  CHECK(says(find(facts, "driver.exports"), "1 that rota knows is missing"));
   facts.driver.unknown = {"cuA", "cuB"};
   CHECK(only(facts).level == Level::kNote);
   CHECK(says(only(facts), "2 of the driver's 700 functions are unknown to rota"));
@@ -177,9 +177,9 @@ TEST_CASE("each error of cuInit is named with what people do about it") {
 TEST_CASE("a mismatch names both versions, and the image's own driver in a container") {
   Facts facts = failing(803);
   facts.host.kernel_module = "570.2";
-  CHECK(says(only(facts), "the kernel module is of 570.2, the library /usr/lib/libcuda.so.580.1"));
+  CHECK(says(only(facts), "the kernel module has version 570.2, the library /usr/lib/libcuda.so.580.1"));
   facts.host.container = "docker";
-  CHECK(advises(only(facts), "remove the libcuda.so.1 that the image brings"));
+  CHECK(advises(only(facts), "remove the libcuda.so.1 that is part of the image"));
 }
 
 TEST_CASE("where the driver sees no GPU, kernel module and device files say why") {
@@ -198,7 +198,7 @@ TEST_CASE("where the driver sees no GPU, kernel module and device files say why"
   CHECK(says(only(facts), "no /dev/nvidia0"));
   CHECK(advises(only(facts), "nvidia-modprobe -c=0"));
   facts.host.devices = {{"/dev/nvidia-uvm", true}, {"/dev/nvidia0", false}, {"/dev/nvidiactl", true}};
-  CHECK(says(only(facts), "/dev/nvidia0 may not be opened"));
+  CHECK(says(only(facts), "may not open /dev/nvidia0"));
   CHECK(advises(only(facts), "chmod a+rw /dev/nvidia0"));
   facts.host.container = "kubernetes";
   CHECK(advises(only(facts), "cgroup"));
@@ -220,11 +220,11 @@ TEST_CASE("a variable or MIG without instances may hide every GPU") {
   CHECK(says(only(facts), "starts but shows no GPU"));
   facts = failing(100);
   facts.probe.nvml = {.asked = true, .error = 0, .driver_version = "", .gpus = {{"GPU-x", 1, 1}}};
-  CHECK(says(find(facts, "driver.init"), "GPU-x is in MIG mode and offers no instance"));
+  CHECK(says(find(facts, "driver.init"), "GPU-x is in MIG mode and has no instance"));
   CHECK(advises(find(facts, "driver.init"), "mig -cgi"));
   facts = failing(0);
   facts.probe.init.reset();
-  CHECK(says(only(facts), "no cuInit"));
+  CHECK(says(only(facts), "no working cuInit"));
 }
 
 TEST_CASE("a GPU's line says what it is and can") {
@@ -285,7 +285,7 @@ TEST_CASE("GPUs that CUDA_VISIBLE_DEVICES hides are counted") {
 
 TEST_CASE("a place for rotad that was passed over is warned of") {
   Facts facts = healthy();
-  facts.daemon.skipped = "/tmp/rota-7 is not looked into";
+  facts.daemon.skipped = "/tmp/rota-7 was skipped";
   CHECK(only(facts).id == "rotad.place");
   CHECK(says(only(facts), "/tmp/rota-7"));
 }

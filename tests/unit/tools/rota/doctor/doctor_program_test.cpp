@@ -41,7 +41,7 @@ TEST_CASE("a fitted preload is well, one that could not be made is noted") {
   Facts facts = healthy();
   facts.preload.fitted = true;
   facts.preload.library = "/home/u/.cache/rota/librota.so";
-  CHECK(says(find(facts, "preload.fit"), "/home/u/.cache/rota/librota.so shows just what the driver has"));
+  CHECK(says(find(facts, "preload.fit"), "/home/u/.cache/rota/librota.so shows exactly what the driver has"));
   facts.preload.fit_note = "cannot write";
   CHECK(only(facts).id == "preload.fit");
   CHECK(only(facts).level == Level::kNote);
@@ -66,7 +66,7 @@ TEST_CASE("a preload that is not in force, does not attach, crashes or hangs is 
   Facts facts = healthy();
   facts.preload.trial.attached = false;
   CHECK(says(only(facts), "does not attach"));
-  facts.preload.trial.lines = {"librota.so and librota-core.so are of different builds; CUDA goes on without rota."};
+  facts.preload.trial.lines = {"librota.so and librota-core.so come from different builds; CUDA goes on without rota."};
   CHECK(says(only(facts), "different builds"));
   facts.preload.trial.preloaded = false;
   CHECK(says(only(facts), "does not preload"));
@@ -118,12 +118,12 @@ TEST_CASE("other tools that hook CUDA are warned of, harmless preloads are not")
       .path = "/opt/libnvshare.so", .source = "/etc/ld.so.preload", .present = true, .cuda_functions = 15};
   CHECK(only(facts).id == "preload.other");
   CHECK(only(facts).level == Level::kWarning);
-  CHECK(says(only(facts), "/etc/ld.so.preload names /opt/libnvshare.so, which hooks CUDA too (15 functions)"));
+  CHECK(says(only(facts), "/etc/ld.so.preload names /opt/libnvshare.so, which also hooks CUDA (15 functions)"));
 }
 
 TEST_CASE("rota's own preload: in force, set but not in force, gone, or out of reach") {
   Facts facts = healthy();
-  CHECK(says(find(facts, "preload.in_force"), "not in force here"));
+  CHECK(says(find(facts, "preload.in_force"), "not active here"));
   facts.preload.libraries = {
       {.path = "/l/librota.so", .source = "LD_PRELOAD", .present = true, .ours = true, .cuda_functions = 700},
       {.path = "/l/librota-cudart.so", .source = "LD_PRELOAD", .present = true, .companion = true}};
@@ -137,7 +137,7 @@ TEST_CASE("rota's own preload: in force, set but not in force, gone, or out of r
   CHECK(only(facts).id == "preload.broken");
   facts = healthy();
   facts.preload.secure = true;
-  CHECK(says(only(facts), "raised rights"));
+  CHECK(says(only(facts), "raised privileges"));
 }
 
 TEST_CASE("a static CUDA runtime is in reach on a real driver, and not on simgpu") {
@@ -189,8 +189,8 @@ TEST_CASE("each way in which a rotad cannot be used is told apart") {
   const struct {
     int error;
     const char* text;
-  } kCases[] = {{0, "does not answer"},   {EACCES, "may not talk"},    {EPERM, "not yours alone"},
-                {EPROTOTYPE, "no rotad"}, {ENAMETOOLONG, "107 bytes"}, {EMFILE, "Too many open files"}};
+  } kCases[] = {{0, "does not answer"},       {EACCES, "may not connect"}, {EPERM, "another user owns"},
+                {EPROTOTYPE, "is not rotad"}, {ENAMETOOLONG, "107 bytes"}, {EMFILE, "Too many open files"}};
   for (const auto& expected : kCases) {
     facts.daemon.error = expected.error;
     CHECK(only(facts).id == "rotad");
@@ -204,7 +204,7 @@ TEST_CASE("a rotad of another version is a warning, of another protocol a proble
   facts.daemon.version = "0.2.0";
   CHECK(only(facts).id == "rotad.version");
   CHECK(only(facts).level == Level::kWarning);
-  CHECK(says(only(facts), "rotad is of rota 0.2.0, this is rota 0.1.0"));
+  CHECK(says(only(facts), "rotad belongs to rota 0.2.0, this is rota 0.1.0"));
   facts.daemon.version.clear();
   CHECK(only(facts).level == Level::kWarning);
   facts.daemon.answered = false;

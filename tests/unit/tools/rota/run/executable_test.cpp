@@ -51,7 +51,7 @@ TEST_CASE("programs for 32 bits or another processor cannot be covered") {
   CHECK(inspect_command(files.program("a", small)).uncovered == "a 32-bit program");
   CHECK_FALSE(inspect_command(files.program("a", small)).preload_inherited);
   CHECK(inspect_command(files.program("b", MadeProgram{.machine = EM_S390}.bytes())).uncovered ==
-        "built for another kind of processor");
+        "built for another processor architecture");
 }
 
 TEST_CASE("setuid and setgid programs of others cannot be covered, one's own can") {

@@ -243,7 +243,7 @@ TEST_CASE("a mode that a running rotad does not have is said, not obeyed") {
   command.environment[0] = "ROTA_SOCKET=" + daemon.socket();
   const Outcome outcome = run(command);
   CHECK(outcome.code() == 0);
-  CHECK(outcome.errors.find("runs already, in exclusive mode") != std::string::npos);
+  CHECK(outcome.errors.find("is already running, in exclusive mode") != std::string::npos);
 }
 
 TEST_CASE("nonsense for rota run is refused before anything starts") {
@@ -261,7 +261,7 @@ TEST_CASE("rota status without a rotad is one line and a failure") {
   const Outcome outcome = installed.rota({"status"});
   CHECK(outcome.code() == 1);
   CHECK(outcome.output.empty());
-  CHECK(outcome.errors.find("rota: no rotad runs") == 0);
+  CHECK(outcome.errors.find("rota: no rotad is running") == 0);
 }
 
 TEST_CASE("rota status tells people and programs who holds and who waits") {
@@ -288,7 +288,7 @@ TEST_CASE("rota status tells people and programs who holds and who waits") {
   CHECK(text.output.find("  holds  pid ") != std::string::npos);
   CHECK(text.output.find("  waits  pid ") != std::string::npos);
   CHECK(text.output.find("trainer, memory: native (no concurrent managed access)") != std::string::npos);
-  CHECK(text.output.find(", memory: Unified Memory (swap has not been tried on MIG instances)") != std::string::npos);
+  CHECK(text.output.find(", memory: Unified Memory (swap has not been tested on MIG instances)") != std::string::npos);
   command.arguments.push_back("--json");
   const Outcome json = run(command);
   const auto parsed = nlohmann::json::parse(json.output);
@@ -347,8 +347,8 @@ TEST_CASE("rota control changes the rotad that serves one, and says what holds n
   command.arguments.back() = "fair";
   const Outcome refused = run(command);
   CHECK(refused.code() == 1);
-  CHECK(refused.errors.find("rota: 'fair' is no mode") == 0);
-  CHECK(installed.rota({"control", "stop"}).errors.find("rota: no rotad runs") == 0);
+  CHECK(refused.errors.find("rota: 'fair' is not a mode") == 0);
+  CHECK(installed.rota({"control", "stop"}).errors.find("rota: no rotad is running") == 0);
 }
 
 TEST_CASE("rota says its version") {

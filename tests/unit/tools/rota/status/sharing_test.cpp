@@ -54,11 +54,12 @@ TEST_CASE("a trial is told as the reason, with its figure, the turns and what a 
 TEST_CASE("what is not known is not told as zero") {
   protocol::StatusGpu gpu = shared_gpu(SharingReason::kMeasuring, Candidate::kTurns);
   gpu.switch_ns = 0;
-  CHECK(says(sharing_text(gpu), "what a hand-over costs is not known yet"));
+  CHECK(says(sharing_text(gpu), "the cost of a hand-over is not known yet"));
   CHECK(sharing_json(gpu)["switch_ns"].is_null());
   CHECK(sharing_json(gpu)["trial"].is_null());
   const protocol::StatusUse nothing{};
-  CHECK(use_text(&nothing, gpu) == "how busy it keeps the GPU is not known yet, its calls alone are not known yet");
+  CHECK(use_text(&nothing, gpu) ==
+        "how busy it keeps the GPU is not known yet, its rate of calls alone is not known yet");
   const auto json = use_json(one_client(gpu, nothing), 0);
   CHECK(on_gpu(json)["busy"].is_null());
   CHECK(on_gpu(json)["calls_per_second"].is_null());
@@ -108,17 +109,17 @@ TEST_CASE("that programs have not collided, or did not fit a moment ago, is told
   CHECK(says(sharing_text(gpu), "all at once: no two of them have kept the GPU busy at the same time so far"));
   CHECK(sharing_json(gpu)["reason"] == "no collision");
   gpu.reason = SharingReason::kMemoryLately;
-  CHECK(says(sharing_text(gpu), "all at once: their memory did not fit together a moment ago"));
+  CHECK(says(sharing_text(gpu), "all at once: a moment ago their memory did not fit together"));
 }
 
 TEST_CASE("modes and memory are told where nothing is measured, whatever the candidate would be") {
   protocol::StatusGpu gpu = shared_gpu(SharingReason::kMode, Candidate::kTogether);
   gpu.active = 0;
   gpu.mode = Mode::kExclusive;
-  CHECK(says(sharing_text(gpu), "in turns, each of 50 ms: that is exclusive mode"));
+  CHECK(says(sharing_text(gpu), "in turns, each of 50 ms: rotad is in exclusive mode"));
   CHECK(sharing_json(gpu)["candidate"] == "in turns");
   gpu.mode = Mode::kConcurrent;
-  CHECK(sharing_text(gpu) == "all at once: that is concurrent mode");
+  CHECK(sharing_text(gpu) == "all at once: rotad is in concurrent mode");
   gpu.mode = Mode::kAutomatic;
   gpu.reason = SharingReason::kMemory;
   CHECK(says(sharing_text(gpu), "in turns, each of 50 ms: their memory does not fit together"));

@@ -74,9 +74,9 @@ TEST_CASE("What is no trace is refused with file, offset and reason") {
     CHECK(problem.find(damaged) != std::string::npos);
     return problem;
   };
-  CHECK(problem_of("").find("at offset 0: the file ends within the header") != std::string::npos);
+  CHECK(problem_of("").find("at offset 0: the file is cut off within its header") != std::string::npos);
   CHECK(problem_of(whole.substr(0, 1000)).find("at offset 1000") != std::string::npos);
-  CHECK(problem_of(std::string(70'000, 'x')).find("not a trace") != std::string::npos);
+  CHECK(problem_of(std::string(70'000, 'x')).find("not a rota trace") != std::string::npos);
   std::string other = whole;
   other[8] = 99;
   CHECK(problem_of(other).find("format version 99") != std::string::npos);

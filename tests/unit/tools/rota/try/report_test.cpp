@@ -100,7 +100,7 @@ TEST_CASE("who else used the GPU, what could not be measured and where the outpu
   report.nvml_problem = "no NVML";
   report.folder = "/tmp/there";
   std::string text = as_table(report);
-  CHECK(says(text, "others used the GPU meanwhile, so these figures mean little: python (pid 12)\n"));
+  CHECK(says(text, "other programs used the GPU at the same time, so these figures mean little: python (pid 12)\n"));
   CHECK(says(text, "GPU memory in use is unknown: no NVML\n"));
   CHECK(says(text, "what they printed is in /tmp/there\n"));
   report.ways[2].rounds[0].seen = {};
