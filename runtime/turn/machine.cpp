@@ -357,8 +357,7 @@ void Machine::look_holding(Time now) {
 // progress.
 bool Machine::idle_long_enough(Time now) {
   if (seen_.calls != calls_marked_) mark_due_ = true;
-  const bool about_to_call = seen_.inside + seen_.held_up != 0;
-  if (mark_due_ || about_to_call) idle_proof_ = false;
+  if (mark_due_ || seen_.inside + seen_.held_up != 0) idle_proof_ = false;
   if (mark_due_) {
     act(Act::kMark);
     calls_marked_ = seen_.calls;
@@ -368,13 +367,11 @@ bool Machine::idle_long_enough(Time now) {
     return false;
   }
   if (!idle_since_) idle_since_ = now;
-  // Giving the GPU up costs two moves of the memory: a pause that is no longer than one of them is sat out. But a turn
-  // that is about to end has no better moment for it.
+  // Giving the GPU up costs two moves of the memory: a pause no longer than one is sat out, unless the turn is ending.
   const Time drain_at = seen_.lease.drain_at;
   const bool nearly_over = drain_at != Time{0} && (drain_at - now) * protocol::kLastPart <= now - taken_at_;
   const Time sat_out = nearly_over ? Time{0} : std::min(memory_took_, kLongestPauseSatOut);
-  const Time grace = std::max(idle_grace_, sat_out);
-  return now - *idle_since_ >= grace && now >= retry_at_;
+  return now - *idle_since_ >= std::max(idle_grace_, sat_out) && now >= retry_at_;
 }
 
 void Machine::on(const event::MarkMade& mark, Time now) {
