@@ -1,6 +1,7 @@
 # What people read, in the installed prefix: in the folders that it lies in here, so that its links lead somewhere.
-set(ROTA_PAGES README.md COVERAGE.md LICENSE scheduler/README.md runtime/memory/README.md runtime/turn/README.md runtime/preload/nvml/README.md
-  tools/simgpu/README.md tools/package/README.md cuda_headers/README.md)
+set(ROTA_PAGES LICENSE COVERAGE.md README.md cuda_headers/README.md runtime/README.md runtime/memory/README.md runtime/preload/nvml/README.md
+  runtime/trace/README.md runtime/turn/README.md scheduler/README.md tests/README.md tests/aarch64/README.md tests/fuzz/README.md
+  tests/gpu/README.md tools/README.md tools/package/README.md tools/simgpu/README.md)
 # Written by tools/pages/write from what the programs say of themselves.
 install(FILES tools/pages/rota.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES tools/pages/rotad.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)

@@ -218,7 +218,7 @@ TEST_CASE("Lists whose length another parameter says, in and out, also empty and
   CHECK(contains(lines[2], "->[0xa0, 0xa1], numDependencies=2) = CUDA_SUCCESS *phGraphNode=0xee"));
   CHECK(contains(lines[3], "dependencies=0x8->[], numDependencies=0)"));
   // 1 KiB of 8-byte handles is recorded, 16 are shown.
-  CHECK(contains(lines[4], "0x77, … 112 more and those not recorded], numDependencies=1000)"));
+  CHECK(contains(lines[4], "0x77, … 112 more, and others that were not recorded], numDependencies=1000)"));
 }
 
 TEST_CASE("Every declared symbol has a tracer and every undeclared one has none") {

@@ -120,7 +120,7 @@ TEST_CASE("Long arrays say how much is left out; JSON leaves nothing out that wa
     return Renderer(api, options).array(type, bytes, cut_off);
   };
   CHECK(text({.elements = 3}, false) == "[7, 7, 7, … 17 more]");
-  CHECK(text({.elements = 3}, true) == "[7, 7, 7, … 17 more and those not recorded]");
+  CHECK(text({.elements = 3}, true) == "[7, 7, 7, … 17 more, and others that were not recorded]");
   CHECK(text({.elements = 20}, false).find("…") == std::string::npos);
   CHECK(text({.elements = 20}, true).ends_with("7, … more that were not recorded]"));
   CHECK(text({.elements = 0}, false) == text({.elements = 20}, false));
