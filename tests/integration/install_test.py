@@ -1,9 +1,14 @@
 """An installed prefix works by itself, and ldconfig over it makes nobody's libcuda.so.1 or libnvidia-ml.so.1 ours."""
 import json
+import os
+import pty
 import re
+import select
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import unittest
 
 from harness import BUILD, Case, PROGRAMS, ROOT
@@ -120,6 +125,50 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
         self.assertEqual(completed("rota", "run", "--memory", "s"), ["swap"])
         self.assertEqual(completed("rota", "trace", "show", "--lo"), ["--lookups"])
         self.assertIn("groups", completed("rota", "run", "--", "group"))
+
+    # ctest labels: unsanitized
+    def test_fish_completes_commands_options_and_values(self):
+        if not shutil.which("fish"):
+            self.skipTest("fish is not installed")
+        page = self.prefix / "share/fish/vendor_completions.d/rota.fish"
+
+        def completed(line):
+            environment = {"HOME": str(self.scratch), "PATH": "/usr/bin:/bin"}
+            return [each.split("\t")[0] for each in self.checked("fish", "--no-config", "-c", f"source {page}; complete -C '{line}'", **environment).stdout.splitlines()]
+        self.assertEqual(completed("rota st"), ["status"])
+        self.assertIn("h100", completed("rota sim --gpu h"))
+        self.assertIn("swap", completed("rota run --memory s"))
+        self.assertEqual(completed("rota trace show --lo"), ["--lookups"])
+
+    # ctest labels: unsanitized
+    def test_zsh_completes_commands_options_and_values(self):
+        if not shutil.which("zsh"):
+            self.skipTest("zsh is not installed")
+        child, terminal = pty.fork()
+        if child == 0:
+            os.execve(shutil.which("zsh"), ["zsh", "-f", "-i"], {"TERM": "dumb", "HOME": str(self.scratch), "PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8"})
+        said = ""
+
+        def after(text, wanted):
+            """Types it, and waits until that has appeared."""
+            nonlocal said
+            begin = len(said)
+            os.write(terminal, text.encode())
+            deadline = time.monotonic() + 30
+            while wanted not in said[begin:]:
+                if not select.select([terminal], [], [], max(0, deadline - time.monotonic()))[0]:
+                    self.fail(f"after {text!r} there was no {wanted!r} in {said[begin:]!r}")
+                said += os.read(terminal, 65536).decode(errors="replace")
+        try:
+            after(f"PS1='> '; fpath=({self.prefix}/share/zsh/site-functions $fpath); autoload -Uz compinit; compinit -u -D; print rea''dy\n", "ready")
+            for typed, wanted in ("rota st", "rota status "), ("rota run --gpu-m", "--gpu-mem "), ("rota run --memory s", "swap "), \
+                    ("rota trace show --lo", "--lookups "), ("rota trace sho", "show "):
+                after(typed + "\t", wanted)
+                after("\x15print do''ne\n", "done")
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            os.close(terminal)
 
     # ctest labels: unsanitized
     def test_the_generator_is_a_component_that_works_by_itself(self):
