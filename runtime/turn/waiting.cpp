@@ -8,14 +8,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstdlib>
 #include <string_view>
-#include <vector>
 
 #include "runtime/core/log.h"
 #include "scheduler/protocol/descriptor.h"
-#include "scheduler/protocol/protocol.h"
 #include "scheduler/protocol/socket_path.h"
 
 namespace rota::turn {
@@ -46,9 +45,10 @@ std::string user_name(std::uint32_t uid) {
   return "uid " + wanted;
 }
 
-std::string name_of(const protocol::StatusClient& client) {
+std::string name_of(const protocol::StatusClient& client, bool pids_agree) {
   if (client.uid == protocol::kHiddenUser) return client.name;
-  return fmt::format("pid {} ({}, {})", client.pid, client.name, user_name(client.uid));
+  const std::string name = fmt::format("({}, {})", client.name, user_name(client.uid));
+  return pids_agree ? fmt::format("pid {} {}", client.pid, name) : "another program " + name;
 }
 
 std::vector<protocol::StatusClient> all_clients() {
@@ -93,22 +93,26 @@ std::optional<std::chrono::nanoseconds> Waiting::stands(std::chrono::nanoseconds
 }
 
 std::string who_holds() {
-  const std::vector<protocol::StatusClient> clients = all_clients();
+  return holder_of(all_clients(), getpid());
+}
+
+std::string holder_of(const std::vector<protocol::StatusClient>& clients, std::int32_t own_pid) {
   if (clients.empty()) return "its turn on a GPU; no rotad says who holds it";
+  const bool known = std::any_of(clients.begin(), clients.end(),
+                                 [&](const auto& client) { return client.pid == own_pid && client.wanted_gpus != 0; });
   std::uint64_t wanted = 0;
   for (const auto& client : clients) {
-    if (client.pid == getpid()) wanted |= client.wanted_gpus;
+    if (!known || client.pid == own_pid) wanted |= client.wanted_gpus;
   }
-  // In a container this process may have another pid there.
-  for (std::size_t i = 0; wanted == 0 && i < clients.size(); ++i) wanted = clients[i].wanted_gpus;
+  if (!known && !std::has_single_bit(wanted)) return "its turn on a GPU";
   for (std::uint32_t gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
     if ((wanted >> gpu & 1) == 0) continue;
     std::string first;
     std::size_t others = 0;
     for (const auto& client : clients) {
-      if (client.pid == getpid() || (client.held_gpus >> gpu & 1) == 0) continue;
+      if ((known && client.pid == own_pid) || (client.held_gpus >> gpu & 1) == 0) continue;
       if (first.empty()) {
-        first = name_of(client);
+        first = name_of(client, known);
       } else {
         ++others;
       }

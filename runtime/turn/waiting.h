@@ -7,6 +7,9 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "scheduler/protocol/protocol.h"
 
 namespace rota::turn {
 
@@ -25,5 +28,8 @@ class Waiting {
 
 // Asks rotad for whom this process waits. Takes at most half a second; without an answer it says less.
 std::string who_holds();
+// The same from rotad's list of clients. A process that is not in it by its own pid is in another pid namespace than
+// rotad: then only the GPU that all waiting programs want can be meant, and pids say nothing to it.
+std::string holder_of(const std::vector<protocol::StatusClient>& clients, std::int32_t own_pid);
 
 }  // namespace rota::turn
