@@ -6,22 +6,23 @@
 namespace rota::scheduler {
 namespace {
 
-// What nobody's turn changes: contexts, what nobody has whom rotad knows, and what is not cleared by those who should.
+// Memory that is taken whoever's turn it is: contexts, memory outside rota, and what clients were asked to clear and
+// did not.
 Bytes taken_for_good(const Gpu& gpu) {
   return gpu.contexts + gpu.taken_outside() + gpu.stuck;
 }
 
-// Room for the memory of those who run, if those whose fixed bytes sum to `running_fixed` do; a GPU on which it did not
-// fit keeps an eighth free before it goes back to running everybody: otherwise it would flap at the edge. `own_stuck`:
-// what one of those who run is found not to clear while it does not.
+// Room for the memory of the clients that run, if the sum of their fixed bytes is `running_fixed`. A GPU on which they
+// did not fit keeps an eighth free before it goes back to running all of them: otherwise it would flap at the edge.
+// `own_stuck`: what one of the clients that run did not clear while it was not running.
 Bytes room(const Gpu& gpu, Bytes running_fixed, Bytes own_stuck = 0) {
   const Bytes taken = taken_for_good(gpu) - own_stuck + (gpu.fixed - running_fixed);
   const Bytes free = gpu.total > taken ? gpu.total - taken : 0;
   return gpu.crowded ? free - free / 8 : free;
 }
 
-// The same for those who hold it now, without the margin of a crowded GPU: the margin is for letting somebody in, not
-// for sending somebody away.
+// The same for the current holders, without the margin of a crowded GPU: the margin applies to letting a client in, not
+// to sending one away.
 Bytes room_of_holders(const Gpu& gpu) {
   const Bytes others = taken_for_good(gpu) + gpu.fixed - gpu.held_fixed;
   return gpu.total > others ? gpu.total - others : 0;
@@ -50,13 +51,13 @@ bool Admission::conflicts(const Client& client, GpuIndex index) {
   const Bytes most = room(gpu, gpu.held_fixed + (holds ? 0 : share.fixed), own_stuck);
   if (gpu.held + gpu.asked + own <= most) return false;
   gpu.lacks_room = true;
-  // Promises are rounded up. Where what they all use would fit, the next grants are smaller.
+  // Promises are rounded up. If what they all use would fit, the next grants are smaller.
   if (gpu.held_used + own > most) gpu.crowded = true;
   return true;
 }
 
-// Holders whose memory has grown beyond the GPU, or who claimed it from a daemon that died: those granted last yield,
-// until the rest fits. One holder always may stay, however large.
+// Holders whose memory has together grown beyond the GPU, or that claimed the GPU from a daemon that died: those
+// granted last yield until the rest fits. One holder may always stay, however large.
 void Admission::find_excess(GpuIndex index) {
   Gpu& gpu = books_.gpu(index);
   if ((excess_ & bit(index)) != 0) {
@@ -67,7 +68,7 @@ void Admission::find_excess(GpuIndex index) {
     gpu.crowded = false;
   }
   if (settings_.mode == Mode::kConcurrent || gpu.holders.size() < 2) return;
-  // Who came first stays; of the others those who are to take turns with it go.
+  // The first holder stays; of the others, those that are to take turns with it leave.
   const bool turns = settings_.mode == Mode::kAutomatic && sharing_.candidate(index) != Candidate::kTogether;
   for (std::size_t i = gpu.holders.size(); turns && i > 1; --i) {
     Client& last = *gpu.holders[i - 1];
@@ -99,7 +100,7 @@ bool Admission::serve_asks(GpuIndex index, const std::function<void(Client&, Byt
       press_others(index, asker);
       break;
     }
-    // A little more than it asks for, if that is free, so that small steps do not ask each time.
+    // A little more than it asks for, if that is free, so that it need not ask for each small step.
     const Bytes rounded = up_to_step(share.asked, gpu.total);
     const Bytes free = room > together ? room - together : 0;
     const Bytes bytes = share.asked + std::min(rounded - share.asked, free);

@@ -1,14 +1,14 @@
-// Who may run beside whom: by the mode, and in automatic mode by whether their memory fits the GPU together, and if it
-// does, by how they share it best (sharing.h).
+// Which clients may run beside each other: by the mode, and in automatic mode by whether their memory fits the GPU
+// together, and if it does, by how they share it best (sharing.h).
 //
-// Three questions with one answer between them. May a waiter join those who hold a GPU? May a holder that asks for room
-// take it? And have those who hold it grown too large together, so that some of them have to go although nobody waits?
+// Three questions are answered together. May a waiter join the clients that hold a GPU? May a holder that asks for room
+// take it? And have the holders together grown too large, so that some must leave although nobody waits?
 //
-// Holders count with what they are promised. Who asks for more gets it at once if it fits with the others, or if there
-// are no others: one holder may be as large as it likes. Else others yield, those granted last first; never the one who
-// asks, since its thread may hold what its own kernel waits for. Of several the one who asked first is served first,
-// and nobody yields to a younger ask: of two that wait for each other's room the younger gives its GPUs back, and its
-// next grant covers what it asked for.
+// A holder counts with the bytes that it is promised. One that asks for more gets it at once if it fits with the
+// others, or if there are no others: a single holder may be as large as it likes. Otherwise others yield, those granted
+// last first. The asker itself never yields, since its thread may be what its own kernel waits for. Askers are served
+// in the order in which they asked, and nobody yields to a later ask: if two wait for each other's room, the later one
+// gives its GPUs back, and its next grant covers what it asked for.
 #pragma once
 
 #include <functional>
@@ -21,19 +21,19 @@ namespace rota::scheduler {
 
 class Admission {
  public:
-  // All outlive it; the settings may change.
+  // The arguments must outlive this object; the settings may change.
   Admission(const Settings& settings, Bookkeeping& books, const Sharing& sharing, const Alone& alone)
       : settings_(settings), books_(books), sharing_(sharing), alone_(alone) {}
 
   // Whether the client cannot run on this GPU beside those that hold it now.
   bool conflicts(const Client& client, GpuIndex gpu);
 
-  // Looks again at the holders of a GPU: marks (Client::yields) those that have to go.
+  // Checks the holders of a GPU again, and marks (Client::yields) those that must leave.
   void find_excess(GpuIndex gpu);
-  // After that: raises the promises of those who ask and can have it, and marks those who yield to one that cannot yet.
-  // Whether somebody's ask has been answered.
+  // Called after find_excess(). Raises the promises of askers that can have what they ask for, and marks the holders
+  // that must yield to one that cannot yet. Returns whether any ask was answered.
   bool serve_asks(GpuIndex gpu, const std::function<void(Client&, Bytes promised)>& promised);
-  // GPUs with holders that have to go although nobody waits.
+  // GPUs with holders that must leave although nobody waits.
   GpuMask excess() const { return excess_; }
 
  private:

@@ -29,7 +29,7 @@ bool Alone::wants(Client& client, bool alone, Time now) {
   return was_alone;
 }
 
-// Who asked first is served first, and keeps all its GPUs from those that want some of them.
+// The client that asked first is served first, and keeps all its GPUs from others that want some of them.
 void Alone::find_first() {
   first_.fill(nullptr);
   gpus_ = 0;
@@ -46,7 +46,7 @@ bool Alone::is_first(const Client& client) const {
   return gpus != 0 && first_[static_cast<GpuIndex>(std::countr_zero(gpus))] == &client;
 }
 
-// Whose turn to press has come, and who has taken what it may.
+// The first client whose turn to press has come, but that has used up its time.
 Client* Alone::first_without_time(Time now) {
   for (Client* client : asking_) {
     const bool presses_now = client->measuring.presses_since == Time{} && is_first(*client);
@@ -65,7 +65,7 @@ bool Alone::others_hold(const Client& client) const {
   return others;
 }
 
-// Of what it may take, and all clients of its GPUs.
+// How much time is left of what it, and all clients of its GPUs together, may take.
 Time Alone::left(Client& client, Time now) {
   Time left = protocol::kMostAlone - client.measuring.taken.lately(now);
   for_each_gpu(client.state.held,
@@ -73,7 +73,7 @@ Time Alone::left(Client& client, Time now) {
   return left;
 }
 
-// Whether it is alone from now on.
+// Returns whether it is alone from now on.
 bool Alone::begins(Client& client, Time now) {
   Measuring& measuring = client.measuring;
   if (measuring.until != Time{} || !is_first(client)) return false;

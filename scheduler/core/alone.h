@@ -1,17 +1,17 @@
-// Who has a GPU alone for a while, since it measures there (event::Want::alone): programs time their kernels by pairs
-// of events, and what they find beside others is noise.
+// Gives a client a GPU alone for a while so that it can measure there (event::Want::alone): programs time their kernels
+// by pairs of events, and the result is noise if others use the GPU at the same time.
 //
 // A client that holds its GPUs and asks *presses* all others that hold one of them: they yield at once, and nobody
-// joins. When the last has gone it is *alone*, until it says that it is done, at most for kLongestAlone; those who have
-// gone wait meanwhile. Who asks while another presses or is alone comes after it. One that waits for its GPUs in turn
-// is not moved forward for it: it asks once it holds them.
+// joins. Once the last has left, the client is *alone* until it says that it is done, at most for kLongestAlone; the
+// others wait meanwhile. A client that asks while another one presses or is alone is served after it. A client that is
+// still waiting for its GPUs does not move forward in the queue for this: it asks once it holds them.
 //
-// What a client says is not believed: if others have not gone within kLongestAlone it has asked in vain, and of any ten
-// seconds it takes two at most, all clients of a GPU together five; counted from when others are pressed.
+// Clients are not trusted. If the others have not left within kLongestAlone, the request has failed. A client gets at
+// most two of any ten seconds, and all clients of a GPU together five, counted from when the others are pressed.
 //
 // Programs that share memory or events with other processes may have to run beside them, so they are not pressed, and
-// have no GPU alone. In the other two modes there is nothing to ask: in one each turn is one holder's, in the other the
-// user wants everybody to run.
+// never have a GPU alone. The other two modes have no such requests: in exclusive mode there is only one holder anyway,
+// and in concurrent mode the user wants everybody to run.
 #pragma once
 
 #include <array>
@@ -25,13 +25,13 @@ namespace rota::scheduler {
 
 class Alone {
  public:
-  // Both outlive it; the settings may change.
+  // The arguments must outlive this object; the settings may change.
   Alone(const Settings& settings, Bookkeeping& books)
       : settings_(settings), books_(books), taken_(protocol::kMaxGpus) {}
 
-  // The client wants its GPUs alone from now on, or no more. Whether it was alone until now.
+  // The client wants its GPUs alone from now on, or no longer. Returns whether it was alone until now.
   bool wants(Client& client, bool alone, Time now);
-  // The settings have changed. Who was alone and is not any more is given to `ended`.
+  // The settings have changed. Calls `ended` for each client that was alone and no longer is.
   template <typename Ended>
   void configured(Time now, Ended ended) {
     while (settings_.mode != Mode::kAutomatic && !asking_.empty()) {
@@ -39,14 +39,14 @@ class Alone {
       if (wants(client, false, now)) ended(client);
     }
   }
-  // Those whose time is over ask no more; of those who were alone `ended` is told.
+  // Ends the requests whose time is over, and calls `ended` for each client that was alone.
   template <typename Ended>
   void end_those_over(Time now, Ended ended) {
     while (Client* over = first_over(now)) {
       if (wants(*over, false, now)) ended(*over);
     }
   }
-  // Brings up to date who presses and who is alone, and tells `begun` of those who are from now on.
+  // Updates which clients press and which are alone, and calls `begun` for each that is alone from now on.
   template <typename Begun>
   void judge(Time now, Begun begun) {
     if (asking_.empty()) return;
@@ -57,15 +57,15 @@ class Alone {
     }
   }
 
-  // The client for whom all others leave this GPU, or that has it alone; null: there is none.
+  // The client for which all others leave this GPU, or that has it alone; null if there is none.
   const Client* on(GpuIndex gpu) const { return first_[gpu]; }
-  // Whether this client is it, where it holds one.
+  // Whether this client is that one on a GPU that it holds.
   bool is_first(const Client& client) const;
-  // GPUs that have one.
+  // GPUs that have such a client.
   GpuMask gpus() const { return gpus_; }
   // Whether the client may be beside one that has the GPU alone.
   static bool may_stay(const Client& client) { return client.evidence.last.shares; }
-  // Until when it is not to be pressed itself; 0: it does not measure.
+  // Until when the client is not pressed itself; 0 if it does not measure.
   static Time undisturbed_until(const Client& client) {
     const Measuring& measuring = client.measuring;
     return measuring.until != Time{}

@@ -1,4 +1,4 @@
-// Every change of the books, with the sums that follow from it.
+// Changes to the books, and the resulting sums.
 #include "scheduler/core/bookkeeping.h"
 
 namespace rota::scheduler {
@@ -48,7 +48,7 @@ void Bookkeeping::use(Client& client, const event::Usage& usage, std::chrono::na
   const GpuIndex index = usage.gpu;
   Share* share = client.share(index);
   Gpu& gpu = gpus_[index];
-  // What is there counts, also what the client keeps beyond its allocations.
+  // What is on the GPU counts, including what the client keeps beyond its allocations.
   const Bytes used = std::min(std::max(usage.used, usage.resident), gpu.total);
   const Bytes fixed = std::min(usage.fixed, used);
   if (share->swaps || usage.resident != 0) use_swap(client, *share, usage, now);
@@ -72,7 +72,7 @@ void Bookkeeping::use(Client& client, const event::Usage& usage, std::chrono::na
   share->peak = peak;
   count_movable(client, *share);
   changed_ |= bit(index);
-  // More than was promised: it came to that while it had no lease, or did not ask. It asks now.
+  // It has more than it was promised: it allocated while it had no lease, or did not ask. This counts as an ask.
   if (used > std::max(share->promised, share->asked)) ask(client, index, used);
 }
 
@@ -104,8 +104,8 @@ void Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usa
   share.gone_then = gpu.gone;
 }
 
-// The most that clients can have on a GPU, by these books: contexts, and all that they have allocated of late. What of
-// their Unified Memory belongs to another GPU may have come to this one, where its owner uses both.
+// The most that clients can have on a GPU, according to these books: contexts, and everything that they have allocated
+// lately. Unified Memory that belongs to another GPU may have moved to this one if its owner uses both.
 Bytes Bookkeeping::explained(GpuIndex index) const {
   Bytes sum = gpus_[index].contexts;
   for (const auto& [id, client] : clients_) {
@@ -164,7 +164,7 @@ void Bookkeeping::set_stuck(Client& client, Share& share, bool stuck) {
 
 void Bookkeeping::ask(Client& client, GpuIndex index, Bytes bytes) {
   if (!client.asks || (client.state.held & bit(index)) == 0) return;
-  // More than any GPU has; sums over all clients stay far from overflowing 64 bits.
+  // More than any GPU has, yet sums over all clients stay far from overflowing 64 bits.
   bytes = std::min(bytes, protocol::kMaxGpuBytes);
   Share& share = *client.share(index);
   if (bytes <= share.promised) {
@@ -238,11 +238,11 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   for (Share& share : client.shares) {
     share.shortage = 0;
     if ((gpus & bit(share.gpu)) != 0) {
-      share.stuck = false;  // it has another turn: from then on it is judged anew
+      share.stuck = false;  // it has another turn, and gets another chance
       share.unwilling_until = share.asked_in_vain = {};
     }
     count_movable(client, share);
-    if (share.to_clear != 0) changed_ |= bit(share.gpu);  // who holds any GPU is not asked
+    if (share.to_clear != 0) changed_ |= bit(share.gpu);  // a client that holds any GPU is not asked
   }
 }
 
@@ -345,7 +345,7 @@ void Bookkeeping::leave(Client& client) {
     if (gpu.clients == 2) shared_ &= ~bit(share.gpu);
     if (--gpu.clients == 0) {
       gpu.crowded = false;
-      gpu.measured.forget();  // the next GPU with this index is another one, perhaps
+      gpu.measured.forget();  // the next GPU with this index may be a different one
     }
     changed_ |= bit(share.gpu);
   }

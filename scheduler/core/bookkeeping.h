@@ -1,7 +1,7 @@
-// The scheduler's books: clients, their memory on each GPU, who holds and who wants what, and the sums that follow.
+// The scheduler's books: clients, their memory on each GPU, which of them hold or want a GPU, and the resulting sums.
 //
-// The sums per GPU are kept up to date with every change rather than added up in each step: with a thousand clients a
-// step has to stay well below a microsecond or two.
+// The sums per GPU are updated with every change rather than computed in each step: a step must stay well below a
+// microsecond or two even with a thousand clients.
 #pragma once
 
 #include <algorithm>
@@ -27,29 +27,29 @@ void for_each_gpu(GpuMask mask, Visit visit) {
   for (; mask != 0; mask &= mask - 1) visit(static_cast<GpuIndex>(std::countr_zero(mask)));
 }
 
-// What is found out of a client on one GPU, in turns (sharing.h).
+// What is measured of a client on one GPU while clients take turns (sharing.h).
 struct Measurement {
-  double u = -1;        // the part of its own time, not that in which it waits, in which the GPU worked for it; below
-                        // 0: not known
-  double own_rate = 0;  // calls per second of its own time,
-  double alone = 0;     // the same if it contends, else 0
-  // At the beginning of what is being measured now,
+  double u = -1;        // fraction of its own time (not of the time it waits) in which the GPU worked for it; negative:
+                        // unknown
+  double own_rate = 0;  // calls per second of its own time
+  double alone = 0;     // the same if it contends, otherwise 0
+  // When the current measurement began:
   event::Activity from{};
   Time held_from{};
   Time waited_from{};
   std::uint64_t wakes_from = 0;
-  // and of the window in which it is seen whether it contends.
+  // When the window began in which collisions are looked for:
   event::Activity window_from{};
 };
 
-// A session on one GPU, or a client that belongs to none: what virtual_time.h calls a party.
+// A session on one GPU, or a client that belongs to no session: what virtual_time.h calls a party.
 struct Party {
-  SessionId session = 0;  // 0: a client alone
+  SessionId session = 0;  // 0: a single client
   Standing standing;
-  VirtualTime members;  // of its clients, each a party of its own here
+  VirtualTime members;  // of its clients, each of which is a party of its own here
 };
 
-// How far it goes in the queue (order.h); all 0 where it is first come first served.
+// Its position in the queue (order.h); all 0 if the queue is first come, first served.
 struct Rank {
   Time party{};
   Time member{};  // among clients of one party
@@ -61,53 +61,53 @@ struct Share {
   Bytes context;
   Bytes used = 0;
   Bytes fixed = 0;
-  Bytes peak = 0;  // the most it used within the memory window
+  Bytes peak = 0;  // the peak of `used` within the memory window
   Time peak_at{};
-  // Of a holder that asks before it takes; 0 for any other.
+  // For a holder that asks before it takes; 0 for any other.
   Bytes promised = 0;
-  Bytes asked = 0;  // in all, more than is promised; 0: it asks for nothing
-  // Of clients that swap (clearing.h).
-  bool swaps = false;  // has said that some of its memory is there which only it can take away
+  Bytes asked = 0;  // the total, more than is promised; 0: it asks for nothing
+  // For clients that swap (clearing.h).
+  bool swaps = false;  // it has reported memory there that only it can move away
   Bytes resident = 0;
   Bytes shortage = 0;   // what the driver has refused it although it holds the GPU
-  Bytes free = 0;       // and what it called free then
-  Bytes gone_then = 0;  // Gpu::gone when it said so
+  Bytes free = 0;       // what the driver reported as free then
+  Bytes gone_then = 0;  // Gpu::gone when it reported that
   Bytes to_clear = 0;   // what it has been asked to clear, as long as it does not hold the GPU
-  Bytes asked_now = 0;  // while it is settled who is asked
-  Bytes told = 0;       // and what it has last been told of that,
-  Bytes told_of = 0;    // with so many resident bytes
-  // When it was asked, or when some of its memory last went, not counting the time in between in which it was not
+  Bytes asked_now = 0;  // used while it is decided which clients to ask
+  Bytes told = 0;       // the value of to_clear that it was last told,
+  Bytes told_of = 0;    // and its resident bytes then
+  // When it was asked, or when some of its memory last left, not counting any time in between in which it was not
   // asked.
   Time progress_at{};
-  Time asked_in_vain{};    // for so long when it was last not asked any more
-  Time unwilling_until{};  // 0: it is asked for room
-  bool stuck = false;      // has been found not to clear, and has not cleared anything since
-  // Of sharing.
+  Time asked_in_vain{};    // how long it had been asked without progress when the request last ended
+  Time unwilling_until{};  // 0: it may be asked for room
+  bool stuck = false;      // it did not clear when asked, and has not cleared anything since
+  // For sharing.
   std::shared_ptr<Party> party{};
   Standing::As stands = Standing::As::kAway;
   Standing standing{};  // in its party
   Rank rank{};
-  bool beside = false;  // it takes no turns: it runs beside those who do
-  Time switching{};     // how long its turns take to begin; 0: not known
+  bool beside = false;  // it takes no turns: it runs beside those that do
+  Time switching{};     // how long its turns take to begin; 0: unknown
   Measurement measurement{};
 };
 
-// What a client has done and how it has used its turns, as it says (event::Activity), and when rotad heard of it.
+// What a client reports that it has done and how it has used its turns (event::Activity), and when rotad received that.
 struct Evidence {
   event::Activity last{};
-  Time called_at{};         // when it was last heard to have called, or came to the gate; 0: never
+  Time called_at{};         // when it last reported calls, or came to the gate; 0: never
   Time rested_at{};         // when it last came back after a long pause; 0: never
-  Time held_when_heard{};   // Client::held_time when it last said how long its turns take to begin
-  std::uint64_t wakes = 0;  // how often it has come to the gate after a pause of its own
+  Time held_when_heard{};   // Client::held_time when it last reported how long its turns take to begin
+  std::uint64_t wakes = 0;  // how often it has come to the gate after it paused by itself
 };
 
-// What a client that measures has asked for, and taken (alone.h).
+// What a client that measures has asked for, and how much time it has taken (alone.h).
 struct Measuring {
   bool asks = false;
-  Time presses_since{};  // others are to leave its GPUs since then; 0: they are not
-  Time left{};           // what it might take then
-  Time until{};          // it has them alone until then; 0: it has not
-  GpuMask gpus = 0;      // that it has pressed others on
+  Time presses_since{};  // since when others are asked to leave its GPUs; 0: they are not
+  Time left{};           // how much time it had left then
+  Time until{};          // until when it has them alone; 0: it does not
+  GpuMask gpus = 0;      // on which it has pressed others
   protocol::TimeTaken taken;
 };
 
@@ -115,29 +115,29 @@ struct Client {
   ClientId id;
   ClientState state;
   Evidence evidence;
-  Time held_time{};      // how long it has held any
-  Time waited_time{};    // and waited for some
-  bool was_due = false;  // this grant's time to drain has come, whatever it is told since
+  Time held_time{};      // how long it has held any GPU
+  Time waited_time{};    // how long it has waited for GPUs
+  bool was_due = false;  // the current grant's time to drain has come, whatever it is told afterwards
   SessionId session = 0;
-  bool woke = false;  // it waits, or will, after a pause of its own, not because its turn was over or it is new
-  bool asks = false;  // for room, before it takes it
+  bool woke = false;  // it waits, or will, after it paused by itself, not because its turn was over or it is new
+  bool asks = false;  // for room, before it takes any
   std::uint32_t last_grant = 0;
   std::vector<Share> shares;
-  std::uint64_t ask_number = 0;  // the order in which clients asked; 0: it asks for nothing
+  std::uint64_t ask_number = 0;  // in the order in which clients asked; 0: it asks for nothing
   bool swaps = false;            // on some GPU
   Time last_held{};              // when its last grant ended; 0: it has had none
 
-  // admission.h: held GPUs on which the holders have grown too large together, and this one was granted last.
+  // admission.h: GPUs that it holds and must leave, since their holders have together grown too large.
   GpuMask yields = 0;
 
   // order.h: this client's node while it does not wait, so that queueing allocates nothing.
   std::list<Client*> parked;
   std::list<Client*>::iterator node;
-  std::uint64_t queue_number = 0;  // grows with each that is queued
-  bool keeps_place = false;        // it is queued with the number that it had
+  std::uint64_t queue_number = 0;  // increases with each client that is queued
+  bool keeps_place = false;        // when queued again, it keeps its number
 
-  // It is in a hurry (event::Want::urgent): waits before all others, or holds a turn that it got so; and since when it
-  // last was.
+  // The client is in a hurry (event::Want::urgent): it waits at the head of the queue, or holds a turn that it got in
+  // this way; and when it last became urgent.
   bool urgent = false;
   bool urgent_turn = false;
   Time urgent_at{};
@@ -153,7 +153,7 @@ struct Client {
     return found == shares.end() ? nullptr : &*found;
   }
   const Share* share(GpuIndex gpu) const { return const_cast<Client*>(this)->share(gpu); }
-  // What it counts with on a GPU: with its promise where it holds it and asks first, else with what it used lately.
+  // What counts for it on a GPU: its promise if it holds the GPU and asks first, otherwise its recent peak.
   Bytes counted(const Share& share) const {
     return asks && (state.held & bit(share.gpu)) != 0 ? share.promised : share.peak;
   }
@@ -166,41 +166,41 @@ struct Client {
 
 struct Gpu {
   Bytes total = 0;
-  Bytes contexts = 0;    // of all clients that touch it: a context stays whether its client runs or not
+  Bytes contexts = 0;    // of all clients that touch it: a context stays even while its client does not run
   Bytes used = 0;        // of all clients
   Bytes fixed = 0;       // of all clients
   Bytes held = 0;        // counted bytes of the holders
-  Bytes held_used = 0;   // what the holders used lately
-  Bytes asked = 0;       // by the askers, beyond what they are promised
+  Bytes held_used = 0;   // recent peaks of the holders
+  Bytes asked = 0;       // asked for beyond what the askers are promised
   Bytes held_fixed = 0;  // fixed bytes of the holders
-  Bytes interested = 0;  // what holders and waiters used lately
+  Bytes interested = 0;  // recent peaks of holders and waiters
   std::uint32_t clients = 0;
   std::uint32_t waiters = 0;
   bool crowded = false;     // see GpuState
-  bool lacks_room = false;  // somebody waits whose memory does not fit beside that of the holders
+  bool lacks_room = false;  // a waiter's memory does not fit beside that of the holders
   Time latest_grant{};
-  VirtualTime virtual_time;  // of parties
-  Time credit{};             // how far behind the mean a client may be that comes back
-  Time urgent_until{};       // who was let go before others lately, counted in time (Core::hurry)
-  std::vector<Client*> all;  // who touches it
+  VirtualTime virtual_time;                                      // of parties
+  Time credit{};                                                 // how far behind the mean a returning client may be
+  Time urgent_until{};                                           // time given to urgent turns lately (Core::hurry)
+  std::vector<Client*> all;                                      // clients that touch it
   std::unordered_map<SessionId, std::weak_ptr<Party>> sessions;  // of those
   std::vector<Client*> holders;                                  // in the order of their grants
-  std::vector<Client*> askers;  // holders that ask for more than is promised, in the order they asked
+  std::vector<Client*> askers;  // holders that ask for more than they are promised, in the order in which they asked
 
   // What clients that swap have there (clearing.h).
   std::vector<Client*> swappers;
-  Bytes movable = 0;  // what those who do not hold the GPU could clear
-  Bytes stuck = 0;    // of that, what they have been found not to clear
-  Bytes gone = 0;     // what has gone since rotad began
-  Bytes outside = 0;  // that nobody has whom rotad knows, as refusals show
+  Bytes movable = 0;  // what clients that do not hold the GPU could clear
+  Bytes stuck = 0;    // the part of that which they did not clear when asked
+  Bytes gone = 0;     // total that has left since rotad started
+  Bytes outside = 0;  // in use by nobody that rotad knows, inferred from refusals
   Time outside_seen{};
-  Time fits_since{};         // since when a holder is refused memory that should be free; 0: none is
+  Time fits_since{};         // since when a holder has been refused memory that should be free; 0: no holder is
   std::size_t clearing = 0;  // clients that have been asked to clear
-  Time look_at{};            // when time alone changes something; 0: never
-  Outside measured;          // the same as the driver's count shows it
-  // What counts as taken by those whom rotad does not know: in admission, promises, limits and clearing alike.
+  Time look_at{};            // when to check again even if nothing happens; 0: never
+  Outside measured;          // the same (memory outside) according to the driver
+  // What counts as in use outside rota: the same figure for admission, promises, limits and clearing.
   Bytes taken_outside() const { return std::max(outside, measured.bytes()); }
-  // Whether there is anything to look at for swap memory: where nobody swaps it costs nothing.
+  // Whether swap memory needs any attention: where no client swaps, this costs nothing.
   bool has_swap() const { return !swappers.empty() || outside != 0 || look_at != Time{}; }
 };
 
@@ -211,49 +211,49 @@ class Bookkeeping {
   Client* find(ClientId client) const;  // null: unknown
   Gpu& gpu(GpuIndex index) { return gpus_[index]; }
   const Gpu& gpu(GpuIndex index) const { return gpus_[index]; }
-  GpuMask touched() const;                    // GPUs that somebody touches
+  GpuMask touched() const;                    // GPUs that some client touches
   GpuMask shared() const { return shared_; }  // GPUs that several clients touch
-  GpuMask waited() const { return waited_; }  // GPUs that somebody wants and does not hold yet
+  GpuMask waited() const { return waited_; }  // GPUs that some client wants and does not hold yet
   GpuMask asked() const { return asked_; }    // GPUs with askers
   // GPUs where clients that do not hold them have memory that could be cleared.
   GpuMask movable() const { return movable_; }
 
   Client& join(ClientId id, bool asks);
   void add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context);
-  // Of a GPU that the client touches. `window`: how long its most counts.
+  // For a GPU that the client touches. `window`: how long its peak counts.
   void use(Client& client, const event::Usage& usage, std::chrono::nanoseconds window, Time now);
-  // What the driver says of a GPU, or that it has said nothing for too long.
+  // What the driver reports about a GPU, or that it has not reported anything for too long.
   void measure(const event::Measured& measured, Time now);
   void forget_measured(GpuIndex index);
-  // Whether a client's memory there counts as out of reach.
+  // Sets whether a client's memory there counts as out of reach.
   void set_stuck(Client& client, Share& share, bool stuck);
-  // What a holder asks for on a GPU, in all. One that does not ask first, or does not hold it, is not heard.
+  // What a holder asks for on a GPU, in total. Ignored if the client does not ask first, or does not hold the GPU.
   void ask(Client& client, GpuIndex index, Bytes bytes);
-  // Raises a holder's promise; covers its ask, if it does.
+  // Raises a holder's promise; this answers its ask if it is covered.
   void promise(Client& client, GpuIndex index, Bytes bytes);
-  // With what each new GPU's holder counts with until then as its promise.
+  // Each GPU that is new to a holder is promised what counted for it there until then.
   void set_held(Client& client, GpuMask gpus, Time now);
-  // From now on it belongs to this session on all GPUs.
+  // From now on the client belongs to this session on all GPUs.
   void set_session(Client& client, SessionId session, Time now);
-  // As its party and it stand now.
+  // By the current standing of its party and its own.
   static Rank rank(const Share& share) { return {share.party->standing.served, share.standing.served}; }
-  // When a holder will have had as much of a GPU as another client, or had it: as their parties have, or within one as
-  // they have. Time::max(): never, as things are.
+  // When a holder will have had as much of a GPU as another client, or when it did: compared by party, or within one
+  // party by client. Time::max(): never, as things stand.
   Time even_at(const Share& holder, const Share& other, Time now) const;
-  // Whether it takes turns there or runs beside those who do.
+  // Sets whether it takes turns there or runs beside those that do.
   void set_beside(Client& client, Share& share, bool beside, Time now);
-  // How long it has held GPUs, with the grant in force.
+  // How long it has held GPUs, including the current grant.
   static Time held_time(const Client& client, Time now) {
     return client.held_time + (client.state.held != 0 ? now - client.state.held_since : Time{});
   }
-  // And waited for some without holding any.
+  // How long it has waited for GPUs without holding any.
   static Time waited_time(const Client& client, Time now) {
     const bool waits = client.state.wanted != 0 && client.state.held == 0;
     return client.waited_time + (waits ? now - client.state.wanted_since : Time{});
   }
 
   void set_wanted(Client& client, GpuMask gpus, Time now);
-  // Of a client that neither holds nor wants anything.
+  // The client must neither hold nor want anything.
   void leave(Client& client);
 
   // GPUs whose holders, waiters or memory have changed since the step began.

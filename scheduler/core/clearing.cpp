@@ -1,4 +1,4 @@
-// Sums, the order of those who are asked, and verdicts.
+// Computes the sums, the order in which clients are asked, and the verdicts.
 #include "scheduler/core/clearing.h"
 
 #include <algorithm>
@@ -7,14 +7,14 @@
 namespace rota::scheduler {
 namespace {
 
-// By how much those who hold the GPU and the memory of the others exceed it.
+// By how much the memory of the holders and of the others together exceeds the GPU.
 Bytes excess(const Gpu& gpu) {
   const Bytes taken = gpu.contexts + gpu.taken_outside() + (gpu.fixed - gpu.held_fixed) + gpu.movable + gpu.held;
   return taken > gpu.total ? taken - gpu.total : 0;
 }
 
-// What is there now, contexts aside, of all clients. Unified Memory of those who do not hold the GPU is not counted:
-// the driver has pushed it out before it refuses anybody.
+// What all clients have there now, contexts aside. Unified Memory of clients that do not hold the GPU does not count:
+// the driver evicts it before it refuses anybody.
 Bytes present(const Gpu& gpu, GpuIndex index) {
   Bytes sum = gpu.fixed - gpu.held_fixed + gpu.movable;
   for (const Client* holder : gpu.holders) {
@@ -32,7 +32,7 @@ void Clearing::refused(const Client& holder, GpuIndex index, Time now) {
   if (share.shortage == 0 || (holder.state.held & bit(index)) == 0) return;
   const Bytes known = gpu.contexts + present(gpu, index) + share.free;
   const Bytes outside = gpu.total > known ? gpu.total - known : 0;
-  // Whoever clears is a little behind or ahead of its numbers: roughly the same confirms what is known.
+  // The figures of a client that is clearing are slightly old or new: an approximate match confirms what is known.
   if (gpu.outside != 0 && outside >= gpu.outside - gpu.outside / 4) gpu.outside_seen = now;
   if (outside == 0 || gpu.fits_since == Time{} || now - gpu.fits_since < kSettled) return;
   gpu.outside_seen = now;
@@ -56,7 +56,7 @@ void Clearing::judge(GpuIndex index, Time now) {
   if (gpu.outside != 0 && now - gpu.outside_seen >= kOutside) gpu.outside = 0;
   for (Client* client : gpu.swappers) {
     Share& share = *client->share(index);
-    if (share.unwilling_until <= now) share.unwilling_until = {};  // asked again; what it has stays stuck until it goes
+    if (share.unwilling_until <= now) share.unwilling_until = {};  // asked again; its memory stays stuck until it goes
     if (share.to_clear == 0 || now - share.progress_at < kProgress) continue;
     books_.set_stuck(*client, share, true);
     share.unwilling_until = now + kVerdict;
@@ -67,7 +67,7 @@ Bytes Clearing::missing(const Gpu& gpu, GpuIndex index) {
   Bytes refused = 0;
   for (const Client* holder : gpu.holders) {
     const Share& share = *holder->share(index);
-    // What has gone since it was refused may be its by now.
+    // What has left since it was refused may now be available to it.
     const Bytes gone = gpu.gone - share.gone_then;
     if (share.shortage > gone) refused += share.shortage - gone;
   }
@@ -100,7 +100,7 @@ void Clearing::ask(GpuIndex index, Time now, const std::function<void(Client&, B
   for (Client* client : gpu.swappers) {
     Share& share = *client->share(index);
     const Bytes bytes = share.asked_now;
-    // Turns may be shorter than a verdict takes.
+    // The time without progress accumulates over turns, since they may be shorter than a verdict takes.
     if (bytes != 0 && share.to_clear == 0) share.progress_at = now - share.asked_in_vain;
     if (bytes == 0 && share.to_clear != 0) {
       share.asked_in_vain = share.unwilling_until == Time{} ? now - share.progress_at : Time{};
@@ -117,7 +117,7 @@ void Clearing::ask(GpuIndex index, Time now, const std::function<void(Client&, B
   set_deadline(index, asked < wanted);
 }
 
-// Sets Share::asked_now of all.
+// Sets Share::asked_now of all clients that swap.
 void Clearing::distribute(GpuIndex index, Bytes missing) {
   candidates_.clear();
   for (Client* client : books_.gpu(index).swappers) {

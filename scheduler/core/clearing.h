@@ -1,24 +1,26 @@
-// Whose memory leaves a GPU so that the holders' has room: swap memory, which lies there until its owner takes it away.
+// Which memory leaves a GPU to make room for the holders: swap memory, which stays there until its owner moves it away.
 //
-// Nothing moves when a lease goes back. When those who hold a GPU lack room, exactly what is missing is asked of
-// clients that hold nothing:
+// Nothing moves when a lease goes back. When the holders of a GPU lack room, rotad asks clients that hold nothing for
+// exactly what is missing:
 //
-//   missing = what the holders count with + what others have there - (all of it - contexts - what is outside)
+//   missing = what counts for the holders + what others have there - (total - contexts - what is outside)
 //
-// or what the driver has refused a holder, if that is more. First clients that want nothing, those that have rested
-// longest; then those who wait, from the back of the queue: under turns the one used longest ago is the next to come.
-// What somebody has been asked for is not asked of another, though the order has changed meanwhile: it is on its way.
+// or what the driver has refused a holder, if that is more. Clients that want nothing are asked first, those that have
+// rested longest before the others; then those that wait, from the back of the queue, because with turns the least
+// recently used is the next to run. What one client has been asked for is not asked of another even if the order
+// changes: it is already on its way.
 //
-// A client may be stopped, or unable to move its memory. If nothing of it goes for two seconds, it is *unwilling* and
-// others are asked, until its memory changes, it has held the GPU again, or ten seconds have passed. Until it has shown
-// that it clears, its memory is *stuck*: it counts as taken when it is decided who may run beside whom.
+// A client may be stopped, or unable to move its memory. If none of it leaves for two seconds, the client is
+// *unwilling* and others are asked, until its memory changes, it has held the GPU again, or ten seconds have passed.
+// Until it has proved that it clears memory, its memory is *stuck*: it counts as taken in deciding which clients may
+// run beside each other.
 //
-// What is *outside* is memory that nobody has whom rotad knows: other programs, other uses of the GPU. It is measured
-// (outside.h). What the driver does not tell is learned of from a holder that is refused memory although by these books
-// it fits, and has been so for a while: numbers of different clients are of different moments. It is forgotten ten
-// seconds after a holder was last refused for it: then two that do not fit beside it run together once, until the
-// second is refused. A hand-over refuses the next holder for a moment, before the others have cleared, so while turns
-// change the memory stays known.
+// Memory *outside* is in use by nobody that rotad knows: other programs, other uses of the GPU. It is measured
+// (outside.h). What the driver does not report is inferred when a holder is refused memory that should fit according to
+// the books, and has been refused for a while, since figures of different clients are of different moments. It is
+// forgotten ten seconds after a holder was last refused because of it; then two clients that do not fit beside it run
+// together once, until the second is refused. At a hand-over the next holder is refused for a moment, before the others
+// have cleared, so the figure is kept while turns change.
 #pragma once
 
 #include <functional>
@@ -31,31 +33,32 @@ namespace rota::scheduler {
 
 class Clearing {
  public:
-  // Each is judgement. Moving goes extent by extent, in milliseconds each, and rotad hears of it every 200 ms; but on a
-  // loaded machine, or while memory of the host is pinned, an extent can take most of a second. A verdict that comes
-  // too early is an out-of-memory error in a program that only had to wait.
+  // All three are judgement. Memory moves extent by extent, in milliseconds each, and rotad hears of it every 200 ms;
+  // but on a loaded machine, or while host memory is being pinned, one extent can take most of a second. If the verdict
+  // comes too early, a program that only had to wait gets an out-of-memory error.
   static constexpr Time kProgress = std::chrono::seconds(2);
   static constexpr Time kVerdict = std::chrono::seconds(10);
   static constexpr Time kOutside = std::chrono::seconds(10);
-  // For how long a holder has to be refused what should be there. It tries again every few milliseconds.
+  // How long a holder must have been refused memory that should be free. It retries every few milliseconds.
   static constexpr Time kSettled = std::chrono::milliseconds(100);
 
-  // It outlives this.
+  // The books must outlive this object.
   explicit Clearing(Bookkeeping& books) : books_(books) {}
 
-  // A holder says that the driver has refused it memory on this GPU (Share::shortage), perhaps again.
+  // A holder reports that the driver has refused it memory on this GPU (Share::shortage), perhaps repeatedly.
   void refused(const Client& holder, GpuIndex gpu, Time now);
-  // Its grant was revoked: it does not clear either.
+  // The client's grant was revoked: it will not clear memory either.
   void revoked(Client& client, Time now);
-  // Before it is decided who may run: what time alone has changed.
+  // Called before it is decided which clients may run: applies what the passage of time has changed.
   void judge(GpuIndex gpu, Time now);
-  // After that: who is to clear how much. `told`: whose amount, or what it is a part of, has changed.
+  // Called after that: decides which clients are to clear how much. Calls `told` for each whose amount, or the total
+  // that it is part of, has changed.
   void ask(GpuIndex gpu, Time now, const std::function<void(Client&, Bytes to_clear)>& told);
 
-  // Where somebody is to clear.
+  // GPUs on which some client has been asked to clear memory.
   GpuMask under_way() const { return under_way_; }
 
-  // When judge() is due for some GPU, and which are by now.
+  // When judge() is next due for some GPU, and for which GPUs it is due now.
   std::optional<Time> next_deadline() const;
   GpuMask due(Time now) const;
 
@@ -71,7 +74,7 @@ class Clearing {
   Bookkeeping& books_;
   GpuMask timed_ = 0;  // GPUs with a deadline
   GpuMask under_way_ = 0;
-  std::vector<Candidate> candidates_;  // on the GPU that is looked at
+  std::vector<Candidate> candidates_;  // on the GPU being examined
 };
 
 }  // namespace rota::scheduler

@@ -1,6 +1,6 @@
-// How the core decides. Every step changes the books by one event and then settles: find GPUs whose holders have grown
-// too large together, serve the queue from its head, tell the holders that are in somebody's way, and ask others for
-// the room that holders lack.
+// How the core decides. Each step applies one event to the books and then settles: it finds GPUs whose holders have
+// together grown too large, serves the queue from its head, tells the holders that are in another client's way, and
+// asks other clients for the room that holders lack.
 #include "scheduler/core/core.h"
 
 #include <algorithm>
@@ -64,7 +64,7 @@ SharingWhy Core::sharing_why(GpuIndex index) const {
   if ((sharing_.looking() & bit(index)) != 0) return {SharingReason::kMeasuring};
   const double trial = sharing_.trial(index);
   const bool better = (trial >= 1) == (sharing_.candidate(index) != Candidate::kTurns);
-  // What was tried while more of them contended is no reason for anything else.
+  // A trial made while more of them contended does not explain anything else.
   if (trial == 0 || !better) return {SharingReason::kFewContend};
   return {SharingReason::kTrial, trial};
 }
@@ -135,7 +135,7 @@ Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   if ((client->state.held & bit(index)) == 0) return own->to_clear;
   if (client->state.waiters == 0 || own->swaps) return 0;
   const Gpu& gpu = books_.gpu(index);
-  // Who comes: a holder that has asked for room, or else the first in the queue.
+  // The next client: a holder that has asked for room, or else the first in the queue.
   const Client* next = order_.first(index);
   if ((client->yields & bit(index)) != 0) {
     for (const Client* asker : gpu.askers) {
@@ -147,10 +147,10 @@ Bytes Core::bytes_to_clear(ClientId id, GpuIndex index) const {
   const Share& coming = *next->share(index);
   const bool holds = (next->state.held & bit(index)) != 0;
   Bytes stays = gpu.contexts + gpu.taken_outside() + gpu.fixed - gpu.held_fixed + std::max(coming.peak, coming.asked);
-  // Swap memory stays, but for what is missing beyond what leaves with the holders: its owners are asked for that.
+  // Swap memory stays, except for what is missing beyond what leaves with the holders: its owners are asked for that.
   stays += gpu.movable - next->movable(coming);
   if (!holds) stays -= coming.fixed;
-  Bytes leaves = 0;  // what those who go have there that can leave
+  Bytes leaves = 0;  // the movable memory of the holders that leave
   for (const Client* holder : gpu.holders) {
     if (holder == next) continue;
     const Share& share = *holder->share(index);
@@ -253,7 +253,7 @@ void Core::on(const event::Leave& leave, Time now) {
 void Core::on(const event::Tick&, Time now) {
   while (const auto late = pressure_.late(now)) {
     Client& client = *books_.find(*late);
-    end_grant(client, Change::kRevoked, now);  // takes its deadline away
+    end_grant(client, Change::kRevoked, now);  // removes its deadline
     clearing_.revoked(client, now);
   }
   alone_.end_those_over(now, [&](const Client& client) { told_alone(client, now); });
@@ -301,7 +301,7 @@ void Core::set_wanted(Client& client, GpuMask gpus, Time now) {
   }
 }
 
-// Of a session one client has had a turn: the others of it that wait are no longer where they were.
+// One client of a session has had a turn: others of the session that wait move back in the queue.
 void Core::move_back(const Share& had) {
   const Party& party = *had.party;
   const Gpu& gpu = books_.gpu(had.gpu);
@@ -316,13 +316,13 @@ void Core::move_back(const Share& had) {
 }
 
 void Core::hurry(Client& client, Time now) {
-  // Where memory moves with each turn, such turns must not be all that the GPU does.
+  // Where memory moves with each turn, urgent turns must not take all of the GPU's time.
   Time between = Order::kBetweenUrgent;
   for_each_gpu(client.state.wanted, [&](GpuIndex index) {
     between = std::max(between, Sharing::kTurnPerSwitch * sharing_.switching(index));
   });
   bool too_soon = client.urgent_at != Time{} && now - client.urgent_at < between;
-  // Nor all turns that there are, however many are interrupted.
+  // Nor may they replace all other turns, however many programs are interrupted.
   for_each_gpu(client.state.wanted,
                [&](GpuIndex index) { too_soon |= books_.gpu(index).urgent_until > now + Order::kBetweenUrgent; });
   if (client.urgent || too_soon) return;
@@ -338,7 +338,7 @@ void Core::hurry(Client& client, Time now) {
 void Core::grant(Client& client, GpuMask gpus, Time now) {
   client.urgent_turn = client.urgent;
   set_wanted(client, 0, now);
-  // Others may be where it comes to.
+  // There may be other clients on the GPUs that it gets.
   if (client.state.held != 0 && alone_.wants(client, false, now)) told_alone(client, now);
   client.held_time = Bookkeeping::held_time(client, now);
   books_.set_held(client, client.state.held | gpus, now);
@@ -358,12 +358,13 @@ void Core::end_grant(Client& client, Change change, Time now) {
   decisions_.push_back({change, client.id, client.state.grant});
   if (alone_.wants(client, false, now)) told_alone(client, now);
   client.last_held = now;
-  // Who goes at a pause because its turn is about to end is not one that comes back after the pause.
+  // A client that leaves at a pause because its turn is nearly over does not count as one that comes back after a
+  // pause.
   const Time left = client.state.drain_at - now;
   const bool nearly_over = left * protocol::kLastPart <= now - client.state.held_since;
   const bool due = client.was_due || (client.state.waiters != 0 && nearly_over);
   client.woke = change == Change::kEnded && !due;
-  // A short turn takes nothing from the one that it waited for.
+  // An urgent turn is in addition to the regular turn that it was waiting for.
   client.keeps_place = std::exchange(client.urgent_turn, false) && !client.woke;
   client.held_time = Bookkeeping::held_time(client, now);
   const GpuMask had = client.state.held;
@@ -384,7 +385,7 @@ void Core::settle(Time now) {
   if (books_.changed() == 0) return;
   const GpuMask before = pressed_ | admission_.excess() | alone_pressed_;
   for_each_gpu(books_.changed(), [&](GpuIndex index) { sharing_.judge(index, now); });
-  // An answered ask may let the one who asked yield to others, on any GPU: then once more.
+  // An answered ask may let its asker yield to others, on any GPU: then the loop runs once more.
   for_each_gpu(books_.changed(), [&](GpuIndex index) {
     if (books_.gpu(index).has_swap()) clearing_.judge(index, now);
   });
@@ -406,8 +407,8 @@ void Core::settle(Time now) {
       [this](const Client& client, GpuIndex index) { return sharing_.open_to(client, index); },
       [this](const Client& client, GpuIndex index) { return admission_.conflicts(client, index); },
       [this, now](Client& client) { grant(client, client.state.wanted, now); });
-  alone_.judge(now, [&](const Client& client) { told_alone(client, now); });  // who asked before it held
-  // Whoever was granted just now was found to fit, so the excess need not be looked for again.
+  alone_.judge(now, [&](const Client& client) { told_alone(client, now); });  // it may have asked before it held
+  // A client that was just granted a GPU was found to fit, so the excess need not be computed again.
   alone_pressed_ = alone_.gpus();
   for_each_gpu(before | pressed_ | admission_.excess() | alone_pressed_, [&](GpuIndex index) {
     for (Client* holder : books_.gpu(index).holders) {
@@ -416,7 +417,7 @@ void Core::settle(Time now) {
       }
     }
   });
-  // Of those who hold a GPU by now.
+  // For the current holders.
   for_each_gpu(books_.changed(), [&](GpuIndex index) {
     if (!books_.gpu(index).has_swap()) return;
     clearing_.ask(index, now, [&](const Client& client, Bytes bytes) {

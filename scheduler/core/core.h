@@ -1,37 +1,40 @@
-// The scheduler's core: who runs, who yields. A pure state machine: events and the time go in, decisions come out. It
-// reads no clock, does no I/O and starts no thread, so the daemon, the tests and a planner drive the very same code.
+// The scheduler's core: decides which clients run and which yield. A pure state machine: events and the time go in,
+// decisions come out. It reads no clock, does no I/O and starts no thread, so the daemon, the tests and a planner all
+// run the same code.
 //
-// Clients touch GPUs, want a set of them, get the whole set at once (a grant) and give it back. The queue is first come
-// first served, and a waiter that cannot run yet *reserves* its whole set: nobody behind it gets a GPU of that set. So
-// a client that wants many GPUs is not starved by those that want one.
+// Clients touch GPUs, want a set of them, get the whole set at once (a grant) and give it back. The queue is first
+// come, first served, and a waiter that cannot run yet *reserves* its whole set: nobody behind it gets a GPU of that
+// set. So a client that wants many GPUs is not starved by clients that want one.
 //
-// A waiter cannot run on a GPU if it *conflicts* with those that hold it:
-//   exclusive   somebody else holds it
-//   automatic   somebody else holds it and their memory and this client's do not fit the GPU together
+// A waiter cannot run on a GPU if it *conflicts* with the holders:
+//   exclusive   another client holds it
+//   automatic   other clients hold it, and their memory and this client's do not fit the GPU together
 //   concurrent  never
-// With measured turns there are more conflicts in automatic mode: of programs that share a GPU better in turns than at
-// once (sharing.h). The queue is then in the order of what clients have had, and who comes back after a pause and has
-// had less than a holder does not wait for the end of its turn.
+// With measured turns automatic mode has more conflicts: between programs that share a GPU better in turns than at once
+// (sharing.h). The queue is then ordered by how much of the GPU clients have had, and a client that comes back after a
+// pause and has had less than a holder does not wait for the end of the holder's turn.
 //
-// Who is in a hurry (event::Want::urgent) goes to the head of the queue, and holders that are in its way begin to drain
-// at once. Its turn is short, and its place in the queue stays what it was.
+// A client in a hurry (event::Want::urgent) moves to the head of the queue, and holders in its way begin to drain at
+// once. Its turn is short, and its regular place in the queue does not change.
 //
-// Who measures (event::Want::alone) has what it holds to itself for a moment: others leave it at once (alone.h).
+// A client that measures (event::Want::alone) has the GPUs that it holds to itself for a moment: others leave them at
+// once (alone.h).
 //
 // Only a conflict puts *pressure* on holders: they give back when idle, and begin to drain when their quantum ends.
 // Nobody gives anything back while nobody waits. Holders of a GPU that ran together end their turn together.
 //
 // A client that asks for room before it takes it (event::Join) is *promised* bytes with each grant, and more when it
-// asks and they fit; until then others are under pressure (admission.h). So those who hold a GPU together fit it at
-// every moment, but for what nobody could ask for: a context that appears, memory of those who do not hold the GPU that
-// cannot leave it, clients that do not ask, and work that a new daemon finds running.
+// asks and they fit; until they fit, others are under pressure (admission.h). So the holders of a GPU fit it together
+// at every moment, except for memory that no client can ask for: a new context, memory that cannot leave the GPU of
+// clients that do not hold it, clients that do not ask, and work that is already running when a new daemon starts.
 //
-// A holder that has not given back `grace` after its time was up loses its grant (it is *revoked*); others run beside
-// it.
+// A holder that has not given back `grace` after its time was up loses its grant (it is *revoked*); others then run
+// beside it.
 //
-// Each question has a part of its own: whose bytes lie where (bookkeeping.h), who may run beside whom (admission.h),
-// and how they share a GPU that they fit (sharing.h), who measures there (alone.h), who is next (order.h), who has to
-// yield and until when (pressure.h), whose swap memory leaves a GPU (clearing.h). This class is what connects them.
+// Each question has its own part: how much memory each client has on each GPU (bookkeeping.h), which clients may run
+// beside each other (admission.h), how they share a GPU that they fit (sharing.h), which one measures there (alone.h),
+// which is next (order.h), which must yield and until when (pressure.h), and whose swap memory leaves a GPU
+// (clearing.h). This class connects them.
 #pragma once
 
 #include <optional>
@@ -57,55 +60,61 @@ class Core {
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
 
-  // Takes one event at a time that never runs backwards. Events about clients or GPUs that are not known are ignored.
-  // The decisions are in the order they were made and live until the next call.
+  // Applies one event. `now` never runs backwards. Events about unknown clients or GPUs are ignored. The decisions are
+  // in the order in which they were made and remain valid until the next call.
   const std::vector<Decision>& step(const Event& event, Time now);
 
-  // When step() wants a Tick at the latest; nothing while no grace period runs and nobody is asked to clear.
+  // When step() needs a Tick at the latest; nothing while no grace period runs and no client is asked to clear memory.
   std::optional<Time> next_deadline() const;
 
   // Null if there is no such client.
   const ClientState* client(ClientId client) const;
   GpuState gpu(GpuIndex gpu) const;
   SharingWhy sharing_why(GpuIndex gpu) const;
-  // Nothing is known of a client that does not touch the GPU.
+  // Empty for a client that does not touch the GPU.
   ClientUse use(ClientId client, GpuIndex gpu, Time now) const;
-  // What this client counts with on the GPU, without its context: its promise, or the most it used lately.
+  // What counts for this client on the GPU, without its context: its promise, or its recent peak.
   Bytes counted_bytes(ClientId client, GpuIndex gpu) const;
-  // What it may have there, and what it has asked for in all. 0 where it does not hold the GPU or does not ask.
+  // What it may have there, and the total that it has asked for. 0 if it does not hold the GPU or does not ask.
   Bytes promised_bytes(ClientId client, GpuIndex gpu) const;
   Bytes asked_bytes(ClientId client, GpuIndex gpu) const;
-  // What the client counts with there beside its allocations.
+  // What counts for the client there beside its allocations.
   Bytes context_bytes(ClientId client, GpuIndex gpu) const;
   // How much of a client's memory there has to leave the GPU.
-  // A holder's, with its lease, for the memory of who comes next to fit: its part, where several holders go. 0 while it
-  // need not go, and for one that swaps: it gives back first and clears then, while the next one's memory comes. What
-  // others who do not hold the GPU still have there is not counted where it is Unified Memory: the driver pushes that
-  // out first, since it was used longest ago. What swaps counts, less what its owners will be asked for.
-  // Of one that does not hold it: what it is asked for (clearing.h), of resident_bytes().
+  //
+  // For a holder: what has to leave with its lease so that the next client's memory fits; its part of that, if several
+  // holders leave. 0 while nothing has to leave, and for a client that swaps: that one gives back first and clears
+  // then, while the next one's memory comes in. Unified Memory that other clients without the lease still have there
+  // does not count: it is least recently used, so the driver evicts it first. Their swap memory counts, less what its
+  // owners will be asked for.
+  //
+  // For a client that does not hold the GPU: what it is asked for (clearing.h), out of resident_bytes().
   Bytes bytes_to_clear(ClientId client, GpuIndex gpu) const;
-  // What a client that swaps has there now, as far as it has said.
+  // What a client that swaps has there now, as last reported.
   Bytes resident_bytes(ClientId client, GpuIndex gpu) const;
-  // What it lacks there of its memory although it holds the GPU and swaps, as far as it has said.
+  // What is missing there of its memory although it holds the GPU and swaps, as last reported.
   Bytes lacking_bytes(ClientId client, GpuIndex gpu) const;
-  // Where some client is to clear memory for those who hold the GPU, and is at it as far as is known.
+  // GPUs on which some client has been asked to clear memory for the holders and, as far as is known, is doing so.
   GpuMask clearing_gpus() const { return clearing_.under_way(); }
-  // Where samples are taken of who keeps the GPU busy, and where it matters who calls: several clients touch it.
+  // GPUs on which clients sample how busy they keep it, and GPUs on which calls matter because several clients touch
+  // them.
   GpuMask sampling_gpus() const { return sharing_.sampling(); }
   GpuMask shared_gpus() const { return settings_.measured_turns ? books_.shared() : 0; }
-  // Where programs should measure undisturbed, since others use the GPU too; and where they may ask to have it alone.
+  // GPUs on which programs should measure undisturbed, since others use the GPU too; and those that they may ask to
+  // have alone.
   GpuMask timed_gpus() const { return settings_.mode == Mode::kConcurrent ? 0 : books_.shared(); }
   GpuMask alone_gpus() const { return settings_.mode == Mode::kAutomatic ? books_.shared() : 0; }
-  // Where little may be in flight, since several programs are active and may take turns.
+  // GPUs on which little work may be in flight, since several programs are active and may take turns.
   GpuMask metered_gpus() const { return sharing_.metered(); }
-  // Where clients that do not hold the GPU have memory that could be cleared, whether or not they are at it.
+  // GPUs on which clients that do not hold them have memory that could be cleared, whether or not they are doing so.
   GpuMask movable_gpus() const { return books_.movable(); }
-  // Of one that is the first to wait for a GPU: when those who are in its way begin to drain, or began; 0 of any other.
+  // For the first client that waits for a GPU: when the holders in its way begin to drain, or began. 0 for any other
+  // client.
   Time next_turn(ClientId client) const;
-  // Who waits first there; nothing: nobody waits.
+  // The first client that waits there; nothing if none does.
   std::optional<ClientId> first_waiting(GpuIndex gpu) const;
   GpuMask waited_gpus() const { return books_.waited(); }
-  // When its grant is taken away; 0 while it need not go.
+  // When its grant will be revoked; 0 while it need not give back.
   Time give_back_by(ClientId client) const;
   std::uint64_t grants() const { return grants_; }
   const Settings& settings() const { return settings_; }
@@ -134,7 +143,7 @@ class Core {
   void settle(Time now);
   const Share* share(ClientId client, GpuIndex gpu) const;
 
-  Settings settings_;  // the parts look at these
+  Settings settings_;  // the parts refer to these
   Bookkeeping books_;
   Sharing sharing_;
   Alone alone_;
@@ -143,7 +152,7 @@ class Core {
   Pressure pressure_;
   Clearing clearing_;
   GpuMask pressed_ = 0;        // GPUs at which a waiter conflicts with the holders
-  GpuMask alone_pressed_ = 0;  // GPUs that were left to one who measures
+  GpuMask alone_pressed_ = 0;  // GPUs that others left for a client that measures
   std::vector<Decision> decisions_;
   std::uint64_t grants_ = 0;
 };

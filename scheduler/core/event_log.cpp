@@ -1,4 +1,4 @@
-// Writing and reading the lines. Reading takes nothing for granted: a log is a file like any other.
+// Writes and reads the lines. The reader takes nothing for granted: a log is a file like any other.
 #include "scheduler/core/event_log.h"
 
 #include <charconv>
@@ -13,7 +13,7 @@
 namespace rota::scheduler {
 namespace {
 
-// A hundred years of nanoseconds: the core adds durations to times.
+// A hundred years in nanoseconds: leaves room for the durations that the core adds to times.
 constexpr std::chrono::nanoseconds kLatest = std::chrono::hours(24 * 365 * 100);
 
 constexpr const char* kChanges[] = {"granted", "ended", "pressure", "revoked", "promised", "clear", "alone"};
@@ -75,15 +75,15 @@ struct EventWords {
   std::string operator()(const event::Unmeasured& unmeasured) const { return words("unmeasured", unmeasured.gpu); }
 };
 
-// The words of one line, taken one after the other. The first that is wrong is remembered, and with it all are.
+// The words of one line, read one after the other. The first error is kept for the message.
 class Words {
  public:
   explicit Words(std::string_view line) : rest_(line), ended_(line.empty()) {}
 
-  // `what` it should be, for the message.
+  // `what`: the name of the expected word, for messages.
   std::string_view next(const char* what) {
     if (ended_) {
-      wrong(std::string("the line ends where ") + what + " should be");
+      wrong(std::string("the line ends before the ") + what);
       return {};
     }
     const std::size_t end = rest_.find(' ');
@@ -96,13 +96,13 @@ class Words {
   Number number(const char* what, Number most = std::numeric_limits<Number>::max()) {
     return parse(next(what), what, most, 10);
   }
-  // Whether this word is the rest of the line: one that may be missing.
+  // Takes an optional last word. Returns whether it is the rest of the line.
   bool may_end_with(std::string_view expected) {
     if (ended_ || rest_ != expected) return false;
     ended_ = true;
     return true;
   }
-  // Whether this is the next word: one that may be missing.
+  // Takes an optional word. Returns whether it comes next.
   bool may_have(std::string_view expected) {
     const std::size_t end = rest_.find(' ');
     if (ended_ || rest_.substr(0, end) != expected) return false;
@@ -110,13 +110,13 @@ class Words {
     return true;
   }
   bool at_end() const { return ended_; }
-  GpuMask gpus() { return parse(next("a mask of GPUs"), "mask of GPUs", ~GpuMask{0}, 16); }
-  GpuIndex gpu() { return number<GpuIndex>("number of a GPU", protocol::kMaxGpus - 1); }
+  GpuMask gpus() { return parse(next("GPU mask"), "GPU mask", ~GpuMask{0}, 16); }
+  GpuIndex gpu() { return number<GpuIndex>("GPU number", protocol::kMaxGpus - 1); }
   Settings settings() {
     Settings settings;
     const std::string_view word = value("mode");
     const auto mode = parse_mode(word);
-    if (!mode) wrong(quoted(word) + " is no mode");
+    if (!mode) wrong("unknown mode " + quoted(word));
     settings.mode = mode.value_or(Mode::kAutomatic);
     settings.quantum = duration("quantum");
     settings.grace = duration("grace");
@@ -124,9 +124,9 @@ class Words {
     settings.measured_turns = may_end_with("turns=measured");
     return settings;
   }
-  // What is wrong with the line, if anything.
+  // What is wrong with the line; empty if nothing is.
   std::string problem() {
-    if (!ended_) wrong(quoted(rest_) + " stands behind what belongs there");
+    if (!ended_) wrong("unexpected " + quoted(rest_) + " at the end of the line");
     return problem_;
   }
 
@@ -139,15 +139,15 @@ class Words {
     const std::string_view word = next(name);
     const std::string wanted = std::string(name) + '=';
     if (word.substr(0, wanted.size()) == wanted) return word.substr(wanted.size());
-    wrong(quoted(word) + " is not " + wanted + "...");
+    wrong("expected " + wanted + "..., found " + quoted(word));
     return {};
   }
   std::chrono::nanoseconds duration(const char* name) {
-    // As settings are read from a command line: above 0, at most a day.
+    // The same range as on a command line: above 0, at most a day.
     constexpr std::int64_t kDay = std::int64_t{86'400} * 1'000'000'000;
     const std::string_view word = value(name);
     const auto count = parse(word, "number of nanoseconds", kDay, 10);
-    if (count <= 0) wrong(quoted(word) + " is no number of nanoseconds above 0");
+    if (count <= 0) wrong(quoted(word) + " is not a number of nanoseconds above 0");
     return std::chrono::nanoseconds(count);
   }
   template <typename Number>
@@ -156,7 +156,8 @@ class Words {
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number, base);
     const bool sound = error == std::errc{} && end == word.data() + word.size() && number <= most;
     if (sound) return number;
-    wrong(quoted(word) + " is no " + what + (base == 10 ? " up to " + std::to_string(most) : std::string()));
+    wrong(quoted(word) + " is not a valid " + what +
+          (base == 10 ? " (maximum " + std::to_string(most) + ")" : std::string()));
     return {};
   }
 
@@ -166,7 +167,7 @@ class Words {
 };
 
 std::optional<Event> read_event(std::string_view name, Words& words) {
-  const auto client = [&] { return words.number<ClientId>("number of a client"); };
+  const auto client = [&] { return words.number<ClientId>("client number"); };
   const auto bytes = [&] { return words.number<Bytes>("number of bytes"); };
   if (name == "join") {
     const ClientId id = client();
@@ -174,7 +175,7 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
   }
   if (name == "session") {
     const ClientId id = client();
-    return event::Session{id, words.number<SessionId>("number of a session")};
+    return event::Session{id, words.number<SessionId>("session number")};
   }
   if (name == "leave") return event::Leave{client()};
   if (name == "tick") return event::Tick{};
@@ -202,12 +203,12 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
   }
   if (name == "give_back") {
     const ClientId id = client();
-    return event::GiveBack{id, words.number<std::uint32_t>("number of a grant")};
+    return event::GiveBack{id, words.number<std::uint32_t>("grant number")};
   }
   if (name == "want") {
     event::Want want{.client = client(), .gpus = 0};
     want.gpus = words.gpus();
-    want.running = words.number<unsigned>("0 or 1, whether it runs,", 1) != 0;
+    want.running = words.number<unsigned>("running flag", 1) != 0;
     want.urgent = words.may_have("urgent");
     want.alone = words.may_end_with("alone");
     return want;
@@ -243,22 +244,23 @@ std::string at_line(std::uint64_t number, const std::string& text) {
   return "line " + std::to_string(number) + ": " + text;
 }
 
-// What cannot be read, and what to do about it.
+// What cannot be read, and the remedy.
 std::string unreadable(std::uint64_t number, const std::string& text) {
   return at_line(number, text + (number == 1 ? "; record a log with rotad --event-log"
-                                             : "; record the log anew, or play what comes before: head -n " +
+                                             : "; record the log again, or replay only the lines before it: head -n " +
                                                    std::to_string(number - 1)));
 }
 
 std::string other_header(std::string_view line) {
   constexpr std::string_view kName = "rota-events ";
-  if (line.empty()) return "there is nothing in it";
-  if (line.substr(0, kName.size()) != kName) return quoted(line) + " does not begin an event log of rotad's";
+  if (line.empty()) return "the log is empty";
+  if (line.substr(0, kName.size()) != kName) return quoted(line) + " is not the first line of a rotad event log";
   const std::string_view version = line.substr(kName.size(), line.find(' ', kName.size()) - kName.size());
-  return "a log of version " + quoted(version) + ", and this rotad reads version 1: play it with the one that wrote it";
+  return "the log has version " + quoted(version) +
+         ", but this rotad reads version 1: replay it with the rotad that wrote it";
 }
 
-// The lines of a log, each of at most kMost characters: a file may be anything.
+// The lines of a log, each limited to kMost characters, since the file may contain anything.
 class Lines {
  public:
   explicit Lines(std::istream& log) : log_(log) {}
@@ -315,23 +317,23 @@ Replay replay(std::istream& log) {
   };
   constexpr std::string_view kHeader = "rota-events 1 ";
   Lines::Read read = lines.next();
-  if (read == Lines::Read::kUnreadable) return fail("the file cannot be read");
+  if (read == Lines::Read::kUnreadable) return fail("cannot read the file");
   if (lines.line.rfind(kHeader, 0) != 0) return fail(unreadable(1, other_header(lines.line)));
   Words header(std::string_view(lines.line).substr(kHeader.size()));
   const Settings settings = header.settings();
   if (const std::string wrong = header.problem(); !wrong.empty()) {
-    return fail(unreadable(1, "the settings cannot be read: " + wrong));
+    return fail(unreadable(1, "cannot read the settings: " + wrong));
   }
   Core core(settings);
   Time now{};
-  std::vector<std::string> expected;  // of the last event, not yet seen in the log
+  std::vector<std::string> expected;  // decisions of the last event
   std::size_t seen = 0;
   while (read == Lines::Read::kLine && (read = lines.next()) == Lines::Read::kLine) {
     const std::string& line = lines.line;
     if (line.empty() || line[0] == '#') continue;
     if (line[0] == '>') {
       if (seen == expected.size() || line != expected[seen]) {
-        return fail(at_line(lines.number, "recorded " + quoted(line) + ", and now the core decides " +
+        return fail(at_line(lines.number, "the log records " + quoted(line) + ", but the core now decides " +
                                               (seen == expected.size() ? "nothing" : quoted(expected[seen]))));
       }
       ++seen;
@@ -339,18 +341,19 @@ Replay replay(std::istream& log) {
       continue;
     }
     if (seen != expected.size()) {
-      return fail(at_line(lines.number, "now the core decides " + quoted(expected[seen]) + ", which is not recorded"));
+      return fail(
+          at_line(lines.number, "the core now decides " + quoted(expected[seen]) + ", which the log does not record"));
     }
     Words words(line);
     const Time time(words.number<std::int64_t>("time in nanoseconds", kLatest.count()));
-    const std::string_view name = words.next("an event");
+    const std::string_view name = words.next("event");
     const auto event = read_event(name, words);
     std::string wrong = words.problem();
-    if (!event && !name.empty()) wrong = quoted(name) + " is no event that this rotad knows";
+    if (!event && !name.empty()) wrong = "unknown event " + quoted(name);
     if (!wrong.empty()) return fail(unreadable(lines.number, wrong));
-    if (time < now) return fail(unreadable(lines.number, "that is before the event in front of it"));
+    if (time < now) return fail(unreadable(lines.number, "the time is earlier than that of the event before it"));
     if (const auto* join = std::get_if<event::Join>(&*event); join != nullptr && core.client(join->client) != nullptr) {
-      return fail(unreadable(lines.number, "client " + std::to_string(join->client) + " is there already"));
+      return fail(unreadable(lines.number, "client " + std::to_string(join->client) + " has already joined"));
     }
     now = time;
     ++result.events;
@@ -359,9 +362,9 @@ Replay replay(std::istream& log) {
     for (const Decision& decision : core.step(*event, now)) expected.push_back(without_newline(log_line(decision)));
   }
   if (read == Lines::Read::kTooLong) {
-    return fail(unreadable(lines.number, "more than " + std::to_string(Lines::kMost) + " characters"));
+    return fail(unreadable(lines.number, "the line is longer than " + std::to_string(Lines::kMost) + " characters"));
   }
-  if (read == Lines::Read::kUnreadable) return fail(unreadable(lines.number + 1, "the file cannot be read on"));
+  if (read == Lines::Read::kUnreadable) return fail(unreadable(lines.number + 1, "cannot read the rest of the file"));
   if (read == Lines::Read::kCutOff) result.broken_off = lines.number;
   return result;
 }

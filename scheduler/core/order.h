@@ -1,6 +1,7 @@
-// Who is next: who is in a hurry (event::Want::urgent), then who has had least of the GPU where turns are measured
-// (Share::rank, set before it is queued), else first come first served. A waiter that cannot run yet reserves its whole
-// set against those behind it, so that a client that wants many GPUs is not starved by those that want one.
+// Which client is next: first those in a hurry (event::Want::urgent), then, with measured turns, the one that has had
+// least of the GPU (Share::rank, set before it is queued), otherwise first come, first served. A waiter that cannot run
+// yet reserves its whole set against those behind it, so that a client that wants many GPUs is not starved by clients
+// that want one.
 #pragma once
 
 #include <algorithm>
@@ -13,25 +14,26 @@ namespace rota::scheduler {
 
 class Order {
  public:
-  // Of one client, or longer where hand-overs take long. Profilers interrupt its threads all the time.
+  // Between urgent turns of one client; longer where hand-overs take long. Profilers interrupt its threads all the
+  // time.
   static constexpr Time kBetweenUrgent = std::chrono::seconds(1);
-  // Of all clients of a GPU: some at once, and in the long run a third of the time.
+  // Of all clients of a GPU: a few at once, and a third of the time in the long run.
   static constexpr int kUrgentTurns = 3;
 
-  // Before others that want one of its GPUs, if it goes before them on all that both want; the client is not in the
-  // queue.
+  // Queues the client, which must not be in the queue, before each client that it goes before on every GPU that both
+  // want.
   void enqueue(Client& client) {
     if (!std::exchange(client.keeps_place, false)) client.queue_number = ++queued_;
     queue_.splice(place_before(client, queue_.end()), client.parked, client.node);
   }
-  // Ranks have grown of some who are in the queue: others that go before those now come forward.
+  // The ranks of some clients in the queue have grown: clients that now go before them move forward.
   void ranks_grew() {
     for (auto at = queue_.begin(); at != queue_.end();) {
       const auto other = at++;
       queue_.splice(place_before(**other, other), queue_, other);
     }
   }
-  // From now on the client, which is in the queue, goes before all who are not in a hurry.
+  // From now on the client, which must be in the queue, goes before all that are not in a hurry.
   void hurry(Client& client) {
     for_each_gpu(client.state.wanted, [&](GpuIndex index) {
       Rank& rank = client.share(index)->rank;
@@ -43,18 +45,18 @@ class Order {
                                     [&](const Client* other) { return other == &client || !other->urgent; });
     if (*place != &client) queue_.splice(place, queue_, client.node);
   }
-  // The client is in the queue.
+  // The client must be in the queue.
   void remove(Client& client) { client.parked.splice(client.parked.end(), queue_, client.node); }
 
-  // From now on it is first come first served, or by ranks again: those who wait keep their places and are overtaken by
-  // nobody for what they had before.
+  // The queue changes to first come, first served, or back to ranks. Clients that wait keep their places, and nobody
+  // overtakes them because of their earlier ranks.
   void forget_ranks() {
     for (Client* client : queue_) {
       for (Share& share : client->shares) share.rank = {};
     }
   }
 
-  // The first in the queue who wants this GPU; null: nobody.
+  // The first client in the queue that wants this GPU; null if there is none.
   const Client* first(GpuIndex gpu) const {
     for (const Client* client : queue_) {
       if ((client->state.wanted & bit(gpu)) != 0) return client;
@@ -62,9 +64,10 @@ class Order {
     return nullptr;
   }
 
-  // From the head of the queue: `grant(client)` for everybody who can run, which takes the client out of the queue.
-  // `conflicts(client, gpu)` says who cannot. On some GPUs, `beside`, there may be clients that take nobody's turn, and
-  // nothing is reserved against those: `is_beside(client, gpu)`. Returns the GPUs at which somebody cannot.
+  // From the head of the queue: calls `grant(client)`, which takes the client out of the queue, for each client that
+  // can run. `conflicts(client, gpu)` tells which cannot. On the GPUs in `beside` there may be clients that run beside
+  // others' turns (`is_beside(client, gpu)`); reservations do not block those. Returns the GPUs on which some client
+  // cannot run.
   template <typename IsBeside, typename Conflicts, typename Grant>
   GpuMask serve(const Bookkeeping& books, GpuMask beside, IsBeside is_beside, Conflicts conflicts, Grant grant) {
     GpuMask reserved = 0;
@@ -91,7 +94,7 @@ class Order {
 
  private:
   using Place = std::list<Client*>::iterator;
-  // The foremost to which a client comes from `from`, past none that it does not go before.
+  // The foremost place that the client reaches from `from` without passing any that it does not go before.
   Place place_before(const Client& client, Place from) {
     Place place = from;
     for (Place at = from; at != queue_.begin();) {
@@ -117,7 +120,7 @@ class Order {
     return before;
   }
 
-  std::list<Client*> queue_;  // who is in a hurry, then by rank, and of one rank in order of arrival
+  std::list<Client*> queue_;  // urgent clients first, then by rank, then in order of arrival
   std::uint64_t queued_ = 0;
 };
 

@@ -1,15 +1,15 @@
-// How much of a GPU's memory is outside: in use by nobody whom rotad knows. Other programs have it, a display, a
-// context that its dead process has left behind. This is what is known of it by the driver's count, in two ways:
+// How much of a GPU's memory is outside, that is, in use by nobody that rotad knows: other programs, a display server,
+// a context that a dead process has left behind. The driver's figures show it in two ways:
 //
-//   listed       what processes have there that are no clients, by the driver's list of processes. It counts as soon as
-//                it is seen, as long as it is seen, and for kListKept while the driver does not tell who has what.
-//   unexplained  what is in use beyond what clients can have there at most. Nobody says how much of Unified Memory lies
-//                on a GPU, so it is taken to be all that they have allocated: where clients have none this is exact,
-//                and else it is less than what is outside. Processes that are not listed are in it. A reading and the
-//                books are of different moments, so it counts once it has been there for kSettled without a break.
+//   listed       used by processes that are not clients, according to the driver's list of processes. It counts as soon
+//                as it is seen, as long as it is seen, and for kListKept while the driver does not report processes.
+//   unexplained  in use beyond the most that clients can have there. How much Unified Memory is on a GPU is not known:
+//                all that clients have allocated is assumed to be there, which is exact where clients have none, and
+//                otherwise leaves too little unexplained. Processes that are not listed are included. A reading and the
+//                books are of different moments, so it counts only once it has been there for kSettled without a break.
 //
-// The larger of the two counts: none is more than what is outside, but for what has changed since the last reading.
-// Beside too much of it programs would take turns without need; beside too little they would be let in together.
+// The larger of the two counts, since neither is more than what is outside, apart from changes since the last reading.
+// If the figure were too large, programs would take turns without need; if it is too small, they are let in together.
 #pragma once
 
 #include <algorithm>
@@ -21,12 +21,13 @@ namespace rota::scheduler {
 
 class Outside {
  public:
-  // Both are judgement. Readings are a second apart, and usage that nobody sends a message about is 200 ms old at most.
+  // Both are judgement. Readings are a second apart, and usage that is reported without a message is at most 200 ms
+  // old.
   static constexpr Time kSettled = std::chrono::seconds(2);
   static constexpr Time kListKept = std::chrono::seconds(10);
 
-  // A reading: what is in use in all, what of it processes have that are no clients (nothing: the driver does not
-  // tell), and what clients can have there at most.
+  // A reading: the total in use, the part of it that processes other than clients use (nothing: the driver does not
+  // report it), and the most that clients can have there.
   void measured(Bytes in_use, std::optional<Bytes> listed, Bytes explained, Time now) {
     if (listed) {
       listed_ = std::min(*listed, in_use);
@@ -43,10 +44,10 @@ class Outside {
     least_ = unexplained;
     since_ = now;
   }
-  // There have been no readings for too long: nothing is known.
+  // There has been no reading for too long: forgets everything.
   void forget() { *this = {}; }
 
-  // 0 where nothing is outside, or known of it.
+  // 0 if nothing is outside, or if nothing is known.
   Bytes bytes() const { return std::max(listed_, settled_); }
 
  private:
@@ -54,9 +55,9 @@ class Outside {
 
   Bytes listed_ = 0;
   Time listed_at_{};
-  Bytes settled_ = 0;    // of what is unexplained
-  Bytes least_ = 0;      // since since_
-  Time since_ = kNever;  // kNever: there has been no reading
+  Bytes settled_ = 0;    // the part of the unexplained bytes that counts
+  Bytes least_ = 0;      // minimum since since_
+  Time since_ = kNever;  // kNever: no reading yet
 };
 
 }  // namespace rota::scheduler

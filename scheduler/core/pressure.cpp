@@ -1,29 +1,31 @@
-// Times to drain, and what happens to those who do not.
+// Computes when holders must drain, and finds those that are late.
 #include "scheduler/core/pressure.h"
 
 #include <algorithm>
 
 namespace rota::scheduler {
 
-// At once, if the first in the queue is in a hurry. Else at the end of its turn, or later, once it has had as much of
-// the GPU as the first in the queue; or before, as soon as it has had more, if that one comes back after a pause. So
-// whoever needs little of a GPU gets it at once and as a whole, and nobody has to say who that is.
+// At once if the first in the queue is urgent. Otherwise at the end of the turn, or later, once the holder has had as
+// much of the GPU as the first in the queue; or earlier, once the holder has had more, if that client comes back after
+// a pause. So a program that needs little of a GPU gets it at once and in one piece, and nobody has to say which
+// program that is.
 Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Gpu& gpu = books_.gpu(index);
   const Client* next = order_.first(index);
-  // Those who ran together end their turn together. Who is let in beside them while somebody waits makes it no longer.
+  // Holders that ran together end their turn together. One that is let in beside them while another client waits does
+  // not extend it.
   const Time together = next == nullptr ? gpu.latest_grant : std::min(gpu.latest_grant, next->state.wanted_since);
   const Time begun = holder.urgent_turn ? holder.state.held_since : std::max(holder.state.held_since, together);
   const Time over = begun + (holder.urgent_turn ? std::min(kUrgentTurn, sharing_.turn(index)) : sharing_.turn(index));
   if (next != nullptr && next->urgent) return holder.urgent_turn ? over : std::min(over, next->urgent_at);
   if (!settings_.measured_turns || next == nullptr) return over;
   const std::int64_t holders = std::max<std::int64_t>(gpu.virtual_time.holders(), 1);
-  // However much it is owed: a turn has an end.
+  // However much the holder is owed, a turn has an end.
   const Time longest = std::max(sharing_.turn(index), Sharing::kCredit + 3 * sharing_.switching(index));
   const Time even_at = std::min(books_.even_at(*holder.share(index), *next->share(index), now), begun + longest);
-  // Where memory comes page by page it costs more than is known to send somebody away.
+  // Where memory comes in page by page, sending a holder away costs more than is known.
   if (!next->woke || sharing_.pages_in(index)) return std::max(over, even_at);
-  // To send a holder away costs two hand-overs.
+  // Sending a holder away costs two hand-overs.
   const Time cost = holder.share(index)->switching + next->share(index)->switching;
   const Time worth_while = even_at + cost * holders;
   return std::max(std::min(over, worth_while), std::max(even_at, next->state.wanted_since));
@@ -44,7 +46,7 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
     drain_at = waiters == 0 ? own : std::min(drain_at, own);
     waiters = std::max(waiters, 1U);
   }
-  // To those who measure others leave their GPUs, and wait until they have done.
+  // Others leave the GPUs of a client that measures, and wait until it is done.
   for_each_gpu(client.state.held & alone_.gpus(), [&](GpuIndex index) {
     const Client* measures = alone_.on(index);
     if (measures == nullptr || measures == &client || Alone::may_stay(client)) return;
@@ -58,7 +60,7 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
   if (waiters != 0 && !was_pressed) client.pressed_since = now;
   client.was_due |= was_pressed && state.drain_at <= now;
   if (waiters != 0 && was_pressed && std::chrono::abs(state.drain_at - drain_at) < std::chrono::microseconds(10)) {
-    drain_at = state.drain_at;  // it differs by rounding alone
+    drain_at = state.drain_at;  // it differs only by rounding
   }
   const Time deadline = waiters != 0 ? std::max(drain_at, client.pressed_since) + settings_.grace : Time{};
   if (deadline != client.deadline) {

@@ -1,5 +1,5 @@
-// Who has to yield, from when, and until when at the latest: the holders of a GPU at which a waiter conflicts with
-// them, and holders that have grown too large together.
+// Which holders must yield, from when, and by when at the latest: the holders of a GPU on which a waiter conflicts with
+// them, and holders that have together grown too large.
 #pragma once
 
 #include <optional>
@@ -15,24 +15,24 @@ namespace rota::scheduler {
 
 class Pressure {
  public:
-  // How long a turn that came before its time lasts while others wait: enough for a call to return and for a program to
-  // end, of no use to one that is profiled. Judgement.
+  // How long an urgent turn lasts while others wait: enough for a call to return and for a program to end, but of no
+  // use to a program that is being profiled. Judgement.
   static constexpr Time kUrgentTurn = std::chrono::milliseconds(100);
 
-  // All outlive it; the settings may change.
+  // The arguments must outlive this object; the settings may change.
   Pressure(const Settings& settings, const Bookkeeping& books, const Order& order, const Sharing& sharing,
            const Alone& alone)
       : settings_(settings), books_(books), order_(order), sharing_(sharing), alone_(alone) {}
 
-  // Brings a holder's waiters, its time to drain and its deadline up to date. `pressed`: GPUs at which somebody waits
-  // because of the holders. Whether what its lease page shows has changed.
+  // Updates a holder's waiters, its time to drain and its deadline. `pressed`: GPUs on which a client waits because of
+  // the holders. Returns whether what its lease page shows has changed.
   bool refresh(Client& client, GpuMask pressed, Time now);
-  // Its grant has ended.
+  // The client's grant has ended.
   void relieve(Client& client);
 
-  // When the next holder is late; nothing while nobody has to yield.
+  // When the next holder will be late; nothing while no holder must yield.
   std::optional<Time> next_deadline() const;
-  // A holder that is late by now; nothing: there is none.
+  // A holder that is late now; nothing if none is.
   std::optional<ClientId> late(Time now) const;
 
  private:

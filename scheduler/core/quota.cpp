@@ -8,11 +8,11 @@
 namespace rota::scheduler {
 namespace {
 
-// A client is granted up to the next step (event.h), where limits are so many steps away. Judgement.
+// A client is granted up to the next step (event.h) if its limits are at least this many steps away. Judgement.
 constexpr Bytes kFar = 4;
 
 void add(Reservation& sum, const Reservation& before, const Reservation& after) {
-  sum.device += after.device - before.device;  // unsigned, so also where it falls
+  sum.device += after.device - before.device;  // unsigned arithmetic is correct for decreases, too
   sum.movable += after.movable - before.movable;
 }
 
@@ -29,7 +29,7 @@ void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
     account.limits.host = std::min(account.limits.host, membership.limits.host);
     ++account.clients;
     member.accounts.push_back(&account);
-    // It may have something already, where it is charged to one account more.
+    // A client that is charged to a further account may already have memory.
     for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
       add(account.sums[gpu], {}, member.reserved[gpu]);
       account.measured[gpu] += member.measured[gpu];
@@ -46,8 +46,8 @@ void Quota::add_gpu(ClientId client, GpuIndex index, Bytes total, Bytes context)
   if (found == members_.end()) return;
   Member& member = found->second;
   Gpu& gpu = gpus_[index];
-  gpu.total = total;  // the latest: an index may be another GPU's once nobody uses it
-  Outcome ignored;    // the client is told of its limits in any case
+  gpu.total = total;  // the latest: an unused index may be reused for another GPU
+  Outcome ignored;    // the client is told its limits in any case
   count_measured(member, index, 0, ignored);
   member.contexts[index] = context;
   gpu.contexts += context;
@@ -75,18 +75,18 @@ void Quota::count_measured(Member& member, GpuIndex index, Bytes context, Outcom
 
 Quota::Outcome Quota::set_outside(GpuIndex index, Bytes bytes, Time now) {
   Outcome outcome;
-  if (std::exchange(gpus_[index].outside, bytes) > bytes) settle(outcome, now);  // somebody's ask may fit now
+  if (std::exchange(gpus_[index].outside, bytes) > bytes) settle(outcome, now);  // an ask may fit now
   return outcome;
 }
 
-// What the clients of a GPU have there beyond what it holds for them, if they had so much more than they have reserved.
+// By how much the clients of a GPU exceed it, if they had `more` than they have reserved.
 Bytes Quota::excess(GpuIndex index, Bytes more) const {
   const Gpu& gpu = gpus_[index];
   const Bytes all = gpu.reserved + gpu.contexts + gpu.outside + more;
   return all > gpu.total ? all - gpu.total : 0;
 }
 
-// With another excess, and another sum, on one GPU.
+// With a different excess and a different sum on one GPU.
 Bytes Quota::host_need(const Account& account, GpuIndex index, Bytes excess_there, const Reservation& sum) const {
   Bytes need = std::min(sum.movable, excess_there);
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
@@ -99,7 +99,7 @@ Bytes Quota::host_bytes(const Account& account) const {
   return host_need(account, 0, excess(0, 0), account.sums[0]);
 }
 
-// The most that one client has to have there at once, if this one had `own`.
+// The most that any one client must have there at once, if this one had `own`.
 Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const {
   Bytes most = own;
   for (const auto& [id, other] : members_) {
@@ -108,8 +108,8 @@ Bytes Quota::most_swapped(GpuIndex index, const Member& member, Bytes own) const
   return most;
 }
 
-// Whether everybody can come back beside what stays there then. Who takes nothing that stays is in nobody's way. What
-// the client has been granted it may use meanwhile, also where it asks for less of that.
+// Whether every client could still come back beside what would then stay there. A client that takes nothing that stays
+// is in nobody's way. It may use what it has been granted in the meantime, even if it now asks for less.
 bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted) const {
   const Reservation& before = member.reserved[index];
   const bool more_stays = wanted.fixed > before.fixed;
@@ -133,7 +133,7 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
       return Refusal{account, false};
     }
   }
-  // What one client takes may have to push out what another has.
+  // What one client takes may force out what another one has.
   const Bytes now = excess(gpu, 0);
   const Bytes then = excess(gpu, wanted.device - before.device);
   for (const auto& [key, account] : accounts_) {
@@ -193,28 +193,28 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
             ask.number,
             false,
             before,
-            fmt::format("of {} bytes contexts take {}, {} cannot leave it and {} have to be there "
-                        "together when their program runs; {} more were asked for",
+            fmt::format("of {} bytes, contexts take {}, {} cannot leave the GPU, and {} must be on it at once "
+                        "when their program runs; {} more were requested",
                         where.total, where.contexts, where.fixed, most_swapped(gpu, member, before.swapped), more)};
   }
   const Account& account = *by.account;
   const Bytes more = ask.wanted.device - std::min(ask.wanted.device, member.reserved[gpu].device);
   std::string why;
   if (by.host) {
-    why =
-        fmt::format("{} may have {} bytes of GPU memory in the host's memory, and {} more here may need more than that",
-                    account.name, account.limits.host, more);
+    why = fmt::format(
+        "{} may have {} bytes of GPU memory in host memory, and {} more on this GPU may need more than that",
+        account.name, account.limits.host, more);
   } else {
     why = fmt::format(
-        "{} may have {} bytes on each GPU; {} are in use{} and {} more were asked for", account.name,
+        "{} may have {} bytes on each GPU; {} are in use{} and {} more were requested", account.name,
         account.limits.device, account.device(gpu),
         account.measured[gpu] == 0 ? "" : fmt::format(", {} by contexts and modules,", account.measured[gpu]), more);
   }
   return {client, gpu, ask.number, false, member.reserved[gpu], why};
 }
 
-// Others are to say what they do not need: those of the account, or for the host all who use the GPU. For the GPU
-// itself the one who asks as well: it may need less of one kind by now.
+// Asks others to report what they do not need: the clients of the account, or for the host all that use the GPU. For
+// the GPU itself the asker is included: it may need less of one kind by now.
 void Quota::call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome) {
   ask.round = ++round_;
   for (const auto& [id, other] : members_) {
@@ -234,7 +234,7 @@ Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t numbe
   wanted.movable = std::min(wanted.movable, wanted.device);
   wanted.fixed = std::min(wanted.fixed, wanted.device);
   wanted.swapped = std::min(wanted.swapped, protocol::kMaxGpuBytes);
-  // A client asks for one thing at a time on a GPU; a later ask takes the place of one that has not been answered.
+  // A client asks for one thing at a time on a GPU; a later ask replaces one that has not been answered.
   Ask& ask = found->second.asks[gpu] = {};
   ask.number = number;
   ask.wanted = wanted;
@@ -244,8 +244,8 @@ Quota::Outcome Quota::reserve(ClientId client, GpuIndex gpu, std::uint32_t numbe
   return outcome;
 }
 
-// What a client can have of a GPU at all: what that holds, and as much of it in the host's memory as any of its
-// accounts may have there. Who claims more is believed no more, or it would use up what others need.
+// The most that a client can have of a GPU: what the GPU holds, plus as much in host memory as each of its accounts
+// allows. A larger claim is cut to that, or it would use up what others need.
 Bytes Quota::most(const Member& member, GpuIndex gpu) const {
   Bytes host = kNoLimit;
   for (const Account* account : member.accounts) host = std::min(host, account->limits.host);
@@ -269,7 +269,7 @@ Quota::Outcome Quota::state(ClientId client, GpuIndex gpu, Reservation has, std:
   book(found->second, gpu, has, outcome);
   for (auto& [id, other] : members_) {
     const auto ask = other.asks.find(gpu);
-    // Rounds are numbers that may wrap around.
+    // Round numbers may wrap around.
     if (ask != other.asks.end() && static_cast<std::int32_t>(round - ask->second.round) >= 0) {
       ask->second.awaited.erase(client);
     }
@@ -303,7 +303,7 @@ Quota::Outcome Quota::tick(Time now) {
   return outcome;
 }
 
-// Whether a limit is set on what this would take more of, near or far.
+// Whether any limit, near or far, applies to what this request would increase.
 bool Quota::limited(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
   const Reservation& reserved = member.reserved[gpu];
   const bool more = wanted.fixed > reserved.fixed || wanted.swapped > reserved.swapped;
@@ -316,7 +316,7 @@ bool Quota::limited(const Member& member, GpuIndex gpu, const Reservation& wante
   });
 }
 
-// Those who asked first first: whoever is granted something may leave too little for the next.
+// In the order in which they asked: a grant may leave too little for the next one.
 void Quota::settle(Outcome& outcome, Time now) {
   if (now >= held_until_) held_until_ = {};
   struct Asking {
@@ -334,7 +334,7 @@ void Quota::settle(Outcome& outcome, Time now) {
     Ask& ask = member->asks.at(gpu);
     if (now < held_until_ && limited(*member, gpu, ask.wanted)) continue;
     const auto refused = refusal(*member, gpu, ask.wanted);
-    // An account that is in the way only now has not been asked about yet.
+    // An account that has only now become the obstacle has not been asked about yet.
     if (refused && ask.tried.insert(refused->account).second) call_back(id, gpu, ask, *refused, outcome);
     if (refused && !ask.awaited.empty() && now < ask.deadline) continue;
     outcome.answers.push_back(refused ? refuse(id, *member, gpu, ask, *refused)

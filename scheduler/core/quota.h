@@ -1,26 +1,26 @@
-// Limits: how much memory processes may have, each alone and all together, by everything that they belong to: a
+// Limits: how much memory processes may have, individually and together, according to everything that they belong to: a
 // session, a user, a cgroup, the host. A pure state machine beside the scheduler's core; the server drives both.
 //
-// Each of these is an account with a limit, and each client is charged to some. A client says how much it is going to
-// have before it takes it (protocol.h, Reserve) and takes no more than it was granted. Far from every limit it is
-// granted a little more than it asked for, so that few allocations have to ask; what others have in hand of that, and
-// what they have freed since, is called back (Tighten) before anybody is refused: limits hold to the byte, and memory
-// that one process has freed is there for the next.
+// Each of these is an account with a limit, and each client is charged to some of them. A client says how much it is
+// going to have before it takes it (protocol.h, Reserve), and takes no more than it was granted. Far from every limit
+// it is granted a little more than it asked for, so that few allocations have to ask. Before any request is refused,
+// what others hold in reserve and what they have freed since is called back (Tighten): limits hold to the byte, and
+// memory that one process has freed is available to the next.
 //
-// Two amounts are limited. `device` is what the account's clients have on each GPU, what has been measured beside their
-// allocations (contexts, modules, heaps) included. That is refused to nobody, since no call asks for it, but
-// allocations are for its sake. What is only assumed of contexts counts for no limit on it. `host` is what they may
-// have to have in the host's memory: what of it Unified Memory can move, but no more than what all clients of a GPU
-// have together beyond that GPU, since nothing is moved out of a GPU that holds everything.
+// Two amounts are limited. `device` is what the account's clients have on each GPU, including what has been measured
+// beside their allocations (contexts, modules, heaps). No call asks for the latter, so it is never refused, but
+// allocations may be refused because of it. An assumed context size counts toward no limit on `device`. `host` is what
+// the clients may have to have in host memory: the part of `device` that Unified Memory can move, but no more than the
+// amount by which all clients of a GPU exceed it, since nothing is moved out of a GPU that holds everything.
 //
-// Beside all accounts there is each GPU itself. Swap memory has to be there all at once whenever its client runs,
-// beside the contexts of all and what anybody has there that never leaves. So nobody is granted memory beside which
-// some client could not come back any more:
+// Besides the accounts, each GPU itself sets a limit. All of a client's swap memory must be on the GPU whenever the
+// client runs, together with all contexts and with all memory there that never leaves. So no client is granted memory
+// if some client could then no longer come back:
 //
 //   contexts + what stays, of all clients + the most that one client has to have there at once <= the GPU
 //
-// Of two that ask for the last of it the first one has it. What nobody can be refused (contexts, modules, what graphs
-// take) may still come to be in the way.
+// If two ask for the last of it, the first one gets it. Memory that cannot be refused (contexts, modules, what graphs
+// take) may still get in the way.
 #pragma once
 
 #include <array>
@@ -48,15 +48,15 @@ struct Reservation {
   Bytes device = 0;
   Bytes movable = 0;  // the part of it that can leave the GPU
   Bytes fixed = 0;    // the part of it that cannot
-  // What has to be there at once whenever the client runs: swap memory, in the pieces that it moves in, which may be
-  // more than what has been allocated in them.
+  // What must be there at once whenever the client runs: swap memory, in the extents in which it moves, which may be
+  // larger than what has been allocated in them.
   Bytes swapped = 0;
   friend bool operator==(const Reservation&, const Reservation&) = default;
 };
 
 class Quota {
  public:
-  // How long others have to say what they do not need, before an allocation is refused.
+  // How long others have to report what they do not need before an allocation is refused.
   static constexpr Time kPatience = std::chrono::milliseconds(250);
 
   struct Account {
@@ -64,53 +64,53 @@ class Quota {
     Limits limits;
     std::size_t clients = 0;
     std::array<Reservation, protocol::kMaxGpus> sums{};
-    std::array<Bytes, protocol::kMaxGpus> measured{};  // beside what is reserved
+    std::array<Bytes, protocol::kMaxGpus> measured{};  // beyond what is reserved
 
-    // What counts for the limit.
+    // What counts toward the limit.
     Bytes device(GpuIndex gpu) const { return sums[gpu].device + measured[gpu]; }
   };
   // What a client is told.
   struct Answer {
     ClientId client;
     GpuIndex gpu;
-    std::uint32_t number;  // the one it asked with
+    std::uint32_t number;  // the number of the ask
     bool granted;
-    Reservation reserved;  // what it may have from now on, also when it was refused
-    std::string why;       // it was refused
+    Reservation reserved;  // what it may have from now on, even if it was refused
+    std::string why;       // set if it was refused
   };
   struct Outcome {
     std::vector<Answer> answers;
-    std::set<ClientId> tighten;  // are to say what they have, with the number of the latest round
-    bool changed = false;        // what others leave of GPU memory may be something else for anybody
+    std::set<ClientId> tighten;  // clients that are to report what they have, with the number of the latest round
+    bool changed = false;        // what is left of GPU memory may have changed for any client
   };
 
-  // Until then clients of an earlier daemon may still say what they have: nobody is granted more of what is limited.
+  // Until then clients of an earlier daemon may still report what they have: nobody is granted more of what is limited.
   void hold_until(Time until) { held_until_ = until; }
-  // The client is charged to these accounts, by key; `name` and `limits` are those of a new one. For one that is there,
-  // the lower limits hold.
+  // The client is charged to these accounts, identified by key; `name` and `limits` apply to a new account. For an
+  // existing one the lower limits apply.
   struct Membership {
     std::string key;
     std::string name;
     Limits limits;
   };
   void join(ClientId client, const std::vector<Membership>& accounts);
-  // A limit for the account from now on, whatever it was.
+  // Sets the limits of the account, whatever they were.
   void set_limits(const std::string& key, Limits limits);
-  // `total` as the first client said it; `context` is what the client's context takes of it.
+  // `total` as reported by the first client; `context` is what the client's context takes of it.
   void add_gpu(ClientId client, GpuIndex gpu, Bytes total, Bytes context);
-  // What the client has there beside what it reserves has been measured: counts from now on, instead of what add_gpu()
+  // What the client has there beyond its reservations has been measured: counts from now on, instead of what add_gpu()
   // assumed.
   Outcome measured(ClientId client, GpuIndex gpu, Bytes context, Time now);
-  // What others have on a GPU whom rotad does not know (Core::gpu): what clients have there has that much less room.
+  // What is in use on a GPU by nobody that rotad knows (Core::gpu): clients have that much less room there.
   Outcome set_outside(GpuIndex gpu, Bytes bytes, Time now);
   Bytes outside(GpuIndex gpu) const { return gpus_[gpu].outside; }
-  // What the client asks to have in all. Answered in this outcome or a later one, once.
+  // The total that the client asks for. Answered once, in this outcome or a later one.
   Outcome reserve(ClientId client, GpuIndex gpu, std::uint32_t number, Reservation wanted, Time now);
-  // Whether what a client asks to have takes more than the GPU holds, so that limits on the host's memory matter.
+  // Whether what a client asks for takes more than the GPU holds, so that limits on host memory matter.
   bool exceeds_gpu(ClientId client, GpuIndex gpu, Bytes device) const;
-  // What the client has, and will not exceed: also more than it was granted, if it says so, but no more than the GPU
-  // and the host can hold. `answered`: the number of the latest answer that it has seen for this GPU, `round`: the
-  // latest round of tightening. What crossed with an answer is not believed: the client is asked again.
+  // What the client has and will not exceed. It may report more than it was granted, but no more than the GPU and the
+  // host can hold. `answered`: the number of the latest answer that it has seen for this GPU; `round`: the latest round
+  // of tightening. A report that crossed with an answer is not used: the client is asked again.
   Outcome state(ClientId client, GpuIndex gpu, Reservation has, std::uint32_t answered, std::uint32_t round, Time now);
   Outcome leave(ClientId client, Time now);
   Outcome tick(Time now);
@@ -118,14 +118,14 @@ class Quota {
   std::optional<Time> next_deadline() const;
   std::uint32_t round() const { return round_; }
 
-  // The lowest limit of the client's accounts on a GPU, and how much they leave beyond what it has reserved there.
-  // kNoLimit: none.
+  // The lowest limit of the client's accounts on a GPU, and how much its accounts leave beyond what it has reserved
+  // there. kNoLimit: none.
   Bytes limit(ClientId client) const;
   Bytes left(ClientId client, GpuIndex gpu) const;
   Reservation reserved(ClientId client, GpuIndex gpu) const;
   // What all other clients have reserved there that cannot leave the GPU.
   Bytes fixed_of_others(ClientId client, GpuIndex gpu) const;
-  // What the clients of an account have or may have to have in the host's memory.
+  // What the clients of an account have, or may have to have, in host memory.
   Bytes host_bytes(const Account& account) const;
   void for_each_account(const std::function<void(const std::string& key, const Account&)>& visit) const;
 
@@ -135,8 +135,8 @@ class Quota {
     Reservation wanted;
     Time deadline{};
     std::uint32_t round = 0;
-    std::set<ClientId> awaited;      // have not answered this round
-    std::set<const Account*> tried;  // in whose name others have been asked
+    std::set<ClientId> awaited;      // clients that have not answered this round
+    std::set<const Account*> tried;  // accounts on whose behalf others have been asked
     std::uint64_t order = 0;
   };
   struct Member {
@@ -154,7 +154,7 @@ class Quota {
     Bytes fixed = 0;  // of that
     Bytes outside = 0;
   };
-  // Who refuses.
+  // What refuses a request.
   struct Refusal {
     const Account* account;  // null: the GPU itself
     bool host;

@@ -1,4 +1,4 @@
-// Words of somebody else's in a message of ours.
+// Quotes text from outside rota in a message.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace rota::scheduler {
 
-// In quotes; what would do something to a terminal as '?', and what is long cut off.
+// In quotes, with unprintable characters shown as '?' and long text truncated.
 inline std::string quoted(std::string_view text) {
   constexpr std::size_t kMost = 40;
   std::string result(text.substr(0, kMost));

@@ -1,4 +1,4 @@
-// The words of a command line: modes and durations.
+// Parses and prints modes and durations as command lines have them.
 #include "scheduler/core/settings.h"
 
 #include <charconv>

@@ -1,4 +1,4 @@
-// Evidence, and what is made of it.
+// Evidence, and the decisions based on it.
 #include "scheduler/core/sharing.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace rota::scheduler {
 namespace {
 
-// Sets of programs whose answers are kept for each GPU.
+// How many sets of programs have their answers kept, for each GPU.
 constexpr std::size_t kMostAnswers = 64;
 
 double seconds(Time time) {
@@ -37,11 +37,11 @@ void Sharing::heard(Client& client, const event::Activity& activity, Time now) {
   if (held && before.calls != 0 && activity.counted - before.counted >= kWithoutCalls) evidence.rested_at = now;
   if (activity.switches > before.switches && activity.switching >= before.switching) {
     const auto count = static_cast<std::int64_t>(std::min<std::uint64_t>(activity.switches - before.switches, 1 << 20));
-    // No longer than it has held its GPUs since: others' turns depend on it.
+    // At most the time that it has held its GPUs since: others' turns depend on this value.
     const Time held = Bookkeeping::held_time(client, now);
     const Time most = std::min(held - std::exchange(evidence.held_when_heard, held), kLongestTurn);
     const Time each = std::min((activity.switching - before.switching) / count, most);
-    // A quarter of the newest: a single slow one is no rule.
+    // The newest value counts a quarter: a single slow hand-over proves little.
     for_each_gpu(client.state.touched, [&](GpuIndex index) {
       Time& switching = client.share(index)->switching;
       switching = switching == Time{} ? each : (switching * 3 + each) / 4;
@@ -51,7 +51,7 @@ void Sharing::heard(Client& client, const event::Activity& activity, Time now) {
   books_.mark_changed(client.state.touched);
 }
 
-// The mean of those who have called lately: each of them has a turn, whether it comes often or not.
+// The mean over programs that have made calls lately: each has its turn, whether it comes often or not.
 void Sharing::renew_switching(GpuIndex index, Time now) {
   Gpu& gpu = books_.gpu(index);
   Time sum{};
@@ -77,7 +77,7 @@ void Sharing::wants(Client& client, Time now) {
   books_.mark_changed(client.state.touched);
 }
 
-// It is active, or shares what it has: sets may be others by now.
+// The client is active, or shares memory or events: sets may have changed.
 void Sharing::may_join(const Client& client) {
   for_each_gpu(client.state.touched, [&](GpuIndex index) {
     Law& law = laws_[index];
@@ -102,7 +102,7 @@ void Sharing::configured() {
   for (Law& law : laws_) law.stale = true;
 }
 
-// Between two turns of programs that do not fit together a GPU looks as if they did.
+// Between two turns of programs that do not fit together, a GPU looks as if they did.
 void Sharing::renew_decides(Law& law, GpuIndex index, Time now) {
   if (books_.gpu(index).crowded) {
     law.crowded_at = now;
@@ -114,7 +114,7 @@ void Sharing::renew_decides(Law& law, GpuIndex index, Time now) {
   law.decides = decides;
 }
 
-// After its candidate has been settled.
+// Called after its candidate has been settled.
 void Sharing::renew_beside(Law& law, GpuIndex index, Time now) {
   if (!std::exchange(law.news_beside, false)) return;
   bool any = false;
@@ -127,7 +127,7 @@ void Sharing::renew_beside(Law& law, GpuIndex index, Time now) {
   beside_ = any ? beside_ | bit(index) : beside_ & ~bit(index);
 }
 
-// Who has called lately, or waits, in order. Whether that is news.
+// Collects the clients that have made calls lately, or wait, sorted. Returns whether the set has changed.
 bool Sharing::renew_set(Law& law, GpuIndex index, Time now) {
   if (!law.stale && now < law.until) return false;
   law.stale = false;
@@ -139,7 +139,7 @@ bool Sharing::renew_set(Law& law, GpuIndex index, Time now) {
     const Time called_at = client->evidence.called_at;
     const bool waits = (client->state.wanted & bit(index)) != 0;
     if (!waits && (called_at == Time{} || now - called_at >= kActive)) continue;
-    // Who waits is looked at again when it does no more.
+    // A client that waits is checked again later, since it may have stopped waiting.
     law.until = std::min(law.until, std::max(called_at + kActive, now + kActive / 10));
     set.push_back(client->id);
   }
@@ -177,13 +177,13 @@ void Sharing::judge(GpuIndex index, Time now) {
   set_bit(timed_, next != Time::max());
   set_bit(sampling_, law.phase == Phase::kProbing || watches);
   set_bit(looking_, looks);
-  // At first, and while a candidate is tried, too: who is to take turns soon has little in flight by then, and where
-  // calls are compared, what is submitted has to be what is done.
+  // Also at first and while a candidate is tried: programs about to take turns then have little in flight, and where
+  // calls are compared, the work submitted has to match the work done.
   const bool at_first = law.phase == Phase::kWatching && law.window_since == law.since;
   set_bit(metered_, several && settings_.mode != Mode::kConcurrent && (!watches || at_first));
 }
 
-// When time alone changes something.
+// When to check again even if nothing happens.
 Time Sharing::next_look(Law& law) {
   switch (law.phase) {
     case Phase::kUndecided:
@@ -200,7 +200,7 @@ Time Sharing::next_look(Law& law) {
   return Time::max();
 }
 
-// It is time to see what has come of it.
+// The phase's time is up: evaluates the result.
 void Sharing::go_on(Law& law, GpuIndex index, Time now) {
   if (now < next_look(law)) return;
   switch (law.phase) {
@@ -228,13 +228,13 @@ void Sharing::go_on(Law& law, GpuIndex index, Time now) {
   }
 }
 
-// Of a set that is settled, or of which nothing is known, whether it is time to take turns for samples.
+// For a set that is settled, or about which nothing is known: decides whether to take turns for samples.
 void Sharing::look_again(Law& law, GpuIndex index, Time now) {
   Answer* const known = law.phase == Phase::kSettled ? answer(law) : nullptr;
   if (!all_run(law)) return begin(law, Phase::kProbing, Candidate::kTurns, now);
   if (!collide(law, index)) return begin_window(law, index, now);
   if (known != nullptr && now < known->again_at) {
-    // Doubted each time only after twice as long as the last.
+    // Each doubt waits twice as long as the one before.
     const Time from = law.since + kDoubted * (1 << std::min(known->doubts, kMostDoubts));
     if (now < from || !doubtful(law, *known, index, now)) return begin_window(law, index, now);
     ++known->doubts;
@@ -253,7 +253,7 @@ void Sharing::begin_window(Law& law, GpuIndex index, Time now) {
   for (const ClientId id : law.set) measurement(id, index).window_from = books_.find(id)->evidence.last;
 }
 
-// Whether somebody still drains what it had queued before there were turns.
+// Whether a client is still draining work that it had queued before turns began.
 bool Sharing::drains(const Law& law, GpuIndex index, Time now) const {
   const std::vector<Client*>& holders = books_.gpu(index).holders;
   return std::any_of(holders.begin(), holders.end(), [&](const Client* holder) {
@@ -262,7 +262,7 @@ bool Sharing::drains(const Law& law, GpuIndex index, Time now) const {
   });
 }
 
-// Whether several have kept the GPU busy for long spells in the same window, or may have.
+// Whether several programs have kept the GPU busy for long spells in the same window, or may have.
 bool Sharing::collide(const Law& law, GpuIndex index) const {
   const auto busy = std::count_if(law.set.begin(), law.set.end(), [&](ClientId id) {
     const event::Activity& activity = books_.find(id)->evidence.last;
@@ -286,7 +286,7 @@ void Sharing::begin_measuring(Law& law, GpuIndex index, Time now) {
   }
 }
 
-// Whether those of whom it was measured turn out to come in bursts, or to be faster than they were alone.
+// Whether the programs that were measured turn out to come in bursts, or to be faster than they were alone.
 bool Sharing::doubtful(const Law& law, const Answer& known, GpuIndex index, Time now) const {
   std::size_t contenders = 0;
   for (const ClientId id : law.set) {
@@ -336,20 +336,20 @@ std::vector<double> Sharing::all_u(const Law& law, GpuIndex index) const {
   return all;
 }
 
-// What turns have shown of a client in `passed`: u, and how fast it is by itself. Whether it contends.
+// Evaluates what turns have shown of a client in `passed`: u, and its rate by itself. Returns whether it contends.
 bool Sharing::weigh(Client& client, Measurement& measurement, Time passed, Time now) {
   const Evidence& evidence = client.evidence;
   const event::Activity& from = measurement.from;
   const Time held = Bookkeeping::held_time(client, now) - measurement.held_from;
   const Time waited = Bookkeeping::waited_time(client, now) - measurement.waited_from;
   const Time open = evidence.last.open - from.open;
-  // Until its turns began it did nothing; while they drained the GPU did what it had been called for.
+  // Before its turns began it did nothing; while they drained, the GPU did the work of its earlier calls.
   const Time own = passed - waited - (evidence.last.switching - from.switching);
   const bool often = evidence.wakes - measurement.wakes_from >= kComesOften;
   const std::uint64_t samples = evidence.last.samples - from.samples;
   if (samples >= kFew && own > Time{}) {
     const double busy = static_cast<double>(evidence.last.busy - from.busy) / static_cast<double>(samples);
-    // Of whoever comes in bursts the bursts are looked at: it is in them that somebody is in its way.
+    // For a program that comes in bursts, u is that of its bursts: that is when others are in its way.
     measurement.u = often ? busy * seconds(open) / seconds(own) : busy;
   }
   const bool all_the_time = seconds(held + waited) >= kContends * seconds(passed);
@@ -380,7 +380,7 @@ void Sharing::choose(Law& law, GpuIndex index, Time now) {
     return settle(law, index, law.light.empty() ? Candidate::kTurns : Candidate::kLightOpen, kSoonAgain, kFirstAgain,
                   now);
   }
-  // Turns are longer later, and lose less by hand-overs.
+  // Later turns are longer, and lose less to hand-overs.
   if (law.in_turns < 1) {
     law.in_turns = 1 - (1 - law.in_turns) * seconds(kProbeTurn) / seconds(std::max(kShortestTurn, kProbeTurn));
   }
@@ -408,7 +408,8 @@ void Sharing::compare(Law& law, GpuIndex index, Time now) {
   settle(law, index, law.ratio >= 1 ? law.candidate : Candidate::kTurns, first, kLastAgain, now);
 }
 
-// To be asked again after `first`, and each time that it is the same after twice as long, up to `last`.
+// The question is asked again after `first`, then after twice as long each time that the answer is the same, up to
+// `last`.
 void Sharing::settle(Law& law, GpuIndex index, Candidate candidate, Time first, Time last, Time now) {
   begin(law, Phase::kSettled, candidate, now);
   begin_window(law, index, now);

@@ -1,14 +1,14 @@
-// Who has had how much of a GPU, which decides who is next: the virtual time of the parties that want it or hold it. On
-// a GPU a party is a session, all clients of one `rota run`, or a client that belongs to none. Within a session it is
-// each of its clients, by a virtual time of the session's own.
+// How much of a GPU each party has had, which decides which is next: the virtual time of the parties that want it or
+// hold it. On a GPU, a party is a session (all clients of one `rota run`) or a client that belongs to none. Within a
+// session each client is a party, with a virtual time of the session's own.
 //
-// A party's time grows while its clients hold the GPU, by their part of it: half of the time if it is one of two
-// holders, two thirds if two of three are its clients. The GPU's time is the mean of the parties that are here, and so
-// advances as if all of them had the same. A party below the mean has had less than its due, and comes first.
+// A party's time advances while its clients hold the GPU, by their fraction of it: by half if one of two holders is its
+// client, by two thirds if two of three are. The GPU's time is the mean of the parties that are present, so it advances
+// as if all of them had had the same. A party below the mean has had less than its share, and goes first.
 //
-// A party that goes takes along what it owes, or what it is owed, less the time for which it is away. While nobody is
-// here the GPU's time runs by itself, so that a debt lasts no longer than the GPU has been idle. A party that is new
-// starts at the mean: many short programs one after the other get one share, and a long one keeps its own.
+// A party that leaves keeps what it owes, or is owed, less the time for which it is away. While no party is present,
+// the GPU's time advances by itself, so that a debt lasts no longer than the GPU has been idle. A new party starts at
+// the mean: many short programs in succession get one share, and a long one keeps its own.
 #pragma once
 
 #include <algorithm>
@@ -18,31 +18,31 @@
 
 namespace rota::scheduler {
 
-// Of one party on one GPU.
+// The standing of one party on one GPU.
 struct Standing {
-  // What one of its clients does there.
+  // What one of its clients is doing there.
   enum class As {
     kAway,
     kWaits,
     kHolds,
-    kBeside,  // it holds the GPU beside those that take turns, and is charged nothing
+    kBeside,  // it holds the GPU beside those that take turns, and is not charged
   };
-  std::int64_t waiting = 0;  // of its clients
+  std::int64_t waiting = 0;  // number of its clients
   std::int64_t holding = 0;
-  bool known = false;  // it has been here before
+  bool known = false;  // it has been present before
   Time served{};       // up to `from`
   Time from{};         // VirtualTime::service when `served` was written, while it holds the GPU
-  Time owed{};         // away: how far it was behind those who stayed,
-  Time left_at{};      // and when it went
+  Time owed{};         // while away: how far behind the others it was when it left,
+  Time left_at{};      // and when that was
   bool here() const { return waiting + holding != 0; }
 };
 
 class VirtualTime {
  public:
-  // What is owed or owing beyond this is forgotten.
+  // Any debt or credit beyond this is forgotten.
   static constexpr Time kMostOwed = std::chrono::seconds(10);
 
-  // Everything below is of a time not before this.
+  // All calls below are for a time not before this.
   void advance(Time now) {
     const Time passed = std::max(now - at_, Time{});
     at_ = std::max(at_, now);
@@ -56,7 +56,7 @@ class VirtualTime {
     }
   }
 
-  // One of its clients does another thing now. `credit`: how far behind the mean a party may be that comes back.
+  // One of its clients changes what it does. `credit`: how far behind the mean a returning party may be.
   void change(Standing& standing, Standing::As before, Standing::As as, Time credit) {
     if (before == as) return;
     const bool was_here = standing.here();
@@ -86,8 +86,8 @@ class VirtualTime {
     const Time each = service_ + std::max(now - at_, Time{}) / holders_ - standing.from;
     return standing.served + each * standing.holding;
   }
-  // When a party that holds the GPU will have had as much of it as another, or had it; Time::max(): never, as things
-  // are.
+  // When a party that holds the GPU will have had as much of it as another, or when it did; Time::max(): never, as
+  // things stand.
   Time even_at(const Standing& holder, const Standing& other, Time now) const {
     const Time ahead = served(holder, now) - served(other, now);
     const std::int64_t faster = holder.holding - other.holding;
@@ -115,9 +115,9 @@ class VirtualTime {
   }
 
   Time at_{};
-  Time service_{};  // of whoever has held it from the beginning
+  Time service_{};  // of a client that has held it from the beginning
   Time mean_{};
-  Time ahead_{};              // the sum by which parties that are here are ahead of the mean: what division has left
+  Time ahead_{};              // how far the present parties are ahead of the mean in sum: the remainder of the division
   std::int64_t holders_ = 0;  // clients
   std::int64_t here_ = 0;     // parties
 };

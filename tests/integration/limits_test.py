@@ -129,7 +129,7 @@ class Limits(Case):
         codes, said = self.together(["--host-mem", "20M"], 150, 120, 80)
         self.assertNotEqual(codes[0], 0)
         self.assertEqual(codes[1], 0, said)
-        self.assertIn("of GPU memory in the host's memory", said)
+        self.assertIn("of GPU memory in host memory", said)
 
     def test_a_user_has_the_limit_that_rotads_configuration_sets(self):
         configuration = self.scratch / "rotad.toml"

@@ -95,9 +95,9 @@ TEST_CASE("a decision that the core does not make, or makes and the log lacks, i
   const std::size_t end = text.find('\n', promised);
   std::string other = text;
   other.replace(promised, 10, "> revoked");
-  CHECK(replay_text(other).problem.find("recorded '> revoked") != std::string::npos);
+  CHECK(replay_text(other).problem.find("records '> revoked") != std::string::npos);
   const std::string less = text.substr(0, promised) + text.substr(end + 1);
-  CHECK(replay_text(less).problem.find("which is not recorded") != std::string::npos);
+  CHECK(replay_text(less).problem.find("which the log does not record") != std::string::npos);
   const std::string more = text.substr(0, end + 1) + "> ended 9 9\n" + text.substr(end + 1);
   CHECK(replay_text(more).problem.find("decides nothing") != std::string::npos);
 }
@@ -128,47 +128,47 @@ TEST_CASE("what cannot be read in a log is named with its line, what is wrong th
     std::string problem;  // it begins with this
     std::string remedy = "record a log with rotad --event-log";
   };
-  const std::string third = "; record the log anew, or play what comes before: head -n 2";
+  const std::string third = "; record the log again, or replay only the lines before it: head -n 2";
   const std::string join = kHeader + "1000 join 1\n";
   const std::vector<Bad> logs{
-      {"", "line 1: there is nothing in it"},
-      {"hello\n", "line 1: 'hello' does not begin an event log of rotad's"},
-      {std::string(5000, 'x'), "line 1: '" + std::string(40, 'x') + "...' does not begin"},
+      {"", "line 1: the log is empty"},
+      {"hello\n", "line 1: 'hello' is not the first line of a rotad event log"},
+      {std::string(5000, 'x'), "line 1: '" + std::string(40, 'x') + "...' is not the first line"},
       {std::string("\x1b[2J\0\n", 6), "line 1: '?[2J?"},
-      {"rota-events 2 mode=exclusive\n", "line 1: a log of version '2', and this rotad reads version 1",
-       "play it with the one that wrote it"},
-      {"rota-events 1 mode=fair quantum=1 grace=1 window=1\n",
-       "line 1: the settings cannot be read: 'fair' is no mode"},
-      {"rota-events 1 mode=exclusive quantum=1 grace=1\n", "the line ends where window should be"},
+      {"rota-events 2 mode=exclusive\n", "line 1: the log has version '2', but this rotad reads version 1",
+       "replay it with the rotad that wrote it"},
+      {"rota-events 1 mode=fair quantum=1 grace=1 window=1\n", "line 1: cannot read the settings: unknown mode 'fair'"},
+      {"rota-events 1 mode=exclusive quantum=1 grace=1\n", "the line ends before the window"},
       {"rota-events 1 mode=exclusive quantum=0 grace=1 window=1\n", "'0' is not a number of nanoseconds above 0"},
       {"rota-events 1 mode=exclusive quantum=86400000000001 grace=1 window=1\n",
-       "'86400000000001' is not a number of nanoseconds up to 86400000000000"},
-      {join + "1001 fly 1\n", "line 3: 'fly' is no event that this rotad knows", third},
-      {join + "1001\n", "line 3: the line ends where an event should be", third},
-      {join + "soon join 2\n", "line 3: 'soon' is no time in nanoseconds up to", third},
-      {join + "-5 join 2\n", "line 3: that is before the event in front of it", third},
-      {join + "999 join 2\n", "line 3: that is before the event in front of it", third},
-      {join + "9223372036854775807 join 2\n", "line 3: '9223372036854775807' is no time", third},
-      {join + "1001 join 1\n", "line 3: client 1 is there already", third},
-      {join + "1001 join 4294967296\n", "line 3: '4294967296' is not a number of a client up to 4294967295", third},
-      {join + "1001 join\n", "line 3: the line ends where number of a client should be", third},
-      {join + "1001 join 2 3\n", "line 3: '3' stands behind what belongs there", third},
-      {join + "1001 join 2 \n", "line 3: '' stands behind", third},
-      {join + "1001 join 2 asks 1\n", "line 3: 'asks 1' stands behind what belongs there", third},
-      {join + "1001 ask 1 64 1\n", "line 3: '64' is not a number of a GPU up to 63", third},
-      {join + "1001 add_gpu 1 64 1000 0\n", "line 3: '64' is not a number of a GPU up to 63", third},
-      {join + "1001 usage 1 64 1000 0\n", "line 3: '64' is not a number of a GPU up to 63", third},
-      {join + "1001 usage 1 0 18446744073709551616 0\n", "line 3: '18446744073709551616' is not a number of bytes",
+       "'86400000000001' is not a valid number of nanoseconds (maximum 86400000000000)"},
+      {join + "1001 fly 1\n", "line 3: unknown event 'fly'", third},
+      {join + "1001\n", "line 3: the line ends before the event", third},
+      {join + "soon join 2\n", "line 3: 'soon' is not a valid time in nanoseconds (maximum ", third},
+      {join + "-5 join 2\n", "line 3: the time is earlier than that of the event before it", third},
+      {join + "999 join 2\n", "line 3: the time is earlier than that of the event before it", third},
+      {join + "9223372036854775807 join 2\n", "line 3: '9223372036854775807' is not a valid time", third},
+      {join + "1001 join 1\n", "line 3: client 1 has already joined", third},
+      {join + "1001 join 4294967296\n", "line 3: '4294967296' is not a valid client number (maximum 4294967295)",
        third},
-      {join + "1001 usage 1 0 5\n", "line 3: the line ends where number of bytes should be", third},
-      {join + "1001 measured 64 1000 0\n", "line 3: '64' is not a number of a GPU up to 63", third},
-      {join + "1001 measured 0\n", "line 3: the line ends where number of bytes should be", third},
-      {join + "1001 measured 0 5 -1\n", "line 3: '-1' is not a number of bytes", third},
-      {join + "1001 measured 0 5 6 7\n", "line 3: '7' stands behind what belongs there", third},
-      {join + "1001 unmeasured\n", "line 3: the line ends where number of a GPU should be", third},
-      {join + "1001 want 1 fffffffff00000000 0\n", "line 3: 'fffffffff00000000' is no mask of GPUs", third},
-      {join + "1001 want 1 1 2\n", "line 3: '2' is no 0 or 1", third},
-      {join + std::string(2000, '#') + "\n", "line 3: more than 1024 characters", third},
+      {join + "1001 join\n", "line 3: the line ends before the client number", third},
+      {join + "1001 join 2 3\n", "line 3: unexpected '3' at the end of the line", third},
+      {join + "1001 join 2 \n", "line 3: unexpected ''", third},
+      {join + "1001 join 2 asks 1\n", "line 3: unexpected 'asks 1' at the end of the line", third},
+      {join + "1001 ask 1 64 1\n", "line 3: '64' is not a valid GPU number (maximum 63)", third},
+      {join + "1001 add_gpu 1 64 1000 0\n", "line 3: '64' is not a valid GPU number (maximum 63)", third},
+      {join + "1001 usage 1 64 1000 0\n", "line 3: '64' is not a valid GPU number (maximum 63)", third},
+      {join + "1001 usage 1 0 18446744073709551616 0\n",
+       "line 3: '18446744073709551616' is not a valid number of bytes", third},
+      {join + "1001 usage 1 0 5\n", "line 3: the line ends before the number of bytes", third},
+      {join + "1001 measured 64 1000 0\n", "line 3: '64' is not a valid GPU number (maximum 63)", third},
+      {join + "1001 measured 0\n", "line 3: the line ends before the number of bytes", third},
+      {join + "1001 measured 0 5 -1\n", "line 3: '-1' is not a valid number of bytes", third},
+      {join + "1001 measured 0 5 6 7\n", "line 3: unexpected '7' at the end of the line", third},
+      {join + "1001 unmeasured\n", "line 3: the line ends before the GPU number", third},
+      {join + "1001 want 1 fffffffff00000000 0\n", "line 3: 'fffffffff00000000' is not a valid GPU mask", third},
+      {join + "1001 want 1 1 2\n", "line 3: '2' is not a valid running flag (maximum 1)", third},
+      {join + std::string(2000, '#') + "\n", "line 3: the line is longer than 1024 characters", third},
   };
   for (const Bad& bad : logs) {
     INFO(bad.log);

@@ -89,7 +89,7 @@ TEST_CASE("what one has there that stays is no room for another's swap memory") 
   const ClientId swaps = rig.client();
   CHECK(rig.granted(stays, 4000, 0));
   CHECK_FALSE(rig.granted(swaps, 0, kGpu - 2 * kContext - 4000 + 1));
-  CHECK_THAT(rig.answers.at(swaps).why, Contains("of 6400 bytes contexts take 100, 4000 cannot leave it and"));
+  CHECK_THAT(rig.answers.at(swaps).why, Contains("of 6400 bytes, contexts take 100, 4000 cannot leave the GPU, and"));
   CHECK(rig.granted(swaps, 0, kGpu - 2 * kContext - 4000));
   CHECK(rig.quota.fixed_of_others(swaps, 0) == 4000);
   CHECK(rig.quota.fixed_of_others(stays, 0) == 0);

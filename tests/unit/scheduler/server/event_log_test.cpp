@@ -115,8 +115,8 @@ TEST_CASE("a log that cannot be played is an error that names the file, the line
   CHECK(unknown.code() == 1);
   CHECK(unknown.output.empty());
   CHECK(unknown.errors == "rotad: " + path +
-                              ", line 3: 'fly' is no event that this rotad knows; record the log anew, or play what "
-                              "comes before: head -n 2\n");
+                              ", line 3: unknown event 'fly'; record the log again, or replay only "
+                              "the lines before it: head -n 2\n");
   write_file(path, log + "6 joi");
   const Outcome cut = replay(path);
   CHECK(cut.code() == 0);

@@ -240,7 +240,7 @@ TEST_CASE(
   REQUIRE(question.kind == Kind::kTighten);
   const protocol::Reserved answer = stays.answer_after_tighten();
   CHECK(answer.granted == 0);
-  CHECK_THAT(answer.text, Contains("cannot leave it and"));
+  CHECK_THAT(answer.text, Contains("cannot leave the GPU, and"));
 }
 
 TEST_CASE("of an older client all that does not move counts as staying") {
