@@ -1,7 +1,7 @@
-# What people read, in the installed prefix: in the folders that it lies in here, so that its links lead somewhere.
+# Documentation in the installed prefix, in the same folders as here, so that its links work.
 set(ROTA_PAGES README.md COVERAGE.md LICENSE scheduler/README.md runtime/memory/README.md runtime/turn/README.md runtime/preload/nvml/README.md
   tools/simgpu/README.md tools/package/README.md cuda_headers/README.md)
-# Written by tools/pages/write from what the programs say of themselves.
+# Written by tools/pages/write from the programs' own help.
 install(FILES tools/pages/rota.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES tools/pages/rotad.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
 install(FILES tools/pages/rota.bash DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions RENAME rota)

@@ -332,7 +332,7 @@ CUresult Pool::allocate(const StreamPointer& stream, uint64_t bytes, uint64_t* a
   return CUDA_SUCCESS;
 }
 
-// Under the mutex. end() of a segment's pieces if there is none.
+// Under the mutex. If there is no such piece, *found is null and the iterator is singular.
 std::map<uint64_t, Pool::Piece>::iterator Pool::piece_at(uint64_t address, Segment** found) {
   *found = nullptr;
   auto next = segments_.upper_bound(address);

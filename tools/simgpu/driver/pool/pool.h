@@ -58,7 +58,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
   void freed(uint64_t address, uint64_t stream, std::shared_ptr<Free> free);
   // A free is complete: a pool that the program has destroyed releases what it can.
   void reached();
-  // Nothing uses the memory of this allocation any more. For any allocation of the pool.
+  // Releases the memory of an allocation of the pool that nothing uses any more.
   void released(const Allocation& allocation);
 
   // Releases unused segments while more than `keep` bytes are reserved.
