@@ -1,5 +1,6 @@
-// fmt, compiled once: as a header-only library it takes every file that formats a line six seconds instead of one. Like
-// fmt's own src/format.cc, which distributions do not ship; this is that of release 9, see options.cmake.
+// fmt, compiled once: as a header-only library it makes every file that formats a line compile in six seconds instead
+// of one. Like fmt's own src/format.cc, which distributions do not ship; this is the one of release 9, see
+// options.cmake.
 #include <fmt/format-inl.h>
 
 FMT_BEGIN_NAMESPACE

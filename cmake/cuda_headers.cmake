@@ -1,9 +1,9 @@
 # Finds the CUDA headers. Only the generator, the signature test and the sample programs need them; the product itself
-# compiles from generated/ alone. Whatever is not here is left empty.
+# compiles from generated/ alone. Variables for missing files stay empty.
 #
-# ROTA_CUDA_INCLUDE, ROTA_NVCC: an installed toolkit, else what cuda_headers/fetch unpacked, for programs.
-# ROTA_NEWEST_RELEASE, ROTA_NEWEST_INCLUDE, ROTA_NEWEST_CUDART, ROTA_NEWEST_CUPTI: the newest covered release as it was
-# fetched, for the tests of model and generated files; a toolkit may be older or newer than that.
+# ROTA_CUDA_INCLUDE, ROTA_NVCC: for programs; from an installed toolkit, else from what cuda_headers/fetch unpacked.
+# ROTA_NEWEST_RELEASE, ROTA_NEWEST_INCLUDE, ROTA_NEWEST_CUDART, ROTA_NEWEST_CUPTI: the newest covered release as
+# fetched, for the tests of model and generated files; a toolkit may be older or newer.
 set(ROTA_NEWEST_RELEASE "")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/cuda_headers/releases.toml)
 file(STRINGS ${CMAKE_SOURCE_DIR}/cuda_headers/releases.toml ROTA_RELEASE_LINES REGEX "^release = ")

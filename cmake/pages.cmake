@@ -1,8 +1,8 @@
-# What people read, in the installed prefix: in the folders that it lies in here, so that its links lead somewhere.
+# Documentation in the installed prefix, in the same folders as here, so that its links work.
 set(ROTA_PAGES LICENSE COVERAGE.md README.md cuda_headers/README.md runtime/README.md runtime/memory/README.md runtime/preload/nvml/README.md
   runtime/trace/README.md runtime/turn/README.md scheduler/README.md tests/README.md tests/aarch64/README.md tests/fuzz/README.md
   tests/gpu/README.md tools/README.md tools/package/README.md tools/simgpu/README.md)
-# Written by tools/pages/write from what the programs say of themselves.
+# Written by tools/pages/write from the programs' own help.
 install(FILES tools/pages/rota.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES tools/pages/rotad.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)
 install(FILES tools/pages/rota.bash DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions RENAME rota)

@@ -12,7 +12,7 @@ namespace {
 
 // Fields that point to device memory although their type does not say so.
 constexpr std::array<std::string_view, 4> kOnDevice = {"base_ptr", "src", "dst", "pPitch"};
-// Fields that never do, or that must be zero.
+// Fields that never do so, or that must be zero.
 constexpr std::array<std::string_view, 14> kOnHost = {"srcHost",
                                                       "dstHost",
                                                       "userData",
@@ -145,7 +145,7 @@ class Search {
 
   std::optional<Error> look_into(const Record& record, const std::string& text,
                                  const std::vector<std::uint64_t>& offsets) {
-    // A list's further elements are like the first.
+    // The other elements of a list are like the first.
     if (!record.complete || is_one_of(&record, open_)) return std::nullopt;
     open_.push_back(&record);
     for (const Field& field : record.fields) {
@@ -168,7 +168,7 @@ class Search {
   std::vector<AddressPlace>& found_;
   std::size_t parameter_ = 0;
   std::string name_;                 // of the parameter
-  std::vector<const Record*> open_;  // that the place at hand is within
+  std::vector<const Record*> open_;  // the records around the current place
   bool named_ = false;               // the policy says that it leads to device memory
 };
 

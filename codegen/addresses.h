@@ -16,14 +16,14 @@ namespace rota::codegen {
 struct AddressPlace {
   std::size_t parameter = 0;  // counted from 0
   std::string text;           // "dstDevice", "pCopy->srcDevice", "opList[0].src.op.ptr.ptr"
-  // Where the address lies, in bytes: from the start of the parameter; then, for each pointer on the way, from where
-  // that leads.
+  // Where the address lies, as byte offsets: first from the start of the parameter, then, for each pointer on the path,
+  // from the pointer's target.
   std::vector<std::uint64_t> offsets;
 };
 
-// Of 64 bits, by their type or, where that is void*, by the policy (parameters) or by a list of ours (fields). Excludes
-// what the function writes, and the 32-bit addresses of CUDA 3.1 and before, which rota's memory never has. An error
-// for a field of type void* that is in neither list.
+// Of 64 bits, by their type or, where that is void*, by the policy (parameters) or by the list in addresses.cpp
+// (fields). Excludes what the function writes, and the 32-bit addresses of CUDA 3.1 and before, which rota's memory
+// never has. An error for a field of type void* that is in neither list.
 Result<std::vector<AddressPlace>> addresses_taken(const Api& api, const Function& function,
                                                   const FunctionPolicy* policy);
 

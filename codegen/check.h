@@ -22,16 +22,17 @@ Problems check_reviewed(const Inputs& inputs);
 // Entries of the policy for functions or parameters that do not exist, or that contradict themselves.
 Problems check_policy(const Inputs& inputs);
 
-// Versions and stream forms that runtime/overrides.inc leaves out although it has others of the same function, and
-// names there that no driver has.
+// Versions and stream forms that runtime/overrides.inc omits although it has others of the same function, and names in
+// it that no driver has.
 Problems check_overrides(const Inputs& inputs);
 
-// Functions that allocate, free, export, capture, or create or end a context, and that nothing acts upon: no override,
-// no generated gate, and no reason in the policy why they may pass. Overrides of functions that submit work whose code
+// Functions that allocate, free, export, capture, or create or end a context, and that nothing handles: no override, no
+// generated gate, and no reason in the policy why they may pass. Overrides of functions that submit work whose code
 // does not call the generated gate. Device addresses whose memory nothing keeps in place. Reasons that excuse nothing.
 Problems check_binding(const Inputs& inputs);
 
-// The documentation against the policy: a query with a stream parameter or a note about asynchrony needs a reason.
+// Compares the documentation with the policy: a query with a stream parameter or a note about asynchrony needs a
+// reason.
 Problems check_documentation(const Inputs& inputs);
 
 // Exported names without a thunk, except the debugger's (cudbg*).
@@ -52,7 +53,7 @@ Problems check_calls(const Inputs& inputs, const std::vector<std::string>& calls
 // Compares what the headers of one release declare with its model, and its libcudart and CUPTI with both.
 struct ReleaseSources {
   ExtractOptions headers;
-  std::string release;  // the release that they must be; empty: whatever cuda.h says
+  std::string release;  // the release that the headers must have; empty: the one that cuda.h states
   std::string cudart;   // a libcudart.so of that release; empty: not checked
   std::string cupti;    // folder with cupti_driver_cbid.h and cupti_runtime_cbid.h; empty: not checked
 };

@@ -8,12 +8,12 @@ namespace rota::codegen {
 namespace {
 
 constexpr const char* kVirtualFile = "rota-codegen-input.cpp";
-// Enough to see what is wrong; one missing header causes hundreds.
+// Enough diagnostics to see what is wrong; one missing header causes hundreds.
 constexpr unsigned kReportedDiagnostics = 3;
 
-// A header that ends too early is noticed where the next one begins, which is in the virtual file.
+// A header that ends too early causes an error where the next one begins, which is in the virtual file.
 struct LastInclude {
-  unsigned line;  // of our own file
+  unsigned line;  // in the virtual file
   CXFile header = nullptr;
 };
 
@@ -22,7 +22,7 @@ CXFile header_included_before(CXTranslationUnit unit, unsigned line) {
   clang_getInclusions(
       unit,
       [](CXFile header, CXSourceLocation* stack, unsigned depth, CXClientData data) {
-        if (depth != 1) return;  // not from our own file
+        if (depth != 1) return;  // not included by the virtual file
         auto* search = static_cast<LastInclude*>(data);
         unsigned at = 0;
         clang_getExpansionLocation(stack[0], nullptr, &at, nullptr, nullptr);

@@ -19,7 +19,7 @@ class ParsedUnit {
   static Result<ParsedUnit> parse(const std::string& source, const std::vector<std::string>& arguments);
 
   CXCursor root() const;
-  // Paths of all headers that were read, as the compiler found them.
+  // The paths of all headers read, as the compiler found them.
   std::vector<std::string> included_files() const;
 
  private:
@@ -30,7 +30,7 @@ class ParsedUnit {
 
 // Converts libclang's string and frees it.
 std::string to_string(CXString text);
-// Calls `visit` for every direct child, in the order of the source.
+// Calls `visit` for every direct child, in source order.
 void for_each_child(CXCursor parent, const std::function<void(CXCursor)>& visit);
 // "/path/cuda.h:123", and the path alone.
 std::string location_of(CXCursor cursor);

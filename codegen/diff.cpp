@@ -8,7 +8,7 @@
 namespace rota::codegen {
 namespace {
 
-// A name's meaning as text: two are equal if a program compiled with one works with the other.
+// A name's meaning as text: two texts are equal if a program compiled with one works with the other.
 using Facts = std::map<std::string, std::string>;
 
 std::string parameters_of(const std::vector<Parameter>& parameters) {

@@ -1,4 +1,4 @@
-// Reads doxygen's commands as they are used in CUDA's headers: \note_async, \param[out] name, \sa.
+// Reads the doxygen commands that CUDA's headers use: \note_async, \param[out] name, \sa.
 #include "codegen/documentation.h"
 
 #include <algorithm>

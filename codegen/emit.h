@@ -33,7 +33,7 @@ struct Inputs {
   std::vector<std::string> symbols;
   // Driver symbols that runtime/overrides.inc redirects to hand-written code.
   std::vector<std::string> overrides;
-  // Which file holds each of them, as a comment above it says there, and what stands in these files.
+  // Which file holds each of them, according to the comments in overrides.inc, and the text of these files.
   std::map<std::string, std::string> override_files;
   std::map<std::string, std::string> override_sources;
 
@@ -47,7 +47,7 @@ Result<std::vector<EmittedFile>> emit_driver(const Inputs& inputs);
 // codegen/emit_trace.cpp: tracing wrappers, name tables, runtime thunks.
 Result<std::vector<EmittedFile>> emit_trace(const Inputs& inputs);
 // codegen/emit_allocations.cpp: what rota does with every function that allocates or frees memory, as a list for tests
-// and as a table for people, whose name is relative to the repository's root.
+// and as a table for readers, whose name is relative to the repository root.
 EmittedFile emit_allocation_list(const Inputs& inputs);
 EmittedFile emit_allocation_table(const Inputs& inputs);
 // codegen/emit_addresses.cpp: where functions take device addresses, and what else they access or export, for tests;

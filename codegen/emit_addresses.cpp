@@ -1,6 +1,6 @@
-// Where functions take device addresses: a list for a test with memory that is out of place. One line per address; and
-// one for each other parameter for which the policy says that its memory has to be in place, that it is exported, or
-// that it begins a capture. And where they take handles of physical memory, which rota translates.
+// Lists where functions take device addresses, for a test with memory that is out of place: one line per address, and
+// one for each other parameter whose memory must be in place, is exported or is captured according to the policy. Also
+// lists where functions take handles of physical memory, which rota translates.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -27,10 +27,10 @@ bool is_named(const FunctionPolicy& policy, const Parameter& parameter) {
 Result<EmittedFile> emit_address_list(const Inputs& inputs) {
   std::string text =
       banner(inputs) +
-      "// ROTA_ADDRESS(symbol, place, parameter, offsets...): takes a device address there: in its so manyth "
-      "parameter, so\n"
-      "// many bytes behind its start; and for each further offset behind what the pointer there leads to.\n"
-      "// ROTA_HOLDER(symbol, name, parameter): needs the memory behind this handle in place, or hands it out.\n";
+      "// ROTA_ADDRESS(symbol, place, parameter, offsets...): the function takes a device address in this parameter\n"
+      "// (counted from 0), at the first offset in bytes. Each further offset follows the pointer at the place so far\n"
+      "// and counts from its target.\n"
+      "// ROTA_HOLDER(symbol, name, parameter): needs the memory behind this handle in place, or exports it.\n";
   for (const Function& function : inputs.driver.functions) {
     const FunctionPolicy* policy = inputs.policy.find(function.base);
     if (policy == nullptr) continue;
@@ -53,9 +53,8 @@ Result<EmittedFile> emit_address_list(const Inputs& inputs) {
 Result<EmittedFile> emit_physical_handle_list(const Inputs& inputs) {
   std::string text =
       banner(inputs) +
-      "// ROTA_PHYSICAL_HANDLE(symbol, place, parameter, offsets...): takes a handle of physical memory, or "
-      "of a multicast\n"
-      "// object, there: as ROTA_ADDRESS of driver_addresses.inc has it.\n";
+      "// ROTA_PHYSICAL_HANDLE(symbol, place, parameter, offsets...): takes a handle of physical memory or of a\n"
+      "// multicast object at this place, given as for ROTA_ADDRESS in driver_addresses.inc.\n";
   for (const Function& function : inputs.driver.functions) {
     const auto places = physical_handles_taken(inputs.driver, function, inputs.policy.find(function.base));
     if (!places) return places.error();

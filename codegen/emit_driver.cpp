@@ -21,9 +21,8 @@ EmittedFile emit_symbols_inc(const Inputs& inputs) {
 EmittedFile emit_undeclared_inc(const Inputs& inputs) {
   std::string text = banner(inputs);
   text +=
-      "// ROTA_UNDECLARED(name): the symbols that drivers export and no header declares. What they take is not known, "
-      "so "
-      "no\n// gate can be written for them: a call marks the process before it goes on.\n";
+      "// ROTA_UNDECLARED(name): the symbols that drivers export and no header declares. Their parameters are not\n"
+      "// known, so they cannot have gates: a call marks the process before it is passed on.\n";
   for (const auto& [name, policy] : inputs.policy.functions) {
     if (policy.undeclared) text += fmt::format("ROTA_UNDECLARED({})\n", name);
   }
@@ -33,8 +32,9 @@ EmittedFile emit_undeclared_inc(const Inputs& inputs) {
 EmittedFile emit_export_tables_inc(const Inputs& inputs) {
   std::string text = banner(inputs);
   text +=
-      "// ROTA_EXPORT_TABLE(bytes, identifier…): the driver's private tables that leave memory and work alone, as\n"
-      "// policy.toml lists them: how long the recorded one says that it is, then the 16 bytes of its identifier.\n";
+      "// ROTA_EXPORT_TABLE(bytes, identifier…): the driver's private tables that neither touch memory nor submit "
+      "work,\n"
+      "// from policy.toml: the length that the recorded table states, then the 16 bytes of its identifier.\n";
   for (const ExportTable& table : inputs.policy.export_tables) {
     text += fmt::format("ROTA_EXPORT_TABLE({}", table.bytes);
     for (const unsigned char byte : table.id) text += fmt::format(", 0x{:02x}", byte);
@@ -43,7 +43,7 @@ EmittedFile emit_export_tables_inc(const Inputs& inputs) {
   return {"driver_export_tables.inc", text};
 }
 
-// The enumerators of one enum, as the header has them.
+// The enumerators of one enum, as in the header.
 Result<EmittedFile> emit_errors(const Inputs& inputs, const Api& api, const std::string& name,
                                 const std::string& file) {
   const auto errors = std::ranges::find(api.enums, name, &Enum::name);
@@ -58,7 +58,7 @@ Result<EmittedFile> emit_errors(const Inputs& inputs, const Api& api, const std:
 
 EmittedFile emit_symbols_h(const Inputs& inputs) {
   std::string text = banner(inputs);
-  text += R"(// The driver's symbols by number and by name. A symbol's number is its line in driver_symbols.inc.
+  text += R"(// The driver's symbols by number and by name. A symbol's number is its position in driver_symbols.inc.
 #pragma once
 
 #include <cstddef>
@@ -68,7 +68,7 @@ EmittedFile emit_symbols_h(const Inputs& inputs) {
 
 namespace rota {
 
-// cuda.h renames functions with macros; the k_ keeps these names out of their reach.
+// cuda.h renames functions with macros; the prefix k_ keeps these names unaffected.
 #define ROTA_SYMBOL(name) k_##name,
 enum class Symbol : std::uint16_t {
 #include "generated/driver_symbols.inc"
@@ -79,12 +79,12 @@ enum class Symbol : std::uint16_t {
 inline constexpr std::size_t kSymbolCount = static_cast<std::size_t>(Symbol::kCount);
 
 )";
-  // Spelled out: #name would not expand cuda.h's macros, but the string is what debuggers and `strings` look for too.
+  // Spelled out, so that debuggers and `strings` find the names.
   text += "inline constexpr const char* kSymbolNames[kSymbolCount] = {\n";
   for (const std::string& symbol : inputs.symbols) text += fmt::format("    \"{}\",\n", symbol);
   text += R"(};
 
-// The symbol of that exact export name. Any thread; takes no lock.
+// The symbol with exactly this export name. Any thread; takes no lock.
 inline std::optional<Symbol> find_symbol(std::string_view name) {
   std::size_t low = 0;
   std::size_t high = kSymbolCount;
@@ -109,7 +109,7 @@ inline std::optional<Symbol> find_symbol(std::string_view name) {
 EmittedFile emit_releases_h(const Inputs& inputs) {
   std::string text = banner(inputs);
   text +=
-      R"(// Which CUDA releases this build knows, and since when a driver has each symbol. Versions as CUDA_VERSION: 12040 is 12.4.
+      R"(// Which CUDA releases this build knows, and which one added each symbol. Versions as in CUDA_VERSION: 12040 is 12.4.
 #pragma once
 
 #include <cstdint>
@@ -126,8 +126,8 @@ inline constexpr int kCoveredReleases[] = {)";
   text += fmt::format("}};\ninline constexpr int kOldestCovered = {};\ninline constexpr int kNewestCovered = {};\n\n",
                       release_number(inputs.releases.front().release), release_number(inputs.newest().release));
   text +=
-      "// From that version on cuGetProcAddress answers with the symbol (its *Typedefs.h says so); 0 where no header "
-      "declares\n// it.\ninline constexpr std::uint16_t kSymbolSince[kSymbolCount] = {\n";
+      "// The first version for which cuGetProcAddress returns the symbol (from *Typedefs.h); 0 if no header declares "
+      "it.\ninline constexpr std::uint16_t kSymbolSince[kSymbolCount] = {\n";
   for (const std::string& symbol : inputs.symbols) {
     const Function* function = inputs.driver.find_function(symbol);
     text += fmt::format("    {},  // {}\n", function ? function->version : 0, symbol);
@@ -167,8 +167,8 @@ namespace rota::api {
 EmittedFile emit_real_h(const Inputs& inputs) {
   std::string text = banner(inputs);
   text += R"(// The real driver's functions: a table by symbol, and a typed callable for every declared function.
-// Filled once at attach; no entry is ever null: a function that the real driver lacks points to one that says so.
-// Not to be used where cuda.h is included: its macros rename functions (cuMemAlloc becomes cuMemAlloc_v2).
+// Filled once at attach. No entry is ever null: the entry of a function that the real driver lacks reports that.
+// Do not include together with cuda.h: its macros rename functions (cuMemAlloc becomes cuMemAlloc_v2).
 #pragma once
 
 #ifdef CUDA_VERSION
@@ -206,7 +206,7 @@ EmittedFile emit_lookup_inc(const Inputs& inputs) {
   for (const Function& function : inputs.driver.functions) bases.insert(function.base);
   std::string text = banner(inputs);
   text +=
-      "// ROTA_LOOKUP(base, version, form, symbol): what cuGetProcAddress(base, version) answers from that CUDA "
+      "// ROTA_LOOKUP(base, version, form, symbol): what cuGetProcAddress(base, version) returns from this CUDA "
       "version\n"
       "// (3020 is 3.2) up to the next row of the same base and form. form: 0 for flags 0 and 1 (legacy), 2 for\n"
       "// CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM; both forms are listed in full. Sorted by base, form, "
@@ -225,7 +225,8 @@ EmittedFile emit_lookup_inc(const Inputs& inputs) {
       }
     };
     emit(plain, 0);
-    // A base name with any per-thread form has nothing else under that flag: not even its older, plain versions.
+    // If a base name has any per-thread form, only such forms are returned under that flag, not even its older plain
+    // versions.
     emit(per_thread.empty() ? plain : per_thread, 2);
   }
   return {"driver_lookup.inc", text};

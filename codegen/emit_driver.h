@@ -1,4 +1,4 @@
-// The parts that emit_driver() is made of, and what they share.
+// The parts of emit_driver(), and what they share.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// driver_gates.h and .cpp: one gate for each symbol of which the policy says that it submits work, needs memory to stay
-// where it is or memory of its own, begins or ends a capture, or hands something out to those who pass no gate
+// driver_gates.h and .cpp: one gate for each symbol that, according to the policy, submits work, needs memory to stay
+// in place, needs memory of its own, begins or ends a capture, or exports something to code that passes no gate
 // (guard.h).
 #include <algorithm>
 
@@ -14,13 +14,13 @@
 namespace rota::codegen {
 namespace {
 
-// What a gate tells the scope about the stream: an expression, and whether the call has one at all.
+// What a gate tells the scope about the stream: an expression, and whether the call has a stream at all.
 struct StreamArgument {
   std::string expression = "nullptr";
   bool has_stream = false;
 };
 
-// A parameter that stands for a whole context: the work goes to it, not to a stream that the call names.
+// A parameter that stands for a whole context: the work goes to the context, not to a stream named by the call.
 bool is_context(const TypeRef& type) {
   return (type.base == "CUcontext" || type.base == "CUgreenCtx") && type.pointers.empty();
 }
@@ -58,7 +58,7 @@ Result<StreamArgument> stream_argument(const Api& api, const Function& function,
   return StreamArgument{};
 }
 
-// The call of the real function as an expression, with the mark that it leaves.
+// The call to the real function as an expression, with its mark.
 std::string real_call(const Function& function, const Guard& guard) {
   const std::string call = fmt::format("real::{}({})", function.name, argument_names(function));
   return guard.marks && !guard.marks_before ? fmt::format("contract::exported(Symbol::k_{}, {})", function.name, call)
@@ -117,10 +117,10 @@ Result<std::vector<EmittedFile>> emit_gates(const Inputs& inputs) {
   const Api& api = inputs.driver;
   std::string header = banner(inputs);
   header +=
-      R"(// The gates: what stands in front of every function that submits work (it waits for the lease), looks at addresses
-// (nothing is moved meanwhile), needs memory beside the program's allocations (refused for want of it, it is tried again
-// when others have made room), begins or ends a capture, or hands something out to those who pass no gate (it marks the
-// process). Each calls the real driver. An override of such a function calls its gate.
+      R"(// The gates, one for every function that submits work (the gate waits for the lease), reads addresses (no memory moves
+// during the call), needs memory besides the program's allocations (a call refused for lack of memory is retried once
+// others have made room), begins or ends a capture, or exports something to code that passes no gate (the gate marks
+// the process). Each calls the real driver. An override of such a function calls its gate.
 #pragma once
 
 #include "generated/driver_functions.h"
@@ -128,7 +128,7 @@ Result<std::vector<EmittedFile>> emit_gates(const Inputs& inputs) {
 
 namespace rota::gates {
 
-// By symbol; null where the function does none of this.
+// By symbol; null if the function does none of this.
 extern void* const table[kSymbolCount];
 
 )";

@@ -1,4 +1,4 @@
-// signatures_test.cpp: the compiler compares what we generated with the vendor's own headers of the newest release.
+// signatures_test.cpp: the compiler compares the generated code with the vendor's headers of the newest release.
 #include <fmt/format.h>
 
 #include "codegen/emit.h"
@@ -90,7 +90,7 @@ namespace rota {
 namespace {
 )";
   text += kSpelling;
-  text += "\n// Signatures, against the typedef of that very version.\n";
+  text += "\n// Signatures, against the typedef of the same version.\n";
   for (const Function& function : api.functions) {
     if (!has_typedefs_header(function)) continue;
     text += fmt::format("static_assert(same_type<api::{}_fn, std::remove_pointer_t<::PFN_{}_v{}{}>>);\n", function.name,

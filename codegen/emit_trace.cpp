@@ -1,4 +1,4 @@
-// Tracing's part of `rota-codegen generate`: tracers, name tables and the number that ties them together.
+// The tracing part of `rota-codegen generate`: tracers, name tables and the schema number that ties them together.
 #include "codegen/emit_trace.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What tracing records of each function: derived once, so that the tracers that write a payload and the name tables
+// What tracing records for each function: derived once, so that the tracers that write a payload and the name tables
 // that decode it cannot disagree.
 #pragma once
 
@@ -16,14 +16,14 @@ struct TraceCapture {
   int parameter = -1;  // -1: the result
   bool at_return = false;
   bool text = false;              // zero-terminated, or characters within `count`
-  bool text_behind = false;       // const char**: the text that the call pointed it to
-  bool list = false;              // a count was given
+  bool text_behind = false;       // const char**: the text that the call made it point to
+  bool list = false;              // a count is given
   TypeRef type;                   // of one element
   std::uint64_t bytes = 0;        // of one element
   std::string count = "1";        // elements: a number or a parameter's name
   bool count_is_pointer = false;  // read through the pointer
-  // An array that the struct behind the parameter points to and counts: its pointer's field, empty if this is no such
-  // array, and offsets in the struct.
+  // For an array whose pointer and count are fields of the struct that the parameter points to: the pointer's field
+  // (empty for other captures), and offsets in the struct.
   struct Behind {
     std::string field;
     std::uint64_t pointer = 0;
@@ -44,7 +44,7 @@ struct TracePlan {
 Result<std::vector<TracePlan>> plan_traces(const Api& api, const FactTable& facts, int major,
                                            const std::vector<std::string>& symbols);
 
-// What a trace calls the runtime API is several APIs: libcudart's majors one after the other, with continuous numbers.
+// What a trace calls the runtime API is several APIs: libcudart's majors in sequence, numbered consecutively.
 struct TraceSection {
   const Api* api = nullptr;
   const RuntimeMajor* major = nullptr;  // null for the driver
@@ -53,10 +53,9 @@ struct TraceSection {
 };
 
 // The enum whose enumerators an integer parameter takes, where the headers declare the parameter as a mere integer;
-// empty if none is known. Names are enum tags of the model.
-// A struct's field goes by the struct's tag.
+// empty if none is known. Names are enum tags of the model. A struct's field is looked up by the struct's tag.
 std::string enumeration_of_parameter(const std::string& base, const std::string& parameter);
-// The same as an enum of the model, or as one made of macros; null if none is known.
+// The same as an enum of the model, or one built from macros; null if none is known.
 const Enum* enumeration_meant(const Api& api, const std::string& owner, const std::string& name);
 
 // The arrays that a captured struct points to (codegen/emit_trace_lists.cpp).

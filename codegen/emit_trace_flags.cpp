@@ -1,6 +1,6 @@
-// Which enum an integer parameter (or a struct's field) takes. The headers say it in prose only, so this list is
-// written by hand from the functions' documentation; what is not in it is shown as a number. Where the values are
-// macros, which no model holds, they are listed here too.
+// Which enum an integer parameter (or a struct's field) takes. The headers say so only in prose, so this list is
+// written by hand from the functions' documentation; a parameter that is not in it is shown as a number. Where the
+// values are macros, which no model holds, they are listed here too.
 #include <map>
 #include <utility>
 

@@ -1,5 +1,5 @@
-// Arrays that a struct points to and counts itself: the headers do not say which field counts which, so this list is
-// written by hand. A struct that is not in it shows such a pointer as an address.
+// Arrays whose pointer and count are both fields of one struct. The headers do not say which field counts which array,
+// so this list is written by hand. For a struct that is not in it, such a pointer is shown as an address.
 #include <fmt/format.h>
 
 #include "codegen/emit_trace.h"
@@ -11,8 +11,8 @@ struct List {
   std::string_view record;  // tag
   std::string_view pointer;
   std::string_view count;
-  // Bytes of an element in every release at hand. Programs of another one would lay them out differently, and a tracer
-  // cannot tell which it serves.
+  // The size of an element in bytes, the same in every known release. If releases differed, a tracer could not tell
+  // which layout its program uses.
   std::uint64_t element;
 };
 

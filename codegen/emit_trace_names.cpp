@@ -11,7 +11,7 @@
 namespace rota::codegen {
 namespace {
 
-// FNV-1a: stable over compilers and runs, which is all that is needed.
+// FNV-1a: stable across compilers and runs, which is all that is needed.
 std::uint64_t hash(const std::string& text) {
   std::uint64_t value = 14695981039346656037u;
   for (const char letter : text) {
@@ -21,7 +21,7 @@ std::uint64_t hash(const std::string& text) {
   return value;
 }
 
-// "CUctx_flags", "cudaMemcpyFlags", "cudaAtomicOperationCapability": values to be joined with |.
+// "CUctx_flags", "cudaMemcpyFlags", "cudaAtomicOperationCapability": values that are combined with |.
 bool holds_flags(const std::string& name) {
   return name.find("lags") != std::string::npos || name.find("FLAGS") != std::string::npos ||
          name.find("Capability") != std::string::npos;
@@ -38,7 +38,7 @@ bool is_address_typedef(const std::string& base) {
 class Rows {
  public:
   std::uint32_t add(const std::string& row) { return add(std::vector<std::string>{row}); }
-  // Several rows that stand together; the first one's number.
+  // Adds consecutive rows and returns the number of the first.
   std::uint32_t add(const std::vector<std::string>& rows) {
     std::string key;
     for (const std::string& row : rows) key += row + '\n';
@@ -49,7 +49,7 @@ class Rows {
   std::string text(const char* type, const char* name) const {
     std::string text = fmt::format("constexpr {} {}[] = {{\n", type, name);
     for (const std::string& row : rows_) text += "    " + row + ",\n";
-    // An array of no elements is no C++; nothing refers to the filler.
+    // C++ has no empty arrays; nothing refers to the filler.
     if (rows_.empty()) text += "    {},\n";
     return text + "};\n\n";
   }
@@ -61,10 +61,10 @@ class Rows {
 
 class NameTables {
  public:
-  // What follows speaks of this API's types.
+  // From here on, types are those of this API.
   void begin(const Api& api) { api_ = &api; }
 
-  // `bytes`: how much there is of a record of which a caller may have less than all; 0: all.
+  // `bytes`: how many bytes of a record every caller has; 0: all.
   Result<std::uint32_t> type(const TypeRef& declared, std::uint64_t bytes = 0) {
     const auto type = api_->resolve(declared);
     if (!type) return type.error();

@@ -1,4 +1,4 @@
-// trace_objects.inc: which functions make and end objects and memory, for the listings of traces.
+// trace_objects.inc: which functions create and destroy objects and memory, for trace listings.
 #include <map>
 #include <string>
 
@@ -13,9 +13,9 @@ EmittedFile emit_trace_objects(const Inputs& inputs) {
   std::string text = banner(inputs);
   text +=
       "// By base name, of both APIs, as policy.toml says:\n"
-      "// ROTA_TRACE_MAKES(function, parameter): what the parameter brings back is a new object's handle.\n"
+      "// ROTA_TRACE_MAKES(function, parameter): the parameter returns a new object's handle.\n"
       "// ROTA_TRACE_ENDS(function, parameter): the object with this handle, or the memory at this address, is gone.\n"
-      "// ROTA_TRACE_MEMORY(function, address, bytes, rows, host, fresh): memory comes into being (fresh), or becomes "
+      "// ROTA_TRACE_MEMORY(function, address, bytes, rows, host, fresh): memory is created (fresh) or becomes "
       "known.\n";
   std::map<std::string, std::string> lines;  // a symbol of one major shares its base name's line
   for (const FactTable* table : {&inputs.policy.functions, &inputs.policy.runtime}) {

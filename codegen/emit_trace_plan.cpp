@@ -85,7 +85,7 @@ class Planner {
     if (!element) return element.error();
     const bool out = use.direction != Direction::kIn;
     if (is_character(*element)) {
-      // A char* that is written needs a length, or a statement in the policy that the text ends in a zero.
+      // A char* that is written needs a length, or the policy must say that the text ends in a zero.
       if (use.direction == Direction::kIn || use.string || !use.count.empty()) {
         capture.text = true;
         capture.bytes = 1;
@@ -109,10 +109,10 @@ class Planner {
       capture.count = use.count;
       capture.count_is_pointer = use.count_is_pointer;
     } else if (!out && !use.reviewed && (element->kind != TypeKind::kRecord || has_count(api_, function))) {
-      return capture;  // perhaps an array of unknown length, perhaps of none
+      return capture;  // perhaps an array of unknown length, or an empty one
     }
-    // A program that was compiled with an older release may have given less room. The distance of such elements in an
-    // array is not known.
+    // A program compiled with an older release may have provided less room. The stride of such elements in an array is
+    // not known.
     if (parameter.smallest != 0 && capture.list) return TraceCapture();
     capture.bytes = parameter.smallest != 0 ? parameter.smallest : element->size;
     return capture;

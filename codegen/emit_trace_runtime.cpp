@@ -1,5 +1,5 @@
-// Emits the runtime API's tracing wrappers, generated/runtime_trace*.cpp, with types that are passed the same way: the
-// runtime's headers change signatures between majors under one name, and the shim is built without them.
+// Emits the runtime API's tracing wrappers, generated/runtime_trace*.cpp, using types that are passed in the same way
+// as the runtime's: its headers change signatures between majors under one name, and the shim is built without them.
 //
 // The majors share most signatures, so a tracer is a template over the function's number, instantiated for each major
 // whose libcudart has it that way.
@@ -14,7 +14,7 @@
 namespace rota::codegen {
 namespace {
 
-// Types that the compiler passes and returns as it does the runtime's own.
+// Types that the compiler passes and returns in the same way as the runtime's own.
 class Lowering {
  public:
   Result<std::string> type(const Api& api, const TypeRef& declared) {
@@ -63,7 +63,8 @@ class Lowering {
 
   Result<std::string> members(const Api& api, const Record& record) {
     if (!record.complete) return Error{"its layout is unknown"};
-    // What does not fit two registers is passed in memory whatever it holds (no homogeneous floats in this API).
+    // A record that does not fit in two registers is passed in memory, whatever it holds (this API has no homogeneous
+    // float aggregates).
     if (record.size > 16) return fmt::format("  alignas({}) unsigned char bytes[{}];\n", record.align, record.size);
     // Smaller ones by the classes of their eight-byte parts: all integers, pointers among them, are of one class. Then
     // it makes no difference which member of a union is used, so words of the alignment's size represent all of it.
@@ -97,7 +98,7 @@ class Lowering {
 
 namespace {
 
-// The tracers by their text, under names that tell variants apart.
+// The tracers by their text, with names that distinguish variants.
 class Tracers {
  public:
   // Returns the tracer's name.
@@ -143,7 +144,7 @@ Result<std::string> tracer_text(const Api& api, const TracePlan& plan, Lowering&
   if (!result) return Error{fmt::format("{}: {}", plan.name, result.error().text)};
   const std::string call =
       fmt::format("reinterpret_cast<{}(*)({})>(rota_cudart_real[number_])({})", *result, types, arguments);
-  // Lowered pointers have lost their types; the captures name the element's size, and strings are char.
+  // Lowered pointers have lost their types; captures state the element size, and strings are char.
   const auto body = tracer_body(api, plan, "number_", "kRuntimeApi", *result, call);
   if (!body) return body.error();
   return fmt::format("{} @({}) {{\n{}}}\n", *result, declaration, *body);
@@ -161,7 +162,7 @@ Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, cons
   std::string symbols =
       head +
       "// ROTA_CUDART_SYMBOL(major, node, name): what each libcudart exports under its version node. A\n"
-      "// function's number in a trace is its line here.\n";
+      "// function's number in a trace is its position here.\n";
   std::string majors;
   std::size_t count = 0;
   for (const TraceSection& section : sections) {
@@ -190,7 +191,7 @@ Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, cons
   files.push_back(
       {"runtime_trace.h",
        head + fmt::format(
-                  R"(// The runtime API's symbols and tracers, of every libcudart major. See runtime/preload/cudart.
+                  R"(// The runtime API's symbols and tracers for every libcudart major. See runtime/preload/cudart.
 #pragma once
 
 #include <cstddef>
@@ -208,13 +209,13 @@ struct RotaCudartMajor {{
 
 extern "C" {{
 extern const RotaCudartMajor rota_cudart_majors[kRotaCudartMajors];
-// By number, the line in runtime_symbols.inc. Filled before the first call of a major gets through.
+// By number, the position in runtime_symbols.inc. Filled before the first call of a major goes through.
 extern void* rota_cudart_real[kRotaCudartSymbols];
 extern const char* const rota_cudart_names[kRotaCudartSymbols];
 }}
 
 namespace rota::runtime_tracers {{
-// Null where the signature is not known: the call is passed on, and not recorded.
+// Null if the signature is not known: the call is passed on without being recorded.
 extern void* const table[kRotaCudartSymbols];
 }}  // namespace rota::runtime_tracers
 )",
@@ -222,7 +223,7 @@ extern void* const table[kRotaCudartSymbols];
   files.push_back(
       {"runtime_trace.cpp",
        head +
-           "// See runtime_trace.h; numbers are lines of runtime_symbols.inc.\n"
+           "// See runtime_trace.h; numbers are positions in runtime_symbols.inc.\n"
            "#include \"generated/runtime_trace.h\"\n\n#include <cstdint>\n\n"
            "#include \"runtime/trace/record.h\"\n\nnamespace rota::runtime_tracers {\nnamespace {\n\n" +
            lowering.records() + tracers.text() + "}  // namespace\n\nvoid* const table[kRotaCudartSymbols] = {\n" +

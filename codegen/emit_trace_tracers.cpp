@@ -1,4 +1,4 @@
-// Emits the driver's tracing wrappers, generated/driver_trace*.cpp, and what they share with the runtime's.
+// Emits the driver's tracing wrappers, generated/driver_trace*.cpp, and the parts that they share with the runtime's.
 #include <fmt/format.h>
 
 #include "codegen/emit_trace.h"
@@ -9,7 +9,7 @@ namespace {
 // One file would take a minute on one core; this many finish at about the same time.
 constexpr std::size_t kParts = 4;
 
-// The value of a parameter as trace::enter takes it: few distinct types, so that the compiler instantiates few
+// The value of a parameter as passed to trace::enter: few distinct types, so that the compiler instantiates few
 // templates.
 Result<std::string> recorded_value(const Api& api, const Parameter& parameter) {
   const auto type = api.resolve(parameter.type);
@@ -34,7 +34,7 @@ std::string count_expression(const Api& api, const Function& function, const Tra
   if (!capture.count_is_pointer) return fmt::format("trace::count_of({})", capture.count);
   const auto pointer = api.resolve(parameter->type);
   const auto count = pointer ? api.resolve(pointer->pointee) : pointer;
-  // Spelled out, because the runtime's tracers know pointers as void* only.
+  // Spelled out, because the runtime's tracers see every pointer as void*.
   return fmt::format("trace::count_at<std::uint{}_t>(static_cast<const void*>({}))", count ? count->size * 8 : 64,
                      capture.count);
 }
@@ -70,7 +70,7 @@ Result<std::string> tracer_body(const Api& api, const TracePlan& plan, const std
   const auto result = api.resolve(function.result);
   if (!result) return result.error();
   const bool has_result = result->kind != TypeKind::kVoid;
-  // What a function that returns a status writes is only there if it succeeded.
+  // A function that returns a status has written its outputs only if it succeeded.
   const bool has_status = result->kind == TypeKind::kEnum;
   std::string leaving;
   for (const TraceCapture& capture : plan.captures) {
@@ -83,7 +83,7 @@ Result<std::string> tracer_body(const Api& api, const TracePlan& plan, const std
       leaving += ",\n               " + expression;
     }
   }
-  // The trailing underscores: there are parameters called result and flags.
+  // Trailing underscores, because some parameters are called result and flags.
   std::string body = entry + ");\n";
   body += has_result ? fmt::format("  {} const result_ = {};\n", result_type, call) : fmt::format("  {};\n", call);
   body +=

@@ -15,7 +15,7 @@ std::string parameters(const std::vector<Parameter>& list) {
   return text;
 }
 
-// What the compiler would give without an alignment attribute; bytes.
+// The alignment without an attribute, in bytes.
 std::uint64_t natural_alignment(const Api& api, const TypeRef& type) {
   const auto resolved = api.resolve(type);
   if (!resolved) return 1;
@@ -91,7 +91,7 @@ std::string qualify(const TypeRef& type, const std::string& prefix) {
 }
 
 Result<std::string> type_declarations(const Api& api) {
-  std::string text = "// Named before use: handles are pointers to structs that nobody outside the driver sees.\n";
+  std::string text = "// Declared before use: handles are pointers to structs that only the driver defines.\n";
   for (const Record& record : api.records)
     text += fmt::format("{} {};\n", record.is_union ? "union" : "struct", record.name);
   text += '\n';
@@ -134,7 +134,7 @@ Result<EmittedFile> emit_types_h(const Inputs& inputs) {
   auto declarations = type_declarations(inputs.driver);
   if (!declarations) return declarations.error();
   std::string text = banner(inputs);
-  text += R"(// Every type of the driver API, in a namespace of its own: compiles without cuda.h, and beside it.
+  text += R"(// Every type of the driver API, in its own namespace: compiles with and without cuda.h.
 #pragma once
 
 #include <stddef.h>

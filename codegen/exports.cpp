@@ -59,7 +59,7 @@ class Sections {
     const auto found = std::ranges::find(list_, type, &Elf64_Shdr::sh_type);
     return found == list_.end() ? nullptr : &*found;
   }
-  // The string table that a section refers to.
+  // The string table of a section.
   const Elf64_Shdr* linked(const Elf64_Shdr& section) const {
     return section.sh_link < list_.size() ? &list_[section.sh_link] : nullptr;
   }
@@ -137,7 +137,7 @@ Result<RuntimeLibrary> read_runtime_library(const std::string& path, const Api& 
   RuntimeLibrary library{.name = std::move(*name), .undeclared = {}, .unexported = {}};
   for (const std::string& symbol : *exports) {
     if (symbol.find("cuda") == std::string::npos || runtime.find_function(symbol)) continue;
-    // A function of which the headers have other stream forms only is one that they hide.
+    // If the headers have only other stream forms of a function, they hide it.
     const bool per_thread = symbol.ends_with("_ptsz") || symbol.ends_with("_ptds");
     const std::string base = per_thread ? symbol.substr(0, symbol.size() - 5) : symbol;
     if (std::ranges::find(runtime.functions, base, &Function::base) != runtime.functions.end()) {

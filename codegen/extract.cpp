@@ -1,7 +1,7 @@
-// Two parses make an API. The INTERNAL one (__CUDA_API_VERSION_INTERNAL) declares every exported symbol and undoes the
-// macros that rename them, but hides deprecations; the plain one has documentation and deprecations under the names
-// that a program sees. Documentation belongs to a base name and is given to all its versions; a deprecation belongs to
-// one version and is given to its stream forms.
+// An API is read in two parses. The INTERNAL one (__CUDA_API_VERSION_INTERNAL) declares every exported symbol and
+// undoes the macros that rename them, but hides deprecations; the plain one has documentation and deprecations under
+// the names that a program sees. Documentation belongs to a base name and applies to all its versions; a deprecation
+// belongs to one version and applies to its stream forms.
 #include "codegen/extract.h"
 
 #include <clang-c/Index.h>
@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 
 struct SymbolName {
   std::string stem;  // without the stream form: cuMemcpyHtoD_v2
-  std::string base;  // without the version either: cuMemcpyHtoD
-  int suffix = 1;    // 2 for _v2; 1 where there is none
+  std::string base;  // without the version as well: cuMemcpyHtoD
+  int suffix = 1;    // 2 for _v2; 1 if there is none
   StreamForm form = StreamForm::kDefault;
 };
 
@@ -65,7 +65,7 @@ class ApiReader {
       : headers_(headers), types_(options.include_directory) {}
 
   Result<Api> read(const ParsedUnit& internal, const ParsedUnit& plain);
-  // Every function that either parse has seen.
+  // Every function seen by either parse.
   const std::set<std::string>& seen() const { return seen_; }
 
  private:
@@ -91,7 +91,7 @@ class ApiReader {
 
 bool ApiReader::is_api_function(CXCursor cursor, const std::string& name) const {
   const bool named = name.starts_with(headers_.function_prefix) || name.starts_with("__" + headers_.function_prefix);
-  // nvlink writes the bodies of these into the program itself; no library exports them.
+  // nvlink defines these in the program itself; no library exports them.
   if (name.starts_with("__cudaRegisterLinkedBinary")) return false;
   return named && types_.is_api_header(cursor) && clang_getCursorLinkage(cursor) == CXLinkage_External &&
          clang_Cursor_isFunctionInlined(cursor) == 0 && clang_Cursor_getStorageClass(cursor) != CX_SC_Static;
@@ -109,7 +109,7 @@ void ApiReader::scan(CXCursor parent) {
     } else if (kind == CXCursor_TypedefDecl && to_string(clang_getCursorSpelling(cursor)).starts_with("PFN_cu")) {
       const std::string name = to_string(clang_getCursorSpelling(cursor)).substr(4);
       const SymbolName split = split_symbol(name);
-      // Without a version it is the newest one's second name (a macro in all releases seen so far).
+      // Without a version it is another name for the newest one (a macro in all releases seen so far).
       if (split.stem != split.base) typedefs_[{split.base, split.form}].push_back({split.suffix, cursor});
     } else {
       types_.note(cursor);
@@ -158,8 +158,8 @@ Function ApiReader::convert(const std::string& name, CXCursor cursor) {
   return function;
 }
 
-// The typedefs of a group in order of their version belong to its symbols in order of their _vN; a symbol's N says
-// nothing by itself, because many groups begin at _v2.
+// A group's typedefs, sorted by version, match its symbols, sorted by _vN. A symbol's N alone says nothing, because
+// many groups begin at _v2.
 void ApiReader::match_versions() {
   std::map<Group, std::vector<std::pair<int, std::string>>> symbols;
   for (const auto& [name, cursor] : functions_) {
@@ -167,7 +167,7 @@ void ApiReader::match_versions() {
     symbols[{split.base, split.form}].emplace_back(split.suffix, name);
   }
   for (const auto& [group, versions] : typedefs_) {
-    // Windows' interop with OpenGL has its typedef everywhere.
+    // The typedefs for OpenGL interop on Windows are declared on every platform.
     if (symbols.contains(group) || group.first.find("WGL") != std::string::npos) continue;
     fail(fmt::format("{}: {} names a version of {}{}, which is declared nowhere: a macro hides it",
                      location_of(versions.front().cursor), to_string(clang_getCursorSpelling(versions.front().cursor)),
@@ -214,8 +214,8 @@ bool has_stddef(const fs::path& resource_directory) {
   return fs::exists(resource_directory / "include" / "stddef.h");
 }
 
-// A header that the folder lacks may be found in another CUDA installation on the compiler's own search path: then the
-// model would be a mixture, or lack what only that header declares.
+// The compiler may find a header that the folder lacks in another CUDA installation on its own search path. The model
+// would then be a mixture, or lack what only that header declares.
 std::optional<Error> mixture(const ParsedUnit& unit, const std::string& include_directory) {
   for (const std::string& file : unit.included_files()) {
     if (file.starts_with(include_directory + "/")) continue;
@@ -229,7 +229,7 @@ std::optional<Error> mixture(const ParsedUnit& unit, const std::string& include_
 }
 
 Result<int> stated_version(const ExtractOptions& options, const std::vector<std::string>& arguments) {
-  // An enumerator is the plainest way to have the preprocessor's value evaluated.
+  // An enumerator is the simplest way to have a macro's value evaluated.
   const auto unit =
       ParsedUnit::parse("#include <cuda.h>\nenum RotaVersion { kRotaVersion = CUDA_VERSION };\n", arguments);
   if (!unit) return unit.error();
@@ -289,8 +289,8 @@ HeaderSet driver_headers() {
           .typedefs_give_versions = true};
 }
 
-// The __cuda* functions, which nvcc's own output calls, are declared for that output (first macro) and for CUDA source
-// (second one, from there on) only.
+// The __cuda* functions, which nvcc's output calls, are declared only for that output (the first macro) and for CUDA
+// source (the second macro, from where it is defined).
 HeaderSet runtime_headers() {
   return {.source =
               "#include <cuda_runtime_api.h>\n"
@@ -354,10 +354,10 @@ Result<Api> extract_api(const HeaderSet& headers, const ExtractOptions& options)
 
 Result<Model> extract_model(const ExtractOptions& given, const std::string& release) {
   ExtractOptions options = given;
-  // Declarations are told from other people's by the beginning of their file's path.
+  // The prefix of a declaration's file path tells CUDA's own declarations from others.
   while (options.include_directory.size() > 1 && options.include_directory.ends_with('/'))
     options.include_directory.pop_back();
-  // Said here, because the compiler might find another cuda.h by its own search path.
+  // Checked here because the compiler might find another cuda.h on its own search path.
   if (!fs::exists(fs::path(options.include_directory) / "cuda.h")) {
     return Error{fmt::format("{}: holds no cuda.h", options.include_directory)};
   }

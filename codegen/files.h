@@ -1,4 +1,4 @@
-// Files, whole.
+// Reads whole files.
 #pragma once
 
 #include <fstream>
@@ -8,7 +8,7 @@
 
 namespace rota::codegen {
 
-// What a file holds; nothing if it cannot be opened.
+// A file's content; nothing if it cannot be opened.
 inline std::optional<std::string> read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;

@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The names in runtime/overrides.inc, and under which comment "// runtime/hooks/….cpp" each stands; none in a folder
-// without one.
+// The names in runtime/overrides.inc, each with the comment "// runtime/hooks/….cpp" above it; none if the file does
+// not exist.
 void read_overrides(const std::string& root, Inputs& inputs) {
   std::istringstream lines(read_file(root + "/runtime/overrides.inc").value_or(""));
   constexpr std::string_view kEntry = "ROTA_OVERRIDE(";

@@ -1,4 +1,4 @@
-// From models and policy to the files of generated/, in memory or on disk.
+// Turns models and policy into the files of generated/, in memory or on disk.
 #pragma once
 
 #include <string>
@@ -12,21 +12,21 @@ namespace rota::codegen {
 // repository.
 Result<Inputs> load_inputs(const std::string& root);
 
-// Puts models (oldest first, at least one) and policy together; fails where the releases contradict each other, or the
-// policy them, so that nothing could be emitted.
+// Combines models (oldest first, at least one) and policy. Fails if the releases contradict each other, or the policy
+// contradicts them, so that nothing could be emitted.
 Result<Inputs> make_inputs(std::vector<Model> releases, Policy policy);
 
 // Every file of generated/ that rota-codegen makes, sorted by name.
 Result<std::vector<EmittedFile>> emit_all(const Inputs& inputs);
 
-// Documents for people, outside generated/: names are relative to the repository's root.
+// Documents for readers, outside generated/; names are relative to the repository root.
 std::vector<EmittedFile> emit_documents(const Inputs& inputs);
 
-// Writes those that differ from what is there (an unchanged file keeps its time stamp, so nothing is rebuilt for it).
-// Returns the names of the written ones.
+// Writes the files that differ from those on disk (an unchanged file keeps its time stamp, so nothing is rebuilt for
+// it). Returns the names of the files written.
 Result<std::vector<std::string>> write_files(const std::vector<EmittedFile>& files, const std::string& directory);
 
-// Those that are missing or differ.
+// The files that are missing or differ.
 std::vector<std::string> stale_files(const std::vector<EmittedFile>& files, const std::string& directory);
 
 }  // namespace rota::codegen

@@ -21,7 +21,7 @@ Guard guard_of(const Api& api, const Function& function, const FunctionPolicy* p
   guard.needs_room = policy->needs_room;
   if (policy->captures == "begin") guard.capture = CaptureGuard::kBegin;
   if (policy->captures == "end") guard.capture = CaptureGuard::kEnd;
-  // `passes` primarily covers the other facts: it excuses the mark only for a function that does nothing but export.
+  // `passes` is mainly about the other facts: it excuses the mark only for a function that does nothing but export.
   guard.marks = !policy->exports.empty() && (policy->passes.empty() || policy->binding_facts().size() > 1);
   const bool wanted = !policy->needs_mapping.empty() || guard.marks || guard.capture == CaptureGuard::kBegin;
   guard.holds_memory = wanted && !guard.submits && !policy->waits_for_others && !takes_callback(api, function);

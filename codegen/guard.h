@@ -1,4 +1,5 @@
-// What is generated around a driver function, by the policy's facts: the only place that says how each fact is emitted.
+// What is generated around a driver function, derived from the policy's facts. This is the only place that says how
+// each fact is emitted.
 #pragma once
 
 #include "codegen/model.h"
@@ -10,12 +11,12 @@ enum class CaptureGuard { kNone, kBegin, kEnd };
 
 struct Guard {
   bool submits = false;  // waits for the lease
-  // Raises the thread's depth word during the call, so that no memory moves under it. Not where it submits (the gate
-  // does it), and not around calls that may wait for other processes or run the program's own code: a move of memory
+  // Raises the thread's depth word during the call, so that no memory moves under it. False for calls that submit (the
+  // gate raises it), and for calls that may wait for other processes or run the program's own code: a move of memory
   // waits for the word, and would wait for them.
   bool holds_memory = false;
-  // If the driver refuses the call for lack of memory, it is retried when others have made room. Calls that submit
-  // always are.
+  // A call that the driver refuses for lack of memory is retried once others have made room. Calls that submit are
+  // always retried.
   bool needs_room = false;
   CaptureGuard capture = CaptureGuard::kNone;
   bool marks = false;  // others can access what it exports: marks the process once it has succeeded

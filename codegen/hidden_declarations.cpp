@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kReported = 5;
 
-// The text with comments blanked out, so that lines keep their numbers.
+// The text with comments blanked out; line numbers stay the same.
 std::string without_comments(std::string text) {
   for (std::size_t at = text.find("/*"); at != std::string::npos; at = text.find("/*", at)) {
     const std::size_t found = text.find("*/", at + 2);
@@ -37,7 +37,7 @@ std::optional<Error> find_hidden_declarations(const std::string& include_directo
     const std::string text = without_comments(read_file(include_directory + "/" + header).value_or(""));
     for (std::sregex_iterator at(text.begin(), text.end(), kDeclaration), end; at != end; ++at) {
       const std::string name = (*at)[1];
-      // Windows' interop with OpenGL stands under _WIN32.
+      // OpenGL interop for Windows is declared under _WIN32.
       if (declared.contains(name) || name.find("WGL") != std::string::npos) continue;
       if (++count > kReported) continue;
       const auto line = 1 + std::count(text.begin(), text.begin() + at->position(), '\n');

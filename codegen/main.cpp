@@ -27,7 +27,7 @@ int fail(const Error& error) {
   return 1;
 }
 
-// libcudart where toolkits and cuda_headers/fetch put it; empty if it is not there.
+// The path where toolkits and cuda_headers/fetch put libcudart; empty if it is not there.
 std::string cudart_beside(const std::string& include_directory) {
   namespace fs = std::filesystem;
   const fs::path include = fs::path(
@@ -82,7 +82,7 @@ struct ExtractCommand {
   }
 
  private:
-  // Against the same release's earlier model and the release before it.
+  // Compares with the same release's earlier model and with the release before it.
   static std::vector<std::string> losses(const std::string& folder, const Model& model) {
     const auto models = load_models(folder);
     std::vector<std::string> lost;
@@ -101,7 +101,7 @@ struct ExtractCommand {
   }
 };
 
-// The repository that the command is run in: the nearest folder upwards with cuda_headers/policy.toml.
+// The repository that the command runs in: the nearest parent folder with cuda_headers/policy.toml.
 Result<std::string> find_root(const std::string& given) {
   namespace fs = std::filesystem;
   if (!given.empty()) return given;
@@ -157,7 +157,7 @@ struct CheckCommand {
     add(check_policy(*inputs));
     add(check_overrides(*inputs));
     add(check_binding(*inputs));
-    // A policy that contradicts the model may also stop the emitters; what is above says more about why.
+    // A policy that contradicts the model may also stop the emitters; the problems reported above explain why.
     if (const auto files = emit_all(*inputs)) {
       add(check_generated(*files, *repository + "/generated"));
       for (const std::string& name : stale_files(emit_documents(*inputs), *repository))
@@ -191,7 +191,7 @@ struct CheckCommand {
   }
 
  private:
-  // The exit code if nothing is wrong but that somebody has to decide what new functions do.
+  // The exit code when nothing is wrong except that somebody must decide what new functions do.
   static constexpr int kOnlyDecisionsMissing = 2;
 };
 
@@ -309,7 +309,7 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return run(argc, argv);
-  } catch (const std::exception& problem) {  // no memory, a working directory that is gone
+  } catch (const std::exception& problem) {  // out of memory, or the working directory is gone
     std::fprintf(stderr, "rota-codegen: %s\n", problem.what());
     return 1;
   }

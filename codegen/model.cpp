@@ -1,4 +1,4 @@
-// The model's own logic: spellings of types, look-ups by name, and what a spelled type comes down to.
+// The model's logic: spellings of types, look-ups by name, and resolving a spelled type.
 #include "codegen/model.h"
 
 #include <algorithm>
@@ -52,7 +52,7 @@ const Builtin* find_builtin(std::string_view name) {
   return found == kBuiltins.end() ? nullptr : &*found;
 }
 
-// Typedefs of typedefs are two or three deep in CUDA's headers; a cycle in a damaged model must end all the same.
+// Typedefs of typedefs are two or three deep in CUDA's headers. The limit ends the loop if a damaged model has a cycle.
 constexpr int kDeepestTypedef = 32;
 
 }  // namespace
@@ -68,7 +68,7 @@ int release_number(std::string_view release) {
   const auto [dot, major_error] = std::from_chars(release.data(), end, major);
   if (major_error != std::errc() || dot == end || *dot != '.') return 0;
   const auto [rest, minor_error] = std::from_chars(dot + 1, end, minor);
-  // CUDA_VERSION has two digits for the minor part and a zero behind them.
+  // CUDA_VERSION has two digits for the minor version, followed by a zero.
   if (minor_error != std::errc() || rest != end || major <= 0 || minor < 0 || minor > 99) return 0;
   return major * 1000 + minor * 10;
 }
@@ -186,8 +186,8 @@ const Field* Record::find_field(std::string_view field_name) const {
 
 namespace {
 
-// Depth first from each name in order: whatever a declaration needs to stand before it is put before it. Enums and
-// records can be named without their definition, so a pointer to a record needs nothing.
+// Depth first from each name in order: what a declaration needs is put before it. Enums and records can be named
+// without their definition, so a pointer to a record needs nothing.
 class DeclarationOrder {
  public:
   DeclarationOrder(const Api& api, const std::map<std::string, Declaration, std::less<>>& names)
@@ -230,7 +230,7 @@ class DeclarationOrder {
     }
   }
 
-  // `complete`: a record that the type comes down to must be defined, not only named.
+  // `complete`: if the type resolves to a record, that record must be defined, not only named.
   void needs(const TypeRef& type, bool complete) {
     const TypeRef* current = &type;
     for (int depth = 0; depth < kDeepestTypedef; ++depth) {
@@ -342,7 +342,7 @@ Result<Resolved> Api::resolve(const TypeRef& type) const {
     if (!alias) return Error{fmt::format("type '{}' is not declared in the model", current.base)};
     const bool was_const = current.base_const;
     current = alias->type;
-    // const on a typedef applies to what the typedef names as a whole: the outermost pointer, else the base.
+    // const on a typedef applies to the whole type that it names: the outermost pointer, else the base.
     if (was_const && !current.pointers.empty()) {
       current.pointers.back() = true;
     } else if (was_const) {

@@ -1,9 +1,9 @@
-// The CUDA API of one release as plain data: what the headers declare, without a word of their text.
+// The CUDA API of one release as plain data: what the headers declare, without any of their text.
 //
-// `extract` fills it from the headers, cuda_headers/api/<release>.json keeps it. Two Api objects make a Model, because
-// the driver's and the runtime's headers use the same names for different things. The emitters read the union of all
-// releases (unite.h). Types are kept as the header spells them (typedef names included); Api::resolve() says what a
-// spelling comes down to.
+// `extract` fills it from the headers, and cuda_headers/api/<release>.json stores it. A Model has two Api objects,
+// because the driver's and the runtime's headers use the same names for different things. The emitters read the union
+// of all releases (unite.h). Types are stored as the header spells them (typedef names included); Api::resolve()
+// resolves a spelling.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct TypeRef {
   bool is_pointer() const { return !pointers.empty() && extents.empty(); }
   // The type pointed to; only if is_pointer().
   TypeRef pointee() const;
-  // The element of the outermost array; only if extents is not empty.
+  // The element type of the outermost array; only if extents is not empty.
   TypeRef element() const;
   // C spelling without a declared name; arrays as in "char[16]".
   std::string spelling() const;
@@ -38,16 +38,16 @@ struct TypeRef {
 };
 
 struct Parameter {
-  std::string name;  // as in the header; "argN" where it names none
+  std::string name;  // as in the header; "argN" if the header gives no name
   TypeRef type;
-  std::string direction;  // what the documentation tags: "in", "out", "inout" or nothing
-  // In a union of releases, of a pointer: bytes of what it leads to in the release that has the least, where the
+  std::string direction;  // the documentation's tag: "in", "out", "inout" or nothing
+  // For a pointer in a union of releases: the smallest size in bytes that its target has in any release, if the
   // releases differ; else 0. Not written to models.
   std::uint64_t smallest = 0;
 };
 
-// What the documentation comment says, as flags: the comment's text is the vendor's and is not kept.
-// Notes are the names of the documentation macros without "note_" (async, sync, null_stream, memcpy, memset, callback,
+// What the documentation comment says, as flags: the comment's text belongs to the vendor and is not kept. Notes are
+// the names of the documentation macros without "note_" (async, sync, null_stream, memcpy, memset, callback,
 // graph_thread_safety, …) plus "says_asynchronous" when the description itself uses that word. Sorted, unique.
 struct Documentation {
   bool present = false;
@@ -63,13 +63,12 @@ struct Function {
   std::string name;  // exact export: cuMemcpyHtoDAsync_v2_ptsz
   std::string base;  // what cuGetProcAddress and policy.toml call it: cuMemcpyHtoDAsync
   StreamForm form = StreamForm::kDefault;
-  int version =
-      0;  // CUDA version from which cuGetProcAddress answers with it (3020); 0 where no typedef says (runtime)
+  int version = 0;  // first CUDA version for which cuGetProcAddress returns it (3020); 0 if no typedef says (runtime)
   std::string header;  // file name of the declaration
   TypeRef result;
   std::vector<Parameter> parameters;
   bool deprecated = false;
-  Documentation documentation;  // of the base name's plain declaration, in every version of it
+  Documentation documentation;  // from the base name's plain declaration; the same in every version
 
   const Parameter* find_parameter(std::string_view parameter_name) const;
 };
@@ -90,18 +89,18 @@ struct Record;
 
 struct Field {
   std::string name;            // empty for an anonymous struct or union
-  TypeRef type;                // base is empty if `nested` says what it is
-  std::uint64_t offset = 0;    // bytes from the start of the record that holds it; of the storage unit for bit-fields
+  TypeRef type;                // base is empty if `nested` holds the type
+  std::uint64_t offset = 0;    // bytes from the start of the enclosing record; for bit-fields, of the storage unit
   unsigned bit_offset = 0;     // bit-fields: from the start of the record, in bits
   unsigned bits = 0;           // 0: not a bit-field
   std::vector<Record> nested;  // none, or exactly one: a struct or union defined in place
 };
 
 struct Record {
-  std::string name;  // tag, or the typedef's name where it has none; may be empty for a nested one
+  std::string name;  // tag, or the typedef's name if it has none; may be empty for a nested one
   std::string header;
   bool is_union = false;
-  bool complete = false;    // false: only declared (what handles point to); then size, align, fields are empty
+  bool complete = false;  // false: only declared (handles point to such records); size, align and fields are then empty
   std::uint64_t size = 0;   // bytes
   std::uint64_t align = 0;  // bytes
   std::vector<Field> fields;
@@ -109,11 +108,11 @@ struct Record {
   const Field* find_field(std::string_view field_name) const;
 };
 
-// A function type or pointer to one with a name: CUstreamCallback, CUhostFn.
+// A named function type or function pointer type: CUstreamCallback, CUhostFn.
 struct Callback {
   std::string name;
   std::string header;
-  bool pointer = true;  // false: the typedef names the function type itself
+  bool pointer = true;  // false: the typedef names the function type, not a pointer to it
   TypeRef result;
   std::vector<Parameter> parameters;
 };
@@ -138,7 +137,7 @@ enum class TypeKind {
   kArray
 };
 
-// What a TypeRef comes down to once every typedef is looked through.
+// A TypeRef with every typedef resolved.
 struct Resolved {
   TypeKind kind = TypeKind::kVoid;
   std::uint64_t size = 0;  // bytes; 0 for void and incomplete records
@@ -149,15 +148,15 @@ struct Resolved {
   const Callback* callback = nullptr;  // kCallback
 };
 
-// The order in which a compiler wants the types: each stands before its use. It follows from the types themselves.
+// The order in which a compiler needs the types: each is declared before its use. Derived from the types themselves.
 enum class DeclarationKind { kEnum, kRecord, kCallback, kTypedef };
 struct Declaration {
   DeclarationKind kind;
-  std::size_t index;  // into the vector of that kind
+  std::size_t index;  // in the vector of that kind
 };
 
 struct Api {
-  // All sorted by name, bytewise; no two types share a name.
+  // All vectors are sorted by name, bytewise; no two types share a name.
   std::vector<Function> functions;
   std::vector<Enum> enums;
   std::vector<Record> records;
@@ -173,12 +172,12 @@ struct Api {
   bool has_type(std::string_view name) const { return names_.find(name) != names_.end(); }
   // All versions and stream forms of a base name, sorted by name.
   std::vector<const Function*> versions_of(std::string_view base) const;
-  // Looks through typedefs. Unknown names are an error that names them.
+  // Resolves typedefs. An unknown name is an error that gives the name.
   Result<Resolved> resolve(const TypeRef& type) const;
   // A pointer to a record that is only declared: CUstream, CUcontext, …
   bool is_handle(const TypeRef& type) const;
 
-  // Must be called after the vectors were changed: sorts them, and derives what the find functions and emitters use.
+  // Must be called after the vectors change: sorts them, and derives what the find functions and emitters use.
   void index();
 
  private:
@@ -186,7 +185,7 @@ struct Api {
   std::map<std::string, std::size_t, std::less<>> function_names_;
 };
 
-// What a release's libcudart exports, as far as it differs from what the headers declare.
+// How the exports of a release's libcudart differ from what the headers declare.
 struct RuntimeLibrary {
   std::string name;                     // its SONAME, which is also its version node: "libcudart.so.11.0"
   std::vector<std::string> undeclared;  // exported, but in no header; sorted
@@ -201,23 +200,23 @@ struct Model {
   RuntimeLibrary library;
 };
 
-// 13000 for "13.0", as CUDA_VERSION counts; 0 for what is no release.
+// 13000 for "13.0", in the form of CUDA_VERSION; 0 for text that is not a release.
 int release_number(std::string_view release);
 std::string release_name(int number);
 
-// Whether a type's name needs no declaration: C's own and <stdint.h>'s.
+// Whether a type's name needs no declaration: those of C and of <stdint.h>.
 bool is_builtin_type(std::string_view name);
 
-// cuda_headers/api/<release>.json: one declaration per line, so that a difference reads well. A release's file holds
-// what it added, changed or removed against the release before it (`before`; null: everything).
+// cuda_headers/api/<release>.json: one declaration per line, so that diffs are readable. A release's file holds what it
+// added, changed or removed compared with the previous release (`before`; null: everything).
 std::string model_to_json(const Model& model, const Model* before = nullptr);
-// `before` is the release that the file says it comes after, or null if it says none; another one is an error.
+// `before` must be the release that the file names as its predecessor, or null if it names none.
 Result<Model> parse_model(std::string_view text, const std::string& path_for_errors, const Model* before = nullptr);
 
 // All models of a folder, oldest release first. At least one, or an error.
 Result<std::vector<Model>> load_models(const std::string& directory);
-// What `now` lacks although `before` has it and nothing explains it. Compared with an earlier release: functions, since
-// the driver never drops one, and the headers must still declare what libcudart still exports. Compared with an earlier
+// What `before` has and `now` lacks without an explanation. Compared with an earlier release: functions, since the
+// driver never drops one, and the headers must still declare what libcudart still exports. Compared with an earlier
 // model of the same release: functions, types, enumerators and fields.
 std::vector<std::string> lost_declarations(const Model& before, const Model& now);
 

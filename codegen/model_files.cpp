@@ -1,4 +1,4 @@
-// The folder of models, cuda_headers/api: which releases it holds, and how one is put among them.
+// The folder of models, cuda_headers/api: which releases it holds, and how one is added.
 #include <algorithm>
 #include <filesystem>
 #include <fstream>

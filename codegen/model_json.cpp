@@ -1,8 +1,7 @@
-// cuda_headers/api/<release>.json. One declaration per line and nothing that follows from the rest (a base name that
-// equals the name, a default stream form). The oldest release is told in full, each later one by what it added or
-// changed
-// ("types", "functions") and removed ("gone") against the one before it, so that a release can be reviewed line by
-// line.
+// cuda_headers/api/<release>.json. One declaration per line, without anything that follows from the rest (a base name
+// that equals the name, a default stream form). The oldest release is written in full, each later one as what it added
+// or changed ("types", "functions") and removed ("gone") compared with its predecessor, so that a release can be
+// reviewed line by line.
 #include <map>
 
 #include <fmt/format.h>
@@ -85,7 +84,7 @@ Json callback_to_json(const Callback& callback) {
   return line;
 }
 
-// Every declaration of an API as the line that tells it, by name.
+// The line for every declaration of an API, by name.
 using Lines = std::map<std::string, std::string>;
 
 Lines type_lines(const Api& api) {
@@ -105,7 +104,7 @@ Lines function_lines(const Api& api) {
   return lines;
 }
 
-// The lines that `before` lacks or tells differently; the names that only `before` has go into `gone`.
+// The lines that `before` lacks or that differ from its own; the names that only `before` has go into `gone`.
 std::vector<std::string> changed_lines(const Lines& lines, const Lines& before, Json& gone) {
   std::vector<std::string> changed;
   for (const auto& [name, line] : lines) {
@@ -136,7 +135,8 @@ void append_api(std::string& text, std::string_view name, const Api& api, const 
   text += "\n  }";
 }
 
-// Reading: nlohmann throws on a missing or ill-typed key, and the type parser answers with an Error; both end here.
+// Reading: nlohmann throws on a missing key or a wrong type, and the type parser returns an Error; both are handled
+// here.
 struct BadModel {
   std::string text;
 };

@@ -220,7 +220,7 @@ class PolicyReader {
     into.emplace(base, std::move(function));
   }
 
-  // "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9": 16 bytes in the order in which they lie in memory.
+  // "6bd5fb6c-5bf4-e74a-8987-d93912fd9df9": 16 bytes in memory order.
   static bool read_uuid(std::string_view text, std::array<unsigned char, 16>& into) {
     constexpr std::string_view kForm = "xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
     constexpr std::string_view kDigits = "0123456789abcdef";

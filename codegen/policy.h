@@ -1,4 +1,4 @@
-// cuda_headers/policy.toml: what each driver function does, and how both APIs use their pointers: no header says it.
+// cuda_headers/policy.toml: what each driver function does, and how both APIs use their pointers. No header says so.
 #pragma once
 
 #include <array>
@@ -19,24 +19,24 @@ enum class Direction { kIn, kOut, kInOut };
 // How a pointer parameter is used.
 struct ParameterUse {
   Direction direction = Direction::kIn;
-  bool opaque = false;            // not to be looked into
+  bool opaque = false;            // never read
   bool string = false;            // zero-terminated
   std::string count;              // element count: a parameter's name, a number, or empty for one element
   bool count_is_pointer = false;  // "out[*count]": the count is read through the pointer, after the call
   bool reviewed = false;          // false: only derived from the type
 };
 
-// Memory that a call brings into being, or makes known: parameters, "*parameter" for what was written there, and fields
-// of either. For the listings of traces.
+// Memory that a call creates or makes known: parameters, "*parameter" for what was written there, and fields of either.
+// For trace listings.
 struct MemoryPlace {
   std::string address;
-  std::string bytes;   // of the whole, or of one row; empty: not told
+  std::string bytes;   // of the whole, or of one row; empty: not known
   std::string rows;    // empty: one
   bool host = false;   // host memory
-  bool known = false;  // it may have been known before
+  bool known = false;  // the memory may have been known before
 };
 
-// The facts of one base name (every version and stream form inherits them). Empty: not so.
+// The facts of one base name (every version and stream form inherits them). An empty fact does not apply.
 struct FunctionPolicy {
   std::string base;
   int line = 0;         // in policy.toml
@@ -44,7 +44,7 @@ struct FunctionPolicy {
   std::vector<std::string> needs_mapping;
   bool needs_room = false;
   bool may_block = false;
-  bool waits_for_others = false;  // may_block = "others": what it waits for may be another process
+  bool waits_for_others = false;  // may_block = "others": it may wait for another process
   std::string captures;
   std::vector<std::string> allocates;
   std::vector<std::string> frees;
@@ -54,49 +54,49 @@ struct FunctionPolicy {
   bool undeclared = false;
   std::string reason;
   std::string passes;
-  std::string untouched;           // why memory need not be in place although the call takes an address of it
-  std::string redirected;          // of what allocates or frees: rota's own memory may serve it, how it is counted
-  std::string counted;             // of what allocates or frees: the driver's own memory, how it is counted
-  std::vector<std::string> makes;  // parameters that bring back a new object's handle
+  std::string untouched;           // why memory need not be in place although the call takes its address
+  std::string redirected;          // allocates or frees memory that rota itself may provide: how it is counted
+  std::string counted;             // allocates or frees the driver's own memory: how it is counted
+  std::vector<std::string> makes;  // parameters that return a new object's handle
   std::vector<std::string> ends;   // parameters whose object or memory is gone afterwards
   std::optional<MemoryPlace> memory;
   std::map<std::string, ParameterUse> parameters;
   bool states_a_fact() const;
-  // Words for what rota must know of: allocates, frees, exports, a capture that begins, ends or changes, a context that
-  // comes or goes. Empty: nothing.
+  // The facts that rota must act on, in words: allocates, frees, exports, begins, ends or changes a capture, creates or
+  // ends a context. Empty: none.
   std::vector<std::string> binding_facts() const;
 };
 
 using FactTable = std::map<std::string, FunctionPolicy, std::less<>>;
 
-// A private table of the driver (cuGetExportTable) through which, by what was seen of its users, nothing allocates,
-// launches or hands memory on.
+// A private table of the driver (cuGetExportTable). As far as its users have been observed, nothing allocates, launches
+// or shares memory through it.
 struct ExportTable {
-  std::string uuid;  // as it is spelled in policy.toml
+  std::string uuid;  // as spelled in policy.toml
   int line = 0;
   std::array<unsigned char, 16> id = {};
-  std::uint64_t bytes = 0;            // its length as it stands in its first word; 0: it does not begin with one
-  std::vector<std::string> asked_by;  // libraries that were seen to ask for it
+  std::uint64_t bytes = 0;            // its length, read from its first word; 0: it does not begin with one
+  std::vector<std::string> asked_by;  // libraries that have been seen to ask for it
   std::string evidence;
 };
 
 struct Policy {
   FactTable functions;  // of the driver, by base name
   // Of the runtime API, by base name, or by symbol and libcudart's major ("cudaGetDeviceProperties@12") where that one
-  // differs: only how its parameters are used, since whatever it does it does through the driver.
+  // differs. They state only how parameters are used, since the runtime does everything through the driver.
   FactTable runtime;
   std::vector<ExportTable> export_tables;
   const FunctionPolicy* find(std::string_view base) const;
 };
 
-// The entry that speaks of a function, or null. `major`: libcudart's, 0 for the driver.
+// The entry for a function, or null. `major`: libcudart's, 0 for the driver.
 const FunctionPolicy* find_facts(const FactTable& table, const Function& function, int major);
 
 Result<Policy> load_policy(const std::string& path);
 Result<Policy> parse_policy(std::string_view text, const std::string& path_for_errors);
 
-// What the policy says about a parameter, else the guess that its type gives: a typed non-const pointer is an output,
-// a pointer to const an input, char* that is const a string, void* opaque. Values that are no pointers are inputs.
+// What the policy says about a parameter, else a guess from its type: a typed non-const pointer is an output, a pointer
+// to const an input, const char* a string, void* opaque. Values that are not pointers are inputs.
 ParameterUse parameter_use(const Api& api, const FunctionPolicy* policy, const Function& function,
                            const Parameter& parameter);
 

@@ -20,7 +20,7 @@ std::string signature(const Function& function) {
   return fmt::format("{}({})", function.name, parameters);
 }
 
-// The facts of a policy entry in the words of policy.toml, parameters left out.
+// The facts of a policy entry, named as in policy.toml, without parameters.
 std::string facts_text(const FunctionPolicy& policy) {
   std::vector<std::string> facts;
   const auto list = [&](std::string_view name, const std::vector<std::string>& values) {
@@ -39,7 +39,7 @@ std::string facts_text(const FunctionPolicy& policy) {
   return fmt::format("{}", fmt::join(facts, ", "));
 }
 
-// Pointer parameters of these versions of which the policy says nothing, with the guess that their types give.
+// The pointer parameters of these versions that the policy does not cover, with the guess from their types.
 std::string unreviewed_uses(const Api& api, const std::vector<const Function*>& versions, const FactTable& table,
                             int major) {
   std::set<std::string> seen;
@@ -70,7 +70,7 @@ void append_functions(std::string& text, std::string_view title, const Api& api,
   if (!functions.empty()) text += '\n';
 }
 
-// What the policy does and does not say of the functions that a release brought.
+// What the policy says, and does not say, about the functions that a release added.
 void append_decisions(std::string& text, const Inputs& inputs, const Model& before, const Model& after) {
   std::string open;
   std::string inherited;
@@ -114,7 +114,7 @@ void append_decisions(std::string& text, const Inputs& inputs, const Model& befo
   section("Already decided", "", decided);
 }
 
-// Lines of the model's difference that speak of types.
+// The lines of the model's diff that are about types.
 void append_types(std::string& text, const Model& before, const Model& after) {
   std::string lines;
   std::size_t count = 0;
@@ -171,7 +171,7 @@ EmittedFile emit_coverage(const Inputs& inputs) {
       "| CUDA | driver symbols | known | gated | by hand | reviewed | libcudart | runtime symbols | traced | reviewed "
       "|\n"
       "|---|---|---|---|---|---|---|---|---|---|\n");
-  // Parameters by the names that the union gives them: the policy knows no others.
+  // Uses the union's parameter names, the only ones that the policy knows.
   const auto reviewed = [](const Api& united, const std::string& name, const FactTable& table, int major) {
     const Function& function = *united.find_function(name);
     const FunctionPolicy* policy = find_facts(table, function, major);

@@ -1,4 +1,4 @@
-// What a release changed, for the people who take it in: Markdown, to stand in a pull request.
+// What a release changed, for those who add it: Markdown for a pull request.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace rota::codegen {
 
-// Between two of the inputs' models. Headings from `###` on. Names every function that was added, changed or removed,
+// Compares two of the inputs' models. Headings start at `###`. Lists every function that was added, changed or removed,
 // every type that changed, and each decision that the policy lacks, with what the headers suggest and why.
 std::string release_report(const Inputs& inputs, const Model& before, const Model& after);
 
-// COVERAGE.md: each release against what this build knows of its functions.
+// COVERAGE.md: what this build knows of each release's functions.
 EmittedFile emit_coverage(const Inputs& inputs);
 
 }  // namespace rota::codegen

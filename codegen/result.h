@@ -1,6 +1,6 @@
 // A value, or the reason why there is none. Errors of rota-codegen are values, so that `check` can report all of them
 // and tests can look at the text; the text names the file, symbol or option concerned.
-// Beside scheduler/protocol/result.h, since the generator depends on nothing else of ours.
+// Separate from scheduler/protocol/result.h, since the generator depends on no other part of rota.
 #pragma once
 
 #include <string>
@@ -25,7 +25,7 @@ class Result {
   const T& operator*() const { return std::get<0>(state_); }
   T* operator->() { return &std::get<0>(state_); }
   const T* operator->() const { return &std::get<0>(state_); }
-  // Only when it does not.
+  // Only when it holds an error.
   const Error& error() const { return std::get<1>(state_); }
 
  private:

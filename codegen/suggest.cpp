@@ -16,7 +16,7 @@ struct NameHint {
   std::string_view fact;
 };
 
-// Words in a function's name, and what functions with such a word mostly do.
+// Words in function names, and what functions with such a name usually do.
 constexpr std::array kNameHints = {
     NameHint{"Launch", "submits"},        NameHint{"Memcpy", "submits"},
     NameHint{"Memset", "submits"},        NameHint{"Prefetch", "submits"},

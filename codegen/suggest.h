@@ -1,4 +1,4 @@
-// What the headers suggest about a function that the policy does not know: a starting point for the review, never an
+// What the headers suggest about a function that the policy does not know: a starting point for review, never an
 // answer.
 #pragma once
 
@@ -11,16 +11,16 @@
 namespace rota::codegen {
 
 struct Suggestion {
-  std::string fact;  // as in policy.toml, as far as it can be said: submits = "hStream"
+  std::string fact;  // as in policy.toml, as far as it is known: submits = "hStream"
   std::string why;
 };
 
-// `versions` of one base name. Empty: nothing speaks for more than a query.
+// `versions` of one base name. Empty: nothing suggests more than a query.
 std::vector<Suggestion> suggest_facts(const std::vector<const Function*>& versions);
 // "submits = \"hStream\"? (a stream parameter); may_block? (…)".
 std::string suggestion_text(const std::vector<Suggestion>& suggestions);
 
-// The derived guess for a pointer parameter, as `params` would state it: "out", "in", "string", "opaque".
+// The guess for a pointer parameter, as `params` would state it: "out", "in", "string", "opaque".
 std::string suggest_use(const Api& api, const Function& function, const Parameter& parameter);
 
 // Every base name of an API with its versions, sorted.

@@ -32,7 +32,7 @@ bool is_function(CXType type) {
   return plain.kind == CXType_FunctionProto || plain.kind == CXType_FunctionNoProto;
 }
 
-// Parentheses around a declarator are a node of their own that libclang does not show; the canonical type has none.
+// Parentheses around a declarator are a separate node that libclang does not expose; the canonical type has none.
 bool points_to_function(CXType type) {
   return type.kind == CXType_Pointer && is_function(clang_getCanonicalType(clang_getPointeeType(type)));
 }
@@ -63,7 +63,7 @@ void TypeCollector::note(CXCursor cursor) {
   } else if (kind == CXCursor_StructDecl || kind == CXCursor_UnionDecl) {
     entry.kind = DeclarationKind::kRecord;
     const CXCursor definition = clang_getCursorDefinition(cursor);
-    // A type stands where it is defined; one that never is, where it is first mentioned.
+    // A type is placed where it is defined, or, if it never is, where it is first mentioned.
     if (!clang_Cursor_isNull(definition) && !clang_equalCursors(definition, cursor)) return;
   } else if (kind == CXCursor_TypedefDecl) {
     const CXType underlying = clang_getTypedefDeclUnderlyingType(cursor);
@@ -134,7 +134,7 @@ TypeRef TypeCollector::convert(CXType type, CXCursor at) {
       result.extents.insert(result.extents.begin(), static_cast<std::uint64_t>(clang_getArraySize(type)));
       return result;
     }
-    case CXType_IncompleteArray: {  // of a parameter: a pointer
+    case CXType_IncompleteArray: {  // as a parameter, a pointer
       result = convert(clang_getArrayElementType(type), at);
       result.pointers.push_back(false);
       return result;
@@ -279,7 +279,7 @@ void TypeCollector::fill(Entry& entry) {
       const CXType underlying = clang_getTypedefDeclUnderlyingType(entry.cursor);
       callback.pointer = points_to_function(underlying);
       const CXType function = clang_getCanonicalType(callback.pointer ? clang_getPointeeType(underlying) : underlying);
-      // The typedef's own nodes keep the spelled result type; the canonical type has lost the names.
+      // The typedef's own nodes keep the result type as spelled; the canonical type has lost the names.
       CXType spelled = callback.pointer ? clang_getPointeeType(underlying) : underlying;
       spelled = strip_sugar(spelled);
       convert_callback(callback, clang_getResultType(spelled).kind == CXType_Invalid ? function : spelled,

@@ -1,4 +1,5 @@
-// Gathers the types of one translation unit: all that bear the API's names, and whatever these and its functions use.
+// Collects the types of one translation unit: all types with the API's prefixes, and the types that these and the API's
+// functions use.
 #pragma once
 
 #include <clang-c/Index.h>
@@ -17,17 +18,17 @@ class TypeCollector {
  public:
   explicit TypeCollector(std::string include_directory) : include_directory_(std::move(include_directory)) {}
 
-  // Notes a declaration of a type; in the order of the source, before anything is converted.
+  // Records a declaration of a type. Call in source order, before anything is converted.
   void note(CXCursor cursor);
-  // The spelling of a type; what it names will be part of the API.
+  // The spelling of a type. The types that it names become part of the API.
   TypeRef convert(CXType type, CXCursor at);
   std::vector<Parameter> convert_parameters(CXCursor function);
-  // Makes every noted type under the include folder part of the API whose name starts with one of `prefixes`.
+  // Adds every recorded type under the include folder whose name starts with one of `prefixes` to the API.
   void want_names(const std::vector<std::string_view>& prefixes);
   // Fills everything but functions. The first failure names file and line.
   std::optional<Error> finish(Api& api);
 
-  // Relative to the include folder, or to the last folder called "include" for other people's headers.
+  // Relative to the include folder, or, for headers from elsewhere, to the last folder called "include".
   std::string header_of(CXCursor cursor) const;
   bool is_api_header(CXCursor cursor) const;
 

@@ -26,7 +26,7 @@ Result<std::string> passing(const Api& api, const TypeRef& type) {
   }
 }
 
-// The newer definition replaces the older one; a name may also change its kind (a typedef that becomes an enum).
+// The newer definition replaces the older one, even if the name changes its kind (a typedef that becomes an enum).
 template <class T>
 void put(std::vector<T>& list, const T& item) {
   const auto found = std::ranges::find(list, item.name, &T::name);
@@ -66,7 +66,7 @@ void put_record(Api& united, const Record& newer) {
   if (newer.complete) *found = newer;
 }
 
-// Bytes that a pointer parameter leads to; 0 where that is unknown or no pointer.
+// The size in bytes of a pointer parameter's target; 0 if it is unknown or the parameter is not a pointer.
 std::uint64_t pointee_bytes(const Api& api, const TypeRef& type) {
   const auto pointer = api.resolve(type);
   if (!pointer || pointer->kind != TypeKind::kPointer) return 0;
@@ -74,7 +74,7 @@ std::uint64_t pointee_bytes(const Api& api, const TypeRef& type) {
   return pointee ? pointee->size : 0;
 }
 
-// What a function's pointers lead to, parameter by parameter: the least and the latest over the releases so far.
+// The sizes of the targets of a function's pointers, per parameter: the smallest and the latest of the releases so far.
 struct Pointees {
   std::vector<std::uint64_t> least;
   std::vector<std::uint64_t> latest;
@@ -89,7 +89,7 @@ struct Pointees {
   }
 };
 
-// Types of an older release under a name that the newer one uses for a type of another kind.
+// Types of an older release whose name the newer release uses for a type of another kind.
 void drop_other_kinds(Api& united, const Api& newer) {
   for (const Enum& item : newer.enums) drop(united.typedefs, item.name), drop(united.records, item.name);
   for (const Record& item : newer.records) drop(united.typedefs, item.name), drop(united.enums, item.name);
@@ -99,7 +99,7 @@ void drop_other_kinds(Api& united, const Api& newer) {
   }
 }
 
-// Takes away what only older releases declared and nothing in the union uses.
+// Removes what only older releases declared and nothing in the union uses.
 class Pruning {
  public:
   Pruning(Api& united, const Api& newest) : united_(united), newest_(newest) {}

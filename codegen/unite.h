@@ -1,8 +1,8 @@
-// One API out of several releases of it: every function and type that any of them has, each as the newest release that
-// has it declares it.
+// Merges several releases of an API into one: every function and type that any of them has, as declared by the newest
+// release that has it.
 //
-// That works because a function of the driver keeps its signature for ever (a changed one gets a new symbol, _v2), and
-// one of the runtime does within a major release. unite() proves it for the releases at hand.
+// This works because a driver function never changes its signature (a changed one gets a new symbol, _v2), and a
+// runtime function keeps its signature within a major release. unite() verifies this for the given releases.
 #pragma once
 
 #include <string>
@@ -18,9 +18,9 @@ struct ReleasedApi {
   const Api* api = nullptr;
 };
 
-// `releases` from the oldest on, at least one. An error names the function whose arguments are passed differently in
-// two of them. Enumerators that a later release dropped are kept behind the later ones; a value that was moved to
-// another name (…_MAX) is the newest's. Parameter::smallest is filled in.
+// `releases`: oldest first, at least one. An error names the function whose arguments are passed differently in two of
+// them. Enumerators that a later release dropped come after the later ones; where a name's value changed (…_MAX), the
+// newest value counts. Parameter::smallest is filled in.
 Result<Api> unite(const std::vector<ReleasedApi>& releases);
 
 // How a function's arguments and result are passed: equal for two functions if a caller of one may call the other.

@@ -53,7 +53,7 @@ constexpr bool same_type = same_spelling(function_with_type<Ours>(), function_wi
 
 static_assert(same_type<api::CUstream, ::CUstream> && !same_type<api::CUstream, ::CUevent>);
 
-// Signatures, against the typedef of that very version.
+// Signatures, against the typedef of the same version.
 static_assert(same_type<api::cuArray3DCreate_fn, std::remove_pointer_t<::PFN_cuArray3DCreate_v2000>>);
 static_assert(same_type<api::cuArray3DCreate_v2_fn, std::remove_pointer_t<::PFN_cuArray3DCreate_v3020>>);
 static_assert(same_type<api::cuArray3DGetDescriptor_fn, std::remove_pointer_t<::PFN_cuArray3DGetDescriptor_v2000>>);

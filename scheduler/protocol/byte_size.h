@@ -1,4 +1,4 @@
-// Sizes as people write them, the same in every variable and option of rota.
+// Parses sizes as users write them, the same in every variable and option of rota.
 #pragma once
 
 #include <charconv>

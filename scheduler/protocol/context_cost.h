@@ -1,4 +1,4 @@
-// What a context takes of a GPU, where it has not been measured.
+// How much GPU memory a context is assumed to take if it has not been measured.
 #pragma once
 
 #include <cstdint>

@@ -17,11 +17,11 @@ class Descriptor {
     std::swap(number_, other.number_);
     return *this;
   }
-  // Preserves errno, which may say why the owner gives up.
+  // Preserves errno, which may hold the reason for closing.
   ~Descriptor() {
     if (number_ < 0) return;
     const int error = errno;
-    // Not tried again after EINTR: Linux has closed the descriptor by then, and its number may have been reused.
+    // Not retried after EINTR: Linux has closed the descriptor by then, and its number may have been reused.
     close(number_);
     errno = error;
   }

@@ -1,4 +1,4 @@
-// How much memory the host has left, for all and for a process within its cgroups.
+// How much memory the host has left, in total and for a process within its cgroups.
 #pragma once
 
 #include <algorithm>
@@ -12,9 +12,9 @@
 
 namespace rota::protocol {
 
-// In all of these, tests put `root` in front of /proc and /sys.
+// In all functions here, `root` is a prefix of /proc and /sys, for tests.
 
-// Bytes: MemAvailable; UINT64_MAX where the machine does not say.
+// MemAvailable in bytes; UINT64_MAX if the machine does not report it.
 inline std::uint64_t available_to_all(const std::string& root = "") {
   std::ifstream file(root + "/proc/meminfo");
   std::string name;
@@ -28,8 +28,8 @@ inline std::uint64_t available_to_all(const std::string& root = "") {
 
 // A process's place in one hierarchy of cgroups.
 struct Cgroup {
-  std::string path;  // from the hierarchy's root, as /proc writes it
-  // Of the memory controller: where its folders are, and the names of its files. Empty: this is another hierarchy.
+  std::string path;  // from the hierarchy's root, as in /proc
+  // For the memory controller: where its folders are, and the names of its files. Empty for any other hierarchy.
   std::string mount;
   const char* limit_file = "";
   const char* use_file = "";
@@ -74,7 +74,7 @@ inline std::vector<Cgroup> cgroups_of(const std::string& process, const std::str
   return all;
 }
 
-// Bytes that this cgroup's own limit leaves; nothing where it has none.
+// Bytes left under this cgroup's own limit; nothing if it has none.
 inline std::optional<std::uint64_t> left_in(const Cgroup& cgroup) {
   if (cgroup.mount.empty()) return std::nullopt;
   const auto number_in = [&](const char* name) -> std::optional<std::uint64_t> {
@@ -97,8 +97,8 @@ inline std::optional<Cgroup> parent_of(Cgroup cgroup) {
   return cgroup;
 }
 
-// Bytes that a process may still have: what the machine has available, or less where a cgroup of it or one above has a
-// lower limit.
+// Bytes that a process may still use: what the machine has available, or less if its cgroup or a parent has a lower
+// limit.
 inline std::uint64_t available_to(const std::string& process, const std::string& root = "") {
   std::uint64_t left = available_to_all(root);
   for (const Cgroup& own : cgroups_of(process, root)) {

@@ -1,5 +1,5 @@
-// How much of a GPU's time measurements may take from others (Want::alone). rotad enforces it whatever clients say;
-// clients observe it, too, so that they do not ask in vain.
+// How much of a GPU's time measurements may take from others (Want::alone). rotad enforces it in any case; clients
+// observe it too, so that they do not ask in vain.
 #pragma once
 
 #include <algorithm>
@@ -17,14 +17,14 @@ inline constexpr std::chrono::nanoseconds kAloneWindow = std::chrono::seconds(10
 inline constexpr std::chrono::nanoseconds kMostAlone = std::chrono::seconds(2);
 inline constexpr std::chrono::nanoseconds kMostAloneOfAll = std::chrono::seconds(5);
 
-// What has been taken lately.
+// The measurements of the last ten seconds.
 class TimeTaken {
  public:
   using Time = std::chrono::nanoseconds;
-  // Even a short one has cost others two hand-overs. So there are never more than some hundred spans.
+  // Even a short one costs others two hand-overs. So there are never more than about a hundred spans.
   static constexpr Time kLeast = std::chrono::milliseconds(10);
 
-  // Spans follow each other: each begins after the one before has ended.
+  // Spans do not overlap: each begins after the previous one has ended.
   void add(Time from, Time until) { spans_.push_back({from, std::max(until, from + kLeast)}); }
   // In the ten seconds up to `now`.
   Time lately(Time now) {

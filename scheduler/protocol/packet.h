@@ -1,4 +1,4 @@
-// Packets on rotad's socket, and the descriptors that travel beside them.
+// Packets on rotad's socket, and the descriptors sent with them.
 #pragma once
 
 #include <sys/socket.h>
@@ -13,11 +13,11 @@
 
 namespace rota::protocol {
 
-// The most descriptors with one packet: the two pages that come with a welcome.
+// The largest number of descriptors in one packet: the two pages sent with a welcome.
 inline constexpr std::size_t kMostDescriptors = 2;
 
-// Sends `bytes` at `data` as one packet, with at most kMostDescriptors descriptors, which stay the caller's. `flags`:
-// as sendmsg's, which says what is returned. Never raises SIGPIPE.
+// Sends `bytes` at `data` as one packet, with at most kMostDescriptors descriptors, which stay the caller's. `flags`
+// and the result are as for sendmsg. Never raises SIGPIPE.
 inline ssize_t write_packet(int socket, const void* data, std::size_t bytes, std::span<const int> descriptors,
                             int flags) {
   if (descriptors.size() > kMostDescriptors) {
@@ -46,7 +46,7 @@ inline ssize_t write_packet(int socket, const void* data, std::size_t bytes, std
 }
 
 // Receives one packet into `bytes` at `data`, and as many of the descriptors that came with it as `received` has room
-// for, kMostDescriptors at most; the kernel drops the others. `flags`: as recvmsg's, which says what is returned.
+// for, kMostDescriptors at most; the kernel drops the others. `flags` and the result are as for recvmsg.
 inline ssize_t read_packet(int socket, void* data, std::size_t bytes, std::span<Descriptor> received, int flags) {
   iovec body{data, bytes};
   alignas(cmsghdr) char control[CMSG_SPACE(kMostDescriptors * sizeof(int))] = {};

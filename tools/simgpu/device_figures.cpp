@@ -34,8 +34,8 @@ bool DeviceFigures::set_attribute(std::string_view key, int64_t value) {
 }
 
 int known_attributes(int driver_version) {
-  // CU_DEVICE_ATTRIBUTE_MAX of the releases' cuda.h, from 11.7 on; before that roughly what those releases were said to
-  // add.
+  // CU_DEVICE_ATTRIBUTE_MAX from the releases' cuda.h, from 11.7 on; for older releases approximately, from their
+  // documentation.
   struct Release {
     int version;
     int attributes;

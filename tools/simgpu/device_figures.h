@@ -1,5 +1,5 @@
-// What a simulated device says of itself: its name, its memory and its attributes (cuDeviceGetAttribute). A
-// default-made one is an H200; a profile's [device] and [device.attributes] change what is different on another card.
+// What a simulated device reports about itself: its name, its memory and its attributes (cuDeviceGetAttribute). The
+// default is an H200; a profile's [device] and [device.attributes] override what differs on another card.
 #pragma once
 
 #include <array>
@@ -16,15 +16,16 @@ class DeviceFigures {
   DeviceFigures();
 
   std::string name = "NVIDIA H200";
-  uint64_t memory = 0;  // bytes of the whole card; 0: not said
-  bool mig = false;     // a slice of a card: it has a UUID of its own, and the card's for cuDeviceGetUuid's first form
+  uint64_t memory = 0;  // bytes of the whole card; 0: not given
+  bool mig = false;  // a slice of a card: it has its own UUID, and returns the card's for cuDeviceGetUuid's first form
 
-  // 0 for numbers that are no attribute.
+  // 0 for numbers that are not attributes.
   int attribute(api::CUdevice_attribute which) const {
     auto index = static_cast<size_t>(which);
     return index < attributes_.size() ? attributes_[index] : 0;
   }
-  // By its name in lower case without CU_DEVICE_ATTRIBUTE_. False: no such attribute, or a value that is no int.
+  // Sets an attribute by its name in lower case without CU_DEVICE_ATTRIBUTE_. False: no such attribute, or the value
+  // does not fit an int.
   bool set_attribute(std::string_view key, int64_t value);
 
   int compute_capability() const {  // 10 * major + minor
@@ -38,7 +39,7 @@ class DeviceFigures {
   std::array<int, api::CU_DEVICE_ATTRIBUTE_MAX> attributes_{};
 };
 
-// How many attributes a driver of this version knows: numbers from there on are invalid to it.
+// The number of attributes that a driver of this version knows: it rejects numbers from there on.
 int known_attributes(int driver_version);
 
 }  // namespace rota::sim

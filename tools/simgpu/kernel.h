@@ -1,5 +1,5 @@
-// Write kernels for the simulated GPU: a kernel is a host function, registered under the mangled name by which programs
-// ask for the real one, in a library named by ROTA_SIM_KERNELS. Include only this header; it needs C++17 and no
+// Write kernels for the simulated GPU: a kernel is a host function in a library named by ROTA_SIM_KERNELS, registered
+// under the mangled name by which programs look up the real one. Include only this header; it needs C++17 and no
 // library.
 //
 //   void scale(rota::sim::Launch& launch, rota::sim::Pointer<float> data, float factor, int count) {
@@ -13,7 +13,8 @@
 //   ROTA_SIM_KERNEL("_Z5scalePffi", scale)
 //   ROTA_SIM_KERNELS_END
 //
-// Device variables (cuModuleGetGlobal and its like find them by name; each module and context has its own copy):
+// Device variables (found by name with cuModuleGetGlobal and similar functions; each module and context has its own
+// copy):
 //
 //   ROTA_SIM_VARIABLES_BEGIN
 //   ROTA_SIM_VARIABLE("counter", unsigned, 5)             // __device__ unsigned counter = 5;
@@ -25,7 +26,7 @@
 //
 // Parameters are laid out as CUDA lays them out (each aligned to its own alignment). A kernel runs on a thread of its
 // stream. Managed memory: the launch makes every managed allocation that a pointer-sized parameter points into
-// resident, from there to its end; launch.touch() says so for one that is reached in another way.
+// resident, from there to its end; launch.touch() does so for memory that is reached in another way.
 #pragma once
 
 #include <cstddef>
@@ -37,20 +38,20 @@
 
 extern "C" {
 struct RotaSimLaunch;
-// What the driver gives to a running kernel.
+// The driver's services for a running kernel.
 struct RotaSimLaunchCalls {
   // Host address of [address, address + bytes), or null; null fails the launch with CUDA_ERROR_ILLEGAL_ADDRESS.
   void* (*translate)(struct RotaSimLaunch*, uint64_t address, uint64_t bytes);
   // Makes managed memory resident, as if the kernel used it.
   void (*touch)(struct RotaSimLaunch*, uint64_t address, uint64_t bytes);
-  // Keeps the compute engine for so many modelled nanoseconds, in slices that other processes get between.
+  // Occupies the compute engine for this many modelled nanoseconds, in slices, so that other processes run in between.
   void (*busy)(struct RotaSimLaunch*, uint64_t nanoseconds);
   // The context is being torn down: a kernel that loops must return.
   int (*cancelled)(struct RotaSimLaunch*);
-  // Host address of a variable of the kernel's module, of at least so many bytes, or null; null fails the launch with
-  // CUDA_ERROR_ILLEGAL_ADDRESS.
+  // Host address of a variable of the kernel's module with at least this many bytes, or null; null fails the launch
+  // with CUDA_ERROR_ILLEGAL_ADDRESS.
   void* (*variable)(struct RotaSimLaunch*, const char* name, uint64_t bytes);
-  // Keeps the compute engine for as long as the card needs to read and write so many bytes of its memory.
+  // Occupies the compute engine for as long as the card needs to read and write this many bytes of its memory.
   void (*stream)(struct RotaSimLaunch*, uint64_t bytes);
   // The launch fails with CUDA_ERROR_LAUNCH_FAILED, as after a trap in a real kernel; `why` goes to stderr.
   void (*fail)(struct RotaSimLaunch*, const char* why);
@@ -69,13 +70,13 @@ struct RotaSimKernel {
   const uint32_t* parameter_sizes;
   uint32_t parameters;
   uint32_t parameter_bytes;
-  // What the compiler would have found out; what cuFuncGetAttribute says and occupancy is computed from.
+  // What a compiler would determine; cuFuncGetAttribute returns it, and occupancy is computed from it.
   struct RotaSimKernelNeeds {
-    int32_t registers = 0;     // of a thread; 0: 32
-    int32_t shared_bytes = 0;  // static, of a block
+    int32_t registers = 0;     // per thread; 0: 32
+    int32_t shared_bytes = 0;  // static, per block
     int32_t local_bytes = 0;
     int32_t constant_bytes = 0;
-    int32_t max_threads = 0;  // of a block (__launch_bounds__); 0: as many as the device and the registers allow
+    int32_t max_threads = 0;  // per block (__launch_bounds__); 0: as many as the device and the registers allow
   } needs;
 };
 enum RotaSimVariableKind { ROTA_SIM_DEVICE_VARIABLE, ROTA_SIM_CONSTANT_VARIABLE, ROTA_SIM_MANAGED_VARIABLE };
@@ -127,7 +128,7 @@ class Launch : public RotaSimLaunch {
   }
 };
 
-// A pointer parameter: an address of the device, of which a kernel asks for a range.
+// A pointer parameter: a device address, from which a kernel requests a range.
 template <class T>
 struct Pointer {
   uint64_t address;
@@ -168,7 +169,7 @@ struct KernelOf<function, void (*)(Launch&, Parameters...)> {
   static void call(Launch& launch, std::index_sequence<index...>) {
     function(launch, *reinterpret_cast<const Parameters*>(launch.parameters + kLayout.offsets[index])...);
   }
-  // An exception ends here: the driver may have another C++ library, which could not handle it.
+  // Exceptions end here: the driver may use a different C++ library, which could not handle them.
   static void run(RotaSimLaunch* launch) {
 #ifdef __cpp_exceptions
     try {

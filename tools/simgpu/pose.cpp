@@ -34,7 +34,7 @@ elf::ExportChange exports_of(int version) {
   return change;
 }
 
-// Where the file holds the record of posed.h; nothing if it has none, or one that names a version already.
+// The offset of posed.h's record in the file; nothing if there is none, or if it already names a version.
 std::optional<std::size_t> find_posed(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream content;
@@ -77,7 +77,7 @@ std::string write_posed_driver(const std::string& library, int version, const st
            "version already cannot pose as another)";
   }
   std::error_code error;
-  // It is put in the place of what is there, and a device would be gone for the whole machine.
+  // The result replaces the existing file; a device would be lost to the whole machine.
   const auto there = std::filesystem::status(output, error);
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
     return "cannot write " + output + ": something there is not a regular file; name another path";
@@ -85,7 +85,7 @@ std::string write_posed_driver(const std::string& library, int version, const st
   const std::filesystem::path folder = std::filesystem::absolute(output).parent_path();
   std::filesystem::create_directories(folder, error);
   if (error) return "cannot create the folder " + folder.string() + ": " + error.message();
-  // Beside the result, so that whoever finds that finds it complete.
+  // Written next to the result and renamed, so that readers only ever see a complete file.
   const std::string unfinished = output + "." + std::to_string(getpid());
   if (auto written = elf::write_with_exports(library, unfinished, exports_of(version)); !written) {
     return written.error().text;

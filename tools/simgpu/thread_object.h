@@ -1,6 +1,6 @@
-// An object of the calling thread that outlives C++'s thread_local objects: what a program destroys at its threads' end
-// may still call, and those of the main thread are gone before its static objects are destroyed. (Destructors of the
-// program's own pthread keys may find it made anew.)
+// A per-thread object that outlives C++ thread_local objects: what a program destroys when its threads end may still
+// call the driver, and the main thread's thread_local objects are gone before its static objects are destroyed.
+// (Destructors of the program's own pthread keys may find a new object.)
 #pragma once
 
 #include <limits.h>
@@ -8,7 +8,7 @@
 
 namespace rota::sim {
 
-// Made when the thread first asks. The main thread's is not destroyed when the program exits.
+// Created on the thread's first use. The main thread's object is not destroyed when the program exits.
 template <class Object>
 class ThreadObject {
  public:

@@ -1,6 +1,6 @@
-// Found before fmt's own <fmt/format.h>: the same, and the promise that the function in which all formatting ends is
-// compiled elsewhere (compiled_fmt.cpp). Release 9 promises that only of its lesser functions, so that every file that
-// formats into a buffer of its own would compile 80 KB of machine code, which takes most of its time.
+// Found before fmt's own <fmt/format.h>: the same, plus a declaration that the function at the end of all formatting is
+// instantiated elsewhere (compiled_fmt.cpp). Release 9 declares that only for minor functions, so every file that
+// formats into its own buffer would compile 80 KB of machine code, which takes most of its time.
 #pragma once
 
 #include_next <fmt/format.h>

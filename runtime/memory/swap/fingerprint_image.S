@@ -1,4 +1,4 @@
-// The PTX that fingerprint.cu becomes, ended by a null (fingerprints.cpp).
+// The PTX compiled from fingerprint.cu, null-terminated (fingerprints.cpp).
         .section .rodata, "a"
         .globl rota_fingerprint_image
         .hidden rota_fingerprint_image

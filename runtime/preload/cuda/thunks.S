@@ -1,4 +1,4 @@
-// The exported driver symbols, the dlopen hook, and the mark by which a copy of this library is known.
+// The exported driver symbols, the dlopen hook, and the mark that identifies a copy of this library.
 #define ROTA_SYMBOL_LIST "runtime/preload/cuda/thunk_list.inc"
 #define ROTA_SLOTS rota_slots
 #define ROTA_RESOLVE rota_resolve
@@ -8,8 +8,8 @@
 #if defined(__x86_64__)
 
 // void* dlopen(const char* name, int flags): the loader looks at the return address to find the caller's RUNPATH and
-// $ORIGIN, so this must not call dlopen but jump to it. rota_dlopen_target(name, return address) of dlopen_hook.cpp says
-// with which name (rax) and where to (rdx).
+// $ORIGIN, so this must jump to dlopen instead of calling it. rota_dlopen_target(name, return address) in
+// dlopen_hook.cpp returns the name to pass (rax) and the address to jump to (rdx).
         .p2align 4
         .globl  dlopen
         .type   dlopen, %function
@@ -54,12 +54,12 @@ dlopen:
 
 #endif
 
-// Marks every copy of this library, so that none is ever taken for the real driver (driver.cpp looks for it). A note shows
-// in the program headers and needs no exported name.
+// Marks every copy of this library, so that none is ever mistaken for the real driver (driver.cpp looks for it). A note
+// is visible in the program headers and needs no exported name.
         .section .note.rota, "a", %note
         .p2align 2
-        .long   5                       // bytes of the name
-        .long   0                       // bytes of the description
+        .long   5                       // length of the name
+        .long   0                       // length of the description
         .long   1                       // kind: 1 = the thin preload
         .asciz  "rota"
         .p2align 2

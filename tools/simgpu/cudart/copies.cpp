@@ -1,4 +1,4 @@
-// Copies of the runtime API, each in the form for the legacy default stream and in that for one per thread.
+// Copies of the runtime API, each in two forms: for the legacy default stream and for the per-thread default stream.
 #include "tools/simgpu/cudart/copy_parameters.h"
 #include "tools/simgpu/cudart/forward.h"
 
@@ -6,7 +6,7 @@ using namespace rota::sim::cudart;  // NOLINT
 
 namespace {
 
-// The driver's functions of one form.
+// The driver's functions for one form.
 struct Legacy {
   static constexpr auto kAny = &Driver::cuMemcpy;
   static constexpr auto kUp = &Driver::cuMemcpyHtoD_v2;
@@ -73,7 +73,7 @@ int copy(void* to, const void* from, size_t bytes, int kind, CUstream stream) {
   }
 }
 
-// A side of a two-dimensional copy: memory with a pitch, or an array with a place in it.
+// One side of a two-dimensional copy: memory with a pitch, or an array and a position in it.
 struct Side {
   void* memory;
   size_t pitch;
@@ -87,7 +87,7 @@ Side array(CUarray handle, size_t x, size_t y) {
   return {nullptr, 0, handle, x, y};
 }
 
-// No stream: the copy is over when the call is. Widths in bytes.
+// No stream: the copy is complete when the call returns. Widths in bytes.
 template <class Form, class... Stream>
 int copy_rows(const Side& to, const Side& from, size_t width, size_t height, int kind, Stream... stream) {
   CUmemorytype source{};
@@ -137,7 +137,7 @@ int contexts_of(int target_device, int source_device, CUcontext* target, CUconte
   return primary_context(source_device, source);
 }
 
-// Where a part of a device variable lies.
+// The address of a part of a device variable.
 int part_of(const void* symbol, size_t offset, size_t bytes, void** where) {
   CUdeviceptr begin = 0;
   size_t size = 0;

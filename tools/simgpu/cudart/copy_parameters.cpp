@@ -1,4 +1,4 @@
-// Between the runtime's and the driver's descriptions of copies and arrays.
+// Converts between the runtime's and the driver's descriptions of copies and arrays.
 #include "tools/simgpu/cudart/copy_parameters.h"
 
 namespace rota::sim::cudart {
@@ -29,11 +29,11 @@ int element_bytes(CUarray array, size_t* bytes) {
   return kNotSupported;
 }
 
-// What lies between the two sides of CUDA_MEMCPY3D and of its form for peers.
+// The parameters that are specific to neither side of a CUDA_MEMCPY3D or its peer form.
 template <class Copy, class Out>
 int fill(const Copy& copy, CUmemorytype source_type, CUmemorytype target_type, Out* out) {
   *out = {};
-  size_t element = 1;  // positions and extents count elements where an array takes part, bytes else
+  size_t element = 1;  // positions and extents are in elements if an array takes part, otherwise in bytes
   if ((copy.source_array != nullptr) == (copy.source.memory != nullptr)) return kInvalidValue;
   if ((copy.target_array != nullptr) == (copy.target.memory != nullptr)) return kInvalidValue;
   size_t source_element = 1;

@@ -1,4 +1,4 @@
-// Boxes, arrays and copies as the runtime describes them, and as the driver does.
+// Boxes, arrays and copies in the runtime's and in the driver's form.
 #pragma once
 
 #include "tools/simgpu/cudart/runtime.h"
@@ -43,7 +43,7 @@ struct ChannelFormat {  // cudaChannelFormatDesc; bits of each channel
   unsigned kind;
 };
 
-// Both need a context, for the sizes of arrays' elements.
+// Both need a context, for the element sizes of arrays.
 int to_driver(const Copy3D& copy, CUDA_MEMCPY3D* out);
 int to_driver(const PeerCopy3D& copy, CUDA_MEMCPY3D_PEER* out);
 int from_driver(const CUDA_MEMCPY3D& copy, Copy3D* out);

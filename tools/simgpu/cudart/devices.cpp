@@ -196,7 +196,7 @@ ROTA_CUDART_EXPORT int cudaGetDeviceProperties(Properties* properties, int devic
   return done(fill(properties, device));
 }
 
-// The device that meets most of what was asked for: compute capability, memory, multiprocessors.
+// The device that meets most of the requested properties: compute capability, memory, multiprocessors.
 ROTA_CUDART_EXPORT int cudaChooseDevice(int* device, const Properties* wanted) {
   if (device == nullptr || wanted == nullptr) return done(kInvalidValue);
   int count = 0;
@@ -243,7 +243,7 @@ ROTA_FORWARD(2, cudaDeviceFlushGPUDirectRDMAWrites, cuFlushGPUDirectRDMAWrites)
 ROTA_FORWARD(0, cudaProfilerStart, cuProfilerStart)
 ROTA_FORWARD(0, cudaProfilerStop, cuProfilerStop)
 
-// A peer is named by its device and means its primary context.
+// A peer is given by its device and stands for that device's primary context.
 ROTA_CUDART_EXPORT int cudaDeviceEnablePeerAccess(int device, unsigned flags) {
   if (flags != 0) return done(kInvalidValue);
   CUcontext peer = nullptr;

@@ -1,4 +1,4 @@
-// Errors of the runtime API: its own names; texts of its own where the driver has none for the number.
+// Errors of the runtime API: it has its own names, and its own texts where the driver has none for the number.
 #include <cctype>
 #include <map>
 #include <string>
@@ -23,7 +23,7 @@ constexpr Name kNames[] = {
 };
 #undef ROTA_ERROR
 
-// Where the text is not the driver's, and not the name in plain words.
+// Texts that are neither the driver's nor the name in plain words.
 const std::map<int, const char*>& own_texts() {
   static const auto* texts = new std::map<int, const char*>{
       {cudaSuccess, "no error"},

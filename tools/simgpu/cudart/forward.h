@@ -1,4 +1,4 @@
-// Runtime functions whose parameters are those of a driver function, one by one and of the same layout: one line each.
+// Runtime functions whose parameters match those of a driver function one by one, in the same layout. One line each.
 #pragma once
 
 #include <tuple>
@@ -48,9 +48,9 @@ struct Signature<CUresult(Types...)> {
 
 // ROTA_FORWARD(number of parameters, runtime function, driver's export)
 #define ROTA_FORWARD(count, name, target) ROTA_FORWARD_BY(call, count, name, target)
-// For functions that need no context and make none.
+// For functions that neither need nor create a context.
 #define ROTA_FORWARD_BARE(count, name, target) ROTA_FORWARD_BY(call_without_context, count, name, target)
-// The function and its form for programs with a default stream per thread.
+// The function and its form for programs with per-thread default streams.
 #define ROTA_FORWARD_FORMS(count, name, target) \
   ROTA_FORWARD(count, name, target)             \
   ROTA_FORWARD(count, name##_ptsz, target##_ptsz)

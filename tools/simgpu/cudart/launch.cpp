@@ -16,7 +16,7 @@ int launch(Function* Driver::* member, CUkernel kernel, Dim3 grid, Dim3 block, v
            CUstream stream) {
   void* none[1] = {nullptr};
   void** parameters = arguments != nullptr ? arguments : none;
-  // What no device takes is an invalid value, as to the driver (measured with libcudart 13.0 on an H200).
+  // Values that no device accepts are invalid, as with the driver (measured with libcudart 13.0 on an H200).
   if constexpr (std::is_same_v<Function, cuLaunchKernel_fn>) {
     return call(member, function(kernel), grid.x, grid.y, grid.z, block.x, block.y, block.z,
                 static_cast<unsigned>(shared), stream, parameters, static_cast<void**>(nullptr));
@@ -56,7 +56,7 @@ CUlaunchConfig to_driver(const LaunchConfig& config) {
   converted.blockDimZ = config.block.z;
   converted.sharedMemBytes = static_cast<unsigned>(config.shared);
   converted.hStream = config.stream;
-  converted.attrs = config.attributes;  // of the same layout
+  converted.attrs = config.attributes;  // same layout
   converted.numAttrs = config.count;
   return converted;
 }

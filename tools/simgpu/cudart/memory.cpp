@@ -21,7 +21,7 @@ int allocate_pitched(void** out, size_t* pitch, size_t width, size_t rows) {
   return attempt(&Driver::cuMemAllocPitch_v2, reinterpret_cast<CUdeviceptr*>(out), pitch, width, rows, 4U);
 }
 
-// A set of a box is one of its rows, slice by slice unless the slices lie close together.
+// Setting a box sets its rows, slice by slice unless the slices are contiguous.
 template <class Set>
 int set_box(const PitchedPointer& box, const Extent& extent, Set set) {
   if (extent.width == 0 || extent.height == 0 || extent.depth == 0) return done(ensure_context());
@@ -124,7 +124,7 @@ ROTA_CUDART_EXPORT int cudaPointerGetAttributes(PointerAttributes* out, const vo
   int error = call(&Driver::cuPointerGetAttributes, 5U, which, static_cast<void**>(to), address(pointer));
   if (error != kSuccess) return error;
   *out = {};
-  out->type = managed != 0 ? 3 : static_cast<int>(type);  // the driver's numbers of host and device memory are these
+  out->type = managed != 0 ? 3 : static_cast<int>(type);  // the driver uses the same numbers for host and device memory
   if (out->type == 0) {
     out->device = -2;
     out->host_pointer = const_cast<void*>(pointer);

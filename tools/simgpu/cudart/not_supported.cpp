@@ -1,4 +1,5 @@
-// Where the weak stubs end (stubs.S): the error is remembered like any other, and ROTA_SIM_LOG names the function once.
+// The target of the weak stubs (stubs.S): the error is recorded like any other, and ROTA_SIM_LOG names the function
+// once.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

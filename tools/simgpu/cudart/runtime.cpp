@@ -28,14 +28,14 @@ Driver find_driver() {
   }
   CUdriverProcAddressQueryResult status{};
   void* function = nullptr;
-  get("", &function, 0, 0, &status);  // the probe with which NVIDIA's libcudart begins
+  get("", &function, 0, 0, &status);  // NVIDIA's libcudart starts with this probe
   auto ask = [&](const char* name, int version, cuuint64_t flags) -> void* {
     void* found = nullptr;
     return get(name, &found, version, flags, &status) == CUDA_SUCCESS ? found : nullptr;
   };
   auto* init = reinterpret_cast<cuInit_fn*>(ask("cuInit", 2000, 0));
   ask("cuGetProcAddress", 11030, 0);
-  // Everything after goes through the pointer that this one hands back.
+  // All later look-ups go through the pointer that this one returns.
   if (void* next = ask("cuGetProcAddress", 12000, 0)) get = reinterpret_cast<cuGetProcAddress_v2_fn*>(next);
   driver.get_proc_address = get;
 #define ROTA_CUDART_LOOKUP(member, name, version, flags) \
@@ -56,11 +56,11 @@ Driver find_driver() {
   return driver;
 }
 
-// What the threads share about devices. Never destroyed: programs use the runtime from static destructors.
+// Device state that all threads share. Never destroyed: programs use the runtime from static destructors.
 struct Devices {
   std::mutex mutex;
   std::map<int, CUcontext> primary;
-  std::atomic<unsigned> life{1};  // grows with every reset of a device
+  std::atomic<unsigned> life{1};  // incremented by every device reset
   std::vector<int> valid;         // cudaSetValidDevices; empty: all
 };
 Devices& devices() {
@@ -96,7 +96,7 @@ bool are_device_flags(unsigned flags) {
   unsigned waiting = flags & 7U;
   return (flags & ~0x9fU) == 0 && (waiting == 0 || waiting == 1 || waiting == 2 || waiting == 4);
 }
-constexpr unsigned kMapHost = 8;  // implied for the runtime; the driver is told of the others
+constexpr unsigned kMapHost = 8;  // implied for the runtime; the others are passed to the driver
 
 int set_flags(int device, unsigned flags) {
   if (!are_device_flags(flags)) return kInvalidValue;
@@ -159,10 +159,10 @@ int ensure_context() {
   if (result == CUDA_SUCCESS && current != nullptr) {
     const Thread& state = thread();
     if (current != state.context || state.life == devices().life.load())
-      return kSuccess;  // the program's own, or alive
+      return kSuccess;  // a context set by the program, or one that is alive
     return make_current(state.device);
   }
-  // After an error that sticks even this look-up may fail; the context is there.
+  // After a sticky error even this look-up may fail; the context exists.
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_INVALID_CONTEXT && result != CUDA_ERROR_CONTEXT_IS_DESTROYED) {
     return static_cast<int>(result);
   }
@@ -263,5 +263,5 @@ ROTA_CUDART_EXPORT int cudaDeviceReset() {
   }
   thread().device = device;
   CUresult result = api.cuDevicePrimaryCtxReset(device);
-  return done(static_cast<int>(result));  // the next use retains it anew
+  return done(static_cast<int>(result));  // the next use retains it again
 }

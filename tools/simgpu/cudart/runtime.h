@@ -1,6 +1,6 @@
 // A CUDA runtime for programs compiled with `nvcc -cudart shared`: enough to run them on the simulated driver. It finds
-// the driver as NVIDIA's does and reaches it through the pointers it was handed only, so that an interposed
-// libcuda.so.1 sees every call. Types are declared here by their layout: no CUDA headers are needed.
+// the driver as NVIDIA's runtime does and calls it only through the pointers that it was given, so that an interposed
+// libcuda.so.1 sees every call. Types are declared here by layout: no CUDA headers are needed.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace rota::sim::cudart {
 
 using namespace rota::api;  // NOLINT(google-build-using-namespace): the names are CUDA's own
 
-// cudaError_t has the driver's numbers, but for these, which have no counterpart there or another name.
+// cudaError_t has the driver's numbers, except these, which have no counterpart there or a different name.
 enum Error : int {
   kSuccess = 0,
   kInvalidValue = 1,
@@ -36,13 +36,13 @@ struct Dim3 {
   unsigned x, y, z;
 };
 
-// The driver, as found; entries that it lacks are null and answer kNotSupported through call().
+// The driver's functions. Entries that it lacks are null, and call() returns kNotSupported for them.
 struct Driver {
 #define ROTA_CUDART_LOOKUP(member, name, version, flags) rota::api::member##_fn* member = nullptr;
 #include "tools/simgpu/cudart/lookups.inc"
 #undef ROTA_CUDART_LOOKUP
   rota::api::cuGetProcAddress_v2_fn* get_proc_address = nullptr;
-  int status = kInitializationError;  // of the start: kSuccess, or why nothing works
+  int status = kInitializationError;  // of the initialization: kSuccess, or why nothing works
 };
 
 // Finds and initialises the driver at the first call.
@@ -52,7 +52,7 @@ Driver& driver();
 struct Thread {
   int last_error = kSuccess;
   int device = -1;  // chosen by cudaSetDevice or at the first use; -1: none yet
-  // The primary context that the runtime made current here, and which of its lives it was: a reset begins a new one.
+  // The primary context that the runtime made current here, and its generation: a reset begins a new one.
   CUcontext context = nullptr;
   unsigned life = 0;
   struct Configuration {
@@ -65,17 +65,18 @@ struct Thread {
 };
 Thread& thread();
 
-// Remembers an error for cudaGetLastError (not-ready is none) and returns it.
+// Records an error for cudaGetLastError (not-ready is not an error) and returns it.
 int done(int error);
 
-// The device on which the calling thread works, or would work.
+// The device that the calling thread uses, or would use.
 int current_device();
 // The primary context of a device, retained once for the life of the process (or until cudaDeviceReset).
 int primary_context(int device, CUcontext* context);
-// The driver is up and this thread has a context: its device's primary one, unless it has set another.
+// Makes sure that the driver is initialized and that this thread has a context: its device's primary one, unless the
+// thread has set another.
 int ensure_context();
 
-// Calls a driver function after ensure_context(); the error is returned and not yet remembered.
+// Calls a driver function after ensure_context(); returns the error without recording it.
 template <class Function, class... Arguments>
 int attempt(Function* Driver::* member, Arguments... arguments) {
   if (int error = ensure_context(); error != kSuccess) return error;
@@ -83,12 +84,12 @@ int attempt(Function* Driver::* member, Arguments... arguments) {
   if (function == nullptr) return kNotSupported;
   return static_cast<int>(function(arguments...));
 }
-// The same, and remembers an error.
+// The same, and records an error.
 template <class Function, class... Arguments>
 int call(Function* Driver::* member, Arguments... arguments) {
   return done(attempt(member, arguments...));
 }
-// The same without a context: for what concerns a device or nothing at all.
+// The same without a context: for functions that concern a device, or neither.
 template <class Function, class... Arguments>
 int call_without_context(Function* Driver::* member, Arguments... arguments) {
   Driver& api = driver();
@@ -102,19 +103,20 @@ inline CUdeviceptr address(const void* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
 }
 
-// The driver's handle of a host stub that __cudaRegisterFunction has told of, or of a cudaKernel_t given in its place.
+// The driver's handle for a host stub registered with __cudaRegisterFunction, or for a cudaKernel_t given in its place.
 int kernel_of(const void* host_function, CUkernel* kernel);
-// The host stub of a kernel or of its function in the current context; what it was given where there is none.
+// The host stub of a kernel or of its function in the current context; returns its argument if there is none.
 const void* host_function_of(CUkernel kernel, CUfunction function);
-// A kernel that did not come from a registration may be used where a host function is asked for, until its library
-// goes.
+// A kernel that does not come from a registration may be used in place of a host function until its library is
+// unloaded.
 void remember_kernel(CUkernel kernel, CUlibrary library);
 void forget_library(CUlibrary library);
 
 // A device variable that a program has registered: its address in the current context and its size.
 int variable_of(const void* symbol, CUdeviceptr* where, size_t* bytes);
 
-// The memory types of a copy's sides by its cudaMemcpyKind (0 host to host … 4 by the addresses); false for no kind.
+// The memory types of a copy's sides from its cudaMemcpyKind (0 host to host … 4 derived from the addresses); false if
+// the kind is invalid.
 bool memory_types(int kind, CUmemorytype* source, CUmemorytype* target);
 
 }  // namespace rota::sim::cudart

@@ -1,5 +1,5 @@
-// Every export of the CUDA runtime, as a weak function that answers cudaErrorNotSupported; what this library has is
-// defined strongly elsewhere and wins.
+// Every export of the CUDA runtime, as a weak function that returns cudaErrorNotSupported. What this library implements
+// is defined elsewhere as a strong symbol, which takes precedence.
         .text
 #if defined(__x86_64__)
         .macro rota_stub name

@@ -1,5 +1,5 @@
-// What nvcc's generated code registers: fat binaries, kernels and device variables, loaded into the driver at their
-// first use, as NVIDIA's runtime does by default.
+// What nvcc's generated code registers: fat binaries, kernels and device variables, loaded into the driver at first
+// use, as NVIDIA's runtime does by default.
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -46,7 +46,7 @@ struct FatbinWrapper {  // what nvcc hands to __cudaRegisterFatBinary
   void* prelinked;
 };
 
-// With the lock held: the driver is called, which knows nothing of us.
+// Called with the lock held; calling the driver is safe, since it knows nothing of this library.
 int load(Registrations& all, Module& module) {
   Driver& api = driver();
   if (module.library != nullptr) return kSuccess;
@@ -61,7 +61,7 @@ int load(Registrations& all, Module& module) {
     CUdeviceptr where = 0;
     size_t bytes = 0;
     if (api.cuLibraryGetManaged(&where, &bytes, module.library, variable.name.c_str()) != CUDA_SUCCESS) {
-      // The program is about to read through a null pointer: say why.
+      // The program is about to dereference a null pointer: say why.
       std::fprintf(stderr, "simgpu: no library in ROTA_SIM_KERNELS has the managed variable %s\n",
                    variable.name.c_str());
       continue;
@@ -93,7 +93,7 @@ int kernel_of(const void* host_function, CUkernel* kernel) {
     *kernel = found->second.kernel;
     return kSuccess;
   }
-  // CUDA takes a cudaKernel_t wherever it takes a host function. What is neither is a wrong handle to it (measured with
+  // CUDA accepts a cudaKernel_t wherever it accepts a host function. Anything else is an invalid handle (measured with
   // libcudart 13.0 on an H200).
   auto* handle = reinterpret_cast<CUkernel>(const_cast<void*>(host_function));
   if (handle == nullptr) return kInvalidDeviceFunction;
@@ -137,7 +137,7 @@ int variable_of(const void* symbol, CUdeviceptr* where, size_t* bytes) {
   std::lock_guard lock(all.mutex);
   auto found = all.variables.find(symbol);
   if (found == all.variables.end()) {
-    // A program names a managed variable by where it lies.
+    // A program identifies a managed variable by its address.
     for (auto entry = all.variables.begin(); entry != all.variables.end(); ++entry) {
       if (entry->second.managed != nullptr && symbol != nullptr && *entry->second.managed == symbol) found = entry;
     }

@@ -18,12 +18,12 @@
 namespace rota::sim {
 namespace {
 
-// Volatile: what the compiler sees here is not what a copy made by simgpu-driver holds.
+// Volatile: a copy made by simgpu-driver holds other values than the compiler sees here.
 [[gnu::used]] const volatile Posed posed = {ROTA_SIM_POSED_MARK, 0, ROTA_SIM_POSED_END};
 
 std::atomic<bool> forked{false};
 
-// False: CUDA_VISIBLE_DEVICES leaves none.
+// False: CUDA_VISIBLE_DEVICES leaves no GPU.
 bool show_devices(SharedState& state) {
   const char* text = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
   if (text == nullptr || mutated(Mutation::visible_devices_are_ignored)) return true;
@@ -49,9 +49,9 @@ Driver& Driver::get() {
 }
 
 Driver::Driver() : options(Options::from_environment()) {
-  // Its exports are those of one version: it cannot call itself another.
+  // Its exports are those of one version, so it cannot report another.
   if (posed.version != 0) options.driver_version = posed.version;
-  // As with the real driver, a child of a process that had initialised it cannot use it.
+  // As with the real driver, a forked child of a process that initialised it cannot use it.
   pthread_atfork(nullptr, nullptr, [] {
     if (Driver::get().state_.exchange(nullptr) != nullptr) forked.store(true);
     forget_process_clock();
@@ -82,7 +82,7 @@ CUresult Driver::initialise() {
     delete state;
     return initialise_result_ = CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (options.context_bytes == 0) {  // a share of the memory that the GPUs have, whatever this process asked for
+  if (options.context_bytes == 0) {  // a share of the GPUs' actual memory, whatever this process asked for
     const CostFigures& cost = state->profile().cost;
     options.context_bytes = std::min(static_cast<uint64_t>(cost.context_bytes),
                                      state->capacity() / static_cast<uint64_t>(cost.context_share));
@@ -207,10 +207,10 @@ void Driver::release_contents(Context& context) {
   release_arrays(handle);
   for (const Allocation& allocation : memory.of_context(handle)) {
     if (mutated(Mutation::destroyed_contexts_keep_memory)) break;
-    // Measured on driver 580.159: what pools gave outlives the context.
+    // Measured on driver 580.159: memory from pools outlives the context.
     bool of_pool = allocation.pool && !allocation.imported;
     if (of_pool && !mutated(Mutation::pool_memory_goes_with_the_context)) continue;
-    // What is there now, not the copy: it may have been exported or freed meanwhile.
+    // Uses the current record, not the copy: it may have been exported or freed meanwhile.
     if (auto removed = memory.remove(allocation.address)) release(*removed);
   }
   if (!mutated(Mutation::graph_memory_goes_with_the_context)) return;
@@ -272,13 +272,13 @@ CUresult Driver::submit(const StreamPointer& stream, Operation operation, TaskPo
   }
   auto task = std::make_shared<Task>();
   if (operation.run) {
-    // A context outlives its streams' tasks. After an error that sticks, nothing of it runs any more.
+    // A context outlives its streams' tasks. After a sticky error none of them runs any more.
     task->work = [&context, run = std::move(operation.run), despite_errors = operation.despite_errors] {
       if (despite_errors || context.sticky.load(std::memory_order_acquire) == 0) run(context);
     };
   }
   std::lock_guard lock(context.mutex);
-  if (context.destroyed.load()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;  // nobody would wait for the task
+  if (context.destroyed.load()) return CUDA_ERROR_CONTEXT_IS_DESTROYED;  // nothing would wait for the task
   if (stream->destroyed) return CUDA_ERROR_INVALID_HANDLE;
   if (stream == context.legacy) {
     for (const StreamPointer& other : context.all_streams()) {
@@ -375,15 +375,15 @@ void Driver::release(const Allocation& allocation) {
   if (allocation.managed_id != 0) state().remove_managed(allocation.managed_id);
   if (allocation.pool && !allocation.imported) {
     allocation.pool->released(allocation);
-    if (allocation.pool->on_gpu()) return;  // the pool goes on with the bytes
+    if (allocation.pool->on_gpu()) return;  // the pool keeps the bytes
   }
-  // Pages that another process still holds stay as they are.
+  // Pages that another process still holds are left alone.
   bool last = allocation.shared_id == 0 || state().let_go(allocation.shared_id);
   AddressSpace::unmap(allocation, &memory, last || allocation.imported);
 }
 
-// Measured on driver 580.159: what a pool gave is freed without waiting. Nobody else has it before the work that was
-// queued in its context and the current one is over.
+// Measured on driver 580.159: memory from a pool is freed without waiting. It is not reused before the work queued in
+// its context and in the current one is over.
 CUresult Driver::free_pool_memory(Context& current, const Allocation& allocation) {
   if (!memory.remove(allocation.address, allocation.buffer_id)) return CUDA_ERROR_INVALID_VALUE;
   std::vector<TaskPointer> before;
@@ -424,8 +424,8 @@ CUresult Driver::free_memory(Context& current, uint64_t address, bool host) {
   bool of_pool = allocation->pool && !allocation->imported && allocation->pool->on_gpu();
   if (of_pool && !mutated(Mutation::frees_of_pool_memory_wait)) return free_pool_memory(current, *allocation);
   if (!mutated(Mutation::free_does_not_wait)) {
-    // cuMemFree returns when nothing that was submitted before can still use the memory. What a pool gave may be of a
-    // context that is gone.
+    // cuMemFree returns when no earlier work can still use the memory. The context of memory from a pool may already be
+    // destroyed.
     if (ContextPointer context = contexts.find(allocation->context)) wait_for(*context);
     if (allocation->pool) wait_for(current);
   }

@@ -1,4 +1,4 @@
-// The simulated driver of one process: devices, contexts and everything that handles stand for.
+// The simulated driver of one process: devices, contexts and all objects with handles.
 #pragma once
 
 #include <array>
@@ -46,27 +46,27 @@ struct Context {
   std::atomic<unsigned> flags{0};
   unsigned api_version = 3020;
   uint64_t id = 0;
-  uint64_t charged = 0;  // device bytes that the context itself takes
-  // The first error that the GPU met; it stays until the context is destroyed. 0: none.
+  uint64_t charged = 0;  // device bytes of the context itself
+  // The first error on the GPU; it stays until the context is destroyed. 0: none.
   std::atomic<int> sticky{0};
   std::atomic<bool> destroyed{false};
 
   std::mutex mutex;  // the fields below; also makes "look at other streams' last tasks, then queue" one step
   StreamPointer legacy;
-  StreamPointer markers;  // runs what belongs to no stream: cuCtxRecordEvent
+  StreamPointer markers;  // runs work that belongs to no stream: cuCtxRecordEvent
   std::map<uint64_t, StreamPointer> per_thread;
   std::set<StreamPointer, ByAge> streams;
   std::set<StreamPointer, ByAge> ending;  // destroyed by the program while work was still queued
-  std::vector<Record> waits;              // cuCtxWaitEvent: what streams made later wait for
+  std::vector<Record> waits;              // cuCtxWaitEvent: what streams created later wait for
   std::map<int, size_t> limits;
   int attached = 1;           // cuCtxAttach and cuCtxDetach
-  std::set<CUcontext> peers;  // whose memory this context may touch
+  std::set<CUcontext> peers;  // whose memory this context may access
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
 
-  // Gives back what calls of other threads made in the context while it was being destroyed: none of them is left.
+  // Frees what other threads created in the context while it was being destroyed. No such call is in progress any more.
   ~Context();
   CUcontext handle() { return reinterpret_cast<CUcontext>(this); }
-  // The GPU met an error; the first one sticks.
+  // Records an error on the GPU; the first one sticks.
   void fail(CUresult error) {
     int none = 0;
     sticky.compare_exchange_strong(none, error);
@@ -76,8 +76,7 @@ struct Context {
 };
 using ContextPointer = std::shared_ptr<Context>;
 
-// Handles that the program holds, and what they stand for. A handle that is no longer (or never was) one is an error,
-// not a crash.
+// Handles that the program holds, and their objects. An invalid or stale handle is an error, not a crash.
 template <class Handle, class Object>
 class Registry {
  public:
@@ -100,7 +99,7 @@ class Registry {
     objects_.erase(found);
     return object;
   }
-  // What the predicate is true for, taken out.
+  // Removes and returns the objects for which the predicate is true.
   template <class Predicate>
   std::vector<std::shared_ptr<Object>> remove_all(Predicate predicate) {
     std::vector<std::shared_ptr<Object>> removed;
@@ -139,7 +138,7 @@ class Registry {
   std::unordered_map<Handle, std::shared_ptr<Object>> objects_;
 };
 
-// Memory with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, by buffer id: ids are never used again, so nothing needs to be undone.
+// Memory with CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, by buffer id. Ids are never reused, so entries need not be removed.
 class SynchronousMemory {
  public:
   void set(uint64_t buffer_id, bool on) {
@@ -169,7 +168,7 @@ struct Device {
 
 class Driver {
  public:
-  // The process's driver; made by the first call and never destroyed: streams' threads outlive static destructors.
+  // The process's driver, created by the first call and never destroyed: streams' threads outlive static destructors.
   static Driver& get();
 
   CUresult initialise();
@@ -179,7 +178,7 @@ class Driver {
   const DeviceFigures& device_figures() const;
   static bool eager_loading();  // CUDA_MODULE_LOADING=EAGER
 
-  // The calling thread's current context, or why there is none that can be used.
+  // The calling thread's current context, or why none can be used.
   CUresult current(ContextPointer* context);
   // The calling thread's stack of contexts; the last is current. May hold contexts that were destroyed since.
   static std::vector<CUcontext>& stack();
@@ -187,38 +186,38 @@ class Driver {
   CUresult context_of(CUcontext handle, ContextPointer* context);
 
   CUresult create_context(int gpu, unsigned flags, bool primary, unsigned api_version, ContextPointer* context);
-  // Returns when all that was queued in the context's streams has ended.
+  // Returns when all work queued in the context's streams has completed.
   void wait_for(Context& context);
-  // Waits for its work and gives back all that it holds.
+  // Waits for its work and frees everything that it holds.
   void destroy_context(const ContextPointer& context);
-  // Forgets its events, modules and arrays, and frees its memory.
+  // Removes its events, modules and arrays, and frees its memory.
   void release_contents(Context& context);
 
-  // The context that a stream belongs to; null when it was destroyed.
+  // The context of a stream; null if it has been destroyed.
   ContextPointer owner_of(const Stream& stream) const {
     return contexts.find(reinterpret_cast<CUcontext>(stream.context));
   }
   CUresult stream_of(CUstream handle, Form form, const ContextPointer& current, StreamPointer* stream);
-  // Puts work into a stream, or into the graph that the stream captures. `finished` gets the task; null if captured.
-  // Some work is made for the capture that the stream was found in, or for a stream that does not capture (kNoCapture):
-  // it is refused (illegal state) if another thread has ended or begun a capture there meanwhile.
+  // Queues work in a stream, or adds it to the graph that the stream captures. `finished` receives the task; null if
+  // captured. Some work is built for the capture that the stream was found in, or for a stream that does not capture
+  // (kNoCapture): it is refused (illegal state) if another thread has ended or begun a capture there meanwhile.
   static constexpr std::nullptr_t kNoCapture = nullptr;
   CUresult submit(const StreamPointer& stream, Operation operation, TaskPointer* finished = nullptr,
                   const std::optional<CapturePointer>& found = std::nullopt);
   CUresult submit_after(const StreamPointer& stream, std::vector<TaskPointer> after, TaskPointer* finished,
                         std::function<void()> work = nullptr);
-  // 900 if this call must not be made while somebody captures; it destroys that capture.
+  // Returns 900 if this call is forbidden during a capture, and invalidates that capture.
   CUresult check_unsafe_call();
 
-  // cuMemFree, and with `host` cuMemFreeHost: frees memory when the work of its context no longer needs it; of what a
-  // pool gave, also that of the current context. It is waited for, except where memory of a pool on a GPU is freed.
+  // cuMemFree, and with `host` cuMemFreeHost: frees memory once its context's work no longer needs it; for memory from
+  // a pool, also the current context's work. Waits for that work, except for memory of a pool on a GPU.
   CUresult free_memory(Context& current, uint64_t address, bool host);
   void release(const Allocation& allocation);
-  // Managed memory that is pushed out for it takes so many nanoseconds, to be given to push_out() under no lock.
+  // Evicting managed memory to make room takes this many nanoseconds; pass them to push_out() without holding a lock.
   CUresult allocate_device(Context& context, uint64_t bytes, uint64_t* address, int64_t* pushing_out);
   void push_out(Context& context, int64_t nanoseconds);
-  // take(), which asks the shared state for device memory; once more if it got none, when what pools keep unused has
-  // made room. Under no lock of a pool's or of what a task's end may need.
+  // Calls take(), which asks the shared state for device memory. If that fails, frees what pools keep unused and tries
+  // again. The caller must not hold a pool's lock or one that the end of a task may need.
   template <class Take>
   auto with_room(Take take) {
     auto taken = take();
@@ -228,12 +227,13 @@ class Driver {
   }
   // Plain device memory from the shared state. False: out of memory.
   bool take_device_bytes(int gpu, uint64_t bytes, Migration* migration);
-  // The host has waited for work: pools give back what they hold above their thresholds.
+  // The host has waited for work: pools release what they hold above their thresholds.
   void pools_synchronised();
-  // What moves when that GPU uses (or gets) managed memory; adds its modelled time. -1: the GPU that it was made on.
+  // Moves what must move when the GPU uses (or prefetches) managed memory, and adds the modelled time. -1: the GPU that
+  // it was allocated on.
   void make_resident(uint64_t address, uint64_t bytes, Access access, int64_t* nanoseconds, int gpu = -1);
 
-  // Takes the engine for the modelled time and waits for its end.
+  // Occupies the engine for the modelled time and waits until that is over.
   void occupy(Context& context, EngineKind engine, int64_t nanoseconds, Link link = Link::kFull);
 
   Options options;
@@ -249,7 +249,7 @@ class Driver {
   Registry<CUmodule, Module> modules;
   Registry<CUlibrary, Library> libraries;
   VariableAddresses variable_addresses;
-  Registry<CUfunction, Function> functions;  // CUkernel handles too: the driver lets either stand for the other
+  Registry<CUfunction, Function> functions;  // CUkernel handles too: the driver accepts either in place of the other
   Registry<CUmemoryPool, Pool> pools;
   CurrentPools current_pools;
   PhysicalMemory physical_memory;
@@ -269,13 +269,13 @@ class Driver {
   std::atomic<uint64_t> next_context_id_{1};
 };
 
-// At most one of the scheduling flags, and none that is unknown.
+// At most one scheduling flag, and no unknown flags.
 inline bool valid_context_flags(unsigned flags) {
   unsigned scheduling = flags & CU_CTX_SCHED_MASK;
   return (flags & ~unsigned{CU_CTX_FLAGS_MASK}) == 0 && (scheduling & (scheduling - 1)) == 0;
 }
 
-// The calling thread's number, never used again by another thread.
+// The calling thread's number, never reused by another thread.
 uint64_t thread_number();
 
 inline Driver& driver() {
@@ -287,8 +287,8 @@ inline bool is_device(CUdevice device) {
   return device >= 0 && device < driver().state().gpus();
 }
 
-// The start of nearly every exported function: the driver is up, no host function of a stream is calling, and this
-// thread has a usable context.
+// The start of nearly every exported function: checks that the driver is initialised, that the call does not come from
+// a host function in a stream, and that this thread has a usable context.
 #define ROTA_SIM_READY()                                                                    \
   if (!::rota::sim::driver().initialised()) return ::rota::api::CUDA_ERROR_NOT_INITIALIZED; \
   if (::rota::sim::in_host_function()) return ::rota::api::CUDA_ERROR_NOT_PERMITTED

@@ -1,5 +1,5 @@
-// The kernels and device variables that simgpu comes with. tests/programs/kernels.cu has their twins for a real GPU, of
-// the same names.
+// The kernels and device variables that come with simgpu. tests/programs/kernels.cu has their counterparts for a real
+// GPU, under the same names.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -34,7 +34,7 @@ void vector_add(Launch& launch, Pointer<const float> a, Pointer<const float> b, 
   launch.stream(3 * count * sizeof(float));
 }
 
-// words[i] = value, for all words, by however many threads
+// words[i] = value, for all words, with any number of threads
 void fill(Launch& launch, Pointer<unsigned> words, unsigned long count, unsigned value) {
   unsigned* to = words.range(launch, count);
   if (to == nullptr) return;
@@ -42,8 +42,8 @@ void fill(Launch& launch, Pointer<unsigned> words, unsigned long count, unsigned
   launch.stream(count * sizeof(unsigned));
 }
 
-// One word of each `stride` is incremented, which reads and writes every page of the memory; mismatches with the value
-// expected before are counted.
+// Increments one word in every `stride`, which reads and writes every page of the memory, and counts words that did not
+// have the expected value before.
 void memtouch(Launch& launch, Pointer<unsigned> words, unsigned long count, unsigned long stride, unsigned expected,
               Pointer<unsigned> mismatches) {
   unsigned* memory = words.range(launch, count);
@@ -56,7 +56,7 @@ void memtouch(Launch& launch, Pointer<unsigned> words, unsigned long count, unsi
   launch.stream(2 * count * sizeof(unsigned));
 }
 
-// *out = sum of the words by one thread; by more, the sum is added to it
+// *out = sum of the words with one thread; with more, the sum is added to *out
 void reduce(Launch& launch, Pointer<const unsigned> words, unsigned long count, Pointer<unsigned long> out) {
   const unsigned* from = words.range(launch, count);
   unsigned long* to = out.range(launch, 1);
@@ -67,13 +67,14 @@ void reduce(Launch& launch, Pointer<const unsigned> words, unsigned long count, 
   launch.stream(count * sizeof(unsigned));
 }
 
-// What `rota demo` runs: of each of `count` words, `stride` words apart, so many steps of a generator. A card does four
+// What `rota demo` runs: a number of generator steps on each of `count` words, `stride` words apart. A card does four
 // steps in a picosecond.
 void rota_demo_mix(Launch& launch, Pointer<unsigned> words, unsigned long count, unsigned long stride, unsigned steps) {
   if (count == 0) return;
   unsigned* memory = words.range(launch, (count - 1) * stride + 1);
   if (memory == nullptr) return;
-  // The steps are the same for all words, so they are put together first: each bit of their number doubles them.
+  // The steps are the same for all words, so they are combined first, by repeated squaring over the bits of their
+  // count.
   unsigned factor = 1;
   unsigned addend = 0;
   for (unsigned bit = 32; bit-- > 0;) {
@@ -87,7 +88,7 @@ void rota_demo_mix(Launch& launch, Pointer<unsigned> words, unsigned long count,
   launch.busy(count * steps / 4000);
 }
 
-// c = a * b, all row by row: a has m rows of k, b k rows of n. One element of c per thread.
+// c = a * b, all in row-major order: a has m rows of k, b has k rows of n. One element of c per thread.
 void gemm(Launch& launch, Pointer<const float> a, Pointer<const float> b, Pointer<float> c, int m, int n, int k) {
   auto rows = static_cast<uint64_t>(m);
   auto columns = static_cast<uint64_t>(n);
@@ -105,11 +106,11 @@ void gemm(Launch& launch, Pointer<const float> a, Pointer<const float> b, Pointe
       product[row * columns + column] = sum;
     }
   }
-  // Modelled at 40 TFLOP/s, what an H200 does in single precision with plain code.
+  // Modelled at 40 TFLOP/s, which an H200 reaches in single precision with plain code.
   launch.busy(2 * rows * columns * depth / 40'000);
 }
 
-// Each thread writes its place in the launch: blocks first, then threads, both with x the fastest.
+// Each thread writes its index in the launch: blocks first, then threads, x varying fastest in both.
 void thread_ids(Launch& launch, Pointer<unsigned> out) {
   uint64_t threads = uint64_t{launch.block[0]} * launch.block[1] * launch.block[2];
   uint64_t blocks = uint64_t{launch.grid[0]} * launch.grid[1] * launch.grid[2];
@@ -181,14 +182,14 @@ void spin(Launch& launch, unsigned long nanoseconds) {
   launch.busy(nanoseconds);
 }
 
-// A kernel that takes its time and does nothing else.
+// A kernel that takes the given time and does nothing else.
 template <uint64_t nanoseconds>
 void takes(Launch& launch) {
   launch.busy(nanoseconds);
 }
 
-// Runs until somebody (a copy, another kernel, the host through mapped memory) stores something else than 0; gives up
-// after a minute.
+// Runs until a copy, another kernel or the host (through mapped memory) stores a value other than 0; gives up after a
+// minute.
 void spin_until(Launch& launch, Pointer<unsigned> flag) {
   auto* word = flag.range(launch, 1);
   if (word == nullptr) return;
@@ -199,9 +200,9 @@ void spin_until(Launch& launch, Pointer<unsigned> flag) {
   }
 }
 
-// What rota asks a GPU to find out what has changed there (runtime/memory/swap/fingerprint.cu): for each chunk two
-// sums that differ where the contents do, and whether there is anything but zeros. Not the sums of a real GPU, and good
-// enough for a simulated one.
+// What rota runs on a GPU to find out which memory has changed (runtime/memory/swap/fingerprint.cu): for each chunk,
+// two checksums of the contents and whether any byte is nonzero. These are not the sums of a real GPU, but good enough
+// for a simulated one.
 struct FingerprintKeys {
   uint32_t words[2][32];
   uint64_t points[4];

@@ -1,6 +1,7 @@
-// A libnvidia-ml.so.1 that tells of the simulated machine (ROTA_SIM_STATE) what NVIDIA's tells of a real one: how much
-// of each GPU's memory is in use and by which process, by the books that simgpu's drivers keep together. A process's
-// bytes are its contexts and plain memory; managed memory counts for the GPU alone. What is not here is absent.
+// A libnvidia-ml.so.1 that reports on the simulated machine (ROTA_SIM_STATE) what NVIDIA's reports on a real one: how
+// much of each GPU's memory is in use and by which process, from the state that simgpu's drivers share. A process's
+// bytes are its contexts and plain memory; managed memory counts only for the GPU. Functions that are not defined here
+// do not exist.
 #include <unistd.h>
 
 #include <cstdint>
@@ -52,7 +53,7 @@ std::optional<ObservedGpu> gpu_of(const void* device) {
   return index < gpus.size() ? std::optional(gpus[index]) : std::nullopt;
 }
 
-// Entries of so many 64-bit words, of which the first is a pid and the second are bytes.
+// Entries of this many 64-bit words: the first is a pid, the second a number of bytes.
 template <int kWords>
 int list_processes(const void* device, unsigned* count, std::uint64_t* words) {
   const auto gpu = gpu_of(device);

@@ -1,5 +1,5 @@
-// Guard: a thread that is started while one lives never runs the program's signal handlers. Signals are the program's
-// threads' business: a handler may call the driver, or rely on what only those threads have.
+// Guard: a thread started while one exists never runs the program's signal handlers. Signals are for the program's
+// threads: a handler may call the driver, or rely on state that only those threads have.
 #pragma once
 
 #include <pthread.h>

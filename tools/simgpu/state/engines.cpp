@@ -1,11 +1,11 @@
-// The GPU's engines. An operation books a piece of its engine and sleeps until that is over, outside of the mutex.
+// The GPU's engines. An operation books a piece of its engine and sleeps until that piece is over, outside the mutex.
 //
-// Compute: contexts take turns. The one that has the engine keeps it for a slice while another waits, then for as long
-// as it likes; one that was idle has lost it. Whoever waits asks again when it may be its turn; those that wait are
-// served in the order in which they came. Changing the context takes time if the one before had not finished.
+// Compute: contexts take turns. The owner of the engine keeps it for a slice while another context waits, otherwise for
+// as long as it needs; an idle owner loses it. A waiting context asks again when its turn may have come; contexts are
+// served in order of arrival. Switching takes time if the previous context had not finished.
 //
 // Copies: one engine for each direction and one to other GPUs, in pieces, first come, first served. While both
-// directions of the link are full each is slower (profile.cpp computes by how much).
+// directions of the link are full, each is slower (profile.cpp computes by how much).
 #include <algorithm>
 
 #include "tools/simgpu/state/layout.h"
@@ -14,9 +14,9 @@
 namespace rota::sim {
 namespace {
 
-// Copies and kernels are booked in pieces of at most so long, so that others get between.
+// Copies and kernels are booked in pieces of at most this length, so that others run in between.
 constexpr int64_t kCopyPiece = 250'000;
-// Who has not asked again for so many slices has gone, or was killed.
+// A waiter that has not asked again for this many slices is gone or was killed.
 constexpr int64_t kForgottenAfter = 20;
 
 Waiter* waiter_of(ComputeEngine& engine, uint64_t key) {
@@ -35,7 +35,7 @@ void wait_in_line(ComputeEngine& engine, uint64_t key, int64_t since, int64_t no
   Waiter* waiter = waiter_of(engine, key);
   if (waiter == nullptr) {
     waiter = waiter_of(engine, 0);
-    if (waiter == nullptr) return;  // more than the table holds: without a place in the line
+    if (waiter == nullptr) return;  // the table is full: it waits without a place in the queue
     *waiter = Waiter{key, since, now};
   }
   waiter->seen = now;
@@ -59,7 +59,7 @@ Booking book_compute(ComputeEngine& engine, const CostFigures& cost, const Booki
   int64_t start = std::max(asked.from, engine.busy_until);
   if (engine.owner == key) {
     if (start >= engine.slice_end) {
-      // Whoever was forgotten and asks anew stands behind this one: then it must not wait for the other in turn.
+      // A forgotten waiter that asks again is queued behind this one, which must then not wait for it in turn.
       if (others_wait(engine, key) && !first_in_line(engine, key, start)) {
         wait_in_line(engine, key, start, now);
         return {start + jitter, 0};
@@ -86,7 +86,7 @@ Booking book_compute(ComputeEngine& engine, const CostFigures& cost, const Booki
 
 }  // namespace
 
-// Who waits for the compute engine: a context of a process. Under the mutex.
+// The key of a waiter for the compute engine: a context of a process. Under the mutex.
 uint64_t SharedState::key_of(const BookingRequest& asked) const {
   return layout_->processes[process_].serial << 32 | (asked.context & 0xffffffffU);
 }

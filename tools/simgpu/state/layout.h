@@ -15,10 +15,10 @@ inline constexpr uint32_t kStateVersion = 7;
 inline constexpr uint32_t kMaxProcesses = 128;
 inline constexpr uint32_t kMaxAllocations = 65536;
 inline constexpr uint32_t kMaxBlocks = 1 << 20;  // 2 TiB of managed memory
-inline constexpr uint32_t kMaxShared = 8192;     // pieces of memory that several processes may hold
+inline constexpr uint32_t kMaxShared = 8192;     // memory objects that several processes may hold
 inline constexpr uint32_t kMaxEvents = 4096;     // interprocess events
 
-inline constexpr uint32_t kMaxWaiters = 32;  // contexts that wait for their slice of one GPU
+inline constexpr uint32_t kMaxWaiters = 32;  // contexts waiting for their slice of one GPU
 
 enum BlockState : uint8_t { kBlockFree = 0, kBlockFresh, kBlockOnHost, kBlockOnDevice };  // … + the GPU
 
@@ -31,7 +31,7 @@ struct BlockAdvice {
 struct Waiter {
   uint64_t key;  // of a context; 0 = free
   int64_t since;
-  int64_t seen;  // when it asked last
+  int64_t seen;  // when it last asked
 };
 
 struct ComputeEngine {
@@ -52,27 +52,27 @@ struct GpuState {
   Counters counters;
   uint64_t plain;
   uint64_t managed_resident;
-  uint32_t lost;  // fell off the bus; until the state is made anew
+  uint32_t lost;  // fell off the bus; until the state is created again
 };
 
 struct ProcessEntry {
   int32_t pid;          // 0 = free
-  uint64_t start_time;  // of /proc/PID/stat: a pid used again is another process
+  uint64_t start_time;  // from /proc/PID/stat: tells processes with a reused pid apart
   uint64_t serial;
   uint64_t plain[kMaxGpus];
 };
 
 struct ManagedEntry {
   uint64_t owner;  // serial of the process, 0 = free
-  int32_t gpu;     // that it was made on
+  int32_t gpu;     // where it was allocated
   uint32_t first_block;
   uint32_t blocks;
   uint64_t bytes;
   uint64_t resident[kMaxGpus];
-  uint64_t last_migration[kMaxGpus];  // of migration_clock; the least is evicted first
+  uint64_t last_migration[kMaxGpus];  // from migration_clock; the smallest is evicted first
 };
 
-// Which processes hold something: one bit for each process entry.
+// Which processes hold an object: one bit for each process entry.
 struct Holders {
   uint64_t bits[kMaxProcesses / 64];
 
@@ -87,7 +87,7 @@ struct Holders {
   }
 };
 
-// Plain device memory that more than one process may hold: charged once, until its last holder lets go or dies.
+// Plain device memory that more than one process may hold: charged once, until its last holder releases it or dies.
 struct SharedEntry {
   uint64_t id;  // 0 = free
   uint64_t bytes;
@@ -102,7 +102,7 @@ struct EventEntry {
   uint64_t recorded;
   uint64_t completed;    // this record and all before it are over
   int64_t completed_at;  // modelled time; 0: its recorder died
-  uint32_t changes;      // a futex: counts up with `completed`
+  uint32_t changes;      // a futex: incremented with `completed`
   Holders holders;
 };
 
@@ -111,7 +111,7 @@ struct SharedLayout {
   uint32_t version;
   int32_t gpus;
   uint64_t capacity;
-  char profile[4096];  // as load_profile() takes it; a file's path is absolute
+  char profile[4096];  // as passed to load_profile(); a file's path is absolute
   double time_scale;
   int64_t epoch;             // CLOCK_MONOTONIC when modelled time was 0
   uint64_t virtual_process;  // serial of the one process that runs on a virtual clock
@@ -131,7 +131,7 @@ struct SharedLayout {
   BlockAdvice advice[kMaxBlocks];
 };
 
-// The last block of an allocation is as small as the bytes that it holds.
+// The last block of an allocation may be shorter.
 inline uint64_t block_bytes(const ManagedEntry& entry, uint32_t block) {
   uint64_t start = uint64_t{block} * kManagedBlock;
   uint64_t left = entry.bytes - start;

@@ -1,4 +1,4 @@
-// The machine as nvidia-smi or rotad would see it: by a process that has no context on it.
+// The machine as nvidia-smi or rotad would see it: from a process that has no context on it.
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -14,7 +14,7 @@
 
 namespace rota::sim {
 
-// Opened each time, under the file's lock: a machine that nobody uses may be made anew.
+// Opened each time, under the file's lock: a machine that no process uses may be recreated.
 Result<std::vector<ObservedGpu>> SharedState::observe(const std::string& path) {
   const auto failed = [&path](const std::string& what) {
     return Error{"the state file " + path + " (ROTA_SIM_STATE) " + what};

@@ -26,7 +26,7 @@ bool parse_int(const char* text, long low, long high, long* out) {
 }
 
 const char* variable(const char* name) {
-  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read once, before any thread of ours exists
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): read once, before simgpu starts threads
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 

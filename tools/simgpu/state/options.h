@@ -1,4 +1,4 @@
-// What the ROTA_SIM_* variables say, read once per process. A bad value gives one warning and the default.
+// The ROTA_SIM_* variables, read once per process. A bad value causes one warning and the default is used.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace rota::sim {
 
 struct Profile;
 
-// Bytes that a simulated GPU may have.
+// The range of a simulated GPU's memory, in bytes.
 inline constexpr uint64_t kLeastMemory = uint64_t{8} << 20;
 inline constexpr uint64_t kMostMemory = uint64_t{256} << 30;
 
@@ -19,7 +19,7 @@ struct Options {
   std::shared_ptr<const Profile> profile;  // ROTA_SIM_PROFILE: a built-in card's name or a file; null = the default
   std::string unusable;                    // why ROTA_SIM_PROFILE cannot be used; nothing starts then
 
-  std::string state_path;               // ROTA_SIM_STATE: file that the processes on one simulated machine share
+  std::string state_path;               // ROTA_SIM_STATE: the file shared by the processes of one simulated machine
   uint64_t memory = uint64_t{1} << 30;  // ROTA_SIM_MEMORY: bytes per GPU, suffixes K, M, G, T;
                                         // without it, the memory of the profile if one is named
   int gpus = 1;                         // ROTA_SIM_GPUS: 1 to 8
@@ -28,13 +28,12 @@ struct Options {
   double time_scale = 1.0;           // ROTA_SIM_TIME_SCALE: real seconds per modelled second; 0 = no waiting
   bool virtual_clock = false;        // ROTA_SIM_CLOCK=virtual: modelled time is a counter, for one process (clock.h)
   int driver_version = 13000;        // ROTA_SIM_DRIVER_VERSION: what cuDriverGetVersion says, 1000 * major + 10 * minor
-  std::string log;  // ROTA_SIM_LOG: "-" = stderr, else a file that lines are appended to; names what is not simulated
+  std::string log;  // ROTA_SIM_LOG: "-" = stderr, else a file to append to; lists functions that are not simulated
 
-  // ROTA_SIM_WRITTEN: the options of `rota sim` about the machine's shape, one a line. Without: all of it was asked
-  // for.
+  // ROTA_SIM_WRITTEN: the options of `rota sim` about the machine's shape, one per line. Unset: the whole shape was
+  // requested.
   std::optional<std::string> written;
-  bool skip_unregistered =
-      false;  // ROTA_SIM_UNREGISTERED=skip: kernels that nobody registered do nothing, but take time
+  bool skip_unregistered = false;  // ROTA_SIM_UNREGISTERED=skip: unregistered kernels do nothing, but take time
 
   static Options from_environment();
 };

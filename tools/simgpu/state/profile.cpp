@@ -1,5 +1,4 @@
-// Reads profiles. Every key of a file is in kFigures (or under [device]); what a file does not give comes from its
-// base.
+// Reads profiles. Every key of a file is in kFigures (or under [device]); keys that a file omits come from its base.
 #include "tools/simgpu/profile.h"
 
 #define TOML_EXCEPTIONS 0
@@ -60,14 +59,14 @@ const Figure kFigures[] = {
     {"context", "share", &CostFigures::context_share},
 };
 
-// No figure of a card is larger; sums of modelled times stay far from an int64's end.
+// No figure of a card is larger; sums of modelled times stay far below the maximum of int64.
 constexpr double kLargest = 1e15;
 
 class Reader {
  public:
   Reader(std::string source, Profile* profile) : source_(std::move(source)), profile_(profile) {}
 
-  // Empty: all was taken over.
+  // Returns an empty string on success.
   std::string read(const toml::table& file) {
     for (auto&& [key, value] : file) {
       std::string section(key.str());
@@ -94,7 +93,7 @@ class Reader {
       if (whole ? !node.is_integer() : !node.is_number()) {
         return wrong(node, section + "." + key, whole ? "give a whole number" : "give a number");
       }
-      // A whole number that no double is exactly reads as no double.
+      // An integer that a double cannot represent exactly is not read as a double.
       double value =
           node.is_integer() ? static_cast<double>(node.value<int64_t>().value_or(0)) : node.value<double>().value_or(0);
       bool in_range = std::isfinite(value) && value <= kLargest && (figure.may_be_zero ? value >= 0 : value >= 1);
@@ -162,7 +161,7 @@ bool read_file(const std::string& path, std::string* text) {
   if (file == nullptr) return false;
   char piece[4096];
   for (size_t length = 0; (length = std::fread(piece, 1, sizeof piece, file)) > 0;) text->append(piece, length);
-  bool whole = std::ferror(file) == 0;  // a folder can be opened, but not read
+  bool whole = std::ferror(file) == 0;  // a directory can be opened, but not read
   std::fclose(file);
   return whole;
 }
@@ -227,7 +226,7 @@ Result<Profile> load_profile(const std::string& name_or_path) {
 const Profile& default_profile() {
   static const Profile* profile = [] {
     auto loaded = load(profile_names().front(), false);
-    return new Profile(loaded ? std::move(*loaded) : Profile{});  // a test sees that it can be loaded
+    return new Profile(loaded ? std::move(*loaded) : Profile{});  // a test checks that it can be loaded
   }();
   return *profile;
 }
@@ -236,7 +235,8 @@ int64_t nanoseconds_at(uint64_t bytes, double rate) {
   return static_cast<int64_t>(static_cast<double>(bytes) / rate * 1e9);
 }
 
-// A block that faults: the driver's service of it, seen where nothing has to be moved, and its pieces, each a copy.
+// The cost of a block that faults: the driver's fault service (measured where nothing moves) plus its pieces, each a
+// copy.
 double CostFigures::fault_in() const {
   auto bytes = static_cast<double>(kManagedBlock);
   double pieces = std::max(1.0, bytes / static_cast<double>(fault_piece));
@@ -251,8 +251,8 @@ double CostFigures::eviction() const {
 }
 
 namespace {
-// What both directions of the link reach together. A direction carries its own packets, and for the other direction's
-// packets requests and acknowledgements. What it can carry follows from what it reaches alone.
+// The rates of both directions of the link together. Each direction carries its own packets, plus requests and
+// acknowledgements for the other direction's packets. Its capacity follows from the rate that it reaches alone.
 struct Duplex {
   double down = 0;  // host to device, bytes of data per second
   double up = 0;
@@ -268,7 +268,7 @@ struct Duplex {
     double determinant = down_wire * up_wire - acknowledged * asked;
     down = (down_limit * up_wire - up_limit * acknowledged) / determinant;
     up = (up_limit * down_wire - down_limit * asked) / determinant;
-    // Figures of a link that is far from full would need more than there is: no direction gets less than half.
+    // The figures of a link that is far from full would give impossible results, so no direction gets less than half.
     down = std::clamp(down, cost.pinned_host_to_device / 2, cost.pinned_host_to_device);
     up = std::clamp(up, cost.pinned_device_to_host / 2, cost.pinned_device_to_host);
   }

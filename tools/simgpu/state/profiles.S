@@ -1,4 +1,4 @@
-// The profiles that are built in: the text of each file, and the table of them (profile.cpp).
+// The built-in profiles: the text of each file, and a table of them (profile.cpp).
         .section .rodata, "a"
 
         .macro rota_profile name, file

@@ -1,8 +1,8 @@
-// Managed memory's residency. Each allocation is a row of 2 MiB blocks, each fresh, on the host or on one GPU. Using a
-// block from a GPU where it does not lie brings it there, unless it was advised to stay where it is; where there is no
-// room, the allocation that was brought in longest ago, of whichever process, loses its first resident blocks. Using
-// what is resident does not count: a GPU does not report such uses to the driver. So working sets that together exceed
-// the GPU push each other out, however busy they are.
+// Managed memory's residency. Each allocation is a row of 2 MiB blocks, each fresh, on the host or on one GPU. When a
+// GPU uses a block that is not resident there, the block moves to it, unless advice keeps it in place. If there is no
+// room, the allocation that was brought in longest ago, of any process, loses its first resident blocks. Using resident
+// blocks does not count as recent use: a GPU does not report such accesses to the driver. So working sets that together
+// exceed the GPU evict each other, however busy they are.
 #include "tools/simgpu/state/layout.h"
 #include "tools/simgpu/state/shared_state.h"
 
@@ -14,7 +14,7 @@ uint32_t SharedState::add_managed(int gpu, uint64_t bytes) {
   lock();
   uint32_t id = 1;
   while (id < layout_->managed_end && layout_->managed[id].owner != 0) ++id;
-  // Next fit: goes on where the last search ended, once around.
+  // Next fit: continues where the last search ended, once around.
   uint32_t run = 0;
   uint32_t position = layout_->next_block;
   bool found = false;
@@ -61,7 +61,7 @@ void SharedState::remove_managed(uint32_t id) {
   unlock();
 }
 
-// Calls f(entry, block) for the blocks of a range, under the mutex; `whole`: only for those that lie wholly in it.
+// Calls f(entry, block) for the blocks of a range, under the mutex; `whole`: only for blocks entirely inside it.
 template <class Function>
 void SharedState::for_blocks(uint32_t id, uint64_t offset, uint64_t bytes, bool whole, Function function) {
   if (id == 0 || id >= kMaxAllocations || bytes == 0) return;
@@ -125,8 +125,7 @@ uint64_t SharedState::resident_bytes(uint32_t id) {
   return bytes;
 }
 
-// The block lies somewhere else, or nowhere, from now on. Returns the bytes that left a GPU; 0: it was on none. Under
-// the mutex.
+// Removes a block from its location. Returns the bytes that left a GPU; 0: it was on none. Under the mutex.
 uint64_t SharedState::leave_device(ManagedEntry& entry, uint32_t block, uint8_t becomes) {
   uint8_t& state = layout_->blocks[entry.first_block + block];
   uint64_t left = 0;
@@ -141,7 +140,7 @@ uint64_t SharedState::leave_device(ManagedEntry& entry, uint32_t block, uint8_t 
   return left;
 }
 
-// Moves blocks of one allocation from the GPU to the host, first block first, until so many bytes are free; blocks in
+// Moves blocks of one allocation from the GPU to the host, in order, until this many bytes are free; blocks in
 // [spared_from, spared_to) stay. Returns the bytes moved. Under the mutex.
 uint64_t SharedState::evict_from(uint32_t id, int gpu, uint64_t bytes, uint32_t spared_from, uint32_t spared_to) {
   ManagedEntry& entry = layout_->managed[id];
@@ -154,7 +153,7 @@ uint64_t SharedState::evict_from(uint32_t id, int gpu, uint64_t bytes, uint32_t 
   return moved;
 }
 
-// Pushes out managed memory of the GPU, the one brought in longest ago first, sparing one. Under the mutex.
+// Evicts managed memory from the GPU, the allocation brought in longest ago first, except one. Under the mutex.
 void SharedState::evict(int gpu, uint64_t bytes, uint32_t spared, Migration* migration) {
   uint64_t moved = 0;
   while (moved < bytes) {
@@ -201,7 +200,7 @@ Migration SharedState::touch(uint32_t id, uint64_t offset, uint64_t bytes, Acces
     int lies = state == kBlockOnHost ? kOnHost : state >= kBlockOnDevice ? state - kBlockOnDevice : kNowhere;
     double link = lies == kOnHost ? cost.pinned_host_to_device : cost.peer;
     if (access != Access::kPrefetchToDevice && lies != kNowhere) {
-      // Advised to stay there, or mapped from here: used across the bus.
+      // Advised to stay there, or mapped from this GPU: accessed over the bus.
       if (advice.preferred == lies || (advice.accessed_by & 1U << gpu) != 0) {
         migration.nanoseconds += nanoseconds_at(size, link);
         return;
@@ -226,13 +225,13 @@ Migration SharedState::touch(uint32_t id, uint64_t offset, uint64_t bytes, Acces
       migration.nanoseconds += nanoseconds_at(size, rate);
     } else if (lies != kNowhere) {
       migration.faulted_in += size;
-      // From another GPU the faults are the same, and the pieces come over another link.
+      // From another GPU, the faults cost the same and the pieces come over another link.
       migration.nanoseconds += nanoseconds_at(size, fault_in);
       if (lies >= 0)
         migration.nanoseconds += nanoseconds_at(size, link) - nanoseconds_at(size, cost.pinned_host_to_device);
     } else {
       migration.first_touched += size;
-      // A copy fills fresh memory at the copy's own speed; a kernel faults for it.
+      // A copy fills fresh memory at the copy's speed; a kernel takes faults.
       if (access == Access::kKernel) {
         bool preferred = advice.preferred == gpu;
         migration.nanoseconds += nanoseconds_at(size, preferred ? cost.first_touch_preferred : cost.first_touch);
@@ -245,7 +244,7 @@ Migration SharedState::touch(uint32_t id, uint64_t offset, uint64_t bytes, Acces
       entry.resident[gpu] += size;
       device.managed_resident += size;
     } else {
-      now = kBlockOnHost;  // plain memory fills the GPU: used across the bus, and paid again next time
+      now = kBlockOnHost;  // plain memory fills the GPU: accessed over the bus, and charged again next time
     }
     arrived = true;
   });

@@ -1,5 +1,5 @@
-// What several processes hold together: memory that one exported and others opened, and interprocess events. Ids say
-// where the entry is (low bits) and are never used twice, so a stale one is noticed.
+// Objects that several processes hold: memory that one exported and others opened, and interprocess events. An id
+// contains the entry's index (low bits) and is never reused, so a stale one is detected.
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -20,7 +20,7 @@ uint32_t index_of(uint64_t id) {
   return static_cast<uint32_t>(id & ((1U << kIndexBits) - 1));
 }
 
-// A free entry of a table, or its size. Under the mutex.
+// The index of a free entry in a table, or the table's size. Under the mutex.
 template <class Entry>
 uint32_t free_entry(Entry* table, uint32_t size, uint32_t* end) {
   uint32_t index = 0;
@@ -29,7 +29,7 @@ uint32_t free_entry(Entry* table, uint32_t size, uint32_t* end) {
   return index;
 }
 
-// How long a sleeper trusts that the process it waits for is alive, and that it is to wait at all.
+// How long a sleeper waits before it checks again that the other process is alive and that it still has to wait.
 constexpr timespec kPatience{0, 20'000'000};
 
 }  // namespace
@@ -62,7 +62,7 @@ bool SharedState::hold(uint64_t id, int gpu, uint64_t bytes, bool revive, Migrat
   lock();
   SharedEntry& entry = layout_->shared[index];
   bool known = entry.id == id;
-  // The entry went with its last holder, but a descriptor on its way kept the memory.
+  // The entry was freed with its last holder, but a descriptor in transit kept the memory.
   if (revive && !known && entry.id == 0 && take_locked(gpu, bytes, migration)) {
     entry = SharedEntry{};
     entry.id = id;

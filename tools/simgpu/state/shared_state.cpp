@@ -1,4 +1,4 @@
-// The state file's life: attach, lock, reap the dead, plain memory, engines.
+// The state file's life: attaching, locking, reaping dead processes, plain memory, engines.
 #include "tools/simgpu/state/shared_state.h"
 
 #include <errno.h>
@@ -34,8 +34,8 @@ std::string error_text(int number) {
 
 // Field 22 of /proc/PID/stat: the start time. False if there is no such process or it has ended. A process whose first
 // thread has ended (pthread_exit in main) reads as a zombie too while others go on: then field 20 counts them. It is
-// read of the first thread, which says the same: for /proc/PID/stat qemu-user shows a process another time than it
-// shows others.
+// read from the first thread, where it is the same: qemu-user shows a process a different start time in its own
+// /proc/PID/stat than it shows to others.
 bool process_start_time(int pid, uint64_t* start) {
   char path[64];
   std::snprintf(path, sizeof path, "/proc/%d/task/%d/stat", pid, pid);
@@ -60,15 +60,15 @@ bool process_start_time(int pid, uint64_t* start) {
   return true;
 }
 
-// What names a profile to a process in another folder.
+// A profile's name that is valid in any working directory.
 std::string lasting_name(const std::string& profile) {
   char absolute[4096];
   bool file = profile.find('/') != std::string::npos || profile.ends_with(".toml");
   return file && realpath(profile.c_str(), absolute) != nullptr ? absolute : profile;
 }
 
-// The entries that this image of the process has made, by state file and serial: execve keeps the pid and the start
-// time, but what the image before it held is gone.
+// The entries created by this process image, by state file and serial: execve keeps the pid and the start time, but
+// what the previous image held is gone.
 class OwnEntries {
  public:
   void add(const std::string& path, uint64_t serial) {
@@ -108,7 +108,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
   const std::string& path = options.state_path;
   Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
   if (!file) return Error{"cannot open the state file " + path + " (ROTA_SIM_STATE): " + error_text(errno)};
-  // Creation and a change of shape are under the file's lock; everything later is under the mutex inside.
+  // Creating the file or changing its shape needs the file's lock; everything later needs the mutex inside it.
   while (flock(file.get(), LOCK_EX) != 0) {
     if (errno != EINTR) return Error{"cannot lock the state file " + path + ": " + error_text(errno)};
   }
@@ -118,7 +118,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
   if (!fresh && status.st_size != static_cast<off_t>(sizeof(SharedLayout))) {
     return Error{path + " (ROTA_SIM_STATE) is not the state of this version of simgpu: remove it or name another file"};
   }
-  // With all its pages: one that a full file system lacks later would end the program without a word.
+  // Allocates all pages: a page missing later on a full file system would kill the program without a message.
   if (int number = fresh ? posix_fallocate(file.get(), 0, sizeof(SharedLayout)) : 0; number != 0) {
     int ignored = ftruncate(file.get(), 0);
     static_cast<void>(ignored);
@@ -167,7 +167,7 @@ Result<SharedState*> SharedState::attach(const Options& options) {
   return state;
 }
 
-// Empty, or why this process cannot have its clock. Under the file's lock.
+// Returns an empty string, or why this process cannot have its clock. Under the file's lock.
 std::string SharedState::make_clock(const Options& options) {
   const CostFigures& cost = profile_->cost;
   slower_down_ = cost.pinned_host_to_device / cost.duplex_host_to_device();
@@ -183,7 +183,7 @@ std::string SharedState::make_clock(const Options& options) {
   bool taken = other != nullptr && other->serial == layout_->virtual_process;
   bool refused = taken || (options.virtual_clock && other != nullptr);
   if (!refused) layout_->virtual_process = options.virtual_clock ? own.serial : 0;
-  if (other == nullptr) {  // what was booked before belongs to other clocks, or to processes that are gone
+  if (other == nullptr) {  // earlier bookings belong to other clocks or to dead processes
     for (GpuState& gpu : layout_->gpu) {
       gpu.compute = ComputeEngine{};
       for (CopyEngine& engine : gpu.copies) engine = CopyEngine{};
@@ -247,7 +247,7 @@ SharedState::~SharedState() {
     lock();
     ProcessEntry& own = layout_->processes[process_];
     own_entries().remove(path_, own.serial);
-    own.start_time = 0;  // reads as dead: the pid runs on, the entry does not
+    own.start_time = 0;  // marks the entry as dead while the pid still exists
     process_ = -1;
     reap();
     unlock();
@@ -275,7 +275,7 @@ void SharedState::initialise(const Options& options) {
   layout_->magic = kStateMagic;
 }
 
-// Empty, or why there is no place for this process.
+// Returns an empty string, or why there is no entry for this process.
 std::string SharedState::take_process_entry() {
   uint64_t start_time = 0;
   if (!process_start_time(getpid(), &start_time)) return "cannot be used without /proc/self/stat: " + error_text(errno);
@@ -299,7 +299,7 @@ std::string SharedState::take_process_entry() {
 bool SharedState::lock() {
   int result = pthread_mutex_lock(&layout_->mutex);
   if (result == EOWNERDEAD) {
-    // Its owner died between two stores: sums are computed afresh from what the entries say.
+    // The owner died between two stores: sums are recomputed from the entries.
     pthread_mutex_consistent(&layout_->mutex);
     for (int gpu = 0; gpu < layout_->gpus; ++gpu) {
       GpuState& state = layout_->gpu[gpu];
@@ -332,7 +332,7 @@ void SharedState::unlock() {
   pthread_mutex_unlock(&layout_->mutex);
 }
 
-// Takes back what dead processes held. Under the mutex. Who asks is alive, whatever /proc says of it.
+// Reclaims what dead processes held. Under the mutex. The caller is alive, whatever /proc says.
 void SharedState::reap() {
   for (ProcessEntry& entry : layout_->processes) {
     bool own = &entry - layout_->processes == process_;
@@ -375,7 +375,7 @@ void SharedState::uuid(int gpu, unsigned char out[16]) const {
   std::memcpy(out, halves, sizeof halves);
 }
 
-// Under the mutex. Counts for the GPU, not yet for a process.
+// Under the mutex. Charges the GPU, but not yet a process.
 bool SharedState::take_locked(int gpu, uint64_t bytes, Migration* migration) {
   GpuState& state = layout_->gpu[gpu];
   auto fits = [&] { return bytes <= layout_->capacity && state.plain <= layout_->capacity - bytes; };
@@ -400,7 +400,7 @@ bool SharedState::take(int gpu, uint64_t bytes, Migration* migration) {
 void SharedState::give_back(int gpu, uint64_t bytes) {
   gpu = physical(gpu);
   lock();
-  // Never below zero: a sum that wraps would leave no memory to any process.
+  // Never below zero: a sum that wraps would leave no memory for any process.
   uint64_t& own = layout_->processes[process_].plain[gpu];
   bytes = std::min({bytes, own, layout_->gpu[gpu].plain});
   layout_->gpu[gpu].plain -= bytes;

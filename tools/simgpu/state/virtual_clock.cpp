@@ -24,29 +24,29 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 constexpr int64_t kLook = 500'000;  // the watchdog looks this often
 
-// Who was asleep at so many looks waits for somebody; who has computed for so long spins, most likely.
+// A thread asleep at this many looks is waiting for another; one that has computed for this long is probably spinning.
 struct Patience {
   int looks_asleep;
   int64_t spinning;
 };
-// With code of the program between two calls. That long a pause there is the one thing that makes modelled times depend
+// For the program's code between two calls. A pause of this length is the only thing that makes modelled times depend
 // on the machine.
 constexpr Patience kWithProgram = {4, 20'000'000};
-// With the driver's code, which sleeps only where the machine makes it wait (a lock whose owner has no processor, a
-// thread that starts), and computes as long as copies and kernels take: the limit is for a kernel that waits for the
-// program without busy(), which would hang for good.
+// For the driver's code, which sleeps only when the machine makes it wait (a lock whose owner is not scheduled, a
+// starting thread), and computes as long as copies and kernels take. The limit is for a kernel that waits for the
+// program without busy(), which would hang forever.
 constexpr Patience kWithDriver = {100'000, 60'000'000'000};
 
 struct Participant {
   uint64_t number = 0;
-  bool stream = false;     // else a thread of the program
+  bool stream = false;     // otherwise a thread of the program
   bool in_driver = false;  // runs the driver's code (and kernels), not the program's
-  bool blocked = false;    // here; else it has the turn, or it is outside
+  bool blocked = false;    // in the clock; otherwise it has the turn or is outside
   int64_t due = kNever;
   const std::function<bool()>* predicate = nullptr;
   std::condition_variable turn;
   pid_t thread = 0;
-  // The watchdog's notes about the turn that this thread has.
+  // The watchdog's notes about this thread's current turn.
   uint64_t turns = 0;
   uint64_t seen_turn = 0;
   int64_t cpu_at_first = 0;
@@ -114,7 +114,7 @@ class VirtualClock : public Clock {
     Participant& made = add();
     made.stream = true;
     made.in_driver = true;
-    made.blocked = true;  // with nothing to wait for, until it has begun
+    made.blocked = true;  // without a condition, until it has begun
     made.predicate = &always_;
     return made.number;
   }
@@ -153,7 +153,7 @@ class VirtualClock : public Clock {
     Participant* self = mine();
     if (self == nullptr) return;
     bool has_turn = runs(*self, !begins);
-    if (!begins && !has_turn) block(now(), nullptr);  // the watchdog let others go on meanwhile
+    if (!begins && !has_turn) block(now(), nullptr);  // the watchdog let others run meanwhile
   }
 
  private:
@@ -170,8 +170,8 @@ class VirtualClock : public Clock {
     return slot.clock == this ? slot.participant : nullptr;
   }
 
-  // The thread goes on with the driver's code, or with the program's: the watchdog begins anew. Whether it has the
-  // turn.
+  // The thread continues in the driver's code or in the program's, and the watchdog starts over. Returns whether it has
+  // the turn.
   bool runs(Participant& self, bool in_driver) {
     std::lock_guard lock(mutex_);
     self.in_driver = in_driver;
@@ -192,7 +192,7 @@ class VirtualClock : public Clock {
       VirtualClock* clock = nullptr;
       pid_t process = 0;
       ~Leaver() {
-        // In a forked child the clock's mutex may be held for ever, by a thread that only the parent has.
+        // In a forked child the clock's mutex may be held forever, by a thread that exists only in the parent.
         if (clock != nullptr && process == getpid()) clock->leave();
       }
     };
@@ -210,7 +210,7 @@ class VirtualClock : public Clock {
     Participant* self = mine();
     std::unique_lock lock(mutex_);
     if (self == nullptr) {
-      // A thread that the clock does not know: it takes part for as long as it is blocked.
+      // A thread that the clock does not know takes part while it is blocked.
       Participant& guest = add();
       guest.blocked = true;
       guest.due = due;
@@ -235,7 +235,7 @@ class VirtualClock : public Clock {
     participant.turn.wait(lock, [&] { return turn_ == &participant; });
   }
 
-  // Gives the turn to who is due first. Under the mutex, while nobody has it.
+  // Gives the turn to the thread that is due first. Under the mutex, while no thread has it.
   void next() {
     int64_t now = now_.load(std::memory_order_relaxed);
     Participant* chosen = nullptr;
@@ -248,9 +248,9 @@ class VirtualClock : public Clock {
       if (participant.due == kNever) continue;
       bool earlier = chosen == nullptr || participant.due < chosen->due ||
                      (participant.due == chosen->due && participant.stream && !chosen->stream);
-      if (earlier) chosen = &participant;  // the list is in the order of the numbers
+      if (earlier) chosen = &participant;  // the list is in order of the numbers
     }
-    if (chosen == nullptr) return;  // somebody outside has to do something first
+    if (chosen == nullptr) return;  // a thread outside has to act first
     if (chosen->due > now) now_.store(chosen->due, std::memory_order_release);
     chosen->blocked = false;
     ++chosen->turns;
@@ -264,7 +264,7 @@ class VirtualClock : public Clock {
     while (!ending_) {
       wake_watchdog_.wait_for(lock, std::chrono::nanoseconds(turn_ != nullptr ? kLook : 2 * kLook));
       if (turn_ == nullptr) {
-        next();  // a predicate may have become true by a store of the program
+        next();  // a store by the program may have made a predicate true
       } else if (turn_->thread != 0) {
         look_at(*turn_);
       }
@@ -299,9 +299,9 @@ class VirtualClock : public Clock {
 
   const std::function<bool()> always_ = [] { return true; };
   std::mutex mutex_;
-  std::atomic<int64_t> now_{1};  // 0 stands for "no time" in places
+  std::atomic<int64_t> now_{1};  // 0 means "no time" in some places
   std::list<Participant> participants_;
-  Participant* turn_ = nullptr;  // who has it; null: all are blocked or outside
+  Participant* turn_ = nullptr;  // the thread that has it; null: all are blocked or outside
   uint64_t last_number_ = 0;
   bool ending_ = false;
   std::condition_variable wake_watchdog_;

@@ -1,5 +1,5 @@
-// CUDA arrays and mipmapped arrays: opaque memory that is charged to its GPU. Their bytes lie row after row and slice
-// after slice, for copies only: no kernel reads a texture here.
+// CUDA arrays and mipmapped arrays: opaque memory that is charged to its GPU. Their bytes are stored row by row and
+// slice by slice, only for copies: kernels do not read textures here.
 #pragma once
 
 #include <atomic>
@@ -17,15 +17,15 @@ struct Array {
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
 
-  // Gives the bytes of the GPU back; a copy that is under way keeps the host's.
+  // Releases the GPU's bytes; a copy in progress keeps the host storage alive.
   void release();
 
-  CUDA_ARRAY3D_DESCRIPTOR description{};  // as given; a level's extents are its own
+  CUDA_ARRAY3D_DESCRIPTOR description{};  // as given; a mipmap level has its own extents
   int gpu = 0;
   CUcontext context = nullptr;
   unsigned element = 0;  // bytes
   size_t row_bytes = 0;
-  size_t rows = 1;    // of one slice, at least 1
+  size_t rows = 1;    // per slice, at least 1
   size_t slices = 1;  // depth or layers, at least 1
   bool level = false;
   std::shared_ptr<char> bytes;
@@ -41,7 +41,7 @@ struct MipmappedArray {
   CUmipmappedArray handle() { return reinterpret_cast<CUmipmappedArray>(this); }
 };
 
-// Gives back the arrays of a context that ends.
+// Frees the arrays of a context that is being destroyed.
 void release_arrays(CUcontext context);
 
 }  // namespace rota::sim

@@ -21,8 +21,8 @@ constexpr unsigned kDeferred = 0x80;    // CUDA_ARRAY3D_DEFERRED_MAPPING
 constexpr unsigned kAllFlags = 0x1ff;   // … and depth texture, colour attachment, video
 constexpr uint64_t kAlignment = 65536;  // of memory that an array would be mapped to
 
-// Bytes of an element; false where the format does not exist, goes with another number of channels (INVALID_VALUE) or
-// is not simulated (NOT_SUPPORTED).
+// Bytes of an element; false if the format does not exist or needs another number of channels (INVALID_VALUE), or is
+// not simulated (NOT_SUPPORTED).
 CUresult element_size(CUarray_format format, unsigned channels, unsigned* bytes) {
   unsigned fixed_channels = 0;
   unsigned channel = 0;
@@ -82,7 +82,7 @@ CUresult element_size(CUarray_format format, unsigned channels, unsigned* bytes)
   return CUDA_SUCCESS;
 }
 
-// The largest extents of a kind of array, by the device's attributes; kNone: that extent has no limit of its own.
+// The largest extents of a kind of array, from the device's attributes; kNone: no separate limit for that extent.
 struct Limits {
   CUdevice_attribute width;
   CUdevice_attribute height;
@@ -186,7 +186,7 @@ uint64_t bytes_of(const Array& array) {
   return array.row_bytes * array.rows * array.slices;
 }
 
-// Of a description that was checked: extents are small enough that their product is.
+// For a checked description: the extents are small enough that their product does not overflow.
 CUresult allocate(const Context& context, const CUDA_ARRAY3D_DESCRIPTOR& d, unsigned element,
                   std::shared_ptr<Array>* out) {
   auto array = std::make_shared<Array>();
@@ -300,7 +300,7 @@ CUresult destroy_mipmapped(CUmipmappedArray handle) {
   return CUDA_SUCCESS;
 }
 
-// Only memory that is mapped later has requirements.
+// Only arrays with deferred mapping have requirements.
 CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS* out, unsigned flags, uint64_t bytes, CUdevice device) {
   if (out == nullptr || (flags & kDeferred) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (device < 0 || device >= driver().state().gpus()) return CUDA_ERROR_INVALID_DEVICE;
@@ -347,7 +347,7 @@ ROTA_SIM_EXPORT(cuArray3DGetDescriptor_v2)(CUDA_ARRAY3D_DESCRIPTOR* out, CUarray
 ROTA_SIM_EXPORT(cuArrayGetPlane)(CUarray* out, CUarray handle, unsigned) {
   ROTA_SIM_CONTEXT(context);
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // No format that is simulated has planes.
+  // No simulated format has planes.
   return driver().arrays.find(handle) ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_HANDLE;
 }
 ROTA_SIM_EXPORT(cuArrayGetSparseProperties)(CUDA_ARRAY_SPARSE_PROPERTIES* out, CUarray handle) {

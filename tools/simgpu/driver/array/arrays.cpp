@@ -1,4 +1,4 @@
-// What arrays are made of, and how they end.
+// Creates and destroys arrays.
 #include <sys/mman.h>
 
 #include "tools/simgpu/driver/array/array.h"

@@ -1,4 +1,4 @@
-// Stream capture: begin, end, what a capture looks like from outside, and the calling thread's mode.
+// Stream capture: begin, end, queries, and the calling thread's mode.
 #include <algorithm>
 #include <cstring>
 
@@ -15,7 +15,7 @@ bool is_mode(CUstreamCaptureMode mode) {
   return mode >= CU_STREAM_CAPTURE_MODE_GLOBAL && mode <= CU_STREAM_CAPTURE_MODE_RELAXED;
 }
 
-// Handles of nodes of the graph; false: one is not.
+// Resolves node handles; false: one is not a node of the graph.
 bool find_nodes(const Graph& graph, const CUgraphNode* handles, size_t count, std::vector<GraphNode*>* nodes) {
   std::lock_guard lock(graph_state().mutex);
   for (size_t index = 0; index < count; ++index) {
@@ -44,7 +44,7 @@ CUresult begin(CUstream handle, CUstreamCaptureMode mode, const GraphPointer& in
     std::lock_guard lock(driver().captures.mutex);
     ROTA_SIM_CHECK(driver().captures.begin(*stream, capture, std::move(tail)));
   }
-  // From now on the program may ask for it (cuStreamGetCaptureInfo) and add nodes.
+  // From now on the program may query the graph (cuStreamGetCaptureInfo) and add nodes.
   if (capture->own_graph) driver().graphs.add(capture->graph);
   return CUDA_SUCCESS;
 }
@@ -184,7 +184,7 @@ ROTA_SIM_EXPORT(cuStreamGetCaptureInfo_v3_ptsz)
 }
 ROTA_SIM_EXPORT(cuThreadExchangeStreamCaptureMode)(CUstreamCaptureMode* mode) {
   ROTA_SIM_READY();
-  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;  // the mode itself is not looked at (driver 580.159)
+  if (mode == nullptr) return CUDA_ERROR_INVALID_VALUE;  // the mode itself is not checked (driver 580.159)
   std::swap(*mode, Driver::thread_capture_mode());
   return CUDA_SUCCESS;
 }

@@ -11,7 +11,7 @@
 namespace rota::sim {
 namespace {
 
-// Whether every member's last nodes lead back into the origin's.
+// Whether every member's last nodes join the origin stream again.
 bool joined(const Capture& capture) {
   std::lock_guard lock(graph_state().mutex);
   std::set<GraphNode*> reached;

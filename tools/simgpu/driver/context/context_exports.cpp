@@ -1,4 +1,4 @@
-// Contexts: created ones, the threads' stacks, waiting for a context, limits and configuration.
+// Contexts: creation, the threads' stacks, synchronization, limits and configuration.
 #include <algorithm>
 
 #include "tools/simgpu/driver/driver.h"
@@ -23,7 +23,7 @@ CUresult destroy(CUcontext handle) {
   ROTA_SIM_READY();
   ContextPointer context = driver().contexts.find(handle);
   if (!context || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
-  // Of several threads that are here with one context, the one that takes it out destroys it.
+  // If several threads get here with one context, the one that removes it from the registry destroys it.
   if (!driver().contexts.remove(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   auto& stack = Driver::stack();
   bool current = !stack.empty() && stack.back() == handle;
@@ -231,16 +231,16 @@ namespace {
 struct Limit {
   size_t initial;
   size_t least;
-  size_t most;      // what is above it is cut down to it …
-  size_t refused;   // … and from here on refused
-  size_t unit = 1;  // rounded up to
+  size_t most;      // larger values are reduced to this …
+  size_t refused;   // … and refused from here on
+  size_t unit = 1;  // values are rounded up to a multiple of this
 };
 
 // False: the device has no such limit.
 bool limit_of(CUlimit which, Limit* limit) {
   const DeviceFigures& figures = driver().device_figures();
   switch (which) {
-    case CU_LIMIT_STACK_SIZE:  // of a thread: 512 KiB of local memory less what the driver keeps
+    case CU_LIMIT_STACK_SIZE:  // per thread: 512 KiB of local memory minus what the driver keeps
       *limit = {1024, 0, 524272, 524273, 16};
       return true;
     case CU_LIMIT_PRINTF_FIFO_SIZE:

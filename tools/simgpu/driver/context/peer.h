@@ -1,4 +1,4 @@
-// Who may touch whose memory.
+// Peer access: which contexts may access which memory.
 #pragma once
 
 #include "tools/simgpu/driver/driver.h"
@@ -10,8 +10,8 @@ inline bool peers_possible(int gpu, int other) {
   return gpu != other;
 }
 
-// Whether kernels of the context may touch the allocation: plain device memory belongs to its context and to those
-// that enabled access to it; managed and host memory is everybody's.
+// Whether kernels of the context may access the allocation: plain device memory is open to its context and to those
+// that enabled access to it; managed and host memory is open to all.
 bool accessible(Context& context, const Allocation& allocation);
 
 }  // namespace rota::sim

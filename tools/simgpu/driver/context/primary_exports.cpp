@@ -27,7 +27,7 @@ CUresult release_primary(CUdevice device, bool reset) {
   {
     std::lock_guard lock(state.mutex);
     if (!reset) {
-      // A reset in between has not released anything.
+      // A reset in between does not release any reference.
       if (state.retained == 0) return CUDA_ERROR_INVALID_CONTEXT;
       if (--state.retained != 0 && !mutated(Mutation::primary_contexts_are_not_counted)) return CUDA_SUCCESS;
       if (mutated(Mutation::released_contexts_stay)) return CUDA_SUCCESS;

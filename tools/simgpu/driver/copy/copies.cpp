@@ -1,10 +1,10 @@
 // Copies.
 //
 // When a call returns, by the kinds of memory on both sides (the driver's documented rules):
-//   synchronous:  device to device does not wait, unless one side is managed (measured on driver 580.159) or says
+//   synchronous:  device to device does not wait, unless one side is managed (measured on driver 580.159) or has
 //                 SYNC_MEMOPS; all others wait for their end.
 //   asynchronous: host to host waits for the end; device to pageable host too; pageable host to device returns when the
-//                 source was read, which happens at once, into a staging buffer; all others do not wait.
+//                 source has been read, at once, into a staging buffer; all others do not wait.
 #include "tools/simgpu/driver/copy/copies.h"
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kMaxPitch = 0x7fffffff;  // CU_DEVICE_ATTRIBUTE_MAX_PITCH
 
-// Arithmetic that remembers having overflowed.
+// Arithmetic that records an overflow.
 struct Checked {
   uint64_t value = 0;
   bool ok = true;
@@ -45,7 +45,7 @@ struct Extent {
   size_t bytes() const { return width * height * depth; }
 };
 
-// One side of a copy as the parameters give it.
+// One side of a copy as given by the parameters …
 struct Side {
   CUmemorytype type = CU_MEMORYTYPE_UNIFIED;
   uint64_t base = 0;  // of linear memory
@@ -57,19 +57,19 @@ struct Side {
   size_t height = 0;
 };
 
-// … and as this process finds it.
+// … and as resolved in this process.
 struct Place {
-  char* bytes = nullptr;  // the first byte that is copied
+  char* bytes = nullptr;  // the first byte to copy
   size_t pitch = 0;       // bytes between rows
   size_t slice = 0;       // bytes between slices
-  size_t span = 0;        // bytes from the first to behind the last
-  bool device = false;    // lies on a GPU, or is managed
+  size_t span = 0;        // bytes from the first to one past the last
+  bool device = false;    // on a GPU, or managed
   bool pageable = true;
   bool synchronous = false;  // SYNC_MEMOPS, or managed
   int gpu = 0;
   uint64_t managed = 0;           // address, if managed
-  std::shared_ptr<Array> array;   // kept while its bytes are used …
-  std::shared_ptr<void> mapping;  // … and so are those of managed and pinned memory
+  std::shared_ptr<Array> array;   // kept alive while its bytes are used …
+  std::shared_ptr<void> mapping;  // … as is managed and pinned memory
 };
 
 struct Plan {
@@ -103,7 +103,7 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
   Checked right = Checked(side.x) + extent.width;
   Checked bottom = Checked(side.y) + extent.height;
   if (!right.ok || !bottom.ok) return CUDA_ERROR_INVALID_VALUE;
-  // Zero stands for rows and slices without gaps. The height matters only where there are several slices.
+  // Zero means rows and slices without gaps. The height matters only if there are several slices.
   uint64_t pitch = side.pitch != 0 ? side.pitch : right.value;
   uint64_t height = side.height != 0 ? side.height : bottom.value;
   bool many_rows = extent.height > 1 || extent.depth > 1;
@@ -121,7 +121,7 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
   place->gpu = context.gpu;
   auto allocation = driver().memory.find_for_work(address);
   if (!allocation) {
-    // A device pointer that no allocation holds must not be read as host memory.
+    // A device pointer outside every allocation must not be read as host memory.
     if (side.type == CU_MEMORYTYPE_DEVICE || driver().memory.in_device_window(address)) {
       return CUDA_ERROR_INVALID_VALUE;
     }
@@ -130,11 +130,11 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
     return CUDA_SUCCESS;
   }
   if (allocation->kind == MemoryKind::kDevice && side.type == CU_MEMORYTYPE_HOST) return CUDA_ERROR_INVALID_VALUE;
-  // Mappings of physical memory have rights; any other memory a copy may reach from every GPU.
+  // Mappings of physical memory have access rights; a copy may reach any other memory from every GPU.
   int gpu = allocation->physical ? context.gpu : -1;
   place->bytes = static_cast<char*>(driver().memory.storage(address, span.value, gpu, write));
   if (place->bytes == nullptr) {
-    // Host memory may go on beyond what was registered; memory of ours may not.
+    // Host memory may extend beyond what was registered; simgpu's own memory may not.
     if (allocation->kind != MemoryKind::kRegistered) return CUDA_ERROR_INVALID_VALUE;
     place->bytes = reinterpret_cast<char*>(address);
     return CUDA_SUCCESS;
@@ -143,7 +143,7 @@ CUresult locate_linear(const Context& context, const Side& side, const Extent& e
   place->mapping = allocation->mapping;
   bool managed = allocation->kind == MemoryKind::kManaged;
   place->device = allocation->kind == MemoryKind::kDevice || (managed && side.type != CU_MEMORYTYPE_HOST);
-  // Managed memory comes to the GPU that copies it.
+  // Managed memory migrates to the GPU that copies it.
   if (allocation->kind == MemoryKind::kDevice) place->gpu = allocation->gpu;
   if (managed && place->device) place->managed = address;
   place->synchronous = (managed && !mutated(Mutation::managed_copies_do_not_wait)) ||
@@ -237,7 +237,7 @@ void run_copy(Context& context, const CUDA_MEMCPY3D& parameters) {
   perform(context, plan);
 }
 
-// The source's bytes, taken now. Null if there is not so much memory.
+// A copy of the source's bytes, made now. Null if out of memory.
 std::shared_ptr<char> read_now(const Plan& plan) {
   std::shared_ptr<char> staged(static_cast<char*>(std::malloc(std::max<size_t>(plan.extent.bytes(), 1))), std::free);
   if (!staged) return nullptr;
@@ -255,7 +255,7 @@ std::shared_ptr<char> read_now(const Plan& plan) {
   return staged;
 }
 
-// The copy from a staging buffer: everything about its destination is as the parameters say.
+// The copy from a staging buffer: its destination is as in the parameters.
 CUDA_MEMCPY3D from_staging(CUDA_MEMCPY3D parameters, const std::shared_ptr<char>& staged) {
   parameters.srcMemoryType = CU_MEMORYTYPE_HOST;
   parameters.srcHost = staged.get();
@@ -264,7 +264,7 @@ CUDA_MEMCPY3D from_staging(CUDA_MEMCPY3D parameters, const std::shared_ptr<char>
   return parameters;
 }
 
-// Whether the call has to wait for the end of the copy.
+// Whether the call must wait until the copy has completed.
 bool waits(const Plan& plan, bool asynchronous) {
   if (plan.to.device && plan.from.device) {
     if (asynchronous) return false;

@@ -1,26 +1,26 @@
-// Copies and sets: checked when they are submitted, done by the stream's thread. Every copy is a CUDA_MEMCPY3D and
+// Copies and sets: checked when submitted, executed by the stream's thread. Every copy becomes a CUDA_MEMCPY3D and
 // every set a CUDA_MEMSET_NODE_PARAMS, whatever function it came from, so that streams, captures and explicit graph
-// nodes share one way.
+// nodes share one path.
 #pragma once
 
 #include "tools/simgpu/driver/driver.h"
 
 namespace rota::sim {
 
-// All checks of the parameters, against the memory as it is now; the operation finds the memory again each time it
-// runs, and its context fails with CUDA_ERROR_ILLEGAL_ADDRESS if it has gone meanwhile. Needs no stream.
+// Checks the parameters against the memory as it is now. The operation looks the memory up again each time it runs, and
+// its context fails with CUDA_ERROR_ILLEGAL_ADDRESS if the memory has been freed. Needs no stream.
 CUresult make_copy(Context& context, const CUDA_MEMCPY3D& parameters, Operation* operation);
 CUresult make_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& parameters, Operation* operation);
 
-// Synchronous forms run in the default stream that the form names. Whether the call returns before the copy has ended
+// Synchronous forms run in the default stream that the form selects. Whether the call returns before the copy completes
 // follows the driver's rules for the two kinds of memory (see copies.cpp).
 CUresult copy(const CUDA_MEMCPY3D& parameters, bool asynchronous, CUstream stream, Form form);
 CUresult set(const CUDA_MEMSET_NODE_PARAMS& parameters, bool asynchronous, CUstream stream, Form form);
 
-// When a copy that is put into a stream reads its source (CUmemcpySrcAccessOrder). Pageable memory is read before the
-// call returns unless the caller allows otherwise.
+// When a copy in a stream reads its source (CUmemcpySrcAccessOrder). Pageable memory is read before the call returns
+// unless the caller allows otherwise.
 enum class SourceOrder { kStream, kDuringCall, kAny };
-// Queues a checked copy without waiting for it beyond what the order demands.
+// Queues a checked copy and waits for it only as far as the access order requires.
 CUresult queue_copy(const ContextPointer& context, const StreamPointer& stream, const CUDA_MEMCPY3D& parameters,
                     SourceOrder order);
 

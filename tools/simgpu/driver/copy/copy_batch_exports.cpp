@@ -1,4 +1,4 @@
-// Batches of copies, and copies with attributes of their own.
+// Batches of copies, and copies with their own attributes.
 #include "tools/simgpu/driver/array/array.h"
 #include "tools/simgpu/driver/copy/copies.h"
 #include "tools/simgpu/driver/entry/mutations.h"
@@ -24,7 +24,7 @@ SourceOrder order_of(CUmemcpySrcAccessOrder order) {
   }
 }
 
-// The stream of a batch: any but the legacy default stream.
+// The stream of a batch: any except the legacy default stream.
 CUresult batch_stream(CUstream handle, Form form, ContextPointer* context, StreamPointer* stream) {
   ROTA_SIM_CONTEXT(current);
   ROTA_SIM_CHECK(driver().stream_of(handle, form, current, stream));
@@ -38,7 +38,7 @@ struct Planned {
   SourceOrder order = SourceOrder::kStream;
 };
 
-// Checks all before any is queued; *failed is the first that is wrong.
+// Checks all copies before queuing any; *failed is the first invalid one.
 CUresult queue_all(const ContextPointer& context, const StreamPointer& stream, const std::vector<Planned>& copies,
                    size_t* failed) {
   for (size_t index = 0; index < copies.size(); ++index) {
@@ -61,7 +61,7 @@ struct PlainBatch {
   const size_t* sizes = nullptr;
   size_t count = 0;
   const CUmemcpyAttributes* attributes = nullptr;
-  const size_t* first = nullptr;  // of each attribute: the first copy that it is for
+  const size_t* first = nullptr;  // per attribute: the first copy that it applies to
   size_t attribute_count = 0;
 };
 
@@ -95,7 +95,7 @@ CUresult copy_batch(const PlainBatch& batch, size_t* failed, CUstream handle, Fo
   return queue_all(context, stream, copies, failed);
 }
 
-// Element size of an operand; 0 for a pointer, whose is the other side's (or 1); false: no such array.
+// Element size of an operand; 0 for a pointer, which uses the other side's (or 1); false: no such array.
 bool element_of(const CUmemcpy3DOperand& operand, size_t* element) {
   *element = 0;
   if (operand.type == CU_MEMCPY_OPERAND_TYPE_POINTER) return true;
@@ -192,7 +192,7 @@ CUresult copy_3d_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, u
     ROTA_SIM_CHECK(batch_stream(handle, form, &context, &stream));
   }
   if (flags != 0 || count == 0 || operations == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::vector<Planned> copies;  // grows with what is found good: the count may be any number
+  std::vector<Planned> copies;  // grows as copies pass the checks: the count may be any number
   for (size_t index = 0; index < count; ++index) {
     CUresult result = plan_operation(operations[index], &copies.emplace_back());
     if (result == CUDA_SUCCESS) continue;
@@ -212,8 +212,8 @@ CUresult copy_with_attributes(CUdeviceptr to, CUdeviceptr from, size_t bytes, co
                     order_of(attributes->srcAccessOrder));
 }
 
-// The first versions say which copy of a batch is wrong; SIZE_MAX stands for none of them alone, and for success
-// (measured on driver 580.159).
+// The first versions report which copy of a batch is invalid; SIZE_MAX means no single one, or success (measured on
+// driver 580.159).
 class FailIndex {
  public:
   explicit FailIndex(size_t* out) : out_(out) {}

@@ -1,4 +1,4 @@
-// The exported copies and sets: each only says where its two sides lie, and whether it waits.
+// The exported copies and sets: each states only where its two sides are, and whether it waits.
 #include <cstring>
 
 #include "tools/simgpu/driver/copy/copies.h"
@@ -39,7 +39,7 @@ CUresult copy_3d(const CUDA_MEMCPY3D* parameters, bool asynchronous, CUstream st
   return parameters == nullptr ? CUDA_ERROR_INVALID_VALUE : copy(*parameters, asynchronous, stream, form);
 }
 
-// A context is named for each side; with unified addressing the address says the same.
+// The call names a context for each side, but with unified addressing the address is enough.
 CUresult check_contexts(CUcontext to, CUcontext from) {
   ContextPointer owner;
   ROTA_SIM_CHECK(driver().context_of(to, &owner));

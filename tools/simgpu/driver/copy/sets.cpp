@@ -1,5 +1,5 @@
-// Sets. A synchronous set of device memory returns before it was done; one of host or managed memory, or of memory with
-// SYNC_MEMOPS, waits for its end.
+// Sets. A synchronous set of device memory returns before it completes; one of host or managed memory, or of memory
+// with SYNC_MEMOPS, waits until it completes.
 #include <algorithm>
 #include <cstring>
 
@@ -13,7 +13,7 @@ namespace {
 struct Target {
   char* bytes = nullptr;
   size_t row = 0;   // bytes
-  size_t span = 0;  // bytes from the first to behind the last
+  size_t span = 0;  // bytes from the first to one past the last
   uint64_t managed = 0;
   bool waits = false;
   std::shared_ptr<void> mapping;  // keeps managed and pinned memory while its bytes are used
@@ -52,7 +52,7 @@ void fill_row(char* row, size_t bytes, unsigned value, unsigned element) {
     std::memset(row, static_cast<int>(value & 0xff), bytes);
     return;
   }
-  // Doubles what is filled: one element at a time costs a processor seconds per GiB.
+  // Doubles the filled part each time: filling element by element would take seconds per GiB.
   std::memcpy(row, &value, element);
   for (size_t filled = element; filled < bytes; filled *= 2) {
     std::memcpy(row + filled, row, std::min(filled, bytes - filled));

@@ -13,7 +13,7 @@ using namespace rota::sim;  // NOLINT: the exported functions are all in the glo
 
 namespace {
 
-// The PCI bus of the first GPU of the machine; the others follow.
+// The PCI bus number of the machine's first GPU; the others follow.
 constexpr int kFirstBus = 0x40;
 
 int pci_bus(CUdevice device) {
@@ -23,7 +23,7 @@ int pci_bus(CUdevice device) {
 CUresult attribute(CUdevice_attribute which, CUdevice device, int* value) {
   *value = mutated(Mutation::attributes_are_zero) ? 0 : driver().device_figures().attribute(which);
   if (which == CU_DEVICE_ATTRIBUTE_PCI_BUS_ID) *value = pci_bus(device);
-  // A driver without pools cannot say that it has them.
+  // A driver without pools must not report them.
   if (which == CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED && driver().options.driver_version < 11020) *value = 0;
   return CUDA_SUCCESS;
 }
@@ -60,7 +60,7 @@ ROTA_SIM_EXPORT(cuDeviceGetName)(char* name, int length, CUdevice device) {
   ROTA_SIM_READY();
   if (name == nullptr || length <= 0) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  // As much of it as fits.
+  // Copies as much as fits.
   const std::string& whole = driver().device_figures().name;
   auto room = static_cast<size_t>(length);
   if (mutated(Mutation::device_names_are_not_cut)) room = std::max(room, whole.size() + 1);
@@ -197,7 +197,7 @@ ROTA_SIM_EXPORT(cuDeviceGetP2PAttribute)(int* value, CUdevice_P2PAttribute which
 }
 
 namespace {
-// The same answer for every operation: over NVLink all are native, over PCI Express none.
+// The same value for every operation: over NVLink all are native, over PCI Express none.
 CUresult atomic_capabilities(unsigned* capabilities, const CUatomicOperation* operations, unsigned count,
                              unsigned answer) {
   if (capabilities == nullptr || operations == nullptr || count == 0) return CUDA_ERROR_INVALID_VALUE;
@@ -225,7 +225,7 @@ ROTA_SIM_EXPORT(cuDeviceGetHostAtomicCapabilities)
   return atomic_capabilities(capabilities, operations, count, 0);
 }
 
-// Only under Windows does a device have one.
+// A device has one only on Windows.
 ROTA_SIM_EXPORT(cuDeviceGetLuid)(char* luid, unsigned* node_mask, CUdevice device) {
   ROTA_SIM_READY();
   if (luid == nullptr || node_mask == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -236,7 +236,7 @@ ROTA_SIM_EXPORT(cuDeviceGetExecAffinitySupport)(int* supported, CUexecAffinityTy
   ROTA_SIM_READY();
   if (supported == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (!is_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  *supported = 0;  // only under MPS; of types that there are not too, as driver 580.159 says
+  *supported = 0;  // only under MPS; 0 also for unknown types, as on driver 580.159
   return CUDA_SUCCESS;
 }
 

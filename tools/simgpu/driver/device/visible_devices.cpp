@@ -20,7 +20,7 @@ std::string text_of(const DeviceUuid& uuid) {
   return text;
 }
 
-// The one GPU whose UUID begins so; -1: none, or several.
+// The only GPU whose UUID starts with this; -1: none, or several.
 int by_uuid(const std::string& start, const std::vector<DeviceUuid>& uuids) {
   int found = -1;
   for (size_t index = 0; index < uuids.size(); ++index) {
@@ -36,7 +36,7 @@ int device_of(std::string word, const std::vector<DeviceUuid>& uuids) {
   std::transform(word.begin(), word.end(), word.begin(), [](unsigned char letter) { return std::tolower(letter); });
   if (word.compare(0, 4, "gpu-") == 0 || word.compare(0, 4, "mig-") == 0) return by_uuid(word.substr(4), uuids);
   char* end = nullptr;
-  long number = std::strtol(word.c_str(), &end, 10);  // what follows the digits is not looked at
+  long number = std::strtol(word.c_str(), &end, 10);  // anything after the digits is ignored
   if (end == word.c_str() || number < 0 || number >= static_cast<long>(uuids.size())) return -1;
   return static_cast<int>(number);
 }

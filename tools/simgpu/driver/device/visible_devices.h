@@ -9,9 +9,8 @@ namespace rota::sim {
 
 using DeviceUuid = std::array<unsigned char, 16>;
 
-// The GPUs (by their number in the machine) that the text names: numbers, or UUIDs ("GPU-…", "MIG-…") as far as needed
-// to tell them apart, separated by commas. The first one that there is not ends the list; one that is named twice
-// leaves nothing.
+// The GPUs (by their number in the machine) that the text names: numbers or unique UUID prefixes ("GPU-…", "MIG-…"),
+// separated by commas. The first one that does not exist ends the list; if one is named twice, the list is empty.
 std::vector<int> visible_devices(const std::string& text, const std::vector<DeviceUuid>& uuids);
 
 }  // namespace rota::sim

@@ -1,10 +1,10 @@
-// The program's calls of the driver, as a virtual clock sees them.
+// Reports the program's driver calls to a virtual clock.
 #pragma once
 
 namespace rota::sim {
 
-// Lives as long as a call of an exported function, which costs the program's thread a little time. Nothing on the real
-// clock or before cuInit.
+// Exists during a call of an exported function, which costs the program's thread a little time. Does nothing on the
+// real clock or before cuInit.
 class HostCall {
  public:
   HostCall();

@@ -1,4 +1,4 @@
-// What happens on the way into and out of an exported function, when somebody asked for it.
+// What happens on entry to and exit from an exported function, if enabled.
 #include "tools/simgpu/driver/entry/entry.h"
 
 #include <cxxabi.h>
@@ -27,13 +27,13 @@ struct CountedFault {
   std::atomic<uint64_t> calls{0};
 };
 
-// A mutation that needs no code where the function is.
+// A mutation that needs no code in the function itself.
 enum class Broken : uint8_t { kNo, kLenient, kIdle, kRefuse, kWaits };
 
 struct Watch {
   std::vector<std::unique_ptr<CountedFault>> faults;
   std::array<Broken, kSymbolCount> broken{};
-  std::string error;  // what is wrong with the variables; empty: nothing
+  std::string error;  // what is wrong with the environment variables; empty: nothing
 
   Watch();
   bool read_mutation(std::string_view text);
@@ -45,7 +45,7 @@ constexpr const char* kMutationNames[] = {
 #undef ROTA_MUTATION
     nullptr};
 
-// Made when the library is loaded, before the program's first call.
+// Created when the library is loaded, before the program's first call.
 Watch& watch() {
   static auto* made = new Watch;
   return *made;
@@ -108,7 +108,7 @@ bool Watch::read_mutation(std::string_view text) {
   if (breaks || !made.faults.empty()) entries_watched.store(true);
 }
 
-// The fault that this call meets, or null.
+// The fault for this call, or null.
 const Fault* meet_fault(Symbol symbol) {
   const Fault* met = nullptr;
   for (const auto& each : watch().faults) {
@@ -119,7 +119,7 @@ const Fault* meet_fault(Symbol symbol) {
   return met;
 }
 
-// The fault of the call under way, for leave_export. A call is never inside another one: exports do not call exports.
+// The fault of the current call, for leave_export. Calls never nest: exports do not call exports.
 const Fault*& fault_under_way() {
   thread_local const Fault* fault = nullptr;
   return fault;

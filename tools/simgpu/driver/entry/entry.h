@@ -1,8 +1,7 @@
 // The way into every exported function. An exported symbol jumps through its slot of rota_sim_table (exports.S); a
-// function that is simulated puts its entry there when the library is loaded, all others answer
-// CUDA_ERROR_NOT_SUPPORTED. The entry is where faults are injected, where mutations break a function in a general way,
-// and where a virtual clock sees that the host called; while none of these is on, all that it does is to hold back the
-// thread's cancellation.
+// simulated function puts its entry there when the library is loaded; all others return CUDA_ERROR_NOT_SUPPORTED. The
+// entry is where faults are injected, where mutations break a function in a general way, and where a virtual clock sees
+// the host's call; with none of these enabled, it only defers the thread's cancellation.
 #pragma once
 
 #include <pthread.h>
@@ -19,23 +18,24 @@ extern "C" void* rota_sim_table[];  // exports.S: in the order of the symbols
 
 namespace rota::sim {
 
-// Something wants to see the calls. Set before the program's first call.
+// Whether something observes the calls. Set before the program's first call.
 extern std::atomic<bool> entries_watched;
 
-// How much longer copies between host and device take than the profile says (ROTA_SIM_FAULTS copies=FACTOR).
+// The factor by which copies between host and device are slower than in the profile (ROTA_SIM_FAULTS copies=FACTOR).
 inline double copy_slowdown = 1;
 
-// What is wrong with ROTA_SIM_FAULTS or ROTA_SIM_MUTATIONS; empty: nothing. cuInit refuses to go on then.
+// What is wrong with ROTA_SIM_FAULTS or ROTA_SIM_MUTATIONS; empty: nothing. If not empty, cuInit fails.
 const std::string& entry_error();
 
-// False: the call is not to be made, *answer is what it answers.
+// False: the call must not be made and returns *answer.
 bool enter_export(Symbol symbol, api::CUresult* answer);
-// What the program is told of the function's own answer.
+// The result that the program sees, given the function's own result.
 api::CUresult leave_export(Symbol symbol, api::CUresult answer);
-// What the program is told of the exception that is being handled: its frames, which may be C, see none.
+// The result that the program sees for the exception being handled: it must not reach the program's frames, which may
+// be C.
 api::CUresult answer_of_exception();
 
-// A thread is not cancelled inside of the driver, whose destructors wait and close files: it is after the call.
+// A thread is cancelled only after the call, never inside the driver, whose destructors wait and close files.
 class NotCancelled {
  public:
   NotCancelled() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

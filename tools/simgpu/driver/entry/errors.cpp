@@ -31,7 +31,7 @@ const char* error_name(CUresult error) {
 }
 
 const char* error_text(CUresult error) {
-  // Made once: the pointers stay valid for the life of the process.
+  // Built once: the pointers stay valid for the life of the process.
   static const auto* texts = [] {
     auto* made = new std::map<CUresult, std::string>;
     for (const ErrorName& known : kNames) {

@@ -1,4 +1,4 @@
-// Names and texts of errors; null for a number that is none.
+// Names and texts of errors; null for an unknown number.
 #pragma once
 
 #include "tools/simgpu/driver/api.h"

@@ -1,6 +1,6 @@
-// Every export of the driver: a jump through its slot of rota_sim_table, which at first leads to a stub that answers
-// CUDA_ERROR_NOT_SUPPORTED through rota_sim_unsupported(index); what is simulated puts its entry there (entry.h). Also
-// the list of all of them, in the same order, for cuGetProcAddress.
+// Every export of the driver: a jump through its slot of rota_sim_table, which initially points to a stub that returns
+// CUDA_ERROR_NOT_SUPPORTED through rota_sim_unsupported(index); simulated functions put their entry there (entry.h).
+// Also the list of all exports, in the same order, for cuGetProcAddress.
         .set rota_index, 0
         .text
 

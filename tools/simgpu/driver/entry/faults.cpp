@@ -11,7 +11,7 @@
 namespace rota::sim {
 namespace {
 
-constexpr int kErrorsEnd = 1000;  // the driver's errors are numbers below
+constexpr int kErrorsEnd = 1000;  // the driver's error numbers are below this
 
 template <class Number>
 bool parse_number(std::string_view text, Number* number) {

@@ -1,13 +1,13 @@
 // Faults on demand, as ROTA_SIM_FAULTS and `rota sim --fault` give them, separated by commas:
 //
-//   cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY   the third call of the process answers that, and does nothing
+//   cuMemAlloc@3=CUDA_ERROR_OUT_OF_MEMORY   the process's third call returns that and does nothing
 //   cuLaunchKernel@5+=719                   every call from the fifth on; errors by name or number
-//   cuMemcpy*@1=…                           any function whose name begins so
-//   cuLaunchKernel@5=sticky:CUDA_ERROR_ILLEGAL_ADDRESS   the call is made; its context answers that error from then on
+//   cuMemcpy*@1=…                           any function whose name starts with this
+//   cuLaunchKernel@5=sticky:CUDA_ERROR_ILLEGAL_ADDRESS   the call is made; its context returns that error from then on
 //   cuLaunchKernel@9=lost                   the call's GPU falls off the bus, for every process
 //   copies=4                                copies between host and device take four times as long
 //
-// A name without its version stands for all versions and stream forms of the function.
+// A name without a version stands for all versions and stream forms of the function.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ namespace rota::sim {
 struct Fault {
   enum class Kind { kAnswer, kSticky, kLost };
   std::string function;  // exact, without version, or with a * at its end
-  uint64_t call = 1;     // from 1, counted over all functions that the name stands for
+  uint64_t call = 1;     // from 1, counted over all functions that match the name
   bool onwards = false;  // the later calls too
   Kind kind = Kind::kAnswer;
   int error = 0;

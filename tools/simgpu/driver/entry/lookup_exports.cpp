@@ -1,5 +1,5 @@
-// Finding functions: cuGetProcAddress from the generated table, export tables, names of errors, and the answer of
-// everything that is not simulated.
+// Looking up functions: cuGetProcAddress from the generated table, export tables, error names, and the result of every
+// function that is not simulated.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -41,16 +41,16 @@ constexpr Row kRows[] = {
 };
 
 std::atomic<unsigned> unsupported_calls[kSymbolCount];
-std::atomic<int> unsupported_process{0};  // that made the first of these calls
+std::atomic<int> unsupported_process{0};  // the process that made the first of these calls
 
-// One line for whoever set ROTA_SIM_LOG.
+// Writes one line to ROTA_SIM_LOG.
 void write_log(const char* line) {
   const std::string& log = driver().options.log;
   if (log.empty()) return;
   int file = log == "-" ? STDERR_FILENO : open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (file < 0) file = STDERR_FILENO;  // better there than nowhere
   if (write(file, line, std::strlen(line)) < 0) {
-    // The log is a help for people; its loss must not change what the call answers.
+    // The log is only informative; losing it must not change the call's result.
   }
   if (file != STDERR_FILENO) close(file);
 }
@@ -75,7 +75,7 @@ CUresult get_proc_address(const char* symbol, void** function, int version, cuui
   if (mutated(Mutation::lookup_ignores_versions)) version = own_version;
   *function = nullptr;
   bool known = false;
-  // The rows of a base are together and sorted by version; the last one that is not too new answers.
+  // The rows of a base are adjacent and sorted by version; the last one that is not too new applies.
   for (const Row& row : kRows) {
     if (std::strcmp(row.base, symbol) != 0 || row.form != form) continue;
     if (!exports(own_version, kSymbolSince[static_cast<size_t>(row.symbol)])) continue;
@@ -95,12 +95,12 @@ CUresult get_proc_address(const char* symbol, void** function, int version, cuui
               : known              ? CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT
                                    : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
-  return CUDA_SUCCESS;  // also where nothing was found: the status says so
+  return CUDA_SUCCESS;  // also if nothing was found: the status says so
 }
 
 }  // namespace
 
-// What a call that is not simulated ends in. Each name is logged at its first call.
+// The target of calls that are not simulated. Each name is logged at its first call.
 CUresult rota_sim_unsupported(unsigned index) {
   if (index < kSymbolCount && unsupported_calls[index].fetch_add(1) == 0) {
     int none = 0;
@@ -113,9 +113,9 @@ CUresult rota_sim_unsupported(unsigned index) {
 }
 
 namespace {
-// At the process's end, how often each was called.
+// Logs at the process's exit how often each was called.
 [[gnu::destructor]] void log_unsupported_calls() {
-  if (unsupported_process.load() != getpid()) return;  // nothing was, or in this child's parent
+  if (unsupported_process.load() != getpid()) return;  // no such call, or only in this child's parent
   for (size_t index = 0; index < kSymbolCount; ++index) {
     unsigned calls = unsupported_calls[index].load();
     if (calls == 0) continue;
@@ -134,7 +134,7 @@ ROTA_SIM_EXPORT(cuGetProcAddress)(const char* symbol, void** function, int versi
   void* found = nullptr;
   CUresult result = get_proc_address(symbol, function != nullptr ? &found : nullptr, version, flags, nullptr);
   if (result != CUDA_SUCCESS) return result;
-  if (found == nullptr) return CUDA_ERROR_NOT_FOUND;  // *function stays what it was (seen on driver 580.159)
+  if (found == nullptr) return CUDA_ERROR_NOT_FOUND;  // *function is left unchanged (seen on driver 580.159)
   *function = found;
   return CUDA_SUCCESS;
 }

@@ -1,7 +1,7 @@
-// Mutations: defects that ROTA_SIM_MUTATIONS=a,b switches on by name, to see that a test notices them. The list is
-// mutations.inc; beside it every function can be broken in a general way (entry.h): `lenient:cuX` succeeds whatever it
-// did, `idle:cuX` does nothing, `refuse:cuX` fails, and `waits:cuX` first waits for all work of the process. Off by
-// default, at the cost of one byte read where the behaviour is.
+// Mutations: defects that ROTA_SIM_MUTATIONS=a,b enables by name, to check that a test detects them. They are listed in
+// mutations.inc. In addition every function can be broken in a general way (entry.h): `lenient:cuX` always returns
+// success, `idle:cuX` does nothing, `refuse:cuX` fails, and `waits:cuX` first waits for all work of the process. Off by
+// default, at the cost of reading one byte at each affected place.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,4 @@
-// Events: which task an event stands for, which capture it was recorded in, and records made in the middle of other
-// work.
+// Events: which task an event stands for, which capture it was recorded in, and records made within other work.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +10,7 @@
 
 namespace rota::sim {
 
-// What processes share of an event that one of them exported. Records are numbered; 0: never recorded.
+// The shared part of an event that a process has exported. Records are numbered; 0: never recorded.
 class InterprocessEvent {
  public:
   virtual ~InterprocessEvent() = default;
@@ -19,7 +18,7 @@ class InterprocessEvent {
   virtual void end(uint64_t record) = 0;  // the work before it is done
   virtual uint64_t last() const = 0;      // the newest record, of any process
   virtual bool done(uint64_t record) const = 0;
-  virtual void wait(uint64_t record) const = 0;  // ends too when the recording process has died
+  virtual void wait(uint64_t record) const = 0;  // also ends if the recording process has died
 };
 
 struct Event {
@@ -30,14 +29,14 @@ struct Event {
   std::weak_ptr<Stream> stream;               // Mutation::events_stand_for_later_work
   std::mutex mutex;
   TaskPointer recorded;  // null: never recorded, counts as complete
-  // Recorded in a capturing stream: where a stream that waits for it joins the capture.
+  // If recorded in a capturing stream: where a stream that waits for it joins the capture.
   std::shared_ptr<Capture> capture;
   std::vector<GraphNode*> capture_tail;
 
   bool timed() const { return (flags & CU_EVENT_DISABLE_TIMING) == 0; }
 };
 
-// What an event stood for at some moment: later records do not change it.
+// What an event stood for at some point: later records do not change it.
 struct Record {
   TaskPointer task;
   std::shared_ptr<InterprocessEvent> shared;
@@ -47,18 +46,18 @@ struct Record {
 };
 Record current_record(Event& event);
 
-// The event stands from now on for the task, which ends when the record is reached.
+// From now on the event stands for the task, which ends when the record is reached.
 void set_recorded(Event& event, TaskPointer task);
 
-// A record inside other work (a graph's node): from now on the event stands for a record that finish() ends.
+// A record inside other work (a graph's node): from now on the event stands for a record that finish() completes.
 Record begin_record(Event& event);
 void finish(const Record& record);
 
-// What cuEventRecord does: in a capturing stream the event becomes a place where other streams join the capture, or
+// Implements cuEventRecord: in a capturing stream the event becomes a point where other streams join the capture, or
 // (external) a node of the graph.
 CUresult record_in_stream(CUevent event, const StreamPointer& stream, bool external);
 
-// A new stream of a context waits for what its context was told to wait for (cuCtxWaitEvent).
+// A new stream waits for the events that its context was told to wait for (cuCtxWaitEvent).
 CUresult wait_as_context_does(const StreamPointer& stream);
 
 }  // namespace rota::sim

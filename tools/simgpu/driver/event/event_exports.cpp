@@ -1,4 +1,4 @@
-// Events: made, recorded, waited for and measured; also those that stand for a whole context.
+// Events: creating, recording, waiting and measuring, also for a whole context.
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/entry/mutations.h"
 #include "tools/simgpu/driver/ipc/ipc.h"
@@ -25,7 +25,7 @@ CUresult create(CUevent* out, unsigned flags) {
 
 CUresult destroy(CUevent event) {
   ROTA_SIM_READY();
-  // A stream that waits for a record keeps what it waits for.
+  // A stream that waits for a record keeps that record alive.
   EventPointer removed = driver().events.remove(event);
   if (!removed) return CUDA_ERROR_INVALID_HANDLE;
   if (mutated(Mutation::destroying_an_event_waits)) current_record(*removed).wait();
@@ -33,7 +33,7 @@ CUresult destroy(CUevent event) {
   return CUDA_SUCCESS;
 }
 
-// A record that other processes see from when its stream has taken it; the stream may get there before that.
+// Other processes see a record once its stream has accepted it; the stream may reach it before that.
 class InterprocessRecord {
  public:
   explicit InterprocessRecord(std::shared_ptr<InterprocessEvent> event) : event_(std::move(event)) {}
@@ -55,8 +55,8 @@ class InterprocessRecord {
   bool over_ = false;
 };
 
-// The graph's execution does it. The record becomes a node of its own instead of a place where other streams can join
-// the capture.
+// The graph's execution performs the record, which becomes a node of its own instead of a point where other streams can
+// join the capture.
 CUresult capture_external_record(const StreamPointer& stream, const CapturePointer& capture, CUevent handle,
                                  const EventPointer& event) {
   Operation operation;
@@ -108,7 +108,7 @@ CUresult wait_in_capture(const Context& current, const StreamPointer& stream, Ev
   return CUDA_SUCCESS;
 }
 
-// Puts what waits for the record behind the stream's work.
+// Queues the wait for the record behind the stream's work.
 CUresult submit_wait(const StreamPointer& stream, const Record& record) {
   if (record.done() || mutated(Mutation::stream_waits_are_ignored)) return CUDA_SUCCESS;
   if (!record.shared) return driver().submit_after(stream, {record.task}, nullptr);
@@ -147,7 +147,7 @@ CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags, Form
   return submit_wait(stream, current_record(*event));
 }
 
-// What a call that looks at an event or waits for it starts with.
+// The common start of calls that query an event or wait for it.
 CUresult look_at(CUevent handle, EventPointer* event, Record* found) {
   ROTA_SIM_READY();
   *event = driver().events.find(handle);
@@ -165,7 +165,7 @@ CUresult look_at(CUevent handle, EventPointer* event, Record* found) {
   return CUDA_SUCCESS;
 }
 
-// The error that sticks to the event's context, if there is one.
+// The sticky error of the event's context, if there is one.
 CUresult error_of(const Event& event) {
   ContextPointer context = driver().contexts.find(event.context);
   return context ? static_cast<CUresult>(context->sticky.load(std::memory_order_acquire)) : CUDA_SUCCESS;
@@ -190,7 +190,7 @@ CUresult synchronize(CUevent handle) {
 
 CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
   ROTA_SIM_READY();
-  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // so says driver 580.159
+  if (milliseconds == nullptr) return CUDA_ERROR_INVALID_HANDLE;  // as on driver 580.159
   CUevent handles[2] = {start, end};
   EventPointer events[2];
   Record records[2];
@@ -205,7 +205,7 @@ CUresult elapsed(float* milliseconds, CUevent start, CUevent end) {
   return CUDA_SUCCESS;
 }
 
-// Measured on driver 580.159: fails and destroys the capture, in every mode of capture and of thread.
+// Measured on driver 580.159: fails and invalidates the capture, in every capture mode and thread mode.
 CUresult check_nothing_captured(const Context& context) {
   if (!driver().captures.any() || mutated(Mutation::context_events_ignore_captures)) return CUDA_SUCCESS;
   std::lock_guard lock(driver().captures.mutex);
@@ -255,7 +255,7 @@ CUresult wait_context(CUcontext handle, CUevent event_handle) {
   {
     std::lock_guard lock(context->mutex);
     streams = context->all_streams();
-    // Streams that are made later wait too.
+    // Streams created later wait too.
     std::erase_if(context->waits, [](const Record& earlier) { return earlier.done(); });
     if (!mutated(Mutation::context_waits_miss_new_streams)) context->waits.push_back(record);
   }
@@ -290,7 +290,7 @@ CUresult rota::sim::record_in_stream(CUevent handle, const StreamPointer& stream
   std::shared_ptr<InterprocessRecord> shared;
   if (event->shared) {
     shared = std::make_shared<InterprocessRecord>(event->shared);
-    // Ends with the task, which runs nothing after an error that sticks: other processes must not wait for ever.
+    // Completes with the task, which runs nothing after a sticky error: other processes must not wait forever.
     std::shared_ptr<void> ending(nullptr, [shared](void*) { shared->end(); });
     operation.run = [ending](Context&) {};
   }

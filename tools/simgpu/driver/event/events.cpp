@@ -1,4 +1,4 @@
-// What events stand for.
+// The tasks and records behind events.
 #include "tools/simgpu/driver/event/event.h"
 
 #include "tools/simgpu/driver/entry/mutations.h"

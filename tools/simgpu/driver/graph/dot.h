@@ -7,7 +7,7 @@
 
 namespace rota::sim {
 
-// Under the graphs' mutex. Flags of CUgraphDebugDot_flags: parameters are written for every type that they name.
+// Under the graphs' mutex. Writes the parameters of every node type selected by the CUgraphDebugDot_flags.
 std::string dot_text(const Graph& graph, unsigned flags);
 bool write_dot(const std::string& text, const char* path);
 

@@ -1,9 +1,9 @@
-// Instantiating graphs and launching what comes of it.
+// Instantiating graphs and launching the result.
 //
 // A launch is one task of the stream. Its steps are spread over lanes: the first is the stream's own thread, the others
 // are streams of the executable graph, so that branches which do not depend on each other book their engines at the
-// same time. A step that depends on one of another lane waits for that one's task. All steps wait only for steps before
-// them in one order, so there can be no cycle.
+// same time. A step that depends on one in another lane waits for that step's task. Steps wait only for earlier steps
+// in one total order, so there can be no cycle.
 #include "tools/simgpu/driver/graph/exec.h"
 
 #include <algorithm>
@@ -17,14 +17,14 @@ namespace {
 // More branches than this share lanes: each lane is a thread.
 constexpr uint32_t kLanes = 8;
 
-// What one launch runs. Later changes of the executable graph do not concern it.
+// What one launch runs. Later changes to the executable graph do not affect it.
 struct GraphLaunch {
   GraphExecPointer executable;
   std::vector<std::shared_ptr<const Operation>> operations;  // by step; null: nothing to do
-  std::vector<Record> records;                               // by step: of event records, what ends there
-  std::vector<Record> waits;                                 // by step: of event waits, what they wait for
+  std::vector<Record> records;  // by step: for event records, the record that completes there
+  std::vector<Record> waits;    // by step: for event waits, what they wait for
 
-  // Whatever happens, nobody waits for ever for a record: a launch whose context has failed never runs.
+  // A launch whose context has failed never runs, but no thread must wait forever for its records.
   ~GraphLaunch() {
     for (const Record& record : records) {
       if (record.task && !record.task->done()) finish(record);
@@ -61,8 +61,8 @@ void GraphLaunch::run(Context& running, const std::shared_ptr<GraphLaunch>& self
   for (TaskPointer& task : tasks) task = std::make_shared<Task>();
   std::vector<TaskPointer> last(executable->lanes);
   size_t pushed = 0;  // the other lanes have the steps before this one
-  size_t over = 0;    // lane 0 is through with the steps before this one
-  // Also when the machine has no memory for the rest: other lanes' threads wait for what they were told to wait for.
+  size_t over = 0;    // lane 0 has finished the steps before this one
+  // Also if the machine has no memory for the rest: other lanes' threads wait for these steps.
   auto finish_all = [&] {
     for (size_t index = 0; index < steps.size(); ++index) {
       if (index >= (steps[index].lane == 0 ? over : pushed)) tasks[index]->finish();
@@ -207,7 +207,7 @@ CUresult instantiate(const GraphPointer& graph, unsigned long long flags, CUgrap
 
 namespace {
 
-// What the launch does to graph memory, in the order of the program's calls. Nothing is changed on failure.
+// Applies the launch's effect on graph memory, in the order of the program's calls. A failure changes nothing.
 CUresult prepare_memory(const GraphExec& executable) {
   GraphMemory& memory = graph_state().memory;
   if (!executable.frees_on_launch()) {
@@ -233,7 +233,7 @@ void note_memory(const GraphExec& executable, const TaskPointer& task) {
   }
 }
 
-// Measured on driver 580.159: an executable graph cannot be launched into a capturing stream, in relaxed mode either.
+// Measured on driver 580.159: an executable graph cannot be launched into a capturing stream, not even in relaxed mode.
 CUresult refuse_while_capturing(const StreamPointer& stream) {
   if (!driver().captures.any() || mutated(Mutation::graph_launches_are_captured)) return CUDA_SUCCESS;
   std::lock_guard lock(driver().captures.mutex);
@@ -285,7 +285,7 @@ CUresult launch_graph(const GraphExecPointer& executable, const StreamPointer& s
       if (runs) launch->operations[index] = node->operation;
     }
   }
-  // Waits are for what was recorded before this launch, whatever the launch itself records.
+  // Event waits refer to records made before this launch, whatever the launch itself records.
   for (size_t index = 0; index < count; ++index) {
     const Operation* operation = launch->operations[index].get();
     const auto* event = operation == nullptr ? nullptr : std::get_if<EventParameters>(&operation->parameters);

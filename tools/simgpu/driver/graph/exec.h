@@ -12,8 +12,7 @@
 
 namespace rota::sim {
 
-// One step of an execution. The child graphs lie flat among the others, between a step that begins and one that ends
-// each of them.
+// One step of an execution. Child graphs are flattened: a begin step and an end step enclose each.
 struct GraphStep {
   const GraphNode* node = nullptr;  // null: a marker
   std::vector<uint32_t> after;      // steps
@@ -36,17 +35,17 @@ struct GraphExec : std::enable_shared_from_this<GraphExec> {
   const GraphPointer graph;  // its own copy
   const unsigned long long flags;
   const unsigned id;
-  std::vector<GraphStep> steps;  // in an order that honours the dependencies; never changed
+  std::vector<GraphStep> steps;  // in topological order; never changed
   uint32_t lanes = 1;
-  // What its nodes allocate and free.
+  // The memory that its nodes allocate and free.
   std::vector<std::shared_ptr<GraphAllocation>> allocations;
   std::vector<std::shared_ptr<GraphAllocation>> frees;
   std::atomic<bool> destroyed{false};
 
-  // Held while a launch is put into its stream: launches of one executable graph are one after the other.
+  // Held while a launch is queued in its stream: launches of one executable graph are serialized.
   std::mutex launching;
   TaskPointer last_launch;                  // under `launching`
-  std::vector<StreamPointer> lane_streams;  // made by the first launch that needs them, under `launching`
+  std::vector<StreamPointer> lane_streams;  // created by the first launch that needs them, under `launching`
 
  private:
   void flatten(const Graph& from, const std::vector<uint32_t>& after, std::vector<uint32_t>* leaves);
@@ -61,12 +60,12 @@ struct InstantiateFailure {
 };
 CUresult instantiate(const GraphPointer& graph, unsigned long long flags, CUgraphExec* out,
                      InstantiateFailure* failure);
-// Makes what a launch needs ready, behind what is in the stream and earlier launches.
+// Prepares a launch, ordered behind the stream's work and earlier launches.
 CUresult upload_graph(const GraphExecPointer& executable, const StreamPointer& stream);
 CUresult launch_graph(const GraphExecPointer& executable, const StreamPointer& stream);
-// All-or-nothing: takes over the parameters of a graph of the same shape.
+// Takes over the parameters of a graph of the same shape, all or nothing.
 CUresult update(GraphExec& executable, Graph& graph, CUgraphExecUpdateResultInfo* info);
-// Whether a node of an executable graph may get this operation; success, or what cuGraphExecUpdate would call it.
+// Whether a node of an executable graph may be given this operation; success, or cuGraphExecUpdate's result for it.
 CUgraphExecUpdateResult check_change(const Operation& before, const Operation& after, unsigned long long flags);
 // The pairwise update of the nodes of two graphs of one shape; changes nothing unless `apply`.
 CUgraphExecUpdateResult update_nodes(Graph& into, Graph& from, unsigned long long flags, bool apply,

@@ -1,4 +1,4 @@
-// Executable graphs from outside: instantiating, launching, and changing what later launches do.
+// Exports for executable graphs: instantiating, launching, and changing what later launches do.
 #include <algorithm>
 #include <cstring>
 
@@ -82,7 +82,7 @@ CUresult find_exec_node(CUgraphExec exec_handle, CUgraphNode handle, ExecNode* f
   return found->node != nullptr ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// Copies and sets can be changed only while they are one row.
+// Copies and sets can be changed only if they are a single row.
 bool changeable(const Operation& operation) {
   if (const auto* copied = std::get_if<CopyParameters>(&operation.parameters)) {
     return copied->copy.Height <= 1 && copied->copy.Depth <= 1 && copied->copy.WidthInBytes != 0;
@@ -165,7 +165,7 @@ CUresult update_exec(CUgraphExec exec_handle, CUgraph handle, CUgraphExecUpdateR
   return update(*executable, *graph, info);
 }
 
-// Kernels, copies and sets can be switched off.
+// Kernels, copies and sets can be disabled.
 bool can_be_disabled(const GraphNode& node) {
   return node.type() == CU_GRAPH_NODE_TYPE_KERNEL || node.type() == CU_GRAPH_NODE_TYPE_MEMCPY ||
          node.type() == CU_GRAPH_NODE_TYPE_MEMSET;
@@ -191,7 +191,7 @@ ROTA_SIM_EXPORT(cuGraphExecDestroy)(CUgraphExec handle) {
   ROTA_SIM_READY();
   GraphExecPointer executable = driver().graph_execs.remove(handle);
   if (!executable) return CUDA_ERROR_INVALID_VALUE;
-  executable->destroyed.store(true);  // a launch under way still holds it
+  executable->destroyed.store(true);  // a launch in progress still holds it
   return CUDA_SUCCESS;
 }
 ROTA_SIM_EXPORT(cuGraphExecGetFlags)(CUgraphExec handle, cuuint64_t* flags) {
@@ -199,7 +199,7 @@ ROTA_SIM_EXPORT(cuGraphExecGetFlags)(CUgraphExec handle, cuuint64_t* flags) {
   GraphExecPointer executable;
   ROTA_SIM_CHECK(find_exec(handle, &executable));
   if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  // Measured on driver 580.159: not told either, though it counts.
+  // Measured on driver 580.159: not reported either, although it counts.
   *flags = executable->flags & ~cuuint64_t{CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY};
   if (mutated(Mutation::priority_flag_is_told)) *flags = executable->flags;
   return CUDA_SUCCESS;

@@ -1,4 +1,4 @@
-// Graphs from outside: making, copying and destroying them, their nodes and edges, and what they look like.
+// Exports for graphs: creating, copying and destroying them, their nodes and edges, and queries.
 #include <algorithm>
 
 #include "tools/simgpu/driver/graph/dot.h"
@@ -8,8 +8,7 @@ using namespace rota::sim;  // NOLINT: the exported functions are all in the glo
 
 namespace {
 
-// Measured on driver 580.159: the count becomes how many were written, at most what there was room for; entries beyond
-// what there is become null.
+// Measured on driver 580.159: the count becomes the number written, at most the room given; unused entries become null.
 CUresult tell_nodes(const std::vector<GraphNode*>& nodes, CUgraphNode* out, size_t* count) {
   if (count == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (out == nullptr) {
@@ -73,7 +72,7 @@ CUresult get_neighbours(CUgraphNode handle, CUgraphNode* out, CUgraphEdgeData* d
   return tell_nodes(later ? graph->dependents(node.get()) : node->after, out, count);
 }
 
-// The nodes that two arrays of handles name pairwise.
+// The pairs of nodes named by two arrays of handles.
 CUresult find_pairs(const Graph& graph, const CUgraphNode* from, const CUgraphNode* to, size_t count,
                     std::vector<std::pair<GraphNode*, GraphNode*>>* pairs) {
   if (count != 0 && (from == nullptr || to == nullptr)) return CUDA_ERROR_INVALID_VALUE;
@@ -98,7 +97,7 @@ CUresult add_edges(CUgraph handle, const CUgraphNode* from, const CUgraphNode* t
   size_t added = 0;
   for (auto [start, end] : pairs) {
     bool there = std::find(end->after.begin(), end->after.end(), start) != end->after.end();
-    // Measured on driver 580.159: a cycle of several nodes is let in, and found when the graph is instantiated.
+    // Measured on driver 580.159: a cycle of several nodes is accepted, and detected when the graph is instantiated.
     if (there || start == end) break;
     end->after.push_back(start);
     ++added;
@@ -172,7 +171,7 @@ ROTA_SIM_EXPORT(cuGraphNodeFindInClone)(CUgraphNode* out, CUgraphNode handle, CU
   GraphPointer clone;
   return with_node(handle, out, [&](const GraphNode& node, const Graph& graph) {
     ROTA_SIM_CHECK(find_graph(clone_handle, &clone));
-    if (clone.get() == &graph) {  // only a mutation makes such a clone
+    if (clone.get() == &graph) {  // only a mutation creates such a clone
       *out = handle;
       return CUDA_SUCCESS;
     }

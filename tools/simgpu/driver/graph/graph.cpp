@@ -14,7 +14,7 @@ namespace {
 std::atomic<uint64_t> next_serial{1};
 std::atomic<unsigned> next_graph_id{1};
 
-// Only a mutation forgets.
+// Only a mutation omits this.
 Operation forgetful(Operation operation) {
   auto* kernel = std::get_if<KernelParameters>(&operation.parameters);
   if (kernel == nullptr || !mutated(Mutation::kernel_nodes_forget_arguments)) return operation;
@@ -229,7 +229,7 @@ CUresult add_node(const GraphPointer& graph, Operation operation, const CUgraphN
                   CUgraphNode* out) {
   if (out == nullptr || (count != 0 && dependencies == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard lock(graph_state().mutex);
-  if (count > graph->nodes.size()) return CUDA_ERROR_INVALID_VALUE;  // some would be there twice
+  if (count > graph->nodes.size()) return CUDA_ERROR_INVALID_VALUE;  // some would be duplicates
   std::vector<GraphNode*> after;
   for (size_t index = 0; index < count; ++index) {
     GraphNodePointer node = graph_state().nodes.find(dependencies[index]);

@@ -1,4 +1,4 @@
-// Operations (what is put into streams) and graphs of them.
+// Operations (work for streams) and graphs of them.
 #pragma once
 
 #include <atomic>
@@ -20,15 +20,15 @@ struct GraphExec;
 struct UserObject;
 using GraphPointer = std::shared_ptr<Graph>;
 
-// What a node of each type says about itself. A captured operation carries the same as a node made by hand.
+// The parameters of each node type. A captured operation carries the same as an explicitly added node.
 struct KernelParameters {
   std::shared_ptr<Function> function;
-  CUkernel kernel = nullptr;  // set when it was named by a CUkernel of CUDA_KERNEL_NODE_PARAMS
+  CUkernel kernel = nullptr;  // set if CUDA_KERNEL_NODE_PARAMS gave a CUkernel
   unsigned grid[3] = {1, 1, 1};
   unsigned block[3] = {1, 1, 1};
   unsigned shared_bytes = 0;
-  std::vector<unsigned char> bytes;  // the arguments, as the kernel lays them out
-  bool packed = false;               // they came through `extra`
+  std::vector<unsigned char> bytes;  // the arguments, in the kernel's layout
+  bool packed = false;               // they were passed in `extra`
   std::map<CUlaunchAttributeID, CUlaunchAttributeValue> attributes;
 };
 struct CopyParameters {
@@ -42,14 +42,14 @@ struct HostParameters {
   void* data = nullptr;
 };
 struct ChildParameters {
-  GraphPointer graph;  // the node's own
+  GraphPointer graph;  // owned by the node
 };
-struct EventParameters {  // of records and waits
+struct EventParameters {  // for records and waits
   CUevent handle = nullptr;
   EventPointer event;
 };
 struct AllocationParameters {
-  CUDA_MEM_ALLOC_NODE_PARAMS allocation{};  // with the address; accessDescs is not to be used
+  CUDA_MEM_ALLOC_NODE_PARAMS allocation{};  // with the address; accessDescs must not be used
   std::vector<CUmemAccessDesc> access;
   std::shared_ptr<GraphAllocation> memory;
 };
@@ -65,18 +65,18 @@ using NodeParameters =
     std::variant<std::monostate, KernelParameters, CopyParameters, SetParameters, HostParameters, ChildParameters,
                  EventParameters, AllocationParameters, FreeParameters, MemoryOperationParameters>;
 
-// One piece of work on a context's GPU: run by a stream's thread, now or at each launch of a graph that holds it.
+// One piece of work on a context's GPU, run by a stream's thread now or at each launch of a graph that contains it.
 struct Operation {
   CUgraphNodeType type = CU_GRAPH_NODE_TYPE_EMPTY;
-  // Empty for nodes that the graph's execution does itself: empty, child graph, event record and wait, memory.
+  // Empty for nodes that the graph's execution handles itself: empty, child graph, event record and wait, memory.
   std::function<void(Context&)> run;
   NodeParameters parameters;
-  bool despite_errors = false;  // runs although the context has an error that sticks (callbacks)
-  // Where it runs; none: on the context of the stream into which it is launched.
+  bool despite_errors = false;  // runs although the context has a sticky error (callbacks)
+  // The context that it runs on; none: that of the stream into which it is launched.
   std::weak_ptr<Context> home;
 };
 
-// All that follows is read and changed under graph_state().mutex (graph_state.h), unless it says otherwise.
+// Everything below is read and changed under graph_state().mutex (state.h), unless noted otherwise.
 
 struct GraphNode {
   GraphNode(GraphPointer graph, Operation operation, std::vector<GraphNode*> after);
@@ -90,17 +90,18 @@ struct GraphNode {
   const Parameters* get() const {
     return std::get_if<Parameters>(&operation->parameters);
   }
-  // The pointers that cuGraphKernelNodeGetParams answers with: into the operation, valid until it is replaced.
+  // The pointers returned by cuGraphKernelNodeGetParams: they point into the operation and are valid until it is
+  // replaced.
   void** arguments();
   void** extra();
 
   const std::weak_ptr<Graph> graph;
-  const uint64_t serial;  // never given twice
+  const uint64_t serial;  // never reused
   unsigned id = 0;        // within its graph
   uint64_t cloned_from = 0;
   std::shared_ptr<const Operation> operation;
-  std::vector<GraphNode*> after;  // what it depends on, in the order in which that was said
-  bool enabled = true;            // of an executable graph's nodes
+  std::vector<GraphNode*> after;  // its dependencies, in the order in which they were given
+  bool enabled = true;            // for nodes of an executable graph
   bool erased = false;
 
  private:
@@ -113,57 +114,57 @@ using GraphNodePointer = std::shared_ptr<GraphNode>;
 
 struct Graph : std::enable_shared_from_this<Graph> {
   Graph();
-  ~Graph();  // takes no lock but registries'
+  ~Graph();  // takes only registries' locks
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
   CUgraph handle() { return reinterpret_cast<CUgraph>(this); }
 
-  // Takes that mutex, and makes the node known by its handle: for work that a stream captures.
+  // Takes the mutex and registers the node's handle: for work that a stream captures.
   GraphNode* add(Operation operation, std::vector<GraphNode*> after);
-  // The same with the mutex held. `known`: the program may see it (the nodes of an executable graph it never does).
+  // The same with the mutex held. `known`: the program may see it (never for nodes of an executable graph).
   GraphNode* insert(Operation operation, std::vector<GraphNode*> after, bool known = true);
-  void erase(GraphNode* node);  // stays in memory as long as the graph: a capture may still mean to go on from it
+  void erase(GraphNode* node);  // stays in memory as long as the graph: a capture may still continue from it
   bool holds(const GraphNode* node) const { return node->graph.lock().get() == this; }
   bool has_memory_nodes() const;            // its child graphs' too
   bool contains(const Graph& other) const;  // itself, or in a child graph
-  // Its nodes with those of all child graphs, and how deep those lie in each other.
+  // The number of its nodes with those of all child graphs, and how deeply these are nested.
   size_t all_nodes() const;
   unsigned depth() const;
-  // For a graph that becomes a child graph: of a graph that lies so deep itself.
+  // For a graph that becomes a child graph of a graph that is itself this deep.
   void set_level(unsigned above);
   std::vector<GraphNode*> dependents(const GraphNode* node) const;
-  // Nodes in an order in which each comes after those it depends on, without those in cycles and what depends on them.
+  // Nodes in topological order, without those in cycles and those that depend on them.
   std::vector<GraphNode*> ordered() const;
-  // A node that is not in that order, of this graph or a child graph; null: there is none.
+  // A node of this graph or a child graph that is not in that order; null: there is none.
   const GraphNode* in_a_cycle() const;
-  // A copy with its child graphs and user objects; its nodes say which they were copied from. `known`: the child
-  // graphs' handles and the nodes' are made known.
+  // A copy with child graphs and user objects; its nodes record which node they were copied from. `known`: registers
+  // the handles of the child graphs and nodes.
   GraphPointer clone(bool known) const;
 
   const unsigned id;
   const uint64_t serial;
   uint64_t cloned_from = 0;
-  std::atomic<int> captures{0};         // under way into it: until they end it cannot be destroyed or instantiated
+  std::atomic<int> captures{0};         // in progress: until they end it cannot be destroyed or instantiated
   bool owned = false;                   // by a child graph node
-  std::vector<GraphNodePointer> nodes;  // in the order of their making
+  std::vector<GraphNodePointer> nodes;  // in order of creation
   std::vector<GraphNodePointer> erased;
   unsigned next_node_id = 0;
-  unsigned level = 0;                                            // of child graphs: how many graphs they lie in
+  unsigned level = 0;                                            // nesting depth of a child graph
   std::map<std::shared_ptr<UserObject>, unsigned> user_objects;  // references that the graph holds
-  std::weak_ptr<GraphExec> executable;                           // of a graph with memory nodes, which may have one
+  std::weak_ptr<GraphExec> executable;  // for a graph with memory nodes, which may have only one
 };
 
-// Ids that graphs and executable graphs share.
+// Ids, shared by graphs and executable graphs.
 unsigned new_graph_id();
 
-// CUDA_ERROR_INVALID_VALUE for a handle that is none. The node's graph lives at least as long as *graph.
+// CUDA_ERROR_INVALID_VALUE for an invalid handle. The node's graph lives at least as long as *graph.
 CUresult find_node(CUgraphNode handle, GraphNodePointer* node, GraphPointer* graph);
 CUresult find_graph(CUgraph handle, GraphPointer* graph);
-// Makes a new node of *graph with dependencies given by handles: checks that they are its own and differ.
+// Adds a node to *graph with dependencies given by handles: checks that they are distinct nodes of the graph.
 CUresult add_node(const GraphPointer& graph, Operation operation, const CUgraphNode* dependencies, size_t count,
                   CUgraphNode* out);
-// Only plain edges are simulated: null or zeros.
+// Only plain edges are simulated: edge data must be null or zeros.
 CUresult check_edge_data(const CUgraphEdgeData* data, size_t count);
 
 }  // namespace rota::sim

@@ -1,4 +1,4 @@
-// The memory of allocation nodes: addresses, physical memory, and who may free what.
+// The memory of allocation nodes: addresses, physical memory, and which graphs may free it.
 #include "tools/simgpu/driver/graph/memory.h"
 
 #include <algorithm>
@@ -135,7 +135,7 @@ bool GraphMemory::free(const std::shared_ptr<GraphAllocation>& allocation) {
   if (!allocation->live) return false;
   if (mutated(Mutation::freed_graph_memory_stays_allocated)) return true;
   allocation->live = false;
-  live_.erase(allocation->address);  // not the last reference: the caller's is another
+  live_.erase(allocation->address);  // not the last reference: the caller holds another
   if (!allocation->instantiated) unmap_locked(*allocation);
   return true;
 }
@@ -147,7 +147,7 @@ void GraphMemory::set_instantiated(GraphAllocation& allocation, bool instantiate
 }
 
 void GraphMemory::trim(int gpu) {
-  std::vector<std::shared_ptr<GraphAllocation>> all;  // outlives the lock, of each GPU: a destructor takes it
+  std::vector<std::shared_ptr<GraphAllocation>> all;  // outlives each GPU's lock: a destructor takes it
   std::lock_guard lock(mutex_);
   for (const auto& [address, each] : by_address_) {
     if (auto allocation = each.lock()) all.push_back(std::move(allocation));
@@ -217,7 +217,7 @@ CUresult make_graph_free(Graph& graph, uint64_t address, Operation* operation) {
     const auto* freed = node->get<FreeParameters>();
     return freed != nullptr && freed->address == address;
   });
-  // Either its own graph frees it, or others do.
+  // Either its own graph frees it, or other graphs do.
   if (again || memory->freed_by_owner || (own && memory->freed_by_others != 0)) return CUDA_ERROR_INVALID_VALUE;
   if (own) {
     memory->freed_by_owner = true;
@@ -290,7 +290,7 @@ CUresult free_graph_memory(uint64_t address, const StreamPointer& stream) {
   auto memory = graph_state().memory.find(address);
   if (!memory || !graph_state().memory.live(*memory)) return CUDA_ERROR_INVALID_VALUE;
   if (mutated(Mutation::refused_frees_take_the_memory)) graph_state().memory.free(memory);
-  // The queue keeps the address from being given to somebody else before the stream has got there.
+  // The queue prevents the address from being reused before the stream has reached the free.
   TaskPointer task;
   Operation operation;
   operation.run = [memory](Context&) {};

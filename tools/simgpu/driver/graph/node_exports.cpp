@@ -1,4 +1,4 @@
-// Nodes of each type: adding them, and asking for and setting their parameters.
+// Nodes of each type: adding them, and getting and setting their parameters.
 #include <algorithm>
 #include <cstring>
 
@@ -10,7 +10,7 @@ using namespace rota::sim;  // NOLINT: the exported functions are all in the glo
 
 namespace {
 
-// make(graph, operation), then the node.
+// Calls make(graph, operation), then adds the node.
 template <class Make>
 CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependencies, size_t count, Make make) {
   ROTA_SIM_READY();
@@ -62,7 +62,7 @@ CUresult add_child(CUgraphNode* out, CUgraph handle, const CUgraphNode* dependen
     return CUDA_SUCCESS;
   });
   if (result == CUDA_SUCCESS || copy == nullptr) return result;
-  // Refused because of its dependencies: the copy goes, a graph that was to be moved stays the program's.
+  // Refused because of its dependencies: a copy is dropped, a graph to be moved remains the program's.
   if (!move) {
     driver().graphs.remove(copy);
   } else if (GraphPointer graph = driver().graphs.find(copy)) {
@@ -99,7 +99,7 @@ CUresult add_any(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencie
   }
 }
 
-// f(node) under the mutex if the node is of that type.
+// Calls f(node) under the mutex if the node has this type.
 template <class Use>
 CUresult ask(CUgraphNode handle, CUgraphNodeType type, const void* out, Use use) {
   ROTA_SIM_READY();
@@ -113,7 +113,7 @@ CUresult ask(CUgraphNode handle, CUgraphNodeType type, const void* out, Use use)
   return CUDA_SUCCESS;
 }
 
-// make(operation): the node's work from now on. It keeps where it runs and its attributes.
+// make(operation) provides the node's new work. The node keeps its context and attributes.
 template <class Make>
 CUresult set(CUgraphNode handle, CUgraphNodeType type, Make make) {
   ROTA_SIM_READY();

@@ -12,10 +12,10 @@
 namespace rota::sim {
 namespace {
 
-// As many as the driver takes in one node or call.
+// The driver's limit for one node or call.
 constexpr unsigned kMemoryOperations = 256;
 
-// Limits of simgpu's own: the driver has none but memory.
+// Limits of simgpu: the driver is limited only by memory.
 constexpr size_t kCopiedNodes = size_t{1} << 14;
 constexpr unsigned kNestedGraphs = 64;
 
@@ -107,7 +107,7 @@ CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS& asked, Operation* opera
   } else {
     FunctionPointer named = driver().functions.find(asked.func);
     if (!named) return CUDA_ERROR_INVALID_HANDLE;
-    // A function belongs to a context, which need not be current.
+    // A function belongs to a context, which need not be the current one.
     ROTA_SIM_CHECK(driver().context_of(named->context, &context));
     ROTA_SIM_CHECK(function_for_launch(asked.func, context, &function));
   }
@@ -173,12 +173,12 @@ CUresult make_child_node(const GraphPointer& parent, CUgraph handle, bool move, 
   GraphPointer child;
   ROTA_SIM_CHECK(find_graph(handle, &child));
   std::lock_guard lock(graph_state().mutex);
-  // A few calls could nest copies of copies without end.
+  // Otherwise a few calls could nest copies of copies without limit.
   if (child->all_nodes() > kCopiedNodes || parent->level + child->depth() >= kNestedGraphs) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (move) {
-    // A graph that held its own parent would never end.
+    // A graph that contained its own parent would never end.
     if (child->owned || child->contains(*parent)) return CUDA_ERROR_INVALID_VALUE;
   } else {
     if (child->has_memory_nodes()) return CUDA_ERROR_NOT_SUPPORTED;
@@ -299,7 +299,7 @@ CUresult describe(GraphNode& node, CUgraphNodeParams* answer) {
     answer->host.userData = host->data;
   } else if (const auto* child = node.get<ChildParameters>()) {
     answer->graph.graph = child->graph->handle();
-    answer->graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID;  // documented: the answer is not to be used again
+    answer->graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_INVALID;  // documented: the result must not be used again
   } else if (const auto* event = node.get<EventParameters>()) {
     answer->eventRecord.event = event->handle;
   } else if (node.get<AllocationParameters>() != nullptr) {

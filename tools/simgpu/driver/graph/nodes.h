@@ -1,4 +1,4 @@
-// Operations of explicit graph nodes from the parameters that programs give, and back.
+// Converts programs' parameters into operations of explicit graph nodes, and back.
 #pragma once
 
 #include "tools/simgpu/driver/driver.h"
@@ -23,18 +23,18 @@ CUresult make_node(const CUgraphNodeParams& parameters, Operation* operation);
 // Bytes that no member uses must be zero.
 bool well_formed(const CUgraphNodeParams& parameters);
 
-// Under the graphs' mutex: what the node says about itself. Pointers in the answers are the node's.
+// Under the graphs' mutex: the node's parameters. Pointers in them belong to the node.
 CUDA_KERNEL_NODE_PARAMS describe_kernel(GraphNode& node);
 CUDA_BATCH_MEM_OP_NODE_PARAMS describe_batch(const GraphNode& node);
 CUDA_MEM_ALLOC_NODE_PARAMS describe_allocation(const GraphNode& node);
 CUresult describe(GraphNode& node, CUgraphNodeParams* parameters);
 
-// What a node keeps when its parameters are set anew: where it runs, and a kernel's attributes.
+// What a node keeps when its parameters are replaced: its context, and a kernel's attributes.
 void keep(const Operation& before, Operation* after);
 bool cooperative(const KernelParameters& kernel);
-// Whether a kernel node has such an attribute.
+// Whether kernel nodes have this attribute.
 bool kernel_attribute(CUlaunchAttributeID attribute);
-// The first version of the parameters names no CUkernel.
+// The first version of the parameters has no CUkernel.
 CUDA_KERNEL_NODE_PARAMS widened(const CUDA_KERNEL_NODE_PARAMS_v1& parameters);
 // CUDA_ERROR_INVALID_CONTEXT for a kernel node with a function of another context than the given one.
 CUresult check_kernel_context(const CUgraphNodeParams& parameters);

@@ -1,4 +1,4 @@
-// What graphs share in a process: their lock and the handles of their parts.
+// State shared by a process's graphs: their lock and the handles of their parts.
 #pragma once
 
 #include <mutex>
@@ -10,15 +10,15 @@
 namespace rota::sim {
 
 struct GraphState {
-  // Guards all graphs, executable graphs' copies and nodes. After the captures' mutex, before registries' and the
-  // graph memory's; nothing is waited for under it.
+  // Guards all graphs, executable graphs' copies and nodes. Lock order: after the captures' mutex, before those of
+  // registries and graph memory. Never wait for anything under it.
   std::mutex mutex;
   Registry<CUgraphNode, GraphNode> nodes;
   Registry<CUuserObject, UserObject> user_objects;
   GraphMemory memory;
 };
 
-// Made by the first call and never destroyed, as the driver.
+// Created by the first call and never destroyed, like the driver.
 GraphState& graph_state();
 
 }  // namespace rota::sim

@@ -1,4 +1,4 @@
-// What may change in an executable graph, node by node and as a whole.
+// What may change in an executable graph, per node and as a whole.
 #include <algorithm>
 #include <functional>
 #include <unordered_map>
@@ -10,7 +10,7 @@
 namespace rota::sim {
 namespace {
 
-// Where an operand lies, as far as an update may not change it.
+// The properties of an operand's location that an update may not change.
 struct OperandPlace {
   CUmemorytype type;
   int kind;  // of memory; -1: pageable, or an array
@@ -55,7 +55,7 @@ bool same_set(const CUDA_MEMSET_NODE_PARAMS& before, const CUDA_MEMSET_NODE_PARA
          (before.width == after.width && before.pitch == after.pitch && before.elementSize == after.elementSize);
 }
 
-// Addresses, values and the way of waiting may change; which operations there are may not.
+// Addresses, values and wait conditions may change; the kinds of operations may not.
 bool same_batch(const MemoryOperationParameters& before, const MemoryOperationParameters& after) {
   return before.operations.size() == after.operations.size() && before.flags == after.flags &&
          std::equal(before.operations.begin(), before.operations.end(), after.operations.begin(),
@@ -106,8 +106,8 @@ CUgraphExecUpdateResult check_change(const Operation& before, const Operation& a
 
 namespace {
 
-// Pairs the nodes of two graphs: the nodes on which none depends in the order of their making, and from there on the
-// dependencies of paired nodes in theirs.
+// Pairs the nodes of two graphs: first the nodes on which no others depend, in order of creation, then the dependencies
+// of paired nodes, in their order.
 class Pairing {
  public:
   CUgraphExecUpdateResult pair(const Graph& into, const Graph& from, CUgraphExecUpdateResultInfo* info);
@@ -162,7 +162,7 @@ CUgraphExecUpdateResult Pairing::pair(const Graph& into, const Graph& from, CUgr
       return kChanged;
     }
   }
-  // What no exit leads to lies in a cycle.
+  // Nodes that no exit node reaches are in a cycle.
   return pairs_.size() == from.nodes.size() ? CU_GRAPH_EXEC_UPDATE_SUCCESS : kChanged;
 }
 

@@ -11,8 +11,8 @@ using namespace rota::sim;  // NOLINT: the exported functions are all in the glo
 namespace rota::sim {
 namespace {
 
-// Destructors are called by a thread of their own: the last reference may go with a graph that a stream's thread, or a
-// caller that holds locks, lets go of. Never ends.
+// Destructors run on a separate thread, which never ends: a stream's thread, or a caller that holds locks, may release
+// a graph and with it the last reference.
 Stream& destructor_thread() {
   static auto* stream = new Stream(nullptr, CU_STREAM_NON_BLOCKING, 0);
   return *stream;
@@ -37,7 +37,7 @@ bool UserObject::release(unsigned count) {
   graph_state().user_objects.remove(handle());
   if (mutated(Mutation::user_objects_are_never_destroyed)) return true;
   auto task = std::make_shared<Task>();
-  task->context = nullptr;  // of no context: this thread's may be gone by then
+  task->context = nullptr;  // no context: this thread's may be gone by then
   task->work = [function = destroy, argument = data] { run_host_function(function, argument); };
   destructor_thread().push(std::move(task));
   return true;

@@ -1,4 +1,4 @@
-// User objects: memory of the program whose destructor is called when the last reference to it is gone.
+// User objects: the program's memory with a destructor that is called when the last reference is released.
 #pragma once
 
 #include <memory>
@@ -15,9 +15,9 @@ struct UserObject {
   const CUhostFn destroy;
   CUuserObject handle() { return reinterpret_cast<CUuserObject>(this); }
 
-  // False if nobody holds a reference any more, or the count would overflow.
+  // False if there are no references any more, or the count would overflow.
   bool retain(unsigned count);
-  // False if there are not so many. The last one has the destructor called, on a thread of the driver's.
+  // False if there are fewer. Releasing the last one makes a thread of the driver call the destructor.
   bool release(unsigned count);
 
  private:

@@ -1,5 +1,5 @@
-// What the handles hold, and how memory of another process gets into this one's window: its memfd is opened through
-// /proc, so nothing has to be passed and nothing is left when processes die.
+// The content of the handles, and how another process's memory gets into this one's window: its memfd is opened through
+// /proc, so no descriptor is passed and nothing remains when processes die.
 #include "tools/simgpu/driver/ipc/ipc.h"
 
 #include <fcntl.h>
@@ -27,8 +27,8 @@ struct MemoryHandle {
   uint64_t bytes;
   uint64_t charged;
   int32_t process;
-  int32_t file;  // the memfd's number there
-  int32_t gpu;   // the machine's number
+  int32_t file;  // the memfd's descriptor number in that process
+  int32_t gpu;   // the GPU's number in the machine
 };
 static_assert(sizeof(MemoryHandle) <= sizeof(CUipcMemHandle));
 
@@ -39,8 +39,8 @@ struct EventHandle {
 };
 static_assert(sizeof(EventHandle) <= sizeof(CUipcEventHandle));
 
-// False: what the thread works for is being torn down: a context, or for a thread that works for none (null) all of
-// them.
+// False: the context that the thread works for is being destroyed, or all contexts, if the thread works for none
+// (null).
 bool can_wait(const Context* running) {
   return running != nullptr ? !is_destroyed(running) : !driver().contexts.empty();
 }
@@ -61,13 +61,13 @@ class SharedEvent : public InterprocessEvent {
   void wait(uint64_t record) const override {
     auto over = [this, record, running = running_context()] { return done(record) || !can_wait(running); };
     if (process_clock().is_virtual()) {
-      process_clock().wait(over);  // of this process: no other one can use the machine
+      process_clock().wait(over);  // a record of this process: no other can use the machine
     } else {
       while (!over()) driver().state().wait_for_event(id_, record);
     }
     int64_t& timeline = thread_timeline();
     if (timeline == 0 || record == 0) return;
-    // It may have been reached long before anybody asked.
+    // It may have been reached long before this query.
     int64_t reached = driver().state().completion_time(id_);
     timeline = std::max(timeline, reached != 0 ? reached : process_clock().now());
   }
@@ -115,7 +115,7 @@ CUresult export_memory(uint64_t address, CUipcMemHandle* handle) {
     uint64_t id = state.share(allocation->gpu, charge_of(allocation->bytes), true, &migration);
     if (id == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     if (!driver().memory.mark_shared(allocation->address, id)) {
-      // Another thread was first, or has freed it: back to where it was.
+      // Another thread was first, or has freed it: undo.
       state.unshare(id);
     }
     allocation = driver().memory.find(address);
@@ -157,7 +157,7 @@ CUresult ImportedMemory::open(Context& context, const CUipcMemHandle& handle, ui
   Descriptor file(::open(path, O_RDWR | O_CLOEXEC));
   if (!file) return CUDA_ERROR_INVALID_VALUE;
   Migration migration;
-  // Not revived: the handle is only a name, and what was freed is somebody else's by now.
+  // Not revived: the handle is only a name, and freed memory may have a new owner by now.
   bool held = file_name(file.get()).compare(0, std::strlen(AddressSpace::kFileName), AddressSpace::kFileName) == 0 &&
               driver().state().hold(told.id, gpu, told.charged, false, &migration);
   if (!held) return CUDA_ERROR_INVALID_VALUE;

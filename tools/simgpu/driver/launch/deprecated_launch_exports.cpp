@@ -1,4 +1,4 @@
-// The deprecated way to launch: the function holds block shape, shared memory and arguments from call to call.
+// The deprecated launch functions: the function object keeps block shape, shared memory and arguments between calls.
 #include <cstring>
 
 #include "tools/simgpu/driver/driver.h"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kArgumentBytesAtMost = 4096;  // what a kernel's parameters may take in this form
 
-// f(the function's state), locked.
+// Calls f(the function's state) under its lock.
 template <class Use>
 CUresult with_state(CUfunction handle, Use use) {
   ROTA_SIM_CONTEXT(context);

@@ -1,4 +1,4 @@
-// Functions of the program that a stream calls. They must not call the driver: every call made inside answers
+// Functions of the program that a stream calls. They must not call the driver: every call made inside returns
 // CUDA_ERROR_NOT_PERMITTED.
 #pragma once
 
@@ -14,7 +14,7 @@ inline bool& in_host_function() {
   return inside;
 }
 
-// An exception of the program's ends it, as it does with the real driver.
+// An exception from the program terminates it, as with the real driver.
 template <class Call>
 void run_host_code(Call call) noexcept {
   in_host_function() = !mutated(Mutation::host_functions_may_call);

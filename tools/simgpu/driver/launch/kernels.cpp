@@ -17,7 +17,7 @@ struct RunningLaunch : RotaSimLaunch {
   Context* context = nullptr;
   const Function* function = nullptr;
   int64_t owed = 0;  // modelled nanoseconds of the compute engine that the launch has not waited for yet
-  int64_t used = 0;  // and that it has
+  int64_t used = 0;  // … and that it has waited for
 };
 
 void* translate(RotaSimLaunch* launch, uint64_t address, uint64_t bytes) {
@@ -49,7 +49,7 @@ void stream(RotaSimLaunch* launch, uint64_t bytes) {
 }
 
 int cancelled(RotaSimLaunch* launch) {
-  // In a graph's launch the context that it runs for can be another than the one that it was captured in.
+  // In a graph launch, the kernel can run for another context than the one that it was captured in.
   return is_destroyed(static_cast<RunningLaunch*>(launch)->context) || is_destroyed(running_context()) ? 1 : 0;
 }
 
@@ -113,7 +113,7 @@ CUresult check_shape(const KernelParameters& launch) {
   if (threads > static_cast<uint64_t>(figure(CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK))) {
     return CUDA_ERROR_INVALID_VALUE;
   }
-  // More threads than this kernel's launch bounds allow (measured), or its registers.
+  // More threads than this kernel's launch bounds (measured) or its registers allow.
   int bounds = launch.function->kernel->needs.max_threads;
   if (bounds > 0 && threads > static_cast<uint64_t>(bounds)) return CUDA_ERROR_INVALID_VALUE;
   if (threads > static_cast<uint64_t>(launch.function->max_threads())) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
@@ -148,7 +148,7 @@ CUresult check_cluster(const KernelParameters& launch, const CUlaunchAttributeVa
   return blocks > (wide ? kNonPortable : kPortable) ? CUDA_ERROR_INVALID_CLUSTER_SIZE : CUDA_SUCCESS;
 }
 
-// Hints and permissions are taken and change nothing: a stream's kernels run one after the other.
+// Hints and permissions are accepted without effect: a stream's kernels run one after the other.
 CUresult check_attribute(const KernelParameters& launch, CUlaunchAttributeID id, const CUlaunchAttributeValue& value) {
   switch (static_cast<unsigned>(id)) {
     case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:

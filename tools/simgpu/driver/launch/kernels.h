@@ -8,7 +8,7 @@
 
 namespace rota::sim {
 
-// What precedes the arguments' buffer and its size in `extra`: CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE of cuda.h.
+// The keys before the argument buffer and its size in `extra`: CU_LAUNCH_PARAM_BUFFER_POINTER and _SIZE of cuda.h.
 inline void* const kBufferPointer = reinterpret_cast<void*>(uintptr_t{1});
 inline void* const kBufferSize = reinterpret_cast<void*>(uintptr_t{2});
 

@@ -30,7 +30,7 @@ CUresult find_target(CUfunction function, CUstream stream, Form form, Target* ta
   return function_for_launch(function, owner, &target->function);
 }
 
-// What an event of a launch must be like.
+// Checks an event given to a launch.
 CUresult check_event(CUevent handle, int flags) {
   EventPointer event = driver().events.find(handle);
   if (!event) return CUDA_ERROR_INVALID_HANDLE;
@@ -39,8 +39,8 @@ CUresult check_event(CUevent handle, int flags) {
   return event->timed() || interprocess ? CUDA_ERROR_NOT_SUPPORTED : CUDA_SUCCESS;
 }
 
-// The events that the launch records, once it is queued. They stand for the whole kernel: that its blocks have all
-// begun, or said so themselves, is not seen earlier, which the documentation allows.
+// Records the launch's events once it is queued. They stand for the whole kernel: that all its blocks have started, or
+// triggered the event, becomes visible only at its end, which the documentation allows.
 std::vector<CUevent> events_of(const Attributes& attributes) {
   std::vector<CUevent> events;
   for (const auto& [id, value] : attributes) {

@@ -1,5 +1,5 @@
-// Occupancy: how many blocks and clusters of a function fit, by threads, registers and shared memory, as CUDA's
-// occupancy calculator counts them.
+// Occupancy: how many blocks and clusters of a function fit, given threads, registers and shared memory, computed as in
+// CUDA's occupancy calculator.
 #include <algorithm>
 
 #include "tools/simgpu/driver/driver.h"
@@ -12,14 +12,14 @@ namespace {
 
 constexpr int kWarp = 32;
 constexpr int kWarpSchedulers = 4;   // parts of a multiprocessor that share its registers evenly
-constexpr int kRegisterUnit = 256;   // registers are given to a warp in such pieces
-constexpr size_t kSharedUnit = 128;  // bytes; shared memory likewise to a block
+constexpr int kRegisterUnit = 256;   // allocation unit of a warp's registers
+constexpr size_t kSharedUnit = 128;  // bytes; allocation unit of a block's shared memory
 
 struct Fit {
   const Function& function;
   int figure(CUdevice_attribute which) const { return driver().device_figures().attribute(which); }
 
-  // Blocks of so many threads and dynamic shared bytes that a multiprocessor holds at a time; 0: not even one.
+  // How many blocks with this many threads and dynamic shared bytes a multiprocessor holds at a time; 0: not even one.
   int blocks(int threads, size_t shared) const {
     if (threads > function.max_threads()) return 0;
     if (shared > static_cast<size_t>(function.max_dynamic_shared())) return 0;
@@ -42,7 +42,7 @@ struct Fit {
     constexpr int kNonPortable = 16;
     return function.value(CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED) != 0 ? kNonPortable : kPortable;
   }
-  // Of the function itself; 0: none.
+  // The function's own value; 0: none.
   int required_cluster() const {
     return function.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_WIDTH) *
            function.value(CU_FUNC_ATTRIBUTE_REQUIRED_CLUSTER_HEIGHT) *
@@ -91,7 +91,7 @@ CUresult potential_block_size(int* grid, int* block, CUfunction handle, CUoccupa
   return best > 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-// Blocks of a multiprocessor for a launch as configured; -1: no such launch.
+// Blocks per multiprocessor for this launch configuration; -1: the launch is invalid.
 int configured_blocks(const Fit& fit, const CUlaunchConfig& config) {
   uint64_t threads = uint64_t{config.blockDimX} * config.blockDimY * config.blockDimZ;
   if (threads == 0 || threads > static_cast<uint64_t>(fit.function.max_threads())) return -1;

@@ -1,4 +1,4 @@
-// Windows, slots and the record of what lies where.
+// Windows, slots and the record of allocations.
 #include "tools/simgpu/driver/memory/address_space.h"
 
 #include <fcntl.h>
@@ -34,7 +34,7 @@ bool AddressSpace::reserve() {
   Descriptor file(memfd_create(kFileName, MFD_CLOEXEC));
   if (!file) return false;
   for (uint64_t bytes = kWindowBytes; bytes >= kWindowBytesAtLeast; bytes /= 2) {
-    // Behind the window's own pages are those of cuMemCreate.
+    // The pages of cuMemCreate come after the window's own.
     if (ftruncate(file.get(), static_cast<off_t>(2 * bytes)) != 0) continue;
     void* window = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (window == MAP_FAILED) continue;
@@ -57,10 +57,10 @@ bool AddressSpace::reserve() {
 
 // Under the mutex. 0: nothing left.
 uint64_t AddressSpace::take_slot(uint64_t bytes, uint64_t step, uint64_t* length) {
-  if (bytes == 0 || bytes > window_bytes_) return 0;  // a slot of 0 bytes would begin where the next one does
+  if (bytes == 0 || bytes > window_bytes_) return 0;  // a slot of 0 bytes would have the same address as the next one
   *length = round_up(bytes, step < kLargePage ? step : kLargePage);
   auto slot = free_by_size_.lower_bound(*length);
-  // A slot at most twice as long is used as it is: keeping the slots whole keeps them from shattering.
+  // A slot at most twice as long is used whole, to avoid fragmentation.
   while (slot != free_by_size_.end() && slot->first <= 2 * *length && slot->second % step != 0) ++slot;
   if (slot != free_by_size_.end() && slot->first <= 2 * *length) {
     uint64_t address = slot->second;
@@ -95,7 +95,7 @@ void AddressSpace::hide_from_host(uint64_t address, uint64_t bytes) const {
 }
 
 bool AddressSpace::add_device(Allocation* allocation) {
-  // Large allocations start at large pages, small ones at pages: storage is given back page by page.
+  // Large allocations are aligned to large pages, small ones to pages: storage is released page by page.
   uint64_t step = allocation->bytes >= kLargePage ? kLargePage : kPage;
   std::unique_lock lock(mutex_);
   uint64_t address = take_slot(allocation->bytes, step, &allocation->mapped);
@@ -124,7 +124,7 @@ bool AddressSpace::add_foreign(Allocation* allocation, Pages pages) {
 
 bool AddressSpace::add_in_segment(Allocation* allocation) {
   std::unique_lock lock(mutex_);
-  if (allocation->buffer_id == 0) allocation->buffer_id = next_buffer_id_++;  // else it is put back
+  if (allocation->buffer_id == 0) allocation->buffer_id = next_buffer_id_++;  // otherwise the record is being put back
   return allocations_.emplace(allocation->address, *allocation).second;
 }
 
@@ -256,7 +256,7 @@ bool AddressSpace::mark_shared(uint64_t address, uint64_t shared_id) {
 }
 
 void AddressSpace::unmap(const Allocation& allocation, AddressSpace* space, bool reuse) {
-  // Managed and pinned memory goes with the last copy of the record; registered memory is the program's own.
+  // Managed and pinned memory is freed with the last copy of the record; registered memory belongs to the program.
   if (allocation.kind != MemoryKind::kDevice || !reuse) return;
   uint64_t start = allocation.address / kPage * kPage;
   std::unique_lock lock(space->mutex_);

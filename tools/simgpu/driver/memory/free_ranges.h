@@ -1,4 +1,4 @@
-// What is free of a file: ranges of bytes, taken where they first fit.
+// The free ranges of a file, allocated first fit.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace rota::sim {
 
 class FreeRanges {
  public:
-  // The offset of so many bytes; none: no range is that long.
+  // The offset of a range of this many bytes; none: no range is that long.
   std::optional<uint64_t> take(uint64_t bytes) {
     for (auto range = ranges_.begin(); range != ranges_.end(); ++range) {
       auto [offset, length] = *range;
@@ -21,7 +21,7 @@ class FreeRanges {
     }
     return std::nullopt;
   }
-  // Neighbours become one range, or what grows would never fit into what is free.
+  // Adjacent ranges are merged; otherwise larger requests would never fit.
   void give(uint64_t offset, uint64_t bytes) {
     auto next = ranges_.lower_bound(offset);
     if (next != ranges_.end() && offset + bytes == next->first) {

@@ -1,4 +1,4 @@
-// Whether host memory is there at all: addresses that nobody vouches for are not to be followed.
+// Whether host memory is mapped: unknown addresses must not be dereferenced.
 #pragma once
 
 #include <sys/mman.h>

@@ -17,7 +17,7 @@ std::map<uint64_t, ManagedAdvice>::iterator ManagedRanges::split(uint64_t addres
 void ManagedRanges::forget(uint64_t address, uint64_t bytes) {
   if (mutated(Mutation::advice_survives_free)) return;
   change(address, bytes, [](ManagedAdvice& advice) { advice = ManagedAdvice{}; });
-  // Entries that say the same as the one before them are not needed.
+  // Entries equal to their predecessor are not needed.
   std::lock_guard lock(mutex_);
   ManagedAdvice before;
   for (auto range = ranges_.begin(); range != ranges_.end();) {

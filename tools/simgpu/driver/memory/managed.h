@@ -1,5 +1,5 @@
-// What a program said about ranges of managed memory: advice, and where it was last prefetched to. Kept by the page, as
-// the driver does; where pages really are is the shared state's business.
+// A program's advice for ranges of managed memory, and their last prefetch location. Kept per page, as in the driver;
+// the actual location of pages is in the shared state.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace rota::sim {
 
-// A place that memory may be at. kNowhere: not said, or not the same for every page.
+// A location of memory. kNowhere: not given, or not the same for every page.
 struct Location {
   static constexpr int kNowhere = -2;  // CU_DEVICE_INVALID
   static constexpr int kHost = -1;     // CU_DEVICE_CPU
@@ -41,7 +41,7 @@ class ManagedRanges {
     auto last = split(end);
     for (auto range = first; range != last; ++range) change(range->second);
   }
-  // Calls look(const ManagedAdvice&) for each piece of the range that was treated alike.
+  // Calls look(const ManagedAdvice&) for each piece of the range with uniform advice.
   template <class Look>
   void visit(uint64_t address, uint64_t bytes, Look look) const {
     std::lock_guard lock(mutex_);
@@ -60,11 +60,11 @@ class ManagedRanges {
  private:
   static uint64_t page_start(uint64_t address) { return address / kPage * kPage; }
   static uint64_t page_end(uint64_t address) { return page_start(address + kPage - 1); }
-  // The entry that starts exactly there, made if need be.
+  // The entry that starts exactly there, created if necessary.
   std::map<uint64_t, ManagedAdvice>::iterator split(uint64_t address);
 
   mutable std::mutex mutex_;
-  std::map<uint64_t, ManagedAdvice> ranges_;  // by start, up to the next entry
+  std::map<uint64_t, ManagedAdvice> ranges_;  // by start; each extends to the next entry
 };
 
 }  // namespace rota::sim

@@ -1,4 +1,4 @@
-// Managed memory: advice, prefetching, discarding, where ranges are said to be, stream association.
+// Managed memory: advice, prefetching, discarding, range attributes, stream association.
 #include <unistd.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ CUmemLocation location_of_device(CUdevice device) {
   return location;
 }
 
-// What the shared state needs to know of it: a GPU, the host, or nothing.
+// The location in the shared state's terms: a GPU, the host, or nowhere.
 void set_preferred(const Allocation& allocation, uint64_t address, uint64_t bytes, const Location& location) {
   int place = kNowhere;
   if (location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
@@ -121,7 +121,7 @@ void run_moves(Context& context, const std::vector<Move>& moves) {
   for (const Move& move : moves) {
     Allocation allocation;
     if (managed_range(move.address, move.bytes, &allocation) != CUDA_SUCCESS) continue;  // freed meanwhile
-    // What a discarded range holds is not said: here it is what was there.
+    // The contents of a discarded range are unspecified: here they stay.
     if (move.discard) {
       driver().state().discard(allocation.managed_id, move.address - allocation.address, move.bytes);
     }
@@ -144,7 +144,7 @@ CUresult submit_moves(const StreamPointer& stream, std::vector<Move> moves) {
   }
   if (driver().captures.any()) {
     std::lock_guard lock(driver().captures.mutex);
-    if (stream->capture) {  // no graph node stands for a migration
+    if (stream->capture) {  // there is no graph node for a migration
       stream->capture->invalidated = true;
       return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
@@ -153,7 +153,7 @@ CUresult submit_moves(const StreamPointer& stream, std::vector<Move> moves) {
   Operation operation;
   operation.run = [moves = std::move(moves)](Context& running) { run_moves(running, moves); };
   ROTA_SIM_CHECK(driver().submit(stream, std::move(operation), nullptr, Driver::kNoCapture));
-  // What counts is that it was asked for, not that it happened.
+  // The attribute reports the request, not whether it was carried out.
   for (const Move& move : said) {
     if (!move.prefetch || mutated(Mutation::prefetches_are_forgotten)) continue;
     driver().managed_ranges.change(move.address, move.bytes,
@@ -216,7 +216,7 @@ CUresult submit_batch(const Batch& batch, unsigned long long flags, CUstream han
 
 // ---- what is known about a range ------------------------------------------------------------------------------------
 
-// The value of a field if it is the same for the whole range.
+// The value of a field if it is uniform over the whole range.
 template <class Field>
 Location common_location(CUdeviceptr address, size_t bytes, Field field) {
   Location location;
@@ -298,12 +298,12 @@ CUresult range_attribute(void* data, size_t size, CUmem_range_attribute attribut
   }
 }
 
-// Where most of a range's parts are.
+// The location of most of a range's parts.
 CUresult locations(CUdeviceptr address, size_t bytes, size_t summary, size_t sampling, CUmemLocation* out) {
   Allocation allocation;
   if (out == nullptr || summary == 0 || summary > bytes || sampling > summary) return CUDA_ERROR_INVALID_VALUE;
   ROTA_SIM_CHECK(managed_range(address, bytes, &allocation));
-  size_t step = std::max<size_t>(sampling, kManagedBlock);  // within a block all is at one place
+  size_t step = std::max<size_t>(sampling, kManagedBlock);  // a block has one location
   uint64_t first = address - allocation.address;
   size_t region = 0;
   for (size_t start = 0; start < bytes; start += summary, ++region) {
@@ -330,14 +330,14 @@ CUresult attach(CUstream handle, CUdeviceptr address, size_t bytes, unsigned fla
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && !single) return CUDA_ERROR_INVALID_VALUE;
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
-  // The default stream is every stream's: nothing can be its alone.
+  // The default stream synchronizes with all streams, so no memory can belong to it alone.
   if (single && stream == context->legacy) return CUDA_ERROR_INVALID_VALUE;
   auto allocation = driver().memory.find(address);
   if (!allocation || allocation->kind != MemoryKind::kManaged || allocation->address != address) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   if (bytes != 0 && bytes != allocation->bytes) return CUDA_ERROR_INVALID_VALUE;
-  // Every simulated GPU has concurrent managed access, so the association changes nothing; it keeps its place in the
+  // Every simulated GPU has concurrent managed access, so the association has no effect; it keeps its order in the
   // stream.
   return driver().submit(stream, Operation{});
 }

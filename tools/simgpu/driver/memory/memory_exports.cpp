@@ -1,4 +1,4 @@
-// Allocation, release and what is known about addresses.
+// Allocation, release and address queries.
 #include <algorithm>
 #include <cstring>
 

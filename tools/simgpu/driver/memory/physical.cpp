@@ -1,4 +1,5 @@
-// Physical memory's life and its way into other processes: a memfd whose name says what it holds.
+// Creating and releasing physical memory, and sharing it with other processes: a memfd whose name describes its
+// content.
 #include "tools/simgpu/driver/memory/physical.h"
 
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 namespace rota::sim {
 namespace {
 
-// Read back by whoever imports the descriptor: id in the shared state, GPU, handle types.
+// Read by the importer of the descriptor: id in the shared state, GPU, handle types.
 constexpr const char* kPhysicalFileName = "simgpu-physical-%" PRIx64 "-%d-%x";
 
 bool whole_pages(uint64_t bytes) {
@@ -137,7 +138,7 @@ CUresult PhysicalMemory::release(CUmemGenericAllocationHandle handle) {
   if (mutated(Mutation::released_memory_is_lost)) {
     if (PhysicalPointer lost = find(handle)) punch(lost->pages, lost->bytes);
   }
-  PhysicalPointer last;  // its end comes after the lock's
+  PhysicalPointer last;  // destroyed after the lock is released
   std::lock_guard lock(mutex_);
   auto found = held_.find(handle);
   if (found == held_.end()) return CUDA_ERROR_INVALID_VALUE;

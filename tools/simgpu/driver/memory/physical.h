@@ -1,5 +1,5 @@
-// Physical memory: what cuMemCreate makes and cuMemMap maps. It lives as long as handles, mappings or other processes
-// hold it.
+// Physical memory, created by cuMemCreate and mapped by cuMemMap. It lives as long as handles, mappings or other
+// processes hold it.
 #pragma once
 
 #include <memory>
@@ -15,13 +15,13 @@ struct Physical {
   uint64_t bytes = 0;
   uint64_t block_id = 0;   // CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: the same wherever the handle is mapped
   int gpu = 0;             // 0 for memory on the host
-  Pages pages;             // of the process's memfd, or of one of its own if it can be exported
+  Pages pages;             // in the process's memfd, or in a separate one if it can be exported
   bool own_file = false;   // pages.fd belongs to it
   uint64_t charged = 0;    // plain device bytes taken from the shared state
   uint64_t shared_id = 0;  // in the shared state, instead of `charged`
 
   Physical() = default;
-  ~Physical();  // gives everything back
+  ~Physical();  // releases everything
   Physical(const Physical&) = delete;
   Physical& operator=(const Physical&) = delete;
 
@@ -38,7 +38,7 @@ class PhysicalMemory {
   CUmemGenericAllocationHandle retain(const PhysicalPointer& physical);
   CUresult release(CUmemGenericAllocationHandle handle);
 
-  // A new descriptor that stands for the memory in any process.
+  // A new descriptor that identifies the memory in any process.
   CUresult export_file(CUmemGenericAllocationHandle handle, int* file) const;
   CUresult import_file(int file, CUmemGenericAllocationHandle* handle);
 
@@ -54,9 +54,9 @@ class PhysicalMemory {
   std::unordered_map<CUmemGenericAllocationHandle, Held> held_;
 };
 
-// A memfd of this length whose name carries text; -1: none.
+// A memfd of this length with `text` in its name; -1 on failure.
 int make_named_file(const char* name, uint64_t bytes);
-// The name of a memfd; empty: it is none.
+// The name of a memfd; empty: not a memfd.
 std::string file_name(int file);
 
 }  // namespace rota::sim

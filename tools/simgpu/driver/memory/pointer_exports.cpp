@@ -1,4 +1,4 @@
-// What a pointer is: pointer attributes.
+// Pointer attributes.
 #include <cstring>
 
 #include "tools/simgpu/driver/context/peer.h"
@@ -18,7 +18,7 @@ CUresult tell(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-// Of a reserved address to which nothing is mapped.
+// For a reserved address with nothing mapped to it.
 CUresult reserved_attribute(void* data, CUpointer_attribute attribute, const AddressSpace::Reservation& reservation) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
@@ -32,15 +32,15 @@ CUresult reserved_attribute(void* data, CUpointer_attribute attribute, const Add
   }
 }
 
-// Measured on driver 580.159: the reservation that memory was mapped into, and else the allocation.
+// Measured on driver 580.159: the reservation that memory was mapped into, otherwise the allocation.
 AddressSpace::Reservation range_of(const Allocation& allocation) {
   auto reservation = driver().memory.reservation(allocation.address);
   if (reservation && !mutated(Mutation::ranges_are_mappings)) return *reservation;
   return {allocation.address, allocation.bytes};
 }
 
-// What is mapped to the GPU in one piece: of what a pool gave, the piece that the pool had taken (measured on driver
-// 580.159), and else the allocation. The same handle is the same block wherever it is mapped.
+// The block mapped to the GPU: for memory from a pool, the pool's segment (measured on driver 580.159), otherwise the
+// allocation. The same handle is the same block wherever it is mapped.
 AddressSpace::Block block_of(const Allocation& allocation) {
   bool of_pool = allocation.pool && !allocation.imported && !mutated(Mutation::pool_memory_is_mapped_by_itself);
   auto segment = of_pool ? driver().memory.segment(allocation.address) : std::nullopt;
@@ -49,13 +49,13 @@ AddressSpace::Block block_of(const Allocation& allocation) {
   return {allocation.address, allocation.bytes, by_handle ? allocation.physical->block_id : allocation.buffer_id};
 }
 
-// Measured on driver 580.159: only memory that belongs to a context names one.
+// Measured on driver 580.159: only memory that belongs to a context reports one.
 CUcontext context_of(const Allocation& allocation) {
   bool of_pool = allocation.pool && !mutated(Mutation::pool_memory_has_a_context);
   return of_pool || allocation.physical ? nullptr : allocation.context;
 }
 
-// Measured on driver 580.159: managed memory says so from the start.
+// Measured on driver 580.159: set for managed memory from the start.
 bool always_synchronous(const Allocation& allocation) {
   return allocation.kind == MemoryKind::kManaged && !mutated(Mutation::managed_memory_says_asynchronous);
 }
@@ -128,7 +128,7 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
   }
 }
 
-// What an attribute reads as where there is nothing.
+// An attribute's value where there is no memory.
 CUresult default_attribute(void* data, CUpointer_attribute attribute) {
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
@@ -143,7 +143,7 @@ CUresult default_attribute(void* data, CUpointer_attribute attribute) {
       return tell(data, uint64_t{0});
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return CUDA_SUCCESS;  // measured on driver 580.159: stays as it was
+      return CUDA_SUCCESS;  // measured on driver 580.159: left unchanged
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
       return tell(data, -2);  // CU_DEVICE_INVALID
     case CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL:
@@ -159,7 +159,7 @@ bool known(CUpointer_attribute attribute) {
   return attribute >= CU_POINTER_ATTRIBUTE_CONTEXT && attribute <= CU_POINTER_ATTRIBUTE_LOCALITY_DOMAIN_ORDINAL;
 }
 
-// Waits for what the legacy stream was given before: memory operations of synchronous form may still be under way.
+// Waits for earlier work in the legacy stream: synchronous memory operations may still be in progress.
 void wait_for_synchronous_operations(CUcontext handle) {
   ContextPointer context = driver().contexts.find(handle);
   if (!context) return;
@@ -181,7 +181,7 @@ ROTA_SIM_EXPORT(cuPointerGetAttributes)
     if (data[index] == nullptr || !known(attributes[index])) return CUDA_ERROR_INVALID_VALUE;
   }
   for (unsigned index = 0; index < count; ++index) {
-    // Documented: an address that CUDA does not know is no error here; its attributes read as nothing.
+    // Documented: an address unknown to CUDA is not an error here; its attributes read as empty.
     if (pointer_attribute(data[index], attributes[index], address) == CUDA_SUCCESS) continue;
     ROTA_SIM_CHECK(default_attribute(data[index], attributes[index]));
   }

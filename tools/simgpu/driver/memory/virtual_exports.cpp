@@ -17,12 +17,12 @@ bool known_access(CUmemAccess_flags flags) {
          flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
 
-// All work of the process.
+// Waits for all work of the process.
 void wait_for_everything() {
   for (const ContextPointer& context : driver().contexts.all()) driver().wait_for(*context);
 }
 
-// Measured on driver 580.159: unlike cuMemAlloc and cuMemFree, nothing here harms a capture, whatever its mode.
+// Measured on driver 580.159: unlike cuMemAlloc and cuMemFree, nothing here invalidates a capture, whatever its mode.
 CUresult check_capture() {
   return mutated(Mutation::virtual_memory_is_unsafe_while_capturing) ? driver().check_unsafe_call() : CUDA_SUCCESS;
 }
@@ -115,7 +115,7 @@ ROTA_SIM_EXPORT(cuMemMap)
   PhysicalPointer physical = driver().physical_memory.find(handle);
   if (!physical || flags != 0 || offset != 0) return CUDA_ERROR_INVALID_VALUE;
   if (bytes == 0 || !whole(address)) return CUDA_ERROR_INVALID_VALUE;
-  // Measured on driver 580.159: a handle is mapped as a whole.
+  // Measured on driver 580.159: only a whole handle can be mapped.
   if (bytes != physical->bytes) return CUDA_ERROR_NOT_SUPPORTED;
   ROTA_SIM_CHECK(check_capture());
   return driver().memory.map(address, bytes, physical);
@@ -124,7 +124,7 @@ ROTA_SIM_EXPORT(cuMemUnmap)(CUdeviceptr address, size_t bytes) {
   ROTA_SIM_READY();
   ROTA_SIM_CHECK(driver().memory.whole_mappings(address, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE);
   ROTA_SIM_CHECK(check_capture());
-  // Measured on driver 580.159: queued work is not waited for; what of it uses the memory fails.
+  // Measured on driver 580.159: does not wait for queued work; work that uses the memory fails.
   if (mutated(Mutation::unmapping_waits)) wait_for_everything();
   return driver().memory.unmap(address, bytes);
 }

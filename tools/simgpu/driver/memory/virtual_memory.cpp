@@ -1,4 +1,4 @@
-// Virtual memory management's side of the address space: reservations, and physical memory mapped into them.
+// Virtual memory management in the address space: reservations, and physical memory mapped into them.
 #include <fcntl.h>
 #include <sys/mman.h>
 
@@ -35,7 +35,7 @@ uint64_t AddressSpace::add_reservation(uint64_t bytes, uint64_t alignment, uint6
     next_ = hint + bytes;
   } else {
     address = take_slot(bytes, step, &length);
-    // The rest of a longer slot is free again: a reservation is as long as it was asked for.
+    // The rest of a longer slot is freed: a reservation is exactly as long as requested.
     if (address != 0 && length > bytes) free_by_size_.emplace(length - bytes, address + bytes);
   }
   if (address != 0) reservations_[address] = {address, bytes};
@@ -110,7 +110,7 @@ bool AddressSpace::whole_mappings(uint64_t address, uint64_t bytes) const {
 }
 
 CUresult AddressSpace::unmap(uint64_t address, uint64_t bytes) {
-  std::vector<std::shared_ptr<Physical>> released;  // their ends come after the lock's
+  std::vector<std::shared_ptr<Physical>> released;  // destroyed after the lock is released
   std::unique_lock lock(mutex_);
   if (!tiled(address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!show_own(address, bytes)) return CUDA_ERROR_OUT_OF_MEMORY;

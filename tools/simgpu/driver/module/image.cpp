@@ -1,5 +1,5 @@
-// Reads images. PTX is read as far as its directives on the module's own level go: bodies of functions are skipped, so
-// anything may stand in them.
+// Reads images. Of PTX only the module-level directives are read: function bodies are skipped, so they may contain
+// anything.
 #include "tools/simgpu/driver/module/image.h"
 
 #include <cxxabi.h>
@@ -15,7 +15,7 @@
 namespace rota::sim {
 namespace {
 
-// Words, quoted texts and single characters, without comments.
+// Words, quoted strings and single characters, without comments.
 class Tokens {
  public:
   explicit Tokens(std::string_view text) : text_(text) { next(); }
@@ -39,7 +39,7 @@ class Tokens {
     }
     token_ = text_.substr(start, at_ - start);
   }
-  // From an opening bracket behind its closing one; false if it is never closed.
+  // Skips from an opening bracket to after its closing one; false if it is never closed.
   bool skip_group(char open, char close) {
     int depth = 0;
     for (; !ended(); next()) {
@@ -76,7 +76,7 @@ class Tokens {
   std::string_view token_;
 };
 
-// Bytes of ".u32" and its like; 0: no such type.
+// Bytes of ".u32" and similar types; 0: no such type.
 uint64_t type_bytes(std::string_view type) {
   if (type.size() < 3 || type[0] != '.' || std::strchr("busf", type[1]) == nullptr) return 0;
   int bits = std::atoi(std::string(type.substr(2)).c_str());
@@ -142,7 +142,7 @@ bool read_variable(Tokens& tokens, RotaSimVariableKind kind, Image* image) {
       tokens.next();
       uint64_t count = 0;
       if (tokens.is("]")) {
-        counted = false;  // as long as its initial value
+        counted = false;  // its length is that of its initial value
       } else {
         count = std::strtoull(std::string(tokens.now()).c_str(), nullptr, 0);
         if (count == 0 || count > kLargest / elements) return false;
@@ -175,7 +175,8 @@ bool read_variable(Tokens& tokens, RotaSimVariableKind kind, Image* image) {
   return true;
 }
 
-// The newest PTX version of a driver: 11.x knows 7.x, 12.x 8.x and so on (a minor number may be one too large here).
+// The newest PTX version that a driver accepts: 11.x accepts 7.x, 12.x accepts 8.x and so on (the minor number may be
+// one too large here).
 int newest_ptx(int driver_version) {
   int major = driver_version / 1000;
   int minor = driver_version % 1000 / 10;
@@ -289,7 +290,7 @@ CUresult read_image(const void* code, const Kernels& kernels, int driver_version
   constexpr uint32_t kFatbin = 0xba55ed50;
   constexpr uint32_t kElf = 0x464c457f;  // 0x7f E L F
   uint32_t magic = 0;
-  // A text may be shorter than a magic number.
+  // The text may be shorter than the magic number.
   for (size_t index = 0; index < sizeof magic; ++index) {
     auto byte = static_cast<const unsigned char*>(code)[index];
     if (byte == 0) break;
@@ -314,7 +315,7 @@ CUresult read_image_file(const char* path, const Kernels& kernels, int driver_ve
   std::string bytes;
   char piece[4096];
   for (size_t length = 0; (length = std::fread(piece, 1, sizeof piece, file)) > 0;) bytes.append(piece, length);
-  bool whole = std::ferror(file) == 0;  // a folder can be opened, but not read
+  bool whole = std::ferror(file) == 0;  // a directory can be opened, but not read
   std::fclose(file);
   if (!whole) return CUDA_ERROR_FILE_NOT_FOUND;
   return read_image(bytes.c_str(), kernels, driver_version, compute_capability, image);

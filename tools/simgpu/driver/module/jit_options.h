@@ -1,4 +1,4 @@
-// The options of a load: they are accepted, and what they ask to be told is told (empty logs, no time spent).
+// The JIT options of a load: they are accepted, and their outputs are filled in (empty logs, zero time).
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct JitOptions {
     }
     return true;
   }
-  // Fills the log buffers; a failed load has one line in the log of errors.
+  // Fills the log buffers; a failed load writes one line to the error log.
   void report(CUresult result) const {
     fill(CU_JIT_INFO_LOG_BUFFER, CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES, "");
     fill(CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,

@@ -1,4 +1,4 @@
-// Libraries and kernels, and what can be asked of functions.
+// Libraries and kernels, and queries of functions.
 #include <algorithm>
 
 #include "tools/simgpu/driver/driver.h"
@@ -42,14 +42,14 @@ CUresult find_function(CUfunction handle, FunctionPointer* function) {
   return *function ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// The device whose attributes of a function are meant: a kernel has none of its own.
+// The device for which function attributes are meant: a kernel has no device.
 int device_of(const Function& function) {
   if (function.context != nullptr) return function.gpu;
   ContextPointer context;
   return driver().current(&context) == CUDA_SUCCESS ? context->gpu : 0;
 }
 
-// How many attributes of functions a driver of its version knows.
+// The number of function attributes that a driver of its version knows.
 int known_function_attributes() {
   int version = driver().options.driver_version;
   if (version >= 13040) return 18;
@@ -88,7 +88,7 @@ CUresult set_attribute(Function& function, CUfunction_attribute which, int value
       high = CU_CLUSTER_SCHEDULING_POLICY_LOAD_BALANCING;
       break;
     default:
-      return CUDA_ERROR_INVALID_VALUE;  // only to be read
+      return CUDA_ERROR_INVALID_VALUE;  // read-only
   }
   if (value < low || value > high) return CUDA_ERROR_INVALID_VALUE;
   if (mutated(Mutation::function_attributes_are_not_kept)) return CUDA_SUCCESS;
@@ -162,7 +162,7 @@ ROTA_SIM_EXPORT(cuLibraryUnload)(CUlibrary handle) {
     std::lock_guard lock(library->mutex);
     for (const auto& [context, module] : library->modules) contexts.push_back(context);
   }
-  // Work that was queued before may use its functions and variables.
+  // Work queued earlier may use its functions and variables.
   for (CUcontext of : contexts) {
     if (ContextPointer context = driver().contexts.find(of)) driver().wait_for(*context);
   }

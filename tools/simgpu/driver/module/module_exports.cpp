@@ -1,4 +1,4 @@
-// Modules, and what is in them.
+// Modules and their contents.
 #include <algorithm>
 #include <cstring>
 
@@ -36,7 +36,7 @@ CUresult find_module(CUmodule handle, ModulePointer* module) {
   return *module ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-// Texture and surface references went with CUDA 12: no image has any.
+// CUDA 12 removed texture and surface references: no image has any.
 CUresult find_reference(const void* out, CUmodule handle, const char* name) {
   ModulePointer module;
   ROTA_SIM_CHECK(find_module(handle, &module));
@@ -69,7 +69,7 @@ ROTA_SIM_EXPORT(cuModuleUnload)(CUmodule handle) {
   ModulePointer module;
   ROTA_SIM_CHECK(find_module(handle, &module));
   if (module->of_library && !mutated(Mutation::library_modules_can_be_unloaded)) return CUDA_ERROR_NOT_PERMITTED;
-  // Work that was queued before may use its functions and variables.
+  // Work queued earlier may use its functions and variables.
   if (ContextPointer context = driver().contexts.find(module->context)) driver().wait_for(*context);
   if (!driver().modules.remove(handle)) return CUDA_ERROR_INVALID_HANDLE;
   end_module(*module);

@@ -1,4 +1,4 @@
-// Finds and makes functions and variables, and ends them with their module or library.
+// Finds and creates functions and variables, and destroys them with their module or library.
 #include "tools/simgpu/driver/module/modules.h"
 
 #include <algorithm>
@@ -27,7 +27,7 @@ const RotaSimKernel* kernel_of_image(const Image& image, const std::string& name
 void fill(uint64_t address, const VariableDefinition& definition) {
   void* memory = driver().memory.storage(address, definition.bytes);
   if (memory == nullptr) return;
-  // Managed memory is fresh, and may be much larger than what the machine could fill.
+  // Managed memory is fresh, and may be much larger than the machine could fill.
   if (definition.kind != ROTA_SIM_MANAGED_VARIABLE) std::memset(memory, 0, definition.bytes);
   if (mutated(Mutation::variables_start_as_zero)) return;
   if (!definition.initial.empty()) std::memcpy(memory, definition.initial.data(), definition.initial.size());
@@ -56,9 +56,9 @@ void free_variables(const std::map<std::string, Variable>& variables) {
   }
 }
 
-// Of managed ones the context may be null: they belong to none.
+// For managed variables the context may be null: they belong to none.
 CUresult make_variable(const VariableDefinition& definition, Context* context, Variable* made, int64_t* pushing_out) {
-  // One without a size (an array that is declared with none) has an address of its own, too.
+  // A variable without a size (an array declared without one) also has its own address.
   uint64_t bytes = std::max<uint64_t>(definition.bytes, 1);
   if (definition.kind == ROTA_SIM_MANAGED_VARIABLE) {
     int gpu = context != nullptr ? context->gpu : 0;
@@ -161,7 +161,7 @@ bool Function::attribute(CUfunction_attribute which, int device, int* value) con
       *value = CU_SHAREDMEM_CARVEOUT_DEFAULT;
       break;
     default:
-      *value = 0;  // no clusters demanded, no policy, not built with the cache option
+      *value = 0;  // no clusters required, no policy, not built with the cache option
       break;
   }
   return true;

@@ -1,7 +1,7 @@
 // Modules and libraries, the functions and kernels that they name, and their variables.
 //
-// A module belongs to a context. A library belongs to none: for each context that asks it has a module of its own, and
-// a kernel of a library stands for the function of that name in the current context's module.
+// A module belongs to a context. A library does not: it has a separate module for each context that uses it, and a
+// library's kernel stands for the function of that name in the current context's module.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ class FunctionSettings {
   std::array<std::atomic<int>, CU_FUNC_ATTRIBUTE_MAX> values_;
 };
 
-// What the deprecated launch functions keep in a function between calls (cuFuncSetBlockShape, cuParamSetv …).
+// The state that the deprecated launch functions keep in a function between calls (cuFuncSetBlockShape, cuParamSetv …).
 struct HeldLaunch {
   std::mutex mutex;
   int block[3] = {1, 1, 1};
@@ -53,13 +53,13 @@ struct Function {
   int gpu = 0;  // of the context
   std::weak_ptr<Module> module;
   std::weak_ptr<Library> library;
-  std::shared_ptr<Function> of;  // of a library's module: the kernel whose settings hold where there are no own ones
+  std::shared_ptr<Function> of;  // in a library's module: the kernel whose settings apply where the function has none
   HeldLaunch held;
-  std::array<FunctionSettings, kMaxGpus> settings;  // a kernel's are per device, a function has one device
+  std::array<FunctionSettings, kMaxGpus> settings;  // per device for a kernel; a function has only one device
 
   CUfunction handle() { return reinterpret_cast<CUfunction>(this); }
 
-  // What cuFuncGetAttribute says on a device; false: there is no such attribute.
+  // The result of cuFuncGetAttribute on a device; false: no such attribute.
   bool attribute(CUfunction_attribute which, int device, int* value) const;
   int value(CUfunction_attribute which) const {
     int value = 0;
@@ -80,13 +80,13 @@ struct Variable {
 struct Module {
   CUcontext context = nullptr;
   int gpu = 0;
-  std::weak_ptr<Library> library;  // that it is a part of
+  std::weak_ptr<Library> library;  // the library that it belongs to
   bool of_library = false;
   std::shared_ptr<const Image> image;
   std::mutex mutex;
   bool ended = false;  // unloaded, or its context destroyed
   std::map<std::string, FunctionPointer> functions;
-  std::map<std::string, Variable> variables;  // that were asked for
+  std::map<std::string, Variable> variables;  // only those that were looked up
   CUmodule handle() { return reinterpret_cast<CUmodule>(this); }
 };
 using ModulePointer = std::shared_ptr<Module>;
@@ -102,7 +102,7 @@ struct Library {
 };
 using LibraryPointer = std::shared_ptr<Library>;
 
-// The addresses of all variables: nobody but their module frees them.
+// The addresses of all variables: only their module frees them.
 class VariableAddresses {
  public:
   void add(uint64_t address);
@@ -118,26 +118,26 @@ class VariableAddresses {
 // a function, or another context's.
 CUresult function_for_launch(CUfunction handle, const std::shared_ptr<Context>& context, FunctionPointer* function);
 
-// A context's module of a library, made at the first call.
+// A library's module for a context, created at the first call.
 CUresult module_of_library(const LibraryPointer& library, Context& context, ModulePointer* module);
 CUresult function_of_module(const ModulePointer& module, const std::string& name, FunctionPointer* function);
 CUresult kernel_of_library(const LibraryPointer& library, const std::string& name, FunctionPointer* kernel);
 
-// The module's variable in device memory (managed: the library's one), made and filled at the first call.
+// The module's variable in device memory (if managed, the library's), created and initialised at the first call.
 CUresult variable_of_module(const ModulePointer& module, Context& context, const std::string& name, Variable* variable);
 CUresult managed_of_library(const LibraryPointer& library, Context* context, const std::string& name,
                             Variable* variable);
 
-// Blocks of so many threads and dynamic shared bytes that a multiprocessor holds at a time.
+// How many blocks with this many threads and dynamic shared bytes a multiprocessor holds at a time.
 int fitting_blocks(const Function& function, int threads, size_t shared);
 
-// Host memory of a variable that a running kernel names, or null.
+// Host memory of a variable looked up by a running kernel, or null.
 void* variable_storage(const Function& function, Context& context, const char* name, uint64_t bytes);
 
-// Gives back the functions and variables. The caller has taken the module or library out of its registry.
+// Frees the functions and variables. The caller has removed the module or library from its registry.
 void end_module(Module& module);
 void end_library(Library& library);
-// Everything of a context that is destroyed; its memory is freed by whoever destroys it.
+// Frees everything of a context that is being destroyed, except its memory, which the caller frees.
 void forget_modules(CUcontext context);
 
 }  // namespace rota::sim

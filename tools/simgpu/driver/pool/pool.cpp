@@ -17,11 +17,11 @@
 namespace rota::sim {
 namespace {
 
-// Read back by whoever imports the pool: GPU (-1: on the host).
+// Read by the importer of the pool: GPU (-1: on the host).
 constexpr const char* kPoolFileName = "simgpu-pool-%d";
-// Address space of a pool's file; only what is used takes memory.
+// Address space of a pool's file; only used parts take memory.
 constexpr uint64_t kFileBytes = uint64_t{1} << 42;
-// A large GPU's pool takes memory in larger steps.
+// A pool on a large GPU takes memory in larger steps.
 constexpr uint64_t kLargeSegment = uint64_t{32} << 20;
 constexpr uint64_t kLargeGpu = uint64_t{8} << 30;
 
@@ -136,14 +136,14 @@ void Pool::count_reserved(uint64_t bytes) {
   reserved_high_ = std::max(reserved_high_, reserved_);
 }
 
-// Notices that the stream has got to the piece's free.
+// Checks whether the stream has reached the piece's free.
 void Pool::settle(Piece& piece) {
   if (!piece.pending) return;
   const TaskPointer& task = piece.pending->task;
   if (piece.pending->over.load() || (task && task->done())) piece.pending = nullptr;
 }
 
-// Neighbours that anybody may use become one piece.
+// Merges adjacent pieces that any stream may use.
 void Pool::merge(Segment& segment) {
   auto free_for_all = [](Piece& piece) {
     settle(piece);
@@ -175,8 +175,8 @@ uint64_t Pool::use(Segment& segment, std::map<uint64_t, Piece>::iterator piece, 
   return address;
 }
 
-// The smallest piece that fits; one that the same stream freed before others. `wait_for_others`: also a piece that
-// another stream has yet to free, whose task is then *after. Under the mutex.
+// The smallest piece that fits, preferring one that the same stream freed. `wait_for_others`: also a piece that another
+// stream has yet to free; *after is then that stream's task. Under the mutex.
 bool Pool::take_piece(uint64_t stream, uint64_t bytes, bool wait_for_others, uint64_t* address, TaskPointer* after) {
   Segment* best_segment = nullptr;
   std::map<uint64_t, Piece>::iterator best;
@@ -332,7 +332,7 @@ CUresult Pool::allocate(const StreamPointer& stream, uint64_t bytes, uint64_t* a
   return CUDA_SUCCESS;
 }
 
-// Under the mutex. The end of the pieces of no segment: it is no piece.
+// Under the mutex. If there is no such piece, *found is null and the iterator is singular.
 std::map<uint64_t, Pool::Piece>::iterator Pool::piece_at(uint64_t address, Segment** found) {
   *found = nullptr;
   auto next = segments_.upper_bound(address);
@@ -388,7 +388,7 @@ void Pool::released(const Allocation& allocation) {
 void Pool::give_back(Segments::iterator segment) {
   driver().memory.remove_segment(segment->first);
   if (segment->second.charged != 0) driver().state().give_back(gpu, segment->second.charged);
-  // A range of the file that another process still has open is never used again.
+  // A range of the file that another process still has open is never reused.
   if (segment->second.shared_id != 0 && driver().state().let_go(segment->second.shared_id)) {
     file_free_.give(segment->second.file_offset, segment->second.bytes);
   }
@@ -460,7 +460,7 @@ CUresult Pool::import_pointer(Context& context, const Shared& shared, uint64_t b
                 bytes <= static_cast<uint64_t>(status.st_size) - shared.pages.offset;
   if (!inside || shared.id == 0) return CUDA_ERROR_INVALID_VALUE;
   Migration migration;
-  // Not revived: when the exporter has given the segment back, its range of the file is for other allocations.
+  // Not revived: once the exporter has released the segment, its range of the file may hold other allocations.
   if (!driver().state().hold(shared.id, gpu, shared.segment_bytes, false, &migration)) return CUDA_ERROR_INVALID_VALUE;
   Allocation allocation;
   allocation.bytes = bytes;

@@ -1,7 +1,7 @@
-// Memory pools: what cuMemAllocAsync allocates from. A pool of device memory takes segments of the GPU and hands them
-// out piecewise; a piece freed in stream order can be allocated again at once in the same stream, and elsewhere when
-// the free is over. Segments that nothing uses go back to the GPU at a synchronisation, but for the release threshold.
-// Pools of host or managed memory take and give back each allocation by itself.
+// Memory pools, from which cuMemAllocAsync allocates. A pool of device memory takes segments from the GPU and hands
+// them out in pieces. A piece freed in stream order can be reused at once in the same stream, and in others when the
+// free is complete. Unused segments are returned to the GPU at a synchronisation, except up to the release threshold.
+// Pools of host or managed memory allocate and free each allocation separately.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ namespace rota::sim {
 
 class Pool : public std::enable_shared_from_this<Pool> {
  public:
-  // gpu: whose memory it is; of a pool on the host: 0.
+  // gpu: the GPU whose memory it is; 0 for a pool on the host.
   Pool(const CUmemPoolProps& properties, int gpu);
   ~Pool();
   Pool(const Pool&) = delete;
@@ -29,9 +29,10 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   // What is wrong with the properties, or success.
   static CUresult check(const CUmemPoolProps& properties);
-  // With the file by which other processes can open it, if its properties want one. Null: out of memory.
+  // Creates a pool, with a file through which other processes can open it if its properties request one. Null: out of
+  // memory.
   static std::shared_ptr<Pool> create(const CUmemPoolProps& properties);
-  static std::shared_ptr<Pool> import_file(int file);  // null: stands for no pool
+  static std::shared_ptr<Pool> import_file(int file);  // null: not a pool's file
   CUresult export_file(int* file);                     // a new descriptor
 
   CUmemoryPool handle() { return reinterpret_cast<CUmemoryPool>(this); }
@@ -40,34 +41,35 @@ class Pool : public std::enable_shared_from_this<Pool> {
 
   CUresult get(CUmemPool_attribute attribute, void* value);
   CUresult set(CUmemPool_attribute attribute, const void* value);
-  // The GPUs that may use its memory, a bit each.
+  // The GPUs that may use its memory, one bit each.
   uint32_t accessible_from(bool write) const { return (write ? writable_ : readable_).load(); }
   void set_access(int gpu, CUmemAccess_flags flags);
   CUmemAccess_flags access(int gpu) const;
 
-  // Memory for work that is queued into the stream from now on. Out of memory: the GPU or the pool is full.
+  // Allocates memory for work that is queued in the stream from now on. Out of memory: the GPU or the pool is full.
   CUresult allocate(const StreamPointer& stream, uint64_t bytes, uint64_t* address);
-  // A free that was queued into a stream. `over`: the stream has got there; so it has when the task is done, which
-  // does nothing after an error that sticks.
+  // A free queued in a stream. `over`: the stream has reached it. That is also true once the task is done, which does
+  // nothing after a sticky error.
   struct Free {
     std::atomic<bool> over{false};
     TaskPointer task;
   };
-  // The record of the allocation is gone; its memory may be used until the free is over.
+  // The record of the allocation is removed; its memory may be used until the free is complete.
   void freed(uint64_t address, uint64_t stream, std::shared_ptr<Free> free);
-  // A free is over: a pool that the program has destroyed gives back what it can.
+  // A free is complete: a pool that the program has destroyed releases what it can.
   void reached();
-  // Nothing uses the memory any more: of any allocation of the pool.
+  // Releases the memory of an allocation of the pool that nothing uses any more.
   void released(const Allocation& allocation);
 
-  // Gives back segments that nothing uses while more than `keep` bytes are reserved.
+  // Releases unused segments while more than `keep` bytes are reserved.
   void trim(uint64_t keep);
-  // The host has waited for something: what was freed is free for every stream, and what is above the threshold goes.
+  // The host has synchronised: freed pieces become available to every stream, and unused segments above the threshold
+  // are released.
   void synchronised();
-  // The program destroyed it: what is free goes at once, the rest when it is freed.
+  // The program destroyed the pool: free memory is released at once, the rest when it is freed.
   void destroy();
 
-  // Where an allocation lies for a process that imported the pool. Measured on driver 580.159: only once the pool was
+  // Where a process that imported the pool finds an allocation. Measured on driver 580.159: only once the pool has been
   // exported.
   struct Shared {
     uint64_t id = 0;  // in the shared state
@@ -75,20 +77,21 @@ class Pool : public std::enable_shared_from_this<Pool> {
     uint64_t segment_bytes = 0;
   };
   bool find_shared(uint64_t address, Shared* shared);
-  // The other side: an allocation of the pool that this one was imported from. Invalid value, out of memory.
+  // The importing side: opens an allocation of the pool that this one was imported from. Invalid value, out of memory.
   CUresult import_pointer(Context& context, const Shared& shared, uint64_t bytes, uint64_t* address);
 
   const CUmemPoolProps properties;
   const int gpu;
-  bool imported = false;  // set before anybody else knows it
+  bool imported = false;  // set before the pool is visible to others
 
  private:
   struct Piece {
     uint64_t bytes = 0;
     bool used = false;
-    // Of a free piece: the stream that freed it, until the host has seen that it got there. 0: anybody's.
+    // For a free piece: the stream that freed it, until the host has seen that the free is complete. 0: available to
+    // any stream.
     uint64_t stream = 0;
-    std::shared_ptr<Free> pending;  // null: it is over
+    std::shared_ptr<Free> pending;  // null: complete
   };
   struct Segment {
     uint64_t bytes = 0;
@@ -96,7 +99,7 @@ class Pool : public std::enable_shared_from_this<Pool> {
     uint64_t shared_id = 0;
     uint64_t file_offset = 0;
     std::map<uint64_t, Piece> pieces;  // by address, without gaps
-    std::set<uint64_t> unused;         // addresses of those that are not used
+    std::set<uint64_t> unused;         // addresses of unused pieces
   };
   using Segments = std::map<uint64_t, Segment>;
 
@@ -124,23 +127,23 @@ class Pool : public std::enable_shared_from_this<Pool> {
   bool destroyed_ = false;
   FreeRanges file_free_;  // of the pool's file
   std::atomic<bool> exported_{false};
-  Descriptor file_;  // the pages of a pool that can be exported; set when it is made
+  Descriptor file_;  // the pages of an exportable pool; set at creation
   std::atomic<uint32_t> readable_{0};
   std::atomic<uint32_t> writable_{0};
 };
 using PoolPointer = std::shared_ptr<Pool>;
 
-// Which pool each place allocates from: the default one until another is made current.
+// Which pool each location allocates from: the default one until another is made current.
 class CurrentPools {
  public:
-  // False: no place that pools are for.
+  // False: pools do not exist for this location.
   static bool valid(const CUmemLocation& location, CUmemAllocationType type, int gpus);
   PoolPointer default_of(const CUmemLocation& location, CUmemAllocationType type);
   PoolPointer current_of(const CUmemLocation& location, CUmemAllocationType type);
   PoolPointer current_of(int gpu) { return current_of({CU_MEM_LOCATION_TYPE_DEVICE, {gpu}}, kPinned); }
   void set_current(const CUmemLocation& location, CUmemAllocationType type, PoolPointer pool);
   bool is_default(const Pool* pool);
-  void forget(const Pool* pool);  // it is destroyed: where it was current the default one is again
+  void forget(const Pool* pool);  // it is destroyed: where it was current, the default one becomes current again
 
   static constexpr CUmemAllocationType kPinned = CU_MEM_ALLOCATION_TYPE_PINNED;
 

@@ -1,4 +1,4 @@
-// What a pool says of itself, and which pool is current where.
+// A pool's attributes, and which pool is current where.
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/entry/mutations.h"
 #include "tools/simgpu/driver/pool/pool.h"
@@ -76,7 +76,7 @@ CUresult Pool::set(CUmemPool_attribute attribute, const void* value) {
     case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
       threshold_ = *static_cast<const uint64_t*>(value);
       return CUDA_SUCCESS;
-    // The high marks can be reset, to what is in use now, and not be set.
+    // The high-water marks can be reset to the current use, but not set to other values.
     case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
       if (*static_cast<const uint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
       reserved_high_ = reserved_;
@@ -111,7 +111,7 @@ CurrentPools::Key CurrentPools::key(const CUmemLocation& location, CUmemAllocati
   return {type, location.type, numbered ? location.id : 0};
 }
 
-// Under the mutex; made when it is first asked for.
+// Under the mutex; created on first use.
 CurrentPools::Place& CurrentPools::at(const CUmemLocation& location, CUmemAllocationType type) {
   Place& place = places_[key(location, type)];
   if (!place.standard) {

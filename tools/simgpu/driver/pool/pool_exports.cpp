@@ -59,7 +59,7 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
   auto allocation = driver().memory.find(address);
   if (!allocation || allocation->address != address || allocation->physical) return CUDA_ERROR_INVALID_VALUE;
   // Measured on driver 580.159: plain memory may be freed in stream order, managed memory may not; in a capture the
-  // call is refused, and the capture goes on.
+  // call is refused, and the capture continues.
   if (CapturePointer capture = driver().captures.of(*stream)) {
     return allocation->graph ? capture_free(stream, capture, address) : CUDA_ERROR_INVALID_VALUE;
   }
@@ -71,8 +71,8 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
   }
   Operation operation;
   if (!allocation->pool || allocation->imported || !allocation->pool->on_gpu()) {
-    // The record stays until the stream gets there: work queued before may still use the memory. The mark keeps a
-    // second free of the same address out.
+    // The record stays until the stream reaches the free: work queued earlier may still use the memory. The mark
+    // rejects a second free of the same address.
     uint64_t buffer = allocation->buffer_id;
     if (!driver().memory.mark_freeing(address, buffer)) return CUDA_ERROR_INVALID_VALUE;
     operation.run = [address, buffer](Context&) {
@@ -82,8 +82,8 @@ CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
     if (result != CUDA_SUCCESS) driver().memory.unmark_freeing(address, buffer);
     return result;
   }
-  // The record goes now, so that the same stream can have the memory again; kernels that are queued reach it through
-  // the pool's segment.
+  // The record is removed now, so that the same stream can reuse the memory; queued kernels reach it through the pool's
+  // segment.
   if (!driver().memory.remove(address, allocation->buffer_id)) return CUDA_ERROR_INVALID_VALUE;
   auto pending = std::make_shared<Pool::Free>();
   operation.run = [pool = allocation->pool, pending](Context&) {
@@ -123,11 +123,11 @@ CUresult set_current(const CUmemLocation& location, CUmemAllocationType type, CU
   return CUDA_SUCCESS;
 }
 
-// Descriptions of what exporters tell importers about one allocation.
+// What an exporter tells an importer about one allocation.
 struct SharedPointer {
   uint64_t mark;
   uint64_t id;
-  uint64_t offset;  // of the pool's file
+  uint64_t offset;  // in the pool's file
   uint64_t bytes;
   uint64_t segment_bytes;
 };
@@ -216,7 +216,7 @@ ROTA_SIM_EXPORT(cuMemPoolSetAccess)(CUmemoryPool handle, const CUmemAccessDesc* 
     bool all = wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
     bool none = wanted.flags == CU_MEM_ACCESS_FLAGS_PROT_NONE;
     if (!all && !none && wanted.flags != CU_MEM_ACCESS_FLAGS_PROT_READ) return CUDA_ERROR_INVALID_VALUE;
-    // A pool's own GPU cannot lose its access.
+    // A pool's own GPU cannot lose access.
     if (pool->on_gpu() && wanted.location.id == pool->gpu && !all) return CUDA_ERROR_INVALID_VALUE;
   }
   for (size_t index = 0; index < count; ++index) {

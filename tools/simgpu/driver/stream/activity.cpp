@@ -27,7 +27,7 @@ class ActivityFile {
 
   bool wanted() const { return !folder_.empty(); }
 
-  // One call of the system for a line, so that it stands there whatever ends the process.
+  // One system call per line, so that the line is written however the process ends.
   void write(const std::string& line) {
     std::lock_guard lock(mutex_);
     if (folder_.empty() || written_ + line.size() > most_) return;
@@ -88,7 +88,7 @@ void KernelActivity::ended(const char* name, int64_t modelled) {
   Clock& clock = process_clock();
   if (driver().state().waits()) {
     modelled = thread_timeline() - begin_;
-    // A thread wakes up late, and what it does next begins in modelled time where the last thing ended.
+    // A thread wakes up late, but its next operation begins, in modelled time, where the last one ended.
     const double scale = driver().options.time_scale;
     if (!clock.is_virtual()) {
       begin_ns_ = monotonic_nanoseconds() - static_cast<int64_t>(static_cast<double>(clock.now() - begin_) * scale);

@@ -1,5 +1,5 @@
-// cuStreamWaitValue, cuStreamWriteValue and cuStreamBatchMemOp. The functions without _v2 need a driver that was told
-// to allow them (CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1), which nobody does: they stay stubs that answer
+// cuStreamWaitValue, cuStreamWriteValue and cuStreamBatchMemOp. The functions without _v2 need a driver configured to
+// allow them (CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_MEM_OPS_V1), which is rare: they remain stubs that return
 // CUDA_ERROR_NOT_SUPPORTED.
 #include "tools/simgpu/driver/driver.h"
 #include "tools/simgpu/driver/stream/memory_operations.h"
@@ -42,7 +42,7 @@ CUresult write(CUstream stream, CUdeviceptr address, Value value, unsigned flags
   operation.writeValue.operation = kWide ? CU_STREAM_MEM_OP_WRITE_VALUE_64 : CU_STREAM_MEM_OP_WRITE_VALUE_32;
   operation.writeValue.address = address;
   operation.writeValue.value64 = value;
-  // The first version may leave out the barrier before the write; simgpu has it in any case.
+  // The first version may omit the barrier before the write; simgpu always has it.
   if (version == Version::kFirst) flags &= ~unsigned{CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER};
   operation.writeValue.flags = flags;
   return submit(stream, &operation, 1, 0, version, form);

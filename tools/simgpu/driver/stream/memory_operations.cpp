@@ -7,7 +7,7 @@
 namespace rota::sim {
 namespace {
 
-// More would be refused by the driver; documented with cuStreamBatchMemOp.
+// The driver refuses more, as documented for cuStreamBatchMemOp.
 constexpr unsigned kOperationsAtMost = 255;
 
 CUresult check_address(uint64_t address, uint64_t bytes) {
@@ -21,14 +21,14 @@ CUresult check_address(uint64_t address, uint64_t bytes) {
 
 CUresult check_wait(const CUstreamBatchMemOpParams& operation, uint64_t bytes) {
   unsigned flags = operation.waitValue.flags;
-  // It takes a platform whose devices can flush remote writes.
+  // This needs a platform whose devices can flush remote writes.
   if ((flags & CU_STREAM_WAIT_VALUE_FLUSH) != 0) return CUDA_ERROR_NOT_SUPPORTED;
   if (flags > CU_STREAM_WAIT_VALUE_NOR) return CUDA_ERROR_INVALID_VALUE;
   return check_address(operation.waitValue.address, bytes);
 }
 
 CUresult check_write(const CUstreamBatchMemOpParams& operation, uint64_t bytes) {
-  // The other flag is of the first version of these functions only.
+  // The other flag exists only in the first version of these functions.
   if (operation.writeValue.flags != CU_STREAM_WRITE_VALUE_DEFAULT) return CUDA_ERROR_INVALID_VALUE;
   return check_address(operation.writeValue.address, bytes);
 }
@@ -53,7 +53,7 @@ CUresult check(const CUstreamBatchMemOpParams& operation) {
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// Whoever writes the value may do so with a plain copy on another thread: that is how these operations are used.
+// The value may be written by a plain copy on another thread: these operations are used that way.
 template <class Value>
 __attribute__((no_sanitize("thread"))) Value look(const void* memory) {
   return *static_cast<const volatile Value*>(memory);
@@ -61,7 +61,7 @@ __attribute__((no_sanitize("thread"))) Value look(const void* memory) {
 
 template <class Value>
 __attribute__((no_sanitize("thread"))) void put(void* memory, Value value) {
-  // Earlier work of the stream is seen by who sees the value. (A fence is what ThreadSanitizer does not know.)
+  // Whoever sees the value also sees the stream's earlier work. (ThreadSanitizer does not support fences.)
   __atomic_store_n(static_cast<Value*>(memory), value, __ATOMIC_SEQ_CST);
 }
 
@@ -88,11 +88,12 @@ void wait_for_value(Context& context, uint64_t address, Value value, unsigned fl
   if (mutated(Mutation::value_waits_are_ignored)) return;
   bool lost = false;
   const Context* running = running_context();  // not in the predicate, which other threads run too
-  // It may be written by host code, which nobody sees, so it is looked at again and again.
+  // Host code may write it without notice, so it is polled.
   process_clock().wait([&] {
-    // A captured wait is of the context that it was captured in, and runs for that of the stream it is launched in.
+    // A captured wait belongs to the context that it was captured in, and runs for that of the stream it is launched
+    // in.
     if (is_destroyed(&context) || is_destroyed(running)) return true;
-    // Held while it is read: the memory may be given back meanwhile.
+    // Held while it is read: the memory may be freed meanwhile.
     auto held = driver().memory.find(address);
     void* memory = driver().memory.storage(address, sizeof(Value));
     lost = memory == nullptr;

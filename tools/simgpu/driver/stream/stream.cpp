@@ -14,10 +14,10 @@
 
 namespace rota::sim {
 namespace {
-// This thread has destroyed the stream that it runs.
+// This thread has destroyed its own stream.
 thread_local bool own_stream_is_gone = false;
 
-// Tasks that streams' threads wait for on behalf of other contexts. An entry's task lives: its waiter holds it.
+// Tasks that streams' threads wait for on behalf of other contexts. Each entry's task is alive: its waiter holds it.
 struct ForeignWaits {
   using Map = std::multimap<const Context*, Task*>;
   using Entry = Map::iterator;
@@ -33,7 +33,7 @@ struct ForeignWaits {
 
 std::atomic<uint64_t> next_stream_id{8};  // the driver's own small numbers stand for the default streams
 
-// The machine may have no memory for what simgpu does; kernels (kernel.h) and functions of the program throw nothing.
+// simgpu itself may run out of memory; kernels (kernel.h) and functions of the program throw nothing.
 void run_work(const Task& task) {
   try {
     task.work();
@@ -70,7 +70,7 @@ void end_foreign_waits(const Context& context) {
 }
 
 void Task::wait() const {
-  // Work of the same context ends by itself when the context is destroyed, and is waited for, to keep the order.
+  // Work of the same context ends by itself when the context is destroyed; it is waited for, to keep the order.
   Context* waiting = running_context();
   bool foreign = waiting != nullptr && waiting != context && !done();
   ForeignWaits& waits = ForeignWaits::get();
@@ -113,12 +113,12 @@ Stream::~Stream() {
   wake_.notify_one();
   process_clock().kick();
   if (worker_.joinable()) {
-    // The last reference may be dropped by the stream's own thread (a callback that destroys it).
+    // The stream's own thread may drop the last reference (a callback that destroys the stream).
     if (worker_.get_id() == std::this_thread::get_id()) {
       own_stream_is_gone = true;
       worker_.detach();
     } else {
-      // On a virtual clock others go on until the thread has done its work, and nobody does while it is joined.
+      // On a virtual clock other threads run until this thread has done its work, but none runs while it is joined.
       if (process_clock().is_virtual()) process_clock().wait([this] { return over_.load(); });
       worker_.join();
     }
@@ -132,14 +132,14 @@ void Stream::push(TaskPointer task) {
     task->origin.stream = legacy ? 0 : driver().streams.find(handle()) ? reinterpret_cast<uintptr_t>(this) : 2;
   }
   Clock& clock = process_clock();
-  // What comes in from the program takes a moment until the GPU has it; what work on the GPU submits, none.
+  // Work submitted by the program takes a moment to reach the GPU; work submitted on the GPU does not.
   task->arrives_at = thread_timeline();
   if (task->arrives_at == 0) {
     task->arrives_at = clock.now() + (driver().state().waits() ? driver().profile().cost.launch_latency : 0);
   }
   {
     std::lock_guard lock(mutex_);
-    // Each step may throw (the machine gives no thread, or no memory) and leaves no task behind then that nobody runs.
+    // Each step may throw (no thread or no memory) and then leaves no task behind that would never run.
     start_locked();
     queue_.push_back(task);
     last_ = std::move(task);
@@ -154,7 +154,7 @@ void Stream::start() {
   start_locked();
 }
 
-// Under the mutex, for which the thread waits before it looks at its number. Throws if the machine gives no thread.
+// Under the mutex, which the thread takes before it reads its number. Throws if no thread can be created.
 void Stream::start_locked() {
   if (worker_.joinable()) return;
   BlockedSignals blocked;
@@ -182,7 +182,7 @@ TaskPointer Stream::next_task() {
 }
 
 void Stream::run() {
-  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // modelled times of microseconds are waited for; the default adds 50
+  prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);  // waits for modelled times of microseconds; the default adds 50
   Clock& clock = process_clock();
   uint64_t participant = 0;
   {
@@ -191,7 +191,7 @@ void Stream::run() {
   }
   clock.enter(participant);
   int64_t& timeline = thread_timeline();
-  timeline = 1;  // the first task says when it arrived
+  timeline = 1;  // the first task has its own arrival time
   while (TaskPointer task = next_task()) {
     running_context() = task->context;
     running_origin() = &task->origin;

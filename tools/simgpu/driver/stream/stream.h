@@ -22,20 +22,20 @@ struct Context;
 struct Event;
 struct GraphNode;
 
-// The context for which this thread runs a stream's task; null: it is no stream's thread. A graph's lanes run for the
+// The context for which this thread runs a stream's task; null: not a stream's thread. A graph's lanes run for the
 // context of the stream that the graph was launched in.
 Context*& running_context();
-// It is being destroyed: what its work waits for outside of it may never come, and need not be waited for. False
-// for null.
+// Whether it is being destroyed: its work need not wait any more for events outside the context, which may never come.
+// False for null.
 bool is_destroyed(const Context* context);
-// Wakes the tasks of a context that wait for work of others, once it is marked as destroyed.
+// Wakes a context's tasks that wait for work of other contexts, once it is marked as destroyed.
 void end_foreign_waits(const Context& context);
 
 // What a stream runs: work on the engines, or a marker (no work).
 struct Task {
   std::function<void()> work;
-  std::vector<std::shared_ptr<Task>> after;  // beside the one before it in its stream; dropped once it ran
-  Context* context = running_context();      // else that of the stream that it is pushed into
+  std::vector<std::shared_ptr<Task>> after;  // besides the previous one in its stream; dropped once it has run
+  Context* context = running_context();      // otherwise that of the stream that it is pushed into
   std::atomic<uint32_t> finished{0};         // kDone; the other bits count the times that its waiters were woken
   int64_t arrives_at = 0;                    // at the GPU; modelled time, as below
   int64_t finished_at = 0;                   // written before `finished`
@@ -45,21 +45,21 @@ struct Task {
   static constexpr uint32_t kWoken = 2;
 
   bool done() const { return (finished.load(std::memory_order_acquire) & kDone) != 0; }
-  // On the thread of another context's stream it ends too when that context is destroyed.
+  // On the thread of another context's stream, it also ends when that context is destroyed.
   void wait() const;
-  // It is over, in the modelled time of the thread that says so.
+  // Marks it as over, in the calling thread's modelled time.
   void finish();
 };
 using TaskPointer = std::shared_ptr<Task>;
 
-// The range of priorities, as on every device since compute 7.0: the least is a greater number.
+// The range of priorities, as on every device since compute 7.0: the lowest priority is the larger number.
 inline constexpr int kLeastStreamPriority = 0;
 inline constexpr int kGreatestStreamPriority = -5;
 
-// What cuStreamSetAttribute sets, beside the priority. None of it changes what simgpu does.
+// Attributes set by cuStreamSetAttribute, besides the priority. They do not affect simgpu.
 struct StreamAttributes {
   CUaccessPolicyWindow window{};
-  CUsynchronizationPolicy policy{UINT32_MAX};  // never set: so says driver 580.159
+  CUsynchronizationPolicy policy{UINT32_MAX};  // never set, as on driver 580.159
   CUlaunchMemSyncDomainMap domain_map{0, 1};
   CUlaunchMemSyncDomain domain = CU_LAUNCH_MEM_SYNC_DOMAIN_DEFAULT;
 };
@@ -67,14 +67,15 @@ struct StreamAttributes {
 class Stream {
  public:
   Stream(Context* context, unsigned flags, int priority);
-  ~Stream();  // waits until all that is queued ran; its own thread does not, and ends with the task under way
+  ~Stream();  // waits until all queued tasks have run; on its own thread it does not wait, and the thread ends with the
+              // current task
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  // Queues a task behind what is there. The thread is started by the first one, or before.
+  // Queues a task behind the others. The first task starts the thread, unless it was started before.
   void push(TaskPointer task);
   void start();
-  // The task queued last, or null if there never was one.
+  // The last task queued, or null if there never was one.
   TaskPointer last() const;
 
   CUstream handle() { return reinterpret_cast<CUstream>(this); }
@@ -89,7 +90,7 @@ class Stream {
   // Under the driver's capture mutex:
   std::shared_ptr<Capture> capture;
   std::vector<GraphNode*> capture_tail;  // what the next captured node depends on
-  bool left = false;                     // it or its context is being destroyed: it joins no capture any more
+  bool left = false;                     // it or its context is being destroyed, so it can no longer join a capture
 
  private:
   void run();
@@ -107,7 +108,7 @@ class Stream {
   std::thread worker_;
 };
 using StreamPointer = std::shared_ptr<Stream>;
-// In the order in which they were made, or what is done with all of them depends on addresses.
+// Sorted by creation; otherwise operations on all of them would depend on addresses.
 struct ByAge {
   bool operator()(const StreamPointer& one, const StreamPointer& other) const { return one->id < other->id; }
 };

@@ -1,4 +1,4 @@
-// Attributes of streams: kept and told; but for the priority, none changes what simgpu does.
+// Stream attributes: stored and returned; except for the priority, none affects simgpu.
 #include <algorithm>
 
 #include "tools/simgpu/driver/driver.h"
@@ -8,7 +8,7 @@ using namespace rota::sim;  // NOLINT: the exported functions are all in the glo
 
 namespace {
 
-// How many domains a device has that can be mapped to (CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT of compute 9.0).
+// The number of memory synchronization domains of a device (CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT of compute 9.0).
 constexpr unsigned kSyncDomains = 4;
 
 bool valid(const CUaccessPolicyWindow& window) {

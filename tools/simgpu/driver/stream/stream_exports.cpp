@@ -1,4 +1,4 @@
-// Streams: made, destroyed, waited for and asked about; functions of the program that they call.
+// Streams: creating, destroying, waiting and querying; functions of the program that they call.
 #include <algorithm>
 
 #include "tools/simgpu/driver/driver.h"
@@ -48,7 +48,7 @@ CUresult destroy_stream(CUstream handle) {
   if (mutated(Mutation::destroying_a_stream_waits)) {
     if (TaskPointer last = stream->last()) last->wait();
   }
-  // What is queued still runs; the call does not wait for it.
+  // Queued work still runs; the call does not wait for it.
   std::lock_guard lock(owner->mutex);
   stream->destroyed = true;
   owner->streams.erase(stream);
@@ -57,7 +57,7 @@ CUresult destroy_stream(CUstream handle) {
   return CUDA_SUCCESS;
 }
 
-// A stream that the call only looks at or waits for: it must not be capturing.
+// A stream that the call only queries or waits for: it must not be capturing.
 CUresult idle_stream(CUstream handle, Form form, StreamPointer* stream, ContextPointer* owner) {
   ROTA_SIM_CONTEXT(context);
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, stream));
@@ -78,7 +78,7 @@ CUresult idle_stream(CUstream handle, Form form, StreamPointer* stream, ContextP
   return driver().check_unsafe_call();
 }
 
-// The last tasks of a stream, and for the legacy stream those of all blocking ones: it is ordered with them.
+// The last tasks of a stream, and for the legacy stream those of all blocking streams, with which it is ordered.
 std::vector<TaskPointer> last_tasks(const StreamPointer& stream, const ContextPointer& owner) {
   std::vector<TaskPointer> tasks;
   if (TaskPointer last = stream->last()) tasks.push_back(std::move(last));
@@ -145,7 +145,7 @@ CUresult add_callback(CUstream handle, CUstreamCallback callback, void* data, un
   return driver().submit(stream, std::move(operation), nullptr, Driver::kNoCapture);
 }
 
-// f(stream, its context) after the usual look-up.
+// Calls f(stream, its context) after the usual look-up.
 template <class Use>
 CUresult with_stream(CUstream handle, Form form, Use use) {
   ROTA_SIM_CONTEXT(context);
@@ -162,7 +162,7 @@ CUresult tell(Value* out, Value value) {
   return CUDA_SUCCESS;
 }
 
-// Unlike the stream's other particulars, which are told whatever it does.
+// Unlike the stream's other attributes, which are always returned.
 CUresult tell_id(Stream& stream, unsigned long long* id) {
   {
     const std::lock_guard lock(driver().captures.mutex);
