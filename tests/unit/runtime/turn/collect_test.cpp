@@ -1,5 +1,5 @@
-// When the monitor gives the driver memory that the program has freed in the order of a stream: the driver's free waits
-// for the GPU and makes every other call wait with it, so only where nothing of this process runs or is on its way.
+// When the monitor returns memory to the driver that the program has freed in stream order. The driver's free waits for
+// the GPU, and every other call waits with it, so this happens only while nothing of this process runs or is about to.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
@@ -25,14 +25,14 @@ bool eventually(Condition&& condition) {
   return true;
 }
 
-// What was so when the driver was given memory.
+// The state when memory was returned to the driver.
 std::atomic<int> frees;
 std::atomic<bool> always_closed;
 std::atomic<bool> always_idle;
 std::atomic<bool> always_in_context;
 gate::Gate* gate_of_program = nullptr;
 
-// A process of one context that holds the GPU.
+// A process with one context that holds the GPU.
 struct Holder {
   Holder() {
     frees = 0;
@@ -60,7 +60,7 @@ struct Holder {
   }
   static void launch() { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); }
   void finish() { driver.finished = driver.submitted.load(); }
-  // Converted memory that the program has freed behind what was submitted so far.
+  // Converted memory that the program has freed behind the work submitted so far.
   void free_in_order() {
     api::CUdeviceptr address = 0;
     REQUIRE(parts.memory.allocate(&address, 128 << 10, false) == api::CUDA_SUCCESS);
@@ -86,7 +86,7 @@ TEST_CASE("while nobody waits, freed memory goes to an idle GPU's driver, behind
   CHECK(eventually([&] { return !holder.parts.gate.closed(); }));
   CHECK(holder.rotad.quiet());
   CHECK(holder.parts.ledger.live_bytes(0) == 0);
-  Holder::launch();  // nobody is kept out
+  Holder::launch();  // no thread is kept out
 }
 
 TEST_CASE("while the GPU works, freed memory stays, and the gate opens again after each look") {
@@ -95,7 +95,7 @@ TEST_CASE("while the GPU works, freed memory stays, and the gate opens again aft
   Holder::launch();
   holder.free_in_order();
   Holder::launch();
-  holder.driver.finished = holder.driver.submitted.load() - 1;  // nothing uses it any more, and other work goes on
+  holder.driver.finished = holder.driver.submitted.load() - 1;  // nothing uses it any more, while other work continues
   const int before = holder.driver.marks.load();
   CHECK(eventually([&] { return holder.driver.marks.load() >= before + 2; }));
   CHECK(frees.load() == 0);
@@ -110,7 +110,7 @@ TEST_CASE("while anything captures, freed memory stays and the capture is left a
   Holder holder;
   holder.finish();
   const auto stream = reinterpret_cast<api::CUstream>(0x5000);
-  // The fake driver takes every stream for a capturing one then.
+  // The fake driver then treats every stream as capturing.
   const auto captures = [&](bool now) {
     return [&holder, now] {
       holder.driver.capturing = now;
@@ -121,7 +121,7 @@ TEST_CASE("while anything captures, freed memory stays and the capture is left a
   holder.free_in_order();
   REQUIRE(holder.parts.contexts.begin_capture(stream, false, captures(true)) == api::CUDA_SUCCESS);
   holder.finish();
-  // Long enough for two looks, which nothing of ours shows otherwise: a look at a capture is to leave no trace.
+  // Long enough for the monitor to look twice, which nothing else shows: looking during a capture must leave no trace.
   std::this_thread::sleep_for(600ms);
   CHECK(frees.load() == 0);
   CHECK(holder.driver.broken_captures.load() == 0);
@@ -149,7 +149,7 @@ TEST_CASE("while a thread is inside the gate, freed memory stays, and the gate d
   });
   REQUIRE(eventually([] { return inside.load(); }));
   holder.free_in_order();
-  // The gate is closed and opened again, though nobody leaves.
+  // The gate is closed and opened again, although no lease is given back.
   for (int look = 0; look < 2; ++look) {
     CHECK(eventually([&] { return holder.parts.gate.closed(); }));
     CHECK(eventually([&] { return !holder.parts.gate.closed(); }));
@@ -184,7 +184,7 @@ TEST_CASE("prepared pages go back to a host that is low while the GPU works") {
   host.set_left([] { return left.load(); });
   const bool contended = GENERATE(false, true);
   holder.finish();
-  Holder::launch();  // and goes on
+  Holder::launch();  // and continues
   if (contended) holder.rotad.somebody_waits(1);
   for (int step = 0; step < 8; ++step) REQUIRE(host.prepare(64 << 20));
   REQUIRE(host.kept_bytes() == 64 << 20);

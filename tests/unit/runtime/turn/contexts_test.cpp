@@ -1,4 +1,4 @@
-// What the monitor does to the program's contexts, and what it must leave alone.
+// What the monitor does to the program's contexts, and what it must not touch.
 #include <catch2/catch.hpp>
 #include <string>
 #include <thread>
@@ -156,7 +156,7 @@ TEST_CASE("an end of capture that fails because it is the wrong stream ends noth
   begin(contexts, driver);
   contexts.end_capture(kStream, false, [] { return api::CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD; });
   CHECK(contexts.captures() == 1);
-  // Invalidated: the end fails and the capture is over all the same.
+  // Invalidated: ending it fails, but the capture is over all the same.
   contexts.end_capture(kStream, false, [&] {
     driver.capturing.store(false);
     return api::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;

@@ -1,5 +1,5 @@
-// A rotad for unit tests: answers hello and add_gpu, keeps what else arrives, and writes the lease page as the test
-// says.
+// A rotad for unit tests: answers hello and add_gpu, keeps all other messages, and writes what the test says into the
+// lease page.
 #pragma once
 
 #include <fcntl.h>
@@ -52,7 +52,7 @@ class FakeRotad {
     unsetenv("ROTA_SOCKET");
   }
 
-  // Hangs up and listens no more.
+  // Hangs up and stops listening.
   void die() {
     stop_.store(true);
     if (thread_.joinable()) thread_.join();
@@ -72,13 +72,13 @@ class FakeRotad {
     lease_->promised_bytes[gpu] = bytes;
     changed();
   }
-  // So much has to go from the GPU before the lease is given back, at the latest then.
+  // How much must leave the GPU before the lease is given back, and by when that must happen.
   void clear(std::uint64_t bytes, std::uint64_t by_ns = 0, unsigned gpu = 0) {
     lease_->clear_bytes[gpu] = bytes;
     lease_->give_back_by_ns = by_ns;
   }
   std::uint64_t promised(unsigned gpu = 0) const { return lease_->promised_bytes[gpu]; }
-  // Speaks this version from its next welcome on; the oldest until then.
+  // Uses this version from its next welcome on; until then the oldest.
   void speak(std::uint16_t version) { version_.store(version); }
   void somebody_waits(std::uint32_t waiters, std::uint64_t drain_at_ns = 0) {
     lease_->waiters = waiters;
@@ -86,7 +86,7 @@ class FakeRotad {
     changed();
   }
 
-  // To the latest client, which hears of it.
+  // Sent to the latest client, which is notified.
   void say(protocol::Message message) {
     message.version = version_.load();
     send(client_.load(), &message, sizeof message, MSG_NOSIGNAL);
@@ -98,7 +98,7 @@ class FakeRotad {
     for (std::atomic<std::uint64_t>& here : lease_->left_bytes) here = left;
   }
 
-  // What it wants to know, or lets the client do; and until when that has its GPUs alone.
+  // What rotad wants to know, or lets the client do; and until when the client has its GPUs alone.
   void watch(std::uint32_t what) {
     lease_->watch = what;
     changed();
@@ -126,7 +126,7 @@ class FakeRotad {
   // Hangs up on every client at its first want, and takes the next one.
   void hang_up_on_wants() { hang_up_on_wants_.store(true); }
   int clients() const { return clients_.load(); }
-  // Does not serve so many of the GPUs that are named next.
+  // Does not serve this many of the GPUs named next.
   void refuse_gpus(int count) { refuse_gpus_.store(count); }
 
  private:

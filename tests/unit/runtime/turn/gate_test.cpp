@@ -1,4 +1,4 @@
-// The gate under threads. Run under TSan too: `guarded` below is plain data, written by the closer and read inside.
+// The gate with threads. Run under TSan too: `guarded` below is plain data, written by the closer and read inside.
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -117,7 +117,7 @@ TEST_CASE("nvshare 4: a launch returns the driver's own result, and nothing else
   driver.launch_result.store(api::CUDA_ERROR_INVALID_VALUE);
   const auto launch = [] { return gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); };
   CHECK(launch() == api::CUDA_ERROR_INVALID_VALUE);
-  // Also one that had to wait for its turn.
+  // The same for a thread that had to wait for its turn.
   gate.close();
   std::thread waiter([&] { CHECK(launch() == api::CUDA_ERROR_INVALID_VALUE); });
   CHECK(eventually([&] { return gate.standing() == 1; }));
@@ -140,7 +140,7 @@ TEST_CASE("a gate that refuses answers whoever stands at it and whoever comes, a
   CHECK(driver.launches.load() == 0);
   CHECK(gate.wait_until_empty(Clock::now() + 20s));
   gate.pass();  // returns
-  // What only needs its memory is refused where that is not in place.
+  // A call that only needs memory in place is refused where it is not.
   {
     const gate::MappingScope scope;
     CHECK_FALSE(scope.refused());
@@ -179,7 +179,7 @@ TEST_CASE("closing is revocable: threads that stand at the gate go on when it op
 
 TEST_CASE("who stands at a gate that is about to open passes once it does, awake or asleep") {
   Gate gate;
-  std::chrono::steady_clock::time_point until{};  // has gone: nobody is awake
+  std::chrono::steady_clock::time_point until{};  // already past: no thread is awake
   SECTION("one is awake for it") {
     until = std::chrono::steady_clock::now() + std::chrono::hours(1);
   }

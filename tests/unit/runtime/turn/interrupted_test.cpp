@@ -1,5 +1,5 @@
-// Signal handlers that run in threads at the gate: Python's Ctrl-C sets a flag there, and acts on it once the call has
-// returned.
+// Signal handlers that run in threads at the gate: Python's Ctrl-C sets a flag there, which is acted on once the call
+// has returned.
 #include <signal.h>
 
 #include "tests/unit/runtime/turn/machine_process.h"
@@ -12,7 +12,7 @@ namespace {
 
 constinit std::atomic<int> handled{0};
 
-// SIGUSR1 is handled as this says for as long as this lives.
+// Handles SIGUSR1 in this way during its lifetime.
 class Handler {
  public:
   explicit Handler(int flags) {
@@ -36,7 +36,7 @@ struct Interrupted : gate::Attendant {
   bool submits_nothing(const gate::Call&) override { return false; }
 };
 
-// Until `condition`: a signal that comes before the thread sleeps interrupts nothing.
+// Repeated until `condition`: a signal that arrives before the thread sleeps interrupts nothing.
 template <typename Condition>
 bool interrupt_until(pthread_t thread, Condition&& condition) {
   return test::eventually([&] {
@@ -87,7 +87,7 @@ TEST_CASE("a handler that runs while a thread stands for what is in flight count
   gate.set_attendant(&attendant);
   gate.set_metered(true);
   std::thread thread([] { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); });
-  // A signal that comes before the thread sleeps is missed: once more, then.
+  // A signal that arrives before the thread sleeps is missed, so it is sent again.
   CHECK(test::eventually([&] {
     REQUIRE(test::eventually([&] { return gate.held_up() == 1; }));
     const int before = handled.load();
@@ -106,7 +106,7 @@ TEST_CASE("a handler that runs while a thread stands for what is in flight count
   gate.set_attendant(nullptr);
 }
 
-// As in room_test.cpp: neither sanitizer copes with a cancellation.
+// As in room_test.cpp: neither sanitizer supports cancellation.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("a thread that is cancelled at the gate leaves nothing behind, and those beside it go on") {
   gate::Gate gate;
@@ -159,7 +159,7 @@ TEST_CASE(
   rotad.grant(1, 1, 1024 * test::kMega);
   program.launcher.join();
   program.driver.finished = UINT64_MAX;
-  // The next turn is one like any other.
+  // The next turn is an ordinary one.
   rotad.somebody_waits(1, 1);
   CHECK(rotad.next().kind == protocol::Kind::kGiveBack);
   rotad.grant(0, 0);
@@ -203,7 +203,7 @@ TEST_CASE("the user is told once how to end a program whose memory is out, if it
   process.hold();
   process.press();
   process.seen.done = true;
-  if (!swapped) process.seen.lease.in_the_way = 1;  // it goes with the lease
+  if (!swapped) process.seen.lease.in_the_way = 1;  // it leaves with the lease
   process.run_until(test::Phase::kWaiting);
   process.seen.lease = {};
   process.seen.resident = process.resident = !swapped;

@@ -1,4 +1,5 @@
-// The turn machine and memory: what comes back with a turn, what goes out of others' way, what if it does not come.
+// The turn machine and memory: what comes back with a turn, what moves out of others' way, and what happens if memory
+// does not come back.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/runtime/turn/machine_process.h"
@@ -31,7 +32,7 @@ TEST_CASE("memory that is in the next one's way is moved out once the work has f
   process.press();
   process.seen.lease.in_the_way = 1;
   process.run(100ms);
-  CHECK_FALSE(process.did(Act::kMoveOut));  // its work still runs
+  CHECK_FALSE(process.did(Act::kMoveOut));  // its work is still running
   process.seen.done = true;
   process.run(10ms);
   const auto at = [&](Act act) {
@@ -69,7 +70,7 @@ TEST_CASE("memory that others need goes while nothing of the process runs, at on
   process.seen.looked = process.seen.done = true;
   process.run_until(Phase::kResting);
   CHECK(process.machine.still());
-  // rotad has seen the give-back, and somebody lacks room.
+  // rotad has seen that the lease was given back, and another client lacks room.
   process.seen.lease = {.in_the_way = 1};
   process.look();
   REQUIRE(process.did(Act::kMoveOut));
@@ -78,7 +79,7 @@ TEST_CASE("memory that others need goes while nothing of the process runs, at on
   process.seen.resident = false;
   process.look();
   CHECK_FALSE(process.did(Act::kMoveOut));
-  // While it waits, too; and its own turn brings all of it back before the gate opens.
+  // Also while it waits; its own turn brings all of it back before the gate opens.
   process.seen.standing = 1;
   process.look();
   REQUIRE(process.machine.phase() == Phase::kWaiting);
@@ -141,7 +142,7 @@ TEST_CASE("memory that does not go is tried again, less and less often") {
   CHECK(tries < 60);
 }
 
-// Granted, and its memory does not come.
+// The lease is granted, and its memory does not come back.
 struct Short : Process {
   Short() {
     resident = false;
@@ -161,7 +162,7 @@ TEST_CASE("a holder whose memory does not come goes on trying without spinning, 
   process.run(1s);
   CHECK(process.tries() > 20);
   CHECK(process.tries() < 100);
-  for (int i = 0; i < 1000; ++i) {  // whatever rings
+  for (int i = 0; i < 1000; ++i) {  // however often it is woken
     process.look();
     CHECK_FALSE(process.did(Act::kBringBack));
   }
@@ -209,7 +210,7 @@ TEST_CASE("a holder whose memory is lost gives the lease back and wants nothing 
     process.run(10s);
     CHECK_FALSE(process.did(Act::kBringBack));
     CHECK_FALSE(process.machine.gate_open());
-    // Nor when another comes.
+    // Nor when another one arrives.
     process.welcome();
     process.run(10s);
     CHECK_FALSE(process.did(Act::kWant));
@@ -245,7 +246,7 @@ TEST_CASE("a holder whose memory does not come lets others go first when its tur
     process.resident = true;
     process.run(1s);
     CHECK(process.machine.gate_open());
-    // And is used, although its time is over: as long as it took, within bounds.
+    // It is used although its time is over: for as long as bringing the memory back took, within bounds.
     process.seen.looked = true;
     process.run(Machine::kLongestUse - 2s);
     CHECK(process.machine.gate_open());
@@ -267,7 +268,7 @@ TEST_CASE("a holder that comes to need more than there is room for drains when i
   process.resident = process.seen.resident = false;
   process.look();
   REQUIRE(process.done.size() >= 2);
-  CHECK(process.done.at(0).act == Act::kClose);  // before anything is brought
+  CHECK(process.done.at(0).act == Act::kClose);  // before any memory is brought back
   CHECK(process.done.at(1).act == Act::kBringBack);
   REQUIRE_FALSE(process.machine.gate_open());
   process.seen.lease.waiters = 1;
@@ -320,12 +321,12 @@ TEST_CASE("memory that comes at once in the midst of a turn makes no long pauses
   Process process;
   process.hold();
   process.run(10s);  // alone
-  // An allocation has ended up out of place (the gate was closed for a moment, to free), and comes at once.
+  // An allocation has ended up out of place (the gate was closed for a moment, to free), and is brought in at once.
   process.seen.resident = false;
   process.look();
   REQUIRE(process.did(Act::kBringBack));
   REQUIRE(process.machine.gate_open());
-  // Somebody waits, its quantum has not ended, and this process is idle.
+  // Another client waits, the quantum has not ended, and this process is idle.
   process.seen.lease.waiters = 1;
   process.seen.lease.drain_at = process.now + 10s;
   process.seen.looked = process.seen.done = true;

@@ -15,7 +15,7 @@ struct Process {
   event::Look seen;
   std::vector<Action> done;  // by the last call
   Marked mark = Marked::kYes;
-  bool resident = true;  // what an attempt to bring memory back comes to
+  bool resident = true;  // whether an attempt to bring memory back succeeds
   bool some = false;     // whether at least some of it has come
 
   Process() { step(event::Gpus{.any = true, .answered = true, .served = 1}); }
@@ -36,7 +36,7 @@ struct Process {
     }
   }
   void look() { step(seen); }
-  // Looks whenever the machine wants to, for so long.
+  // Looks whenever the machine wants to, for this long.
   void run(Time time) {
     std::vector<Action> all;
     for (const Time until = now + time; now < until;) {
@@ -66,7 +66,7 @@ struct Process {
     seen.standing = 0;
     REQUIRE(machine.gate_open());
   }
-  // Somebody waits, and the turn is over; the GPU is at work and calls stand at the gate.
+  // Another client waits, and the turn is over; the GPU is working and calls wait at the gate.
   void press() {
     run(10ms);
     seen.lease.waiters = 1;

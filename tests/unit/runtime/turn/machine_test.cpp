@@ -1,4 +1,4 @@
-// The turn machine by itself: phases, drains that fail, a rotad that comes and goes. Time is a parameter.
+// The turn machine by itself: phases, failed drains, a rotad that comes and goes. Time is a parameter.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/runtime/turn/machine_process.h"
@@ -25,9 +25,9 @@ TEST_CASE("a grant opens the gate only once the memory is back") {
   process.look();
   CHECK(process.did(Act::kBringBack));
   CHECK_FALSE(process.machine.gate_open());
-  process.run(5s);  // tried again and again
+  process.run(5s);  // retried again and again
   CHECK_FALSE(process.machine.gate_open());
-  // Nor does the loss of rotad open it, whatever the grace.
+  // Nor does losing rotad open it, however long the grace period.
   process.lose();
   process.run(5s);
   CHECK_FALSE(process.machine.gate_open());
@@ -70,7 +70,7 @@ TEST_CASE("reconnecting backs off to a bound, and begins anew with a grant") {
   CHECK(attempts.back() < 11s);
   process.run(11s);
   process.welcome();
-  process.look();  // its work runs: it is asked for
+  process.look();  // its work is running: a lease is requested for it
   REQUIRE(process.done.front().running);
   process.seen.lease = {.grant = 7, .held = 1};
   process.look();
@@ -175,7 +175,7 @@ TEST_CASE("what could not be drained so many times runs beside the others for a 
   CHECK(process.did(Act::kGiveBack));
   CHECK(process.machine.gate_open());
   process.seen.lease = {};
-  // Tried again, less and less often.
+  // Retried less and less often.
   std::vector<Time> tries;
   Time last = process.now;
   while (tries.size() < 8) {
@@ -188,7 +188,7 @@ TEST_CASE("what could not be drained so many times runs beside the others for a 
   CHECK(tries[3] > tries[1]);
   CHECK(tries.back() > 9min);
   CHECK(tries.back() < 11min);
-  // And once it can be drained it takes turns like any other.
+  // Once it can be drained, it takes turns like any other process.
   process.seen.done = true;
   process.run(1s);
   CHECK_FALSE(process.machine.gate_open());
@@ -240,12 +240,12 @@ TEST_CASE("a process that was stopped while its grant came and went asks again")
   process.seen.standing = 1;
   process.look();
   REQUIRE(process.did(Act::kWant));
-  // rotad grants, waits in vain and revokes; the page shows what it showed before.
+  // rotad grants a lease, waits in vain and revokes it; the page shows what it showed before.
   process.now += 1min;
   process.look();
   CHECK(process.machine.phase() == Phase::kWaiting);
   CHECK(process.did(Act::kWant));
-  // Not with each look.
+  // Not each time that it looks.
   process.run(500ms);
   CHECK_FALSE(process.did(Act::kWant));
   process.seen.lease = {.grant = 2, .held = 1};
@@ -262,7 +262,7 @@ TEST_CASE("a thread that its own work in flight holds up is about to call: its p
   process.seen.held_up = 1;
   process.run(100ms);
   CHECK_FALSE(process.did(Act::kGiveBack));
-  // It has called once more, and the GPU is through.
+  // It has made another call, and the GPU has finished.
   process.seen.held_up = 0;
   ++process.seen.calls;
   process.run(100ms);

@@ -1,4 +1,5 @@
-// Others make room: for what the driver has refused for want of memory, and by moving out before a lease goes.
+// Others make room: for what the driver has refused because it is out of memory, and by moving out before a lease is
+// given back.
 #include <algorithm>
 #include <atomic>
 #include <catch2/catch.hpp>
@@ -12,7 +13,7 @@ using namespace rota::test;
 
 namespace {
 
-// How many of the next calls the driver refuses for want of memory.
+// How many of the next calls the driver refuses as out of memory.
 std::atomic<int> refusals;
 std::atomic<int> calls;
 
@@ -117,7 +118,7 @@ TEST_CASE("who has no turn waits for one before others make room for its memory"
 
 namespace {
 
-// Where prefetches go, and how far the moves to the host have come.
+// Where prefetches go, and how many of the moves to the host have finished.
 std::atomic<std::uint64_t> to_host{0};
 std::atomic<std::uint64_t> to_gpu{0};
 std::atomic<bool> moves_end{true};
@@ -126,7 +127,7 @@ void put_in_front(FakeDriver& driver) {
   driver.set<api::cuMemPrefetchAsync_fn>(
       Symbol::k_cuMemPrefetchAsync, [](api::CUdeviceptr, std::size_t bytes, api::CUdevice to, api::CUstream) {
         (to < 0 ? to_host : to_gpu) += bytes;
-        if (to < 0 && !moves_end) FakeDriver::the().submitted = UINT64_MAX;  // the event behind it is not passed
+        if (to < 0 && !moves_end) FakeDriver::the().submitted = UINT64_MAX;  // the event behind it is not reached
         return api::CUDA_SUCCESS;
       });
 }

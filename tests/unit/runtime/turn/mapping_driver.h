@@ -1,4 +1,4 @@
-// A driver with virtual memory management, as much of it as swap memory needs that neither leaves nor is looked into.
+// A driver with virtual memory management, as far as swap memory needs it that neither leaves nor is examined.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// How much a process has in flight while programs take turns, and the threads that stand for it.
+// How much a process has in flight while programs take turns, and the threads that wait for that.
 #include "runtime/turn/meter.h"
 
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@ const api::CUstream kOther = reinterpret_cast<api::CUstream>(0x600);
 
 Time now_is{0};
 
-// A program whose every call keeps the GPU busy for so long, which works on them in order.
+// A program each of whose calls keeps the GPU busy for this long; the GPU processes them in order.
 struct Program {
   explicit Program(Time each) : each(each) { context = driver.enter_context(0); }
   bool call(api::CUstream stream = kStream) {
@@ -27,7 +27,7 @@ struct Program {
     driver.submitted.fetch_add(1);
     return true;
   }
-  // Time passes, and the monitor looks now and then.
+  // Lets time pass; the monitor looks now and then.
   void pass(Time time, bool standing = false) {
     for (const Time end = now_is + time; now_is < end;) {
       now_is += 100us;
@@ -49,7 +49,7 @@ struct Program {
   Time worked{0};
 };
 
-// As many calls as it lets through, until the work has settled.
+// As many calls as it lets through, until the flow is steady.
 std::uint64_t most_in_flight(Program& program) {
   std::uint64_t most = 0;
   for (int round = 0; round < 2000; ++round) {
@@ -91,7 +91,7 @@ TEST_CASE("short calls are marked seldom") {
     events = program.driver.events.size();
   }
   CHECK(program.driver.submitted - before > 400);
-  CHECK(events < 40);  // used again and again
+  CHECK(events < 40);  // reused
 }
 
 TEST_CASE("a mark that has passed before the time that the monitor read does not undo the bound") {
@@ -183,7 +183,7 @@ TEST_CASE("streams of a context that has ended are not asked about any more") {
     const std::lock_guard lock(program.driver.mutex);
     program.driver.contexts.clear();
   }
-  CHECK(program.meter.look(now_is, true));  // who stands for them goes on
+  CHECK(program.meter.look(now_is, true));  // a thread that waits because of them continues
   CHECK(program.driver.dead_uses == 0);
 }
 
@@ -213,7 +213,7 @@ TEST_CASE(
   };
   CHECK(eventually([&] { return gate.held_up() == 1; }));
   CHECK(gate.standing() == 0);
-  CHECK(gate.wait_until_empty(std::chrono::steady_clock::now() + 20s));  // who closes need not wait for it
+  CHECK(gate.wait_until_empty(std::chrono::steady_clock::now() + 20s));  // the closer need not wait for it
   SECTION("some has passed") {
     strict.may = true;
     gate.resume();

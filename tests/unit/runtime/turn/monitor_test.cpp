@@ -1,4 +1,4 @@
-// A process as rotad sees it: when it asks, when it gives back, and what it does when rotad is not there.
+// A process as rotad sees it: when it requests a turn, when it gives it back, and what it does without rotad.
 #include "runtime/turn/monitor.h"
 
 #include <dirent.h>
@@ -93,7 +93,7 @@ TEST_CASE("the first submitting call asks for the GPU and waits for its turn") {
   Program program;
   program.make_context();
   CHECK(program.monitor.served());
-  CHECK(rotad.quiet());  // a context alone needs no turn
+  CHECK(rotad.quiet());  // a context by itself needs no turn
   std::thread thread = program.launcher();
   const protocol::Message want = rotad.next();
   CHECK(want.kind == Kind::kWant);
@@ -112,7 +112,7 @@ TEST_CASE("nvshare 12: nothing is given back while nobody waits; once somebody d
   rotad.next();
   rotad.grant(5);
   thread.join();
-  // The work is not done yet: somebody waits, and goes on waiting.
+  // The work is not finished: another client waits, and keeps waiting.
   rotad.somebody_waits(1);
   CHECK(eventually([&] { return program.driver.marks.load() > 0; }));
   CHECK(rotad.quiet());
@@ -122,7 +122,7 @@ TEST_CASE("nvshare 12: nothing is given back while nobody waits; once somebody d
   CHECK(back.kind == Kind::kGiveBack);
   CHECK(back.body.give_back.grant == 5);
   CHECK(program.gate.closed());
-  // The old grant still stands in the page: it is no new one.
+  // The page still shows the old grant: it is not a new one.
   std::thread again = program.launcher();
   CHECK(rotad.next().kind == Kind::kWant);
   CHECK(program.driver.launches.load() == 1);
@@ -131,7 +131,7 @@ TEST_CASE("nvshare 12: nothing is given back while nobody waits; once somebody d
   again.join();
   const int marks = program.driver.marks.load();
   Program::launch();
-  CHECK(program.driver.marks.load() == marks);  // nobody waits: nothing is looked at
+  CHECK(program.driver.marks.load() == marks);  // nobody waits: nothing is checked
 }
 
 TEST_CASE("at the end of the turn a busy program is stopped at the gate, drained, and then gives back") {
@@ -147,14 +147,14 @@ TEST_CASE("at the end of the turn a busy program is stopped at the gate, drained
   rotad.next();
   rotad.grant(1);
   REQUIRE(eventually([&] { return program.driver.launches.load() > 10; }));
-  rotad.somebody_waits(1, 1);  // the turn is over already
+  rotad.somebody_waits(1, 1);  // the turn is already over
   REQUIRE(eventually([&] { return program.gate.standing() == 1; }));
-  CHECK(rotad.quiet());  // closed, but the GPU still works
+  CHECK(rotad.quiet());  // closed, but the GPU is still working
   const std::uint64_t submitted = program.driver.submitted.load();
   program.driver.finished = submitted;
   CHECK(rotad.next().kind == Kind::kGiveBack);
   CHECK(program.driver.submitted.load() == submitted);
-  CHECK(rotad.next().kind == Kind::kWant);  // and at once asks for its next turn
+  CHECK(rotad.next().kind == Kind::kWant);  // and requests its next turn at once
   stop.store(true);
   program.driver.finished = UINT64_MAX;
   rotad.somebody_waits(0);
@@ -172,7 +172,7 @@ TEST_CASE("a drain that waits for what the closed gate holds back is given up: t
   first.join();
   rotad.somebody_waits(1, 1);
   REQUIRE(eventually([&] { return program.gate.closed(); }));
-  // The GPU will not finish before this launch has come.
+  // The GPU does not finish before this launch arrives.
   std::thread second = program.launcher();
   second.join();
   CHECK(program.driver.launches.load() == 2);
@@ -234,7 +234,7 @@ TEST_CASE("nvshare 7: a second GPU joins the set, all at once") {
   const protocol::Message want = rotad.next();
   CHECK(want.kind == Kind::kWant);
   CHECK(want.body.want.gpus == 3);
-  rotad.grant(2, 1);  // not all of it: no turn
+  rotad.grant(2, 1);  // not the whole set: no turn
   CHECK(eventually([&] { return program.gate.standing() == 1; }));
   rotad.grant(3, 3);
   second.join();
@@ -248,7 +248,7 @@ TEST_CASE("a grant of fewer GPUs than the program has touched meanwhile goes bac
   CHECK(rotad.next().body.want.gpus == 1);
   program.monitor.context_made(program.driver.enter_context(1), 1, true);
   CHECK(rotad.next().body.want.gpus == 3);
-  rotad.grant(5, 1);  // rotad had not read that yet
+  rotad.grant(5, 1);  // rotad had not read that message yet
   const protocol::Message back = rotad.next();
   CHECK(back.kind == Kind::kGiveBack);
   CHECK(back.body.give_back.grant == 5);
@@ -348,7 +348,7 @@ TEST_CASE("nvshare 9: no descriptor of the client survives an exec, and the page
     ++own;
     CHECK((fcntl(descriptor, F_GETFD) & FD_CLOEXEC) != 0);
   }
-  // Our end of the socket and, in this same process, the fake rotad's.
+  // Our end of the socket and, in the same process, the fake rotad's.
   CHECK(own == 2);
 }
 
@@ -385,7 +385,7 @@ TEST_CASE("a rotad that welcomes and hangs up, again and again, does not stop th
   Program program;
   program.make_context();
   std::thread thread = program.launcher();
-  // The grace of one second runs from the first loss on, not anew at every loss.
+  // The grace period of one second runs from the first loss; later losses do not restart it.
   const bool launched = eventually([&] { return program.driver.launches.load() == 1; }, 5s);
   CHECK(launched);
   CHECK(rotad.clients() >= 2);
@@ -439,13 +439,13 @@ TEST_CASE("a GPU that gets on is drained, however long a thread is inside and an
   rotad.grant(1);
   first.join();
   rotad.somebody_waits(1);
-  // A long queue, built up while somebody waits.
+  // A long queue, filled while another client waits.
   for (int i = 0; i < 30; ++i) {
     Program::launch();
     const int marks = program.driver.marks.load();
     eventually([&] { return program.driver.marks.load() > marks; });
   }
-  // A thread inside, as in a synchronous copy behind the queue; and one that launches without end.
+  // A thread inside, as in a synchronous copy behind the queue; and one that launches endlessly.
   static std::atomic<bool> inside;
   static std::atomic<bool> copied;
   inside = copied = false;
@@ -465,7 +465,7 @@ TEST_CASE("a GPU that gets on is drained, however long a thread is inside and an
   const int before = program.driver.launches.load();
   std::thread second = program.launcher();
   REQUIRE(eventually([&] { return program.gate.standing() == 1; }));
-  // 2.4 s in all, and never more than 80 ms without progress.
+  // 2.4 s in total, and never more than 80 ms without progress.
   for (std::uint64_t done = 1; done <= 30; ++done) {
     program.driver.finished = done;
     std::this_thread::sleep_for(80ms);

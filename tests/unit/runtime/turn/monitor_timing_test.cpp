@@ -1,5 +1,5 @@
-// What a program times, with its monitor, its gate and a rotad that the test plays: who waits for what, and what is
-// left alone meanwhile.
+// Timed work, with the monitor, the gate and a rotad played by the test: which threads wait for what, and what is left
+// alone meanwhile.
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -14,7 +14,7 @@ namespace {
 std::atomic<int> marks{0};
 std::atomic<api::CUevent> of_program[2]{};
 
-// A program whose calls the fake driver takes, with events. What is recorded beside these is rota's.
+// A program whose calls and events go to the fake driver. Any other event recorded there is rota's.
 struct TimingProgram : test::Program {
   TimingProgram() {
     driver.set<api::cuEventRecord_fn>(Symbol::k_cuEventRecord, [](api::CUevent event, api::CUstream) {
@@ -37,7 +37,7 @@ struct TimingProgram : test::Program {
     CHECK(monitor.record(events[event], nullptr, false, [&] { return gates::cuEventRecord(events[event], nullptr); }) ==
           api::CUDA_SUCCESS);
   }
-  // Holds the GPU, which others use too.
+  // Holds the GPU, which other clients use too.
   void hold_beside_others(test::Rotad& rotad, std::uint32_t watch = protocol::kWatchAlone) {
     rotad.watch(protocol::kWatchTimings | watch);
     launch();
@@ -78,7 +78,7 @@ TEST_CASE("the thread that opens a pair waits until rotad says that it is alone,
   rotad.alone(static_cast<std::uint64_t>((turn::now() + 250ms).count()));
   program.launcher.join();
   CHECK(opened);
-  // Nothing follows, so it is soon over.
+  // Nothing follows, so the series ends soon.
   CHECK(program.next_want(rotad).alone == 0);
   CHECK_FALSE(program.monitor.timing().inside());
 }
@@ -120,10 +120,10 @@ TEST_CASE("between the two events of a pair nothing of ours is recorded, and no 
     program.record(0);
     before = marks;
     const std::uint64_t calls = rotad.usage().calls;
-    program.driver.finished = 0;  // nothing passes: more than some calls would stand
+    program.driver.finished = 0;  // nothing finishes: after a few calls the next would wait
     for (int i = 0; i < 200; ++i) launch();
     const std::uint32_t held_up = program.gate.held_up();
-    // The monitor has looked around meanwhile.
+    // The monitor has looked in the meantime.
     REQUIRE(test::eventually([&] { return rotad.usage().calls >= calls + 200; }));
     const int after = marks;
     const bool inside = program.monitor.timing().inside();

@@ -1,4 +1,4 @@
-// Threads for whose records at the gate there is no memory: the closer does not see them.
+// Threads whose records at the gate could not be allocated: the closer does not see them.
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -53,7 +53,7 @@ struct Unseeing {
 
 }  // namespace
 
-// Records are the only things that are allocated so: aligned to a cache line, and with null for an answer.
+// Only records are allocated in this way: aligned to a cache line, with null on failure.
 void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
   if (refuses.load()) return nullptr;
   const auto to = static_cast<std::size_t>(alignment);

@@ -1,4 +1,4 @@
-// A program that has used up its thread-specific keys before rota came.
+// A program that used up its thread-specific keys before rota started.
 #include <pthread.h>
 
 #include <catch2/catch.hpp>

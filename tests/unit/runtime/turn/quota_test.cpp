@@ -1,4 +1,5 @@
-// Limits that processes share, as a process keeps them: what is asked for, when nothing is, and what ends the wait.
+// Limits that processes share, as a process keeps them: what it asks for, when it asks for nothing, and what ends the
+// wait.
 #include "runtime/turn/quota.h"
 
 #include <pthread.h>
@@ -23,7 +24,7 @@ constexpr std::uint64_t kMega = 1 << 20;
 
 struct Rotad : test::FakeRotad {
   Rotad() { speak(protocol::kLimitVersion); }
-  // The next message of this kind; others but those are passed over.
+  // The next message of this kind; others are skipped.
   protocol::Message next(Kind kind) {
     for (;;) {
       const protocol::Message message = FakeRotad::next();
@@ -133,7 +134,7 @@ TEST_CASE("what a limit forbids is allowed after all where a stream has passed a
     freed = program.memory.free_async(address, nullptr, false, refused);
     program.driver.leave_context();
   });
-  rotad.next(Kind::kWant);  // what is behind the stream's work needs a turn
+  rotad.next(Kind::kWant);  // work behind that of the stream needs a turn
   rotad.grant(1, 1, 100 * kMega);
   REQUIRE(becomes(freed, api::CUDA_SUCCESS));
   CHECK(program.ledger.live_bytes(0) == kMega - 1024);
@@ -163,7 +164,7 @@ TEST_CASE("of two threads the one that does not fit is no hindrance to the other
   program.start_allocating(100 * kMega, &large);
   const protocol::Reserve first = rotad.next_ask();
   program.start_allocating(kMega, &small);
-  // The second is in the ledger by now, or not; either way it is asked for by itself.
+  // The second may or may not be in the ledger yet; either way it is asked for separately.
   rotad.answer(first, false, 0);
   for (;;) {
     const protocol::Reserve next = rotad.next_ask();
@@ -344,7 +345,7 @@ TEST_CASE("what stays and what extents take are asked for each by itself, though
   answer(becomes_asked(), true, {100 * kMega, 100 * kMega, 0, 0});
   first.join();
   CHECK(covered);
-  // All of it together and what moves are covered by far.
+  // The total and the movable part are far within the grant.
   std::thread second([&] { covers(3 * kMega, memory::Kind::kPhysical); });
   const turn::Quota::Ask stays = becomes_asked();
   CHECK(stays.bytes.device == 5 * kMega);
@@ -367,14 +368,14 @@ TEST_CASE("what stays and what extents take are asked for each by itself, though
   answer(takes, true, {100 * kMega, 100 * kMega, 0, 6 * kMega});
   third.join();
   CHECK(covered);
-  more_extents(2 * kMega);  // within what was granted: nobody is asked
+  more_extents(2 * kMega);  // within the grant: nothing is asked
   CHECK(covered);
   std::thread fourth([&] { more_extents(kMega); });
   answer(becomes_asked(), false, {100 * kMega, 100 * kMega, 0, 6 * kMega});
   fourth.join();
   CHECK_FALSE(covered);
   CHECK(extents == 6 * kMega);
-  // What is not needed goes back, of each kind.
+  // What is not needed is returned, of each kind.
   extents = kMega;
   const turn::Quota::Has has = quota.tighten(0);
   CHECK(has.bytes.swapped == kMega);
@@ -449,7 +450,7 @@ TEST_CASE("cuMemGetInfo shows what the limit leaves to this process and all that
   std::size_t total = 0;
   REQUIRE(program.memory.info(&free, &total) == api::CUDA_SUCCESS);
   CHECK(total == 300 * kMega);
-  CHECK(free == 120 * kMega);  // 100 and what has been granted and is not used
+  CHECK(free == 120 * kMega);  // 100 plus what has been granted and is not used
 }
 
 TEST_CASE("a rotad that does not answer is waited for once, and kept to again when it does") {

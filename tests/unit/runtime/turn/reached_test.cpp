@@ -1,4 +1,4 @@
-// Memory that may be reached without any CUDA call, from the moment on that this is found: it stays, or comes back.
+// Memory that may be accessed without any CUDA call: once this is detected, it stays, or comes back.
 #include <dlfcn.h>
 
 #include <catch2/catch.hpp>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kBytes = 64 * kMega;
 
-// A file by such a name, mapped: as a device would be, which a test cannot open.
+// A mapped file with such a name, in place of a device, which a test cannot open.
 struct Found {
   Found() {
     char folder[] = "/tmp/rota-reached-test.XXXXXX";
@@ -50,7 +50,7 @@ TEST_CASE("memory that is out comes back, for good, once it may be reached witho
   REQUIRE(swap.out_bytes(0) == kBytes);
   REQUIRE(eventually([&] { return !swap.pinned(); }));
   const Found found;
-  // Nobody stands at the gate.
+  // No thread waits at the gate.
   while (rotad.next().kind != Kind::kWant) {
   }
   CHECK(program.gate.standing() == 0);

@@ -33,7 +33,7 @@ TEST_CASE("one beyond it asks for all that the program then has, and waits until
   program.start_allocating(70 * kMega);
   CHECK(rotad.next_ask() == 130 * kMega);
   rotad.promise(129 * kMega);
-  program.launch();  // the others of the program go on
+  program.launch();  // the program's other threads continue
   program.launcher.join();
   CHECK(program.result.load() == -1);
   CHECK(program.driver.managed_allocations.load() == before);
@@ -205,8 +205,8 @@ TEST_CASE("two threads that each want more wait until both are covered") {
   CHECK(other.load() == api::CUDA_SUCCESS);
 }
 
-// TSan's runtime takes all that comes after a cancellation for a signal handler's, and ASan's fails by itself where a
-// thread's end leaves frames.
+// TSan's runtime treats everything after a cancellation as part of a signal handler, and ASan itself fails if a thread
+// ends with frames left.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("a thread that is cancelled while it waits for room leaves none reserved") {
   Rotad rotad;
@@ -248,7 +248,7 @@ TEST_CASE("threads that allocate and free at once have never taken more than is 
         --running;
       });
     }
-    // What it is asked for, it promises; a promise never falls.
+    // It promises what it is asked for; a promise never decreases.
     while (running.load() != 0) {
       if (rotad.quiet()) {
         std::this_thread::sleep_for(100us);

@@ -1,4 +1,4 @@
-// Drivers before CUDA 12.5, which have no cuCtxRecordEvent: streams are kept account of.
+// Drivers before CUDA 12.5, which have no cuCtxRecordEvent: rota tracks streams instead.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
@@ -19,21 +19,21 @@ using gate::Contexts;
 
 namespace {
 
-// The fake driver's events, by stream: what is recorded on a held stream is not reached.
+// The fake driver's events, by stream: an event recorded on a held stream is not reached.
 std::map<api::CUevent, api::CUstream> recorded_on;
 std::set<api::CUstream> held;
 int queries = 0;
 int events_made = 0;
-int strict_queries = 0;  // by a thread not in RELAXED mode
+int strict_queries = 0;  // made by a thread not in RELAXED mode
 api::CUstreamCaptureMode mode;
 const api::CUstream kStream = reinterpret_cast<api::CUstream>(0x500);
 const api::CUstream kNonBlocking = reinterpret_cast<api::CUstream>(0x700);
-const api::CUstream kOwn = reinterpret_cast<api::CUstream>(0x900);  // which rota makes
-// What a query of the legacy stream answers, and how often it was asked.
+const api::CUstream kOwn = reinterpret_cast<api::CUstream>(0x900);  // made by rota
+// What a query of the legacy stream returns, and how often it was made.
 api::CUresult legacy_answer = api::CUDA_SUCCESS;
 int legacy_queries = 0;
 
-// A driver of CUDA 12.4, which knows no context events.
+// A driver of CUDA 12.4, without context events.
 void make_12_4(test::FakeDriver& driver) {
   recorded_on.clear();
   held.clear();
@@ -121,7 +121,7 @@ TEST_CASE("before 12.5 threads' own default streams are asked about by the legac
   legacy_answer = api::CUDA_ERROR_NOT_READY;
   REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
   CHECK_FALSE(contexts.progress().done);
-  // Not while anything captures, which such a query would end.
+  // Not while anything captures, since such a query would end the capture.
   contexts.begin_capture(kNonBlocking, false, [] { return api::CUDA_SUCCESS; });
   const int before = legacy_queries;
   CHECK_FALSE(contexts.progress().done);
@@ -129,7 +129,7 @@ TEST_CASE("before 12.5 threads' own default streams are asked about by the legac
   contexts.end_capture(kNonBlocking, false, [] { return api::CUDA_SUCCESS; });
   legacy_answer = api::CUDA_SUCCESS;
   CHECK(contexts.progress().done);
-  // In a context that has failed for good nothing runs.
+  // Nothing runs in a context that has failed permanently.
   legacy_answer = api::CUDA_ERROR_ILLEGAL_ADDRESS;
   REQUIRE(contexts.mark() == Contexts::Mark::kMarked);
   CHECK(contexts.progress().done);
@@ -183,7 +183,7 @@ TEST_CASE("destroying one handle twice revives no stream: the handle may be anot
   Contexts contexts;
   contexts.add(driver.enter_context(0), 0, true);
   contexts.stream_made(kNonBlocking);
-  held = {kNonBlocking};  // its work goes on
+  held = {kNonBlocking};  // its work continues
   contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_SUCCESS; });
   contexts.destroy_stream(kNonBlocking, [] { return api::CUDA_ERROR_INVALID_HANDLE; });
   recorded_on.clear();
@@ -209,7 +209,7 @@ TEST_CASE("streams that come and go leave nothing behind, though nobody waits") 
   }
   CHECK(events_made <= 16);
   CHECK(queries <= 1000);
-  CHECK(strict_queries == 0);  // a capture that begins meanwhile in another thread survives
+  CHECK(strict_queries == 0);  // a capture that begins meanwhile in another thread is not disturbed
   CHECK(mode == api::CU_STREAM_CAPTURE_MODE_GLOBAL);
   queries = 0;
   CHECK(contexts.progress().done);

@@ -1,4 +1,5 @@
-// Pairs of timing events: which of them count, when they are over, what is asked of rotad for them and for how long.
+// Pairs of timing events: which of them count, when they are over, and what rotad is asked for because of them, and for
+// how long.
 #include "runtime/turn/timing.h"
 
 #include <catch2/catch.hpp>
@@ -18,7 +19,7 @@ api::CUevent event_of(int number) {
 const Timing::Key kStream{reinterpret_cast<api::CUstream>(0x50), nullptr, 0};
 const Timing::Key kOther{reinterpret_cast<api::CUstream>(0x60), nullptr, 0};
 
-// A program as its hooks and its monitor use Timing.
+// A program, from the view of its hooks and its monitor, which use Timing.
 struct Timed {
   explicit Timed(int events = 8) {
     for (int i = 0; i < events; ++i) timing.made(event_of(i), true);
@@ -27,7 +28,7 @@ struct Timed {
   Timing::Wish look() {
     return timing.look(situation, now, [&](api::CUevent event) { return passed.count(event) != 0; });
   }
-  // Looks every millisecond for so long; the last wish.
+  // Looks every millisecond for this long; returns the last wish.
   Timing::Wish run(Time time) {
     Timing::Wish wish;
     for (const Time until = now + time; now < until;) {
@@ -36,7 +37,7 @@ struct Timed {
     }
     return wish;
   }
-  // Whether it counts, and may go on.
+  // Whether the pair counts, and may continue.
   bool opens(int event, const Timing::Key& stream = kStream) {
     if (timing.place(event_of(event), stream, now) != Timing::Place::kOpens) return false;
     const Timing::Opens answer = timing.open(event_of(event), stream, now);
@@ -52,7 +53,7 @@ struct Timed {
     return true;
   }
   void pass(int event) { passed.insert(event_of(event)); }
-  // A pair of the first two events, of which the GPU takes so long.
+  // A pair of the first two events, which takes the GPU this long.
   bool pair(Time time = 1ms, bool read = false) {
     if (!opens(0)) return false;
     CHECK(closes(1));
@@ -158,7 +159,7 @@ TEST_CASE("of pairs that nobody reads the first sixteen count; who reads is beli
   program.run(61s);
   CHECK_FALSE(program.pair());
   program.timing.made(event_of(8), false);
-  program.timing.read(event_of(0), event_of(8), program.now);  // the driver would have refused that
+  program.timing.read(event_of(0), event_of(8), program.now);  // the driver would have refused this
   CHECK_FALSE(program.pair());
   program.timing.read(event_of(0), event_of(1), program.now);
   CHECK(program.pair());
@@ -205,7 +206,7 @@ TEST_CASE("pairs that follow each other are one series, for which rotad is asked
     CHECK(program.run(Timing::kLinger - 2ms).alone);
   }
   CHECK_FALSE(program.run(Timing::kLinger).alone);
-  // The page says so for a moment longer: that is not for what comes next.
+  // The page shows it a moment longer: that does not apply to what comes next.
   CHECK_FALSE(program.opens(0));
   CHECK(program.look().alone);
   CHECK_FALSE(program.opens(0));
@@ -228,7 +229,7 @@ TEST_CASE("a series that has lasted for half of its time comes to its end, and t
   program.now += 40ms;
   REQUIRE(program.closes(1));
   CHECK_FALSE(program.opens(2));
-  CHECK(program.look().alone);  // what is queued is waited for
+  CHECK(program.look().alone);  // it waits for what is queued
   program.pass(1);
   CHECK_FALSE(program.look().alone);
   program.situation.alone_until = Time{0};

@@ -1,4 +1,4 @@
-// A program that takes turns at a rotad that a test plays, as the tests of room use it.
+// A program that takes turns with a rotad played by the test, as the tests of room use it.
 #pragma once
 
 #include <atomic>
@@ -35,14 +35,14 @@ bool eventually(Condition&& condition) {
 
 struct Rotad : FakeRotad {
   Rotad() { speak(protocol::kRoomVersion); }
-  // The next message that is no kUsage.
+  // The next message that is not kUsage.
   protocol::Message next() {
     for (;;) {
       const protocol::Message message = FakeRotad::next();
       if (message.kind != Kind::kUsage) return message;
     }
   }
-  // What is asked for on GPU 0 next.
+  // The next amount asked for on GPU 0.
   std::uint64_t next_ask() {
     const protocol::Message message = next();
     CHECK(message.kind == Kind::kRoom);
@@ -54,7 +54,7 @@ struct Rotad : FakeRotad {
 
 // A program on a GPU of 1 GiB, with managed memory.
 struct Program {
-  // `prepare` changes the driver before anything of rota's uses it.
+  // `prepare` changes the driver before rota uses it.
   explicit Program(
       memory::Choice backend = memory::Choice::kManaged, bool move_out = true,
       void (*prepare)(FakeDriver&) = [](FakeDriver&) {})
@@ -78,7 +78,7 @@ struct Program {
       driver.leave_context();
     });
   }
-  // Holds the GPU under this grant, by a launch.
+  // Holds the GPU under this grant, through a launch.
   void hold(Rotad& rotad, std::uint32_t grant, std::uint64_t promised) {
     launch();
     CHECK(rotad.next().kind == Kind::kWant);
@@ -90,7 +90,7 @@ struct Program {
     api::CUdeviceptr address = 0;
     return memory.allocate(&address, bytes);
   }
-  // In a thread of its own; `result` says how it went.
+  // In a separate thread; `result` receives the result.
   void start_allocating(std::uint64_t bytes) {
     allocator = std::thread([this, bytes] {
       driver.enter_context(0);

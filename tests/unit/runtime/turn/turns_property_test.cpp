@@ -68,7 +68,7 @@ TEST_CASE(
     alone += world.alone();
     held_by_measurement += world.held_by_measurement();
     ++seed;
-    // Longer where the rarest cases have not come up yet.
+    // Longer if the rarest cases have not occurred yet.
     const bool missing = std::min({stopped, unused, outside_learned, meter_fell_silent}) == 0;
     if (only != nullptr || steps >= (missing ? 20 * enough : enough)) break;
   }
@@ -84,7 +84,7 @@ TEST_CASE(
              << meter_fell_silent << " times; a GPU was one's alone that measured " << alone
              << " times, and looks at a turn that this held up " << held_by_measurement);
   if (only != nullptr) return;
-  // What is never reached is not tested.
+  // A case that is never reached is not tested.
   CHECK(grants > 0);
   CHECK(revoked > 0);
   CHECK(reclaimed > 0);

@@ -1,4 +1,4 @@
-// When a program that stands at the gate says so.
+// When a program that waits at the gate says so.
 #include "runtime/turn/waiting.h"
 
 #include <catch2/catch.hpp>
@@ -13,7 +13,7 @@ TEST_CASE("who waits speaks after 1, 10 and 60 s, and then no more, whatever wai
     ++asked;
     return std::string("GPU 0, held by pid 7 (other, alice)");
   });
-  // Many short waits: not a word.
+  // Many short waits: no message.
   for (int i = 0; i < 100; ++i) {
     CHECK(waiting.stands(0s) == 1s);
     CHECK(waiting.stands(999ms) == 1s);
@@ -21,7 +21,7 @@ TEST_CASE("who waits speaks after 1, 10 and 60 s, and then no more, whatever wai
   CHECK(asked == 0);
   CHECK(waiting.stands(1s) == 10s);
   CHECK(asked == 1);
-  // The next wait of a second is no news.
+  // The next wait of a second is not reported again.
   CHECK(waiting.stands(0s) == 10s);
   CHECK(waiting.stands(2s) == 10s);
   CHECK(asked == 1);

@@ -1,4 +1,4 @@
-// Memory of a pool that has outlived every context on its GPU.
+// Memory of a pool that has outlived all contexts on its GPU.
 #include <catch2/catch.hpp>
 #include <cstring>
 
@@ -33,7 +33,7 @@ void has_pools(FakeDriver& driver) {
                                             });
 }
 
-// Holds the GPU, by a rotad that moves swap memory.
+// Holds the GPU, with a rotad that moves swap memory.
 struct Swapping : Rotad {
   Swapping() { speak(protocol::kVersion); }
   protocol::Message next(Kind kind) {
@@ -42,7 +42,7 @@ struct Swapping : Rotad {
       if (message.kind == kind) return message;
     }
   }
-  // Grants all of the GPU for good.
+  // Grants the whole GPU permanently.
   void answer_reserve() {
     const protocol::Reserve ask = next(Kind::kReserve).body.reserve;
     protocol::Message message{.kind = Kind::kReserved};

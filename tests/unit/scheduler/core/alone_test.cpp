@@ -1,5 +1,5 @@
-// Who measures has its GPUs to itself for a moment: others leave at once and come back, and nobody gets more of that
-// than its part, whatever it says.
+// A client that measures has its GPUs to itself for a moment: others leave at once and come back, and no client gets
+// more of that than its share, whatever it reports.
 #include <catch2/catch.hpp>
 #include <map>
 #include <sstream>
@@ -12,7 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Programs that run together; what each of them does when it is told to yield.
+// Programs that run together, and what each of them does when it is told to yield.
 struct Together {
   explicit Together(bool measured_turns = false, Mode mode = Mode::kAutomatic)
       : settings{.mode = mode, .quantum = 2s, .measured_turns = measured_turns, .grace = 10s},
@@ -39,12 +39,12 @@ struct Together {
   bool alone(ClientId id) const { return state(id).alone_until > now; }
   bool goes(ClientId id) const { return state(id).waiters != 0 && state(id).drain_at <= now; }
   void alone(ClientId id, bool wants) { step(event::Want{id, state(id).touched, false, false, wants}); }
-  // Gives back, and is at the gate again.
+  // Gives back, and waits at the gate again.
   void yield(ClientId id) {
     step(event::GiveBack{id, state(id).grant});
     step(event::Want{id, state(id).touched});
   }
-  // Whoever is told to yield does, a moment later.
+  // A client that is told to yield does so a moment later.
   void run(Time time, Time drain = 1ms) {
     for (const Time until = now + time; now < until; now += drain) {
       if (core.next_deadline() && *core.next_deadline() <= now) step(event::Tick{});

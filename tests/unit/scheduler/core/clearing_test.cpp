@@ -1,4 +1,4 @@
-// Swap memory: whose leaves a GPU so that its holders have room, and how much of it.
+// Swap memory: whose memory leaves a GPU to make room for the holders, and how much.
 #include <catch2/catch.hpp>
 
 #include "scheduler/core/clearing.h"
@@ -11,8 +11,7 @@ using namespace std::chrono_literals;
 
 constexpr Bytes kMega = Bytes{1} << 20;
 
-// A GPU of 1 000 MB, on which contexts cost 10 MB; bytes are in MB. Clients swap: what they have is there until they
-// move it.
+// A GPU of 1 000 MB with contexts of 10 MB; bytes are in MB. Clients swap: their memory stays there until they move it.
 struct Machine {
   explicit Machine(Mode mode = Mode::kAutomatic)
       : core([mode] {
@@ -36,7 +35,7 @@ struct Machine {
     return core.step(event::Usage{id, 0, used * kMega, 0, resident * kMega, shortage * kMega, free * kMega}, now);
   }
   std::vector<Decision> give_back(ClientId id) { return core.step(event::GiveBack{id, state(id).grant}, now); }
-  // Had its turn, and rests with all its memory on the GPU.
+  // A client that has had its turn, and rests with all its memory on the GPU.
   void rests(ClientId id, Bytes used) {
     join(id, used);
     want(id);
@@ -45,7 +44,7 @@ struct Machine {
     now += 1ms;
     give_back(id);
   }
-  // Lets the time pass in which the core has something to do by itself.
+  // Advances the time to each of the core's own deadlines.
   std::vector<Decision> wait(Time time) {
     std::vector<Decision> all;
     const Time until = now + time;
@@ -89,7 +88,7 @@ TEST_CASE("exactly what a holder lacks is asked of who rests, and a decision say
   CHECK(told->grant == 0);
   CHECK(told->gpu == 0);
   CHECK(told->bytes == 120 * kMega);
-  // As it goes, the rest is asked; and nothing of what is left once it fits.
+  // While it leaves, the rest is asked for; once everything fits, nothing more.
   machine.has(1, 600, 550);
   CHECK(machine.clears(1) == 70);
   CHECK(machine.core.resident_bytes(1, 0) == 550 * kMega);
@@ -132,7 +131,7 @@ TEST_CASE("what was asked for and has not gone is told anew when what it is a pa
   machine.join(2, 500);
   machine.want(2);
   REQUIRE(machine.clears(1) == 120);
-  // As much has gone as the holder has come to need.
+  // As much has left as the holder now needs.
   machine.has(1, 600, 585);
   const std::vector<Decision> decisions = machine.core.step(event::Ask{2, 0, 515 * kMega}, machine.now);
   CHECK(machine.clears(1) >= 120);
@@ -147,9 +146,9 @@ TEST_CASE("room comes from who wants nothing, longest idle first, and from no mo
   machine.rests(3, 300);
   machine.want(1);
   machine.now += 1ms;
-  machine.give_back(1);  // used last now
+  machine.give_back(1);  // now the most recently used
   machine.join(4, 500);
-  machine.want(4);  // 900 + 500 + 40: 440 too many
+  machine.want(4);  // 900 + 500 + 40: exceeds the GPU by 440
   REQUIRE(machine.holds(4));
   CHECK(machine.clears(2) == 300);
   CHECK(machine.clears(3) == 140);
@@ -159,7 +158,7 @@ TEST_CASE("room comes from who wants nothing, longest idle first, and from no mo
 TEST_CASE("who waits is asked after who does not, and from the back of the queue: its turn is furthest") {
   Machine machine(Mode::kExclusive);
   for (const ClientId id : {1, 2, 3, 4}) machine.rests(id, 200);
-  machine.join(5, 150);  // with its context all of the GPU
+  machine.join(5, 150);  // fills the GPU with its context
   machine.want(5);
   for (const ClientId id : {2, 3, 1}) machine.want(id);
   const auto ask = [&](Bytes bytes) { machine.core.step(event::Ask{5, 0, bytes * kMega}, machine.now); };
@@ -177,13 +176,13 @@ TEST_CASE("who waits is asked after who does not, and from the back of the queue
 TEST_CASE("what somebody has been asked for stays with it, though others would come first by now") {
   Machine machine(Mode::kExclusive);
   for (const ClientId id : {1, 2}) machine.rests(id, 400);
-  machine.join(3, 250);  // 800 + 250 + 30: 80 too many
+  machine.join(3, 250);  // 800 + 250 + 30: exceeds the GPU by 80
   machine.want(3);
   REQUIRE(machine.clears(1) == 80);
   machine.want(1);  // the other rests: it would come first
   CHECK(machine.clears(1) == 80);
   CHECK(machine.clears(2) == 0);
-  // And what is needed beyond that comes by the order.
+  // What is needed beyond that follows the order.
   machine.core.step(event::Ask{3, 0, 300 * kMega}, machine.now);
   CHECK(machine.clears(1) == 80);
   CHECK(machine.clears(2) == machine.core.promised_bytes(3, 0) / kMega - 250);
@@ -215,10 +214,10 @@ TEST_CASE("from a client whose memory does not go others' is asked for, until it
   machine.rests(1, 300);
   machine.rests(2, 300);
   machine.join(3, 500);
-  machine.want(3);  // 600 + 500 + 30: 130 too many
+  machine.want(3);  // 600 + 500 + 30: exceeds the GPU by 130
   REQUIRE(machine.clears(1) == 130);
   machine.now += 300ms;
-  machine.has(1, 300, 290);  // it gets on
+  machine.has(1, 300, 290);  // it makes progress
   REQUIRE(machine.clears(1) == 120);
   machine.wait(Clearing::kProgress - 50ms);
   REQUIRE(machine.clears(1) == 120);
@@ -226,7 +225,7 @@ TEST_CASE("from a client whose memory does not go others' is asked for, until it
   CHECK(machine.clears(1) == 0);
   CHECK(machine.clears(2) == 120);
   CHECK(decisions.size() == 2);
-  machine.has(1, 300, 280);  // after all; the other goes on with what it has begun
+  machine.has(1, 300, 280);  // it moves after all; the other continues what it has begun
   CHECK(machine.clears(1) == 0);
   CHECK(machine.clears(2) == 110);
   machine.has(2, 300, 290);
@@ -240,7 +239,7 @@ TEST_CASE(
   Machine machine(Mode::kExclusive);
   machine.rests(1, 450);  // and is stopped
   machine.rests(2, 450);
-  machine.join(3, 450);  // 380 too many
+  machine.join(3, 450);  // exceeds the GPU by 380
   bool other_asked = false;
   for (int turn = 0; turn < 50 && !other_asked; ++turn) {
     machine.want(3);
@@ -248,7 +247,7 @@ TEST_CASE(
     REQUIRE(machine.holds(3));
     machine.has(3, 450, 70);
     machine.want(2);
-    // Its quantum is over and nothing has come for half a second (turn::Machine::kNothingComes): it gives the lease
+    // Its quantum is over and nothing has arrived for half a second (turn::Machine::kNothingComes): it gives the lease
     // back unused.
     machine.wait(600ms);
     other_asked = machine.clears(2) != 0;
@@ -304,10 +303,10 @@ TEST_CASE("what is not cleared counts as taken: two that do not fit beside it ta
   machine.want(3);
   CHECK_FALSE(machine.holds(3));
   CHECK(machine.pressed(2));
-  machine.wait(Clearing::kVerdict + 1s);  // nobody lacks anything: it is not asked in vain
+  machine.wait(Clearing::kVerdict + 1s);  // nobody lacks room: the client is not asked
   CHECK_FALSE(machine.holds(3));
   CHECK(machine.clears(1) == 0);
-  // It has gone on: its memory may go again.
+  // It runs again: its memory may leave again.
   machine.has(1, 400, 390);
   CHECK(machine.holds(3));
   CHECK(machine.clears(1) == 220);
@@ -327,7 +326,7 @@ TEST_CASE("whose grant was revoked is not asked, for a while: it did not give ba
   REQUIRE(machine.holds(2));
   REQUIRE(machine.state(1).overrun);
   CHECK(machine.clears(1) == 0);
-  // Once some of it has gone, it is.
+  // It is once some of it has left.
   machine.has(1, 600, 590);
   CHECK(machine.clears(1) == 210);  // 600 + 590 + 20
 }
@@ -342,10 +341,10 @@ TEST_CASE("what the driver refuses a holder is asked for, less what has gone sin
   machine.refused(3, 300, 200, 100, 0);
   CHECK(machine.clears(1) == 100);
   machine.has(1, 300, 240);
-  CHECK(machine.clears(1) == 40);  // not another 100: this has been refused before any went
+  CHECK(machine.clears(1) == 40);  // not another 100: this was refused before any had left
   machine.has(1, 300, 200);
   CHECK(machine.clears(1) == 0);
-  // Refused again, with those 100 gone.
+  // Refused again after those 100 have left.
   machine.refused(3, 300, 280, 20, 0);
   CHECK(machine.clears(1) == 20);
   machine.refused(3, 300, 300, 0, 0);
@@ -365,7 +364,7 @@ TEST_CASE("a refusal counts only while its holder holds the GPU") {
   CHECK(machine.clears(1) == 0);
 }
 
-// Two of 400 each beside 300 that somebody else has. Both hold the GPU, and the second is refused.
+// Two clients with 400 each beside 300 of another program. Both hold the GPU, and the second is refused memory.
 struct Ballast : Machine {
   Ballast() {
     for (const ClientId id : {1, 2}) {
@@ -387,7 +386,7 @@ TEST_CASE("memory that nobody has whom rotad knows is learned of when a refusal 
   machine.now += 50ms;
   machine.fails();
   CHECK(machine.outside() == 300);  // 1 000 - 20 - 400 - 250 - 30
-  // Two that do not fit beside it take turns.
+  // Two clients that do not fit beside it take turns.
   CHECK(machine.pressed(2));
   CHECK_FALSE(machine.pressed(1));
   machine.give_back(2);
@@ -410,7 +409,7 @@ TEST_CASE("while others clear, a refusal says nothing about memory outside") {
   }
   CHECK(machine.outside() == 0);
   machine.has(1, 600, 480);
-  machine.refused(2, 500, 300, 200, 0);  // of before that
+  machine.refused(2, 500, 300, 200, 0);  // from before that
   CHECK(machine.outside() == 0);
 }
 
@@ -428,7 +427,7 @@ TEST_CASE("memory outside is forgotten some time after it was last met, and a ha
   }
   SECTION("met again") {
     machine.wait(Clearing::kOutside - 1ms);
-    machine.refused(2, 400, 240, 160, 45);  // a little less, as numbers of different moments are
+    machine.refused(2, 400, 240, 160, 45);  // a little less, since figures are of different moments
     machine.wait(Clearing::kOutside - 1ms);
     CHECK(machine.outside() == 300);
   }

@@ -1,4 +1,4 @@
-// Settings that change while programs run.
+// Changing the settings while programs run.
 #include <catch2/catch.hpp>
 
 #include "scheduler/core/core.h"

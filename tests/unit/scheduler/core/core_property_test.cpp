@@ -1,5 +1,5 @@
-// Random histories against the core: whatever clients do, these hold after every step. Seeds are fixed, so a failure
-// comes back.
+// Random histories against the core: whatever clients do, these properties hold after every step. Seeds are fixed, so
+// failures are reproducible.
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
@@ -16,10 +16,10 @@ constexpr Bytes kTotal = 1000;
 constexpr Bytes kContext = 10;
 constexpr GpuIndex kGpus = 4;
 
-// Who are the clients?
+// What kind of clients there are.
 enum class Clients {
   kHonest,  // all ask for room before they take it
-  kMixed,   // some do not, some lie about what they have
+  kMixed,   // some do not, and some misreport what they have
 };
 
 class History {
@@ -34,7 +34,8 @@ class History {
     }
   }
 
-  // From here on everybody gives back when asked and wants again at once: a waiter must not be overtaken for ever.
+  // From here on every client gives back when asked and wants its GPUs again at once: no waiter may be overtaken
+  // forever.
   void everybody_gives_back() {
     waiting_.clear();
     for (const auto& [id, unused] : clients_) {
@@ -84,9 +85,9 @@ class History {
     std::map<GpuIndex, Bytes> before;
     for (GpuIndex gpu = 0; gpu < kGpus; ++gpu) before[gpu] = overcommitted(gpu);
     const std::vector<Decision> decisions = core_.step(event, now_);
-    // Nobody could ask for a context that appears, for memory of those who do not hold the GPU that cannot leave it,
-    // nor for what others have whom rotad does not know (these three events). All else keeps holders within the GPU:
-    // not even for a moment do they not fit.
+    // No client can ask for a new context, for memory that cannot leave the GPU of clients that do not hold it, or for
+    // memory of programs that rotad does not know (these three events). In every other case the holders fit the GPU at
+    // every moment.
     const bool could_ask = !std::holds_alternative<event::AddGpu>(event) &&
                            !std::holds_alternative<event::Usage>(event) &&
                            !std::holds_alternative<event::Measured>(event);
@@ -159,7 +160,7 @@ class History {
       case 2: {
         const GpuIndex gpu = pick(kGpus);
         clients_.at(id).used[gpu];
-        // Measured anew now and then.
+        // Measured again now and then.
         step(event::AddGpu{id, gpu, kTotal, pick(2) == 0 ? kContext : 1 + pick(3 * static_cast<unsigned>(kContext))});
         break;
       }
@@ -170,7 +171,7 @@ class History {
         break;
       case 18:
       case 19: {
-        // For what it holds, as honest ones ask, or for anything.
+        // For GPUs that it holds, as honest clients ask, or for any.
         const GpuMask gpus = pick(4) != 0 ? state.held : pick(1U << kGpus);
         step(event::Want{id, gpus, false, pick(8) == 0, pick(3) != 0});
         break;
@@ -202,8 +203,8 @@ class History {
     }
   }
 
-  // By how much those who hold a GPU together exceed their room: the GPU less all contexts and less what cannot leave
-  // it of those who do not hold it. One alone may be as large as it likes.
+  // By how much the holders of a GPU exceed their room: the GPU less all contexts and less the memory that cannot leave
+  // it of clients that do not hold it. A single holder may be as large as it likes.
   Bytes overcommitted(GpuIndex gpu) const {
     Bytes held = 0;
     Bytes taken = 0;
@@ -225,8 +226,8 @@ class History {
     return mode_ == Mode::kConcurrent || holders < 2 || held <= room ? 0 : held - room;
   }
 
-  // Who has a GPU alone has it as long as it was told at most, with nobody beside it that was not there to be granted
-  // anyway: the core is asked at once when the time is over.
+  // A client that has a GPU alone has it for no longer than it was told, with no other client beside it: the core is
+  // called at once when the time is over.
   void check_alone() const {
     for (const auto& [id, unused] : clients_) {
       const ClientState& state = *core_.client(id);
@@ -265,7 +266,7 @@ class History {
       }
       const GpuState actual = core_.gpu(gpu);
       if (actual.clients == 0) in_use_[gpu] = others_[gpu] = 0;
-      // Nobody swaps, so nothing is refused: what is outside is what was measured. A list may be old by some readings.
+      // Nobody swaps, so nothing is refused: memory outside is what was measured. A list may be some readings old.
       if (actual.outside > std::max(in_use_[gpu], others_[gpu]))
         FAIL("more is outside GPU " << gpu << " than is in use");
       if (actual.outside < others_[gpu] && now_ - listed_at_[gpu] < Outside::kListKept) {
@@ -284,7 +285,7 @@ class History {
     }
     check_alone();
     if (core_.next_deadline() && *core_.next_deadline() + 1h < now_) FAIL("a deadline was forgotten");
-    // Somebody who waits for GPUs that nobody holds has somebody in front who waits for GPUs that are held.
+    // A client that waits for GPUs that nobody holds is behind a client that waits for GPUs that are held.
     bool waits = false;
     bool pressed = false;
     for (const auto& [id, unused] : clients_) {
@@ -308,10 +309,10 @@ class History {
   Time now_ = 1s;
   ClientId last_client_ = 0;
   std::map<ClientId, Model> clients_;
-  std::set<ClientId> waiting_;  // who has not had a turn since everybody gives back
+  std::set<ClientId> waiting_;  // clients that have had no turn since all of them give back
   std::map<ClientId, event::Activity> activity_;
-  std::map<GpuIndex, Bytes> in_use_;  // by the last reading
-  std::map<GpuIndex, Bytes> others_;  // by the last list
+  std::map<GpuIndex, Bytes> in_use_;  // according to the last reading
+  std::map<GpuIndex, Bytes> others_;  // according to the last list
   std::map<GpuIndex, Time> listed_at_;
   long promises_ = 0;
   long asked_ = 0;
@@ -319,7 +320,7 @@ class History {
   long alone_ = 0;
 
  public:
-  // What is never reached is not tested.
+  // A case that is never reached is not tested.
   long promises() const { return promises_; }
   long steps_with_somebody_waiting_for_room() const { return asked_; }
   long steps_with_memory_outside() const { return outside_; }

@@ -1,4 +1,4 @@
-// The scheduler's core, driven by hand: time is a number, so nothing here waits.
+// The scheduler's core, driven by hand: time is just a number, so no test waits.
 #include "scheduler/core/core.h"
 
 #include <catch2/catch.hpp>
@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 
 constexpr Bytes kMega = Bytes{1} << 20;
 
-// Speaks the core's events as sentences. GPUs have 1 000 MB and contexts cost 10 MB.
+// Turns the core's events into sentences. GPUs have 1 000 MB and contexts take 10 MB.
 struct Machine {
   explicit Machine(Mode mode, Settings settings = {})
       : core([&] {

@@ -1,5 +1,5 @@
-// Logs of real runs, played to the core: it decides today what it decided then. How they were made:
-// tests/data/events/record. A change of the scheduler's behaviour that is meant records them anew.
+// Replays logs of real runs: the core must make the decisions that it made then. tests/data/events/record made them;
+// run it again after an intended change of the scheduler's behavior.
 #include "scheduler/core/event_log.h"
 
 #include <algorithm>
@@ -67,7 +67,7 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     step(event::Ask{2, 63, 700});
     CHECK(core.promised_bytes(2, 63) >= 700);
     step(event::Tick{});
-    // Clients that swap: the one that rests is to clear what the other lacks, also by what the driver has refused.
+    // Clients that swap: the one that rests is to clear what the other lacks, including what the driver has refused.
     step(event::GiveBack{2, core.client(2)->grant});
     step(event::Usage{1, 63, 600, 5, 600, 0, 0});
     step(event::Want{2, ~GpuMask{0}});

@@ -1,5 +1,5 @@
-// What has to be on a GPU at once beside what stays there: nobody is granted memory beside which somebody's swap memory
-// could never come back.
+// What must be on a GPU at once beside what stays there: no client is granted memory if another client's swap memory
+// could then never come back.
 #include <catch2/catch.hpp>
 #include <map>
 #include <random>
@@ -16,7 +16,7 @@ using Catch::Contains;
 constexpr Bytes kGpu = 6400;  // so that a step is 100
 constexpr Bytes kContext = 50;
 
-// Clients of a GPU that say what they have as soon as they are asked, unless they are mute.
+// Clients of a GPU that report what they have as soon as they are asked, unless they are mute.
 struct Rig {
   ClientId client(GpuIndex gpu = 0) {
     const ClientId id = ++last;
@@ -24,7 +24,7 @@ struct Rig {
     quota.add_gpu(id, gpu, kGpu, kContext);
     return id;
   }
-  // Whether it may have so much that stays, and so much that it swaps, in all.
+  // Whether the client may have this much that stays, and this much swap memory, in total.
   bool granted(ClientId id, Bytes fixed, Bytes swapped) {
     const Quota::Answer* answer = ask(id, fixed, swapped);
     REQUIRE(answer != nullptr);
@@ -51,7 +51,7 @@ struct Rig {
     }
   }
   void state(ClientId id) { hear(quota.state(id, 0, has[id], answered[id], quota.round(), now)); }
-  // By what everybody has been granted.
+  // According to what all clients have been granted.
   Bytes most_at_once() const {
     Bytes fixed = 0;
     Bytes most = 0;
@@ -102,7 +102,7 @@ TEST_CASE("nobody takes memory that stays where another's swap memory could not 
   CHECK(rig.granted(swaps, 0, 5000));
   CHECK_FALSE(rig.granted(other, kGpu - 2 * kContext - 5000 + 1, 0));
   CHECK(rig.granted(other, kGpu - 2 * kContext - 5000, 0));
-  // Nor the one itself, which could not come back either.
+  // Nor can the client itself, which could not come back either.
   CHECK_FALSE(rig.granted(swaps, 1, 5000));
   CHECK_FALSE(rig.granted(swaps, 0, 5001));
 }
@@ -137,7 +137,7 @@ TEST_CASE("contexts that come later are refused to nobody, and then nothing more
   CHECK(rig.granted(two, kGpu - 2 * kContext - 5000, 1000));
   rig.client();
   CHECK_FALSE(rig.granted(two, kGpu - 2 * kContext - 5000 + 1, 1000));
-  // Who is in nobody's way may go on.
+  // A client that is in nobody's way may continue.
   CHECK(rig.granted(two, kGpu - 2 * kContext - 5000, 1100));
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("whoever asks for whatever in whatever order, each can have its swap m
       ++granted;
     } else {
       ++refused;
-      // By what they use, since all have been asked.
+      // According to what they use, since all have been asked.
       Bytes all_fixed = fixed - has.fixed;
       Bytes most = swapped;
       for (const auto& [other, use] : rig.has) {

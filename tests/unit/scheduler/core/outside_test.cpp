@@ -1,4 +1,4 @@
-// Memory on a GPU that is nobody's whom rotad knows: how much there is by the driver's count, and what follows from it.
+// Memory on a GPU that belongs to no client: how much the driver's figures show, and what follows from it.
 #include "scheduler/core/outside.h"
 
 #include <catch2/catch.hpp>
@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 constexpr Bytes kMega = Bytes{1} << 20;
 
-// A GPU of 1 000 MB, on which contexts cost 10 MB; bytes are in MB.
+// A GPU of 1 000 MB with contexts of 10 MB; bytes are in MB.
 struct Machine {
   Machine() : core({.mode = Mode::kAutomatic, .quantum = 100ms, .grace = 1min}) {}
 
@@ -30,7 +30,7 @@ struct Machine {
     if (others) *others *= kMega;
     return core.step(event::Measured{gpu, (1000 - in_use) * kMega, others}, now);
   }
-  // Readings of a second each, for so long that what is not explained counts.
+  // Readings one second apart, for long enough that unexplained memory counts.
   void measured_for_long(Bytes in_use, std::optional<Bytes> others, GpuIndex gpu = 0) {
     for (Time until = now + 2 * Outside::kSettled; now < until; now += 1s) measured(in_use, others, gpu);
     measured(in_use, others, gpu);
@@ -213,7 +213,7 @@ TEST_CASE("when the driver says nothing any more, what it said is forgotten, and
   machine.core.step(event::Unmeasured{0}, machine.now);
   CHECK(machine.outside() == 0);
   CHECK(machine.holds(2));
-  // What was unexplained before that has to be there for a while anew.
+  // What was unexplained before has to be there for a while again.
   machine.measured(320, std::nullopt);
   CHECK(machine.outside() == 0);
 }

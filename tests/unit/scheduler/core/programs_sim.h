@@ -1,9 +1,10 @@
-// Programs on a GPU whose memory they fit together, as a model: each runs kernels of a length, with work on the CPU
-// between them, in bursts or without end. A GPU runs one program's kernels at a time; several that have some ready are
-// interleaved in slices, as the driver does it, and lose a little at each change. Time goes in steps; nothing waits.
+// A model of programs on a GPU that their memory fits together: each runs kernels of a given length, with work on the
+// CPU between them, in bursts or endlessly. A GPU runs one program's kernels at a time. If several have kernels ready,
+// they are interleaved in slices, as the driver does, with a small loss at each change. Time advances in steps; nothing
+// waits.
 //
-// The core decides who may run, as it would for real programs: they want, hold, give back when idle or when their time
-// is up, and say what they have done. Or a fixed candidate decides, which is what the core's choice is compared with.
+// The core decides which programs may run, as it would for real ones: they want, hold, give back when idle or when
+// their time is up, and report what they have done. Or a fixed candidate decides, to compare the core's choice with.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,7 @@ using namespace std::chrono_literals;
 struct Program {
   Time kernel{};
   Time cpu{};               // between two kernels
-  std::uint32_t burst = 0;  // kernels; 0: without end
+  std::uint32_t burst = 0;  // kernels; 0: endless
   Time think{};             // between bursts
 };
 
@@ -32,13 +33,13 @@ struct Fixed {
 };
 
 struct Result {
-  std::vector<double> kernels;            // a second, of each
+  std::vector<double> kernels;            // per second, of each
   std::vector<std::vector<Time>> bursts;  // how long each took
   Time last_change{};                     // of the core's candidate
   std::uint32_t changes = 0;              // after the first second
-  Candidate candidate{};                  // in the end,
+  Candidate candidate{};                  // the final candidate,
   SharingWhy why;                         // the reason for it,
-  std::vector<ClientUse> uses;            // and what is known of each
+  std::vector<ClientUse> uses;            // and how each program uses the GPU
 };
 
 class World {
@@ -95,16 +96,16 @@ class World {
  private:
   struct Each {
     Program program;
-    Time left{};                 // of the kernel that is ready, or runs; 0: none is
+    Time left{};                 // of the kernel that is ready, or running; 0: there is none
     Time ready_at{};             // when the next one is
     std::uint32_t in_burst = 0;  // kernels left in it
     Time burst_began{};
     std::uint64_t done = 0;
     bool holds = false;
-    bool closing = false;  // its turn is over: what runs is finished,
-    bool closed = false;   // and nothing begins any more
+    bool closing = false;  // its turn is over: what is running finishes,
+    bool closed = false;   // and nothing new starts
     bool wants = false;
-    Time open_at{};  // holds: from when
+    Time open_at{};  // if it holds: since when it may run
     Time open_for{};
     Time idle_since{};
     std::uint64_t spell = 0;  // samples in a row that found it busy
@@ -117,7 +118,7 @@ class World {
     for (const Decision& decision : core_->step(event, now_)) {
       if (decision.change != Change::kGranted) continue;
       Each& each = all_[decision.client - 1];
-      // Who holds already goes on.
+      // A current holder continues.
       if (!each.holds) begin_turn(each);
     }
   }
@@ -143,7 +144,7 @@ class World {
     return fixed_->candidate == Candidate::kTurns || (fixed_->candidate == Candidate::kLightOpen && !fixed_->light[i]);
   }
 
-  // Its turn is over, and what ran is finished. Little is in flight, so nothing is queued behind that.
+  // Its turn is over, and what was running has finished. Little is in flight, so nothing is queued behind that.
   static bool ended(const Each& each) {
     const bool begun = each.left != Time{} && each.left != each.program.kernel;
     return each.closing && (each.closed || !begun);
@@ -206,7 +207,7 @@ class World {
         return other.holds && in_turns(static_cast<std::size_t>(&other - all_.data()));
       });
       const std::size_t others = all_.size();
-      // In order: nobody who waits stands between the last holder and this one.
+      // In order: no waiter is between the last holder and this one.
       bool next = !taken;
       for (std::size_t j = 1; j < others && next; ++j) {
         const std::size_t k = (last_ + j) % others;
@@ -233,7 +234,7 @@ class World {
       if (!goes_on || (ready.size() > 1 && slice_ <= Time{})) {
         const auto next = std::upper_bound(ready.begin(), ready.end(), running_);
         const std::size_t chosen = next == ready.end() ? ready.front() : *next;
-        // Only where they are interleaved: in turns a hand-over costs by itself.
+        // Only if they are interleaved: in turns the hand-over has its own cost.
         if (chosen != running_ && ready.size() > 1) time -= kLoss;
         running_ = chosen;
         slice_ = kSlice;

@@ -1,4 +1,4 @@
-// Limits: to the byte, for everything that a client belongs to, and what was freed is there for the next.
+// Limits: exact to the byte, for everything that a client belongs to, and freed memory is available to the next client.
 #include "scheduler/core/quota.h"
 
 #include <catch2/catch.hpp>
@@ -14,7 +14,7 @@ using Catch::Contains;
 constexpr Bytes kGpu = 6400;  // so that a step is 100
 constexpr Time kStart = 1s;
 
-// Clients that state what they have as soon as they are asked, unless they are mute.
+// Clients that report what they have as soon as they are asked, unless they are mute.
 struct Rig {
   ClientId client(const std::vector<Quota::Membership>& accounts, Bytes context = 0) {
     const ClientId id = ++last;
@@ -22,7 +22,7 @@ struct Rig {
     quota.add_gpu(id, 0, kGpu, context);
     return id;
   }
-  // The answer, if there is one; those whom it concerns have said what they have.
+  // The answer, if there is one, after the clients concerned have reported what they have.
   std::optional<Quota::Answer> reserve(ClientId id, Bytes device, Bytes movable = 0, GpuIndex gpu = 0) {
     answers.clear();
     used[{id, gpu}].number = ++number;
@@ -103,17 +103,17 @@ TEST_CASE("what has been measured beside allocations counts for limits, and is r
   const auto session = account("session", {.device = 1000});
   const ClientId one = rig.client({session}, 400);
   const ClientId two = rig.client({session});
-  CHECK(rig.granted(one, 900));  // an assumption about contexts counts for no limit
+  CHECK(rig.granted(one, 900));  // assumed contexts count toward no limit
   rig.hear(rig.quota.measured(one, 0, 300, rig.now));
   CHECK(rig.quota.left(two, 0) == 0);
   CHECK_FALSE(rig.granted(two, 1));
   CHECK_THAT(rig.answers.at(two).why, Contains("1200 are in use, 300 by contexts and modules, and 1 more"));
   CHECK_FALSE(rig.granted(one, 901));
-  // What falls is there for others.
+  // What is released is available to others.
   rig.hear(rig.quota.measured(one, 0, 50, rig.now));
   CHECK(rig.quota.left(two, 0) == 50);
   CHECK(rig.granted(two, 50));
-  // An account that it joins later counts it, too; with its end it is gone.
+  // An account that the client joins later counts it, too, until the client leaves.
   rig.quota.join(one, {account("user", {.device = 950})});
   CHECK(rig.quota.left(one, 0) == 0);
   rig.quota.leave(one, rig.now);
@@ -123,13 +123,13 @@ TEST_CASE("what has been measured beside allocations counts for limits, and is r
 TEST_CASE("what has been measured takes the place of what was assumed, for the host's memory too") {
   Rig rig;
   const ClientId one = rig.client({account("host", {.host = 100})}, 400);
-  // 6000 beside 400 fill the GPU, 100 more may have to lie in the host's memory.
+  // 6000 beside 400 fill the GPU; 100 more may have to be in host memory.
   CHECK_FALSE(rig.granted(one, 6101, 6101));
   CHECK(rig.granted(one, 6100, 6100));
   rig.hear(rig.quota.measured(one, 0, 300, rig.now));
   CHECK(rig.granted(one, 6200, 6200));
   CHECK_FALSE(rig.granted(one, 6201, 6201));
-  // The GPU once more: assumed anew.
+  // The same GPU again: its context is assumed again.
   rig.quota.add_gpu(one, 0, kGpu, 400);
   CHECK_FALSE(rig.granted(one, 6201, 6201));
 }
@@ -169,7 +169,7 @@ TEST_CASE("who claims to have more than the GPU and the host hold is believed no
   };
   CHECK(claim(protocol::kMaxGpuBytes) == kGpu + 1000);
   CHECK(claim(UINT64_MAX) == kGpu + 1000);
-  CHECK(claim(7000) == 7000);  // what it may have somehow it may say, whatever its limit is
+  CHECK(claim(7000) == 7000);  // it may report whatever it may possibly have, whatever its limit
   CHECK(rig.granted(other, 300, 300));
 }
 
@@ -350,7 +350,7 @@ TEST_CASE("an index that another GPU has now has that one's size") {
 }
 
 TEST_CASE("a client that says that it has more than it was granted is believed, and others have less") {
-  Rig rig;  // as after a rotad that died
+  Rig rig;  // as after the death of a rotad
   const auto session = account("session", {.device = 1000});
   const ClientId one = rig.client({session});
   const ClientId two = rig.client({session});
@@ -360,15 +360,15 @@ TEST_CASE("a client that says that it has more than it was granted is believed, 
   CHECK(rig.granted(two, 100));
 }
 
-// Clients allocate, free, die and keep silent, messages cross; in their own books they never exceed what they were
-// granted. Whoever is answered is answered rightly by what all have, unless somebody kept silent.
+// Clients allocate, free, die and keep silent, and messages cross; by their own books they never exceed what they were
+// granted. Every answer is right given what all clients have, unless a client kept silent.
 TEST_CASE("limits hold at every moment, and nobody who fits is refused") {
   std::mt19937 random(7);
   const auto below = [&](std::size_t n) { return static_cast<std::size_t>(random() % n); };
   struct Asked {
     std::uint32_t number = 0;
     Bytes bytes = 0;
-    bool silence = false;  // somebody may not have said what it has
+    bool silence = false;  // a client may not have reported what it has
   };
   struct Member {
     std::vector<std::string> accounts;
@@ -376,7 +376,7 @@ TEST_CASE("limits hold at every moment, and nobody who fits is refused") {
     Bytes granted = 0;
     std::uint32_t answered = 0;
     std::optional<Asked> asked;
-    bool told = false;  // has to say what it has
+    bool told = false;  // has to report what it has
   };
   std::map<std::string, Limits> limits;
   for (int i = 0; i < 4; ++i) limits["account " + std::to_string(i)] = {.device = 500 + Bytes{500} * below(8)};
@@ -416,7 +416,7 @@ TEST_CASE("limits hold at every moment, and nobody who fits is refused") {
         ++refused;
         const Bytes more = member.asked->bytes - member.has;
         bool rightly = member.asked->silence;
-        // Others may be granted something, or free something, between an ask and its answer; then by what was granted.
+        // Between an ask and its answer others may be granted memory, or free some; then what was granted decides.
         for (const std::string& account : member.accounts) {
           rightly = rightly || std::max(used_of(account), sum_of(account)) + more > limits.at(account).device;
         }

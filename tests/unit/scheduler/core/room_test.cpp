@@ -1,4 +1,4 @@
-// Room that clients ask for before they take it: who is promised how much, who waits, and who yields to whom.
+// Room that clients ask for before they take it: how much each is promised, which clients wait, and which yield.
 #include <catch2/catch.hpp>
 
 #include "scheduler/core/core.h"
@@ -10,7 +10,7 @@ using namespace std::chrono_literals;
 
 constexpr Bytes kMega = Bytes{1} << 20;
 
-// GPUs have 1 000 MB and contexts cost 10 MB; bytes are in MB.
+// GPUs have 1 000 MB and contexts take 10 MB; bytes are in MB.
 struct Machine {
   explicit Machine(Mode mode = Mode::kAutomatic)
       : core([mode] {
@@ -21,7 +21,7 @@ struct Machine {
           return settings;
         }()) {}
 
-  // One that asks and holds what it wants, if it gets it.
+  // A client that asks, and holds what it wants if it gets it.
   void runs(ClientId id, Bytes used, GpuMask gpus = 1) {
     join(id, used, gpus);
     core.step(event::Want{id, gpus}, now);
@@ -83,7 +83,7 @@ TEST_CASE("room that is free is promised at once, rounded up, and never more tha
   CHECK(machine.promised(1) > 200);
   CHECK(machine.promised(1) <= 200 + 1000 / 64);
   CHECK_FALSE(machine.pressed(2));
-  CHECK(machine.ask(1, 201).empty());  // covered already
+  CHECK(machine.ask(1, 201).empty());  // already covered
   machine.ask(1, 879);
   CHECK(machine.core.promised_bytes(1, 0) == 880 * kMega);  // 1 000 less two contexts and the other's 100
   CHECK_FALSE(machine.pressed(2));
@@ -141,7 +141,7 @@ TEST_CASE("of two that wait for each other's room the one that asked later gives
   machine.ask(1, 600);
   CHECK_FALSE(machine.pressed(2));
   CHECK(machine.pressed(1));
-  machine.use(1, 600);  // what waits there is counted by the program
+  machine.use(1, 600);  // the program reports what waits there
   REQUIRE(promise_in(machine.give_back(1), 2) != nullptr);
   machine.core.step(event::Want{1, 1}, machine.now);
   CHECK(machine.pressed(2));
@@ -167,7 +167,7 @@ TEST_CASE("the older ask comes first, and once it is answered its client yields 
   machine.runs(1, 300, 3);
   machine.runs(2, 300, 3);
   machine.runs(3, 300, 1);
-  machine.ask(1, 500, 0);  // GPU 0 is full: somebody has to go
+  machine.ask(1, 500, 0);  // GPU 0 is full: one of them must leave
   machine.ask(2, 800, 1);  // client 1 is in the way there, but its ask is older
   CHECK(machine.pressed(3));
   CHECK_FALSE(machine.pressed(1));
@@ -281,7 +281,7 @@ TEST_CASE("a set that grows keeps what was promised and asked for") {
   machine.ask(1, 700);
   machine.core.step(event::AddGpu{1, 1, 1000 * kMega, 10 * kMega}, machine.now);
   machine.core.step(event::Want{1, 3}, machine.now);
-  CHECK(machine.state(1).held == 1);  // in front of it GPU 0 is full
+  CHECK(machine.state(1).held == 1);  // GPU 0 is full
   machine.give_back(2);
   CHECK(machine.state(1).held == 3);
   CHECK(machine.promised(1) >= 700);
@@ -325,7 +325,7 @@ TEST_CASE("a holder that has to go is told how much of its memory is in the way 
   CHECK(machine.core.bytes_to_clear(3, 0) == 0);
   CHECK(machine.core.bytes_to_clear(1, 7) == 0);
   CHECK(machine.core.give_back_by(1) == machine.state(1).drain_at + 1s);
-  // What cannot leave does not count as what can: no more is asked for than is there.
+  // Memory that cannot leave does not count: no more is asked for than can leave.
   machine.use(1, 600, 0, 550);
   CHECK(machine.core.bytes_to_clear(1, 0) == 50 * kMega);
   machine.use(1, 600, 0, 0);
@@ -350,7 +350,7 @@ TEST_CASE("holders that go together each clear their part, and who stays clears 
   machine.runs(3, 700);
   REQUIRE(machine.pressed(1));
   REQUIRE(machine.pressed(2));
-  // 1300 + 30 for contexts: 330 too many, by 200 to 400.
+  // 1300 + 30 for contexts exceed the GPU by 330, split 200 to 400.
   CHECK(machine.core.bytes_to_clear(1, 0) / kMega == 110);
   CHECK(machine.core.bytes_to_clear(2, 0) / kMega == 220);
 }

@@ -1,4 +1,4 @@
-// How programs share a GPU that they fit: the law, by a model of programs, and its parts by hand.
+// How programs share a GPU that they fit: the whole policy with a model of programs, and its parts by hand.
 #include "scheduler/core/sharing.h"
 
 #include <catch2/catch.hpp>
@@ -34,7 +34,7 @@ std::vector<double> alone(const std::vector<Program>& programs, Time length) {
   return rates;
 }
 
-// Of the three candidates, with hindsight.
+// The best of the three candidates, with hindsight.
 double best(const std::vector<Program>& programs, const std::vector<double>& rates, Time length) {
   std::vector<bool> light;
   for (const Program& program : programs) {
@@ -91,7 +91,7 @@ TEST_CASE("a burst beside a program that keeps the GPU busy is served at once") 
   std::sort(took.begin(), took.end());
   CHECK(took[took.size() / 2] <= 24ms);
   CHECK(took[took.size() * 99 / 100] <= 30ms);
-  // The bursts take 20 of 220 ms.
+  // The bursts take 20 of every 220 ms.
   CHECK(result.kernels[0] >= 0.97 * 1000 * 200 / 222);
 }
 
@@ -159,13 +159,13 @@ TEST_CASE("while somebody drains what it had queued before there were turns noth
   two.core.step(event::Want{2, 1}, two.now);
   tell(60ms, true);
   REQUIRE(two.core.gpu(0).looking);
-  // The second goes and waits; the first has a second's work queued.
+  // The second leaves and waits; the first has a second of work queued.
   two.core.step(event::GiveBack{2, two.core.client(2)->grant}, two.now);
   two.core.step(event::Want{2, 1}, two.now);
   for (int i = 0; i < 40; ++i) tell(25ms, false);
   CHECK(two.core.gpu(0).candidate == Candidate::kTurns);
   CHECK(two.core.gpu(0).looking);
-  // Then it is, as ever.
+  // After that it is, as before.
   two.core.step(event::GiveBack{1, two.core.client(1)->grant}, two.now);
   two.core.step(event::Want{1, 1}, two.now);
   for (int i = 0; i < 45 && two.core.gpu(0).looking; ++i) tell(25ms, true);
@@ -215,7 +215,7 @@ TEST_CASE("programs that do not fit take turns by their memory, and are not samp
     CHECK_FALSE(looked());
     two.now += 50ms;
     two.core.step(event::Tick{}, two.now);
-    // Nor if somebody comes and goes who uses no GPU.
+    // Nor if a client that uses no GPU comes and goes.
     two.core.step(event::Join{3, false}, two.now);
     two.core.step(event::Leave{3}, two.now);
     two.core.step(event::Want{holder, 1}, two.now);
@@ -229,7 +229,7 @@ TEST_CASE("Unified Memory that does not fit comes by page faults: turns are long
   two.core.step(event::Activity{.client = 1, .calls = 1, .switches = 1, .switching = 1ms}, two.now);
   for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30}, two.now);
   CHECK(two.core.gpu(0).turn == Settings{}.quantum);
-  // Swap memory has come when a turn begins.
+  // Swap memory is there when a turn begins.
   for (const ClientId id : {1U, 2U}) two.core.step(event::Usage{id, 0, Bytes{50} << 30, 0, Bytes{20} << 30}, two.now);
   CHECK(two.core.gpu(0).turn < 1s);
 }
@@ -403,7 +403,7 @@ TEST_CASE("a turn has an end, however far the clocks of two GPUs are apart") {
   // GPU 0 is used for an hour.
   two.core.step(event::Want{1, 1}, two.now);
   two.now += 1h;
-  // Somebody wants both, and the first comes back.
+  // A client wants both, and the first comes back.
   two.core.step(event::Want{2, 3}, two.now);
   two.core.step(event::GiveBack{1, two.core.client(1)->grant}, two.now);
   REQUIRE(two.core.client(2)->held == 3);
@@ -411,7 +411,7 @@ TEST_CASE("a turn has an end, however far the clocks of two GPUs are apart") {
   CHECK(two.core.client(2)->drain_at <= two.now + 1s);
 }
 
-// The law against the best of the three with hindsight, for random sets of programs.
+// The policy against the best of the three with hindsight, for random sets of programs.
 TEST_CASE("what the law chooses is about the best of the candidates") {
   const char* text = std::getenv("ROTA_SHARING_SETS");  // NOLINT(concurrency-mt-unsafe)
   const int sets = text != nullptr ? std::atoi(text) : 60;
@@ -426,7 +426,7 @@ TEST_CASE("what the law chooses is about the best of the candidates") {
     std::vector<Program> programs;
     const auto count = static_cast<int>(between(2, 5));
     for (int i = 0; i < count; ++i) {
-      // In steps of the world, so that u is what it seems.
+      // In steps of the simulation, so that u is exact.
       const double kernel = std::round(std::exp(between(std::log(1), std::log(20))));
       const double u = between(0, 1) < 0.3 ? 1 : between(0.05, 1);
       programs.push_back({.kernel = static_cast<int>(kernel) * World::kStep,

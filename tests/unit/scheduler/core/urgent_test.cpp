@@ -1,4 +1,4 @@
-// Who is in a hurry, since a signal handler has run in a thread that waits: goes first, for a short turn, once a
+// A client in a hurry, because a signal handler has run in a thread that waits, goes first, for a short turn, once a
 // second.
 #include <catch2/catch.hpp>
 #include <map>
@@ -27,7 +27,7 @@ struct Turns {
     want(id);
   }
   void want(ClientId id, bool urgent = false) { core.step(event::Want{id, 1, false, urgent}, now); }
-  // The holder gives back when it is told to, and wants its next turn.
+  // The holder gives back when it is told to, and then wants its next turn.
   void run(Time time) {
     for (const Time until = now + time; now < until; now += 1ms) {
       const std::optional<ClientId> id = holder();
@@ -62,12 +62,12 @@ TEST_CASE("who is in a hurry goes before all who wait, and its holder is told to
   CHECK(turns.core.client(1)->drain_at == turns.now);
   turns.run(2ms);
   CHECK(turns.holder() == 3U);
-  // For a moment: it is one call that has to return.
+  // Only briefly: a single call has to return.
   turns.run(Pressure::kUrgentTurn + 2ms);
   CHECK(turns.holder() == 2U);
   CHECK(turns.held[3] <= Pressure::kUrgentTurn + 2ms);
   turns.run(30s);
-  CHECK(turns.holder() == 3U);  // its place was before that of the one that was sent away
+  CHECK(turns.holder() == 3U);  // its place was ahead of the client that was sent away
 }
 
 TEST_CASE("at most one urgent turn a second: what comes earlier is a want like any other") {

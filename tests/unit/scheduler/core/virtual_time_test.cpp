@@ -1,4 +1,4 @@
-// Who is next, by who has had least of the GPU.
+// Which client is next, by how much of the GPU each has had.
 #include "scheduler/core/virtual_time.h"
 
 #include <array>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Parties of one client each, but for those that `party` says.
+// Parties of one client each, except those that `party` names.
 struct Parties {
   explicit Parties(std::size_t clients) : as(clients), standings(clients), party(clients) {
     for (std::size_t i = 0; i < clients; ++i) party[i] = i;
@@ -49,7 +49,7 @@ struct Turns {
   void want(ClientId id, GpuMask gpus = 1) { core.step(event::Want{id, gpus}, now); }
   bool holds(ClientId id) const { return core.client(id)->held != 0; }
   void give_back(ClientId id) { core.step(event::GiveBack{id, core.client(id)->grant}, now); }
-  // How long each has held the GPU at the end, if all always want it and go when they are to.
+  // How long each has held the GPU in the end, if all always want it and leave when they are asked to.
   std::vector<Time> all(Time length, const std::vector<ClientId>& ids) {
     std::vector<Time> held(ids.size());
     for (const ClientId id : ids) {
@@ -79,7 +79,7 @@ TEST_CASE("many short programs one after the other leave a long one its part") {
   turns.now += 10s;
   Time held{};
   ClientId next = 2;
-  // There is always one that has just come; each holds the GPU once.
+  // There is always a new client; each holds the GPU once.
   const Time begin = turns.now;
   turns.come(next);
   turns.want(next);
@@ -127,7 +127,7 @@ TEST_CASE("what somebody has had of one GPU is not held against it on another") 
   turns.give_back(2);  // it has had five seconds of GPU 0 while another wanted it
   turns.want(3, 2);
   turns.want(2, 2);
-  // And none of GPU 1: it has its turns there.
+  // And none of GPU 1: there it has its turns.
   std::array<Time, 2> held{};
   for (int i = 0; i < 40; ++i) {
     const ClientId holder = turns.holds(2) ? 2 : 3;
@@ -153,16 +153,16 @@ TEST_CASE("a program that comes back after a pause has some credit, and no more 
   change(0, Standing::As::kHolds, 2s);
   change(1, Standing::As::kWaits, 60s);
   CHECK(ahead(0, 1, 60s) == 100ms);
-  // Who has never been here has none.
+  // A client that has never been present has none.
   change(2, Standing::As::kWaits, 60s);
   CHECK(ahead(2, 1, 60s) == 50ms);
-  // What one is owed that had to wait stays its own, however short it goes.
+  // A client that had to wait keeps what it is owed, however briefly it leaves.
   change(0, Standing::As::kHolds, 60s);
   change(0, Standing::As::kWaits, 62s);
   change(1, Standing::As::kAway, 62s);
   change(1, Standing::As::kWaits, 62s);
   CHECK(ahead(0, 1, 62s) > 1s);
-  // Nobody is here for a while: all begin as equals, but for credit.
+  // No party is present for a while: all start as equals, except for credit.
   for (const std::size_t each : {0U, 1U, 2U}) change(each, Standing::As::kAway, 62s);
   for (const std::size_t each : {0U, 1U, 2U}) change(each, Standing::As::kWaits, 200s);
   CHECK(std::chrono::abs(ahead(0, 1, 200s)) <= 100ms);
@@ -222,7 +222,7 @@ TEST_CASE("a turn that ends in time is no pause, whatever its holder says of its
   const auto end_turn = [&](ClientId id) {
     turns.now = std::max(turns.core.client(id)->drain_at, turns.now + 1ms);
     ++switches;
-    // Hand-overs have become dearer: turns are longer from now on.
+    // Hand-overs have become more expensive: turns are longer from now on.
     turns.core.step(
         event::Activity{.client = id, .calls = switches, .switches = switches, .switching = switches * 20ms},
         turns.now);
@@ -232,7 +232,7 @@ TEST_CASE("a turn that ends in time is no pause, whatever its holder says of its
   end_turn(1);
   REQUIRE(turns.holds(2));
   turns.now += 1ms;
-  // Who comes back after a pause would be let in about now.
+  // A client that comes back after a pause would be let in about now.
   CHECK(turns.core.client(2)->drain_at > turns.now + 200ms);
 }
 
@@ -338,7 +338,7 @@ TEST_CASE("who comes back and has had more than its mate waits for the end of th
   const ClientId one = turns.holds(1) ? 1 : 2;
   const ClientId other = 3 - one;
   turns.want(other, 0);
-  turns.now += 3s;  // nobody waits: it goes since it has nothing to do
+  turns.now += 3s;  // nobody waits: it leaves because it has nothing to do
   turns.give_back(one);
   turns.want(other);
   turns.now += 5ms;
@@ -358,7 +358,7 @@ TEST_CASE("who goes at a pause just before the end of its turn has had its turn"
     early = false;
   }
   SECTION("unless it was not that near") {}
-  // Client 2 has had much more, so whoever comes back after a pause would send it away at once.
+  // Client 2 has had much more, so any client that comes back after a pause would send it away at once.
   turns.now += 200ms;
   turns.core.step(event::Activity{.client = 1, .calls = 1, .switches = 1, .switching = 100ms}, turns.now);
   turns.give_back(1);
@@ -383,7 +383,7 @@ TEST_CASE("who comes back after a pause and is behind does not wait for the end 
   CHECK(turns.core.client(1)->drain_at <= turns.now);
   turns.give_back(1);
   REQUIRE(turns.holds(2));
-  // Now the first one's turn was over: it comes back at once, and waits for the other's.
+  // Now the first one's turn was over: it comes back at once, and waits for the other's turn to end.
   turns.want(1);
   CHECK(turns.core.client(2)->drain_at > turns.now + 10ms);
 }

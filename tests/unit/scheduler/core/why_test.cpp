@@ -1,4 +1,4 @@
-// What the core says of why programs share a GPU as they do, and of how each uses it.
+// The core's explanation of why programs share a GPU as they do, and of how each uses it.
 #include <catch2/catch.hpp>
 
 #include "tests/unit/scheduler/core/programs_sim.h"
@@ -93,7 +93,7 @@ TEST_CASE("what is not known of a client is not zero") {
 TEST_CASE("while turns are taken for samples, that is the reason") {
   Pair pair(measured());
   pair.both_want();
-  // They call, and say nothing of whether the GPU is busy: they may collide.
+  // They make calls, and do not report whether the GPU is busy: they may collide.
   for (const ClientId id : {1U, 2U}) pair.core.step(event::Activity{.client = id, .calls = 1}, pair.now);
   for (const Time end = pair.now + 1s; pair.now < end && !pair.core.gpu(0).looking; pair.now += 10ms) {
     pair.core.step(event::Tick{}, pair.now);
@@ -110,7 +110,7 @@ TEST_CASE("that programs did not fit a moment ago is the reason why nothing is m
   both_use(Bytes{50} << 30);
   pair.both_want();
   CHECK(pair.reason() == SharingReason::kMemory);
-  // Longer than the most that they used counts.
+  // For longer than their peak counts.
   both_use(1);
   for (int i = 0; i < 100 && pair.reason() == SharingReason::kMemory; ++i) {
     pair.now += 100ms;

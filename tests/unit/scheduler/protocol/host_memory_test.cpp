@@ -1,4 +1,4 @@
-// What the host has left, by the files of a machine that a test makes up.
+// How much memory the host has left, with the files of a made-up machine.
 #include "scheduler/protocol/host_memory.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Where a rotad is looked for: a place that somebody else made is passed over, never obeyed.
+// Where rotad is looked for: a folder that another user made is skipped, never used.
 #include "scheduler/protocol/socket_path.h"
 
 #include <catch2/catch.hpp>
@@ -25,7 +25,7 @@ SocketCandidates places(const std::vector<std::string>& paths) {
   return list;
 }
 
-// What somebody else's folder looks like: open to others, a link, or not ours.
+// Forms of a folder that is not safe: open to others, a link, or owned by another user.
 void make_untrusted(const std::string& folder, int how) {
   if (how == 1) {
     std::filesystem::create_directory(folder + ".elsewhere");

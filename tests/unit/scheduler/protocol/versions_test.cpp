@@ -1,6 +1,6 @@
 // rotad and programs of different versions. The conversations in tests/data/protocol were recorded between programs and
-// a rotad of the same version (by tests/data/protocol/record): their clients' side is played to the rotad of today, and
-// version 1's rotad's side to the client of today. The offsets here are version 1's and never change.
+// a rotad of the same version (by tests/data/protocol/record). The clients' side is replayed to the current rotad, and
+// the side of version 1's rotad to the current client. The offsets here are those of version 1 and never change.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -76,7 +76,7 @@ std::vector<Line> recorded(int version = 1) {
   return lines;
 }
 
-// A client of version 1, as far as its bytes go.
+// A client of version 1, as far as its bytes are concerned.
 struct OldClient {
   int socket = -1;
   char* lease = nullptr;
@@ -94,7 +94,7 @@ struct OldClient {
   }
 };
 
-// Every byte but those that differ from run to run: a client's number, and rotad's process.
+// All bytes except those that differ from run to run: a client's number, and rotad's pid.
 std::string comparable(std::string packet) {
   if (kind_of(packet) == kWelcome1) {
     packet.replace(8, 4, 4, '\0');
@@ -115,7 +115,7 @@ TEST_CASE("programs of older versions are served as they were, byte for byte") {
     if (line.what == ">") {
       if (client.socket < 0) client.socket = connect_to(daemon.socket());
       if (kind_of(line.bytes) == kGiveBack1) {
-        // What it gives back is what its page says that it holds, and somebody waits.
+        // It gives back what its page says that it holds, and another client waits.
         const bool granted = eventually([&] {
           return at<std::uint32_t>(client.lease, 12) == at<std::uint32_t>(line.bytes.data(), 8) &&
                  at<std::uint64_t>(client.lease, 16) == 1 && at<std::uint32_t>(client.lease, 24) != 0 &&
@@ -127,7 +127,7 @@ TEST_CASE("programs of older versions are served as they were, byte for byte") {
       send_packet(client.socket, line.bytes.data(), line.bytes.size());
       ++packets;
     } else if (line.what == "<" && (kind_of(line.bytes) == kStatusGpu1 || kind_of(line.bytes) == kStatusClient1)) {
-      // How many rows there are depends on when somebody asked; they come before the end's.
+      // The number of rows depends on when the request came; they come before the end row.
     } else if (line.what == "<") {
       std::string packet = client.receive();
       while (packet.size() == kPacket && (kind_of(packet) == kStatusGpu1 || kind_of(packet) == kStatusClient1)) {
@@ -185,7 +185,7 @@ TEST_CASE("a program of version 1 says what it uses where rotad looks") {
   close(client.socket);
 }
 
-// The rotad of version 1: refuses what that refused, and answers what it answered.
+// The rotad of version 1: refuses what it refused, and answers what it answered.
 class OldRotad {
  public:
   OldRotad() : path_(folder_ / "rotad.sock") {
@@ -207,12 +207,12 @@ class OldRotad {
     end();
     for (const int descriptor : {listener_, pages_[0], pages_[1]}) close(descriptor);
   }
-  // Once its client has gone.
+  // After its client has left.
   void end() {
     if (thread_.joinable()) thread_.join();
   }
   const std::string& path() const { return path_; }
-  std::vector<unsigned> kinds;  // what came; read after end()
+  std::vector<unsigned> kinds;  // what was received; read after end()
   std::string problem;
 
  private:
@@ -339,7 +339,7 @@ TEST_CASE("who does not hold a GPU is asked for room there, and not again for wh
   const std::uint64_t bytes = rests.to_clear(0);
   CHECK(rests.lease().grant == 0);
   CHECK(rests.lease().in_the_way == 1);
-  // Some has gone, and rotad may not have seen it yet: what was asked for is less by that, whether it has or not.
+  // Some has left, and rotad may not have seen that yet: what was asked for is less by that amount either way.
   rests.usage()->resident_bytes[0] = 690 * kMega;
   CHECK(rests.to_clear(0) == bytes - 10 * kMega);
   REQUIRE(eventually([&] { return rests.page()->clear_from_bytes[0] == 690 * kMega; }));

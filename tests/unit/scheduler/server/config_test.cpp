@@ -1,4 +1,4 @@
-// rotad.toml: what it may say, and what is said about what it may not.
+// rotad.toml: what it may contain, and the messages about what it may not.
 #include "scheduler/server/config.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Settings of a running rotad, changed by those who may.
+// Settings of a running rotad, changed by users who may change them.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -91,8 +91,7 @@ TEST_CASE("while rotad has no descriptor for whoever asks at the control socket,
   CHECK(std::string(answer, static_cast<std::size_t>(std::max<ssize_t>(length, 0))) == "ok: done");
 }
 
-// The exit status of `program`, run as a user who may do nothing, though its way to the daemon's control socket is
-// open.
+// The exit status of `program`, run as a user without permissions who can reach the daemon's control socket.
 int as_stranger(const Daemon& daemon, const std::string& control, const std::function<bool()>& program) {
   const std::string folder = daemon.socket().substr(0, daemon.socket().rfind('/'));
   REQUIRE(chmod(control.c_str(), 0666) == 0);
@@ -140,7 +139,7 @@ TEST_CASE("another user is told why, also one who has asked before rotad looked 
           const ssize_t length = recv(descriptor, answer, sizeof answer, 0);
           return length > 0 && std::string(answer, static_cast<std::size_t>(length)).rfind("error: only root", 0) == 0;
         }) == 0);
-  // Were the child to fail before it wrote.
+  // In case the child fails before it writes.
   CHECK(write(asked[1], "b", 1) == 1);
   waker.join();
   close(asked[0]);

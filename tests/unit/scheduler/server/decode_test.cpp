@@ -1,4 +1,4 @@
-// The decoder alone, with a great many random messages: whatever comes out is within bounds.
+// The decoder by itself, with very many random messages: every result is within bounds.
 #include "scheduler/server/decode.h"
 
 #include <catch2/catch.hpp>
@@ -22,7 +22,7 @@ TEST_CASE("what the decoder lets through is terminated, printable and within bou
     message.version = static_cast<std::uint16_t>(1 + random() % protocol::kVersion);
     if (random() % 16 == 0) message.magic ^= 1U << random() % 32;
     if (random() % 16 == 0) message.version = static_cast<std::uint16_t>(random());
-    // On the heap and exactly as long as said, so that a sanitizer sees a read past its end.
+    // On the heap, with exactly this length, so that a sanitizer notices a read past its end.
     const std::size_t length = random() % 8 == 0 ? random() % 1100 : sizeof message;
     const std::unique_ptr<std::uint8_t[]> bytes(new std::uint8_t[length == 0 ? 1 : length]);
     memcpy(bytes.get(), &message, std::min(length, sizeof message));

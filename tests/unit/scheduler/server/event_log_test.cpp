@@ -62,7 +62,7 @@ TEST_CASE("programs of one session are told to the core as one, by the outermost
         message.body.session.device_bytes = message.body.session.host_bytes = protocol::kUnlimited;
         send_packet(client->descriptor, &message, sizeof message);
       }
-      REQUIRE_FALSE(client->add_gpu(1));  // answered, so all before it has been read
+      REQUIRE_FALSE(client->add_gpu(1));  // answered, so everything before it has been read
       return client;
     };
     const auto first = member({"outer", "inner"});

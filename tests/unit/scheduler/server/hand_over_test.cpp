@@ -1,4 +1,4 @@
-// Memory that goes from one client to another: to whom, and what else rotad takes from nobody.
+// Memory that is handed over between clients: which client gets it, and what rotad does not accept from any.
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
@@ -29,7 +29,7 @@ struct Swapping : Client {
     want(std::uint64_t{1} << gpu);
   }
   void hand_over(int memory) const { Client::hand_over(gpu, 128 * kMega, {memory}); }
-  // rotad has read what was sent before this.
+  // Returns once rotad has read everything sent before.
   void is_heard() { REQUIRE_FALSE(add_gpu(1)); }
   bool is_asked_to_clear() const {
     return wait_for([&](const protocol::LeasePage& page) { return page.clear_bytes[gpu] != 0; });
@@ -38,7 +38,7 @@ struct Swapping : Client {
   std::uint32_t gpu = 0;
 };
 
-// One that has rested with all of its memory on the GPU.
+// A client that has rested with all of its memory on the GPU.
 struct Giver : Swapping {
   explicit Giver(const Daemon& daemon) : Swapping(daemon, 700, 700) {
     REQUIRE(wait_for_grant());
@@ -47,7 +47,7 @@ struct Giver : Swapping {
     REQUIRE(wait_for([](const protocol::LeasePage& page) { return page.grant == 0; }));
   }
 };
-// One that has just been granted the GPU and has next to nothing there.
+// A client that has just been granted the GPU and has next to nothing there.
 struct Taker : Swapping {
   explicit Taker(const Daemon& daemon) : Swapping(daemon, 700, 2) { REQUIRE(wait_for_grant()); }
 };
@@ -103,7 +103,7 @@ TEST_CASE("with --trust none nothing is handed over") {
   const Descriptor memory = make_memory();
   giver.hand_over(memory.get());
   giver.is_heard();
-  taker.is_heard();  // the next that it receives is the answer to this
+  taker.is_heard();  // the next message that it receives is the answer to this
   CHECK(handed_over(daemon) == 0);
 }
 
@@ -143,8 +143,8 @@ TEST_CASE("of several descriptors beside one message rotad keeps none") {
   close(ends[0]);
 }
 
-// A child process, which lacks memory, in a user namespace of its own if that is asked for. What it has to say, and the
-// end that it waits for.
+// A child process that lacks memory, in its own user namespace if `elsewhere` is set. It has a pipe for what it
+// reports, and one whose end it waits for.
 struct TakerProcess {
   TakerProcess(const Daemon& daemon, bool elsewhere) {
     int said[2];

@@ -1,4 +1,4 @@
-// Limits, as clients meet them at a real rotad.
+// Limits as clients of a real rotad see them.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <cstring>
@@ -37,7 +37,7 @@ struct Member : Client {
                             .swapped_bytes = 0};
     send_packet(descriptor, &message, sizeof message);
   }
-  // Of which so much stays, and extents take so much.
+  // The part of it that stays, and what extents take.
   void reserve_to_fit(std::uint64_t fixed_mega, std::uint64_t swapped_mega) {
     protocol::Message message{.version = protocol::kVersion, .kind = Kind::kReserve};
     message.body.reserve = {.gpu = gpu,
@@ -71,7 +71,7 @@ struct Member : Client {
     CHECK(message.body.reserved.number == asks);
     return message.body.reserved;
   }
-  // rotad asks the client itself first what it needs, which keeps silent.
+  // rotad first asks the client itself what it needs, and gets no answer.
   protocol::Reserved answer_after_tighten() const {
     for (;;) {
       const protocol::Message message = next();

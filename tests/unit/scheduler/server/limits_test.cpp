@@ -1,4 +1,4 @@
-// Which accounts a client is charged to, by the files of a machine that a test makes up.
+// Which accounts a client is charged to, with the files of a made-up machine.
 #include "scheduler/server/limits.h"
 
 #include <algorithm>
@@ -110,7 +110,7 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
     machine.file("/sys/fs/cgroup/pods/memory.current", "0\n");  // others have left
     book.follow_host(quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 4500);
-    machine.file("/sys/fs/cgroup/pods/memory.current", "4000\n");  // somebody else's
+    machine.file("/sys/fs/cgroup/pods/memory.current", "4000\n");  // another program's
     book.follow_host(quota);
     CHECK(account(quota, "cgroup /pods").limits.host == 1900);
     quota.leave(1, 1s);

@@ -1,5 +1,5 @@
-// Lock files in a folder that somebody else may own: what that owner does at the worst moment, and daemons that share
-// the folder and not the network.
+// Lock files in a folder that another user may own: what that owner does at the worst moment, and daemons that share
+// the folder but not the network.
 #include "scheduler/server/lock_file.h"
 
 #include <fcntl.h>
@@ -18,12 +18,12 @@
 
 namespace {
 
-// What happens just before a lock is asked for: the daemon has opened the file by then.
+// What happens just before a lock is requested: by then the daemon has opened the file.
 std::function<void()> before_lock;
 
 }  // namespace
 
-// In the place of the C library's, for the daemon's code in this program.
+// Replaces the C library's function for the daemon's code in this program.
 extern "C" int flock(int descriptor, int operation) noexcept {
   if (before_lock) before_lock();
   return static_cast<int>(syscall(SYS_flock, descriptor, operation));
@@ -55,7 +55,7 @@ std::string content(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// Whether the lock is ours: empty if so, else who has it, or the error.
+// Empty if the lock is ours, otherwise who has it, or the error.
 std::string take(const std::string& path, bool with_name = false) {
   const auto lock =
       with_name ? LockFile::take_with_name(path, "rotad pid 1", 0666) : LockFile::take(path, "rotad pid 1", 0666);
@@ -144,10 +144,10 @@ TEST_CASE("between network namespaces the file keeps a second daemon out, and wi
     return;
   }
   CHECK(kept_out == 0);
-  // Without its file the lock holds among those who share the network, as the README says, and among no others.
+  // Without its file the lock holds among daemons that share the network, as the README says, and not among others.
   REQUIRE(unlink(f.path.c_str()) == 0);
   CHECK(take(f.path, true) == "rotad pid " + std::to_string(getpid()) + ", whose lock file " + f.path + " was removed");
-  CHECK(access(f.path.c_str(), F_OK) != 0);  // who was refused leaves no file
+  CHECK(access(f.path.c_str(), F_OK) != 0);  // a refused daemon leaves no file
   CHECK(elsewhere([&] { return take(f.path, true).empty(); }) == 0);
 }
 

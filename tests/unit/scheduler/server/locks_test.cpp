@@ -1,4 +1,4 @@
-// One GPU has one rotad, whatever the owner of the folder with the lock files does to them.
+// One GPU has one rotad, whatever the owner of the folder does to the lock files in it.
 #include <sys/stat.h>
 #include <unistd.h>
 

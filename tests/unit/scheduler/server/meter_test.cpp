@@ -1,4 +1,4 @@
-// The thread that asks NVML for rotad, with an NVML that takes its time.
+// The thread that queries NVML for rotad, with a slow NVML.
 #include "scheduler/server/meter.h"
 
 #include <catch2/catch.hpp>
@@ -19,8 +19,8 @@ TEST_CASE("a meter answers one question at a time, the latest of those that wait
   struct Gate {
     std::mutex mutex;
     std::condition_variable changed;
-    int open = 0;     // so many reads may end
-    int reading = 0;  // have begun
+    int open = 0;     // how many reads may end
+    int reading = 0;  // how many have begun
     std::vector<std::size_t> answers;
     bool closed = false;
   };

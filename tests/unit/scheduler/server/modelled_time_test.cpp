@@ -1,4 +1,4 @@
-// The core's time when a simulated GPU's time is stretched.
+// The core's time if a simulated GPU's time is stretched.
 #include "scheduler/server/modelled_time.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// What a client's sums of its moves say, reading by reading.
+// What the sums that a client reports of its moves tell, reading by reading.
 #include <catch2/catch.hpp>
 
 #include "scheduler/server/moves.h"

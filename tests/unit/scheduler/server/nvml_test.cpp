@@ -1,4 +1,4 @@
-// What rotad reads of NVML, from a library that a test makes up; and the books that follow from it, at a real rotad.
+// What rotad reads from NVML, using a made-up library, and the resulting books of a real rotad.
 #include "scheduler/server/nvml.h"
 
 #include <sys/mman.h>
@@ -28,7 +28,7 @@ constexpr std::uint64_t kMega = 1 << 20;
 struct Answers {
   Answers() { setenv("TEST_NVML_FILE", (folder / "nvml").c_str(), 1); }
   ~Answers() { unsetenv("TEST_NVML_FILE"); }
-  // Whole at any moment.
+  // Replaces the file atomically.
   void are(const std::string& text) const {
     write_file(folder / "next", text);
     REQUIRE(rename((folder / "next").c_str(), (folder / "nvml").c_str()) == 0);
@@ -49,7 +49,7 @@ std::string process_line(pid_t pid, std::int64_t bytes) {
   return "process " + std::to_string(pid) + " " + std::to_string(bytes) + "\n";
 }
 
-// A process's number that is nobody's: of one that has just ended.
+// A pid that no process has: that of one that has just ended.
 pid_t nobody() {
   const pid_t pid = fork();
   if (pid == 0) _exit(0);
@@ -76,7 +76,7 @@ TEST_CASE("NVML says how much of a GPU is in use, and by which process") {
     REQUIRE(reading);
     CHECK(reading->used == 300 * kMega);
     CHECK(reading->free == 700 * kMega);
-    // The older form counts what the driver has reserved as the GPU's.
+    // The older function counts what the driver has reserved as used.
     CHECK(reading->total == (library == kRecent ? 1000 : 1024) * kMega);
     REQUIRE(reading->processes);
     CHECK(reading->processes->at(getpid()) == 201 * kMega);
@@ -144,19 +144,19 @@ TEST_CASE("where NVML is missing, does not start, or is rota's own, that is said
 
 namespace {
 
-// A rotad that finds the test's NVML.
+// A rotad that loads the test's NVML.
 struct MeasuringDaemon {
   explicit MeasuringDaemon(const Answers& answers, const std::string& first, std::vector<std::string> options = {}) {
     answers.are(first);
     setenv("LD_LIBRARY_PATH", (std::string(TEST_NVML) + "/recent").c_str(), 1);
-    // Of these clients none calls, so none would ever be found to run better beside another.
+    // None of these clients makes calls, so none would ever be found to run better beside another.
     options.insert(options.end(), {"--quantum", "2s"});
     daemon.emplace(std::move(options));
   }
   std::optional<Daemon> daemon;
 };
 
-// On GPU 1, of 1 GiB; this process.
+// This process, on GPU 1 of 1 GiB.
 struct Measured : Client {
   explicit Measured(const Daemon& daemon) : Client(daemon.socket(), "measured", protocol::kVersion) {
     REQUIRE_FALSE(add_gpu(1, &gpu));
@@ -228,7 +228,7 @@ TEST_CASE("memory that was handed over, which the driver counts for no process, 
   taker.usage->resident_bytes[taker.gpu] = 148 * kMega;
   giver.usage->resident_bytes[giver.gpu] = 0;
   answers.are(gpu + process_line(getpid(), 220 * kMega));
-  CHECK(giver.context_becomes(220 * kMega));  // by the same reading
+  CHECK(giver.context_becomes(220 * kMega));  // from the same reading
   CHECK(taker.lease->context_bytes[taker.gpu] >= 180 * kMega);
 }
 
@@ -251,7 +251,7 @@ TEST_CASE("a process whose contexts have ended has none, and has some again once
   SECTION("but not one whose memory the driver does not know for now") {
     answers.are(gpu + process_line(getpid(), -1));
     CHECK(eventually([&] { return status(rotad.daemon->socket()).clients.at(0).measured_gpus == 0; }));
-    // Two readings on.
+    // Two readings later.
     answers.are(gpu + process_line(getpid(), -1) + process_line(getppid(), 40 * kMega));
     CHECK(eventually([&] { return status(rotad.daemon->socket()).gpus.at(0).outside_bytes == 40 * kMega; }));
     answers.are(gpu + process_line(getpid(), -1) + process_line(getppid(), 50 * kMega));
@@ -262,14 +262,14 @@ TEST_CASE("a process whose contexts have ended has none, and has some again once
 
 namespace {
 
-// A second client on the GPU: a process that says nothing but hello, with this process's pid. Both hold the GPU if they
-// fit it together.
+// A second client on the GPU: a process that sends only hello, with this process's pid. Both hold the GPU if they fit
+// it together.
 struct Pair {
   explicit Pair(const Daemon& daemon) : one(daemon), two(daemon) {
     for (Measured* client : {&one, &two}) {
       client->use(client->gpu, 300 * kMega);
       client->want(1);
-      if (client == &one) REQUIRE(one.wait_for_grant());  // by two sockets either could come first
+      if (client == &one) REQUIRE(one.wait_for_grant());  // over two sockets either could arrive first
     }
   }
   bool together() const { return one.lease->grant != 0 && two.lease->grant != 0; }
@@ -299,7 +299,7 @@ TEST_CASE("two programs that do not fit beside what others have take turns, unti
     answers.are(gpu + process_line(getppid(), 600 * kMega) + "hangs\n");
     const auto silent = std::chrono::steady_clock::now();
     CHECK(pair.two.wait_for_grant());
-    CHECK(std::chrono::steady_clock::now() - silent > std::chrono::seconds(8));  // ten since it has said something
+    CHECK(std::chrono::steady_clock::now() - silent > std::chrono::seconds(8));  // ten since its last report
     CHECK(pair.together());
     CHECK(status(rotad.daemon->socket()).gpus.at(0).measured == 0);
     CHECK(pair.outside(*rotad.daemon) == 0);
@@ -357,7 +357,7 @@ TEST_CASE("what others have on the GPU takes room from what limits on the host's
     send_packet(client.descriptor, &message, sizeof message);
     return receive(client.descriptor)->body.reserved.granted != 0;
   };
-  CHECK_FALSE(granted(1, 501));  // 400 are left of 1 024, and 100 in the host's memory
+  CHECK_FALSE(granted(1, 501));  // 400 are left of 1 024, and 100 of host memory
   CHECK(granted(2, 500));
 }
 
@@ -365,7 +365,7 @@ TEST_CASE("without NVML the client's own figure, or an assumption, counts") {
   const Answers answers;
   const MeasuringDaemon rotad(answers, "init 9\n");
   const Measured client(*rotad.daemon);
-  CHECK(client.context_becomes(kMega));  // what this client says
+  CHECK(client.context_becomes(kMega));  // as this client reports
   const StatusRows rows = status(rotad.daemon->socket());
   CHECK(rows.gpus.at(0).measured == 0);
   CHECK(rows.clients.at(0).measured_gpus == 0);

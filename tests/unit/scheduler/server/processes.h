@@ -1,6 +1,6 @@
-// Real processes for tests: a temporary folder, a program that is run, a rotad of one's own, and a client that speaks
-// the protocol by hand, as librota-core would. Nothing here outlives its test, and nothing sleeps: everything waits for
-// an event, with a limit that only a failure reaches.
+// Real processes for tests: a temporary folder, a program to run, a private rotad, and a client that speaks the
+// protocol by hand, as librota-core would. Nothing here outlives its test, and nothing sleeps: everything waits for an
+// event, with a timeout that only a failure reaches.
 #pragma once
 
 #include <sys/types.h>
@@ -49,22 +49,22 @@ struct Command {
   uid_t user = 0;   // run as this user if we are root and it is not 0
 };
 
-// Runs to the end.
+// Runs it to completion.
 Outcome run(const Command& command);
 
 // A rotad; ended with SIGTERM, and its exit status checked (a sanitizer's report is a failure).
 class Daemon {
  public:
-  // `descriptors`: that it may have at most; 0: as many as this process.
+  // `descriptors`: how many it may have at most; 0: as many as this process.
   explicit Daemon(std::vector<std::string> options = {}, const std::string& socket = {}, unsigned descriptors = 0);
   ~Daemon();
   const std::string& socket() const { return socket_; }
   const std::string& locks() const { return locks_; }
   pid_t pid() const { return pid_; }
   bool alive() const;
-  // Ends it with this signal; its wait status.
+  // Ends it with this signal; returns its wait status.
   int end(int signal);
-  // Waits until it ends by itself; its wait status.
+  // Waits until it exits by itself; returns its wait status.
   int wait();
 
  private:
@@ -78,7 +78,7 @@ class Daemon {
 int connect_to(const std::string& socket);
 protocol::Message message(protocol::Kind kind);
 void send_packet(int descriptor, const void* bytes, std::size_t length);
-// Nothing at the end of the connection. `descriptors` receive what came along.
+// Nothing at the end of the connection. `descriptors` receives those that came with the message.
 std::optional<protocol::Message> receive(int descriptor, std::span<Descriptor> descriptors = {});
 
 protocol::Uuid uuid(std::uint8_t number);
@@ -125,11 +125,12 @@ struct StatusRows {
 // `newest`: the version that the asker reads.
 StatusRows status(const std::string& socket, std::uint32_t newest = protocol::kVersion);
 
-// Calls `condition` again after every short wait until it is true; false after ten seconds. For what sends no event.
+// Calls `condition` repeatedly, with short waits, until it is true; false after ten seconds. For conditions without an
+// event.
 template <typename Condition>
 bool eventually(Condition condition);
 
-// Whether the daemon still serves somebody new, from hello to grant.
+// Whether the daemon still serves a new client, from hello to grant.
 bool serves(const Daemon& daemon);
 
 // ---- templates

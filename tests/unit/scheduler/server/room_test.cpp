@@ -1,4 +1,5 @@
-// Room, as clients ask a real rotad for it: the promise is in the lease page, and old clients count as they always did.
+// Room, as clients ask a real rotad for it: the promise is in the lease page, and old clients count as they always
+// have.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -108,7 +109,7 @@ TEST_CASE("a client of an older version is promised nothing and counts with what
   const Asker asker(daemon, 400);
   REQUIRE(asker.wait_for_grant());
   old.use(gpu, 700 * kMega);
-  // Granted last, it has to go; the older client's growth is known when rotad looks.
+  // It was granted last, so it has to leave; rotad knows of the older client's growth when it checks.
   CHECK(asker.wait_for([](const protocol::LeasePage& page) { return page.waiters != 0; }));
 }
 
@@ -123,7 +124,7 @@ TEST_CASE("an ask about a GPU that is none, or of absurd size, hurts nobody") {
   CHECK(serves(daemon));
 }
 
-// Has had its turn, and rests with all its memory on the GPU.
+// A client that has had its turn, and rests with all its memory on the GPU.
 struct Swapper : Asker {
   Swapper(const Daemon& daemon, std::uint64_t mega) : Asker(daemon, mega) {
     REQUIRE(wait_for_grant());

@@ -1,4 +1,4 @@
-// rotad as clients meet it: a real daemon process, real sockets and pages, real deaths.
+// rotad as clients see it: a real daemon process, real sockets and pages, real deaths.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -78,7 +78,7 @@ TEST_CASE("clients take turns in exclusive mode, told by their pages alone") {
     Client& waiter = turn % 2 == 0 ? second : first;
     waiter.want(mask);
     REQUIRE(holder.wait_for([](const LeasePage& page) { return page.waiters != 0 && page.drain_at_ns != 0; }));
-    // Who is next knows when, and no longer once it has its turn.
+    // The client that is next knows when, and no longer once it has its turn.
     const std::uint64_t drain_at = holder.lease->drain_at_ns;
     REQUIRE(waiter.wait_for([&](const LeasePage& page) { return page.next_turn_ns == drain_at; }));
     CHECK(holder.lease->next_turn_ns == 0);
@@ -226,7 +226,7 @@ TEST_CASE("connections that break off at any point leave nothing behind (nvshare
   for (int i = 0; i < 300; ++i) {
     const int descriptor = connect_to(daemon.socket());
     REQUIRE(descriptor >= 0);
-    // Gone before the answer can be sent: SIGPIPE in the daemon, were it not careful.
+    // Gone before the answer can be sent: a careless daemon would get SIGPIPE.
     if (i % 3 != 0) send_packet(descriptor, &hello, sizeof hello);
     if (i % 3 != 1) send_packet(descriptor, &ask, sizeof ask);
     close(descriptor);
@@ -389,7 +389,7 @@ TEST_CASE("a GPU that another daemon manages is refused with that daemon's pid a
   REQUIRE(refused);
   CHECK(refused->find("pid " + std::to_string(first.pid())) != std::string::npos);
   CHECK(refused->find(first.socket()) != std::string::npos);
-  CHECK_FALSE(client.add_gpu(2));  // it concerns that GPU alone
+  CHECK_FALSE(client.add_gpu(2));  // it affects only that GPU
   owner.reset();
   CHECK(eventually([&] { return !client.add_gpu(1); }));
 }

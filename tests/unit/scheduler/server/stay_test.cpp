@@ -1,4 +1,5 @@
-// Processes that ask a daemon not to end as idle while they live (`rota run` does), and how many of them it hears.
+// Processes that ask a daemon not to exit as idle while they live (as `rota run` does), and how many of them it
+// accepts.
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -16,7 +17,7 @@ namespace {
 using protocol::Kind;
 using protocol::Message;
 
-// Processes that each ask the daemon to stay, hang up and live on until they are let go.
+// Processes that each ask the daemon to stay, hang up, and live until they are released.
 class Stayers {
  public:
   explicit Stayers(const Daemon& daemon) : daemon_(daemon) { REQUIRE(pipe2(release_, O_CLOEXEC) == 0); }
@@ -25,7 +26,7 @@ class Stayers {
     close(release_[0]);
     for (const pid_t stayer : stayers_) waitpid(stayer, nullptr, 0);
   }
-  // Returns once the daemon has heard it.
+  // Returns once the daemon has received it.
   pid_t add() {
     int asked[2];
     REQUIRE(pipe2(asked, O_CLOEXEC) == 0);
@@ -62,7 +63,7 @@ class Stayers {
   std::vector<pid_t> stayers_;
 };
 
-// The processes that a daemon keeps an eye on.
+// The processes that a daemon watches.
 int watched_by(const Daemon& daemon) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(daemon.pid()) + "/fd")) {
@@ -81,7 +82,7 @@ TEST_CASE("only so many processes can make a daemon stay, a quarter kept for oth
   for (int i = 0; i < 20; ++i) heard.push_back(stayers.add());
   CHECK(eventually([&] { return watched_by(daemon) == most; }));
   CHECK(serves(daemon));
-  // One that ends makes room for another.
+  // A process that ends makes room for another.
   stayers.end(heard.front());
   CHECK(eventually([&] { return watched_by(daemon) == most - 1; }));
   stayers.add();

@@ -1,4 +1,4 @@
-// What must hold after every step, and what a failure says.
+// What must hold after every step, and what a failure prints.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -20,8 +20,8 @@ std::map<scheduler::ClientId, std::uint64_t> World::held() const {
   return held;
 }
 
-// Nobody is granted a GPU beside holders with whom it conflicts. One exception by design: work that ran on while rotad
-// was away is granted at once by a young rotad, whoever holds.
+// No client is granted a GPU beside holders with which it conflicts. One exception by design: a rotad that has just
+// started grants at once to work that ran on while rotad was away, whoever holds the GPU.
 void World::check_grants(const scheduler::Event& event, const std::vector<scheduler::Decision>& decisions,
                          std::map<scheduler::ClientId, std::uint64_t> before) {
   const auto* want = std::get_if<scheduler::event::Want>(&event);
@@ -57,7 +57,8 @@ void World::check_grants(const scheduler::Event& event, const std::vector<schedu
   }
 }
 
-// After every event of a program's machine. The reasons are the world's own: this does not ask may_open().
+// After every event of a program's machine. The reasons are what the world itself has seen: this does not ask
+// may_open().
 void World::check_gate(const Program& program) {
   if (program.open != program.machine->gate_open()) fail(&program, "the machine is wrong about its gate");
   if (!program.open) return;
@@ -88,7 +89,8 @@ void World::check_gate(const Program& program) {
 void World::check_work() {
   for (auto& program : programs_) {
     if (!program->works()) program->loose = false;
-    // No rotad knows of it: its lease is of one that has died, whether it has noticed or not. It works on by design.
+    // No rotad knows of it: its lease is from one that has died, whether it has noticed or not. It continues to work by
+    // design.
     if (program->works() && program->client == 0) program->loose = true;
     if (!program->works() || program->loose) continue;
     const scheduler::ClientState* state = core_ ? core_->client(program->client) : nullptr;

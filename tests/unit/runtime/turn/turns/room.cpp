@@ -1,4 +1,4 @@
-// Room, as the programs of the world ask for it: what the monitor does for the machine, and what must hold.
+// Room, as the world's programs ask for it: what the monitor does for the machine, and what must hold.
 #include <algorithm>
 
 #include "turns/world.h"
@@ -14,7 +14,7 @@ void World::tell_usage(const Program& program) {
   }
 }
 
-// A thread frees, or reserves and looks whether it may take it.
+// A thread frees memory, or reserves some and checks whether it may take it.
 void World::grow_or_shrink(Program& program, Thread& thread) {
   if (one_in(2)) {
     if (program.fixed != 0 && one_in(3)) {
@@ -26,7 +26,7 @@ void World::grow_or_shrink(Program& program, Thread& thread) {
     const scheduler::Bytes less = std::min<scheduler::Bytes>(pick(300), program.taken - program.fixed);
     program.memory -= less;
     program.taken -= less;
-    publish_room(program);  // who waits looks again
+    publish_room(program);  // waiting threads check again
     return;
   }
   if (program.captures_until > now_) return;  // would not wait
@@ -89,7 +89,7 @@ void World::ask_room(Program& program, std::uint64_t gpus) {
   program.asked_grant = program.machine->grant();
 }
 
-// Of a program that works by its lease.
+// For a program that works under its lease.
 void World::check_room(const Program& program, const scheduler::ClientState& state) {
   for (unsigned gpu = 0; gpu < kGpus && program.asks; ++gpu) {
     if (((program.uses & state.held) >> gpu & 1) == 0) continue;

@@ -1,4 +1,4 @@
-// The world's rotad: the scheduler's core, what programs and liars tell it, and what programs see of it.
+// The world's rotad: the scheduler's core, what programs and liars report to it, and what programs see of it.
 #include "turns/world.h"
 
 namespace rota::turns {
@@ -16,7 +16,7 @@ void World::start_rotad() {
   settings.mode = mode_;
   settings.quantum = 100ms;
   settings.measured_turns = seed_ / 4 % 2 != 0;
-  // Shorter than a drain that fails, as it is by default, or long enough for one drain to fail after the other.
+  // By default shorter than a drain that fails, or long enough for one drain to fail after another.
   settings.grace = quiet_ ? 60s : one_in(2) ? 500ms : 10s;
   note("rotad starts");
   core_ = std::make_unique<scheduler::Core>(settings);
@@ -37,7 +37,7 @@ void World::start_rotad() {
   liar_at_ = now_;
 }
 
-// A client that keeps to nothing, but for what rotad makes it keep to.
+// A client that follows no rules except those that rotad enforces.
 void World::some_liar() {
   liar_at_ = now_ + some_time(3s);
   if (liars_.empty()) return;
@@ -55,7 +55,7 @@ void World::some_liar() {
   }
 }
 
-// What a program says of its turns, whatever it is.
+// What a program reports about its turns, true or not.
 void World::tell_activity(scheduler::ClientId client) {
   scheduler::event::Activity& activity = activity_[client];
   activity.client = client;
@@ -91,7 +91,7 @@ void World::hung_up(Program& program) {
 }
 
 void World::connect(Program& program) {
-  leave(program);  // reconnected: the former is gone
+  leave(program);  // reconnected: the old connection is gone
   program.client = ++last_client_;
   program.connected = true;
   program.lost_at = kNever;
@@ -158,7 +158,7 @@ void World::show_lease(Program& program, const scheduler::ClientState& state) {
     if (core_->bytes_to_clear(program.client, gpu) != 0) lease.in_the_way |= std::uint64_t{1} << gpu;
   }
   if (program.page.grant != 0 && lease.grant != 0 && program.page.grant != lease.grant) {
-    // A grant that replaces another shows none for an instant.
+    // A grant that replaces another one shows none for an instant.
     program.page_then = lease;
     program.page_whole_at = now_ + some_time(100us);
     program.page.grant = 0;
@@ -167,7 +167,7 @@ void World::show_lease(Program& program, const scheduler::ClientState& state) {
   } else {
     program.page = lease;
   }
-  // The futex wakes it, at some time; or its own look at the page does.
+  // The futex wakes it at some time, or its own look at the page finds it.
   if (!one_in(20)) wake(program, some_time(1ms));
 }
 

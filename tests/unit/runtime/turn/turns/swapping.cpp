@@ -1,4 +1,4 @@
-// Swap memory in the world: GPUs that can be full, and what programs do about it. The core knows of it what it is told.
+// Swap memory in the world: GPUs that can be full, and what programs do about it. The core knows only what it is told.
 #include <algorithm>
 
 #include "turns/world.h"
@@ -7,7 +7,7 @@ namespace rota::turns {
 
 using namespace std::chrono_literals;
 
-// What the driver would say. Unified Memory is pushed out for whoever needs the room.
+// What the driver would report. Unified Memory is evicted when room is needed.
 scheduler::Bytes World::free_on(unsigned gpu) const {
   scheduler::Bytes taken = ballast_[gpu];
   for (const auto& program : programs_) {
@@ -25,7 +25,7 @@ bool World::all_there(const Program& program) const {
   return true;
 }
 
-// As far as there is room. Whether some has come.
+// As far as there is room. Returns whether some has come.
 bool World::bring(Program& program) {
   const bool holds = program.machine->phase() == turn::Phase::kHolding;
   bool some = false;
@@ -43,11 +43,11 @@ bool World::bring(Program& program) {
     program.refused[gpu] = moves - program.there[gpu];
     if (!calm_ && one_in(6)) stop_others(program);
   }
-  if (!one_in(3)) tell_usage(program);  // else rotad reads the page at its own time
+  if (!one_in(3)) tell_usage(program);  // otherwise rotad reads the page at its own time
   return some;
 }
 
-// What the page says, less what has gone since. Whether some has gone now.
+// What the page says, less what has left since. Returns whether some has left now.
 bool World::clear(Program& program, std::uint64_t gpus) {
   if (program.machine->grant() != 0) fail(&program, "clears while it holds a lease");
   bool some = false;
@@ -56,8 +56,8 @@ bool World::clear(Program& program, std::uint64_t gpus) {
     const scheduler::Bytes from = program.clear_from[gpu];
     const scheduler::Bytes gone = from > program.resident_on(gpu) ? from - program.resident_on(gpu) : 0;
     scheduler::Bytes goes = program.clear[gpu] > gone ? program.clear[gpu] - gone : 0;
-    // Of whom a new rotad has not heard that it swaps, it wants room as of any holder. And what has been taken that
-    // never leaves hides what has gone since.
+    // If a new rotad has not heard that a client swaps, it wants room from it as from any holder. And memory taken
+    // since that never leaves hides what has left.
     if (goes > program.there[gpu] && from != 0 && program.fixed == 0) fail(&program, "is to clear more than is there");
     goes = std::min(goes, program.there[gpu]);
     if (!calm_ && one_in(5)) goes /= 2;  // an extent could not be moved
@@ -69,14 +69,14 @@ bool World::clear(Program& program, std::uint64_t gpus) {
   return some;
 }
 
-// What it has, as a client says it.
+// What it has, as a client reports it.
 void World::say_state(const Program& program, unsigned gpu) {
   if ((program.answers >> gpu & 1) == 0) quota_->add_gpu(program.client, gpu, kForSwap, 0);
   quota_->state(program.client, gpu, program.reservation(), answered_[{program.client, gpu}], quota_->round(), now_);
 }
 
-// Whether rotad grants so much more on these GPUs. Nobody asks before all have said what they have: a new rotad waits
-// for them.
+// Whether rotad grants this much more on these GPUs. Nobody asks before all have reported what they have: a new rotad
+// waits for them.
 bool World::granted(const Program& program, std::uint64_t gpus, scheduler::Bytes more, scheduler::Bytes fixed) {
   const auto known = [&](const auto& one) {
     return !one || !one->swaps || (one->client != 0 && one->answers == one->touched);
@@ -109,7 +109,7 @@ bool World::granted(const Program& program, std::uint64_t gpus, scheduler::Bytes
   return true;
 }
 
-// Where the driver has room for it; else a program would wait, and others would make some.
+// Only if the driver has room for it; otherwise a program would wait, and others would make some.
 void World::take_fixed(Program& program) {
   const scheduler::Bytes more = 1 + pick(100);
   if (program.memory != program.taken) return;
@@ -127,7 +127,7 @@ void World::take_fixed(Program& program) {
   ++took_fixed_;
 }
 
-// Whether what a program has may be on these GPUs as well.
+// Whether a program may have what it has on these GPUs as well.
 bool World::may_touch(const Program& program, std::uint64_t gpus) {
   if (!program.swaps || program.memory == 0) return true;
   if (program.client == 0 || !core_) return false;
@@ -139,7 +139,7 @@ bool World::may_touch(const Program& program, std::uint64_t gpus) {
   return granted(program, gpus, 0, 0);
 }
 
-// While it waits for them to clear: so it may have to go before its memory has come.
+// While it waits for them to clear; so it may have to leave before its memory has come back.
 void World::stop_others(const Program& program) {
   const Time until = now_ + 3s;
   for (const auto& other : programs_) {
@@ -147,7 +147,7 @@ void World::stop_others(const Program& program) {
   }
 }
 
-// For good, with memory on GPUs, but so little that each of the others fits beside it.
+// Permanently, with memory on GPUs, but so little that each of the others fits beside it.
 void World::stop_some() {
   scheduler::Bytes most = kMostStopped;
   for (const auto& program : programs_) {
@@ -159,7 +159,7 @@ void World::stop_some() {
   }
 }
 
-// As the usage page says it. What may be in use cannot leave.
+// As the usage page says. Memory that may be in use cannot leave.
 scheduler::event::Usage World::usage(const Program& program, unsigned gpu) const {
   scheduler::event::Usage usage{.client = program.client, .gpu = gpu, .used = program.memory};
   if (!program.swaps) return usage;
@@ -183,7 +183,7 @@ void World::remember(const scheduler::event::Usage& usage) {
   told_[{usage.client, usage.gpu}] = usage;
 }
 
-// What the driver says of each GPU, now and then without whose it is; or nothing, for a while.
+// What the driver reports about each GPU, now and then without saying whose memory it is; or nothing for a while.
 void World::measure() {
   measure_at_ = now_ + 1s;
   if (!calm_ && one_in(20)) meter_silent_until_ = now_ + (one_in(2) ? Time(15s) : some_time(10s));
@@ -197,7 +197,7 @@ void World::measure() {
   }
   measured_at_ = now_;
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
-    scheduler::Bytes unified = 0;  // of which any part may be there
+    scheduler::Bytes unified = 0;  // any part of which may be there
     for (const auto& program : programs_) {
       if (!program->swaps && (program->touched >> gpu & 1) != 0) unified += program->taken;
     }
@@ -215,7 +215,7 @@ void World::measure() {
   }
 }
 
-// After every step of the core, from what it was told and not from its sums.
+// After every step of the core, based on what it was told and not on its sums.
 void World::check_clearing() {
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
     scheduler::Bytes needed = core_->gpu(gpu).clients * kContext + core_->gpu(gpu).outside;

@@ -1,4 +1,4 @@
-// How the world goes on: programs, time and surprises.
+// How the world proceeds: programs, time and surprises.
 #include "turns/world.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ using turn::Phase;
 
 namespace {
 
-// How long one that looks for rotad may take to find it, and to be answered.
+// How long a program that looks for rotad may take to find it, and to be answered.
 constexpr Time kToFindRotad = 20s;
 
 }  // namespace
@@ -39,7 +39,7 @@ void World::everybody_gets_a_turn() {
   if (swapping_ && !one_in(5)) stop_some();
   if (!core_) start_rotad();
   const Time begun = now_;
-  // All others each take turns, and are revoked in each.
+  // Each of the others takes a turn, and has it revoked.
   const bool measured = core_->settings().measured_turns;
   const Time quantum = measured ? scheduler::Sharing::kLongestWithMoves : core_->settings().quantum;
   const Time turn = quantum + core_->settings().grace;
@@ -74,7 +74,7 @@ std::unique_ptr<Program> World::new_program() {
   if (one_in(6)) program->manner = Manner::kUndrainable;
   program->asks = !one_in(5);
   program->swaps = swapping_ && program->manner != Manner::kUndrainable && !one_in(4);
-  // What swaps is taken as rotad grants it.
+  // Swap memory is taken as rotad grants it.
   program->memory = program->taken = program->swaps ? 0 : 50 + pick(700);
   program->touched = one_in(4) ? kServed : 1 + pick(2);
   if (one_in(10)) program->touched = kUnservedGpu;
@@ -95,7 +95,7 @@ void World::send(Program& program, Message message) {
   program.outbox.push_back(message);
 }
 
-// As the monitor does: every action is carried out before the next event, an answer to one of them included.
+// Like the monitor: carries out every action before the next event, including an answer to one of them.
 void World::feed(Program& program, const turn::Event& event) {
   program.due.push_back(event);
   if (program.due.size() > 1) return;  // an answer: its turn comes below
@@ -140,7 +140,7 @@ void World::carry_out(Program& program, const turn::Action& action) {
                      .alone = action.alone});
       break;
     case Act::kGiveBack:
-      // Work of a turn that was revoked may run on, while a grant that came since is given back unused.
+      // Work of a turn that was revoked may still be running while a later grant is given back unused.
       if (program.submitted != program.finished && program.machine->phase() != Phase::kBeside && !program.loose) {
         fail(&program, "gives back with work on the GPU");
       }
@@ -176,7 +176,7 @@ void World::carry_out(Program& program, const turn::Action& action) {
         break;
       }
       if (program.open) fail(&program, "brings its memory back with its gate open");
-      // The copy takes its time, in which the monitor does nothing else; sometimes there is no room.
+      // The copy takes time, during which the monitor does nothing else; sometimes there is no room.
       const bool some = program.swaps && bring(program);
       program.resident = program.swaps ? all_there(program) : calm_ || !one_in(4);
       now_ += calm_ ? 1us : some_time(2ms);
@@ -216,7 +216,7 @@ void World::gate_opens(Program& program) {
   if (program.swaps && !all_there(program)) fail(&program, "its gate opens and its memory is away");
   program.open = true;
   program.opened_at = now_;
-  // By a lease, what it covers: when a drain for a GPU more has failed, the gate opens again with what is held.
+  // With a lease, what it covers: if a drain for one more GPU has failed, the gate opens again with what is held.
   program.uses = (phase == Phase::kHolding ? program.page.held : program.answered) & kServed;
   if (program.manner == Manner::kLate) program.stuck_until = now_ + some_time(5s);
   program.standing_since = kNever;
@@ -275,7 +275,7 @@ void World::look(Program& program) {
   const bool counts = program.machine->grant() != 0;
   seen.standing = program.count(Thread::kStanding) + (counts ? program.count(Thread::kWaitsForRoom) : 0);
   seen.interrupted = seen.standing != 0 && one_in(10);
-  // What is timed is over by itself, whatever others do.
+  // Timed work finishes by itself, whatever others do.
   if (!calm_ && program.measures_until <= now_ && one_in(20)) {
     program.measures_until = now_ + some_time(250ms);
     program.wants_alone = one_in(2);
@@ -297,7 +297,7 @@ void World::look(Program& program) {
 
 void World::thread_goes_on(Program& program, Thread& thread) {
   if (thread.where == Thread::kInside) {
-    // A synchronous call comes back when the work has.
+    // A synchronous call returns once the work has finished.
     if (program.submitted != program.finished && one_in(3)) {
       thread.until = now_ + some_time(20ms);
       return;
@@ -306,7 +306,7 @@ void World::thread_goes_on(Program& program, Thread& thread) {
     thread = {Thread::kAway, now_ + (one_in(30) ? some_time(2s) : some_time(5ms))};
     return;
   }
-  if (one_in(20)) {  // needs no open gate
+  if (one_in(20)) {  // does not need an open gate
     grow_or_shrink(program, thread);
     if (thread.where == Thread::kWaitsForRoom) return;
   }
@@ -390,7 +390,7 @@ void World::chaos() {
       if (core_ && one_in(4)) rotad_dies();
       break;
     case 1:
-      if (core_) hung_up(program);  // rotad hangs up on one, and keeps its turn until the process is back
+      if (core_) hung_up(program);  // rotad hangs up on it, and keeps its turn until the process is back
       break;
     case 2:
       // The process dies: its memory, its work and its turn are gone.
@@ -412,7 +412,7 @@ void World::chaos() {
       break;
     case 6:
     case 7:
-      // Another process needs the room. The monitor moves out what rests, and its next look says so.
+      // Another process needs the room. The monitor moves out idle memory, and its next look reports that.
       if (program.swaps) {
         program.pinned_until = now_ + some_time(10s);
         break;
@@ -424,7 +424,7 @@ void World::chaos() {
       }
       break;
     case 8:
-      // Another program, of which rotad knows nothing, comes or goes.
+      // Another program that rotad does not know comes or goes.
       if ((swapping_ || metered_) && one_in(4)) {
         const unsigned gpu = pick(kGpus);
         const scheduler::Bytes more = std::min<scheduler::Bytes>(pick(kMostBallast), ballast_[gpu] + free_on(gpu));

@@ -1,17 +1,17 @@
 // A small world for the turn property test: programs with their machines, one rotad with the scheduler's core, clients
-// that keep to nothing, and the time. Everything that happens is chosen by the seed, and every step is checked:
+// that follow no rules, and time. The seed determines everything that happens, and every step is checked:
 //
-//   the core    grants a GPU to nobody who conflicts with its holders (what already runs, for a young rotad, excepted)
-//   programs    work only with a lease that the core knows, or *loose*: with a reason, until they have come to rest
-//   the gate    opens only for reasons that the world saw happen itself, with all memory there
-//   room        whoever asks for it and works by a lease has taken no more than it is promised, at any moment
-//   swapping    some programs have memory that lies on a GPU until they move it themselves, and a GPU that is full
-//   takes no
-//               more, whatever the core thinks; a part of it may never leave; somebody whom rotad does not know may
-//               have a part of it, which a meter tells the core in some worlds, as long as it answers, and for which
-//               there is room then. Nothing moves of a program whose work may run; nobody who holds a GPU is asked to
-//               clear one, and all together are asked for no more than is missing
-//   at the end  when nothing surprising happens any more, everybody who stands at a gate gets through it in time
+//   the core    grants a GPU to no client that conflicts with its holders (except, by a rotad that has just started, to
+//               work that is already running)
+//   programs    work only with a lease that the core knows, or *loose*: for a reason, until they have come to rest
+//   the gate    opens only for reasons that the world has itself seen, with all memory there
+//   room        a program that asks for it and works under a lease never has more than it is promised
+//   swapping    some programs have memory that is on a GPU until they move it themselves, and a full GPU takes no more,
+//               whatever the core thinks; some of that memory may never leave; a program that rotad does not know may
+//               have some, which in some worlds a meter reports to the core, as long as it answers, and for which there
+//               is then room. No memory moves of a program whose work may run; no holder of a GPU is asked to clear
+//               one, and all together are asked for no more than is missing
+//   at the end  once nothing surprising happens any more, every program that waits at a gate gets through it in time
 #pragma once
 
 #include <array>
@@ -26,13 +26,14 @@ namespace rota::turns {
 
 class World {
  public:
-  // `verbose`: a failure comes with the last events.
+  // `verbose`: a failure prints the last events.
   World(unsigned seed, scheduler::Mode mode, bool verbose, bool swapping);
 
   void run(long steps) {
     for (long i = 0; i < steps; ++i) advance();
   }
-  // No more surprises: rotad lives and programs are not stopped. Whoever stands at its gate gets through it in time.
+  // No more surprises: rotad lives and programs are not stopped. Every program that waits at its gate gets through in
+  // time.
   void everybody_gets_a_turn();
 
   long machine_steps() const { return machine_steps_; }
@@ -60,7 +61,7 @@ class World {
   // Luck.
   unsigned pick(unsigned below) { return std::uniform_int_distribution<unsigned>(0, below - 1)(random_); }
   bool one_in(unsigned n) { return pick(n) == 0; }
-  // Mostly short, seldom long.
+  // Mostly short, rarely long.
   Time some_time(Time most);
 
   // rotad.
@@ -164,24 +165,24 @@ class World {
   long moves_out_ = 0;
   long cleared_ = 0;              // moves of swap memory for others
   long refusals_ = 0;             // attempts to bring it back for which the GPU had no room
-  long stopped_ = 0;              // programs, for good, with memory that others ask for
-  long unused_ = 0;               // turns given back since it never came
+  long stopped_ = 0;              // programs stopped permanently, with memory that others ask for
+  long unused_ = 0;               // turns given back because it never came
   long took_fixed_ = 0;           // times that a program took memory that never leaves
-  long refused_by_quota_ = 0;     // since somebody's memory could not have come back
+  long refused_by_quota_ = 0;     // because some client's memory could not have come back
   long outside_learned_ = 0;      // times that the core found out about a ballast
-  long outside_measured_ = 0;     // readings that told of one
-  long alone_ = 0;                // a GPU was one program's, since it measured
-  long held_by_measurement_ = 0;  // looks at a turn that did not end for that
-  long meter_fell_silent_ = 0;    // for so long that nothing counts any more
-  BytesOfGpus ballast_{};         // that somebody else has
-  BytesOfGpus outside_{};         // that the core thinks somebody else has
-  // What the meter has told the core, as long as that counts.
+  long outside_measured_ = 0;     // readings that showed one
+  long alone_ = 0;                // times that one program had a GPU alone to measure
+  long held_by_measurement_ = 0;  // looks at a turn that did not end because of that
+  long meter_fell_silent_ = 0;    // for so long that its readings no longer count
+  BytesOfGpus ballast_{};         // of another program
+  BytesOfGpus outside_{};         // what the core takes for that
+  // What the meter has reported to the core, as long as that counts.
   BytesOfGpus others_{};
   std::array<Time, kGpus> listed_at_{};
   Time measure_at_{0};
-  Time measured_at_ = kNever;  // kNever: there is no reading
+  Time measured_at_ = kNever;  // kNever: no reading
   Time meter_silent_until_{0};
-  // What clients have told the core last.
+  // What clients last reported to the core.
   std::map<std::pair<scheduler::ClientId, unsigned>, scheduler::event::Usage> told_;
   Time usage_read_at_{0};
 };
