@@ -18,7 +18,7 @@ bool is_character(const Resolved& type) {
   return type.kind == TypeKind::kCharacter;
 }
 
-// "numDependencies", "count", "nParams": a pointer beside such a parameter is likely to be an array.
+// "numDependencies", "count", "nParams": a pointer next to such a parameter is likely to be an array.
 bool names_a_count(const std::string& name) {
   return name.starts_with("num") || name.starts_with("count") || name.ends_with("Count") || name.ends_with("Len");
 }

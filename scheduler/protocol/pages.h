@@ -97,25 +97,26 @@ struct UsagePage {
   std::atomic<std::uint64_t> device_bytes[kMaxGpus];  // live allocations by GPU index
   std::atomic<std::uint64_t> fixed_bytes[kMaxGpus];   // the part that cannot leave the GPU (native, exported)
   std::uint64_t older_space[2];                       // written by older programs, no longer read
-  // MemoryMode by GPU index; 0 where an older program says nothing.
+  // MemoryMode by GPU index; 0 from an older program, which does not report it.
   std::atomic<std::uint8_t> memory_modes[kMaxGpus];
-  // From version 5 on, by GPU index, and 0 from clients that do not swap. What is on the GPU now and only the client
-  // can remove, including what is fixed: raised before the driver is asked for memory, lowered once it has it back.
+  // From version 5 on, by GPU index, and 0 from clients that do not swap. The memory that is on the GPU now and that
+  // only the client can remove, including fixed memory: raised before the client asks the driver for memory, lowered
+  // once the driver has it back.
   std::atomic<std::uint64_t> resident_bytes[kMaxGpus];
   // How much of its memory the client still lacks there although it holds the GPU, because the driver refused it; 0:
   // nothing, or it does not hold the GPU.
   std::atomic<std::uint64_t> short_bytes[kMaxGpus];
   // What the driver reported as free when it refused that. Written before short_bytes.
   std::atomic<std::uint64_t> free_bytes[kMaxGpus];
-  // What `rota status` shows as Moves. 0 from clients that do not swap, and from older ones.
+  // Shown by `rota status` as Moves. 0 from clients that do not swap, and from older ones.
   std::atomic<std::uint64_t> out_bytes;
   std::atomic<std::uint64_t> out_ns;
   std::atomic<std::uint64_t> in_bytes;
   std::atomic<std::uint64_t> in_ns;
   std::atomic<std::uint64_t> spared_bytes;
-  // What the client has done since it began, as far as rotad has wanted to know (LeasePage::watch): calls that submit
-  // work; looks at its GPUs while it held them, and how many of those found work under way; its turns, and how long it
-  // took in all from their grants until it ran.
+  // The client's activity since it started, as far as rotad has asked for it (LeasePage::watch): calls that submit
+  // work; samples of its GPUs while it held them, and how many of those found work in progress; its turns, and the
+  // total time from their grants until it ran.
   std::atomic<std::uint64_t> calls;
   std::atomic<std::uint64_t> open_ns;     // for how long it has held its GPUs and could call, when it counted them,
   std::atomic<std::uint64_t> counted_ns;  // and when that was (CLOCK_MONOTONIC)
@@ -123,9 +124,10 @@ struct UsagePage {
   std::atomic<std::uint64_t> busy_samples;
   std::atomic<std::uint64_t> switches;
   std::atomic<std::uint64_t> switch_ns;
-  // Not 0: it has handed memory or events to other processes, which may have to run beside it, or opened theirs.
+  // Not 0: it has shared memory or events with other processes, which may have to run concurrently with it, or opened
+  // theirs.
   std::atomic<std::uint32_t> shares;
-  // Of busy_samples, those of spells: of five or more in a row.
+  // Those of busy_samples that came five or more in a row.
   std::atomic<std::uint64_t> spell_samples;
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&

@@ -1,5 +1,5 @@
 // A value, or why there is none. An error here concerns one client, one file or one call, never the whole process, so
-// it is handed to whoever can tell the person concerned. (C++20 has no std::expected yet.)
+// it is returned to the code that can report it to the user. (C++20 has no std::expected yet.)
 #pragma once
 
 #include <string>
@@ -19,12 +19,12 @@ class Result {
   Result(Error error) : content_(std::move(error)) {}  // NOLINT(google-explicit-constructor): so is an error
 
   explicit operator bool() const { return std::holds_alternative<T>(content_); }
-  // Only where there is a value.
+  // Only if there is a value.
   T& operator*() { return std::get<T>(content_); }
   const T& operator*() const { return std::get<T>(content_); }
   T* operator->() { return &std::get<T>(content_); }
   const T* operator->() const { return &std::get<T>(content_); }
-  // Only where there is none. A result of any other type can be made of it: `return inner.error();`.
+  // Only if there is none. It converts to a result of any other type: `return inner.error();`.
   const Error& error() const { return std::get<Error>(content_); }
 
  private:

@@ -1,5 +1,5 @@
-// The sessions that a process belongs to, as `rota run` hands them on in ROTA_SESSION: ID[,gpu=BYTES][,host=BYTES],
-// those of nested `rota run`s after a colon.
+// The sessions that a process belongs to, as `rota run` passes them on in ROTA_SESSION: ID[,gpu=BYTES][,host=BYTES],
+// with those of nested `rota run`s separated by colons.
 #pragma once
 
 #include <optional>
@@ -14,12 +14,12 @@ namespace rota::protocol {
 
 struct SessionEntry {
   std::string id;
-  std::uint64_t device_bytes = kUnlimited;  // that all its processes may have on each GPU
-  std::uint64_t host_bytes = kUnlimited;    // of that, what may have to lie in the host's memory
+  std::uint64_t device_bytes = kUnlimited;  // the limit for all its processes on each GPU
+  std::uint64_t host_bytes = kUnlimited;    // how much of that may have to be in host memory
   friend bool operator==(const SessionEntry&, const SessionEntry&) = default;
 };
 
-// The part of `text` before `separator`, which both are taken away.
+// Removes the part of `text` before `separator`, and the separator, and returns that part.
 inline std::string_view take_until(std::string_view& text, char separator) {
   const auto end = text.find(separator);
   const std::string_view part = text.substr(0, end);
@@ -27,7 +27,7 @@ inline std::string_view take_until(std::string_view& text, char separator) {
   return part;
 }
 
-// Nothing where the list cannot be read. An empty text is an empty list.
+// Nothing if the list cannot be parsed. An empty text is an empty list.
 inline std::optional<std::vector<SessionEntry>> parse_sessions(std::string_view text) {
   std::vector<SessionEntry> sessions;
   while (!text.empty()) {

@@ -1,10 +1,10 @@
-// Where rotad listens, and how one connects there: used by rotad, by the command line and by the shim inside other
-// people's processes, hence C library calls only, no allocation and no exceptions.
+// Where rotad listens, and how to connect to it: used by rotad, by the command line and by the shim inside other
+// programs' processes, so it makes only C library calls, without allocation or exceptions.
 //
-// ROTA_SOCKET alone counts where it is set. Otherwise these are tried in order: /run/rota/rotad.sock (the machine's
-// rotad), $XDG_RUNTIME_DIR/rota/rotad.sock and /tmp/rota-$UID/rotad.sock (a user's own). Anybody may create a folder in
-// /tmp, so a user's own folder counts only if it belongs to that user and nobody else can write to it. One that does
-// not is passed over, and named in the result: otherwise anybody could keep a user from every rotad.
+// If ROTA_SOCKET is set, only it counts. Otherwise these are tried in order: /run/rota/rotad.sock (the machine's
+// rotad), $XDG_RUNTIME_DIR/rota/rotad.sock and /tmp/rota-$UID/rotad.sock (a user's own). Anyone may create a folder in
+// /tmp, so a user's folder counts only if it belongs to that user and nobody else can write to it. Any other is skipped
+// and named in the result; otherwise anyone could keep a user from reaching a rotad.
 #pragma once
 
 #include <errno.h>
@@ -25,7 +25,7 @@ inline constexpr const char* kSystemSocket = "/run/rota/rotad.sock";
 inline constexpr const char* kSystemControlSocket = "/run/rota-control/control.sock";
 inline constexpr size_t kSocketPathLength = sizeof(sockaddr_un::sun_path);  // bytes, NUL included
 inline constexpr size_t kMaxSocketCandidates = 3;
-// How long a connection may take: it waits only before a rotad that is stopped and has a full queue of others.
+// How long a connection may take: it waits only if a rotad is stopped and its queue of connections is full.
 inline constexpr int kConnectSeconds = 2;
 
 enum class SocketOwner {
@@ -39,9 +39,9 @@ struct SocketCandidate {
   SocketOwner owner;
 };
 
-// Where the rotad that listens at `socket` takes changes of its settings. The machine's has a folder of its own: who
-// gives /run/rota to a container must not give this away with it. Returns false if the path is longer than a socket's
-// may be.
+// Where the rotad that listens at `socket` accepts changes to its settings. The machine's rotad has a separate folder
+// for this, so that passing /run/rota to a container does not pass on this access. Returns false if the path is too
+// long for a socket.
 inline bool control_path(const char* socket, char (&path)[kSocketPathLength]) {
   const int length = strcmp(socket, kSystemSocket) == 0 ? snprintf(path, sizeof path, "%s", kSystemControlSocket)
                                                         : snprintf(path, sizeof path, "%s.control", socket);
@@ -55,7 +55,7 @@ struct SocketCandidates {
   int error;
 };
 
-// The places where a rotad may listen for this process, best first. Reads the environment.
+// The paths where a rotad may listen for this process, best first. Reads the environment.
 inline SocketCandidates socket_candidates() {
   SocketCandidates found{};
   const auto add = [&found](SocketOwner owner, const char* format, auto... parts) {
@@ -116,7 +116,7 @@ inline int connect_socket(const SocketCandidate& candidate) {
     result = connect(descriptor, reinterpret_cast<const sockaddr*>(&address), sizeof address);
   } while (result != 0 && errno == EINTR);
   if (result == 0) {
-    patience = {};  // what is sent later waits as long as it must
+    patience = {};  // later sends wait as long as necessary
     setsockopt(descriptor, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
     return descriptor;
   }
@@ -125,7 +125,7 @@ inline int connect_socket(const SocketCandidate& candidate) {
   return -error;
 }
 
-// A place that was passed over because its folder is not this user's own.
+// A place that was skipped because its folder is not this user's own.
 struct SkippedPlace {
   char path[kSocketPathLength];  // of the socket
   int error;                     // a positive errno value, see check_private_folder
@@ -133,7 +133,7 @@ struct SkippedPlace {
 
 struct SocketSearch {
   int descriptor;             // connected, or -1
-  SocketCandidate candidate;  // the place that answered, else the one that `error` is about
+  SocketCandidate candidate;  // the place that answered, otherwise the one that `error` is about
   // 0, or a positive errno value: ENOENT, ENOTDIR or ECONNREFUSED (no rotad anywhere), EPERM (none, and there is no
   // place for one but those in `skipped`), or why `candidate` cannot be used.
   int error;
@@ -141,13 +141,13 @@ struct SocketSearch {
   size_t skipped_count;
 };
 
-// Whether what check_private_folder answered says that the place is somebody else's.
+// Whether check_private_folder's result means that the place belongs to another user.
 inline bool is_untrusted(int error) {
   return error == EPERM || error == EACCES || error == ELOOP;
 }
 
-// Where this user's own rotad would listen: the place that the user chose, else the first whose folder is the user's
-// own or can be made. Null: every one of them is somebody else's.
+// Where this user's own rotad would listen: the place that the user chose, otherwise the first whose folder belongs to
+// the user or can be created. Null: all of them belong to other users.
 inline const SocketCandidate* own_place(const SocketCandidates& candidates) {
   for (size_t i = 0; i < candidates.count; ++i) {
     const SocketCandidate& candidate = candidates.list[i];
@@ -156,7 +156,7 @@ inline const SocketCandidate* own_place(const SocketCandidates& candidates) {
     const int error = check_private_folder(candidate.path);
     if (error == 0) return &candidate;
     if (error != ENOENT) continue;
-    // XDG_RUNTIME_DIR may name a folder that is not there (su, containers).
+    // XDG_RUNTIME_DIR may name a folder that does not exist (su, containers).
     char above[kSocketPathLength];
     memcpy(above, candidate.path, sizeof above);
     for (int parts = 0; parts < 2; ++parts) {
@@ -167,8 +167,8 @@ inline const SocketCandidate* own_place(const SocketCandidates& candidates) {
   return nullptr;
 }
 
-// Connects to the first rotad that answers. Somebody else's folder in the place of the user's own is passed over. A
-// rotad that may not be talked to ends the search: whoever set it up meant this user to use no other one.
+// Connects to the first rotad that answers. Skips another user's folder in place of the user's own. A rotad that
+// refuses access ends the search: its administrator did not mean this user to use another one.
 inline SocketSearch search_rotad(const SocketCandidates& candidates) {
   SocketSearch search{};
   search.descriptor = -1;
@@ -203,12 +203,12 @@ inline SocketSearch search_rotad(const SocketCandidates& candidates) {
   return search;
 }
 
-// The same, in the places that this process's environment names.
+// The same, for the places that this process's environment names.
 inline SocketSearch find_rotad() {
   return search_rotad(socket_candidates());
 }
 
-// Whether an error of a search means that there simply is no rotad.
+// Whether a search's error simply means that there is no rotad.
 inline bool nobody_there(int error) {
   return error == ENOENT || error == ECONNREFUSED || error == ENOTDIR;
 }

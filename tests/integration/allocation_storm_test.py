@@ -1,4 +1,4 @@
-"""Programs that allocate by every route from many threads keep their contents, and end with nothing on the books."""
+"""Programs that allocate by every route from many threads keep their contents, and end with an empty ledger."""
 import re
 
 from harness import PROGRAMS, ROTA, Case
@@ -8,13 +8,13 @@ class AllocationStorm(Case):
     memory = "1G"
 
     def storm(self, memory, duration, *options, **environment):
-        """The calls that were refused for want of memory."""
+        """The number of calls refused for lack of memory."""
         printed = self.checked(ROTA, "run", "--", PROGRAMS / "allocation_storm", "--for", duration, *options,
                                timeout=60 + 4 * duration, ROTA_MEMORY=memory, **environment).stdout
         calls, refused, left = map(int, re.fullmatch(
             r"ok (\d+) calls, \d+ a second, (\d+) refused, (-?\d+) bytes left\n", printed).groups())
         self.assertGreater(calls, 100, printed)
-        # Under a limit, what is free is the limit less what the books say.
+        # Under a limit, free memory is the limit minus what the ledger counts.
         self.assertEqual(left, 0, printed)
         return refused
 

@@ -1,4 +1,4 @@
-"""Whatever is wrong, rota says what and what to do, and the program goes on wherever it could have gone on without rota."""
+"""For any bad input, rota names the problem and the remedy, and the program continues wherever it could have without rota."""
 import os
 import pathlib
 import subprocess
@@ -60,7 +60,7 @@ class BadInput(Case):
         state.mkdir()
         os.chown(state, 65534, 65534)
         nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-        # A checkout in a folder that others may not enter cannot be tried this way.
+        # A checkout in a folder that other users may not enter cannot be tested this way.
         if subprocess.run([*nobody, "test", "-x", str(ROTA)], check=False).returncode != 0:
             self.skipTest("another user cannot reach the build folder")
         result = self.checked(*nobody, ROTA, "run", "--", PROGRAMS / "saxpy", ROTA_SIM_STATE=str(state / "device"))

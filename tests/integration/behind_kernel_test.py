@@ -1,5 +1,6 @@
-"""No call waits for the GPU under rota that does not wait without: a kernel may be waiting for what the calling thread
-would do next. Each call is made while such a kernel runs; waiting for rotad is allowed, and over long before the limit."""
+"""Calls that do not wait for the GPU without rota do not wait under rota: a kernel may be waiting for what the calling
+thread does next. Each call is made while such a kernel runs; waiting for rotad is allowed, and is over long before the
+limit."""
 import re
 import tomllib
 
@@ -10,7 +11,7 @@ EXPECTED = tomllib.loads((ROOT / "tests/data/behind_kernel.toml").read_text())
 
 
 def base_name(symbol, policy):
-    """cuMemAlloc of cuMemAlloc_v2, cuMemAllocAsync of cuMemAllocAsync_ptsz."""
+    """cuMemAlloc for cuMemAlloc_v2, cuMemAllocAsync for cuMemAllocAsync_ptsz."""
     form = re.sub(r"_(ptsz|ptds)$", "", symbol)
     return form if form in policy else re.sub(r"_v\d+$", "", form)
 

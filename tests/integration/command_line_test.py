@@ -1,4 +1,4 @@
-"""What the command line says, shows and leaves behind."""
+"""The command line: its output, and what it leaves behind."""
 import os
 import pathlib
 import pwd
@@ -55,7 +55,7 @@ class Left(SimCase):
         ours = {str(path) for path in self.scratch.iterdir() if path.suffix == ".start"}
         self.assertEqual(ours, set())
         self.eventually(lambda: not [path for path in self.scratch.iterdir() if path.suffix == ".lock"], "rotad's locks go with it")
-        # Other tests of this machine may come and go there: none of ours may stay.
+        # Other tests on this machine may come and go there, but none of this test's processes may remain.
         uuids = self.sim("--memory", "256M", "--state", state, "--", *program("""
 context()
 uuid = (ctypes.c_ubyte * 16)()
@@ -68,7 +68,7 @@ print(bytes(uuid).hex())
 
     # ctest labels: unsanitized
     def test_a_machines_folder_goes_though_somebody_still_writes_there(self):
-        # As a rotad does that is just ending, or a program that outlives the command.
+        # As with a rotad that is just ending, or a program that outlives the command.
         result = self.sim("--", sys.executable, "-c", """
 import os, time
 folder = os.path.dirname(os.environ["ROTA_SIM_STATE"])

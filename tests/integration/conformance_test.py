@@ -12,7 +12,7 @@ MANAGED_EXCEPTIONS = ROOT / "tests/simgpu/conformance/managed_exceptions.toml"
 
 class Conformance(Case):
     def tried(self, *command, expected=(), at_least=800, **environment):
-        """All rules that were tried, and those that fail, with why. On a busy machine a rule that waits for a while may
+        """All rules that were tried, and those that failed, with the reason. On a busy machine a rule that waits for a while may
         give up: one that is not expected to fail is tried again by itself."""
         environment = dict(MACHINE, **environment)
         record = self.scratch / "record.tsv"
@@ -51,7 +51,7 @@ class Conformance(Case):
 
     # ctest labels: unsanitized
     def test_every_third_rule_holds_with_managed_memory_but_for_those_that_are_listed(self):
-        # The rules allocate little, which would stay native.
+        # The rules allocate little memory, which would otherwise stay native.
         self.holds_but_for(MANAGED_EXCEPTIONS, every=3, ROTA_MEMORY="managed", ROTA_MEMORY_SMALL="0")
 
     # ctest labels: unsanitized thorough
@@ -68,7 +68,7 @@ class Conformance(Case):
 
     # ctest labels: unsanitized
     def test_what_processes_hand_each_other_works_in_measured_turns(self):
-        """A process whose stream waits for another's event runs beside it, although both would take turns."""
+        """A process whose stream waits for another's event runs concurrently with it, although both would take turns."""
         self.start_daemon("--quantum", "automatic", "--grace", "1000s")  # nothing is taken back
         self.assertEqual(self.failing(ROTA, "run", "--", CONFORMANCE, "--area", "ipc", at_least=30, ROTA_MEMORY="native"), {})
 
@@ -80,7 +80,7 @@ class Conformance(Case):
 
     # ctest labels: unsanitized
     def test_rules_of_memory_and_of_captures_hold_while_their_programs_are_traced(self):
-        """Not all rules: a trace takes a megabyte for each."""
+        """Not all rules: each trace takes a megabyte."""
         command = [ROTA, "trace", "--dir", self.scratch / "trace", "--", CONFORMANCE]
         for area in ("capture", "memory", "waiting"):
             command += ["--area", area]

@@ -1,4 +1,4 @@
-"""`rota demo`: programs that share a GPU, the one that is there or a simulated one, and what was seen of it."""
+"""`rota demo`: programs that share a GPU, the machine's or a simulated one, and its report."""
 import json
 import os
 import pathlib
@@ -13,7 +13,7 @@ PROGRAM = SHIMS / "rota-demo"
 
 
 def processes_with(text):
-    """Command lines of processes whose environment names that text, as all that a test starts does."""
+    """Command lines of processes whose environment contains the text, which holds for all that a test starts."""
     found = []
     for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
@@ -25,11 +25,11 @@ def processes_with(text):
 
 
 class Demo(SimCase):
-    """No GPU but those of `rota sim`: the driver that is named is not there."""
+    """No GPU except those of `rota sim`: the configured driver does not exist."""
 
     def setUp(self):
         super().setUp()
-        # Nobody can write there, root neither.
+        # Nobody can write there, not even root.
         self.environment.update(ROTA_REAL_LIBCUDA=str(self.scratch / "nowhere"), HOME="/proc/nobody", XDG_CACHE_HOME="/proc/nobody/cache")
         self.environment.pop("ROTA_CACHE", None)
 
@@ -125,7 +125,7 @@ class Demo(SimCase):
 
     # ctest labels: unsanitized
     def test_who_reads_no_more_of_it_leaves_nothing_behind_either(self):
-        # Hidden GPUs are the machine's: the simulated one stays to be seen.
+        # Only the machine's GPUs are hidden: the simulated one stays visible.
         script = f"{ROTA} demo --sim 2>{self.scratch}/said | head -n 1; cat {self.scratch}/said >&2"
         result = self.checked("bash", "-c", script, CUDA_VISIBLE_DEVICES="")
         self.assertEqual((result.stdout.count("\n"), result.stderr), (1, ""))
@@ -149,7 +149,7 @@ class Demo(SimCase):
 
 
 class OnTheDriver(Case):
-    """The simulated GPU of the test stands for the machine's own, of 256 MiB."""
+    """The test's simulated GPU of 256 MiB stands for the machine's own."""
 
     def setUp(self):
         super().setUp()
@@ -195,7 +195,7 @@ ROTA_SIM_KERNELS_END
         self.assertIn('"checked":250000', self.checked(*work).stdout)
         result = self.call(*work, ROTA_SIM_KERNELS=str(library))
         self.assertEqual((result.returncode, result.stdout, result.stderr), (1, "", "1000 of 250000 words are wrong\n"))
-        # One launch of no step is right; a single word that it spoils is found.
+        # One launch without steps is correct; a single corrupted word is detected.
         result = self.call(*work[:-6], "--steps", "0", "--launches", "1", "--start", "7", ROTA_SIM_KERNELS=str(library))
         self.assertEqual((result.returncode, result.stderr), (1, "1 of 250000 words are wrong\n"))
 

@@ -1,10 +1,10 @@
-"""Programs whose work on the GPU waits for their own later calls, or for each other's, while they take short turns: none
-hangs, none loses a result (tests/programs/dependent.cpp says what each does)."""
+"""Programs whose work on the GPU waits for their own later calls, or for each other's, while they take short turns:
+none hangs and none loses a result (tests/programs/dependent.cpp describes each)."""
 import sys
 
 from harness import Case, PROGRAMS, ROTA
 
-# A thread stands at the gate with the GIL, which a function that the GPU's work waits for needs.
+# A thread waits at the gate holding the GIL, which is needed by a function that the GPU's work waits for.
 HOLDS_THE_GIL = r"""
 import ctypes, time
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -22,7 +22,7 @@ stream, other = ctypes.c_void_p(), ctypes.c_void_p()
 check(cuda.cuStreamCreate(ctypes.byref(stream), 0))
 check(cuda.cuStreamCreate(ctypes.byref(other), 0))
 seen = []
-# Ctypes takes the GIL for it, and lets go of it while it sleeps.
+# ctypes takes the GIL for it, and releases it while it sleeps.
 function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: (time.sleep(0.06), seen.append(1)))
 print("ready", flush=True)
 check(cuda.cuLaunchHostFunc(stream, function, None))
@@ -40,7 +40,7 @@ print("ok")
 
 class Dependent(Case):
     def together(self, *command, expected="ready\nok\n"):
-        """One program for each kind of memory, at once: while one runs, two wait."""
+        """One program for each kind of memory, all at once: while one runs, two wait."""
         children = [self.start(ROTA, "run", "--", *command, ROTA_MEMORY=memory, ROTA_SIM_TIME_SCALE="1")
                     for memory in ("managed", "native", "swap")]
         for child in children:
@@ -100,7 +100,7 @@ class Dependent(Case):
 
     # ctest labels: unsanitized
     def test_two_processes_wait_for_each_others_events(self):
-        # Turns are what the user has asked for: each goes on when the other's has been taken back.
+        # The user has asked for turns: each program continues when the other's lease has been revoked.
         self.start_daemon("--mode", "exclusive", "--quantum", "30ms", "--grace", "300ms")
         self.together(PROGRAMS / "dependent", "events", "--rounds", "2")
 

@@ -1,4 +1,4 @@
-"""`rota doctor` as people and scripts meet it: on a healthy machine, and with one thing wrong at a time."""
+"""`rota doctor` as users and scripts see it: on a healthy machine, and with one thing wrong at a time."""
 import json
 import pathlib
 import shutil
@@ -23,7 +23,7 @@ class DoctorCase(Case):
                 del self.environment[name]
 
     def doctor(self, *options, rota=ROTA, **environment):
-        """The findings by id, and the whole answer: its exit code agrees with it, and every finding is complete."""
+        """The findings by id, and the whole result: checks that the exit code agrees with it and that every finding is complete."""
         result = self.call(rota, "doctor", "--json", *options, **environment)
         self.assertIn(result.returncode, (0, 1), result.stderr)
         answer = json.loads(result.stdout)
@@ -206,7 +206,7 @@ class Surroundings(DoctorCase):
         self.assertNotIn("rotad.version", findings)
 
     def serve(self, kind, answer):
-        """Something at rotad's socket that answers each connection's first message, until the test ends."""
+        """A server at rotad's socket that answers each connection's first message, until the test ends."""
         server = socket.socket(socket.AF_UNIX, kind)
         server.bind(self.environment["ROTA_SOCKET"])
         server.listen()
@@ -280,7 +280,7 @@ class Surroundings(DoctorCase):
 
 
 class Installation(DoctorCase):
-    """A copy of rota that lacks something."""
+    """An incomplete copy of rota."""
 
     def setUp(self):
         super().setUp()

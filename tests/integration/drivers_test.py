@@ -24,15 +24,15 @@ class Core(Case):
         folder = self.scratch / "trace"
         self.assertIn("ok", self.checked(ROTA, "trace", "--dir", folder, "--", PROGRAMS / "capture").stdout)
         listing = self.checked(ROTA, "trace", "show", "--lookups", folder).stdout
-        # As the driver of that age is asked for it.
+        # Looked up as with a driver of that age.
         instantiated = "cuGraphInstantiateWithFlags(" if self.driver_version() >= 11040 else "cuGraphInstantiate_v2("
         for call in ("cuLaunchKernel(", "cuStreamBeginCapture_v2(", "cuGraphLaunch(", instantiated):
             self.assertIn(call, listing)
-        # What the driver lacks, the program did not find under rota either.
+        # Under rota the program does not find functions that the driver lacks either.
         self.assertEqual("cuGetProcAddress_v2(" in listing, self.driver_version() >= 12000)
 
     def overtaken(self, *options):
-        """Whether a program gets the GPU while another one's kernel still runs there."""
+        """Whether a program gets the GPU while another one's kernel is still running."""
         self.start_daemon("--mode", "exclusive", "--quantum", "20ms")
         lingering = self.start(ROTA, "run", "--", PROGRAMS / "linger", *options)
         self.assertEqual(lingering.stdout.readline().strip(), "ready")

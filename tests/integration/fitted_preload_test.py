@@ -1,5 +1,5 @@
-"""The preload is fitted to the driver: what the driver lacks is absent however a program asks for it, what rota does not
-know is there. The cache of the copies made for that: preload_cache_test.py."""
+"""The preload is fitted to the driver: functions that the driver lacks are absent however a program looks them up, and
+functions that rota does not know are present. preload_cache_test.py tests the cache of the copies made for that."""
 import json
 import os
 import pathlib
@@ -12,8 +12,8 @@ from harness import Case, POSED_DRIVERS, ROOT, ROTA, SHIMS, SIM_DRIVER
 
 PLAIN = SHIMS / "librota.so"
 
-# What a framework does to learn which functions there are: of the names in a file, those that are there, for each way to
-# ask.
+# What a framework does to find the available functions: of the names in a file, those that exist, for each way to look
+# them up.
 ASK = r"""
 import ctypes, json, os, sys
 names = json.load(open(sys.argv[1]))
@@ -32,7 +32,7 @@ print(json.dumps({
     "preload": ":".join(path for path in os.environ["LD_PRELOAD"].split(":") if not path.endswith("/librota-nvml.so"))}))
 """
 
-# Calls a function that no rota knows twice, and says where the driver's own answer to its name lies.
+# Twice calls a function that no rota knows, and prints where the driver's own address for its name is.
 CALL = r"""
 import ctypes, os
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -92,7 +92,7 @@ class Fitted(Case):
     def setUp(self):
         super().setUp()
         self.cache = pathlib.Path(self.environment["ROTA_CACHE"])
-        # Every driver function that rota knows, those that no driver has yet, and one that nobody has.
+        # Every driver function that rota knows, those that no driver has yet, and one that does not exist.
         self.names = self.scratch / "names.json"
         known = [name for name in exports(PLAIN) if name.startswith("cu")]
         self.names.write_text(json.dumps(known + ["cuRotaSimFutureCall", "cuRotaSimFutureFillAsync", "cuNothing"]))
@@ -102,7 +102,7 @@ class Fitted(Case):
         self.environment["LD_LIBRARY_PATH"] = f"{POSED_DRIVERS / version}:{SHIMS / 'simgpu'}"
 
     def asked(self, *prefix, **environment):
-        """What a program under `rota run` finds, and the library that it was given."""
+        """What a program under `rota run` finds, and the library that it was given to load."""
         result = self.checked(*(prefix or (ROTA, "run", "--")), sys.executable, "-c", ASK, self.names, **environment)
         found = json.loads(result.stdout)
         return {way: set(names) for way, names in found.items() if way != "preload"}, pathlib.Path(found["preload"]), result.stderr
@@ -126,7 +126,7 @@ class Fitted(Case):
         return self.asked(ROTA_CACHE=str(cache))[1]
 
     def fitted_once(self, **environment):
-        """Fits the preload to some driver; returns the library."""
+        """Fits the preload to a driver; returns the library."""
         self.pose("12.4")
         _, library, _ = self.asked(**environment)
         self.assertEqual(library.parent.parent, self.cache)
@@ -157,7 +157,7 @@ class Absence(Fitted):
 
     @unittest.skipUnless(shutil.which("cc"), "no C compiler on this machine")
     def test_under_nvidias_driver_580_159_a_program_sees_its_functions_and_not_the_debuggers(self):
-        # A library with the exports that were recorded; nothing in it is called.
+        # A library with the recorded exports; nothing in it is called.
         lines = (ROOT / "tests/data/libcuda-580.159-exports.txt").read_text().splitlines()
         recorded = {line for line in lines if line and not line.startswith("#")}
         debuggers = {name for name in recorded if name.startswith("cudbg")}
@@ -177,7 +177,7 @@ class Absence(Fitted):
         self.shows_exactly({"traced": set(json.loads(result.stdout)["hasattr"])}, POSED_DRIVERS / "11.2/libcuda.so.1")
 
     def test_the_shim_as_installed_shows_all_it_knows(self):
-        # Else the test above would prove nothing.
+        # Otherwise the test above would prove nothing.
         self.pose("11.2")
         found, _, _ = self.asked("env", f"LD_PRELOAD={PLAIN}")
         self.assertIn("cuGetProcAddress_v2", found["hasattr"])
@@ -216,7 +216,7 @@ class Unknown(Fitted):
         result = self.checked(ROTA, "run", "--", sys.executable, "-c", CALL, ROTA_LOG="info")
         driver = os.path.realpath(POSED_DRIVERS / "14.0/libcuda.so.1")
         answer, asked, status, known, known_status = result.stdout.split()
-        # What cuGetProcAddress gives for a function that rota does not know stays the driver's own.
+        # cuGetProcAddress still returns the driver's own address for a function that rota does not know.
         self.assertEqual((answer, asked, status, known_status), ("1", driver, "0", "0"))
         self.assertEqual(os.path.basename(known), "librota.so")
         said = [line for line in result.stderr.splitlines() if "cuRotaSimFutureCall is unknown to rota and passes through" in line]

@@ -1,4 +1,4 @@
-"""What the integration tests share: a scratch folder, a simulated GPU, a rotad of one's own, and children that end.
+"""What the integration tests share: a scratch folder, a simulated GPU, a private rotad, and children that are always ended.
 
 Every test gets its own simulated device, socket and lock folder, so that tests run in any order and in parallel.
 
@@ -47,7 +47,7 @@ class Case(unittest.TestCase):
             ROTA_SOCKET=str(self.scratch / "rotad.sock"), ROTA_LOCK_DIRECTORY=str(self.scratch / "locks"),
             ROTA_CACHE=str(self.scratch / "cache"),
             LD_LIBRARY_PATH=f"{self.sim_driver.parent}:{SHIMS / 'simgpu'}",
-            # Programs are sanitized in the sanitizer builds; what the sandbox forbids must not fail a test.
+            # Programs are sanitized in the sanitizer builds; restrictions of the sandbox must not fail a test.
             ASAN_OPTIONS="detect_leaks=0:abort_on_error=0")
 
     def end_children(self):
@@ -60,12 +60,12 @@ class Case(unittest.TestCase):
         subprocess.run(["pkill", "-KILL", "-f", str(self.scratch)], check=False)
 
     def driver_version(self):
-        """Of this test's driver, as CUDA writes it: 12040 for 12.4."""
+        """The version of this test's driver in CUDA's form: 12040 for 12.4."""
         major, minor = (self.driver or "13.0").split(".")
         return 1000 * int(major) + 10 * int(minor)
 
     def start(self, *command, **environment):
-        """A child whose standard input stays open: programs with --hold go on until it closes."""
+        """A child whose standard input stays open: programs with --hold continue until it closes."""
         child = subprocess.Popen([str(part) for part in command], env=dict(self.environment, **environment),
                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         self.children.append(child)
@@ -92,12 +92,12 @@ class Case(unittest.TestCase):
         return daemon
 
     def status(self):
-        """What `rota status --json` says, or None where no rotad answers."""
+        """The output of `rota status --json`, or None if no rotad answers."""
         result = self.call(ROTA, "status", "--json")
         return json.loads(result.stdout) if result.returncode == 0 else None
 
     def eventually(self, condition, what):
-        """Polls until the condition holds; running out of patience is a failure, never a pass."""
+        """Polls until the condition holds; a timeout is a failure, never a pass."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             value = condition()

@@ -1,4 +1,4 @@
-"""An installed prefix works by itself, and ldconfig over it makes nobody's libcuda.so.1 or libnvidia-ml.so.1 ours."""
+"""An installed prefix works by itself, and running ldconfig over it does not make rota's libraries the system's libcuda.so.1 or libnvidia-ml.so.1."""
 import json
 import os
 import pty
@@ -47,7 +47,7 @@ class Installed(Case):
         shown = subprocess.run([*demo, "--json"], env=bare, cwd="/", check=True, capture_output=True, text=True)
         self.assertEqual([copy["result"] for copy in json.loads(shown.stdout)["under_rota"]["copies"]], ["right", "right"])
         self.assertEqual((shown.stderr, list(temporary.iterdir())), ("", []))
-        # Without simulated GPUs there is nothing to show it on.
+        # Without simulated GPUs the demo has nothing to run on.
         (self.prefix / "lib/rota/simgpu").rename(self.prefix / "simgpu")
         refused = subprocess.run(demo, env=bare, cwd="/", capture_output=True, text=True, check=False)
         self.assertEqual((refused.returncode, refused.stdout), (1, ""))

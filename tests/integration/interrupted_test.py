@@ -1,4 +1,4 @@
-"""Ctrl-C in a program that waits for its turn: Python's handler sets a flag, which counts once the call has returned."""
+"""Ctrl-C in a program that waits for its turn: Python's handler sets a flag, which takes effect once the call has returned."""
 import re
 import signal
 import sys
@@ -21,9 +21,9 @@ def submit():
 """
 SUBMITS = WAITER + "submit()\n"
 DEFAULT_ACTION = WAITER + "signal.signal(signal.SIGINT, signal.SIG_DFL)\nsubmit()\n"
-# Once with its memory there, and once more when it has gone.
+# Once with its memory present, and again after it has been moved out.
 SUBMITS_TWICE = WAITER + "submit()\nprint('ready', flush=True)\nsys.stdin.readline()\nsubmit()\n"
-# Handlers run in its one thread all the time, as under a profiler that samples by the clock.
+# Handlers run constantly in its only thread, as under a sampling profiler.
 PROFILED = WAITER + r"""
 signal.signal(signal.SIGALRM, lambda *_: None)
 signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
@@ -39,7 +39,7 @@ class Interrupted(Case):
         return self.start(ROTA, "run", *options, "--", sys.executable, "-c", program, size, *arguments, **environment)
 
     def holder(self, *options):
-        """It never pauses, so it gives nothing back before its quantum ends, in minutes."""
+        """It never pauses, so it keeps its lease until its quantum ends, after minutes."""
         holder = self.start(ROTA, "run", *options, "--", PROGRAMS / "spinner", "--hold", "--kernel-us", "2000", ROTA_SIM_TIME_SCALE="1")
         self.assertEqual(holder.stdout.readline(), "ready\n")
         return holder

@@ -1,4 +1,4 @@
-"""Limits that programs share: of a session that `rota run` opens, of a user by rotad.toml, and of the host's memory."""
+"""Limits that programs share: of a session opened by `rota run`, of a user (in rotad.toml), and of the host's memory."""
 import json
 import os
 import pathlib
@@ -26,7 +26,7 @@ print("after", subprocess.call(hog(first), stdout=subprocess.DEVNULL))
 """
 
 
-# How large GPU 0 is by cuDeviceTotalMem before and after there is a context, by cuMemGetInfo, and by NVML.
+# The size of GPU 0 from cuDeviceTotalMem before and after a context exists, from cuMemGetInfo, and from NVML.
 SIZE = """
 import ctypes, json
 cuda, nvml = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libnvidia-ml.so.1")
@@ -50,7 +50,7 @@ print(json.dumps([before, [size(), total.value], words[0]]))
 
 class Limits(Case):
     def together(self, options, first, *sizes, **environment):
-        """The exit codes of programs of these sizes (MiB) beside the first one, and what they said."""
+        """The exit codes of programs of these sizes (MiB) alongside the first one, and their output."""
         result = self.checked(ROTA, "run", *options, "--", sys.executable, "-c", TOGETHER, ROTA, MEMHOG, first, *sizes,
                               **environment)
         words = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
@@ -125,7 +125,7 @@ class Limits(Case):
         self.assertRegex(self.checked(ROTA, "status").stdout, r"session \w+, 1 program: +\d+ MiB of 100 MiB on each GPU")
 
     def test_what_may_lie_in_the_hosts_memory_is_limited(self):
-        # A GPU of 256 MiB with two contexts of 16 MiB: 224 MiB fit, 20 MiB more may have to lie in the host's memory.
+        # A GPU of 256 MiB with two contexts of 16 MiB: 224 MiB fit, 20 MiB more may have to be in host memory.
         codes, said = self.together(["--host-mem", "20M"], 150, 120, 80)
         self.assertNotEqual(codes[0], 0)
         self.assertEqual(codes[1], 0, said)
@@ -147,7 +147,7 @@ class Limits(Case):
         configuration = self.scratch / "rotad.toml"
         configuration.write_text("[limits.process]\ngpu = '100M'\n")
         self.start_daemon("--config", configuration)
-        # NVML is rota's where there is a limit of the program's own; a larger one changes nothing.
+        # NVML is rota's if the program has its own limit; a larger limit changes nothing.
         self.environment["LD_LIBRARY_PATH"] += f":{SHIMS / 'simgpu/nvml'}"
         for own in ("", "1G"):
             with self.subTest(own=own):
@@ -168,7 +168,7 @@ class Limits(Case):
         self.eventually(removed, "the cgroup is empty")
 
     def cgroup(self, limit):
-        """A cgroup of this test's own with a limit on memory, in bytes; the test is skipped where none can be made."""
+        """A separate cgroup with a memory limit in bytes; skips the test if none can be created."""
         for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers and "memory" not in controllers.split(","):
@@ -185,7 +185,7 @@ class Limits(Case):
         self.skipTest("no cgroup with a limit on memory can be made here")
 
     def test_what_programs_are_promised_fits_the_memory_of_their_container(self):
-        # Neither has used any of it yet when the second is refused: afterwards the kernel would have to kill one.
+        # Neither has used any of it yet when the second is refused: later the kernel would have to kill one.
         container = self.cgroup(400 * MIB)
         hog = ["sh", "-c", f"echo $$ > {container}/cgroup.procs && exec \"$@\"", "-", ROTA, "run", "--oversubscribe", "--", MEMHOG,
                "--rounds", "1", "--hold", "--untouched", "--bytes"]

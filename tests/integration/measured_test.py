@@ -1,5 +1,5 @@
-"""What rotad measures by NVML, and what follows: in `rota status`, in what programs are told, in limits. The NVML is
-simgpu's, which tells what its drivers' books say; without it rotad believes the programs and assumes the rest."""
+"""What rotad measures through NVML, and the effects on `rota status`, on what programs see, and on limits. The NVML is
+simgpu's, which reports its drivers' shared state; without it rotad believes the programs and assumes the rest."""
 import os
 import subprocess
 import sys
@@ -44,7 +44,7 @@ check(allocate(60 * MIB))
 hold()
 """
 
-# Until the context has been measured, what is free is all but what rotad assumes of it.
+# Until the context has been measured, free memory is everything except what rotad assumes for it.
 FREE = BEGIN + r"""
 start()
 context = int(sys.argv[1])
@@ -56,7 +56,7 @@ check(allocate(196 * MIB - context))
 assert told() == (0, 256 * MIB), told()
 """
 
-# A second context is what nobody allocated.
+# A second context stands for memory that no program has allocated.
 GROWS = BEGIN + r"""
 start()
 eventually(lambda: told()[0] == 216 * MIB)
@@ -73,7 +73,7 @@ assert told() == (0, 100 * MIB), told()
 """
 
 
-# No program of rota's: a context, and memory beside it.
+# A program without rota: a context and other memory.
 BALLAST = BEGIN + r"""
 start()
 check(allocate(int(sys.argv[1]) * MIB))
@@ -143,7 +143,7 @@ class Measured(Machine):
     def test_what_is_free_is_what_contexts_and_allocations_leave(self):
         for mode in ("managed", "native"):
             with self.subTest(mode=mode, measured=False):
-                # Native memory is the driver's own, which knows what its contexts take.
+                # Native memory is the driver's own, and the driver knows the size of its contexts.
                 self.run_python(FREE, 16 * MIB if mode == "managed" else CONTEXT, ROTA_MEMORY=mode)
         self.end_children()
         self.with_nvml()
@@ -181,7 +181,7 @@ class Measured(Machine):
 
     # ctest labels: unsanitized
     def test_a_context_for_which_there_is_no_memory_is_made_once_others_have_left_the_gpu(self):
-        # The first time that the driver is asked, it has none.
+        # On the first request the driver has none.
         result = self.run_python(BEGIN + "start()\nprint(told()[1])", ROTA_LOG="info",
                                  ROTA_SIM_FAULTS="cuCtxCreate@1=CUDA_ERROR_OUT_OF_MEMORY")
         self.assertEqual(result.stdout, f"{256 * MIB}\n")
@@ -198,7 +198,7 @@ class Measured(Machine):
 
 
 class Outside(Machine):
-    """Beside programs that use the GPU without rota. Of 512 MiB two programs of 160 MiB each, with contexts of 40, have enough,
+    """Alongside programs that use the GPU without rota. Of 512 MiB two programs of 160 MiB each, with contexts of 40, have enough,
     but not beside a ballast of 100 with a context of its own."""
     memory = "512M"
     SCALE = "2"  # real seconds per modelled second: turns end while the programs still work
@@ -238,7 +238,7 @@ class Outside(Machine):
     def run_together(self):
         def both_hold():
             return [client["holds"] for client in self.clients()] == [True, True]
-        # For longer than turns last: nobody is on its way out.
+        # Checked for longer than a turn: neither program is about to lose the GPU.
         self.eventually(lambda: both_hold() and self.grants_stay(), "they run together")
 
     def grants_stay(self):
@@ -253,7 +253,7 @@ class Outside(Machine):
         self.assertEqual(self.finish(ballast).returncode, 0)
 
     def never_too_much(self):
-        """By rotad's log, which it ends here."""
+        """From rotad's log; stops rotad."""
         self.daemon.terminate()
         self.daemon.wait()
         said = subprocess.run([ROOT / "tests/programs/promises", self.log], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""Two programs whose memory does not fit together, in turns: each moves out of the other's way before it gives back."""
+"""Two programs whose memory does not fit together, in turns: each moves its memory out of the way before it gives the lease back."""
 import re
 import unittest
 
@@ -9,7 +9,7 @@ SCALE = "5"  # real seconds per modelled second: the turns end while the program
 
 class MoveOut(Case):
     def turns_of_two(self, **environment):
-        """What both said on stderr, all results being right."""
+        """Checks that all results are right and returns both programs' stderr."""
         self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
                    "--mode", "exclusive", "--quantum", "100ms", ROTA_SIM_TIME_SCALE=SCALE)
         self.eventually(lambda: self.status() is not None, "rotad answers")

@@ -36,7 +36,7 @@ class Compiled(NvccCase):
 
 
 class RuntimePrograms(Case):
-    """tests/programs/runtime: compiled by nvcc where there is one, and by the C++ compiler with its generated code written out."""
+    """tests/programs/runtime: compiled by nvcc if available, and by the C++ compiler with nvcc's generated code written out."""
 
     names = ("copies", "devices", "errors", "functions", "graphs", "memory", "per_thread", "streams", "symbols")
 
@@ -48,7 +48,7 @@ class RuntimePrograms(Case):
         self.assertEqual(len(programs), len(self.names))
         for program in programs:
             with self.subTest(program.name):
-                # One after the other on one GPU: what one left behind would show in the next.
+                # One after the other on one GPU: leftovers of one would show in the next.
                 self.assertEqual(self.checked(*command, program).stdout, "ok\n")
 
     # ctest labels: unsanitized

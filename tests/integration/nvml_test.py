@@ -1,5 +1,5 @@
-"""NVML under `rota run`: programs with a limit hear one and the same from CUDA and from NVML. The NVML is the unit tests'
-(tests/unit/runtime/preload/nvml/library.cpp), told of simgpu's GPUs."""
+"""NVML under `rota run`: programs with a limit get the same figures from CUDA and from NVML. The NVML is that of the
+unit tests (tests/unit/runtime/preload/nvml/library.cpp), configured with simgpu's GPUs."""
 import json
 import os
 import pathlib
@@ -22,7 +22,7 @@ def asked(index):
     assert nvml.nvmlDeviceGetMemoryInfo(device, words) == 0
     words_v2 = (ctypes.c_uint64 * 5)(0x02000028)
     assert nvml.nvmlDeviceGetMemoryInfo_v2(device, words_v2) == 0
-    # The second form says apart what the driver reserves.
+    # The second version reports the driver's reserved memory separately.
     assert [words_v2[1], words_v2[3], words_v2[2] + words_v2[4]] == list(words), (list(words), list(words_v2))
     count, entries = ctypes.c_uint(3), (ctypes.c_uint64 * 9)()
     assert nvml.nvmlDeviceGetComputeRunningProcesses_v3(device, ctypes.byref(count), entries) == 0
@@ -31,7 +31,7 @@ def asked(index):
 def check(result):
     assert result == 0, result
 def start(device):
-    # Makes a context on the GPU that the program counts so; the GPU's UUID.
+    # Creates a context on the GPU with this number in the program; returns the GPU's UUID.
     context, name = ctypes.c_void_p(), (ctypes.c_ubyte * 16)()
     check(cuda.cuInit(0))
     check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device))
@@ -47,7 +47,7 @@ def told():
     return {"total": total.value, "free": free.value}
 """
 
-# What both say, before and after each step. NVML has this one GPU, of 256 MiB.
+# What both report, before and after each step. NVML has only this GPU, of 256 MiB.
 STEPS = BEGIN + r"""
 os.environ["TEST_NVML_GPUS"] = start(0) + ":%d:%d" % (256 * MIB, 250 * MIB)
 steps = [(told(), asked(0))]
@@ -111,7 +111,7 @@ class Nvml(Case):
 
     # ctest labels: unsanitized
     def test_without_a_limit_nvml_answers_as_without_rota(self):
-        # Nor is it asked for anything that the program does not ask for.
+        # It receives no calls besides the program's.
         steps = json.loads(self.run_python(STEPS, TEST_NVML_TELL="1"))
         driver = {"total": 256 * MIB, "free": 250 * MIB, "used": 6 * MIB, "process": 5000}
         self.assertEqual([nvml for _, nvml in steps], [driver] * 3)
@@ -164,7 +164,7 @@ class Nvml(Case):
 
     # ctest labels: unsanitized
     def test_without_a_library_to_stand_in_front_of_nothing_is_preloaded(self):
-        # Programs go another way where there is no NVML.
+        # Programs take a different path if there is no NVML.
         self.assertEqual(self.preloads()[0], ["librota.so", "librota-nvml.so"])
         if any(pathlib.Path(folder, "libnvidia-ml.so.1").exists() for folder in
                ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/local/nvidia/lib64")):

@@ -1,10 +1,10 @@
-"""ROTA_OFF=1: rota is there, and does nothing."""
+"""ROTA_OFF=1: rota is loaded and does nothing."""
 import sys
 import unittest
 
 from harness import Case, PROGRAMS, ROTA, SHIMS
 
-# What is mapped after a call, and what the driver says of its memory.
+# Which libraries are mapped after a call, and what the driver reports about its memory.
 ASK = """
 import ctypes
 cuda = ctypes.CDLL("libcuda.so.1")

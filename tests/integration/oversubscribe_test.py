@@ -1,4 +1,4 @@
-"""One program with more memory than the GPU: refused in one line that says how to allow it, and allowed."""
+"""One program with more memory than the GPU: refused in one line that says how to allow it, then allowed."""
 from harness import PROGRAMS, ROTA, Case
 
 MEMHOG = PROGRAMS / "memhog"

@@ -1,5 +1,5 @@
-"""The copies of the preload that are fitted to a driver are safe from others, from each other and from accidents, and what
-else lies in their folder is safe from them."""
+"""Copies of the preload that are fitted to a driver are safe from other users, from each other and from accidents, and
+other files in their folder are safe from them."""
 import fcntl
 import json
 import os
@@ -18,7 +18,7 @@ AS_USER = ("setpriv", "--reuid=12345", "--regid=12345", "--clear-groups")
 
 
 def works(*command):
-    """Whether this machine lets root do that: containers often do not, and a clone may lie where only root may look."""
+    """Whether root may do that on this machine: containers often forbid it, and the checkout may be where only root can read."""
     return (os.getuid() == 0 and shutil.which(command[0]) is not None and
             subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0)
 
@@ -39,7 +39,7 @@ class Cache(Fitted):
         found, second, _ = self.asked()
         self.assertNotEqual(second, first)
         self.shows_exactly(found, changed)
-        # The file changes under the same name, as when a driver is updated.
+        # The file changes but keeps its name, as when a driver is updated.
         subprocess.run([SHIMS / "simgpu/simgpu-driver", "--version", "13.0", "--output", changed], check=True)
         found, third, _ = self.asked()
         self.assertNotIn(third, (first, second))
@@ -69,7 +69,7 @@ class Cache(Fitted):
             self.assertEqual(self.entries(), [library.parent])
 
     def locked(self):
-        """The cache's folder, held as by a start that is making a copy."""
+        """The cache's folder, locked as by a process that is making a copy."""
         folder = os.open(self.cache, os.O_RDONLY | os.O_DIRECTORY)
         self.addCleanup(os.close, folder)
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -103,7 +103,7 @@ class Cache(Fitted):
         self.assertEqual(self.entries(), [library.parent])
 
     def test_the_preload_is_named_without_the_links_on_the_way(self):
-        # Who may change the link could else lead a running session's children to another library.
+        # Otherwise a user who may change the link could direct a running session's children to another library.
         real, link = self.scratch / "real", self.scratch / "link"
         real.mkdir(mode=0o700)
         link.symlink_to(real)
@@ -119,7 +119,7 @@ class Cache(Fitted):
         self.assertEqual(library, PLAIN)
         self.assertIn(f"nothing can be loaded from {self.cache.resolve()}", errors)
         self.assertNotIn("ld.so", errors)
-        # Nor does a copy that is already there count.
+        # A copy that is already there does not count either.
         mounted = (*mounted[:4], 'mount --bind "$ROTA_CACHE" "$ROTA_CACHE" && mount -o remount,bind,noexec "$ROTA_CACHE" '
                    '&& exec "$@"', "sh")
         _, library, errors = self.asked(*mounted, ROTA, "run", "--")
@@ -150,7 +150,7 @@ class Cache(Fitted):
         self.assertIn("not a folder that only you can write to", errors)
         self.cache.chmod(0o770)
         self.assertEqual(self.asked()[1], PLAIN)
-        # The same for what lies above it, unless others' files are safe there, as in /tmp.
+        # The same holds for parent folders, unless files are safe from other users there, as in /tmp.
         self.cache.chmod(0o700)
         self.scratch.chmod(0o777)
         _, used, errors = self.asked(ROTA_LOG="info")
@@ -209,7 +209,7 @@ class Cache(Fitted):
         self.assertEqual(os.path.dirname(os.path.dirname(library)), "/var/cache/rota")
         self.assertEqual(modes, ["755", "755"])
         self.assertEqual(list(home.iterdir()), [])
-        # And where ROTA_CACHE says so, nothing is made there.
+        # And if ROTA_CACHE says so, nothing is created there.
         _, library, errors = self.asked(ROTA_CACHE=str(home / ".cache/rota"), ROTA_LOG="info")
         self.assertEqual(library, PLAIN)
         self.assertIn(f"is in {home.resolve()}, which other users can change", errors)
@@ -241,7 +241,7 @@ class Cache(Fitted):
         self.assertIn("space or colon", errors)
 
     def left_of(self, days_unused):
-        """Which of the entries 0, 1, … last used so many days ago are left after a new one is made."""
+        """Which of the entries 0, 1, …, last used this many days ago, remain after a new one is made."""
         shutil.rmtree(self.cache, ignore_errors=True)
         self.cache.mkdir(mode=0o700)
         now = time.time()
@@ -255,12 +255,13 @@ class Cache(Fitted):
         return [int(entry.name, 16) for entry in self.entries() if entry != library.parent]
 
     def test_copies_that_nobody_used_for_long_go_and_some_always_stay(self):
-        # Eight with the new one, of those that are long unused the last used; more only of those used lately.
+        # Eight including the new one: of the long-unused ones the most recently used remain; more only if used
+        # recently.
         self.assertEqual(self.left_of([60 + index for index in range(15)] + [1] * 5), [0, 1, 15, 16, 17, 18, 19])
         self.assertEqual(self.left_of([60] * 5 + [1] * 12), list(range(5, 17)))
 
     def test_what_is_no_copy_stays_however_old_it_is(self):
-        # ROTA_CACHE may be a folder that has other uses too.
+        # ROTA_CACHE may be a folder that is also used for other things.
         self.cache.mkdir(mode=0o700)
         names = ["thesis", "photos 2019", "0123456789abcdeg", "0123456789abcde", "0123456789ABCDEF", "0123456789abcdef",
                  ".new-ideas", ".new-thesis", *(f"{index:016x}" for index in range(12))]

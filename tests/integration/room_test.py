@@ -1,4 +1,4 @@
-"""Room is asked for before it is taken: two holders whose memory does not fit are never there, not even for a moment."""
+"""Room is requested before it is taken: two holders whose memory does not fit are never on the GPU together, not even for a moment."""
 import json
 import subprocess
 import unittest
@@ -43,7 +43,7 @@ class Room(Case):
         kill(other)
         self.end_daemon(daemon)
         self.assertIn("at most 2 held", self.check_promises())
-        # It had to ask, and the other one gave back for it.
+        # It had to ask, and the other one released memory for it.
         self.assertTrue([line for line in self.events() if " ask " in line])
 
     def test_two_that_run_together_both_outgrow_the_gpu_at_once(self):

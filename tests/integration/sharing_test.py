@@ -7,7 +7,7 @@ from harness import Case, PROGRAMS, ROTA, kill
 
 class Sharing(Case):
     def spinner(self, *options, **environment):
-        """A program that launches without end of its own accord; returns once it has launched."""
+        """A program that launches kernels forever; returns once it has launched one."""
         child = self.start(ROTA, "run", "--", PROGRAMS / "spinner", *options, **environment)
         return child
 
@@ -24,7 +24,7 @@ class Sharing(Case):
 
     # ctest labels: drivers
     def test_two_programs_that_do_not_fit_together_both_finish_with_right_contents(self):
-        # Natively the second one is refused: that is what rota is for.
+        # Without rota the second one is refused: rota exists to prevent that.
         first = self.start(PROGRAMS / "memhog", "--share", "0.6", "--hold")
         self.assertEqual(first.stdout.readline().strip(), "ready")
         refused = self.call(PROGRAMS / "memhog", "--share", "0.6", "--rounds", "1")
@@ -90,7 +90,7 @@ class Sharing(Case):
         kill(idle)
 
     def test_a_holder_that_spawned_another_program_leaves_no_lock_behind(self):
-        # nvshare 9: the socket leaked into the child, which kept the lock of its dead parent.
+        # As in nvshare issue 9: the socket leaked into the child, which kept its dead parent's lock.
         self.start_daemon("--mode", "exclusive", "--quantum", "1000s")
         parent = self.start(ROTA, "run", "--", PROGRAMS / "forker", "--exec", "echo ready; exec sleep 1000")
         self.assertEqual(parent.stdout.readline().strip(), "ready")

@@ -1,10 +1,10 @@
-"""What the tests of `rota sim` share: programs of a few lines, and machines of their own."""
+"""What the tests of `rota sim` share: short programs and private machines."""
 import json
 import sys
 
 from harness import ROTA, Case
 
-# A CUDA program in a few lines: asks the driver, or does what the test wants, and prints what came out as JSON.
+# A short CUDA program: queries the driver, or does what the test wants, and prints the result as JSON.
 PRELUDE = """
 import ctypes, json, sys
 cuda = ctypes.CDLL("libcuda.so.1")

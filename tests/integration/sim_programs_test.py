@@ -1,4 +1,4 @@
-"""What simgpu says to programs whose kernels or runtime it does not have, and what can be done about it."""
+"""simgpu's messages to programs whose kernels or runtime it lacks, and the remedies."""
 import json
 
 from harness import PROGRAMS, ROTA
@@ -93,7 +93,7 @@ def attribute(which):
     value = ctypes.c_int()
     assert call("cuDeviceGetAttribute", ctypes.byref(value), which, 0) == 0
     return value.value
-# Multiprocessors, compute capability, bus width, L2 cache, threads of a multiprocessor
+# Multiprocessors, compute capability, bus width, L2 cache, threads per multiprocessor
 print(json.dumps([name.value.decode(), total.value >> 30, *map(attribute, (16, 75, 76, 37, 38, 39))]))
 """
         for card, figures in {

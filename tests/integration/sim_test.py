@@ -51,7 +51,7 @@ print(json.dumps([name.value.decode(), total.value]))
 
     # ctest labels: unsanitized
     def test_nvml_tells_of_the_machine_programs_and_rotad_alike(self):
-        # As nvidia-smi would ask it.
+        # As nvidia-smi would query it.
         ask = """
 import os
 assert context() == 0
@@ -70,7 +70,7 @@ assert context() == 0
 until = time.monotonic() + 60
 while True:
     gpus = json.loads(subprocess.run([sys.argv[1], "status", "--json"], check=True, capture_output=True, text=True).stdout)["gpus"]
-    # None before rotad has heard of the context.
+    # None until rotad knows of the context.
     if gpus and gpus[0]["source"] == "measured": break
     assert time.monotonic() < until, gpus
 [gpu] = gpus
@@ -93,7 +93,7 @@ sys.stdin.read()
         self.assertEqual(result, 0)
         refused = self.call(ROTA, *options, *program("context()\nprint(allocate(100 << 20)[0])"))
         self.assertEqual(refused.stdout.strip(), "2", refused.stderr)
-        # Killed, it leaves nothing behind: the bytes are there for the next one.
+        # When killed, it leaves nothing behind: its bytes are free for the next one.
         os.kill(process, signal.SIGKILL)
         self.assertEqual(self.finish(holder).returncode, 128 + signal.SIGKILL)
         again = self.call(ROTA, *options, *program("context()\nprint(allocate(100 << 20)[0])"))
@@ -157,7 +157,7 @@ print(call("cuCtxSynchronize"), context(), flush=True)
         witness.stdin.flush()
         self.assertEqual(witness.stdout.readline().split()[0], "999")
         self.finish(witness)
-        # Nobody uses the machine any more: the next one finds it repaired.
+        # No process uses the machine any more: the next one finds it repaired.
         self.assertEqual(self.call(ROTA, *options, *program("print(context())")).stdout.strip(), "0")
 
     # ctest labels: unsanitized

@@ -1,4 +1,4 @@
-"""What `rota status` says of how programs share a GPU, and why."""
+"""What `rota status` says about how programs share a GPU, and why."""
 import unittest
 
 from harness import Case, PROGRAMS, ROTA
@@ -21,7 +21,7 @@ class Why(Case):
             status = self.status()
             uses = [use for client in status["clients"] for use in (client["use"] or {"gpus": {}})["gpus"].values()]
             known = len(uses) == 2 and all(use["busy"] and use["calls_per_second"] for use in uses)
-            # On a machine that is busy otherwise they may look as if they rested.
+            # On a machine that is busy with other work they may look idle.
             return status if known and status["gpus"][0]["sharing"]["reason"] in ("trial", "few contend") else None
 
         status = self.eventually(settled, "it is settled how they share the GPU")

@@ -1,5 +1,5 @@
-"""Programs whose memory rota moves itself (ROTA_MEMORY=swap): plain device memory, and memory that they make themselves,
-that does not fit together, in turns."""
+"""Programs whose memory rota moves itself (ROTA_MEMORY=swap): plain device memory, and memory from cuMemCreate, that
+does not fit together, in turns."""
 import re
 import signal
 import sys
@@ -48,7 +48,7 @@ class Swapping(Case):
                           ROTA_SIM_TIME_SCALE=SCALE, ROTA_LOG="debug", **environment)
 
     def hold(self, count, share="0.6", **environment):
-        """Programs that work until their standard input closes, each with its memory on the GPU at least once."""
+        """Programs that work until their standard input closes; each has had its memory on the GPU at least once."""
         hogs = [self.hog("--hold", "--ahead", "20", share=share, **environment) for _ in range(count)]
         for hog in hogs:
             line = hog.stdout.readline()
@@ -56,7 +56,7 @@ class Swapping(Case):
         return hogs
 
     def right(self, hogs):
-        """Ends them: every word that each has written is there. What they said on stderr."""
+        """Ends them and checks that every word that each has written is there. Returns their stderr."""
         said = []
         for hog in hogs:
             result = self.finish(hog)
@@ -77,7 +77,7 @@ class Swap(Swapping):
     def test_two_programs_that_do_not_fit_together_swap_and_lose_nothing(self):
         self.rotad()
         hogs = self.hold(2)
-        # Both at work, with never more on the GPU than it has: simgpu would refuse it.
+        # Both work, and the GPU never holds more than fits: simgpu would refuse it.
         self.switches(6, "the lease goes to and fro")
         for said in self.right(hogs):
             self.assertRegex(said, r"GPU 0: \d+ of \d+ bytes moved out")
@@ -95,7 +95,7 @@ class Swap(Swapping):
         self.switches(6, "the lease goes round")
         for said in self.right(hogs):
             moved = [int(bytes) for bytes in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out", said)]
-            # 80 MiB each of 256, and 16 for each context: 32 MiB too much, in extents of 10 MiB.
+            # 80 MiB each of 256, plus 16 for each context: 32 MiB too much, in extents of 10 MiB.
             self.assertTrue(all(bytes <= 50 * 2**20 for bytes in moved), moved)
 
     def test_programs_that_fit_together_move_nothing(self):
@@ -125,7 +125,7 @@ class Swap(Swapping):
         stopped, = self.hold(1, share="0.5")
         stopped.send_signal(signal.SIGSTOP)
         grows = self.hog("--rounds", "20", "--grow", "0.4", share="0.3")
-        # Until its gate is closed: the driver has no room for what it has taken.
+        # Until its gate is closed: the driver has no room for its memory.
         self.assertTrue(any("no room for all memory" in line for line in grows.stderr))
         stopped.send_signal(signal.SIGCONT)
         self.right([grows, stopped])
@@ -230,9 +230,9 @@ class Swap(Swapping):
 
 
 class OwnMemory(Swapping):
-    """Programs that make their memory themselves (cuMemCreate), as PyTorch's expandable segments do."""
+    """Programs that create physical memory themselves (cuMemCreate), as PyTorch's expandable segments do."""
 
-    # What has not drained in time keeps its memory on the GPU, and others are out of memory then.
+    # A program that has not drained in time keeps its memory on the GPU, and others then run out of memory.
     grace = "30s"
 
     def segments(self, *options, **environment):

@@ -1,8 +1,8 @@
 """Two programs whose managed memory does not fit together: they thrash without rota, and take turns with it.
 
-Each goes over 0.6 of the GPU's memory again and again. What counts is how many rounds both together get done in a
-second, against one program alone: one after the other, two programs get exactly that. simgpu's time is stretched, so
-that computing on the CPU does not count, and rotad's quantum with it.
+Each goes over 0.6 of the GPU's memory repeatedly. The measure is how many rounds per second both complete together,
+compared with one program alone: run one after the other, two programs achieve exactly that. simgpu's time and rotad's
+quantum are stretched, so that CPU time is negligible.
 """
 import json
 import time
@@ -16,7 +16,7 @@ QUANTUM = "200ms"  # modelled: 1 s; a program alone takes longer than that
 
 class Thrash(Case):
     def run_hogs(self, count, *command):
-        """So many programs at once: what each says at its end, and the seconds from the first start to the last end."""
+        """Runs this many programs at once: each one's final output, and the seconds from the first start to the last end."""
         began = time.monotonic()
         children = [self.start(*command, "--share", "0.6", ROTA_SIM_TIME_SCALE=SCALE) for _ in range(count)]
         said = []
@@ -28,20 +28,19 @@ class Thrash(Case):
         return said, time.monotonic() - began
 
     def rate(self, count, *command):
-        """Rounds per second, of all together, each over a time in which the others run too."""
+        """Rounds per second of all programs together, each measured while the others run too."""
         said, _ = self.run_hogs(count, *command, "--seconds", "5")
         return sum(one["rounds"] / one["seconds"] for one in said)
 
-    # What a sanitized build costs says nothing.
-    # ctest labels: unsanitized
+    # Times of a sanitized build are meaningless. ctest labels: unsanitized
     def test_two_programs_that_do_not_fit_together_thrash_without_rota_and_not_with_it(self):
         hog = (PROGRAMS / "memhog", "--managed")
         without = self.rate(1, *hog) / self.rate(2, *hog)
         daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
                             "--mode", "exclusive", "--quantum", QUANTUM, ROTA_SIM_TIME_SCALE=SCALE)
         self.eventually(lambda: self.status() is not None or daemon.poll() is not None, "rotad answers")
-        # From start to end here, waiting included. They queue their work ahead, as jobs do, or a busy machine makes
-        # them look idle.
+        # Measured from start to end, including waiting. They queue work ahead, as jobs do; otherwise a busy machine
+        # makes them look idle.
         hog = (ROTA, "run", "--", PROGRAMS / "memhog", "--rounds", "3000", "--ahead", "100")
         (_, one), (_, both) = self.run_hogs(1, *hog), self.run_hogs(2, *hog)
         with_rota = both / (2 * one)

@@ -1,5 +1,6 @@
-"""What a program times by pairs of events is left alone: beside a program that keeps the GPU busy it finds what it finds
-alone. Kernels of simgpu take real time here, so the lengths are such that two programs at once would show by far."""
+"""What a program times with pairs of events is left undisturbed: alongside a program that keeps the GPU busy it
+measures the same as alone. simgpu's kernels take real time here, so their lengths are chosen so that two programs at
+once would be obvious."""
 import json
 import re
 
@@ -36,7 +37,7 @@ class Timing(Case):
     def as_alone(self, *quantum):
         daemon = self.daemon(*quantum)
         spinner = self.busy()
-        # One after the other; all at once; and more at once than a quarter of a second is enough for.
+        # One after the other; all at once; and more at once than fit in a quarter of a second.
         for pairs, options in ((30, ("--pairs", "10", "--rounds", "3")), (31, ("--pairs", "15", "--rounds", "2", "--queued")),
                                (81, ("--pairs", "80", "--queued"))):
             with self.subTest(options=options):

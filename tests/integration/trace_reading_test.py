@@ -1,11 +1,11 @@
-"""What `rota trace` picks out of a record, sums up and exports, and what it refuses."""
+"""What `rota trace` selects from a record, sums up and exports, and what it refuses."""
 import json
 import os
 import sys
 
 from harness import Case, PROGRAMS, ROTA
 
-# Streams of its own and a thread with a name; memory that stays, and calls that fail.
+# Its own streams and a named thread; memory that is never freed, and calls that fail.
 PROGRAM = """
 import ctypes, sys, threading
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -29,7 +29,7 @@ assert cuda.cuModuleGetFunction(ctypes.byref(function), module, b"_Z4spinm") == 
 duration = ctypes.c_uint64(2_000_000)
 arguments = (ctypes.c_void_p * 1)(ctypes.addressof(duration))
 def work():
-    # Its first call comes before its name, as in programs that name their threads late.
+    # It makes its first call before it gets its name, as in programs that name their threads late.
     assert cuda.cuCtxSetCurrent(context) == 0
     libc.prctl(15, b"loader", 0, 0, 0)
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Traces of whole programs: what two runs of one program share, and what a launch says."""
+"""Traces of whole programs: what two runs of one program share, and what a launch records."""
 import json
 import re
 import unittest
@@ -24,7 +24,7 @@ class TraceTest(Case):
                 listing = self.show(first, "--no-times")
                 self.assertEqual(listing, self.show(second, "--no-times"))
                 self.assertIn(f"{command[0]}[1/1] cuInit(", listing)
-                # The raw ones differ (address space layout randomization), so the equality above says something.
+                # The raw ones differ (address space layout randomization), so the equality above is significant.
                 self.assertNotEqual(self.show(first, "--addresses", "raw"), self.show(second, "--addresses", "raw"))
 
     # ctest labels: drivers

@@ -1,4 +1,4 @@
-"""`rota try`: one program alone, copies of it natively and under rota, in one table."""
+"""`rota try`: one program alone, copies of it without rota and under rota, in one table."""
 import json
 import os
 import re
@@ -33,7 +33,7 @@ class Try(Case):
         self.assertRegex(result.stdout, r"finished +1 of 1 +3 of 3 +3 of 3\n")
         self.assertRegex(result.stdout, r"  relative to alone +1\.00 +\d+\.\d\d +\d+\.\d\d\n")
         self.assertRegex(result.stdout, r"waited, each copy +- +- +\d")
-        # 32 MiB and a context each.
+        # Each needs 32 MiB and a context.
         self.assertRegex(result.stdout, r"GPU memory in use +4\d MiB +\d+ MiB +\d+ MiB\n")
         self.assertRegex(result.stdout, r"GPU memory allocated +- +- +1\d\d MiB\n")
         self.assertNotIn("rounds", result.stdout.split("\n", 1)[1].replace("1 round ", ""), "what the copies print is not in the table")
@@ -69,7 +69,7 @@ class Try(Case):
         self.assertEqual([len(way["rounds"]) for way in said["ways"]], [3, 3, 3])
 
     def test_natively_is_without_rota_also_inside_rota_run(self):
-        # Says whether rota's library is in the process, and what it would go by.
+        # Prints whether rota's library is in the process, and the settings that it would use.
         program = "import os; print('librota' in open('/proc/self/maps').read(), os.environ.get('ROTA_SESSION') is not None, os.environ.get('ROTA_GPU_MEM_LIMIT'))"
         result = self.call(ROTA, "run", "--gpu-mem", "100M", "--", ROTA, "try", "--", sys.executable, "-c", program + "; exit(3)")
         self.assertEqual(result.returncode, 3, result.stderr)
@@ -124,7 +124,7 @@ class Try(Case):
         self.assertFalse(touched.exists())
 
     def test_ctrl_c_ends_everything_that_it_started(self):
-        # Alone it ends at once; then each says who it is, and one of its own, and stays.
+        # Alone it ends at once; with others, each prints its own pid and a child's, and stays.
         script = f"""
 cd {self.scratch}
 n=$(ls -d run.* 2>/dev/null | wc -l); mkdir run.$$

@@ -11,7 +11,7 @@ from harness import Case, PROGRAMS, ROTA, kill
 
 class Waiting(Case):
     def hold(self):
-        """A program that keeps its turn until it is killed: stopped while nobody waits, it cannot give it back."""
+        """A program that keeps its turn until it is killed: stopped while no program waits, it cannot give the turn back."""
         holder = self.start(ROTA, "run", "--", PROGRAMS / "spinner", "--seconds", "1000")
         self.assertEqual(holder.stdout.readline().strip(), "ready")
         self.eventually(lambda: [client for client in self.clients() if client["holds"]], "it holds the GPU")
@@ -19,7 +19,7 @@ class Waiting(Case):
         return holder
 
     def until_said(self, holder, waiter):
-        """What the waiter says while it waits, and the rest once it need not wait any more."""
+        """The waiter's output while it waits, and the rest once it need not wait any more."""
         first = waiter.stderr.readline()
         kill(holder)
         return first, self.finish(waiter)
@@ -40,7 +40,7 @@ class Waiting(Case):
         self.assertNotIn("waiting", self.finish(silent).stderr)
 
     def nobody(self, *command):
-        """The command, as a user who is neither root nor this test's."""
+        """Runs the command as a user who is neither root nor the test's user."""
         return ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *command]
 
     # ctest labels: unsanitized
@@ -79,7 +79,7 @@ class Waiting(Case):
         traced = self.finish(child)
         self.assertEqual(traced.returncode, 0, traced.stderr)
         calls = [call for call in json.loads(self.checked(ROTA, "trace", "show", "--json", folder).stdout) if call["waited_ns"]]
-        # Nearly always one; on a busy machine a call between two turns may wait for a moment.
+        # Nearly always one; on a busy machine a call between two turns may wait briefly.
         calls.sort(key=lambda call: -call["waited_ns"])
         self.assertGreater(sum(call["waited_ns"] for call in calls), 1_000_000_000, calls)
         for call in calls:

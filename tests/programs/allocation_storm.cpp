@@ -1,11 +1,11 @@
-// Threads allocate, write, check and free for a while by every route that gives memory of a GPU, and by every function
-// that takes it back, with blocks of many sizes alive at once. Half of the threads share a stream with another one.
-// An allocation that is refused for want of memory is one less. Prints "ok N calls, R a second, O refused, B bytes
-// left": calls that allocate or free, and what of the GPU's memory, by cuMemGetInfo, is still missing at the end.
+// Threads allocate, write, check and free for a while through every function that allocates or frees GPU memory, with
+// blocks of many sizes alive at once. Half of the threads share a stream with another one. An allocation refused for
+// lack of memory is skipped. Prints "ok N calls, R a second, O refused, B bytes left": the calls that allocate or free,
+// and the GPU memory that, according to cuMemGetInfo, is still missing at the end.
 //
-// With --table, so many seconds each: every route by itself and all of them together, with one thread, with four and
-// with all of them. Prints the calls a second, and how many microseconds an allocation takes on average, a free at once
-// (cuMemFree and its like) and a free in a stream's order, without what the program waits for before it.
+// With --table, for this many seconds each: every route alone and all together, with one thread, four threads and all
+// threads. Prints the calls per second, and the average time in microseconds of an allocation, an immediate free
+// (cuMemFree and similar) and a stream-ordered free, without the program's own waiting before it.
 #include <array>
 #include <mutex>
 #include <optional>
@@ -65,7 +65,7 @@ struct Timed {
 enum Operation { kAllocate, kFree, kFreeInOrder, kOperations };
 using Times = std::array<std::array<Timed, kOperations>, kRoutes>;
 
-// Times one call, to the end of the scope.
+// Times one call, until the end of the scope.
 class Timer {
  public:
   explicit Timer(Timed& into) : into_(into), begun_(seconds()) {}
@@ -81,7 +81,7 @@ class Timer {
 struct Block {
   Route route = Route::kPlain;
   CUdeviceptr address = 0;
-  size_t bytes = 0;  // that are written and checked
+  size_t bytes = 0;  // written and checked
   unsigned value = 0;
   CUarray array = nullptr;
   CUmemGenericAllocationHandle physical = 0;
@@ -89,7 +89,7 @@ struct Block {
 
 class Worker {
  public:
-  // `routes`: the bits of those that it allocates by.
+  // `routes`: a bit for each route that it allocates by.
   Worker(const Functions& functions, CUmemoryPool pool, CUstream stream, unsigned seed, uint64_t most, unsigned routes)
       : functions_(functions), pool_(pool), stream_(stream), random_(seed), most_(most) {
     for (unsigned route = 0; route < kRoutes; ++route) {
@@ -205,7 +205,8 @@ class Worker {
       check(functions_.release(block.physical), "cuMemRelease");
       return check(functions_.unreserve(block.address, kPhysicalBytes), "cuMemAddressFree");
     }
-    // Managed memory cannot be freed in order. What is freed at once has to be out of use, or the call has to wait.
+    // Managed memory cannot be freed in stream order. Memory that is freed immediately must be out of use, or the call
+    // has to wait.
     if (block.route == Route::kManaged || random_() % 2 == 0) {
       const bool waits = block.route != Route::kAsync && block.route != Route::kPool;
       if (!waits) CHECK(cuStreamSynchronize(stream_));
@@ -233,7 +234,7 @@ class Worker {
   Times times_{};
 };
 
-// What a number of threads does for a while.
+// The work of a number of threads for a while.
 struct Storm {
   unsigned threads;
   double duration;

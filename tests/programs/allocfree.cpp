@@ -1,5 +1,5 @@
 // Allocates, writes, checks and frees from several threads at once, by every route: plain, managed, stream-ordered, and
-// plain memory freed in stream order. Ends with the memory that it began with. Prints "ok".
+// plain memory freed in stream order. At the end all memory is free again. Prints "ok".
 #include <thread>
 #include <vector>
 

@@ -1,9 +1,9 @@
-// Threads that end inside of a call: one is cancelled and calls until that takes effect, one ends in a callback. The
-// program goes on without them.
+// Threads that end inside a call: one is cancelled and makes calls until that takes effect, one ends in a callback. The
+// program continues without them.
 //
 //   cancelled
 //
-// Prints how many of its threads ended so.
+// Prints how many of its threads ended this way.
 #include <pthread.h>
 
 #include "tests/programs/program.h"
@@ -12,7 +12,7 @@ using namespace program;  // NOLINT
 
 namespace {
 
-// The request is there before the first call: the first call that may block ends the thread.
+// The request is pending before the first call: the first call that may block ends the thread.
 void* call_until_cancelled(void* spin) {
   pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, nullptr);
   pthread_cancel(pthread_self());
@@ -27,7 +27,7 @@ void* call_until_cancelled(void* spin) {
     CHECK(cuStreamDestroy_v2(stream));
     CHECK(cuCtxSynchronize());
   }
-  pthread_testcancel();  // a driver need have no call that may block
+  pthread_testcancel();  // a driver may have no call that blocks
   return nullptr;
 }
 

@@ -1,16 +1,16 @@
-// Work on the GPU that ends only after calls which the program makes later: a tool that holds back these calls until
-// the work has ended waits for ever.
+// GPU work that ends only after calls that the program makes later: a tool that holds back these calls until the work
+// has ended waits forever.
 //
 //   dependent CASE [--rounds N] [--pause-ms M] [--stream blocking | non-blocking | per-thread]
 //
 //   value           a stream waits for a value that another thread writes, by a copy
 //   kernels         a kernel spins until a second one, in another stream, has run
 //   lock            a host function needs a lock that another thread holds in a call
-//   captures        captures of every mode, open for a while, in two contexts, beside work of both
-//   events          two processes, each of which waits for the other's events, and for its word that it has seen them
+//   captures        captures of every mode, open for a while, in two contexts, alongside work of both
+//   events          two processes, each waiting for the other's events and for its confirmation that it has seen them
 //
-// Between the work and the call that it depends on there is a pause, longer than a turn: a scheduler that drains this
-// program begins meanwhile. Prints "ready" when it begins and "ok" at the end; says what is wrong otherwise.
+// Between the work and the call that it depends on there is a pause, longer than a turn, in which a scheduler starts to
+// drain this program. Prints "ready" when it begins and "ok" at the end; says what is wrong otherwise.
 #include <spawn.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -28,7 +28,7 @@ using namespace program;  // NOLINT
 
 namespace {
 
-// Below the minute after which spin_until gives up: what takes longer has not ended by what it waits for.
+// Less than the minute after which spin_until gives up: anything slower did not end because its condition became true.
 constexpr double kTooLong = 50;
 constexpr unsigned long kWords = 1 << 18;
 
@@ -48,7 +48,7 @@ Function* needed(const char* symbol, const char* base, int version) {
   return function;
 }
 
-// Work is put into it by the thread that made it.
+// Only the thread that created it submits work to it.
 class Stream {
  public:
   Stream() {
@@ -88,7 +88,7 @@ void expect(CUdeviceptr address, unsigned long count, unsigned value, const char
   }
 }
 
-// A round, and how long it may take.
+// Runs one round and limits its time.
 template <typename Work>
 void each_round(const Work& work) {
   for (int round = 1; round <= rounds; ++round) {
@@ -195,7 +195,7 @@ void captures() {
   const std::vector<CUstreamCaptureMode> modes = {CU_STREAM_CAPTURE_MODE_GLOBAL, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
                                                   CU_STREAM_CAPTURE_MODE_RELAXED};
   std::barrier together(2);
-  // Each context has one thread; while the one captures, the other one works, and in the third mode captures, too.
+  // Each context has one thread; while one captures, the other works, and in the third mode also captures.
   const auto work = [&](CUcontext context, bool first) {
     CHECK(cuCtxSetCurrent(context));
     CUmodule module = nullptr;
@@ -206,7 +206,7 @@ void captures() {
     CHECK(cuModuleGetFunction(&function, module, "_Z4fillPjmj"));
     CUdeviceptr words = allocate(kWords);
     const Stream stream;
-    // What a capture forbids other threads, they do before it and after it.
+    // Calls that a capture forbids to other threads are made before and after it.
     together.arrive_and_wait();
     each_round([&](unsigned round) {
       for (const CUstreamCaptureMode mode : modes) {
@@ -263,8 +263,8 @@ Value hear(int channel) {
   return value;
 }
 
-// Both do the same. The kernel of each ends once the other has put a wait for it into a stream of its own, and the
-// other's stream goes on after that.
+// Both do the same. Each one's kernel ends once the other has queued a wait for it in its own stream, which continues
+// after that.
 void exchange(int channel) {
   auto* make = needed<cuEventCreate_fn>("cuEventCreate", "cuEventCreate", 2000);
   auto* record = needed<cuEventRecord_fn>("cuEventRecord", "cuEventRecord", 2000);
@@ -320,7 +320,7 @@ int main(int argc, char** argv) {
   int ends[2] = {};
   pid_t second = 0;
   if (which == "events" && channel == 0) {
-    // A program of its own: a forked child could not use the driver.
+    // A separate program: a forked child could not use the driver.
     if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) fail("socketpair");
     std::vector<std::string> words(argv, argv + argc);
     words.insert(words.end(), {"--channel", std::to_string(ends[1])});

@@ -1,6 +1,6 @@
-// Forks before and after it uses the GPU. A child made before may use the GPU by itself; one made after must be told
-// that it cannot (an error, no hang, no crash); the parent goes on either way. Prints "ok".
-// With --exec CMD a child runs that command instead, holding nothing of its parent.
+// Forks before and after it uses the GPU. A child forked before may use the GPU itself; one forked after must get an
+// error (not hang or crash); the parent continues in both cases. Prints "ok". With --exec CMD a child runs that command
+// instead and inherits nothing from its parent.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
-// Uses a function of a driver that is newer than rota (tools/simgpu/driver/entry/posed.h), found as a new program finds
-// it, between functions that rota knows: what it fills is memory of theirs. Prints "ok", or "absent" on a driver
+// Uses a function of a driver that is newer than rota (tools/simgpu/driver/entry/posed.h), looked up as a new program
+// does, between functions that rota knows: it fills memory that they allocated. Prints "ok", or "absent" on a driver
 // without it.
 #include "tests/programs/program.h"
 

@@ -1,6 +1,5 @@
-// The kernels and device variables of simgpu's library (tools/simgpu/kernels/simkernels.cpp) for a real GPU, of the
-// same mangled names. Compiled to kernels.ptx beside the programs where there is an nvcc, and part of those in
-// runtime/.
+// The kernels and device variables of simgpu's library (tools/simgpu/kernels/simkernels.cpp) for a real GPU, with the
+// same mangled names. Compiled to kernels.ptx next to the programs if nvcc is available, and part of those in runtime/.
 
 struct Words {
   unsigned* begin;
@@ -51,7 +50,7 @@ __global__ void reduce(const unsigned* words, unsigned long count, unsigned long
   }
 }
 
-// c = a * b, all row by row: a has m rows of k, b k rows of n. One element of c per thread.
+// c = a * b, all in row-major order: a has m rows of k, b has k rows of n. One element of c per thread.
 __global__ void gemm(const float* a, const float* b, float* c, int m, int n, int k) {
   int column = blockIdx.x * blockDim.x + threadIdx.x;
   int row = blockIdx.y * blockDim.y + threadIdx.y;
@@ -61,7 +60,7 @@ __global__ void gemm(const float* a, const float* b, float* c, int m, int n, int
   c[row * n + column] = sum;
 }
 
-// Each thread writes its place in the launch: blocks first, then threads, both with x the fastest.
+// Each thread writes its index in the launch: blocks first, then threads, x varying fastest in both.
 __global__ void thread_ids(unsigned* out) {
   unsigned block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
   unsigned thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
@@ -102,7 +101,7 @@ __global__ void weigh(const float* x, float* out, int n) {
   if (i < n) out[i] = weights[i % 4] * x[i];
 }
 
-// Writes a word wherever it is told to: an illegal address for who wants one.
+// Writes a word to any address, for tests that need an illegal access.
 __global__ void poke(unsigned* word, unsigned value) {
   *word = value;
 }
@@ -119,7 +118,7 @@ __global__ void spin(unsigned long nanoseconds) {
   }
 }
 
-// Kernels that take their time and do nothing else.
+// Kernels that take the given time and do nothing else.
 __global__ void takes_100us() {
   unsigned long start = nanoseconds_now();
   while (nanoseconds_now() - start < 100000) {

@@ -1,5 +1,5 @@
-// Launches a kernel into a non-blocking stream that runs until stdin closes, and meanwhile makes no further call: to
-// the GPU this program is busy, to whoever only counts its calls it is idle.
+// Launches a kernel that runs until stdin closes into a non-blocking stream, and makes no further call meanwhile: the
+// GPU is busy, although the program looks idle if one counts only its calls.
 //
 //   linger [--destroy]      --destroy: also destroys the stream, which leaves its kernel running
 //
@@ -33,7 +33,7 @@ int main(int argc, char** argv) {
   char byte = 0;
   while (read(STDIN_FILENO, &byte, 1) > 0) {
   }
-  // Said before the kernel can end: who hears "done" later than this program's successor runs has seen an overlap.
+  // Printed before the kernel can end: if "done" appears only after this program's successor runs, the two overlapped.
   std::printf("done\n");
   std::fflush(stdout);
   __atomic_store_n(flag, 1U, __ATOMIC_RELEASE);

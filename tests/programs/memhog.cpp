@@ -1,13 +1,13 @@
-// Holds a share of the GPU's memory and goes over all of it again and again: each round increments a word of every
-// page and checks the value that the round before left. What a job that does not fit beside another looks like.
+// Holds a share of the GPU's memory and goes over all of it repeatedly: each round increments a word of every page and
+// checks the value from the previous round. It stands for a job that does not fit next to another.
 //
 //   memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] [--managed] [--hold]
 //          [--grow 0.3] [--untouched]
 //
-// Takes the memory in 8 pieces (cuMemAlloc; --managed: cuMemAllocManaged). --grow takes this share of the GPU's memory
-// on top, after half of the rounds, with work under way. --think leaves the GPU idle for so long
-// after each round. --untouched uses none of it. --ahead waits for the GPU after so many rounds only (1). --hold prints
-// "ready" after the first round and goes on until stdin closes or SIGTERM comes. Ends with one line of JSON:
+// Takes the memory in 8 pieces (cuMemAlloc; --managed: cuMemAllocManaged). --grow takes this additional share of the
+// GPU's memory after half of the rounds, with work in progress. --think leaves the GPU idle for this long after each
+// round. --untouched uses none of it. --ahead waits for the GPU only after this many rounds (1). --hold prints "ready"
+// after the first round and continues until stdin closes or SIGTERM arrives. Ends with one line of JSON:
 // {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was written, and any makes
 // the exit status 1. Out of memory is one line and exit status 2.
 #include <fcntl.h>
@@ -125,7 +125,7 @@ int main(int argc, char** argv) {
   double took = seconds() - begin;
   unsigned wrong = 0;
   CHECK(cuMemcpyDtoH_v2(&wrong, mismatches, sizeof wrong));
-  for (const Piece& piece : pieces) {  // and once from the host
+  for (const Piece& piece : pieces) {  // and finally from the host
     unsigned word = 0;
     CHECK(cuMemcpyDtoH_v2(&word, piece.address, sizeof word));
     if (word != kStart + round) ++wrong;

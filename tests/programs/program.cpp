@@ -11,7 +11,7 @@
 namespace program {
 namespace {
 
-// What simgpu is given to load where nvcc has built nothing: in what begins like a cubin it finds every kernel it
+// What simgpu loads if nvcc has built nothing: anything that starts like a cubin contains every kernel that simgpu
 // knows.
 constexpr const char* kAnyModule =
     "\x7f"
@@ -93,7 +93,8 @@ CUfunction kernel(const char* name) {
       }
     }
     CUmodule loaded = nullptr;
-    // A driver older than the compiler that made kernels.ptx: only simgpu's, for which any module will do.
+    // The driver is older than the compiler that built kernels.ptx: this is only supported on simgpu, where any module
+    // will do.
     if (cuda().cuModuleLoadData(&loaded, image.c_str()) == CUDA_ERROR_UNSUPPORTED_PTX_VERSION) image = kAnyModule;
     if (loaded == nullptr) CHECK(cuModuleLoadData(&loaded, image.c_str()));
     return loaded;

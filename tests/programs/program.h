@@ -1,6 +1,6 @@
-// What the test programs share: the driver API, found as a CUDA program of the driver's age finds it (dlopen
-// "libcuda.so.1", then cuGetProcAddress where there is one), options, and errors as one line and exit code 1. Needs no
-// CUDA headers.
+// What the test programs share: the driver API, looked up as by a CUDA program of the driver's age (dlopen
+// "libcuda.so.1", then cuGetProcAddress if it exists), options, and errors as one line and exit code 1. Needs no CUDA
+// headers.
 #pragma once
 
 #include <dlfcn.h>
@@ -30,8 +30,8 @@ inline void fail(const char* format, ...) {
   std::exit(1);  // NOLINT(concurrency-mt-unsafe)
 }
 
-// The driver's functions that the programs use, under their exact exported names; of one that the driver lacks, the
-// first call fails the program.
+// The driver functions that the programs use, under their exact exported names; calling one that the driver lacks fails
+// the program.
 #define PROGRAM_FUNCTIONS(USE)                                                       \
   USE(cuInit, "cuInit", 2000, 0)                                                     \
   USE(cuDeviceGet, "cuDeviceGet", 2000, 0)                                           \
@@ -88,7 +88,7 @@ struct Driver {
 #undef PROGRAM_MEMBER
   cuGraphInstantiateWithFlags_fn* cuGraphInstantiateWithFlags = nullptr;  // CUDA 11.4 and later
 
-  // Any function of the driver, or null: asked for as the driver's age has it.
+  // Any function of the driver, or null, looked up in the way of the driver's age.
   void* find(const char* symbol, const char* base, int version, cuuint64_t flags) const;
 
  private:
@@ -99,21 +99,21 @@ struct Driver {
   cuGetProcAddress_fn* get_without_status_ = nullptr;
 };
 
-// Loads the driver; fails the program where there is none.
+// Loads the driver; fails the program if there is none.
 Driver& cuda();
 
 // Fails the program with the name of the call and of the error.
 void check(CUresult result, const char* what);
 #define CHECK(call) ::program::check(::program::cuda().call, #call)
 
-// A graph made executable, by the newest function for it that the driver has.
+// Instantiates a graph with the newest function that the driver has.
 CUresult instantiate(CUgraphExec* executable, CUgraph graph);
 // cuInit, device, its primary context made current. The device is --device N, or 0.
 void start(int device = 0);
-// A kernel of kernels.cu by its mangled name. The PTX beside the executable is loaded, where nvcc has built it.
+// A kernel of kernels.cu by its mangled name. Loads the PTX next to the executable if nvcc has built it.
 CUfunction kernel(const char* name);
 
-// Options of the form --name value; fails the program for others than those given.
+// Options of the form --name value; unknown options fail the program.
 class Options {
  public:
   Options(int argc, char** argv, const char* usage);
@@ -121,7 +121,7 @@ class Options {
   uint64_t bytes(const char* name, uint64_t otherwise);  // suffixes K, M, G; percent: of the GPU's total memory
   bool flag(const char* name);
   std::string text(const char* name, const char* otherwise);
-  void end();  // fails the program if anything was not asked for
+  void end();  // fails the program if an option was not consumed
 
  private:
   const char* value(const char* name, bool takes_value);
@@ -133,6 +133,6 @@ class Options {
 
 double seconds();  // of a monotonic clock
 
-bool stdin_closed();  // it is at its end, or was never open
+bool stdin_closed();  // at end of file, or never open
 
 }  // namespace program

@@ -1,12 +1,12 @@
-// Holds a share of the GPU's memory in one long reservation, mapped piece by piece with memory of its own making
-// (cuMemCreate), as PyTorch's expandable segments do, and goes over all of it again and again as memhog does. Every few
-// rounds one piece is looked at through a second mapping, and another one is unmapped and replaced.
+// Holds a share of the GPU's memory in one long reservation, mapped piece by piece with memory from cuMemCreate, like
+// PyTorch's expandable segments, and goes over all of it repeatedly, like memhog. Every few rounds one piece is checked
+// through a second mapping, and another is unmapped and replaced.
 //
 //   segments [--share 0.6 | --bytes N[K|M|G]] [--rounds N | --seconds S] [--seed N] [--ahead N] [--hold] [--still]
 //
-// Pieces are of 2 and of 20 MiB; every other one can be exported, and the handle of every third is released as soon as
-// it is mapped. --still replaces nothing. --seed: what is written at first. --ahead, --hold and what is printed: as
-// memhog.cpp has it. tests/gpu/swap.py --program runs it on a GPU.
+// Pieces have 2 or 20 MiB; every other one can be exported, and the handle of every third is released as soon as it is
+// mapped. --still replaces nothing. --seed: the initial contents. --ahead, --hold and the output are as in memhog.cpp.
+// tests/gpu/swap.py --program runs it on a GPU.
 #include <signal.h>
 #include <unistd.h>
 
@@ -66,7 +66,7 @@ void fill(Piece& piece, size_t number, unsigned value) {
 
 void replace(Piece& piece, size_t number, unsigned value) {
   CHECK(cuCtxSynchronize());
-  if (piece.handle != 0 && number % 4 == 1) {  // the mapping goes last, or the handle
+  if (piece.handle != 0 && number % 4 == 1) {  // either the mapping or the handle is released last
     CHECK(cuMemRelease(piece.handle));
     piece.handle = 0;
   }
@@ -75,7 +75,7 @@ void replace(Piece& piece, size_t number, unsigned value) {
   fill(piece, number, value);
 }
 
-// Words at the ends that are not `value`, seen through another mapping; the piece's handle is the same as ever.
+// Counts words at the ends that are not `value`, read through another mapping; the piece's handle is unchanged.
 unsigned look(const Piece& piece, unsigned value) {
   CUmemGenericAllocationHandle handle = 0;
   CHECK(cuMemRetainAllocationHandle(&handle, reinterpret_cast<void*>(piece.address + piece.bytes - 1)));

@@ -2,7 +2,7 @@
 //
 //   spinner [--seconds S | --launches N | --hold] [--kernel-us U] [--threads N]
 //
-// --hold goes on until stdin closes. Prints "ready" after the first launch has run and one line of JSON at the end:
+// --hold continues until stdin closes. Prints "ready" after the first launch has run and one line of JSON at the end:
 // {"launches":…,"seconds":…,"longest_wait_s":…}; the wait is the time from a launch to its completion.
 #include <unistd.h>
 

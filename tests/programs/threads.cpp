@@ -1,5 +1,5 @@
-// Many threads, each with a stream of its own, launch kernels into one context and check their own memory.
-// Prints "ok N launches".
+// Many threads, each with its own stream, launch kernels into one context and check their own memory. Prints "ok N
+// launches".
 #include <thread>
 #include <vector>
 

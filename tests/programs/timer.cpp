@@ -1,10 +1,10 @@
-// Times kernels of a given length by pairs of events, as autotuners do, and says what it has found.
+// Times kernels of a given length with pairs of events, as autotuners do, and prints the result.
 //
 //   timer [--pairs N] [--rounds R] [--kernel-us U] [--queued] [--unread] [--hold]
 //
 // In each of R rounds N pairs are recorded, each around one kernel, and each is waited for and read before the next;
-// or, with --queued, all of them first, but for one that is read before, as Triton's do_bench does. --unread: nobody
-// asks how far the events are apart, and the time is that of the host. --hold: begins once a line comes on stdin.
+// or, with --queued, all of them are recorded first, except one that is read before, as in Triton's do_bench. --unread:
+// does not query the time between events, and reports the host's time. --hold: begins when a line arrives on stdin.
 // Prints "ready" after a first kernel, and one line of JSON at the end:
 // {"pairs":…,"median_us":…,"most_us":…,"seconds":…}.
 #include <unistd.h>

@@ -1,6 +1,6 @@
-// A runtime-API program as people write them: <<<>>>, cudaMalloc, copies, a stream, events, error checks. Built with
-// the shared cudart (vectoradd_shared: runs on simgpu too) and with the static one (vectoradd_static: for a GPU only).
-// Prints "ok".
+// A typical runtime-API program: <<<>>>, cudaMalloc, copies, a stream, events, error checks. Built with the shared
+// cudart (vectoradd_shared: runs on simgpu too) and with the static one (vectoradd_static: for a GPU only). Prints
+// "ok".
 #include <cstdio>
 #include <cstdlib>
 #include <vector>

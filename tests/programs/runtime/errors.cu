@@ -1,4 +1,4 @@
-// The error state: per thread, read and reset, kept by a peek; what a failed launch leaves; an error that sticks.
+// The error state: per thread, read and reset, kept by a peek; the state after a failed launch; sticky errors.
 #include <thread>
 
 #include "tests/programs/runtime/runtime_program.h"
@@ -14,7 +14,7 @@ int main() {
   SAYS(cudaGetLastError(), cudaSuccess);
   SAYS(cudaMalloc(static_cast<void**>(nullptr), 16), cudaErrorInvalidValue);
   std::thread([] { SAYS(cudaPeekAtLastError(), cudaSuccess); }).join();
-  CHECK(cudaFree(nullptr));  // a success leaves the error where it is
+  CHECK(cudaFree(nullptr));  // a success keeps the error
   SAYS(cudaPeekAtLastError(), cudaErrorInvalidValue);
   SAYS(cudaGetLastError(), cudaErrorInvalidValue);
   SAYS(cudaGetLastError(), cudaSuccess);
@@ -43,7 +43,7 @@ int main() {
   int local = 0;
   EXPECT(cudaLaunchKernel(&local, dim3(1), dim3(1), nullptr, 0, nullptr), cudaErrorInvalidResourceHandle);
 
-  // From here on the context is lost: every call says so, on every thread.
+  // From here on the context is lost: every call reports that, on every thread.
   LAUNCH(poke, 1, 1, 0, nullptr, reinterpret_cast<unsigned*>(0x10), 1U);
   REQUIRE_LAUNCHED();
   SAYS(cudaDeviceSynchronize(), cudaErrorIllegalAddress);

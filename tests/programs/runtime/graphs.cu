@@ -175,7 +175,7 @@ void explicit_nodes() {
   EQUAL(memory.last(), 9);
   CHECK(cudaGraphDestroy(clone));
 
-  // One graph within another, and one node less.
+  // One graph within another, and a node removed.
   cudaGraph_t outer;
   cudaGraphNode_t child;
   CHECK(cudaGraphCreate(&outer, 0));
@@ -289,7 +289,7 @@ void events_and_user_objects() {
   CHECK(cudaGraphDestroy(graph));
   EQUAL(destroyed, 0);  // the executable holds it too
   CHECK(cudaGraphExecDestroy(executable));
-  // Called on a thread of the driver, at some time after.
+  // Called later, on a thread of the driver.
   auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(20);
   while (destroyed == 0 && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
   EQUAL(destroyed, 1);

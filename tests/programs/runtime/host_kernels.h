@@ -1,6 +1,6 @@
-// Kernels and device variables of ../kernels.cu as nvcc's generated host code has them: a stub per kernel that launches
-// it, shadows of the variables, and their registration before main. The image is a PTX text that names
-// them: simgpu finds their bodies in ROTA_SIM_KERNELS.
+// Kernels and device variables of ../kernels.cu in the form of nvcc's generated host code: a launch stub per kernel,
+// shadows of the variables, and their registration before main. The image is a PTX text that names them: simgpu finds
+// their bodies in ROTA_SIM_KERNELS.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// Memory: device, pitched, host, managed, stream-ordered, pools, what pointers are, sets.
+// Memory: device, pitched, host, managed, stream-ordered, pools, pointer attributes, sets.
 #include <vector>
 
 #include "tests/programs/runtime/runtime_program.h"
@@ -30,7 +30,7 @@ void device_memory() {
   cudaPointerAttributes attributes;
   CHECK(cudaPointerGetAttributes(&attributes, static_cast<char*>(memory) + 100));
   REQUIRE(attributes.device == 0 && attributes.devicePointer == static_cast<char*>(memory) + 100);
-  if (attributes.type != cudaMemoryTypeManaged) {  // under rota plain memory is managed, and says so
+  if (attributes.type != cudaMemoryTypeManaged) {  // under rota plain memory is managed and reported as such
     REQUIRE(attributes.type == cudaMemoryTypeDevice && attributes.hostPointer == nullptr);
   }
   CHECK(cudaFree(memory));

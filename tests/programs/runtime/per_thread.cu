@@ -8,7 +8,7 @@ namespace {
 
 constexpr unsigned long kCount = 1 << 14;
 
-// What goes into the default stream of one thread does not wait for that of another.
+// Work in one thread's default stream does not wait for another's.
 void threads_do_not_wait_for_each_other() {
   unsigned* flag = nullptr;
   CHECK(cudaMallocHost(&flag, sizeof *flag));
@@ -29,7 +29,7 @@ void threads_do_not_wait_for_each_other() {
     CHECK(cudaFreeAsync(words, nullptr));
     CHECK(cudaStreamSynchronize(nullptr));
   }).join();
-  REQUIRE(cudaStreamQuery(nullptr) == cudaErrorNotReady);  // this thread's own is still held up
+  REQUIRE(cudaStreamQuery(nullptr) == cudaErrorNotReady);  // this thread's own stream is still blocked
   cudaGetLastError();
   __atomic_store_n(flag, 1U, __ATOMIC_SEQ_CST);
   CHECK(cudaStreamSynchronize(nullptr));

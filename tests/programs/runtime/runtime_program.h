@@ -1,6 +1,6 @@
-// What the runtime-API programs share. Each is compiled twice from one source: by nvcc, as people compile (there also
-// for a real GPU), and by the C++ compiler alone, with what nvcc would have generated written out (host_kernels.h), so
-// that the stand-in for libcudart is tried where no nvcc is. A program prints "ok" or one line that begins "failed:".
+// What the runtime-API programs share. Each is compiled twice from one source: by nvcc, as users compile (also for a
+// real GPU), and by the C++ compiler alone, with nvcc's generated code written out (host_kernels.h), so that simgpu's
+// libcudart is tested without nvcc. A program prints "ok" or one line that begins "failed:".
 #pragma once
 
 #include <cuda_profiler_api.h>
@@ -20,7 +20,7 @@
   (__cudaPushCallConfiguration(grid, block, shared, stream) != 0 ? (void)0 : kernel(__VA_ARGS__))
 #endif
 
-// Ends the program; with RUNTIME_KEEP_GOING in the environment it goes on, to show all that a GPU does differently.
+// Ends the program; with RUNTIME_KEEP_GOING in the environment it continues, to show all differences on a GPU.
 inline bool failed = false;
 inline void fail(const char* file, int line, const char* what, const char* was) {
   std::fprintf(stderr, "failed: %s:%d: %s (%s)\n", file, line, what, was);
@@ -28,7 +28,7 @@ inline void fail(const char* file, int line, const char* what, const char* was) 
   if (std::getenv("RUNTIME_KEEP_GOING") == nullptr) std::exit(1);  // NOLINT(concurrency-mt-unsafe)
 }
 
-// A call that must succeed; one that must give this error and no other; what must hold.
+// A call that must succeed; one that must return exactly this error; a condition that must hold.
 #define CHECK(call)                                                                           \
   do {                                                                                        \
     cudaError_t outcome_ = (call);                                                            \
@@ -63,7 +63,7 @@ const void* stub(void (*kernel)(Parameters...)) {
   return reinterpret_cast<const void*>(kernel);
 }
 
-// Loads what a program is about to use while a kernel holds the GPU up: loading may wait for the kernel.
+// Preloads what a program uses later while a kernel occupies the GPU: loading may wait for the kernel.
 inline void load_early() {
   unsigned* words = nullptr;
   CHECK(cudaMalloc(&words, 4096));

@@ -42,7 +42,7 @@ void properties_of_streams() {
   EXPECT(cudaStreamCreateWithFlags(&stream, 0x40), cudaErrorInvalidValue);
 }
 
-// A stream held up by a kernel: what waits and what does not.
+// A stream blocked by a kernel: what waits and what does not.
 void order() {
   unsigned* flag = nullptr;
   unsigned* words = nullptr;

@@ -1,13 +1,12 @@
-// Calls of the driver that do not wait for the GPU, each made while a kernel runs that waits for the host: one that
-// waited would hang a program whose kernel waits for what the calling thread would do next. Each function is a rule of
-// the conformance framework, so it has a process of its own, and the same program runs on simgpu, on a GPU, and under
-// rota.
+// Driver calls that do not wait for the GPU, each made while a kernel that waits for the host runs: a call that waited
+// would hang a program whose kernel waits for the calling thread's next step. Each function is a rule of the
+// conformance framework, so it has its own process, and the same program runs on simgpu, on a GPU, and under rota.
 //
 //   RETURNS(cuMemAlloc_v2, o.any, 4096)     the call succeeds (or the driver does not support it) and does not wait
-//   ANSWERS(cuMemRelease, 0)                whatever it answers, it does not wait
+//   ANSWERS(cuMemRelease, 0)                whatever it returns, it does not wait
 //   MAY_ANSWER(cuCtxGetId)                  the same, with arguments made by their types
 //
-// `o` is what the arguments are made from (Objects). With _FORMS, the symbol with _ptsz is called as well.
+// `o` provides the arguments (Objects). With _FORMS, the symbol with _ptsz is called as well.
 #pragma once
 
 #include "tests/simgpu/conformance/conformance.h"
@@ -18,7 +17,7 @@
 
 namespace behind_kernel {
 
-// Zeroed memory for a result of any type. Each use has a place of its own until 64 others were handed out.
+// Zeroed memory for a result of any type. Each use has a separate slot, which is reused after 64 others.
 struct Any {
   template <class T>
   operator T*() const {  // NOLINT(google-explicit-constructor): an argument
@@ -32,7 +31,7 @@ struct Any {
 
 inline constexpr size_t kBytes = size_t{1} << 20;
 
-// One of everything, made before the kernel starts and never given back: the process ends after its few calls.
+// One object of each kind, created before the kernel starts and never released: the process ends after its few calls.
 struct Objects {
   explicit Objects(const Session& session);
 
@@ -94,7 +93,7 @@ struct Objects {
   void* arguments[4] = {};
 };
 
-// An argument by its type alone: good enough for calls that only ask. Handles that are not made here are null.
+// An argument chosen by type alone: good enough for calls that only query. Handles that are not created here are null.
 template <class T>
 T argument(Objects& o) {
 #define BEHIND_KERNEL_HANDLE(type, member) \
@@ -142,8 +141,8 @@ CUresult call_by_types(CUresult (*function)(Parameters...), Objects& o) {
   return function(argument<Parameters>(o)...);
 }
 
-// Makes the call behind a kernel in its own stream, in another one, and in the null stream. `succeeds`: what it answers
-// in the first two is checked.
+// Makes the call behind a kernel in its own stream, in another one, and in the null stream. `succeeds`: the result in
+// the first two is checked.
 void run(const char* symbol, CUresult (*call)(Objects&), bool succeeds);
 
 }  // namespace behind_kernel

@@ -1,5 +1,5 @@
-// Calls that wait in some uses and not in those that were measured not to (on an H200, driver 580.159): the same must
-// not wait under rota. The functions may block, so no header and no policy says it.
+// Calls that wait in some uses and, as measured on an H200 (driver 580.159), do not wait in these: they must not wait
+// under rota either. The functions may block, so neither a header nor the policy says so.
 #include "tests/programs/unwaiting_calls/calls.h"
 
 namespace {
@@ -89,7 +89,7 @@ RULE(measured, maps, "waits:cuMemMap", "cuMemMap, cuMemSetAccess, cuMemUnmap and
 }
 namespace {
 
-// What is freed in stream order may still have to be given back when the next allocation comes.
+// Memory freed in stream order may still have to be released when the next allocation is made.
 void allocate_after_a_free(bool behind_the_kernel) {
   Session session;
   Stream busy;

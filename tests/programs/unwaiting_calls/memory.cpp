@@ -1,4 +1,4 @@
-// Memory: allocation, pools, virtual memory, addresses, arrays, what others may share.
+// Memory: allocation, pools, virtual memory, addresses, arrays, sharing.
 #include <unistd.h>
 
 #include "tests/programs/unwaiting_calls/calls.h"
@@ -22,7 +22,7 @@ CUresult register_more(Objects&) {
   return cu.cuMemHostRegister_v2(registered[next++], 4096, 0);
 }
 
-// What was exported comes in again: a process may import its own.
+// Imports what was exported: a process may import its own memory.
 CUresult import_again(Objects& o) {
   int file = -1;
   CUresult exported = cu.cuMemExportToShareableHandle(&file, o.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);

@@ -1,4 +1,4 @@
-// What the calls' arguments are made from, and how each call is made.
+// The objects behind the calls' arguments, and how each call is made.
 #include "tests/programs/unwaiting_calls/calls.h"
 
 namespace behind_kernel {
@@ -79,7 +79,7 @@ Objects::Objects(const Session& session) : device(session.device()), context(ses
   arguments[1] = &count;
   arguments[2] = &value;
   make_graphs(*this);
-  // What a function loads or starts at its first use may have to wait.
+  // What a function loads or starts at first use may have to wait.
   CHECK_OK(cu.cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, spare, arguments, nullptr));
   CHECK_OK(cu.cuLaunchKernel(reinterpret_cast<CUfunction>(kernel), 1, 1, 1, 32, 1, 1, 0, spare, arguments, nullptr));
   CHECK_OK(cu.cuMemsetD8_v2(plain, 0, 64));

@@ -1,4 +1,4 @@
-// Calls that only ask, or that only change the driver's own bookkeeping on the host.
+// Calls that only query, or that only change the driver's bookkeeping on the host.
 #include "tests/programs/unwaiting_calls/calls.h"
 
 MAY_ANSWER(cuGetErrorString)

@@ -212,7 +212,8 @@ Migration SharedState::touch(uint32_t id, uint64_t offset, uint64_t bytes, Acces
       reaped = true;
     }
     if (!room()) evict(gpu, size, id, &migration);
-    if (!room()) {  // nobody else has any: our own, first outside this use, then what is yet to come, then what was
+    // Only this allocation's blocks are left: first those outside this use, then those yet to come, then those used.
+    if (!room()) {
       uint64_t moved = evict_from(id, gpu, size, first, end);
       if (moved < size) moved += evict_from(id, gpu, size - moved, 0, block + 1);
       if (moved < size) moved += evict_from(id, gpu, size - moved, block, end);

@@ -16,7 +16,7 @@ namespace rota::sim {
 struct GraphStep {
   const GraphNode* node = nullptr;  // null: a marker
   std::vector<uint32_t> after;      // steps
-  uint32_t lane = 0;                // steps of one lane run one after the other, lanes run beside each other
+  uint32_t lane = 0;                // steps of one lane run one after the other, lanes run concurrently
 };
 
 struct GraphExec : std::enable_shared_from_this<GraphExec> {
