@@ -194,7 +194,7 @@ class Limits(Case):
         self.assertTrue(holder.stdout.readline().startswith("ready"), "the first program was refused")
         result = self.call(*hog, "300M")
         self.assertGreater(result.returncode, 0)
-        self.assertRegex(result.stderr, r"out of memory: cgroup /\S*rota-limits-\d+ may have \d+ bytes of GPU memory in the host's")
+        self.assertRegex(result.stderr, r"out of memory: cgroup /\S*rota-limits-\d+ may have \d+ bytes of GPU memory in host memory")
         small = self.start(*hog, "20M")
         self.assertTrue(small.stdout.readline().startswith("ready"))
         for program in (holder, small):

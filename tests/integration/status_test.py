@@ -60,7 +60,7 @@ class Why(Case):
         self.checked(ROTA, "control", "mode", "exclusive")
         sharing = self.status()["gpus"][0]["sharing"]
         self.assertEqual((sharing["candidate"], sharing["reason"]), ("in turns", "mode"))
-        self.assertIn("in turns, each of 2000 ms: rotad is in exclusive mode", self.checked(ROTA, "status").stdout)
+        self.assertIn("in turns, each of 2 s: rotad is in exclusive mode", self.checked(ROTA, "status").stdout)
         for child in both:
             self.assertEqual(self.finish(child).returncode, 0)
 

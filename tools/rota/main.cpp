@@ -45,7 +45,7 @@ class Usages : public CLI::Formatter {
     const std::string usage = CLI::Formatter::make_usage(app, name);
     const std::string own = app->get_name();
     std::string program;
-    if (own == "run" || own == "sim" || own == "trace") program = " -- COMMAND [ARGUMENTS…]";
+    if (own == "run" || own == "try" || own == "sim" || own == "trace") program = " -- COMMAND [ARGUMENTS…]";
     if (own == "doctor") program = " [-- COMMAND [ARGUMENTS…]]";
     if (program.empty()) return usage;
     std::string first = usage.substr(0, usage.find('\n'));
@@ -93,6 +93,13 @@ int main(int argc, char** argv) {
   }
   drop_separator(app, arguments);
   std::reverse(arguments.begin(), arguments.end());  // the order that CLI11 expects
+  app.failure_message([](const CLI::App* failed, const CLI::Error& error) {
+    std::string command = "rota";
+    for (auto used = failed->get_subcommands(); !used.empty(); used = used[0]->get_subcommands()) {
+      command += " " + used[0]->get_name();
+    }
+    return command + ": " + error.what() + "; `" + command + " --help` says more\n";
+  });
   try {
     app.parse(arguments);
   } catch (const CLI::RuntimeError& end) {

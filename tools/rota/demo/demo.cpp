@@ -119,7 +119,9 @@ class Demo {
     try {
       if (!look()) {
         if (!story_.simulated) return std::nullopt;
-        return demo_failed("the simulated GPU does not work: " + why_ + "; `rota doctor` looks for the reason");
+        return demo_failed("the simulated GPU does not work: " + why_ +
+                           "; see that the folder for temporary files (TMPDIR, /tmp) has room; "
+                           "`rota doctor` looks for other reasons");
       }
       if (!options_.json) {
         fmt::print("{}\nnatively, all at once\n", demo::opening(story_));

@@ -288,7 +288,18 @@ Daemon find_or_start_daemon(const DaemonRequest& request) {
     } else {
       const protocol::SocketCandidates candidates = protocol::socket_candidates();
       const SocketCandidate* place = protocol::own_place(candidates);
-      if (place == nullptr) return {{}, "no rotad is running, and there is no place for one: " + skipped_text(search)};
+      if (place == nullptr) {
+        std::string why = skipped_text(search);
+        for (std::size_t i = 0; why.empty() && i < candidates.count; ++i) {
+          if (candidates.list[i].owner == protocol::SocketOwner::kUser)
+            why = std::string(candidates.list[i].path) + " cannot be created";
+        }
+        return {{},
+                fmt::format(
+                    "no rotad is running, and there is no place for one: {}; set ROTA_SOCKET to a path in a folder of "
+                    "your own that can be written to",
+                    why)};
+      }
       const Daemon daemon = start_own(*place, request);
       if (!daemon.socket.empty() || !daemon.problem.empty()) return also_skipped(search, daemon);
     }

@@ -98,6 +98,11 @@ std::string calls_text(double a_second) {
   return fmt::format("{:.{}f} calls/s alone", a_second, a_second < 99.95 ? 1 : 0);
 }
 
+std::string turn_text(std::uint64_t ns) {
+  const double seconds = static_cast<double>(ns) / 1e9;
+  return seconds < 1 ? fmt::format("{:.4g} ms", seconds * 1e3) : fmt::format("{:.3g} s", seconds);
+}
+
 double milliseconds(std::uint64_t ns) {
   return static_cast<double>(ns) / 1e6;
 }
@@ -112,7 +117,7 @@ std::string sharing_text(const protocol::StatusGpu& gpu) {
   const Candidate candidate = in_force(gpu);
   std::string text = older || measured(gpu) ? fmt::format("{} programs active: ", gpu.active) : "";
   text += candidate_name(candidate);
-  if (candidate != Candidate::kTogether) text += fmt::format(", each of {:.4g} ms", milliseconds(gpu.turn_ns));
+  if (candidate != Candidate::kTogether) text += fmt::format(", each of {}", turn_text(gpu.turn_ns));
   if (const std::string reason = reason_text(gpu); !reason.empty()) text += ": " + reason;
   if (candidate != Candidate::kTogether || measured(gpu)) {
     text += gpu.switch_ns == 0 ? "; the cost of a hand-over is not known yet"

@@ -267,8 +267,8 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       line +=
           fmt::format("  {} of {} in the host's memory", size_text(account.host_used), size_text(account.host_limit));
     }
-    text +=
-        fmt::format("  {}, {} program{}:{}\n", account.name, account.clients, account.clients == 1 ? "" : "s", line);
+    text += fmt::format("  {}, {} program{}:{}\n", account.name, account.clients, account.clients == 1 ? "" : "s",
+                        line.empty() ? "  no limit of its own" : line);
   }
   return text;
 }

@@ -76,13 +76,14 @@ bool TraceFile::read_header(std::string& problem) {
     return false;
   };
   const std::vector<std::byte> bytes = read(0, sizeof header_);
+  const std::size_t begun = std::min(bytes.size(), sizeof trace::kMagic);
+  if (begun != 0 && std::memcmp(bytes.data(), trace::kMagic, begun) != 0) {
+    return fail(0, "not a rota trace (or the process was killed before it had written the header)");
+  }
   if (bytes.size() < sizeof header_) {
     return fail(bytes.size(), fmt::format("the file is cut off within its header of {} bytes", sizeof header_));
   }
   std::memcpy(&header_, bytes.data(), sizeof header_);
-  if (std::memcmp(header_.magic, trace::kMagic, sizeof trace::kMagic) != 0) {
-    return fail(0, "not a rota trace (or the process was killed before it had written the header)");
-  }
   if (header_.byte_order != trace::kByteOrder) {
     return fail(offsetof(trace::FileHeader, byte_order),
                 "written on a machine with the other byte order; read it there");

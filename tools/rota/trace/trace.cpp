@@ -170,7 +170,7 @@ struct RunCommand {
       for (const std::string& path : added) {
         if (over) fs::remove(path, ignored);
       }
-      std::cerr << "rota trace: no CUDA call was made\n";
+      std::cerr << "rota trace: no CUDA call was recorded\n";
       return;
     }
     std::cerr << fmt::format("rota trace: {} (rota trace show {})\n{}", directory, directory, text.str());
@@ -205,7 +205,7 @@ struct ShowCommand {
     }
     const std::size_t shown = show_calls(files, options, std::cout);
     if (!std::cout.flush()) return complain(fmt::format("cannot write the listing: {}", std::strerror(errno)));
-    if (shown == 0) std::cerr << "rota trace: note: no call matches\n";
+    if (shown == 0 && !files.empty()) std::cerr << "rota trace: note: no call matches\n";
     return report(files, problems);
   }
 };
