@@ -1,4 +1,5 @@
 // rotad: decides which program may use which GPU, and when.
+#include <pwd.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -12,6 +13,8 @@
 #include <fstream>
 
 #include "scheduler/core/event_log.h"
+#include "scheduler/protocol/descriptor.h"
+#include "scheduler/protocol/result.h"
 #include "scheduler/protocol/socket_path.h"
 #include "scheduler/server/config.h"
 #include "scheduler/server/log.h"
@@ -23,12 +26,34 @@ using rota::scheduler::parse_duration;
 using rota::scheduler::parse_mode;
 
 // Where a daemon listens by default: for root the machine's place, for others the user's own.
-std::string default_socket() {
+rota::Result<std::string> default_socket() {
   const auto candidates = rota::protocol::socket_candidates();
-  if (candidates.count == 0) return {};
-  if (geteuid() == 0) return candidates.list[0].path;
-  const auto* own = rota::protocol::own_place(candidates);
-  return own != nullptr ? own->path : candidates.list[candidates.count - 1].path;
+  if (candidates.count == 0) return rota::Error{"ROTA_SOCKET is longer than a socket's path may be (107 bytes)"};
+  if (geteuid() == 0) return std::string(candidates.list[0].path);
+  if (const auto* own = rota::protocol::own_place(candidates)) return std::string(own->path);
+  const std::string last = candidates.list[candidates.count - 1].path;
+  return rota::Error{last.substr(0, last.rfind('/')) +
+                     " belongs to another user, is open to others or cannot be created: programs would not use a rotad "
+                     "there; name another place with --socket, and in ROTA_SOCKET for the programs"};
+}
+
+// Programs ask the first rotad that they find.
+void warn_of_another(const std::string& socket) {
+  const rota::protocol::SocketSearch search = rota::protocol::find_rotad();
+  const rota::Descriptor other(search.descriptor);
+  if (!other || socket == search.candidate.path) return;
+  rota::server::log::warn(
+      "another rotad answers at {}, where programs look first: this one serves only programs with "
+      "ROTA_SOCKET={}",
+      search.candidate.path, socket);
+}
+
+void warn_of_unknown_users(const std::string& config, const rota::server::LimitSettings& limits) {
+  for (const auto& [name, unused] : limits.users) {
+    // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
+    if (getpwnam(name.c_str()) != nullptr || name.find_first_not_of("0123456789") == std::string::npos) continue;
+    rota::server::log::warn("{}: there is no user '{}' on this machine, so its limits apply to nobody", config, name);
+  }
 }
 
 int replay(const std::string& path) {
@@ -122,7 +147,14 @@ int main(int argc, char** argv) try {
       ->excludes("--event-log");
   app.add_option("--ready-fd", ready, "write a line to this descriptor once programs may connect")->group("");
   app.set_version_flag("--version", std::string("rotad ") + ROTA_VERSION);
-  CLI11_PARSE(app, argc, argv);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return std::string("rotad: ") + error.what() + "; `rotad --help` says more\n";
+  });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 1;
+  }
 
   if (!recorded.empty()) return replay(recorded);
   rota::server::log::start(level);
@@ -146,14 +178,19 @@ int main(int argc, char** argv) try {
     if (trust_option->empty()) options.trust = config->trust.value_or(options.trust);
     options.visibility = config->visibility.value_or(options.visibility);
     options.limits = config->limits;
+    warn_of_unknown_users(config_file, options.limits);
   }
   if (idle_exit > 0) options.idle_exit = std::chrono::milliseconds(static_cast<long>(idle_exit * 1e3));
   // NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread yet
   options.time_scale = rota::server::ModelledTime::scale_of(std::getenv("ROTA_SIM_TIME_SCALE"));
-  if (options.socket.empty()) options.socket = default_socket();
   if (options.socket.empty()) {
-    fputs("rotad: ROTA_SOCKET is longer than a socket's path may be (107 bytes)\n", stderr);
-    return 1;
+    const auto socket = default_socket();
+    if (!socket) {
+      fprintf(stderr, "rotad: %s\n", socket.error().text.c_str());
+      return 1;
+    }
+    options.socket = *socket;
+    warn_of_another(options.socket);
   }
 
   asio::io_context io(1);

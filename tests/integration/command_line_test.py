@@ -6,7 +6,7 @@ import stat
 import sys
 import unittest
 
-from harness import Case, PROGRAMS, ROTA
+from harness import Case, PROGRAMS, ROTA, ROTAD
 from sim_case import SimCase, program
 
 
@@ -18,8 +18,36 @@ class CommandLine(Case):
             self.assertEqual(result.stderr, f"rota: '{arguments[0]}' is not a command: use run, try, demo, sim, status, control, doctor or trace; "
                                             "`rota --help` says more\n")
 
+    def test_wrong_options_are_named_with_the_command(self):
+        for command, code, line in (([ROTA, "run", "--frob"], 125, "rota run: The following argument was not expected: --frob; `rota run --help` says more\n"),
+                                    ([ROTA, "control"], 2, "rota control: setting is required; `rota control --help` says more\n"),
+                                    ([ROTAD, "--frob"], 1, "rotad: The following argument was not expected: --frob; `rotad --help` says more\n")):
+            result = self.call(*command)
+            self.assertEqual((result.returncode, result.stderr), (code, line))
+
+    def test_a_trace_that_is_none_is_said_to_be_none(self):
+        page = self.scratch / "page.txt"
+        page.write_text("no trace")
+        result = self.call(ROTA, "trace", "show", page)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn(f"{page}: at offset 0: not a rota trace", result.stderr)
+        self.assertNotIn("no call matches", result.stderr)
+
+    def test_a_program_that_is_not_covered_runs_without_its_limit_and_that_is_said(self):
+        # Any file with the kernel's mark of a static program: the dynamic loader itself.
+        loader = next(path for path in (pathlib.Path("/lib64/ld-linux-x86-64.so.2"), pathlib.Path("/lib/ld-linux-aarch64.so.1")) if path.exists())
+        for options, ends in (["--gpu-mem", "1G"], "without rota, and without the limit\n"), ([], "without rota\n"):
+            self.assertTrue(self.checked(ROTA, "run", *options, "--", loader, "--version").stderr.endswith(ends))
+
+    def test_rotad_says_who_will_not_come_to_it(self):
+        config = self.scratch / "rotad.toml"
+        config.write_text('[limits.users]\nnobody-by-this-name = { gpu = "1G" }\n')
+        daemon = self.start_daemon("--config", config)
+        daemon.terminate()
+        self.assertIn(f"{config}: there is no user 'nobody-by-this-name' on this machine, so its limits apply to nobody", self.finish(daemon).stderr)
+
     def test_usages_show_where_the_program_goes(self):
-        for command in "run", "sim", "trace":
+        for command in "run", "try", "sim", "trace":
             self.assertIn(f"Usage: rota {command} [OPTIONS] -- COMMAND [ARGUMENTS…]\n", self.checked(ROTA, command, "--help").stdout)
         self.assertIn("Usage: rota doctor [OPTIONS] [-- COMMAND [ARGUMENTS…]]\n", self.checked(ROTA, "doctor", "--help").stdout)
 

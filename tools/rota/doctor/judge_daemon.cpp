@@ -104,7 +104,9 @@ void judge_daemon(const Facts& facts, Findings& findings) {
     findings.push_back({"rotad", Level::kProblem,
                         fmt::format("no rotad answers at {}, and {} cannot be started: {}",
                                     fmt::join(daemon.places, ", "), daemon.program, strerror(daemon.program_error)),
-                        "install rota again: rotad belongs in the same folder as rota", values});
+                        "in a container, mount /run/rota of a host on which rotad runs; else install rota again: rotad "
+                        "belongs in the same folder as rota",
+                        values});
     return;
   }
   if (absent) {

@@ -205,7 +205,9 @@ void judge_command(const CommandFacts& command, bool simulated, Findings& findin
          fmt::format(
              "{} is {}: rota cannot be preloaded into it, so it runs without rota; programs that it starts are covered",
              command.interpreter, command.uncovered),
-         "link it dynamically, or start the CUDA program itself under rota", values});
+         command.uncovered == "statically linked" ? "link it dynamically, or start the CUDA program itself under rota"
+                                                  : "start the CUDA program itself under rota",
+         values});
   } else if (command.static_runtime && simulated) {
     findings.push_back({"command.runtime", Level::kProblem,
                         fmt::format("{} has a static CUDA runtime, which needs private tables of NVIDIA's driver; the "

@@ -79,8 +79,11 @@ int prepare(const LaunchOptions& options) {
     return kNotStarted;
   }
   if (!executable.uncovered.empty()) {
-    say(fmt::format("{} is {}: rota cannot be preloaded into it, so it runs without rota", executable.interpreter,
-                    executable.uncovered));
+    const bool limit_given = getenv("ROTA_GPU_MEM_LIMIT") != nullptr ||
+                             options.session.device_bytes != protocol::kUnlimited ||
+                             options.session.host_bytes != protocol::kUnlimited;
+    say(fmt::format("{} is {}: rota cannot be preloaded into it, so it runs without rota{}", executable.interpreter,
+                    executable.uncovered, limit_given ? ", and without the limit" : ""));
     // A 64-bit library in a 32-bit program's list causes an error message at every start. In other cases the programs
     // that it starts are covered.
     if (!executable.preload_inherited) return 0;
