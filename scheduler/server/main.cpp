@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <asio/signal_set.hpp>
 #include <cerrno>
 #include <csignal>
@@ -37,11 +38,16 @@ rota::Result<std::string> default_socket() {
                      "there; name another place with --socket, and in ROTA_SOCKET for the programs"};
 }
 
-// Programs ask the first rotad that they find.
+// Programs ask the first rotad that they find: one at a later place than this one's is not in the way.
 void warn_of_another(const std::string& socket) {
-  const rota::protocol::SocketSearch search = rota::protocol::find_rotad();
+  rota::protocol::SocketCandidates earlier = rota::protocol::socket_candidates();
+  const rota::protocol::SocketCandidate* const first = earlier.list;
+  earlier.count = static_cast<std::size_t>(
+      std::find_if(first, first + earlier.count, [&](const auto& candidate) { return socket == candidate.path; }) -
+      first);
+  const rota::protocol::SocketSearch search = rota::protocol::search_rotad(earlier);
   const rota::Descriptor other(search.descriptor);
-  if (!other || socket == search.candidate.path) return;
+  if (!other) return;
   rota::server::log::warn(
       "another rotad answers at {}, where programs look first: this one serves only programs with "
       "ROTA_SOCKET={}",

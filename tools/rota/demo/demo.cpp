@@ -296,10 +296,8 @@ int start_again_on_simulated(const DemoOptions& options, const std::string& why)
   }
   // Of the machine's own GPUs, and of other kernels than this one's.
   for (const char* name : {"CUDA_VISIBLE_DEVICES", "ROTA_SIM_KERNELS"}) unsetenv(name);
-  char self[4096];
-  const ssize_t length = readlink("/proc/self/exe", self, sizeof self);
-  if (length <= 0) return demo_failed(fmt::format("/proc/self/exe: {}", strerror(errno)));
-  const std::string path(self, static_cast<std::size_t>(length));
+  const std::string path = own_executable();
+  if (path.empty()) return demo_failed(fmt::format("/proc/self/exe: {}", strerror(errno)));
   std::vector<std::string> words = {path,
                                     "sim",
                                     "--memory",

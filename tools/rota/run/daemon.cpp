@@ -23,6 +23,7 @@
 #include "scheduler/core/settings.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
+#include "tools/rota/run/launch.h"
 #include "tools/rota/status/request.h"
 
 namespace rota::tool {
@@ -79,11 +80,8 @@ bool ask_to_stay(int descriptor, const DaemonRequest& request, Daemon& daemon) {
 }
 
 std::string own_executable_folder() {
-  char path[4096];
-  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  if (length <= 0) return ".";
-  const std::string whole(path, static_cast<std::size_t>(length));
-  return whole.substr(0, whole.rfind('/'));
+  const std::string path = own_executable();
+  return path.empty() ? "." : path.substr(0, path.rfind('/'));
 }
 
 std::string last_line(const std::string& path) {

@@ -211,10 +211,14 @@ int run_and_wait(const LaunchOptions& options) {
   }
 }
 
-std::string shim_directory() {
+std::string own_executable() {
   char path[4096];
   const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
-  std::string folder(path, length > 0 ? static_cast<std::size_t>(length) : 0);
+  return {path, length > 0 ? static_cast<std::size_t>(length) : 0};
+}
+
+std::string shim_directory() {
+  std::string folder = own_executable();
   for (int up = 0; up < 2; ++up) folder = folder.substr(0, folder.rfind('/'));
   // As in the build tree and most prefixes; otherwise where this build installs libraries (lib64/rota, …).
   const std::string usual = folder + "/lib/rota";

@@ -35,6 +35,8 @@ int run_and_wait(const LaunchOptions& options);
 std::string preload_list(const std::string& inherited, const std::vector<std::string>& ours,
                          const std::string& sanitizer);
 
+// The path of this executable; empty if the kernel does not tell it, with errno set.
+std::string own_executable();
 // The folder of the shims: ../lib/rota from this executable.
 std::string shim_directory();
 
