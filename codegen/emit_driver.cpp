@@ -32,11 +32,11 @@ EmittedFile emit_undeclared_inc(const Inputs& inputs) {
 EmittedFile emit_export_tables_inc(const Inputs& inputs) {
   std::string text = banner(inputs);
   text +=
-      "// ROTA_EXPORT_TABLE(bytes, identifier…): the driver's private tables that neither touch memory nor submit "
-      "work,\n"
-      "// from policy.toml: the length that the recorded table states, then the 16 bytes of its identifier.\n";
+      "// ROTA_EXPORT_TABLE(bytes, gated, identifier…): the driver's private tables that are known, from policy.toml:\n"
+      "// the length that the recorded table states, whether work is submitted through it, and the 16 bytes of its\n"
+      "// identifier.\n";
   for (const ExportTable& table : inputs.policy.export_tables) {
-    text += fmt::format("ROTA_EXPORT_TABLE({}", table.bytes);
+    text += fmt::format("ROTA_EXPORT_TABLE({}, {}", table.bytes, table.gated);
     for (const unsigned char byte : table.id) text += fmt::format(", 0x{:02x}", byte);
     text += ")\n";
   }

@@ -30,6 +30,7 @@ Result<std::vector<EmittedFile>> emit_trace(const Inputs& inputs) {
   std::vector<EmittedFile> files = std::move(*driver_tracers);
   files.insert(files.end(), runtime_tracers->begin(), runtime_tracers->end());
   files.push_back(emit_trace_objects(inputs));
+  files.push_back(emit_handles(inputs));
   files.push_back({"driver_names.cpp", *driver_names});
   files.push_back({"runtime_names.cpp", *runtime_names});
   files.push_back(

@@ -67,6 +67,8 @@ Result<std::string> emit_name_tables(const Inputs& inputs, const std::vector<Tra
 Result<std::vector<EmittedFile>> emit_driver_tracers(const Inputs& inputs, const std::vector<TracePlan>& plans);
 // codegen/emit_trace_objects.cpp
 EmittedFile emit_trace_objects(const Inputs& inputs);
+// driver_handles.inc: which functions return handles one by one.
+EmittedFile emit_handles(const Inputs& inputs);
 // codegen/emit_trace_runtime.cpp
 Result<std::vector<EmittedFile>> emit_runtime_tracers(const Inputs& inputs, const std::vector<TraceSection>& sections);
 // The statements around the call that both kinds of tracer share. `number` is the function's, `call` the expression

@@ -1,4 +1,5 @@
-// trace_objects.inc: which functions create and destroy objects and memory, for trace listings.
+// trace_objects.inc: which functions create and destroy objects and memory, for trace listings and accounts; and
+// driver_handles.inc.
 #include <map>
 #include <string>
 
@@ -33,6 +34,27 @@ EmittedFile emit_trace_objects(const Inputs& inputs) {
   }
   for (const auto& [base, rows] : lines) text += rows;
   return {"trace_objects.inc", text};
+}
+
+EmittedFile emit_handles(const Inputs& inputs) {
+  std::string text = banner(inputs);
+  text +=
+      "// ROTA_RETURNS_HANDLE(function): by base name, functions of the driver that return handles one by one, of new\n"
+      "// objects or of others. Functions that fill an array of handles are none of them.\n";
+  for (const auto& [base, policy] : inputs.policy.functions) {
+    bool single = false;
+    bool array = false;
+    for (const Function* function : inputs.driver.versions_of(base)) {
+      for (const Parameter& parameter : function->parameters) {
+        if (!parameter.type.is_pointer() || !inputs.driver.is_handle(parameter.type.pointee())) continue;
+        const auto use = policy.parameters.find(parameter.name);
+        if (use == policy.parameters.end() || use->second.direction == Direction::kIn) continue;
+        (use->second.count.empty() ? single : array) = true;
+      }
+    }
+    if (single && !array) text += fmt::format("ROTA_RETURNS_HANDLE({})\n", base);
+  }
+  return {"driver_handles.inc", text};
 }
 
 }  // namespace rota::codegen

@@ -254,15 +254,22 @@ class PolicyReader {
         table.bytes = static_cast<std::uint64_t>(*bytes);
       } else if (key == "bytes") {
         fail(value, fmt::format("{}: bytes must be a multiple of 8, or 0", uuid));
+      } else if (key == "gated") {
+        const auto gated = value.value_exact<bool>();
+        if (!gated) fail(value, fmt::format("{}: gated must be true or false", uuid));
+        table.gated = gated.value_or(false);
       } else if (key == "asked_by") {
         read_list(value, key, table.asked_by);
       } else if (key == "evidence") {
         read_text(value, key, table.evidence);
       } else {
-        fail(value, fmt::format("{}: unknown fact '{}' of a table (known: bytes, asked_by, evidence)", uuid, key));
+        fail(value,
+             fmt::format("{}: unknown fact '{}' of a table (known: bytes, gated, asked_by, evidence)", uuid, key));
       }
     }
     if (!facts->contains("bytes")) fail(node, fmt::format("{}: bytes is missing", uuid));
+    if (table.gated && table.bytes == 0)
+      fail(node, fmt::format("{}: a gated table is copied, so bytes must be its length", uuid));
     if (table.asked_by.empty()) fail(node, fmt::format("{}: asked_by is missing", uuid));
     if (table.evidence.empty())
       fail(node, fmt::format("{}: evidence is missing: state what was observed of its users", uuid));

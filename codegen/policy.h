@@ -69,12 +69,13 @@ struct FunctionPolicy {
 
 using FactTable = std::map<std::string, FunctionPolicy, std::less<>>;
 
-// A private table of the driver (cuGetExportTable). As far as its users have been observed, nothing allocates, launches
-// or shares memory through it.
+// A private table of the driver (cuGetExportTable). As far as its users have been observed, nothing allocates or
+// shares memory through it, nor launches unless it is gated.
 struct ExportTable {
   std::string uuid;  // as spelled in policy.toml
   int line = 0;
   std::array<unsigned char, 16> id = {};
+  bool gated = false;                 // its functions submit work: programs get a copy whose functions pass the gate
   std::uint64_t bytes = 0;            // its length, read from its first word; 0: it does not begin with one
   std::vector<std::string> asked_by;  // libraries that have been seen to ask for it
   std::string evidence;

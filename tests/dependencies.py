@@ -14,6 +14,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOG = "runtime/core/log.h"
+FILES = "runtime/core/files.h"  # one way to read a small file and to reserve a large one
 BYTE_SIZE = "scheduler/protocol/byte_size.h"  # one way to write a size, everywhere
 RESULT = "scheduler/protocol/result.h"  # one type for a value or why there is none
 DESCRIPTOR = "scheduler/protocol/descriptor.h"  # one owner of a file descriptor
@@ -27,18 +28,23 @@ ALLOWED = {
     # With the table of overrides; the preload's share of the runtime API's tracer is the interface of the trace.
     "runtime/preload": ["generated", "runtime/trace/thread.h"],
     "runtime/core": ["runtime", "generated"],
+    "runtime/account": ["generated", "runtime/preload/symbol_list.h", LOG, FILES],
     "runtime/driver": ["generated", "scheduler/protocol/descriptor.h"],
     # core's runtime.h owns the parts; attach.h and tables.h lead from an address to the function.
-    "runtime/hooks": ["runtime/memory", "runtime/turn", "runtime/driver", "generated", "runtime/overrides.inc",
+    "runtime/hooks": ["runtime/account/account.h", "runtime/memory", "runtime/turn", "runtime/driver", "generated", "runtime/overrides.inc",
                       "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],
-    "runtime/turn": ["runtime/driver", "scheduler/protocol", "runtime/memory/memory.h", "generated", LOG],
-    "runtime/memory": ["runtime/driver", "scheduler/protocol", "generated", LOG],
-    "runtime/trace": ["generated", BYTE_SIZE, LOG],
+    "runtime/turn": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "runtime/memory/memory.h", "generated", LOG],
+    "runtime/memory": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "generated", LOG],
+    "runtime/trace": ["generated", BYTE_SIZE, LOG, FILES],
     "scheduler/protocol": [],
     "scheduler/core": ["scheduler/protocol"],
     "scheduler/server": ["scheduler/core", "scheduler/protocol"],
     "tools": ["scheduler/core", "scheduler/protocol", "generated", "runtime/trace/format.h", "runtime/trace/names.h",
-              "runtime/preload/cuda/locate.h", "runtime/preload/attachment.h"],
+              "runtime/account/format.h", "runtime/account/test_interface.h", "runtime/turn/admission.h", "runtime/preload/symbol_list.h",
+              "runtime/preload/cuda/locate.h", "runtime/preload/cuda/clean_environment.h", "runtime/preload/attachment.h"],
+    # Accounts that processes leave, and which build's functions they count.
+    "tools/rota/report": ["tools", "scheduler/protocol", "generated", "runtime/account/format.h", "runtime/account/groups.h",
+                          "runtime/account/test_interface.h", "runtime/trace/names.h", "runtime/preload/symbol_list.h"],
     # NVML is asked by the code that rotad asks it with.
     "tools/rota/try": ["tools", "scheduler/core", "scheduler/protocol", "scheduler/server/nvml.h"],
     # Of use by itself: the simulated GPU knows the driver's API and nothing of rota.

@@ -90,7 +90,7 @@ void note_unknown(const char* name, int first) noexcept {
 
 }  // namespace
 
-int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexcept {
+int attach(const RotaAttachment& attachment, StartTracing* start_tracing, StartAccounting* start_accounting) noexcept {
   void* const* tracers = nullptr;
   if (attachment.version != kRotaAttachmentVersion || attachment.symbol_count != kSymbolCount ||
       attachment.symbol_list != kSymbolListHash) {
@@ -103,10 +103,14 @@ int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexce
     std::copy_n(attached.real, kSymbolCount, real::table);
     index_by_address();
     report_driver();
+    const Accounting accounting = start_accounting != nullptr ? start_accounting(attachment) : Accounting{};
     for (std::size_t index = 0; index < kSymbolCount; ++index) {
       void* target = overrides::find(static_cast<Symbol>(index));
       if (target == nullptr) target = gates::table[index];
       next::table[index] = target != nullptr ? target : real::table[index];
+      if (accounting.counters == nullptr || accounting.counters[index] == nullptr) continue;
+      accounting.targets[index] = next::table[index];
+      next::table[index] = accounting.counters[index];
     }
     runtime();
     if (start_tracing != nullptr) tracers = start_tracing();

@@ -11,10 +11,19 @@ namespace rota::interpose {
 // Fills real::table, next::table and every slot, and makes the Runtime. Returns 0, or another value without having
 // changed a slot. Never throws. See attachment.h for who may call and what must not happen inside.
 //
+// `start_accounting` (may be null) is called before: if it returns a table, its non-null entries go into next::table in
+// front of what would be there, which is stored in `targets`.
+//
 // `start_tracing` (may be null) is called before the slots are filled: if it returns a table, its non-null entries go
 // into the slots and find what they stand in front of in next::table.
 using StartTracing = void* const*();
-int attach(const RotaAttachment& attachment, StartTracing* start_tracing) noexcept;
+struct Accounting {
+  void* const* counters;  // null: none
+  void** targets;
+};
+using StartAccounting = Accounting(const RotaAttachment& attachment);
+int attach(const RotaAttachment& attachment, StartTracing* start_tracing,
+           StartAccounting* start_accounting = nullptr) noexcept;
 
 // After attach; constant from then on.
 bool driver_found() noexcept;

@@ -18,6 +18,7 @@ constinit std::atomic<Runtime*> inherited{nullptr};
 void start_afresh_in_child() noexcept {
   gate::forget_other_threads();
   turn::Monitor::forget_in_child();
+  turn::Admission::forget_in_child();
   inherited.store(current.exchange(nullptr));
   try {
     current.store(new Runtime);

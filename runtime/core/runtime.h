@@ -11,6 +11,7 @@
 
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/memory.h"
+#include "runtime/turn/admission.h"
 #include "runtime/turn/contexts.h"
 #include "runtime/turn/gate.h"
 #include "runtime/turn/monitor.h"
@@ -38,6 +39,7 @@ class Runtime {
   memory::Ledger ledger;
   memory::Memory memory;
   turn::Monitor monitor;
+  turn::Admission admission;
 
  private:
   std::atomic<bool> unevictable_{false};

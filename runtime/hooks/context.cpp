@@ -1,5 +1,6 @@
 // Contexts come and go: which GPUs this process touches, what can be drained, whose memory ends.
 #include "generated/driver_real.h"
+#include "runtime/account/account.h"
 #include "runtime/core/runtime.h"
 #include "runtime/hooks/overrides.h"
 
@@ -29,6 +30,7 @@ CUresult with_room(CUdevice device, Call&& call) {
 }
 template <typename Call>
 CUresult make(const CUcontext* context, CUdevice device, bool primary, Call&& call) {
+  runtime().admission.enter(device);
   return made(with_room(device, call), context, device, primary);
 }
 
@@ -47,7 +49,10 @@ CUresult end(CUcontext context, Call&& call, Judge&& ended) {
   return parts.contexts.end_context(context, call, [&](CUresult answer) {
     const Ended what = ended(answer);
     if (what.memory) its_memory.gone();
-    if (what.memory || what.context) parts.monitor.context_ended(context);
+    if (what.memory || what.context) {
+      parts.monitor.context_ended(context);
+      account::context_ended(context);
+    }
     return what.context;
   });
 }

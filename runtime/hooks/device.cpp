@@ -1,5 +1,5 @@
-// How much memory a GPU has. cudaGetDeviceProperties takes its figure from here, and frameworks size their own pools by
-// it: it is the limit where there is one, as it is for cuMemGetInfo.
+// Which GPUs there are, and how much memory each has. cudaGetDeviceProperties takes its figure from here, and
+// frameworks size their own pools by it: it is the limit where there is one, as it is for cuMemGetInfo.
 #include <algorithm>
 #include <cstdint>
 
@@ -21,6 +21,12 @@ CUresult bounded(CUresult result, Number* bytes, api::CUdevice device) {
 }
 
 }  // namespace
+
+// The driver reads CUDA_VISIBLE_DEVICES in the first one.
+CUresult cuInit(unsigned int Flags) {
+  runtime().admission.choose_gpus(false);
+  return real::cuInit(Flags);
+}
 
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, api::CUdevice dev) {
   return bounded(real::cuDeviceTotalMem_v2(bytes, dev), bytes, dev);

@@ -30,9 +30,10 @@ void end(CUevent event) {
   if (Timing::has_events()) runtime().monitor.timing().ended(event);
 }
 
-CUresult read(CUresult result, CUevent first, CUevent second) {
+CUresult read(CUresult result, const float* milliseconds, CUevent first, CUevent second) {
   if (result == api::CUDA_SUCCESS && Timing::has_events()) {
-    runtime().monitor.timing().read(first, second, turn::now());
+    const auto took = std::chrono::duration_cast<turn::Time>(std::chrono::duration<float, std::milli>(*milliseconds));
+    runtime().monitor.timing().read(first, second, took, turn::now());
   }
   return result;
 }
@@ -59,11 +60,11 @@ CUresult cuEventDestroy_v2(CUevent hEvent) {
 }
 
 CUresult cuEventElapsedTime(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
-  return read(real::cuEventElapsedTime(pMilliseconds, hStart, hEnd), hStart, hEnd);
+  return read(real::cuEventElapsedTime(pMilliseconds, hStart, hEnd), pMilliseconds, hStart, hEnd);
 }
 
 CUresult cuEventElapsedTime_v2(float* pMilliseconds, CUevent hStart, CUevent hEnd) {
-  return read(real::cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd), hStart, hEnd);
+  return read(real::cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd), pMilliseconds, hStart, hEnd);
 }
 
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream) {

@@ -17,6 +17,7 @@
 #include "runtime/core/log.h"
 #include "runtime/core/runtime.h"
 #include "runtime/core/tables.h"
+#include "runtime/hooks/gated_table.h"
 #include "runtime/hooks/overrides.h"
 
 namespace rota::interpose {
@@ -71,13 +72,14 @@ void hand_out_thunk(const char* name, void** function) noexcept {
 struct KnownTable {
   std::array<unsigned char, 16> id;
   std::uint64_t bytes;  // 0: it does not begin with its length
+  bool gated;           // work is submitted through it
 };
 
 constexpr KnownTable kKnownTables[] = {
-#define ROTA_EXPORT_TABLE(bytes, ...) {{{__VA_ARGS__}}, bytes},
+#define ROTA_EXPORT_TABLE(bytes, gated, ...) {{{__VA_ARGS__}}, bytes, gated},
 #include "generated/driver_export_tables.inc"
 #undef ROTA_EXPORT_TABLE
-    {{}, 0},  // no table's identifier; the list may be empty
+    {{}, 0, false},  // no table's identifier; the list may be empty
 };
 
 // Most of the driver's private tables begin with their length in bytes, including this word; none is near 64 KiB. Every
@@ -91,12 +93,12 @@ std::uint64_t table_length(const void* table) noexcept {
 
 // Tables grow at the end: one that is shorter than the recorded one holds a part of the same functions, a longer one
 // also unknown functions.
-bool is_known_table(const api::CUuuid& id, std::uint64_t bytes) noexcept {
+const KnownTable* known_table(const api::CUuuid& id, std::uint64_t bytes) noexcept {
   for (const KnownTable& known : kKnownTables) {
     if (std::memcmp(known.id.data(), id.bytes, known.id.size()) != 0) continue;
-    return bytes <= known.bytes && (bytes == 0) == (known.bytes == 0);
+    return bytes <= known.bytes && (bytes == 0) == (known.bytes == 0) ? &known : nullptr;
   }
-  return false;
+  return nullptr;
 }
 
 // As uuidgen prints one, zero-terminated.
@@ -141,15 +143,27 @@ const char* file_of(const void* address) noexcept {
                                : owner.path;
 }
 
-void note_export_table(const void* table, const api::CUuuid& id, const void* caller) noexcept {
+// What the program gets instead of the driver's table, which may be that table itself.
+const void* handed_out(const void* table, const api::CUuuid& id, const void* caller) noexcept {
   const std::uint64_t bytes = table_length(table);
-  const bool known = is_known_table(id, bytes);
-  if (!known)
-    runtime().mark_unevictable("it uses a private table of the driver that rota does not know", "cuGetExportTable");
-  if (log::enabled(log::Level::kDebug) || (!known && log::enabled(log::Level::kInfo) && first_report(table))) {
-    log::message(known ? log::Level::kDebug : log::Level::kInfo, "cuGetExportTable: {} table {} of {} bytes for {}",
-                 known ? "known" : "unknown", spelled(id).data(), bytes, file_of(caller));
+  const KnownTable* entry = known_table(id, bytes);
+  const void* copy = entry != nullptr && entry->gated ? gated_copy(table, bytes) : nullptr;
+  const char* const unseen = entry == nullptr ? "it uses a private table of the driver that rota does not know"
+                             : entry->gated && copy == nullptr
+                                 ? "it submits work through a private table of the driver, which rota can gate only on "
+                                   "x86-64 and with CUDA 12.5 or later"
+                                 : nullptr;
+  if (unseen != nullptr) runtime().mark_unevictable(unseen, "cuGetExportTable");
+  const auto level = unseen != nullptr ? log::Level::kInfo : log::Level::kDebug;
+  if (log::enabled(log::Level::kDebug) || (log::enabled(level) && first_report(table))) {
+    log::message(level, "cuGetExportTable: {} table {} of {} bytes for {}",
+                 entry == nullptr    ? "unknown"
+                 : copy != nullptr   ? "gated"
+                 : unseen != nullptr ? "ungated"
+                                     : "known",
+                 spelled(id).data(), bytes, file_of(caller));
   }
+  return copy != nullptr ? copy : table;
 }
 
 int driver_version() noexcept {
@@ -228,14 +242,14 @@ api::CUresult cuGetProcAddress_v2(const char* symbol, void** pfn, int cudaVersio
   return result;
 }
 
-// The tables are the driver's own and are returned untouched: libcudart checks them and refuses copies. Nothing that
-// users of the known tables call through them allocates or launches (policy.toml has the evidence); for the others that
-// is unknown.
+// Most tables are the driver's own and are returned untouched: libcudart checks its own and refuses copies. Nothing
+// that users of the known tables call through them allocates or launches (policy.toml has the evidence), except for the
+// gated ones, whose functions are wrapped; for the others that is unknown.
 api::CUresult cuGetExportTable(const void** ppExportTable, const api::CUuuid* pExportTableId) {
   const auto result = real::cuGetExportTable(ppExportTable, pExportTableId);
   if (result == api::CUDA_SUCCESS && ppExportTable != nullptr && *ppExportTable != nullptr &&
       pExportTableId != nullptr) {
-    interpose::note_export_table(*ppExportTable, *pExportTableId, __builtin_return_address(0));
+    *ppExportTable = interpose::handed_out(*ppExportTable, *pExportTableId, __builtin_return_address(0));
   }
   return result;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "runtime/account/account.h"
+
 namespace rota::memory {
 
 namespace {
@@ -22,6 +24,16 @@ bool add_within(std::atomic<std::uint64_t>& sum, std::uint64_t bytes, std::uint6
 // How many addresses an entry covers: a handle only itself.
 std::uint64_t extent(const Allocation& allocation) {
   return (allocation.address & kHandleBit) != 0 ? 1 : allocation.bytes;
+}
+
+// For the account of what modules have.
+void note(Allocation& allocation) {
+  if (!allocation.charged || !known(allocation.device) || !account::wanted()) return;
+  if (allocation.module == 0) allocation.module = account::allocating_module;
+  account::allocated(allocation.module, allocation.bytes);
+}
+void forget(const Allocation& gone) {
+  if (gone.charged && known(gone.device) && account::wanted()) account::freed(gone.module, gone.bytes);
 }
 
 }  // namespace
@@ -54,6 +66,7 @@ bool Ledger::reserve(int device, std::uint64_t bytes, Kind kind) {
   }
   if (!kind.movable()) sum.fixed.fetch_add(bytes);
   if (kind == Kind::kSmall) sum.small.fetch_add(bytes);
+  sum.by_route[static_cast<std::size_t>(kind.route)].fetch_add(bytes, std::memory_order_relaxed);
   return true;
 }
 
@@ -64,11 +77,13 @@ void Ledger::charge(int device, std::uint64_t bytes, Kind kind) {
   if (kind.bound_to_gpu()) sum.bound.fetch_add(bytes, std::memory_order_relaxed);
   if (!kind.movable()) sum.fixed.fetch_add(bytes);
   if (kind == Kind::kSmall) sum.small.fetch_add(bytes);
+  sum.by_route[static_cast<std::size_t>(kind.route)].fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void Ledger::release(int device, std::uint64_t bytes, Kind kind) {
   if (!known(device)) return;
   Sum& sum = sums_[static_cast<std::size_t>(device)];
+  sum.by_route[static_cast<std::size_t>(kind.route)].fetch_sub(bytes, std::memory_order_relaxed);
   if (kind == Kind::kSmall) sum.small.fetch_sub(bytes);
   if (!kind.movable()) sum.fixed.fetch_sub(bytes);
   if (kind.bound_to_gpu()) sum.bound.fetch_sub(bytes, std::memory_order_relaxed);
@@ -85,6 +100,17 @@ std::uint64_t Ledger::small_bytes(int device) const {
 
 std::uint64_t Ledger::fixed_bytes(int device) const {
   return known(device) ? sums_[static_cast<std::size_t>(device)].fixed.load() : 0;
+}
+
+std::uint64_t Ledger::bytes_by(int device, Route route) const {
+  return known(device) ? sums_[static_cast<std::size_t>(device)].by_route[static_cast<std::size_t>(route)].load() : 0;
+}
+
+// What a charged entry that is gone owned.
+void Ledger::let_go(const Allocation& gone) {
+  if (!gone.charged) return;
+  release(gone.device, gone.bytes, gone.kind);
+  forget(gone);
 }
 
 std::size_t Ledger::level_of(const Allocation& allocation) {
@@ -133,7 +159,7 @@ std::optional<Allocation> Ledger::take(std::size_t level, std::uint64_t address,
 
 void Ledger::remove(std::size_t level, std::uint64_t address, std::uint64_t serial) {
   const std::optional<Allocation> gone = take(level, address, serial);
-  if (gone && gone->charged) release(gone->device, gone->bytes, gone->kind);
+  if (gone) let_go(*gone);
 }
 
 void Ledger::add(Allocation allocation) {
@@ -145,6 +171,7 @@ void Ledger::add(Allocation allocation) {
   for (std::size_t other = 0; other < kRegionBits.size(); ++other) {
     if (other != level && (*levels_)[other].count.load() != 0) remove(other, allocation.address, 0);
   }
+  note(allocation);
   const auto [first, last] = regions(level, allocation);
   std::optional<Allocation> stale;
   {
@@ -157,7 +184,7 @@ void Ledger::add(Allocation allocation) {
   (*levels_)[level].count.fetch_add(1);
   if (stale) {
     removed(level, *stale);
-    if (stale->charged) release(stale->device, stale->bytes, stale->kind);
+    let_go(*stale);
   }
   if (last != first) {
     Shard& next = shard(level, last);
@@ -186,7 +213,9 @@ void Ledger::finish_free(const Allocation& allocation) {
 
 std::uint64_t Ledger::hand_over(const Allocation& allocation) {
   const std::optional<Allocation> gone = take(level_of(allocation), allocation.address, allocation.serial);
-  return gone && gone->charged ? gone->bytes : 0;
+  if (!gone || !gone->charged) return 0;
+  forget(*gone);
+  return gone->bytes;
 }
 
 // For that very entry only: its address may have been reused, and its owner may have ended.
@@ -205,7 +234,7 @@ void Ledger::cancel_free(const Allocation& allocation) {
 
 void Ledger::uncharge(const Allocation& allocation) {
   change(allocation, [&](Allocation& entry) {
-    if (entry.charged) release(entry.device, entry.bytes, entry.kind);
+    let_go(entry);
     entry.charged = false;
   });
 }
@@ -288,7 +317,10 @@ std::vector<Allocation> Ledger::take_range(std::uint64_t address, std::uint64_t 
         }
       }
     }
-    for (std::size_t index = before; index < taken.size(); ++index) removed(level, taken[index]);
+    for (std::size_t index = before; index < taken.size(); ++index) {
+      removed(level, taken[index]);
+      forget(taken[index]);
+    }
   }
   return taken;
 }
@@ -309,7 +341,7 @@ std::size_t Ledger::drop(const Owner& owner) {
     }
     for (const Allocation& entry : gone) {
       removed(level, entry);
-      if (entry.charged) release(entry.device, entry.bytes, entry.kind);
+      let_go(entry);
     }
     dropped += gone.size();
   }

@@ -33,6 +33,7 @@ inline constexpr int kMaxDevices = 64;
 inline constexpr int kNobody = -1;
 
 // Which function gave it.
+inline constexpr std::size_t kRoutes = 10;
 enum class Route : std::uint8_t {
   kPlain,     // cuMemAlloc or cuMemAllocPitch
   kSmall,     // cuMemAlloc, too small to convert where larger ones are
@@ -128,6 +129,7 @@ struct Allocation {
   bool charged = true;       // its bytes are in the sums
   std::uint64_t made = 0;    // clock() of its GPU when it was added
   std::uint64_t serial = 0;  // distinguishes it from a later one at the same address
+  std::uint16_t module = 0;  // whose code allocated it (account.h); 0: not known
 };
 
 class Ledger {
@@ -153,6 +155,8 @@ class Ledger {
   std::uint64_t small_bytes(int device) const;
   // The part of them that cannot leave the GPU.
   std::uint64_t fixed_bytes(int device) const;
+  // The part of them that came by one route.
+  std::uint64_t bytes_by(int device, Route route) const;
 
   // Adds an allocation whose bytes are reserved (unless it has `charged = false`). An entry that still exists at this
   // address is removed: the driver has reused the address.
@@ -214,6 +218,7 @@ class Ledger {
     std::atomic<std::uint64_t> limit{UINT64_MAX};
     std::atomic<std::uint64_t> capacity{UINT64_MAX};
     std::atomic<std::uint64_t> made{0};
+    std::array<std::atomic<std::uint64_t>, kRoutes> by_route{};
   };
   using Levels = std::array<Level, kRegionBits.size()>;
 
@@ -225,6 +230,7 @@ class Ledger {
   std::optional<Allocation> take(std::size_t level, std::uint64_t address, std::uint64_t serial);
   void remove(std::size_t level, std::uint64_t address, std::uint64_t serial);
   void removed(std::size_t level, const Allocation& gone);
+  void let_go(const Allocation& gone);
   std::optional<Allocation> find_in(std::size_t level, std::uint64_t address) const;
   template <typename How>
   void change(const Allocation& allocation, const How& how);

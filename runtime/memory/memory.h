@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "generated/driver_types.h"
+#include "runtime/account/account.h"
 #include "runtime/driver/events.h"
 #include "runtime/driver/known_streams.h"
 #include "runtime/memory/backend.h"
@@ -206,6 +207,7 @@ class Memory {
   // Reserves room and waits until it may be taken; or logs why not (once).
   bool reserve(int device, std::uint64_t bytes, Kind kind);
   void changed(int device) {
+    if (account::wanted()) tell_account(device);
     if (changed_) changed_(device);
   }
   Ledger& ledger() { return ledger_; }
@@ -225,6 +227,7 @@ class Memory {
   static bool here(Place& place);
   // The GPU of this stream's context, whichever context is current (there need be none).
   static bool here(Place& place, const driver::KnownStream& stream);
+  void tell_account(int ordinal);
   Device& device(int ordinal);
   Backend& backend(int ordinal);
   protocol::MemoryMode decide(int ordinal);

@@ -73,8 +73,22 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   has_converted_.store(true, std::memory_order_relaxed);
   if (wanted.backing == Backing::kSwapped) see_to_a_byte(wanted.place);
   const int device = wanted.place.device;
-  const api::CUresult result = stream_ordered_.allocate(
-      wanted, server, [&](std::uint64_t bytes) { return reserve(device, bytes, Kind::kServed); }, call.address);
+  bool limited = false;
+  const auto take = [&] {
+    return stream_ordered_.allocate(
+        wanted, server,
+        [&](std::uint64_t bytes) {
+          limited = !reserve(device, bytes, Kind::kServed);
+          return !limited;
+        },
+        call.address);
+  };
+  api::CUresult result = take();
+  // Within the limits, so only the driver has refused it.
+  const bool swapped = wanted.backing == Backing::kSwapped;
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY && swapped && !limited && BackendRoom(server, device, wanted.bytes)) {
+    result = with_room(device, take);
+  }
   if (result == api::CUDA_SUCCESS) changed(device);
   return result;
 }

@@ -53,24 +53,15 @@ Backend& Memory::backend(int ordinal) {
                    "GPU {} {}: memory there stays native and cannot be moved out for other programs", ordinal, lacks);
     }
     const bool refuses = settings_.backend == Choice::kSwap && mode != MemoryMode::kSwap && swap_.serves(ordinal);
-    if (const char* where = refuses ? untried_where(swap_.untried(ordinal)) : nullptr; where != nullptr) {
+    if (const char* where = refuses ? protocol::untested_where(swap_.untried(ordinal)) : nullptr; where != nullptr) {
       log::warn("GPU {}: ROTA_MEMORY=swap has not been tested {}: memory there is {}", ordinal, where,
                 lacks != nullptr ? "native" : "Unified Memory");
     }
     changed(ordinal);
   }
-  switch (mode) {
-    case MemoryMode::kUnified:
-    case MemoryMode::kUnifiedMps:
-    case MemoryMode::kUnifiedMig:
-    case MemoryMode::kUnifiedConfidential:
-    case MemoryMode::kUnifiedCoherent:
-      return managed_;
-    case MemoryMode::kSwap:
-      return swap_;
-    default:
-      return native_;
-  }
+  if (protocol::is_unified(mode)) return managed_;
+  if (mode == MemoryMode::kSwap) return swap_;
+  return native_;
 }
 
 MemoryMode Memory::mode(int ordinal) {

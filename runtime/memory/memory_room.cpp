@@ -5,6 +5,7 @@
 #include "runtime/core/log.h"
 #include "runtime/driver/freed.h"
 #include "runtime/memory/memory.h"
+#include "scheduler/protocol/byte_text.h"
 
 namespace rota::memory {
 
@@ -32,37 +33,40 @@ bool Memory::reserve(int ordinal, std::uint64_t bytes, Kind kind) {
     if (fits && admitted(ordinal, bytes, kind)) return true;
     if (!std::exchange(swept, true) && sweep_deferred()) continue;
     if (fits) {
+      account::refused(account::OutOfMemory::kLimit);
       if (room_.explain) room_.explain(ordinal);
       return false;
     }
     if (alone) break;
     alone = !room_.wait_for_others || !room_.wait_for_others(ordinal);
   }
+  account::refused(limit <= most ? account::OutOfMemory::kLimit : account::OutOfMemory::kTooLarge);
   static log::Once once;
   if (limit == 0 || !once.first()) return false;
-  const std::uint64_t live = ledger_.live_bytes(ordinal);
+  const auto text = [](std::uint64_t amount) { return protocol::bytes_text(amount); };
+  const std::string more = text(bytes);
+  const std::string live = text(ledger_.live_bytes(ordinal));
   if (limit <= most) {
     log::warn(
-        "{} bytes on GPU {} refused: this process has {} of the {} that ROTA_GPU_MEM_LIMIT or `rota run --gpu-mem` "
+        "{} on GPU {} refused: this process has {} of the {} that ROTA_GPU_MEM_LIMIT or `rota run --gpu-mem` "
         "allows: raise it, or let the program need less",
-        bytes, ordinal, live, limit);
+        more, ordinal, live, text(limit));
   } else if (backend(ordinal).backing() == Backing::kSwapped) {
     log::warn(
-        "{} bytes on GPU {} refused: this process has {} of the {} that the GPU has for it, and swapped memory must "
-        "all "
+        "{} on GPU {} refused: this process has {} of the {} that the GPU has for it, and swapped memory must all "
         "fit there at once; ROTA_MEMORY=managed and `rota run --oversubscribe` together allow more",
-        bytes, ordinal, live, most);
+        more, ordinal, live, text(most));
   } else if (settings_.oversubscribe) {
     log::warn(
-        "{} bytes on GPU {} refused: {} of {} are in use, which is the GPU's memory plus nine tenths of what the host "
+        "{} on GPU {} refused: {} of {} are in use, which is the GPU's memory plus nine tenths of what the host "
         "had left: let the program need less",
-        bytes, ordinal, live, most);
+        more, ordinal, live, text(most));
   } else {
     log::warn(
-        "{} bytes on GPU {} refused: this process has {} of the GPU's {}, its contexts {}. `rota run "
+        "{} on GPU {} refused: this process has {} of the GPU's {}, its contexts {}. `rota run "
         "--oversubscribe` (or ROTA_OVERSUBSCRIBE=1) lets a process have more than the GPU; it is slow if all of it is "
         "used at once",
-        bytes, ordinal, live, device(ordinal).total_bytes, contexts(ordinal));
+        more, ordinal, live, text(device(ordinal).total_bytes), text(contexts(ordinal)));
   }
   return false;
 }
@@ -87,6 +91,33 @@ bool Memory::admitted(int ordinal, std::uint64_t bytes, Kind kind) {
   return true;
 }
 
+void Memory::tell_account(int ordinal) {
+  if (ordinal < 0) return;
+  static constexpr account::MemoryKind kKinds[kRoutes] = {
+      account::MemoryKind::kPlain,          // kPlain
+      account::MemoryKind::kPlain,          // kSmall
+      account::MemoryKind::kManaged,        // kManaged
+      account::MemoryKind::kStreamOrdered,  // kPool
+      account::MemoryKind::kStreamOrdered,  // kServed
+      account::MemoryKind::kPlain,          // kShared
+      account::MemoryKind::kArray,          // kArray
+      account::MemoryKind::kPhysical,       // kPhysical
+      account::MemoryKind::kPhysical,       // kMapping
+      account::MemoryKind::kGraph,          // kGraph
+  };
+  account::Memory memory{};
+  do {
+    memory = {};
+    memory.used_bytes = ledger_.live_bytes(ordinal);
+    for (std::size_t route = 0; route < kRoutes; ++route) {
+      memory.by_kind[static_cast<std::size_t>(kKinds[route])] += ledger_.bytes_by(ordinal, static_cast<Route>(route));
+    }
+    memory.reserved_bytes = memory.used_bytes + contexts(ordinal);
+    account::memory_changed(ordinal, memory);
+    // The thread that writes last checks again: another thread may have written newer sums before these.
+  } while (memory.used_bytes != ledger_.live_bytes(ordinal));
+}
+
 // Limits shared with others are known once rotad has sent them.
 Room::Limit Memory::shared_limit(int ordinal) const {
   return room_.limit ? room_.limit(ordinal) : Room::Limit{};
@@ -108,6 +139,12 @@ api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
   const auto coming = [&] { return room_.coming && room_.coming(ordinal); };
   if (cleared && driver::retry_while_freed(again, coming)) return result;
   if (room_.make) room_.make(ordinal, again);
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
+    // What other processes have that cannot leave; without a rotad nobody says.
+    const bool full = room_.fixed_of_others && room_.fixed_of_others(ordinal) != 0;
+    account::refused(full ? account::OutOfMemory::kFull : account::OutOfMemory::kDriver);
+    if (room_.full) room_.full(ordinal);
+  }
   return result;
 }
 

@@ -45,6 +45,8 @@ struct Room {
   std::function<std::uint64_t(int device)> all_contexts;
   // What all the other processes have allocated or may allocate there that cannot leave the GPU.
   std::function<std::uint64_t(int device)> fixed_of_others;
+  // The driver has refused an allocation for good although it is within all limits: says once who has memory there.
+  std::function<void(int device)> full;
 };
 
 }  // namespace rota::memory

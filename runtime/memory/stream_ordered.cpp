@@ -30,6 +30,10 @@ bool may_wait_for_others(api::CUmemoryPool pool) {
   return allowed != 0;
 }
 
+Kind booked(const Allocation& block) {
+  return block.kind.route == Route::kShared ? Kind::kShared : Kind::kServed;
+}
+
 }  // namespace
 
 std::uint64_t ServedPool::used() const {
@@ -120,12 +124,12 @@ bool StreamOrdered::put_back(const Wanted& wanted, const PoolPointer& pool, cons
 bool StreamOrdered::pay(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken,
                         const Reserve& reserve) {
   const int device = wanted.place.device;
-  if (taken.charge > wanted.bytes) ledger_.release(device, taken.charge - wanted.bytes, Kind::kServed);
+  if (taken.charge > wanted.bytes) ledger_.release(device, taken.charge - wanted.bytes, pool->kind());
   if (taken.charge >= wanted.bytes) return true;
   struct Unpaid {
     ~Unpaid() {
       if (paid || owner.put_back(wanted, pool, taken)) return;
-      owner.ledger_.release(pool->device, taken.charge, Kind::kServed);
+      owner.ledger_.release(pool->device, taken.charge, pool->kind());
     }
     StreamOrdered& owner;
     const Wanted& wanted;
@@ -230,7 +234,7 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
     const api::CUresult result = wanted.per_thread ? gates::cuStreamWaitEvent_ptsz(wanted.stream, event, 0)
                                                    : gates::cuStreamWaitEvent(wanted.stream, event, 0);
     if (result != api::CUDA_SUCCESS) {
-      ledger_.release(wanted.place.device, wanted.bytes, Kind::kServed);
+      ledger_.release(wanted.place.device, wanted.bytes, pool->kind());
       Heap::Taken unpaid = *taken;
       unpaid.charge = 0;
       put_back(wanted, pool, unpaid);
@@ -255,7 +259,7 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
       enter(wanted, taken, address);
       return result;
     }
-    ledger_.release(wanted.place.device, wanted.bytes, Kind::kServed);
+    ledger_.release(wanted.place.device, wanted.bytes, pool->kind());
   }
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   const driver::RelaxedCapture relaxed;
@@ -274,7 +278,7 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
   const auto live = live_.extract(allocation.address);
   const Span* span = span_at(allocation.address);
   if (span == nullptr) {  // its context has just ended, and the span with it; the event's context may still exist
-    ledger_.release(allocation.device, charge, Kind::kServed);
+    ledger_.release(allocation.device, charge, booked(allocation));
     lock.unlock();
     if (behind.event != nullptr) real::cuEventDestroy_v2(behind.event);
     return;
@@ -290,7 +294,7 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
       return;
     }
     heap.give(allocation.address, 0, 0, 0);
-    ledger_.release(allocation.device, charge, Kind::kServed);
+    ledger_.release(allocation.device, charge, pool->kind());
     trim_empty(*pool);
     return;
   }
@@ -317,7 +321,7 @@ void StreamOrdered::passed(const Fences::Point& point, std::set<int>* devices) {
   const auto heap = point.pool->heaps.find(point.heap_context);
   if (heap == point.pool->heaps.end()) return;
   if (const std::uint64_t charge = heap->second.passed(point.fence); charge != 0) {
-    ledger_.release(point.pool->device, charge, Kind::kServed);
+    ledger_.release(point.pool->device, charge, point.pool->kind());
     if (devices != nullptr) devices->insert(point.pool->device);
   }
   trim_empty(*point.pool);
@@ -471,7 +475,7 @@ void StreamOrdered::context_ended(api::CUcontext context, bool gone) {
   for (const PoolPointer& pool : gone ? std::exchange(pools_of_[context], {}) : std::set<PoolPointer>()) {
     const auto heap = pool->heaps.find(context);
     if (heap == pool->heaps.end()) continue;
-    ledger_.release(pool->device, heap->second.pending_charge(), Kind::kServed);
+    ledger_.release(pool->device, heap->second.pending_charge(), pool->kind());
     pool->heaps.erase(heap);
   }
   if (gone) {

@@ -36,6 +36,9 @@ namespace rota::memory {
 
 // What rota serves instead of one pool, or as a GPU's small plain memory. Under the lock of StreamOrdered.
 struct ServedPool {
+  // As what its blocks are booked.
+  Kind kind() const { return handle == nullptr ? Kind::kShared : Kind::kServed; }
+
   api::CUmemoryPool handle = nullptr;
   int device = 0;
   std::map<api::CUcontext, Heap> heaps;          // by the context that their spans end with

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 // Raise it with every change of the struct.
-enum { kRotaAttachmentVersion = 3 };
+enum { kRotaAttachmentVersion = 4 };
 
 enum RotaDriverState {
   kRotaDriverFound = 0,
@@ -45,6 +45,11 @@ struct RotaAttachment {
   const char* detail;
   // Where the core stores its callback for this (a release store).
   RotaNoteUnknown** note_unknown;
+  // Under ROTA_REPORT: what the test runner called the test, in this process's environment when it started, a line for
+  // each runner, the outer one first; at most 511 bytes; else "".
+  //   bazel TEST_TARGET[ shard TEST_SHARD_INDEX][ of TEST_TOTAL_SHARDS][ attempt TEST_RUN_NUMBER]
+  //   pytest PYTEST_CURRENT_TEST without the phase
+  const char* test;
 };
 
 // Returns 0 once every slot is filled. Any other value: the core changed no slot and the thin preload points them at

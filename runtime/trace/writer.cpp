@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -14,11 +13,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "runtime/core/files.h"
 #include "runtime/trace/clock.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14
-#endif
 
 namespace rota::trace {
 namespace {
@@ -31,36 +27,6 @@ constexpr std::uint64_t kLargestSegment = std::uint64_t{16} << 20;
 constexpr std::ptrdiff_t kSmallestLeftOver = 2048;
 // Long enough that a clock read's jitter of some 50 ns is a rate error below 0.03%; later pairs improve on it.
 constexpr std::uint64_t kCalibrationNanoseconds = 200'000;
-
-int reserve_on_disk(int file, off_t offset, off_t bytes) {
-  // Beyond RLIMIT_FSIZE the kernel would not only refuse but send SIGXFSZ, which ends the program.
-  rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
-      static_cast<rlim_t>(offset) + static_cast<rlim_t>(bytes) > limit.rlim_cur) {
-    return EFBIG;
-  }
-  int error = 0;
-  do {
-    error = posix_fallocate(file, offset, bytes);
-  } while (error == EINTR);
-  return error;
-}
-
-std::string read_small_file(const char* path, std::size_t limit) {
-  std::string text(limit, '\0');
-  const int file = ::open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) return {};
-  std::size_t length = 0;
-  while (length < limit) {
-    const ssize_t got = ::read(file, text.data() + length, limit - length);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    length += static_cast<std::size_t>(got);
-  }
-  ::close(file);
-  text.resize(length);
-  return text;
-}
 
 }  // namespace
 
@@ -81,7 +47,7 @@ std::string program_name() {
 
 Writer::Writer(WriterOptions options) : options_(std::move(options)), clock_(usable_clock()) {
   options_.max_bytes = std::max(options_.max_bytes, kMinimumBytes);
-  if (options_.reserve == nullptr) options_.reserve = reserve_on_disk;
+  if (options_.reserve == nullptr) options_.reserve = files::reserve;
 }
 
 Writer::~Writer() {
@@ -138,7 +104,7 @@ bool Writer::open() {
   header.parent_pid = static_cast<std::uint32_t>(getppid());
   header.clock = clock_;
   header.state = State::kRunning;
-  const std::string command = read_small_file("/proc/self/cmdline", sizeof header.command);
+  const std::string command = files::read_small("/proc/self/cmdline", sizeof header.command);
   header.command_bytes = static_cast<std::uint32_t>(command.size());
   std::memcpy(header.command, command.data(), command.size());
   header.start = start;
@@ -231,9 +197,8 @@ Writer::Stretch Writer::take() {
     used_ += kChunkBytes;
     sequence = chunks_++;
   }
-  // One call instead of a page fault per 4 KiB of records. If a file system has promised space that it does not have,
-  // this fails with an error, where a plain store would raise SIGBUS.
-  if (madvise(stretch.begin, kChunkBytes, MADV_POPULATE_WRITE) != 0 && (errno == EFAULT || errno == EHWPOISON)) {
+  // One call instead of a page fault per 4 KiB of records.
+  if (!files::populate(stretch.begin, kChunkBytes)) {
     const std::lock_guard guard(mutex_);
     if (!stopped_) stop(State::kOutOfSpace, ENOSPC);
     return {};

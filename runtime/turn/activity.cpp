@@ -1,6 +1,9 @@
 #include "runtime/turn/activity.h"
 
+#include <algorithm>
 #include <thread>
+
+#include "runtime/account/account.h"
 
 namespace rota::turn {
 
@@ -11,6 +14,8 @@ namespace {
 constexpr Time kCount = 50ms;
 // The average time between two samples; it varies, so that samples do not coincide with a program's own rhythm.
 constexpr Time kBetweenSamples = 1ms;
+// While a process without others beside it makes no calls, its account needs no more than this.
+constexpr Time kBetweenIdleSamples = 20ms;
 // An idle context passes a mark in 0.5 to 4.9 us (measured): one that has not after this long is busy.
 constexpr Time kPassedByThen = 25us;
 // Busy samples in a row that make a spell.
@@ -55,6 +60,7 @@ void Activity::tell_shares() {
 
 void Activity::closed(Time now) {
   spell_ = 0;
+  sampled_at_ = Time{0};
   if (open_since_ != Time{0}) open_ += now - open_since_;
   open_since_ = Time{0};
 }
@@ -67,32 +73,47 @@ void Activity::count_calls(Time now) {
   page_->counted_ns.store(static_cast<std::uint64_t>(now.count()));
 }
 
-void Activity::look(std::uint32_t watch, bool holds, Time now) {
+void Activity::look(std::uint32_t watch, bool accounts, bool holds, Time now) {
   look_at_ = Time::max();
-  if (watch == 0 || !holds || page_ == nullptr) return;
-  count_calls(now);
-  look_at_ = now + kCount;
-  if ((watch & protocol::kWatchSamples) == 0) return;
-  if (now >= sample_at_) {
-    sample();
-    sample_at_ = now + kBetweenSamples / 2 + kBetweenSamples * static_cast<int>(jitter_() % 1024) / 1024;
+  if ((watch == 0 && !accounts) || !holds || page_ == nullptr) return;
+  if (watch != 0) {
+    count_calls(now);
+    look_at_ = now + kCount;
   }
-  look_at_ = sample_at_;
+  const bool asked = (watch & protocol::kWatchSamples) != 0;
+  if (!asked && !accounts) return;
+  if (asked) between_ = kBetweenSamples;
+  if (now >= sample_at_) {
+    const Found found = sample();
+    if (asked && found != Found::kNothing) tell_sample(found == Found::kBusy);
+    if (accounts && found != Found::kNothing && sampled_at_ != Time{0}) {
+      account::sampled(found == Found::kBusy, now - sampled_at_);
+    }
+    sampled_at_ = now;
+    between_ = found == Found::kBusy || asked ? kBetweenSamples : std::min(between_ * 2, kBetweenIdleSamples);
+    between_ = std::max(between_, kBetweenSamples);
+    sample_at_ = now + between_ / 2 + between_ * static_cast<int>(jitter_() % 1024) / 1024;
+  }
+  look_at_ = std::min(look_at_, sample_at_);
 }
 
 // Makes no mark if no call came since a mark that has been passed: then the GPU is idle.
-void Activity::sample() {
+Activity::Found Activity::sample() {
   const std::uint64_t calls = gate_.traffic().calls;
   if (calls != calls_marked_) {
-    if (contexts_.mark() != gate::Contexts::Mark::kMarked) return;
+    if (contexts_.mark() != gate::Contexts::Mark::kMarked) return Found::kNothing;
     calls_marked_ = calls;
     std::this_thread::sleep_for(kPassedByThen);
   }
   const gate::Contexts::Progress progress = contexts_.progress();
-  if (!progress.looked) return;
-  spell_ = progress.done ? 0 : spell_ + 1;
+  if (!progress.looked) return Found::kNothing;
+  return progress.done ? Found::kIdle : Found::kBusy;
+}
+
+void Activity::tell_sample(bool busy) {
+  spell_ = busy ? spell_ + 1 : 0;
   if (spell_ >= kSpell) page_->spell_samples.store(in_spells_ += spell_ == kSpell ? kSpell : 1);
-  if (!progress.done) page_->busy_samples.store(++busy_);
+  if (busy) page_->busy_samples.store(++busy_);
   page_->samples.store(++samples_);
 }
 

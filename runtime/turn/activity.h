@@ -27,15 +27,18 @@ class Activity {
   void granted(std::uint32_t grant, Time now);
   void opened(Time now);
   void closed(Time now);
-  // `watch`: what rotad wants to know. `holds`: the gate is open under a lease.
-  void look(std::uint32_t watch, bool holds, Time now);
+  // `watch`: what rotad wants to know. `accounts`: whether samples are taken for this process's account as well.
+  // `holds`: the gate is open under a lease.
+  void look(std::uint32_t watch, bool accounts, bool holds, Time now);
   // Writes down how many calls there have been.
   void count_calls(Time now);
   // When the next look is due.
   Time look_at() const { return look_at_; }
 
  private:
-  void sample();
+  enum class Found { kNothing, kIdle, kBusy };
+  Found sample();
+  void tell_sample(bool busy);
 
   gate::Gate& gate_;
   gate::Contexts& contexts_;
@@ -43,6 +46,8 @@ class Activity {
   std::atomic<bool> shares_{false};
   Time look_at_ = Time::max();
   Time sample_at_{0};
+  Time sampled_at_{0};  // 0: the gate was closed meanwhile, or nobody wanted samples
+  Time between_{0};     // samples, on average
   std::minstd_rand jitter_;
   std::uint64_t samples_ = 0;
   std::uint64_t busy_ = 0;

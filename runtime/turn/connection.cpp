@@ -11,6 +11,7 @@
 #include <cstring>
 #include <span>
 
+#include "runtime/turn/inherited_socket.h"
 #include "scheduler/protocol/packet.h"
 #include "scheduler/protocol/socket_path.h"
 
@@ -22,9 +23,12 @@ using protocol::Kind;
 using protocol::Message;
 
 constexpr int kWelcomeMilliseconds = 2000;
+// Messages that rotad has not read, beyond the two hundred or so that the socket holds: far more than a program sends
+// while rotad is merely slow. A judgment.
+constexpr std::size_t kMostUnsent = 1024;
 
-// The descriptor of this process's connection, for a forked child.
-constinit std::atomic<int> open_descriptor{-1};
+// This process's connection, for a forked child.
+constinit InheritedSocket open_socket;
 
 // The caller zeroes the message before receiving, so that fields which a rotad of another version leaves out are zero.
 bool valid(const Message& message, ssize_t bytes) {
@@ -80,17 +84,15 @@ Connection::Attempt Connection::open() {
 }
 
 Connection::Connection(int descriptor) : descriptor_(descriptor) {
-  open_descriptor.store(descriptor);
+  open_socket.keep(descriptor);
 }
 
 Connection::~Connection() {
-  // Before the descriptor is closed: a child forked in between must not close another one with the same number.
-  int own = descriptor_.get();
-  open_descriptor.compare_exchange_strong(own, -1);
+  open_socket.forget(descriptor_.get());
 }
 
 void Connection::close_inherited() {
-  if (const int inherited = open_descriptor.exchange(-1); inherited >= 0) close(inherited);
+  open_socket.close();
 }
 
 std::string Connection::greet() {
@@ -134,11 +136,34 @@ std::string Connection::greet() {
   return reason;
 }
 
+Connection::Sent Connection::write(const Message& message, int descriptor) const {
+  const std::span<const int> descriptors(&descriptor, descriptor >= 0 ? 1 : 0);
+  if (protocol::write_packet(descriptor_.get(), &message, sizeof message, descriptors, MSG_DONTWAIT) ==
+      static_cast<ssize_t>(sizeof message)) {
+    return Sent::kYes;
+  }
+  return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ? Sent::kNotNow : Sent::kGone;
+}
+
+bool Connection::flush() {
+  while (!unsent_.empty()) {
+    const Sent sent = write(unsent_.front(), -1);
+    if (sent != Sent::kYes) return sent == Sent::kNotNow && unsent_.size() <= kMostUnsent;
+    unsent_.pop_front();
+  }
+  return true;
+}
+
 bool Connection::send(Message message, int descriptor) {
   message.version = version_;
-  const std::span<const int> descriptors(&descriptor, descriptor >= 0 ? 1 : 0);
-  return protocol::write_packet(descriptor_.get(), &message, sizeof message, descriptors, MSG_DONTWAIT) ==
-         static_cast<ssize_t>(sizeof message);
+  if (!flush()) return false;
+  const Sent sent = unsent_.empty() ? write(message, descriptor) : Sent::kNotNow;
+  if (sent != Sent::kNotNow) return sent == Sent::kYes;
+  // rotad looks at the usage page when it reads such a message, however old that is.
+  const auto says_usage = [](const Message& each) { return each.kind == Kind::kUsage; };
+  const bool said = says_usage(message) && std::any_of(unsent_.begin(), unsent_.end(), says_usage);
+  if (descriptor < 0 && !said) unsent_.push_back(message);
+  return true;
 }
 
 Connection::Received Connection::receive_new(Message& message) {

@@ -29,8 +29,12 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // False: rotad is gone or no longer reads. The caller keeps a descriptor that is sent along.
+  // False: rotad is gone. While rotad does not read, because the machine is busy or rotad is stopped, messages are kept
+  // until flush() can send them; one with a descriptor, which the caller keeps in any case, is not sent then.
   bool send(protocol::Message message, int descriptor = -1);
+  // Sends what was kept, as far as rotad reads it. False: rotad is gone, or has not read for too many messages.
+  bool flush();
+  bool has_unsent() const { return !unsent_.empty(); }
   // A message of a kind that this client knows; other messages of a newer rotad are skipped.
   enum class Received { kMessage, kNothing, kGone };
   Received receive(protocol::Message& message);
@@ -83,6 +87,9 @@ class Connection {
   explicit Connection(int descriptor);
   // Returns the reason for a failure; empty: success.
   std::string greet();
+  // One packet.
+  enum class Sent { kYes, kNotNow, kGone };
+  Sent write(const protocol::Message& message, int descriptor) const;
   // Receives the next message on the socket; memory that came with it is put aside.
   Received receive_new(protocol::Message& message);
 
@@ -94,6 +101,7 @@ class Connection {
   protocol::Welcome welcome_{};
   std::uint16_t version_ = protocol::kOldestVersion;  // the version in use; settled by the welcome
   std::deque<protocol::Message> unread_;              // arrived before memory that was searched for
+  std::deque<protocol::Message> unsent_;
   struct Extent {
     int index;  // rotad's index of the GPU
     driver::Handed handed;

@@ -87,6 +87,10 @@ class Contexts {
   // After this the monitor's calls do nothing: the process is exiting. Waits up to a second for one that is under way.
   void shut();
 
+  // Whether the driver (before CUDA 12.5) cannot tell when all of a context is done, so that each stream has to be
+  // known.
+  bool needs_streams();
+
  private:
   // Events behind work that completes in order: that of a context as a whole, or of one of its streams.
   struct Track {
@@ -123,7 +127,6 @@ class Contexts {
     bool shut = false;
   };
 
-  bool needs_streams();
   enum class Recorded {
     kYes,
     kRunsNothing,  // the context is gone or has failed permanently

@@ -73,6 +73,7 @@ void Monitor::lost_rotad() {
 }
 
 void Monitor::read_messages() {
+  if (!connection_->flush()) return lost_rotad();
   Message message;
   for (;;) {
     switch (connection_->receive(message)) {
@@ -280,9 +281,9 @@ void Monitor::say(const Action& action) const {
       break;
     case Note::kNoRoom:
       log::warn(
-          "this program's memory has not fit on the GPU for {} s: either other programs do not move theirs out (the "
-          "host may have no memory left for it), or programs that do not run under rota use the GPU (see nvidia-smi); "
-          "still trying",
+          "this program's memory has not fit on the GPU for {} s: either other programs do not move theirs out (it may "
+          "be unable to leave, their work may still run, or the host may have no memory left for it), or programs that "
+          "do not run under rota use the GPU; `rota status` and nvidia-smi say who has what; still trying",
           Machine::kSayNoRoom.count() / 1'000'000'000);
       break;
     case Note::kInterrupted:

@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -78,6 +79,12 @@ void make_thread_end_key() {
 
 bool is_dead(pid_t tid) {
   return syscall(SYS_tgkill, getpid(), tid, 0) != 0 && errno == ESRCH;
+}
+
+// Waits for nothing. Not poll(), which is a cancellation point.
+bool handler_interrupts() {
+  timespec no_time{};
+  return syscall(SYS_ppoll, nullptr, 0, &no_time, nullptr, 0) != 0 && errno == EINTR;
 }
 
 bool refuses() {
@@ -264,6 +271,7 @@ void Gate::resume() {
 
 template <typename MayGo, typename Interrupted>
 void Gate::stand(Waiters& waiters, Attendant* attendant, MayGo may_go, Interrupted interrupted) {
+  if (Stood* const told = stood.load(memory_order_acquire)) told(std::nullopt);
   struct Stay {  // however it ends
     ~Stay() {
       if (Stood* const told = stood.load(memory_order_acquire)) told(so_far());
@@ -351,12 +359,12 @@ void Gate::pass() {
 void Gate::wait_outside(bool interrupted) {
   const Counted standing(standing_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  const auto done = [this](std::unique_lock<std::mutex>& lock) {
-    if (closed() && !refuses()) wait_awake(lock);
-    return !closed() || refuses();
-  };
   const auto tell = [this] {
     if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->interrupted();
+  };
+  const auto done = [&](std::unique_lock<std::mutex>& lock) {
+    while (closed() && !refuses() && wait_awake(lock)) tell();
+    return !closed() || refuses();
   };
   if (interrupted) {
     std::unique_lock lock(mutex_);
@@ -376,14 +384,26 @@ void Gate::rouse(std::chrono::steady_clock::time_point until) {
   if (!awake_) outside_.wake_all();
 }
 
-void Gate::wait_awake(std::unique_lock<std::mutex>& lock) {
-  if (awake_ || roused_until_ <= std::chrono::steady_clock::now()) return;
+// Returns true if the gate is still closed and a signal handler has run in this thread. Most of the time is spent in a
+// system call that a handler interrupts, and which takes a fraction of a microsecond: one that happens to run between
+// two of them is missed.
+bool Gate::wait_awake(std::unique_lock<std::mutex>& lock) {
+  constexpr int kUntilYield = 128;
+  if (awake_ || roused_until_ <= std::chrono::steady_clock::now()) return false;
   awake_ = true;
   const auto until = roused_until_;
+  const int error = errno;  // the program's
   lock.unlock();
-  while (closed() && !refuses() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+  bool interrupted = false;
+  const auto go_on = [&] { return closed() && !refuses() && !interrupted; };
+  while (go_on() && std::chrono::steady_clock::now() < until) {
+    for (int i = 0; i < kUntilYield && go_on(); ++i) interrupted = handler_interrupts();
+    std::this_thread::yield();
+  }
   lock.lock();
   awake_ = false;
+  errno = error;
+  return interrupted && closed();
 }
 
 void forget_other_threads() {

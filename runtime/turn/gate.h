@@ -41,9 +41,9 @@ class Attendant {
   virtual void unseen() {}
 };
 
-// Called with the time that a thread has waited in front of the gate, each time, on that thread (a trace records it).
-// May be null.
-using Stood = void(std::chrono::nanoseconds);
+// Called each time that a thread begins to wait in front of the gate (nothing), and when it has waited (for how long),
+// on that thread. May be null.
+using Stood = void(std::optional<std::chrono::nanoseconds>);
 void tell_of_waits(Stood* stood);
 
 enum class Barrier { kBest, kFenced };  // kFenced: as if the kernel had no membarrier (tests)
@@ -102,7 +102,7 @@ class Gate {
   friend bool hold_slowly(Thread& thread);
   friend Thread* register_this_thread();
   void wait_outside(bool interrupted = false);
-  void wait_awake(std::unique_lock<std::mutex>& lock);
+  bool wait_awake(std::unique_lock<std::mutex>& lock);
   bool may_submit(const Call& call) const;
   bool wait_metered(std::uint64_t resumed);
   // Waits, and meanwhile calls the attendant, if there is one. `may_go` and `interrupted` are those of Waiters::wait().
@@ -114,7 +114,7 @@ class Gate {
   Waiters held_;     // threads that the attendant has made wait
   bool for_good_ = false;
   std::chrono::steady_clock::time_point roused_until_{};
-  bool awake_ = false;  // one of them spins
+  bool awake_ = false;  // one of them spins (wait_awake)
   std::atomic<Attendant*> attendant_{nullptr};
   std::atomic<std::uint32_t> standing_{0};
   std::atomic<std::uint32_t> held_up_{0};

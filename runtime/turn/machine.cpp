@@ -48,7 +48,7 @@ void Machine::settle_gate() {
   // The program may have allocated since memory was last checked: what has no place on the GPU yet is not resident.
   if (open && !looked_at_memory_) return;
   gate_open_ = open;
-  if (open) still_ = moved_out_ = false;
+  if (open) still_ = moved_out_ = finishes_ = false;
   act(open ? Act::kOpen : Act::kClose);
 }
 
@@ -132,21 +132,6 @@ void Machine::on(const event::Look& look, Time now) {
   say_interrupted(now);
 }
 
-void Machine::say_interrupted(Time now) {
-  if (!seen_.interrupted || gate_open_) {
-    interrupted_since_.reset();
-    return;
-  }
-  if (said_interrupted_ || (resident_ && !moved_out_)) return;
-  if (!interrupted_since_) interrupted_since_ = now;
-  if (now - *interrupted_since_ < kSayInterrupted) {
-    look_at_ = std::min(look_at_, *interrupted_since_ + kSayInterrupted);
-    return;
-  }
-  said_interrupted_ = true;
-  say(Note::kInterrupted);
-}
-
 void Machine::look_alone(Time now) {
   if (!runs_ && now - *lost_since_ >= kGrace) {
     runs_ = true;
@@ -221,6 +206,7 @@ bool Machine::is_new_grant() const {
 
 void Machine::look_resting(Time now) {
   if (is_new_grant()) give_back(seen_.lease.grant);  // the request was withdrawn
+  finish(now);
   move_out_of_the_way(now);
   if (seen_.standing == 0 || lost_) return;
   if (gave_back_idle_at_) {
@@ -249,6 +235,7 @@ void Machine::look_waiting(Time now) {
   if (urgent || wanted_ != served_ || now - asked_at_ >= kAskAgain) want(false, now);
   look_at_ = now + kLookAtPage;
   if (seen_.interrupted) look_at_ = std::min(look_at_, urgent_from_);
+  finish(now);
   move_out_of_the_way(now);
   if (!runs_until_) return;
   if (now >= *runs_until_) return begin_drain(false, now);  // rotad lets others go first
@@ -295,8 +282,7 @@ bool Machine::reads_lease(Time now) {
   say(Note::kRevoked, grant_);
   grant_ = 0;
   phase_ = Phase::kResting;
-  watches_gpu_ = false;
-  look_at_ = now;
+  begin_to_finish(now);
   return false;
 }
 
@@ -379,7 +365,7 @@ void Machine::on(const event::MarkMade& mark, Time now) {
   if (phase_ == Phase::kHolding) {
     mark_due_ = mark.result != Marked::kYes;
     idle_proof_ = !mark_due_ && seen_.inside + seen_.held_up == 0;
-  } else if (phase_ == Phase::kDraining) {
+  } else if (phase_ == Phase::kDraining || finishes_) {
     drain_.capturing = mark.result == Marked::kCapturing;
     if (mark.result == Marked::kYes) {
       drain_.marked = true;
@@ -443,6 +429,7 @@ void Machine::look_draining(Time now) {
 
 void Machine::drained(Time now) {
   still_ = true;
+  finishes_ = false;
   failed_drains_ = 0;
   patience_ = kPatience;
   verdict_ = kFirstVerdict;

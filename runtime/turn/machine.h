@@ -214,6 +214,8 @@ class Machine {
   Phase phase() const { return phase_; }
   Time draining_since() const { return drain_.begun; }
   bool connected() const { return connected_; }
+  // Whether work of a turn that was revoked is waited for, with the gate closed.
+  bool finishes() const { return finishes_; }
   bool gate_open() const { return gate_open_; }
   Claim claim() const;
   // Whether it is proven that no work of this process runs on a GPU: a drain has shown it, or the gate has never been
@@ -270,6 +272,8 @@ class Machine {
   void wait_for_memory(Time now);
   void say_interrupted(Time now);
   void move_out_of_the_way(Time now);
+  void begin_to_finish(Time now);
+  void finish(Time now);
   void settle_gate();
   void act(Act which) { actions_.push_back({.act = which}); }
   void say(Note note, std::uint32_t grant = 0) { actions_.push_back({.act = Act::kSay, .grant = grant, .note = note}); }
@@ -334,6 +338,7 @@ class Machine {
   Time idle_grace_ = std::chrono::milliseconds(2);
   std::optional<Time> gave_back_idle_at_;
   Drain drain_;
+  bool finishes_ = false;  // drain_ is about work of a turn that was revoked
   Time patience_ = kPatience;
   int failed_drains_ = 0;
   Time verdict_ = kFirstVerdict;

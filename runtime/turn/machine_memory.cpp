@@ -14,6 +14,8 @@ namespace {
 // come, which may be minutes.
 constexpr Time kNoRoom = 10ms;
 constexpr Time kLongestPause = 250ms;
+// Between two looks at work of a turn that was revoked.
+constexpr Time kFinishing = 5ms;
 
 }  // namespace
 
@@ -33,6 +35,52 @@ void Machine::move_out_of_the_way(Time now) {
     move_again_at_ = now + move_pause_;
   }
   look_at_ = std::min(look_at_, move_again_at_);
+}
+
+void Machine::say_interrupted(Time now) {
+  if (!seen_.interrupted || gate_open_) {
+    interrupted_since_.reset();
+    return;
+  }
+  if (said_interrupted_ || (resident_ && !moved_out_)) return;
+  if (!interrupted_since_) interrupted_since_ = now;
+  if (now - *interrupted_since_ < kSayInterrupted) {
+    look_at_ = std::min(look_at_, *interrupted_since_ + kSayInterrupted);
+    return;
+  }
+  said_interrupted_ = true;
+  say(Note::kInterrupted);
+}
+
+// The turn was revoked before its work had finished. The gate is closed and stays so: once that work has finished, this
+// process's memory can leave without another turn, even if it asks for none. Nothing waits for this but others that
+// need the room, so it is looked at rarely, and takes as long as it takes.
+void Machine::begin_to_finish(Time now) {
+  finishes_ = !still_;
+  watches_gpu_ = finishes_;
+  drain_ = {.begun = now, .next_mark = now, .pause = kFinishing};
+  look_at_ = now;
+}
+
+void Machine::finish(Time now) {
+  if (!finishes_ || gate_open_) return;
+  if (seen_.inside == 0 && !drain_.empty) {
+    drain_.empty = true;
+    drain_.next_mark = now;
+  }
+  if (drain_.proof && seen_.looked && seen_.done) {
+    still_ = true;
+    finishes_ = watches_gpu_ = false;
+    act(Act::kCollect);
+    look_at_ = now;
+    return;
+  }
+  if (!drain_.proof && now >= drain_.next_mark) {
+    act(Act::kMark);
+    drain_.next_mark = now + drain_.pause;
+  }
+  watches_gpu_ = true;
+  look_at_ = std::min(look_at_, now + drain_.pause);
 }
 
 void Machine::bring_back(Time now) {

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "generated/driver_real.h"
+#include "runtime/account/account.h"
 #include "runtime/core/log.h"
 
 namespace rota::turn {
@@ -46,11 +47,13 @@ std::vector<protocol::SessionEntry> sessions_from_environment() {
 
 }  // namespace
 
-Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory)
+Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory,
+                 std::chrono::nanoseconds for_now_patience)
     : gate_(gate),
       contexts_(contexts),
       memory_(memory),
       sessions_(sessions_from_environment()),
+      for_now_patience_(for_now_patience),
       usage_(memory, bell_),
       room_(memory.ledger(), bell_),
       quota_(memory.ledger(), bell_),
@@ -70,17 +73,19 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .limited = [this] { return limited(); },
        .contexts = [this](int device) { return context_bytes(device); },
        .all_contexts = [this](int device) { return all_context_bytes(device); },
-       .fixed_of_others = [this](int device) { return fixed_of_others_bytes(device); }});
-  memory_.swap().set_observer({.out_of_place = [] { gate::out_of_place.store(true); },
-                               .resident = [this](int device) { usage_.changed(device); },
-                               .contexts = [this](int device) { return all_context_bytes(device); },
-                               .fits =
-                                   [this](int device, std::uint64_t bytes, const std::function<void()>& release) {
-                                     if (quota_.covers_swapped(device, bytes, release)) return true;
-                                     quota_.explain(device);
-                                     return false;
-                                   },
-                               .close_for_room = [this](int device) { close_for_room(device); }});
+       .fixed_of_others = [this](int device) { return fixed_of_others_bytes(device); },
+       .full = [this](int device) { say_full(device); }});
+  memory_.swap().set_observer(
+      {.out_of_place = [] { gate::out_of_place.store(true); },
+       .resident = [this](int device) { usage_.changed(device); },
+       .contexts = [this](int device) { return all_context_bytes(device); },
+       .fits =
+           [this](int device, std::uint64_t bytes, const std::function<void()>& release) {
+             if (quota_.covers_swapped(device, bytes, release)) return true;
+             quota_.explain(device);
+             return false;
+           },
+       .close_for_room = [this](int device, const std::function<void()>& begin) { close_for_room(device, begin); }});
   quota_.set_swapped([this](int device) { return memory_.swap().needed_bytes(device); });
 }
 
@@ -124,6 +129,7 @@ void Monitor::touch(int device) {
     gpu.description.total_bytes = total;
     real::cuDeviceGetName(gpu.description.name, static_cast<int>(protocol::kNameLength), device);
     usage_.set_total(device, total);
+    account::touches(device, &uuid, gpu.description.name, total);
     total_bytes_[static_cast<std::size_t>(device)].store(total, std::memory_order_relaxed);
     const std::lock_guard lock(new_gpus_mutex_);
     new_gpus_.push_back(gpu);
@@ -325,6 +331,7 @@ void Monitor::run() {
     look_outside();
     feed(look());
     look_at_activity();
+    answer_account();
     meter();
     if (exits_.load(std::memory_order_acquire) && in_place_.load()) return stop();
     // Nobody waits, so nothing drains; but memory may have to leave.
@@ -442,7 +449,8 @@ event::Look Monitor::look() {
     seen.lease = lease;
   }
   // Notices threads that died inside; does not wait.
-  if (machine_.phase() == Phase::kDraining) gate_.wait_until_empty(std::chrono::steady_clock::now());
+  const bool drains = machine_.phase() == Phase::kDraining || machine_.finishes();
+  if (drains) gate_.wait_until_empty(std::chrono::steady_clock::now());
   publish_room();
   seen.lacking = lacking();
   seen.unasked = unasked();

@@ -41,7 +41,11 @@ inline Time now() {
 class Monitor final : public gate::Attendant {
  public:
   // Closes the gate: the first submitting call starts the monitor. Opens no socket and starts no thread.
-  Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory);
+  // `for_now_patience`: how long a call for which the driver has no room waits for memory of others that cannot leave
+  // for now. Longer than rota takes to find that a process cannot be drained and to try again (Machine::kFirstVerdict),
+  // since without the room the call fails. A judgment.
+  Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& memory,
+          std::chrono::nanoseconds for_now_patience = std::chrono::minutes(1));
   ~Monitor() override;  // only in tests; in a program it is never destroyed
 
   // --- program's threads
@@ -80,10 +84,10 @@ class Monitor final : public gate::Attendant {
     usage_.changed(device);
     room_.changed();
   }
-  // The driver has no room for memory that may be out of place. Where others may make room later, returns once the gate
-  // is closed or never will be; the monitor closes it without waiting for work when it sees that not all memory is in
-  // place. Otherwise, inside the gate, and during a capture, it returns at once.
-  void close_for_room(int device);
+  // The driver has no room for memory that may be out of place. Where others may make room later, calls `begin`, from
+  // which on not all memory is in place, and returns once the gate is closed or never will be; the monitor closes it
+  // without waiting for work when it sees that. Otherwise, inside the gate, and during a capture, it returns at once.
+  void close_for_room(int device, const std::function<void()>& begin);
   // Bytes have been reserved in the ledger: returns once rotad's promise covers them, or at once where this process
   // does not hold the GPU. Does not wait inside the gate or during a capture: an allocation that a capture forbids must
   // fail with the driver's error. rotad is asked in those cases, too.
@@ -122,6 +126,7 @@ class Monitor final : public gate::Attendant {
     std::uint32_t asked_grant = 0;
   };
 
+  void say_full(int device) const;
   std::uint64_t limit_before_contexts();
   void touch(int device);
   void start();
@@ -130,7 +135,12 @@ class Monitor final : public gate::Attendant {
   void start_thread();
   void open_for_good(Claim claim);
   bool make_known(const gate::Call& call);
+  // Whether others are making room on the GPU, and whether they have anything that could leave it.
   bool others_clear(int device) const;
+  bool others_can_clear(int device) const;
+  // Whether they have something that cannot leave it yet.
+  bool others_can_later(int device) const;
+  bool wait_for_later(int device, std::chrono::steady_clock::time_point until);
   // The index of a GPU in rotad's page; nothing: it is not there.
   struct OnPage {
     const protocol::LeasePage& page;
@@ -160,6 +170,7 @@ class Monitor final : public gate::Attendant {
   void meter();
   Timing::Wish look_at_timing();
   void look_at_activity();
+  void answer_account();
   bool opens(api::CUevent event, const Timing::Key& stream);
   void sleep(std::uint32_t heard, std::uint32_t event_seen);
   void read_messages();
@@ -184,6 +195,7 @@ class Monitor final : public gate::Attendant {
   memory::Memory& memory_;
 
   const std::vector<protocol::SessionEntry> sessions_;
+  const std::chrono::nanoseconds for_now_patience_;
 
   // Shared with the program's threads.
   std::mutex start_mutex_;

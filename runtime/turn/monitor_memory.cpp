@@ -7,6 +7,7 @@
 #include "runtime/core/log.h"
 #include "runtime/turn/bring_back.h"
 #include "runtime/turn/monitor.h"
+#include "scheduler/protocol/byte_text.h"
 
 namespace rota::turn {
 
@@ -30,7 +31,7 @@ constexpr Time kLongestRefusal = 3s;
 constexpr Time kLookOutside = 250ms;
 
 constexpr const char* kNoHostMemory =
-    "GPU {}: {} of {} bytes that other programs need cannot be moved out, because the host has no memory left for "
+    "GPU {}: {} of {} that other programs need cannot be moved out, because the host has no memory left for "
     "them: "
     "the others wait until it has some or until this program frees GPU memory";
 
@@ -149,8 +150,13 @@ void Monitor::publish_pins() {
   const bool stranded = std::any_of(gpus_.begin(), gpus_.end(), [this](const Gpu& gpu) {
     return memory_.swap().resident_bytes(gpu.device) != 0 && contexts_.none(gpu.device);
   });
-  if (!usage_.set_pinned(memory_.swap().pinned() || stranded || (!holds && (!machine_.still() || stuck)))) return;
+  Usage::Pinned pinned = Usage::Pinned::kNo;
+  if (!holds && (!machine_.still() || stuck)) pinned = Usage::Pinned::kForNow;
+  if (memory_.swap().pinned() || stranded) pinned = Usage::Pinned::kForGood;
+  const Usage::Pinned before = usage_.set_pinned(pinned);
+  if (before == pinned) return;
   for (const Gpu& gpu : gpus_) usage_.changed(gpu.device);
+  if (before == Usage::Pinned::kForNow) usage_.tell();  // others may wait for it
 }
 
 // Called while no memory is out of place, and no allocation can end up so during the call.
@@ -213,7 +219,8 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
                                    : "");
       static log::Once lacks_host;
       if (left.lacks_host && lacks_host.first()) {
-        log::warn(kNoHostMemory, each.device, each.most - std::min(each.most, left.bytes), each.most);
+        log::warn(kNoHostMemory, each.device, protocol::bytes_text(each.most - std::min(each.most, left.bytes)),
+                  protocol::bytes_text(each.most));
       }
     }
   }

@@ -12,6 +12,8 @@ namespace {
 
 // How often the socket is checked: nothing else shows that rotad is gone.
 constexpr Time kLookAtSocket = 250ms;
+// The same while rotad has not read what this process has to say.
+constexpr Time kSendAgain = 1ms;
 // Both sides of a hand-over spin for as long as one takes when little is in flight: waking a sleeping thread takes
 // longer than the work that it then does.
 constexpr Time kAwake(protocol::kAwakeNs);
@@ -46,6 +48,7 @@ void Monitor::sleep(std::uint32_t heard, std::uint32_t event_seen) {
   Time pause = std::min(look_at - now(), connection_ ? kLookAtSocket : Time(1s));
   const Time turn = machine_.phase() == Phase::kWaiting && connection_ ? connection_->next_turn() : Time{0};
   if (turn > now()) pause = std::min(pause, turn - now());
+  if (connection_ && connection_->has_unsent()) pause = std::min(pause, kSendAgain);
   if (pause <= Time{0} || !due_.empty()) return;
   if (machine_.phase() == Phase::kDraining) {
     if (!is_about(machine_.draining_since())) return std::this_thread::sleep_for(pause);

@@ -1,5 +1,10 @@
 // What this process may have within limits that it shares, what it has besides its allocations, and room for its
 // contexts.
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -20,6 +25,20 @@ namespace {
 constexpr Time kGrantGrows = 250ms;
 // Between two checks of whether the monitor has closed the gate. A judgment.
 constexpr auto kGateCloses = 50us;
+// Between two checks of whether memory that could not leave can now. A judgment.
+constexpr auto kForNowLooks = 5ms;
+// How long a thread goes on waiting after a signal handler has run in it before that is said, as for threads at the
+// gate.
+constexpr auto kSaySignal = 500ms;
+
+// Whether a signal handler has ended the sleep. A system call of its own, since the libraries' functions sleep on.
+bool sleep_interrupted(std::chrono::nanoseconds time) {
+  const int error = errno;                                                 // the program's
+  timespec wait{.tv_sec = 0, .tv_nsec = static_cast<long>(time.count())};  // written to
+  const bool interrupted = syscall(SYS_ppoll, nullptr, 0, &wait, nullptr, 0) != 0 && errno == EINTR;
+  errno = error;
+  return interrupted;
+}
 
 }  // namespace
 
@@ -56,6 +75,15 @@ std::uint64_t Monitor::limit_before_contexts() {
 bool Monitor::limited() const {
   const protocol::LeasePage* page = limits_.load(std::memory_order_acquire);
   return page != nullptr && page->limit_bytes.load(std::memory_order_relaxed) != protocol::kUnlimited;
+}
+
+void Monitor::say_full(int device) const {
+  static log::Once once;
+  const auto here = on_page(device);
+  if (!here || !log::enabled(log::Level::kWarn)) return;
+  const std::string others = who_has_memory(here->index);
+  if (others.empty() || !once.first()) return;
+  log::warn("GPU {} has no room for an allocation of this program; others have there: {}", device, others);
 }
 
 std::optional<Monitor::OnPage> Monitor::on_page(int device) const {
@@ -105,16 +133,60 @@ void Monitor::make_room(int device, const std::function<bool()>& again) {
   std::size_t total = 0;
   if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS || total == 0) return;
   if (memory_.ledger().live_bytes(device) > total) return;
-  // A process without a turn has to wait for one: the present holder would only lose its turn.
-  gate_.pass();
-  if (room_.allowed(device) == Room::kUnlimited) return;
   static log::Once once;
-  if (once.first()) log::info("GPU {} is out of memory: the other programs on it are making room", device);
-  room_.wait_for_all(device, total);
-  const auto coming = [&] { return others_clear(device); };
-  // The turn must last during that: other processes' memory would come back with their turns.
-  const bool stayed = gate_.run_if_open([&] { again() || (coming() && driver::retry_while_freed(again, coming)); });
-  if (!stayed) again();
+  // A process without a turn has to wait for one: the present holder would only lose its turn. A turn that ends before
+  // the others have cleared (a program that has just started goes first) says nothing about whether there is room.
+  const auto until = std::chrono::steady_clock::now() + for_now_patience_;
+  for (bool stayed = false; !stayed;) {
+    gate_.pass();
+    if (!served() || gate::refusal.load() != api::CUDA_SUCCESS) return;
+    if (room_.allowed(device) == Room::kUnlimited) {
+      if (gate_.closed()) continue;  // the turn has just ended
+      return;
+    }
+    if (once.first()) log::info("GPU {} is out of memory: the other programs on it are making room", device);
+    room_.wait_for_all(device, total);
+    const auto coming = [&] { return others_clear(device); };
+    bool done = false;
+    // The turn must last during that: other processes' memory would come back with their turns.
+    stayed = gate_.run_if_open([&] {
+      const auto tried = [&] { return done = again(); };
+      tried() || ((coming() || others_can_clear(device)) && driver::retry_while_freed(tried, coming));
+    });
+    if (done) return;
+    if (stayed && wait_for_later(device, until)) stayed = false;
+  }
+}
+
+// Memory of others that cannot leave for now will be able to once their work has finished, possibly in a turn of their
+// own: so this waits outside the gate, where this process's turn can end. False: there is none, or it has taken too
+// long.
+bool Monitor::wait_for_later(int device, std::chrono::steady_clock::time_point until) {
+  const auto over = [&] { return stopping() || std::chrono::steady_clock::now() >= until; };
+  if (!others_can_later(device) || over()) return false;
+  static log::Once once;
+  if (once.first() && log::enabled(log::Level::kWarn)) {
+    const auto here = on_page(device);
+    const std::string who = here ? who_stays_for_now(here->index) : "";
+    log::warn(
+        "an allocation waits for memory on GPU {} that cannot leave it yet because work of its program may still "
+        "run{}; "
+        "it waits {} s at most",
+        device, who.empty() ? "" : ": " + who, for_now_patience_ / 1s);
+  }
+  std::optional<std::chrono::steady_clock::time_point> interrupted;
+  bool said = false;
+  while (others_can_later(device) && !others_clear(device) && !others_can_clear(device) && !gate_.closed()) {
+    if (over()) return false;
+    if (sleep_interrupted(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
+    if (!interrupted || said || std::chrono::steady_clock::now() - *interrupted < kSaySignal) continue;
+    said = true;
+    log::warn(
+        "a signal has come during an allocation that waits for memory on GPU {}; the program can react to it only once "
+        "that has ended; `kill {}` ends it at once",
+        device, getpid());
+  }
+  return true;
 }
 
 void Monitor::make_room(const std::function<bool()>& again) {
@@ -122,15 +194,22 @@ void Monitor::make_room(const std::function<bool()>& again) {
   if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) make_room(device, again);
 }
 
-void Monitor::close_for_room(int device) {
+void Monitor::close_for_room(int device, const std::function<void()>& begin) {
   if (gate::is_inside() || contexts_.captures() != 0) return;
-  const auto movable = [&] {
-    const auto here = on_page(device);
-    return here && (here->page.movable_gpus.load() >> here->index & 1) != 0;
-  };
-  if (!movable()) return;
+  if (!others_can_clear(device)) return;
+  begin();
   bell_.ring();
-  while (!gate_.closed() && !stopping() && movable()) std::this_thread::sleep_for(kGateCloses);
+  while (!gate_.closed() && !stopping() && others_can_clear(device)) std::this_thread::sleep_for(kGateCloses);
+}
+
+bool Monitor::others_can_clear(int device) const {
+  const auto here = on_page(device);
+  return here && (here->page.movable_gpus.load() >> here->index & 1) != 0;
+}
+
+bool Monitor::others_can_later(int device) const {
+  const auto here = on_page(device);
+  return here && (here->page.fixed_for_now_gpus.load() >> here->index & 1) != 0;
 }
 
 bool Monitor::others_clear(int device) const {

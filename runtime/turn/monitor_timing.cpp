@@ -1,5 +1,6 @@
 // The monitor's part in leaving alone what the program times (timing.h).
 #include "generated/driver_real.h"
+#include "runtime/account/account.h"
 #include "runtime/driver/context.h"
 #include "runtime/turn/monitor.h"
 
@@ -80,8 +81,8 @@ void Monitor::look_at_activity() {
   const std::uint32_t watch = connection_ ? connection_->watch() : 0;
   const std::uint32_t counted = watch & (protocol::kWatchCalls | protocol::kWatchSamples | protocol::kWatchMeter);
   const bool runs = machine_.phase() == Phase::kHolding && machine_.gate_open();
-  if (timing_.unless_measuring([&] { activity_.look(counted, runs, now()); })) return;
-  activity_.look(counted & ~protocol::kWatchSamples, runs, now());
+  if (timing_.unless_measuring([&] { activity_.look(counted, account::wanted(), runs, now()); })) return;
+  activity_.look(counted & ~protocol::kWatchSamples, false, runs, now());
 }
 
 }  // namespace rota::turn

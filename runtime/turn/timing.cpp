@@ -68,11 +68,12 @@ void Timing::drop_closing(api::CUevent event) {
   }
 }
 
-void Timing::read(api::CUevent first, api::CUevent second, Time now) {
+void Timing::read(api::CUevent first, api::CUevent second, Time took, Time now) {
   const std::lock_guard lock(mutex_);
   if (events_.count(first) == 0 || events_.count(second) == 0) return;
   read_at_ = now;
   since_reading_ = 0;
+  if (took < kLongest) too_long_until_ = Time{0};
 }
 
 void Timing::forget(api::CUevent event) {
@@ -94,7 +95,7 @@ void Timing::context_ended() {
 
 bool Timing::counts(Time now) const {
   const bool reads = read_at_ != Time{0} && now - read_at_ < kReadLately;
-  if (since_reading_ >= (reads ? kAfterReading : kOnCredit)) return false;
+  if (since_reading_ >= (reads ? kAfterReading : kOnCredit) || now < too_long_until_) return false;
   return since_ != Time{0} || taken_.lately(now) + kLongest <= protocol::kMostAlone;
 }
 
@@ -123,6 +124,10 @@ Timing::Opens Timing::open(api::CUevent event, const Key& stream, Time now) {
     return Opens::kNotYet;
   }
   if (has_enough(stream)) return Opens::kNotYet;
+  if (since_ != Time{0} && !ends_in_time(stream, now)) {
+    renews_ = true;
+    return Opens::kNotYet;
+  }
   if (situation_.beside && !is_alone(now) && now >= in_vain_until_) {
     // A series that has begun differently ends as it is.
     if (since_ != Time{0}) {
@@ -131,7 +136,10 @@ Timing::Opens Timing::open(api::CUevent event, const Key& stream, Time now) {
     }
     if (asks_since_ == Time{0}) asks_since_ = now;
     if (now - asks_since_ < kLongestWait) return Opens::kNotYet;
-    in_vain_until_ = now + kInVain;
+    in_vain_ = std::clamp(in_vain_ * 2, kInVain, kLongestInVain);
+    in_vain_until_ = now + in_vain_;
+  } else if (situation_.beside && now >= in_vain_until_) {
+    in_vain_ = Time{0};
   }
   asks_since_ = Time{0};
   const bool first = since_ == Time{0};
@@ -179,6 +187,14 @@ bool Timing::has_enough(const Key& stream) const {
   return ahead >= kFirstAhead && (per_pair_ == Time{0} || per_pair_ * static_cast<std::int64_t>(ahead) >= kAhead);
 }
 
+// Whether one more pair would be over within the series, as far as earlier ones tell.
+bool Timing::ends_in_time(const Key& stream, Time now) const {
+  const auto found = streams_.find(stream);
+  const auto pairs = static_cast<std::int64_t>(found == streams_.end() ? 1 : found->second.closings.size() + 1);
+  const Time until = alone_ && alone_until_ != Time{0} ? std::min(since_ + kLongest, alone_until_) : since_ + kLongest;
+  return now + per_pair_ * pairs <= until;
+}
+
 // A quarter of the newest.
 void Timing::count_over(Stream& stream, unsigned pairs, Time now) {
   const Time each = std::max((now - stream.passed_at) / pairs, Time{1});
@@ -206,6 +222,16 @@ bool Timing::in_flight() const {
   return !streams_.empty();
 }
 
+// Its time is over before its pairs are. If one of them has taken all of it, with the GPU to itself, more time would
+// not have been enough.
+void Timing::end_by_time(Time now) {
+  const bool was_alone = alone_ || !situation_.beside;
+  const bool all =
+      std::any_of(streams_.begin(), streams_.end(), [&](const auto& each) { return each.second.passed_at <= since_; });
+  if (was_alone && all) too_long_until_ = now + kReadLately;
+  end_series(now);
+}
+
 void Timing::end_series(Time now) {
   taken_.add(since_, now);
   since_ = over_since_ = Time{0};
@@ -226,7 +252,11 @@ Timing::Wish Timing::settle(const Situation& situation, Time now) {
       over_since_ = now;
     }
     const bool lingers = streams_.empty() && now - over_since_ < kLinger && !renews_ && !situation.hold;
-    if (!situation.shared || now - since_ >= kLongest || (streams_.empty() && !lingers)) end_series(now);
+    if (situation.shared && now - since_ >= kLongest && !streams_.empty()) {
+      end_by_time(now);
+    } else if (!situation.shared || now - since_ >= kLongest || (streams_.empty() && !lingers)) {
+      end_series(now);
+    }
   }
   // While this process does not hold the GPU it does not ask: others may measure. And the thread that asked may be
   // gone.

@@ -11,7 +11,11 @@
 // each reading (cuEventElapsedTime) kAfterReading more, within kReadLately. A series lasts kLongest at most, and all of
 // them together no longer than protocol::kMostAlone in any ten seconds; rotad enforces that, too. Pairs that are queued
 // far ahead would run after that time. So no more than kAhead is in flight, as far as earlier pairs tell how long one
-// takes, and pairs may begin in the first half of the time; the rest is for what is queued.
+// takes, and pairs may begin in the first half of the time; the rest is for what is queued. A pair that would not be
+// over by then begins the next series.
+//
+// A pair that takes longer than kLongest by itself would keep others away in vain: it is disturbed all the same. After
+// one, none count until a shorter one is read, or for kReadLately.
 //
 // It calls neither the driver nor rotad: the monitor passes in the state and asks what to do (monitor_timing.cpp).
 #pragma once
@@ -41,9 +45,10 @@ class Timing {
   // A program that reads each pair before it opens the next opens it within this time. A judgment.
   static constexpr Time kLinger = std::chrono::milliseconds(5);
   // The longest wait for the GPU alone, since others may run long kernels; after a wait in vain the process does not
-  // ask again for a while.
+  // ask again for a while, doubled up to the second value by each wait in vain that follows.
   static constexpr Time kLongestWait = protocol::kLongestAlone;
   static constexpr Time kInVain = std::chrono::seconds(1);
+  static constexpr Time kLongestInVain = std::chrono::seconds(32);
   static constexpr unsigned kOnCredit = 16;
   // Triton's do_bench records up to some thousand pairs and reads them all at the end. A judgment.
   static constexpr unsigned kAfterReading = 4096;
@@ -65,8 +70,8 @@ class Timing {
   // The driver has created an event; it is about to destroy it.
   void made(api::CUevent event, bool timing);
   void ended(api::CUevent event);
-  // The program has read the time between these.
-  void read(api::CUevent first, api::CUevent second, Time now);
+  // The program has read the time between these: so long.
+  void read(api::CUevent first, api::CUevent second, Time took, Time now);
 
   bool has_time(api::CUevent event) const;
   // Before an event is recorded, outside of any capture and of the gate.
@@ -148,6 +153,8 @@ class Timing {
   bool is_alone(Time now) const { return alone_until_ > now && alone_until_ != given_up_; }
   void drop_closing(api::CUevent event);
   bool has_enough(const Key& stream) const;
+  bool ends_in_time(const Key& stream, Time now) const;
+  void end_by_time(Time now);
   void count_over(Stream& stream, unsigned pairs, Time now);
   // Null: there is nothing to wait for.
   void close(std::map<Key, Stream>::iterator stream, api::CUevent closing);
@@ -177,6 +184,8 @@ class Timing {
   bool renews_ = false;
   Time asks_since_{0};  // since when a waiting pair asks for the GPU alone; 0: none does
   Time in_vain_until_{0};
+  Time in_vain_{0};         // how long that was; 0: the last wait was not in vain
+  Time too_long_until_{0};  // a pair has taken all of its series: until then none count
   mutable protocol::TimeTaken taken_;
   Time look_at_ = Time::max();
 };

@@ -28,7 +28,10 @@ void Usage::changed(int device) {
     // The thread that writes last checks again: another thread may have written newer sums before these. A total order
     // of these stores and of the ledger's sums ensures that (no fence: TSan does not know fences).
     page->device_bytes[index].store(bytes);
-    page->fixed_bytes[index].store(pinned_.load() ? std::max(fixed, resident) : fixed);
+    const Pinned pinned = pinned_.load();
+    const std::uint64_t stays = pinned == Pinned::kNo ? fixed : std::max(fixed, resident);
+    page->fixed_bytes[index].store(stays);
+    page->fixed_for_now_bytes[index].store(pinned == Pinned::kForNow ? stays - fixed : 0);
     page->resident_bytes[index].store(resident);
   } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device) ||
            extents != memory_.swap().resident_bytes(device));
@@ -51,6 +54,7 @@ void Usage::set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes)
   if (index < 0 || page == nullptr || (bytes == 0 && page->short_bytes[index].load() == 0)) return;
   page->free_bytes[index].store(free_bytes);
   page->short_bytes[index].store(bytes);
+  page->refusals[index].fetch_add(1);
   news_.store(true, std::memory_order_release);
 }
 

@@ -35,9 +35,10 @@ class Usage {
   // How much of this process's memory the driver had no room for although the process holds the GPU, and how much the
   // driver reported free then. Bytes; 0: nothing.
   void set_short(int device, std::uint64_t bytes, std::uint64_t free_bytes);
-  // Sets whether extents cannot leave the GPU for now, because it is not proven that no work of this process uses them.
-  // True if that is a change.
-  bool set_pinned(bool pinned) { return pinned_.exchange(pinned) != pinned; }
+  // Whether extents can leave the GPU: not for now, because it is not proven that no work of this process uses them or
+  // the driver did not release them; or never again. Returns what it was before.
+  enum class Pinned { kNo, kForNow, kForGood };
+  Pinned set_pinned(Pinned pinned) { return pinned_.exchange(pinned); }
   // Extents have left the GPU, or come back: bytes that were copied, and that went without a copy. For `rota status`.
   void moved_out(std::uint64_t copied, std::uint64_t spared, Time time);
   void moved_in(std::uint64_t copied, Time time);
@@ -59,7 +60,7 @@ class Usage {
   std::atomic<protocol::UsagePage*> page_{nullptr};
   protocol::Moves moves_{};  // the monitor's, for all rotads that serve this process
   std::atomic<bool> news_{false};
-  std::atomic<bool> pinned_{false};
+  std::atomic<Pinned> pinned_{Pinned::kNo};
 };
 
 }  // namespace rota::turn

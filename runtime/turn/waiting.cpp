@@ -14,6 +14,7 @@
 #include <string_view>
 
 #include "runtime/core/log.h"
+#include "scheduler/protocol/byte_text.h"
 #include "scheduler/protocol/descriptor.h"
 #include "scheduler/protocol/socket_path.h"
 
@@ -51,16 +52,21 @@ std::string name_of(const protocol::StatusClient& client, bool pids_agree) {
   return pids_agree ? fmt::format("pid {} {}", client.pid, name) : "another program " + name;
 }
 
-std::vector<protocol::StatusClient> all_clients() {
+struct Rows {
   std::vector<protocol::StatusClient> clients;
+  std::vector<protocol::StatusUse> uses;
+};
+
+Rows all_rows() {
+  Rows rows;
+  std::vector<protocol::StatusClient>& clients = rows.clients;
   const Descriptor rotad(protocol::find_rotad().descriptor);
-  if (!rotad) return clients;
+  if (!rotad) return rows;
   const timeval patience{.tv_sec = 0, .tv_usec = 500'000};
   setsockopt(rotad.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
   Message request{.kind = Kind::kStatus};
   request.body.status_request.newest_version = protocol::kVersion;
-  if (::send(rotad.get(), &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request))
-    return clients;
+  if (::send(rotad.get(), &request, sizeof request, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof request)) return rows;
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(500);
   while (std::chrono::steady_clock::now() < until) {
     Message row;
@@ -68,11 +74,32 @@ std::vector<protocol::StatusClient> all_clients() {
     if (length < 0 && errno == EINTR) continue;
     if (length < static_cast<ssize_t>(protocol::kHeaderBytes) || row.magic != protocol::kMagic) break;
     if (row.kind == Kind::kStatusEnd || row.kind == Kind::kRefused) break;
+    if (row.kind == Kind::kStatusUse) rows.uses.push_back(row.body.status_use);
     if (row.kind != Kind::kStatusClient) continue;
     row.body.status_client.name[protocol::kNameLength - 1] = '\0';
     clients.push_back(row.body.status_client);
   }
-  return clients;
+  return rows;
+}
+
+// The three of the others that have most, and how many more have any.
+template <typename BytesOf>
+std::string most_of(const std::vector<protocol::StatusClient>& clients, std::int32_t own_pid, BytesOf bytes) {
+  constexpr std::size_t kNamed = 3;
+  const bool known = std::ranges::any_of(clients, [&](const auto& client) { return client.pid == own_pid; });
+  std::vector<protocol::StatusClient> others;
+  for (const auto& client : clients) {
+    const bool own = known && client.pid == own_pid;
+    if (!own && bytes(client) != 0) others.push_back(client);
+  }
+  std::ranges::stable_sort(others, std::ranges::greater(), bytes);
+  std::string text;
+  for (std::size_t i = 0; i < std::min(others.size(), kNamed); ++i) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(others[i], known),
+                        protocol::bytes_text(bytes(others[i])));
+  }
+  if (others.size() > kNamed) text += fmt::format(" and {} more", others.size() - kNamed);
+  return text;
 }
 
 }  // namespace
@@ -83,9 +110,9 @@ std::optional<std::chrono::nanoseconds> Waiting::stands(std::chrono::nanoseconds
   if (said < std::size(kLines) && so_long >= kLines[said] && said_.compare_exchange_strong(said, said + 1)) {
     const std::string whom = for_whom_();
     if (said == 0) {
-      log::warn("waiting for {}; `rota status` says more", whom);
+      log::warn("waiting for {}{}", whom, more_);
     } else {
-      log::warn("waiting for {}, for {} s now; `rota status` says more", whom, kLines[said].count());
+      log::warn("waiting for {}, for {} s now{}", whom, kLines[said].count(), more_);
     }
     ++said;
   }
@@ -93,7 +120,51 @@ std::optional<std::chrono::nanoseconds> Waiting::stands(std::chrono::nanoseconds
 }
 
 std::string who_holds() {
-  return holder_of(all_clients(), getpid());
+  const Rows rows = all_rows();
+  const std::string room = room_for(rows.clients, rows.uses, getpid());
+  return room.empty() ? holder_of(rows.clients, getpid()) : room;
+}
+
+std::string who_has_memory(int gpu) {
+  return memory_of(all_rows().clients, gpu, getpid());
+}
+
+std::string who_stays_for_now(int gpu) {
+  const Rows rows = all_rows();
+  return staying_of(rows.clients, rows.uses, gpu, getpid(), &protocol::StatusUse::fixed_for_now_bytes);
+}
+
+std::string memory_of(const std::vector<protocol::StatusClient>& clients, int gpu, std::int32_t own_pid) {
+  return most_of(clients, own_pid, [gpu](const protocol::StatusClient& client) {
+    const bool there = gpu >= 0 && (client.gpus >> gpu & 1) != 0;
+    return there ? client.device_bytes + client.context_bytes : 0;
+  });
+}
+
+std::string staying_of(const std::vector<protocol::StatusClient>& clients, const std::vector<protocol::StatusUse>& uses,
+                       int gpu, std::int32_t own_pid, std::uint64_t protocol::StatusUse::* bytes) {
+  return most_of(clients, own_pid, [&](const protocol::StatusClient& client) {
+    const auto here = [&](const protocol::StatusUse& use) {
+      return use.client == client.client && gpu >= 0 && use.gpu == static_cast<std::uint32_t>(gpu);
+    };
+    const auto use = std::ranges::find_if(uses, here);
+    return use != uses.end() ? (*use).*bytes : 0;
+  });
+}
+
+std::string room_for(const std::vector<protocol::StatusClient>& clients, const std::vector<protocol::StatusUse>& uses,
+                     std::int32_t own_pid) {
+  for (const protocol::StatusClient& client : clients) {
+    if (client.pid != own_pid) continue;
+    for (const protocol::StatusUse& use : uses) {
+      if (use.client != client.client || use.lacks_bytes == 0) continue;
+      const std::string others =
+          staying_of(clients, uses, static_cast<int>(use.gpu), own_pid, &protocol::StatusUse::fixed_bytes);
+      return fmt::format("room on GPU {}: {} of this program's memory do not fit beside what does not leave it{}{}",
+                         use.gpu, protocol::bytes_text(use.lacks_bytes), others.empty() ? "" : ": ", others);
+    }
+  }
+  return "";
 }
 
 std::string holder_of(const std::vector<protocol::StatusClient>& clients, std::int32_t own_pid) {

@@ -16,13 +16,16 @@ namespace rota::turn {
 class Waiting {
  public:
   // `for_whom` is called on the waiting thread, with no lock held; it returns "GPU 0, held by pid 12 (memhog, alice)".
-  explicit Waiting(std::function<std::string()> for_whom) : for_whom_(std::move(for_whom)) {}
+  // `more`: where to read on; it ends the line.
+  explicit Waiting(std::function<std::string()> for_whom, const char* more = "; `rota status` says more")
+      : for_whom_(std::move(for_whom)), more_(more) {}
 
   // See gate::Attendant::stands(). Any thread; if several wait, one reports.
   std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds so_long);
 
  private:
   std::function<std::string()> for_whom_;
+  const char* more_;
   std::atomic<std::size_t> said_{0};
 };
 
@@ -31,5 +34,19 @@ std::string who_holds();
 // The same from rotad's list of clients. A process that is not in it by its own pid is in another pid namespace than
 // rotad: then only the GPU that all waiting programs want can be meant, and pids say nothing to it.
 std::string holder_of(const std::vector<protocol::StatusClient>& clients, std::int32_t own_pid);
+
+// For what room a process waits, if rotad passes it over because its memory would not fit, and who has what stays
+// there; otherwise empty.
+std::string room_for(const std::vector<protocol::StatusClient>& clients, const std::vector<protocol::StatusUse>& uses,
+                     std::int32_t own_pid);
+
+// Who has memory on a GPU, by rotad's index of it: "pid 12 (memhog, alice) 3.0 GiB, …", the three largest first; empty
+// if rotad does not say, or nobody else has any.
+std::string who_has_memory(int gpu);
+std::string memory_of(const std::vector<protocol::StatusClient>& clients, int gpu, std::int32_t own_pid);
+// The same for memory that cannot leave the GPU for now; of those rows, what `bytes` says.
+std::string who_stays_for_now(int gpu);
+std::string staying_of(const std::vector<protocol::StatusClient>& clients, const std::vector<protocol::StatusUse>& uses,
+                       int gpu, std::int32_t own_pid, std::uint64_t protocol::StatusUse::* bytes);
 
 }  // namespace rota::turn

@@ -21,7 +21,7 @@ bool Alone::wants(Client& client, bool alone, Time now) {
   }
   books_.mark_changed(client.state.held | measuring.gpus);
   measuring.asks = false;
-  measuring.presses_since = measuring.until = measuring.left = Time{};
+  measuring.presses_since = measuring.until = Time{};
   measuring.gpus = 0;
   std::erase(asking_, &client);
   find_first();
@@ -46,11 +46,11 @@ bool Alone::is_first(const Client& client) const {
   return gpus != 0 && first_[static_cast<GpuIndex>(std::countr_zero(gpus))] == &client;
 }
 
-// The first client whose turn to press has come, but that has used up its time.
+// The first client whose turn to press has come, but that has used up its time, or would press others in vain.
 Client* Alone::first_without_time(Time now) {
   for (Client* client : asking_) {
     const bool presses_now = client->measuring.presses_since == Time{} && is_first(*client);
-    if (presses_now && left(*client, now) < kLongest) return client;
+    if (presses_now && (left(*client, now) < 2 * kLongest || in_vain(*client, now))) return client;
   }
   return nullptr;
 }
@@ -65,6 +65,22 @@ bool Alone::others_hold(const Client& client) const {
   return others;
 }
 
+// Whether others have lately not left one of its GPUs in time, and are still there.
+bool Alone::in_vain(const Client& client, Time now) const {
+  bool any = false;
+  for_each_gpu(client.state.held, [&](GpuIndex index) { any |= now < in_vain_[index].until; });
+  return any && others_hold(client);
+}
+
+void Alone::pressed_in_vain(const Client& client, Time now) {
+  for_each_gpu(client.measuring.gpus, [&](GpuIndex index) {
+    InVain& gpu = in_vain_[index];
+    const bool again = now - gpu.until < gpu.pause;
+    gpu.pause = again ? std::min(gpu.pause * 2, kLongestInVain) : kInVain;
+    gpu.until = now + gpu.pause;
+  });
+}
+
 // How much time is left of what it, and all clients of its GPUs together, may take.
 Time Alone::left(Client& client, Time now) {
   Time left = protocol::kMostAlone - client.measuring.taken.lately(now);
@@ -77,13 +93,11 @@ Time Alone::left(Client& client, Time now) {
 bool Alone::begins(Client& client, Time now) {
   Measuring& measuring = client.measuring;
   if (measuring.until != Time{} || !is_first(client)) return false;
-  if (measuring.presses_since == Time{}) {
-    measuring.presses_since = now;
-    measuring.left = left(client, now);
-  }
+  if (measuring.presses_since == Time{}) measuring.presses_since = now;
   measuring.gpus |= client.state.held;
   if (others_hold(client)) return false;
-  measuring.until = std::min(now + kLongest, measuring.presses_since + measuring.left);
+  for_each_gpu(measuring.gpus, [&](GpuIndex index) { in_vain_[index] = {}; });
+  measuring.until = now + kLongest;
   client.state.alone_until = measuring.until;
   return true;
 }

@@ -6,8 +6,11 @@
 // others wait meanwhile. A client that asks while another one presses or is alone is served after it. A client that is
 // still waiting for its GPUs does not move forward in the queue for this: it asks once it holds them.
 //
-// Clients are not trusted. If the others have not left within kLongestAlone, the request has failed. A client gets at
-// most two of any ten seconds, and all clients of a GPU together five, counted from when the others are pressed.
+// Clients are not trusted. If the others have not left within kLongestAlone, the request has failed: they run kernels
+// longer than that, for which every drain would be in vain. So nobody is pressed on these GPUs for a while, doubled
+// with each failure that follows. A client gets at most two of any ten seconds, and all clients of a GPU together five,
+// counted from when the others are pressed. Nobody is pressed if less is left than the drain and the time alone may
+// take.
 //
 // Programs that share memory or events with other processes may have to run beside them, so they are not pressed, and
 // never have a GPU alone. The other two modes have no such requests: in exclusive mode there is only one holder anyway,
@@ -27,7 +30,7 @@ class Alone {
  public:
   // The arguments must outlive this object; the settings may change.
   Alone(const Settings& settings, Bookkeeping& books)
-      : settings_(settings), books_(books), taken_(protocol::kMaxGpus) {}
+      : settings_(settings), books_(books), taken_(protocol::kMaxGpus), in_vain_(protocol::kMaxGpus) {}
 
   // The client wants its GPUs alone from now on, or no longer. Returns whether it was alone until now.
   bool wants(Client& client, bool alone, Time now);
@@ -43,6 +46,7 @@ class Alone {
   template <typename Ended>
   void end_those_over(Time now, Ended ended) {
     while (Client* over = first_over(now)) {
+      if (over->measuring.until == Time{}) pressed_in_vain(*over, now);
       if (wants(*over, false, now)) ended(*over);
     }
   }
@@ -75,14 +79,24 @@ class Alone {
   std::optional<Time> next_deadline() const;
 
   static constexpr Time kLongest = protocol::kLongestAlone;
+  // How long nobody is pressed after a request that has failed, and at most.
+  static constexpr Time kInVain = std::chrono::seconds(1);
+  static constexpr Time kLongestInVain = std::chrono::seconds(32);
 
  private:
+  // Of a GPU.
+  struct InVain {
+    Time until{};
+    Time pause{};  // the last one; 0: the last request has not failed
+  };
   Client* first_over(Time now) const;
   Client* first_without_time(Time now);
   void find_first();
   bool begins(Client& client, Time now);
   bool others_hold(const Client& client) const;
   Time left(Client& client, Time now);
+  bool in_vain(const Client& client, Time now) const;
+  void pressed_in_vain(const Client& client, Time now);
 
   const Settings& settings_;
   Bookkeeping& books_;
@@ -90,6 +104,7 @@ class Alone {
   std::array<const Client*, protocol::kMaxGpus> first_{};
   GpuMask gpus_ = 0;
   std::vector<protocol::TimeTaken> taken_;  // by GPU
+  std::vector<InVain> in_vain_;             // by GPU
 };
 
 }  // namespace rota::scheduler

@@ -44,18 +44,22 @@ void Bookkeeping::add_gpu(Client& client, GpuIndex index, Bytes total, Bytes con
   changed_ |= bit(index);
 }
 
-void Bookkeeping::use(Client& client, const event::Usage& usage, std::chrono::nanoseconds window, Time now) {
+bool Bookkeeping::use(Client& client, const event::Usage& usage, std::chrono::nanoseconds window, Time now) {
   const GpuIndex index = usage.gpu;
   Share* share = client.share(index);
   Gpu& gpu = gpus_[index];
   // What is on the GPU counts, including what the client keeps beyond its allocations.
   const Bytes used = std::min(std::max(usage.used, usage.resident), gpu.total);
   const Bytes fixed = std::min(usage.fixed, used);
-  if (share->swaps || usage.resident != 0) use_swap(client, *share, usage, now);
+  const bool refused = (share->swaps || usage.resident != 0) && use_swap(client, *share, usage, now);
+  const Bytes for_now = share->swaps ? std::min(usage.fixed_for_now, fixed) : 0;
   Bytes peak = share->peak;
   if (used >= peak || now - share->peak_at > window) peak = used;
   if (used >= peak) share->peak_at = now;
-  if (used == share->used && fixed == share->fixed && peak == share->peak) return;
+  const bool same = used == share->used && fixed == share->fixed && for_now == share->fixed_for_now;
+  if (same && peak == share->peak) return refused;
+  // What could not leave now can: that it did not when it was asked means nothing any more.
+  if (for_now < share->fixed_for_now) set_stuck(client, *share, false);
   const bool holds = (client.state.held & bit(index)) != 0;
   const bool wants = (client.state.wanted & bit(index)) != 0;
   gpu.used += used - share->used;
@@ -69,14 +73,16 @@ void Bookkeeping::use(Client& client, const event::Usage& usage, std::chrono::na
   discount_movable(client, *share);
   share->used = used;
   share->fixed = fixed;
+  share->fixed_for_now = for_now;
   share->peak = peak;
   count_movable(client, *share);
   changed_ |= bit(index);
   // It has more than it was promised: it allocated while it had no lease, or did not ask. This counts as an ask.
   if (used > std::max(share->promised, share->asked)) ask(client, index, used);
+  return refused;
 }
 
-void Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usage, Time now) {
+bool Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usage, Time now) {
   Gpu& gpu = gpus_[share.gpu];
   if (!share.swaps) {
     share.swaps = client.swaps = true;
@@ -84,9 +90,16 @@ void Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usa
   }
   const bool holds = (client.state.held & bit(share.gpu)) != 0;
   const Bytes resident = std::min(usage.resident, gpu.total);
-  const Bytes shortage = holds ? std::min(usage.shortage, gpu.total) : 0;
-  const Bytes free = std::min(usage.free, gpu.total);
-  if (resident == share.resident && shortage == share.shortage && free == share.free) return;
+  // A refusal that is known already counts as it was: a part of the shortage may have come since, or a turn begun.
+  const bool again = usage.refusals == 0 || usage.refusals != share.refusals;
+  const Bytes shortage = !holds || usage.shortage == 0 ? 0
+                         : again                       ? std::min(usage.shortage, gpu.total)
+                                                       : share.shortage;
+  const Bytes free = again ? std::min(usage.free, gpu.total) : share.free;
+  const bool refused = again && shortage != 0;
+  share.refusals = usage.refusals;
+  const bool same = resident == share.resident && shortage == share.shortage && free == share.free;
+  if (same && (!refused || usage.refusals == 0)) return refused;
   changed_ |= bit(share.gpu);
   if (resident != share.resident) set_stuck(client, share, false);
   discount_movable(client, share);
@@ -101,7 +114,8 @@ void Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usa
   count_movable(client, share);
   share.shortage = shortage;
   share.free = free;
-  share.gone_then = gpu.gone;
+  if (refused) share.gone_then = gpu.gone;
+  return refused;
 }
 
 // The most that clients can have on a GPU, according to these books: contexts, and everything that they have allocated
@@ -143,6 +157,8 @@ void Bookkeeping::count_movable(const Client& client, const Share& share) {
   gpus_[share.gpu].movable += movable;
   if (share.stuck) gpus_[share.gpu].stuck += movable;
   if (movable != 0) movable_ |= bit(share.gpu);
+  gpus_[share.gpu].later += client.later(share);
+  if (gpus_[share.gpu].later != 0) later_ |= bit(share.gpu);
 }
 
 void Bookkeeping::discount_movable(const Client& client, const Share& share) {
@@ -151,6 +167,8 @@ void Bookkeeping::discount_movable(const Client& client, const Share& share) {
   gpus_[share.gpu].movable -= movable;
   if (share.stuck) gpus_[share.gpu].stuck -= movable;
   if (gpus_[share.gpu].movable == 0) movable_ &= ~bit(share.gpu);
+  gpus_[share.gpu].later -= client.later(share);
+  if (gpus_[share.gpu].later == 0) later_ &= ~bit(share.gpu);
 }
 
 void Bookkeeping::set_stuck(Client& client, Share& share, bool stuck) {

@@ -61,7 +61,8 @@ struct Share {
   Bytes context;
   Bytes used = 0;
   Bytes fixed = 0;
-  Bytes peak = 0;  // the peak of `used` within the memory window
+  Bytes fixed_for_now = 0;  // the part of it that will be able to leave by itself
+  Bytes peak = 0;           // the peak of `used` within the memory window
   Time peak_at{};
   // For a holder that asks before it takes; 0 for any other.
   Bytes promised = 0;
@@ -72,6 +73,7 @@ struct Share {
   Bytes shortage = 0;   // what the driver has refused it although it holds the GPU
   Bytes free = 0;       // what the driver reported as free then
   Bytes gone_then = 0;  // Gpu::gone when it reported that
+  std::uint32_t refusals = 0;
   Bytes to_clear = 0;   // what it has been asked to clear, as long as it does not hold the GPU
   Bytes asked_now = 0;  // used while it is decided which clients to ask
   Bytes told = 0;       // the value of to_clear that it was last told,
@@ -82,6 +84,11 @@ struct Share {
   Time asked_in_vain{};    // how long it had been asked without progress when the request last ended
   Time unwilling_until{};  // 0: it may be asked for room
   bool stuck = false;      // it did not clear when asked, and has not cleared anything since
+  // incomplete.h: in this turn the driver has refused it memory that has not come since; until when its last turn
+  // counts as one in vain (0: it does not); and by how much its memory does not fit, if it is passed over for that.
+  bool refused = false;
+  Time in_vain_until{};
+  Bytes lacks = 0;
   // For sharing.
   std::shared_ptr<Party> party{};
   Standing::As stands = Standing::As::kAway;
@@ -105,7 +112,6 @@ struct Evidence {
 struct Measuring {
   bool asks = false;
   Time presses_since{};  // since when others are asked to leave its GPUs; 0: they are not
-  Time left{};           // how much time it had left then
   Time until{};          // until when it has them alone; 0: it does not
   GpuMask gpus = 0;      // on which it has pressed others
   protocol::TimeTaken taken;
@@ -136,6 +142,8 @@ struct Client {
   std::uint64_t queue_number = 0;  // increases with each client that is queued
   bool keeps_place = false;        // when queued again, it keeps its number
 
+  bool passed_over = false;  // on some GPU that it waits for, a turn would be in vain (incomplete.h)
+
   // The client is in a hurry (event::Want::urgent): it waits at the head of the queue, or holds a turn that it got in
   // this way; and when it last became urgent.
   bool urgent = false;
@@ -157,6 +165,8 @@ struct Client {
   Bytes counted(const Share& share) const {
     return asks && (state.held & bit(share.gpu)) != 0 ? share.promised : share.peak;
   }
+  // What it will be able to clear on a GPU that it does not hold, besides what it could clear now.
+  Bytes later(const Share& share) const { return (state.held & bit(share.gpu)) != 0 ? 0 : share.fixed_for_now; }
   // What it could clear on a GPU that it does not hold.
   Bytes movable(const Share& share) const {
     const bool holds = (state.held & bit(share.gpu)) != 0;
@@ -190,11 +200,13 @@ struct Gpu {
   // What clients that swap have there (clearing.h).
   std::vector<Client*> swappers;
   Bytes movable = 0;  // what clients that do not hold the GPU could clear
+  Bytes later = 0;    // what they could clear if it were not fixed for now
   Bytes stuck = 0;    // the part of that which they did not clear when asked
   Bytes gone = 0;     // total that has left since rotad started
   Bytes outside = 0;  // in use by nobody that rotad knows, inferred from refusals
   Time outside_seen{};
   Time fits_since{};         // since when a holder has been refused memory that should be free; 0: no holder is
+  Bytes least_outside = 0;   // the least that refusals have shown since then
   std::size_t clearing = 0;  // clients that have been asked to clear
   Time look_at{};            // when to check again even if nothing happens; 0: never
   Outside measured;          // the same (memory outside) according to the driver
@@ -217,11 +229,14 @@ class Bookkeeping {
   GpuMask asked() const { return asked_; }    // GPUs with askers
   // GPUs where clients that do not hold them have memory that could be cleared.
   GpuMask movable() const { return movable_; }
+  // GPUs where such clients have memory that is fixed for now.
+  GpuMask later() const { return later_; }
 
   Client& join(ClientId id, bool asks);
   void add_gpu(Client& client, GpuIndex index, Bytes total, Bytes context);
-  // For a GPU that the client touches. `window`: how long its peak counts.
-  void use(Client& client, const event::Usage& usage, std::chrono::nanoseconds window, Time now);
+  // For a GPU that the client touches. `window`: how long its peak counts. Returns whether this says that the driver
+  // has refused the client memory again.
+  bool use(Client& client, const event::Usage& usage, std::chrono::nanoseconds window, Time now);
   // What the driver reports about a GPU, or that it has not reported anything for too long.
   void measure(const event::Measured& measured, Time now);
   void forget_measured(GpuIndex index);
@@ -268,7 +283,7 @@ class Bookkeeping {
   void leave_party(Share& share);
   void end_ask(Client& client, Share& share);
   Bytes explained(GpuIndex index) const;
-  void use_swap(Client& client, Share& share, const event::Usage& usage, Time now);
+  bool use_swap(Client& client, Share& share, const event::Usage& usage, Time now);
   void count_movable(const Client& client, const Share& share);
   void discount_movable(const Client& client, const Share& share);
 
@@ -279,6 +294,7 @@ class Bookkeeping {
   GpuMask waited_ = 0;
   GpuMask asked_ = 0;
   GpuMask movable_ = 0;
+  GpuMask later_ = 0;
   GpuMask changed_ = 0;
   std::uint64_t asks_ = 0;
 };

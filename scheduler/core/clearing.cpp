@@ -29,15 +29,20 @@ Bytes present(const Gpu& gpu, GpuIndex index) {
 void Clearing::refused(const Client& holder, GpuIndex index, Time now) {
   const Share& share = *holder.share(index);
   Gpu& gpu = books_.gpu(index);
-  if (share.shortage == 0 || (holder.state.held & bit(index)) == 0) return;
   const Bytes known = gpu.contexts + present(gpu, index) + share.free;
   const Bytes outside = gpu.total > known ? gpu.total - known : 0;
   // The figures of a client that is clearing are slightly old or new: an approximate match confirms what is known.
   if (gpu.outside != 0 && outside >= gpu.outside - gpu.outside / 4) gpu.outside_seen = now;
-  if (outside == 0 || gpu.fits_since == Time{} || now - gpu.fits_since < kSettled) return;
+  if (outside == 0 || excess(gpu) != 0) return;
+  if (gpu.fits_since == Time{}) {
+    gpu.fits_since = now;
+    gpu.least_outside = outside;
+  }
+  gpu.least_outside = std::min(gpu.least_outside, outside);
+  if (now - gpu.fits_since < kSettled) return;
   gpu.outside_seen = now;
   gpu.fits_since = {};
-  gpu.outside = outside;
+  gpu.outside = gpu.least_outside;
   books_.mark_changed(bit(index));
 }
 
@@ -84,11 +89,7 @@ void Clearing::ask(GpuIndex index, Time now, const std::function<void(Client&, B
   }
   const auto lacks = [&](const Client* holder) { return holder->share(index)->shortage != 0; };
   const bool short_of = std::any_of(gpu.holders.begin(), gpu.holders.end(), lacks);
-  if (!short_of || excess(gpu) != 0) {
-    gpu.fits_since = {};
-  } else if (gpu.fits_since == Time{}) {
-    gpu.fits_since = now;
-  }
+  if (!short_of || excess(gpu) != 0) gpu.fits_since = {};
   const Bytes wanted = missing(gpu, index);
   if (wanted == 0 && gpu.clearing == 0) {
     set_deadline(index, false);

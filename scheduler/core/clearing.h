@@ -17,10 +17,10 @@
 //
 // Memory *outside* is in use by nobody that rotad knows: other programs, other uses of the GPU. It is measured
 // (outside.h). What the driver does not report is inferred when a holder is refused memory that should fit according to
-// the books, and has been refused for a while, since figures of different clients are of different moments. It is
-// forgotten ten seconds after a holder was last refused because of it; then two clients that do not fit beside it run
-// together once, until the second is refused. At a hand-over the next holder is refused for a moment, before the others
-// have cleared, so the figure is kept while turns change.
+// the books, and has been refused again and again for a while: the least that these refusals show, since figures of
+// different clients are of different moments. It is forgotten ten seconds after a holder was last refused because of
+// it; then two clients that do not fit beside it run together once, until the second is refused. At a hand-over the
+// next holder is refused for a moment, before the others have cleared, so the figure is kept while turns change.
 #pragma once
 
 #include <functional>
@@ -45,7 +45,7 @@ class Clearing {
   // The books must outlive this object.
   explicit Clearing(Bookkeeping& books) : books_(books) {}
 
-  // A holder reports that the driver has refused it memory on this GPU (Share::shortage), perhaps repeatedly.
+  // A holder reports that the driver has refused it memory on this GPU (Share::shortage) once more.
   void refused(const Client& holder, GpuIndex gpu, Time now);
   // The client's grant was revoked: it will not clear memory either.
   void revoked(Client& client, Time now);

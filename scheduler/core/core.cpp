@@ -16,7 +16,8 @@ Core::Core(const Settings& settings)
       alone_(settings_, books_),
       admission_(settings_, books_, sharing_, alone_),
       pressure_(settings_, books_, order_, sharing_, alone_),
-      clearing_(books_) {
+      clearing_(books_),
+      incomplete_(books_) {
   assert(settings.quantum.count() > 0);
 }
 
@@ -77,7 +78,10 @@ ClientUse Core::use(ClientId id, GpuIndex index, Time now) const {
                 .calls = {},
                 .light = sharing_.candidate(index) == Candidate::kLightOpen && sharing_.open_to(*client, index),
                 .held = Bookkeeping::held_time(*client, now),
-                .waited = Bookkeeping::waited_time(*client, now)};
+                .waited = Bookkeeping::waited_time(*client, now),
+                .fixed = own->fixed,
+                .fixed_for_now = own->fixed_for_now,
+                .lacks = own->lacks};
   if (own->measurement.u >= 0) use.busy = own->measurement.u;
   if (own->measurement.own_rate > 0) use.calls = own->measurement.own_rate;
   return use;
@@ -86,7 +90,7 @@ ClientUse Core::use(ClientId id, GpuIndex index, Time now) const {
 std::optional<Time> Core::next_deadline() const {
   std::optional<Time> next = pressure_.next_deadline();
   for (const std::optional<Time> other :
-       {clearing_.next_deadline(), sharing_.next_deadline(), alone_.next_deadline()}) {
+       {clearing_.next_deadline(), sharing_.next_deadline(), alone_.next_deadline(), incomplete_.next_deadline()}) {
     if (other && (!next || *other < *next)) next = other;
   }
   return next;
@@ -230,8 +234,9 @@ void Core::on(const event::GiveBack& back, Time now) {
 void Core::on(const event::Usage& usage, Time now) {
   Client* client = books_.find(usage.client);
   if (client == nullptr || client->share(usage.gpu) == nullptr) return;
-  books_.use(*client, usage, settings_.memory_window, now);
-  if (usage.shortage != 0) clearing_.refused(*client, usage.gpu, now);
+  const bool refused = books_.use(*client, usage, settings_.memory_window, now);
+  if (refused) clearing_.refused(*client, usage.gpu, now);
+  Incomplete::heard(*client, *client->share(usage.gpu));
 }
 
 void Core::on(const event::Ask& ask, Time) {
@@ -257,7 +262,7 @@ void Core::on(const event::Tick&, Time now) {
     clearing_.revoked(client, now);
   }
   alone_.end_those_over(now, [&](const Client& client) { told_alone(client, now); });
-  books_.mark_changed(clearing_.due(now) | sharing_.due(now));
+  books_.mark_changed(clearing_.due(now) | sharing_.due(now) | incomplete_.due(now));
 }
 
 void Core::on(const event::Measured& measured, Time now) {
@@ -368,6 +373,7 @@ void Core::end_grant(Client& client, Change change, Time now) {
   client.keeps_place = std::exchange(client.urgent_turn, false) && !client.woke;
   client.held_time = Bookkeeping::held_time(client, now);
   const GpuMask had = client.state.held;
+  incomplete_.ending(client, now);
   books_.set_held(client, 0, now);
   for_each_gpu(had, [&](GpuIndex index) { move_back(*client.share(index)); });
   client.state.grant = 0;
@@ -401,6 +407,9 @@ void Core::settle(Time now) {
     });
   } while (answered);
   alone_.judge(now, [&](const Client& client) { told_alone(client, now); });
+  incomplete_.judge(now, [&](const Client& client, GpuIndex index, Bytes lacks) {
+    decisions_.push_back({Change::kPassedOver, client.id, client.state.grant, index, lacks});
+  });
   for_each_gpu(books_.waited() | books_.changed(), [&](GpuIndex index) { books_.gpu(index).lacks_room = false; });
   pressed_ = order_.serve(
       books_, sharing_.beside(),

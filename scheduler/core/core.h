@@ -33,8 +33,8 @@
 //
 // Each question has its own part: how much memory each client has on each GPU (bookkeeping.h), which clients may run
 // beside each other (admission.h), how they share a GPU that they fit (sharing.h), which one measures there (alone.h),
-// which is next (order.h), which must yield and until when (pressure.h), and whose swap memory leaves a GPU
-// (clearing.h). This class connects them.
+// which is next (order.h), whose turns would be in vain (incomplete.h), which must yield and until when (pressure.h),
+// and whose swap memory leaves a GPU (clearing.h). This class connects them.
 #pragma once
 
 #include <optional>
@@ -45,6 +45,7 @@
 #include "scheduler/core/bookkeeping.h"
 #include "scheduler/core/clearing.h"
 #include "scheduler/core/event.h"
+#include "scheduler/core/incomplete.h"
 #include "scheduler/core/order.h"
 #include "scheduler/core/pressure.h"
 #include "scheduler/core/settings.h"
@@ -108,6 +109,8 @@ class Core {
   GpuMask metered_gpus() const { return sharing_.metered(); }
   // GPUs on which clients that do not hold them have memory that could be cleared, whether or not they are doing so.
   GpuMask movable_gpus() const { return books_.movable(); }
+  // GPUs on which they have memory that cannot be cleared for now, but will be able to leave by itself.
+  GpuMask later_gpus() const { return books_.later(); }
   // For the first client that waits for a GPU: when the holders in its way begin to drain, or began. 0 for any other
   // client.
   Time next_turn(ClientId client) const;
@@ -151,6 +154,7 @@ class Core {
   Order order_;
   Pressure pressure_;
   Clearing clearing_;
+  Incomplete incomplete_;
   GpuMask pressed_ = 0;        // GPUs at which a waiter conflicts with the holders
   GpuMask alone_pressed_ = 0;  // GPUs that others left for a client that measures
   std::vector<Decision> decisions_;

@@ -58,7 +58,9 @@ struct GiveBack {
 };
 // The sum of the client's live allocations on a GPU; `fixed` of it cannot leave the GPU. The other fields are for
 // clients that swap (protocol.h), and 0 for all others: what is on the GPU now, including what is fixed; what a holder
-// lacks there because the driver refused it; and what the driver reported as free then.
+// lacks there because the driver refused it; what the driver reported as free then; a number that changes with each
+// refusal (0: not known), since the other fields may be newer than the refusal; and the part of `fixed` that will be
+// able to leave by itself, once work that may use it has finished.
 struct Usage {
   ClientId client;
   GpuIndex gpu;
@@ -67,6 +69,8 @@ struct Usage {
   Bytes resident = 0;
   Bytes shortage = 0;
   Bytes free = 0;
+  std::uint32_t refusals = 0;
+  Bytes fixed_for_now = 0;
 };
 // The total of what the client has on a GPU that it holds and what it is about to take there. A later ask replaces it;
 // an amount that is already promised withdraws it. It ends with the grant: the next grant covers what the client has by
@@ -125,6 +129,8 @@ enum class Change {
   kPromised,  // the client may now have `bytes` on `gpu`: with each grant, and when it asks for more
   kClear,     // the client, which does not hold `gpu`, is to clear `bytes` there
   kAlone,     // the client has its GPUs alone from now on, or, if `bytes` is 0, no longer
+  // A client that waits is passed over, since `bytes` of its memory do not fit on the GPU; if that is 0, no longer.
+  kPassedOver,
 };
 
 // A client whose lease changed in this step. Read the result with client() (null after a Leave).
@@ -132,8 +138,8 @@ struct Decision {
   Change change;
   ClientId client;
   std::uint32_t grant;  // the grant that this is about
-  GpuIndex gpu = 0;     // kPromised, kClear
-  Bytes bytes = 0;      // kPromised, kClear; kAlone: for how long at most, in nanoseconds
+  GpuIndex gpu = 0;     // kPromised, kClear, kPassedOver
+  Bytes bytes = 0;      // the same; kAlone: for how long at most, in nanoseconds
 };
 
 // What a client's lease page shows, and what `rota status` needs.
@@ -187,6 +193,9 @@ struct ClientUse {
   bool light = false;           // it may run at any time beside those that take turns
   Time held{};                  // how long it has held any GPU since it started,
   Time waited{};                // and waited for GPUs without holding any
+  Bytes fixed = 0;              // of its memory there, what cannot leave,
+  Bytes fixed_for_now = 0;      // and the part of that which will be able to
+  Bytes lacks = 0;              // it is passed over, since this much of its memory would not fit; 0: it is not
 };
 
 // Promises and grants grow in steps of a 64th of a GPU as programs report what they use. Judgement.

@@ -16,7 +16,8 @@ namespace {
 // A hundred years in nanoseconds: leaves room for the durations that the core adds to times.
 constexpr std::chrono::nanoseconds kLatest = std::chrono::hours(24 * 365 * 100);
 
-constexpr const char* kChanges[] = {"granted", "ended", "pressure", "revoked", "promised", "clear", "alone"};
+constexpr const char* kChanges[] = {"granted",  "ended", "pressure", "revoked",
+                                    "promised", "clear", "alone",    "passed_over"};
 
 std::string hexadecimal(GpuMask mask) {
   char text[16];
@@ -55,8 +56,10 @@ struct EventWords {
   std::string operator()(const event::GiveBack& back) const { return words("give_back", back.client, back.grant); }
   std::string operator()(const event::Usage& usage) const {
     const std::string line = words("usage", usage.client, usage.gpu, usage.used, usage.fixed);
-    const bool swaps = (usage.resident | usage.shortage | usage.free) != 0;
-    return line + (swaps ? words("", usage.resident, usage.shortage, usage.free) : std::string());
+    if ((usage.resident | usage.shortage | usage.free | usage.refusals | usage.fixed_for_now) == 0) return line;
+    return line + words("", usage.resident, usage.shortage, usage.free) +
+           ((usage.refusals | usage.fixed_for_now) != 0 ? words("", usage.refusals) : std::string()) +
+           (usage.fixed_for_now != 0 ? words("", usage.fixed_for_now) : std::string());
   }
   std::string operator()(const event::Ask& ask) const { return words("ask", ask.client, ask.gpu, ask.bytes); }
   std::string operator()(const event::Leave& leave) const { return words("leave", leave.client); }
@@ -222,6 +225,8 @@ std::optional<Event> read_event(std::string_view name, Words& words) {
     usage.resident = bytes();
     usage.shortage = bytes();
     usage.free = bytes();
+    if (!words.at_end()) usage.refusals = static_cast<std::uint32_t>(bytes());
+    if (!words.at_end()) usage.fixed_for_now = bytes();
     return usage;
   }
   if (name == "ask") {
@@ -304,7 +309,8 @@ std::string log_line(const Event& event, Time now) {
 std::string log_line(const Decision& decision) {
   const std::string line = words(kChanges[static_cast<std::size_t>(decision.change)], decision.client, decision.grant);
   if (decision.change == Change::kAlone) return "> " + line + words("", decision.bytes) + '\n';
-  const bool with_bytes = decision.change == Change::kPromised || decision.change == Change::kClear;
+  const bool with_bytes = decision.change == Change::kPromised || decision.change == Change::kClear ||
+                          decision.change == Change::kPassedOver;
   return "> " + line + (with_bytes ? words("", decision.gpu, decision.bytes) : std::string()) + '\n';
 }
 

@@ -16,8 +16,10 @@
 //   > promised 1 1 0 33554432
 //   81231000100 usage 1 0 33554432 0                    client, GPU, bytes, fixed bytes
 //   81231000200 usage 2 0 4096 0 4096 0 0               the same for one that swaps, with resident, lacking and free
-//                                                       bytes
+//                                                       bytes, and, unless it is 0, the part of the fixed bytes that is
+//                                                       fixed only for now
 //   > clear 2 0 0 4096                                  client, grant (0: it has none), GPU, bytes
+//   > passed_over 1 0 0 4096                            client, 0, GPU, bytes that do not fit there; 0: no longer
 //   81231001000 measured 0 149276459008 0               GPU, free bytes, and, if the driver reports them, those of
 //                                                       processes that are not clients
 //   81242001000 unmeasured 0                            GPU

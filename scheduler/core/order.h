@@ -37,7 +37,7 @@ class Order {
   void hurry(Client& client) {
     for_each_gpu(client.state.wanted, [&](GpuIndex index) {
       Rank& rank = client.share(index)->rank;
-      const Rank& least = first(index)->share(index)->rank;
+      const Rank& least = foremost(index)->share(index)->rank;
       rank = {std::min(rank.party, least.party), std::min(rank.member, least.member)};
     });
     client.urgent = true;
@@ -56,13 +56,8 @@ class Order {
     }
   }
 
-  // The first client in the queue that wants this GPU; null if there is none.
-  const Client* first(GpuIndex gpu) const {
-    for (const Client* client : queue_) {
-      if ((client->state.wanted & bit(gpu)) != 0) return client;
-    }
-    return nullptr;
-  }
+  // The first client in the queue that wants this GPU and is not passed over; null if there is none.
+  const Client* first(GpuIndex gpu) const { return find(gpu, false); }
 
   // From the head of the queue: calls `grant(client)`, which takes the client out of the queue, for each client that
   // can run. `conflicts(client, gpu)` tells which cannot. On the GPUs in `beside` there may be clients that run beside
@@ -74,6 +69,7 @@ class Order {
     GpuMask pressed = 0;
     for (auto next = queue_.begin(); next != queue_.end() && (books.waited() & (~reserved | beside)) != 0;) {
       Client& client = **next++;
+      if (client.passed_over) continue;
       GpuMask blocked = client.state.wanted & reserved;
       for_each_gpu(blocked & beside, [&](GpuIndex index) {
         if (is_beside(client, index)) blocked &= ~bit(index);
@@ -93,6 +89,14 @@ class Order {
   }
 
  private:
+  const Client* foremost(GpuIndex gpu) const { return find(gpu, true); }
+  const Client* find(GpuIndex gpu, bool passed_over) const {
+    for (const Client* client : queue_) {
+      if ((client->state.wanted & bit(gpu)) != 0 && (passed_over || !client->passed_over)) return client;
+    }
+    return nullptr;
+  }
+
   using Place = std::list<Client*>::iterator;
   // The foremost place that the client reaches from `from` without passing any that it does not go before.
   Place place_before(const Client& client, Place from) {

@@ -3,13 +3,32 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
+#include "scheduler/protocol/byte_text.h"
+
 namespace rota::scheduler {
+
+using protocol::bytes_text;
+
 namespace {
 
 // A client is granted up to the next step (event.h) if its limits are at least this many steps away. Judgement.
 constexpr Bytes kFar = 4;
+
+// A sentence about an account that fits into a message: a long name (a cgroup's path) loses its middle. The longest
+// rest leaves it `kLeast`, so that no number and no remedy is cut.
+std::string fitting(const std::string& name, const std::string& rest) {
+  constexpr std::size_t kMost = protocol::kTextLength - 1;
+  constexpr std::string_view kLeftOut = "...";
+  constexpr std::size_t kLeast = 24;
+  const std::size_t room = std::max(kMost - std::min(kMost, rest.size()), kLeast);
+  if (name.size() <= room) return name + rest;
+  const std::size_t begin = std::min(name.find(' ') + 1, kLeast / 2);
+  return fmt::format("{}{}{}{}", name.substr(0, begin), kLeftOut,
+                     name.substr(name.size() - (room - begin - kLeftOut.size())), rest);
+}
 
 void add(Reservation& sum, const Reservation& before, const Reservation& after) {
   sum.device += after.device - before.device;  // unsigned arithmetic is correct for decreases, too
@@ -24,6 +43,8 @@ void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
     const auto [entry, fresh] = accounts_.try_emplace(membership.key);
     Account& account = entry->second;
     if (fresh) account.name = membership.name;
+    if (fresh || membership.limits.device < account.limits.device) account.remedy.device = membership.remedy.device;
+    if (fresh || membership.limits.host < account.limits.host) account.remedy.host = membership.remedy.host;
     if (std::ranges::find(member.accounts, &account) != member.accounts.end()) continue;
     account.limits.device = std::min(account.limits.device, membership.limits.device);
     account.limits.host = std::min(account.limits.host, membership.limits.host);
@@ -118,7 +139,7 @@ bool Quota::fits(const Member& member, GpuIndex index, const Reservation& wanted
   const Bytes at_once = more_stays ? most_swapped(index, member, own) : own;
   const Gpu& gpu = gpus_[index];
   const Bytes fixed = gpu.fixed - before.fixed + std::max(before.fixed, wanted.fixed);
-  return at_once == 0 || gpu.contexts + fixed + at_once <= gpu.total;
+  return at_once == 0 || gpu.contexts + gpu.outside + fixed + at_once <= gpu.total;
 }
 
 std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu, const Reservation& wanted) const {
@@ -188,28 +209,35 @@ Quota::Answer Quota::refuse(ClientId client, const Member& member, GpuIndex gpu,
     const Bytes more = std::max(ask.wanted.fixed - std::min(ask.wanted.fixed, before.fixed),
                                 ask.wanted.swapped - std::min(ask.wanted.swapped, before.swapped));
     const Gpu& where = gpus_[gpu];
-    return {client,
-            gpu,
-            ask.number,
-            false,
-            before,
-            fmt::format("of {} bytes, contexts take {}, {} cannot leave the GPU, and {} must be on it at once "
-                        "when their program runs; {} more were requested",
-                        where.total, where.contexts, where.fixed, most_swapped(gpu, member, before.swapped), more)};
+    return {
+        client,
+        gpu,
+        ask.number,
+        false,
+        before,
+        fmt::format("of {}, {}contexts take {}, {} cannot leave the GPU, and one program needs {} at once; {} more "
+                    "were requested",
+                    bytes_text(where.total),
+                    where.outside == 0 ? "" : fmt::format("programs without rota have {}, ", bytes_text(where.outside)),
+                    bytes_text(where.contexts), bytes_text(where.fixed),
+                    bytes_text(most_swapped(gpu, member, before.swapped)), bytes_text(more))};
   }
   const Account& account = *by.account;
   const Bytes more = ask.wanted.device - std::min(ask.wanted.device, member.reserved[gpu].device);
   std::string why;
   if (by.host) {
-    why = fmt::format(
-        "{} may have {} bytes of GPU memory in host memory, and {} more on this GPU may need more than that",
-        account.name, account.limits.host, more);
+    why = fmt::format(" may have {} of GPU memory in host memory, too little for {} more on this GPU",
+                      bytes_text(account.limits.host), bytes_text(more));
   } else {
-    why = fmt::format(
-        "{} may have {} bytes on each GPU; {} are in use{} and {} more were requested", account.name,
-        account.limits.device, account.device(gpu),
-        account.measured[gpu] == 0 ? "" : fmt::format(", {} by contexts and modules,", account.measured[gpu]), more);
+    const Bytes measured = account.measured[gpu];
+    why = fmt::format(" may have {} on each GPU; {} are in use{}; {} more were requested",
+                      bytes_text(account.limits.device), bytes_text(account.device(gpu)),
+                      measured == 0 ? "" : fmt::format(", {} by contexts and modules", bytes_text(measured)),
+                      bytes_text(more));
   }
+  const std::string& remedy = by.host ? account.remedy.host : account.remedy.device;
+  if (!remedy.empty()) why += ": " + remedy;
+  why = fitting(account.name, why);
   return {client, gpu, ask.number, false, member.reserved[gpu], why};
 }
 

@@ -59,9 +59,15 @@ class Quota {
   // How long others have to report what they do not need before an allocation is refused.
   static constexpr Time kPatience = std::chrono::milliseconds(250);
 
+  // What a user can do about each limit, for messages, e.g. "raise `rota run --gpu-mem`".
+  struct Remedy {
+    std::string device;
+    std::string host;
+  };
   struct Account {
     std::string name;  // for messages, e.g. "session 3f2a…", "user alice"
     Limits limits;
+    Remedy remedy;
     std::size_t clients = 0;
     std::array<Reservation, protocol::kMaxGpus> sums{};
     std::array<Bytes, protocol::kMaxGpus> measured{};  // beyond what is reserved
@@ -87,11 +93,12 @@ class Quota {
   // Until then clients of an earlier daemon may still report what they have: nobody is granted more of what is limited.
   void hold_until(Time until) { held_until_ = until; }
   // The client is charged to these accounts, identified by key; `name` and `limits` apply to a new account. For an
-  // existing one the lower limits apply.
+  // existing one the lower limits apply, each with its remedy.
   struct Membership {
     std::string key;
     std::string name;
     Limits limits;
+    Remedy remedy = {};
   };
   void join(ClientId client, const std::vector<Membership>& accounts);
   // Sets the limits of the account, whatever they were.

@@ -195,7 +195,7 @@ Time Sharing::next_look(Law& law) {
     case Phase::kProbing:
       return law.measuring ? law.samples_at : std::max(law.since + kSettling, law.samples_at);
     case Phase::kTrying:
-      return law.since + (law.measuring ? kTrial : kSettling);
+      return law.since + (!law.measuring ? kSettling : law.tries_both ? kTrialOfTwo : kTrial);
   }
   return Time::max();
 }
@@ -390,8 +390,15 @@ void Sharing::choose(Law& law, GpuIndex index, Time now) {
                                  [](double one, double other) { return std::abs(one - other) <= kSameU; });
     if (same) return settle(law, index, Candidate::kTurns, kFirstAgain, kLastAgain, now);
   }
-  const auto saturating = std::count_if(u.begin(), u.end(), [](double each) { return each >= kSaturating; });
-  begin(law, Phase::kTrying, saturating > 1 && !law.light.empty() ? Candidate::kLightOpen : Candidate::kTogether, now);
+  if (law.light.empty() || law.set.size() < law.light.size() + 2) {
+    law.tries_both = false;
+    return begin(law, Phase::kTrying, Candidate::kTogether, now);
+  }
+  // With several heavy programs and light ones either may be best: which one is found out at first, and again if that
+  // is doubted.
+  const Answer* const known = answer(law);
+  law.tries_both = known == nullptr || known->ratio < 1 || now < known->again_at;
+  begin(law, Phase::kTrying, law.tries_both ? Candidate::kTogether : known->candidate, now);
 }
 
 void Sharing::compare(Law& law, GpuIndex index, Time now) {
@@ -403,7 +410,14 @@ void Sharing::compare(Law& law, GpuIndex index, Time now) {
     if (measurement.alone == 0 || passed <= 0) continue;
     sum += static_cast<double>(evidence.last.calls - measurement.from.calls) / passed / measurement.alone;
   }
-  law.ratio = law.in_turns > 0 ? sum / law.in_turns : 1;
+  const double together = std::exchange(law.ratio, law.in_turns > 0 ? sum / law.in_turns : 1);
+  if (law.tries_both && law.candidate == Candidate::kTogether) {
+    return begin(law, Phase::kTrying, Candidate::kLightOpen, now);
+  }
+  if (law.tries_both && together > law.ratio) {
+    law.ratio = together;
+    law.candidate = Candidate::kTogether;
+  }
   const Time first = law.ratio >= kClearly ? kFirstAgain * kClearlyLater : kFirstAgain;
   settle(law, index, law.ratio >= 1 ? law.candidate : Candidate::kTurns, first, kLastAgain, now);
 }

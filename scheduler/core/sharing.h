@@ -9,11 +9,11 @@
 //
 // At first all run at once, and they continue to as long as no two of them keep the GPU busy for milliseconds on end at
 // the same time (*collide*), since until then turns gain nothing. Once they collide, all take turns for 400 ms, or
-// until there are enough samples of each. Then the candidate that u suggests is tried for half a second: kLightOpen if
-// several programs keep the GPU busy and others are light, otherwise kTogether. It stays unless the sum of r / r alone
-// is below what turns gave. The answer is remembered for that set and measured again after 10 s, 20 s, and so on, up to
-// 5 minutes; without another trial if turns were clearly better and no program's u has changed; and, while no program
-// takes turns, only if programs collide.
+// until there are enough samples of each. Then what may be better is tried for half a second: kTogether, and if several
+// programs are heavy and others light also kLightOpen, each for half of that. The better one stays unless the sum of
+// r / r alone is below what turns gave. The answer is remembered for that set and measured again after 10 s, 20 s, and
+// so on, up to 5 minutes; without another trial if turns were clearly better and no program's u has changed; and, while
+// no program takes turns, only if programs collide.
 //
 // This counts programs that held the GPU or waited for it nearly all of the time, or come back again and again within
 // milliseconds, and have made no long pause lately (they *contend*). Other programs come in bursts or are about to
@@ -53,8 +53,8 @@ class Sharing {
   static constexpr Time kSettling = std::chrono::milliseconds(30);
   static constexpr Time kLongestSettling = std::chrono::seconds(2);
   static constexpr Time kTrial = std::chrono::milliseconds(450);
+  static constexpr Time kTrialOfTwo = std::chrono::milliseconds(210);  // each, if two candidates are tried
   static constexpr double kLight = 0.6;
-  static constexpr double kSaturating = 0.85;
   // If a trial gave less than this fraction of what turns gave, it is not repeated while every u is within kSameU of
   // its old value.
   static constexpr double kByFar = 0.97;
@@ -166,10 +166,11 @@ class Sharing {
     bool news_beside = true;      // which clients run beside others' turns may have changed
     Time since{};                 // when the phase, or its measurement, began
     Time window_since{};
-    Time samples_at{};       // when to check whether there are enough samples
-    bool measuring = false;  // the settling is over
-    double in_turns = 0;     // what turns gave: the sum of r / r alone over the contenders
-    double ratio = 0;        // what the last trial gave relative to that
+    Time samples_at{};        // when to check whether there are enough samples
+    bool measuring = false;   // the settling is over
+    double in_turns = 0;      // what turns gave: the sum of r / r alone over the contenders
+    double ratio = 0;         // what the last trial gave relative to that
+    bool tries_both = false;  // first kTogether, then kLightOpen
     Time switching{};
     std::vector<Answer> answers;
   };

@@ -81,6 +81,10 @@ struct LeasePage {
   // The client has asked to have its GPUs to itself (Want::alone) and has them until this time, unless it says earlier
   // that it is done. 0: others may run there.
   std::atomic<std::uint64_t> alone_until_ns;
+  // Mask of the GPUs where clients that do not hold them have memory that cannot leave for now
+  // (UsagePage::fixed_for_now_bytes): what the driver has no room for there may have some before long. 0 from a rotad
+  // older than this field.
+  std::atomic<std::uint64_t> fixed_for_now_gpus;
 };
 // How long rotad and the waiter spin from then on: a drain takes a few milliseconds if little is in flight.
 inline constexpr std::uint64_t kAwakeNs = 6'000'000;
@@ -100,13 +104,13 @@ struct UsagePage {
   // MemoryMode by GPU index; 0 from an older program, which does not report it.
   std::atomic<std::uint8_t> memory_modes[kMaxGpus];
   // From version 5 on, by GPU index, and 0 from clients that do not swap. The memory that is on the GPU now and that
-  // only the client can remove, including fixed memory: raised before the client asks the driver for memory, lowered
-  // once the driver has it back.
+  // only the client can remove, including fixed memory: raised when the client asks the driver for memory, or, while
+  // the driver may refuse it again and again, once it has it; lowered once the driver has it back.
   std::atomic<std::uint64_t> resident_bytes[kMaxGpus];
   // How much of its memory the client still lacks there although it holds the GPU, because the driver refused it; 0:
   // nothing, or it does not hold the GPU.
   std::atomic<std::uint64_t> short_bytes[kMaxGpus];
-  // What the driver reported as free when it refused that. Written before short_bytes.
+  // What the driver reported as free when it refused that.
   std::atomic<std::uint64_t> free_bytes[kMaxGpus];
   // Shown by `rota status` as Moves. 0 from clients that do not swap, and from older ones.
   std::atomic<std::uint64_t> out_bytes;
@@ -129,24 +133,31 @@ struct UsagePage {
   std::atomic<std::uint32_t> shares;
   // Those of busy_samples that came five or more in a row.
   std::atomic<std::uint64_t> spell_samples;
+  // By GPU index: how often the client has written short_bytes and free_bytes, in this order after them, so that a
+  // reader that begins with this knows whether they are news. 0 from an older client.
+  std::atomic<std::uint32_t> refusals[kMaxGpus];
+  // By GPU index: the part of fixed_bytes that will be able to leave the GPU by itself, once work that may use it has
+  // finished, or it is tried again. 0 from clients older than this field.
+  std::atomic<std::uint64_t> fixed_for_now_bytes[kMaxGpus];
 };
-static_assert(std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 &&
-              sizeof(UsagePage) <= 4096 && offsetof(LeasePage, drain_at_ns) == 32 &&
-              offsetof(LeasePage, promised_bytes) == 40 && offsetof(LeasePage, clear_bytes) == 48 + 16 * kMaxGpus &&
-              offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus &&
-              offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus &&
-              offsetof(LeasePage, context_bytes) == 56 + 32 * kMaxGpus &&
-              offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus &&
-              offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus &&
-              offsetof(LeasePage, fixed_of_others_bytes) == 72 + 48 * kMaxGpus &&
-              offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus &&
-              offsetof(LeasePage, movable_gpus) == 72 + 60 * kMaxGpus &&
-              offsetof(LeasePage, watch) == 80 + 60 * kMaxGpus &&
-              offsetof(LeasePage, alone_until_ns) == 96 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
-              offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus &&
-              offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
-              offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&
-              offsetof(UsagePage, free_bytes) == 24 + 33 * kMaxGpus &&
-              offsetof(UsagePage, out_bytes) == 24 + 41 * kMaxGpus && offsetof(UsagePage, calls) == 64 + 41 * kMaxGpus);
+static_assert(
+    std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 && sizeof(UsagePage) <= 4096 &&
+    offsetof(LeasePage, drain_at_ns) == 32 && offsetof(LeasePage, promised_bytes) == 40 &&
+    offsetof(LeasePage, clear_bytes) == 48 + 16 * kMaxGpus &&
+    offsetof(LeasePage, give_back_by_ns) == 48 + 24 * kMaxGpus &&
+    offsetof(LeasePage, clear_from_bytes) == 56 + 24 * kMaxGpus &&
+    offsetof(LeasePage, context_bytes) == 56 + 32 * kMaxGpus &&
+    offsetof(LeasePage, hand_over_gpus) == 56 + 40 * kMaxGpus &&
+    offsetof(LeasePage, all_context_bytes) == 72 + 40 * kMaxGpus &&
+    offsetof(LeasePage, fixed_of_others_bytes) == 72 + 48 * kMaxGpus &&
+    offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus &&
+    offsetof(LeasePage, movable_gpus) == 72 + 60 * kMaxGpus && offsetof(LeasePage, watch) == 80 + 60 * kMaxGpus &&
+    offsetof(LeasePage, alone_until_ns) == 96 + 60 * kMaxGpus &&
+    offsetof(LeasePage, fixed_for_now_gpus) == 104 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+    offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus && offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
+    offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&
+    offsetof(UsagePage, free_bytes) == 24 + 33 * kMaxGpus && offsetof(UsagePage, out_bytes) == 24 + 41 * kMaxGpus &&
+    offsetof(UsagePage, calls) == 64 + 41 * kMaxGpus && offsetof(UsagePage, refusals) == 136 + 41 * kMaxGpus &&
+    offsetof(UsagePage, fixed_for_now_bytes) == 136 + 45 * kMaxGpus);
 
 }  // namespace rota::protocol

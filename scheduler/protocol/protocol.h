@@ -157,6 +157,30 @@ enum class MemoryMode : std::uint8_t {
 };
 inline constexpr std::uint8_t kLastMemoryMode = 11;
 
+// The kinds of GPUs on which swap memory has not been tested; null if this is no mode of such a GPU.
+constexpr const char* untested_where(MemoryMode mode) {
+  switch (mode) {
+    case MemoryMode::kUnifiedMps:
+      return "under MPS";
+    case MemoryMode::kUnifiedMig:
+      return "on MIG instances";
+    case MemoryMode::kUnifiedConfidential:
+      return "in confidential virtual machines";
+    case MemoryMode::kUnifiedCoherent:
+      return "where the GPU uses the host's page tables (Grace)";
+    default:
+      return nullptr;
+  }
+}
+
+constexpr bool is_unified(MemoryMode mode) {
+  return mode == MemoryMode::kUnified || untested_where(mode) != nullptr;
+}
+// Whether memory leaves the GPU when others need the room.
+constexpr bool can_leave(MemoryMode mode) {
+  return is_unified(mode) || mode == MemoryMode::kSwap;
+}
+
 // Why programs share a GPU as they do, as status says it.
 enum class SharingReason : std::uint32_t {
   kUnknown = 0,       // a rotad older than this field
@@ -377,6 +401,12 @@ struct StatusUse {
   // Since it began: how long it has held any GPU, and how long it has waited for some and held none.
   std::uint64_t held_ns;
   std::uint64_t waited_ns;
+  // Of its memory there: what cannot leave the GPU, and the part of that which will be able to. 0 from an older rotad.
+  std::uint64_t fixed_bytes;
+  std::uint64_t fixed_for_now_bytes;
+  // It waits and is passed over, since this much of its memory would not be on the GPU if it had its turn. 0: it is
+  // not.
+  std::uint64_t lacks_bytes;
 };
 inline constexpr std::uint32_t kKnowsBusy = 1;
 inline constexpr std::uint32_t kKnowsCalls = 2;

@@ -19,6 +19,7 @@ struct Measurement {
   scheduler::Bytes context = 0;           // of that, what the client has not allocated: contexts, modules, heaps
   scheduler::Bytes fixed_when_asked = 0;  // of what it has allocated, the part that the driver counts as the process's
   unsigned passed_over = 0;               // readings in a row during which it allocated or freed
+  std::optional<scheduler::Bytes> lower;  // a smaller context that the last reading showed for the first time
   unsigned absent = 0;                    // readings in a row in which the driver no longer named its process
   bool known = false;                     // has been measured
   bool current = false;                   // by the latest reading, too
@@ -42,6 +43,7 @@ struct Server::Client {
   std::set<std::uint32_t> gpus;
   std::map<std::uint32_t, Measurement> measured;  // by GPU index
   std::set<std::uint32_t> took_over;              // GPUs where it has received memory from others
+  bool was_passed_over = false;                   // and the log says so
   bool says_activity = false;                     // its usage page tells how it uses its turns
   bool says_fixed = false;  // its usage page tells which part of its memory the driver counts as its process's
   Page<protocol::LeasePage> lease;

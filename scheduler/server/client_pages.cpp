@@ -51,6 +51,7 @@ void Server::publish(Client& client) {
       asks_of(core_.metered_gpus(), protocol::kWatchMeter) | asks_of(core_.timed_gpus(), protocol::kWatchTimings) |
       asks_of(core_.alone_gpus(), protocol::kWatchAlone);
   page.movable_gpus = core_.movable_gpus();
+  page.fixed_for_now_gpus = core_.later_gpus();
   const auto real = [&](scheduler::Time time) {
     return time.count() == 0 ? 0 : static_cast<std::uint64_t>(time_.real(time).count());
   };
@@ -91,6 +92,7 @@ void Server::read_usage(Client& client) {
   const auto lacks = [&page](std::uint32_t gpu) { return page.short_bytes[gpu].load() != 0; };
   if (std::any_of(client.gpus.begin(), client.gpus.end(), lacks)) read_others(client);
   for (const std::uint32_t gpu : client.gpus) {
+    const std::uint32_t refusals = page.refusals[gpu].load();  // first: it is written last
     const scheduler::Bytes shortage = page.short_bytes[gpu].load();
     step(scheduler::event::Usage{.client = client.id,
                                  .gpu = gpu,
@@ -98,7 +100,9 @@ void Server::read_usage(Client& client) {
                                  .fixed = page.fixed_bytes[gpu].load(std::memory_order_relaxed),
                                  .resident = page.resident_bytes[gpu].load(std::memory_order_relaxed),
                                  .shortage = shortage,
-                                 .free = shortage != 0 ? page.free_bytes[gpu].load(std::memory_order_relaxed) : 0});
+                                 .free = shortage != 0 ? page.free_bytes[gpu].load(std::memory_order_relaxed) : 0,
+                                 .refusals = refusals,
+                                 .fixed_for_now = page.fixed_for_now_bytes[gpu].load(std::memory_order_relaxed)});
     publish_too_much(gpu);
   }
   read_activity(client);

@@ -6,6 +6,8 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <string_view>
 
 #include "scheduler/protocol/byte_size.h"
 
@@ -150,6 +152,28 @@ Config config_of(const toml::table& file) {
   return config;
 }
 
+std::string trimmed(std::string_view text) {
+  constexpr std::string_view kSpace = " \t\r";
+  const auto begin = text.find_first_not_of(kSpace);
+  return begin == text.npos ? "" : std::string(text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin));
+}
+
+// For the commonest mistake, a value without quotes, what to write instead; nothing for others, for which the parser's
+// words have to do.
+std::string why_no_value(const std::string& path, toml::source_position at) {
+  std::ifstream file(path);
+  std::string line;
+  for (toml::source_index number = 0; number < at.line; ++number) std::getline(file, line);
+  const auto equals = line.substr(0, at.column).rfind('=');
+  if (equals == line.npos) return {};
+  const auto before = line.find_last_of("{,", equals);
+  const std::string key = trimmed(line.substr(0, equals).substr(before == line.npos ? 0 : before + 1));
+  const std::string rest = line.substr(equals + 1);
+  const std::string value = trimmed(rest.substr(0, rest.find_first_of(",}#")));
+  if (value.empty() || value.find_first_of("\"'[{") != value.npos) return {};
+  return fmt::format("the value of {} has to be in quotes: {} = \"{}\"", key, key, value);
+}
+
 }  // namespace
 
 std::optional<Trust> parse_trust(const std::string& text) {
@@ -166,8 +190,10 @@ Result<Config> read_config(const std::string& path) {
   try {
     return config_of(toml::parse_file(path));
   } catch (const toml::parse_error& error) {
-    const auto line = error.source().begin.line;
-    return Error{fmt::format("{}{}: {}", path, line == 0 ? "" : fmt::format(", line {}", line), error.description())};
+    const toml::source_position at = error.source().begin;
+    const std::string why = why_no_value(path, at);
+    return Error{fmt::format("{}{}: {}", path, at.line == 0 ? "" : fmt::format(", line {}", at.line),
+                             why.empty() ? std::string(error.description()) : why)};
   } catch (const Problem& problem) {
     return Error{fmt::format("{}, line {}: {}", path, problem.at.line, problem.text)};
   }

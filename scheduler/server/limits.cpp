@@ -30,6 +30,17 @@ std::string name_of(uid_t uid) {
   return {};
 }
 
+// An entry of rotad.toml, or the account's line in a table of it; the account's name says which line.
+Quota::Remedy raise_in_file(const std::string& entry) {
+  return {.device = fmt::format("raise gpu in {} of rotad.toml", entry),
+          .host = fmt::format("raise host in {} of rotad.toml", entry)};
+}
+
+// For host memory that the machine or a cgroup lacks.
+Quota::Remedy free_host(const std::string& where) {
+  return {.device = {}, .host = fmt::format("free memory {}, or let programs need less", where)};
+}
+
 bool is_within(const std::string& path, const std::string& above) {
   return path == above || above == "/" || (path.starts_with(above) && path[above.size()] == '/');
 }
@@ -38,9 +49,12 @@ bool is_within(const std::string& path, const std::string& above) {
 
 std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client, pid_t pid, uid_t uid) const {
   std::vector<Quota::Membership> all;
-  all.push_back({kHost, "the host", {}});  // limited by follow_host()
+  // Limited by follow_host().
+  all.push_back({kHost, "the host", {}, free_host("of the host")});
+  if (settings_.host_budget) all.back().remedy.host = "raise limits.host_memory in rotad.toml, or free host memory";
   if (settings_.process != Limits{}) {
-    all.push_back({fmt::format("process {}", client), fmt::format("process {}", pid), settings_.process});
+    all.push_back({fmt::format("process {}", client), fmt::format("process {}", pid), settings_.process,
+                   raise_in_file("limits.process")});
   }
   // Names are looked up only if the file has some: the look-up may query a server.
   Limits user = settings_.user;
@@ -52,8 +66,12 @@ std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client
       name = found;
     }
   }
-  if (named != settings_.users.end()) user = named->second;
-  if (user != Limits{}) all.push_back({fmt::format("user {}", uid), fmt::format("user {}", name), user});
+  const bool has_line = named != settings_.users.end();
+  if (has_line) user = named->second;
+  if (user != Limits{}) {
+    all.push_back({fmt::format("user {}", uid), fmt::format("user {}", name), user,
+                   raise_in_file(has_line ? "limits.users" : "limits.user")});
+  }
   for (Quota::Membership& cgroup : cgroups_of(pid)) all.push_back(std::move(cgroup));
   return all;
 }
@@ -63,16 +81,19 @@ std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client
 std::vector<Quota::Membership> LimitBook::cgroups_of(pid_t pid) const {
   std::vector<Quota::Membership> all;
   if (pid == 0) return all;
-  const auto add = [&](const std::string& path, const Limits& limits) {
+  const auto add = [&](const std::string& path, const Limits& limits, const Quota::Remedy& remedy) {
     const std::string key = kCgroup + (path.empty() ? "/" : path);
-    if (std::ranges::find(all, key, &Quota::Membership::key) == all.end()) all.push_back({key, key, limits});
+    if (std::ranges::find(all, key, &Quota::Membership::key) == all.end()) all.push_back({key, key, limits, remedy});
   };
   for (const protocol::Cgroup& own : protocol::cgroups_of(std::to_string(pid), root_)) {
     for (const auto& [path, limits] : settings_.cgroups) {
-      if (is_within(own.path, path)) add(path, limits);
+      if (!is_within(own.path, path)) continue;
+      Quota::Remedy remedy = raise_in_file("limits.cgroups");
+      if (limits.host == Limits{}.host) remedy.host = free_host("in it").host;
+      add(path, limits, remedy);
     }
     for (auto cgroup = std::optional(own); cgroup; cgroup = protocol::parent_of(*cgroup)) {
-      if (protocol::left_in(*cgroup)) add(cgroup->path, {});
+      if (protocol::left_in(*cgroup)) add(cgroup->path, {}, free_host("in it"));
     }
   }
   return all;
@@ -82,7 +103,11 @@ Quota::Membership LimitBook::membership(const protocol::Session& session, uid_t 
   Limits limits{.device = session.device_bytes, .host = session.host_bytes};
   limits.device = std::min(limits.device, settings_.session.device);
   limits.host = std::min(limits.host, settings_.session.host);
-  return {fmt::format("session {} {}", uid, session.id), fmt::format("session {}", session.id), limits};
+  // The lower limit is the one to raise.
+  Quota::Remedy remedy = raise_in_file("limits.session");
+  if (session.device_bytes <= settings_.session.device) remedy.device = "raise `rota run --gpu-mem`";
+  if (session.host_bytes <= settings_.session.host) remedy.host = "raise `rota run --host-mem`";
+  return {fmt::format("session {} {}", uid, session.id), fmt::format("session {}", session.id), limits, remedy};
 }
 
 // Memory that has been moved out of the GPUs is no longer available on the host although it is reserved, and its size

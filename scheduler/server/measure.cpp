@@ -190,17 +190,29 @@ void Server::take_measurement(Client& client, std::uint32_t gpu, scheduler::Byte
   if (client.usage->memory_modes[gpu].load() > protocol::kLastMemoryMode) return;
   measured.process = process;
   // The driver counts memory that was handed over for no process: neither for the one that uses it nor for the one that
-  // allocated it (measured on an H100). The last figure is kept as long as there are contexts at all.
-  if (process != 0 && client.took_over.contains(gpu)) return;
+  // allocated it (measured on an H100). So as long as there are contexts at all a reading shows only that they have
+  // grown.
+  const bool part = process != 0 && measured.known && client.took_over.contains(gpu);
   const scheduler::Bytes fixed = counted_by_driver(*client.usage, gpu);
-  measured.current = measured.known;
+  measured.current = measured.known && !part;
   // It is not known which of the two the driver has seen.
   if (fixed != measured.fixed_when_asked && ++measured.passed_over < kMostPassedOver) return;
   measured.passed_over = 0;
-  const scheduler::Bytes context = process - std::min(process, std::max(fixed, measured.fixed_when_asked));
+  scheduler::Bytes context = process - std::min(process, std::max(fixed, measured.fixed_when_asked));
+  if (part) context = std::max(context, measured.context);
+  // Memory that is leaving, or that the client hands over, is counted by the client and not by the driver for a moment.
+  // So one reading alone lowers nothing.
+  const bool lower = measured.known && process != 0 && context + kBlock <= measured.context;
+  const std::optional<scheduler::Bytes> before = std::exchange(measured.lower, std::nullopt);
+  if (lower && !before) {
+    measured.lower = context;
+    return;
+  }
+  if (lower) context = std::max(context, *before);
   const scheduler::Bytes change = std::max(context, measured.context) - std::min(context, measured.context);
   const bool news = !measured.known || change >= kBlock;
-  measured.known = measured.current = true;
+  measured.known = true;
+  measured.current = !part;
   if (!news) return;
   measured.context = context;
   log::debug("client {}: {} bytes on GPU {} beside its allocations", client.id, context, gpu);

@@ -387,6 +387,7 @@ void Server::step(const scheduler::Event& event) {
     const auto found = clients_.find(decision.client);
     if (found == clients_.end()) continue;
     if (decision.change == scheduler::Change::kRevoked) report_revoked(*found->second);
+    if (decision.change == scheduler::Change::kPassedOver) report_passed_over(*found->second, decision);
     if (decision.change == scheduler::Change::kGranted) {
       log::debug("client {}: grant {}", decision.client, decision.grant);
     }
@@ -397,9 +398,9 @@ void Server::step(const scheduler::Event& event) {
       log::debug("client {}: is to clear {} bytes of GPU {}", decision.client, decision.bytes, decision.gpu);
     }
   }
-  const Published before =
-      std::exchange(published_, {core_.clearing_gpus(), core_.shared_gpus(), core_.sampling_gpus(),
-                                 core_.metered_gpus(), core_.movable_gpus(), core_.timed_gpus(), core_.alone_gpus()});
+  const Published before = std::exchange(
+      published_, {core_.clearing_gpus(), core_.shared_gpus(), core_.sampling_gpus(), core_.metered_gpus(),
+                   core_.movable_gpus(), core_.timed_gpus(), core_.alone_gpus(), core_.later_gpus()});
   const scheduler::GpuMask clearing = before.clearing ^ published_.clearing;
   const scheduler::GpuMask watched = (before.shared ^ published_.shared) | (before.sampling ^ published_.sampling) |
                                      (before.metered ^ published_.metered) | (before.timed ^ published_.timed) |
@@ -411,8 +412,11 @@ void Server::step(const scheduler::Event& event) {
     }
   }
   // Wakes nobody: a client reads it when the driver refuses a call.
-  if (before.movable != published_.movable) {
-    for (const auto& [id, client] : clients_) client->lease->movable_gpus = published_.movable;
+  if (before.movable != published_.movable || before.later != published_.later) {
+    for (const auto& [id, client] : clients_) {
+      client->lease->movable_gpus = published_.movable;
+      client->lease->fixed_for_now_gpus = published_.later;
+    }
   }
   if (!changed_.empty()) tell_next(time);
   for (const ClientId id : changed_) {

@@ -111,6 +111,7 @@ class Server final : public ConnectionOwner {
   void step(const scheduler::Event& event);
   void publish(Client& client);
   void report_revoked(const Client& client);
+  void report_passed_over(Client& client, const scheduler::Decision& decision) const;
   void read_usage(Client& client);
   void read_others(const Client& client);
   void read_activity(Client& client);
@@ -160,9 +161,10 @@ class Server final : public ConnectionOwner {
     scheduler::GpuMask shared = 0;    // and the rest to those who touch them
     scheduler::GpuMask sampling = 0;
     scheduler::GpuMask metered = 0;
-    scheduler::GpuMask movable = 0;  // to everybody, without waking them
+    scheduler::GpuMask movable = 0;  // this and `later` to everybody, without waking them
     scheduler::GpuMask timed = 0;    // to those who touch them, too
     scheduler::GpuMask alone = 0;
+    scheduler::GpuMask later = 0;
   } published_;
   std::array<std::uint32_t, protocol::kMaxGpus> too_much_mib_{};  // as it was published
   std::set<scheduler::ClientId> changed_;                         // whose pages have to be written, within one step

@@ -6,8 +6,10 @@
 #include <cmath>
 #include <utility>
 
+#include "scheduler/protocol/byte_text.h"
 #include "scheduler/server/client.h"
 #include "scheduler/server/decode.h"
+#include "scheduler/server/log.h"
 
 namespace rota::server {
 
@@ -119,8 +121,31 @@ Message Server::status_use(scheduler::ClientId id, std::uint32_t gpu) const {
            .light = use.light ? 1U : 0U,
            .padding = 0,
            .held_ns = static_cast<std::uint64_t>(use.held.count()),
-           .waited_ns = static_cast<std::uint64_t>(use.waited.count())};
+           .waited_ns = static_cast<std::uint64_t>(use.waited.count()),
+           .fixed_bytes = use.fixed,
+           .fixed_for_now_bytes = use.fixed_for_now,
+           .lacks_bytes = use.lacks};
   return row;
+}
+
+// Once for each client: while its memory does not fit, that is decided anew every ten seconds.
+void Server::report_passed_over(Client& client, const scheduler::Decision& decision) const {
+  using protocol::bytes_text;
+  if (decision.bytes == 0) return log::debug("client {}: is no longer passed over", client.id);
+  if (std::exchange(client.was_passed_over, true)) return;
+  std::string others;
+  for (const auto& [id, other] : clients_) {
+    const scheduler::Bytes fixed = core_.use(id, decision.gpu, modelled_now()).fixed;
+    if (id == client.id || fixed == 0) continue;
+    others += fmt::format(", pid {} ({}) has {} of that", other->pid, other->name, bytes_text(fixed));
+  }
+  if (const scheduler::Bytes outside = core_.gpu(decision.gpu).outside; outside != 0) {
+    others += fmt::format(", programs without rota have {}", bytes_text(outside));
+  }
+  log::warn(
+      "client {} ({}, pid {}) is passed over on GPU {} while others can use it: {} of its memory do not fit beside "
+      "memory that does not leave the GPU{}",
+      client.id, client.name, client.pid, decision.gpu, bytes_text(decision.bytes), others);
 }
 
 Message Server::status_client(const Client& client, std::optional<uid_t> only) const {

@@ -113,5 +113,6 @@ class Interrupted(Case):
         daemon.terminate()
         daemon.wait()
         times = urgent()
-        self.assertTrue(all(later - earlier >= 10**9 for earlier, later in zip(times, times[1:])), times)
+        # Less what rotad heard of one later than of the next.
+        self.assertTrue(all(later - earlier >= 9 * 10**8 for earlier, later in zip(times, times[1:])), times)
         self.assertIn("all as recorded", self.checked(ROTAD, "--replay", log).stdout)

@@ -61,7 +61,8 @@ class Limits(Case):
         codes, said = self.together(["--gpu-mem", "100M"], 60, 60, 30)
         self.assertNotEqual(codes[0], 0)
         self.assertEqual(codes[1], 0, said)
-        self.assertRegex(said, r"GPU 0 is out of memory: session \w+ may have 104857600 bytes on each GPU; \d+ are in use")
+        self.assertRegex(said, r"GPU 0 is out of memory: session \w+ may have 100 MiB on each GPU; \d+ MiB are in use.* \d+ MiB more "
+                               r"were requested: raise `rota run --gpu-mem`")
 
     def test_native_memory_has_the_same_limit(self):
         codes, said = self.together(["--gpu-mem", "100M"], 60, 60, 30, ROTA_MEMORY="native")
@@ -100,7 +101,7 @@ class Limits(Case):
                            ROTA_MEMORY="native")
         said = [line for line in result.stderr.splitlines() if line.startswith("rota: ")]
         self.assertEqual(len(said), 1, result.stderr)
-        self.assertRegex(said[0], r"^rota: \d+ bytes on GPU 0 refused: this process has \d+ of the 33554432 that ROTA_GPU_MEM_LIMIT ")
+        self.assertRegex(said[0], r"^rota: \d+ MiB on GPU 0 refused: this process has \d+ (MiB|KiB|bytes) of the 32 MiB that ROTA_GPU_MEM_LIMIT ")
         self.assertEqual(result.returncode, 2)
 
     def test_another_session_has_a_limit_of_its_own(self):
@@ -139,7 +140,7 @@ class Limits(Case):
         self.assertTrue(holder.stdout.readline().startswith("ready"))
         result = self.call(ROTA, "run", "--", MEMHOG, "--bytes", "60M", "--rounds", "1")
         self.assertNotEqual(result.returncode, 0)
-        self.assertRegex(result.stderr, r"out of memory: user \S+ may have 104857600 bytes on each GPU")
+        self.assertRegex(result.stderr, r"out of memory: user \S+ may have 100 MiB on each GPU; .*: raise gpu in limits.user of rotad.toml")
         self.checked(ROTA, "run", "--", MEMHOG, "--bytes", "30M", "--rounds", "1")
 
     # ctest labels: unsanitized
@@ -194,7 +195,8 @@ class Limits(Case):
         self.assertTrue(holder.stdout.readline().startswith("ready"), "the first program was refused")
         result = self.call(*hog, "300M")
         self.assertGreater(result.returncode, 0)
-        self.assertRegex(result.stderr, r"out of memory: cgroup /\S*rota-limits-\d+ may have \d+ bytes of GPU memory in host memory")
+        self.assertRegex(result.stderr, r"out of memory: cgroup \S*rota-limits-\d+ may have \d+ MiB of GPU memory in host memory, too little for "
+                                        r"\d+ MiB more on this GPU: free memory in it, or let programs need less")
         small = self.start(*hog, "20M")
         self.assertTrue(small.stdout.readline().startswith("ready"))
         for program in (holder, small):

@@ -177,7 +177,7 @@ class Measured(Machine):
         for mode in ("managed", "native"):
             with self.subTest(mode=mode):
                 said = self.run_python(LIMITED, options=["--gpu-mem", "100M"], ROTA_MEMORY=mode).stderr
-                self.assertRegex(said, r"may have 104857600 bytes on each GPU; 41943040 are in use, 41943040 by contexts and modules")
+                self.assertRegex(said, r"may have 100 MiB on each GPU; 40 MiB are in use, 40 MiB by contexts and modules")
 
     # ctest labels: unsanitized
     def test_a_context_for_which_there_is_no_memory_is_made_once_others_have_left_the_gpu(self):

@@ -11,7 +11,7 @@ class Oversubscribe(Case):
         self.assertIn("CUDA_ERROR_OUT_OF_MEMORY", result.stderr)
         lines = [line for line in result.stderr.splitlines() if "--oversubscribe" in line]
         self.assertEqual(len(lines), 1, result.stderr)
-        self.assertRegex(lines[0], r"^rota: \d+ bytes on GPU 0 refused: this process has \d+ of the GPU's 268435456, its contexts 16777216\.")
+        self.assertRegex(lines[0], r"^rota: \d+ MiB on GPU 0 refused: this process has \d+ (MiB|KiB|bytes) of the GPU's 256 MiB, its contexts 16 MiB\.")
 
     def test_a_program_larger_than_the_gpu_runs_where_that_is_allowed(self):
         self.checked(ROTA, "run", "--oversubscribe", "--", MEMHOG, "--bytes", "400M", "--rounds", "2")
@@ -22,4 +22,4 @@ class Oversubscribe(Case):
         self.assertNotEqual(result.returncode, 0)
         said = [line for line in result.stderr.splitlines() if line.startswith("rota: ")]
         self.assertEqual(len(said), 1, result.stderr)
-        self.assertRegex(said[0], r"this process has \d+ of the 314572800 that ROTA_GPU_MEM_LIMIT or `rota run --gpu-mem` allows: raise it")
+        self.assertRegex(said[0], r"this process has \d+ MiB of the 300 MiB that ROTA_GPU_MEM_LIMIT or `rota run --gpu-mem` allows: raise it")

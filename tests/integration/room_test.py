@@ -77,6 +77,14 @@ class Room(Case):
         kill(daemon)
         self.check_right(grows, 10)
 
+    def test_a_program_that_a_full_gpu_refuses_says_who_has_memory_there(self):
+        self.start_daemon()
+        other = self.start(ROTA, "run", "--memory", "native", "--", PROGRAMS / "memhog", "--share", "0.7", "--hold")
+        self.assertEqual(other.stdout.readline().strip(), "ready")
+        result = self.call(ROTA, "run", "--memory", "native", "--", PROGRAMS / "memhog", "--share", "0.6", "--rounds", "1")
+        self.assertNotEqual(result.returncode, 0)
+        self.assertRegex(result.stderr, rf"rota: GPU 0 has no room for an allocation of this program; others have there: pid {other.pid} \(memhog, \S+\) \d+ MiB")
+
 
 if __name__ == "__main__":
     unittest.main()

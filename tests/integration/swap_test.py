@@ -3,6 +3,7 @@ does not fit together, in turns."""
 import re
 import signal
 import sys
+import textwrap
 import unittest
 
 from harness import PROGRAMS, ROTA, ROTAD, Case, kill
@@ -130,6 +131,22 @@ class Swap(Swapping):
         stopped.send_signal(signal.SIGCONT)
         self.right([grows, stopped])
 
+    def test_a_program_that_says_much_while_rotad_does_not_read_keeps_its_rotad(self):
+        daemon = self.rotad()
+        stopped, = self.hold(1, share="0.5")
+        stopped.send_signal(signal.SIGSTOP)
+        grows = self.hog("--rounds", "20", "--grow", "0.4", share="0.3")
+        tries = (line for line in grows.stderr if "no room for all memory" in line)
+        next(tries)
+        # With each attempt to get room its memory becomes more and less: more messages than the socket holds.
+        daemon.send_signal(signal.SIGSTOP)
+        for _ in range(12):
+            next(tries)
+        daemon.send_signal(signal.SIGCONT)
+        stopped.send_signal(signal.SIGCONT)
+        for said in self.right([grows, stopped]):
+            self.assertNotRegex(said, "rotad is (gone|back)")
+
     def test_programs_whose_rotad_dies_while_memory_is_out_end_with_right_results(self):
         daemon = self.rotad()
         hogs = self.hold(2)
@@ -203,6 +220,32 @@ class Swap(Swapping):
         self.assertEqual(free(), alone - 2 * 16 * 2**20)  # the others' contexts
         self.right(hogs)
 
+    def test_what_the_driver_refuses_for_a_moment_is_not_out_of_memory_by_any_route(self):
+        self.rotad()
+        start = ("import ctypes; cuda, word = ctypes.CDLL('libcuda.so.1'), ctypes.c_ulonglong; context, got = ctypes.c_void_p(), word(); "
+                 "assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0; "
+                 "assert cuda.cuCtxSetCurrent(context) == 0; what = (ctypes.c_int * 8)(1, 0, 1, 0); "
+                 "assert cuda.cuMemAlloc_v2(ctypes.byref(got), word(2 << 20)) == 0; "  # and its turn begins
+                 "assert cuda.cuMemsetD8_v2(got, 0, word(2 << 20)) == 0; ")
+        faults = ",".join([f"cuMemCreate@{number}=CUDA_ERROR_OUT_OF_MEMORY" for number in range(2, 10)] +
+                          [f"cuArrayCreate@{number}=CUDA_ERROR_OUT_OF_MEMORY" for number in range(1, 9)])
+        for route in ("cuMemAlloc_v2(ctypes.byref(got), word(8 << 20))", "cuMemAlloc_v2(ctypes.byref(got), word(1 << 20))",
+                      "cuMemAllocAsync(ctypes.byref(got), word(8 << 20), None)",
+                      "cuMemCreate(ctypes.byref(got), word(8 << 20), what, word(0))",
+                      "cuArrayCreate_v2(ctypes.byref(got), (word * 3)(1024, 1024, 1 << 32 | 1))"):
+            with self.subTest(route):
+                printed = self.checked(ROTA, "run", "--memory", "swap", "--", sys.executable, "-c",
+                                       f"{start}print(cuda.{route})", ROTA_SIM_FAULTS=faults).stdout
+                self.assertEqual(printed, "0\n")
+
+    def test_what_rota_itself_asks_of_the_driver_is_simulated(self):
+        unknown = self.scratch / "unknown"
+        self.rotad()
+        hogs = self.hold(2, ROTA_SIM_LOG=str(unknown))
+        self.switches(3, "the lease goes to and fro")
+        self.right(hogs)
+        self.assertEqual(unknown.read_text() if unknown.exists() else "", "")
+
     def test_the_event_log_shows_moves_as_they_happen_and_can_be_played_all_the_same(self):
         events = self.scratch / "events"
         daemon = self.rotad("--event-log", events)
@@ -232,7 +275,7 @@ class Swap(Swapping):
 class OwnMemory(Swapping):
     """Programs that create physical memory themselves (cuMemCreate), as PyTorch's expandable segments do."""
 
-    # A program that has not drained in time keeps its memory on the GPU, and others then run out of memory.
+    # A program that has not drained in time keeps its memory on the GPU for a while.
     grace = "30s"
 
     def segments(self, *options, **environment):
@@ -277,6 +320,44 @@ class OwnMemory(Swapping):
         self.assertNotEqual(result.returncode, 0)
         self.assertEqual(result.stderr.count("this program's memory cannot be brought back"), 1, result.stderr[-2000:])
         self.assertIn("CUDA_ERROR_INVALID_HANDLE (400)", result.stderr)
+        self.right([other])
+
+    def test_a_holder_that_rotad_does_not_read_from_for_a_while_still_gets_memory_that_others_move_away(self):
+        daemon = self.rotad()
+        other, = self.hold(1, share="0.5")
+        program = textwrap.dedent("""
+            import ctypes, sys, time
+            cuda, word = ctypes.CDLL("libcuda.so.1"), ctypes.c_ulonglong
+            context, handle, what = ctypes.c_void_p(), word(), (ctypes.c_int * 8)(1, 0, 1, 0)  # pinned memory of GPU 0
+            def create(mebibytes):
+                return cuda.cuMemCreate(ctypes.byref(handle), word(mebibytes << 20), what, word(0))
+            assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+            assert cuda.cuCtxSetCurrent(context) == 0
+            data = word()
+            assert cuda.cuMemAlloc_v2(ctypes.byref(data), word(1 << 20)) == 0  # and its turn begins
+            assert cuda.cuMemsetD8_v2(data, 0, word(1 << 20)) == 0
+            for times in 3, 600:
+                print("ready", flush=True)
+                sys.stdin.readline()
+                for _ in range(times):
+                    assert create(8) == 0 and cuda.cuMemRelease(handle) == 0
+                    time.sleep(.001)  # each time rotad is told of it
+            print("said much", flush=True)
+            print("created", create(120), flush=True)
+        """)
+        says_much = self.start(ROTA, "run", "--memory", "swap", "--", sys.executable, "-c", program,
+                               ROTA_SIM_TIME_SCALE=SCALE, ROTA_LOG="info")
+        for reads in True, False:
+            self.assertEqual(says_much.stdout.readline(), "ready\n")
+            daemon.send_signal(signal.SIGCONT if reads else signal.SIGSTOP)
+            says_much.stdin.write("\n")
+            says_much.stdin.flush()
+        self.assertEqual(says_much.stdout.readline(), "said much\n")
+        daemon.send_signal(signal.SIGCONT)
+        created = says_much.stdout.readline()
+        said = self.finish(says_much).stderr
+        self.assertEqual(created, "created 0\n", said)
+        self.assertNotIn("rotad", said)
         self.right([other])
 
 

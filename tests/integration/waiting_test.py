@@ -39,6 +39,25 @@ class Waiting(Case):
         self.assertEqual((after.returncode, after.stderr), (0, ""))
         self.assertNotIn("waiting", self.finish(silent).stderr)
 
+    # ctest labels: unsanitized
+    def test_a_wait_that_a_kill_ends_is_in_the_report(self):
+        self.start_daemon("--mode", "exclusive", "--quantum", "1000s", "--grace", "1000s")
+        holder = self.hold()
+        kept = self.scratch / "kept"
+        # rota sees the shell's end; that of its child, nobody but the shell.
+        rig = self.start(ROTA, "run", "--report", f"{kept}/", "--", "sh", "-c", f"{PROGRAMS}/saxpy & echo $!; wait; exit 0")
+        waiter = int(rig.stdout.readline())
+
+        def waited():
+            report = self.call(ROTA, "report", kept, "--format", "json")
+            return json.loads(report.stdout)["total"]["waited_ns"] if report.returncode == 0 else 0
+        self.eventually(lambda: waited() > 2.5e9, "it has waited for a while")
+        os.kill(waiter, signal.SIGKILL)
+        self.assertEqual(self.finish(rig).returncode, 0)
+        # It says once a second that it lives.
+        self.assertGreater(waited(), 1e9)
+        kill(holder)
+
     def nobody(self, *command):
         """Runs the command as a user who is neither root nor the test's user."""
         return ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", *command]

@@ -128,11 +128,9 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     const Lacking chosen = *next;
     Piece piece = chosen.takes_any() ? handed.take(chosen.bytes) : Piece{};
     const bool used_before = static_cast<bool>(piece);
-    add_resident(ordinal, chosen.bytes);
     api::CUresult result =
         used_before ? api::CUDA_SUCCESS : create(chosen.own, chosen.bytes, ordinal, exports, &piece.handle);
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
-      take_resident(ordinal, chosen.bytes);
       if (drop_kept(ordinal, chosen.bytes) != 0 || handed.release()) continue;
       if (!flights.empty()) {
         land();  // a thread that frees it need not wait for the following extents
@@ -150,6 +148,8 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       continue;
     }
     last_room = Clock::now();
+    // Not before: while the driver refuses one request after the other, what is counted has to be what is there.
+    add_resident(ordinal, chosen.bytes);
     auto beside = all.erase(next);
     Access access;
     const auto set_out = [&](const Lacking& what) {
@@ -177,15 +177,13 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     while (mapped && !chosen.own && chosen.bytes < kLeastHandedOver && sum < kMostOfSmall && beside != all.end() &&
            !beside->own && beside->address == chosen.address + sum && beside->bytes < kLeastHandedOver) {
       Piece more;
+      if (create(beside->bytes, ordinal, exports, &more.handle) != api::CUDA_SUCCESS) break;
       add_resident(ordinal, beside->bytes);
-      Extent coming;
-      if (create(beside->bytes, ordinal, exports, &more.handle) == api::CUDA_SUCCESS) {
-        coming = set_out(*beside);
-        if (coming.address == 0) {
-          real::cuMemRelease(more.handle);
-        } else if (map(coming, std::move(more)) != api::CUDA_SUCCESS) {
-          landed(coming.address);
-        }
+      Extent coming = set_out(*beside);
+      if (coming.address == 0) {
+        real::cuMemRelease(more.handle);
+      } else if (map(coming, std::move(more)) != api::CUDA_SUCCESS) {
+        landed(coming.address);
       }
       if (!coming.piece) {
         take_resident(ordinal, beside->bytes);

@@ -222,7 +222,7 @@ class SwapBackend::ClosesGate {
  public:
   explicit ClosesGate(SwapBackend& owner) : owner_(owner) {}
   ~ClosesGate() {
-    if (asked_) --owner_.out_of_place_;
+    if (closes_) --owner_.out_of_place_;
   }
   ClosesGate(const ClosesGate&) = delete;
   ClosesGate& operator=(const ClosesGate&) = delete;
@@ -230,14 +230,17 @@ class SwapBackend::ClosesGate {
   bool ask(int ordinal) {
     if (asked_ || !owner_.observer_.close_for_room) return false;
     asked_ = true;
-    ++owner_.out_of_place_;
-    owner_.observer_.close_for_room(ordinal);
+    owner_.observer_.close_for_room(ordinal, [this] {
+      closes_ = true;
+      ++owner_.out_of_place_;
+    });
     return true;
   }
 
  private:
   SwapBackend& owner_;
   bool asked_ = false;
+  bool closes_ = false;
 };
 
 api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* address, std::uint64_t bytes) {

@@ -66,8 +66,9 @@ class SwapBackend final : public Backend {
     // there. If not, `release` has given them back. With no lock held.
     std::function<bool(int device, std::uint64_t bytes, const std::function<void()>& release)> fits;
     // The driver has no room for fresh memory. If others have some there that can leave, and this thread may wait for
-    // the monitor: returns once the gate is closed or never will be; in_place() is false until then. With no lock held.
-    std::function<void(int device)> close_for_room = {};
+    // the monitor: calls `begin`, from which on in_place() is false, and returns once the gate is closed or never will
+    // be. Otherwise returns at once, and the monitor sees nothing of it. With no lock held.
+    std::function<void(int device, const std::function<void()>& begin)> close_for_room = {};
   };
   void set_observer(Observer observer) { observer_ = std::move(observer); }
   // Called to free unused ranges that wait to be freed when no more fit. Returns whether there were any. Set before

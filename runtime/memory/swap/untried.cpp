@@ -55,19 +55,4 @@ MemoryMode untried(int device, const std::string& root) {
   return MemoryMode::kUnknown;
 }
 
-const char* untried_where(MemoryMode mode) {
-  switch (mode) {
-    case MemoryMode::kUnifiedMps:
-      return "under MPS";
-    case MemoryMode::kUnifiedMig:
-      return "on MIG instances";
-    case MemoryMode::kUnifiedConfidential:
-      return "in confidential virtual machines";
-    case MemoryMode::kUnifiedCoherent:
-      return "where the GPU uses the host's page tables (Grace)";
-    default:
-      return nullptr;
-  }
-}
-
 }  // namespace rota::memory

@@ -12,14 +12,11 @@ namespace rota::memory {
 //
 //   MPS           the processes of a user share one context, in which one's error ends them all
 //   MIG           an instance of a GPU
-//   confidential copies are encrypted on the way, and host memory is pinned differently coherent the GPU uses the
-//   host's page tables (Grace): both sides reach memory where it lies
+//   confidential  copies are encrypted on the way, and host memory is pinned differently
+//   coherent      the GPU uses the host's page tables (Grace): both sides reach memory where it lies
 //
 // Asks the driver, which need not know of MPS (before CUDA 12.4): then MPS's control daemon counts. Tests put `root` in
 // front of /sys and of the daemon's folder.
 protocol::MemoryMode untried(int device, const std::string& root = "");
-
-// The same as the end of "ROTA_MEMORY=swap has not been tested ".
-const char* untried_where(protocol::MemoryMode mode);
 
 }  // namespace rota::memory

@@ -17,6 +17,7 @@
 
 #include "runtime/preload/attachment.h"
 #include "runtime/preload/core_library.h"
+#include "runtime/preload/cuda/running_test.h"
 #include "runtime/preload/cuda/thin.h"
 #include "runtime/preload/object.h"
 #include "runtime/preload/off.h"
@@ -114,6 +115,7 @@ void attach(const Driver& driver, const Core& core) noexcept {
   attachment.driver_path = driver_path;
   attachment.detail = driver_detail;
   attachment.note_unknown = &note_unknown;
+  attachment.test = running_test();
   if (core.attach != nullptr && core.attach(&attachment) == 0) return;
   if (core.failure != nullptr) say_core_unusable(core.path, core.failure, "CUDA calls go to the driver without rota");
   for (uint32_t index = 0; index < kSymbolCount; ++index) {

@@ -8,6 +8,9 @@
 //                                             each burst took, in ms
 //   load COUNTER stamps   KERNEL_US EVERY     as saturate; in the end it prints when each of the last kernels began and
 //                                             ended, in ns by the GPU's clock, which all programs share
+//   load COUNTER rounds                       prints how many rounds of the kernels' loop take 1 us
+// Each program measures its kernels' rounds itself, which comes out differently beside others and at other clocks.
+// LOAD_ROUNDS_PER_US is used in place of what it measured, so that the programs of one comparison do the same work.
 // It ends when the file's second word is not 0. The first word counts kernels, those of whole steps, and the third is
 // when the last of them was through, in ns of CLOCK_MONOTONIC.
 #include <cuda_runtime.h>
@@ -87,6 +90,7 @@ Words* map(const char* path) {
 struct Kernel {
   int blocks = 1;
   int rounds = 1000;
+  double per_us = 0;
   explicit Kernel(double us) {
     check(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, 0));
     cudaEvent_t begun, ended;
@@ -104,7 +108,9 @@ struct Kernel {
       check(cudaEventElapsedTime(&took, begun, ended));
       if (took < best) best = took;
     }
-    rounds = static_cast<int>(50000 * us / (best * 1e3));
+    per_us = 50000 / (best * 1e3);
+    if (const char* given = std::getenv("LOAD_ROUNDS_PER_US")) per_us = std::atof(given);
+    rounds = static_cast<int>(per_us * us);
   }
   void launch() const { add<<<blocks, 1024>>>(rounds, nullptr); }
   void launch(Stamp* stamp) const { add_stamped<<<blocks, 1024>>>(rounds, nullptr, stamp); }
@@ -113,13 +119,18 @@ struct Kernel {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 4) return 2;
+  if (argc < 3) return 2;
   Words& words = *map(argv[1]);
   const char* kind = argv[2];
-  const double first = std::atof(argv[3]);
+  const double first = argc > 3 ? std::atof(argv[3]) : 0;
   const double second = argc > 4 ? std::atof(argv[4]) : 0;
   check(cudaFree(nullptr));
-  if (std::strcmp(kind, "saturate") == 0) {
+  if (std::strcmp(kind, "rounds") == 0) {
+    for (int i = 0; i < 20; ++i) Kernel{1};  // the clocks rise meanwhile
+    std::printf("%.6f\n", Kernel(1).per_us);
+  } else if (argc < 4) {
+    return 2;
+  } else if (std::strcmp(kind, "saturate") == 0) {
     const Kernel kernel(first);
     while (words.stop == 0) {
       for (int i = 0; i < static_cast<int>(second); ++i) kernel.launch();

@@ -115,29 +115,25 @@ RULE(streams, equal_is_not_greater, "value_waits_compare_for_order",
 RULE(streams, greater_values_satisfy, "value_waits_compare_for_equality",
      "waiting for a greater or equal value goes on with a greater one") {
   Session session;
-  Later later(session);
   Cell cell;
   cell.value() = 8;
   Stream stream;
   CHECK_OK(cu.cuStreamWaitValue32_v2(stream, cell.address(), 5, kGreaterOrEqual));
   Event event;
   CHECK_OK(cu.cuEventRecord(event, stream));
-  later.wait();
-  CHECK_OK(cu.cuEventQuery(event));
+  CHECK(ends(event));
 }
 
 RULE(streams, greater_is_cyclic, "value_waits_are_not_cyclic",
      "greater or equal is meant cyclically: 5 comes after 0xfffffff0") {
   Session session;
-  Later later(session);
   Cell cell;
   cell.value() = 5;
   Stream stream;
   Event event;
   CHECK_OK(cu.cuStreamWaitValue32_v2(stream, cell.address(), 0xfffffff0U, kGreaterOrEqual));
   CHECK_OK(cu.cuEventRecord(event, stream));
-  later.wait();
-  CHECK_OK(cu.cuEventQuery(event));
+  CHECK(ends(event));
 }
 
 RULE(streams, smaller_values_hold, "value_waits_are_ignored",
@@ -156,7 +152,6 @@ RULE(streams, smaller_values_hold, "value_waits_are_ignored",
 RULE(streams, and_waits_for_a_common_bit, "value_waits_compare_for_equality",
      "CU_STREAM_WAIT_VALUE_AND waits until the memory and the value have a bit in common") {
   Session session;
-  Later later(session);
   Cell cell;
   cell.value() = 8;
   Stream stream;
@@ -165,14 +160,12 @@ RULE(streams, and_waits_for_a_common_bit, "value_waits_compare_for_equality",
   CHECK_OK(cu.cuEventRecord(event, stream));
   CHECK_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
   cell.value() = 2;
-  later.wait();
-  CHECK_OK(cu.cuEventQuery(event));
+  CHECK(ends(event));
 }
 
 RULE(streams, nor_waits_for_a_bit_that_neither_has, "value_waits_compare_for_equality",
      "CU_STREAM_WAIT_VALUE_NOR waits until some bit is set neither in the memory nor in the value") {
   Session session;
-  Later later(session);
   int able = 0;
   CHECK_OK(cu.cuDeviceGetAttribute(&able, CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, session.device()));
   SKIP_UNLESS(able != 0, "needs CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR");
@@ -184,8 +177,7 @@ RULE(streams, nor_waits_for_a_bit_that_neither_has, "value_waits_compare_for_equ
   CHECK_OK(cu.cuEventRecord(event, stream));
   CHECK_EQ(cu.cuEventQuery(event), CUDA_ERROR_NOT_READY);
   cell.value() = 0xfffffe00U;
-  later.wait();
-  CHECK_OK(cu.cuEventQuery(event));
+  CHECK(ends(event));
 }
 
 RULE(streams, batches_keep_their_order, "idle:cuStreamBatchMemOp_v2",

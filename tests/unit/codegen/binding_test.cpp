@@ -325,8 +325,22 @@ TEST_CASE("the driver's private tables are listed by identifier and length") {
   REQUIRE(files);
   const auto file = std::ranges::find(*files, "driver_export_tables.inc", &EmittedFile::name);
   REQUIRE(file != files->end());
-  CHECK_THAT(file->content, Contains("\nROTA_EXPORT_TABLE(64, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, "
-                                     "0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0xff)\n"));
+  CHECK_THAT(file->content,
+             Contains("\nROTA_EXPORT_TABLE(64, false, 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x07, 0x08, 0x09, "
+                      "0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x0f, 0xff)\n"));
+}
+
+TEST_CASE("a private table through which work is submitted is gated, if its length is known") {
+  const std::string table =
+      "[export_tables]\n\"01020304-0506-0708-090a-0b0c0d0e0fff\" = { asked_by = \"x\", evidence = \"seen\", ";
+  const auto files = emit_driver(inputs_from(kHeader, std::string(kPolicy) + table + "bytes = 64, gated = true }\n"));
+  REQUIRE(files);
+  const auto file = std::ranges::find(*files, "driver_export_tables.inc", &EmittedFile::name);
+  REQUIRE(file != files->end());
+  CHECK_THAT(file->content, Contains("\nROTA_EXPORT_TABLE(64, true, 0x01,"));
+  CHECK_THAT(policy_error("[driver]\n" + table + "bytes = 0, gated = true }\n"), Contains("bytes must be its length"));
+  CHECK_THAT(policy_error("[driver]\n" + table + "bytes = 64, gated = \"yes\" }\n"),
+             Contains("gated must be true or false"));
 }
 
 TEST_CASE("a private table without evidence, length or a proper identifier is refused") {
@@ -359,6 +373,25 @@ TEST_CASE("what makes and ends objects and memory is listed by base name, for bo
              Contains("\nROTA_TRACE_MEMORY(cuMemAllocPitch, \"*dptr\", \"*pPitch\", \"Height\", false, true)\n"));
   CHECK_THAT(file->content,
              Contains("\nROTA_TRACE_MEMORY(cuModuleGetGlobal, \"*dptr\", \"*bytes\", \"\", false, false)\n"));
+}
+
+TEST_CASE("functions that return handles one by one are listed, those that fill arrays are not") {
+  const auto inputs = load_inputs(ROTA_SOURCE_DIR);
+  REQUIRE(inputs);
+  const auto files = emit_trace(*inputs);
+  REQUIRE(files);
+  const auto file = std::ranges::find(*files, "driver_handles.inc", &EmittedFile::name);
+  REQUIRE(file != files->end());
+  for (const char* function :
+       {"cuDevicePrimaryCtxRetain", "cuCtxGetCurrent", "cuCtxPopCurrent", "cuCtxAttach", "cuCtxFromGreenCtx",
+        "cuStreamGetCtx", "cuDeviceGetDefaultMemPool", "cuModuleGetTexRef", "cuMipmappedArrayGetLevel",
+        "cuLibraryGetModule", "cuIpcOpenEventHandle", "cuEventCreate", "cuModuleGetFunction"}) {
+    CHECK_THAT(file->content, Contains(fmt::format("\nROTA_RETURNS_HANDLE({})\n", function)));
+  }
+  for (const char* function :
+       {"cuGraphGetNodes", "cuLibraryEnumerateKernels", "cuModuleEnumerateFunctions", "cuMemAlloc", "cuEventDestroy"}) {
+    CHECK_THAT(file->content, !Contains(fmt::format("({})", function)));
+  }
 }
 
 TEST_CASE("facts for listings name parameters that exist, and every new handle") {

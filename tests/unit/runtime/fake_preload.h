@@ -29,8 +29,19 @@ struct FakePreload {
       real[index] = &functions[index];
       available[index] = 1;
     }
-    attachment = {kRotaAttachmentVersion, kSymbolCount, kSymbolListHash,  slots.data(), real.data(), available.data(),
-                  thunks.data(),          kStride,      kRotaDriverFound, "/fake",      "",          &note_unknown};
+    attachment = {kRotaAttachmentVersion,
+                  kSymbolCount,
+                  kSymbolListHash,
+                  slots.data(),
+                  real.data(),
+                  available.data(),
+                  thunks.data(),
+                  kStride,
+                  kRotaDriverFound,
+                  "/fake",
+                  "",
+                  &note_unknown,
+                  ""};
   }
   void*& real_of(Symbol symbol) { return real[static_cast<std::size_t>(symbol)]; }
   void* slot_of(Symbol symbol) const { return slots[static_cast<std::size_t>(symbol)]; }

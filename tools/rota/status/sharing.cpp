@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "scheduler/core/event.h"
+#include "scheduler/protocol/byte_text.h"
 #include "scheduler/protocol/uuid_text.h"
 
 namespace rota::tool {
@@ -155,6 +156,23 @@ std::string use_text(const protocol::StatusUse* use, const protocol::StatusGpu& 
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+std::string staying_text(const protocol::StatusUse* use) {
+  using protocol::bytes_text;
+  std::string text;
+  if (use == nullptr) return text;
+  if (use->fixed_for_now_bytes != 0) {
+    text += fmt::format(", {} cannot leave the GPU while its work may run", bytes_text(use->fixed_for_now_bytes));
+  }
+  if (use->fixed_bytes > use->fixed_for_now_bytes) {
+    text += fmt::format(", {} cannot leave the GPU", bytes_text(use->fixed_bytes - use->fixed_for_now_bytes));
+  }
+  if (use->lacks_bytes != 0) {
+    text += fmt::format(", is passed over: {} of its memory do not fit beside what others have that stays",
+                        bytes_text(use->lacks_bytes));
+  }
+  return text;
+}
+
 nlohmann::json use_json(const Status& status, std::uint32_t client) {
   nlohmann::json gpus = nlohmann::json::object();
   const protocol::StatusUse* any = nullptr;
@@ -168,7 +186,10 @@ nlohmann::json use_json(const Status& status, std::uint32_t client) {
         {"busy", busy ? nlohmann::json(use->busy_permille / 1000.0) : nlohmann::json(nullptr)},
         {"calls_per_second",
          calls ? nlohmann::json(static_cast<double>(use->calls_per_1000s) / 1000) : nlohmann::json(nullptr)},
-        {"runs_at_any_time", use->light != 0}};
+        {"runs_at_any_time", use->light != 0},
+        {"fixed_bytes", use->fixed_bytes},
+        {"fixed_for_now_bytes", use->fixed_for_now_bytes},
+        {"lacks_bytes", use->lacks_bytes}};
   }
   if (any == nullptr) return nullptr;
   return {{"gpus", gpus}, {"held_ns", any->held_ns}, {"waited_ns", any->waited_ns}};

@@ -46,14 +46,14 @@ bool has(std::uint64_t mask, std::uint32_t gpu) {
 
 struct ServedHow {
   const char* mode;
-  const char* reason;  // or null
+  std::string reason;  // or empty
 };
 
 ServedHow served_how(protocol::MemoryMode mode) {
   using protocol::MemoryMode;
   switch (mode) {
     case MemoryMode::kUnified:
-      return {"Unified Memory", nullptr};
+      return {"Unified Memory", {}};
     case MemoryMode::kNativeChosen:
       return {"native", "ROTA_MEMORY=native"};
     case MemoryMode::kNativeNoManaged:
@@ -65,19 +65,16 @@ ServedHow served_how(protocol::MemoryMode mode) {
     case MemoryMode::kNativeRefused:
       return {"native from now on", "a function refused Unified Memory"};
     case MemoryMode::kSwap:
-      return {"swap", nullptr};
+      return {"swap", {}};
     case MemoryMode::kUnifiedMps:
-      return {"Unified Memory", "swap has not been tested under MPS"};
     case MemoryMode::kUnifiedMig:
-      return {"Unified Memory", "swap has not been tested on MIG instances"};
     case MemoryMode::kUnifiedConfidential:
-      return {"Unified Memory", "swap has not been tested in confidential virtual machines"};
     case MemoryMode::kUnifiedCoherent:
-      return {"Unified Memory", "swap has not been tested where the GPU uses the host's page tables"};
+      return {"Unified Memory", fmt::format("swap has not been tested {}", protocol::untested_where(mode))};
     case MemoryMode::kUnknown:
       break;
   }
-  return {"unknown", nullptr};
+  return {"unknown", {}};
 }
 
 // Where a figure for a client's memory comes from.
@@ -152,9 +149,8 @@ std::string status_as_json(const Status& status, const std::string& socket) {
       if (!has(client.gpus, gpu.index)) continue;
       touched.push_back(uuid_text(gpu.uuid));
       const ServedHow how = served_how(protocol::memory_mode(client, gpu.index));
-      memory[uuid_text(gpu.uuid)] = {{"mode", how.mode},
-                                     {"reason", how.reason != nullptr ? how.reason : ""},
-                                     {"source", source(has(client.measured_gpus, gpu.index))}};
+      memory[uuid_text(gpu.uuid)] = {
+          {"mode", how.mode}, {"reason", how.reason}, {"source", source(has(client.measured_gpus, gpu.index))}};
     }
     clients.push_back({{"pid", client.pid},
                        {"uid", client.uid},
@@ -237,8 +233,10 @@ std::string status_as_text(const Status& status, const std::string& socket) {
       if (const auto mode = protocol::memory_mode(client, gpu.index); mode != protocol::MemoryMode::kUnknown) {
         const ServedHow how = served_how(mode);
         more += fmt::format(", memory: {}", how.mode);
-        if (how.reason != nullptr) more += fmt::format(" ({})", how.reason);
-        if (mode == protocol::MemoryMode::kSwap) more += swap_text(client);
+        if (!how.reason.empty()) more += fmt::format(" ({})", how.reason);
+        if (mode == protocol::MemoryMode::kSwap) {
+          more += swap_text(client) + staying_text(use_of(status, client.client, gpu.index));
+        }
       }
       // A sum over the GPUs; an older rotad says nothing of it.
       if (client.context_bytes != 0) {

@@ -29,31 +29,33 @@ bool in_child(const std::function<bool()>& holds) {
 }
 
 // The table that the next cuGetExportTable gives, and how long it says that it is.
-std::array<std::uint64_t, 4> table{};
+std::array<std::uint64_t, 1024> table{};
 
 api::CUresult get_export_table(const void** into, const api::CUuuid*) {
   *into = table.data();
   return api::CUDA_SUCCESS;
 }
 
-// Asks for a table under an identifier as the policy spells it, byte by byte; whether the process is unmarked after it.
-bool unmarked_after(const std::array<unsigned char, 16>& identifier, std::uint64_t first_word) {
+// Asks for a table under an identifier as the policy spells it, byte by byte; whether the process is unmarked after it,
+// and has got the driver's own table, or a copy of a gated one.
+bool unmarked_after(const std::array<unsigned char, 16>& identifier, std::uint64_t first_word, bool gated = false) {
   test::FakeDriver driver;
   driver.set<api::cuGetExportTable_fn>(Symbol::k_cuGetExportTable, get_export_table);
   table[0] = first_word;
   api::CUuuid id{};
   std::memcpy(&id, identifier.data(), sizeof id);
   const void* got = nullptr;
-  if (overrides::cuGetExportTable(&got, &id) != api::CUDA_SUCCESS || got != table.data()) return false;
+  if (overrides::cuGetExportTable(&got, &id) != api::CUDA_SUCCESS || (got != table.data()) != gated) return false;
   return !runtime().unevictable();
 }
 
 struct Listed {
   std::uint64_t bytes;
+  bool gated;
   std::array<unsigned char, 16> identifier;
 };
 const std::vector<Listed> kListed = {
-#define ROTA_EXPORT_TABLE(bytes, ...) {bytes, {__VA_ARGS__}},
+#define ROTA_EXPORT_TABLE(bytes, gated, ...) {bytes, gated, {__VA_ARGS__}},
 #include "generated/driver_export_tables.inc"
 #undef ROTA_EXPORT_TABLE
 };
@@ -119,10 +121,12 @@ TEST_CASE("a private table that the policy does not list marks the process") {
 
 TEST_CASE("a private table that the policy lists does not mark the process, if it is no longer than recorded") {
   for (const Listed& listed : kListed) {
-    CHECK(
-        in_child([&] { return unmarked_after(listed.identifier, listed.bytes != 0 ? listed.bytes : 0x7f0012345678); }));
+    const std::uint64_t first_word = listed.bytes != 0 ? listed.bytes : 0x7f0012345678;
+    CHECK(in_child([&] { return unmarked_after(listed.identifier, first_word, listed.gated); }));
     CHECK_FALSE(in_child([&] { return unmarked_after(listed.identifier, listed.bytes + 8); }));
-    if (listed.bytes > 8) CHECK(in_child([&] { return unmarked_after(listed.identifier, listed.bytes - 8); }));
+    if (listed.bytes > 8) {
+      CHECK(in_child([&] { return unmarked_after(listed.identifier, listed.bytes - 8, listed.gated); }));
+    }
   }
 }
 

@@ -208,6 +208,13 @@ TEST_CASE("a green context that the driver says nothing of is destroyed by the p
 
 namespace {
 
+protocol::Message next_of(FakeRotad& rotad) {
+  for (;;) {
+    const protocol::Message message = rotad.next();
+    if (message.kind != protocol::Kind::kUsage) return message;
+  }
+}
+
 // A thread asks for a context that the driver refuses so many times; rotad hears of it and gives the whole GPU.
 void make_with_room(FakeDriver& driver, const Making& row, int times, CUresult expected) {
   now_testing(name_of(row.symbol));
@@ -222,16 +229,10 @@ void make_with_room(FakeDriver& driver, const Making& row, int times, CUresult e
   CUcontext made = nullptr;
   CUresult result = api::CUDA_ERROR_UNKNOWN;
   std::thread program([&] { result = row.call(&made); });
-  const auto next = [&] {
-    for (;;) {
-      const protocol::Message message = rotad.next();
-      if (message.kind != protocol::Kind::kUsage) return message;
-    }
-  };
-  EXPECT(next().kind == protocol::Kind::kWant);
+  EXPECT(next_of(rotad).kind == protocol::Kind::kWant);
   EXPECT(asked == 1);
   rotad.grant(1, 1, 100 * kMiB);
-  const protocol::Message ask = next();
+  const protocol::Message ask = next_of(rotad);
   EXPECT(ask.kind == protocol::Kind::kRoom);
   EXPECT(ask.body.room.bytes == 1024 * kMiB);
   EXPECT(asked == 1);
@@ -252,6 +253,35 @@ TEST_CASE("a context that the driver refuses for want of memory is asked for onc
   }
   const Making& any = kMaking[1];
   CHECK(holds({}, [&](FakeDriver& driver) { make_with_room(driver, any, 2, api::CUDA_ERROR_OUT_OF_MEMORY); }));
+}
+
+TEST_CASE("a turn that ends before others have made room for a context is no answer: the next one is waited for") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install(driver);
+    driver.leave_context();
+    driver.device_bytes = 1024 * kMiB;
+    FakeRotad rotad;
+    rotad.speak(protocol::kRoomVersion);
+    refusals = 1000;
+    answer = api::CUDA_SUCCESS;
+    CUcontext made = nullptr;
+    CUresult result = api::CUDA_ERROR_UNKNOWN;
+    std::thread program([&] { result = kMaking[1].call(&made); });
+    EXPECT(next_of(rotad).kind == protocol::Kind::kWant);
+    rotad.grant(1, 1, 100 * kMiB);
+    EXPECT(next_of(rotad).kind == protocol::Kind::kRoom);
+    rotad.somebody_waits(1, 1);
+    EXPECT(next_of(rotad).kind == protocol::Kind::kGiveBack);
+    EXPECT(next_of(rotad).kind == protocol::Kind::kWant);
+    refusals = 0;
+    rotad.somebody_waits(0);
+    rotad.grant(2, 1, 100 * kMiB);
+    EXPECT(next_of(rotad).kind == protocol::Kind::kRoom);
+    rotad.promise(1024 * kMiB);
+    program.join();
+    EXPECT(result == api::CUDA_SUCCESS);
+    runtime().monitor.at_exit();
+  }));
 }
 
 TEST_CASE("without a rotad a context that is refused is refused") {

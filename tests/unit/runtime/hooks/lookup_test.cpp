@@ -1,8 +1,13 @@
 // Overrides of what hands out the driver's functions and tables: the program gets the shim's own functions, and what
 // rota does not know marks the process. (attach_test.cpp has drivers without cuGetProcAddress, contract_test.cpp the
 // list of known tables.)
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <cstdlib>
+#include <string>
 
 #include "runtime/core/attach.h"
 #include "tests/unit/runtime/fake_preload.h"
@@ -57,6 +62,26 @@ struct Tabling {
   CUresult (*call)(const void** into, const api::CUuuid* id);
 };
 const Table<Tabling> kTabling = {{Symbol::k_cuGetExportTable, overrides::cuGetExportTable}};
+
+// What is logged at level debug meanwhile; the level is chosen once in a process.
+std::string logged(const std::function<void()>& call) {
+  setenv("ROTA_LOG", "debug", 1);
+  std::array<int, 2> ends{};
+  EXPECT(pipe(ends.data()) == 0);
+  const int before = dup(STDERR_FILENO);
+  dup2(ends[1], STDERR_FILENO);
+  close(ends[1]);
+  call();
+  dup2(before, STDERR_FILENO);
+  close(before);
+  std::string text;
+  std::array<char, 4096> part{};
+  for (ssize_t got = 0; (got = read(ends[0], part.data(), part.size())) > 0;) {
+    text.append(part.data(), static_cast<std::size_t>(got));
+  }
+  close(ends[0]);
+  return text;
+}
 
 }  // namespace
 
@@ -127,4 +152,44 @@ TEST_CASE("a private table goes out as the driver's own, an unknown one marks th
     EXPECT(got == table.data());
     EXPECT(runtime().unevictable());
   }));
+}
+
+TEST_CASE("a table through which work is submitted goes out gated, and where it cannot be, that is said") {
+  struct Case {
+    int driver;
+    bool gated;
+  };
+#if defined(__x86_64__)
+  const std::array<Case, 2> cases{Case{13000, true}, Case{12040, false}};
+#else
+  const std::array<Case, 2> cases{Case{13000, false}, Case{12040, false}};
+#endif
+  static std::array<std::uint64_t, 99> table{792, 0x1000};
+  static const api::CUuuid of_cufft{.bytes = {0x6e, 0x16, 0x3f, static_cast<char>(0xbe), static_cast<char>(0xb9), 0x58,
+                                              0x44, 0x4d, static_cast<char>(0x83), 0x5c, static_cast<char>(0xe1),
+                                              static_cast<char>(0x82), static_cast<char>(0xaf), static_cast<char>(0xf1),
+                                              static_cast<char>(0x99), 0x1e}};
+  static int version;
+  for (const Case& each : cases) {
+    version = each.driver;
+    CHECK(holds({}, [&](FakeDriver& driver) {
+      driver.set<api::cuDriverGetVersion_fn>(Symbol::k_cuDriverGetVersion, [](int* into) {
+        *into = version;
+        return api::CUDA_SUCCESS;
+      });
+      driver.set<api::cuGetExportTable_fn>(Symbol::k_cuGetExportTable, [](const void** into, const api::CUuuid*) {
+        *into = table.data();
+        return api::CUDA_SUCCESS;
+      });
+      const void* got = nullptr;
+      const std::string said = logged([&] { EXPECT(kTabling.front().call(&got, &of_cufft) == api::CUDA_SUCCESS); });
+      const auto says = [&](const char* text) { return said.find(text) != std::string::npos; };
+      EXPECT((got != table.data()) == each.gated);
+      EXPECT(runtime().unevictable() != each.gated);
+      EXPECT(
+          says(each.gated ? "cuGetExportTable: gated table 6e163fbe-" : "cuGetExportTable: ungated table 6e163fbe-"));
+      EXPECT(says("it submits work through a private table of the driver") != each.gated);
+      EXPECT(!says("unknown") && !says("does not know"));
+    }));
+  }
 }

@@ -72,6 +72,8 @@ TEST_CASE("its free waits as the driver's: a plain byte is freed in its place, a
     CHECK(calls["cuMemFree_v2"] == 1);
   }
   CHECK(f.ledger.live_bytes(0) == 0);
+  CHECK(f.ledger.bytes_by(0, Route::kShared) == 0);
+  CHECK(f.ledger.bytes_by(0, Route::kServed) == 0);
   CHECK(f.ledger.entries() == 0);
   CHECK(f.driver.memory.size() == 2);  // the span, and the byte
   CHECK(f.free_plain(first) == api::CUDA_ERROR_INVALID_VALUE);

@@ -223,19 +223,32 @@ int run_internals(int, char**) {
   return 0;
 }
 
+int run_call_after_setenv(int count, char** names) {
+  setenv("TEST_TARGET", "//other:test", 1);
+  setenv("PYTEST_CURRENT_TEST", "b.py::c (call)", 1);
+  return run_call(count, names);
+}
+
 struct Command {
   const char* name;
   int (*run)(int, char**);
 };
 constexpr Command kCommands[] = {
-    {"open", run_open},           {"call", run_call},
-    {"arguments", run_arguments}, {"threads", run_threads},
-    {"vectors", run_vectors},     {"address", run_address},
-    {"nulls", run_nulls},         {"first-form", run_first_form},
-    {"table", run_table},         {"future", run_future},
-    {"fork", run_fork},           {"constructor", run_constructor},
-    {"plugin", run_plugin},       {"internals", run_internals},
-
+    {"open", run_open},
+    {"call", run_call},
+    {"arguments", run_arguments},
+    {"threads", run_threads},
+    {"vectors", run_vectors},
+    {"address", run_address},
+    {"nulls", run_nulls},
+    {"first-form", run_first_form},
+    {"table", run_table},
+    {"future", run_future},
+    {"fork", run_fork},
+    {"constructor", run_constructor},
+    {"plugin", run_plugin},
+    {"internals", run_internals},
+    {"call-after-setenv", run_call_after_setenv},
 };
 
 }  // namespace

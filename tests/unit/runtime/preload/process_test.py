@@ -140,6 +140,37 @@ class UnusableCore(Preloaded):
         self.assertEqual(self.said("arguments", ROTA_LOG="loud").count("cannot be loaded"), 1)
 
 
+class RunningTest(Preloaded):
+    """What the core is told of the test that the process belongs to, by a core that only says it."""
+
+    def told(self, *words, **variables):
+        shims = self.copy_of_shim("librota.so")
+        shutil.copy(os.path.join(BUILT, "core", "librota-core.so"), shims)
+        _, said = self.start(PROBE, *(words or ("call", "cuInit")), shim=os.path.join(shims, "librota.so"), **variables)
+        return said
+
+    def test_bazels_target_shard_and_attempt_and_pytests_test_are_told(self):
+        bazel = {"ROTA_REPORT": self.folder, "TEST_TARGET": "//gpu:all_test"}
+        pytest = {"ROTA_REPORT": self.folder, "PYTEST_CURRENT_TEST": "tests/a.py::test_x[1 (2)] (call)"}
+        self.assertEqual(self.told(**bazel), "<bazel //gpu:all_test>")
+        sharded = dict(bazel, TEST_SHARD_INDEX="1", TEST_TOTAL_SHARDS="3", TEST_RUN_NUMBER="2")
+        self.assertEqual(self.told(**sharded), "<bazel //gpu:all_test shard 1 of 3 attempt 2>")
+        self.assertEqual(self.told(**pytest), "<pytest tests/a.py::test_x[1 (2)]>")
+        self.assertEqual(self.told(**bazel, **{k: v for k, v in pytest.items() if k != "ROTA_REPORT"}),
+                         "<bazel //gpu:all_test\npytest tests/a.py::test_x[1 (2)]>")
+
+    def test_without_a_report_or_a_test_it_is_nothing(self):
+        self.assertEqual(self.told(TEST_TARGET="//gpu:all_test", PYTEST_CURRENT_TEST="a.py::b (call)"), "<>")
+        self.assertEqual(self.told(ROTA_REPORT="", TEST_TARGET="//gpu:all_test"), "<>")
+        self.assertEqual(self.told(ROTA_REPORT=self.folder, TEST_TARGET="", PYTEST_CURRENT_TEST=""), "<>")
+
+    def test_a_long_name_is_cut_off(self):
+        self.assertEqual(self.told(ROTA_REPORT=self.folder, TEST_TARGET="/" * 4000), f"<bazel {'/' * 505}>")
+
+    def test_it_is_read_before_the_program_changes_its_environment(self):
+        self.assertEqual(self.told("call-after-setenv", "cuInit", ROTA_REPORT=self.folder, TEST_TARGET="//gpu:all_test"), "<bazel //gpu:all_test>")
+
+
 class Dlopen(Preloaded):
     """Every way to ask for a driver, one a test."""
 

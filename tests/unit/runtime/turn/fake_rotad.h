@@ -103,6 +103,11 @@ class FakeRotad {
     lease_->watch = what;
     changed();
   }
+  // On which GPUs others have memory that cannot leave for now, and on which they have some that can. Wakes nobody.
+  void others_have(std::uint64_t fixed_for_now, std::uint64_t movable) {
+    lease_->movable_gpus = movable;
+    lease_->fixed_for_now_gpus = fixed_for_now;
+  }
   void alone(std::uint64_t until_ns) {
     lease_->alone_until_ns = until_ns;
     changed();
@@ -126,6 +131,8 @@ class FakeRotad {
   // Hangs up on every client at its first want, and takes the next one.
   void hang_up_on_wants() { hang_up_on_wants_.store(true); }
   int clients() const { return clients_.load(); }
+  // Whether it reads what it is sent. Once it does not, the socket fills up.
+  void read(bool reads) { reads_.store(reads); }
   // Does not serve this many of the GPUs named next.
   void refuse_gpus(int count) { refuse_gpus_.store(count); }
 
@@ -173,6 +180,10 @@ class FakeRotad {
         client_.store(client);
       }
       if (client < 0) continue;
+      if (!reads_.load()) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        continue;
+      }
       protocol::Message message;
       if (recv(client, &message, sizeof message, MSG_DONTWAIT) != static_cast<ssize_t>(sizeof message)) continue;
       if (message.kind == protocol::Kind::kHello) {
@@ -214,6 +225,7 @@ class FakeRotad {
   std::atomic<int> refuse_gpus_{0};
   std::atomic<std::uint16_t> version_{protocol::kOldestVersion};
   std::atomic<bool> hang_up_on_wants_{false};
+  std::atomic<bool> reads_{true};
   std::atomic<int> clients_{0};
   std::atomic<int> client_{-1};
   std::atomic<bool> stop_{false};

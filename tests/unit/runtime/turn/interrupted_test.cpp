@@ -52,6 +52,8 @@ TEST_CASE(
     "a signal handler that runs in a thread at the gate is noticed, with SA_RESTART as well, and the call returns as "
     "always") {
   const Handler handler(GENERATE(0, SA_RESTART));
+  const bool about_to_open = GENERATE(false, true);
+  INFO("about to open " << about_to_open);
   test::FakeDriver driver;
   driver.launch_result.store(api::CUDA_ERROR_INVALID_VALUE);
   gate::Gate gate;
@@ -60,6 +62,7 @@ TEST_CASE(
   gate.close();
   std::atomic<int> result{-1};
   std::atomic<int> error{-1};
+  if (about_to_open) gate.rouse(std::chrono::steady_clock::now() + 1h);
   std::thread thread([&] {
     errno = 77;
     result = gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);

@@ -119,6 +119,66 @@ TEST_CASE("memory goes before the first turn, and not where the work of an earli
   CHECK_FALSE(process.did(Act::kMoveOut));
 }
 
+TEST_CASE("once the work of a turn that was revoked has finished, memory goes without another turn") {
+  Process process;
+  process.hold();
+  process.press();
+  process.seen.lease = {};
+  SECTION("of a program that rests") {
+    process.seen.standing = 0;
+    process.run(20ms);
+    REQUIRE(process.machine.phase() == Phase::kResting);
+  }
+  SECTION("of one that waits for its next turn") {
+    process.run(20ms);
+    REQUIRE(process.machine.phase() == Phase::kWaiting);
+  }
+  SECTION("of one with a call that may submit more") {
+    process.seen.inside = 1;
+    process.run(20ms);
+  }
+  CHECK(process.machine.finishes());
+  CHECK(process.machine.watches_gpu());
+  process.seen.lease.in_the_way = 1;
+  process.run(1min);  // however long its kernel takes
+  CHECK_FALSE(process.did(Act::kMoveOut));
+  CHECK_FALSE(process.did(Act::kOpen));
+  CHECK_FALSE(process.machine.still());
+  process.seen.done = true;
+  if (process.seen.inside != 0) {
+    process.run(1s);
+    CHECK_FALSE(process.machine.still());
+    process.seen.inside = 0;
+  }
+  process.run(50ms);
+  CHECK(process.machine.still());
+  CHECK_FALSE(process.machine.finishes());
+  CHECK_FALSE(process.machine.watches_gpu());
+  CHECK(process.did(Act::kMoveOut));
+  CHECK_FALSE(process.did(Act::kOpen));
+}
+
+TEST_CASE("a turn that comes while the work of a revoked one still runs is like any other") {
+  Process process;
+  process.hold();
+  process.press();
+  process.seen.lease = {};
+  process.run(20ms);
+  REQUIRE(process.machine.finishes());
+  process.seen.lease = {.grant = 2, .held = 1};
+  process.run(10ms);
+  CHECK(process.machine.gate_open());
+  CHECK_FALSE(process.machine.finishes());
+  CHECK_FALSE(process.machine.still());
+  process.seen.standing = 0;
+  process.seen.lease.waiters = 1;
+  process.seen.lease.drain_at = process.now;
+  process.seen.done = true;
+  process.run_until(Phase::kResting);
+  CHECK(process.machine.still());
+  CHECK(process.machine.gate_open() == false);
+}
+
 TEST_CASE("what a holder was told to clear is not moved again before rotad has its give-back") {
   Process process;
   process.hold();

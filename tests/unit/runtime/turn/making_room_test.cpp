@@ -23,7 +23,8 @@ api::CUresult refused_at_first() {
 }
 
 struct Refusing : Program {
-  explicit Refusing(int times) : Program(memory::Choice::kNative) {
+  explicit Refusing(int times, std::chrono::nanoseconds for_now_patience = 1min)
+      : Program(memory::Choice::kNative, true, [](FakeDriver&) {}, for_now_patience) {
     refusals = times;
     calls = 0;
     driver.set<api::cuMemAlloc_v2_fn>(Symbol::k_cuMemAlloc_v2, [](api::CUdeviceptr* address, std::size_t) {
@@ -79,6 +80,70 @@ TEST_CASE("what the driver refuses again is refused") {
   CHECK(program.result.load() == api::CUDA_ERROR_OUT_OF_MEMORY);
   CHECK(calls.load() == 2);
   CHECK(program.ledger.live_bytes(0) == 0);
+}
+
+namespace {
+
+// One that says where others have memory that cannot leave for now.
+struct Saying : FakeRotad {
+  Saying() { speak(protocol::kLimitVersion); }
+  void wait_for(Kind kind) {
+    while (next().kind != kind) {
+    }
+  }
+  void let_hold(Refusing& program) {
+    program.launch();
+    wait_for(Kind::kWant);
+    grant(1, 1, 1024 * kMega);
+    program.launcher.join();
+    program.driver.finished = UINT64_MAX;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("memory that cannot leave for now is waited for, outside the gate, where the turn can end") {
+  Saying rotad;
+  Refusing program(1'000'000);
+  rotad.let_hold(program);
+  rotad.others_have(1, 0);
+  program.start_loading();
+  REQUIRE(eventually([] { return calls.load() >= 2; }));
+  REQUIRE(eventually([&] { return program.gate.traffic().inside == 0; }));
+  const int before = calls.load();
+  // The owner of that memory gets its turn, and after it its memory can leave.
+  rotad.somebody_waits(1, 1);
+  rotad.wait_for(Kind::kGiveBack);
+  rotad.grant(0, 0);
+  rotad.wait_for(Kind::kWant);
+  CHECK(program.result.load() == -1);
+  CHECK(calls.load() == before);
+  rotad.others_have(0, 1);
+  refusals = 0;
+  rotad.somebody_waits(0);
+  rotad.grant(2, 1, 1024 * kMega);
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_SUCCESS);
+}
+
+TEST_CASE("memory that cannot leave for now is waited for only so long, and on another GPU it is not waited for") {
+  Saying rotad;
+  Refusing program(1'000'000, 300ms);
+  rotad.let_hold(program);
+  const auto begun = std::chrono::steady_clock::now();
+  SECTION("for now") {
+    rotad.others_have(1, 0);
+    program.start_loading();
+    program.allocator.join();
+    CHECK(std::chrono::steady_clock::now() - begun >= 300ms);
+  }
+  SECTION("on another GPU") {
+    rotad.others_have(2, 0);
+    program.start_loading();
+    program.allocator.join();
+    CHECK(calls.load() == 2);
+  }
+  CHECK(program.result.load() == api::CUDA_ERROR_OUT_OF_MEMORY);
 }
 
 TEST_CASE("nobody makes room for more than the GPU has, inside the gate, or while anything captures") {

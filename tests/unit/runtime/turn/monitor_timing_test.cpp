@@ -118,6 +118,10 @@ TEST_CASE("between the two events of a pair nothing of ours is recorded, and no 
   for (bool in_time = false; !in_time;) {  // not on a machine that is busy: it lasts no longer than that
     const Time begun = turn::now();
     program.record(0);
+    // A mark that the monitor had decided on just before may still come; once it has looked again, none.
+    const std::uint64_t earlier = rotad.usage().calls;
+    launch();
+    REQUIRE(test::eventually([&] { return rotad.usage().calls > earlier; }));
     before = marks;
     const std::uint64_t calls = rotad.usage().calls;
     program.driver.finished = 0;  // nothing finishes: after a few calls the next would wait

@@ -60,7 +60,7 @@ struct Timed {
     now += time;
     pass(1);
     look();
-    if (read) timing.read(event_of(0), event_of(1), now);
+    if (read) timing.read(event_of(0), event_of(1), time, now);
     return true;
   }
 
@@ -153,15 +153,15 @@ TEST_CASE("of pairs that nobody reads the first sixteen count; who reads is beli
   unsigned counted = 0;
   for (int i = 0; i < 100; ++i) counted += program.pair() ? 1 : 0;
   CHECK(counted == Timing::kOnCredit);
-  program.timing.read(event_of(0), event_of(7), program.now);
+  program.timing.read(event_of(0), event_of(7), 1ms, program.now);
   program.run(20s);
   for (int i = 0; i < 100; ++i) REQUIRE(program.pair());
   program.run(61s);
   CHECK_FALSE(program.pair());
   program.timing.made(event_of(8), false);
-  program.timing.read(event_of(0), event_of(8), program.now);  // the driver would have refused this
+  program.timing.read(event_of(0), event_of(8), 1ms, program.now);  // the driver would have refused this
   CHECK_FALSE(program.pair());
-  program.timing.read(event_of(0), event_of(1), program.now);
+  program.timing.read(event_of(0), event_of(1), 1ms, program.now);
   CHECK(program.pair());
 }
 
@@ -171,10 +171,79 @@ TEST_CASE("a pair that is not closed, or does not end, is left to itself after a
   CHECK(program.run(Timing::kLongest - 2ms).measures);
   CHECK_FALSE(program.run(3ms).measures);
   CHECK_FALSE(program.timing.inside());
+  program.timing.read(event_of(0), event_of(1), 1ms, program.now);
   CHECK(program.timing.place(event_of(1), kStream, program.now) == Timing::Place::kOpens);
   REQUIRE(program.opens(2));
   REQUIRE(program.closes(3));
   CHECK_FALSE(program.run(Timing::kLongest + 2ms).measures);
+}
+
+TEST_CASE("after a pair that takes longer than it may be alone none keeps others away until a shorter one is read") {
+  Timed program;
+  program.situation.beside = true;
+  program.look();
+  // A pair of 400 ms every half second, for ten seconds; the others leave at once.
+  int alone = 0;
+  const auto pair = [&](Time time) {
+    if (!program.opens(0) && program.look().alone) {
+      program.situation.alone_until = program.now + 250ms;
+      program.look();
+      ++alone;
+      REQUIRE(program.opens(0));
+    }
+    const bool counts = program.closes(1);
+    program.run(time);
+    program.pass(1);
+    program.run(10ms);
+    program.situation.alone_until = Time{0};
+    program.look();
+    program.timing.read(event_of(0), event_of(1), time, program.now);
+    return counts;
+  };
+  for (int i = 0; i < 20; ++i) {
+    pair(400ms);
+    program.run(90ms);
+  }
+  CHECK(alone == 1);
+  // The next kernel is short: its first pair shows it.
+  CHECK_FALSE(pair(5ms));
+  CHECK(pair(5ms));
+  CHECK(alone == 2);
+}
+
+TEST_CASE("a pair that was disturbed because the others had not left says nothing about how long it takes alone") {
+  Timed program;
+  program.situation.beside = true;
+  program.look();
+  CHECK_FALSE(program.opens(0));
+  program.run(Timing::kLongestWait);
+  REQUIRE(program.opens(0));
+  REQUIRE(program.closes(1));
+  CHECK_FALSE(program.run(Timing::kLongest + 2ms).measures);
+  CHECK(program.timing.place(event_of(2), kStream, program.now) == Timing::Place::kOpens);
+}
+
+TEST_CASE("a pair that would not be over in time begins the next series") {
+  Timed program;
+  program.situation.beside = true;
+  program.look();
+  CHECK_FALSE(program.opens(0));
+  CHECK(program.look().alone);
+  program.situation.alone_until = program.now + 250ms;
+  program.look();
+  REQUIRE(program.pair(110ms, true));
+  program.now += 1ms;
+  REQUIRE(program.pair(10ms, true));  // how long pairs take: 85 ms by now
+  program.now += 1ms;
+  REQUIRE(program.pair(2ms, true));
+  // Half of the time is not over, but rotad has given it less.
+  program.situation.alone_until = program.now + 40ms;
+  program.look();
+  CHECK_FALSE(program.opens(0));
+  CHECK_FALSE(program.look().alone);
+  program.situation.alone_until = Time{0};
+  CHECK_FALSE(program.opens(0));
+  CHECK(program.look().alone);
 }
 
 TEST_CASE("pairs take a fifth of any ten seconds at most") {
@@ -258,6 +327,26 @@ TEST_CASE("if the others do not leave, the pair is taken as it is, and not asked
   program.run(Timing::kInVain);
   CHECK_FALSE(program.opens(0));
   CHECK(program.look().alone);
+  // In vain again: twice as long.
+  program.run(Timing::kLongestWait);
+  REQUIRE(program.pair());
+  program.run(Timing::kInVain + 10ms);
+  REQUIRE(program.pair());
+  program.run(Timing::kInVain);
+  CHECK_FALSE(program.opens(0));
+  // Not in vain.
+  CHECK(program.look().alone);
+  program.situation.alone_until = program.now + 250ms;
+  program.look();
+  REQUIRE(program.pair());
+  program.run(10ms);
+  program.situation.alone_until = Time{0};
+  program.look();
+  CHECK_FALSE(program.opens(0));
+  program.run(Timing::kLongestWait);
+  REQUIRE(program.pair());
+  program.run(Timing::kInVain);
+  CHECK_FALSE(program.opens(0));
 }
 
 TEST_CASE(
@@ -297,7 +386,7 @@ TEST_CASE("an end of the turn that waits for a pair lets no other begin") {
 
 TEST_CASE("what is queued ahead is no more than can be done in time") {
   Timed program(200);
-  program.timing.read(event_of(0), event_of(1), program.now);
+  program.timing.read(event_of(0), event_of(1), 1ms, program.now);
   int queued = 0;
   const auto queue = [&] {
     while (queued < 100 && program.opens(2 * queued)) {
@@ -316,7 +405,7 @@ TEST_CASE("what is queued ahead is no more than can be done in time") {
   }
   CHECK(queued <= static_cast<int>(Timing::kFirstAhead) + 4);
   Timed quick(200);
-  quick.timing.read(event_of(0), event_of(1), quick.now);
+  quick.timing.read(event_of(0), event_of(1), 1ms, quick.now);
   int more = 0;
   for (; more < 8; ++more) {
     REQUIRE(quick.opens(2 * more));

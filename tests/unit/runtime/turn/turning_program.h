@@ -57,9 +57,10 @@ struct Program {
   // `prepare` changes the driver before rota uses it.
   explicit Program(
       memory::Choice backend = memory::Choice::kManaged, bool move_out = true,
-      void (*prepare)(FakeDriver&) = [](FakeDriver&) {})
+      void (*prepare)(FakeDriver&) = [](FakeDriver&) {}, std::chrono::nanoseconds for_now_patience = 1min)
       : memory([this](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger,
-               {.backend = backend, .limit_bytes = UINT64_MAX, .move_out = move_out}) {
+               {.backend = backend, .limit_bytes = UINT64_MAX, .move_out = move_out}),
+        monitor(gate, contexts, memory, for_now_patience) {
     driver.device_bytes = 1024 * kMega;
     prepare(driver);
     context = driver.enter_context(0);
@@ -104,7 +105,7 @@ struct Program {
   gate::Contexts contexts;
   memory::Ledger ledger;
   memory::Memory memory;
-  turn::Monitor monitor{gate, contexts, memory};
+  turn::Monitor monitor;
   api::CUcontext context = nullptr;
   std::atomic<int> result{-1};
   std::thread launcher;

@@ -69,7 +69,7 @@ TEST_CASE(
     held_by_measurement += world.held_by_measurement();
     ++seed;
     // Longer if the rarest cases have not occurred yet.
-    const bool missing = std::min({stopped, unused, outside_learned, meter_fell_silent}) == 0;
+    const bool missing = std::min({grants_that_lacked, stopped, unused, outside_learned, meter_fell_silent}) == 0;
     if (only != nullptr || steps >= (missing ? 20 * enough : enough)) break;
   }
   WARN(steps << " steps of turn machines, " << grants << " grants, " << revoked << " revoked, " << reclaimed

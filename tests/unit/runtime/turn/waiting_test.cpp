@@ -46,6 +46,44 @@ rota::protocol::StatusClient client(std::int32_t pid, std::uint64_t held, std::u
 
 }  // namespace
 
+TEST_CASE("of a GPU that is full those who have most are named") {
+  using rota::turn::memory_of;
+  CHECK(memory_of({}, 0, 1).empty());
+  std::vector<rota::protocol::StatusClient> all{client(1, 0, 0), client(2, 0, 0), client(3, 0, 0),
+                                                client(4, 0, 0), client(5, 0, 0), client(6, 0, 0)};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    all[i].gpus = i == 5 ? 2 : 1;  // the last one is elsewhere
+    all[i].device_bytes = (i + 1) << 30;
+  }
+  all[1].context_bytes = std::uint64_t{10} << 30;
+  CHECK(memory_of(all, 0, 1) == "program 2 12.0 GiB, program 5 5.0 GiB, program 4 4.0 GiB and 1 more");
+  CHECK(memory_of(all, 1, 1) == "program 6 6.0 GiB");
+  CHECK(memory_of(all, 2, 1).empty());
+}
+
+TEST_CASE("of those whose memory cannot leave a GPU yet the ones with most of it are named") {
+  namespace protocol = rota::protocol;
+  using rota::turn::staying_of;
+  std::vector<protocol::StatusClient> clients(3);
+  std::vector<protocol::StatusUse> uses(4);
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    clients[i].client = i + 1;
+    clients[i].uid = protocol::kHiddenUser;
+    std::snprintf(clients[i].name, sizeof clients[i].name, "program %u", i + 1);
+    uses[i].client = i + 1;
+    uses[i].fixed_for_now_bytes = std::uint64_t{i} << 30;
+  }
+  uses[3].client = uses[3].gpu = 1;
+  uses[3].fixed_bytes = 1 << 30;
+  uses[3].fixed_for_now_bytes = 1 << 20;
+  const auto named = [&](int gpu) {
+    return staying_of(clients, uses, gpu, 99, &protocol::StatusUse::fixed_for_now_bytes);
+  };
+  CHECK(named(0) == "program 3 2.0 GiB, program 2 1.0 GiB");
+  CHECK(named(1) == "program 1 1 MiB");
+  CHECK(named(-1).empty());
+}
+
 TEST_CASE("who holds what a process waits for is named as far as rotad's list tells") {
   using rota::turn::holder_of;
   CHECK(holder_of({}, 1) == "its turn on a GPU; no rotad says who holds it");

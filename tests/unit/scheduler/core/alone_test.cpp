@@ -139,6 +139,84 @@ TEST_CASE("if the others do not leave, it has asked in vain, and they stay") {
   CHECK_FALSE(programs.alone(1));
 }
 
+TEST_CASE(
+    "beside kernels longer than a quarter of a second others are pressed less and less often, until they leave in "
+    "time") {
+  Together programs;
+  programs.client(1);
+  programs.client(2);
+  // Client 1 asks whenever it may; client 2 never leaves.
+  const auto presses = [&](Time time) {
+    int count = 0;
+    for (const Time until = programs.now + time; programs.now < until;) {
+      programs.alone(1, true);
+      if (programs.goes(2)) {
+        ++count;
+        programs.now += Alone::kLongest;
+        programs.step(event::Tick{});
+        CHECK_FALSE(programs.goes(2));
+      } else {
+        programs.alone(1, false);
+        programs.now += 10ms;
+      }
+    }
+    return count;
+  };
+  CHECK(presses(10s) <= 4);
+  const int in_a_minute = presses(60s);
+  CHECK(in_a_minute >= 1);
+  CHECK(in_a_minute <= 4);
+  // Its long kernel is over.
+  programs.now += Alone::kLongestInVain;
+  programs.alone(1, true);
+  REQUIRE(programs.goes(2));
+  programs.yield(2);
+  REQUIRE(programs.alone(1));
+  programs.alone(1, false);
+  programs.now += 10ms;
+  programs.alone(1, true);
+  CHECK(programs.goes(2));
+}
+
+TEST_CASE("who has been pressed in vain and has left since is in nobody's way") {
+  Together programs;
+  programs.client(1);
+  programs.client(2);
+  programs.alone(1, true);
+  programs.now += Alone::kLongest;
+  programs.step(event::Tick{});
+  programs.step(event::GiveBack{2, programs.state(2).grant});
+  programs.alone(1, true);
+  CHECK(programs.alone(1));
+}
+
+TEST_CASE("whoever has others leave has all of its time once they have left, however long that takes") {
+  Together programs;
+  programs.client(1);
+  programs.client(2);
+  int times = 0;
+  Time taken{};
+  for (const Time begun = programs.now; programs.now < begun + 10s;) {
+    programs.alone(1, true);
+    if (!programs.goes(2)) {
+      programs.alone(1, false);
+      programs.now += 10ms;
+      continue;
+    }
+    const Time pressed = programs.now;
+    programs.now += 170ms;  // a long kernel
+    programs.yield(2);
+    REQUIRE(programs.alone(1));
+    CHECK(programs.state(1).alone_until == programs.now + Alone::kLongest);
+    programs.now += Alone::kLongest;
+    programs.step(event::Tick{});
+    taken += programs.now - pressed;
+    ++times;
+  }
+  CHECK(times >= 4);
+  CHECK(taken <= protocol::kMostAlone);
+}
+
 TEST_CASE("two that measure come one after the other") {
   Together programs;
   for (ClientId id = 1; id <= 3; ++id) programs.client(id);

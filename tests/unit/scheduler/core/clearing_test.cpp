@@ -1,72 +1,15 @@
 // Swap memory: whose memory leaves a GPU to make room for the holders, and how much.
 #include <catch2/catch.hpp>
 
-#include "scheduler/core/clearing.h"
-#include "scheduler/core/core.h"
+#include "tests/unit/scheduler/core/swap_machine.h"
 
 namespace rota::scheduler {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Bytes kMega = Bytes{1} << 20;
-
-// A GPU of 1 000 MB with contexts of 10 MB; bytes are in MB. Clients swap: their memory stays there until they move it.
-struct Machine {
-  explicit Machine(Mode mode = Mode::kAutomatic)
-      : core([mode] {
-          Settings settings;
-          settings.mode = mode;
-          settings.quantum = 100ms;
-          settings.grace = 1min;
-          return settings;
-        }()) {}
-
-  void join(ClientId id, Bytes used) {
-    core.step(event::Join{id, true}, now);
-    core.step(event::AddGpu{id, 0, 1000 * kMega, 10 * kMega}, now);
-    has(id, used, 0);
-  }
-  std::vector<Decision> want(ClientId id) { return core.step(event::Want{id, 1}, now); }
-  std::vector<Decision> has(ClientId id, Bytes used, Bytes resident, Bytes fixed = 0) {
-    return core.step(event::Usage{id, 0, used * kMega, fixed * kMega, resident * kMega, 0, 0}, now);
-  }
-  std::vector<Decision> refused(ClientId id, Bytes used, Bytes resident, Bytes shortage, Bytes free) {
-    return core.step(event::Usage{id, 0, used * kMega, 0, resident * kMega, shortage * kMega, free * kMega}, now);
-  }
-  std::vector<Decision> give_back(ClientId id) { return core.step(event::GiveBack{id, state(id).grant}, now); }
-  // A client that has had its turn, and rests with all its memory on the GPU.
-  void rests(ClientId id, Bytes used) {
-    join(id, used);
-    want(id);
-    REQUIRE(holds(id));
-    has(id, used, used);
-    now += 1ms;
-    give_back(id);
-  }
-  // Advances the time to each of the core's own deadlines.
-  std::vector<Decision> wait(Time time) {
-    std::vector<Decision> all;
-    const Time until = now + time;
-    while (core.next_deadline() && *core.next_deadline() <= until) {
-      now = std::max(now, *core.next_deadline());
-      for (const Decision& decision : core.step(event::Tick{}, now)) all.push_back(decision);
-    }
-    now = until;
-    return all;
-  }
-  const ClientState& state(ClientId id) const { return *core.client(id); }
-  bool holds(ClientId id) const { return state(id).held != 0; }
-  bool pressed(ClientId id) const { return state(id).waiters != 0; }
-  Bytes clears(ClientId id) const { return core.bytes_to_clear(id, 0) / kMega; }
-  Bytes outside() const { return core.gpu(0).outside / kMega; }
-
-  Time now = 10s;
-  Core core;
-};
-
 TEST_CASE("nothing moves when a lease goes back, and not while the next holder has room") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 400);
   CHECK(machine.clears(1) == 0);
   machine.join(2, 500);
@@ -76,7 +19,7 @@ TEST_CASE("nothing moves when a lease goes back, and not while the next holder h
 }
 
 TEST_CASE("exactly what a holder lacks is asked of who rests, and a decision says so") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 600);
   machine.join(2, 500);
   const std::vector<Decision> decisions = machine.want(2);
@@ -100,7 +43,7 @@ TEST_CASE("exactly what a holder lacks is asked of who rests, and a decision say
 }
 
 TEST_CASE("where others have memory that can leave the holder is told, also of one that does not clear it") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 600);
   CHECK(machine.core.movable_gpus() == 1);
   machine.join(2, 500);
@@ -126,7 +69,7 @@ TEST_CASE("where others have memory that can leave the holder is told, also of o
 }
 
 TEST_CASE("what was asked for and has not gone is told anew when what it is a part of has changed") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 600);
   machine.join(2, 500);
   machine.want(2);
@@ -140,7 +83,7 @@ TEST_CASE("what was asked for and has not gone is told anew when what it is a pa
 }
 
 TEST_CASE("room comes from who wants nothing, longest idle first, and from no more than it takes") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 300);
   machine.rests(2, 300);
   machine.rests(3, 300);
@@ -156,7 +99,7 @@ TEST_CASE("room comes from who wants nothing, longest idle first, and from no mo
 }
 
 TEST_CASE("who waits is asked after who does not, and from the back of the queue: its turn is furthest") {
-  Machine machine(Mode::kExclusive);
+  SwapMachine machine(Mode::kExclusive);
   for (const ClientId id : {1, 2, 3, 4}) machine.rests(id, 200);
   machine.join(5, 150);  // fills the GPU with its context
   machine.want(5);
@@ -174,7 +117,7 @@ TEST_CASE("who waits is asked after who does not, and from the back of the queue
 }
 
 TEST_CASE("what somebody has been asked for stays with it, though others would come first by now") {
-  Machine machine(Mode::kExclusive);
+  SwapMachine machine(Mode::kExclusive);
   for (const ClientId id : {1, 2}) machine.rests(id, 400);
   machine.join(3, 250);  // 800 + 250 + 30: exceeds the GPU by 80
   machine.want(3);
@@ -189,7 +132,7 @@ TEST_CASE("what somebody has been asked for stays with it, though others would c
 }
 
 TEST_CASE("nobody who holds is asked, nor for what is fixed; what is fixed is no room") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 600);
   machine.has(1, 600, 600, 500);
   machine.join(2, 450);
@@ -210,7 +153,7 @@ TEST_CASE("nobody who holds is asked, nor for what is fixed; what is fixed is no
 }
 
 TEST_CASE("from a client whose memory does not go others' is asked for, until its memory changes") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 300);
   machine.rests(2, 300);
   machine.join(3, 500);
@@ -236,7 +179,7 @@ TEST_CASE("from a client whose memory does not go others' is asked for, until it
 
 TEST_CASE(
     "a stopped client does not keep a waiting one from its memory, though turns are shorter than the verdict takes") {
-  Machine machine(Mode::kExclusive);
+  SwapMachine machine(Mode::kExclusive);
   machine.rests(1, 450);  // and is stopped
   machine.rests(2, 450);
   machine.join(3, 450);  // exceeds the GPU by 380
@@ -247,8 +190,8 @@ TEST_CASE(
     REQUIRE(machine.holds(3));
     machine.has(3, 450, 70);
     machine.want(2);
-    // Its quantum is over and nothing has arrived for half a second (turn::Machine::kNothingComes): it gives the lease
-    // back unused.
+    // Its quantum is over and nothing has arrived for half a second (turn::SwapMachine::kNothingComes): it gives the
+    // lease back unused.
     machine.wait(600ms);
     other_asked = machine.clears(2) != 0;
     machine.give_back(3);
@@ -261,7 +204,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a verdict on a client that does not clear expires, and ends with its next turn") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 500);
   machine.join(2, 600);
   machine.want(2);
@@ -287,7 +230,7 @@ TEST_CASE("a verdict on a client that does not clear expires, and ends with its 
 }
 
 TEST_CASE("what is not cleared counts as taken: two that do not fit beside it take turns") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 400);  // and is stopped
   machine.join(2, 400);
   machine.join(3, 400);
@@ -313,7 +256,7 @@ TEST_CASE("what is not cleared counts as taken: two that do not fit beside it ta
 }
 
 TEST_CASE("whose grant was revoked is not asked, for a while: it did not give back either") {
-  Machine machine;
+  SwapMachine machine;
   machine.join(1, 600);
   machine.want(1);
   machine.has(1, 600, 600);
@@ -332,7 +275,7 @@ TEST_CASE("whose grant was revoked is not asked, for a while: it did not give ba
 }
 
 TEST_CASE("what the driver refuses a holder is asked for, less what has gone since it was refused") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 300);
   machine.rests(2, 300);
   machine.join(3, 300);
@@ -352,7 +295,7 @@ TEST_CASE("what the driver refuses a holder is asked for, less what has gone sin
 }
 
 TEST_CASE("a refusal counts only while its holder holds the GPU") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 300);
   machine.refused(1, 300, 300, 100, 0);
   machine.rests(2, 300);
@@ -364,83 +307,8 @@ TEST_CASE("a refusal counts only while its holder holds the GPU") {
   CHECK(machine.clears(1) == 0);
 }
 
-// Two clients with 400 each beside 300 of another program. Both hold the GPU, and the second is refused memory.
-struct Ballast : Machine {
-  Ballast() {
-    for (const ClientId id : {1, 2}) {
-      join(id, 400);
-      want(id);
-    }
-    has(1, 400, 400);
-    fails();
-  }
-  void fails() { refused(2, 400, 250, 150, 30); }
-};
-
-TEST_CASE("memory that nobody has whom rotad knows is learned of when a refusal lasts, and not by the first") {
-  Ballast machine;
-  CHECK(machine.outside() == 0);
-  machine.now += 50ms;
-  machine.fails();
-  CHECK(machine.outside() == 0);
-  machine.now += 50ms;
-  machine.fails();
-  CHECK(machine.outside() == 300);  // 1 000 - 20 - 400 - 250 - 30
-  // Two clients that do not fit beside it take turns.
-  CHECK(machine.pressed(2));
-  CHECK_FALSE(machine.pressed(1));
-  machine.give_back(2);
-  machine.want(2);
-  CHECK_FALSE(machine.holds(2));
-  machine.give_back(1);
-  REQUIRE(machine.holds(2));
-  CHECK(machine.clears(1) == 100 + 20);  // 400 + 250, 150 more for the promise; 20 + 300
-}
-
-TEST_CASE("while others clear, a refusal says nothing about memory outside") {
-  Machine machine;
-  machine.rests(1, 600);
-  machine.join(2, 500);
-  machine.want(2);
-  REQUIRE(machine.clears(1) == 120);
-  for (int i = 0; i < 4; ++i) {
-    machine.refused(2, 500, 300, 200, 0);
-    machine.now += 100ms;
-  }
-  CHECK(machine.outside() == 0);
-  machine.has(1, 600, 480);
-  machine.refused(2, 500, 300, 200, 0);  // from before that
-  CHECK(machine.outside() == 0);
-}
-
-TEST_CASE("memory outside is forgotten some time after it was last met, and a hand-over meets it") {
-  Ballast machine;
-  machine.now += 100ms;
-  machine.fails();
-  REQUIRE(machine.outside() == 300);
-  SECTION("not met again") {
-    machine.give_back(2);
-    machine.wait(Clearing::kOutside - 1ms);
-    CHECK(machine.outside() == 300);
-    machine.wait(1ms);
-    CHECK(machine.outside() == 0);
-  }
-  SECTION("met again") {
-    machine.wait(Clearing::kOutside - 1ms);
-    machine.refused(2, 400, 240, 160, 45);  // a little less, since figures are of different moments
-    machine.wait(Clearing::kOutside - 1ms);
-    CHECK(machine.outside() == 300);
-  }
-  SECTION("refused for other reasons") {
-    machine.wait(Clearing::kOutside - 1ms);
-    machine.refused(2, 400, 250, 150, 330);
-    machine.wait(1ms);
-    CHECK(machine.outside() == 0);
-  }
-}
-
 TEST_CASE("a holder that swaps is asked for nothing before it gives back, whoever waits") {
-  Machine machine;
+  SwapMachine machine;
   machine.join(1, 600);
   machine.want(1);
   machine.has(1, 600, 600);
@@ -454,7 +322,7 @@ TEST_CASE("a holder that swaps is asked for nothing before it gives back, whoeve
 }
 
 TEST_CASE("a holder of Unified Memory clears what is missing, less what those who swap will be asked for") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 200);  // swaps
   machine.join(2, 500);
   machine.want(2);
@@ -477,7 +345,7 @@ TEST_CASE("a holder of Unified Memory clears what is missing, less what those wh
 }
 
 TEST_CASE("a client that leaves asks and is asked for nothing") {
-  Machine machine;
+  SwapMachine machine;
   machine.rests(1, 300);
   machine.rests(2, 300);
   machine.join(3, 500);

@@ -73,6 +73,9 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     step(event::Want{2, ~GpuMask{0}});
     CHECK(core.bytes_to_clear(1, 63) == 214);  // 600 + 600 + 9 for contexts, and 5 fixed bytes of the third
     step(event::Usage{2, 63, 700, 0, 300, 400, 50});
+    step(event::Usage{2, 63, 700, 0, 300, 400, 50, 7});
+    step(event::Usage{1, 63, 600, 600, 600, 0, 0, 0, 590});
+    CHECK(core.later_gpus() == bit(63));
     step(event::Measured{63, 100, 77});
     CHECK(core.gpu(63).outside == 77);
     step(event::Measured{63, 50, std::nullopt});
@@ -82,7 +85,7 @@ TEST_CASE("whatever is written down can be read again, and every event comes thr
     step(event::Leave{2});
     const Replay result = replay_text(text);
     CHECK(result.problem == "");
-    CHECK(result.events == 27);
+    CHECK(result.events == 29);
     CHECK(text.find("> clear 1 0 63 ") != std::string::npos);
     CHECK(result.decisions == decisions);
   }

@@ -12,6 +12,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using Catch::Contains;
+using Catch::Matches;
 
 constexpr Bytes kGpu = 6400;  // so that a step is 100
 constexpr Bytes kContext = 50;
@@ -89,10 +90,50 @@ TEST_CASE("what one has there that stays is no room for another's swap memory") 
   const ClientId swaps = rig.client();
   CHECK(rig.granted(stays, 4000, 0));
   CHECK_FALSE(rig.granted(swaps, 0, kGpu - 2 * kContext - 4000 + 1));
-  CHECK_THAT(rig.answers.at(swaps).why, Contains("of 6400 bytes, contexts take 100, 4000 cannot leave the GPU, and"));
+  CHECK_THAT(rig.answers.at(swaps).why, Contains("of 6 KiB, contexts take 100 bytes, 4 KiB cannot leave the GPU, and"));
   CHECK(rig.granted(swaps, 0, kGpu - 2 * kContext - 4000));
   CHECK(rig.quota.fixed_of_others(swaps, 0) == 4000);
   CHECK(rig.quota.fixed_of_others(stays, 0) == 0);
+}
+
+TEST_CASE("what programs without rota have there is no room for anybody's swap memory, as long as they have it") {
+  Rig rig;
+  const ClientId one = rig.client();
+  rig.hear(rig.quota.set_outside(0, 4000, rig.now));
+  CHECK_FALSE(rig.granted(one, 0, kGpu - kContext - 4000 + 1));
+  CHECK_THAT(rig.answers.at(one).why,
+             Contains("programs without rota have 4 KiB, contexts take 50 bytes, 0 bytes cannot"));
+  CHECK(rig.granted(one, 0, kGpu - kContext - 4000));
+  rig.hear(rig.quota.set_outside(0, 0, rig.now));
+  CHECK(rig.granted(one, 0, kGpu - kContext));
+  // What it has already it may keep.
+  rig.hear(rig.quota.set_outside(0, 4000, rig.now));
+  CHECK(rig.granted(one, 0, kGpu - kContext));
+}
+
+TEST_CASE("a refusal with the longest numbers fits into its message") {
+  constexpr Bytes kGiB = Bytes{1} << 30;
+  Quota quota;
+  quota.join(1, {});
+  quota.join(2, {});
+  for (const ClientId client : {1, 2}) quota.add_gpu(client, 0, 2100 * kGiB, 0);
+  for (const auto& [client, wanted] :
+       {std::pair<ClientId, Reservation>{1, {1000 * kGiB, 0, 1000 * kGiB, 0}}, {2, {0, 0, 0, 1000 * kGiB}}}) {
+    const auto outcome = quota.reserve(client, 0, 1, wanted, 1s);
+    REQUIRE(outcome.answers.size() == 1);
+    REQUIRE(outcome.answers[0].granted);
+  }
+  quota.add_gpu(1, 0, 1020 * kGiB, 1010 * kGiB);
+  quota.set_outside(0, 1010 * kGiB, 1s);
+  quota.reserve(2, 0, 2, {0, 0, 0, 2020 * kGiB}, 1s);
+  const auto outcome = quota.tick(1h);
+  REQUIRE(outcome.answers.size() == 1);
+  const std::string why = outcome.answers[0].why;
+  CHECK_THAT(
+      why,
+      Matches("of 1020.0 GiB, programs without rota have 1010.0 GiB, contexts take 1010.0 GiB, "
+              "10\\d\\d.\\d GiB cannot leave the GPU, .*10\\d\\d.\\d GiB.*; 10\\d\\d.\\d GiB more were requested"));
+  CHECK(why.size() < protocol::kTextLength);
 }
 
 TEST_CASE("nobody takes memory that stays where another's swap memory could not come back beside it") {

@@ -10,6 +10,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using Catch::Contains;
+using Catch::EndsWith;
+using Catch::StartsWith;
 
 constexpr Bytes kGpu = 6400;  // so that a step is 100
 constexpr Time kStart = 1s;
@@ -82,12 +84,27 @@ TEST_CASE("those who share a limit have it together, to the byte") {
   CHECK(rig.granted(two, 400));
   CHECK_FALSE(rig.granted(two, 401));
   CHECK_THAT(rig.answers.at(two).why,
-             Contains("session 1 may have 1000 bytes on each GPU; 1000 are in use and 1 more"));
+             Contains("session 1 may have 1000 bytes on each GPU; 1000 bytes are in use; 1 bytes more"));
   CHECK_FALSE(rig.granted(one, 601));
   CHECK(rig.granted(other, 5000));
   CHECK(rig.quota.left(two, 0) == 0);
   CHECK(rig.quota.limit(two) == 1000);
   CHECK(rig.quota.limit(other) == kNoLimit);
+}
+
+TEST_CASE("who is refused is told the remedy, of the lower limit, however long the name of the account is") {
+  Rig rig;
+  auto higher = account("cgroup /" + std::string(300, 'x') + "/job", {.device = 2000, .host = 5});
+  higher.remedy = {.device = "raise the higher one", .host = "free host memory"};
+  auto lower = higher;
+  lower.limits = {.device = 1000};
+  lower.remedy = {.device = "raise the lower one", .host = "not this"};
+  rig.client({higher});
+  const ClientId client = rig.client({lower});
+  const std::string why = rig.granted(client, 1001) ? "" : rig.answers.at(client).why;
+  CHECK_THAT(why, StartsWith("cgroup ...xxx") && Contains("x/job may have 1000 bytes on each GPU"));
+  CHECK_THAT(why, EndsWith("1001 bytes more were requested: raise the lower one"));
+  CHECK(why.size() < protocol::kTextLength);
 }
 
 TEST_CASE("each GPU has the limit for itself") {
@@ -107,7 +124,7 @@ TEST_CASE("what has been measured beside allocations counts for limits, and is r
   rig.hear(rig.quota.measured(one, 0, 300, rig.now));
   CHECK(rig.quota.left(two, 0) == 0);
   CHECK_FALSE(rig.granted(two, 1));
-  CHECK_THAT(rig.answers.at(two).why, Contains("1200 are in use, 300 by contexts and modules, and 1 more"));
+  CHECK_THAT(rig.answers.at(two).why, Contains("1 KiB are in use, 300 bytes by contexts and modules; 1 bytes more"));
   CHECK_FALSE(rig.granted(one, 901));
   // What is released is available to others.
   rig.hear(rig.quota.measured(one, 0, 50, rig.now));

@@ -74,6 +74,26 @@ TEST_CASE("light programs run at any time beside heavy ones that take turns") {
   CHECK(shared({kSaturating, kSaturating, kTiny}, 5s).candidate == Candidate::kLightOpen);
 }
 
+TEST_CASE("light programs run at any time also if not all of the heavy ones keep the GPU busy") {
+  constexpr Program kBusy{.kernel = 1ms, .cpu = 500us};
+  constexpr Program kLighter{.kernel = 500us, .cpu = 1250us};
+  const std::vector<Program> programs{{.kernel = 2500us}, kLighter, kBusy};
+  const Result result = shared(programs, 20s);
+  CHECK(result.candidate == Candidate::kLightOpen);
+  const std::vector<double> rates = alone(programs, 20s);
+  CHECK(score(result, rates) >= 0.97 * best(programs, rates, 20s));
+}
+
+TEST_CASE("heavy and light programs run together where that is better than turns of the heavy ones") {
+  // Both heavy ones leave the GPU idle for part of their time.
+  const std::vector<Program> programs{
+      {.kernel = 1500us, .cpu = 16750us}, {.kernel = 1ms, .cpu = 500us}, {.kernel = 1ms, .cpu = 500us}};
+  const Result result = shared(programs, 20s);
+  CHECK(result.candidate == Candidate::kTogether);
+  const std::vector<double> rates = alone(programs, 20s);
+  CHECK(score(result, rates) >= 0.97 * best(programs, rates, 20s));
+}
+
 TEST_CASE("it is settled within a second, and stays for ten") {
   for (const auto& programs : {std::vector{kSaturating, kSaturating}, std::vector{kHalf, kHalf},
                                std::vector{kSaturating, kSaturating, kTiny}}) {

@@ -99,6 +99,19 @@ TEST_CASE("what cannot be read is named by line, with what may stand there") {
   CHECK_THAT(problem("mode = \n"), Contains("line 1"));
 }
 
+TEST_CASE("a value without quotes is named, with the line as it has to be") {
+  CHECK_THAT(problem("mode = automatic\n"),
+             EndsWith("line 1: the value of mode has to be in quotes: mode = \"automatic\""));
+  CHECK_THAT(problem("# a turn\ngrace = 10s # long\n"),
+             EndsWith("line 2: the value of grace has to be in quotes: grace = \"10s\""));
+  CHECK_THAT(problem("[limits]\nprocess = { gpu = 40G, host = \"8G\" }\n"),
+             EndsWith("line 2: the value of gpu has to be in quotes: gpu = \"40G\""));
+  CHECK_THAT(problem("[limits]\nprocess = { gpu = \"4G\", host = 8G }\n"), EndsWith("host = \"8G\""));
+  // Not for other mistakes.
+  CHECK_THAT(problem("mode = \"automatic\nquantum = \"1s\"\n"), !Contains("quotes:"));
+  CHECK_THAT(problem("[limits\n"), !Contains("quotes:"));
+}
+
 TEST_CASE("a folder is no configuration") {
   const auto config = read_config("/tmp");
   REQUIRE_FALSE(config);

@@ -98,7 +98,7 @@ TEST_CASE("the clients of a session share its limit, and rotad asks the others b
     one.state(300, question.body.tighten.round);
     const protocol::Reserved answer = two.answer();
     CHECK(answer.granted == 0);
-    CHECK_THAT(answer.text, Contains("session abc may have 524288000 bytes on each GPU"));
+    CHECK_THAT(answer.text, Contains("session abc may have 500 MiB on each GPU"));
     two.reserve(200);
     CHECK(two.answer().granted == 1);
     CHECK(two.lease->limit_bytes == 500 * kMega);

@@ -64,6 +64,45 @@ TEST_CASE("processes, users and cgroups have the limits of the configuration") {
   CHECK(limits_of(book.memberships(1, kPid, 0), "user root") == Limits{.device = 40});
 }
 
+TEST_CASE("a refusal with the longest numbers, names and remedies fits into its message, remedy included") {
+  constexpr scheduler::Bytes kLimit = scheduler::Bytes{1000} << 30;  // "1000.0 GiB": no size has a longer text
+  constexpr scheduler::Bytes kWanted = scheduler::Bytes{1023} << 30;
+  constexpr Limits kLimits{.device = kLimit, .host = kLimit};
+  const std::string deep = "/jobs/" + std::string(300, 'x');
+  Machine machine;
+  machine.file("/proc/4711/cgroup", "0::" + deep + "\n");
+  LimitSettings settings;
+  settings.process = settings.session = settings.cgroups[deep] = kLimits;
+  settings.users["4294967294"] = kLimits;
+  settings.host_budget = kLimit;
+  const LimitBook book(settings, machine.root);
+  auto all = book.memberships(1, kPid, 4294967294);
+  protocol::Session session{};
+  std::memset(session.id, 'f', sizeof session.id - 1);
+  session.device_bytes = session.host_bytes = UINT64_MAX;
+  all.push_back(book.membership(session, 4294967294));
+  CHECK(all.size() == 5);
+  const auto check = [](Quota::Membership membership, bool host) {
+    membership.limits = host ? Limits{.host = kLimit} : Limits{.device = kLimit};
+    if (membership.name.starts_with("user ")) membership.name = "user " + std::string(32, 'n');
+    Quota quota;
+    quota.join(1, {membership});
+    quota.add_gpu(1, 0, host ? 1 << 20 : protocol::kMaxGpuBytes, 0);
+    quota.measured(1, 0, host ? 0 : kLimit, scheduler::Time{1});
+    const auto outcome = quota.reserve(1, 0, 1, {.device = kWanted, .movable = kWanted}, scheduler::Time{1});
+    REQUIRE(outcome.answers.size() == 1);
+    const std::string why = outcome.answers[0].why;
+    INFO(why);
+    CHECK(why.size() < protocol::kTextLength);
+    CHECK(why.ends_with(host ? membership.remedy.host : membership.remedy.device));
+    CHECK(why.starts_with(membership.name.substr(0, 4)));
+  };
+  for (const Quota::Membership& membership : all) {
+    check(membership, true);
+    if (membership.name != "the host") check(membership, false);
+  }
+}
+
 TEST_CASE("a session has its own limit or the configuration's, whichever is lower, and is its user's") {
   LimitSettings settings;
   settings.session.device = 100;
@@ -74,6 +113,37 @@ TEST_CASE("a session has its own limit or the configuration's, whichever is lowe
   session.host_bytes = 5;
   CHECK(book.membership(session, 7).limits == Limits{.device = 100, .host = 5});
   CHECK(book.membership(session, 7).key != book.membership(session, 8).key);
+  // Whoever is refused is told which of the two to raise.
+  CHECK(book.membership(session, 7).remedy.device == "raise gpu in limits.session of rotad.toml");
+  CHECK(book.membership(session, 7).remedy.host == "raise `rota run --host-mem`");
+}
+
+TEST_CASE("the remedy for a limit names where it was set") {
+  Machine machine;
+  machine.file("/proc/4711/cgroup", "0::/jobs/one\n");
+  machine.file("/sys/fs/cgroup/jobs/one/memory.max", "5000\n");
+  machine.file("/sys/fs/cgroup/jobs/one/memory.current", "500\n");
+  LimitSettings settings;
+  settings.process.device = 10;
+  settings.user.device = 20;
+  settings.users["1001"].device = 30;
+  settings.cgroups["/jobs"].host = 50;
+  settings.cgroups["/"].device = 60;
+  const auto remedy = [&](const std::string& name, uid_t uid = 54321) {
+    for (const Quota::Membership& each : LimitBook(settings, machine.root).memberships(1, kPid, uid)) {
+      if (each.name == name) return each.remedy;
+    }
+    return Quota::Remedy{"none", "none"};
+  };
+  CHECK(remedy("process 4711").device == "raise gpu in limits.process of rotad.toml");
+  CHECK(remedy("user 54321").device == "raise gpu in limits.user of rotad.toml");
+  CHECK(remedy("user 1001", 1001).device == "raise gpu in limits.users of rotad.toml");
+  CHECK(remedy("cgroup /jobs").host == "raise host in limits.cgroups of rotad.toml");
+  CHECK(remedy("cgroup /").host == "free memory in it, or let programs need less");
+  CHECK(remedy("cgroup /jobs/one").host == "free memory in it, or let programs need less");
+  CHECK(remedy("the host").host == "free memory of the host, or let programs need less");
+  settings.host_budget = 70;
+  CHECK(remedy("the host").host == "raise limits.host_memory in rotad.toml, or free host memory");
 }
 
 TEST_CASE("what may lie in the host's memory is most of what the machine and the cgroup have left") {

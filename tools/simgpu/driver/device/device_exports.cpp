@@ -250,3 +250,12 @@ ROTA_SIM_EXPORT(cuDeviceGetTexture1DLinearMaxWidth)
       static_cast<size_t>(driver().device_figures().attribute(CU_DEVICE_ATTRIBUTE_MAXIMUM_TEXTURE1D_LINEAR_WIDTH));
   return CUDA_SUCCESS;
 }
+
+// Nothing here makes a checkpoint of a process, so this one runs. Others are not asked.
+ROTA_SIM_EXPORT(cuCheckpointProcessGetState)(int pid, CUprocessState* state) {
+  ROTA_SIM_READY();
+  if (state == nullptr || pid <= 0) return CUDA_ERROR_INVALID_VALUE;
+  if (pid != getpid()) return CUDA_ERROR_NOT_SUPPORTED;
+  *state = CU_PROCESS_STATE_RUNNING;
+  return CUDA_SUCCESS;
+}

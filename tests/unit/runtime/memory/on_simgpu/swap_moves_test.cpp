@@ -202,10 +202,13 @@ TEST_CASE("what the driver has no room for ends up out of place, behind a gate t
                         .contexts = {},
                         .fits = {},
                         .close_for_room =
-                            [&](int) {
+                            [&](int, const std::function<void()>& begin) {
                               ++asked;
+                              EXPECT(grows.in_place());
+                              if (!closes) return;
+                              begin();
                               EXPECT(!grows.use_if_in_place([] {}));  // the monitor sees it and closes
-                              if (closes) open = false;
+                              open = false;
                             }});
     EXPECT(grows.serves(0));
     fails_with = CUDA_ERROR_OUT_OF_MEMORY;

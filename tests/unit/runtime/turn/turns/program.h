@@ -83,6 +83,7 @@ struct Program {
   BytesOfGpus there{};         // on the GPU, until the program moves it away itself
   BytesOfGpus refused{};
   BytesOfGpus free_then{};
+  BytesOfGpus refusals{};
   Time pinned_until{0};       // its memory cannot leave
   std::uint64_t touched = 0;  // may include kUnservedGpu
   // The GPUs that its work uses. A GPU that is touched while the gate is open counts from the next opening on: until

@@ -41,6 +41,7 @@ bool World::bring(Program& program) {
     if (!holds) continue;
     program.free_then[gpu] = free_on(gpu);
     program.refused[gpu] = moves - program.there[gpu];
+    ++program.refusals[gpu];
     if (!calm_ && one_in(6)) stop_others(program);
   }
   if (!one_in(3)) tell_usage(program);  // otherwise rotad reads the page at its own time
@@ -168,6 +169,7 @@ scheduler::event::Usage World::usage(const Program& program, unsigned gpu) const
   usage.fixed = fixed ? std::max(usage.resident, program.fixed) : program.fixed;
   usage.shortage = program.machine->grant() != 0 ? program.refused[gpu] : 0;
   usage.free = usage.shortage != 0 ? program.free_then[gpu] : 0;
+  usage.refusals = static_cast<std::uint32_t>(program.refusals[gpu]);
   return usage;
 }
 

@@ -1,0 +1,83 @@
+// Decides which turns were in vain, and what explains it.
+#include "scheduler/core/incomplete.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace rota::scheduler {
+
+void Incomplete::heard(const Client& holder, Share& share) {
+  if ((holder.state.held & bit(share.gpu)) == 0) {
+    share.refused = false;
+  } else if (share.shortage != 0) {
+    share.refused = true;
+  } else if (share.resident >= share.used) {
+    share.refused = false;  // all of it came after all
+  }
+}
+
+void Incomplete::ending(Client& client, Time now) {
+  const Time took = now - client.state.held_since;
+  for (Share& share : client.shares) {
+    if ((client.state.held & bit(share.gpu)) == 0) continue;
+    const bool vain = std::exchange(share.refused, false) && share.swaps && share.resident < share.used;
+    if (vain) {
+      share.in_vain_until = now + std::max(kVerdict, kRest * took);
+      gpus_ |= bit(share.gpu);
+    } else if (share.resident >= share.used) {
+      share.in_vain_until = {};
+    }
+  }
+}
+
+Bytes Incomplete::beyond(const Client& client, const Share& share) const {
+  const Gpu& gpu = books_.gpu(share.gpu);
+  const Bytes own_stuck = share.stuck ? client.movable(share) : 0;
+  const Bytes stays = gpu.contexts + gpu.taken_outside() + (gpu.fixed - share.fixed) + (gpu.stuck - own_stuck);
+  return stays + share.used > gpu.total ? stays + share.used - gpu.total : 0;
+}
+
+// Where nobody else could make use of the GPU, it may as well try.
+bool Incomplete::in_vain(const Client& client, GpuIndex index) const {
+  if ((client.state.wanted & bit(index)) == 0 || (client.state.held & bit(index)) != 0) return false;
+  if (!counts(client, *client.share(index))) return false;
+  const std::vector<Client*>& all = books_.gpu(index).all;
+  return std::any_of(all.begin(), all.end(), [&](const Client* other) {
+    const bool there = ((other->state.held | other->state.wanted) & bit(index)) != 0;
+    return other != &client && there && !counts(*other, *other->share(index));
+  });
+}
+
+void Incomplete::expire(GpuIndex index, Time now) {
+  bool left = false;
+  for (Client* client : books_.gpu(index).all) {
+    Share& share = *client->share(index);
+    if (share.in_vain_until <= now) share.in_vain_until = {};
+    left |= share.in_vain_until != Time{};
+  }
+  if (!left) gpus_ &= ~bit(index);
+}
+
+std::optional<Time> Incomplete::next_deadline() const {
+  std::optional<Time> next;
+  for_each_gpu(gpus_, [&](GpuIndex index) {
+    for (const Client* client : books_.gpu(index).all) {
+      const Time until = client->share(index)->in_vain_until;
+      if (until != Time{} && (!next || until < *next)) next = until;
+    }
+  });
+  return next;
+}
+
+GpuMask Incomplete::due(Time now) const {
+  GpuMask due = 0;
+  for_each_gpu(gpus_, [&](GpuIndex index) {
+    for (const Client* client : books_.gpu(index).all) {
+      const Time until = client->share(index)->in_vain_until;
+      if (until != Time{} && until <= now) due |= bit(index);
+    }
+  });
+  return due;
+}
+
+}  // namespace rota::scheduler

@@ -1,0 +1,183 @@
+"""Swap memory that stays on a GPU. If it cannot leave for now, because work of its program may still run, who needs the
+room waits for it, for a while, and is not out of memory. If it stays for good, programs that no longer fit beside it take
+no turns from the others."""
+import re
+import signal
+import sys
+import textwrap
+import time
+import unittest
+
+from harness import Case, PROGRAMS, ROTA, ROTAD
+
+BEGIN = textwrap.dedent(r"""
+    import ctypes, sys, time
+    cuda, word = ctypes.CDLL("libcuda.so.1"), ctypes.c_ulonglong
+    MIB = 1 << 20
+    def check(result):
+        assert result == 0, result
+    def allocate(size):
+        address = word()
+        result = cuda.cuMemAlloc_v2(ctypes.byref(address), word(size))
+        if result == 0:
+            check(cuda.cuMemsetD8_v2(address, 7, word(size)))
+        return result, address
+    def right(address):
+        byte = ctypes.c_ubyte()
+        check(cuda.cuMemcpyDtoH_v2(ctypes.byref(byte), address, word(1)))
+        return byte.value == 7
+    def say(*what):
+        print(*what, flush=True)
+    context, module, spin = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    check(cuda.cuInit(0))
+    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    check(cuda.cuCtxSetCurrent(context))
+    check(cuda.cuModuleLoadData(ctypes.byref(module), b"\x7fELF"))
+    check(cuda.cuModuleGetFunction(ctypes.byref(spin), module, b"_Z4spinm"))
+    def run_for(seconds):
+        length = word(int(seconds * 1e9))
+        parameters = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(length), ctypes.c_void_p))
+        check(cuda.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, None, parameters, None))
+""")
+
+# One kernel that takes longer than rotad waits for it; no further call until stdin says so.
+LONG_KERNEL = BEGIN + textwrap.dedent("""
+    result, address = allocate(150 * MIB)
+    check(result)
+    run_for(float(sys.argv[1]))
+    say("ready")
+    sys.stdin.readline()
+    say("right", right(address))
+""")
+
+GROWS = BEGIN + textwrap.dedent("""
+    check(allocate(20 * MIB)[0])
+    say("ready")
+    sys.stdin.readline()
+    begun = time.monotonic()
+    result, address = allocate(100 * MIB)
+    say("allocated", result)
+    if result == 0:
+        say("right", right(address))
+""")
+
+
+# Memory that other processes can access stays where it is.
+PINS = BEGIN + textwrap.dedent("""
+    result, address = allocate(120 * MIB)
+    check(result)
+    handle, descriptor, what = word(), ctypes.c_int(), (ctypes.c_int * 8)(1, 1, 1, 0)  # pinned memory of GPU 0, with descriptors
+    check(cuda.cuMemCreate(ctypes.byref(handle), word(2 * MIB), what, word(0)))
+    say("ready")
+    sys.stdin.readline()
+    check(cuda.cuMemExportToShareableHandle(ctypes.byref(descriptor), handle, 1, word(0)))
+    say("pinned")
+    sys.stdin.read()
+    say("right", right(address))
+""")
+
+
+class Stays(Case):
+    grace = "30s"
+
+    def rotad(self):
+        daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
+                            "--mode", "exclusive", "--quantum", "50ms", "--grace", self.grace, ROTA_SIM_TIME_SCALE="1")
+        self.eventually(lambda: self.status() is not None, "rotad answers")
+        return daemon
+
+    def python(self, program, *arguments):
+        return self.start(ROTA, "run", "--memory", "swap", "--", sys.executable, "-c", program, *map(str, arguments),
+                          ROTA_SIM_TIME_SCALE="1", ROTA_LOG="debug")
+
+    def ready(self, child):
+        line = child.stdout.readline()
+        self.assertEqual(line, "ready\n", "" if line else self.finish(child).stderr[-3000:])
+
+    def client(self, child):
+        [client] = [client for client in self.clients() if client["pid"] == child.pid]
+        return client
+
+    def on_gpus(self, child, what):
+        return sum(gpu[what] for gpu in self.client(child)["use"]["gpus"].values())
+
+    def say(self, child):
+        child.stdin.write("\n")
+        child.stdin.flush()
+
+
+class ForNow(Stays):
+    grace = "100ms"  # which the kernel outlasts
+
+    # ctest labels: unsanitized
+    def test_an_allocation_that_needs_room_of_a_program_whose_kernel_outlasted_its_turn_waits_until_the_kernel_has_ended(self):
+        self.rotad()
+        long = self.python(LONG_KERNEL, 3)
+        self.ready(long)
+        grows = self.python(GROWS)
+        self.ready(grows)
+        self.assertEqual([client["overrun"] for client in self.clients()], [True, False])
+        self.eventually(lambda: self.on_gpus(long, "fixed_for_now_bytes"), "its memory is known to stay for now")
+        self.say(grows)
+        result = self.finish(grows)
+        self.assertEqual(result.stdout, "allocated 0\nright True\n", result.stderr[-3000:])
+        said = re.findall(r".*an allocation waits for memory on GPU 0.*", result.stderr)
+        self.assertEqual(len(said), 1, result.stderr[-3000:])
+        self.assertIn(f"pid {long.pid} ", said[0])
+        self.assertEqual(self.finish(long).stdout, "right True\n")
+
+    # ctest labels: unsanitized
+    def test_a_signal_in_that_wait_has_to_wait_as_well_and_a_line_says_how_to_end_the_program(self):
+        self.rotad()
+        long = self.python(LONG_KERNEL, 60)
+        self.ready(long)
+        grows = self.python(GROWS)
+        self.ready(grows)
+        self.eventually(lambda: self.on_gpus(long, "fixed_for_now_bytes"), "its memory is known to stay for now")
+        self.say(grows)
+        next(line for line in grows.stderr if "an allocation waits for memory on GPU 0" in line)
+        grows.send_signal(signal.SIGINT)
+        said = next(line for line in grows.stderr if "a signal has come" in line)
+        self.assertIn(f"`kill {grows.pid}` ends it at once", said)
+
+
+class ForGood(Stays):
+    def hog(self, share):
+        hog = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "memhog", "--share", share, "--hold", "--ahead", "20",
+                         ROTA_SIM_TIME_SCALE="1")
+        self.ready(hog)
+        return hog
+
+    # ctest labels: unsanitized
+    def test_a_program_that_no_longer_fits_beside_what_stays_takes_no_turns_from_others_says_why_and_runs_once_that_has_gone(self):
+        daemon = self.rotad()
+        large = self.hog("0.5")
+        pins = self.python(PINS)
+        self.ready(pins)
+        small = self.hog("0.1")
+        self.say(pins)
+        self.assertEqual(pins.stdout.readline(), "pinned\n")
+        self.eventually(lambda: self.on_gpus(large, "lacks_bytes"), "it is passed over")  # 128 MiB and 122, with contexts of 16 each, of 256
+        grants = self.status()["daemon"]["grants"]
+        self.assertRegex(self.checked(ROTA, "status").stdout, r"is passed over: \d+ MiB of its memory do not fit beside what others have that stays")
+        until = time.monotonic() + 2
+        while time.monotonic() < until:
+            self.assertEqual((self.client(small)["holds"], self.status()["daemon"]["grants"]), (True, grants))
+        # It says so 10 s after it came to the gate.
+        said = next(line for line in large.stderr if "waiting for room on GPU 0" in line)
+        self.assertRegex(said, rf"\d+ MiB of this program's memory do not fit beside what does not leave it: pid {pins.pid} \(python3, \S+\) 12[02] MiB")
+        self.assertEqual(self.finish(pins).stdout, "right True\n")
+        self.eventually(lambda: self.client(large)["holds"], "it has a turn")
+        for hog in large, small:
+            result = self.finish(hog)
+            self.assertEqual(result.returncode, 0, result.stderr[-2000:])
+            self.assertIn('"wrong":0', result.stdout)
+        daemon.terminate()
+        said = re.findall(r"\(memhog, pid \d+\) is passed over on GPU 0 .*", self.finish(daemon).stderr)
+        self.assertEqual(len(said), 1, said)
+        self.assertIn(f"(memhog, pid {large.pid}) ", said[0])
+        self.assertRegex(said[0], rf"pid {pins.pid} \(python3\) has 12[02] MiB of that")
+
+
+if __name__ == "__main__":
+    unittest.main()
