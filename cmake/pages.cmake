@@ -2,7 +2,11 @@
 set(ROTA_PAGES LICENSE COVERAGE.md README.md cuda_headers/README.md runtime/README.md runtime/memory/README.md
   runtime/memory/ALLOCATIONS.md runtime/preload/nvml/README.md
   runtime/trace/README.md runtime/turn/README.md scheduler/README.md tests/README.md tests/aarch64/README.md tests/fuzz/README.md
-  tests/gpu/README.md tools/README.md tools/package/README.md tools/simgpu/README.md)
+  tests/gpu/README.md tools/README.md tools/package/README.md tools/rota/ci/README.md
+  tools/rota/report/README.md
+  tools/simgpu/README.md)
+install(FILES tools/rota/ci/examples/github-actions.yml tools/rota/ci/examples/Jenkinsfile
+  DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools/rota/ci/examples)
 # Written by tools/pages/write from the programs' own help.
 install(FILES tools/pages/rota.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES tools/pages/rotad.8 DESTINATION ${CMAKE_INSTALL_MANDIR}/man8)

@@ -7,9 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "tools/rota/ci/ci.h"
 #include "tools/rota/control/control.h"
 #include "tools/rota/demo/demo.h"
 #include "tools/rota/doctor/doctor.h"
+#include "tools/rota/report/report.h"
 #include "tools/rota/run/run.h"
 #include "tools/rota/sim/sim.h"
 #include "tools/rota/status/status.h"
@@ -45,7 +47,8 @@ class Usages : public CLI::Formatter {
     const std::string usage = CLI::Formatter::make_usage(app, name);
     const std::string own = app->get_name();
     std::string program;
-    if (own == "run" || own == "try" || own == "sim" || own == "trace") program = " -- COMMAND [ARGUMENTS…]";
+    if (own == "run" || own == "ci" || own == "try" || own == "sim" || own == "trace")
+      program = " -- COMMAND [ARGUMENTS…]";
     if (own == "doctor") program = " [-- COMMAND [ARGUMENTS…]]";
     if (program.empty()) return usage;
     std::string first = usage.substr(0, usage.find('\n'));
@@ -86,6 +89,8 @@ int main(int argc, char** argv) {
   rota::tool::register_control(app);
   rota::tool::register_doctor(app);
   rota::tool::register_trace(app);
+  rota::ci::register_ci(app);
+  rota::report::register_report(app);
   std::vector<std::string> arguments(argv + 1, argv + argc);
   if (const std::string line = wrong_command(app, arguments); !line.empty()) {
     std::cerr << line;
@@ -107,11 +112,12 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     const int code = app.exit(error);
     if (code == 0) return 0;
-    // Commands that start programs use the status of env and timeout, so that it cannot be mistaken for the program's.
+    // Commands that start programs, or return the status of one, use the status of env and timeout, so that it cannot
+    // be mistaken for the program's.
     const auto used = app.get_subcommands();
     const bool starts = !used.empty() && used[0]->get_subcommands().empty() &&
                         (app.got_subcommand("run") || app.got_subcommand("sim") || app.got_subcommand("trace") ||
-                         app.got_subcommand("try"));
+                         app.got_subcommand("try") || app.got_subcommand("report") || app.got_subcommand("ci"));
     return starts ? 125 : 2;
   }
   return 0;

@@ -44,19 +44,6 @@ std::string nvml_path(const DriverFacts& driver) {
   return driver.place == tool::kPlaceVariable ? "" : "libnvidia-ml.so.1";
 }
 
-ProbeFacts probe(const DriverFacts& driver, std::chrono::milliseconds limit) {
-  if (driver.search != Search::kFound) return {};
-  ChildCommand child;
-  child.arguments = {"doctor-probe", "--driver", driver.path};
-  if (const std::string nvml = nvml_path(driver); !nvml.empty()) {
-    child.arguments.insert(child.arguments.end(), {"--nvml", nvml});
-  }
-  // Only the driver: neither rota nor any other tool in front of it.
-  child.environment = {{"LD_PRELOAD", std::nullopt}};
-  child.limit = limit;
-  return probe_facts(run_child(child), limit);
-}
-
 TrialFacts try_out(const Facts& facts, std::chrono::milliseconds limit) {
   const std::string& preload = facts.preload.library;
   for (const ShimFile& file : facts.preload.files) {
@@ -108,6 +95,18 @@ int other_protocol(const protocol::SocketCandidate& candidate) {
 
 }  // namespace
 
+ProbeFacts gather_probe(const std::string& driver, const std::string& nvml, std::chrono::milliseconds limit,
+                        std::vector<std::pair<std::string, std::optional<std::string>>> environment) {
+  ChildCommand child;
+  child.arguments = {"doctor-probe", "--driver", driver};
+  if (!nvml.empty()) child.arguments.insert(child.arguments.end(), {"--nvml", nvml});
+  // Only the driver: neither rota nor any other tool in front of it.
+  child.environment = std::move(environment);
+  child.environment.emplace_back("LD_PRELOAD", std::nullopt);
+  child.limit = limit;
+  return probe_facts(run_child(child), limit);
+}
+
 DaemonFacts gather_daemon() {
   DaemonFacts facts;
   facts.protocol = protocol::kVersion;
@@ -145,7 +144,9 @@ Facts gather(const Options& options) {
   facts.known_functions = kSymbolCount;
   facts.variables = gather_variables();
   facts.driver = gather_driver();
-  facts.probe = probe(facts.driver, options.limit);
+  if (facts.driver.search == Search::kFound) {
+    facts.probe = gather_probe(facts.driver.path, nvml_path(facts.driver), options.limit, {});
+  }
   facts.preload = gather_preload();
   facts.preload.trial = try_out(facts, options.limit);
   facts.daemon = gather_daemon();

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/rota/doctor/facts.h"
@@ -19,6 +21,9 @@ Facts gather(const Options& options);
 // The parts of gather().
 DriverFacts gather_driver();
 PreloadFacts gather_preload();  // without the trial; creates the copy fitted to the driver, as `rota run` does
+// What a child finds that loads this driver, and this NVML unless that is empty, without rota in front of it.
+ProbeFacts gather_probe(const std::string& driver, const std::string& nvml, std::chrono::milliseconds limit,
+                        std::vector<std::pair<std::string, std::optional<std::string>>> environment);
 DaemonFacts gather_daemon();
 HostFacts gather_host();
 

@@ -15,6 +15,7 @@
 
 #include "scheduler/protocol/byte_size.h"
 #include "tools/rota/run/daemon.h"
+#include "tools/rota/run/everywhere.h"
 #include "tools/rota/run/executable.h"
 #include "tools/rota/run/preload.h"
 
@@ -121,6 +122,9 @@ int prepare(const LaunchOptions& options) {
   }
   const char* inherited = getenv("LD_PRELOAD");
   setenv("LD_PRELOAD", preload_list(inherited == nullptr ? "" : inherited, libraries, executable.sanitizer).c_str(), 1);
+  if (options.everywhere) {
+    if (const std::string problem = preload_everywhere(); !problem.empty()) say(problem);
+  }
   return 0;
 }
 
@@ -176,7 +180,22 @@ int run_in_place(const LaunchOptions& options) {
   return execute(options.command);
 }
 
+int reap(pid_t child, const EndedChild& ended) {
+  int found = -1;
+  while (true) {
+    siginfo_t info{};
+    if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return found;
+    ended(info);
+    int status = 0;
+    if (waitpid(info.si_pid, &status, 0) == child) found = status;
+  }
+}
+
 int run_and_wait(const LaunchOptions& options) {
+  return run_and_wait(options, nullptr, nullptr);
+}
+
+int run_and_wait(const LaunchOptions& options, const EndedChild& ended, const Signalled& signalled) {
   // Signals are taken one by one below, so nothing runs in a handler.
   sigset_t taken;
   sigset_t before;
@@ -200,13 +219,19 @@ int run_and_wait(const LaunchOptions& options) {
     siginfo_t signal;
     if (sigwaitinfo(&taken, &signal) < 0) continue;
     if (signal.si_signo != SIGCHLD) {
+      if (signalled) signalled(signal.si_signo);
       // The terminal's signals also reach the program directly; a signal from a process is meant for the program.
       if (signal.si_code <= 0) kill(child, signal.si_signo);
       continue;
     }
     int status = 0;
-    if (waitpid(child, &status, WNOHANG) != child) continue;
-    sigprocmask(SIG_SETMASK, &before, nullptr);
+    if (ended) {
+      status = reap(child, ended);
+      if (status == -1) continue;
+    } else if (waitpid(child, &status, WNOHANG) != child) {
+      continue;
+    }
+    if (!ended) sigprocmask(SIG_SETMASK, &before, nullptr);
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
 }

@@ -1,9 +1,11 @@
-// `rota run [--mode M] [--quantum Q] [--memory M] [--gpu-mem B] [--host-mem B] [--oversubscribe] [--] command …`
+// `rota run [--mode M] [--quantum Q] [--memory M] [--gpu-mem B] [--host-mem B] [--oversubscribe]
+// [--report FILE] [--name NAME] [--] command …`
 #include "tools/rota/run/run.h"
 
 #include <CLI/CLI.hpp>
 #include <memory>
 
+#include "tools/rota/report/record.h"
 #include "tools/rota/run/options.h"
 
 namespace rota::tool {
@@ -12,11 +14,19 @@ void register_run(CLI::App& app) {
   auto options = std::make_shared<LaunchOptions>();
   CLI::App* run = app.add_subcommand("run", "start a program that shares the GPUs with others under rota");
   add_launch_options(*run, options);
+  auto reported = std::make_shared<report::Recording>();
+  CLI::Option* const wanted = run->add_option(
+      "--report", reported->target,
+      "afterwards write what the program and all that it starts did on GPUs: to a file .txt, .json, .xml (JUnit) or "
+      ".html, or to a folder all of them with what they were made of, for rota report");
+  run->add_option("--name", reported->name, "what the report calls the job");
   // Everything from the program's name on belongs to the program, whatever it looks like: no positional option may take
   // part of it. (main.cpp removes a "--" in front of it.)
   run->prefix_command();
-  run->callback([options, run] {
+  run->callback([options, reported, wanted, run] {
     options->command = program_of(*run);
+    if (wanted->count() == 0 && !reported->name.empty()) throw CLI::RequiresError("--name", "--report");
+    if (wanted->count() > 0) throw CLI::RuntimeError(report::run_and_report(*options, *reported));
     throw CLI::RuntimeError(run_in_place(*options));
   });
 }

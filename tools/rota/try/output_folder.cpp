@@ -1,20 +1,65 @@
 #include "tools/rota/try/output_folder.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 namespace rota::attempt {
+namespace {
 
-OutputFolder::OutputFolder(const std::string& name) {
-  const char* parent = std::getenv("TMPDIR");
-  path_ = fmt::format("{}/{}-XXXXXX", parent != nullptr && *parent != '\0' ? parent : "/tmp", name);
+namespace fs = std::filesystem;
+
+constexpr const char* kLock = ".owner";
+
+std::string temporary_folder() {
+  const char* const folder = std::getenv("TMPDIR");
+  return folder != nullptr && *folder != '\0' ? folder : "/tmp";
+}
+
+// Without the file, somebody is just making the folder, or it is to be kept.
+bool is_stale(const fs::path& folder) {
+  struct stat info{};
+  if (lstat(folder.c_str(), &info) != 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid()) return false;
+  const Descriptor lock(open((folder / kLock).c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+  return lock && flock(lock.get(), LOCK_EX | LOCK_NB) == 0;
+}
+
+void remove_stale_in(const std::string& parent, const std::string& name) {
+  std::vector<fs::path> stale;
+  std::error_code error;
+  for (fs::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().filename().string().starts_with(name + "-") && is_stale(entry->path())) {
+      stale.push_back(entry->path());
+    }
+  }
+  for (const fs::path& folder : stale) fs::remove_all(folder, error);
+}
+
+}  // namespace
+
+OutputFolder::OutputFolder(const std::string& name, std::string parent) {
+  if (parent.empty()) parent = temporary_folder();
+  remove_stale(name);
+  path_ = fmt::format("{}/{}-XXXXXX", parent, name);
   if (mkdtemp(path_.data()) == nullptr) {
     problem_ = fmt::format("cannot make a folder {}: {}: set TMPDIR to another place", path_, strerror(errno));
+    return;
+  }
+  // Locked before it has its name. A file system without locks has no file then, and the folder stays after a kill.
+  const std::string unnamed = lock_file() + ".new";
+  lock_ = Descriptor(open(unnamed.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!lock_) return;
+  if (flock(lock_.get(), LOCK_EX | LOCK_NB) != 0 || std::rename(unnamed.c_str(), lock_file().c_str()) != 0) {
+    ::unlink(unnamed.c_str());
   }
 }
 
@@ -24,12 +69,23 @@ OutputFolder::~OutputFolder() {
 
 void OutputFolder::remove() const {
   std::error_code ignored;
-  if (problem_.empty()) std::filesystem::remove_all(path_, ignored);
+  if (problem_.empty()) fs::remove_all(path_, ignored);
 }
 
 const std::string& OutputFolder::keep() {
   kept_ = true;
+  ::unlink(lock_file().c_str());
   return path_;
+}
+
+void OutputFolder::remove_stale(const std::string& name) {
+  const std::string temporary = temporary_folder();
+  remove_stale_in(temporary, name);
+  if (temporary != "/tmp") remove_stale_in("/tmp", name);
+}
+
+std::string OutputFolder::lock_file() const {
+  return path_ + "/" + kLock;
 }
 
 }  // namespace rota::attempt

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cctype>
+#include <cerrno>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -38,20 +39,22 @@ bool read_stat(pid_t process, Stat& stat) {
   return static_cast<bool>(rest >> stat.state >> stat.parent);
 }
 
-void reap() {
-  while (waitpid(-1, nullptr, WNOHANG) > 0) {
-  }
+// Reaps what has ended; whether nothing is left. Asked of the kernel, not of /proc: orphans become children of this
+// process, so whoever has a descendant has a child, while a listing of /proc misses the child that a process left
+// behind while the listing was read.
+bool all_ended() {
+  pid_t child;
+  do {
+    child = waitpid(-1, nullptr, WNOHANG);
+  } while (child > 0);
+  return child < 0 && errno == ECHILD;
 }
 
 // Whether all have ended within that time.
 bool gone_within(int milliseconds) {
   constexpr int kStep = 5;
   for (int waited = 0;; waited += kStep) {
-    reap();
-    if (descendants().empty()) {
-      reap();  // processes that have ended in between
-      return true;
-    }
+    if (all_ended()) return true;
     if (waited >= milliseconds) return false;
     poll(nullptr, 0, kStep);
   }
@@ -105,10 +108,7 @@ std::string process_name(pid_t process) {
 }
 
 void end_descendants(int patience_ms) {
-  reap();
-  const std::vector<pid_t> all = descendants();
-  if (all.empty()) return;
-  for (const pid_t process : all) {
+  for (const pid_t process : descendants()) {
     kill(process, SIGTERM);
     kill(process, SIGCONT);  // a stopped process would not react
   }

@@ -14,13 +14,13 @@ void adopt_orphans();
 // Whether the process is `ancestor` or was started by it. False for one that does not exist.
 bool descends_from(pid_t process, pid_t ancestor);
 
-// Of this process; zombies are left out.
+// Of this process; zombies are left out. Misses those that are started, by processes that then end, while it looks.
 std::vector<pid_t> descendants();
 
 // "python", or empty if there is no such process.
 std::string process_name(pid_t process);
 
-// Ends all descendants: asks them first, and kills those that remain after `patience_ms`.
+// Ends all descendants: asks them first, and kills those that remain after `patience_ms`. Needs adopt_orphans.
 void end_descendants(int patience_ms);
 
 }  // namespace rota::attempt

@@ -1,6 +1,7 @@
 // Copies of real programs: how they end, what they print, and that nothing of them stays.
 #include "tools/rota/try/copies.h"
 
+#include <poll.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -93,6 +94,30 @@ while [ ! -s c ]; do sleep 0.01; done)");
     CHECK_FALSE(is_there(process));
   }
   CHECK(descendants().empty());
+}
+
+// Each process starts the next and ends: a listing of /proc may show none of them. Only the last one stays. Whoever has
+// not ended holds the pipe.
+void relay(int processes) {
+  while (processes-- > 0) {
+    if (fork() != 0) _exit(0);
+  }
+  pause();
+  _exit(0);
+}
+
+TEST_CASE("processes that start others and end at once are ended, too") {
+  adopt_orphans();
+  for (int round = 0; round < 20; ++round) {
+    int held[2];
+    REQUIRE(pipe(held) == 0);
+    if (const pid_t first = fork(); first == 0) relay(200);
+    close(held[1]);
+    end_descendants(0);
+    pollfd end{held[0], POLLIN, 0};
+    CHECK(poll(&end, 1, 0) == 1);  // POLLHUP: nobody is left
+    close(held[0]);
+  }
 }
 
 TEST_CASE("a signal ends the copies and is told") {

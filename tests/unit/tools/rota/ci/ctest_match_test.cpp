@@ -1,0 +1,251 @@
+// Which test a process belonged to, on processes and logs made up.
+#include <catch2/catch.hpp>
+#include <chrono>
+
+#include "tools/rota/ci/ctest.h"
+
+namespace rota::ci {
+namespace {
+
+using Verdict = LoggedTest::Verdict;
+using Command = std::vector<std::string>;
+
+report::PersonRecord person(std::uint32_t pid, double start_s, Command command, std::string folder = "/build") {
+  return {pid, static_cast<std::uint64_t>(start_s * 100 + 0.5), std::move(command), std::move(folder)};
+}
+
+const report::PersonRecord kRunner = person(10, 0, {"/usr/bin/ctest", "-j8"});
+
+// A process that called CUDA, and the persons between it and the ctest.
+report::ProcessAccount process(report::PersonRecord self, double seconds,
+                               std::vector<report::PersonRecord> between = {}, report::PersonRecord runner = kRunner) {
+  report::ProcessAccount account;
+  account.began_ns = static_cast<report::Realtime>(self.start_ticks) * 10'000'000 + 5'000'000;
+  account.ended_ns = account.began_ns + static_cast<report::Realtime>(seconds * 1e9);
+  account.self = std::move(self);
+  account.id = account.self.id();
+  account.ancestors = std::move(between);
+  account.ancestors.push_back(std::move(runner));
+  account.ancestors.push_back(person(5, 0, {"make", "check"}));
+  return account;
+}
+
+struct Project {
+  AskedCtest ctest{kRunner, {}, {}, {}, 1500};
+
+  Project& test(std::string name, Command command, std::string folder = "/build") {
+    ctest.listed.push_back({std::move(name), std::move(command), std::move(folder), false, 0});
+    return *this;
+  }
+  Project& ended(std::string name, double seconds, Verdict verdict = Verdict::kPassed) {
+    ctest.logged.push_back({std::move(name), "/build", seconds, verdict, ""});
+    return *this;
+  }
+  std::vector<report::TestRecord> match(const std::vector<report::ProcessAccount>& processes) {
+    return match_ctest(ctest, processes, 0);
+  }
+};
+
+// "name#attempt: processes", with a question mark if it is ambiguous; in the order found.
+std::vector<std::string> summary(const std::vector<report::TestRecord>& tests) {
+  std::vector<std::string> lines;
+  for (const report::TestRecord& test : tests) {
+    std::string line = test.name + "#" + std::to_string(test.attempt) + (test.ambiguous ? "?" : "") + ":";
+    for (const std::string& one : test.processes) line += " " + one.substr(0, one.find('-'));
+    lines.push_back(line);
+  }
+  return lines;
+}
+
+using Lines = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a process belongs to the test with its command, or with that of its ancestor below ctest") {
+  Project project;
+  project.test("a", {"/t", "a"}).test("b", {"/t", "b"}).test("none", {"/t", "c"});
+  project.ended("b", 1).ended("none", 0.1).ended("a", 2, Verdict::kFailed);
+  const auto tests = project.match({process(person(20, 1, {"/t", "a"}), 1),
+                                    process(person(31, 1.2, {"python3", "x.py"}), 0.5, {person(30, 1, {"/t", "b"})}),
+                                    process(person(32, 1.2, {"python3", "y.py"}), 0.5, {person(30, 1, {"/t", "b"})})});
+  CHECK(summary(tests) == Lines{"b#1: 31 32", "none#1:", "a#1: 20"});
+  CHECK(tests[0].begin_ns == 1'000'000'000);
+  CHECK(tests[0].end_ns == 2'000'000'000);
+  CHECK(tests[1].begin_ns == 0);
+  CHECK(tests[1].outcome == "passed");
+  CHECK(tests[2].outcome == "failed");
+  CHECK(tests[2].command == Command{"/t", "a"});
+}
+
+TEST_CASE("equal commands in different folders are told apart by the folder") {
+  Project project;
+  project.test("a", {"/t"}, "/build/a").test("b", {"/t"}, "/build/b").ended("a", 1).ended("b", 1);
+  CHECK(summary(project.match({process(person(20, 1, {"/t"}, "/build/b"), 0.5),
+                               process(person(21, 1, {"/t"}, "/build/a"), 0.5)})) == Lines{"a#1: 21", "b#1: 20"});
+}
+
+TEST_CASE("equal commands are told apart by their ends and durations, where these decide") {
+  Project project;
+  project.test("short", {"/t"}).test("long", {"/t"});
+  project.ended("short", 1).ended("long", 3);
+  // The long one began first.
+  CHECK(summary(project.match({process(person(20, 1, {"/t"}), 2.9), process(person(21, 1.1, {"/t"}), 0.9)})) ==
+        Lines{"short#1: 21", "long#1: 20"});
+  // Began at once and had equally much to do: nothing decides.
+  Project equal;
+  equal.test("a", {"/t"}).test("b", {"/t"}).ended("a", 1).ended("b", 1);
+  const auto tests = equal.match({process(person(20, 1, {"/t"}), 0.9), process(person(21, 1, {"/t"}), 0.9)});
+  CHECK(tests[0].ambiguous);
+  CHECK(tests[1].ambiguous);
+  CHECK(tests[0].processes.size() + tests[1].processes.size() == 2);
+  // One after the other.
+  CHECK(summary(equal.match({process(person(20, 1, {"/t"}), 0.9), process(person(21, 2, {"/t"}), 0.9)})) ==
+        Lines{"a#1: 20", "b#1: 21"});
+}
+
+TEST_CASE("retries are attempts of one test") {
+  Project project;
+  project.test("flaky", {"/t"}).test("other", {"/o"});
+  project.ended("flaky", 1, Verdict::kFailed).ended("other", 0.1).ended("flaky", 1, Verdict::kFailed).ended("flaky", 1);
+  const auto tests = project.match(
+      {process(person(20, 1, {"/t"}), 0.5), process(person(21, 2, {"/t"}), 0.5), process(person(22, 3, {"/t"}), 0.5)});
+  CHECK(summary(tests) == Lines{"flaky#1: 20", "other#1:", "flaky#2: 21", "flaky#3: 22"});
+  CHECK(tests[0].outcome == "failed");
+  CHECK(tests[3].outcome == "passed");
+}
+
+TEST_CASE("a script's interpreter and a wrapper that became the program are the test's command all the same") {
+  Project project;
+  project.test("script", {"/src/run.sh", "x"}).test("wrapped", {"/usr/bin/taskset", "-c", "1", "/t", "y"});
+  project.ended("script", 1).ended("wrapped", 1);
+  CHECK(summary(
+            project.match({process(person(21, 1.1, {"/t", "z"}), 0.5, {person(20, 1, {"/bin/sh", "/src/run.sh", "x"})}),
+                           process(person(30, 1, {"/t", "y"}), 0.5)})) == Lines{"script#1: 21", "wrapped#1: 30"});
+}
+
+TEST_CASE("a shell command that became another program is known by naming it") {
+  Project project;
+  project.test("a", {"/bin/sh", "-c", "cd /x; exec ./alpha --flag"}).test("b", {"/bin/sh", "-c", "exec beta"});
+  project.ended("a", 1).ended("b", 1);
+  CHECK(summary(project.match(
+            {process(person(20, 1, {"beta"}, "/y"), 0.5), process(person(21, 1, {"./alpha", "--flag"}, "/x"), 0.5)})) ==
+        Lines{"a#1: 21", "b#1: 20"});
+}
+
+TEST_CASE("a launcher that became the program of another path is the test's command all the same") {
+  Project project;
+  project.test("a", {"/shims/python3", "test.py", "a"}).test("b", {"/shims/python3", "test.py", "b"});
+  project.ended("a", 1).ended("b", 1);
+  CHECK(summary(project.match({process(person(20, 1, {"/v/bin/python3.11", "test.py", "b"}), 0.5),
+                               process(person(21, 1, {"/v/bin/python3.11", "test.py", "a"}), 0.5)})) ==
+        Lines{"a#1: 21", "b#1: 20"});
+}
+
+TEST_CASE("a script that became what another test is takes no attempt of that one's") {
+  Project project;
+  project.test("plain", {"/t"})
+      .test("script", {"/bin/sh", "-c", "exec /t"})
+      .test("other", {"/bin/sh", "-c", "exec /u"});
+  project.ended("plain", 1).ended("script", 1).ended("other", 1);
+  CHECK(summary(project.match({process(person(20, 1, {"/t"}), 0.9), process(person(21, 2, {"/t"}), 0.9)})) ==
+        Lines{"plain#1?: 20", "script#1?: 21", "other#1:"});
+}
+
+TEST_CASE("a command that an account has cut off is compared as far as it goes") {
+  const std::string longer(2000, 'x');
+  Project project;
+  project.test("a", {"/t", longer + "1", "end"}).test("b", {"/u", longer + "2"}).ended("a", 1).ended("b", 1);
+  CHECK(summary(project.match({process(person(20, 1, {"/u", longer.substr(0, 1020)}), 0.5)})) ==
+        Lines{"a#1:", "b#1: 20"});
+}
+
+TEST_CASE("time-outs, skips and tests that were not run are told") {
+  Project project;
+  project.test("slow", {"/s"}).test("skips", {"/k"}).test("disabled", {"/d"}).test("missing", {});
+  project.ctest.listed[0].timeout_s = 2;
+  project.ctest.listed[2].disabled = true;
+  project.ctest.disabled = {"skips"};
+  project.ended("slow", 2, Verdict::kFailed)
+      .ended("skips", 0.1)
+      .ended("disabled", 0, Verdict::kNotRun)
+      .ended("missing", 0, Verdict::kNotRun);
+  const auto tests = project.match({process(person(20, 1, {"/s"}), 1.9)});
+  REQUIRE(tests.size() == 4);
+  CHECK(tests[0].outcome == "timeout");
+  CHECK(tests[1].outcome == "skipped");
+  CHECK(tests[2].outcome == "skipped");
+  CHECK(tests[3].outcome == "error");
+  CHECK(tests[3].message == "it was not run");
+}
+
+TEST_CASE("what still ran when ctest was killed is unknown, and has its processes") {
+  Project project;
+  project.test("a", {"/t"}).test("b", {"/t"}).test("c", {"/c"});
+  project.ended("b", 1);
+  const auto tests = project.match(
+      {process(person(20, 1, {"/t"}), 5), process(person(21, 1, {"/t"}), 0.9), process(person(22, 3, {"/c"}), 1)});
+  CHECK(summary(tests) == Lines{"b#1: 21", "c#1: 22", "a#1: 20"});
+  CHECK(tests[1].outcome == "unknown");
+  CHECK(tests[2].outcome == "unknown");
+  CHECK(tests[1].end_ns == 0);
+}
+
+TEST_CASE("processes of another ctest are not this one's") {
+  Project project;
+  project.test("a", {"/t"}).ended("a", 1);
+  CHECK(summary(project.match({process(person(20, 1, {"/t"}), 0.5, {}, person(11, 0, {"ctest"}))})) == Lines{"a#1:"});
+}
+
+TEST_CASE("ctests are found below anything, each once, and not those that only list or build") {
+  const auto runs =
+      ctest_runs({process(person(20, 1, {"/t"}, "/build/sub"), 1), process(person(21, 1, {"/t"}), 1),
+                  process(person(22, 2, {"/t"}), 1, {}, person(12, 1, {"ctest3"})),
+                  process(person(23, 2, {"/t"}), 1, {}, person(13, 1, {"ctest", "--build-and-test", "a", "b"})),
+                  process(person(24, 2, {"/t"}), 1, {}, person(14, 1, {"../bin/ctest"}, "/build"))});
+  REQUIRE(runs.size() == 2);
+  CHECK(runs[0].runner.pid == 10);
+  CHECK(runs[0].child_folder == "/build/sub");
+  CHECK_FALSE(runs[0].last);
+  CHECK(runs[1].runner.pid == 14);
+  CHECK(runs[1].last);
+}
+
+TEST_CASE("thousands of tests are matched in seconds, also where nothing but the time tells them apart") {
+  constexpr int kTests = 2000;
+  const bool same_command = GENERATE(false, true);
+  CAPTURE(same_command);
+  Project project;
+  std::vector<report::ProcessAccount> processes;
+  for (int i = 0; i < kTests; ++i) {
+    const std::string name = "t" + std::to_string(i);
+    // A script's test becomes the program by exec; of the others the command says which it is.
+    if (same_command) {
+      project.test(name, {"/bin/sh", "-c", "exec program"});
+      processes.push_back(process(person(static_cast<std::uint32_t>(100 + i), 1 + i * 0.05, {"program"}), 0.1));
+    } else {
+      project.test(name, {ROTA_TEST_DATA "/../dependencies.py", name});
+      processes.push_back(process(person(static_cast<std::uint32_t>(100 + i), 1 + i * 0.05, {"python3", "x"}), 0.1,
+                                  {person(static_cast<std::uint32_t>(10'000 + i), 1 + i * 0.05,
+                                          {"python3", ROTA_TEST_DATA "/../dependencies.py", name})}));
+    }
+    // Four at once, each a little longer than the account.
+    project.ended(name, 0.19);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  const auto tests = project.match(processes);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));
+  REQUIRE(tests.size() == kTests);
+  for (const report::TestRecord& test : tests) REQUIRE(test.processes.size() == 1);
+}
+
+TEST_CASE("attempts that fit no order of ends are given to a test all the same") {
+  Project project;
+  project.test("a", {"/t"}).test("b", {"/t"}).ended("a", 1).ended("b", 1);
+  // The clock on the wall was set back between the two: by the accounts the first one lasted an hour.
+  const auto tests = project.match({process(person(20, 1, {"/t"}), 3600), process(person(21, 1.1, {"/t"}), 0.9)});
+  std::size_t assigned = 0;
+  for (const report::TestRecord& test : tests) assigned += test.outcome == "passed" && !test.processes.empty();
+  CHECK(assigned == 1);
+}
+
+}  // namespace rota::ci

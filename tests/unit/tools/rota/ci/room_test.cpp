@@ -1,0 +1,127 @@
+// What a rig's tests may have of each GPU, by what rotad says of others.
+#include "tools/rota/ci/room.h"
+
+#include <catch2/catch.hpp>
+
+#include "scheduler/protocol/uuid_text.h"
+
+namespace {
+
+using namespace rota;
+using namespace rota::ci;
+
+constexpr std::int32_t kOwn = 10;
+constexpr std::int32_t kOther = 20;
+
+protocol::Uuid uuid_of(unsigned char number) {
+  protocol::Uuid uuid{};
+  uuid.bytes[0] = number;
+  return uuid;
+}
+
+std::string name_of(unsigned char number) {
+  return protocol::uuid_text(uuid_of(number));
+}
+
+protocol::StatusGpu gpu(std::uint32_t index, std::uint64_t outside) {
+  protocol::StatusGpu made{};
+  made.uuid = uuid_of(static_cast<unsigned char>(index + 1));
+  made.index = index;
+  made.outside_bytes = outside;
+  return made;
+}
+
+protocol::StatusClient client(std::uint32_t number, std::int32_t pid, std::uint64_t bytes, std::uint64_t context) {
+  protocol::StatusClient made{};
+  made.client = number;
+  made.pid = pid;
+  made.device_bytes = bytes;
+  made.context_bytes = context;
+  return made;
+}
+
+protocol::StatusUse use(std::uint32_t client, std::uint32_t gpu) {
+  protocol::StatusUse made{};
+  made.client = client;
+  made.gpu = gpu;
+  return made;
+}
+
+const Load kTotals = {{name_of(1), 1000}, {name_of(2), 1000}, {name_of(9), 1000}};
+
+Load room(std::uint64_t first, std::uint64_t second, std::uint64_t unknown = 1000) {
+  return {{name_of(1), first}, {name_of(2), second}, {name_of(9), unknown}};
+}
+
+}  // namespace
+
+TEST_CASE("what others have counts on the GPU that they use, and the rig's own processes nowhere") {
+  tool::Status status;
+  status.gpus = {gpu(0, 50), gpu(1, 0)};
+  status.clients = {client(1, kOwn, 400, 10), client(2, kOther, 300, 20)};
+  status.uses = {use(1, 0), use(2, 1)};
+  CHECK(room_of(kTotals, status, {kOwn}) == room(950, 680));
+}
+
+TEST_CASE("what a program has on several GPUs counts on each, since nobody says how much is where") {
+  tool::Status status;
+  status.gpus = {gpu(0, 0), gpu(1, 0)};
+  status.clients = {client(2, kOther, 300, 0)};
+  status.uses = {use(2, 0), use(2, 1)};
+  CHECK(room_of(kTotals, status, {}) == room(700, 700));
+  status.uses.clear();  // of an older rotad
+  CHECK(room_of(kTotals, status, {}) == room(700, 700));
+}
+
+TEST_CASE("a GPU on which others have more than fits leaves no room") {
+  tool::Status status;
+  status.gpus = {gpu(0, 600), gpu(1, 0)};
+  status.clients = {client(2, kOther, 600, 0)};
+  status.uses = {use(2, 0)};
+  CHECK(room_of(kTotals, status, {}) == room(0, 1000));
+}
+
+TEST_CASE("memory leaves a GPU in every mode in which rota or the driver moves it, and in no other") {
+  using protocol::MemoryMode;
+  const std::set<MemoryMode> movable{MemoryMode::kUnified,
+                                     MemoryMode::kSwap,
+                                     MemoryMode::kUnifiedMps,
+                                     MemoryMode::kUnifiedMig,
+                                     MemoryMode::kUnifiedConfidential,
+                                     MemoryMode::kUnifiedCoherent};
+  tool::Status status;
+  status.gpus = {gpu(0, 0)};
+  status.clients = {client(1, kOwn, 0, 0)};
+  for (std::uint8_t number = 0; number <= protocol::kLastMemoryMode; ++number) {
+    const auto mode = static_cast<MemoryMode>(number);
+    INFO("mode " << int{number});
+    protocol::set_memory_mode(status.clients[0], 0, mode);
+    CHECK(leaving_of(status).contains(kOwn) == movable.contains(mode));
+  }
+}
+
+TEST_CASE("of a program whose memory can leave a GPU only its contexts stay there") {
+  tool::Status status;
+  status.gpus = {gpu(0, 0), gpu(1, 0)};
+  status.clients = {client(1, kOwn, 0, 0), client(2, kOther, 0, 0)};
+  protocol::set_memory_mode(status.clients[0], 0, protocol::MemoryMode::kSwap);
+  protocol::set_memory_mode(status.clients[0], 1, protocol::MemoryMode::kNativeShared);
+  protocol::set_memory_mode(status.clients[1], 1, protocol::MemoryMode::kUnified);
+  const auto leaving = leaving_of(status);
+  CHECK(leaving.at(kOwn) == std::set{name_of(1)});
+  CHECK(leaving.at(kOther) == std::set{name_of(2)});
+  report::ProcessAccount process;
+  for (const unsigned char number : {1, 2}) {
+    report::GpuRecord record;
+    record.uuid = name_of(number);
+    record.used_bytes = 300;
+    record.peak_bytes = 400;
+    record.reserved_peak_bytes = 450;
+    process.gpus.push_back(record);
+  }
+  Load sum;
+  Load staying;
+  add_used(sum, staying, process, leaving.at(kOwn));
+  CHECK(sum == Load{{name_of(1), 350}, {name_of(2), 350}});
+  CHECK(staying == Load{{name_of(1), 50}, {name_of(2), 350}});
+}

@@ -1,0 +1,1 @@
+"""What rota has for Python: the pytest plugin (rota.pytest_plugin)."""

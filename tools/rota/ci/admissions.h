@@ -1,0 +1,108 @@
+// Which tests may begin their GPU work: those whose known needs fit beside the others. And which GPUs a test sees,
+// where tests are spread over several. Pure: what happens and the time come in, who may go on comes out (broker.h has
+// the sockets).
+//
+// A test is a tree of processes: whatever its processes need beyond what was kept for it takes turns, as any program
+// does. A test whose needs are not known begins at once. So does one that needs more than there is, and one that has
+// waited for a minute: waiting longer would gain nothing that turns do not.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace rota::ci {
+
+using Time = std::chrono::nanoseconds;  // of a steady clock
+
+inline constexpr Time kLongestWait = std::chrono::seconds(60);
+
+// Bytes of memory by GPU, which has any name.
+using Load = std::map<std::string, std::uint64_t>;
+
+// The same by the place of the GPU among those that a process sees.
+using Needs = std::vector<std::uint64_t>;
+// On these GPUs, of which there is one at least. A need of one GPU alone is that of number `first`; of those that there
+// are no longer, others take the part.
+Load on_gpus(const Needs& needs, const std::vector<std::string>& gpus, std::size_t first);
+
+class Admissions {
+ public:
+  // Tests are spread: each sees `each` of these GPUs, of which there are as many at least.
+  void spread(std::vector<std::string> gpus, std::size_t each);
+  // The GPUs of `tree`, one of whose processes asks on connection `who`: those with most room that nobody uses or is
+  // known to need, a test whose needs are not known counting as much as their mean; of equal ones those with fewest
+  // tests; the first of them has most. Later ones of the tree get the same. `needs`: bytes that the test needs on the
+  // first one, the second, …, as far as that is known.
+  std::vector<std::string> give(int who, const std::string& tree, const Needs& needs, const Load& room);
+  // `tree` has the GPUs of the process that started it.
+  void take_over(int who, const std::string& tree, std::vector<std::string> gpus);
+
+  // A process of `tree` asks, on connection `who`. `needs`: bytes of GPU memory of the test that runs there now;
+  // nothing if they are not known. `added`: they are what the test adds to what its process has.
+  void ask(int who, const std::string& tree, std::optional<Load> needs, Time now, bool added = false);
+  // The test that ran in the process has ended: what was kept for it is not needed any more, unless other processes of
+  // the tree are there.
+  void done(int who);
+  // The connection has ended.
+  void ended(int who);
+
+  // What the tree's processes have on the GPUs at the moment, contexts included; and what of that stays there whoever
+  // needs the room, if not all does. The rest is in nobody's way while no test of the tree runs.
+  void uses(const std::string& tree, Load bytes, std::optional<Load> staying = std::nullopt);
+
+  // Who may go on, given what this rig's tests can have together on each GPU; one that is not in `room` has enough.
+  std::vector<int> step(const Load& room, Time now);
+
+  // Of a tree: how long it has waited in all, and whether it ever went on for lack of patience.
+  struct Waited {
+    Time time{0};
+    bool gave_up = false;
+  };
+  const std::map<std::string, Waited>& waited() const { return waited_; }
+  std::size_t waiting() const { return queue_.size(); }
+
+ private:
+  struct Tree {
+    Load kept;  // for the test that runs there now
+    Load used;
+    Load stays;                    // of that
+    std::vector<int> connections;  // those that went on
+    bool runs = true;              // a test, as far as that is known
+    bool added = false;            // what is kept is beyond what its processes have
+    std::uint64_t has(const std::string& gpu) const;
+  };
+  // What a tree was given, for as long as the rig runs.
+  struct Given {
+    std::vector<std::string> gpus;
+    Load promised;          // to a test that has not begun yet
+    std::set<int> holders;  // connections
+  };
+  struct Asked {
+    int who;
+    std::string tree;
+    Load needs;
+    Time since;
+    bool added;
+  };
+  using Claims = std::map<std::string, Load>;  // by tree
+  Load taken() const;
+  // What each tree that is there has, will need as far as that is known, or may be expected to need.
+  Claims claims_now() const;
+  bool nobody_leaves(const Load& needs) const;
+  void let_in(int who, const std::string& tree, const Load& keep, bool added);
+
+  std::vector<std::string> gpus_;
+  std::size_t each_ = 0;
+  std::map<std::string, Given> given_;
+  std::map<std::string, Tree> trees_;
+  std::vector<Asked> queue_;  // in order of their asking
+  std::vector<int> at_once_;
+  std::map<std::string, Waited> waited_;
+};
+
+}  // namespace rota::ci

@@ -1,0 +1,93 @@
+// Answers the processes of a rig that ask whether their test may begin its GPU work, and which GPUs it sees
+// (runtime/turn/admission.h): a thread with a socket of its own around Admissions.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "scheduler/protocol/descriptor.h"
+#include "scheduler/protocol/result.h"
+#include "tools/rota/ci/admissions.h"
+#include "tools/rota/ci/gpus.h"
+#include "tools/rota/try/output_folder.h"
+
+namespace rota::ci {
+
+// What the broker asks, on its own thread.
+struct Knowledge {
+  struct Test {
+    std::string name;  // empty: not known
+    std::string tree;  // processes of the same test say the same
+    std::optional<Needs> needs;
+    bool added = false;  // they are what the test adds to what its process has
+  };
+  std::function<Test(pid_t)> test_of;
+  // A GPU, by its UUID, and its size, as a process says it before its first context.
+  std::function<void(const std::string&, std::uint64_t)> gpu_of;
+  // What all of them together may have of each GPU that is known.
+  std::function<Load()> room;
+  // What each tree's processes have on the GPUs now; and what of that stays there, as far as room() has found out.
+  struct Used {
+    Load bytes;
+    Load staying;
+  };
+  std::function<std::map<std::string, Used>()> used;
+};
+
+// Where tests are spread over GPUs.
+struct Spread {
+  std::vector<VisibleGpu> gpus;  // that the command sees
+  std::size_t each = 0;          // for a test; 0: tests see what they see
+};
+
+class Broker {
+ public:
+  static Result<std::unique_ptr<Broker>> start(Knowledge knowledge, Spread spread);
+  // Lets everybody go on.
+  ~Broker();
+  Broker(const Broker&) = delete;
+  Broker& operator=(const Broker&) = delete;
+
+  // For ROTA_ADMISSION.
+  const std::string& socket() const { return socket_; }
+  // Ends it. The tests, the last one of each process, that began although there was no room for them beside the others.
+  std::vector<std::string> finish();
+
+ private:
+  Broker() = default;
+  void run();
+  void accept_one();
+  void hear(int who);
+  void look();
+  void give_gpus(int who, const Knowledge::Test& test, const std::string& inherited);
+  void decide();
+
+  struct Connection {
+    Descriptor descriptor;
+    pid_t process;
+    std::vector<std::string> gpus;  // that it sees, once it has said so
+    std::size_t first = 0;          // of them: that of its first context
+  };
+
+  Knowledge knowledge_;
+  Spread spread_;
+  Load room_;
+  attempt::OutputFolder folder_{"rota-ci", "/tmp"};  // a socket's path is short: the report's folder may be anywhere
+  std::string socket_;
+  Descriptor listening_;
+  Descriptor stop_;       // an eventfd
+  bool crowded_ = false;  // no descriptor was left for a connection
+  std::map<int, Connection> connections_;
+  Admissions admissions_;
+  std::map<std::string, std::string> names_;  // by tree
+  std::thread thread_;
+};
+
+}  // namespace rota::ci

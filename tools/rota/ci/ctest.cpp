@@ -1,0 +1,309 @@
+#include "tools/rota/ci/ctest.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace rota::ci {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+std::string_view base_name(std::string_view path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == path.npos ? path : path.substr(slash + 1);
+}
+
+// One that runs tests, and does not list them, or build one.
+bool is_ctest(const report::PersonRecord& person) {
+  if (person.command.empty() || base_name(person.command.front()) != "ctest") return false;
+  return std::ranges::none_of(person.command, [](const std::string& argument) {
+    return argument == "-N" || argument == "--build-and-test" || argument.starts_with("--show-only");
+  });
+}
+
+// How well a child's command is a test's: 0, not at all.
+enum Likeness { kNot, kWrapped, kSame, kSameFolder };
+
+bool ends_with(const Arguments& whole, const Arguments& end) {
+  return !end.empty() && whole.size() > end.size() && std::equal(end.rbegin(), end.rend(), whole.rbegin());
+}
+
+// A launcher such as pyenv's python3 becomes a program of about the same name with the same arguments.
+bool same_but_for_the_path(const Arguments& child, const Arguments& test) {
+  if (test.size() < 2 || child.size() != test.size()) return false;
+  const std::string_view one = base_name(child.front());
+  const std::string_view other = base_name(test.front());
+  return !one.empty() && !other.empty() && (one.starts_with(other) || other.starts_with(one)) &&
+         std::equal(child.begin() + 1, child.end(), test.begin() + 1);
+}
+
+// What an account holds of a command is cut off after a kilobyte; the last argument may be a part of one.
+bool same_command(const Arguments& child, const Arguments& test) {
+  if (child == test) return true;
+  std::size_t bytes = 0;
+  for (const std::string& argument : child) bytes += argument.size() + 1;
+  if (bytes < 1023 || child.empty() || child.size() > test.size()) return false;
+  return std::equal(child.begin(), child.end() - 1, test.begin()) && test[child.size() - 1].starts_with(child.back());
+}
+
+// What tests say of the programs that they become by exec: their arguments, and scripts among their words. Scripts are
+// read when they are first asked for, each once.
+class Mentions {
+ public:
+  explicit Mentions(const std::vector<ListedTest>& tests) : tests_(tests), scripts_(tests.size()) {}
+
+  bool has(std::size_t test, const std::string& program) {
+    const std::string_view name = base_name(program);
+    if (name.empty()) return false;
+    const Arguments& command = tests_[test].command;
+    for (std::size_t i = 1; i < command.size(); ++i) {
+      if (command[i].find(name) != std::string::npos) return true;
+    }
+    if (!scripts_[test]) scripts_[test] = scripts_in(command);
+    return scripts_[test]->find(name) != std::string::npos;
+  }
+
+ private:
+  static std::string scripts_in(const Arguments& command) {
+    constexpr std::uintmax_t kLargest = 1 << 20;
+    std::string text;
+    for (const std::string& word : command) {
+      std::error_code error;
+      if (!std::filesystem::is_regular_file(word, error) || std::filesystem::file_size(word, error) > kLargest)
+        continue;
+      std::ifstream file(word, std::ios::binary);
+      char begin[2] = {};
+      if (!file.read(begin, sizeof begin) || begin[0] != '#' || begin[1] != '!') continue;
+      text.append(std::istreambuf_iterator<char>(file), {});
+      text += '\n';
+    }
+    return text;
+  }
+
+  const std::vector<ListedTest>& tests_;
+  std::vector<std::optional<std::string>> scripts_;  // by test
+};
+
+Likeness likeness(const Group& group, const ListedTest& test) {
+  Likeness best = kNot;
+  for (std::size_t i = 0; i < group.commands.size(); ++i) {
+    const Arguments& command = group.commands[i];
+    if (command.empty() || test.command.empty()) continue;
+    if (same_command(command, test.command)) {
+      best = std::max(best, group.folders[i] == test.folder ? kSameFolder : kSame);
+    } else if (ends_with(command, test.command) || ends_with(test.command, command) ||
+               same_but_for_the_path(command, test.command)) {
+      best = std::max(best, kWrapped);  // a script's interpreter, or what env, timeout or taskset became
+    }
+  }
+  return best;
+}
+
+// The tests that mention a program that it was.
+std::vector<std::size_t> naming(const Group& group, const std::vector<ListedTest>& tests, Mentions& mentions) {
+  std::vector<std::size_t> found;
+  for (std::size_t i = 0; i < tests.size(); ++i) {
+    const bool named = std::ranges::any_of(
+        group.commands, [&](const Arguments& command) { return !command.empty() && mentions.has(i, command.front()); });
+    if (named && !tests[i].disabled) found.push_back(i);
+  }
+  return found;
+}
+
+// The tests that are most like it; if none is, those that mention it; if none does, all.
+std::vector<std::size_t> candidates(const Group& group, const std::vector<ListedTest>& tests, Mentions& mentions) {
+  std::vector<std::size_t> alike;
+  std::vector<std::size_t> all;
+  Likeness most = kNot;
+  for (std::size_t i = 0; i < tests.size(); ++i) {
+    if (tests[i].disabled) continue;
+    all.push_back(i);
+    const Likeness one = likeness(group, tests[i]);
+    if (one > most) alike.clear();
+    most = std::max(most, one);
+    if (one == most && one != kNot) alike.push_back(i);
+  }
+  if (!alike.empty()) return alike;
+  std::vector<std::size_t> mentioning = naming(group, tests, mentions);
+  return mentioning.empty() ? all : mentioning;
+}
+
+void add(const report::ProcessAccount& process, const report::PersonRecord& child, report::Realtime boot_ns,
+         Group& group) {
+  group.child = child;
+  group.begin_ns = start_of(child, boot_ns);
+  group.last_ns = std::max(group.last_ns, last_sign_of(process));
+  if (std::ranges::find(group.commands, child.command) == group.commands.end()) {
+    group.commands.push_back(child.command);
+    group.folders.push_back(child.folder);
+  }
+  if (const std::string id = process.self.id(); std::ranges::find(group.processes, id) == group.processes.end()) {
+    group.processes.push_back(id);
+  }
+}
+
+// By the child of this ctest, in the order of their starts.
+std::vector<Group> groups_of(const report::PersonRecord& runner, const std::vector<report::ProcessAccount>& processes,
+                             report::Realtime boot_ns) {
+  std::map<std::string, Group> by_child;
+  for (const report::ProcessAccount& process : processes) {
+    for (std::size_t i = 0; i < process.ancestors.size(); ++i) {
+      if (process.ancestors[i].id() != runner.id()) continue;
+      const report::PersonRecord& child = i == 0 ? process.self : process.ancestors[i - 1];
+      add(process, child, boot_ns, by_child[child.id()]);
+      break;
+    }
+  }
+  std::vector<Group> groups;
+  for (auto& [id, group] : by_child) groups.push_back(std::move(group));
+  std::ranges::stable_sort(groups, {}, &Group::begin_ns);
+  return groups;
+}
+
+std::string outcome_of(const LoggedTest& logged, const ListedTest* listed, const AskedCtest& ctest) {
+  using Verdict = LoggedTest::Verdict;
+  const bool left_out = ctest.disabled.contains(logged.name) || (listed != nullptr && listed->disabled);
+  if (logged.verdict == Verdict::kSkipped || (left_out && logged.verdict != Verdict::kFailed)) return "skipped";
+  if (logged.verdict == Verdict::kPassed) return "passed";
+  if (logged.verdict == Verdict::kNotRun) return "error";
+  const double timeout = listed != nullptr && listed->timeout_s > 0 ? listed->timeout_s : ctest.timeout_s;
+  return logged.seconds >= timeout - 0.05 ? "timeout" : "failed";  // rounded, and by another clock
+}
+
+}  // namespace
+
+std::vector<CtestRun> ctest_runs(const std::vector<report::ProcessAccount>& processes) {
+  std::map<std::string, CtestRun> found;
+  for (const report::ProcessAccount& process : processes) {
+    for (std::size_t i = 0; i < process.ancestors.size(); ++i) {
+      if (!is_ctest(process.ancestors[i])) continue;
+      const report::PersonRecord& child = i == 0 ? process.self : process.ancestors[i - 1];
+      found.try_emplace(process.ancestors[i].id(), CtestRun{process.ancestors[i], child.folder, true});
+    }
+  }
+  std::vector<CtestRun> runs;
+  for (auto& [id, run] : found) runs.push_back(std::move(run));
+  std::ranges::stable_sort(runs, {}, [](const CtestRun& run) { return run.runner.start_ticks; });
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    for (std::size_t later = i + 1; later < runs.size(); ++later) {
+      if (runs[later].runner.folder == runs[i].runner.folder) runs[i].last = false;
+    }
+  }
+  return runs;
+}
+
+std::vector<report::TestRecord> match_ctest(const AskedCtest& ctest,
+                                            const std::vector<report::ProcessAccount>& processes,
+                                            report::Realtime boot_ns) {
+  std::map<std::string, std::size_t> by_name;
+  for (std::size_t i = 0; i < ctest.listed.size(); ++i) by_name.emplace(ctest.listed[i].name, i);
+  std::vector<Slot> slots;
+  for (const LoggedTest& logged : ctest.logged) {
+    const auto listed = by_name.find(logged.name);
+    const bool ran = logged.verdict != LoggedTest::Verdict::kNotRun && listed != by_name.end();
+    slots.push_back({ran ? listed->second : ctest.listed.size(), logged.seconds});
+  }
+  // Tests that ended first, then those that had not when ctest was killed.
+  std::vector<report::TestRecord> tests;
+  std::map<std::string, std::uint64_t> attempts;
+  const auto append = [&](const std::string& name, const ListedTest* listed, std::string outcome) {
+    report::TestRecord& test = tests.emplace_back();
+    test.name = name;
+    test.runner = "ctest";
+    test.attempt = ++attempts[name];
+    test.outcome = std::move(outcome);
+    if (listed != nullptr) {
+      test.command = listed->command;
+      test.folder = listed->folder;
+    }
+  };
+  for (std::size_t i = 0; i < ctest.logged.size(); ++i) {
+    const auto listed = by_name.find(ctest.logged[i].name);
+    const ListedTest* const test = listed == by_name.end() ? nullptr : &ctest.listed[listed->second];
+    append(ctest.logged[i].name, test, outcome_of(ctest.logged[i], test, ctest));
+    tests.back().message =
+        ctest.logged[i].verdict == LoggedTest::Verdict::kNotRun ? "it was not run" : ctest.logged[i].message;
+  }
+
+  const auto give = [&](report::TestRecord& test, const Group& group, double seconds, bool ambiguous) {
+    test.ambiguous = ambiguous;
+    test.processes = group.processes;
+    test.begin_ns = group.begin_ns;
+    test.end_ns = seconds > 0 ? group.begin_ns + static_cast<report::Realtime>(seconds * 1e9) : 0;
+  };
+  // Where the groups may go that all may be these tests' (ascending). `at`: of each open slot its place in the log.
+  struct Places {
+    std::vector<Slot> open;
+    std::vector<std::size_t> at;
+    Assignment assignment;
+  };
+  const auto places_of = [&](const std::vector<Group>& members, const std::vector<std::size_t>& allowed) {
+    Places places;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      if (!tests[i].processes.empty() || !std::ranges::binary_search(allowed, slots[i].test)) continue;
+      places.open.push_back(slots[i]);
+      places.at.push_back(i);
+    }
+    places.assignment = assign_slots(members, {members.size(), allowed}, places.open);
+    return places;
+  };
+
+  const std::vector<Group> groups = groups_of(ctest.runner, processes, boot_ns);
+  Mentions mentions(ctest.listed);
+  // Groups that compete for the same tests are assigned together; what may be few tests' comes before what may be
+  // many's.
+  std::map<std::pair<std::size_t, std::vector<std::size_t>>, std::vector<Group>> competing;
+  for (const Group& group : groups) {
+    auto allowed = candidates(group, ctest.listed, mentions);
+    const std::size_t count = allowed.size();
+    if (count > 0) competing[{count, std::move(allowed)}].push_back(group);
+  }
+  struct LeftOver {
+    const Group* group;
+    std::size_t test;  // one that it may be
+    bool ambiguous;
+  };
+  std::vector<LeftOver> left_over;
+  for (const auto& [key, members] : competing) {
+    const std::vector<std::size_t>& allowed = key.second;
+    const Places places = places_of(members, allowed);
+    const Assignment& assignment = places.assignment;
+    std::set<std::size_t> ended;
+    for (const std::optional<std::size_t>& slot : assignment.slots) {
+      if (slot) ended.insert(places.open[*slot].test);
+    }
+    std::vector<std::size_t> others;  // of which no attempt ended
+    std::ranges::copy_if(allowed, std::back_inserter(others), [&](std::size_t test) { return !ended.contains(test); });
+    if (others.empty()) others = allowed;
+    // Attempts of one test that all called CUDA are in order, whatever else would fit.
+    const bool in_order = allowed.size() == 1 && members.size() >= places.open.size();
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (const std::optional<std::size_t> slot = assignment.slots[i]) {
+        give(tests[places.at[*slot]], members[i], places.open[*slot].seconds, !in_order && !assignment.unique);
+        continue;
+      }
+      left_over.push_back({&members[i], others.front(), !in_order && !(assignment.unique && others.size() == 1)});
+      if (others.size() > 1) others.erase(others.begin());
+    }
+  }
+  for (const LeftOver& one : left_over) {
+    // Perhaps a script's that became, by exec, what another test is.
+    const Places places = places_of({*one.group}, naming(*one.group, ctest.listed, mentions));
+    if (const std::optional<std::size_t> slot = places.assignment.slots.front()) {
+      for (report::TestRecord& test : tests) test.ambiguous |= test.name == ctest.listed[one.test].name;
+      give(tests[places.at[*slot]], *one.group, places.open[*slot].seconds, true);
+      continue;
+    }
+    append(ctest.listed[one.test].name, &ctest.listed[one.test], "unknown");
+    give(tests.back(), *one.group, 0, one.ambiguous);
+  }
+  return tests;
+}
+
+}  // namespace rota::ci

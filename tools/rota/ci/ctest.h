@@ -1,0 +1,61 @@
+// Tests that ctest runs: which of them a process belonged to. Nothing in a test's environment names it, so the child of
+// ctest that is the process, or its ancestor, is compared with the list of tests: command and folder. What that leaves
+// open (tests with the same command, attempts, scripts that became another program by exec) the log decides, which has
+// how long each attempt took and in which order they ended; where several assignments fit, tests are marked ambiguous.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "scheduler/protocol/result.h"
+#include "tools/rota/ci/ctest_files.h"
+#include "tools/rota/ci/groups.h"
+#include "tools/rota/report/session.h"
+
+namespace rota::ci {
+
+// A ctest among the processes' ancestors, however deep below `make check` or a script.
+struct CtestRun {
+  report::PersonRecord runner;
+  std::string child_folder;  // of one of its children: tests run in the build folder or below, mostly
+  bool last = true;          // no later one of the session ran in that folder, so the log is its own
+};
+
+std::vector<CtestRun> ctest_runs(const std::vector<report::ProcessAccount>& processes);
+
+// What its files and itself say of it.
+struct AskedCtest {
+  report::PersonRecord runner;
+  std::vector<ListedTest> listed;
+  std::vector<LoggedTest> logged;
+  std::set<std::string> disabled;  // or skipped
+  double timeout_s = 1500;         // of tests that have none of their own
+};
+
+// The tests are listed from a folder of rota's own that refers to the build folder: ctest would overwrite the log
+// there.
+Result<AskedCtest> ask_ctest(const CtestRun& run, report::Realtime boot_ns);
+
+// Tests without CUDA have no processes, and no begin. A test that had not ended when ctest was killed is unknown.
+std::vector<report::TestRecord> match_ctest(const AskedCtest& ctest,
+                                            const std::vector<report::ProcessAccount>& processes,
+                                            report::Realtime boot_ns);
+
+// One of the rows that groups are assigned to: what the log says of the ends.
+struct Slot {
+  std::size_t test;
+  double seconds;
+};
+struct Assignment {
+  std::vector<std::optional<std::size_t>> slots;  // by group
+  bool unique = false;
+};
+// Which slot each group took: the order of the slots is that of their ends, a group has one slot and takes no longer
+// than it. Groups without one had not ended when ctest was killed. `allowed[group]` are the tests that it may belong
+// to.
+Assignment assign_slots(const std::vector<Group>& groups, const std::vector<std::vector<std::size_t>>& allowed,
+                        const std::vector<Slot>& slots);
+
+}  // namespace rota::ci

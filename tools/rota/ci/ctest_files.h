@@ -1,0 +1,41 @@
+// What ctest prints and writes: the list of its tests (--show-only=json-v1), and Testing/Temporary/LastTest.log.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "scheduler/protocol/result.h"
+
+namespace rota::ci {
+
+struct ListedTest {
+  std::string name;
+  std::vector<std::string> command;  // empty: its program does not exist
+  std::string folder;
+  bool disabled = false;
+  double timeout_s = 0;  // 0: the run's
+};
+
+Result<std::vector<ListedTest>> read_ctest_listing(const std::string& text);
+
+// One attempt of a test, in the order of their ends. Its clock times are whole minutes, and of no use.
+struct LoggedTest {
+  enum class Verdict { kPassed, kFailed, kSkipped, kNotRun };
+  std::string name;
+  std::string folder;
+  double seconds = 0;
+  Verdict verdict = Verdict::kFailed;
+  std::string message;
+};
+
+// Names are as in the list, which is UTF-8, whatever they were. Of a ctest that was killed as well: the tests that had
+// ended. A test's output may look like the log itself.
+std::vector<LoggedTest> read_ctest_log(const std::string& text);
+
+// Of LastTestsFailed.log and LastTestsDisabled.log, which also has what skipped itself: "12:name" each. Names as in the
+// list; of several lines, unless one looks like the next entry.
+std::set<std::string> read_ctest_names(const std::string& text);
+
+}  // namespace rota::ci

@@ -1,0 +1,31 @@
+// The GPUs that a command sees, for `rota ci --gpus-per-test`.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "scheduler/protocol/result.h"
+
+namespace rota::ci {
+
+struct VisibleGpu {
+  std::string uuid;  // as in accounts, also that of a MIG instance: "GPU-…"
+  std::string name;  // for CUDA_VISIBLE_DEVICES, whatever CUDA_DEVICE_ORDER says
+  std::uint64_t bytes = 0;
+};
+
+// What the driver shows with this CUDA_VISIBLE_DEVICES, without names; nothing: with none.
+using ShowGpus = std::function<Result<std::vector<VisibleGpu>>(const std::optional<std::string>& visible)>;
+
+// Those for tests that see `each` of them, given the command's CUDA_VISIBLE_DEVICES. A process sees one MIG instance at
+// most, whatever that names: each of those named there can be a test's.
+Result<std::vector<VisibleGpu>> find_gpus(const std::optional<std::string>& visible, std::size_t each,
+                                          const ShowGpus& show);
+
+// The same for this process's environment; loads the driver in a child.
+Result<std::vector<VisibleGpu>> gpus_for_tests(std::size_t each);
+
+}  // namespace rota::ci

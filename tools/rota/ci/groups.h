@@ -1,0 +1,34 @@
+// The processes that a runner's child started, with itself.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tools/rota/report/account_file.h"
+
+namespace rota::ci {
+
+struct Group {
+  report::PersonRecord child;                      // of the runner
+  std::vector<std::vector<std::string>> commands;  // that it was seen with: exec changes it
+  std::vector<std::string> folders;
+  std::vector<std::string> processes;  // ids, each once
+  report::Realtime begin_ns = 0;
+  report::Realtime last_ns = 0;  // its processes' last sign of life
+};
+
+// To a clock tick, 10 ms.
+inline report::Realtime start_of(const report::PersonRecord& person, report::Realtime boot_ns) {
+  static const auto ticks = static_cast<std::uint64_t>(sysconf(_SC_CLK_TCK));
+  return boot_ns + static_cast<report::Realtime>(person.start_ticks * (1'000'000'000 / ticks));
+}
+
+// Known for sure to have lived then.
+inline report::Realtime last_sign_of(const report::ProcessAccount& process) {
+  return std::max(process.began_ns, process.ended_ns);
+}
+
+}  // namespace rota::ci

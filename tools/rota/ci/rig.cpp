@@ -1,0 +1,355 @@
+#include "tools/rota/ci/rig.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "tools/rota/ci/broker.h"
+#include "tools/rota/ci/hang.h"
+#include "tools/rota/ci/helper.h"
+#include "tools/rota/ci/identify.h"
+#include "tools/rota/ci/notes.h"
+#include "tools/rota/ci/room.h"
+#include "tools/rota/ci/suggest.h"
+#include "tools/rota/ci/tests.h"
+#include "tools/rota/ci/thread.h"
+#include "tools/rota/report/format.h"
+#include "tools/rota/report/record.h"
+#include "tools/rota/try/output_folder.h"
+
+namespace rota::ci {
+
+using namespace std::chrono_literals;
+using report::Report;
+
+namespace {
+
+// A real-time signal that nothing else is known to use: makes the pytest plugin write its Python stacks.
+int stack_signal() {
+  return SIGRTMIN + 11;
+}
+
+// How often processes are looked at for hangs, at least.
+constexpr auto kLook = 1s;
+// Debuggers are asked as long as this, of all processes together, when a signal ends the job: whoever sent it will not
+// wait for long.
+constexpr auto kWhileEnding = 8s;
+// From being told to end to being killed.
+constexpr auto kGrace = 5s;
+
+// Folders of killed rigs go with the next one.
+constexpr const char* kTemporary = "rota-ci";
+
+// Standard error may be closed or full: that must not cost the report.
+void say(const std::string& line) {
+  std::fputs(("rota ci: " + line + "\n").c_str(), stderr);
+}
+
+Time now() {
+  return std::chrono::steady_clock::now().time_since_epoch();
+}
+
+// Looks for processes that have come to a stop; also places all of them when the job is told to end.
+class Watcher {
+ public:
+  Watcher(std::string folder, Identify& identify, Time after)
+      : folder_(std::move(folder)), identify_(identify), watch_(after), after_(after) {
+    if (after_ > 0s) thread_ = without_signals([this] { run(); });
+  }
+  ~Watcher() { stop(); }
+  Watcher(const Watcher&) = delete;
+  Watcher& operator=(const Watcher&) = delete;
+
+  void stop() {
+    {
+      const std::lock_guard lock(mutex_);
+      stops_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  // The job is about to be told to end by this signal.
+  void signalled(int number) {
+    if (number != SIGTERM || std::exchange(ended_, true)) return;
+    const Time until = now() + kWhileEnding;
+    for (const auto& process : identify_.running()) {
+      if (process.account.inside.empty()) continue;
+      put_down(process, "it was told to end (SIGTERM)", until);
+    }
+  }
+
+ private:
+  void run() {
+    std::unique_lock lock(mutex_);
+    while (!changed_.wait_for(lock, std::min<Time>(kLook, after_ / 4), [this] { return stops_; })) {
+      lock.unlock();
+      look();
+      lock.lock();
+    }
+  }
+
+  void look() {
+    const auto running = identify_.running();
+    std::vector<Glimpse> seen;
+    for (const auto& process : running) {
+      Glimpse glimpse{.id = process.account.self.id(),
+                      .ancestors = {},
+                      .progress = progress_of(process.account),
+                      .waits = process.account.waiting};
+      for (const auto& ancestor : process.account.ancestors) glimpse.ancestors.push_back(ancestor.id());
+      seen.push_back(std::move(glimpse));
+    }
+    const auto stopped = watch_.look(seen, now());
+    if (!stopped) return;
+    const auto process =
+        std::ranges::find(running, stopped->id, [](const auto& each) { return each.account.self.id(); });
+    if (process == running.end()) return;
+    const bool tests = !identify_.test_of(process->account).names.empty();
+    const auto so_long = std::chrono::duration_cast<std::chrono::seconds>(now() - stopped->since).count();
+    put_down(*process, fmt::format("no CUDA call for {} s", so_long), now() + 60s);
+    // One that does something else, or nothing, may be meant to be there.
+    if (tests || !process->account.inside.empty()) end(process->account.self);
+  }
+
+  void put_down(const Identify::Process& process, const std::string& why, Time until) {
+    const report::ProcessAccount& account = process.account;
+    const RunningTest test = identify_.test_of(account);
+    std::string text =
+        fmt::format("{} (pid {}): {}\n", report::command_text(account.self.command, 60), account.self.pid, why);
+    text += place(folder_, account, process.path, stack_signal(), until);
+    const std::string name = test.names.empty() ? "" : report::printable(test.names.front()) + ", ";
+    say("hangs: " + name + text.substr(0, text.size() - 1));
+    std::error_code error;
+    const std::string hangs = folder_ + "/" + report::kHangFolder;
+    std::filesystem::create_directories(hangs, error);
+    if (const auto written = report::write_file(fmt::format("{}/{}.txt", hangs, account.self.id()), text); !written) {
+      say(written.error().text);
+    }
+  }
+
+  // Told first, so that a debugger or handler of the program's own can say more.
+  void end(const report::PersonRecord& person) {
+    const auto pid = static_cast<pid_t>(person.pid);
+    if (!report::is_running(pid, person.start_ticks)) return;
+    kill(pid, SIGTERM);
+    const Time until = now() + kGrace;
+    std::unique_lock lock(mutex_);
+    while (report::is_running(pid, person.start_ticks) && now() < until && !stops_) changed_.wait_for(lock, 50ms);
+    if (report::is_running(pid, person.start_ticks)) kill(pid, SIGKILL);
+  }
+
+  std::string folder_;
+  Identify& identify_;
+  HangWatch watch_;
+  Time after_;
+  bool ended_ = false;  // the main thread's
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stops_ = false;
+  std::thread thread_;
+};
+
+struct Output {
+  std::string path;
+  report::Format format;
+};
+
+Result<std::vector<Output>> outputs_of(const RigOptions& options) {
+  std::vector<Output> all;
+  for (const auto& [option, path, format] : {std::tuple("--junit", options.junit, report::Format::kJunit),
+                                             std::tuple("--json", options.json, report::Format::kJson),
+                                             std::tuple("--html", options.html, report::Format::kHtml)}) {
+    if (path.empty()) continue;
+    if (const auto checked = report::check_file(path); !checked) {
+      return Error{fmt::format("{} {}", option, checked.error().text)};
+    }
+    all.push_back({path, format});
+  }
+  auto files = report::files_of_folder("--report-dir", options.report_folder, true);
+  for (const auto& [option, path] :
+       {std::pair("--junit", options.junit), std::pair("--json", options.json), std::pair("--html", options.html)}) {
+    files.push_back({option, path});
+  }
+  if (const auto checked = options.judging.check_files(std::move(files)); !checked) return checked.error();
+  return all;
+}
+
+Knowledge knowledge_of(Identify& identify, Room& room, const report::Baseline& baseline) {
+  // Which test a process belongs to is asked once for what it uses: that does not change.
+  const auto trees = std::make_shared<std::map<std::string, std::string>>();
+  return {.test_of =
+              [&identify, &baseline](pid_t process) {
+                const RunningTest test = identify.test_of(process);
+                Knowledge::Test known{
+                    .name = test.names.empty() ? "" : test.names.front(), .tree = test.tree, .needs = std::nullopt};
+                for (const std::string& name : test.names) {
+                  const auto entry = baseline.find(name);
+                  if (entry == baseline.end()) continue;
+                  Needs needs = needs_of(entry->second);
+                  if (known.needs && sum_of(needs) <= sum_of(*known.needs)) continue;
+                  known.needs = std::move(needs);
+                  known.added = entry->second.added_bytes.has_value();
+                }
+                return known;
+              },
+          .gpu_of = [&room](const std::string& uuid, std::uint64_t total) { room.gpu(uuid, total); },
+          .room = [&room] { return room.bytes(); },
+          .used =
+              [&identify, &room, trees] {
+                std::map<std::string, Knowledge::Used> used;
+                for (const auto& process : identify.running()) {
+                  std::string& tree = (*trees)[process.account.self.id()];
+                  if (tree.empty()) tree = identify.test_of(process.account).tree;
+                  Knowledge::Used& of_tree = used[tree];
+                  add_used(of_tree.bytes, of_tree.staying, process.account, room.leaving(process.account.self.pid));
+                }
+                return used;
+              }};
+}
+
+// Runs the job; nothing: it could not be started, which was said.
+std::optional<int> run_job(const RigOptions& options, Spread spread, const std::string& folder,
+                           const report::Baseline& baseline, std::vector<std::string>& in_vain) {
+  Identify identify(folder);
+  Room room(identify);
+  tool::LaunchOptions launch = options.launch;
+  launch.environment.emplace_back("ROTA_STACK_SIGNAL", std::to_string(stack_signal()));
+  if (options.repeat > 1) {
+    launch.environment.emplace_back("ROTA_CI_REPEAT", std::to_string(options.repeat));
+    launch.environment.emplace_back("GTEST_REPEAT", std::to_string(options.repeat));
+  }
+  std::unique_ptr<Broker> broker;
+  const bool spreads = spread.each != 0;
+  // Without known needs nobody would wait.
+  if (spreads || !baseline.empty()) {
+    for (const VisibleGpu& gpu : spread.gpus) room.gpu(gpu.uuid, gpu.bytes);
+    auto started = Broker::start(knowledge_of(identify, room, baseline), std::move(spread));
+    if (!started && spreads) {
+      say(fmt::format("--gpus-per-test {}: {}; the command is not started", options.gpus_per_test,
+                      started.error().text));
+      return std::nullopt;
+    }
+    if (started) {
+      broker = std::move(*started);
+      launch.environment.emplace_back("ROTA_ADMISSION", broker->socket());
+      const char* const visible = std::getenv("CUDA_VISIBLE_DEVICES");  // NOLINT(concurrency-mt-unsafe)
+      if (spreads) launch.environment.emplace_back("ROTA_CI_GPUS", visible != nullptr ? visible : "");
+    } else {
+      say("tests begin without waiting for room: " + started.error().text);
+    }
+  }
+  Watcher watcher(folder, identify, options.hang_after);
+  const auto ran = report::run_session(
+      std::move(launch), folder, options.name, [&](int number) { watcher.signalled(number); }, is_helper);
+  watcher.stop();
+  if (broker) in_vain = broker->finish();
+  end_helpers();  // a listing that nobody waits for any more
+  if (!ran) {
+    say(ran.error().text + "; the command is not started");
+    return std::nullopt;
+  }
+  return *ran;
+}
+
+void match_tests(const std::string& folder) {
+  auto session = report::read_session(folder);
+  if (!session) return;  // said when the report is made
+  for (report::ProcessAccount& process : session->processes) leave_to_rig(process);
+  const FoundTests found = find_tests(session->processes, boot_time());
+  for (const std::string& problem : found.problems) say(problem);
+  if (found.tests.empty()) return;
+  if (const auto written = write_test_list(folder, found.tests); !written) say(written.error().text);
+}
+
+}  // namespace
+
+int run_rig(const RigOptions& options) {
+  const auto refuse = [](const std::string& why) {
+    say(why + "; the command is not started");
+    return kRigFailed;
+  };
+  const auto outputs = outputs_of(options);
+  if (!outputs) return refuse(outputs.error().text);
+  auto demands = options.judging.demands();
+  if (!demands) return refuse(demands.error().text);
+  Spread spread;
+  if (options.gpus_per_test != 0) {
+    auto seen = gpus_for_tests(options.gpus_per_test);
+    if (!seen) return refuse(seen.error().text);
+    spread = {std::move(*seen), options.gpus_per_test};
+  }
+  std::optional<attempt::OutputFolder> temporary;
+  std::string folder;
+  if (!options.report_folder.empty()) {
+    attempt::OutputFolder::remove_stale(kTemporary);
+    const auto prepared = report::prepare_folder(options.report_folder);
+    if (!prepared) return refuse("--report-dir " + prepared.error().text);
+    folder = *prepared;
+  } else {
+    temporary.emplace(kTemporary);
+    if (!temporary->problem().empty()) return refuse(temporary->problem());
+    folder = temporary->path();
+    if (const auto made = report::make_session_folders(folder, true); !made) return refuse(made.error().text);
+  }
+  const report::Baseline baseline = demands->baseline.value_or(report::Baseline{});
+  std::vector<std::string> in_vain;
+  const auto code = run_job(options, std::move(spread), folder, baseline, in_vain);
+  if (!code) return kRigFailed;
+  signal(SIGPIPE, SIG_IGN);  // whoever reads what is printed may have gone
+  match_tests(folder);
+  auto made = report::make_report(folder, std::move(*demands));
+  if (!made) {
+    say(made.error().text);
+    return *code != 0 ? *code : kRigFailed;
+  }
+  std::ranges::move(rig_notes(made->model), std::back_inserter(made->judgement.notes));
+  for (const std::string& test : in_vain) {
+    made->judgement.notes.push_back(
+        fmt::format("{} began although what it needs did not fit beside the others", report::printable(test)));
+  }
+  bool written = true;
+  const auto write = [&](const Result<bool>& result) {
+    if (!result) say(result.error().text);
+    written &= static_cast<bool>(result);
+  };
+  for (const Output& output : *outputs) write(report::write_file(output.path, render(*made, output.format)));
+  if (!options.report_folder.empty()) written &= report::write_report(*made, {.path = folder, .format = std::nullopt});
+  write(options.judging.write_update(*made));
+  std::fputs(report::text_report(*made).c_str(), stderr);
+  if (options.suggest) std::fputs(suggestions(made->model).c_str(), stdout);
+  if (options.github) std::fputs(render(*made, report::Format::kGithub).c_str(), stdout);
+  if ((options.suggest || options.github) && (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)) {
+    say("cannot write to standard output");
+    written = false;
+  }
+  if (!written) {
+    if (temporary) say(fmt::format("what the report was made of is in {} (rota report DIR)", temporary->keep()));
+    return *code != 0 ? *code : kRigFailed;
+  }
+  const std::size_t findings = made->judgement.findings.size();
+  // What is not known cannot keep a rule.
+  const bool blind = !made->model.problems.empty() && !options.judging.fail_on.empty();
+  if (*code == 0 && findings == 0 && blind) {
+    say("the rules of --fail-on cannot be judged: " + made->model.problems.front());
+    return kRigFailed;
+  }
+  say(fmt::format("{}{}", report::count_text(findings, "finding", "findings"),
+                  options.report_folder.empty() ? "" : "; the report is in " + options.report_folder));
+  return *code != 0 ? *code : findings != 0 ? kFindings : 0;
+}
+
+}  // namespace rota::ci

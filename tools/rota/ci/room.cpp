@@ -1,0 +1,85 @@
+#include "tools/rota/ci/room.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "scheduler/protocol/descriptor.h"
+#include "scheduler/protocol/uuid_text.h"
+
+namespace rota::ci {
+
+Load room_of(const Load& totals, const tool::Status& status, const std::vector<std::int32_t>& own) {
+  Load room = totals;
+  for (const protocol::StatusGpu& gpu : status.gpus) {
+    const auto found = room.find(protocol::uuid_text(gpu.uuid));
+    if (found == room.end()) continue;
+    std::uint64_t others = 0;
+    for (const protocol::StatusClient& client : status.clients) {
+      if (std::ranges::find(own, client.pid) != own.end()) continue;
+      const auto uses = [&](const protocol::StatusUse& use) { return use.client == client.client; };
+      const auto here = [&](const protocol::StatusUse& use) { return uses(use) && use.gpu == gpu.index; };
+      // An older rotad does not say which GPUs it uses.
+      if (std::ranges::any_of(status.uses, uses) && std::ranges::none_of(status.uses, here)) continue;
+      others += client.device_bytes + client.context_bytes;
+    }
+    others += gpu.outside_bytes;
+    found->second -= std::min(others, found->second);
+  }
+  return room;
+}
+
+std::map<std::int32_t, std::set<std::string>> leaving_of(const tool::Status& status) {
+  std::map<std::int32_t, std::set<std::string>> leaving;
+  for (const protocol::StatusClient& client : status.clients) {
+    for (const protocol::StatusGpu& gpu : status.gpus) {
+      if (protocol::can_leave(protocol::memory_mode(client, gpu.index))) {
+        leaving[client.pid].insert(protocol::uuid_text(gpu.uuid));
+      }
+    }
+  }
+  return leaving;
+}
+
+const std::set<std::string>& Room::leaving(std::uint32_t pid) const {
+  static const std::set<std::string> kNone;
+  const auto found = leaving_.find(static_cast<std::int32_t>(pid));
+  return found != leaving_.end() ? found->second : kNone;
+}
+
+void Room::gpu(const std::string& uuid, std::uint64_t total) {
+  std::uint64_t& known = totals_[uuid];
+  known = std::max(known, total);
+}
+
+Load Room::bytes() {
+  if (totals_.empty()) return {};
+  const Descriptor rotad(protocol::find_rotad().descriptor);
+  const auto status = rotad ? tool::request_status(rotad.get()) : std::nullopt;
+  leaving_ = status ? leaving_of(*status) : std::map<std::int32_t, std::set<std::string>>();
+  if (!status) return totals_;
+  std::vector<std::int32_t> own;
+  for (const auto& process : identify_.running()) own.push_back(static_cast<std::int32_t>(process.account.self.pid));
+  return room_of(totals_, *status, own);
+}
+
+Needs needs_of(const report::BaselineEntry& entry) {
+  if (entry.added_bytes) return {*entry.added_bytes};
+  if (!entry.gpu_peak_bytes.empty()) return entry.gpu_peak_bytes;
+  return {std::max(entry.use.peak_bytes, entry.use.reserved_peak_bytes)};
+}
+
+std::uint64_t sum_of(const Needs& needs) {
+  return std::accumulate(needs.begin(), needs.end(), std::uint64_t{0});
+}
+
+void add_used(Load& sum, Load& staying, const report::ProcessAccount& process, const std::set<std::string>& leaving) {
+  for (const report::GpuRecord& gpu : process.gpus) {
+    // What it has beside its allocations does not change much.
+    const std::uint64_t beside =
+        gpu.reserved_peak_bytes > gpu.peak_bytes ? gpu.reserved_peak_bytes - gpu.peak_bytes : 0;
+    sum[gpu.uuid] += gpu.used_bytes + beside;
+    staying[gpu.uuid] += leaving.contains(gpu.uuid) ? beside : gpu.used_bytes + beside;
+  }
+}
+
+}  // namespace rota::ci

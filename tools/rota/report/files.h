@@ -1,0 +1,21 @@
+// Files that a command reads and writes, and whether two of its options mean the same one.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "scheduler/protocol/result.h"
+
+namespace rota::report {
+
+struct NamedFile {
+  std::string option;  // as the error names it: "--json"
+  std::string path;    // empty: not asked for
+  bool written = true;
+};
+
+// Refuses two that are the same file, by whatever names and links, if one of them is written. Devices and pipes may be
+// named twice.
+Result<bool> check_distinct(const std::vector<NamedFile>& files);
+
+}  // namespace rota::report

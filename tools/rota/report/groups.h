@@ -1,0 +1,31 @@
+// What driver functions make and end; from the functions' own names and from what the policy says of them
+// (generated/trace_objects.inc), so that a new release needs nothing here.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "runtime/account/groups.h"
+#include "tools/rota/report/account_file.h"
+
+namespace rota::report {
+
+using account::Group;
+using account::group_of;
+
+// It is an answer rather than an error: the work has not finished yet.
+bool is_error(std::uint32_t code);
+
+struct ObjectCount {
+  std::uint64_t created = 0;
+  std::uint64_t ended = 0;
+};
+
+// Successful calls that made and ended objects, by kind ("stream", "event"), where fewer were ended than made. Those
+// that went with their context count as ended. Memory is not among them (the account's modules have it), nor what its
+// parent takes along: nodes of graphs, callbacks.
+std::map<std::string, ObjectCount> objects_left(const ProcessAccount& process);
+
+}  // namespace rota::report

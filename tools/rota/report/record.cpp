@@ -1,0 +1,378 @@
+// See record.h.
+#include "tools/rota/report/record.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string_view>
+
+#include "tools/rota/report/format.h"
+#include "tools/rota/report/upkeep.h"
+#include "tools/rota/try/output_folder.h"
+#include "tools/rota/try/processes.h"
+
+namespace rota::report {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+
+// Processes that are about to end when the command has ended, such as workers of a pool, get that long.
+constexpr int kGraceMs = 1000;
+constexpr int kStepMs = 5;
+
+struct FolderFile {
+  const char* name;
+  Format format;
+};
+constexpr FolderFile kFolderFiles[] = {{"report.txt", Format::kText},
+                                       {"report.json", Format::kJson},
+                                       {"junit.xml", Format::kJunit},
+                                       {"report.html", Format::kHtml}};
+
+void say(const std::string& line) {
+  // Standard error may be closed or full: that must not cost the report.
+  std::fputs(("rota: " + line + "\n").c_str(), stderr);
+}
+
+Realtime now() {
+  timespec time{};
+  clock_gettime(CLOCK_REALTIME, &time);
+  return static_cast<Realtime>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+// The session's own description, written before the job runs and again after its end.
+class Description {
+ public:
+  Description(std::string folder, const tool::LaunchOptions& options, const std::string& name)
+      : folder_(std::move(folder)) {
+    char host[HOST_NAME_MAX + 1] = {};
+    gethostname(host, sizeof host - 1);
+    std::error_code error;
+    object_ = {{"version", 1},
+               {"rota", ROTA_VERSION},
+               {"name", name},
+               {"command", options.command},
+               {"folder", fs::current_path(error).string()},
+               {"host", host},
+               {"boot", own_boot()},
+               {"recorder", fmt::format("{}-{}", getpid(), start_ticks_of(getpid()))},
+               {"begin_ns", now()},
+               {"ended", ordered_json::array()},
+               {"left_running", ordered_json::array()}};
+  }
+
+  // Called with each process that this one reaps; those that have an account, or ran tests, are kept.
+  void ended(const siginfo_t& info) {
+    const std::string id = fmt::format("{}-{}", info.si_pid, start_ticks_of(info.si_pid));
+    std::error_code error;
+    const fs::path folder(folder_);
+    if (!fs::exists(folder / kProcessFolder / (id + ".account"), error) &&
+        !fs::exists(folder / kTestFolder / (id + ".jsonl"), error)) {
+      return;
+    }
+    ordered_json end = {{"process", id}, {"time_ns", now()}};
+    end[info.si_code == CLD_EXITED ? "exit_code" : "signal"] = info.si_status;
+    object_["ended"].push_back(std::move(end));
+  }
+
+  void left_running(pid_t process) {
+    const std::string name = attempt::process_name(process);
+    object_["left_running"].push_back(
+        {{"process", fmt::format("{}-{}", process, start_ticks_of(process))}, {"name", name}});
+    say(fmt::format("still running after the command: {} (pid {})", printable(name), process));
+  }
+
+  // PID-START of this process.
+  std::string recorder() const { return object_["recorder"].get<std::string>(); }
+
+  // For the session around this one.
+  Result<bool> hand_out_ends(const std::string& outer) const {
+    const fs::path folder = fs::path(outer) / kEndFolder;
+    std::error_code error;
+    fs::create_directories(folder, error);
+    return replace_file((folder / (recorder() + ".json")).string(), object_["ended"].dump() + "\n");
+  }
+
+  void over(Realtime time, int exit_code) {
+    object_["end_ns"] = time;
+    object_["exit_code"] = exit_code;
+  }
+
+  Result<bool> write() const {
+    const std::string text = object_.dump(2, ' ', false, ordered_json::error_handler_t::replace);
+    return replace_file((fs::path(folder_) / kSessionFile).string(), text + "\n");
+  }
+
+ private:
+  std::string folder_;
+  ordered_json object_;
+};
+
+// The folder of the session that this process runs in; empty: none.
+std::string outer_session() {
+  const char* const folder = getenv("ROTA_REPORT");
+  std::error_code error;
+  if (folder == nullptr || *folder == '\0' || !fs::is_directory(fs::path(folder) / kProcessFolder, error)) return {};
+  return fs::absolute(folder, error).string();
+}
+
+// Copies a process's account into another session, unless it has a name there already (File::share).
+void hand_out_account(const fs::path& account, const fs::path& processes, std::error_code& error) {
+  for (int number = 0;; ++number) {
+    const std::string name =
+        number == 0 ? account.stem().string() : fmt::format("{}-{}", account.stem().string(), number);
+    const fs::path other = processes / (name + ".account");
+    if (fs::exists(other, error)) {
+      if (fs::equivalent(account, other, error)) return;
+      continue;
+    }
+    if (!error) fs::copy_file(account, other, error);
+    return;
+  }
+}
+
+// What the processes of a session say belongs to the session around it as well.
+void hand_out(const std::string& session, const std::string& outer) {
+  std::error_code error;
+  for (const char* inside : {kProcessFolder, kTestFolder, kLostFolder, kHangFolder, kEndFolder}) {
+    std::error_code none;  // there need not have been hangs, nor sessions within this one
+    for (const auto& entry : fs::directory_iterator(fs::path(session) / inside, none)) {
+      const fs::path folder = fs::path(outer) / inside;
+      fs::create_directories(folder, error);
+      if (inside == std::string_view(kProcessFolder)) {
+        hand_out_account(entry.path(), folder, error);
+      } else {
+        fs::copy_file(entry.path(), folder / entry.path().filename(), fs::copy_options::overwrite_existing, error);
+      }
+      if (error) break;
+    }
+  }
+  if (error) say(fmt::format("the report around this one lacks some of its processes: {}", error.message()));
+}
+
+// A rotad that `rota run` has started is not the job's.
+std::vector<pid_t> job_processes(const std::function<bool(pid_t)>& own) {
+  std::vector<pid_t> processes = attempt::descendants();
+  std::erase_if(processes,
+                [&](pid_t process) { return attempt::process_name(process) == "rotad" || (own && own(process)); });
+  return processes;
+}
+
+void wait_for_the_rest(Description& description, const std::function<bool(pid_t)>& own) {
+  const auto ended = [&](const siginfo_t& info) { description.ended(info); };
+  for (int waited = 0; waited < kGraceMs; waited += kStepMs) {
+    tool::reap(0, ended);
+    if (job_processes(own).empty()) break;
+    poll(nullptr, 0, kStepMs);
+  }
+  tool::reap(0, ended);
+  for (const pid_t process : job_processes(own)) description.left_running(process);
+}
+
+}  // namespace
+
+bool write_report(const Report& report, const Target& target) {
+  bool written = true;
+  const auto write = [&](const std::string& path, Format format) {
+    if (const auto done = write_file(path, render(report, format)); !done) {
+      say(done.error().text);
+      written = false;
+    }
+  };
+  if (target.format) {
+    write(target.path, *target.format);
+  } else {
+    for (const FolderFile& file : kFolderFiles) write((fs::path(target.path) / file.name).string(), file.format);
+  }
+  return written;
+}
+
+Result<bool> write_file(const std::string& path, const std::string& text) {
+  errno = 0;
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file.write(text.data(), static_cast<std::streamsize>(text.size()));
+  file.close();
+  if (!file) return Error{fmt::format("cannot write {}: {}", path, std::strerror(errno))};
+  return true;
+}
+
+Result<bool> check_file(const std::string& path) {
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error).lexically_normal();
+  const fs::path folder = absolute.parent_path();
+  const auto refuse = [&](const std::string& why) { return Error{fmt::format("{}: {}", path, why)}; };
+  if (fs::is_directory(absolute, error)) return refuse("is a folder: name a file");
+  if (!fs::is_directory(folder, error)) {
+    return refuse(fmt::format("there is no folder {}: make it, or name another file", folder.string()));
+  }
+  const bool exists = fs::exists(absolute, error);
+  if (access((exists ? absolute : folder).c_str(), exists ? W_OK : W_OK | X_OK) != 0) {
+    return refuse(fmt::format("cannot be written: {}; name another file", std::strerror(errno)));
+  }
+  return true;
+}
+
+Result<std::string> prepare_folder(const std::string& path) {
+  std::error_code error;
+  std::string folder = fs::absolute(path, error).lexically_normal().string();
+  if (folder.ends_with('/') && folder.size() > 1) folder.pop_back();
+  const auto refuse = [&](const std::string& why) { return Error{fmt::format("{}: {}", path, why)}; };
+  if (fs::exists(fs::path(folder) / kSessionFile, error)) {
+    return refuse("another job's report is there: name another folder, or remove this one");
+  }
+  if (const auto made = make_session_folders(folder); !made) {
+    return refuse(made.error().text + "; name another one");
+  }
+  if (access(folder.c_str(), W_OK | X_OK) != 0) {
+    return refuse(fmt::format("cannot be written: {}; name another folder", std::strerror(errno)));
+  }
+  return folder;
+}
+
+std::vector<NamedFile> files_of_folder(const std::string& option, const std::string& folder, bool reports) {
+  std::vector<NamedFile> files;
+  if (folder.empty()) return files;
+  const auto add = [&](const char* name) {
+    files.push_back({fmt::format("{} ({})", option, name), (fs::path(folder) / name).string()});
+  };
+  for (const char* name : {kSessionFile, kTestFile}) add(name);
+  for (const FolderFile& file : kFolderFiles) {
+    if (reports) add(file.name);
+  }
+  return files;
+}
+
+Result<Target> prepare_target(const std::string& path) {
+  if (path.empty()) return Error{"--report needs the name of a file or of a folder"};
+  std::error_code error;
+  const fs::path absolute = fs::absolute(path, error).lexically_normal();
+  std::optional<Format> format;
+  if (!path.ends_with('/') && !fs::is_directory(absolute, error)) {
+    format = format_by_file(path);
+    const std::string ending = absolute.extension().string();
+    if (!format && !ending.empty()) {
+      return Error{
+          fmt::format("--report {}: {} is no format of reports: use .txt, .json, .xml or .html, or end a folder's name "
+                      "with a slash",
+                      path, ending)};
+    }
+  }
+  if (format) {
+    if (const auto checked = check_file(path); !checked) return Error{"--report " + checked.error().text};
+    return Target{.path = absolute.string(), .format = format};
+  }
+  auto folder = prepare_folder(path);
+  if (!folder) return Error{"--report " + folder.error().text};
+  return Target{.path = std::move(*folder), .format = std::nullopt};
+}
+
+Result<Report> make_report(const std::string& folder, Demands demands, const std::function<void(Session&)>& complete) {
+  auto session = read_session(folder);
+  if (!session) return session.error();
+  if (complete) complete(*session);
+  Report report{.model = make_model(std::move(*session)), .suppressions = {}, .judgement = {}};
+  report.judgement = judge(report.model, demands);
+  report.suppressions = std::move(demands.suppressions);
+  return report;
+}
+
+Result<bool> make_session_folders(const std::string& folder, bool temporary) {
+  for (const char* inside : {kProcessFolder, kTestFolder, kLostFolder}) {
+    std::error_code error;
+    fs::create_directories(fs::path(folder) / inside, error);
+    if (error) return Error{fmt::format("cannot make the folder {}/{}: {}", folder, inside, error.message())};
+    // A process of another user can leave its name at least; the rest is for this one.
+    if (inside == std::string_view(kLostFolder)) {
+      fs::permissions(fs::path(folder) / inside, fs::perms::all | fs::perms::sticky_bit, error);
+    } else if (temporary) {
+      fs::permissions(fs::path(folder) / inside, fs::perms::owner_all, error);
+    }
+  }
+  std::error_code ignored;
+  constexpr auto kPass = fs::perms::group_exec | fs::perms::others_exec;
+  if (temporary) fs::permissions(folder, fs::perms::owner_all | kPass, ignored);
+  return true;
+}
+
+Result<int> run_session(tool::LaunchOptions options, const std::string& folder, const std::string& name,
+                        const std::function<void(int)>& signalled, const std::function<bool(pid_t)>& own) {
+  Description description(folder, options, name);
+  if (const auto written = description.write(); !written) return written.error();
+  options.environment.emplace_back("ROTA_REPORT", folder);
+  const std::string outer = outer_session();
+  options.environment.emplace_back("ROTA_REPORT_OUTER", outer);
+  attempt::adopt_orphans();
+  std::optional<UpkeepWhileRunning> upkeep(std::in_place, folder, description.recorder());
+  const int code = run_and_wait(options, [&](const siginfo_t& info) { description.ended(info); }, signalled);
+  // A file that may not grow any further is an error to be said from here on, and not the end of this process.
+  signal(SIGXFSZ, SIG_IGN);
+  const Realtime end = now();
+  wait_for_the_rest(description, own);
+  upkeep.reset();
+  description.over(end, code);
+  if (!outer.empty()) {
+    hand_out(folder, outer);
+    if (const auto handed = description.hand_out_ends(outer); !handed) say(handed.error().text);
+  }
+  if (const auto written = description.write(); !written) say(written.error().text);
+  return code;
+}
+
+int run_and_report(tool::LaunchOptions options, const Recording& recording) {
+  const auto target = prepare_target(recording.target);
+  if (!target) {
+    say(target.error().text + "; the program is not started");
+    return kNotRun;
+  }
+  std::optional<attempt::OutputFolder> temporary;
+  std::string folder = target->path;
+  if (target->format) {
+    temporary.emplace("rota-report");
+    if (!temporary->problem().empty()) {
+      say(temporary->problem() + "; the program is not started");
+      return kNotRun;
+    }
+    folder = temporary->path();
+    if (const auto made = make_session_folders(folder, true); !made) {
+      say(made.error().text + "; the program is not started");
+      return kNotRun;
+    }
+  }
+  const auto ran = run_session(std::move(options), folder, recording.name);
+  if (!ran) {
+    say(ran.error().text + "; the program is not started");
+    return kNotRun;
+  }
+  const int code = *ran;
+  const auto report = make_report(folder, {});
+  if (!report) {
+    say(report.error().text);
+    return code;
+  }
+  const bool written = write_report(*report, *target);
+  const Model& model = report->model;
+  say(fmt::format("{} called CUDA, {}{}", count_text(model.processes.size(), "process", "processes"),
+                  count_text(report->judgement.findings.size(), "finding", "findings"),
+                  written ? ": " + recording.target : ""));
+  if (!written) {
+    std::fputs(text_report(*report).c_str(), stderr);
+    if (temporary) say(fmt::format("what it was made of is in {} (rota report {})", temporary->keep(), folder));
+  }
+  return code;
+}
+
+}  // namespace rota::report
