@@ -161,12 +161,13 @@ bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
     // Lower all of it, even if this is a profiler's callback within a call that only holds memory in place: that call
     // does not continue before this one returns, and when the gate opens everything is where it was.
     thread.word.fetch_sub(inside, memory_order_seq_cst);
-    gate->wait_outside(interrupted);
+    interrupted = gate->wait_outside(interrupted);
     thread.word.fetch_add(inside, memory_order_seq_cst);
   }
 }
 
 bool hold_slowly(Thread& thread) {
+  bool interrupted = false;
   for (;;) {
     // As in enter_slowly().
     thread.word.fetch_add(0, memory_order_seq_cst);
@@ -178,7 +179,7 @@ bool hold_slowly(Thread& thread) {
     Gate* gate = the_gate.load(memory_order_acquire);
     if (gate == nullptr) return true;
     thread.word.fetch_sub(inside, memory_order_seq_cst);
-    gate->wait_outside();
+    interrupted = gate->wait_outside(interrupted);
     thread.word.fetch_add(inside, memory_order_seq_cst);
   }
 }
@@ -355,22 +356,23 @@ void Gate::pass() {
   if (closed()) wait_outside();
 }
 
-// `interrupted`: a signal handler has run since the call began to wait.
-void Gate::wait_outside(bool interrupted) {
+// `interrupted`, and what this returns: a signal handler has run since the call began to wait. That is told again
+// whenever the thread finds the gate closed: it may have been open for too short a time for this thread to pass.
+bool Gate::wait_outside(bool interrupted) {
   const Counted standing(standing_);
   if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->arrived();
-  const auto tell = [this] {
+  const auto tell = [&] {
+    interrupted = true;
     if (Attendant* attendant = attendant_.load(memory_order_acquire)) attendant->interrupted();
   };
   const auto done = [&](std::unique_lock<std::mutex>& lock) {
     while (closed() && !refuses() && wait_awake(lock)) tell();
-    return !closed() || refuses();
+    if (!closed() || refuses()) return true;
+    if (interrupted) tell();
+    return false;
   };
-  if (interrupted) {
-    std::unique_lock lock(mutex_);
-    if (!done(lock)) tell();
-  }
   stand(outside_, attendant_.load(memory_order_acquire), done, tell);
+  return interrupted;
 }
 
 void tell_of_waits(Stood* told) {

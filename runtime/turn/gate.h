@@ -101,7 +101,7 @@ class Gate {
   friend bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
   friend bool hold_slowly(Thread& thread);
   friend Thread* register_this_thread();
-  void wait_outside(bool interrupted = false);
+  bool wait_outside(bool interrupted = false);
   bool wait_awake(std::unique_lock<std::mutex>& lock);
   bool may_submit(const Call& call) const;
   bool wait_metered(std::uint64_t resumed);

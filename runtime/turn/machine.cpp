@@ -342,8 +342,9 @@ void Machine::look_holding(Time now) {
 // been reached. Calls are also followed by marks while threads are inside: they show a drain whether the GPU makes
 // progress.
 bool Machine::idle_long_enough(Time now) {
-  if (seen_.calls != calls_marked_) mark_due_ = true;
-  if (mark_due_ || seen_.inside + seen_.held_up != 0) idle_proof_ = false;
+  const bool nobody = seen_.inside + seen_.about_to_call == 0;
+  if (seen_.calls != calls_marked_ || (nobody && !idle_proof_)) mark_due_ = true;
+  if (mark_due_ || !nobody) idle_proof_ = false;
   if (mark_due_) {
     act(Act::kMark);
     calls_marked_ = seen_.calls;
@@ -364,7 +365,7 @@ void Machine::on(const event::MarkMade& mark, Time now) {
   seen_.looked = false;  // what was seen of the GPU was seen before this mark
   if (phase_ == Phase::kHolding) {
     mark_due_ = mark.result != Marked::kYes;
-    idle_proof_ = !mark_due_ && seen_.inside + seen_.held_up == 0;
+    idle_proof_ = !mark_due_ && seen_.inside + seen_.about_to_call == 0;
   } else if (phase_ == Phase::kDraining || finishes_) {
     drain_.capturing = mark.result == Marked::kCapturing;
     if (mark.result == Marked::kYes) {

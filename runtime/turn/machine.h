@@ -85,9 +85,10 @@ struct Cleared {};
 // One look around, in the order of the fields.
 struct Look {
   Lease lease;
-  std::uint64_t calls = 0;     // that have left the gate since the process began
-  std::uint32_t inside = 0;    // threads inside the gate
-  std::uint32_t held_up = 0;   // threads that wait until less of their own work is in flight, or have just been woken
+  std::uint64_t calls = 0;   // that have left the gate since the process began
+  std::uint32_t inside = 0;  // threads inside the gate
+  // Threads that wait until less of their own work is in flight, or have just been woken, there or at the open gate.
+  std::uint32_t about_to_call = 0;
   std::uint32_t standing = 0;  // threads that wait in front of the gate
   bool interrupted = false;    // a signal handler has run in one of these since the gate closed
   bool looked = false;         // the next two are known (they are asked for while watches_gpu())

@@ -455,7 +455,8 @@ event::Look Monitor::look() {
   seen.lacking = lacking();
   seen.unasked = unasked();
   seen.resident = memory_.swap().in_place();
-  seen.held_up = gate_.held_up();  // first: who goes on from there is inside
+  // First: who goes on from there is inside.
+  seen.about_to_call = gate_.held_up() + (machine_.gate_open() ? gate_.standing() : 0);
   const gate::Gate::Traffic traffic = gate_.traffic();
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;

@@ -109,6 +109,41 @@ TEST_CASE("a handler that runs while a thread stands for what is in flight count
   gate.set_attendant(nullptr);
 }
 
+TEST_CASE("a handler that ran while a thread waited counts again if the gate closes before the thread has passed") {
+  const Handler handler(SA_RESTART);
+  test::FakeDriver driver;
+  gate::Gate gate;
+  struct : Interrupted {
+    gate::Gate* gate = nullptr;
+    std::atomic<bool> too_late{true};
+    std::atomic<int> told_before{-1};
+    bool may_submit(const gate::Call&) override {
+      if (!too_late.load()) return true;
+      if (told_before.load() < 0) {
+        gate->close();
+        told_before = count.load();
+      }
+      return false;
+    }
+  } attendant;
+  attendant.gate = &gate;
+  gate.set_attendant(&attendant);
+  gate.set_metered(true);
+  gate.close();
+  std::thread thread([] { gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr); });
+  REQUIRE(test::eventually([&] { return gate.standing() == 1; }));
+  REQUIRE(interrupt_until(thread.native_handle(), [&] { return attendant.count.load() >= 1; }));
+  gate.open();
+  CHECK(test::eventually([&] {
+    const int before = attendant.told_before.load();
+    return before >= 0 && attendant.count.load() > before;
+  }));
+  attendant.too_late = false;
+  gate.open();
+  thread.join();
+  gate.set_attendant(nullptr);
+}
+
 // As in room_test.cpp: neither sanitizer supports cancellation.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 TEST_CASE("a thread that is cancelled at the gate leaves nothing behind, and those beside it go on") {
@@ -143,6 +178,33 @@ TEST_CASE("whoever is woken at the gate by a grant has not been interrupted") {
   }
   CHECK(attendant.count.load() == 0);
   gate.set_attendant(nullptr);
+}
+
+TEST_CASE("a process is not idle while a thread that its grant has woken has not run yet") {
+  static std::atomic<bool> woken;
+  static std::atomic<bool> runs;
+  woken = runs = false;
+  gate::tell_of_waits([](std::optional<std::chrono::nanoseconds> stood) {
+    if (!stood) return;
+    woken = true;
+    while (!runs.load()) std::this_thread::sleep_for(100us);
+  });
+  test::Rotad rotad;
+  test::Program program;
+  program.driver.finished = UINT64_MAX;
+  program.launch();
+  CHECK(rotad.next().kind == protocol::Kind::kWant);
+  const auto in_an_hour = (std::chrono::steady_clock::now() + 1h).time_since_epoch();
+  rotad.somebody_waits(1, static_cast<std::uint64_t>(std::chrono::nanoseconds(in_an_hour).count()));
+  rotad.grant(1, 1, 1024 * test::kMega);
+  REQUIRE(test::eventually([] { return woken.load(); }));
+  CHECK_FALSE(test::eventually_within(50ms, [&] { return !rotad.quiet(); }));
+  CHECK(program.driver.launches.load() == 0);
+  runs = true;
+  CHECK(rotad.next().kind == protocol::Kind::kGiveBack);
+  CHECK(program.driver.launches.load() == 1);
+  gate::tell_of_waits(nullptr);
+  program.launcher.join();
 }
 
 TEST_CASE(
