@@ -212,6 +212,7 @@ Lease Connection::lease() const {
   } while (seen.grant != lease_->grant.load());
   seen.waiters = lease_->waiters.load();
   seen.drain_at = time_of(lease_->drain_at_ns);
+  seen.give_back_by = time_of(lease_->give_back_by_ns);
   for (int index = 0; index < static_cast<int>(protocol::kMaxGpus); ++index) {
     // Without the lease only swap memory is requested: what a holder was told remains until rotad has received its
     // give-back.

@@ -307,20 +307,7 @@ void Machine::look_holding(Time now) {
     return;
   }
   if (!covered_) return bring_back(now);
-  if (!resident_) {
-    // It keeps trying while memory arrives or nobody waits.
-    const bool over = lease.waiters != 0 && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
-    const bool comes = away_since_ && now - came_at_ < kNothingComes;
-    if (!over || comes) return wait_for_memory(now);
-    // It has run in this turn and now needs more memory.
-    if (!still_) return begin_drain(false, now);
-    say(Note::kGaveBackUnused, grant_);
-    actions_.back().held = now - taken_at_;
-    give_back(grant_);
-    phase_ = Phase::kResting;
-    look_at_ = now;
-    return;
-  }
+  if (!resident_) return hold_without_memory(now);
   watches_gpu_ = lease.waiters != 0;
   if (!watches_gpu_) {
     // Nobody gives anything back while nobody waits: no event is recorded and nothing is looked at.
@@ -329,7 +316,8 @@ void Machine::look_holding(Time now) {
     mark_due_ = true;
     return;
   }
-  const bool over = lease.drain_at != Time{0} && now >= std::max(lease.drain_at, earliest_yield_);
+  const Time end = std::min(std::max(lease.drain_at, earliest_yield_), last_moment());
+  const bool over = lease.drain_at != Time{0} && now >= end;
   if (over && now >= retry_at_ && !measures(now)) return begin_drain(false, now);
   if (!seen_.measures && !seen_.alone && idle_long_enough(now)) return begin_drain(true, now);
   if (held_by_measurement_) return;

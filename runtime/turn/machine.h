@@ -50,6 +50,7 @@ struct Lease {
   GpuMask held = 0;
   std::uint32_t waiters = 0;
   Time drain_at{0};
+  Time give_back_by{0};  // when rotad revokes it; 0: no time is set
   // GPUs that memory of this process has to leave: with the lease or, where it does not hold the GPU, at once.
   GpuMask in_the_way = 0;
 };
@@ -190,10 +191,11 @@ class Machine {
   // A lease page shows grant 0 for an instant while rotad replaces a grant.
   static constexpr Time kReplacing = std::chrono::milliseconds(1);
   // A turn may be over before its memory has come back, since others have to make room first. The machine waits as long
-  // as memory keeps arriving; once none has arrived for this time, the processes that wait go first.
+  // as memory keeps arriving, up to a little before rotad would revoke the lease; once none has arrived for this time,
+  // the processes that wait go first.
   static constexpr Time kNothingComes = std::chrono::milliseconds(500);
-  // Memory that was brought back is used for as long as that took, up to this limit: rotad revokes a lease that is kept
-  // for too long.
+  // Memory that was brought back is used for as long as that took, up to this limit, and not so long that rotad would
+  // revoke the lease.
   static constexpr Time kLongestUse = std::chrono::seconds(5);
   // A holder whose memory took long to come back sits out pauses that are shorter than that, but none longer than this.
   static constexpr Time kLongestPauseSatOut = std::chrono::milliseconds(500);
@@ -270,6 +272,8 @@ class Machine {
   void drain_failed(Time now);
   bool idle_long_enough(Time now);
   void bring_back(Time now);
+  Time last_moment() const;
+  void hold_without_memory(Time now);
   void wait_for_memory(Time now);
   void say_interrupted(Time now);
   void move_out_of_the_way(Time now);
@@ -299,8 +303,7 @@ class Machine {
   std::optional<Time> lacks_since_;  // since when it has been missing, including before this grant
   bool lost_ = false;                // it will never come
   bool said_no_room_ = false;
-  bool moved_out_ =
-      false;  // managed memory of this process was moved to the host, and the gate has not been opened since
+  bool moved_out_ = false;  // managed memory was moved to the host, and the gate has not been opened since
   std::optional<Time> interrupted_since_;
   bool said_interrupted_ = false;
   Time move_again_at_{0};

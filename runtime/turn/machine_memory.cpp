@@ -14,6 +14,8 @@ namespace {
 // come, which may be minutes.
 constexpr Time kNoRoom = 10ms;
 constexpr Time kLongestPause = 250ms;
+// How much of the time that rotad allows for giving a lease back is kept for a drain: a quarter, but no more than this.
+constexpr Time kLongestReserve = 50ms;
 // Between two looks at work of a turn that was revoked.
 constexpr Time kFinishing = 5ms;
 
@@ -89,6 +91,33 @@ void Machine::bring_back(Time now) {
   moving_ = true;
   settle_gate();  // the gate may be open if a holder now needs more memory
   act(Act::kBringBack);
+}
+
+// When a drain has to begin that is to end before rotad revokes the lease.
+Time Machine::last_moment() const {
+  const Lease& lease = seen_.lease;
+  if (lease.give_back_by == Time{0}) return Time::max();
+  const Time allowed = lease.give_back_by - std::max(lease.drain_at, taken_at_);
+  return std::max(lease.drain_at, lease.give_back_by - std::min(allowed / 4, kLongestReserve));
+}
+
+// It keeps trying while memory arrives or nobody waits, but not until rotad would revoke the lease.
+void Machine::hold_without_memory(Time now) {
+  const Lease& lease = seen_.lease;
+  const bool over = lease.waiters != 0 && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
+  const Time latest = std::min(away_since_ ? came_at_ + kNothingComes : now, last_moment());
+  if (!over || now < latest) {
+    wait_for_memory(now);
+    if (over) look_at_ = std::min(look_at_, latest);
+    return;
+  }
+  // It has run in this turn and now needs more memory.
+  if (!still_) return begin_drain(false, now);
+  say(Note::kGaveBackUnused, grant_);
+  actions_.back().held = now - taken_at_;
+  give_back(grant_);
+  phase_ = Phase::kResting;
+  look_at_ = now;
 }
 
 // Another process has to make room first, or the GPU's memory belongs to processes that rotad does not know.

@@ -160,8 +160,10 @@ std::string room_for(const std::vector<protocol::StatusClient>& clients, const s
       if (use.client != client.client || use.lacks_bytes == 0) continue;
       const std::string others =
           staying_of(clients, uses, static_cast<int>(use.gpu), own_pid, &protocol::StatusUse::fixed_bytes);
-      return fmt::format("room on GPU {}: {} of this program's memory do not fit beside what does not leave it{}{}",
-                         use.gpu, protocol::bytes_text(use.lacks_bytes), others.empty() ? "" : ": ", others);
+      return fmt::format("room on GPU {}: {} of this program's memory do not fit beside {}{}{}", use.gpu,
+                         protocol::bytes_text(use.lacks_bytes),
+                         protocol::in_the_way_text(use.lacks_bytes, use.lacks_for_now_bytes),
+                         others.empty() ? "" : ": ", others);
     }
   }
   return "";

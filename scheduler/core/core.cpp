@@ -81,7 +81,8 @@ ClientUse Core::use(ClientId id, GpuIndex index, Time now) const {
                 .waited = Bookkeeping::waited_time(*client, now),
                 .fixed = own->fixed,
                 .fixed_for_now = own->fixed_for_now,
-                .lacks = own->lacks};
+                .lacks = incomplete_.lacks(*client, *own)};
+  use.lacks_for_now = use.lacks - incomplete_.lacks_for_good(*client, *own);
   if (own->measurement.u >= 0) use.busy = own->measurement.u;
   if (own->measurement.own_rate > 0) use.calls = own->measurement.own_rate;
   return use;

@@ -195,7 +195,10 @@ struct ClientUse {
   Time waited{};                // and waited for GPUs without holding any
   Bytes fixed = 0;              // of its memory there, what cannot leave,
   Bytes fixed_for_now = 0;      // and the part of that which will be able to
-  Bytes lacks = 0;              // it is passed over, since this much of its memory would not fit; 0: it is not
+  // It is passed over, or cannot run although it holds the GPU, since this much of its memory does not fit (0:
+  // neither); and the part of that for which memory is in the way that is fixed only for now.
+  Bytes lacks = 0;
+  Bytes lacks_for_now = 0;
 };
 
 // Promises and grants grow in steps of a 64th of a GPU as programs report what they use. Judgement.

@@ -6,6 +6,20 @@
 
 namespace rota::scheduler {
 
+namespace {
+
+// What stays on the GPU beside this client's memory.
+Bytes stays(const Gpu& gpu, const Client& client, const Share& share) {
+  const Bytes own_stuck = share.stuck ? client.movable(share) : 0;
+  return gpu.contexts + gpu.taken_outside() + (gpu.fixed - share.fixed) + (gpu.stuck - own_stuck);
+}
+
+Bytes without_room(const Gpu& gpu, Bytes bytes) {
+  return bytes > gpu.total ? bytes - gpu.total : 0;
+}
+
+}  // namespace
+
 void Incomplete::heard(const Client& holder, Share& share) {
   if ((holder.state.held & bit(share.gpu)) == 0) {
     share.refused = false;
@@ -32,19 +46,38 @@ void Incomplete::ending(Client& client, Time now) {
 
 Bytes Incomplete::beyond(const Client& client, const Share& share) const {
   const Gpu& gpu = books_.gpu(share.gpu);
-  const Bytes own_stuck = share.stuck ? client.movable(share) : 0;
-  const Bytes stays = gpu.contexts + gpu.taken_outside() + (gpu.fixed - share.fixed) + (gpu.stuck - own_stuck);
-  return stays + share.used > gpu.total ? stays + share.used - gpu.total : 0;
+  return without_room(gpu, stays(gpu, client, share) + share.used);
+}
+
+Bytes Incomplete::beyond_what_is_fixed_for_good(const Client& client, const Share& share) const {
+  const Gpu& gpu = books_.gpu(share.gpu);
+  return without_room(gpu, stays(gpu, client, share) - (gpu.later - client.later(share)) + share.used);
+}
+
+bool Incomplete::cannot_run(const Client& client, const Share& share) const {
+  const bool holds = (client.state.held & bit(share.gpu)) != 0;
+  const bool all_there = !share.swaps || share.resident >= share.used;
+  const bool vain = share.in_vain_until != Time{};
+  return (holds ? (vain || share.refused) && !all_there : vain) && beyond(client, share) != 0;
+}
+
+Bytes Incomplete::lacks(const Client& client, const Share& share) const {
+  const bool holds = (client.state.held & bit(share.gpu)) != 0;
+  return !holds ? share.lacks : cannot_run(client, share) ? beyond(client, share) : 0;
+}
+
+Bytes Incomplete::lacks_for_good(const Client& client, const Share& share) const {
+  return std::min(lacks(client, share), beyond_what_is_fixed_for_good(client, share));
 }
 
 // Where nobody else could make use of the GPU, it may as well try.
 bool Incomplete::in_vain(const Client& client, GpuIndex index) const {
   if ((client.state.wanted & bit(index)) == 0 || (client.state.held & bit(index)) != 0) return false;
-  if (!counts(client, *client.share(index))) return false;
+  if (!cannot_run(client, *client.share(index))) return false;
   const std::vector<Client*>& all = books_.gpu(index).all;
   return std::any_of(all.begin(), all.end(), [&](const Client* other) {
     const bool there = ((other->state.held | other->state.wanted) & bit(index)) != 0;
-    return other != &client && there && !counts(*other, *other->share(index));
+    return other != &client && there && !cannot_run(*other, *other->share(index));
   });
 }
 

@@ -8,7 +8,8 @@
 //   - its last turn was *in vain*: the driver refused it memory, and it gave back before all of it was there;
 //   - the books explain that: contexts + what is outside + what of others' stays or is stuck + all that it has > the
 //   GPU;
-//   - others can use the GPU: some client holds it or waits for it that is not in the same position.
+//   - others can use the GPU: some client waits for it that is not in the same position, or holds it and has not been
+//     refused memory for which the books have no room.
 //
 // It stays in the queue, takes nobody's turn, and sends nobody away. It is granted as soon as the sum allows. Figures
 // may be wrong for as long as nobody tries (what is inferred from refusals, what stopped programs have, what clients
@@ -59,16 +60,21 @@ class Incomplete {
     });
   }
 
+  // By how much the memory of a client does not fit that is passed over, or that holds the GPU and cannot run for want
+  // of it; 0: neither. And by how much it would still not fit if memory of others that is fixed only for now had left.
+  Bytes lacks(const Client& client, const Share& share) const;
+  Bytes lacks_for_good(const Client& client, const Share& share) const;
+
   // When a turn in vain no longer counts, and on which GPUs none does now.
   std::optional<Time> next_deadline() const;
   GpuMask due(Time now) const;
 
  private:
-  // By how much the client's memory does not fit beside what stays there.
+  // By how much the client's memory does not fit beside what stays there, and what of that stays for good.
   Bytes beyond(const Client& client, const Share& share) const;
-  bool counts(const Client& client, const Share& share) const {
-    return share.in_vain_until != Time{} && beyond(client, share) != 0;
-  }
+  Bytes beyond_what_is_fixed_for_good(const Client& client, const Share& share) const;
+  // Its next turn would be in vain, or the one that it has is, as things stand.
+  bool cannot_run(const Client& client, const Share& share) const;
   bool in_vain(const Client& client, GpuIndex index) const;
   void expire(GpuIndex index, Time now);
 

@@ -1,4 +1,4 @@
-// Amounts of memory as messages show them.
+// Amounts of memory, and what is in their way, as messages show them.
 #pragma once
 
 #include <fmt/format.h>
@@ -19,6 +19,15 @@ inline std::string bytes_text(std::uint64_t bytes) {
   if (bytes >= kGiB) return fmt::format("{:.1f} GiB", in(kGiB));
   if (bytes >= kMiB) return fmt::format("{:.0f} MiB", in(kMiB));
   return bytes >= kKiB ? fmt::format("{:.0f} KiB", in(kKiB)) : fmt::format("{} bytes", bytes);
+}
+
+// What memory that lacks room does not fit beside: `for_now` of the `lacking` bytes would fit if others' memory that is
+// fixed only for now had left.
+inline std::string in_the_way_text(std::uint64_t lacking, std::uint64_t for_now) {
+  constexpr const char* kForNow = "what cannot leave the GPU while work of its programs may run";
+  if (for_now == 0) return "what does not leave the GPU";
+  if (for_now >= lacking) return kForNow;
+  return fmt::format("what does not leave the GPU and, for {} of that, {}", bytes_text(for_now), kForNow);
 }
 
 }  // namespace rota::protocol

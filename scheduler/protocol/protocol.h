@@ -404,9 +404,11 @@ struct StatusUse {
   // Of its memory there: what cannot leave the GPU, and the part of that which will be able to. 0 from an older rotad.
   std::uint64_t fixed_bytes;
   std::uint64_t fixed_for_now_bytes;
-  // It waits and is passed over, since this much of its memory would not be on the GPU if it had its turn. 0: it is
-  // not.
+  // It waits and is passed over, since this much of its memory would not be on the GPU if it had its turn, or it holds
+  // the GPU and cannot run for want of that. 0: neither. And how much of that would fit if memory of others that is
+  // fixed only for now had left; 0 from an older rotad.
   std::uint64_t lacks_bytes;
+  std::uint64_t lacks_for_now_bytes;
 };
 inline constexpr std::uint32_t kKnowsBusy = 1;
 inline constexpr std::uint32_t kKnowsCalls = 2;

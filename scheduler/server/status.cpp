@@ -124,7 +124,8 @@ Message Server::status_use(scheduler::ClientId id, std::uint32_t gpu) const {
            .waited_ns = static_cast<std::uint64_t>(use.waited.count()),
            .fixed_bytes = use.fixed,
            .fixed_for_now_bytes = use.fixed_for_now,
-           .lacks_bytes = use.lacks};
+           .lacks_bytes = use.lacks,
+           .lacks_for_now_bytes = use.lacks_for_now};
   return row;
 }
 
@@ -144,8 +145,10 @@ void Server::report_passed_over(Client& client, const scheduler::Decision& decis
   }
   log::warn(
       "client {} ({}, pid {}) is passed over on GPU {} while others can use it: {} of its memory do not fit beside "
-      "memory that does not leave the GPU{}",
-      client.id, client.name, client.pid, decision.gpu, bytes_text(decision.bytes), others);
+      "{}{}",
+      client.id, client.name, client.pid, decision.gpu, bytes_text(decision.bytes),
+      protocol::in_the_way_text(decision.bytes, core_.use(client.id, decision.gpu, modelled_now()).lacks_for_now),
+      others);
 }
 
 Message Server::status_client(const Client& client, std::optional<uid_t> only) const {

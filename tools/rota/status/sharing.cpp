@@ -156,7 +156,7 @@ std::string use_text(const protocol::StatusUse* use, const protocol::StatusGpu& 
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-std::string staying_text(const protocol::StatusUse* use) {
+std::string staying_text(const protocol::StatusUse* use, bool holds) {
   using protocol::bytes_text;
   std::string text;
   if (use == nullptr) return text;
@@ -167,8 +167,9 @@ std::string staying_text(const protocol::StatusUse* use) {
     text += fmt::format(", {} cannot leave the GPU", bytes_text(use->fixed_bytes - use->fixed_for_now_bytes));
   }
   if (use->lacks_bytes != 0) {
-    text += fmt::format(", is passed over: {} of its memory do not fit beside what others have that stays",
-                        bytes_text(use->lacks_bytes));
+    text += fmt::format(", {}: {} of its memory do not fit beside {}", holds ? "cannot run" : "is passed over",
+                        bytes_text(use->lacks_bytes),
+                        protocol::in_the_way_text(use->lacks_bytes, use->lacks_for_now_bytes));
   }
   return text;
 }
@@ -189,7 +190,8 @@ nlohmann::json use_json(const Status& status, std::uint32_t client) {
         {"runs_at_any_time", use->light != 0},
         {"fixed_bytes", use->fixed_bytes},
         {"fixed_for_now_bytes", use->fixed_for_now_bytes},
-        {"lacks_bytes", use->lacks_bytes}};
+        {"lacks_bytes", use->lacks_bytes},
+        {"lacks_for_now_bytes", use->lacks_for_now_bytes}};
   }
   if (any == nullptr) return nullptr;
   return {{"gpus", gpus}, {"held_ns", any->held_ns}, {"waited_ns", any->waited_ns}};

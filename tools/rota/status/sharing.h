@@ -16,7 +16,7 @@ nlohmann::json sharing_json(const protocol::StatusGpu& gpu);
 std::string use_text(const protocol::StatusUse* use, const protocol::StatusGpu& gpu);
 // For the line about a client that swaps: what of its memory stays on the GPU, and whether it is passed over for want
 // of room. `use` may be null.
-std::string staying_text(const protocol::StatusUse* use);
+std::string staying_text(const protocol::StatusUse* use, bool holds);
 // For a client on all its GPUs; null if rotad reports nothing about it.
 nlohmann::json use_json(const Status& status, std::uint32_t client);
 

@@ -235,7 +235,8 @@ std::string status_as_text(const Status& status, const std::string& socket) {
         more += fmt::format(", memory: {}", how.mode);
         if (!how.reason.empty()) more += fmt::format(" ({})", how.reason);
         if (mode == protocol::MemoryMode::kSwap) {
-          more += swap_text(client) + staying_text(use_of(status, client.client, gpu.index));
+          more += swap_text(client) +
+                  staying_text(use_of(status, client.client, gpu.index), (client.held_gpus >> gpu.index & 1) != 0);
         }
       }
       // A sum over the GPUs; an older rotad says nothing of it.

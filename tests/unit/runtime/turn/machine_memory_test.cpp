@@ -322,6 +322,35 @@ TEST_CASE("a holder whose memory does not come lets others go first when its tur
   }
 }
 
+TEST_CASE("a holder whose memory does not come, or has just come, gives its lease back before it would be revoked") {
+  Short process;
+  process.seen.lease.waiters = 1;
+  process.seen.lease.drain_at = process.now + 300ms;
+  process.seen.lease.give_back_by = process.now + 400ms;
+  process.some = true;  // as slowly as it can
+  process.run(300ms);
+  CHECK(process.machine.phase() == Phase::kHolding);
+  SECTION("it does not") {
+    process.run(90ms);
+    CHECK(process.did(Act::kGiveBack));
+    CHECK(process.said(Note::kGaveBackUnused));
+    CHECK(process.machine.still());
+  }
+  SECTION("it has come") {
+    process.resident = true;
+    process.run(20ms);
+    CHECK(process.machine.gate_open());
+    process.seen.looked = process.seen.done = true;
+    process.run(70ms);
+    CHECK(process.did(Act::kGiveBack));
+  }
+  SECTION("rotad does not say when it would be") {
+    process.seen.lease.give_back_by = Time{0};
+    process.run(5s);
+    CHECK(process.machine.phase() == Phase::kHolding);
+  }
+}
+
 TEST_CASE("a holder that comes to need more than there is room for drains when its turn is over") {
   Process process;
   process.hold();

@@ -84,6 +84,30 @@ TEST_CASE("of those whose memory cannot leave a GPU yet the ones with most of it
   CHECK(named(-1).empty());
 }
 
+TEST_CASE("a program that is passed over is told what is in its way, for good or for now") {
+  namespace protocol = rota::protocol;
+  constexpr std::uint64_t kMega = 1 << 20;
+  std::vector<protocol::StatusClient> clients{client(1, 0, 1), client(2, 0, 0)};
+  std::vector<protocol::StatusUse> uses(2);
+  for (std::uint32_t i = 0; i < 2; ++i) uses[i].client = clients[i].client = i + 1;
+  const auto told = [&](std::uint64_t lacks, std::uint64_t for_now) {
+    uses[0].lacks_bytes = lacks * kMega;
+    uses[0].lacks_for_now_bytes = for_now * kMega;
+    return rota::turn::room_for(clients, uses, 1);
+  };
+  CHECK(told(0, 0).empty());
+  CHECK(told(130, 0) ==
+        "room on GPU 0: 130 MiB of this program's memory do not fit beside what does not leave the GPU");
+  uses[1].fixed_bytes = 500 * kMega;
+  CHECK(told(130, 130) ==
+        "room on GPU 0: 130 MiB of this program's memory do not fit beside what cannot leave the GPU while work of its "
+        "programs may run: program 2 500 MiB");
+  CHECK(told(130, 30) ==
+        "room on GPU 0: 130 MiB of this program's memory do not fit beside what does not leave the GPU and, for 30 MiB "
+        "of that, what cannot leave the GPU while work of its programs may run: program 2 500 MiB");
+  CHECK(rota::turn::room_for(clients, uses, 2).empty());
+}
+
 TEST_CASE("who holds what a process waits for is named as far as rotad's list tells") {
   using rota::turn::holder_of;
   CHECK(holder_of({}, 1) == "its turn on a GPU; no rotad says who holds it");

@@ -190,7 +190,7 @@ TEST_CASE(
     REQUIRE(machine.holds(3));
     machine.has(3, 450, 70);
     machine.want(2);
-    // Its quantum is over and nothing has arrived for half a second (turn::SwapMachine::kNothingComes): it gives the
+    // Its quantum is over and nothing has arrived for half a second (turn::Machine::kNothingComes): it gives the
     // lease back unused.
     machine.wait(600ms);
     other_asked = machine.clears(2) != 0;

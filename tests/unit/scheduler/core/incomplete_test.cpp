@@ -1,40 +1,22 @@
 // Clients that swap and whose memory would not all be on the GPU if they had their turn, because of what stays there:
 // they are passed over while others can use the GPU. And memory that stays only for now.
-#include <catch2/catch.hpp>
-
-#include "scheduler/core/core.h"
+#include "tests/unit/scheduler/core/swap_machine.h"
 
 namespace rota::scheduler {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Bytes kMega = Bytes{1} << 20;
-
-// A GPU of 1 000 MB with contexts of 10 MB; bytes are in MB. All clients swap, and one runs at a time.
-struct Machine {
-  explicit Machine(Mode mode = Mode::kExclusive)
-      : core([mode] {
-          Settings settings;
-          settings.mode = mode;
-          settings.quantum = 100ms;
-          settings.grace = 1min;
-          return settings;
-        }()) {}
-  void join(ClientId id, Bytes used) {
-    core.step(event::Join{id, true}, now);
-    core.step(event::AddGpu{id, 0, 1000 * kMega, 10 * kMega}, now);
-    has(id, used, 0);
-  }
-  std::vector<Decision> want(ClientId id) { return core.step(event::Want{id, 1}, now); }
+// One client runs at a time.
+struct Machine : SwapMachine {
+  explicit Machine(Mode mode = Mode::kExclusive) : SwapMachine(mode) {}
   std::vector<Decision> has(ClientId id, Bytes used, Bytes resident, Bytes fixed = 0, Bytes fixed_for_now = 0) {
     return core.step(event::Usage{id, 0, used * kMega, fixed * kMega, resident * kMega, 0, 0, 0, fixed_for_now * kMega},
                      now);
   }
   std::vector<Decision> refused(ClientId id, Bytes used, Bytes resident) {
-    return core.step(event::Usage{id, 0, used * kMega, 0, resident * kMega, (used - resident) * kMega, 0}, now);
+    return still_refused(id, used, resident, used - resident, 0);
   }
-  std::vector<Decision> give_back(ClientId id) { return core.step(event::GiveBack{id, core.client(id)->grant}, now); }
   // A turn in which all of its memory is there.
   void turn(ClientId id, Bytes used) {
     want(id);
@@ -53,20 +35,8 @@ struct Machine {
     give_back(id);
     want(id);
   }
-  // Advances the time to each of the core's own deadlines.
-  void wait(Time time) {
-    const Time until = now + time;
-    while (core.next_deadline() && *core.next_deadline() <= until) {
-      now = std::max(now, *core.next_deadline());
-      core.step(event::Tick{}, now);
-    }
-    now = until;
-  }
-  bool holds(ClientId id) const { return core.client(id)->held != 0; }
   Bytes lacks(ClientId id) const { return core.use(id, 0, now).lacks / kMega; }
-
-  Time now = 10s;
-  Core core;
+  Bytes lacks_for_now(ClientId id) const { return core.use(id, 0, now).lacks_for_now / kMega; }
 };
 
 // The second pins 500 MB of its memory after the first has grown to 600, and rests; the third uses the GPU.
@@ -217,6 +187,55 @@ TEST_CASE("where nobody can have all its memory there, all take turns as before"
   machine.want(4);
   CHECK(machine.lacks(4) == 0);
   CHECK(machine.core.client(1)->waiters != 0);
+}
+
+TEST_CASE(
+    "a holder that cannot have all its memory there is nobody who can use the GPU, and says why it does not run") {
+  InVain machine;
+  machine.join(4, 700);
+  machine.want(1);
+  machine.refused(1, 600, 470);
+  machine.want(4);
+  machine.now += 600ms;
+  machine.give_back(1);
+  REQUIRE(machine.holds(4));
+  machine.want(1);
+  REQUIRE(machine.lacks(1) != 0);
+  CHECK(machine.lacks(4) == 0);
+  machine.refused(4, 700, 480);
+  CHECK(machine.lacks(4) == 240);  // 700 + 500 + 40 for contexts
+  CHECK(machine.lacks(1) == 0);    // so this one may try
+  CHECK(machine.core.client(4)->waiters != 0);
+  SECTION("all of it came after all") {
+    machine.has(2, 500, 260, 260);
+    machine.has(4, 700, 700);
+    CHECK(machine.lacks(4) == 0);
+  }
+  SECTION("another can run") {
+    machine.want(3);
+    CHECK(machine.lacks(1) != 0);
+    CHECK(machine.core.first_waiting(0) == 3);
+  }
+}
+
+TEST_CASE("what does not fit only beside memory that is fixed for now is told apart") {
+  InVain machine;
+  machine.has(2, 500, 500, 500, 450);  // 50 MB of it stay for good
+  machine.want(1);
+  machine.refused(1, 600, 470);
+  CHECK(machine.lacks(1) == 130);
+  CHECK(machine.lacks_for_now(1) == 130);
+  machine.want(3);
+  machine.now += 600ms;
+  machine.give_back(1);
+  machine.want(1);
+  CHECK(machine.lacks(1) == 130);
+  CHECK(machine.lacks_for_now(1) == 130);
+  machine.has(2, 500, 500, 500, 100);
+  CHECK(machine.lacks(1) == 130);
+  CHECK(machine.lacks_for_now(1) == 100);
+  machine.has(2, 500, 500, 500);
+  CHECK(machine.lacks_for_now(1) == 0);
 }
 
 TEST_CASE("a client in a hurry that is passed over hurts nobody, and one that leaves is forgotten") {

@@ -153,7 +153,7 @@ void World::core_step(const scheduler::Event& event) {
 
 void World::show_lease(Program& program, const scheduler::ClientState& state) {
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) program.promised[gpu] = core_->promised_bytes(program.client, gpu);
-  turn::Lease lease{state.grant, state.held, state.waiters, state.drain_at};
+  turn::Lease lease{state.grant, state.held, state.waiters, state.drain_at, core_->give_back_by(program.client)};
   for (unsigned gpu = 0; gpu < kGpus; ++gpu) {
     if (core_->bytes_to_clear(program.client, gpu) != 0) lease.in_the_way |= std::uint64_t{1} << gpu;
   }
