@@ -74,27 +74,26 @@ constexpr bool returns_handle(std::string_view base) {
   return false;
 }
 
-constexpr bool allocates(Symbol symbol) {
+struct Does {
+  bool allocate = false;
+  bool free = false;
+};
+constexpr Does memory_work_of(Symbol symbol) {
   switch (symbol) {
-#define ROTA_ALLOCATION(name, base, does, frees, how) \
-  case Symbol::k_##name:                              \
-    return does;
+#define ROTA_ALLOCATION(name, base, allocates, frees, how) \
+  case Symbol::k_##name:                                   \
+    return {allocates, frees};
 #include "generated/driver_allocations.inc"
 #undef ROTA_ALLOCATION
     default:
-      return false;
+      return {};
   }
 }
+constexpr bool allocates(Symbol symbol) {
+  return memory_work_of(symbol).allocate;
+}
 constexpr bool frees(Symbol symbol) {
-  switch (symbol) {
-#define ROTA_ALLOCATION(name, base, allocates, does, how) \
-  case Symbol::k_##name:                                  \
-    return does;
-#include "generated/driver_allocations.inc"
-#undef ROTA_ALLOCATION
-    default:
-      return false;
-  }
+  return memory_work_of(symbol).free;
 }
 
 template <class T, class = void>

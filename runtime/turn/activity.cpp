@@ -14,8 +14,11 @@ namespace {
 constexpr Time kCount = 50ms;
 // The average time between two samples; it varies, so that samples do not coincide with a program's own rhythm.
 constexpr Time kBetweenSamples = 1ms;
-// While a process without others beside it makes no calls, its account needs no more than this.
+// An account needs fewer: while the process keeps the GPU busy up to this, a hundredth of the time sampled so far; while
+// it makes no calls up to the second.
+constexpr Time kBetweenBusySamples = 4ms;
 constexpr Time kBetweenIdleSamples = 20ms;
+constexpr int kEnoughSamples = 100;
 // An idle context passes a mark in 0.5 to 4.9 us (measured): one that has not after this long is busy.
 constexpr Time kPassedByThen = 25us;
 // Busy samples in a row that make a spell.
@@ -88,10 +91,14 @@ void Activity::look(std::uint32_t watch, bool accounts, bool holds, Time now) {
     if (asked && found != Found::kNothing) tell_sample(found == Found::kBusy);
     if (accounts && found != Found::kNothing && sampled_at_ != Time{0}) {
       account::sampled(found == Found::kBusy, now - sampled_at_);
+      sampled_ += now - sampled_at_;
     }
     sampled_at_ = now;
-    between_ = found == Found::kBusy || asked ? kBetweenSamples : std::min(between_ * 2, kBetweenIdleSamples);
-    between_ = std::max(between_, kBetweenSamples);
+    if (!asked) {
+      between_ = found == Found::kBusy ? std::min(sampled_ / kEnoughSamples, kBetweenBusySamples)
+                                       : std::min(between_ * 2, kBetweenIdleSamples);
+      between_ = std::max(between_, kBetweenSamples);
+    }
     sample_at_ = now + between_ / 2 + between_ * static_cast<int>(jitter_() % 1024) / 1024;
   }
   look_at_ = std::min(look_at_, sample_at_);

@@ -48,6 +48,7 @@ class Activity {
   Time sample_at_{0};
   Time sampled_at_{0};  // 0: the gate was closed meanwhile, or nobody wanted samples
   Time between_{0};     // samples, on average
+  Time sampled_{0};     // that samples for the account stand for
   std::minstd_rand jitter_;
   std::uint64_t samples_ = 0;
   std::uint64_t busy_ = 0;

@@ -81,12 +81,6 @@ bool is_dead(pid_t tid) {
   return syscall(SYS_tgkill, getpid(), tid, 0) != 0 && errno == ESRCH;
 }
 
-// Waits for nothing. Not poll(), which is a cancellation point.
-bool handler_interrupts() {
-  timespec no_time{};
-  return syscall(SYS_ppoll, nullptr, 0, &no_time, nullptr, 0) != 0 && errno == EINTR;
-}
-
 bool refuses() {
   return refusal.load(memory_order_seq_cst) != api::CUDA_SUCCESS;
 }
@@ -394,17 +388,15 @@ bool Gate::wait_awake(std::unique_lock<std::mutex>& lock) {
   if (awake_ || roused_until_ <= std::chrono::steady_clock::now()) return false;
   awake_ = true;
   const auto until = roused_until_;
-  const int error = errno;  // the program's
   lock.unlock();
   bool interrupted = false;
   const auto go_on = [&] { return closed() && !refuses() && !interrupted; };
   while (go_on() && std::chrono::steady_clock::now() < until) {
-    for (int i = 0; i < kUntilYield && go_on(); ++i) interrupted = handler_interrupts();
+    for (int i = 0; i < kUntilYield && go_on(); ++i) interrupted = interrupted_sleep(std::chrono::nanoseconds{0});
     std::this_thread::yield();
   }
   lock.lock();
   awake_ = false;
-  errno = error;
   return interrupted && closed();
 }
 

@@ -32,8 +32,7 @@ constexpr Time kLookOutside = 250ms;
 
 constexpr const char* kNoHostMemory =
     "GPU {}: {} of {} that other programs need cannot be moved out, because the host has no memory left for "
-    "them: "
-    "the others wait until it has some or until this program frees GPU memory";
+    "them: the others wait until it has some or until this program frees GPU memory";
 
 }  // namespace
 

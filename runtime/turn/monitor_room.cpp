@@ -1,10 +1,7 @@
 // What this process may have within limits that it shares, what it has besides its allocations, and room for its
 // contexts.
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -13,6 +10,7 @@
 #include "runtime/core/log.h"
 #include "runtime/driver/freed.h"
 #include "runtime/turn/monitor.h"
+#include "runtime/turn/waiters.h"
 #include "scheduler/protocol/context_cost.h"
 
 namespace rota::turn {
@@ -30,15 +28,6 @@ constexpr auto kForNowLooks = 5ms;
 // How long a thread goes on waiting after a signal handler has run in it before that is said, as for threads at the
 // gate.
 constexpr auto kSaySignal = 500ms;
-
-// Whether a signal handler has ended the sleep. A system call of its own, since the libraries' functions sleep on.
-bool sleep_interrupted(std::chrono::nanoseconds time) {
-  const int error = errno;                                                 // the program's
-  timespec wait{.tv_sec = 0, .tv_nsec = static_cast<long>(time.count())};  // written to
-  const bool interrupted = syscall(SYS_ppoll, nullptr, 0, &wait, nullptr, 0) != 0 && errno == EINTR;
-  errno = error;
-  return interrupted;
-}
 
 }  // namespace
 
@@ -170,15 +159,14 @@ bool Monitor::wait_for_later(int device, std::chrono::steady_clock::time_point u
     const std::string who = here ? who_stays_for_now(here->index) : "";
     log::warn(
         "an allocation waits for memory on GPU {} that cannot leave it yet because work of its program may still "
-        "run{}; "
-        "it waits {} s at most",
+        "run{}; it waits {} s at most",
         device, who.empty() ? "" : ": " + who, for_now_patience_ / 1s);
   }
   std::optional<std::chrono::steady_clock::time_point> interrupted;
   bool said = false;
   while (others_can_later(device) && !others_clear(device) && !others_can_clear(device) && !gate_.closed()) {
     if (over()) return false;
-    if (sleep_interrupted(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
+    if (gate::interrupted_sleep(kForNowLooks) && !interrupted) interrupted = std::chrono::steady_clock::now();
     if (!interrupted || said || std::chrono::steady_clock::now() - *interrupted < kSaySignal) continue;
     said = true;
     log::warn(

@@ -1,6 +1,8 @@
 #include "runtime/turn/waiters.h"
 
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,6 +15,16 @@ namespace {
 constexpr std::chrono::nanoseconds kLongest = std::chrono::hours(1);
 
 }  // namespace
+
+// A system call of its own: the libraries' functions sleep on, or are cancellation points.
+bool interrupted_sleep(std::chrono::nanoseconds time) {
+  const int error = errno;  // the program's
+  timespec wait{.tv_sec = static_cast<time_t>(time / std::chrono::seconds(1)),
+                .tv_nsec = static_cast<long>((time % std::chrono::seconds(1)).count())};  // written to
+  const bool interrupted = syscall(SYS_ppoll, nullptr, 0, &wait, nullptr, 0) != 0 && errno == EINTR;
+  errno = error;
+  return interrupted;
+}
 
 Waiters::Waiter::Waiter(Waiters& all, std::unique_lock<std::mutex>& lock) : all_(all), lock_(lock) {
   sem_init(&semaphore_, 0, 0);

@@ -12,6 +12,9 @@
 
 namespace rota::gate {
 
+// Sleeps for so long, unless a signal handler runs in this thread: returns whether one has. No cancellation point.
+bool interrupted_sleep(std::chrono::nanoseconds time);
+
 class Waiters {
  public:
   // Under the mutex: all threads check again.
