@@ -14,8 +14,8 @@ namespace {
 constexpr Time kCount = 50ms;
 // The average time between two samples; it varies, so that samples do not coincide with a program's own rhythm.
 constexpr Time kBetweenSamples = 1ms;
-// An account needs fewer: while the process keeps the GPU busy up to this, a hundredth of the time sampled so far; while
-// it makes no calls up to the second.
+// An account needs fewer: while the process keeps the GPU busy up to this, a hundredth of the time sampled so far;
+// while it makes no calls up to the second.
 constexpr Time kBetweenBusySamples = 4ms;
 constexpr Time kBetweenIdleSamples = 20ms;
 constexpr int kEnoughSamples = 100;
