@@ -220,6 +220,32 @@ class Swap(Swapping):
         self.assertEqual(free(), alone - 2 * 16 * 2**20)  # the others' contexts
         self.right(hogs)
 
+    def test_contexts_that_a_full_gpu_has_no_room_for_get_it_from_programs_that_rest(self):
+        self.rotad()
+        other, = self.hold(1, share="0.7")  # 179 MiB of 256, and 16 for its context
+        program = textwrap.dedent("""
+            import ctypes
+            cuda, word = ctypes.CDLL("libcuda.so.1"), ctypes.c_ulonglong
+            def make_context():
+                context = ctypes.c_void_p()
+                result = cuda.cuCtxCreate_v2(ctypes.byref(context), 0, 0)
+                print("context", result, flush=True)
+            assert cuda.cuInit(0) == 0
+            make_context()
+            data = word()
+            assert cuda.cuMemAlloc_v2(ctypes.byref(data), word(44 << 20)) == 0
+            assert cuda.cuMemsetD8_v2(data, 7, word(44 << 20)) == 0  # 1 MiB is left
+            make_context()
+            make_context()
+            byte = ctypes.c_ubyte()
+            assert cuda.cuMemcpyDtoH_v2(ctypes.byref(byte), data, word(1)) == 0
+            print("right", byte.value == 7)
+        """)
+        for _ in range(3):
+            result = self.finish(self.start(ROTA, "run", "--memory", "swap", "--", sys.executable, "-c", program, ROTA_SIM_TIME_SCALE=SCALE))
+            self.assertEqual(result.stdout, "context 0\ncontext 0\ncontext 0\nright True\n", result.stderr)
+        self.right([other])
+
     def test_what_the_driver_refuses_for_a_moment_is_not_out_of_memory_by_any_route(self):
         self.rotad()
         start = ("import ctypes; cuda, word = ctypes.CDLL('libcuda.so.1'), ctypes.c_ulonglong; context, got = ctypes.c_void_p(), word(); "
