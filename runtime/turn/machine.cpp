@@ -316,7 +316,7 @@ void Machine::look_holding(Time now) {
     mark_due_ = true;
     return;
   }
-  const Time end = std::min(std::max(lease.drain_at, earliest_yield_), last_moment());
+  const Time end = std::min(std::max(lease.drain_at, earliest_yield_), last_moment(lease));
   const bool over = lease.drain_at != Time{0} && now >= end;
   if (over && now >= retry_at_ && !measures(now)) return begin_drain(false, now);
   if (!seen_.measures && !seen_.alone && idle_long_enough(now)) return begin_drain(true, now);

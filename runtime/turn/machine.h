@@ -88,7 +88,7 @@ struct Look {
   Lease lease;
   std::uint64_t calls = 0;   // that have left the gate since the process began
   std::uint32_t inside = 0;  // threads inside the gate
-  // Threads that wait until less of their own work is in flight, or have just been woken, there or at the open gate.
+  // Threads that wait until less of their own work is in flight, or have just been woken, there or at the gate.
   std::uint32_t about_to_call = 0;
   std::uint32_t standing = 0;  // threads that wait in front of the gate
   bool interrupted = false;    // a signal handler has run in one of these since the gate closed
@@ -227,6 +227,8 @@ class Machine {
   bool still() const { return still_; }
   // Whether the lease would have gone back by now if the program were not timing its work.
   bool held_by_measurement() const { return phase_ == Phase::kHolding && held_by_measurement_; }
+  // When a drain has to begin that is to end before rotad revokes the lease: Time::max() if it would not.
+  Time last_moment(const Lease& lease) const;
   std::uint32_t grant() const { return grant_; }  // in force, as far as this process knows; 0: none
 
  private:
@@ -272,7 +274,6 @@ class Machine {
   void drain_failed(Time now);
   bool idle_long_enough(Time now);
   void bring_back(Time now);
-  Time last_moment() const;
   void hold_without_memory(Time now);
   void wait_for_memory(Time now);
   void say_interrupted(Time now);

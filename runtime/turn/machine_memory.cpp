@@ -14,7 +14,7 @@ namespace {
 // come, which may be minutes.
 constexpr Time kNoRoom = 10ms;
 constexpr Time kLongestPause = 250ms;
-// How much of the time that rotad allows for giving a lease back is kept for a drain: a quarter, but no more than this.
+// How much of the time that rotad allows for giving a lease back is kept for a drain: half, but no more than this.
 constexpr Time kLongestReserve = 50ms;
 // Between two looks at work of a turn that was revoked.
 constexpr Time kFinishing = 5ms;
@@ -93,19 +93,17 @@ void Machine::bring_back(Time now) {
   act(Act::kBringBack);
 }
 
-// When a drain has to begin that is to end before rotad revokes the lease.
-Time Machine::last_moment() const {
-  const Lease& lease = seen_.lease;
+Time Machine::last_moment(const Lease& lease) const {
   if (lease.give_back_by == Time{0}) return Time::max();
   const Time allowed = lease.give_back_by - std::max(lease.drain_at, taken_at_);
-  return std::max(lease.drain_at, lease.give_back_by - std::min(allowed / 4, kLongestReserve));
+  return std::max(lease.drain_at, lease.give_back_by - std::min(allowed / 2, kLongestReserve));
 }
 
 // It keeps trying while memory arrives or nobody waits, but not until rotad would revoke the lease.
 void Machine::hold_without_memory(Time now) {
   const Lease& lease = seen_.lease;
   const bool over = lease.waiters != 0 && lease.drain_at != Time{0} && now >= lease.drain_at && now >= retry_at_;
-  const Time latest = std::min(away_since_ ? came_at_ + kNothingComes : now, last_moment());
+  const Time latest = std::min(away_since_ ? came_at_ + kNothingComes : now, last_moment(lease));
   if (!over || now < latest) {
     wait_for_memory(now);
     if (over) look_at_ = std::min(look_at_, latest);

@@ -21,6 +21,10 @@ using protocol::Message;
 
 namespace {
 
+// How long a thread may take to run that the open gate has woken: others may use the CPUs. One that is in a signal
+// handler may take for ever. A judgment.
+constexpr Time kWakes = 50ms;
+
 // The largest GPU that rotad accepts (scheduler/server/decode.cpp).
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
 
@@ -370,7 +374,8 @@ void Monitor::carry_out(const Action& action) {
       if (!open_gate()) {
         due_.push_back(look());
       } else {
-        activity_.opened(now());
+        opened_at_ = now();
+        activity_.opened(opened_at_);
       }
       break;
     case Act::kClose:
@@ -456,7 +461,8 @@ event::Look Monitor::look() {
   seen.unasked = unasked();
   seen.resident = memory_.swap().in_place();
   // First: who goes on from there is inside.
-  seen.about_to_call = gate_.held_up() + (machine_.gate_open() ? gate_.standing() : 0);
+  const bool wakes = machine_.gate_open() && now() - opened_at_ < kWakes;
+  seen.about_to_call = gate_.held_up() + (wakes ? gate_.standing() : 0);
   const gate::Gate::Traffic traffic = gate_.traffic();
   seen.calls = traffic.calls;
   seen.inside = traffic.inside;

@@ -239,6 +239,7 @@ class Monitor final : public gate::Attendant {
   bool reached_ = false;   // memory can be accessed without calls that rota sees
   Time next_look_outside_{0};
   Time next_collect_{0};
+  Time opened_at_{0};  // when the gate last opened
   Machine machine_;
   Activity activity_;
   Waiting waiting_{who_holds};

@@ -65,7 +65,7 @@ event::Brought Monitor::bring_memory_back() {
   const Time begun = now();
   const Back back = bring_back(
       contexts_, memory_, destinations, [this](int device) { return exchange(device); },
-      [this] { return stops_waiting(); });
+      [this] { return stops_waiting() || (connection_ && now() >= machine_.last_moment(connection_->lease())); });
   for (const Gpu& gpu : gpus_) {
     const auto shortage = std::find_if(back.shortages.begin(), back.shortages.end(),
                                        [&](const auto& each) { return each.device == gpu.device; });

@@ -102,6 +102,10 @@ bool Bookkeeping::use_swap(Client& client, Share& share, const event::Usage& usa
   if (same && (!refused || usage.refusals == 0)) return refused;
   changed_ |= bit(share.gpu);
   if (resident != share.resident) set_stuck(client, share, false);
+  if (holds && share.resident < share.used && resident >= share.arrived + step_of(gpu.total)) {
+    share.arrived = resident;
+    client.arrived_at = now;
+  }
   discount_movable(client, share);
   if (resident < share.resident) {
     const Bytes went = share.resident - resident;
@@ -253,8 +257,10 @@ void Bookkeeping::set_held(Client& client, GpuMask gpus, Time now) {
   changed_ |= changed;
   for_each_gpu(changed, [&](GpuIndex index) { stand(client, *client.share(index), now); });
   if (!client.swaps) return;
+  client.arrived_at = {};
   for (Share& share : client.shares) {
     share.shortage = 0;
+    share.arrived = share.resident;
     if ((gpus & bit(share.gpu)) != 0) {
       share.stuck = false;  // it has another turn, and gets another chance
       share.unwilling_until = share.asked_in_vain = {};

@@ -88,6 +88,7 @@ struct Share {
   // counts as one in vain (0: it does not); and by how much its memory does not fit, if it is passed over for that.
   bool refused = false;
   Time in_vain_until{};
+  Bytes arrived = 0;  // the most that was there in this turn, in steps (event.h)
   Bytes lacks = 0;
   // For sharing.
   std::shared_ptr<Party> party{};
@@ -152,8 +153,10 @@ struct Client {
 
   Measuring measuring;
 
-  // pressure.h: since when it is under pressure, and its entry among the deadlines (0: none).
+  // pressure.h: since when it is under pressure, when memory that it lacked last arrived in this turn (0: none has),
+  // and its entry among the deadlines (0: none).
   Time pressed_since{};
+  Time arrived_at{};
   Time deadline{};
 
   Share* share(GpuIndex gpu) {

@@ -62,13 +62,15 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
   if (waiters != 0 && was_pressed && std::chrono::abs(state.drain_at - drain_at) < std::chrono::microseconds(10)) {
     drain_at = state.drain_at;  // it differs only by rounding
   }
-  const Time deadline = waiters != 0 ? std::max(drain_at, client.pressed_since) + settings_.grace : Time{};
-  if (deadline != client.deadline) {
+  const Time begun = std::max({drain_at, client.pressed_since, client.arrived_at});
+  const Time deadline = waiters != 0 ? begun + settings_.grace : Time{};
+  const bool moved = deadline != client.deadline;
+  if (moved) {
     if (client.deadline.count() != 0) deadlines_.erase({client.deadline, client.id});
     if (deadline.count() != 0) deadlines_.emplace(deadline, client.id);
     client.deadline = deadline;
   }
-  if (was_pressed == (waiters != 0) && state.drain_at == drain_at) return false;
+  if (was_pressed == (waiters != 0) && state.drain_at == drain_at) return moved && waiters != 0;
   state.waiters = waiters;
   state.drain_at = drain_at;
   return true;

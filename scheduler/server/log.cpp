@@ -1,8 +1,13 @@
 // spdlog, header-only, with the fmt that is installed.
 #include "scheduler/server/log.h"
 
+#include <limits.h>
+#include <poll.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
+
+#include <cstddef>
 
 namespace rota::server::log {
 namespace {
@@ -21,6 +26,16 @@ spdlog::level::level_enum spdlog_level(Level level) {
   return spdlog::level::err;
 }
 
+// Whether a line can be written without waiting: a pipe that nobody reads, or a terminal that is held, must not stop
+// rotad. A pipe then has room for PIPE_BUF bytes.
+bool has_room() {
+  pollfd standard_error{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};
+  return poll(&standard_error, 1, 0) != 0;
+}
+
+constexpr std::size_t kLongest = PIPE_BUF - 64;  // without what the pattern adds
+std::size_t lost = 0;
+
 }  // namespace
 
 void start(const std::string& level) {
@@ -34,7 +49,19 @@ bool enabled(Level level) {
 }
 
 void write(Level level, const std::string& line) {
-  spdlog::log(spdlog_level(level), line);
+  if (!has_room()) {
+    ++lost;
+    return;
+  }
+  if (lost != 0) {
+    spdlog::warn("{} lines are missing here: nobody read standard error", lost);
+    lost = 0;
+    if (!has_room()) {
+      ++lost;
+      return;
+    }
+  }
+  spdlog::log(spdlog_level(level), line.size() <= kLongest ? line : line.substr(0, kLongest) + "...");
 }
 
 }  // namespace rota::server::log

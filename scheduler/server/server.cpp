@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <asio/posix/stream_descriptor.hpp>
 #include <asio/post.hpp>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -427,12 +428,15 @@ void Server::step(const scheduler::Event& event) {
   schedule_deadline();
 }
 
-void Server::report_revoked(const Client& client) {
+// The first time, the second, the fourth and so on.
+void Server::report_revoked(Client& client) const {
+  if (!std::has_single_bit(++client.revocations)) return;
   log::warn(
-      "client {} ({}, pid {}) did not give its GPU back within {} ms of the end of its turn: others run at the same "
+      "client {} ({}, pid {}) did not give its GPU back within {} ms of the end of its turn{}: others run at the same "
       "time",
       client.id, client.name, client.pid,
-      std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count());
+      std::chrono::duration_cast<std::chrono::milliseconds>(core_.settings().grace).count(),
+      client.revocations == 1 ? "" : fmt::format(", {} times so far", client.revocations));
 }
 
 void Server::housekeeping() {

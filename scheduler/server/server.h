@@ -110,7 +110,7 @@ class Server final : public ConnectionOwner {
 
   void step(const scheduler::Event& event);
   void publish(Client& client);
-  void report_revoked(const Client& client);
+  void report_revoked(Client& client) const;
   void report_passed_over(Client& client, const scheduler::Decision& decision) const;
   void read_usage(Client& client);
   void read_others(const Client& client);

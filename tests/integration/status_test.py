@@ -1,4 +1,7 @@
 """What `rota status` says about how programs share a GPU, and why."""
+import fcntl
+import os
+import termios
 import unittest
 
 from harness import Case, PROGRAMS, ROTA
@@ -63,6 +66,34 @@ class Why(Case):
         self.assertIn("in turns, each of 2 s: rotad is in exclusive mode", self.checked(ROTA, "status").stdout)
         for child in both:
             self.assertEqual(self.finish(child).returncode, 0)
+
+
+class Log(Case):
+    def test_a_rotad_whose_log_nobody_reads_serves_and_says_later_that_lines_are_missing(self):
+        daemon = self.start_daemon("--log", "debug")
+        pipe = daemon.stderr.fileno()
+        fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, 4096)
+        os.set_blocking(pipe, False)
+        run = lambda: self.checked(ROTA, "run", "--", PROGRAMS / "memhog", "--rounds", "3")
+        unread = lambda: int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), "little")
+
+        def full():
+            before = unread()
+            run()
+            return unread() == before > 0
+
+        self.eventually(full, "nothing more fits into the pipe")
+        self.assertIsNotNone(self.status())
+        log = []
+
+        def missing():
+            try:
+                log.append(os.read(pipe, 4096).decode())
+            except BlockingIOError:
+                run()
+            return "lines are missing here" in "".join(log)
+
+        self.eventually(missing, "it says that lines are missing")
 
 
 if __name__ == "__main__":

@@ -220,6 +220,11 @@ class Swap(Swapping):
         self.assertEqual(free(), alone - 2 * 16 * 2**20)  # the others' contexts
         self.right(hogs)
 
+    def test_memory_that_takes_longer_than_turn_and_grace_to_come_back_comes_back(self):
+        self.grace = "20ms"
+        self.rotad()
+        self.right(self.hold(3))
+
     def test_contexts_that_a_full_gpu_has_no_room_for_get_it_from_programs_that_rest(self):
         self.rotad()
         other, = self.hold(1, share="0.7")  # 179 MiB of 256, and 16 for its context

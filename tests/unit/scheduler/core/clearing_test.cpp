@@ -274,6 +274,46 @@ TEST_CASE("whose grant was revoked is not asked, for a while: it did not give ba
   CHECK(machine.clears(1) == 210);  // 600 + 590 + 20
 }
 
+TEST_CASE("a holder is not revoked while memory that it lacked arrives") {
+  SwapMachine machine(Mode::kExclusive);
+  machine.rests(1, 600);
+  machine.join(2, 600);
+  machine.want(2);
+  machine.want(1);
+  machine.wait(100ms);
+  REQUIRE(machine.pressed(2));
+  const Time first = machine.core.give_back_by(2);
+  machine.wait(50s);
+  machine.has(2, 600, 10);  // less than a step
+  CHECK(machine.core.give_back_by(2) == first);
+  SECTION("it arrives") {
+    const std::vector<Decision> decisions = machine.has(2, 600, 100);
+    CHECK(machine.core.give_back_by(2) == machine.now + 1min);
+    // Which its page says.
+    CHECK(std::ranges::any_of(
+        decisions, [](const Decision& each) { return each.change == Change::kPressure && each.client == 2; }));
+    machine.wait(30s);
+    machine.has(2, 600, 600);
+    CHECK(machine.core.give_back_by(2) == machine.now + 1min);
+    SECTION("what it allocates later does not") {
+      machine.wait(30s);
+      machine.has(2, 700, 700);
+      CHECK(machine.core.give_back_by(2) == machine.now + 30s);
+    }
+    SECTION("nor what leaves and comes again") {
+      machine.wait(30s);
+      machine.has(2, 600, 500);
+      machine.has(2, 600, 600);
+      CHECK(machine.core.give_back_by(2) == machine.now + 30s);
+    }
+  }
+  SECTION("none arrives") {
+    machine.wait(11s);
+    CHECK_FALSE(machine.holds(2));
+    CHECK(machine.state(2).overrun);
+  }
+}
+
 TEST_CASE("what the driver refuses a holder is asked for, less what has gone since it was refused") {
   SwapMachine machine;
   machine.rests(1, 300);
