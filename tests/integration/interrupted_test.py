@@ -39,8 +39,9 @@ class Interrupted(Case):
         return self.start(ROTA, "run", *options, "--", sys.executable, "-c", program, size, *arguments, **environment)
 
     def holder(self, *options):
-        """It never pauses, so it keeps its lease until its quantum ends, after minutes."""
-        holder = self.start(ROTA, "run", *options, "--", PROGRAMS / "spinner", "--hold", "--kernel-us", "2000", ROTA_SIM_TIME_SCALE="1")
+        """It never pauses, so it keeps its lease until its quantum ends, after minutes. Threads, since one may have to wait for a CPU."""
+        holder = self.start(ROTA, "run", *options, "--", PROGRAMS / "spinner", "--hold", "--kernel-us", "2000", "--threads", "8",
+                            ROTA_SIM_TIME_SCALE="1")
         self.assertEqual(holder.stdout.readline(), "ready\n")
         return holder
 

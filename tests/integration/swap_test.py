@@ -240,6 +240,7 @@ class Swap(Swapping):
             data = word()
             assert cuda.cuMemAlloc_v2(ctypes.byref(data), word(44 << 20)) == 0
             assert cuda.cuMemsetD8_v2(data, 7, word(44 << 20)) == 0  # 1 MiB is left
+            assert cuda.cuCtxSynchronize() == 0  # the copy below is another context's
             make_context()
             make_context()
             byte = ctypes.c_ubyte()
