@@ -58,6 +58,7 @@ class Installed(Case):
         self.assertEqual((refused.returncode, refused.stdout), (1, ""))
         self.assertIn("/lib/rota/rota-demo is missing: install rota again", refused.stderr)
 
+    # ctest labels: unsanitized
     def test_a_kernel_is_written_against_the_installed_header(self):
         example = self.prefix / "share/rota/simgpu/scale.cpp"
         self.assertTrue(example.exists(), sorted(map(str, self.prefix.rglob("*"))))

@@ -175,6 +175,7 @@ class ProcessReport(Case):
         self.assertEqual(names(report["processes"]), ["saxpy", "saxpy", "timer"])
         self.assertEqual(report["problems"], [])
 
+    # ctest labels: unsanitized
     def test_how_processes_of_a_session_within_another_one_ended_is_in_both_reports(self):
         ends = lambda how: f"{sys.executable} -c \"import ctypes, os; ctypes.CDLL('libcuda.so.1').cuInit(0); {how}\""
         second = self.scratch / "second.json"
@@ -187,6 +188,7 @@ class ProcessReport(Case):
         (self.scratch / "session" / "ends" / "1-2.json").write_text("[")
         self.assertIn("1-2.json: no list of how processes ended", self.call(ROTA, "report", self.scratch / "session").stdout)
 
+    # ctest labels: unsanitized
     def test_accounts_of_ended_processes_take_the_room_that_they_need(self):
         _, report, folder = self.report("sh", "-c", f"{PROGRAMS}/saxpy; {PROGRAMS}/saxpy & {PROGRAMS}/timer; wait; "
                                         f"{sys.executable} -c \"import ctypes, os; ctypes.CDLL('libcuda.so.1').cuInit(0); os.kill(os.getpid(), 9)\"")

@@ -225,6 +225,7 @@ class Swap(Swapping):
         self.rotad()
         self.right(self.hold(3))
 
+    # ctest labels: unsanitized
     def test_contexts_that_a_full_gpu_has_no_room_for_get_it_from_programs_that_rest(self):
         self.rotad()
         other, = self.hold(1, share="0.7")  # 179 MiB of 256, and 16 for its context
@@ -252,6 +253,7 @@ class Swap(Swapping):
             self.assertEqual(result.stdout, "context 0\ncontext 0\ncontext 0\nright True\n", result.stderr)
         self.right([other])
 
+    # ctest labels: unsanitized
     def test_what_the_driver_refuses_for_a_moment_is_not_out_of_memory_by_any_route(self):
         self.rotad()
         start = ("import ctypes; cuda, word = ctypes.CDLL('libcuda.so.1'), ctypes.c_ulonglong; context, got = ctypes.c_void_p(), word(); "
@@ -354,6 +356,7 @@ class OwnMemory(Swapping):
         self.assertIn("CUDA_ERROR_INVALID_HANDLE (400)", result.stderr)
         self.right([other])
 
+    # ctest labels: unsanitized
     def test_a_holder_that_rotad_does_not_read_from_for_a_while_still_gets_memory_that_others_move_away(self):
         daemon = self.rotad()
         other, = self.hold(1, share="0.5")
