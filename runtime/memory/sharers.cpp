@@ -40,6 +40,14 @@ int look_at(dl_phdr_info* library, std::size_t, void* data) {
   return counts ? 1 : 0;
 }
 
+int look_for_watching(dl_phdr_info* library, std::size_t, void* data) {
+  const std::string_view path = library->dlpi_name != nullptr ? library->dlpi_name : "";
+  const std::string_view name = path.substr(path.rfind('/') + 1);
+  if (!Sharers::for_watching(name)) return 0;
+  *static_cast<std::string*>(data) = name;
+  return 1;
+}
+
 int count_loaded(dl_phdr_info* library, std::size_t size, void* data) {
   // The count belongs to the loader, not to this library: the first one will do.
   if (size >= offsetof(dl_phdr_info, dlpi_adds) + sizeof library->dlpi_adds) {
@@ -65,6 +73,22 @@ bool Sharers::for_sharing_only(std::string_view library) {
 bool Sharers::for_several_processes(std::string_view library) {
   return begins(library, "libmpi.so") || begins(library, "libmpich.so") || begins(library, "libnccl.so") ||
          begins(library, "libnvshmem_host.so");
+}
+
+bool Sharers::for_watching(std::string_view library) {
+  return begins(library, "libsanitizer-collection.so") || begins(library, "libcuda-injection.so");
+}
+
+bool Sharers::watched() {
+  const Watched known = watched_.load(std::memory_order_relaxed);
+  if (known != Watched::kNotAsked) return known == Watched::kYes;
+  std::string library;
+  const Watched now = dl_iterate_phdr(look_for_watching, &library) != 0 ? Watched::kYes : Watched::kNo;
+  if (watched_.exchange(now) == Watched::kNotAsked && now == Watched::kYes) {
+    log::info("{} is loaded: this process's memory stays native, so that the tool sees the bounds of each allocation",
+              library);
+  }
+  return now == Watched::kYes;
 }
 
 bool Sharers::found() {

@@ -1,8 +1,10 @@
 // Whether this process is one of several that share GPU memory, judging by what it has loaded and how it was started.
-// Unified Memory cannot be shared that way, so such a process should get native memory from its first allocation.
+// Unified Memory cannot be shared that way, so such a process should get native memory from its first allocation. So
+// should one in which a tool checks every access, since the driver must know where each allocation ends.
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <string_view>
 
 namespace rota::memory {
@@ -15,14 +17,21 @@ class Sharers {
   // once true, it stays true. Any thread.
   bool found();
 
+  // Whether compute-sanitizer or Nsight Compute had put its library into this process when this was first called: they
+  // do so in cuInit. Any thread.
+  bool watched();
+
   // Whether a loaded library of this file name makes found() say so.
   static bool shares_here(std::string_view library);
 
   // By file name; called for each loaded library.
   static bool for_sharing_only(std::string_view library);
   static bool for_several_processes(std::string_view library);
+  static bool for_watching(std::string_view library);
 
  private:
+  enum class Watched : std::uint8_t { kNotAsked, kNo, kYes };
+  std::atomic<Watched> watched_{Watched::kNotAsked};
   std::atomic<bool> found_{false};
   std::atomic<unsigned long long> loaded_{0};  // the loader's count of libraries loaded at the last check
 };

@@ -216,6 +216,7 @@ void Machine::look_resting(Time now) {
     if (away < 4 * idle_grace_) idle_grace_ = std::min<Time>(idle_grace_ * 2, 16ms);
     if (away > 20 * idle_grace_) idle_grace_ = std::max<Time>(idle_grace_ / 2, 1ms);
     gave_back_idle_at_.reset();
+    pause_ended(now);
   }
   want(false, now);
   look_at_ = std::min(look_at_, now + kLookAtPage);
@@ -338,15 +339,26 @@ bool Machine::idle_long_enough(Time now) {
     calls_marked_ = seen_.calls;
   }
   if (!idle_proof_ || !seen_.looked || !seen_.done) {
-    idle_since_.reset();
+    pause_ended(now);
     return false;
   }
   if (!idle_since_) idle_since_ = now;
-  // Giving the GPU up costs two moves of the memory: a pause no longer than one is sat out, unless the turn is ending.
+  // Giving the GPU up costs two moves of the memory: a pause no longer than one is sat out, unless the turn is ending
+  // or this program's pauses are known to be longer.
   const Time drain_at = seen_.lease.drain_at;
   const bool nearly_over = drain_at != Time{0} && (drain_at - now) * protocol::kLastPart <= now - taken_at_;
-  const Time sat_out = nearly_over ? Time{0} : std::min(memory_took_, kLongestPauseSatOut);
+  const Time most = long_pauses_ >= kPausesThatTell ? memory_took_ / kPartSatOut : memory_took_;
+  const Time sat_out = nearly_over ? Time{0} : std::min(most, kLongestPauseSatOut);
   return now - *idle_since_ >= std::max(idle_grace_, sat_out) && now >= retry_at_;
+}
+
+// The pause that began at `idle_since_`, if any: a holder's, or one for which it has given its turn up.
+void Machine::pause_ended(Time now) {
+  if (!idle_since_) return;
+  const Time length = now - *idle_since_;
+  idle_since_.reset();
+  if (memory_took_ == Time{0} || length < memory_took_ / kPartSatOut) return;
+  long_pauses_ = length >= 2 * memory_took_ ? long_pauses_ + 1 : 0;
 }
 
 void Machine::on(const event::MarkMade& mark, Time now) {

@@ -199,6 +199,10 @@ class Machine {
   static constexpr Time kLongestUse = std::chrono::seconds(5);
   // A holder whose memory took long to come back sits out pauses that are shorter than that, but none longer than this.
   static constexpr Time kLongestPauseSatOut = std::chrono::milliseconds(500);
+  // Unless its last few pauses were worth two moves of its memory: then it sits out this part of one move. Pauses that
+  // are shorter than that part do not count.
+  static constexpr int kPausesThatTell = 3;
+  static constexpr int kPartSatOut = 8;
   // When the user is told that the memory does not come back, counted over all turns in which that happened.
   static constexpr Time kSayNoRoom = std::chrono::seconds(10);
 
@@ -273,6 +277,7 @@ class Machine {
   void drained(Time now);
   void drain_failed(Time now);
   bool idle_long_enough(Time now);
+  void pause_ended(Time now);
   void bring_back(Time now);
   void hold_without_memory(Time now);
   void wait_for_memory(Time now);
@@ -342,6 +347,7 @@ class Machine {
   std::optional<Time> idle_since_;
   Time idle_grace_ = std::chrono::milliseconds(2);
   std::optional<Time> gave_back_idle_at_;
+  int long_pauses_ = 0;  // how many of its last pauses in a row were worth two moves of its memory
   Drain drain_;
   bool finishes_ = false;  // drain_ is about work of a turn that was revoked
   Time patience_ = kPatience;

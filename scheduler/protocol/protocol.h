@@ -154,8 +154,9 @@ enum class MemoryMode : std::uint8_t {
   kUnifiedMig = 9,
   kUnifiedConfidential = 10,
   kUnifiedCoherent = 11,
+  kNativeWatched = 12,  // the driver's own, since a tool checks every access (compute-sanitizer, Nsight Compute)
 };
-inline constexpr std::uint8_t kLastMemoryMode = 11;
+inline constexpr std::uint8_t kLastMemoryMode = 12;
 
 // The kinds of GPUs on which swap memory has not been tested; null if this is no mode of such a GPU.
 constexpr const char* untested_where(MemoryMode mode) {

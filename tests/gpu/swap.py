@@ -14,6 +14,7 @@ out and of bringing back, and what bare copies in both directions reach between 
 Exits 77 where there is no NVIDIA GPU.
 """
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -117,9 +118,9 @@ def job(size, seconds, seed):
     say(json.dumps({"rounds": rounds, "wrong": wrong}))
 
 
-def pattern(size, seconds, seed):
-    """PyTorch: tensors of a few bytes to 64 MiB, also on a second stream, in part freed and taken anew; a graph of kernels,
-    copies and sets. In every round all words are compared with what they have to be, on the GPU."""
+def pattern(size, seconds, seed, graphs):
+    """PyTorch: tensors of a few bytes to 64 MiB, also on a second stream, in part freed and taken anew; graphs of kernels,
+    copies and sets, replayed in turn. In every round all words are compared with what they have to be, on the GPU."""
     import random
 
     import torch
@@ -140,16 +141,17 @@ def pattern(size, seconds, seed):
         take()
     counters = [torch.zeros(1 << 20, dtype=torch.int32, device="cuda") for _ in range(3)]
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        counters[0].add_(1)
-        counters[1].copy_(counters[0])
-        counters[2].zero_()
-        counters[2].add_(counters[1])
+    instantiated = [torch.cuda.CUDAGraph() for _ in range(graphs)]
+    for graph in instantiated:
+        with torch.cuda.graph(graph):
+            counters[0].add_(1)
+            counters[1].copy_(counters[0])
+            counters[2].zero_()
+            counters[2].add_(counters[1])
     say("ready")
     rounds, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
-        graph.replay()
+        instantiated[rounds % graphs].replay()
         rounds += 1
         for counter in counters:
             wrong += (counter != rounds).sum()
@@ -246,24 +248,8 @@ def totals(options):
         return max(ends), time.monotonic() - begun
 
     alone, _ = run(job, 1)
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="rota-swap-"))
-    environment = dict(os.environ, ROTA_SOCKET=str(folder / "rotad.sock"), ROTA_LOG="debug")
-    weight = start(own("ballast", int(options.room * GIB)))
-    try:
-        assert weight.stdout.readline() == "ready\n"
-        rotad = start([options.build / "bin/rotad", "--mode", options.mode, "--quantum", options.quantum, "--lock-directory", folder / "locks"],
-                      env=environment, stderr=open(folder / "rotad.log", "w"))
-        try:
-            while not (folder / "rotad.sock").exists():
-                time.sleep(0.01)
-            with open(folder / "jobs.log", "w") as log:
-                together, _ = run([options.build / "bin/rota", "run", "--memory", "swap", "--", *job], 2, env=environment, stderr=log)
-        finally:
-            rotad.kill()
-            rotad.wait()
-    finally:
-        weight.kill()
-        weight.wait()
+    with served(options) as (folder, environment, _), open(folder / "jobs.log", "w") as log:
+        together, _ = run([*under_rota(options), *job], 2, env=environment, stderr=log)
     moves = len(re.findall("bytes moved out in", (folder / "jobs.log").read_text()))
     print(json.dumps({"percent": options.percent, "burst_ms": burst, "mode": options.mode, "quantum": options.quantum,
                       "room_gib": options.room, "size_gib": options.size, "alone_s": alone, "together_s": together,
@@ -289,38 +275,47 @@ def duplex():
     return [round(json.loads(each.communicate(timeout=60)[0]), 1) for each in copiers]
 
 
-def measure(options):
-    bare = duplex()
+def under_rota(options):
+    return [options.build / "bin/rota", "run", "--memory", "swap", "--"]
+
+
+@contextlib.contextmanager
+def served(options):
+    """A GPU that a ballast fills up to the room, and a rotad: the folder of its log, the environment of programs that find
+    it, and a list for those that are to be ended, too."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="rota-swap-"))
     environment = dict(os.environ, ROTA_SOCKET=str(folder / "rotad.sock"), ROTA_LOG="debug")
-    running = []
+    weight, rotad, running = None, None, []
     try:
         weight = start(own("ballast", int(options.room * GIB)))
-        running.append(weight)
         assert weight.stdout.readline() == "ready\n"
-        rotad = start([options.build / "bin/rotad", "--mode", options.mode, "--quantum", options.quantum,
-                       "--trust", options.trust, "--lock-directory", folder / "locks"], env=environment, stderr=open(folder / "rotad.log", "w"))
-        running.append(rotad)
+        rotad = start([options.build / "bin/rotad", "--mode", options.mode, "--quantum", options.quantum, "--trust", options.trust,
+                       "--lock-directory", folder / "locks"], env=environment, stderr=open(folder / "rotad.log", "w"))
         while not (folder / "rotad.sock").exists():
             time.sleep(0.01)
-        jobs = []
-        for number in range(options.jobs):
-            size = int(options.size * GIB)
-            command = ([options.program, "--bytes", size, "--seconds", options.seconds, "--seed", number + 1] if options.program else
-                       own(options.job, size, options.seconds, number + 1))
-            jobs.append(start([options.build / "bin/rota", "run", "--memory", "swap", "--", *command],
-                              env=environment, stderr=open(folder / f"job{number}.log", "w")))
-            running.append(jobs[-1])
-        results = [each.communicate(timeout=options.seconds * 8 + 120)[0].splitlines()[-1:] for each in jobs]
-        said = [(folder / f"job{number}.log").read_text() for number in range(options.jobs)]
+        yield folder, environment, running
+    finally:
+        for each in [*running, rotad, weight]:
+            if each:
+                each.kill()
+                each.wait()
         if options.logs:
             options.logs.mkdir(parents=True, exist_ok=True)
             for file in folder.glob("*.log"):
-                (options.logs / f"{options.jobs}x{options.size:g}-{options.mode}-{options.trust}-{file.name}").write_bytes(file.read_bytes())
-    finally:
-        for each in running:
-            each.kill()
-            each.wait()
+                (options.logs / f"{folder.name}-{file.name}").write_bytes(file.read_bytes())
+
+
+def measure(options):
+    bare = duplex()
+    with served(options) as (folder, environment, running):
+        for number in range(options.jobs):
+            size = int(options.size * GIB)
+            graphs = [options.graphs] if options.job == "pattern" else []
+            command = ([options.program, "--bytes", size, "--seconds", options.seconds, "--seed", number + 1] if options.program else
+                       own(options.job, size, options.seconds, number + 1, *graphs))
+            running.append(start([*under_rota(options), *command], env=environment, stderr=open(folder / f"job{number}.log", "w")))
+        results = [each.communicate(timeout=options.seconds * 8 + 120)[0].splitlines()[-1:] for each in running]
+    said = [(folder / f"job{number}.log").read_text() for number in range(options.jobs)]
     outs = [tuple(map(int, found)) for text in said
             for found in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out in (\d+) us, (\d+) of them copied", text)]
     backs = [(int(got), int(us), int(taken)) for text in said for us, got, taken in re.findall(
@@ -351,6 +346,7 @@ def main():
     parser.add_argument("--quantum", default="300ms")
     parser.add_argument("--job", choices=["job", "pattern", "weights"], default="job",
                         help="pattern: PyTorch, all words compared in every round; weights: most of it is read and does not change")
+    parser.add_argument("--graphs", type=int, default=1, help="of a job of --job pattern: how many it instantiates")
     parser.add_argument("--program", type=pathlib.Path, help="instead of a job: a program that takes --bytes, --seconds and --seed and prints "
                                                              "such a line (programs/features.cu)")
     parser.add_argument("--trust", default="user", help="none: nothing is handed over from program to program")

@@ -1,8 +1,12 @@
 #include "runtime/memory/swap/host_pool.h"
 
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "generated/driver_real.h"
@@ -45,6 +49,47 @@ void touch(char* begin, std::uint64_t bytes) {
 #endif
   constexpr std::uint64_t kPage = 4096;
   for (std::uint64_t at = 0; at < bytes; at += kPage) *static_cast<volatile char*>(begin + at) = 0;
+}
+
+// With as many threads as the process has processors, up to four: one gets 6 GB/s (measured on an H100), and a program
+// waits for it. Without further threads if there are none to be had.
+void touch_at_once(char* block, std::uint64_t bytes) {
+  constexpr std::uint64_t kAtLeast = std::uint64_t{16} << 20;
+  constexpr std::uint64_t kMostThreads = 4;
+  cpu_set_t processors;
+  CPU_ZERO(&processors);
+  sched_getaffinity(0, sizeof processors, &processors);
+  const auto parts = std::clamp<std::uint64_t>(
+      std::min<std::uint64_t>(bytes / kAtLeast, static_cast<std::uint64_t>(CPU_COUNT(&processors))), 1, kMostThreads);
+  const std::uint64_t each = round_up(bytes / parts, kHugePage);
+  struct Part {
+    char* begin;
+    std::uint64_t bytes;
+    pthread_t thread;
+    bool runs;
+  };
+  std::array<Part, kMostThreads> all{};
+  // They are not for the program's signals.
+  sigset_t signals;
+  sigset_t before;
+  sigfillset(&signals);
+  pthread_sigmask(SIG_SETMASK, &signals, &before);
+  for (std::uint64_t number = 0, at = 0; at < bytes; ++number, at += each) {
+    Part& part = all[number];
+    part = {.begin = block + at, .bytes = std::min(each, bytes - at), .thread = {}, .runs = false};
+    const auto run = [](void* own) -> void* {
+      touch(static_cast<Part*>(own)->begin, static_cast<Part*>(own)->bytes);
+      return nullptr;
+    };
+    part.runs = at + each < bytes && pthread_create(&part.thread, nullptr, run, &part) == 0;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  for (const Part& part : all) {
+    if (!part.runs && part.bytes != 0) touch(part.begin, part.bytes);
+  }
+  for (const Part& part : all) {
+    if (part.runs) pthread_join(part.thread, nullptr);
+  }
 }
 
 // Checking the host's memory means reading some files.
@@ -116,8 +161,10 @@ void* HostPool::take(std::uint64_t bytes) {
       pinned = prepared_.erase(block) == 0;
     }
   }
+  const bool ready = block != nullptr;
   if (block == nullptr) block = map(bytes);
   if (block == nullptr && trim() != 0) block = map(bytes);
+  if (block != nullptr && !ready) touch_at_once(static_cast<char*>(block), bytes);
   if (block != nullptr && !pinned) pin(block, bytes);
   return block;
 }

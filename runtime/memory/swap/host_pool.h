@@ -5,9 +5,9 @@
 // memory is kept for the next time, as long as the host has enough memory. Nine tenths of that is the kernel giving out
 // pages, which needs no driver (measured on an H100, 128 MiB: 22 ms, and 3 ms to pin them then; while the driver pins,
 // no thread of the process can launch). So blocks can be prepared, page by page, before they are needed, and are pinned
-// once they are. What the driver does not pin (it may have a limit on that, as under WSL) is used anyway: copies then
-// take longer. If the host has no memory for a block, the pool refuses it, since a full cgroup kills instead of
-// refusing.
+// once they are; and several threads prepare one that is needed at once. What the driver does not pin (it may have a
+// limit on that, as under WSL) is used anyway: copies then take longer. If the host has no memory for a block, the pool
+// refuses it, since a full cgroup kills instead of refusing.
 #pragma once
 
 #include <chrono>

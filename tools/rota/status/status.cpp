@@ -62,6 +62,8 @@ ServedHow served_how(protocol::MemoryMode mode) {
       return {"native", "no concurrent managed access"};
     case MemoryMode::kNativeShared:
       return {"native", "handed to other processes"};
+    case MemoryMode::kNativeWatched:
+      return {"native", "a tool checks every access"};
     case MemoryMode::kNativeRefused:
       return {"native from now on", "a function refused Unified Memory"};
     case MemoryMode::kSwap:

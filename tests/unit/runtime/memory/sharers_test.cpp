@@ -77,3 +77,13 @@ TEST_CASE("what the launcher says is asked again when more has been loaded") {
   const Loaded nccl("libnccl.so.2");
   CHECK(sharers.found());
 }
+
+TEST_CASE("a tool that checks every access is seen if it was there at the first question") {
+  Sharers before;
+  CHECK_FALSE(before.watched());
+  CHECK_FALSE(Sharers::for_watching("libsanitizer-public.so"));
+  const Loaded collection("libsanitizer-collection.so");
+  CHECK_FALSE(before.watched());
+  CHECK(Sharers().watched());
+  CHECK_FALSE(Sharers().found());
+}

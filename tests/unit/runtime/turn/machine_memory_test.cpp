@@ -449,3 +449,36 @@ TEST_CASE("a pause shorter than a move is sat out in the midst of a turn, and en
   process.run(4s);
   CHECK(pause(50ms));
 }
+
+TEST_CASE("a pause is not sat out if the last three were worth two moves, until one is not") {
+  Process process;
+  std::uint32_t grant = 0;
+  // A turn that takes 200 ms to bring memory back, work, and a pause; how long it took until the turn was given back.
+  const auto turn = [&](Time length) {
+    process.seen.standing = 1;
+    process.look();
+    process.seen.lease = {.grant = ++grant, .held = 1, .waiters = 1, .drain_at = process.now + 10s};
+    process.seen.resident = process.resident = false;
+    process.look();
+    process.run(200ms);
+    process.resident = true;
+    process.run(20ms);
+    REQUIRE(process.machine.gate_open());
+    process.seen.standing = 0;
+    process.seen.looked = true;
+    process.seen.done = false;
+    ++process.seen.calls;
+    process.run(1s);
+    process.seen.done = true;
+    const Time begun = process.now;
+    while (process.now - begun < length && !process.did(Act::kGiveBack)) process.run(1ms);
+    const Time sat_out = process.now - begun;
+    process.seen.lease = {};
+    process.run(length - sat_out);
+    return sat_out;
+  };
+  for (int number = 0; number < 3; ++number) CHECK(turn(450ms) >= 200ms);
+  CHECK(turn(450ms) < 40ms);
+  CHECK(turn(300ms) < 40ms);  // which this one is not worth
+  CHECK(turn(450ms) >= 200ms);
+}

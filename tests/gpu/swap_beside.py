@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""What programs notice of others that do not fit beside them, on a GPU that a ballast fills up to --room GiB (swap.py).
+
+    tests/gpu/swap_beside.py --build DIR [--only interactive|launches|keeper] [--room 9.6] [--size 8] [--seconds 20] [--logs DIR]
+
+interactive  one that uses all of its --size GiB for --burst-ms at a time and then rests for --think seconds, beside one of the
+             same size that never rests: how long a burst takes, against alone and natively, and what part the other gets of
+             the time that is left.
+launches     one of 256 MiB that launches and synchronises all the time, beside two of --size GiB that swap: how long a launch
+             takes while memory moves and while none does, against alone and natively.
+keeper       one that keeps mappings of its memory behind rota's back (tests/programs/keeper of the build), beside memhog: what it
+             sees of the other's, with --trust none and --trust user.
+
+Plain device memory only. Prints a line of JSON for each. Exits 77 where there is no NVIDIA GPU.
+"""
+import argparse
+import json
+import pathlib
+import random
+import re
+import sys
+import threading
+import time
+
+sys.dont_write_bytecode = True  # the folder may be read-only
+import swap
+from share import percentile
+
+PIECE = swap.PIECE
+
+
+def pieces_of(driver, size):
+    pieces = [driver.allocate(PIECE) for _ in range(size // PIECE)]
+    sweep(driver, pieces, 1)
+    return pieces
+
+
+def sweep(driver, pieces, times):
+    for number in range(times):
+        for piece in pieces:
+            driver.call("cuMemsetD32Async", piece, swap.ctypes.c_uint(number), swap.ctypes.c_size_t(PIECE // 4), None)
+    driver.call("cuCtxSynchronize")
+
+
+def ready():
+    swap.say("ready")
+    sys.stdin.readline()
+
+
+def bursts(size, repeats, count, think_ms):
+    driver = swap.Driver()
+    pieces = pieces_of(driver, size)
+    choose = random.Random(1)
+    times = []
+    ready()
+    for _ in range(count):
+        time.sleep(think_ms / 1e3 * choose.uniform(0.75, 1.25))
+        begun = time.monotonic()
+        sweep(driver, pieces, repeats)
+        times.append(round((time.monotonic() - begun) * 1e3, 2))
+    swap.say(json.dumps(times))
+
+
+def batch(size, repeats):
+    """Until its standard input has a second line: how many sweeps a second."""
+    driver = swap.Driver()
+    pieces = pieces_of(driver, size)
+    end = threading.Event()
+    ready()
+    threading.Thread(target=lambda: (sys.stdin.readline(), end.set()), daemon=True).start()
+    begun, count = time.monotonic(), 0
+    while not end.is_set():
+        sweep(driver, pieces, repeats)
+        count += repeats
+    swap.say(json.dumps(count / (time.monotonic() - begun)))
+
+
+def launches(seconds):
+    driver = swap.Driver()
+    piece = driver.allocate(PIECE)
+    ready()
+    taken, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        begun = time.monotonic()
+        driver.call("cuMemsetD32Async", piece, swap.ctypes.c_uint(1), swap.ctypes.c_size_t(1024), None)
+        launched = time.monotonic()
+        driver.call("cuCtxSynchronize")
+        taken.append((round(begun, 6), round((launched - begun) * 1e6, 1), round((time.monotonic() - begun) * 1e6, 1)))
+        time.sleep(0.0002)
+    swap.say(json.dumps(taken))
+
+
+def own(*arguments):
+    return [sys.executable, str(pathlib.Path(__file__).resolve()), "--part", *map(str, arguments)]
+
+
+def go(*programs):
+    for each in programs:
+        line = each.stdout.readline()
+        assert line == "ready\n", line
+    for each in programs:
+        tell(each)
+
+
+def tell(program):
+    program.stdin.write("\n")
+    program.stdin.flush()
+
+
+def answer(program):
+    return json.loads(program.communicate(timeout=300)[0].splitlines()[-1])
+
+
+def beside_a_batch_job(options):
+    size = int(options.size * swap.GIB)
+    alone_rate = answer(swap.start(swap.own("calibrate", size)))
+    repeats = max(1, round(alone_rate * options.burst_ms / 1e3))
+    count = max(3, round(options.seconds / (options.think + options.burst_ms / 1e3)))
+    job = own("bursts", size, repeats, count, round(options.think * 1e3))
+    single = swap.start(own("bursts", size, repeats, 20, 100))
+    go(single)
+    alone = answer(single)
+    with swap.served(options) as (folder, environment, running):
+        for name, command in (("batch", own("batch", size, 1)), ("bursts", job)):
+            running.append(swap.start([*swap.under_rota(options), *command], env=environment, stderr=open(folder / f"{name}.log", "w")))
+        other, one = running
+        go(other, one)
+        begun = time.monotonic()
+        times = answer(one)
+        whole = time.monotonic() - begun
+        tell(other)
+        rate = answer(other)
+        moves = len(re.findall("bytes moved out in", (folder / "batch.log").read_text()))
+    used = count * percentile(alone, 0.5) / 1e3 / whole
+    return {"alone_p50_ms": percentile(alone, 0.5), "bursts": count, **{f"p{round(part * 100)}_ms": percentile(times, part) for part in (0.5, 0.95, 0.99)},
+            "longest_ms": max(times), "moves_out_of_batch": moves, "batch_part_of_the_rest": round(rate / alone_rate / (1 - used), 3),
+            "mode": options.mode, "quantum": options.quantum, "think_s": options.think, "size_gib": options.size}
+
+
+class Moves:
+    """When memory of a program moved, by what its rota says."""
+
+    def __init__(self, program, log):
+        self.spans = []
+        self.thread = threading.Thread(target=self.read, args=(program.stderr, log))
+        self.thread.start()
+
+    def read(self, lines, log):
+        with open(log, "w") as file:
+            for line in lines:
+                file.write(line)
+                found = re.search(r"bytes moved out in (\d+) us|memory back after (\d+) us", line)
+                if found:
+                    now = time.monotonic()
+                    self.spans.append((now - int(found[1] or found[2]) / 1e6, now))
+
+
+def during_moves(options):
+    size = int(options.size * swap.GIB)
+    single = swap.start(own("launches", 3))
+    go(single)
+    alone = answer(single)
+    with swap.served(options) as (folder, environment, running):
+        commands = [own("batch", size, 1), own("batch", size, 1), own("launches", options.seconds)]
+        running += [swap.start([*swap.under_rota(options), *command], env=environment, stderr=swap.subprocess.PIPE) for command in commands]
+        moves = [Moves(each, folder / f"job{number}.log") for number, each in enumerate(running)]
+        go(*running)
+        taken = json.loads(running[2].stdout.readline())
+        for each in running[:2]:
+            tell(each)
+            each.stdout.readline()
+        for each in running:
+            each.wait(timeout=120)
+        for each in moves:
+            each.thread.join()
+    spans = sorted(span for each in moves for span in each.spans)
+    meanwhile = [any(begin <= at <= end for begin, end in spans) for at, *_ in taken]
+
+    def said(calls):
+        return {name: {"p50": percentile(values, 0.5), "p99": percentile(values, 0.99), "max": max(values)}
+                for name, values in (("launch_us", [call[1] for call in calls]), ("whole_us", [call[2] for call in calls]))} if calls else None
+    return {"moves": len(spans), "moving_s": round(sum(end - begin for begin, end in spans), 2), "mode": options.mode, "quantum": options.quantum,
+            "alone": said(alone), "while_memory_moves": said([call for call, inside in zip(taken, meanwhile) if inside]),
+            "otherwise": said([call for call, inside in zip(taken, meanwhile) if not inside]), "calls": len(taken), "calls_while_memory_moves": sum(meanwhile)}
+
+
+def keeps_a_mapping(options):
+    seen = {}
+    for options.trust in ("none", "user"):
+        with swap.served(options) as (folder, environment, running):
+            programs = options.build / "tests/programs"
+            for name, command in (("keeper", [programs / "keeper", "--pieces", 16]), ("memhog", [programs / "memhog", "--hold"])):
+                running.append(swap.start([*swap.under_rota(options), *command, "--bytes", int(options.size * swap.GIB)],
+                                          env=environment, stderr=open(folder / f"{name}.log", "w")))
+                line = running[-1].stdout.readline()
+                assert line == "ready\n", (folder / f"{name}.log").read_text()[-1000:]
+            time.sleep(options.seconds)
+            seen[options.trust] = [answer(each) for each in running]
+            moves = re.findall(r"GPU 0: (\d+) of \d+ bytes moved out", (folder / "keeper.log").read_text())
+            seen[options.trust].append({"moves_out": len(moves), "bytes": sum(map(int, moves))})
+    return seen
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path)
+    parser.add_argument("--only", choices=["interactive", "launches", "keeper"])
+    parser.add_argument("--room", type=float, default=9.6)
+    parser.add_argument("--size", type=float, default=8)
+    parser.add_argument("--seconds", type=int, default=20)
+    parser.add_argument("--mode", default="automatic")
+    parser.add_argument("--quantum", default="automatic")
+    parser.add_argument("--trust", default="user")
+    parser.add_argument("--burst-ms", type=int, default=50)
+    parser.add_argument("--think", type=float, default=2)
+    parser.add_argument("--logs", type=pathlib.Path, help="a folder for what rotad and the programs say")
+    parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part:
+        name, *arguments = options.part
+        return {"bursts": bursts, "batch": batch, "launches": launches}[name](*map(int, arguments))
+    for name, measured in (("interactive", beside_a_batch_job), ("launches", during_moves), ("keeper", keeps_a_mapping)):
+        if options.only in (None, name):
+            print(json.dumps({"part": name, **measured(options)}), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+// A hostile program: it keeps mappings of its own memory behind rota's back, through the driver's functions as they lie
+// in the driver's file, and looks through them for what others write once rota has moved that memory out.
+//
+//   keeper [--bytes N[K|M|G] | --share 0.5] [--pieces 8] [--keep 3]
+//
+// Takes the memory in --pieces pieces (cuMemAlloc), rounded up to 2 MiB, and keeps a second mapping of the physical
+// memory of the first --keep of them. Prints "ready" once it has them, then sets and checks its memory, and looks,
+// until stdin closes. Ends with one line of JSON: {"rounds":…,"wrong":…,"looks":…,"foreign":…}; `wrong` counts words of
+// its own that did not hold what it wrote (exit status 1), `foreign` words seen through the kept mappings that it has
+// never written and that are not zero.
+#include <elf.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cinttypes>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "tests/programs/program.h"
+
+using namespace program;  // NOLINT
+
+namespace {
+
+constexpr uint64_t kGranularity = uint64_t{2} << 20;
+constexpr unsigned kOwn = 0x0badf00d;
+
+// How much of each kept mapping is looked at: beside others a copy of much more takes seconds.
+constexpr uint64_t kLook = uint64_t{1} << 20;
+
+// The driver as it is in its file: what dlsym answers may be rota's.
+class File {
+ public:
+  File() {
+    std::ifstream maps("/proc/self/maps");
+    std::string line;
+    while (std::getline(maps, line)) {
+      const size_t path = line.find('/');
+      if (path == std::string::npos || line.find("/libcuda.so") == std::string::npos) continue;
+      base_ = std::stoull(line, nullptr, 16);  // the first mapping is that of the file's begin
+      const int file = open(line.c_str() + path, O_RDONLY | O_CLOEXEC);
+      struct stat status{};
+      if (file < 0 || fstat(file, &status) != 0) fail("cannot open %s", line.c_str() + path);
+      void* const all = mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_PRIVATE, file, 0);
+      close(file);
+      if (all == MAP_FAILED) fail("cannot map %s", line.c_str() + path);
+      bytes_ = static_cast<const char*>(all);
+      return;
+    }
+    fail("no libcuda.so in this process");
+  }
+
+  template <typename Function>
+  Function* find(const char* name) const {
+    const auto* const header = reinterpret_cast<const Elf64_Ehdr*>(bytes_);
+    const auto* const sections = reinterpret_cast<const Elf64_Shdr*>(bytes_ + header->e_shoff);
+    for (unsigned index = 0; index < header->e_shnum; ++index) {
+      const Elf64_Shdr& section = sections[index];
+      if (section.sh_type != SHT_DYNSYM) continue;
+      const char* const names = bytes_ + sections[section.sh_link].sh_offset;
+      const auto* const symbols = reinterpret_cast<const Elf64_Sym*>(bytes_ + section.sh_offset);
+      for (uint64_t number = 0; number < section.sh_size / sizeof(Elf64_Sym); ++number) {
+        if (symbols[number].st_value == 0 || std::string_view(names + symbols[number].st_name) != name) continue;
+        return reinterpret_cast<Function*>(base_ + symbols[number].st_value);
+      }
+    }
+    fail("the driver has no %s", name);
+  }
+
+ private:
+  uint64_t base_ = 0;
+  const char* bytes_ = nullptr;
+};
+
+// A second mapping of an allocation's physical memory.
+CUdeviceptr keep(const File& driver, CUdeviceptr piece, uint64_t bytes) {
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr kept = 0;
+  check(driver.find<cuMemRetainAllocationHandle_fn>("cuMemRetainAllocationHandle")(&handle,
+                                                                                   reinterpret_cast<void*>(piece)),
+        "the driver's cuMemRetainAllocationHandle");
+  check(driver.find<cuMemAddressReserve_fn>("cuMemAddressReserve")(&kept, bytes, 0, 0, 0),
+        "the driver's cuMemAddressReserve");
+  check(driver.find<cuMemMap_fn>("cuMemMap")(kept, bytes, 0, handle, 0), "the driver's cuMemMap");
+  const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  check(driver.find<cuMemSetAccess_fn>("cuMemSetAccess")(kept, bytes, &access, 1), "the driver's cuMemSetAccess");
+  return kept;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options(argc, argv, "keeper [--bytes N[K|M|G] | --share 0.5] [--pieces 8] [--keep 3]");
+  start();
+  uint64_t bytes = options.bytes("--bytes", uint64_t{512} << 20);
+  size_t free = 0;
+  size_t total = 0;
+  CHECK(cuMemGetInfo_v2(&free, &total));
+  if (const double share = options.number("--share", 0); share > 0) {
+    bytes = static_cast<uint64_t>(share * static_cast<double>(total));
+  }
+  const auto count = static_cast<size_t>(options.number("--pieces", 8));
+  const auto keeps = std::min(count, static_cast<size_t>(options.number("--keep", 3)));
+  options.end();
+
+  const uint64_t piece_bytes = (bytes / count + kGranularity - 1) / kGranularity * kGranularity;
+  const uint64_t words = piece_bytes / sizeof(unsigned);
+  std::vector<CUdeviceptr> pieces(count);
+  for (CUdeviceptr& piece : pieces) {
+    CHECK(cuMemAlloc_v2(&piece, piece_bytes));
+    CHECK(cuMemsetD32_v2(piece, kOwn, words));
+  }
+  CHECK(cuCtxSynchronize());
+  const File driver;
+  CUcontext context = nullptr;
+  check(driver.find<cuCtxGetCurrent_fn>("cuCtxGetCurrent")(&context), "the driver's cuCtxGetCurrent");
+  std::vector<CUdeviceptr> kept(keeps);
+  for (size_t number = 0; number < keeps; ++number) kept[number] = keep(driver, pieces[number], piece_bytes);
+  std::puts("ready");
+  std::fflush(stdout);
+
+  const auto strange = [](const std::vector<unsigned>& all, auto own) {
+    return static_cast<uint64_t>(std::ranges::count_if(all, std::not_fn(own)));
+  };
+  std::atomic<bool> end{false};
+  std::atomic<uint64_t> looks{0};
+  std::atomic<uint64_t> foreign{0};
+  // While the rest waits for its turn.
+  std::thread looking([&] {
+    check(driver.find<cuCtxSetCurrent_fn>("cuCtxSetCurrent")(context), "the driver's cuCtxSetCurrent");
+    auto* const look = driver.find<cuMemcpyDtoH_v2_fn>("cuMemcpyDtoH_v2");
+    std::vector<unsigned> seen(kLook / sizeof(unsigned));
+    while (!end) {
+      for (const CUdeviceptr mapping : kept) {
+        check(look(seen.data(), mapping, kLook), "the driver's cuMemcpyDtoH of a kept mapping");
+        foreign += strange(seen, [](unsigned word) { return word == kOwn || word == 0; });
+        ++looks;
+      }
+      std::this_thread::yield();
+    }
+  });
+  std::vector<unsigned> seen(words);
+  uint64_t rounds = 0;
+  uint64_t wrong = 0;
+  while (!stdin_closed()) {
+    CHECK(cuMemcpyDtoH_v2(seen.data(), pieces[rounds % count], piece_bytes));
+    wrong += strange(seen, [](unsigned word) { return word == kOwn; });
+    for (const CUdeviceptr each : pieces) CHECK(cuMemsetD32Async(each, kOwn, words, nullptr));
+    CHECK(cuCtxSynchronize());
+    ++rounds;
+  }
+  end = true;
+  looking.join();
+  std::printf("{\"rounds\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"looks\":%" PRIu64 ",\"foreign\":%" PRIu64 "}\n", rounds,
+              wrong, looks.load(), foreign.load());
+  return wrong == 0 ? 0 : 1;
+}
