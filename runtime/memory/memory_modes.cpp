@@ -16,12 +16,10 @@ void Memory::set_served(bool served) {
 MemoryMode Memory::decide(int ordinal) {
   if (settings_.backend == Choice::kNative) return MemoryMode::kNativeChosen;
   if (exports_.load(std::memory_order_relaxed)) return MemoryMode::kNativeRefused;
-  if (settings_.backend == Choice::kSwap && sharers_.watched()) return MemoryMode::kNativeWatched;
-  if (settings_.backend == Choice::kAutomatic) {
-    if (!served_.load(std::memory_order_relaxed)) return MemoryMode::kUnknown;
-    if (sharers_.watched()) return MemoryMode::kNativeWatched;
-    if (sharers_.found()) return MemoryMode::kNativeShared;
-  }
+  const bool automatic = settings_.backend == Choice::kAutomatic;
+  if (automatic && !served_.load(std::memory_order_relaxed)) return MemoryMode::kUnknown;
+  if (settings_.backend != Choice::kManaged && sharers_.watched()) return MemoryMode::kNativeWatched;
+  if (automatic && sharers_.found()) return MemoryMode::kNativeShared;
   MemoryMode managed = MemoryMode::kUnified;
   if (settings_.backend == Choice::kSwap && swap_.serves(ordinal)) {
     const MemoryMode instead = swap_.untried(ordinal);

@@ -30,10 +30,14 @@ struct Look {
   std::string library;  // the evidence
 };
 
+std::string_view name_of(const dl_phdr_info* library) {
+  const std::string_view path = library->dlpi_name != nullptr ? library->dlpi_name : "";
+  return path.substr(path.rfind('/') + 1);
+}
+
 int look_at(dl_phdr_info* library, std::size_t, void* data) {
   auto& look = *static_cast<Look*>(data);
-  const std::string_view path = library->dlpi_name != nullptr ? library->dlpi_name : "";
-  const std::string_view name = path.substr(path.rfind('/') + 1);
+  const std::string_view name = name_of(library);
   const bool counts =
       Sharers::for_sharing_only(name) || (look.launcher != nullptr && Sharers::for_several_processes(name));
   if (counts) look.library = name;
@@ -41,8 +45,7 @@ int look_at(dl_phdr_info* library, std::size_t, void* data) {
 }
 
 int look_for_watching(dl_phdr_info* library, std::size_t, void* data) {
-  const std::string_view path = library->dlpi_name != nullptr ? library->dlpi_name : "";
-  const std::string_view name = path.substr(path.rfind('/') + 1);
+  const std::string_view name = name_of(library);
   if (!Sharers::for_watching(name)) return 0;
   *static_cast<std::string*>(data) = name;
   return 1;

@@ -17,8 +17,8 @@ class Sharers {
   // once true, it stays true. Any thread.
   bool found();
 
-  // Whether compute-sanitizer or Nsight Compute had put its library into this process when this was first called: they
-  // do so in cuInit. Any thread.
+  // Whether compute-sanitizer or Nsight Compute had its library in this process when this was first called, after
+  // cuInit: they are there by then, or not at all. Any thread.
   bool watched();
 
   // Whether a loaded library of this file name makes found() say so.

@@ -12,6 +12,7 @@
 #include "generated/driver_real.h"
 #include "runtime/account/account.h"
 #include "runtime/core/log.h"
+#include "runtime/core/own_thread.h"
 
 namespace rota::turn {
 
@@ -248,18 +249,13 @@ bool Monitor::connect_first() {
 }
 
 void Monitor::start_thread() {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int error = pthread_create(
-      &thread_, nullptr,
+  const int error = create_own_thread(
+      &thread_,
       [](void* monitor) -> void* {
         static_cast<Monitor*>(monitor)->run();
         return nullptr;
       },
       this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (error != 0) {
     log::warn("no turns on the GPU: the monitor thread cannot be started ({})", error);
     usage_.lost();

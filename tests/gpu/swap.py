@@ -30,14 +30,19 @@ GIB = 1 << 30
 PIECE = 256 << 20
 
 
+def driver_library():
+    try:
+        library = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        sys.exit(77)
+    if library.cuInit(0) != 0:
+        sys.exit(77)
+    return library
+
+
 class Driver:
     def __init__(self):
-        try:
-            self.library = ctypes.CDLL("libcuda.so.1")
-        except OSError:
-            sys.exit(77)
-        if self.library.cuInit(0) != 0:
-            sys.exit(77)
+        self.library = driver_library()
         context = ctypes.c_void_p()
         self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
         self.call("cuCtxSetCurrent", context)
@@ -62,6 +67,12 @@ def say(text):
     print(text, flush=True)
 
 
+def ready():
+    """In a program of its own: told to begin by go()."""
+    say("ready")
+    sys.stdin.readline()
+
+
 def ballast(room):
     """Leaves so many bytes free until its standard input closes."""
     driver = Driver()
@@ -75,8 +86,7 @@ def copier(direction, size=GIB):
     device = driver.allocate(size)
     host = ctypes.c_void_p()
     driver.call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(size), 1)
-    say("ready")
-    sys.stdin.readline()
+    ready()
     begun, copies = time.monotonic(), 0
     while time.monotonic() - begun < 1.5:
         if direction == "out":
@@ -90,7 +100,7 @@ def copier(direction, size=GIB):
 def job(size, seconds, seed):
     import numpy
     driver = Driver()
-    pieces = [driver.allocate(PIECE) for _ in range(size // PIECE)]
+    pieces = pieces_of(driver, size)
     words = PIECE // 4
     value = seed
     for piece in pieces:
@@ -194,21 +204,28 @@ def weights(size, seconds, seed):
     say(json.dumps({"rounds": rounds, "wrong": wrong}))
 
 
+def pieces_of(driver, size):
+    return [driver.allocate(PIECE) for _ in range(size // PIECE)]
+
+
+def sweep(driver, pieces, values):
+    """Sets all of them to one value after the other, and waits for that."""
+    for value in values:
+        for piece in pieces:
+            driver.call("cuMemsetD32Async", piece, ctypes.c_uint(value), ctypes.c_size_t(PIECE // 4), None)
+    driver.call("cuCtxSynchronize")
+
+
 def work(size, rounds, percent, burst_ms, repeats):
     """Bursts of work on all of its memory, then a rest, so that the GPU is used `percent` of the time: how long it takes."""
     driver = Driver()
-    pieces = [driver.allocate(PIECE) for _ in range(size // PIECE)]
-    for piece in pieces:
-        driver.call("cuMemsetD32_v2", piece, ctypes.c_uint(7), ctypes.c_size_t(PIECE // 4))
-    driver.call("cuCtxSynchronize")
-    say("ready")
-    sys.stdin.readline()
+    pieces = pieces_of(driver, size)
+    sweep(driver, pieces, [7])
+    ready()
     begun = time.monotonic()
     for number in range(rounds):
         for _ in range(repeats):
-            for piece in pieces:
-                driver.call("cuMemsetD32Async", piece, ctypes.c_uint(number), ctypes.c_size_t(PIECE // 4), None)
-            driver.call("cuCtxSynchronize")
+            sweep(driver, pieces, [number])
         time.sleep(burst_ms / 1e3 * (100 - percent) / percent)
     say(json.dumps({"seconds": round(time.monotonic() - begun, 2)}))
 
@@ -216,14 +233,12 @@ def work(size, rounds, percent, burst_ms, repeats):
 def calibrate(size):
     """How often all of so much memory is set in a second."""
     driver = Driver()
-    pieces = [driver.allocate(PIECE) for _ in range(size // PIECE)]
+    pieces = pieces_of(driver, size)
     counts = 0
     driver.call("cuCtxSynchronize")
     begun = time.monotonic()
     while time.monotonic() - begun < 1:
-        for piece in pieces:
-            driver.call("cuMemsetD32Async", piece, ctypes.c_uint(counts), ctypes.c_size_t(PIECE // 4), None)
-        driver.call("cuCtxSynchronize")
+        sweep(driver, pieces, [counts])
         counts += 1
     say(json.dumps(counts / (time.monotonic() - begun)))
 
@@ -238,41 +253,49 @@ def totals(options):
 
     def run(command, count, **settings):
         jobs = [start(command, **settings) for _ in range(count)]
-        for each in jobs:
-            assert each.stdout.readline() == "ready\n"
-        begun = time.monotonic()
-        for each in jobs:
-            each.stdin.write("\n")
-            each.stdin.flush()
-        ends = [json.loads(each.communicate(timeout=600)[0])["seconds"] for each in jobs]
-        return max(ends), time.monotonic() - begun
+        go(*jobs)
+        return max(answer(each)["seconds"] for each in jobs)
 
-    alone, _ = run(job, 1)
+    alone = run(job, 1)
     with served(options) as (folder, environment, _), open(folder / "jobs.log", "w") as log:
-        together, _ = run([*under_rota(options), *job], 2, env=environment, stderr=log)
+        together = run([*under_rota(options), *job], 2, env=environment, stderr=log)
     moves = len(re.findall("bytes moved out in", (folder / "jobs.log").read_text()))
     print(json.dumps({"percent": options.percent, "burst_ms": burst, "mode": options.mode, "quantum": options.quantum,
                       "room_gib": options.room, "size_gib": options.size, "alone_s": alone, "together_s": together,
                       "one_after_the_other_over_together": round(2 * alone / together, 3), "moves_out": moves}), flush=True)
 
 
-def own(*arguments):
-    return [sys.executable, os.path.abspath(__file__), "--part", *map(str, arguments)]
+def own(*arguments, script=__file__):
+    return [sys.executable, os.path.abspath(script), "--part", *map(str, arguments)]
 
 
 def start(command, **options):
     return subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
 
 
+def go(*programs):
+    """Lets them begin together, once all are ready."""
+    for each in programs:
+        line = each.stdout.readline()
+        assert line == "ready\n", line
+    for each in programs:
+        tell(each)
+
+
+def tell(program):
+    program.stdin.write("\n")
+    program.stdin.flush()
+
+
+def answer(program):
+    return json.loads(program.communicate(timeout=600)[0].splitlines()[-1])
+
+
 def duplex():
     """What a process that copies out and one that copies in reach beside each other. GB/s."""
     copiers = [start(own("copier", direction)) for direction in ("out", "in")]
-    for each in copiers:
-        assert each.stdout.readline() == "ready\n"
-    for each in copiers:
-        each.stdin.write("\n")
-        each.stdin.flush()
-    return [round(json.loads(each.communicate(timeout=60)[0]), 1) for each in copiers]
+    go(*copiers)
+    return [round(answer(each), 1) for each in copiers]
 
 
 def under_rota(options):
@@ -357,6 +380,7 @@ def main():
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.part:
+        driver_library()  # without a context: this process takes nothing of the GPU
         return totals(options) if options.percent else measure(options)
     name, *arguments = options.part
     if name == "copier":

@@ -4,20 +4,23 @@
     tests/gpu/swap_beside.py --build DIR [--only interactive|launches|keeper] [--room 9.6] [--size 8] [--seconds 20] [--logs DIR]
 
 interactive  one that uses all of its --size GiB for --burst-ms at a time and then rests for --think seconds, beside one of the
-             same size that never rests: how long a burst takes, against alone and natively, and what part the other gets of
+             same size that never rests: how long a burst takes, against alone natively, and what part the other gets of
              the time that is left.
 launches     one of 256 MiB that launches and synchronises all the time, beside two of --size GiB that swap: how long a launch
-             takes while memory moves and while none does, against alone and natively.
+             takes while memory moves and while none does, against alone natively.
 keeper       one that keeps mappings of its memory behind rota's back (tests/programs/keeper of the build), beside memhog: what it
              sees of the other's, with --trust none and --trust user.
 
 Plain device memory only. Prints a line of JSON for each. Exits 77 where there is no NVIDIA GPU.
 """
 import argparse
+import ctypes
+import functools
 import json
 import pathlib
 import random
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -25,38 +28,24 @@ import time
 sys.dont_write_bytecode = True  # the folder may be read-only
 import swap
 from share import percentile
+from swap import answer, go, pieces_of, ready, sweep, tell
 
-PIECE = swap.PIECE
+EXTENT = 128 << 20  # rota's largest
 
-
-def pieces_of(driver, size):
-    pieces = [driver.allocate(PIECE) for _ in range(size // PIECE)]
-    sweep(driver, pieces, 1)
-    return pieces
-
-
-def sweep(driver, pieces, times):
-    for number in range(times):
-        for piece in pieces:
-            driver.call("cuMemsetD32Async", piece, swap.ctypes.c_uint(number), swap.ctypes.c_size_t(PIECE // 4), None)
-    driver.call("cuCtxSynchronize")
-
-
-def ready():
-    swap.say("ready")
-    sys.stdin.readline()
+own = functools.partial(swap.own, script=__file__)
 
 
 def bursts(size, repeats, count, think_ms):
     driver = swap.Driver()
     pieces = pieces_of(driver, size)
+    sweep(driver, pieces, [0])
     choose = random.Random(1)
     times = []
     ready()
     for _ in range(count):
         time.sleep(think_ms / 1e3 * choose.uniform(0.75, 1.25))
         begun = time.monotonic()
-        sweep(driver, pieces, repeats)
+        sweep(driver, pieces, range(repeats))
         times.append(round((time.monotonic() - begun) * 1e3, 2))
     swap.say(json.dumps(times))
 
@@ -65,50 +54,30 @@ def batch(size, repeats):
     """Until its standard input has a second line: how many sweeps a second."""
     driver = swap.Driver()
     pieces = pieces_of(driver, size)
+    sweep(driver, pieces, [0])
     end = threading.Event()
     ready()
     threading.Thread(target=lambda: (sys.stdin.readline(), end.set()), daemon=True).start()
     begun, count = time.monotonic(), 0
     while not end.is_set():
-        sweep(driver, pieces, repeats)
+        sweep(driver, pieces, range(repeats))
         count += repeats
     swap.say(json.dumps(count / (time.monotonic() - begun)))
 
 
 def launches(seconds):
     driver = swap.Driver()
-    piece = driver.allocate(PIECE)
+    piece = driver.allocate(swap.PIECE)
     ready()
     taken, end = [], time.monotonic() + seconds
     while time.monotonic() < end:
         begun = time.monotonic()
-        driver.call("cuMemsetD32Async", piece, swap.ctypes.c_uint(1), swap.ctypes.c_size_t(1024), None)
+        driver.call("cuMemsetD32Async", piece, ctypes.c_uint(1), ctypes.c_size_t(1024), None)
         launched = time.monotonic()
         driver.call("cuCtxSynchronize")
         taken.append((round(begun, 6), round((launched - begun) * 1e6, 1), round((time.monotonic() - begun) * 1e6, 1)))
         time.sleep(0.0002)
     swap.say(json.dumps(taken))
-
-
-def own(*arguments):
-    return [sys.executable, str(pathlib.Path(__file__).resolve()), "--part", *map(str, arguments)]
-
-
-def go(*programs):
-    for each in programs:
-        line = each.stdout.readline()
-        assert line == "ready\n", line
-    for each in programs:
-        tell(each)
-
-
-def tell(program):
-    program.stdin.write("\n")
-    program.stdin.flush()
-
-
-def answer(program):
-    return json.loads(program.communicate(timeout=300)[0].splitlines()[-1])
 
 
 def beside_a_batch_job(options):
@@ -162,7 +131,7 @@ def during_moves(options):
     alone = answer(single)
     with swap.served(options) as (folder, environment, running):
         commands = [own("batch", size, 1), own("batch", size, 1), own("launches", options.seconds)]
-        running += [swap.start([*swap.under_rota(options), *command], env=environment, stderr=swap.subprocess.PIPE) for command in commands]
+        running += [swap.start([*swap.under_rota(options), *command], env=environment, stderr=subprocess.PIPE) for command in commands]
         moves = [Moves(each, folder / f"job{number}.log") for number, each in enumerate(running)]
         go(*running)
         taken = json.loads(running[2].stdout.readline())
@@ -189,7 +158,7 @@ def keeps_a_mapping(options):
     for options.trust in ("none", "user"):
         with swap.served(options) as (folder, environment, running):
             programs = options.build / "tests/programs"
-            for name, command in (("keeper", [programs / "keeper", "--pieces", 16]), ("memhog", [programs / "memhog", "--hold"])):
+            for name, command in (("keeper", [programs / "keeper", "--pieces", max(1, round(options.size * swap.GIB / EXTENT))]), ("memhog", [programs / "memhog", "--hold"])):
                 running.append(swap.start([*swap.under_rota(options), *command, "--bytes", int(options.size * swap.GIB)],
                                           env=environment, stderr=open(folder / f"{name}.log", "w")))
                 line = running[-1].stdout.readline()
@@ -219,6 +188,7 @@ def main():
     if options.part:
         name, *arguments = options.part
         return {"bursts": bursts, "batch": batch, "launches": launches}[name](*map(int, arguments))
+    swap.driver_library()  # without a context: this process takes nothing of the GPU
     for name, measured in (("interactive", beside_a_batch_job), ("launches", during_moves), ("keeper", keeps_a_mapping)):
         if options.only in (None, name):
             print(json.dumps({"part": name, **measured(options)}), flush=True)

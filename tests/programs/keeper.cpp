@@ -3,17 +3,11 @@
 //
 //   keeper [--bytes N[K|M|G] | --share 0.5] [--pieces 8] [--keep 3]
 //
-// Takes the memory in --pieces pieces (cuMemAlloc), rounded up to 2 MiB, and keeps a second mapping of the physical
-// memory of the first --keep of them. Prints "ready" once it has them, then sets and checks its memory, and looks,
-// until stdin closes. Ends with one line of JSON: {"rounds":…,"wrong":…,"looks":…,"foreign":…}; `wrong` counts words of
-// its own that did not hold what it wrote (exit status 1), `foreign` words seen through the kept mappings that it has
-// never written and that are not zero.
-#include <elf.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
+// Takes the memory in --pieces pieces (cuMemAlloc), rounded up to 2 MiB, none larger than rota's extents (128 MiB), and
+// keeps a second mapping of the physical memory of the first --keep of them. Prints "ready" once it has them, then sets
+// and checks its memory, and looks, until stdin closes. Ends with one line of JSON:
+// {"rounds":…,"wrong":…,"looks":…,"foreign":…}; `wrong` counts words of its own that did not hold what it wrote (exit
+// status 1), `foreign` words seen through the kept mappings that it has never written and that are not zero.
 #include <algorithm>
 #include <atomic>
 #include <cinttypes>
@@ -25,6 +19,7 @@
 #include <vector>
 
 #include "tests/programs/program.h"
+#include "tools/elf/image.h"
 
 using namespace program;  // NOLINT
 
@@ -39,45 +34,38 @@ constexpr uint64_t kLook = uint64_t{1} << 20;
 // The driver as it is in its file: what dlsym answers may be rota's.
 class File {
  public:
-  File() {
+  File() : file_(open()), image_(rota::elf::Image::parse(file_->bytes(), path_)) {
+    if (!image_) fail("%s", image_.error().text.c_str());
+  }
+
+  template <typename Function>
+  Function* find(std::string_view name) const {
+    for (std::uint32_t index = 1; index < image_->symbol_count() && image_->ok(); ++index) {
+      const Elf64_Sym symbol = image_->symbol(index);
+      if (!image_->exported(index, symbol) || image_->string(symbol.st_name) != name) continue;
+      return reinterpret_cast<Function*>(base_ + symbol.st_value);
+    }
+    fail("the driver has no %s", std::string(name).c_str());
+  }
+
+ private:
+  rota::Result<rota::elf::MappedFile> open() {
     std::ifstream maps("/proc/self/maps");
-    std::string line;
-    while (std::getline(maps, line)) {
-      const size_t path = line.find('/');
-      if (path == std::string::npos || line.find("/libcuda.so") == std::string::npos) continue;
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find("/libcuda.so") == std::string::npos) continue;
       base_ = std::stoull(line, nullptr, 16);  // the first mapping is that of the file's begin
-      const int file = open(line.c_str() + path, O_RDONLY | O_CLOEXEC);
-      struct stat status{};
-      if (file < 0 || fstat(file, &status) != 0) fail("cannot open %s", line.c_str() + path);
-      void* const all = mmap(nullptr, static_cast<size_t>(status.st_size), PROT_READ, MAP_PRIVATE, file, 0);
-      close(file);
-      if (all == MAP_FAILED) fail("cannot map %s", line.c_str() + path);
-      bytes_ = static_cast<const char*>(all);
-      return;
+      path_ = line.substr(line.find('/'));
+      auto file = rota::elf::MappedFile::open(path_);
+      if (!file) fail("%s", file.error().text.c_str());
+      return file;
     }
     fail("no libcuda.so in this process");
   }
 
-  template <typename Function>
-  Function* find(const char* name) const {
-    const auto* const header = reinterpret_cast<const Elf64_Ehdr*>(bytes_);
-    const auto* const sections = reinterpret_cast<const Elf64_Shdr*>(bytes_ + header->e_shoff);
-    for (unsigned index = 0; index < header->e_shnum; ++index) {
-      const Elf64_Shdr& section = sections[index];
-      if (section.sh_type != SHT_DYNSYM) continue;
-      const char* const names = bytes_ + sections[section.sh_link].sh_offset;
-      const auto* const symbols = reinterpret_cast<const Elf64_Sym*>(bytes_ + section.sh_offset);
-      for (uint64_t number = 0; number < section.sh_size / sizeof(Elf64_Sym); ++number) {
-        if (symbols[number].st_value == 0 || std::string_view(names + symbols[number].st_name) != name) continue;
-        return reinterpret_cast<Function*>(base_ + symbols[number].st_value);
-      }
-    }
-    fail("the driver has no %s", name);
-  }
-
- private:
   uint64_t base_ = 0;
-  const char* bytes_ = nullptr;
+  std::string path_;
+  rota::Result<rota::elf::MappedFile> file_;
+  rota::Result<rota::elf::Image> image_;
 };
 
 // A second mapping of an allocation's physical memory.

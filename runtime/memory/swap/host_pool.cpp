@@ -2,7 +2,6 @@
 
 #include <pthread.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
+#include "runtime/core/own_thread.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/protocol/host_memory.h"
 
@@ -61,7 +61,7 @@ void touch_at_once(char* block, std::uint64_t bytes) {
   sched_getaffinity(0, sizeof processors, &processors);
   const auto parts = std::clamp<std::uint64_t>(
       std::min<std::uint64_t>(bytes / kAtLeast, static_cast<std::uint64_t>(CPU_COUNT(&processors))), 1, kMostThreads);
-  const std::uint64_t each = round_up(bytes / parts, kHugePage);
+  const std::uint64_t each = round_up((bytes + parts - 1) / parts, kHugePage);
   struct Part {
     char* begin;
     std::uint64_t bytes;
@@ -69,11 +69,6 @@ void touch_at_once(char* block, std::uint64_t bytes) {
     bool runs;
   };
   std::array<Part, kMostThreads> all{};
-  // They are not for the program's signals.
-  sigset_t signals;
-  sigset_t before;
-  sigfillset(&signals);
-  pthread_sigmask(SIG_SETMASK, &signals, &before);
   for (std::uint64_t number = 0, at = 0; at < bytes; ++number, at += each) {
     Part& part = all[number];
     part = {.begin = block + at, .bytes = std::min(each, bytes - at), .thread = {}, .runs = false};
@@ -81,9 +76,8 @@ void touch_at_once(char* block, std::uint64_t bytes) {
       touch(static_cast<Part*>(own)->begin, static_cast<Part*>(own)->bytes);
       return nullptr;
     };
-    part.runs = at + each < bytes && pthread_create(&part.thread, nullptr, run, &part) == 0;
+    part.runs = at + each < bytes && create_own_thread(&part.thread, run, &part) == 0;
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   for (const Part& part : all) {
     if (!part.runs && part.bytes != 0) touch(part.begin, part.bytes);
   }

@@ -423,11 +423,14 @@ TEST_CASE("memory that comes at once in the midst of a turn makes no long pauses
   CHECK(process.did(Act::kGiveBack));
 }
 
-TEST_CASE("a pause shorter than a move is sat out in the midst of a turn, and ends one that is nearly over") {
-  Process process;
+namespace {
+
+// A turn of 10 s, others waiting, whose memory takes 200 ms to come back; the program has called and is on its own
+// then.
+void begin_turn(Process& process, std::uint32_t grant) {
   process.seen.standing = 1;
   process.look();
-  process.seen.lease = {.grant = 1, .held = 1, .waiters = 1, .drain_at = process.now + 10s};
+  process.seen.lease = {.grant = grant, .held = 1, .waiters = 1, .drain_at = process.now + 10s};
   process.seen.resident = process.resident = false;
   process.look();
   process.run(200ms);
@@ -436,6 +439,13 @@ TEST_CASE("a pause shorter than a move is sat out in the midst of a turn, and en
   REQUIRE(process.machine.gate_open());
   process.seen.standing = 0;
   process.seen.looked = true;
+}
+
+}  // namespace
+
+TEST_CASE("a pause shorter than a move is sat out in the midst of a turn, and ends one that is nearly over") {
+  Process process;
+  begin_turn(process, 1);
   const auto pause = [&](Time length) {
     process.seen.done = true;
     process.run(length);
@@ -455,17 +465,7 @@ TEST_CASE("a pause is not sat out if the last three were worth two moves, until 
   std::uint32_t grant = 0;
   // A turn that takes 200 ms to bring memory back, work, and a pause; how long it took until the turn was given back.
   const auto turn = [&](Time length) {
-    process.seen.standing = 1;
-    process.look();
-    process.seen.lease = {.grant = ++grant, .held = 1, .waiters = 1, .drain_at = process.now + 10s};
-    process.seen.resident = process.resident = false;
-    process.look();
-    process.run(200ms);
-    process.resident = true;
-    process.run(20ms);
-    REQUIRE(process.machine.gate_open());
-    process.seen.standing = 0;
-    process.seen.looked = true;
+    begin_turn(process, ++grant);
     process.seen.done = false;
     ++process.seen.calls;
     process.run(1s);

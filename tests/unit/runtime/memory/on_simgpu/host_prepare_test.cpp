@@ -1,9 +1,12 @@
 // Room on the host that is got ready before memory has to leave the GPU: no more than is needed and can be spared.
 #include <catch2/catch.hpp>
 
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <vector>
 
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
 
@@ -42,6 +45,20 @@ TEST_CASE("a block that the host could not spare is not begun again at once") {
     }
     // 64 MiB are 8 steps, and the rest of the room is 5.
     EXPECT(steps <= 20);
+  });
+}
+
+TEST_CASE("a block that nothing has prepared is in memory when it is taken, whatever its size is") {
+  check([] {
+    enter(0);
+    for (const std::uint64_t bytes : {2 * kMiB, 62 * kMiB, 98 * kMiB, 130 * kMiB, 98 * kMiB + 4096}) {
+      void* const block = swap().host().take(bytes);
+      EXPECT(block != nullptr);
+      std::vector<unsigned char> pages(bytes / 4096);
+      EXPECT(mincore(block, bytes, pages.data()) == 0);
+      EXPECT(std::ranges::all_of(pages, [](unsigned char page) { return (page & 1) != 0; }));
+      swap().host().end(block, bytes);
+    }
   });
 }
 
