@@ -77,9 +77,10 @@ event::Brought Monitor::bring_memory_back() {
   if (back.resident) memory_.swap().if_in_place([] { gate::out_of_place.store(false); });
   if (back.resident) refused_ = 0;
   if (back.error != api::CUDA_SUCCESS && lose_memory(back.error)) return {.resident = false, .lost = true};
-  log::debug("grant {}: {} after {} us, {} bytes of it swapped, {} of it in memory that others handed over",
-             machine_.grant(), back.resident ? "memory back" : "no room for all memory", microseconds(now() - begun),
-             back.bytes, back.taken_over);
+  const Time ended = now();
+  log::debug("grant {}: {} after {} us, {} bytes of it swapped, {} of it in memory that others handed over, at {} ns",
+             machine_.grant(), back.resident ? "memory back" : "no room for all memory", microseconds(ended - begun),
+             back.bytes, back.taken_over, ended.count());
   return {.resident = back.resident, .lacking = 0, .some = back.some};
 }
 
@@ -211,11 +212,13 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
       if (left.bytes != 0) due_.push_back(event::Cleared{});
       next_look_outside_ = Time{0};  // something may have been opened in the meantime
       usage_.moved_out(left.copied, left.spared, now() - begun);
-      log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}", each.device, left.bytes, each.most,
-                 microseconds(now() - begun), left.copied,
+      const Time ended = now();
+      log::debug("GPU {}: {} of {} bytes moved out in {} us, {} of them copied{}, at {} ns", each.device, left.bytes,
+                 each.most, microseconds(ended - begun), left.copied,
                  left.failed       ? "; the rest cannot be moved"
                  : left.lacks_host ? "; the host has no memory for the rest"
-                                   : "");
+                                   : "",
+                 ended.count());
       static log::Once lacks_host;
       if (left.lacks_host && lacks_host.first()) {
         log::warn(kNoHostMemory, each.device, protocol::bytes_text(each.most - std::min(each.most, left.bytes)),

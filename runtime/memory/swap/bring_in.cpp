@@ -69,6 +69,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     api::CUevent event = nullptr;  // null: nothing to wait for
   };
   std::deque<Flight> flights;
+  CopyTimes times;
   const auto land = [&] {
     const Flight flight = flights.front();
     flights.pop_front();
@@ -91,6 +92,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
           extent->came = 0;
         }
       }
+      if (copied) times.ended();
       if (host != nullptr) mover.within([&] { host_.end(host, flight.bytes); });
       (copied ? moved.bytes : moved.without_copy) += flight.bytes;
     } else {
@@ -199,6 +201,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       Extent& coming = run.front();
       if (mapped && !together) result = give_access(coming.address, coming.bytes, ordinal, access);
       Flight flight{.address = coming.address, .bytes = coming.bytes};
+      if (coming.saved) times.starts();
       // Fresh memory from the driver is zero, and a program may rely on that.
       if (result == api::CUDA_SUCCESS && (coming.saved || used_before)) result = refill(coming, mover, &flight.event);
       if (result != api::CUDA_SUCCESS) break;
@@ -231,6 +234,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     break;
   }
   while (!flights.empty()) land();
+  times.say("in", ordinal, moved.bytes);
   if (lacks_room) moved.lacking = out_bytes(ordinal);
   if (moved.error == api::CUDA_ERROR_CONTEXT_IS_DESTROYED) moved.error = api::CUDA_SUCCESS;
   return moved;

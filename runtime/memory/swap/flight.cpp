@@ -6,6 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "runtime/core/log.h"
+
 namespace rota::memory {
 
 using namespace std::chrono_literals;
@@ -26,6 +28,19 @@ api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
     mover.stopping();  // serves other processes in the meantime; a copy under way is waited for in any case
     std::this_thread::sleep_for(pause);
   }
+}
+
+void CopyTimes::starts() {
+  if (first_.count() == 0) first_ = std::chrono::steady_clock::now().time_since_epoch();
+}
+
+void CopyTimes::ended() {
+  last_ = std::chrono::steady_clock::now().time_since_epoch();
+}
+
+void CopyTimes::say(const char* way, int device, std::uint64_t bytes) const {
+  if (first_.count() == 0 || bytes == 0) return;
+  log::debug("GPU {}: {} bytes copied {} between {} and {} ns", device, bytes, way, first_.count(), last_.count());
 }
 
 SwapBackend::Extent* SwapBackend::extent_at(std::uint64_t address, Range** range) {

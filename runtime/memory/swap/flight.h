@@ -2,7 +2,9 @@
 // driver's work on one extent (mapping, unmapping) is done while others are on the bus.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 
 #include "generated/driver_real.h"
 #include "runtime/memory/swap/swap.h"
@@ -18,5 +20,18 @@ void wait_for_stream(const SwapBackend::Mover& mover);
 // Waits until the event is reached, with a query under the context's lock each time. Any error: the context is gone, or
 // its work has failed; in either case the copy is over.
 api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event);
+
+// When the first copy of a move was submitted, and when the last was seen to have ended (CLOCK_MONOTONIC).
+class CopyTimes {
+ public:
+  void starts();
+  void ended();
+  // A debug line, unless nothing was copied. `way`: "in" or "out".
+  void say(const char* way, int device, std::uint64_t bytes) const;
+
+ private:
+  std::chrono::nanoseconds first_{0};
+  std::chrono::nanoseconds last_{0};
+};
 
 }  // namespace rota::memory

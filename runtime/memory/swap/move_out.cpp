@@ -156,11 +156,13 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
   if (moved.without_copy >= bytes) return moved;
   std::deque<Departure> flights;
   std::uint64_t under_way = 0;
+  CopyTimes times;
   const auto land = [&] {
     Departure flight = std::move(flights.front());
     flights.pop_front();
     under_way -= flight.bytes;
     const api::CUresult result = wait_for(mover, flight.event);
+    times.ended();
     mover.within([&] { real::cuEventDestroy_v2(flight.event); });
     if (result == api::CUDA_SUCCESS) {
       left(ordinal, std::move(flight), mover.exchange, moved);
@@ -205,6 +207,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       if (no_host) return;
       flight.event = driver::make_event();  // none: a full GPU has no room for one, and the copy is waited for here
       api::CUresult result = api::CUDA_SUCCESS;
+      times.starts();
       for (const auto& [begin, end] : parts) {
         result = real::cuMemcpyDtoHAsync_v2(static_cast<char*>(host) + begin, flight.address + begin, end - begin,
                                             mover.stream);
@@ -231,6 +234,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
       continue;  // others may have been swapped out before and have room there
     }
     if (flight.event == nullptr) {
+      times.ended();
       left(ordinal, std::move(flight), mover.exchange, moved);
       continue;
     }
@@ -239,6 +243,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     if (flights.size() >= kInFlight) land();
   }
   while (!flights.empty()) land();
+  times.say("out", ordinal, moved.bytes);
   return moved;
 }
 
