@@ -15,24 +15,21 @@ api::CUresult SwapBackend::allocate_own(int ordinal, api::CUdeviceptr* address, 
   return make(std::move(range), address);
 }
 
-// All of them, or none.
-api::CUresult SwapBackend::map_aliases(const Extent& extent, PhysicalHandle handle) {
+// Until the driver refuses one: says how many are mapped.
+api::CUresult SwapBackend::map_aliases(std::uint64_t bytes, const Aliases& aliases, PhysicalHandle handle,
+                                       std::size_t* mapped) {
   api::CUresult result = api::CUDA_SUCCESS;
-  std::size_t mapped = 0;
-  for (const Alias& alias : extent.aliases) {
-    result = real::cuMemMap(alias.address, extent.bytes, 0, handle, 0);
+  *mapped = 0;
+  for (const Alias& alias : aliases) {
+    result = real::cuMemMap(alias.address, bytes, 0, handle, 0);
     if (result != api::CUDA_SUCCESS) break;
-    ++mapped;
+    ++*mapped;
     std::vector<api::CUmemAccessDesc> accesses;
     for (const auto& [device, flags] : alias.access) {
       accesses.push_back({.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = flags});
     }
-    if (!accesses.empty()) result = real::cuMemSetAccess(alias.address, extent.bytes, accesses.data(), accesses.size());
+    if (!accesses.empty()) result = real::cuMemSetAccess(alias.address, bytes, accesses.data(), accesses.size());
     if (result != api::CUDA_SUCCESS) break;
-  }
-  if (result == api::CUDA_SUCCESS) return result;
-  for (std::size_t index = 0; index < mapped; ++index) {
-    real::cuMemUnmap(extent.aliases[index].address, extent.bytes);
   }
   return result;
 }

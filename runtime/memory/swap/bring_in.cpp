@@ -105,7 +105,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
         extent->piece = {};
         out_[at] += flight.bytes;
       }
-      unmap(back);
+      drop(ordinal, back);
       take_resident(ordinal, flight.bytes);
       moved.failed = true;
       moved.error = result;
@@ -117,7 +117,10 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     const std::lock_guard lock(mutex_);
     exports = device(ordinal).exports;
   }
-  HandedOver handed(ordinal, mover.exchange);
+  release_stuck(ordinal);  // it may lie where something is to be mapped
+  HandedOver handed(ordinal, mover.exchange, [this, ordinal](std::uint64_t bytes, Piece&& piece) {
+    release_piece(ordinal, bytes, std::move(piece));
+  });
   std::deque<Lacking> all = off_gpu(ordinal);
   bool lacks_room = false;
   Clock::time_point last_room = Clock::now();
@@ -167,11 +170,11 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     };
     std::deque<Extent> run = {set_out(chosen)};
     if (run.front().address == 0) {  // it has just been freed
-      if (piece) real::cuMemRelease(piece.handle);
+      if (piece) release_piece(ordinal, chosen.bytes, std::move(piece));
       take_resident(ordinal, chosen.bytes);
       continue;
     }
-    if (result == api::CUDA_SUCCESS) result = map(run.front(), std::move(piece));
+    if (result == api::CUDA_SUCCESS) result = map(ordinal, run.front(), std::move(piece));
     const bool mapped = static_cast<bool>(run.front().piece);
     std::uint64_t sum = chosen.bytes;
     // Adjacent small extents as well, so that the driver sets access for all of them at once. Extents for which that
@@ -183,8 +186,8 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       add_resident(ordinal, beside->bytes);
       Extent coming = set_out(*beside);
       if (coming.address == 0) {
-        real::cuMemRelease(more.handle);
-      } else if (map(coming, std::move(more)) != api::CUDA_SUCCESS) {
+        release_piece(ordinal, beside->bytes, std::move(more));
+      } else if (map(ordinal, coming, std::move(more)) != api::CUDA_SUCCESS) {
         landed(coming.address);
       }
       if (!coming.piece) {
@@ -220,7 +223,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     if (result == api::CUDA_SUCCESS) continue;
     log::debug("an extent of {} bytes cannot be brought back: error {}", run.front().bytes, static_cast<int>(result));
     for (Extent& coming : run) {
-      unmap(coming);
+      drop(ordinal, coming);
       take_resident(ordinal, coming.bytes);
       landed(coming.address);
     }

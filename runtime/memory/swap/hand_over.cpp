@@ -1,6 +1,7 @@
 #include "runtime/memory/swap/hand_over.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "generated/driver_real.h"
@@ -50,18 +51,16 @@ bool has_exportable_memory(int device) {
          exports != 0;
 }
 
-void hand_over(const Piece& piece, std::uint64_t bytes, const Exchange& exchange) {
-  if (!exchange.give || bytes < kLeastHandedOver) return;
-  if (piece.memory) {
-    exchange.give(piece.memory->get(), bytes);
-    return;
-  }
+SharedDescriptor descriptor_of(const Piece& piece, std::uint64_t bytes, const Exchange& exchange) {
+  if (!exchange.give || bytes < kLeastHandedOver || !exchange.gives()) return nullptr;
+  if (piece.memory) return piece.memory;
   int number = -1;
-  if (real::cuMemExportToShareableHandle(&number, piece.handle, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) ==
+  if (real::cuMemExportToShareableHandle(&number, piece.handle, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) !=
       api::CUDA_SUCCESS) {
-    const MemoryDescriptor memory{Descriptor(number)};
-    if (memory) exchange.give(memory.get(), bytes);
+    return nullptr;
   }
+  auto memory = std::make_shared<const MemoryDescriptor>(Descriptor(number));
+  return *memory ? memory : nullptr;
 }
 
 void HandedOver::collect() {
@@ -88,7 +87,7 @@ Piece HandedOver::take(std::uint64_t bytes) {
 
 bool HandedOver::release() {
   const bool any = !pieces_.empty();
-  for (const Arrived& each : pieces_) real::cuMemRelease(each.piece.handle);
+  for (Arrived& each : pieces_) release_(each.bytes, std::move(each.piece));
   pieces_.clear();
   return any;
 }

@@ -136,10 +136,15 @@ void HostPool::unmap(void* block, std::uint64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     pinned = unpinned_.erase(block) == 0 && prepared_.erase(block) == 0;
-    bytes_ -= bytes;
   }
-  if (pinned) real::cuMemHostUnregister(block);
+  if (pinned) {
+    const api::CUresult result = real::cuMemHostUnregister(block);
+    // Otherwise the driver would go on using the old pages for whatever lies at this address later.
+    if (result != api::CUDA_SUCCESS && result != api::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED) return give(block, bytes);
+  }
   munmap(block, bytes);
+  const std::lock_guard lock(mutex_);
+  bytes_ -= bytes;
 }
 
 void* HostPool::take(std::uint64_t bytes) {

@@ -150,7 +150,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
   Moved moved;
   moved.without_copy = drop_kept(ordinal, bytes, mover.exchange);
   if (moved.without_copy < bytes) {
-    moved.spared = drop_unused(ordinal, bytes - moved.without_copy, mover.exchange);
+    moved.spared = drop_unused(ordinal, bytes - moved.without_copy, mover.exchange, moved);
     moved.without_copy += moved.spared;
   }
   if (moved.without_copy >= bytes) return moved;
@@ -249,29 +249,29 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
 
 // An extent's contents are on the host, or all zeros: it leaves the GPU.
 void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange, Moved& moved) {
-  Extent leaving;
+  Gone leaving;
   void* unread = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    Extent* extent = extent_at(flight.address);
-    leaving = *extent;
-    extent->piece = {};
+    Range* range = nullptr;
+    Extent* extent = extent_at(flight.address, &range);
+    leaving = take_out(*range, *extent);
     extent->saved = !flight.seen.zero;  // otherwise it comes back as fresh memory
     extent->steady = flight.copied == 0;
     extent->zeros = flight.seen.zero;
     extent->prints =
         flight.seen.chunks.empty() ? nullptr : std::make_shared<const Prints>(std::move(flight.seen.chunks));
     if (flight.seen.zero) unread = std::exchange(extent->host, nullptr);
-    out_[static_cast<std::size_t>(ordinal)] += flight.bytes;
   }
   if (unread != nullptr) host_.give(unread, flight.bytes);
-  // It still counts as moving: no thread maps or frees it in the meantime.
-  unmap(leaving, exchange);
-  take_resident(ordinal, flight.bytes);
+  if (const api::CUresult result = leave(ordinal, std::move(leaving), exchange); result != api::CUDA_SUCCESS) {
+    moved.failed = true;
+    moved.error = result;
+    return;
+  }
   moved.bytes += flight.copied;
   moved.without_copy += flight.bytes - flight.copied;
   moved.spared += flight.bytes - flight.copied;
-  landed(flight.address);
 }
 
 }  // namespace rota::memory

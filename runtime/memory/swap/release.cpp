@@ -8,26 +8,26 @@ namespace rota::memory {
 
 // Releases what has come in since the gate was last open: unchanged from the host's copy, or never written. Returns the
 // bytes released.
-std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes, const Exchange& exchange) {
+std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes, const Exchange& exchange, Moved& moved) {
   std::uint64_t sum = 0;
   for (const auto& [steady, size, address] : on_gpu(ordinal)) {
     if (sum >= bytes) break;
-    Extent leaving;
+    Gone leaving;
     {
       const std::lock_guard lock(mutex_);
       Range* range = nullptr;
       Extent* extent = extent_at(address, &range);
       if (extent == nullptr || !unused(*extent) || range->kept || range->ending) continue;
-      leaving = *extent;
+      leaving = take_out(*range, *extent);
       extent->moving = true;
-      extent->piece = {};
       ++out_of_place_;
-      out_[static_cast<std::size_t>(ordinal)] += leaving.bytes;
     }
-    unmap(leaving, exchange);
-    take_resident(ordinal, leaving.bytes);
-    landed(address);
-    sum += leaving.bytes;
+    if (const api::CUresult result = leave(ordinal, std::move(leaving), exchange); result == api::CUDA_SUCCESS) {
+      sum += size;
+    } else {
+      moved.failed = true;
+      moved.error = result;
+    }
   }
   return sum;
 }
@@ -54,6 +54,7 @@ std::uint64_t SwapBackend::give_host_back() {
 
 std::uint64_t SwapBackend::context_failed(api::CUcontext context, int ordinal) {
   std::vector<Extent> gone;
+  std::uint64_t had = 0;
   std::uint64_t sum = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -72,12 +73,13 @@ std::uint64_t SwapBackend::context_failed(api::CUcontext context, int ordinal) {
     }
   }
   for (Extent& extent : gone) {
-    if (extent.piece) sum += extent.bytes;
-    unmap(extent);
+    const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
+    had += bytes;
+    if (drop(ordinal, extent)) sum += bytes;
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
     landed(extent.address);
   }
-  take_resident(ordinal, sum);
+  take_resident(ordinal, had);
   return sum;
 }
 
@@ -103,7 +105,7 @@ void SwapBackend::release_all() {
   }
   for (auto& [ordinal, extent] : gone) {
     const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
-    unmap(extent);
+    drop(ordinal, extent);
     take_resident(ordinal, bytes);
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
     landed(extent.address);

@@ -94,43 +94,18 @@ api::CUresult SwapBackend::create(const std::optional<Making>& own, std::uint64_
   return real::cuMemCreate(handle, bytes, &wanted, 0);
 }
 
-// The memory is the extent's from now on, or released.
-api::CUresult SwapBackend::map(Extent& extent, Piece&& piece) {
-  Piece taken = std::move(piece);
-  api::CUresult result = real::cuMemMap(extent.address, extent.bytes, 0, taken.handle, 0);
-  if (result == api::CUDA_SUCCESS) {
-    result = map_aliases(extent, taken.handle);
-    if (result != api::CUDA_SUCCESS) real::cuMemUnmap(extent.address, extent.bytes);
-  }
-  if (result == api::CUDA_SUCCESS) {
-    extent.piece = std::move(taken);
-  } else {
-    real::cuMemRelease(taken.handle);
-  }
-  return result;
-}
-
-void SwapBackend::unmap(Extent& extent, const Exchange& exchange) {
-  if (!extent.piece) return;
-  for (const Alias& alias : extent.aliases) real::cuMemUnmap(alias.address, extent.bytes);
-  real::cuMemUnmap(extent.address, extent.bytes);
-  hand_over(extent.piece, extent.bytes, exchange);
-  real::cuMemRelease(extent.piece.handle);
-  extent.piece = {};
-}
-
 // All of it on the GPU, or nothing.
 api::CUresult SwapBackend::populate(Range& range, const Access& access, bool exports) {
   api::CUresult result = api::CUDA_SUCCESS;
   for (Extent& extent : range.extents) {
     Piece piece;
     result = create(range.own, extent.bytes, range.device, exports, &piece.handle);
-    if (result == api::CUDA_SUCCESS) result = map(extent, std::move(piece));
+    if (result == api::CUDA_SUCCESS) result = map(range.device, extent, std::move(piece));
     if (result != api::CUDA_SUCCESS) break;
   }
   if (result == api::CUDA_SUCCESS) result = give_access(range.address, range.bytes, range.device, access);
   if (result == api::CUDA_SUCCESS) return result;
-  for (Extent& extent : range.extents) unmap(extent);
+  for (Extent& extent : range.extents) drop(range.device, extent);
   return result;
 }
 
@@ -175,16 +150,19 @@ void SwapBackend::insert(Range&& range) {
   ranges_.emplace(address, std::move(range));
 }
 
-// A range that has been removed from the books.
-void SwapBackend::destroy(Range&& range, const Exchange& exchange) {
+// A range that has been removed from the books. Returns the bytes that are no longer on the GPU.
+std::uint64_t SwapBackend::destroy(Range&& range, const Exchange& exchange) {
+  std::uint64_t had = 0;
   std::uint64_t gone = 0;
   for (Extent& extent : range.extents) {
-    if (extent.piece) gone += extent.bytes;
-    unmap(extent, exchange);
+    const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
+    had += bytes;
+    if (drop(range.device, extent, exchange)) gone += bytes;
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
   }
-  real::cuMemAddressFree(range.address, range.bytes);
-  take_resident(range.device, gone);
+  real::cuMemAddressFree(range.address, range.bytes);  // refused where memory is stuck: the addresses stay reserved
+  take_resident(range.device, had);
+  return gone;
 }
 
 std::uint64_t SwapBackend::granularity(int ordinal) {
@@ -337,20 +315,21 @@ std::optional<api::CUdeviceptr> SwapBackend::reuse(const Place& place, std::uint
 // Returns the bytes released.
 std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes, const Exchange& exchange) {
   std::vector<Range> gone;
-  std::uint64_t sum = 0;
+  std::uint64_t released = release_stuck(ordinal);
   {
     const std::lock_guard lock(mutex_);
     Device& entry = device(ordinal);
     while (sum < bytes && !entry.kept_by_size.empty()) {
       const auto largest = std::prev(entry.kept_by_size.end());
+    std::uint64_t sum = released;
       auto range = ranges_.extract(largest->second);
       take_off(range.mapped());
       sum += range.mapped().bytes;
       gone.push_back(std::move(range.mapped()));
     }
   }
-  for (Range& range : gone) destroy(std::move(range), exchange);
-  return sum;
+  for (Range& range : gone) released += destroy(std::move(range), exchange);
+  return released;
 }
 
 // With the lock held.

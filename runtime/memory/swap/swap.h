@@ -272,8 +272,9 @@ class SwapBackend final : public Backend {
   static api::CUresult create(const std::optional<Making>& own, std::uint64_t bytes, int device, bool exports,
                               PhysicalHandle* handle);
   api::CUresult make(Range&& range, api::CUdeviceptr* address);
-  static api::CUresult map(Extent& extent, Piece&& piece);
-  static api::CUresult map_aliases(const Extent& extent, PhysicalHandle handle);
+  api::CUresult map(int device, Extent& extent, Piece&& piece);
+  static api::CUresult map_aliases(std::uint64_t bytes, const Aliases& aliases, PhysicalHandle handle,
+                                   std::size_t* mapped);
   Extent* settled(Lock& lock, std::uint64_t range);
   api::CUresult change_at(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
                           const std::function<void(Extent& extent, Aliases::iterator alias, bool asked)>& change);
@@ -281,16 +282,38 @@ class SwapBackend final : public Backend {
   static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, int owner, const Access& access);
   static void change_access(std::uint64_t address, std::uint64_t bytes, int accessing, api::CUmemAccess_flags flags);
   void catch_up(const Range& range, const Extent& extent, const Access& given);
-  // Its physical memory goes to another process by `exchange`, with its contents, or to the driver.
-  static void unmap(Extent& extent, const Exchange& exchange = {});
-  static api::CUresult populate(Range& range, const Access& access, bool exports);
+  // What the driver has refused to take back: it lies on the GPU, counts as resident, and nobody uses it.
+  struct Stuck {
+    int device = 0;
+    std::uint64_t bytes = 0;
+    Piece piece;
+    std::vector<std::uint64_t> mapped;  // the addresses where it still is
+  };
+  // Its physical memory goes to another process by `exchange`, with its contents, or to the driver. If the driver
+  // refuses, nothing is handed over, and either all is as it was, or the memory is stuck and `extent.piece` empty.
+  api::CUresult unmap(int device, Extent& extent, const Exchange& exchange = {});
+  // The same for an extent that is not mapped any more by the books. False: its memory is stuck.
+  bool drop(int device, Extent& extent, const Exchange& exchange = {});
+  // Of memory that is mapped nowhere.
+  void release_piece(int device, std::uint64_t bytes, Piece&& piece);
+  void add_stuck(Stuck&& stuck);
+  // Tries again what the driver has refused before. Returns the bytes that it has taken back.
+  std::uint64_t release_stuck(int device);
+  // An extent on its way off the GPU.
+  struct Gone {
+    Extent extent;
+    Access access;
+  };
+  Gone take_out(const Range& range, Extent& extent);
+  api::CUresult leave(int device, Gone&& gone, const Exchange& exchange);
+  api::CUresult populate(Range& range, const Access& access, bool exports);
   std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
   std::uint64_t drop_kept(int device, std::uint64_t bytes, const Exchange& exchange = {});
   void insert(Range&& range);
   void take_off(const Range& range);
   void add_resident(int device, std::uint64_t bytes);
   void take_resident(int device, std::uint64_t bytes);
-  void destroy(Range&& range, const Exchange& exchange = {});
+  std::uint64_t destroy(Range&& range, const Exchange& exchange = {});
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::deque<Candidate> on_gpu(int device);
@@ -308,7 +331,7 @@ class SwapBackend final : public Backend {
   std::deque<Lacking> off_gpu(int device);
   static api::CUresult refill(const Extent& extent, const Mover& mover, api::CUevent* event);
   bool unused(const Extent& extent) const { return extent.in_place() && extent.came == opened_; }
-  std::uint64_t drop_unused(int device, std::uint64_t bytes, const Exchange& exchange);
+  std::uint64_t drop_unused(int device, std::uint64_t bytes, const Exchange& exchange, Moved& moved);
   void landed(std::uint64_t address);
 
   const IfOurTurn if_our_turn_;
@@ -325,6 +348,7 @@ class SwapBackend final : public Backend {
   Ranges ranges_;
   std::atomic<std::uint64_t> out_of_place_{0};  // extents
   std::uint64_t opened_ = 1;                    // how many times the gate has opened
+  std::vector<Stuck> stuck_;
   std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> needed_{};
