@@ -1,131 +1,36 @@
 #!/usr/bin/env python3
 """Programs whose plain device memory really does not fit together, swapped by rota, on a GPU: how long a switch takes.
 
-    tests/gpu/swap.py --build DIR [--room 12] [--size 8] [--jobs 2] [--seconds 15] [--mode exclusive] [--quantum 300ms]
-                      [--job pattern]
+    tests/gpu/swap.py --build DIR [--room 9.6] [--size 8] [--jobs 2] [--seconds 15] [--mode exclusive] [--quantum 300ms]
+                      [--job renewer] [--graphs 60] [--own] [--piece 256M]
 
 A ballast (a plain cuMemAlloc of a process without rota) leaves --room GiB of the GPU free; then --jobs programs of --size
-GiB each run under `rota run --memory swap`, with a rotad of their own. Each writes all of its memory in every round, checks
-words of it before, and compares all of it at the end. Nothing here is managed memory. By ctypes and numpy; what it takes it
-gives back, what it starts it ends.
+GiB each run under `rota run --memory swap`, with a rotad of their own. Each (tests/programs/renewer of the build) checks
+all of its words in every round and writes them anew: what they are says where they are and in which round they were
+written. Nothing here is managed memory. What it takes it gives back, what it starts it ends.
 
-Prints one line of JSON: rounds and words that were wrong for each job, for each switch the bytes and the time of moving
-out and of bringing back, and what bare copies in both directions reach between two processes in the same run (GB/s).
-Exits 77 where there is no NVIDIA GPU.
+Prints one line of JSON: what each job said, and of the switches (swap_switches.py), as [10%, median, 90%] of those that
+move nearly all: the copies from the first byte to the last (`copies_*`), the whole switch with drain and messages
+(`whole_*`), each also as a share of what bare copies in both directions reach between two processes in the same run,
+before and after. The first switches, which make room on the host, stand by themselves (`first`).
+Exits 77 where there is no GPU.
 """
 import argparse
-import contextlib
 import ctypes
+import functools
 import json
-import os
 import pathlib
 import re
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
 
-GIB = 1 << 30
-PIECE = 256 << 20
+sys.dont_write_bytecode = True  # the folder may be read-only
+import swap_rig
+import swap_switches
+from swap_rig import GIB, PIECE, Driver, add_options, answer, driver_library, duplex, go, ready, say, served, start, under_rota
 
-
-def driver_library():
-    try:
-        library = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        sys.exit(77)
-    if library.cuInit(0) != 0:
-        sys.exit(77)
-    return library
-
-
-class Driver:
-    def __init__(self):
-        self.library = driver_library()
-        context = ctypes.c_void_p()
-        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
-        self.call("cuCtxSetCurrent", context)
-
-    def call(self, name, *arguments):
-        result = getattr(self.library, name)(*arguments)
-        if result != 0:
-            raise RuntimeError(f"{name}: CUDA error {result}")
-
-    def allocate(self, size):
-        address = ctypes.c_uint64()
-        self.call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        return address
-
-    def free_bytes(self):
-        free, total = ctypes.c_size_t(), ctypes.c_size_t()
-        self.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return free.value
-
-
-def say(text):
-    print(text, flush=True)
-
-
-def ready():
-    """In a program of its own: told to begin by go()."""
-    say("ready")
-    sys.stdin.readline()
-
-
-def ballast(room):
-    """Leaves so many bytes free until its standard input closes."""
-    driver = Driver()
-    driver.allocate(driver.free_bytes() - room)
-    say("ready")
-    sys.stdin.read()
-
-
-def copier(direction, size=GIB):
-    driver = Driver()
-    device = driver.allocate(size)
-    host = ctypes.c_void_p()
-    driver.call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(size), 1)
-    ready()
-    begun, copies = time.monotonic(), 0
-    while time.monotonic() - begun < 1.5:
-        if direction == "out":
-            driver.call("cuMemcpyDtoH_v2", host, device, ctypes.c_size_t(size))
-        else:
-            driver.call("cuMemcpyHtoD_v2", device, host, ctypes.c_size_t(size))
-        copies += 1
-    say(json.dumps(copies * size / (time.monotonic() - begun) / 1e9))
-
-
-def job(size, seconds, seed):
-    import numpy
-    driver = Driver()
-    pieces = pieces_of(driver, size)
-    words = PIECE // 4
-    value = seed
-    for piece in pieces:
-        driver.call("cuMemsetD32_v2", piece, ctypes.c_uint(value), ctypes.c_size_t(words))
-    driver.call("cuCtxSynchronize")
-    wrong = rounds = 0
-    word = ctypes.c_uint()
-    say("ready")
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        for piece in pieces:
-            for at in (0, words // 2, words - 1):
-                driver.call("cuMemcpyDtoH_v2", ctypes.byref(word), ctypes.c_uint64(piece.value + 4 * at), ctypes.c_size_t(4))
-                wrong += word.value != value
-        value += 2
-        for piece in pieces:
-            driver.call("cuMemsetD32_v2", piece, ctypes.c_uint(value), ctypes.c_size_t(words))
-        driver.call("cuCtxSynchronize")
-        rounds += 1
-    whole = numpy.empty(words, dtype=numpy.uint32)
-    for piece in pieces:
-        driver.call("cuMemcpyDtoH_v2", whole.ctypes.data_as(ctypes.c_void_p), piece, ctypes.c_size_t(PIECE))
-        wrong += int((whole != value).sum())
-        driver.call("cuMemFree_v2", piece)
-    say(json.dumps({"rounds": rounds, "wrong": wrong}))
+own = functools.partial(swap_rig.own, script=__file__)
 
 
 def pattern(size, seconds, seed, graphs):
@@ -265,128 +170,55 @@ def totals(options):
                       "one_after_the_other_over_together": round(2 * alone / together, 3), "moves_out": moves}), flush=True)
 
 
-def own(*arguments, script=__file__):
-    return [sys.executable, os.path.abspath(script), "--part", *map(str, arguments)]
-
-
-def start(command, **options):
-    return subprocess.Popen(list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options)
-
-
-def go(*programs):
-    """Lets them begin together, once all are ready."""
-    for each in programs:
-        line = each.stdout.readline()
-        assert line == "ready\n", line
-    for each in programs:
-        tell(each)
-
-
-def tell(program):
-    program.stdin.write("\n")
-    program.stdin.flush()
-
-
-def answer(program):
-    return json.loads(program.communicate(timeout=600)[0].splitlines()[-1])
-
-
-def duplex():
-    """What a process that copies out and one that copies in reach beside each other. GB/s."""
-    copiers = [start(own("copier", direction)) for direction in ("out", "in")]
-    go(*copiers)
-    return [round(answer(each), 1) for each in copiers]
-
-
-def under_rota(options):
-    return [options.build / "bin/rota", "run", "--memory", "swap", "--"]
-
-
-@contextlib.contextmanager
-def served(options):
-    """A GPU that a ballast fills up to the room, and a rotad: the folder of its log, the environment of programs that find
-    it, and a list for those that are to be ended, too."""
-    folder = pathlib.Path(tempfile.mkdtemp(prefix="rota-swap-"))
-    environment = dict(os.environ, ROTA_SOCKET=str(folder / "rotad.sock"), ROTA_LOG="debug")
-    weight, rotad, running = None, None, []
-    try:
-        weight = start(own("ballast", int(options.room * GIB)))
-        assert weight.stdout.readline() == "ready\n"
-        rotad = start([options.build / "bin/rotad", "--mode", options.mode, "--quantum", options.quantum, "--trust", options.trust,
-                       "--lock-directory", folder / "locks"], env=environment, stderr=open(folder / "rotad.log", "w"))
-        while not (folder / "rotad.sock").exists():
-            time.sleep(0.01)
-        yield folder, environment, running
-    finally:
-        for each in [*running, rotad, weight]:
-            if each:
-                each.kill()
-                each.wait()
-        if options.logs:
-            options.logs.mkdir(parents=True, exist_ok=True)
-            for file in folder.glob("*.log"):
-                (options.logs / f"{folder.name}-{file.name}").write_bytes(file.read_bytes())
+def commands(options):
+    """What the jobs run."""
+    size = int(options.size * GIB)
+    for number in range(1, options.jobs + 1):
+        if options.program:
+            yield [options.program, "--bytes", size, "--seconds", f"{options.seconds:g}", "--seed", number]
+        elif options.job == "renewer":
+            yield [options.build / "tests/programs/renewer", "--bytes", size, "--seconds", f"{options.seconds:g}", "--seed", number,
+                   "--piece", options.piece, "--graphs", options.graphs or 0, *(["--own"] if options.own else [])]
+        else:
+            yield own(options.job, size, round(options.seconds), number, *([options.graphs or 1] if options.job == "pattern" else []))
 
 
 def measure(options):
-    bare = duplex()
-    with served(options) as (folder, environment, running):
-        for number in range(options.jobs):
-            size = int(options.size * GIB)
-            graphs = [options.graphs] if options.job == "pattern" else []
-            command = ([options.program, "--bytes", size, "--seconds", options.seconds, "--seed", number + 1] if options.program else
-                       own(options.job, size, options.seconds, number + 1, *graphs))
-            running.append(start([*under_rota(options), *command], env=environment, stderr=open(folder / f"job{number}.log", "w")))
-        results = [each.communicate(timeout=options.seconds * 8 + 120)[0].splitlines()[-1:] for each in running]
-    said = [(folder / f"job{number}.log").read_text() for number in range(options.jobs)]
-    outs = [tuple(map(int, found)) for text in said
-            for found in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out in (\d+) us, (\d+) of them copied", text)]
-    backs = [(int(got), int(us), int(taken)) for text in said for us, got, taken in re.findall(
-        r"memory back after (\d+) us, (\d+) bytes of it swapped, (\d+) of it in memory that others", text)]
-    most = max((got for got, _, _ in outs), default=0)
-    whole = [us for got, us, _ in outs if got == most]
+    bare_size = min(GIB, int(options.room * GIB) // 4)
+    bare = [duplex(bare_size)]
+    with served(options) as rig:
+        jobs = [rig.start(f"job{number}", command) for number, command in enumerate(commands(options))]
+        results = [each.communicate(timeout=options.seconds * 8 + 120)[0].splitlines()[-1:] for each in jobs]
+        codes = [each.returncode for each in jobs]
+    bare.append(duplex(bare_size))
+    found = swap_switches.switches(rig.final_events(), [rig.said(f"job{number}") for number in range(options.jobs)])
     print(json.dumps({
-        "jobs": [json.loads(line[0]) if line else None for line in results], "room_gib": options.room, "size_gib": options.size,
-        "mode": options.mode, "bare_duplex_gb_s": bare,
-        "moves_out": len(outs), "out_bytes": sum(got for got, _, _ in outs), "copied_bytes": sum(copied for _, _, copied in outs),
-        "last_copied_mib": [copied >> 20 for _, _, copied in outs[-8:]], "largest_out_bytes": most,
-        "out_ms": [round(us / 1e3) for us in sorted(whole)],
-        "out_gb_s_middle": round(most / statistics.median(whole) / 1e3, 1) if whole else None,
-        "largest_back_bytes": max((got for got, _, _ in backs), default=0), "trust": options.trust,
-        "back": [{"gib": round(got / GIB, 2), "ms": round(us / 1e3), "gb_s": round(got / us / 1e3, 1),
-                  "handed_over": round(taken / got, 2)} for got, us, taken in sorted(backs)[-12:] if got],
-    }), flush=True)
+        "jobs": [json.loads(line[0]) if line else None for line in results], "exits": codes, "room_gib": options.room,
+        "size_gib": options.size, "kind": options.job, "own": options.own, "piece": options.piece, "graphs": options.graphs, "mode": options.mode,
+        "quantum": options.quantum, "trust": options.trust, **swap_switches.report(found, bare)}), flush=True)
+    return int(any(codes))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", type=pathlib.Path)
-    parser.add_argument("--room", type=float, default=12)
-    parser.add_argument("--size", type=float, default=8)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--seconds", type=int, default=15)
-    parser.add_argument("--mode", default="exclusive")
-    parser.add_argument("--quantum", default="300ms")
-    parser.add_argument("--job", choices=["job", "pattern", "weights"], default="job",
-                        help="pattern: PyTorch, all words compared in every round; weights: most of it is read and does not change")
-    parser.add_argument("--graphs", type=int, default=1, help="of a job of --job pattern: how many it instantiates")
+    add_options(parser)
+    parser.add_argument("--job", choices=["renewer", "pattern", "weights"], default="renewer",
+                        help="renewer: all is compared and written anew; pattern: PyTorch, all words compared in every round; weights: most of it is read and does not change")
+    parser.add_argument("--graphs", type=int, help="how many graphs a job instantiates, for its rounds (pattern, renewer)")
+    parser.add_argument("--own", action="store_true", help="renewer: memory of its own making (cuMemCreate)")
+    parser.add_argument("--piece", default="256M", help="renewer: how large its allocations are")
     parser.add_argument("--program", type=pathlib.Path, help="instead of a job: a program that takes --bytes, --seconds and --seed and prints "
                                                              "such a line (programs/features.cu)")
-    parser.add_argument("--trust", default="user", help="none: nothing is handed over from program to program")
-    parser.add_argument("--logs", type=pathlib.Path, help="a folder for what rotad and the jobs say")
     parser.add_argument("--percent", type=int, help="instead of a measurement of switches: two jobs that use the GPU for so much of the time, "
                                                     "each as long as --seconds alone, against one after the other")
     parser.add_argument("--burst-ms", type=int, default=1000, help="of such a job: how long it uses the GPU at a time")
-    parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not options.part:
         driver_library()  # without a context: this process takes nothing of the GPU
         return totals(options) if options.percent else measure(options)
     name, *arguments = options.part
-    if name == "copier":
-        return copier(arguments[0])
-    return {"ballast": ballast, "job": job, "pattern": pattern, "weights": weights, "work": work, "calibrate": calibrate}[name](*map(int, arguments))
+    return {"pattern": pattern, "weights": weights, "work": work, "calibrate": calibrate}[name](*map(int, arguments))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -28,9 +28,8 @@ import time
 sys.dont_write_bytecode = True  # the folder may be read-only
 import swap
 from share import percentile
-from swap import answer, go, pieces_of, ready, sweep, tell
-
-EXTENT = 128 << 20  # rota's largest
+from swap import pieces_of, sweep
+from swap_rig import EXTENT, answer, go, ready, tell
 
 own = functools.partial(swap.own, script=__file__)
 

@@ -37,6 +37,22 @@ __global__ void memtouch(unsigned* words, unsigned long count, unsigned long str
   }
 }
 
+// Word number i of the memory that begins with word `first` has to be i * 2654435761 + *round: words that are not are
+// counted, and each becomes that of the next round. With one thread over `round` itself (first = 0) the next round
+// begins.
+__global__ void renew(unsigned* words, unsigned long count, unsigned long first, const unsigned* round,
+                      unsigned* mismatches) {
+  unsigned long step = static_cast<unsigned long>(gridDim.x) * blockDim.x;
+  unsigned now = *round;
+  unsigned wrong = 0;
+  for (unsigned long i = blockIdx.x * static_cast<unsigned long>(blockDim.x) + threadIdx.x; i < count; i += step) {
+    unsigned wanted = static_cast<unsigned>(first + i) * 2654435761u + now;
+    if (words[i] != wanted) ++wrong;
+    words[i] = wanted + 1;
+  }
+  if (wrong != 0) atomicAdd(mismatches, wrong);
+}
+
 __global__ void reduce(const unsigned* words, unsigned long count, unsigned long* out) {
   unsigned long step = static_cast<unsigned long>(gridDim.x) * blockDim.x;
   unsigned long sum = 0;

@@ -56,6 +56,23 @@ void memtouch(Launch& launch, Pointer<unsigned> words, unsigned long count, unsi
   launch.stream(2 * count * sizeof(unsigned));
 }
 
+// Word number i of the memory that begins with word `first` has to be i * 2654435761 + *round: words that are not are
+// counted, and each becomes that of the next round.
+void renew(Launch& launch, Pointer<unsigned> words, unsigned long count, unsigned long first, Pointer<const unsigned> round,
+           Pointer<unsigned> mismatches) {
+  unsigned* memory = words.range(launch, count);
+  const unsigned* current = round.range(launch, 1);
+  unsigned* wrong = mismatches.range(launch, 1);
+  if (memory == nullptr || current == nullptr || wrong == nullptr) return;
+  const unsigned now = *current;
+  for (uint64_t i = 0; i < count; ++i) {
+    const unsigned wanted = static_cast<unsigned>(first + i) * 2654435761U + now;
+    if (memory[i] != wanted) ++*wrong;
+    memory[i] = wanted + 1;
+  }
+  launch.stream(2 * count * sizeof(unsigned));
+}
+
 // *out = sum of the words with one thread; with more, the sum is added to *out
 void reduce(Launch& launch, Pointer<const unsigned> words, unsigned long count, Pointer<unsigned long> out) {
   const unsigned* from = words.range(launch, count);
@@ -240,6 +257,7 @@ ROTA_SIM_KERNEL("_Z5saxpyifPKfPf", saxpy)
 ROTA_SIM_KERNEL("_Z10vector_addPKfS0_Pfi", vector_add)
 ROTA_SIM_KERNEL("_Z4fillPjmj", fill)
 ROTA_SIM_KERNEL("_Z8memtouchPjmmjS_", memtouch)
+ROTA_SIM_KERNEL("_Z5renewPjmmPKjS_", renew)
 ROTA_SIM_KERNEL("_Z6reducePKjmPm", reduce)
 ROTA_SIM_KERNEL("_Z4gemmPKfS0_Pfiii", gemm)
 ROTA_SIM_KERNEL("_Z10thread_idsPj", thread_ids)
