@@ -28,7 +28,8 @@ std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
 }
 
 bool SwapBackend::prepare_host(const std::vector<Excess>& all) {
-  std::map<std::uint64_t, std::size_t, std::greater<>> wanted;  // blocks by size, the largest first, as they leave
+  // Blocks by size, the largest first, as they leave, and by where they are best.
+  std::map<std::pair<std::uint64_t, int>, std::size_t, std::greater<>> wanted;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [ordinal, most] : all) {
@@ -42,12 +43,15 @@ bool SwapBackend::prepare_host(const std::vector<Excess>& all) {
         }
       }
       for (const auto& [bytes, count] : lacking) {
-        for (std::size_t one = 0; one < count && has < most; ++one, has += bytes) ++wanted[bytes];
+        for (std::size_t one = 0; one < count && has < most; ++one, has += bytes) {
+          ++wanted[{bytes, host_.node_of(ordinal)}];
+        }
       }
     }
   }
-  for (const auto& [bytes, count] : wanted) {
-    if (host_.kept(bytes) < count) return host_.prepare(bytes);
+  for (const auto& [block, count] : wanted) {
+    const auto& [bytes, node] = block;
+    if (host_.kept(bytes, node) < count) return host_.prepare(bytes, node);
   }
   if (wanted.empty()) host_.drop_prepared();
   return false;
@@ -146,7 +150,8 @@ struct SwapBackend::Departure {
   Fingerprints::Seen seen;
 };
 
-SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const Mover& mover) {
+// As far as the host has memory for it now.
+SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, const Mover& mover) {
   Moved moved;
   moved.without_copy = drop_kept(ordinal, bytes, mover.exchange);
   if (moved.without_copy < bytes) {
@@ -185,12 +190,14 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     }
     Leaving leaving = std::move(chosen.front());
     chosen.pop_front();
-    const std::vector<Leaving::Part> parts = leaving.changed();
+    std::vector<Leaving::Part> parts;
     void* host = nullptr;
     {
       const std::lock_guard lock(mutex_);
       Extent* extent = set_out(leaving);
       if (extent == nullptr) continue;
+      if (!extent->saved) leaving.copied = nullptr;  // the copy has been given up since it was chosen
+      parts = leaving.changed();
       if (!parts.empty()) extent->saved = false;
       host = extent->host;
     }
@@ -202,7 +209,7 @@ SwapBackend::Moved SwapBackend::move_out(int ordinal, std::uint64_t bytes, const
     bool started = false;
     bool no_host = false;
     mover.within([&] {
-      if (host == nullptr) host = host_.take(flight.bytes);
+      if (host == nullptr) host = place_on_host(ordinal, flight.bytes);
       no_host = host == nullptr;
       if (no_host) return;
       flight.event = driver::make_event();  // none: a full GPU has no room for one, and the copy is waited for here

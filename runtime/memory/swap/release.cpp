@@ -32,26 +32,6 @@ std::uint64_t SwapBackend::drop_unused(int ordinal, std::uint64_t bytes, const E
   return sum;
 }
 
-std::uint64_t SwapBackend::give_host_back() {
-  std::vector<std::pair<void*, std::uint64_t>> unread;
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& [address, range] : ranges_) {
-      for (Extent& extent : range.extents) {
-        if (extent.host == nullptr || !extent.in_place() || unused(extent)) continue;
-        unread.emplace_back(std::exchange(extent.host, nullptr), extent.bytes);
-        extent.saved = false;
-      }
-    }
-  }
-  std::uint64_t sum = host_.trim();
-  for (const auto& [block, bytes] : unread) {
-    host_.end(block, bytes);
-    sum += bytes;
-  }
-  return sum;
-}
-
 std::uint64_t SwapBackend::context_failed(api::CUcontext context, int ordinal) {
   std::vector<Extent> gone;
   std::uint64_t had = 0;

@@ -194,9 +194,12 @@ class SwapBackend final : public Backend {
   // Prepares a little more room on the host for extents on these GPUs that have none there yet, up to as many bytes as
   // may have to leave. False: there is enough, or the host has none to spare. Room that is not needed is released.
   bool prepare_host(const std::vector<Excess>& all);
-  // The host is low on memory: releases host copies that would not be read again, and kept blocks. Returns the bytes.
-  // With some context current.
-  std::uint64_t give_host_back();
+  // Releases host memory without which nothing is lost, until it adds up to so many bytes: kept blocks, then copies of
+  // what is on the GPU, the most useful last. Copies of what came in and was not used yet, with which it could leave
+  // without further host memory, only if `unused_too`. Returns the bytes. With some context current.
+  std::uint64_t give_host_back(std::uint64_t bytes = UINT64_MAX, bool unused_too = false);
+  // Counts those copies anew, for what the host pool says to rotad.
+  void count_copies();
   HostPool& host() { return host_; }
   // An error that cannot be cleared has ended all work of this context: releases its memory and no longer waits for any
   // of it. Null: all contexts of the GPU have ended so; releases what belongs to none. Returns the bytes that were on
@@ -317,6 +320,17 @@ class SwapBackend final : public Backend {
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::deque<Candidate> on_gpu(int device);
+  struct Copy {
+    bool unused;
+    bool steady;
+    std::uint64_t bytes;
+    std::uint64_t address;
+    auto operator<=>(const Copy&) const = default;
+  };
+  std::vector<Copy> copies() const;
+  void* take_copy(const Copy& copy);
+  void* place_on_host(int device, std::uint64_t bytes);
+  Moved move_out_now(int device, std::uint64_t bytes, const Mover& mover);
   std::deque<Leaving> choose(std::deque<Candidate>& all, std::uint64_t bytes);
   Extent* set_out(const Leaving& leaving);
   void look_at(std::deque<Leaving>& chosen, const Mover& mover);
