@@ -3,6 +3,10 @@
 // lack of memory is skipped. Prints "ok N calls, R a second, O refused, B bytes left": the calls that allocate or free,
 // and the GPU memory that, according to cuMemGetInfo, is still missing at the end.
 //
+// With --launch kernels write, and threads launch kernels over their blocks all the time, which check every word and
+// write it anew. With --held each thread has its part of so many bytes from the first to the last. --without managed
+// leaves a route out. "moved" in such a run is up to rota: two of them on a GPU that has no room for both.
+//
 // With --table, for this many seconds each: every route alone and all together, with one thread, four threads and all
 // threads. Prints the calls per second, and the average time in microseconds of an allocation, an immediate free
 // (cuMemFree and similar) and a stream-ordered free, without the program's own waiting before it.
@@ -87,17 +91,39 @@ struct Block {
   CUmemGenericAllocationHandle physical = 0;
 };
 
+// The work of a number of threads for a while.
+struct Storm {
+  unsigned threads;
+  double duration;
+  unsigned seed;
+  uint64_t most;
+  unsigned routes = kAll;
+  bool launch = false;
+  uint64_t held = 0;
+};
+
 class Worker {
  public:
-  // `routes`: a bit for each route that it allocates by.
-  Worker(const Functions& functions, CUmemoryPool pool, CUstream stream, unsigned seed, uint64_t most, unsigned routes)
-      : functions_(functions), pool_(pool), stream_(stream), random_(seed), most_(most) {
+  // `storm.routes`: a bit for each route that it allocates by.
+  Worker(const Functions& functions, CUmemoryPool pool, CUstream stream, unsigned seed, const Storm& storm)
+      : functions_(functions), pool_(pool), stream_(stream), random_(seed), most_(storm.most) {
     for (unsigned route = 0; route < kRoutes; ++route) {
-      if ((routes >> route & 1) != 0) routes_.push_back(static_cast<Route>(route));
+      if ((storm.routes >> route & 1) != 0) routes_.push_back(static_cast<Route>(route));
     }
+    if (!storm.launch) return;
+    fill_ = kernel("_Z4fillPjmj");
+    touch_ = kernel("_Z8memtouchPjmmjS_");
+    CHECK(cuMemAlloc_v2(&mismatches_, sizeof(unsigned)));
+    CHECK(cuMemsetD32Async(mismatches_, 0, 1, stream_));
+    held_.bytes = storm.held / storm.threads / 4 * 4;
+    if (held_.bytes == 0) return;
+    CHECK(cuMemAlloc_v2(&held_.address, held_.bytes));
+    held_.value = seed;
+    write(held_);
   }
 
   void step() {
+    if (touch_ != nullptr) touch(held_.bytes != 0 && random_() % 8 == 0 ? held_ : any());
     if (blocks_.size() < 12 && (blocks_.empty() || random_() % 2 == 0)) {
       allocate();
     } else {
@@ -106,13 +132,46 @@ class Worker {
   }
   void end() {
     while (!blocks_.empty()) free_at(blocks_.size() - 1);
+    touch(held_);
     CHECK(cuStreamSynchronize(stream_));
+    if (mismatches_ == 0) return;
+    unsigned wrong = 0;
+    CHECK(cuMemcpyDtoH_v2(&wrong, mismatches_, sizeof wrong));
+    if (wrong != 0) fail("kernels found %u words that were not what was written", wrong);
+    CHECK(cuMemFree_v2(mismatches_));
+    if (held_.address != 0) CHECK(cuMemFree_v2(held_.address));
   }
+  unsigned long launches() const { return launches_; }
   unsigned long calls() const { return calls_; }
   unsigned long refused() const { return refused_; }
   const Times& times() const { return times_; }
 
  private:
+  Block& any() { return blocks_.empty() ? held_ : blocks_[random_() % blocks_.size()]; }
+
+  void write(const Block& block) {
+    if (fill_ == nullptr) return CHECK(cuMemsetD32Async(block.address, block.value, block.bytes / 4, stream_));
+    Block written = block;
+    unsigned long words = block.bytes / 4;
+    void* parameters[] = {&written.address, &words, &written.value};
+    launch(fill_, parameters);
+  }
+
+  // A kernel compares every word with the block's value, and adds one to both.
+  void touch(Block& block) {
+    if (touch_ == nullptr || block.address == 0) return;
+    unsigned long words = block.bytes / 4;
+    unsigned long stride = 1;
+    void* parameters[] = {&block.address, &words, &stride, &block.value, &mismatches_};
+    launch(touch_, parameters);
+    ++block.value;
+  }
+
+  void launch(CUfunction function, void** parameters) {
+    ++launches_;
+    CHECK(cuLaunchKernel(function, 16, 1, 1, 128, 1, 1, 0, stream_, parameters, nullptr));
+  }
+
   void allocate() {
     Block block;
     block.route = routes_[random_() % routes_.size()];
@@ -170,7 +229,7 @@ class Worker {
       return;
     }
     check(result, "an allocation");
-    if (block.address != 0) CHECK(cuMemsetD32Async(block.address, block.value, block.bytes / 4, stream_));
+    if (block.address != 0) write(block);
     blocks_.push_back(block);
   }
 
@@ -230,20 +289,18 @@ class Worker {
   std::vector<Block> blocks_;
   unsigned long calls_ = 0;
   unsigned long refused_ = 0;
+  unsigned long launches_ = 0;
   std::vector<Route> routes_;
   Times times_{};
+  CUfunction fill_ = nullptr;
+  CUfunction touch_ = nullptr;
+  CUdeviceptr mismatches_ = 0;
+  Block held_;
 };
 
-// The work of a number of threads for a while.
-struct Storm {
-  unsigned threads;
-  double duration;
-  unsigned seed;
-  uint64_t most;
-  unsigned routes = kAll;
-};
 struct Outcome {
   unsigned long calls = 0;
+  unsigned long launches = 0;
   unsigned long refused = 0;
   double took = 0;
   Times times{};
@@ -261,13 +318,13 @@ Outcome run(const Storm& storm, const Functions& functions, CUcontext context, C
   for (unsigned number = 0; number < storm.threads; ++number) {
     workers.emplace_back([&, number] {
       CHECK(cuCtxSetCurrent(context));
-      Worker worker(functions, pool, streams[number % streams.size()], storm.seed * 1000 + number, storm.most,
-                    storm.routes);
+      Worker worker(functions, pool, streams[number % streams.size()], storm.seed * 1000 + number, storm);
       while (seconds() - start_time < storm.duration) worker.step();
       worker.end();
       const std::lock_guard lock(mutex);
       all.calls += worker.calls();
       all.refused += worker.refused();
+      all.launches += worker.launches();
       for (unsigned route = 0; route < kRoutes; ++route) {
         for (unsigned operation = 0; operation < kOperations; ++operation) {
           all.times[route][operation].add(worker.times()[route][operation]);
@@ -323,7 +380,9 @@ void print_table(Storm storm, const Functions& functions, CUcontext context, CUm
 }  // namespace
 
 int main(int argc, char** argv) {
-  Options options(argc, argv, "allocation_storm [--threads N] [--for SECONDS] [--bytes MOST] [--seed N] [--table]");
+  Options options(argc, argv,
+                  "allocation_storm [--threads N] [--for SECONDS] [--bytes MOST] [--seed N] [--table] "
+                  "[--launch [--held N[K|M|G]]] [--without ROUTE]");
   Storm storm{.threads = static_cast<unsigned>(options.number("--threads", 16)),
               .duration = options.number("--for", 2),
               .seed = static_cast<unsigned>(options.number("--seed", 1)),
@@ -331,6 +390,12 @@ int main(int argc, char** argv) {
   const bool table = options.flag("--table");
   start();
   storm.most = options.bytes("--bytes", 300 << 10);
+  storm.launch = options.flag("--launch");
+  storm.held = options.bytes("--held", 0);
+  const std::string without = options.text("--without", "");
+  for (unsigned route = 0; route < kRoutes; ++route) {
+    if (without == kNames[route]) storm.routes &= ~(1u << route);
+  }
   options.end();
   CUcontext context = nullptr;
   CHECK(cuDevicePrimaryCtxRetain(&context, 0));
@@ -356,8 +421,10 @@ int main(int argc, char** argv) {
   if (table) {
     std::printf("ok %lld bytes left\n", left);
   } else {
-    std::printf("ok %lu calls, %.0f a second, %lu refused, %lld bytes left\n", outcome.calls, outcome.rate(),
+    std::printf("ok %lu calls, %.0f a second, %lu refused, %lld bytes left", outcome.calls, outcome.rate(),
                 outcome.refused, left);
+    if (storm.launch) std::printf(", %lu launches", outcome.launches);
+    std::putchar('\n');
   }
   return 0;
 }

@@ -1,0 +1,73 @@
+// How long cuMemAlloc and cuMemFree take: cold, when nothing of that size was freed before, and warm, when it was.
+//
+//   alloc_cost --bytes N[K|M|G] [--count N]
+//
+// Allocates --count pieces (default: as many as make 2 GiB, at least 2 and at most 512), frees them, and then allocates
+// and frees one again and again. Prints a line of JSON: for each kind of call the mean, the median and the longest, in
+// microseconds. tests/gpu/swap_cost.py compares it with and without rota.
+#include <algorithm>
+#include <vector>
+
+#include "tests/programs/program.h"
+
+using namespace program;  // NOLINT
+
+namespace {
+
+class Taken {
+ public:
+  template <typename Call>
+  void time(Call&& call) {
+    const double began = seconds();
+    call();
+    all_.push_back((seconds() - began) * 1e6);
+  }
+  void print(const char* name) {
+    std::sort(all_.begin(), all_.end());
+    double sum = 0;
+    for (const double each : all_) sum += each;
+    std::printf(",\"%s\":{\"mean\":%.2f,\"p50\":%.2f,\"max\":%.2f}", name, sum / static_cast<double>(all_.size()),
+                all_[all_.size() / 2], all_.back());
+  }
+
+ private:
+  std::vector<double> all_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options(argc, argv, "alloc_cost --bytes N[K|M|G] [--count N]");
+  start();
+  const uint64_t bytes = options.bytes("--bytes", uint64_t{2} << 20);
+  const auto usual = std::clamp<uint64_t>((uint64_t{2} << 30) / bytes, 2, 512);
+  const auto count = static_cast<size_t>(options.number("--count", static_cast<double>(usual)));
+  options.end();
+  CUdeviceptr first = 0;  // what the first call of all sets up counts for none
+  CHECK(cuMemAlloc_v2(&first, 256));
+  CHECK(cuMemsetD32_v2(first, 0, 64));
+  CHECK(cuCtxSynchronize());
+  std::vector<CUdeviceptr> pieces(count);
+  Taken cold;
+  Taken freed;
+  Taken warm;
+  for (CUdeviceptr& each : pieces) cold.time([&] { CHECK(cuMemAlloc_v2(&each, bytes)); });
+  for (const CUdeviceptr each : pieces) {
+    CHECK(cuMemsetD32_v2(each, 1, bytes / sizeof(unsigned)));
+    CHECK(cuCtxSynchronize());
+    freed.time([&] { CHECK(cuMemFree_v2(each)); });
+  }
+  for (int number = 0; number < 50; ++number) {
+    warm.time([&] {
+      CUdeviceptr again = 0;
+      CHECK(cuMemAlloc_v2(&again, bytes));
+      CHECK(cuMemFree_v2(again));
+    });
+  }
+  std::printf("{\"bytes\":%llu,\"count\":%zu", static_cast<unsigned long long>(bytes), count);
+  cold.print("cold_alloc");
+  freed.print("first_free");
+  warm.print("warm_alloc_and_free");
+  std::puts("}");
+  return 0;
+}
