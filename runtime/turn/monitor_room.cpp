@@ -105,10 +105,9 @@ std::uint64_t Monitor::fixed_of_others_bytes(int device) const {
 void Monitor::make_room_for_context(int device, const std::function<bool()>& again) {
   if (device < 0 || device >= memory::kMaxDevices || gate::is_inside() || contexts_.captures() != 0) return;
   touch(device);
-  if (!served()) return;
   // A new GPU: rotad has to be told, and the grant has to be extended to it. If this is the process's first GPU, the
   // grant is there at the first look; until then the gate is closed.
-  for (const auto until = std::chrono::steady_clock::now() + kGrantGrows;;) {
+  for (const auto until = std::chrono::steady_clock::now() + kGrantGrows; served();) {
     gate_.pass();
     if (room_.allowed(device) != Room::kUnlimited || std::chrono::steady_clock::now() >= until) break;
     std::this_thread::sleep_for(1ms);
@@ -117,7 +116,9 @@ void Monitor::make_room_for_context(int device, const std::function<bool()>& aga
 }
 
 void Monitor::make_room(int device, const std::function<bool()>& again) {
-  if (device < 0 || device >= memory::kMaxDevices || !served()) return;
+  if (device < 0 || device >= memory::kMaxDevices) return;
+  if (memory_.swap().drop_kept(device) != 0 && again()) return;
+  if (!served()) return;
   if (gate::is_inside() || contexts_.captures() != 0) return;
   std::size_t total = 0;
   if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS || total == 0) return;

@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "generated/driver_real.h"
 #include "tests/unit/runtime/memory/on_simgpu/crossing.h"
 #include "tests/unit/runtime/memory/on_simgpu/matrix.h"
 
@@ -179,6 +180,40 @@ TEST_CASE("an array that would pass the limit is out of memory, and is made once
     });
     CHECK(report == "");
   }
+}
+
+TEST_CASE("freed memory that swap mode keeps for later is given up for what only the driver can make") {
+  const std::string report =
+      on_simgpu({.mode = Mode::kSwap, .limit = "", .replace = {}, .neighbour = {}, .gpu_bytes = 512 * kMiB}, [] {
+        constexpr std::uint64_t kKept = 8 * kMiB;  // the most that is kept on such a GPU
+        const auto left = [] {
+          std::size_t free = 0;
+          std::size_t total = 0;
+          EXPECT_OK(real::cuMemGetInfo_v2(&free, &total));
+          return free;
+        };
+        enter(0);
+        CUdeviceptr kept = 0;
+        EXPECT_OK(cu.cuMemAlloc_v2(&kept, kKept));
+        EXPECT_OK(cu.cuMemFree_v2(kept));
+        CUdeviceptr others = 0;
+        EXPECT_OK(real::cuMemAlloc_v2(&others, left()));  // as a program without rota
+        EXPECT(left() == 0);
+        const CUDA_ARRAY_DESCRIPTOR shape{1024, 1024, CU_AD_FORMAT_FLOAT, 1};
+        CUarray array = nullptr;
+        EXPECT_OK(cu.cuArrayCreate_v2(&array, &shape));
+        EXPECT_OK(cu.cuArrayDestroy(array));
+        // The same for a call that is no allocation.
+        EXPECT_OK(real::cuMemFree_v2(others));
+        EXPECT_OK(cu.cuMemAlloc_v2(&kept, kKept));
+        EXPECT_OK(cu.cuMemFree_v2(kept));
+        EXPECT_OK(real::cuMemAlloc_v2(&others, left()));
+        CUcontext second = nullptr;
+        EXPECT_OK(cu.cuCtxCreate_v2(&second, 0, 0));
+        EXPECT_OK(cu.cuCtxDestroy_v2(second));
+        EXPECT_OK(real::cuMemFree_v2(others));
+      });
+  CHECK(report == "");
 }
 
 TEST_CASE("what no GPU could hold is the driver's to refuse, which may find the arguments wrong first") {
