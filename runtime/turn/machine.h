@@ -100,6 +100,7 @@ struct Look {
   GpuMask unasked = 0;         // held GPUs for which rotad must be told again how much that is
   bool measures = false;       // work that the program times is under way: the turn does not end before that is over
   bool alone = false;          // and others should stay off its GPUs during that time
+  bool sharer_waits = false;   // it and a process that waits for its GPUs both hand memory or events to others
 };
 }  // namespace event
 

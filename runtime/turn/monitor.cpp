@@ -337,7 +337,8 @@ void Monitor::run() {
     // Nobody waits, so nothing drains; but memory may have to leave.
     const bool undisturbed =
         machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu() && !timing_.in_flight();
-    const auto has_unneeded = [this] { return memory_.has_deferred() || memory_.swap().host().low(); };
+    if (memory_.swap().any()) keep_to_host_share();
+    const auto has_unneeded = [this] { return memory_.has_deferred() || has_unneeded_host(); };
     if (undisturbed && now() >= next_collect_ && has_unneeded()) collect_if_idle();
     if (machine_.still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
     if (!stopping() && !prepare_host()) sleep(heard, event_seen);
@@ -426,7 +427,7 @@ void Monitor::carry_out(const Action& action) {
       move_out_of_the_way(action.gpus);
       break;
     case Act::kCollect:
-      if (memory_.has_deferred() || memory_.swap().host().low()) collect();
+      if (memory_.has_deferred() || has_unneeded_host()) collect();
       break;
     case Act::kSay:
       say(action);
@@ -467,6 +468,7 @@ event::Look Monitor::look() {
   const Timing::Wish measured = look_at_timing();
   seen.measures = measured.measures;
   seen.alone = measured.alone;
+  seen.sharer_waits = connection_ && (connection_->watch() & protocol::kWatchSharers) != 0;
   if (reached_ && !seen.resident) ++seen.standing;  // whoever accesses that memory is in effect waiting for it
   if (machine_.watches_gpu()) {
     const gate::Contexts::Progress progress = contexts_.progress();

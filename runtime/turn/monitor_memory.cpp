@@ -22,6 +22,14 @@ constexpr Time kBetweenCollections = 250ms;
 // that rotad finds not to make room (scheduler/core/clearing.h).
 constexpr Time kStuck = 10s;
 
+// How long memory of a process that is being checkpointed counts as fixed before the driver is asked again. A judgment.
+constexpr Time kCheckpointed = 1s;
+
+// How often it is counted what of the host's memory could be given back: where a limit applies, and where only `rota
+// status` and the next rotad want to know it.
+constexpr Time kBetweenCounts = 10ms;
+constexpr Time kBetweenUnlimitedCounts = 200ms;
+
 // A driver that has refused to bring memory back this often, for this long, is taken not to do it at all. A judgment.
 constexpr int kMostRefusals = 5;
 constexpr Time kLongestRefusal = 3s;
@@ -42,9 +50,10 @@ memory::Exchange Monitor::exchange(int device) {
   const auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const Gpu& each) { return each.device == device; });
   if (gpu == gpus_.end() || gpu->index < 0) return {};
   const int index = gpu->index;
-  return {.give =
+  return {.gives = [this, index] { return connection_ && connection_->hands_over(index); },
+          .give =
               [this, index](int memory, std::uint64_t bytes) {
-                if (!connection_ || !connection_->hands_over(index)) return;
+                if (!connection_) return;
                 protocol::Message message;
                 message.kind = protocol::Kind::kHandOver;
                 message.body.extent = {.gpu = static_cast<std::uint32_t>(index), .padding = 0, .bytes = bytes};
@@ -60,6 +69,7 @@ memory::Exchange Monitor::exchange(int device) {
 event::Brought Monitor::bring_memory_back() {
   if (lost_) return {.resident = false, .lost = true};
   if (const GpuMask without_room = lacking(); without_room != 0) return {true, without_room};
+  if (!memory_.swap().in_place() && memory::SwapBackend::being_checkpointed()) return {.resident = false};
   std::vector<Destination> destinations;
   for (const Gpu& gpu : gpus_) destinations.push_back({gpu.device, room_.allowed(gpu.device)});
   const Time begun = now();
@@ -113,6 +123,31 @@ void Monitor::give_host_back_if_low() {
   }
 }
 
+// What rotad leaves this process of the host's memory (scheduler/protocol/pages.h): says what it has, and gives back what
+// is spare and more than that. What is pinned only while no work of this process runs; a holder's see collect().
+void Monitor::keep_to_host_share() {
+  memory::SwapBackend& swap = memory_.swap();
+  memory::HostPool& host = swap.host();
+  if (host.bytes() == 0 && !host.limited()) return;
+  if (now() >= next_count_) {
+    swap.count_copies();
+    next_count_ = now() + (host.limited() ? kBetweenCounts : kBetweenUnlimitedCounts);
+    const bool asked = connection_ && std::any_of(gpus_.begin(), gpus_.end(), [this](const Gpu& gpu) {
+      return gpu.index >= 0 && connection_->to_clear(gpu.index) != 0;
+    });
+    if (!asked) host.lack(0);
+  }
+  if (host.excess() == 0) return;
+  if (host.has_prepared()) host.drop_prepared();
+  if (host.excess() == 0 || !machine_.still()) return;
+  for (const Gpu& gpu : gpus_) {
+    const api::CUcontext context = contexts_.any(gpu.device);
+    if (context == nullptr) continue;
+    contexts_.within(context, [&] { swap.give_host_back(host.excess(), true); });
+    return;
+  }
+}
+
 // Called while others lack room that this process will have to make, so that the first memory to leave need not wait
 // for host memory. Returns whether there is more to do. Calls no driver.
 bool Monitor::prepare_host() {
@@ -141,7 +176,7 @@ bool Monitor::prepare_host() {
 // memory from pools whose contexts have ended, until there is another context to copy it.
 void Monitor::publish_pins() {
   const bool holds = machine_.grant() != 0;
-  const bool stuck = now() < stuck_until_;
+  const bool stuck = now() < stuck_until_ || contexts_.captures() != 0;
   if (holds) {
     stuck_until_ = Time{0};
   } else {
@@ -189,7 +224,10 @@ void Monitor::look_outside() {
 // Extents move only where all work is proven to have finished and no call uses addresses or captures.
 void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   if (memory_.swap().pinned() || pins_what_is_reached()) return;
-  if (memory::SwapBackend::being_checkpointed()) return;
+  if (memory::SwapBackend::being_checkpointed()) {
+    stuck_until_ = std::max(stuck_until_, now() + kCheckpointed);
+    return;
+  }
   const api::CUcontext context = contexts_.any(from.front().device);
   bool none_captures = false;
   gate_.close();
@@ -256,7 +294,9 @@ void Monitor::collect() {
     if (context == nullptr) continue;
     contexts_.within(context, [&] {
       memory_.collect_deferred();
-      if (memory_.swap().host().low()) memory_.swap().give_host_back();
+      memory::SwapBackend& swap = memory_.swap();
+      if (swap.host().low()) swap.give_host_back();
+      if (const std::uint64_t excess = swap.host().excess(); excess != 0) swap.give_host_back(excess);
     });
     return;
   }

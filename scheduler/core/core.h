@@ -116,6 +116,8 @@ class Core {
   Time next_turn(ClientId client) const;
   // The first client that waits there; nothing if none does.
   std::optional<ClientId> first_waiting(GpuIndex gpu) const;
+  // Whether this client shares memory or events with other processes, and so does one that waits for its GPUs.
+  bool sharer_waits(ClientId holder) const;
   GpuMask waited_gpus() const { return books_.waited(); }
   // When its grant will be revoked; 0 while it need not give back.
   Time give_back_by(ClientId client) const;

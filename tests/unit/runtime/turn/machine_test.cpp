@@ -33,6 +33,26 @@ TEST_CASE("a grant opens the gate only once the memory is back") {
   CHECK_FALSE(process.machine.gate_open());
 }
 
+TEST_CASE("a drain without progress gives way to a process that this one shares memory with and that waits") {
+  Process process;
+  process.hold();
+  process.press();
+  process.seen.standing = 0;  // the gate holds nothing back: it would wait for a long kernel
+  SECTION("which waits") {
+    process.seen.sharer_waits = true;
+    process.run(Machine::kPatience / 2);
+    CHECK(process.machine.phase() == Phase::kDraining);
+    process.run(Machine::kPatience);
+    CHECK(process.machine.phase() == Phase::kBeside);
+    CHECK(process.machine.gate_open());
+    CHECK_FALSE(process.machine.still());
+  }
+  SECTION("but whoever waits shares nothing with it") {
+    process.run(Machine::kPatience * 5);
+    CHECK(process.machine.phase() == Phase::kDraining);
+  }
+}
+
 TEST_CASE("grace runs from the first loss to the next grant, not anew at every loss") {
   Process process;
   process.seen.standing = 1;
