@@ -1,14 +1,14 @@
 // Which memory leaves a GPU to make room for the holders: swap memory, which stays there until its owner moves it away.
 //
 // Nothing moves when a lease goes back. When the holders of a GPU lack room, rotad asks clients that hold nothing for
-// exactly what is missing:
+// what is missing:
 //
 //   missing = what counts for the holders + what others have there - (total - contexts - what is outside)
 //
-// or what the driver has refused a holder, if that is more. Clients that want nothing are asked first, those that have
-// rested longest before the others; then those that wait, from the back of the queue, because with turns the least
-// recently used is the next to run. What one client has been asked for is not asked of another even if the order
-// changes: it is already on its way.
+// and a little more, or what the driver has refused a holder, if that is more. Clients that want nothing are asked
+// first, those that have rested longest before the others; then those that wait, from the back of the queue, because
+// with turns the least recently used is the next to run. What one client has been asked for is not asked of another
+// even if the order changes: it is already on its way.
 //
 // A client may be stopped, or unable to move its memory. If none of it leaves for two seconds, the client is
 // *unwilling* and others are asked, until its memory changes, it has held the GPU again, or ten seconds have passed.

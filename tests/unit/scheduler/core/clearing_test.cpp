@@ -42,6 +42,54 @@ TEST_CASE("exactly what a holder lacks is asked of who rests, and a decision say
   CHECK(machine.has(1, 600, 480).empty());
 }
 
+TEST_CASE("on a large GPU a little more is asked for than is missing by the books, and nothing while all fits") {
+  SwapMachine machine;
+  machine.total = 80000;
+  machine.rests(1, 50000);
+  SECTION("if anything is missing") {
+    machine.join(2, 30000);
+    machine.want(2);
+    CHECK(machine.clears(1) == 20 + 38);  // 2 contexts
+    machine.has(1, 50000, 49979);
+  }
+  SECTION("otherwise nothing") {
+    machine.join(2, 29980);
+    machine.want(2);
+  }
+  CHECK(machine.clears(1) == 0);
+}
+
+TEST_CASE("a holder that shares memory or events is told when somebody waits for it who does, too") {
+  SwapMachine machine(Mode::kExclusive);
+  machine.join(1, 600);
+  machine.join(2, 500);
+  const auto shares = [&](ClientId id) {
+    machine.core.step(event::Activity{.client = id, .shares = true}, machine.now);
+  };
+  machine.want(1);
+  SECTION("both do") {
+    shares(1);
+    shares(2);
+    CHECK_FALSE(machine.core.sharer_waits(1));
+    machine.want(2);
+    CHECK(machine.core.sharer_waits(1));
+    CHECK_FALSE(machine.core.sharer_waits(2));
+    machine.give_back(1);
+    CHECK_FALSE(machine.core.sharer_waits(1));
+    CHECK_FALSE(machine.core.sharer_waits(2));
+  }
+  SECTION("only the holder does") {
+    shares(1);
+    machine.want(2);
+    CHECK_FALSE(machine.core.sharer_waits(1));
+  }
+  SECTION("only the one that waits does") {
+    shares(2);
+    machine.want(2);
+    CHECK_FALSE(machine.core.sharer_waits(1));
+  }
+}
+
 TEST_CASE("where others have memory that can leave the holder is told, also of one that does not clear it") {
   SwapMachine machine;
   machine.rests(1, 600);

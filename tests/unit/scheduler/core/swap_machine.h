@@ -12,6 +12,7 @@ inline constexpr Bytes kMega = Bytes{1} << 20;
 
 // A GPU of 1 000 MB with contexts of 10 MB; bytes are in MB. Clients swap: their memory stays there until they move it.
 struct SwapMachine {
+  Bytes total = 1000;  // of the GPU; to be changed before there are clients
   explicit SwapMachine(Mode mode = Mode::kAutomatic)
       : core([mode] {
           Settings settings;
@@ -23,7 +24,7 @@ struct SwapMachine {
 
   void join(ClientId id, Bytes used) {
     core.step(event::Join{id, true}, now);
-    core.step(event::AddGpu{id, 0, 1000 * kMega, 10 * kMega}, now);
+    core.step(event::AddGpu{id, 0, total * kMega, 10 * kMega}, now);
     has(id, used, 0);
   }
   std::vector<Decision> want(ClientId id) { return core.step(event::Want{id, 1}, now); }
