@@ -11,7 +11,7 @@
 
 namespace rota::memory {
 
-// With so many copies under way the engine is never idle (measured on an H100, extents of 128 MiB). Judgement.
+// With so many copies under way the engine is never idle (measured on an H100, extents of 128 and 256 MiB). Judgement.
 inline constexpr std::size_t kInFlight = 6;
 
 // For a copy without an event: it is over when this returns, and its memory may be released. With the context current.
