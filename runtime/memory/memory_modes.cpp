@@ -19,6 +19,7 @@ MemoryMode Memory::decide(int ordinal) {
   const bool automatic = settings_.backend == Choice::kAutomatic;
   if (automatic && !served_.load(std::memory_order_relaxed)) return MemoryMode::kUnknown;
   if (settings_.backend != Choice::kManaged && sharers_.watched()) return MemoryMode::kNativeWatched;
+  if (settings_.backend == Choice::kSwap && sharers_.debugged()) return MemoryMode::kNativeWatched;
   if (automatic && sharers_.found()) return MemoryMode::kNativeShared;
   MemoryMode managed = MemoryMode::kUnified;
   if (settings_.backend == Choice::kSwap && swap_.serves(ordinal)) {

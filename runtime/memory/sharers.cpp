@@ -8,6 +8,7 @@
 #include <string>
 
 #include "runtime/core/log.h"
+#include "runtime/memory/swap/reach.h"
 
 namespace rota::memory {
 
@@ -90,6 +91,18 @@ bool Sharers::watched() {
   if (watched_.exchange(now) == Watched::kNotAsked && now == Watched::kYes) {
     log::info("{} is loaded: this process's memory stays native, so that the tool sees the bounds of each allocation",
               library);
+  }
+  return now == Watched::kYes;
+}
+
+bool Sharers::debugged() {
+  const Watched known = debugged_.load(std::memory_order_relaxed);
+  if (known != Watched::kNotAsked) return known == Watched::kYes;
+  const long tracer = traced_by();
+  const Watched now = tracer != 0 ? Watched::kYes : Watched::kNo;
+  if (debugged_.exchange(now) == Watched::kNotAsked && now == Watched::kYes) {
+    log::info("process {} traces this one: memory that could be swapped stays native, as a debugger expects it",
+              tracer);
   }
   return now == Watched::kYes;
 }

@@ -21,6 +21,9 @@ class Sharers {
   // cuInit: they are there by then, or not at all. Any thread.
   bool watched();
 
+  // Whether a debugger traced this process when this was first called. Any thread.
+  bool debugged();
+
   // Whether a loaded library of this file name makes found() say so.
   static bool shares_here(std::string_view library);
 
@@ -32,6 +35,7 @@ class Sharers {
  private:
   enum class Watched : std::uint8_t { kNotAsked, kNo, kYes };
   std::atomic<Watched> watched_{Watched::kNotAsked};
+  std::atomic<Watched> debugged_{Watched::kNotAsked};
   std::atomic<bool> found_{false};
   std::atomic<unsigned long long> loaded_{0};  // the loader's count of libraries loaded at the last check
 };

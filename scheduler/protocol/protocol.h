@@ -154,7 +154,9 @@ enum class MemoryMode : std::uint8_t {
   kUnifiedMig = 9,
   kUnifiedConfidential = 10,
   kUnifiedCoherent = 11,
-  kNativeWatched = 12,  // the driver's own, since a tool checks every access (compute-sanitizer, Nsight Compute)
+  // The driver's own, since a tool checks every access (compute-sanitizer, Nsight Compute) or, where the user asked for
+  // swap memory, a debugger was there from the start.
+  kNativeWatched = 12,
 };
 inline constexpr std::uint8_t kLastMemoryMode = 12;
 

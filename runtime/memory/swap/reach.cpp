@@ -1,6 +1,7 @@
 #include "runtime/memory/swap/reach.h"
 
 #include <dirent.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <array>
@@ -57,23 +58,23 @@ std::string mapped_file(const std::string& root) {
   return "";
 }
 
-std::string tracer(const std::string& root) {
+}  // namespace
+
+long traced_by(const std::string& root) {
   constexpr std::string_view kField = "TracerPid:";
   std::ifstream status(root + "/proc/self/status");
   for (std::string line; std::getline(status, line);) {
-    if (line.compare(0, kField.size(), kField) != 0) continue;
-    const long process = std::strtol(line.c_str() + kField.size(), nullptr, 10);
-    return process != 0 ? "process " + std::to_string(process) + " traces this one" : "";
+    if (line.compare(0, kField.size(), kField) == 0) return std::strtol(line.c_str() + kField.size(), nullptr, 10);
   }
-  return "";
+  return 0;
 }
-
-}  // namespace
 
 std::string reached_from_outside(const std::string& root) {
   std::string found = open_device(root);
   if (found.empty()) found = mapped_file(root);
-  if (found.empty()) found = tracer(root);
+  if (found.empty()) {
+    if (const long tracer = traced_by(root); tracer != 0) found = fmt::format("process {} traces this one", tracer);
+  }
   return found;
 }
 

@@ -12,6 +12,9 @@ namespace rota::memory {
 // or nothing. Reads /proc/self; some tens of microseconds. Tests put `root` in front of /proc.
 std::string reached_from_outside(const std::string& root = "");
 
+// The process that traces this one, as a debugger does; 0: none.
+long traced_by(const std::string& root = "");
+
 // Whether a checkpoint of this process is being taken or restored from outside, without a call of this process: nothing
 // may move during that. False if the driver lacks this.
 bool being_checkpointed();

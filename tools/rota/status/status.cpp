@@ -63,7 +63,7 @@ ServedHow served_how(protocol::MemoryMode mode) {
     case MemoryMode::kNativeShared:
       return {"native", "handed to other processes"};
     case MemoryMode::kNativeWatched:
-      return {"native", "a tool checks every access"};
+      return {"native", "a tool or debugger watches it"};
     case MemoryMode::kNativeRefused:
       return {"native from now on", "a function refused Unified Memory"};
     case MemoryMode::kSwap:
