@@ -28,7 +28,7 @@ import time
 sys.dont_write_bytecode = True  # the folder may be read-only
 import swap_rig
 import swap_switches
-from swap_rig import GIB, PIECE, Driver, add_options, answer, driver_library, duplex, go, ready, say, served, start, under_rota
+from swap_rig import GIB, PIECE, Driver, add_options, answer, driver_library, duplex, go, ready, say, served, settle_room, start, under_rota
 
 own = functools.partial(swap_rig.own, script=__file__)
 
@@ -190,10 +190,11 @@ def measure(options):
         jobs = [rig.start(f"job{number}", command) for number, command in enumerate(commands(options))]
         results = [each.communicate(timeout=options.seconds * 8 + 120)[0].splitlines()[-1:] for each in jobs]
         codes = [each.returncode for each in jobs]
+    errors = [rig.said(f"job{number}")[-400:] for number, code in enumerate(codes) if code]
     bare.append(duplex(bare_size))
     found = swap_switches.switches(rig.final_events(), [rig.said(f"job{number}") for number in range(options.jobs)])
     print(json.dumps({
-        "jobs": [json.loads(line[0]) if line else None for line in results], "exits": codes, "room_gib": options.room,
+        "jobs": [json.loads(line[0]) if line else None for line in results], "exits": codes, **({"errors": errors} if errors else {}), "room_gib": options.room,
         "size_gib": options.size, "kind": options.job, "own": options.own, "piece": options.piece, "graphs": options.graphs, "mode": options.mode,
         "quantum": options.quantum, "trust": options.trust, **swap_switches.report(found, bare)}), flush=True)
     return int(any(codes))
@@ -215,6 +216,7 @@ def main():
     options = parser.parse_args()
     if not options.part:
         driver_library()  # without a context: this process takes nothing of the GPU
+        settle_room(options)
         return totals(options) if options.percent else measure(options)
     name, *arguments = options.part
     return {"pattern": pattern, "weights": weights, "work": work, "calibrate": calibrate}[name](*map(int, arguments))

@@ -15,7 +15,7 @@ import sys
 
 sys.dont_write_bytecode = True
 import swap_switches
-from swap_rig import GIB, MIB, add_options, await_line, driver_library, served, tell
+from swap_rig import GIB, MIB, add_options, await_line, driver_library, served, settle_room, tell
 
 
 def least(order, sizes, resident, capacity, extent, next_of=None):
@@ -101,6 +101,7 @@ def main():
     parser.add_argument("--extent", type=float, default=128, help="MiB")
     options = parser.parse_args()
     driver_library()
+    settle_room(options)
     return measure(options)
 
 

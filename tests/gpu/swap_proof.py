@@ -19,7 +19,7 @@ import time
 
 sys.dont_write_bytecode = True
 import swap_switches
-from swap_rig import GIB, MIB, add_options, ask, await_line, driver_library, served
+from swap_rig import GIB, MIB, add_options, ask, await_line, driver_library, served, settle_room
 
 TOLERANCE = 2 * MIB
 PATIENCE = 5
@@ -84,6 +84,7 @@ def main():
     parser.add_argument("--cycles", type=int, default=20)
     options = parser.parse_args()
     driver_library()
+    settle_room(options)
     return measure(options)
 
 

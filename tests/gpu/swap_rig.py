@@ -75,6 +75,14 @@ def ballast(room):
         say(driver.free_bytes())
 
 
+def watcher():
+    """Says how many bytes are free for each line of its standard input."""
+    driver = Driver()
+    say("ready")
+    for _ in sys.stdin:
+        say(driver.free_bytes())
+
+
 def copier(direction, size):
     driver = Driver()
     device = driver.allocate(size)
@@ -135,6 +143,27 @@ def duplex(size=GIB):
 
 def under_rota(options):
     return [options.build / "bin/rota", "run", "--memory", "swap", "--"]
+
+
+def context_bytes(options):
+    """What a program takes besides its memory."""
+    watch = start(own("watcher"))
+    try:
+        await_line(watch, "ready")
+        before = ask(watch)
+        program = start([options.build / "tests/programs/renewer", "--bytes", 64 * MIB, "--asked"])
+        await_line(program, "ready")
+        after = ask(watch)
+        program.communicate(timeout=60)
+        return before - after - 64 * MIB
+    finally:
+        end(watch)
+
+
+def settle_room(options):
+    """With --spare: the room is what one program needs, all contexts, and so much."""
+    if options.spare is not None:
+        options.room = round(options.size + options.spare + options.jobs * context_bytes(options) / GIB, 3)
 
 
 class Served:
@@ -225,6 +254,7 @@ def add_options(parser, room=9.6, size=8.0, jobs=2, seconds=15, mode="exclusive"
     """The options that the scripts share."""
     parser.add_argument("--build", type=pathlib.Path)
     parser.add_argument("--room", type=float, default=room, help="GiB that the ballast leaves free")
+    parser.add_argument("--spare", type=float, help="instead: what one program needs, all contexts, and so many GiB")
     parser.add_argument("--size", type=float, default=size, help="GiB of each program")
     parser.add_argument("--jobs", type=int, default=jobs)
     parser.add_argument("--seconds", type=float, default=seconds)
@@ -236,4 +266,4 @@ def add_options(parser, room=9.6, size=8.0, jobs=2, seconds=15, mode="exclusive"
 
 
 if __name__ == "__main__" and sys.argv[1:2] == ["--part"]:
-    {"ballast": ballast, "copier": copier}[sys.argv[2]](*map(int, sys.argv[3:]))
+    {"ballast": ballast, "copier": copier, "watcher": watcher}[sys.argv[2]](*map(int, sys.argv[3:]))

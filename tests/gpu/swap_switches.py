@@ -71,6 +71,11 @@ def switches(events, logs):
         if holder is None:
             continue
         until = all_grants[number + 1][0] if number + 1 < len(all_grants) else float("inf")
+        others = [each for each in said.values() if each is not holder]
+        outs = [(each.client, *out) for each in others for out in each.outs if at <= out[0] < until]
+        movers = {out[0] for out in outs if out[4] != 0}
+        first = bool(movers - moved_before)
+        moved_before |= movers
         got = taken = 0
         back = None
         for whole, swapped, over, when in holder.backs.get(grant, []):
@@ -80,26 +85,22 @@ def switches(events, logs):
                 break
         if back is None or got == 0:
             continue
-        others = [each for each in said.values() if each is not holder]
-        outs = [(each.client, *out) for each in others for out in each.outs if at <= out[0] < until]
         copies = [copy for each in others for copy in each.copies if copy[3] == "out" and at <= copy[0] < until]
         copies += [copy for copy in holder.copies if copy[3] == "in" and at <= copy[0] and copy[1] <= back]
         drained = said[ended[0]].drained.get(ended[1], 0) if ended and ended[0] in said else 0
-        movers = {out[0] for out in outs if out[4] != 0}
         found.append({
             "client": client, "at": at, "in_bytes": got, "taken_over": taken, "out_bytes": sum(out[3] for out in outs),
-            "out_copied": sum(out[4] for out in outs), "first": bool(movers - moved_before),
+            "out_copied": sum(out[4] for out in outs), "first": first,
             "copies_ns": max(copy[1] for copy in copies) - min(copy[0] for copy in copies) if copies else 0,
             "drain_ns": drained, "whole_ns": back - at + drained})
-        moved_before |= movers
     return found
 
 
 def full(found):
-    """Those that moved nearly as much as any, without the first of a program, which makes its room on the host."""
+    """Those that moved at least three quarters of what any did, without the first of a program, which makes its room on the host."""
     later = [each for each in found if not each["first"]]
     most = max((each["in_bytes"] + each["out_copied"] for each in later), default=0)
-    return [each for each in later if each["in_bytes"] + each["out_copied"] >= 0.9 * most]
+    return [each for each in later if each["in_bytes"] + each["out_copied"] >= 0.75 * most]
 
 
 def spread(values, digits):

@@ -23,7 +23,8 @@ using namespace program;  // NOLINT
 
 namespace {
 
-constexpr unsigned kSpread = 2654435761U;  // as in the kernel
+constexpr uint64_t kGranularity = uint64_t{2} << 20;  // of cuMemCreate
+constexpr unsigned kSpread = 2654435761U;             // as in the kernel
 
 void take(CUresult result, const char* what, uint64_t bytes) {
   if (result == CUDA_ERROR_OUT_OF_MEMORY) {
@@ -67,15 +68,15 @@ class Memory {
   Memory(uint64_t bytes, uint64_t piece_bytes, bool own, unsigned seed) {
     CHECK(cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING));
     CHECK(cuMemAlloc_v2(&state_, 4 * sizeof(unsigned)));
-    CHECK(cuMemsetD32_v2(state_, seed * 0x01000193U, 1));
+    CHECK(cuMemsetD32Async(state_, seed * 0x01000193U, 1, stream_));
     for (uint64_t taken = 0; taken < bytes; taken += piece_bytes) {
       Piece piece = allocate(std::min(piece_bytes, bytes - taken), own);
       piece.first = taken / sizeof(unsigned) + 1;  // word 0 is the round's
       pieces_.push_back(piece);
     }
     round();  // writes what the next one expects
+    CHECK(cuMemsetD32Async(mismatches(), 0, 1, stream_));
     CHECK(cuStreamSynchronize(stream_));
-    CHECK(cuMemsetD32_v2(mismatches(), 0, 1));
   }
 
   void instantiate(unsigned count) {
@@ -172,7 +173,7 @@ int main(int argc, char** argv) {
                   "renewer --bytes N[K|M|G] [--piece 256M] [--own] [--graphs N] [--seed N] "
                   "[--rounds N | --seconds S [--wait] | --asked] [--late]");
   start();
-  const uint64_t bytes = options.bytes("--bytes", uint64_t{64} << 20);
+  uint64_t bytes = options.bytes("--bytes", uint64_t{64} << 20);
   const uint64_t piece = std::min(options.bytes("--piece", uint64_t{256} << 20), bytes);
   const bool own = options.flag("--own");
   const auto graphs = static_cast<unsigned>(options.number("--graphs", 0));
@@ -183,6 +184,7 @@ int main(int argc, char** argv) {
   const bool asked = options.flag("--asked");
   const bool late = options.flag("--late");
   options.end();
+  if (own) bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
   if (late) {
     CHECK(cuCtxSynchronize());
     say("context");

@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Trainings of PyTorch with deterministic algorithms: one undisturbed and native, two that swap beside a ballast. The losses and the sum
+over the weights have to be the same, bit for bit.
+
+    tests/gpu/swap_losses.py --build DIR [--room 9.6] [--size 7] [--steps 200] [--quantum 300ms] [--trust user] [--logs DIR]
+
+Prints a line of JSON; the exit status is 1 if anything differs or nothing moved, and 77 where there is no GPU or no PyTorch.
+"""
+import argparse
+import functools
+import importlib.util
+import json
+import sys
+
+sys.dont_write_bytecode = True
+import os
+
+import swap_rig
+import swap_switches
+from swap_rig import GIB, add_options, answer, driver_library, served, settle_room
+
+own = functools.partial(swap_rig.own, script=__file__)
+WIDTH = 8192
+LAYER = WIDTH * WIDTH * 16  # bytes: weights, gradients and AdamW's two averages
+
+
+def training(size, steps):
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    import torch
+    torch.use_deterministic_algorithms(True)
+    torch.manual_seed(11)
+    width = WIDTH if size >= 2 * LAYER else 1024
+    layers = max(2, size // (width * width * 16))
+    model = torch.nn.Sequential(*[part for _ in range(layers) for part in (torch.nn.Linear(width, width), torch.nn.Tanh())]).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    data = torch.randn(4, 64, width, device="cuda")
+    losses = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(data[step % 4]), data[(step + 1) % 4])
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item().hex())
+    weights = sum(each.double().sum().item() for each in model.parameters()).hex()
+    swap_rig.say(json.dumps({"losses": losses, "weights": weights, "bytes": torch.cuda.max_memory_reserved()}))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser, size=7)
+    parser.add_argument("--steps", type=int, default=200)
+    options = parser.parse_args()
+    if options.part:
+        return training(*map(int, options.part[1:]))
+    driver_library()
+    if importlib.util.find_spec("torch") is None:
+        return 77
+    settle_room(options)
+    command = own("training", int(options.size * GIB), options.steps)
+    undisturbed = answer(swap_rig.start(command))
+    with served(options) as rig:
+        jobs = [rig.start(f"training{number}", command) for number in range(options.jobs)]
+        results = [answer(each) for each in jobs]
+        outs = [[left for _, _, left, _ in swap_switches.Said(rig.said(f"training{number}")).outs if left] for number in range(options.jobs)]
+    same = [each["losses"] == undisturbed["losses"] and each["weights"] == undisturbed["weights"] for each in results]
+    right = all(same) and all(outs)
+    print(json.dumps({"part": "losses", "right": right, "same": same, "steps": options.steps, "first": float.fromhex(undisturbed["losses"][0]),
+                      "last": float.fromhex(undisturbed["losses"][-1]), "different_losses": len(set(undisturbed["losses"])), "trust": options.trust,
+                      "bytes": [each["bytes"] for each in results], "moves_out": [len(each) for each in outs], "out_bytes": [sum(each) for each in outs]}), flush=True)
+    return int(not right)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
