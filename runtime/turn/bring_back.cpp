@@ -165,6 +165,10 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
     std::size_t free = 0;
     const auto all = with_mover(contexts, device, exchange, stopping, [&, device = device](const auto& mover) {
       if (memory.swap().host().low()) mover.within([&] { memory.swap().give_host_back(); });
+      memory.swap().count_copies();
+      if (const std::uint64_t excess = memory.swap().host().excess(); excess != 0) {
+        mover.within([&] { memory.swap().give_host_back(excess, true); });
+      }
       const auto brought = memory.swap().bring_in(device, mover);
       std::size_t total = 0;
       if (brought.lacking != 0) mover.within([&] { real::cuMemGetInfo_v2(&free, &total); });

@@ -41,6 +41,7 @@ void Monitor::connected() {
   usage_.connected(connection_->usage());
   activity_.connected(connection_->usage());
   memory_.swap().set_asked(connection_->asks_for_room());
+  memory_.swap().host().follow(connection_->usage(), connection_->page(), [this] { usage_.tell(); });
   round_ = 0;
   quota_.serve(connection_->keeps_limits());
   if (!connection_->keeps_limits()) return;
@@ -60,6 +61,7 @@ void Monitor::lost_rotad() {
   connection_.reset();
   usage_.lost();
   activity_.connected(nullptr);
+  memory_.swap().host().follow(nullptr, nullptr, {});
   for (Gpu& gpu : gpus_) {
     gpu.told = gpu.refused = false;
     gpu.index = -1;

@@ -167,6 +167,9 @@ class Monitor final : public gate::Attendant {
   bool lose_memory(api::CUresult error);
   void give_host_back_if_low();
   bool prepare_host();
+  void keep_to_host_share();
+  // The host lacks memory that this process could give back.
+  bool has_unneeded_host() { return memory_.swap().host().low() || memory_.swap().host().excess() != 0; }
   void meter();
   Timing::Wish look_at_timing();
   void look_at_activity();
@@ -239,6 +242,7 @@ class Monitor final : public gate::Attendant {
   bool reached_ = false;   // memory can be accessed without calls that rota sees
   Time next_look_outside_{0};
   Time next_collect_{0};
+  Time next_count_{0};  // of what could be given back to the host
   Time opened_at_{0};  // when the gate last opened
   Machine machine_;
   Activity activity_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "scheduler/protocol/byte_text.h"
+#include "scheduler/protocol/host_memory.h"
 
 namespace rota::scheduler {
 
@@ -33,6 +34,7 @@ std::string fitting(const std::string& name, const std::string& rest) {
 void add(Reservation& sum, const Reservation& before, const Reservation& after) {
   sum.device += after.device - before.device;  // unsigned arithmetic is correct for decreases, too
   sum.movable += after.movable - before.movable;
+  sum.swapped += after.swapped - before.swapped;
 }
 
 }  // namespace
@@ -48,6 +50,7 @@ void Quota::join(ClientId client, const std::vector<Membership>& accounts) {
     if (std::ranges::find(member.accounts, &account) != member.accounts.end()) continue;
     account.limits.device = std::min(account.limits.device, membership.limits.device);
     account.limits.host = std::min(account.limits.host, membership.limits.host);
+    account.host_budget = std::min(account.host_budget, membership.limits.host);
     ++account.clients;
     member.accounts.push_back(&account);
     // A client that is charged to a further account may already have memory.
@@ -163,7 +166,11 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
     const Bytes need_now = host_need(account, gpu, now, sum);
     if (is_member(account)) add(sum, before, wanted);
     const Bytes need = host_need(account, gpu, then, sum);
-    if (need > need_now && need > account.limits.host) return Refusal{&account, true};
+    // Beside what is there, one piece that moves.
+    const Bytes piece = std::min(sum.swapped, protocol::kLargestExtent);
+    if (need > need_now && need > account.limits.host - std::min(account.limits.host, piece)) {
+      return Refusal{&account, true};
+    }
   }
   return std::nullopt;
 }

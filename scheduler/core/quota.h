@@ -13,6 +13,12 @@
 // the clients may have to have in host memory: the part of `device` that Unified Memory can move, but no more than the
 // amount by which all clients of a GPU exceed it, since nothing is moved out of a GPU that holds everything.
 //
+// A limit on `host` also bounds the host memory that clients which swap have, by *shares*: what each may have, so that
+// together they never exceed any account's limit. Part of that memory is spare (copies of what is on the GPU as well,
+// memory prepared for later): it counts against nobody's allocations, and has to go, in equal parts, when another
+// client needs the room for what leaves a GPU. What is booked for the host is at least one piece of swap memory below
+// the limit, since two clients could not change places otherwise.
+//
 // Besides the accounts, each GPU itself sets a limit. All of a client's swap memory must be on the GPU whenever the
 // client runs, together with all contexts and with all memory there that never leaves. So no client is granted memory
 // if some client could then no longer come back:
@@ -67,6 +73,7 @@ class Quota {
   struct Account {
     std::string name;  // for messages, e.g. "session 3f2a…", "user alice"
     Limits limits;
+    Bytes host_budget = kNoLimit;  // as configured; limits.host may be lower, by what the machine has left
     Remedy remedy;
     std::size_t clients = 0;
     std::array<Reservation, protocol::kMaxGpus> sums{};
@@ -134,6 +141,30 @@ class Quota {
   Bytes fixed_of_others(ClientId client, GpuIndex gpu) const;
   // What the clients of an account have, or may have to have, in host memory.
   Bytes host_bytes(const Account& account) const;
+
+  // --- host memory of clients that swap
+
+  struct HostUse {
+    Bytes has = 0;
+    Bytes spare = 0;  // the part of it that can be given back
+    Bytes lacks = 0;  // what it needs beyond its share
+    friend bool operator==(const HostUse&, const HostUse&) = default;
+  };
+  struct HostShare {
+    Bytes most = kNoLimit;   // that it may have
+    Bytes spare = kNoLimit;  // of that, what may be spare
+    friend bool operator==(const HostShare&, const HostShare&) = default;
+  };
+  // What a client says, read after its share was published. No more is believed than it may have, or has reserved on
+  // GPUs.
+  void use_host(ClientId client, HostUse use);
+  // Shares the host's memory out anew. Returns the clients whose shares have changed: they have to be published, and
+  // what the clients say read again, before this is called once more. Nobody is given what another may still have.
+  std::vector<ClientId> share_host(Time now);
+  HostShare host_share(ClientId client) const;
+  // What the clients of an account have in host memory and could give back.
+  Bytes spare_host_bytes(const Account& account) const;
+
   void for_each_account(const std::function<void(const std::string& key, const Account&)>& visit) const;
 
  private:
@@ -153,6 +184,10 @@ class Quota {
     std::array<Bytes, protocol::kMaxGpus> contexts{};          // measured or assumed
     std::array<Bytes, protocol::kMaxGpus> measured{};          // of that
     std::map<GpuIndex, Ask> asks;
+    HostUse host;
+    HostShare share;
+    Bytes host_bound = kNoLimit;  // what it may have by any share that it may still go by
+    std::uint64_t lacks_since = 0;
   };
   struct Gpu {
     Bytes total = 0;
@@ -180,12 +215,17 @@ class Quota {
   void call_back(ClientId client, GpuIndex gpu, Ask& ask, const Refusal& by, Outcome& outcome);
   void settle(Outcome& outcome, Time now);
   bool limited(const Member& member, GpuIndex gpu, const Reservation& wanted) const;
+  struct Sharing;
+  static Bytes reserved_in_all(const Member& member);
+  static bool uses_host(const Member& member);
+  Bytes budget(const Account& account) const;
 
   std::map<std::string, Account> accounts_;
   std::map<ClientId, Member> members_;
   std::array<Gpu, protocol::kMaxGpus> gpus_{};
   std::uint32_t round_ = 0;
   std::uint64_t asks_ = 0;
+  std::uint64_t host_asks_ = 0;
   Time held_until_{};  // 0: nothing is held
 };
 

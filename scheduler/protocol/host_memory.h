@@ -12,6 +12,10 @@
 
 namespace rota::protocol {
 
+// Swap memory moves in pieces of at most this many bytes. Two programs can change places if the host has room for one
+// more piece than what does not fit the GPU.
+inline constexpr std::uint64_t kLargestExtent = std::uint64_t{256} << 20;
+
 // In all functions here, `root` is a prefix of /proc and /sys, for tests.
 
 // MemAvailable in bytes; UINT64_MAX if the machine does not report it.

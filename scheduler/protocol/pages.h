@@ -85,6 +85,14 @@ struct LeasePage {
   // (UsagePage::fixed_for_now_bytes): what the driver has no room for there may have some before long. 0 from a rotad
   // older than this field.
   std::atomic<std::uint64_t> fixed_for_now_gpus;
+  // Not 0: a limit on host memory applies to this client, and the two that follow say what it leaves: the most that
+  // UsagePage::host_bytes may become, and how much of it may be host_spare_bytes. A client adds what it is about to
+  // take to host_bytes first, then reads host_most_bytes, and subtracts it again if that is exceeded; rotad lowers
+  // host_most_bytes first and then reads host_bytes. So two clients never have the same byte. What a client has beyond
+  // either it gives back as soon as it can, as far as it is spare. 0: no limit, or a rotad older than this field.
+  std::atomic<std::uint32_t> host_limited;
+  std::atomic<std::uint64_t> host_most_bytes;
+  std::atomic<std::uint64_t> host_spare_most_bytes;
 };
 // How long rotad and the waiter spin from then on: a drain takes a few milliseconds if little is in flight.
 inline constexpr std::uint64_t kAwakeNs = 6'000'000;
@@ -93,6 +101,7 @@ inline constexpr std::uint32_t kWatchSamples = 2;  // while it holds its GPUs: w
 inline constexpr std::uint32_t kWatchMeter = 4;    // programs take turns: little of it may be in flight at any time
 inline constexpr std::uint32_t kWatchTimings = 8;  // others touch its GPUs: what it times must be left alone
 inline constexpr std::uint32_t kWatchAlone = 16;   // and may run at the same time: it may ask to have them to itself
+inline constexpr std::uint32_t kWatchSharers = 32;  // it shares memory or events, and so does somebody who waits for it
 
 // Written by the client, read by rotad, which trusts it only in what concerns that client.
 struct UsagePage {
@@ -139,6 +148,12 @@ struct UsagePage {
   // By GPU index: the part of fixed_bytes that will be able to leave the GPU by itself, once work that may use it has
   // finished, or it is tried again. 0 from clients older than this field.
   std::atomic<std::uint64_t> fixed_for_now_bytes[kMaxGpus];
+  // Of clients that swap, 0 from all others and from older ones: the host memory that they copy GPU memory to; the part
+  // of it without which nothing would be lost (what is kept or prepared for later, and copies of what is on the GPU as
+  // well); and how much more the client needs at once than host_most_bytes allows.
+  std::atomic<std::uint64_t> host_bytes;
+  std::atomic<std::uint64_t> host_spare_bytes;
+  std::atomic<std::uint64_t> host_lacking_bytes;
 };
 static_assert(
     std::atomic<std::uint64_t>::is_always_lock_free && sizeof(LeasePage) <= 4096 && sizeof(UsagePage) <= 4096 &&
@@ -153,11 +168,13 @@ static_assert(
     offsetof(LeasePage, too_much_mib) == 72 + 56 * kMaxGpus &&
     offsetof(LeasePage, movable_gpus) == 72 + 60 * kMaxGpus && offsetof(LeasePage, watch) == 80 + 60 * kMaxGpus &&
     offsetof(LeasePage, alone_until_ns) == 96 + 60 * kMaxGpus &&
-    offsetof(LeasePage, fixed_for_now_gpus) == 104 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
+    offsetof(LeasePage, fixed_for_now_gpus) == 104 + 60 * kMaxGpus &&
+    offsetof(LeasePage, host_most_bytes) == 120 + 60 * kMaxGpus && offsetof(UsagePage, device_bytes) == 8 &&
     offsetof(UsagePage, fixed_bytes) == 8 + 8 * kMaxGpus && offsetof(UsagePage, memory_modes) == 24 + 16 * kMaxGpus &&
     offsetof(UsagePage, resident_bytes) == 24 + 17 * kMaxGpus &&
     offsetof(UsagePage, free_bytes) == 24 + 33 * kMaxGpus && offsetof(UsagePage, out_bytes) == 24 + 41 * kMaxGpus &&
     offsetof(UsagePage, calls) == 64 + 41 * kMaxGpus && offsetof(UsagePage, refusals) == 136 + 41 * kMaxGpus &&
-    offsetof(UsagePage, fixed_for_now_bytes) == 136 + 45 * kMaxGpus);
+    offsetof(UsagePage, fixed_for_now_bytes) == 136 + 45 * kMaxGpus &&
+    offsetof(UsagePage, host_bytes) == 136 + 53 * kMaxGpus);
 
 }  // namespace rota::protocol

@@ -49,7 +49,8 @@ void Server::publish(Client& client) {
   page.watch =
       asks_of(core_.shared_gpus(), protocol::kWatchCalls) | asks_of(core_.sampling_gpus(), protocol::kWatchSamples) |
       asks_of(core_.metered_gpus(), protocol::kWatchMeter) | asks_of(core_.timed_gpus(), protocol::kWatchTimings) |
-      asks_of(core_.alone_gpus(), protocol::kWatchAlone);
+      asks_of(core_.alone_gpus(), protocol::kWatchAlone) |
+      (core_.sharer_waits(client.id) ? protocol::kWatchSharers : 0);
   page.movable_gpus = core_.movable_gpus();
   page.fixed_for_now_gpus = core_.later_gpus();
   const auto real = [&](scheduler::Time time) {
@@ -105,6 +106,7 @@ void Server::read_usage(Client& client) {
                                  .fixed_for_now = page.fixed_for_now_bytes[gpu].load(std::memory_order_relaxed)});
     publish_too_much(gpu);
   }
+  read_host(client);
   read_activity(client);
 }
 

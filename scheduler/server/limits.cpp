@@ -49,9 +49,12 @@ bool is_within(const std::string& path, const std::string& above) {
 
 std::vector<Quota::Membership> LimitBook::memberships(scheduler::ClientId client, pid_t pid, uid_t uid) const {
   std::vector<Quota::Membership> all;
-  // Limited by follow_host().
+  // Limited further by follow_host().
   all.push_back({kHost, "the host", {}, free_host("of the host")});
-  if (settings_.host_budget) all.back().remedy.host = "raise limits.host_memory in rotad.toml, or free host memory";
+  if (settings_.host_budget) {
+    all.back().limits.host = *settings_.host_budget;
+    all.back().remedy.host = "raise limits.host_memory in rotad.toml, or free host memory";
+  }
   if (settings_.process != Limits{}) {
     all.push_back({fmt::format("process {}", client), fmt::format("process {}", pid), settings_.process,
                    raise_in_file("limits.process")});
@@ -112,7 +115,7 @@ Quota::Membership LimitBook::membership(const protocol::Session& session, uid_t 
 
 // Memory that has been moved out of the GPUs is no longer available on the host although it is reserved, and its size
 // is not known. So while something is reserved, the limit falls when others take host memory but rises only to what is
-// left, as if all that is reserved were still to be moved out.
+// left, as if all that is reserved were still to be moved out. What programs could give back at once counts as left.
 void LimitBook::follow_host(Quota& quota) const {
   std::vector<std::pair<std::string, Limits>> changed;
   quota.for_each_account([&](const std::string& key, const Quota::Account& account) {
@@ -129,6 +132,7 @@ void LimitBook::follow_host(Quota& quota) const {
       left = left_in_cgroup(path);
     }
     if (!left) return;
+    *left += std::min(quota.spare_host_bytes(account), UINT64_MAX - *left);
     const std::uint64_t need = quota.host_bytes(account);
     Limits limits = account.limits;
     const std::uint64_t now = usable(*left) > UINT64_MAX - need ? UINT64_MAX : need + usable(*left);

@@ -38,6 +38,7 @@ void Server::on_limits(Connection& connection, Client& client, const Message& me
     // The outermost comes first: starting many `rota run`s inside one gains nobody more of the GPU.
     if (client.sessions++ == 0) join_session(client, membership.key);
     quota_.join(client.id, {std::move(membership)});
+    share_host();
   } else if (message.kind == Kind::kReserve && known(message.body.reserve.gpu)) {
     const protocol::Reserve& wanted = message.body.reserve;
     if (quota_.exceeds_gpu(client.id, wanted.gpu, wanted.device_bytes)) limits_.follow_host(quota_);
@@ -91,7 +92,45 @@ void Server::carry_out(const Quota::Outcome& outcome) {
     if (found == clients_.end()) continue;
     tighten(*found->second);
   }
+  share_host();
   schedule_deadline();
+}
+
+// Each share is published before the client's page is read once more, as pages.h has it; so what one client has been
+// told to do without goes to others only once that is known to be there. Ends unless clients keep changing their pages.
+void Server::share_host() {
+  constexpr int kRounds = 4;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::vector<scheduler::ClientId> changed = quota_.share_host(now());
+    for (const scheduler::ClientId id : changed) {
+      const auto found = clients_.find(id);
+      if (found == clients_.end()) continue;
+      Client& client = *found->second;
+      protocol::LeasePage& page = *client.lease;
+      const Quota::HostShare share = quota_.host_share(id);
+      const bool more = share.most > page.host_most_bytes.load();
+      page.host_spare_most_bytes = share.spare;
+      page.host_most_bytes = share.most;
+      page.host_limited = 1;
+      const Quota::HostUse use = client.host = host_use(client);
+      quota_.use_host(id, use);
+      if (use.spare > share.spare || use.has > share.most || (more && use.lacks != 0)) publish(client);  // wakes it
+    }
+    if (changed.empty()) return;
+  }
+}
+
+Quota::HostUse Server::host_use(const Client& client) {
+  const protocol::UsagePage& page = *client.usage;
+  return {
+      .has = page.host_bytes.load(), .spare = page.host_spare_bytes.load(), .lacks = page.host_lacking_bytes.load()};
+}
+
+void Server::read_host(Client& client) {
+  const Quota::HostUse use = host_use(client);
+  if (std::exchange(client.host, use) == use) return;
+  quota_.use_host(client.id, use);
+  share_host();
 }
 
 void Server::tighten(Client& client) {

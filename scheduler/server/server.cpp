@@ -269,6 +269,7 @@ void Server::on_hello(Connection& connection, const Message& message) {
   connection.client = id;
   clients_.emplace(id, std::move(client));
   step(event::Join{id, connection.version >= protocol::kRoomVersion});
+  share_host();
   // Nothing can be measured about a client that reports nothing: it runs beside others, as before.
   if (connection.version < protocol::kActivityVersion) step(event::Activity{.client = id, .shares = true});
   watch_process(id);
@@ -452,6 +453,7 @@ void Server::housekeeping() {
   measure();
   tell_quota_of_outside();
   limits_.follow_host(quota_);
+  share_host();
   event_log_.flush();
   if (options_.idle_exit && idle() && now() - idle_since_ >= *options_.idle_exit) {
     log::info("no client for {} ms: exiting", options_.idle_exit->count());

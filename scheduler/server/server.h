@@ -95,6 +95,9 @@ class Server final : public ConnectionOwner {
   void tell_quota_of_outside();
   void publish_contexts(std::uint32_t gpu);
   void publish_too_much(std::uint32_t gpu);
+  void share_host();
+  void read_host(Client& client);
+  static scheduler::Quota::HostUse host_use(const Client& client);
   void tell(Client& client, const protocol::Message& message);
 
   void measure();

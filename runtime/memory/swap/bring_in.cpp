@@ -77,7 +77,8 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     const bool there = result == api::CUDA_SUCCESS;
     if (flight.event != nullptr) mover.within([&] { real::cuEventDestroy_v2(flight.event); });
     if (there) {
-      // If the host is low on memory, the copy there is released for what others have to move out.
+      // If the host is low on memory, or others need this process's share of it, the copy there is released for what
+      // they have to move out.
       const bool low = host_.low();
       void* host = nullptr;
       bool copied = false;
@@ -86,14 +87,18 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
         Extent* extent = extent_at(flight.address);
         copied = extent->saved;
         extent->came = opened_;
-        if (low && extent->saved) {
+        if (extent->host != nullptr) host_.add_copies(static_cast<std::int64_t>(flight.bytes));
+        if ((low || host_.excess() != 0) && extent->saved) {
           host = std::exchange(extent->host, nullptr);
           extent->saved = false;
           extent->came = 0;
         }
       }
       if (copied) times.ended();
-      if (host != nullptr) mover.within([&] { host_.end(host, flight.bytes); });
+      if (host != nullptr) {
+        host_.add_copies(-static_cast<std::int64_t>(flight.bytes));
+        mover.within([&] { host_.end(host, flight.bytes); });
+      }
       (copied ? moved.bytes : moved.without_copy) += flight.bytes;
     } else {
       // Its contents are still on the host: take it off the GPU again.
@@ -140,6 +145,12 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       if (!flights.empty()) {
         land();  // a thread that frees it need not wait for the following extents
         continue;
+      }
+      // They may wait for this process's share of the host's memory, without which theirs cannot leave.
+      if (const std::uint64_t excess = host_.excess(); excess != 0) {
+        std::uint64_t gone = 0;
+        mover.within([&] { gone = give_host_back(excess, true); });
+        if (gone != 0) continue;
       }
       lacks_room = Clock::now() - last_room > kNoRoom;
       if (lacks_room) break;
@@ -238,6 +249,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   }
   while (!flights.empty()) land();
   times.say("in", ordinal, moved.bytes);
+  count_copies();
   if (lacks_room) moved.lacking = out_bytes(ordinal);
   if (moved.error == api::CUDA_ERROR_CONTEXT_IS_DESTROYED) moved.error = api::CUDA_SUCCESS;
   return moved;
