@@ -38,6 +38,10 @@ class Steps:
         self.process.stdin.flush()
         return json.loads(self.process.stdout.readline())
 
+    def may_end(self):
+        self.process.stdin.close()
+        self.process.stdin = None
+
     def end(self):
         try:
             self.process.communicate(timeout=60)

@@ -2,7 +2,7 @@
 """Trainings of PyTorch with deterministic algorithms: one undisturbed and native, two that swap beside a ballast. The losses and the sum
 over the weights have to be the same, bit for bit.
 
-    tests/gpu/swap_losses.py --build DIR [--room 9.6] [--size 7] [--steps 200] [--quantum 300ms] [--trust user] [--logs DIR]
+    tests/gpu/swap_losses.py --build DIR [--room 13] [--size 6] [--steps 200] [--quantum 300ms] [--trust user] [--logs DIR]
 
 Prints a line of JSON; the exit status is 1 if anything differs or nothing moved, and 77 where there is no GPU or no PyTorch.
 """
@@ -10,11 +10,10 @@ import argparse
 import functools
 import importlib.util
 import json
+import os
 import sys
 
 sys.dont_write_bytecode = True
-import os
-
 import swap_rig
 import swap_switches
 from swap_rig import GIB, add_options, answer, driver_library, served, settle_room
@@ -47,7 +46,7 @@ def training(size, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, size=7)
+    add_options(parser, room=13, size=6)
     parser.add_argument("--steps", type=int, default=200)
     options = parser.parse_args()
     if options.part:

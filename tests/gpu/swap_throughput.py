@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What swap mode costs a program that is alone on the GPU: throughput under `rota run --memory swap` over native throughput.
 
-    tests/gpu/swap_throughput.py --build DIR [--pairs 20] [--batches 8] [--budget 240] [--whole 3] [--only REGEX]
+    tests/gpu/swap_throughput.py --build DIR [--pairs 20] [--batches 6] [--budget 290] [--whole 2] [--only REGEX]
 
 PyTorch with its three allocators, JAX without preallocation and with the platform's allocator, CuPy with its pool and with the
 driver's. For each, --pairs pairs of processes, one native and one under rota, that take turns batch by batch (pairs.py); while one
@@ -68,6 +68,10 @@ class Pair:
             each.move_to(PROCESSORS)
         return ratios_of(*self.both, batches, self.number)
 
+    def may_end(self):
+        for each in self.both:
+            each.may_end()
+
     def end(self):
         for each in self.both:
             each.end()
@@ -107,7 +111,7 @@ def said(part, name, ratios, extra):
     line = {"part": part, "program": name, "pairs": max(map(len, ratios.values()), default=0), **extra}
     for what, values in ratios.items():
         mean, half = interval(values)
-        line[what] = {"native_time_over_rota": round(mean, 4), "interval": [round(mean - half, 4), round(mean + half, 4)],
+        line[what] = {"native_time_over_rota": round(mean, 4), "interval": [round(mean - half, 4), round(mean + half, 4)] if len(values) > 1 else None,
                       "rule": mean + half >= 0.99 and mean - half >= 0.97, "pairs": [round(value, 3) for value in values]}
     print(json.dumps(line), flush=True)
 
@@ -116,7 +120,7 @@ def steady(options, names, scratch, deadline):
     ratios = {name: collections.defaultdict(list) for name in names}
     problems = collections.defaultdict(list)
     plan = iter([(name, number) for number in range(options.pairs) for name in names])
-    ahead = collections.deque()
+    ahead, ending = collections.deque(), collections.deque()
     try:
         while True:
             while len(ahead) <= options.ahead and time.monotonic() < deadline and (following := next(plan, None)):
@@ -131,8 +135,13 @@ def steady(options, names, scratch, deadline):
             except (AssertionError, ValueError) as error:
                 problems[pair.name].append(f"{error} {pair.log.read_text()[-500:]}")
             finally:
-                pair.end()
+                pair.may_end()
+                ending.append(pair)
+            if len(ending) > 2:
+                ending.popleft().end()
     finally:
+        for pair in ending:
+            pair.end()
         for pair in ahead:
             for each in pair.both:
                 each.process.kill()
@@ -157,10 +166,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True)
     parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--batches", type=int, default=8, help="of each process of a pair")
-    parser.add_argument("--ahead", type=int, default=max(1, len(OTHERS) // 4), help="how many pairs start while one is measured")
-    parser.add_argument("--budget", type=float, default=240, help="seconds for all")
-    parser.add_argument("--whole", type=int, default=3, help="pairs of whole processes")
+    parser.add_argument("--batches", type=int, default=6, help="of each process of a pair")
+    parser.add_argument("--ahead", type=int, default=max(1, len(OTHERS) // 2 - 1), help="how many pairs start while one is measured")
+    parser.add_argument("--budget", type=float, default=290, help="seconds for all")
+    parser.add_argument("--whole", type=int, default=2, help="pairs of whole processes")
     parser.add_argument("--work", type=float, default=2, help="how many seconds a whole process works once it has started")
     parser.add_argument("--only", default="^(?!driver)")
     options = parser.parse_args()

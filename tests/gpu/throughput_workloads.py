@@ -97,8 +97,8 @@ def timed(work, count):
 
 def main():
     step, forget = {"torch": torch_program, "jax": jax_program, "cupy": cupy_program, "cupy_async": cupy_program, "driver": driver_program}[sys.argv[1]]()
-    count = max(1, round(0.04e6 / timed(step, 3)))  # the first steps compile and load
-    count = max(1, round(0.04e6 / timed(step, count)))
+    count = max(1, round(0.03e6 / timed(step, 3)))  # the first steps compile and load
+    count = max(1, round(0.03e6 / timed(step, count)))
 
     def fresh():
         forget()

@@ -18,18 +18,18 @@ class StormWhileSwapped(Case):
             self.assertEqual(result.returncode, 0, result.stderr[-2000:])
             self.assertRegex(result.stdout, r"^ok \d+ calls, \d+ a second, \d+ refused, -?\d+ bytes left, [1-9]\d* launches\n$")
             moved = [int(found) for found in re.findall(r"GPU 0: (\d+) of \d+ bytes moved out", result.stderr)]
-            self.assertGreaterEqual(sum(bytes > 0 for bytes in moved), seconds, result.stdout)
-            self.assertGreater(sum(moved), seconds * 30 * 2**20)
+            self.assertGreaterEqual(sum(bytes > 0 for bytes in moved), 2, result.stdout)
+            self.assertGreater(sum(moved), 60 * 2**20)
 
     # ctest labels: unsanitized
     def test_what_sixteen_threads_write_by_every_route_is_there_however_often_it_was_swapped(self):
-        self.storms(3)
+        self.storms(4)
 
     # ctest labels: unsanitized
     def test_the_same_where_nothing_is_handed_over(self):
-        self.storms(3, "--trust", "none")
+        self.storms(4, "--trust", "none")
 
-    # ctest labels: thorough
+    # ctest labels: thorough unsanitized
     def test_a_minute_of_sixteen_threads_that_are_swapped_all_the_time(self):
         self.storms(60)
 

@@ -36,13 +36,14 @@ class Least(unittest.TestCase):
 class KnownOrder(Case):
     memory = "256M"
 
+    # ctest labels: unsanitized
     def test_three_programs_where_two_fit_move_what_the_known_order_needs(self):
         events = self.scratch / "events"
         real = {"ROTA_SIM_TIME_SCALE": "1"}  # the log's times and the programs' are compared
         daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks", "--mode", "exclusive",
                             "--quantum", "100ms", "--event-log", events, **real)
         self.eventually(lambda: self.status() is not None, "rotad answers")
-        programs = [self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "renewer", "--late", "--bytes", "88M", "--piece", "8M", "--seconds", "4",
+        programs = [self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "renewer", "--late", "--bytes", "88M", "--piece", "8M", "--hold",
                                "--seed", number + 1, ROTA_LOG="debug", **real) for number in range(3)]
         for each in programs:
             self.assertEqual(each.stdout.readline(), "context\n")
@@ -50,6 +51,9 @@ class KnownOrder(Case):
         for each in programs:
             each.stdin.write("\n")
             each.stdin.flush()
+            self.assertEqual(each.stdout.readline(), "ready\n")
+        before = self.status()["daemon"]["grants"]
+        self.eventually(lambda: self.status()["daemon"]["grants"] >= before + 16, "the lease goes round")
         results = [self.finish(each) for each in programs]
         for each in results:
             self.assertEqual(each.returncode, 0, each.stderr[-2000:])

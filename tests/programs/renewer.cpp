@@ -3,14 +3,14 @@
 // were exchanged or are older than they should be are noticed.
 //
 //   renewer --bytes N[K|M|G] [--piece 256M] [--own] [--graphs N] [--seed N]
-//           [--rounds N | --seconds S [--wait] | --asked] [--late]
+//           [--rounds N | --seconds S [--wait] | --hold | --asked] [--late]
 //
 // --own takes the pieces by cuMemCreate, else by cuMemAlloc. --graphs instantiates N graphs, each of which is a round
-// (kernels, a memset and a copy), and launches them in turn. Prints "ready" after the first round; with --wait it goes
-// on once a line of standard input has come. --asked works a round for each line, answers each with the line of JSON
-// below, and ends with standard input. --late prints "context" when it has its context, and takes memory after a line.
-// Ends with {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; any wrong word makes the exit status 1, and too little memory
-// 2.
+// (kernels, a memset and a copy), and launches them in turn. Prints "ready" after the first round; --wait goes on
+// only once a line of standard input has come, --hold until standard input closes. --asked works a round for each line,
+// answers each with the line of JSON below, and ends with standard input. --late prints "context" when it has its
+// context, and takes memory after a line. Ends with {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; any wrong word makes
+// the exit status 1, and too little memory 2.
 #include <unistd.h>
 
 #include <algorithm>
@@ -171,7 +171,7 @@ bool told() {
 int main(int argc, char** argv) {
   Options options(argc, argv,
                   "renewer --bytes N[K|M|G] [--piece 256M] [--own] [--graphs N] [--seed N] "
-                  "[--rounds N | --seconds S [--wait] | --asked] [--late]");
+                  "[--rounds N | --seconds S [--wait] | --hold | --asked] [--late]");
   start();
   uint64_t bytes = options.bytes("--bytes", uint64_t{64} << 20);
   const uint64_t piece = std::min(options.bytes("--piece", uint64_t{256} << 20), bytes);
@@ -181,6 +181,7 @@ int main(int argc, char** argv) {
   const double duration = options.number("--seconds", 0);
   const auto rounds = static_cast<unsigned>(options.number("--rounds", duration > 0 ? 1 : 10));
   const bool waits = options.flag("--wait");
+  const bool hold = options.flag("--hold");
   const bool asked = options.flag("--asked");
   const bool late = options.flag("--late");
   options.end();
@@ -202,7 +203,10 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
     return wrong == 0 ? 0 : 1;
   };
-  const auto goes_on = [&] { return asked ? told() : done < rounds || seconds() - began < duration; };
+  const auto goes_on = [&] {
+    if (hold) return !stdin_closed();
+    return asked ? told() : done < rounds || seconds() - began < duration;
+  };
   while (goes_on()) {
     memory.round();
     ++done;
