@@ -58,8 +58,8 @@ void memtouch(Launch& launch, Pointer<unsigned> words, unsigned long count, unsi
 
 // Word number i of the memory that begins with word `first` has to be i * 2654435761 + *round: words that are not are
 // counted, and each becomes that of the next round.
-void renew(Launch& launch, Pointer<unsigned> words, unsigned long count, unsigned long first, Pointer<const unsigned> round,
-           Pointer<unsigned> mismatches) {
+void renew(Launch& launch, Pointer<unsigned> words, unsigned long count, unsigned long first,
+           Pointer<const unsigned> round, Pointer<unsigned> mismatches) {
   unsigned* memory = words.range(launch, count);
   const unsigned* current = round.range(launch, 1);
   unsigned* wrong = mismatches.range(launch, 1);
