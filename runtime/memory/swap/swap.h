@@ -138,6 +138,9 @@ class SwapBackend final : public Backend {
   // (reach.h).
   static std::string reached_from_outside();
   static bool being_checkpointed();
+  // Gives kept ranges of a GPU back to the driver, or to other processes, until they add up to so many bytes. Returns
+  // the bytes. Waits for nothing.
+  std::uint64_t drop_kept(int device, std::uint64_t bytes = UINT64_MAX, const Exchange& exchange = {});
   // From now on nothing leaves the GPU: it may be accessed without any call that rota sees.
   void pin() { pinned_.store(true); }
   bool pinned() const { return pinned_.load() || !asked_.load(std::memory_order_relaxed); }
@@ -311,7 +314,6 @@ class SwapBackend final : public Backend {
   api::CUresult leave(int device, Gone&& gone, const Exchange& exchange);
   api::CUresult populate(Range& range, const Access& access, bool exports);
   std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
-  std::uint64_t drop_kept(int device, std::uint64_t bytes, const Exchange& exchange = {});
   void insert(Range&& range);
   void take_off(const Range& range);
   void add_resident(int device, std::uint64_t bytes);
@@ -360,9 +362,9 @@ class SwapBackend final : public Backend {
   std::array<std::atomic<Serves>, kMaxDevices> serves_{};                 // of them, for serves(): no lock
   std::array<std::atomic<protocol::MemoryMode>, kMaxDevices> untried_{};  // of those that serve, likewise
   Ranges ranges_;
+  std::vector<Stuck> stuck_;
   std::atomic<std::uint64_t> out_of_place_{0};  // extents
   std::uint64_t opened_ = 1;                    // how many times the gate has opened
-  std::vector<Stuck> stuck_;
   std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> out_{};
   std::array<std::atomic<std::uint64_t>, kMaxDevices> needed_{};
