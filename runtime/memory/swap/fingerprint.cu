@@ -3,13 +3,9 @@
 
 using namespace rota::memory::fingerprint;
 
-// Of the chunks looked at since the last reading.
-extern "C" {
-__device__ Print rota_prints[kMostChunks];
-}
-
+// `prints` lies in the host's memory: what the GPU copies there would wait for the copies of extents that are under way.
 extern "C" __global__ void __launch_bounds__(kThreads)
-    rota_fingerprint(const uint4* memory, std::uint64_t bytes, unsigned first, Keys keys) {
+    rota_fingerprint(const uint4* memory, std::uint64_t bytes, Print* prints, Keys keys) {
   const std::uint64_t begin = std::uint64_t{blockIdx.x} * kChunkVectors;
   const std::uint64_t vectors = bytes / 16 - begin;
   const Part part = part_of_chunk(keys, threadIdx.x, vectors, [&](std::uint64_t at) {
@@ -27,5 +23,5 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     mine.any |= other.any;
   }
   if (threadIdx.x != 0) return;
-  rota_prints[first + blockIdx.x] = {{parts[0].sums[0], parts[0].sums[1]}, parts[0].any};
+  prints[blockIdx.x] = {{parts[0].sums[0], parts[0].sums[1]}, parts[0].any};
 }

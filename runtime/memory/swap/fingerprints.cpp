@@ -21,6 +21,8 @@ namespace {
 
 static_assert(Fingerprints::kMost / kChunkBytes <= kMostChunks / 2, "pieces end with a chunk of their own");
 
+constexpr unsigned kDeviceMap = 2;  // CU_MEMHOSTALLOC_DEVICEMAP, a macro in cuda.h
+
 // How long to wait after the driver had no memory for the kernel. A judgment.
 constexpr auto kTryAgain = std::chrono::seconds(5);
 
@@ -49,7 +51,6 @@ Fingerprints::Loaded Fingerprints::load(api::CUcontext context) {
   }
   Loaded loaded;
   api::CUmodule module = nullptr;
-  std::size_t bytes = 0;
   const char* what = "cuModuleLoadData";
   api::CUresult result = real::cuModuleLoadData(&module, rota_fingerprint_image);
   // The GPU is full: there may be room later.
@@ -62,12 +63,19 @@ Fingerprints::Loaded Fingerprints::load(api::CUcontext context) {
     result = real::cuModuleGetFunction(&loaded.kernel, module, "rota_fingerprint");
   }
   if (result == api::CUDA_SUCCESS) {
-    what = "cuModuleGetGlobal";
-    result = real::cuModuleGetGlobal_v2(&loaded.prints, &bytes, module, "rota_prints");
+    what = "cuMemHostAlloc";
+    void* prints = nullptr;
+    result = real::cuMemHostAlloc(&prints, kMostChunks * sizeof(Print), kDeviceMap);
+    loaded.prints = static_cast<const Print*>(prints);
   }
-  loaded.failed = result != api::CUDA_SUCCESS || bytes != kMostChunks * sizeof(Print);
+  if (result == api::CUDA_SUCCESS) {
+    what = "cuMemHostGetDevicePointer";
+    result = real::cuMemHostGetDevicePointer_v2(&loaded.prints_on_gpu, const_cast<Print*>(loaded.prints), 0);
+  }
+  loaded.failed = result != api::CUDA_SUCCESS;
   if (loaded.failed) {
     if (module != nullptr) real::cuModuleUnload(module);
+    if (loaded.prints != nullptr) real::cuMemFreeHost(const_cast<Print*>(loaded.prints));
     give_up(context, what, result);
     return loaded;
   }
@@ -103,16 +111,16 @@ std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& al
     result = real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING);
     if (result != api::CUDA_SUCCESS) return;
     event = driver::make_event();
-    unsigned first = 0;
+    api::CUdeviceptr prints = loaded.prints_on_gpu;
     for (const Memory& each : all) {
       if (result != api::CUDA_SUCCESS) break;
       api::CUdeviceptr address = each.address;
       std::uint64_t bytes = each.bytes;
       const auto blocks = static_cast<unsigned>(chunks_of(bytes));
-      void* arguments[] = {&address, &bytes, &first, &keys_};
+      void* arguments[] = {&address, &bytes, &prints, &keys_};
       result =
           real::cuLaunchKernel(loaded.kernel, blocks, 1, 1, fingerprint::kThreads, 1, 1, 0, stream, arguments, nullptr);
-      first += blocks;
+      prints += blocks * sizeof(Print);
     }
     if (result == api::CUDA_SUCCESS) {
       result = event == nullptr ? api::CUDA_ERROR_OUT_OF_MEMORY : real::cuEventRecord(event, stream);
@@ -121,14 +129,12 @@ std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& al
   });
   if (loaded.failed || stream == nullptr) return seen;
   if (result == api::CUDA_SUCCESS) result = wait_for(event);
-  std::vector<Print> prints(chunks);
+  std::vector<Print> prints;
   const bool there = within([&] {
-    if (result == api::CUDA_SUCCESS) {
-      result = real::cuMemcpyDtoHAsync_v2(prints.data(), loaded.prints, chunks * sizeof(Print), stream);
-    }
     // Even if it is not known whether the kernels have ended: what they read may be unmapped after this.
     const api::CUresult ended = real::cuStreamSynchronize(stream);
     if (result == api::CUDA_SUCCESS) result = ended;
+    if (result == api::CUDA_SUCCESS) prints.assign(loaded.prints, loaded.prints + chunks);
     if (event != nullptr) real::cuEventDestroy_v2(event);
     real::cuStreamDestroy_v2(stream);
   });

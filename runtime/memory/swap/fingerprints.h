@@ -51,7 +51,9 @@ class Fingerprints {
   using Clock = std::chrono::steady_clock;
   struct Loaded {
     api::CUfunction kernel = nullptr;
-    api::CUdeviceptr prints = 0;
+    // Pinned memory of the host's, which ends with the context, and where the GPU sees it.
+    const fingerprint::Print* prints = nullptr;
+    api::CUdeviceptr prints_on_gpu = 0;
     bool failed = false;
     Clock::time_point again = Clock::time_point::max();  // when to try again
   };

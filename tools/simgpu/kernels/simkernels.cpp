@@ -225,27 +225,29 @@ struct FingerprintKeys {
   uint64_t points[4];
 };
 
-void fingerprint(Launch& launch, Pointer<const uint64_t> memory, uint64_t bytes, unsigned first, FingerprintKeys keys) {
-  struct Print {
-    uint64_t sums[2];
-    uint64_t any;
-  };
+struct FingerprintPrint {
+  uint64_t sums[2];
+  uint64_t any;
+};
+
+void fingerprint(Launch& launch, Pointer<const uint64_t> memory, uint64_t bytes, Pointer<FingerprintPrint> to,
+                 FingerprintKeys keys) {
   constexpr uint64_t kChunkWords = (512 << 10) / sizeof(uint64_t);
   const uint64_t words = bytes / sizeof(uint64_t);
   const uint64_t* from = memory.range(launch, words);
-  auto* prints = launch.variable<Print>("rota_prints", first + launch.grid[0]);
+  FingerprintPrint* prints = to.range(launch, launch.grid[0]);
   if (from == nullptr || prints == nullptr) return;
   const uint64_t one = keys.points[0] | 1;
   const uint64_t other = keys.points[1] | 1;
   for (uint64_t chunk = 0; chunk < launch.grid[0]; ++chunk) {
-    Print print{{keys.points[2], keys.points[3]}, 0};
+    FingerprintPrint print{{keys.points[2], keys.points[3]}, 0};
     const uint64_t end = std::min(words, (chunk + 1) * kChunkWords);
     for (uint64_t i = chunk * kChunkWords; i < end; ++i) {
       print.any |= from[i];
       print.sums[0] = (print.sums[0] ^ from[i]) * one;
       print.sums[1] = (print.sums[1] + from[i]) * other;
     }
-    prints[first + chunk] = print;
+    prints[chunk] = print;
   }
   launch.stream(bytes);
 }

@@ -108,8 +108,8 @@ TEST_CASE("zeros move in neither direction and take no memory of the host") {
 }
 
 TEST_CASE("where the GPU cannot tell what has changed, all of it is copied") {
-  for (const Symbol symbol : {Symbol::k_cuModuleLoadData, Symbol::k_cuModuleGetFunction, Symbol::k_cuModuleGetGlobal_v2,
-                              Symbol::k_cuLaunchKernel}) {
+  for (const Symbol symbol : {Symbol::k_cuModuleLoadData, Symbol::k_cuModuleGetFunction, Symbol::k_cuMemHostAlloc,
+                              Symbol::k_cuMemHostGetDevicePointer_v2, Symbol::k_cuLaunchKernel}) {
     check([symbol] {
       Carrier carrier(enter(0));
       carrier.looks = true;
