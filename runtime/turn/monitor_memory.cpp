@@ -59,6 +59,7 @@ memory::Exchange Monitor::exchange(int device) {
                 message.body.extent = {.gpu = static_cast<std::uint32_t>(index), .padding = 0, .bytes = bytes};
                 connection_->send(message, memory);
               },
+          .coming = [this, device] { return others_clear(device); },
           .take = [this, index]() -> std::optional<driver::Handed> {
             if (!connection_) return std::nullopt;
             return connection_->take_extent(index);
@@ -123,8 +124,8 @@ void Monitor::give_host_back_if_low() {
   }
 }
 
-// What rotad leaves this process of the host's memory (scheduler/protocol/pages.h): says what it has, and gives back what
-// is spare and more than that. What is pinned only while no work of this process runs; a holder's see collect().
+// What rotad leaves this process of the host's memory (scheduler/protocol/pages.h): says what it has, and gives back
+// what is spare and more than that. What is pinned only while no work of this process runs; a holder's see collect().
 void Monitor::keep_to_host_share() {
   memory::SwapBackend& swap = memory_.swap();
   memory::HostPool& host = swap.host();
@@ -133,8 +134,8 @@ void Monitor::keep_to_host_share() {
     swap.count_copies();
     next_count_ = now() + (host.limited() ? kBetweenCounts : kBetweenUnlimitedCounts);
     const bool asked = connection_ && std::any_of(gpus_.begin(), gpus_.end(), [this](const Gpu& gpu) {
-      return gpu.index >= 0 && connection_->to_clear(gpu.index) != 0;
-    });
+                         return gpu.index >= 0 && connection_->to_clear(gpu.index) != 0;
+                       });
     if (!asked) host.lack(0);
   }
   if (host.excess() == 0) return;

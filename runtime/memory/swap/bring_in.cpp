@@ -23,8 +23,10 @@ using Clock = std::chrono::steady_clock;
 
 namespace {
 
-// How long the driver may have no room before this gives up for now: others may be making room.
+// How long the driver may have no room before this gives up for now; and as long as others are said to be making room,
+// where the first of theirs arrives once an extent has crossed a bus that may be slow.
 constexpr auto kNoRoom = 20ms;
+constexpr auto kRoomComes = 250ms;
 // How much of adjacent small extents is mapped at a time. The first copy waits until all of it is mapped.
 constexpr std::uint64_t kMostOfSmall = std::uint64_t{64} << 20;
 
@@ -152,7 +154,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
         mover.within([&] { gone = give_host_back(excess, true); });
         if (gone != 0) continue;
       }
-      lacks_room = Clock::now() - last_room > kNoRoom;
+      lacks_room = Clock::now() - last_room > (mover.exchange.coming() ? kRoomComes : kNoRoom);
       if (lacks_room) break;
       // Where memory is handed over the driver has none in the meantime, and a refused request keeps others from the
       // driver.

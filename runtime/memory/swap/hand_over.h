@@ -42,6 +42,8 @@ struct Exchange {
   std::function<bool()> gives = [] { return true; };
   // Offers a piece to other processes.
   std::function<void(int descriptor, std::uint64_t bytes)> give;
+  // Whether others are said to be making room there, by whatever way.
+  std::function<bool()> coming = [] { return false; };
   // The next piece that has arrived, or nothing. Does not wait.
   std::function<std::optional<Handed>()> take;
 };
