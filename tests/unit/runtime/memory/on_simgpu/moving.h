@@ -28,48 +28,11 @@ inline std::map<Symbol, int> fails_at;  // the how manyth call from now on fails
 inline CUresult fails_with = CUDA_ERROR_UNKNOWN;
 inline std::function<void(Symbol symbol)> before = [](Symbol) {};
 
-inline bool fails(Symbol symbol) {
-  before(symbol);
-  const auto at = fails_at.find(symbol);
-  if (at == fails_at.end() || at->second == 0) return false;
-  return at->second == kAlways || --at->second == 0;
-}
+// The driver's function, which fails as is said above; null for a function that no header declares.
+void* failing(Symbol symbol, void* simulated);
 
-template <Symbol kSymbol, typename Function>
-struct Failing;
-template <Symbol kSymbol, typename... Arguments>
-struct Failing<kSymbol, CUresult(Arguments...)> {
-  static inline CUresult (*simulated)(Arguments...);
-  static CUresult call(Arguments... arguments) { return fails(kSymbol) ? fails_with : simulated(arguments...); }
-};
-
-inline void* failing(Symbol symbol, void* simulated) {
-#define FAILING(name)                                                       \
-  if (symbol == Symbol::k_##name) {                                         \
-    using One = Failing<Symbol::k_##name, name##_fn>;                       \
-    One::simulated = reinterpret_cast<decltype(One::simulated)>(simulated); \
-    return reinterpret_cast<void*>(&One::call);                             \
-  }
-  FAILING(cuMemCreate)
-  FAILING(cuMemMap)
-  FAILING(cuMemSetAccess)
-  FAILING(cuMemUnmap)
-  FAILING(cuMemAddressReserve)
-  FAILING(cuMemAddressFree)
-  FAILING(cuMemcpyDtoHAsync_v2)
-  FAILING(cuMemcpyHtoDAsync_v2)
-  FAILING(cuMemHostRegister_v2)
-  FAILING(cuEventCreate)
-  FAILING(cuEventRecord)
-  FAILING(cuEventQuery)
-  FAILING(cuModuleLoadData)
-  FAILING(cuModuleGetFunction)
-  FAILING(cuModuleGetGlobal_v2)
-  FAILING(cuStreamCreate)
-  FAILING(cuLaunchKernel)
-#undef FAILING
-  return nullptr;
-}
+// While not null: how often each function of the driver is called, by whomever. For one thread.
+inline std::map<Symbol, int>* counted = nullptr;
 
 inline void check(const std::function<void()>& program, std::uint64_t gpu_bytes = kGpuBytes) {
   const Machine machine{.mode = Mode::kSwap, .limit = "", .replace = failing, .neighbour = {}, .gpu_bytes = gpu_bytes};

@@ -1,5 +1,5 @@
-// Memory that the program makes itself, where the driver refuses something: the program's own calls, also while the
-// memory is out, and those by which it moves.
+// Memory that the program makes itself, where the driver refuses the program's own calls, also while the memory is out.
+// Those by which it moves are in refusals_test.cpp.
 #include <catch2/catch.hpp>
 
 #include <vector>
@@ -64,53 +64,6 @@ TEST_CASE("what the driver refuses is refused while memory is out, too") {
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT_OK(cu.cuMemRelease(small));
     EXPECT_OK(cu.cuMemAddressFree(place, 4 * kPiece));
-    EXPECT_EMPTY_BOOKS();
-  });
-}
-
-TEST_CASE("a failure of any driver call while such memory moves loses no contents and leaves the books right") {
-  check([] {
-    Carrier carrier(enter(0));
-    carrier.looks = true;
-    const Handle first = create();
-    const Handle second = create(2 * kMiB, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    const std::vector<CUdeviceptr> places = {map(first), map(first), map(second, 2 * kMiB)};
-    unsigned char pattern = 1;
-    fill(places[0], pattern);
-    fill(places[2], 200, 2 * kMiB);
-    go(carrier);  // the kernel that tells what has changed takes some memory as well
-    come(carrier);
-    const std::uint64_t resident = swap().resident_bytes(0);
-    const std::size_t free_before = free_on_gpu();
-    for (const Symbol symbol : {Symbol::k_cuMemHostRegister_v2, Symbol::k_cuMemcpyDtoHAsync_v2, Symbol::k_cuMemCreate,
-                                Symbol::k_cuMemMap, Symbol::k_cuMemSetAccess, Symbol::k_cuMemcpyHtoDAsync_v2}) {
-      for (const CUresult error : {CUDA_ERROR_UNKNOWN, CUDA_ERROR_OUT_OF_MEMORY}) {
-        for (int call = 1; call <= 6; ++call) {
-          fails_with = error;
-          fails_at = {{symbol, call}};
-          const std::string when =
-              fmt::format("call {} of {} answers {}", call, name_of(symbol), static_cast<int>(error));
-          swap().move_out(0, kAll, carrier.mover());
-          if (free_on_gpu() != free_before + swap().out_bytes(0)) note(when + ": what is out is not free");
-          for (int tries = 0; tries < 5 && !swap().in_place(); ++tries) {
-            swap().bring_in(0, carrier.mover());
-            if (swap().resident_bytes(0) + swap().out_bytes(0) != resident) note(when + ": bytes are lost");
-          }
-          fails_at.clear();
-          if (!swap().in_place()) return note(when + ": does not come back");
-          EXPECT(swap().use_if_in_place([] {}));
-          expect_pattern(places[1], kPiece, pattern, when);
-          expect_pattern(places[2], 2 * kMiB, 200, when);
-          fill(places[0], ++pattern);
-        }
-      }
-    }
-    fails_with = CUDA_ERROR_UNKNOWN;
-    EXPECT(free_on_gpu() == free_before);
-    for (const CUdeviceptr place : {places[0], places[1]}) unmap(place);
-    unmap(places[2], 2 * kMiB);
-    EXPECT_OK(cu.cuMemRelease(first));
-    EXPECT_OK(cu.cuMemRelease(second));
     EXPECT_EMPTY_BOOKS();
   });
 }

@@ -23,61 +23,6 @@ CUresult take(Swap& from, const memory::Place& place, CUdeviceptr* address, std:
 
 }  // namespace
 
-TEST_CASE("a failure of any driver call of a swap loses no contents and leaves the books right") {
-  check([] {
-    const CUcontext context = enter(0);
-    Carrier carrier(context);
-    carrier.looks = true;
-    const CUdeviceptr byte = allocate(1, 1);
-    EXPECT_OK(cu.cuMemFree_v2(byte));
-    const std::vector<std::uint64_t> sizes = {4 * kMiB, 2 * kMiB, 2 * kMiB, 100, 200};
-    std::vector<CUdeviceptr> blocks;
-    std::vector<unsigned char> patterns = {1, 2, 3, 4, 5};
-    for (std::size_t index = 0; index < sizes.size(); ++index) {
-      blocks.push_back(allocate(sizes[index], patterns[index]));
-    }
-    // The kernel that tells what has changed takes some memory as well.
-    swap().move_out(0, kAll, carrier.mover());
-    swap().bring_in(0, carrier.mover());
-    EXPECT(swap().use_if_in_place([] {}));
-    const std::uint64_t resident = swap().resident_bytes(0);
-    const std::size_t free_before = free_on_gpu();
-    for (const Symbol symbol : {Symbol::k_cuMemHostRegister_v2, Symbol::k_cuEventCreate, Symbol::k_cuMemcpyDtoHAsync_v2,
-                                Symbol::k_cuEventRecord, Symbol::k_cuEventQuery, Symbol::k_cuMemCreate,
-                                Symbol::k_cuMemMap, Symbol::k_cuMemSetAccess, Symbol::k_cuMemcpyHtoDAsync_v2,
-                                Symbol::k_cuStreamCreate, Symbol::k_cuLaunchKernel}) {
-      for (int call = 1; call <= 5; ++call) {
-        fails_at = {{symbol, call}};
-        const std::string when =
-            fmt::format("call {} of {} fails", call, kSymbolNames[static_cast<std::size_t>(symbol)]);
-        swap().move_out(0, kAll, carrier.mover());
-        if (free_on_gpu() != free_before + swap().out_bytes(0)) {
-          note(fmt::format("{}: {} bytes are out, and {} more are free", when, swap().out_bytes(0),
-                           free_on_gpu() - free_before));
-        }
-        for (int tries = 0; tries < 5 && !swap().in_place(); ++tries) {
-          swap().bring_in(0, carrier.mover());
-          if (swap().resident_bytes(0) + swap().out_bytes(0) != resident) {
-            note(fmt::format("{}: {} bytes are on the GPU and {} out", when, swap().resident_bytes(0),
-                             swap().out_bytes(0)));
-          }
-        }
-        fails_at.clear();
-        if (!swap().in_place()) return note(when + ": does not come back");
-        EXPECT(swap().use_if_in_place([] {}));
-        for (std::size_t index = 0; index < sizes.size(); ++index) {
-          expect_pattern(blocks[index], sizes[index], patterns[index], when);
-          if (index != 1) EXPECT_OK(cu.cuMemsetD8_v2(blocks[index], ++patterns[index], sizes[index]));
-        }
-        EXPECT_OK(cu.cuCtxSynchronize());
-      }
-    }
-    EXPECT(free_on_gpu() == free_before);
-    for (const CUdeviceptr block : blocks) EXPECT_OK(cu.cuMemFree_v2(block));
-    EXPECT_EMPTY_BOOKS();
-  });
-}
-
 TEST_CASE("small extents beside each other get their access by one call, and each by its own where that is refused") {
   // Which calls are refused: the first is for the three before the gap.
   for (const std::set<int>& refused : {std::set<int>{}, {1}, {2}, {1, 2}, {1, 3}, {1, 4}}) {
