@@ -33,6 +33,9 @@ inline void maps(FakeDriver& driver) {
   driver.set<api::cuMemMap_fn>(Symbol::k_cuMemMap,
                                [](api::CUdeviceptr, std::size_t, std::size_t, api::CUmemGenericAllocationHandle,
                                   unsigned long long) { return api::CUDA_SUCCESS; });
+  driver.set<api::cuMemUnmap_fn>(Symbol::k_cuMemUnmap, [](api::CUdeviceptr, std::size_t) { return api::CUDA_SUCCESS; });
+  driver.set<api::cuMemRelease_fn>(Symbol::k_cuMemRelease,
+                                   [](api::CUmemGenericAllocationHandle) { return api::CUDA_SUCCESS; });
   driver.set<api::cuMemSetAccess_fn>(
       Symbol::k_cuMemSetAccess,
       [](api::CUdeviceptr, std::size_t, const api::CUmemAccessDesc*, std::size_t) { return api::CUDA_SUCCESS; });
