@@ -84,7 +84,7 @@ class Memory {
       CUgraph graph = nullptr;
       CUgraphExec executable = nullptr;
       CHECK(cuStreamBeginCapture_v2(stream_, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
-      submit();
+      submit(false);
       CHECK(cuMemsetD32Async(scratch(), number, 1, stream_));
       CHECK(cuMemcpyDtoHAsync_v2(&seen_, scratch(), sizeof seen_, stream_));
       CHECK(cuStreamEndCapture(stream_, &graph));
@@ -96,7 +96,7 @@ class Memory {
 
   void round() {
     if (graphs_.empty()) {
-      submit();
+      submit(true);
     } else {
       CHECK(cuGraphLaunch(graphs_[next_], stream_));
     }
@@ -136,8 +136,12 @@ class Memory {
   CUdeviceptr mismatches() const { return state_ + sizeof(unsigned); }
   CUdeviceptr scratch() const { return state_ + 2 * sizeof(unsigned); }
 
-  void submit() {
-    for (const Piece& piece : pieces_) renew(piece, 256, 256);
+  // `waits`: after each piece, so that little is in flight when a turn ends.
+  void submit(bool waits) {
+    for (const Piece& piece : pieces_) {
+      renew(piece, 4096, 256);
+      if (waits) CHECK(cuStreamSynchronize(stream_));
+    }
     renew({.address = state_, .words = 1, .first = 0}, 1, 1);
   }
 
