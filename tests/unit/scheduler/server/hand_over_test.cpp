@@ -1,12 +1,20 @@
 // Memory that is handed over between clients: which client gets it, and what rotad does not accept from any.
 #include <fcntl.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <exception>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include "scheduler/protocol/descriptor.h"
 #include "tests/unit/scheduler/server/processes.h"
@@ -57,7 +65,7 @@ Descriptor make_memory() {
 }
 
 ino_t identity(int descriptor) {
-  struct stat file{};
+  struct stat file {};
   REQUIRE(fstat(descriptor, &file) == 0);
   return file.st_ino;
 }
@@ -143,10 +151,32 @@ TEST_CASE("of several descriptors beside one message rotad keeps none") {
   close(ends[0]);
 }
 
-// A child process that lacks memory, in its own user namespace if `elsewhere` is set. It has a pipe for what it
-// reports, and one whose end it waits for.
-struct TakerProcess {
-  TakerProcess(const Daemon& daemon, bool elsewhere) {
+// How a process becomes one of another trust domain, before it connects; false: this machine does not permit it.
+using Enter = bool (*)();
+
+bool stays() {
+  return true;
+}
+bool becomes_another_user() {
+  constexpr uid_t kNobody = 65534;
+  return setresuid(kNobody, kNobody, kNobody) == 0;
+}
+bool enters_user_namespace() {
+  return unshare(CLONE_NEWUSER) == 0;
+}
+// The next child is its first process.
+bool enters_pid_namespace() {
+  return unshare(CLONE_NEWPID) == 0;
+}
+
+// A process that is a client: it says when it has got where it should be, and goes on when it is told to. What it does
+// must not fail a test by itself: it ends with a status.
+struct ClientProcess {
+  // Is granted the GPU; with all of its memory there it gives that back, and hands `memory` over when it is asked to
+  // make room.
+  enum class Role : std::uint8_t { kGiver, kTaker };
+
+  ClientProcess(const Daemon& daemon, Role role, Enter enter = stays, int memory = -1) {
     int said[2];
     int asked[2];
     REQUIRE(pipe2(said, O_CLOEXEC) == 0);
@@ -155,59 +185,205 @@ struct TakerProcess {
     REQUIRE(child >= 0);
     if (child == 0) {
       close(asked[1]);
-      char verdict = elsewhere && unshare(CLONE_NEWUSER) != 0 ? 'n' : 'y';
-      if (verdict == 'n') {
-        _exit(write(said[1], &verdict, 1) == 1 ? 0 : 1);
+      close(said[0]);
+      const char no = 'n';
+      if (!enter()) _exit(write(said[1], &no, 1) == 1 ? 0 : 1);
+      // It has the pipes as well, and ends when this process closes its end.
+      if (const pid_t next = enter == enters_pid_namespace ? fork() : 0; next != 0) {
+        close(said[1]);
+        int status = 1;
+        _exit(next > 0 && waitpid(next, &status, 0) == next && status == 0 ? 0 : 1);
       }
-      Client taker(daemon.socket(), "taker", protocol::kVersion);
-      _exit(serve(taker, said[1], asked[0]) ? 0 : 1);
+      try {
+        _exit(run(daemon, role, said[1], asked[0], memory) ? 0 : 1);
+      } catch (const std::exception&) {
+        _exit(1);
+      }
     }
     close(said[1]);
     close(asked[0]);
+    says = Descriptor(said[0]);
     end = Descriptor(asked[1]);
-    char verdict = 0;
-    possible = read(said[0], &verdict, 1) == 1 && verdict == 'y';
-    close(said[0]);
+    possible = hears() == 'y';
   }
-  ~TakerProcess() {
+  ~ClientProcess() {
+    if (child < 0) return;
     end = Descriptor();
-    int status = 0;
-    waitpid(child, &status, 0);
+    waitpid(child, nullptr, 0);
   }
-  static bool serve(Client& taker, int said, int asked) {
+  ClientProcess(const ClientProcess&) = delete;
+  ClientProcess& operator=(const ClientProcess&) = delete;
+
+  // The next that it says; 0: it has ended.
+  char hears() const {
+    char word = 0;
+    return read(says.get(), &word, 1) == 1 ? word : '\0';
+  }
+  void tell_to_go_on() const {
+    const char word = 'g';
+    REQUIRE(write(end.get(), &word, 1) == 1);
+  }
+  // At once, whatever it does.
+  void kill() {
+    ::kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+    child = -1;
+  }
+
+  static bool run(const Daemon& daemon, Role role, int said, int asked, int memory) {
+    const auto say = [said](char word) { return write(said, &word, 1) == 1; };
+    // False: the test is over.
+    const auto may_go_on = [asked] {
+      char word = 0;
+      return read(asked, &word, 1) == 1;
+    };
+    Client client(daemon.socket(), "swapping", protocol::kVersion);
     std::uint32_t gpu = 0;
-    if (taker.add_gpu(1, &gpu)) return false;
-    taker.usage->resident_bytes[gpu] = 2 * kMega;
-    taker.use(gpu, 700 * kMega);
-    taker.want(std::uint64_t{1} << gpu);
-    if (!taker.wait_for_grant()) return false;
-    const char verdict = 'y';
-    char ignored = 0;
-    return write(said, &verdict, 1) == 1 && read(asked, &ignored, 1) == 0;
+    if (client.add_gpu(1, &gpu)) return false;
+    client.usage->resident_bytes[gpu] = (role == Role::kGiver ? 700 : 2) * kMega;
+    client.use(gpu, 700 * kMega);
+    client.want(std::uint64_t{1} << gpu);
+    if (!client.wait_for_grant()) return false;
+    if (role == Role::kGiver) {
+      client.want(0);
+      client.give_back(client.lease->grant);
+      if (!client.wait_for([](const protocol::LeasePage& page) { return page.grant == 0; })) return false;
+    }
+    if (!say('y')) return false;
+    if (!may_go_on()) return true;
+    if (role == Role::kTaker) {
+      // A child that has its socket, and that no fork handler has told of it.
+      if (fork() == 0) _exit(say('c') && !may_go_on() ? 0 : 1);
+      return !may_go_on();
+    }
+    const auto asked_to = [&](const protocol::LeasePage& page) {
+      return page.clear_bytes[gpu] != 0 && page.hand_over_gpus != 0;
+    };
+    if (!client.wait_for(asked_to)) return false;
+    for (int piece = 0; piece < 3; ++piece) client.hand_over(gpu, 128 * kMega, {memory});
+    return ::kill(getpid(), SIGKILL) == 0;  // right after, with rotad perhaps in the middle of it
   }
+
   pid_t child = -1;
+  Descriptor says;
   Descriptor end;
   bool possible = false;
 };
 
-TEST_CASE("memory is handed over within one user namespace, and never into another") {
+// What hand-over between this process and one that has gone there is like.
+bool is_handed_over_to(const Daemon& daemon, Enter enter, bool& possible) {
+  const Giver giver(daemon);
+  const ClientProcess taker(daemon, ClientProcess::Role::kTaker, enter);
+  possible = taker.possible;
+  if (!possible) return false;
+  REQUIRE(giver.is_asked_to_clear());
+  return giver.may_hand_over();
+}
+
+// Other users may reach its socket.
+void open_to_all(const Daemon& daemon) {
+  const std::string folder = daemon.socket().substr(0, daemon.socket().rfind('/'));
+  for (const std::string& each : {folder, folder.substr(0, folder.rfind('/'))}) REQUIRE(chmod(each.c_str(), 0755) == 0);
+}
+
+TEST_CASE("memory is handed over within one trust domain: a user in one user and pid namespace") {
+  const auto [what, enter] = GENERATE(table<const char*, Enter>({
+      {"another process like this", stays},
+      {"another user", becomes_another_user},
+      {"a user namespace of its own", enters_user_namespace},
+      {"a pid namespace of its own", enters_pid_namespace},
+  }));
+  const bool machine = GENERATE(false, true);
+  CAPTURE(what, machine);
+  const Daemon daemon(machine ? std::vector<std::string>{"--trust", "machine"} : std::vector<std::string>{});
+  open_to_all(daemon);
+  bool possible = false;
+  const bool handed_over = is_handed_over_to(daemon, enter, possible);
+  if (!possible) {
+    WARN("left out: this machine does not permit " << what);
+    return;
+  }
+  CHECK(handed_over == (machine || enter == stays));
+}
+
+// Memory of which it is known whether anybody still has it, be it on its way: as long as a descriptor is open that came
+// from this one, its lock is held.
+struct Watched {
+  Watched() : memory(make_memory()), other(open(fmt::format("/proc/self/fd/{}", memory.get()).c_str(), O_RDWR)) {
+    REQUIRE(other);
+    REQUIRE(flock(memory.get(), LOCK_EX) == 0);
+  }
+  bool is_gone() const { return flock(other.get(), LOCK_EX | LOCK_NB) == 0; }
+  Descriptor memory;
+  Descriptor other;
+};
+
+TEST_CASE("what a program has handed over right before it died is the taker's or nobody's") {
+  const Daemon daemon;
+  Watched watched;
+  ClientProcess giver(daemon, ClientProcess::Role::kGiver, stays, watched.memory.get());
+  watched.memory = Descriptor();
+  REQUIRE(giver.possible);
+  Taker taker(daemon);
+  CHECK_FALSE(watched.is_gone());
+  giver.tell_to_go_on();
+  CHECK(giver.hears() == '\0');
+  REQUIRE(eventually([&] { return status(daemon.socket()).clients.size() == 1; }));
+  // What rotad had read goes on, and rotad has closed the rest with the connection.
+  const std::uint64_t sent = handed_over(daemon) / (128 * kMega);
+  CHECK(sent <= 3);
+  for (std::uint64_t piece = 0; piece < sent; ++piece) {
+    Descriptor came;
+    const auto extent = receive(taker.descriptor, {&came, 1});
+    REQUIRE(extent);
+    CHECK(extent->kind == Kind::kExtent);
+    CHECK(came);
+    CHECK_FALSE(watched.is_gone());
+  }
+  CHECK(watched.is_gone());
+  taker.is_heard();  // the next message that it receives is the answer to this
+}
+
+TEST_CASE("what is on its way to a program that dies goes with it") {
+  const bool giver_too = GENERATE(false, true);
+  CAPTURE(giver_too);
+  const Daemon daemon;
+  std::optional<Giver> giver(std::in_place, daemon);
+  ClientProcess taker(daemon, ClientProcess::Role::kTaker);
+  REQUIRE(taker.possible);
+  Watched watched;  // not before: a child would have its descriptors
+  REQUIRE(giver->is_asked_to_clear());
+  for (int piece = 0; piece < 3; ++piece) giver->hand_over(watched.memory.get());
+  watched.memory = Descriptor();
+  giver->is_heard();
+  CHECK(handed_over(daemon) == 3 * 128 * kMega);
+  CHECK_FALSE(watched.is_gone());
+  taker.kill();
+  if (giver_too) giver.reset();
+  CHECK(watched.is_gone());
+  CHECK(eventually([&] { return status(daemon.socket()).clients.size() == (giver_too ? 0 : 1); }));
+  CHECK(serves(daemon));
+}
+
+TEST_CASE("what is on its way to a program that dies is there as long as a child of it has its socket, and no longer") {
   const Daemon daemon;
   const Giver giver(daemon);
-  SECTION("another process of the same user") {
-    const TakerProcess taker(daemon, false);
-    REQUIRE(taker.possible);
-    REQUIRE(giver.is_asked_to_clear());
-    CHECK(giver.may_hand_over());
-  }
-  SECTION("in a user namespace of its own") {
-    const TakerProcess taker(daemon, true);
-    if (!taker.possible) {
-      WARN("left out: this machine allows no user namespaces");
-      return;
-    }
-    REQUIRE(giver.is_asked_to_clear());
-    CHECK_FALSE(giver.may_hand_over());
-  }
+  ClientProcess taker(daemon, ClientProcess::Role::kTaker);
+  REQUIRE(taker.possible);
+  Watched watched;  // not before: a child would have its descriptors
+  REQUIRE(giver.is_asked_to_clear());
+  giver.hand_over(watched.memory.get());
+  watched.memory = Descriptor();
+  REQUIRE(eventually([&] { return handed_over(daemon) == 128 * kMega; }));
+  taker.tell_to_go_on();
+  REQUIRE(taker.hears() == 'c');
+  taker.kill();
+  REQUIRE(eventually([&] { return status(daemon.socket()).clients.size() == 1; }));
+  // rotad has closed its end, which discards nothing at the other one.
+  CHECK_FALSE(watched.is_gone());
+  taker.end = Descriptor();
+  CHECK(taker.hears() == '\0');
+  CHECK(eventually([&] { return watched.is_gone(); }));
 }
 
 }  // namespace
