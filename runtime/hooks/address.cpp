@@ -112,21 +112,28 @@ constexpr CUdeviceptr kNowhere = 16;
 template <typename Call>
 CUresult tell_tokens(CUdeviceptr address, const Call& call) {
   const gate::MappingScope scope;
+  if (scope.refused()) return gate::refusal.load();
   const CUresult result = call();
-  if (result == api::CUDA_SUCCESS && runtime().memory.swaps(address, 1)) {
+  memory::Memory& memory = runtime().memory;
+  if (result == api::CUDA_SUCCESS && (memory.swaps(address, 1) || memory.own_physical().overlaps(address, 1))) {
     runtime().mark_unevictable("other processes can access its memory by tokens", "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
   }
-  return runtime().memory.explained(result, address, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
+  return memory.explained(result, address, "CU_POINTER_ATTRIBUTE_P2P_TOKENS");
+}
+
+bool is_tokens(api::CUpointer_attribute attribute) {
+  return attribute == api::CU_POINTER_ATTRIBUTE_P2P_TOKENS;
+}
+
+bool asks_for_tokens(unsigned int count, const api::CUpointer_attribute* attributes, void* const* data) {
+  return attributes != nullptr && data != nullptr && std::any_of(attributes, attributes + count, is_tokens);
 }
 
 // For memory that has a twin, including the tokens: the twin's would lead to the twin.
 CUresult attributes_of_twin(unsigned int count, api::CUpointer_attribute* attributes, void** data, CUdeviceptr twin,
                             CUdeviceptr address) {
   api::CUpointer_attribute tokens = api::CU_POINTER_ATTRIBUTE_P2P_TOKENS;
-  const auto is_tokens = [](api::CUpointer_attribute each) { return each == api::CU_POINTER_ATTRIBUTE_P2P_TOKENS; };
-  if (attributes == nullptr || data == nullptr || std::none_of(attributes, attributes + count, is_tokens)) {
-    return real::cuPointerGetAttributes(count, attributes, data, twin);
-  }
+  if (!asks_for_tokens(count, attributes, data)) return real::cuPointerGetAttributes(count, attributes, data, twin);
   std::vector<api::CUpointer_attribute> others;
   std::vector<void*> into;
   for (unsigned int index = 0; index < count; ++index) {
@@ -165,10 +172,15 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, api::CUpointer_attri
                                 CUdeviceptr ptr) {
   std::optional<Block> block;
   const bool ours = runtime().memory.find_block(ptr, &block);
-  const CUresult result =
-      block && block->twin != 0
-          ? attributes_of_twin(numAttributes, attributes, data, block->twin, ptr)
-          : gates::cuPointerGetAttributes(numAttributes, attributes, data, ours && !block ? kNowhere : ptr);
+  const CUdeviceptr asked = ours && !block ? kNowhere : ptr;
+  CUresult result = api::CUDA_SUCCESS;
+  if (block && block->twin != 0) {
+    result = attributes_of_twin(numAttributes, attributes, data, block->twin, ptr);
+  } else if (asks_for_tokens(numAttributes, attributes, data)) {
+    result = tell_tokens(ptr, [&] { return real::cuPointerGetAttributes(numAttributes, attributes, data, asked); });
+  } else {
+    result = gates::cuPointerGetAttributes(numAttributes, attributes, data, asked);
+  }
   if (result != api::CUDA_SUCCESS) return result;
   for (unsigned index = 0; index < numAttributes; ++index) {
     if (block) tell(*block, attributes[index], ptr, data[index]);

@@ -290,6 +290,26 @@ TEST_CASE("converted memory is synchronous when the program has said so, whateve
   }
 }
 
+TEST_CASE(
+    "once the process's memory is lost, its P2P tokens are refused with that error, and the driver is not asked") {
+  for (const bool several : {false, true}) {
+    CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {
+      install(driver);
+      runtime().gate.close();
+      gate::out_of_place.store(true);
+      runtime().gate.refuse(api::CUDA_ERROR_ECC_UNCORRECTABLE);
+      asked_for = 0;
+      std::array<std::uint64_t, 2> tokens{};
+      api::CUpointer_attribute attribute = api::CU_POINTER_ATTRIBUTE_P2P_TOKENS;
+      void* into = tokens.data();
+      const CUresult result = several ? overrides::cuPointerGetAttributes(1, &attribute, &into, 0x4444)
+                                      : overrides::cuPointerGetAttribute(into, attribute, 0x4444);
+      EXPECT(result == api::CUDA_ERROR_ECC_UNCORRECTABLE);
+      EXPECT(asked_for == 0);
+    }));
+  }
+}
+
 TEST_CASE("the range around an address of stream-ordered memory is the allocation, also where one half is asked for") {
   for (const Range& row : kRanges) {
     CHECK(holds({.memory = "managed"}, [&](FakeDriver& driver) {

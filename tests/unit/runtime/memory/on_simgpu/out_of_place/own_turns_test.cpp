@@ -55,8 +55,9 @@ class Waiting {
   std::deque<Call> calls_;
 };
 
-void in_turns(const std::function<void(Turns& turns)>& program) {
-  CHECK(on_simgpu({.mode = Mode::kSwap, .limit = {}, .replace = {}, .neighbour = {}}, [&] {
+void in_turns(const std::function<void(Turns& turns)>& program,
+              const std::function<void*(Symbol symbol, void* simulated)>& replace = {}) {
+  CHECK(on_simgpu({.mode = Mode::kSwap, .limit = {}, .replace = replace, .neighbour = {}}, [&] {
           alarm(kPatience);
           Turns turns;
           enter(0);
@@ -157,4 +158,169 @@ TEST_CASE("a descriptor of memory that is out brings it back first, and nothing 
     EXPECT_OK(cu.cuMemRelease(handle));
     unmap(address);
   });
+}
+
+namespace {
+
+// --- what reaches memory without the gate, where simgpu refuses it or lacks the function: the driver agrees
+
+// The driver's last call of those below: the handle that it got, and whether all memory was in place.
+struct {
+  Handle handle = 0;
+  bool in_place = false;
+  CUresult agrees(Handle given = 0) {
+    handle = given;
+    in_place = swap().in_place();
+    return CUDA_SUCCESS;
+  }
+} agreed;
+
+template <typename Function>
+void* as(Function* function) {
+  return reinterpret_cast<void*>(function);
+}
+
+void* takes_handles(Symbol symbol, void*) {
+  switch (symbol) {
+    case Symbol::k_cuMulticastBindMem:
+      return as<cuMulticastBindMem_fn>([](auto, auto, Handle handle, auto...) { return agreed.agrees(handle); });
+    case Symbol::k_cuMulticastBindMem_v2:
+      return as<cuMulticastBindMem_v2_fn>(
+          [](auto, auto, auto, Handle handle, auto...) { return agreed.agrees(handle); });
+    case Symbol::k_cuLogicalEndpointBindMem:
+      return as<cuLogicalEndpointBindMem_fn>(
+          [](auto, auto, auto, Handle handle, auto...) { return agreed.agrees(handle); });
+    case Symbol::k_cuMemMapArrayAsync:
+      return as<cuMemMapArrayAsync_fn>(
+          [](CUarrayMapInfo* list, auto...) { return agreed.agrees(list->memHandle.memHandle); });
+    default:
+      return nullptr;
+  }
+}
+
+CUresult map_array(Handle handle) {
+  CUarrayMapInfo what{};
+  what.memHandleType = CU_MEM_HANDLE_TYPE_GENERIC;
+  what.memHandle.memHandle = handle;
+  return cu.cuMemMapArrayAsync(&what, 1, nullptr);
+}
+
+void* lets_the_host_in(Symbol symbol, void* simulated) {
+  if (symbol != Symbol::k_cuMemSetAccess) return nullptr;
+  static cuMemSetAccess_fn* real_one = nullptr;
+  real_one = reinterpret_cast<cuMemSetAccess_fn*>(simulated);
+  return as<cuMemSetAccess_fn>([](CUdeviceptr address, std::size_t bytes, const CUmemAccessDesc* all,
+                                  std::size_t count) {
+    return all->location.type == CU_MEM_LOCATION_TYPE_DEVICE ? real_one(address, bytes, all, count) : agreed.agrees();
+  });
+}
+
+void* has_tokens(Symbol symbol, void*) {
+  switch (symbol) {
+    case Symbol::k_cuPointerGetAttribute:
+      return as<cuPointerGetAttribute_fn>([](auto...) { return agreed.agrees(); });
+    case Symbol::k_cuPointerGetAttributes:
+      return as<cuPointerGetAttributes_fn>([](auto...) { return agreed.agrees(); });
+    default:
+      return nullptr;
+  }
+}
+
+std::atomic<bool> copies_fail{false};
+
+void* may_fail_to_copy(Symbol symbol, void* simulated) {
+  if (symbol != Symbol::k_cuMemcpyDtoHAsync_v2) return nullptr;
+  static cuMemcpyDtoHAsync_v2_fn* real_one = nullptr;
+  real_one = reinterpret_cast<cuMemcpyDtoHAsync_v2_fn*>(simulated);
+  return as<cuMemcpyDtoHAsync_v2_fn>([](void* host, CUdeviceptr address, std::size_t bytes, CUstream stream) {
+    return copies_fail.load() ? CUDA_ERROR_UNKNOWN : real_one(host, address, bytes, stream);
+  });
+}
+
+// Makes a piece, has it taken away, and makes the call, which must wait until it is back and after which it stays.
+void check_pins(const std::function<CUresult(Handle handle, CUdeviceptr address)>& call,
+                const std::function<void*(Symbol symbol, void* simulated)>& driver) {
+  in_turns(
+      [&](Turns& turns) {
+        const Handle handle = create();
+        const CUdeviceptr address = map(handle);
+        fill(address, 5);
+        EXPECT(turns.take_away());
+        Waiting waiting;
+        waiting.start([&] { return call(handle, address); });
+        waiting.expect_waiting();
+        turns.give();
+        EXPECT(waiting.results() == std::vector<CUresult>{CUDA_SUCCESS});
+        EXPECT(agreed.in_place && runtime().unevictable());
+        const bool by_handle = agreed.handle != 0;
+        EXPECT(!by_handle || agreed.handle == runtime().memory.own_physical().driver_handle(handle));
+        EXPECT(by_handle == (driver(Symbol::k_cuMulticastBindMem, nullptr) != nullptr));
+        EXPECT(!turns.take_away());
+        EXPECT(swap().in_place());
+        turns.give();
+        expect_pattern(address, kPiece, 5, "after all");
+      },
+      driver);
+}
+
+}  // namespace
+
+TEST_CASE("what is bound to a multicast object, a logical endpoint or a sparse array is back before, and stays") {
+  for (const auto& call : std::vector<CUresult (*)(Handle handle)>{
+           [](Handle handle) { return cu.cuMulticastBindMem(1, 0, handle, 0, kPiece, 0); },
+           [](Handle handle) { return cu.cuMulticastBindMem_v2(1, 0, 0, handle, 0, kPiece, 0); },
+           [](Handle handle) { return cu.cuLogicalEndpointBindMem(1, 0, 0, handle, 0, kPiece, 0); }, &map_array}) {
+    check_pins([&](Handle handle, CUdeviceptr) { return call(handle); }, takes_handles);
+  }
+}
+
+TEST_CASE("what others than GPUs may use is back before they may, and stays") {
+  constexpr CUmemLocation kHost{.type = CU_MEM_LOCATION_TYPE_HOST, .id = 0};
+  check_pins(
+      [&](Handle, CUdeviceptr address) { return allow(address, kPiece, CU_MEM_ACCESS_FLAGS_PROT_READWRITE, kHost); },
+      lets_the_host_in);
+}
+
+TEST_CASE("the P2P tokens of memory that the program made are told once it is back, and it stays") {
+  SECTION("asked for by themselves") {
+    check_pins(
+        [](Handle, CUdeviceptr address) {
+          CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens{};
+          return cu.cuPointerGetAttribute(&tokens, CU_POINTER_ATTRIBUTE_P2P_TOKENS, address + 9);
+        },
+        has_tokens);
+  }
+  SECTION("asked for among others") {
+    check_pins(
+        [](Handle, CUdeviceptr address) {
+          CUpointer_attribute attributes[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_P2P_TOKENS};
+          unsigned type = 0;
+          CUDA_POINTER_ATTRIBUTE_P2P_TOKENS tokens{};
+          void* into[] = {&type, &tokens};
+          return cu.cuPointerGetAttributes(2, attributes, into, address + 9);
+        },
+        has_tokens);
+  }
+}
+
+TEST_CASE("memory whose copy failed counts as fixed for now, until the program's next turn") {
+  in_turns(
+      [](Turns& turns) {
+        const Handle handle = create();
+        const CUdeviceptr address = map(handle);
+        fill(address, 5);
+        const auto fixed = [&] { return turns.usage().fixed_for_now_bytes[0].load(); };
+        EXPECT(fixed() == 0);
+        copies_fail.store(true);
+        EXPECT(!turns.take_away());
+        while (fixed() != kPiece) std::this_thread::yield();
+        copies_fail.store(false);
+        turns.give();
+        expect_pattern(address, kPiece, 5, "as nothing has left");
+        while (fixed() != 0) std::this_thread::yield();
+        EXPECT(turns.take_away());
+        turns.give();
+        expect_pattern(address, kPiece, 5, "after it has left");
+      },
+      may_fail_to_copy);
 }

@@ -25,6 +25,8 @@ class Turns {
   // Takes the lease back, and all memory off the GPU. False: it did not go.
   bool take_away();
   void give();
+  // What the program tells of its memory.
+  const protocol::UsagePage& usage() { return rotad_.usage(); }
 
  private:
   void listen();
