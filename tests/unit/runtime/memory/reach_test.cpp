@@ -36,6 +36,10 @@ TEST_CASE("an open RDMA device, GDRCopy's or GPUDirect Storage's is found among 
     open(3, "/dev/nvidia-fs0");
     CHECK(reached_from_outside(machine.root) == "/dev/nvidia-fs0 is open");
   }
+  SECTION("an Elastic Fabric Adapter") {
+    open(3, "/dev/efa_0");
+    CHECK(reached_from_outside(machine.root) == "/dev/efa_0 is open");
+  }
   SECTION("mapped, its descriptor closed since") {
     machine.file("/proc/self/maps", "7f00-7f10 rw-s 00000000 00:06 1    /dev/infiniband/uverbs1\n");
     CHECK(reached_from_outside(machine.root) == "/dev/infiniband/uverbs1 is mapped");
@@ -54,12 +58,17 @@ TEST_CASE(
   CHECK(loads("libnvcuvid.so.580.159") == "libnvcuvid.so.580.159 is loaded");
   CHECK(loads("libnvoptix.so.1") == "libnvoptix.so.1 is loaded");
   CHECK(loads("libnvidia-encode.so.1") == "libnvidia-encode.so.1 is loaded");
+  CHECK(loads("libnvidia-opticalflow.so.1") == "libnvidia-opticalflow.so.1 is loaded");
   // NOLINTBEGIN(concurrency-mt-unsafe): no other thread
   unsetenv("WORLD_SIZE");
-  CHECK(loads("libnccl.so.2").empty());
-  setenv("WORLD_SIZE", "2", 1);
-  CHECK(loads("libnccl.so.2") == "libnccl.so.2 is loaded");
-  unsetenv("WORLD_SIZE");
+  CHECK(loads("libucp.so.0") == "libucp.so.0 is loaded");  // UCX has no other purpose
+  for (const std::string library : {"libnccl.so.2", "libmpi.so.40", "libmpich.so.12", "libnvshmem_host.so.3"}) {
+    INFO(library);
+    CHECK(loads(library).empty());
+    setenv("WORLD_SIZE", "2", 1);
+    CHECK(loads(library) == library + " is loaded");
+    unsetenv("WORLD_SIZE");
+  }
   // NOLINTEND(concurrency-mt-unsafe)
 }
 

@@ -77,6 +77,12 @@ class FakeRotad {
     lease_->clear_bytes[gpu] = bytes;
     lease_->give_back_by_ns = by_ns;
   }
+  // Asks a client that does not hold the GPU for so much of its memory there.
+  void ask_for(std::uint64_t bytes, unsigned gpu = 0) {
+    lease_->clear_from_bytes[gpu] = usage_->resident_bytes[gpu].load();
+    lease_->clear_bytes[gpu] = bytes;
+    changed();
+  }
   std::uint64_t promised(unsigned gpu = 0) const { return lease_->promised_bytes[gpu]; }
   // Uses this version from its next welcome on; until then the oldest.
   void speak(std::uint16_t version) { version_.store(version); }
@@ -129,7 +135,7 @@ class FakeRotad {
   }
   protocol::UsagePage& usage() { return *usage_; }
   // Hangs up on every client at its first want, and takes the next one.
-  void hang_up_on_wants() { hang_up_on_wants_.store(true); }
+  void hang_up_on_wants(bool hangs_up = true) { hang_up_on_wants_.store(hangs_up); }
   int clients() const { return clients_.load(); }
   // Whether it reads what it is sent. Once it does not, the socket fills up.
   void read(bool reads) { reads_.store(reads); }

@@ -255,6 +255,39 @@ TEST_CASE("memory of a kind that nobody has tried to move stays, and counts as f
   });
 }
 
+TEST_CASE("only pinned memory of a GPU that nobody else can open, or by a file descriptor, is made so that it moves") {
+  CUmemAllocationProp plain{};
+  plain.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  plain.location = kGpu;
+  const auto moves = [&](void (*change)(CUmemAllocationProp& what)) {
+    CUmemAllocationProp what = plain;
+    change(what);
+    return memory::OwnPhysical::can_move(what).has_value();
+  };
+  using Prop = CUmemAllocationProp;
+  CHECK(moves([](Prop&) {}));
+  CHECK(moves([](Prop& what) { what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR; }));
+  CHECK(moves([](Prop& what) { what.allocFlags.gpuDirectRDMACapable = 1; }));
+  static int metadata = 0;
+  CHECK_FALSE(moves([](Prop& what) { what.requestedHandleTypes = CU_MEM_HANDLE_TYPE_FABRIC; }));
+  CHECK_FALSE(moves([](Prop& what) {
+    what.requestedHandleTypes =
+        static_cast<CUmemAllocationHandleType>(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | CU_MEM_HANDLE_TYPE_FABRIC);
+  }));
+  CHECK_FALSE(moves([](Prop& what) { what.win32HandleMetaData = &metadata; }));
+  CHECK_FALSE(moves([](Prop& what) { what.type = CU_MEM_ALLOCATION_TYPE_MANAGED; }));
+  CHECK_FALSE(moves([](Prop& what) { what.location.type = CU_MEM_LOCATION_TYPE_HOST; }));
+  CHECK_FALSE(moves([](Prop& what) { what.location.type = CU_MEM_LOCATION_TYPE_HOST_NUMA; }));
+  CHECK_FALSE(moves([](Prop& what) { what.allocFlags.compressionType = 1; }));
+  CHECK_FALSE(moves([](Prop& what) { what.allocFlags.gpuDirectRDMACapable = 2; }));
+  CHECK_FALSE(moves([](Prop& what) { what.allocFlags.usage = 1; }));
+  for (int byte = 0; byte < 4; ++byte) {
+    Prop what = plain;
+    what.allocFlags.reserved[byte] = 1;
+    CHECK_FALSE(memory::OwnPhysical::can_move(what).has_value());
+  }
+}
+
 TEST_CASE("a range of memory that moves and memory that stays is unmapped and allowed as one") {
   check([] {
     Carrier carrier(enter(0));

@@ -1,0 +1,255 @@
+// What keeps memory on the GPU by the monitor's own decision: a rotad that never asks for room, and the end of the
+// process.
+#include <catch2/catch.hpp>
+
+#include "tests/unit/runtime/turn/mapping_driver.h"
+#include "tests/unit/runtime/turn/turning_program.h"
+
+using namespace rota;
+using namespace rota::test;
+
+namespace {
+
+constexpr std::uint64_t kBytes = 64 * kMega;
+
+struct Speaking : FakeRotad {
+  explicit Speaking(std::uint16_t version) { speak(version); }
+  void wait_for(Kind kind) {
+    while (next().kind != kind) {
+    }
+  }
+};
+
+// Has the turn, and memory on the GPU that can move.
+struct Holding : Program {
+  Holding(Speaking& to, void (*prepare)(FakeDriver&)) : Program(memory::Choice::kSwap, true, prepare), rotad(to) {
+    launch();
+    rotad.wait_for(Kind::kWant);
+    rotad.grant(1, 1, 1024 * kMega);
+    launcher.join();
+    driver.finished = UINT64_MAX;
+    REQUIRE(eventually([&] { return !gate.closed(); }));
+    REQUIRE(memory.swap().serves(0));
+    add_memory();
+    REQUIRE(memory.swap().resident_bytes(0) == kBytes);
+  }
+  void add_memory() {
+    api::CUdeviceptr address = 0;
+    REQUIRE(memory.swap().allocate({context, 0}, &address, kBytes) == api::CUDA_SUCCESS);
+  }
+  void rest() {
+    rotad.somebody_waits(1);
+    rotad.wait_for(Kind::kGiveBack);
+    rotad.grant(0, 0);
+    rotad.somebody_waits(0);
+  }
+  std::uint64_t fixed() const { return rotad.usage().fixed_bytes[0].load(); }
+  std::uint64_t fixed_for_now() const { return rotad.usage().fixed_for_now_bytes[0].load(); }
+  Speaking& rotad;
+};
+
+// Called when a context is made current, as the monitor does before it calls the driver for one.
+std::function<void()> when_entered;
+
+void tells_when_entered(FakeDriver& driver) {
+  maps(driver);
+  static api::cuCtxPushCurrent_v2_fn* real_one = nullptr;
+  real_one = reinterpret_cast<api::cuCtxPushCurrent_v2_fn*>(
+      real::table[static_cast<std::size_t>(Symbol::k_cuCtxPushCurrent_v2)]);
+  when_entered = [] {};
+  driver.set<api::cuCtxPushCurrent_v2_fn>(Symbol::k_cuCtxPushCurrent_v2, [](api::CUcontext context) {
+    when_entered();
+    return real_one(context);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a rotad that asks nobody but holders for room has nothing swapped, and what was swapped before stays") {
+  const std::uint16_t older = GENERATE(protocol::kRoomVersion, protocol::kLimitVersion);
+  INFO("version " << older);
+  SECTION("from the start") {
+    const Speaking rotad(older);
+    Program program(memory::Choice::kSwap, true, maps);
+    CHECK(program.memory.mode(0) == protocol::MemoryMode::kUnified);
+  }
+  SECTION("after a newer one") {
+    Speaking rotad(protocol::kSwapVersion);
+    Holding program(rotad, maps);
+    memory::SwapBackend& swap = program.memory.swap();
+    CHECK(program.memory.mode(0) == protocol::MemoryMode::kSwap);
+    program.rest();
+    // In the usage page of whichever connection it is: on each a GPU gets the next number.
+    const auto fixed = [&] { return rotad.usage().fixed_bytes[rotad.clients() - 1].load(); };
+    CHECK(rotad.usage().resident_bytes[0].load() == kBytes);
+    CHECK(fixed() == 0);
+    CHECK_FALSE(swap.pinned());
+    rotad.speak(older);
+    rotad.hang_up_on_wants();
+    program.launch();
+    REQUIRE(eventually([&] { return rotad.clients() > 1; }));
+    rotad.hang_up_on_wants(false);
+    CHECK(eventually([&] { return swap.pinned(); }));
+    CHECK(eventually([&] { return fixed() == kBytes; }));
+  }
+}
+
+TEST_CASE("what comes back to a process that exits stays, and the last calls of its handlers wait for that") {
+  Speaking rotad(protocol::kVersion);
+  Program program(memory::Choice::kSwap, true, maps);
+  memory::SwapBackend& swap = program.memory.swap();
+  api::CUdeviceptr address = 0;
+  REQUIRE(swap.serves(0));
+  REQUIRE(swap.allocate({program.context, 0}, &address, kBytes) == api::CUDA_SUCCESS);  // without a turn
+  REQUIRE(swap.out_bytes(0) == kBytes);
+  REQUIRE_FALSE(swap.pinned());
+  program.monitor.at_exit();
+  CHECK(swap.pinned());
+  program.launch();
+  rotad.wait_for(Kind::kWant);
+  CHECK(eventually([&] { return program.gate.standing() == 1; }));
+  CHECK(program.driver.launches.load() == 0);
+  rotad.grant(1, 1, 1024 * kMega);
+  program.launcher.join();
+  CHECK(program.driver.launches.load() == 1);
+  CHECK(swap.resident_bytes(0) == kBytes);
+  CHECK(eventually([&] { return !program.gate.closed(); }));
+}
+
+TEST_CASE("memory that is pinned while the gate closes for a move stays") {
+  Speaking rotad(protocol::kSwapVersion);
+  Holding program(rotad, tells_when_entered);
+  program.rest();
+  REQUIRE(eventually([&] { return program.fixed() == 0; }));
+  static std::atomic<int> copies;
+  copies = 0;
+  program.driver.set<api::cuMemcpyDtoHAsync_v2_fn>(Symbol::k_cuMemcpyDtoHAsync_v2, [](auto...) {
+    ++copies;
+    return api::CUDA_ERROR_UNKNOWN;
+  });
+  when_entered = [&] { program.memory.swap().pin(); };  // by another thread
+  rotad.ask_for(kBytes);
+  CHECK(eventually([&] { return program.fixed() == kBytes && !gate::out_of_place.load(); }));
+  CHECK(copies.load() == 0);
+  CHECK(program.fixed_for_now() == 0);
+}
+
+TEST_CASE("memory that could not be copied may be asked for again after the program's next turn") {
+  Speaking rotad(protocol::kSwapVersion);
+  Holding program(rotad, maps);  // whose driver copies nothing
+  program.rest();
+  REQUIRE(eventually([&] { return program.fixed() == 0; }));
+  rotad.ask_for(kBytes);
+  REQUIRE(eventually([&] { return program.fixed_for_now() == kBytes; }));
+  rotad.ask_for(0);
+  program.launch();
+  rotad.wait_for(Kind::kWant);
+  rotad.grant(2, 1, 1024 * kMega);
+  program.launcher.join();
+  program.rest();
+  CHECK(program.fixed_for_now() == 0);
+}
+
+TEST_CASE("memory of a turn that was revoked counts as fixed for now, until the work has ended") {
+  Speaking rotad(protocol::kSwapVersion);
+  Holding program(rotad, maps);
+  program.driver.finished = 0;
+  CHECK(program.fixed() == 0);
+  rotad.grant(0, 0);
+  CHECK(eventually([&] { return program.fixed_for_now() == kBytes; }));
+  CHECK(program.fixed() == kBytes);
+  program.driver.finished = UINT64_MAX;
+  CHECK(eventually([&] { return program.fixed() == 0; }));
+  CHECK(program.fixed_for_now() == 0);
+}
+
+TEST_CASE("memory that ends up out of place behind a gate closed for a moment is back before the gate opens") {
+  // So many files make the monitor's look at them last, which it takes while memory is out of place.
+  std::vector<int> files;
+  for (int file = 0; file >= 0 && files.size() < 800;) {
+    file = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (file >= 0) files.push_back(file);
+  }
+  Speaking rotad(protocol::kSwapVersion);
+  Holding program(rotad, tells_when_entered);
+  memory::SwapBackend& swap = program.memory.swap();
+  static std::atomic<memory::SwapBackend*> looked_at;
+  static std::atomic<int> launches_in_place;
+  looked_at = &swap;
+  launches_in_place = -1;
+  program.driver.set<api::cuLaunchKernel_fn>(Symbol::k_cuLaunchKernel, [](auto...) {
+    launches_in_place = looked_at.load()->in_place() ? 1 : 0;
+    return api::CUDA_SUCCESS;
+  });
+  // The host is low, so the monitor closes the gate and gives back to it what nobody needs.
+  std::atomic<bool> inside{false};
+  std::atomic<bool> leave{false};
+  when_entered = [&] {
+    if (!program.gate.closed() || inside.exchange(true)) return;
+    eventually([&] { return leave.load(); });
+  };
+  static std::atomic<std::uint64_t> left;
+  left = std::uint64_t{1} << 40;
+  swap.host().set_left([] { return left.load(); });
+  REQUIRE(swap.host().take(kMega) != nullptr);
+  left = 0;
+  REQUIRE(eventually([&] { return inside.load(); }));
+  program.launch();
+  CHECK(eventually([&] { return program.gate.standing() == 1; }));
+  program.add_memory();
+  CHECK(swap.out_bytes(0) == kBytes);
+  leave = true;
+  program.launcher.join();
+  CHECK(launches_in_place.load() == 1);
+  CHECK(swap.resident_bytes(0) == 2 * kBytes);
+  for (const int file : files) close(file);
+}
+
+TEST_CASE("the gate stays closed for whoever ends while its memory is out") {
+  Speaking rotad(protocol::kSwapVersion);
+  FakeDriver driver;
+  maps(driver);
+  gate::Gate gate;
+  gate::Contexts contexts;
+  memory::Ledger ledger;
+  memory::Memory memory([&](const memory::OwnWork& work) { gate.run_if_open(work); }, ledger,
+                        {.backend = memory::Choice::kSwap, .limit_bytes = UINT64_MAX});
+  auto monitor = std::make_unique<turn::Monitor>(gate, contexts, memory);
+  const api::CUcontext context = driver.enter_context(0);
+  monitor->context_made(context, 0, true);
+  api::CUdeviceptr address = 0;
+  REQUIRE(memory.swap().serves(0));
+  REQUIRE(memory.swap().allocate({context, 0}, &address, kBytes) == api::CUDA_SUCCESS);
+  REQUIRE(memory.swap().out_bytes(0) == kBytes);
+  std::thread launcher([&] {
+    driver.enter_context(0);
+    gates::cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, nullptr, nullptr, nullptr);
+    driver.leave_context();
+  });
+  rotad.wait_for(Kind::kWant);
+  monitor.reset();
+  CHECK(gate.closed());
+  CHECK(driver.launches.load() == 0);
+  gate::out_of_place.store(false);
+  gate.open();
+  launcher.join();
+}
+
+TEST_CASE("a call into a capture waits where memory has ended up out of place since the capture began") {
+  const Speaking rotad(protocol::kSwapVersion);
+  Program program(memory::Choice::kSwap, true, maps);
+  const auto stream = reinterpret_cast<api::CUstream>(0x5000);
+  const gate::Call call{Symbol::k_cuLaunchKernel, stream, true, false};
+  const auto captures = [&](bool now) {
+    return [&program, now] {
+      program.driver.capturing = now;
+      return api::CUDA_SUCCESS;
+    };
+  };
+  REQUIRE(program.contexts.begin_capture(stream, false, captures(true)) == api::CUDA_SUCCESS);
+  CHECK(program.monitor.submits_nothing(call));
+  gate::out_of_place.store(true);
+  CHECK_FALSE(program.monitor.submits_nothing(call));
+  gate::out_of_place.store(false);
+  REQUIRE(program.contexts.end_capture(stream, false, captures(false)) == api::CUDA_SUCCESS);
+}
