@@ -11,7 +11,7 @@ namespace rota::driver {
 
 namespace {
 
-// Further ones are given back to the driver. With extents of 256 MiB this is 128 GiB.
+// Further ones are given back to the driver. With extents of 128 MiB this is 64 GiB.
 constexpr std::size_t kMostDescriptors = 512;
 
 // The descriptors of GPU memory that this process has, each as its number plus one; 0: free place.

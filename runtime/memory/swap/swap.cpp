@@ -14,13 +14,11 @@ namespace rota::memory {
 
 namespace {
 
-// The driver's calls for an extent (creating, unmapping, access) wait for one another and for copies of all processes,
-// whatever its size: 7.5 GiB changed places in 179 ms with extents of 256 MiB and in 193 with 128, and where memory goes
-// back to the driver in 200 ms and 390 (measured on an H100). Smaller GPUs have finer steps.
-std::uint64_t largest_extent(std::uint64_t gpu_bytes) {
-  constexpr std::uint64_t kMiB = 1 << 20;
-  return gpu_bytes >= 16384 * kMiB ? 256 * kMiB : 128 * kMiB;
-}
+// The driver's calls for an extent take as long whatever its size, and the first one that leaves keeps both sides
+// waiting. Measured on an H100 (driver 580.159.04, 2026-11-25), a switch with extents of 128 and of 256 MiB: 7.5 GiB
+// take 187 and 188 ms, 2 GiB 54 and 59; where memory goes back to the driver 213 and 212, 63 and 68. With 64 MiB:
+// slower.
+constexpr std::uint64_t kLargestExtent = std::uint64_t{128} << 20;
 
 // The most that is kept for the next allocation of its size: a 64th of the GPU.
 constexpr std::uint64_t kKeptPart = 64;
@@ -231,7 +229,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     const std::lock_guard lock(mutex_);
     const Device& entry = device(place.device);
     if (bytes > UINT64_MAX - entry.granularity) return api::CUDA_ERROR_OUT_OF_MEMORY;
-    range = cut(place, round_up(bytes, entry.granularity), round_up(largest_extent(entry.total), entry.granularity));
+    range = cut(place, round_up(bytes, entry.granularity), round_up(kLargestExtent, entry.granularity));
     if (const auto again = reuse(place, range.bytes)) {
       *address = *again;
       return api::CUDA_SUCCESS;
