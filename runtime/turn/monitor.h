@@ -137,6 +137,7 @@ class Monitor final : public gate::Attendant {
   bool make_known(const gate::Call& call);
   // Whether others are making room on the GPU, and whether they have anything that could leave it.
   bool others_clear(int device) const;
+  bool turn_ends(int device) const;
   bool others_can_clear(int device) const;
   // Whether they have something that cannot leave it yet.
   bool others_can_later(int device) const;

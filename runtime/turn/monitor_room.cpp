@@ -136,16 +136,27 @@ void Monitor::make_room(int device, const std::function<bool()>& again) {
     }
     if (once.first()) log::info("GPU {} is out of memory: the other programs on it are making room", device);
     room_.wait_for_all(device, total);
-    const auto coming = [&] { return others_clear(device); };
+    // The turn must last during that: other processes' memory would come back with their turns. But not until it is
+    // revoked: then this waits for the next one.
+    const auto coming = [&] { return others_clear(device) && !turn_ends(device); };
     bool done = false;
-    // The turn must last during that: other processes' memory would come back with their turns.
     stayed = gate_.run_if_open([&] {
       const auto tried = [&] { return done = again(); };
       tried() || ((coming() || others_can_clear(device)) && driver::retry_while_freed(tried, coming));
     });
     if (done) return;
-    if (stayed && wait_for_later(device, until)) stayed = false;
+    const bool in_time = std::chrono::steady_clock::now() < until;
+    if (stayed && ((in_time && turn_ends(device)) || wait_for_later(device, until))) stayed = false;
   }
+}
+
+// Whether rotad takes the lease back soon if it does not get it. By then a wait for room has to be over, which ends
+// 0.2 s after nothing more is coming.
+bool Monitor::turn_ends(int device) const {
+  constexpr Time kBefore = 250ms;
+  const auto here = on_page(device);
+  const std::uint64_t by = here ? here->page.give_back_by_ns.load() : 0;
+  return by != 0 && now() >= Time(static_cast<std::int64_t>(by)) - kBefore;
 }
 
 // Memory of others that cannot leave for now will be able to once their work has finished, possibly in a turn of their

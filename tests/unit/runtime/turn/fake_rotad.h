@@ -114,6 +114,8 @@ class FakeRotad {
     lease_->movable_gpus = movable;
     lease_->fixed_for_now_gpus = fixed_for_now;
   }
+  // Others are making room on these GPUs. Wakes nobody.
+  void others_clear(std::uint64_t gpus) { lease_->clearing_gpus = gpus; }
   void alone(std::uint64_t until_ns) {
     lease_->alone_until_ns = until_ns;
     changed();

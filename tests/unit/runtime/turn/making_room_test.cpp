@@ -24,7 +24,8 @@ api::CUresult refused_at_first() {
 
 struct Refusing : Program {
   explicit Refusing(int times, std::chrono::nanoseconds for_now_patience = 1min)
-      : Program(memory::Choice::kNative, true, [](FakeDriver&) {}, for_now_patience) {
+      : Program(
+            memory::Choice::kNative, true, [](FakeDriver&) {}, for_now_patience) {
     refusals = times;
     calls = 0;
     driver.set<api::cuMemAlloc_v2_fn>(Symbol::k_cuMemAlloc_v2, [](api::CUdeviceptr* address, std::size_t) {
@@ -119,6 +120,31 @@ TEST_CASE("memory that cannot leave for now is waited for, outside the gate, whe
   CHECK(program.result.load() == -1);
   CHECK(calls.load() == before);
   rotad.others_have(0, 1);
+  refusals = 0;
+  rotad.somebody_waits(0);
+  rotad.grant(2, 1, 1024 * kMega);
+  program.allocator.join();
+  CHECK(program.result.load() == api::CUDA_SUCCESS);
+}
+
+TEST_CASE(
+    "who waits for others that are making room lets its turn end before it is revoked, and goes on in the next one") {
+  Saying rotad;
+  Refusing program(1'000'000);
+  rotad.let_hold(program);
+  rotad.others_have(0, 1);
+  rotad.others_clear(1);
+  program.start_loading();
+  REQUIRE(eventually([] { return calls.load() >= 3; }));
+  CHECK(program.gate.traffic().inside == 1);
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  rotad.clear(0, static_cast<std::uint64_t>(std::chrono::nanoseconds(now + 300ms).count()));
+  rotad.somebody_waits(1, 1);
+  rotad.wait_for(Kind::kGiveBack);
+  CHECK(program.result.load() == -1);
+  rotad.clear(0);
+  rotad.grant(0, 0);
+  rotad.wait_for(Kind::kWant);
   refusals = 0;
   rotad.somebody_waits(0);
   rotad.grant(2, 1, 1024 * kMega);
