@@ -194,7 +194,7 @@ def measure(options):
     bare.append(duplex(bare_size))
     found = swap_switches.switches(rig.final_events(), [rig.said(f"job{number}") for number in range(options.jobs)])
     print(json.dumps({
-        "jobs": [json.loads(line[0]) if line else None for line in results], "exits": codes, **({"errors": errors} if errors else {}), "room_gib": options.room,
+        "jobs": [json.loads(line[0]) if line and line[0].startswith("{") else None for line in results], "exits": codes, **({"errors": errors} if errors else {}), "room_gib": options.room,
         "size_gib": options.size, "kind": options.job, "own": options.own, "piece": options.piece, "graphs": options.graphs, "mode": options.mode,
         "quantum": options.quantum, "trust": options.trust, **swap_switches.report(found, bare)}), flush=True)
     return int(any(codes))
