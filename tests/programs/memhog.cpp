@@ -2,12 +2,12 @@
 // checks the value from the previous round. It stands for a job that does not fit next to another.
 //
 //   memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] [--managed] [--hold]
-//          [--grow 0.3] [--untouched]
+//          [--grow 0.3] [--untouched] [--pieces 8]
 //
-// Takes the memory in 8 pieces (cuMemAlloc; --managed: cuMemAllocManaged). --grow takes this additional share of the
-// GPU's memory after half of the rounds, with work in progress. --think leaves the GPU idle for this long after each
-// round. --untouched uses none of it. --ahead waits for the GPU only after this many rounds (1). --hold prints "ready"
-// after the first round and continues until stdin closes or SIGTERM arrives. Ends with one line of JSON:
+// Takes the memory in --pieces pieces (cuMemAlloc; --managed: cuMemAllocManaged). --grow takes this additional share of
+// the GPU's memory after half of the rounds, with work in progress. --think leaves the GPU idle for this long after
+// each round. --untouched uses none of it. --ahead waits for the GPU only after this many rounds (1). --hold prints
+// "ready" after the first round and continues until stdin closes or SIGTERM arrives. Ends with one line of JSON:
 // {"rounds":…,"seconds":…,"wrong":…,"bytes":…}; `wrong` counts words that did not hold what was written, and any makes
 // the exit status 1. Out of memory is one line and exit status 2.
 #include <fcntl.h>
@@ -24,7 +24,6 @@ using namespace program;  // NOLINT
 
 namespace {
 
-constexpr unsigned kPieces = 8;
 constexpr unsigned kStart = 41;
 
 volatile sig_atomic_t terminated = 0;
@@ -35,10 +34,10 @@ struct Piece {
 };
 
 // Every word of it holds `start`.
-std::vector<Piece> allocate(uint64_t bytes, bool managed, bool untouched, unsigned start) {
+std::vector<Piece> allocate(uint64_t bytes, unsigned count, bool managed, bool untouched, unsigned start) {
   std::vector<Piece> pieces;
-  uint64_t piece_bytes = std::max<uint64_t>(bytes / kPieces / sizeof(unsigned) * sizeof(unsigned), sizeof(unsigned));
-  for (unsigned number = 0; number < kPieces; ++number) {
+  uint64_t piece_bytes = std::max<uint64_t>(bytes / count / sizeof(unsigned) * sizeof(unsigned), sizeof(unsigned));
+  for (unsigned number = 0; number < count; ++number) {
     Piece piece{0, piece_bytes / sizeof(unsigned)};
     CUresult result = managed ? cuda().cuMemAllocManaged(&piece.address, piece_bytes, CU_MEM_ATTACH_GLOBAL)
                               : cuda().cuMemAlloc_v2(&piece.address, piece_bytes);
@@ -67,7 +66,7 @@ void pause_for(double length) {
 int main(int argc, char** argv) {
   Options options(argc, argv,
                   "memhog [--bytes N[K|M|G] | --share 0.6] [--rounds N | --seconds S] [--think S] [--ahead N] "
-                  "[--managed] [--hold] [--grow 0.3] [--untouched]");
+                  "[--managed] [--hold] [--grow 0.3] [--untouched] [--pieces 8]");
   start();
   uint64_t bytes = options.bytes("--bytes", uint64_t{64} << 20);
   size_t free = 0;
@@ -84,8 +83,9 @@ int main(int argc, char** argv) {
   bool managed = options.flag("--managed");
   bool hold = options.flag("--hold");
   bool untouched = options.flag("--untouched");
+  auto count = std::max(1U, static_cast<unsigned>(options.number("--pieces", 8)));
   options.end();
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = [](int) { terminated = 1; };
   if (hold) sigaction(SIGTERM, &action, nullptr);
 
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
   CUdeviceptr mismatches = 0;
   CHECK(cuMemAlloc_v2(&mismatches, sizeof(unsigned)));
   CHECK(cuMemsetD32_v2(mismatches, 0, 1));
-  std::vector<Piece> pieces = allocate(bytes, managed, untouched, kStart);
+  std::vector<Piece> pieces = allocate(bytes, count, managed, untouched, kStart);
   CHECK(cuCtxSynchronize());
 
   double begin = seconds();
@@ -106,7 +106,7 @@ int main(int argc, char** argv) {
   for (; goes_on(); ++round) {
     unsigned expected = kStart + round;
     if (more != 0 && round == rounds / 2) {
-      const std::vector<Piece> grown = allocate(more, managed, untouched, expected);
+      const std::vector<Piece> grown = allocate(more, count, managed, untouched, expected);
       pieces.insert(pieces.end(), grown.begin(), grown.end());
       bytes += more;
     }
