@@ -57,6 +57,7 @@ class Deaths(Swapping):
     def handed_over(self):
         return self.status()["gpus"][0]["handed_over_bytes"]
 
+    # ctest labels: unsanitized
     def test_a_program_that_is_killed_while_its_memory_leaves(self):
         self.rotad()
         leaves, all_of_it, other = self.two()
@@ -67,6 +68,7 @@ class Deaths(Swapping):
         self.nothing_is_left()
         self.next_is_served()
 
+    # ctest labels: unsanitized
     def test_a_program_that_is_killed_while_its_memory_comes_back(self):
         self.rotad()
         comes, all_of_it, other = self.two()
@@ -80,6 +82,7 @@ class Deaths(Swapping):
         self.nothing_is_left()
         self.next_is_served()
 
+    # ctest labels: unsanitized
     def test_both_programs_that_are_killed_while_one_makes_room_for_the_other(self):
         self.rotad()
         leaves, all_of_it, other = self.two()
@@ -89,6 +92,7 @@ class Deaths(Swapping):
         self.nothing_is_left()
         self.next_is_served()
 
+    # ctest labels: unsanitized
     def test_rotad_that_is_killed_while_one_program_makes_room_for_the_other(self):
         daemon = self.rotad()
         leaves, all_of_it, other = self.two()
