@@ -14,7 +14,7 @@
 #include <string>
 #include <system_error>
 
-#include "tests/unit/runtime/memory/on_simgpu/moving.h"
+#include "tests/unit/runtime/memory/on_simgpu/own_memory.h"
 
 using namespace rota;
 using namespace rota::test;
@@ -24,7 +24,7 @@ namespace {
 using driver::Handed;
 using driver::MemoryDescriptor;
 
-constexpr std::uint64_t kPiece = 32 * kMiB;
+constexpr std::uint64_t kLarge = 32 * kMiB;
 
 driver::SharedDescriptor shared(int descriptor) {
   return std::make_shared<const MemoryDescriptor>(Descriptor(descriptor));
@@ -68,16 +68,16 @@ int descriptors_of_gpu_memory() {
 TEST_CASE("extents come back in memory that was handed over, each with its own contents, again and again") {
   check([] {
     Between between;
-    const CUdeviceptr first = allocate(kPiece, 1);
-    const CUdeviceptr second = allocate(kPiece, 2);
+    const CUdeviceptr first = allocate(kLarge, 1);
+    const CUdeviceptr second = allocate(kLarge, 2);
     for (int round = 0; round < 5; ++round) {
-      EXPECT(between.out().bytes == 2 * kPiece);
+      EXPECT(between.out().bytes == 2 * kLarge);
       EXPECT(between.pieces.size() == 2);
       std::swap(between.pieces.front(), between.pieces.back());  // each in the other's memory
       const Swap::Moved back = between.in();
-      EXPECT(back.bytes == 2 * kPiece && back.taken_over == 2 * kPiece && !back.failed);
-      expect_pattern(first, kPiece, 1, "the first");
-      expect_pattern(second, kPiece, 2, "the second");
+      EXPECT(back.bytes == 2 * kLarge && back.taken_over == 2 * kLarge && !back.failed);
+      expect_pattern(first, kLarge, 1, "the first");
+      expect_pattern(second, kLarge, 2, "the second");
       EXPECT(swap().use_if_in_place([] {}));  // else it would leave without a copy
     }
     EXPECT_OK(cu.cuMemFree_v2(first));
@@ -89,19 +89,19 @@ TEST_CASE("extents come back in memory that was handed over, each with its own c
 TEST_CASE("memory that came by a descriptor and leaves without a copy is not kept alive by the descriptor") {
   check([] {
     Between between;
-    const CUdeviceptr first = allocate(kPiece, 1);
-    const CUdeviceptr second = allocate(kPiece, 2);
+    const CUdeviceptr first = allocate(kLarge, 1);
+    const CUdeviceptr second = allocate(kLarge, 2);
     between.out();
-    EXPECT(between.in().taken_over == 2 * kPiece);
+    EXPECT(between.in().taken_over == 2 * kLarge);
     EXPECT(descriptors_of_gpu_memory() >= 2);
     // As it came, since nobody has used it.
-    EXPECT(between.out().without_copy == 2 * kPiece);
+    EXPECT(between.out().without_copy == 2 * kLarge);
     between.pieces.clear();
     EXPECT(descriptors_of_gpu_memory() == 0);
     EXPECT(swap().resident_bytes(0) == 0);
-    EXPECT(between.in().bytes == 2 * kPiece);
-    expect_pattern(first, kPiece, 1, "the first");
-    expect_pattern(second, kPiece, 2, "the second");
+    EXPECT(between.in().bytes == 2 * kLarge);
+    expect_pattern(first, kLarge, 1, "the first");
+    expect_pattern(second, kLarge, 2, "the second");
   });
 }
 
@@ -110,69 +110,69 @@ TEST_CASE("what leaves without a copy is handed over as well: what was not used,
   check(
       [] {
         Between between;
-        const CUdeviceptr first = allocate(kPiece, 1);
-        const CUdeviceptr second = allocate(kPiece, 2);
+        const CUdeviceptr first = allocate(kLarge, 1);
+        const CUdeviceptr second = allocate(kLarge, 2);
         EXPECT_OK(cu.cuMemFree_v2(second));
-        EXPECT(swap().resident_bytes(0) == 2 * kPiece && swap().needed_bytes(0) == kPiece);
-        const Swap::Moved kept = swap().move_out(0, kPiece, between.mover());
-        EXPECT(kept.without_copy == kPiece && kept.bytes == 0);
+        EXPECT(swap().resident_bytes(0) == 2 * kLarge && swap().needed_bytes(0) == kLarge);
+        const Swap::Moved kept = swap().move_out(0, kLarge, between.mover());
+        EXPECT(kept.without_copy == kLarge && kept.bytes == 0);
         EXPECT(between.pieces.size() == 1);
-        EXPECT(swap().resident_bytes(0) == kPiece);
-        EXPECT(between.out().bytes == kPiece);
+        EXPECT(swap().resident_bytes(0) == kLarge);
+        EXPECT(between.out().bytes == kLarge);
         EXPECT(between.pieces.size() == 2);
         for (int round = 0; round < 3; ++round) {
           const Swap::Moved back = between.in();
-          EXPECT(back.bytes == kPiece && back.taken_over == kPiece);
+          EXPECT(back.bytes == kLarge && back.taken_over == kLarge);
           EXPECT(between.pieces.empty());  // one was too many, and went to the driver
           // As it came, since nobody has used it.
-          EXPECT(between.out().without_copy == kPiece);
+          EXPECT(between.out().without_copy == kLarge);
           EXPECT(between.pieces.size() == 1);
           EXPECT(swap().resident_bytes(0) == 0);
         }
         between.in();
-        expect_pattern(first, kPiece, 1, "after all");
+        expect_pattern(first, kLarge, 1, "after all");
         EXPECT_OK(cu.cuMemFree_v2(first));
         EXPECT_EMPTY_BOOKS();
       },
-      64 * kPiece);
+      64 * kLarge);
 }
 
 TEST_CASE("memory that came with somebody's contents and serves an allocation that is new is zero") {
   check([] {
     Between between;
-    const CUdeviceptr first = allocate(kPiece, 7);
-    EXPECT(between.out().bytes == kPiece);
+    const CUdeviceptr first = allocate(kLarge, 7);
+    EXPECT(between.out().bytes == kLarge);
     CUdeviceptr fresh = 0;
     {
       Swap other([](const memory::OwnWork&) {});  // whose gate is closed
-      EXPECT(memory::BackendRoom(other, 0, kPiece).allocate({between.carrier.context, 0}, &fresh) == CUDA_SUCCESS);
-      EXPECT(other.bring_in(0, between.mover()).taken_over == kPiece);
-      expect_pattern(fresh, kPiece, 0, "fresh");
+      EXPECT(memory::BackendRoom(other, 0, kLarge).allocate({between.carrier.context, 0}, &fresh) == CUDA_SUCCESS);
+      EXPECT(other.bring_in(0, between.mover()).taken_over == kLarge);
+      expect_pattern(fresh, kLarge, 0, "fresh");
       other.free(fresh);
     }
     between.in();
-    expect_pattern(first, kPiece, 7, "the giver's");
+    expect_pattern(first, kLarge, 7, "the giver's");
   });
 }
 
 TEST_CASE("what arrives and is not what its sender said is not used") {
   check([] {
     Between between;
-    const CUdeviceptr memory = allocate(kPiece, 1);
-    EXPECT(between.out().bytes == kPiece);
-    between.pieces.front().bytes = kPiece / 2;  // of no use for this extent
+    const CUdeviceptr memory = allocate(kLarge, 1);
+    EXPECT(between.out().bytes == kLarge);
+    between.pieces.front().bytes = kLarge / 2;  // of no use for this extent
     const Handed real = between.pieces.front();
-    between.pieces.push_back({kPiece, shared(memfd_create("nothing", MFD_CLOEXEC))});
+    between.pieces.push_back({kLarge, shared(memfd_create("nothing", MFD_CLOEXEC))});
     api::CUmemGenericAllocationHandle small = 0;
     const api::CUmemAllocationProp exportable = memory::physical_properties(0, {.exportable = true});
     EXPECT_OK(real::cuMemCreate(&small, 2 * kMiB, &exportable, 0));
     int number = -1;
     EXPECT_OK(real::cuMemExportToShareableHandle(&number, small, api::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
-    between.pieces.push_back({kPiece, shared(number)});
+    between.pieces.push_back({kLarge, shared(number)});
     EXPECT_OK(real::cuMemRelease(small));
     const Swap::Moved back = between.in();
-    EXPECT(back.bytes == kPiece && back.taken_over == 0 && !back.failed);
-    expect_pattern(memory, kPiece, 1, "what was moved");
+    EXPECT(back.bytes == kLarge && back.taken_over == 0 && !back.failed);
+    expect_pattern(memory, kLarge, 1, "what was moved");
   });
 }
 
@@ -188,5 +188,78 @@ TEST_CASE("the child of a fork keeps no descriptor of GPU memory") {
     int status = -1;
     EXPECT(waitpid(child, &status, 0) == child && status == 0);
     EXPECT(fcntl(number, F_GETFD) >= 0);
+  });
+}
+
+TEST_CASE("memory that the driver does not unmap has not left: it is not handed over, and stays as it was") {
+  check([] {
+    Between between;
+    const CUdeviceptr plain = allocate(kLarge, 1);
+    const CUdeviceptr place = map(create(kLarge), kLarge);
+    fill(place, 2, kLarge);
+    const std::size_t free_before = free_on_gpu();
+    // Of the second one a mapping is gone already, and comes back.
+    for (const int refused : {1, 2, kAlways}) {
+      fails_at = {{Symbol::k_cuMemUnmap, refused}};
+      const Swap::Moved moved = between.out();
+      EXPECT(moved.failed && moved.error == CUDA_ERROR_UNKNOWN);
+      EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 2 * kLarge);
+      EXPECT(between.pieces.size() == swap().out_bytes(0) / kLarge);
+      EXPECT(free_on_gpu() == free_before + swap().out_bytes(0));
+      if (refused == kAlways) EXPECT(swap().in_place() && swap().out_bytes(0) == 0);
+      fails_at.clear();
+      between.in();
+      EXPECT(swap().use_if_in_place([] {}));
+      expect_pattern(plain, kLarge, 1, "plain");
+      expect_pattern(place, kLarge, 2, "of the program's own");
+    }
+    EXPECT(between.out().failed == false && between.pieces.size() == 2);
+    EXPECT(between.in().taken_over == 2 * kLarge);
+    expect_pattern(plain, kLarge, 1, "after all");
+  });
+}
+
+TEST_CASE(
+    "memory that cannot be mapped again where it was unmapped is of no use, and counts until the driver takes it") {
+  check([] {
+    Between between;
+    const Handle handle = create(kLarge);
+    const CUdeviceptr one = map(handle, kLarge);
+    const CUdeviceptr other = map(handle, kLarge);
+    fill(one, 3, kLarge);
+    const std::size_t free_before = free_on_gpu();
+    fails_at = {{Symbol::k_cuMemUnmap, 2}, {Symbol::k_cuMemMap, 1}};
+    EXPECT(between.out().failed);
+    EXPECT(between.pieces.empty() && free_on_gpu() == free_before);
+    EXPECT(swap().resident_bytes(0) == kLarge && swap().out_bytes(0) == kLarge);
+    // It is in the way of what comes back.
+    fails_at = {{Symbol::k_cuMemUnmap, kAlways}};
+    EXPECT(between.in().failed && !swap().in_place());
+    EXPECT(free_before + kLarge == free_on_gpu() + swap().resident_bytes(0));
+    fails_at.clear();
+    const Swap::Moved back = between.in();
+    EXPECT(!back.failed && back.bytes == kLarge && swap().in_place());
+    EXPECT(swap().resident_bytes(0) == kLarge && swap().out_bytes(0) == 0 && free_on_gpu() == free_before);
+    expect_pattern(one, kLarge, 3, "at the one address");
+    expect_pattern(other, kLarge, 3, "at the other");
+  });
+}
+
+TEST_CASE("memory that arrived, is of no use, and that the driver does not take back counts until it does") {
+  check([] {
+    Between between;
+    const CUdeviceptr first = allocate(kLarge, 1);
+    const CUdeviceptr second = allocate(kLarge, 2);
+    const std::size_t free_before = free_on_gpu();
+    between.out();
+    EXPECT_OK(cu.cuMemFree_v2(second));
+    fails_at = {{Symbol::k_cuMemRelease, 1}};
+    EXPECT(between.in().taken_over == kLarge);
+    EXPECT(swap().resident_bytes(0) == 2 * kLarge && free_on_gpu() == free_before);
+    between.out();
+    between.pieces.clear();
+    EXPECT(swap().resident_bytes(0) == 0 && free_on_gpu() == free_before + 2 * kLarge);
+    between.in();
+    expect_pattern(first, kLarge, 1, "the other");
   });
 }
