@@ -166,8 +166,8 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
     const Bytes need_now = host_need(account, gpu, now, sum);
     if (is_member(account)) add(sum, before, wanted);
     const Bytes need = host_need(account, gpu, then, sum);
-    // Beside what is there, one piece that moves.
-    const Bytes piece = std::min(sum.swapped, protocol::kLargestExtent);
+    // Beside what is there, one piece that moves; on a small GPU they are smaller. A judgment.
+    const Bytes piece = std::min({sum.swapped, protocol::kLargestExtent, gpus_[gpu].total / 8});
     if (need > need_now && need > account.limits.host - std::min(account.limits.host, piece)) {
       return Refusal{&account, true};
     }

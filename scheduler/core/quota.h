@@ -162,8 +162,8 @@ class Quota {
   // what the clients say read again, before this is called once more. Nobody is given what another may still have.
   std::vector<ClientId> share_host(Time now);
   HostShare host_share(ClientId client) const;
-  // What the clients of an account have in host memory and could give back.
-  Bytes spare_host_bytes(const Account& account) const;
+  // What the clients of an account have together; what they say is spare only as far as they have it on GPUs.
+  HostUse host_use(const Account& account) const;
 
   void for_each_account(const std::function<void(const std::string& key, const Account&)>& visit) const;
 

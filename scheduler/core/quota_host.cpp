@@ -169,11 +169,13 @@ Quota::HostShare Quota::host_share(ClientId client) const {
   return found == members_.end() ? HostShare{} : found->second.share;
 }
 
-Bytes Quota::spare_host_bytes(const Account& account) const {
-  Bytes sum = 0;
+Quota::HostUse Quota::host_use(const Account& account) const {
+  HostUse sum;
   for (const auto& [id, member] : members_) {
     if (std::ranges::find(member.accounts, &account) == member.accounts.end()) continue;
-    sum += std::min(member.host.spare, reserved_in_all(member));
+    sum.has += member.host.has;
+    sum.spare += std::min(member.host.spare, reserved_in_all(member));
+    sum.lacks += member.host.lacks;
   }
   return sum;
 }

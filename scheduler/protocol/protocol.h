@@ -425,6 +425,10 @@ struct StatusAccount {
   std::uint64_t host_limit;
   std::uint64_t host_used;  // what may have to lie in the host's memory
   char name[kTextLength];
+  // What its clients that swap have in the host's memory, and the part of it that they could give back. 0 from an older
+  // rotad.
+  std::uint64_t host_swap_bytes;
+  std::uint64_t host_spare_bytes;
 };
 
 struct StatusEnd {

@@ -132,7 +132,7 @@ void LimitBook::follow_host(Quota& quota) const {
       left = left_in_cgroup(path);
     }
     if (!left) return;
-    *left += std::min(quota.spare_host_bytes(account), UINT64_MAX - *left);
+    *left += std::min(quota.host_use(account).spare, UINT64_MAX - *left);
     const std::uint64_t need = quota.host_bytes(account);
     Limits limits = account.limits;
     const std::uint64_t now = usable(*left) > UINT64_MAX - need ? UINT64_MAX : need + usable(*left);

@@ -220,6 +220,9 @@ std::vector<Message> Server::status_accounts(std::optional<uid_t> only) const {
     }
     shown.host_limit = account.limits.host;
     shown.host_used = host;
+    const scheduler::Quota::HostUse swaps = quota_.host_use(account);
+    shown.host_swap_bytes = swaps.has;
+    shown.host_spare_bytes = swaps.spare;
     set_text(shown.name, account.name);
   });
   return rows;

@@ -190,7 +190,9 @@ std::string status_as_json(const Status& status, const std::string& socket) {
                       {"gpu_limit_bytes", limit(account.device_limit)},
                       {"gpu_bytes", account.device_used},
                       {"host_limit_bytes", limit(account.host_limit)},
-                      {"host_bytes", account.host_used}});
+                      {"host_bytes", account.host_used},
+                      {"host_swap_bytes", account.host_swap_bytes},
+                      {"host_spare_bytes", account.host_spare_bytes}});
   }
   const nlohmann::json whole = {{"daemon",
                                  {{"pid", status.end.daemon_pid},
@@ -267,6 +269,10 @@ std::string status_as_text(const Status& status, const std::string& socket) {
     if (account.host_limit != protocol::kUnlimited) {
       line +=
           fmt::format("  {} of {} in the host's memory", size_text(account.host_used), size_text(account.host_limit));
+    }
+    if (account.host_swap_bytes != 0) {
+      line += fmt::format("  {} there for swapping, {} of it spare", size_text(account.host_swap_bytes),
+                          size_text(account.host_spare_bytes));
     }
     text += fmt::format("  {}, {} program{}:{}\n", account.name, account.clients, account.clients == 1 ? "" : "s",
                         line.empty() ? "  no limit of its own" : line);

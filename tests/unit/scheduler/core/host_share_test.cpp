@@ -184,7 +184,7 @@ TEST_CASE("what could be given back is counted for an account, and no more than 
   rig.share();
   std::map<std::string, Bytes> spare;
   rig.quota.for_each_account(
-      [&](const std::string& key, const Quota::Account& each) { spare[key] = rig.quota.spare_host_bytes(each); });
+      [&](const std::string& key, const Quota::Account& each) { spare[key] = rig.quota.host_use(each).spare; });
   CHECK(spare == std::map<std::string, Bytes>{{"host", 500}, {"session", 200}});
 }
 
