@@ -98,10 +98,13 @@ struct Bench {
   }
 
   void install_extents() {
-    driver.set<api::cuDeviceGetAttribute_fn>(Symbol::k_cuDeviceGetAttribute, [](int* value, auto...) {
-      *value = 1;
-      return api::CUDA_SUCCESS;
-    });
+    driver.set<api::cuDeviceGetAttribute_fn>(
+        Symbol::k_cuDeviceGetAttribute, [](int* value, api::CUdevice_attribute which, api::CUdevice) {
+          // Everything but what memory is not swapped with (swap/untried.h).
+          *value = which != api::CU_DEVICE_ATTRIBUTE_MPS_ENABLED &&
+                   which != api::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES;
+          return api::CUDA_SUCCESS;
+        });
     driver.set<api::cuMemGetAllocationGranularity_fn>(Symbol::k_cuMemGetAllocationGranularity,
                                                       [](std::size_t* bytes, auto...) {
                                                         *bytes = 2 << 20;
