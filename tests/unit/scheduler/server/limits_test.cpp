@@ -185,6 +185,35 @@ TEST_CASE("what may lie in the host's memory is most of what the machine and the
     CHECK(account(quota, "cgroup /pods").limits.host == 1900);
     quota.leave(1, 1s);
   }
+  SECTION("and what programs could give back at once counts as left") {
+    using namespace std::chrono_literals;
+    REQUIRE(quota.reserve(1, 0, 1, {.device = 101'000, .movable = 101'000}, 1s).answers.at(0).granted);
+    machine.file("/sys/fs/cgroup/pods/memory.current", "4000\n");
+    quota.use_host(1, {.has = 3000, .spare = 2500});
+    book.follow_host(quota);
+    CHECK(account(quota, "cgroup /pods").limits.host == 3600);  // without them 1900
+    quota.leave(1, 1s);
+  }
+}
+
+TEST_CASE("what programs have on the host for swapping is within configured limits only, whatever is left") {
+  Machine machine;
+  LimitSettings settings;
+  Quota quota;
+  const auto share = [&](std::optional<scheduler::Bytes> budget) {
+    settings.host_budget = budget;
+    const LimitBook book(settings, machine.root);
+    quota.join(1, book.memberships(1, kPid, 54321));
+    book.follow_host(quota);
+    quota.add_gpu(1, 0, 100'000, 0);
+    quota.state(1, 0, {.device = 90'000, .movable = 90'000, .swapped = 90'000}, 0, 0, scheduler::Time{1});
+    quota.share_host(scheduler::Time{1});
+    const auto most = quota.host_share(1).most;
+    quota.leave(1, scheduler::Time{1});
+    return most;
+  };
+  CHECK(share(std::nullopt) == scheduler::kNoLimit);
+  CHECK(share(77) == 77);
 }
 
 }  // namespace rota::server
