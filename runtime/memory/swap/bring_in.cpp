@@ -226,6 +226,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
         Range* range = nullptr;
         Extent* extent = extent_at(coming.address, &range);
         extent->piece = coming.piece;
+        extent->reachable = true;
         out_[at] -= coming.bytes;
         catch_up(*range, *extent, access);
       }

@@ -20,11 +20,36 @@ std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
   for (const auto& [address, range] : ranges_) {
     if (range.device != ordinal || range.kept || range.ending) continue;
     for (const Extent& extent : range.extents) {
-      if (extent.in_place()) all.push_back({extent.steady, extent.bytes, extent.address});
+      if (extent.in_place() && extent.reachable) all.push_back({extent.steady, extent.bytes, extent.address});
     }
   }
   std::sort(all.rbegin(), all.rend());
   return all;
+}
+
+// What the program has created becomes reachable, as much as lies beside each other by one call of the driver.
+void SwapBackend::make_reachable(int ordinal) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Extent*> run;
+  const auto end_run = [&] {
+    if (run.empty()) return;
+    const std::uint64_t first = run.front()->address;
+    const bool together =
+        give_access(first, run.back()->address + run.back()->bytes - first, ordinal, {}) == api::CUDA_SUCCESS;
+    for (Extent* const extent : run) {
+      extent->reachable = together || give_access(extent->address, extent->bytes, ordinal, {}) == api::CUDA_SUCCESS;
+    }
+    run.clear();
+  };
+  for (auto& [address, range] : ranges_) {
+    if (range.device != ordinal || !range.own) continue;
+    for (Extent& extent : range.extents) {
+      if (extent.reachable || !extent.in_place()) continue;
+      if (!run.empty() && run.back()->address + run.back()->bytes != extent.address) end_run();
+      run.push_back(&extent);
+    }
+  }
+  end_run();
 }
 
 bool SwapBackend::prepare_host(const std::vector<Excess>& all) {
@@ -103,6 +128,7 @@ std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all,
     Range* range = nullptr;
     const Extent* extent = extent_at(address, &range);
     if (extent == nullptr || !extent->in_place() || range->kept || range->ending) continue;  // it has just been freed
+    if (!extent->reachable) continue;  // and other memory has been created at its address
     chosen.push_back({.address = extent->address,
                       .bytes = extent->bytes,
                       .range = range->id,
@@ -177,6 +203,7 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
       landed(flight.address);
     }
   };
+  make_reachable(ordinal);
   std::deque<Candidate> candidates = on_gpu(ordinal);
   std::deque<Leaving> chosen;
   while (!moved.failed && !mover.stopping()) {

@@ -105,7 +105,11 @@ api::CUresult SwapBackend::populate(Range& range, const Access& access, bool exp
     if (result == api::CUDA_SUCCESS) result = map(range.device, extent, std::move(piece));
     if (result != api::CUDA_SUCCESS) break;
   }
-  if (result == api::CUDA_SUCCESS) result = give_access(range.address, range.bytes, range.device, access);
+  if (range.own) {
+    for (Extent& extent : range.extents) extent.reachable = false;
+  } else if (result == api::CUDA_SUCCESS) {
+    result = give_access(range.address, range.bytes, range.device, access);
+  }
   if (result == api::CUDA_SUCCESS) return result;
   for (Extent& extent : range.extents) drop(range.device, extent);
   return result;

@@ -231,6 +231,10 @@ class SwapBackend final : public Backend {
     bool steady = false;                   // it left without a copy the last time
     bool zeros = false;                    // and as nothing but zeros
     bool moving = false;
+    // Whether it can be copied by its own address. What the program creates gets that when it may first leave: many
+    // programs create and release such memory all the time (JAX's platform allocator), and access costs as much as the
+    // memory.
+    bool reachable = true;
     std::uint64_t came = 0;  // the value of opened_ when it was brought in
     bool in_place() const { return piece && !moving; }
   };
@@ -322,6 +326,7 @@ class SwapBackend final : public Backend {
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::deque<Candidate> on_gpu(int device);
+  void make_reachable(int device);
   struct Copy {
     bool unused;
     bool steady;

@@ -42,6 +42,47 @@ TEST_CASE("memory that the program made leaves the GPU and is there again at eac
   });
 }
 
+TEST_CASE(
+    "memory that the program made costs no access of rota's before it may leave, and then one call for what lies "
+    "together") {
+  check([] {
+    Carrier carrier(enter(0));
+    std::map<Symbol, int> calls;
+    counted = &calls;
+    std::vector<Handle> handles;
+    for (int number = 0; number < 8; ++number) handles.push_back(create());
+    EXPECT_OK(cu.cuMemRelease(handles.back()));
+    handles.pop_back();
+    EXPECT(calls[Symbol::k_cuMemSetAccess] == 0);
+    std::vector<CUdeviceptr> mapped;
+    for (const Handle handle : handles) mapped.push_back(map(handle));
+    for (std::size_t number = 0; number < mapped.size(); ++number) {
+      fill(mapped[number], static_cast<unsigned char>(number + 1));
+    }
+    const int before = calls[Symbol::k_cuMemSetAccess];
+    go(carrier);
+    const int asked = calls[Symbol::k_cuMemSetAccess] - before;
+    EXPECT(asked > 0 && asked < static_cast<int>(handles.size()));
+    counted = nullptr;
+    come(carrier);
+    for (std::size_t number = 0; number < mapped.size(); ++number) {
+      expect_pattern(mapped[number], kPiece, static_cast<unsigned char>(number + 1), "after it was out");
+    }
+    // Made beside memory that has been out.
+    const Handle late = create();
+    const CUdeviceptr also = map(late);
+    fill(also, 77);
+    go(carrier);
+    come(carrier);
+    expect_pattern(also, kPiece, 77, "made later");
+    EXPECT_OK(cu.cuMemRelease(late));
+    unmap(also);
+    for (const CUdeviceptr address : mapped) unmap(address);
+    for (const Handle handle : handles) EXPECT_OK(cu.cuMemRelease(handle));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
 TEST_CASE("what is mapped nowhere keeps what it holds, wherever it lies") {
   check([] {
     Carrier carrier(enter(0));
@@ -259,7 +300,7 @@ TEST_CASE("only pinned memory of a GPU that nobody else can open, or by a file d
   CUmemAllocationProp plain{};
   plain.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   plain.location = kGpu;
-  const auto moves = [&](void (*change)(CUmemAllocationProp& what)) {
+  const auto moves = [&](void (*change)(CUmemAllocationProp & what)) {
     CUmemAllocationProp what = plain;
     change(what);
     return memory::OwnPhysical::can_move(what).has_value();
