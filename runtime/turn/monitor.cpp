@@ -337,7 +337,7 @@ void Monitor::run() {
     // Nobody waits, so nothing drains; but memory may have to leave.
     const bool undisturbed =
         machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu() && !timing_.in_flight();
-    if (memory_.swap().any()) keep_to_host_share();
+    keep_to_host_share();
     const auto has_unneeded = [this] { return memory_.has_deferred() || has_unneeded_host(); };
     if (undisturbed && now() >= next_collect_ && has_unneeded()) collect_if_idle();
     if (machine_.still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();

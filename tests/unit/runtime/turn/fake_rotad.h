@@ -116,6 +116,13 @@ class FakeRotad {
   }
   // Others are making room on these GPUs. Wakes nobody.
   void others_clear(std::uint64_t gpus) { lease_->clearing_gpus = gpus; }
+  // What the client may have in the host's memory.
+  void share_host(std::uint64_t most, std::uint64_t spare) {
+    lease_->host_spare_most_bytes = spare;
+    lease_->host_most_bytes = most;
+    lease_->host_limited = 1;
+    changed();
+  }
   void alone(std::uint64_t until_ns) {
     lease_->alone_until_ns = until_ns;
     changed();
