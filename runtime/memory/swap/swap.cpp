@@ -8,17 +8,12 @@
 #include "runtime/memory/swap/reach.h"
 #include "runtime/memory/swap/untried.h"
 #include "scheduler/protocol/context_cost.h"
+#include "scheduler/protocol/host_memory.h"
 #include "scheduler/protocol/protocol.h"
 
 namespace rota::memory {
 
 namespace {
-
-// The driver's calls for an extent take as long whatever its size, and the first one that leaves keeps both sides
-// waiting. Measured on an H100 (driver 580.159.04, 2026-11-25), a switch with extents of 128 and of 256 MiB: 7.5 GiB
-// take 187 and 188 ms, 2 GiB 54 and 59; where memory goes back to the driver 213 and 212, 63 and 68. With 64 MiB:
-// slower.
-constexpr std::uint64_t kLargestExtent = std::uint64_t{128} << 20;
 
 // The most that is kept for the next allocation of its size: a 64th of the GPU.
 constexpr std::uint64_t kKeptPart = 64;
@@ -233,7 +228,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     const std::lock_guard lock(mutex_);
     const Device& entry = device(place.device);
     if (bytes > UINT64_MAX - entry.granularity) return api::CUDA_ERROR_OUT_OF_MEMORY;
-    range = cut(place, round_up(bytes, entry.granularity), round_up(kLargestExtent, entry.granularity));
+    range = cut(place, round_up(bytes, entry.granularity), round_up(protocol::kLargestExtent, entry.granularity));
     if (const auto again = reuse(place, range.bytes)) {
       *address = *again;
       return api::CUDA_SUCCESS;
