@@ -154,11 +154,11 @@ def during_moves(options):
 
 def keeps_a_mapping(options):
     seen = {}
-    pieces = max(1, round(options.size * swap.GIB / EXTENT))  # all are kept: which of them leave is rota's choice
+    pieces = max(1, round(options.size * swap.GIB / EXTENT))
     for options.trust in ("none", "user"):
         with swap.served(options) as (folder, environment, running):
             programs = options.build / "tests/programs"
-            for name, command in (("keeper", [programs / "keeper", "--pieces", pieces, "--keep", pieces]), ("memhog", [programs / "memhog", "--hold"])):
+            for name, command in (("keeper", [programs / "keeper", "--pieces", pieces]), ("memhog", [programs / "memhog", "--hold"])):
                 running.append(swap.start([*swap.under_rota(options), *command, "--bytes", int(options.size * swap.GIB)],
                                           env=environment, stderr=open(folder / f"{name}.log", "w")))
                 line = running[-1].stdout.readline()
