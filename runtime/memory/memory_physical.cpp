@@ -1,5 +1,6 @@
 // Physical memory that the program creates itself: as memory of the driver, which stays, or as a range that rota moves.
 #include "runtime/memory/memory.h"
+#include "scheduler/protocol/host_memory.h"
 
 namespace rota::memory {
 
@@ -22,6 +23,8 @@ std::optional<api::CUresult> Memory::create_moving(Physical::Handle* handle, std
   const int ordinal = wanted.location.id;
   if (!making || ordinal < 0 || ordinal >= kMaxDevices || settings_.backend != Choice::kSwap) return std::nullopt;
   if (backend(ordinal).backing() != Backing::kSwapped || swap_.pinned()) return std::nullopt;
+  // It leaves and comes as a whole, but under a limit on the host's memory only one extent's room is kept free there.
+  if (bytes > protocol::kLargestExtent && swap_.host().limited()) return std::nullopt;
   // Leave it to the driver to refuse an invalid size.
   if (handle == nullptr || bytes == 0 || bytes % swap_.granularity(ordinal) != 0) return std::nullopt;
   BackendRoom room(swap_, ordinal, bytes);

@@ -417,8 +417,7 @@ void Machine::look_draining(Time now) {
   drain_.calls = seen_.calls;
   if (now >= drain_.deadline) {
     // There has been no progress for a long time. If no thread waits at the gate, the gate holds nothing back: it is a
-    // long kernel. Unless the GPU may be waiting for work of a process that waits for this lease: it has to run beside.
-    if (seen_.sharer_waits) failed_drains_ = kMostFailures;
+    // long kernel. Unless the GPU may be waiting for work of a process that waits for this lease.
     if (seen_.standing > 0 || seen_.sharer_waits) return drain_failed(now);
     drain_.deadline = now + 100ms;
   }

@@ -235,6 +235,8 @@ class Monitor final : public gate::Attendant {
   std::uint32_t round_ = 0;  // of tightening, on this connection
   // Extents that had to move did not, since the driver refused: they count as fixed until the next grant or this time.
   Time stuck_until_{0};
+  std::optional<Time> exceeds_host_since_;  // since when this process has had more of the host's memory than its share
+  std::optional<Time> lacks_host_since_;    // since when the host has had no memory for what others ask for
   // Attempts to bring memory back that the driver refused for reasons other than room, since all of it was last there.
   int refused_ = 0;
   Time refused_since_{0};
@@ -244,7 +246,7 @@ class Monitor final : public gate::Attendant {
   Time next_look_outside_{0};
   Time next_collect_{0};
   Time next_count_{0};  // of what could be given back to the host
-  Time opened_at_{0};  // when the gate last opened
+  Time opened_at_{0};   // when the gate last opened
   Machine machine_;
   Activity activity_;
   Waiting waiting_{who_holds};

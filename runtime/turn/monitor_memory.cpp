@@ -25,6 +25,9 @@ constexpr Time kStuck = 10s;
 // How long memory of a process that is being checkpointed counts as fixed before the driver is asked again. A judgment.
 constexpr Time kCheckpointed = 1s;
 
+// How long a program that is never idle keeps pinned memory of the host's that others need. A judgment.
+constexpr Time kGivesBackBusy = 250ms;
+
 // How often it is counted what of the host's memory could be given back: where a limit applies, and where only `rota
 // status` and the next rotad want to know it.
 constexpr Time kBetweenCounts = 10ms;
@@ -38,9 +41,11 @@ constexpr Time kLongestRefusal = 3s;
 // microseconds, more if many are mapped.
 constexpr Time kLookOutside = 250ms;
 
+// It may come within a moment: from others' shares.
+constexpr Time kSayNoHost = 1s;
 constexpr const char* kNoHostMemory =
-    "GPU {}: {} of {} that other programs need cannot be moved out, because the host has no memory left for "
-    "them: the others wait until it has some or until this program frees GPU memory";
+    "GPU {}: {} of {} that other programs need cannot be moved out, because the host, or a limit on its memory, has "
+    "none left for them: the others wait until there is some or until this program frees GPU memory";
 
 }  // namespace
 
@@ -125,7 +130,8 @@ void Monitor::give_host_back_if_low() {
 }
 
 // What rotad leaves this process of the host's memory (scheduler/protocol/pages.h): says what it has, and gives back
-// what is spare and more than that. What is pinned only while no work of this process runs; a holder's see collect().
+// what is spare and more than that. What is pinned while no work of this process runs, or after a while all the
+// same.
 void Monitor::keep_to_host_share() {
   memory::SwapBackend& swap = memory_.swap();
   memory::HostPool& host = swap.host();
@@ -138,9 +144,14 @@ void Monitor::keep_to_host_share() {
                        });
     if (!asked) host.lack(0);
   }
-  if (host.excess() == 0) return;
-  if (host.has_prepared()) host.drop_prepared();
-  if (host.excess() == 0 || !machine_.still()) return;
+  if (host.excess() != 0 && host.has_prepared()) host.drop_prepared();
+  if (host.excess() == 0) {
+    exceeds_host_since_.reset();
+    return;
+  }
+  if (!exceeds_host_since_) exceeds_host_since_ = now();
+  // No stream uses it, but while it is unpinned the program's launches may wait for the driver.
+  if (!machine_.still() && now() - *exceeds_host_since_ < kGivesBackBusy) return;
   for (const Gpu& gpu : gpus_) {
     const api::CUcontext context = contexts_.any(gpu.device);
     if (context == nullptr) continue;
@@ -259,7 +270,9 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
                                    : "",
                  ended.count());
       static log::Once lacks_host;
-      if (left.lacks_host && lacks_host.first()) {
+      if (!left.lacks_host) lacks_host_since_.reset();
+      if (left.lacks_host && !lacks_host_since_) lacks_host_since_ = ended;
+      if (left.lacks_host && ended - *lacks_host_since_ >= kSayNoHost && lacks_host.first()) {
         log::warn(kNoHostMemory, each.device, protocol::bytes_text(each.most - std::min(each.most, left.bytes)),
                   protocol::bytes_text(each.most));
       }

@@ -187,14 +187,14 @@ std::optional<ClientId> Core::first_waiting(GpuIndex index) const {
   return first == nullptr ? std::nullopt : std::optional(first->id);
 }
 
-bool Core::sharer_waits(ClientId id) const {
+bool Core::sharer_waits(ClientId id, const std::function<bool(ClientId)>& may) const {
   const Client* holder = books_.find(id);
   if (holder == nullptr || !holder->evidence.last.shares) return false;
   bool waits = false;
   for_each_gpu(holder->state.held, [&](GpuIndex index) {
     for (const Client* other : books_.gpu(index).all) {
       waits = waits || (other != holder && other->evidence.last.shares && other->state.held == 0 &&
-                        (other->state.wanted & bit(index)) != 0);
+                        (other->state.wanted & bit(index)) != 0 && may(other->id));
     }
   });
   return waits;

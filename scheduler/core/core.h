@@ -37,6 +37,7 @@
 // and whose swap memory leaves a GPU (clearing.h). This class connects them.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -116,8 +117,9 @@ class Core {
   Time next_turn(ClientId client) const;
   // The first client that waits there; nothing if none does.
   std::optional<ClientId> first_waiting(GpuIndex gpu) const;
-  // Whether this client shares memory or events with other processes, and so does one that waits for its GPUs.
-  bool sharer_waits(ClientId holder) const;
+  // Whether this client shares memory or events with other processes, and so does one of those that wait for its GPUs
+  // and count (`may`): they may share them with each other.
+  bool sharer_waits(ClientId holder, const std::function<bool(ClientId)>& may) const;
   GpuMask waited_gpus() const { return books_.waited(); }
   // When its grant will be revoked; 0 while it need not give back.
   Time give_back_by(ClientId client) const;

@@ -112,9 +112,11 @@ Bytes Quota::excess(GpuIndex index, Bytes more) const {
 
 // With a different excess and a different sum on one GPU.
 Bytes Quota::host_need(const Account& account, GpuIndex index, Bytes excess_there, const Reservation& sum) const {
-  Bytes need = std::min(sum.movable, excess_there);
+  // Extents are larger than what is allocated in them.
+  const auto leaves = [](const Reservation& all) { return std::max(all.movable, all.swapped); };
+  Bytes need = std::min(leaves(sum), excess_there);
   for (GpuIndex gpu = 0; gpu < protocol::kMaxGpus; ++gpu) {
-    if (gpu != index && account.sums[gpu].movable != 0) need += std::min(account.sums[gpu].movable, excess(gpu, 0));
+    if (gpu != index) need += std::min(leaves(account.sums[gpu]), excess(gpu, 0));
   }
   return need;
 }
@@ -159,7 +161,7 @@ std::optional<Quota::Refusal> Quota::refusal(const Member& member, GpuIndex gpu,
   }
   // What one client takes may force out what another one has.
   const Bytes now = excess(gpu, 0);
-  const Bytes then = excess(gpu, wanted.device - before.device);
+  const Bytes then = excess(gpu, on_gpu(wanted) - on_gpu(before));
   for (const auto& [key, account] : accounts_) {
     if (account.limits.host == kNoLimit) continue;
     Reservation sum = account.sums[gpu];
@@ -181,14 +183,15 @@ void Quota::book(Member& member, GpuIndex gpu, const Reservation& reservation, O
     add(account->sums[gpu], booked, reservation);
     outcome.changed = outcome.changed || account->limits.device != kNoLimit;
   }
-  gpus_[gpu].reserved += reservation.device - booked.device;
+  gpus_[gpu].reserved += on_gpu(reservation) - on_gpu(booked);
   gpus_[gpu].fixed += reservation.fixed - booked.fixed;
   outcome.changed = outcome.changed || reservation.fixed != booked.fixed;
   booked = reservation;
 }
 
 bool Quota::exceeds_gpu(ClientId client, GpuIndex gpu, Bytes device) const {
-  return excess(gpu, device - reserved(client, gpu).device) != 0;
+  const Reservation before = reserved(client, gpu);
+  return excess(gpu, std::max(device, before.swapped) - on_gpu(before)) != 0;
 }
 
 Quota::Answer Quota::grant(ClientId client, Member& member, GpuIndex gpu, const Ask& ask, Outcome& outcome) {

@@ -29,6 +29,7 @@
 // take) may still get in the way.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <functional>
 #include <map>
@@ -59,6 +60,10 @@ struct Reservation {
   Bytes swapped = 0;
   friend bool operator==(const Reservation&, const Reservation&) = default;
 };
+// What it may take there.
+inline Bytes on_gpu(const Reservation& each) {
+  return std::max(each.device, each.swapped);
+}
 
 class Quota {
  public:

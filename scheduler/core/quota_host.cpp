@@ -63,7 +63,7 @@ struct Quota::Sharing {
 
 Bytes Quota::reserved_in_all(const Member& member) {
   Bytes sum = 0;
-  for (const Reservation& each : member.reserved) sum += std::max(each.device, each.swapped);
+  for (const Reservation& each : member.reserved) sum += on_gpu(each);
   return sum;
 }
 
@@ -115,10 +115,11 @@ std::vector<ClientId> Quota::share_host(Time now) {
     if (!all.concerns(member)) continue;
     if (member.share.most == kNoLimit) member.host_bound = member.host.has;  // it has not been limited before
     // Who needs more than it has keeps what it could give back: its memory leaves to there.
-    const Bytes stays = member.host.lacks != 0 ? member.host.has : member.host.has - member.host.spare;
+    const bool keeps_all = member.host.lacks != 0 || now < held_until_;
+    const Bytes stays = keeps_all ? member.host.has : member.host.has - member.host.spare;
     all.take(member, stays);
     free.take(member, member.host_bound);
-    sharers.push_back({id, &member, {.most = stays, .spare = member.host.lacks != 0 ? member.host.spare : 0}});
+    sharers.push_back({id, &member, {.most = stays, .spare = keeps_all ? member.host.spare : 0}});
   }
   // Clients of an earlier daemon may have some, too, and have not said so.
   if (now < held_until_) {
@@ -131,7 +132,7 @@ std::vector<ClientId> Quota::share_host(Time now) {
     each.share.most += more;
   }
   // In equal parts as far as each has so much, and the rest in equal parts for what each may get.
-  const auto spare = [](const Sharer& each) { return each.member->host.lacks != 0 ? 0 : each.member->host.spare; };
+  const auto spare = [](const Sharer& each) { return each.member->host.spare - each.share.spare; };
   std::ranges::sort(sharers, {}, spare);
   for (const Sharer& each : sharers) all.count(*each.member, 1);
   for (Sharer& each : sharers) {

@@ -1,6 +1,8 @@
 // How much memory the host has left, in total and for a process within its cgroups.
 #pragma once
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <fstream>
@@ -16,11 +18,20 @@ namespace rota::protocol {
 // for one more than what does not fit the GPU.
 //
 // The driver's calls for an extent take as long whatever its size, and the first one that leaves keeps both sides
-// waiting. Measured on an H100 (driver 580.159.04, 2026-11-25), a switch with extents of 128 and of 256 MiB: 7.5 GiB take
-// 187 and 188 ms, 2 GiB 54 and 59; where memory goes back to the driver 213 and 212, 63 and 68. With 64 MiB: slower.
+// waiting. Measured on an H100 (driver 580.159.04, 2026-11-25), a switch with extents of 128 and of 256 MiB: 7.5 GiB
+// take 187 and 188 ms, 2 GiB 54 and 59; where memory goes back to the driver 213 and 212, 63 and 68. With 64 MiB:
+// slower.
 inline constexpr std::uint64_t kLargestExtent = std::uint64_t{128} << 20;
 
-// In all functions here, `root` is a prefix of /proc and /sys, for tests.
+// What a process has in the host's memory; 0 if it is not known.
+inline std::uint64_t resident_bytes(int process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/statm");
+  std::uint64_t size = 0;
+  std::uint64_t resident = 0;
+  return process > 0 && file >> size >> resident ? resident * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) : 0;
+}
+
+// In all other functions here, `root` is a prefix of /proc and /sys, for tests.
 
 // MemAvailable in bytes; UINT64_MAX if the machine does not report it.
 inline std::uint64_t available_to_all(const std::string& root = "") {

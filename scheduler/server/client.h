@@ -45,9 +45,10 @@ struct Server::Client {
   std::set<std::uint32_t> took_over;              // GPUs where it has received memory from others
   bool was_passed_over = false;                   // and the log says so
   unsigned revocations = 0;
-  scheduler::Quota::HostUse host;  // as last reported
-  bool says_activity = false;      // its usage page tells how it uses its turns
-  bool says_fixed = false;         // its usage page tells which part of its memory the driver counts as its process's
+  scheduler::Quota::HostUse host;    // as last reported
+  std::uint64_t in_host_memory = 0;  // at least so much, when that last mattered
+  bool says_activity = false;        // its usage page tells how it uses its turns
+  bool says_fixed = false;           // its usage page tells which part of its memory the driver counts as its process's
   Page<protocol::LeasePage> lease;
   Page<protocol::UsagePage> usage;
   Burst burst;                                            // of its moves

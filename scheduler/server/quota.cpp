@@ -120,10 +120,15 @@ void Server::share_host() {
   }
 }
 
-Quota::HostUse Server::host_use(const Client& client) {
+// What could be given back counts as left for everybody, so no client may invent it: it cannot be more than what its
+// process has in the host's memory, by the kernel's word.
+Quota::HostUse Server::host_use(Client& client) {
   const protocol::UsagePage& page = *client.usage;
-  return {
+  Quota::HostUse use{
       .has = page.host_bytes.load(), .spare = page.host_spare_bytes.load(), .lacks = page.host_lacking_bytes.load()};
+  if (use.spare > client.in_host_memory) client.in_host_memory = protocol::resident_bytes(client.pid);
+  use.spare = std::min(use.spare, client.in_host_memory);
+  return use;
 }
 
 void Server::read_host(Client& client) {

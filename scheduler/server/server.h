@@ -97,7 +97,7 @@ class Server final : public ConnectionOwner {
   void publish_too_much(std::uint32_t gpu);
   void share_host();
   void read_host(Client& client);
-  static scheduler::Quota::HostUse host_use(const Client& client);
+  static scheduler::Quota::HostUse host_use(Client& client);
   void tell(Client& client, const protocol::Message& message);
 
   void measure();

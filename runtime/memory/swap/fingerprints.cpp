@@ -76,6 +76,10 @@ Fingerprints::Loaded Fingerprints::load(api::CUcontext context) {
   if (loaded.failed) {
     if (module != nullptr) real::cuModuleUnload(module);
     if (loaded.prints != nullptr) real::cuMemFreeHost(const_cast<Print*>(loaded.prints));
+    if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {  // the host is full
+      const std::lock_guard lock(mutex_);
+      return loaded_[context] = {.failed = true, .again = Clock::now() + kTryAgain};
+    }
     give_up(context, what, result);
     return loaded;
   }
@@ -140,7 +144,14 @@ std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& al
   });
   if (!there) return seen;
   if (result != api::CUDA_SUCCESS) {
-    if (result != api::CUDA_ERROR_OUT_OF_MEMORY) give_up(context, "the kernel", result);
+    // A context that has ended meanwhile says nothing about the next one, which may have its handle.
+    const bool ended = result == api::CUDA_ERROR_INVALID_HANDLE || result == api::CUDA_ERROR_INVALID_CONTEXT ||
+                       result == api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (ended) {
+      forget(context);
+    } else if (result != api::CUDA_ERROR_OUT_OF_MEMORY) {
+      give_up(context, "the kernel", result);
+    }
     return seen;
   }
   auto next = prints.begin();

@@ -48,17 +48,17 @@ struct Holding : Program {
   Speaking& rotad;
 };
 
-// Called when a context is made current, as the monitor does before it calls the driver for one.
-std::function<void()> when_entered;
+// Called when a context is made current, as the monitor does before it calls the driver for one. Null: nothing is.
+std::atomic<const std::function<void()>*> when_entered;
 
 void tells_when_entered(FakeDriver& driver) {
   maps(driver);
   static api::cuCtxPushCurrent_v2_fn* real_one = nullptr;
   real_one = reinterpret_cast<api::cuCtxPushCurrent_v2_fn*>(
       real::table[static_cast<std::size_t>(Symbol::k_cuCtxPushCurrent_v2)]);
-  when_entered = [] {};
+  when_entered = nullptr;
   driver.set<api::cuCtxPushCurrent_v2_fn>(Symbol::k_cuCtxPushCurrent_v2, [](api::CUcontext context) {
-    when_entered();
+    if (const std::function<void()>* const call = when_entered.load(); call != nullptr) (*call)();
     return real_one(context);
   });
 }
@@ -118,6 +118,7 @@ TEST_CASE("what comes back to a process that exits stays, and the last calls of 
 
 TEST_CASE("memory that is pinned while the gate closes for a move stays") {
   Speaking rotad(protocol::kSwapVersion);
+  std::function<void()> call;  // by another thread
   Holding program(rotad, tells_when_entered);
   program.rest();
   REQUIRE(eventually([&] { return program.fixed() == 0; }));
@@ -127,7 +128,8 @@ TEST_CASE("memory that is pinned while the gate closes for a move stays") {
     ++copies;
     return api::CUDA_ERROR_UNKNOWN;
   });
-  when_entered = [&] { program.memory.swap().pin(); };  // by another thread
+  call = [&] { program.memory.swap().pin(); };
+  when_entered = &call;
   rotad.ask_for(kBytes);
   CHECK(eventually([&] { return program.fixed() == kBytes && !gate::out_of_place.load(); }));
   CHECK(copies.load() == 0);
@@ -171,6 +173,7 @@ TEST_CASE("memory that ends up out of place behind a gate closed for a moment is
     if (file >= 0) files.push_back(file);
   }
   Speaking rotad(protocol::kSwapVersion);
+  std::function<void()> call;  // by another thread
   Holding program(rotad, tells_when_entered);
   memory::SwapBackend& swap = program.memory.swap();
   static std::atomic<memory::SwapBackend*> looked_at;
@@ -184,10 +187,11 @@ TEST_CASE("memory that ends up out of place behind a gate closed for a moment is
   // The host is low, so the monitor closes the gate and gives back to it what nobody needs.
   std::atomic<bool> inside{false};
   std::atomic<bool> leave{false};
-  when_entered = [&] {
+  call = [&] {
     if (!program.gate.closed() || inside.exchange(true)) return;
     eventually([&] { return leave.load(); });
   };
+  when_entered = &call;
   static std::atomic<std::uint64_t> left;
   left = std::uint64_t{1} << 40;
   swap.host().set_left([] { return left.load(); });

@@ -66,27 +66,29 @@ TEST_CASE("a holder that shares memory or events is told when somebody waits for
   const auto shares = [&](ClientId id) {
     machine.core.step(event::Activity{.client = id, .shares = true}, machine.now);
   };
+  const auto anybody = [](ClientId) { return true; };
   machine.want(1);
   SECTION("both do") {
     shares(1);
     shares(2);
-    CHECK_FALSE(machine.core.sharer_waits(1));
+    CHECK_FALSE(machine.core.sharer_waits(1, anybody));
     machine.want(2);
-    CHECK(machine.core.sharer_waits(1));
-    CHECK_FALSE(machine.core.sharer_waits(2));
+    CHECK(machine.core.sharer_waits(1, anybody));
+    CHECK_FALSE(machine.core.sharer_waits(2, anybody));
+    CHECK_FALSE(machine.core.sharer_waits(1, [](ClientId id) { return id != 2; }));
     machine.give_back(1);
-    CHECK_FALSE(machine.core.sharer_waits(1));
-    CHECK_FALSE(machine.core.sharer_waits(2));
+    CHECK_FALSE(machine.core.sharer_waits(1, anybody));
+    CHECK_FALSE(machine.core.sharer_waits(2, anybody));
   }
   SECTION("only the holder does") {
     shares(1);
     machine.want(2);
-    CHECK_FALSE(machine.core.sharer_waits(1));
+    CHECK_FALSE(machine.core.sharer_waits(1, anybody));
   }
   SECTION("only the one that waits does") {
     shares(2);
     machine.want(2);
-    CHECK_FALSE(machine.core.sharer_waits(1));
+    CHECK_FALSE(machine.core.sharer_waits(1, anybody));
   }
 }
 
