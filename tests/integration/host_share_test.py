@@ -10,8 +10,7 @@ from swap_test import SCALE, Swapping
 
 MIB = 1 << 20
 # Two programs of 154 MiB and two contexts of 16 on a GPU of 256: 84 MiB have to be on the host, and one extent more to change places; what is booked is
-# rounded up. Both
-# together would keep copies of 308 there.
+# rounded up. Both together would keep copies of 308 there.
 LIMIT = 170 * MIB
 
 # Two programs in the session of the one that runs this.
