@@ -81,6 +81,33 @@ TEST_CASE("what programs have in the host's memory beyond their need is theirs u
   CHECK(one.spare() == 400);
 }
 
+TEST_CASE("what may have to be on the host is counted in extents, which are larger than what is allocated in them") {
+  Rig rig;
+  const auto host = account("host", 3000);
+  for (const ClientId id : {ClientId{1}, ClientId{2}}) {
+    rig.quota.join(id, {host});
+    rig.quota.add_gpu(id, 0, kGpu, 0);
+  }
+  // Each allocates 3000 in extents of 6000: beside each other they lack 5600.
+  rig.quota.state(1, 0, {3000, 3000, 0, 6000}, 0, rig.quota.round(), kNow);
+  rig.quota.reserve(2, 0, 1, {3000, 3000, 0, 6000}, kNow);
+  CHECK(rig.quota.reserved(2, 0).swapped == 0);
+  rig.quota.reserve(2, 0, 2, {400, 400, 0, 800}, kNow);
+  CHECK(rig.quota.reserved(2, 0).swapped >= 800);
+}
+
+TEST_CASE("until a new rotad knows what there is, all keep what they have, also what they could give back") {
+  Rig rig;
+  rig.quota.hold_until(kNow + 3s);
+  auto& one = rig.client({account("host", 1000)});
+  one.use = {.has = 700, .spare = 500};
+  rig.share();
+  CHECK(one.most() == 700);
+  CHECK(one.spare() == 500);
+  rig.share(kNow + 3s);
+  CHECK(one.spare() >= 500);
+}
+
 TEST_CASE("what is on the host and nowhere else is nobody else's, however much another one lacks") {
   Rig rig;
   const auto host = account("host", 1000);

@@ -203,6 +203,29 @@ TEST_CASE("without a rotad, or with one that says nothing of the host, there is 
   });
 }
 
+TEST_CASE("under a limit a piece of the program's making that is larger than an extent stays on the GPU") {
+  check(
+      [] {
+        enter(0);
+        follow();
+        CUmemAllocationProp what{};
+        what.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+        what.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+        const auto moves = [&](std::uint64_t bytes) {
+          CUmemGenericAllocationHandle handle = 0;
+          EXPECT_OK(cu.cuMemCreate(&handle, bytes, &what, 0));
+          const bool moving = swap().resident_bytes(0) != 0;
+          EXPECT_OK(cu.cuMemRelease(handle));
+          return moving;
+        };
+        EXPECT(moves(130 * kMiB));
+        allow(kAll, kAll);
+        EXPECT(!moves(130 * kMiB));
+        EXPECT(moves(128 * kMiB));
+      },
+      512 * kMiB);
+}
+
 // --- its pages
 
 namespace {

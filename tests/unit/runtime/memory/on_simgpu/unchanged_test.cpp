@@ -128,6 +128,22 @@ TEST_CASE("where the GPU cannot tell what has changed, all of it is copied") {
   }
 }
 
+TEST_CASE(
+    "a context that ends while it is looked at is no reason not to look in the next one, which may have its handle") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = true;
+    const std::vector<unsigned> words = words_of(8 * kMiB, 3);
+    const CUdeviceptr block = allocate_words(words);
+    fails_at = {{Symbol::k_cuLaunchKernel, 1}};
+    fails_with = CUDA_ERROR_INVALID_HANDLE;
+    EXPECT(there_and_back(carrier).bytes == 8 * kMiB);
+    EXPECT(there_and_back(carrier).bytes == 8 * kMiB);  // looked at; what the copy holds was not known
+    EXPECT(there_and_back(carrier).bytes == 0);
+    expect_words(block, words, "after three swaps");
+  });
+}
+
 TEST_CASE("what did not change the last time leaves first") {
   check([] {
     Carrier carrier(enter(0));
