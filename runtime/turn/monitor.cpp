@@ -181,8 +181,8 @@ bool Monitor::submits_nothing(const gate::Call& call) {
   // The call goes into a capture, but with addresses that the driver checks: memory allocated since may not be on the
   // GPU yet.
   if (contexts_.submits_nothing(call)) return contexts_.captures() == 0 || !gate::out_of_place.load();
-  // The first context, if rota did not see its creation (a library that bypasses it), is noticed here at the latest. The
-  // driver refuses a call without a context: there is nothing to wait for.
+  // The first context, if rota did not see its creation (a library that bypasses it), is noticed here at the latest.
+  // The driver refuses a call without a context: there is nothing to wait for.
   const bool known = started_.load(std::memory_order_acquire) && devices_seen_.load(std::memory_order_relaxed) != 0;
   return !known && !make_known(call);
 }
