@@ -14,8 +14,9 @@
 
 namespace rota::protocol {
 
-// Swap memory moves in pieces (extents) of at most this many bytes. Two programs can change places if the host has room
-// for one more than what does not fit the GPU.
+// Swap memory moves in pieces (extents) of at most this many bytes, but for larger ones that a program creates itself
+// (cuMemCreate) where no limit on the host's memory applies. Two programs can change places if the host has room for
+// one more than what does not fit the GPU.
 //
 // The driver's calls for an extent take as long whatever its size, and the first one that leaves keeps both sides
 // waiting. Measured on an H100 (driver 580.159.04, 2026-11-25), a switch with extents of 128 and of 256 MiB: 7.5 GiB

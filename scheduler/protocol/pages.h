@@ -103,7 +103,8 @@ inline constexpr std::uint32_t kWatchTimings = 8;  // others touch its GPUs: wha
 inline constexpr std::uint32_t kWatchAlone = 16;   // and may run at the same time: it may ask to have them to itself
 inline constexpr std::uint32_t kWatchSharers = 32;  // it shares memory or events, and so does somebody who waits for it
 
-// Written by the client, read by rotad, which trusts it only in what concerns that client.
+// Written by the client, read by rotad, which trusts it only in what concerns that client. (What a client could give
+// back, host_spare_bytes, counts as left for others, but for no more than the kernel says that its process has.)
 struct UsagePage {
   std::uint32_t magic;
   std::uint32_t version;
