@@ -9,7 +9,8 @@ interactive  one that uses all of its --size GiB for --burst-ms at a time and th
 launches     one of 256 MiB that launches and synchronises all the time, beside two of --size GiB that swap: how long a launch
              takes while memory moves and while none does, against alone natively.
 keeper       one that keeps mappings of its memory behind rota's back (tests/programs/keeper of the build), beside memhog: what it
-             sees of the other's, with --trust none and --trust user.
+             sees of the other's, with --trust none, which has to be nothing, and with --trust user, which has to be something, or
+             the run proves nothing ("proves": false). The exit status is 1 unless both are so.
 
 Plain device memory only. Prints a line of JSON for each. Exits 77 where there is no NVIDIA GPU.
 """
@@ -27,6 +28,7 @@ import time
 
 sys.dont_write_bytecode = True  # the folder may be read-only
 import swap
+import swap_switches
 from share import percentile
 from swap import pieces_of, sweep
 from swap_rig import EXTENT, answer, go, ready, tell
@@ -152,22 +154,31 @@ def during_moves(options):
             "otherwise": said([call for call, inside in zip(taken, meanwhile) if not inside]), "calls": len(taken), "calls_while_memory_moves": sum(meanwhile)}
 
 
+def kept_mappings(options, trust):
+    """What a keeper of --keep pieces sees while it and memhog take turns."""
+    options.trust = trust
+    pieces = max(8, -(-int(options.size * swap.GIB) // EXTENT))  # none larger than an extent
+    bytes = ["--bytes", int(options.size * swap.GIB)]
+    with swap.served(options) as rig:
+        programs = []
+        for name, command in (("keeper", ["--pieces", pieces, "--keep", options.keep]), ("memhog", ["--hold"])):
+            programs.append(rig.start(name, [options.build / "tests/programs" / name, *command, *bytes]))
+            line = programs[-1].stdout.readline()
+            assert line == "ready\n", rig.said(name)[-1000:]
+        time.sleep(options.seconds)
+        keeper, hog = map(answer, programs)
+        outs = [left for _, _, left, _ in swap_switches.Said(rig.said("keeper")).outs if left]
+    return {"kept_pieces": keeper["kept"], "kept_pieces_that_left": keeper["left"], "looks": keeper["looks"], "looks_while_away": keeper["looks_while_away"],
+            "words_seen": keeper["foreign"], "wrong": keeper["wrong"] + hog["wrong"], "keeper_rounds": keeper["rounds"], "memhog_rounds": hog["rounds"],
+            "moves_out": len(outs), "out_bytes": sum(outs)}
+
+
 def keeps_a_mapping(options):
-    seen = {}
-    pieces = max(1, round(options.size * swap.GIB / EXTENT))
-    for options.trust in ("none", "user"):
-        with swap.served(options) as (folder, environment, running):
-            programs = options.build / "tests/programs"
-            for name, command in (("keeper", [programs / "keeper", "--pieces", pieces]), ("memhog", [programs / "memhog", "--hold"])):
-                running.append(swap.start([*swap.under_rota(options), *command, "--bytes", int(options.size * swap.GIB)],
-                                          env=environment, stderr=open(folder / f"{name}.log", "w")))
-                line = running[-1].stdout.readline()
-                assert line == "ready\n", (folder / f"{name}.log").read_text()[-1000:]
-            time.sleep(options.seconds)
-            seen[options.trust] = [answer(each) for each in running]
-            moves = re.findall(r"GPU 0: (\d+) of \d+ bytes moved out", (folder / "keeper.log").read_text())
-            seen[options.trust].append({"moves_out": len(moves), "bytes": sum(map(int, moves))})
-    return seen
+    """Across domains it may see nothing, which says something only if the same within one domain does see."""
+    seen = {trust: kept_mappings(options, trust) for trust in ("none", "user")}
+    proves = all(each["kept_pieces_that_left"] and each["looks_while_away"] for each in seen.values()) and seen["user"]["words_seen"] > 0
+    right = seen["none"]["words_seen"] == 0 and not any(each["wrong"] for each in seen.values())
+    return {"proves": proves, "right": right, **seen}
 
 
 def main():
@@ -182,6 +193,7 @@ def main():
     parser.add_argument("--trust", default="user")
     parser.add_argument("--burst-ms", type=int, default=50)
     parser.add_argument("--think", type=float, default=2)
+    parser.add_argument("--keep", type=int, default=3, help="how many pieces the keeper keeps: with --trust none they are missing from then on")
     parser.add_argument("--logs", type=pathlib.Path, help="a folder for what rotad and the programs say")
     parser.add_argument("--part", nargs="+", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -189,10 +201,13 @@ def main():
         name, *arguments = options.part
         return {"bursts": bursts, "batch": batch, "launches": launches}[name](*map(int, arguments))
     swap.driver_library()  # without a context: this process takes nothing of the GPU
+    good = True
     for name, measured in (("interactive", beside_a_batch_job), ("launches", during_moves), ("keeper", keeps_a_mapping)):
         if options.only in (None, name):
-            print(json.dumps({"part": name, **measured(options)}), flush=True)
-    return 0
+            found = measured(options)
+            print(json.dumps({"part": name, **found}), flush=True)
+            good &= found.get("right", True) and found.get("proves", True)
+    return int(not good)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,13 @@
 //   keeper [--bytes N[K|M|G] | --share 0.5] [--pieces 8] [--keep 3]
 //
 // Takes the memory in --pieces pieces (cuMemAlloc), rounded up to 2 MiB, none larger than rota's extents (128 MiB), and
-// keeps a second mapping of the physical memory of the first --keep of them. Prints "ready" once it has them, then sets
-// and checks its memory, and looks, until stdin closes. Ends with one line of JSON:
-// {"rounds":…,"wrong":…,"looks":…,"foreign":…}; `wrong` counts words of its own that did not hold what it wrote (exit
-// status 1), `foreign` words seen through the kept mappings that it has never written and that are not zero.
+// keeps a second mapping of the physical memory of --keep of them: those at the highest addresses, since of pieces of
+// one size these leave first (runtime/memory/swap/move_out.cpp), while those at the lowest may never have to. Prints
+// "ready" once it has them, then sets and checks its memory, and looks, until stdin closes. Ends with one line of JSON:
+// {"rounds":…,"wrong":…,"looks":…,"foreign":…,"kept":…,"left":…,"looks_while_away":…}; `wrong` counts words of its own
+// that did not hold what it wrote (exit status 1), `foreign` words seen through the kept mappings that it has never
+// written and that are not zero. `left` of the `kept` pieces were seen to have lost the memory that the mapping keeps:
+// nothing was mapped at the piece's address then, or other memory; so it was at `looks_while_away` looks.
 #include <algorithm>
 #include <atomic>
 #include <cinttypes>
@@ -68,8 +71,15 @@ class File {
   rota::Result<rota::elf::Image> image_;
 };
 
+struct Kept {
+  CUdeviceptr piece = 0;    // where rota has it
+  CUdeviceptr mapping = 0;  // where this program has mapped its memory a second time
+  CUmemGenericAllocationHandle memory = 0;
+  bool left = false;
+};
+
 // A second mapping of an allocation's physical memory.
-CUdeviceptr keep(const File& driver, CUdeviceptr piece, uint64_t bytes) {
+Kept keep(const File& driver, CUdeviceptr piece, uint64_t bytes) {
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr kept = 0;
   check(driver.find<cuMemRetainAllocationHandle_fn>("cuMemRetainAllocationHandle")(&handle,
@@ -81,7 +91,7 @@ CUdeviceptr keep(const File& driver, CUdeviceptr piece, uint64_t bytes) {
   const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
                                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   check(driver.find<cuMemSetAccess_fn>("cuMemSetAccess")(kept, bytes, &access, 1), "the driver's cuMemSetAccess");
-  return kept;
+  return {.piece = piece, .mapping = kept, .memory = handle};
 }
 
 }  // namespace
@@ -111,8 +121,9 @@ int main(int argc, char** argv) {
   const File driver;
   CUcontext context = nullptr;
   check(driver.find<cuCtxGetCurrent_fn>("cuCtxGetCurrent")(&context), "the driver's cuCtxGetCurrent");
-  std::vector<CUdeviceptr> kept(keeps);
-  for (size_t number = 0; number < keeps; ++number) kept[number] = keep(driver, pieces[number], piece_bytes);
+  std::ranges::sort(pieces, std::greater<>());
+  std::vector<Kept> kept;
+  for (size_t number = 0; number < keeps; ++number) kept.push_back(keep(driver, pieces[number], piece_bytes));
   std::puts("ready");
   std::fflush(stdout);
 
@@ -122,14 +133,24 @@ int main(int argc, char** argv) {
   std::atomic<bool> end{false};
   std::atomic<uint64_t> looks{0};
   std::atomic<uint64_t> foreign{0};
+  std::atomic<uint64_t> away{0};
   // While the rest waits for its turn.
   std::thread looking([&] {
     check(driver.find<cuCtxSetCurrent_fn>("cuCtxSetCurrent")(context), "the driver's cuCtxSetCurrent");
     auto* const look = driver.find<cuMemcpyDtoH_v2_fn>("cuMemcpyDtoH_v2");
+    auto* const retain = driver.find<cuMemRetainAllocationHandle_fn>("cuMemRetainAllocationHandle");
+    auto* const release = driver.find<cuMemRelease_fn>("cuMemRelease");
     std::vector<unsigned> seen(kLook / sizeof(unsigned));
     while (!end) {
-      for (const CUdeviceptr mapping : kept) {
-        check(look(seen.data(), mapping, kLook), "the driver's cuMemcpyDtoH of a kept mapping");
+      for (Kept& each : kept) {
+        CUmemGenericAllocationHandle there = 0;
+        const bool mapped = retain(&there, reinterpret_cast<void*>(each.piece)) == CUDA_SUCCESS;
+        if (mapped) release(there);
+        if (!mapped || there != each.memory) {
+          each.left = true;
+          ++away;
+        }
+        check(look(seen.data(), each.mapping, kLook), "the driver's cuMemcpyDtoH of a kept mapping");
         foreign += strange(seen, [](unsigned word) { return word == kOwn || word == 0; });
         ++looks;
       }
@@ -148,7 +169,9 @@ int main(int argc, char** argv) {
   }
   end = true;
   looking.join();
-  std::printf("{\"rounds\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"looks\":%" PRIu64 ",\"foreign\":%" PRIu64 "}\n", rounds,
-              wrong, looks.load(), foreign.load());
+  const auto left = static_cast<size_t>(std::ranges::count_if(kept, &Kept::left));
+  std::printf("{\"rounds\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"looks\":%" PRIu64 ",\"foreign\":%" PRIu64
+              ",\"kept\":%zu,\"left\":%zu,\"looks_while_away\":%" PRIu64 "}\n",
+              rounds, wrong, looks.load(), foreign.load(), kept.size(), left, away.load());
   return wrong == 0 ? 0 : 1;
 }
