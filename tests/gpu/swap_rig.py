@@ -204,7 +204,8 @@ class Served:
 
 
 @contextlib.contextmanager
-def served(options):
+def served(options, *arguments):
+    """arguments: further ones for rotad."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="rota-swap-"))
     rig = Served(options, folder)
     rotad = None
@@ -213,7 +214,7 @@ def served(options):
         await_line(rig.ballast, "ready")
         with open(folder / "rotad.log", "w") as log:
             rotad = start([options.build / "bin/rotad", "--mode", options.mode, "--quantum", options.quantum, "--trust", options.trust,
-                           "--event-log", folder / "events.log", "--lock-directory", folder / "locks"], env=rig.environment, stderr=log)
+                           "--event-log", folder / "events.log", "--lock-directory", folder / "locks", *arguments], env=rig.environment, stderr=log)
         while not (folder / "rotad.sock").exists():
             assert rotad.poll() is None, (folder / "rotad.log").read_text()
             time.sleep(0.01)
