@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE))
 
 from bench import Bench, Skip
 
-LINE = re.compile(r"cuGetExportTable: (known|unknown) table ([0-9a-f-]{36}) of (\d+) bytes for (.+)$", re.M)
+LINE = re.compile(r"cuGetExportTable: (known|gated|ungated|unknown) table ([0-9a-f-]{36}) of (\d+) bytes for (.+)$", re.M)
 
 
 def programs(bench):

@@ -176,6 +176,11 @@ class Served:
         self.ballast = None
         self.environment = dict(os.environ, ROTA_SOCKET=str(folder / "rotad.sock"), ROTA_LOG="debug", ROTA_LOCK_DIRECTORY=str(folder / "locks"))
 
+    def fill(self, room):
+        """From now on a ballast leaves so many bytes free: at once, but where the options have no room."""
+        self.ballast = start(own("ballast", room))
+        await_line(self.ballast, "ready")
+
     def free_bytes(self):
         """As a program without rota sees it."""
         return ask(self.ballast)
@@ -210,8 +215,8 @@ def served(options, *arguments):
     rig = Served(options, folder)
     rotad = None
     try:
-        rig.ballast = start(own("ballast", int(options.room * GIB)))
-        await_line(rig.ballast, "ready")
+        if options.room is not None:
+            rig.fill(int(options.room * GIB))
         with open(folder / "rotad.log", "w") as log:
             rotad = start([options.build / "bin/rotad", "--mode", options.mode, "--quantum", options.quantum, "--trust", options.trust,
                            "--event-log", folder / "events.log", "--lock-directory", folder / "locks", *arguments], env=rig.environment, stderr=log)

@@ -2,7 +2,8 @@
 
 `use_X.py [NAME…]` runs the parts of these names, or of these processes, or all; prints one JSON object
 {"results": {part: number}, "failed": {part: why}, "versions": {package: version}}. A part that fails does not stop the
-others: what the library at hand cannot do is then missing from the call list, and the list says so.
+others: what the library at hand cannot do is then missing from the call list, and the list says so. With `--repeat BYTES` the
+parts of these names run again and again (repeat.py).
 """
 import ctypes
 import glob
@@ -11,6 +12,8 @@ import json
 import os
 import sys
 import traceback
+
+from repeat import repeat
 
 PARTS = []
 
@@ -53,9 +56,12 @@ def main(*packages):
         print(json.dumps(processes))
         return
     results, failed = {}, {}
-    for process, _, function in PARTS:
-        if names and process not in names and function.__name__ not in names:
-            continue
+    weight = int(names[names.index("--repeat") + 1]) if "--repeat" in names else None
+    names = names[:names.index("--repeat")] if weight is not None else names
+    chosen = [function for process, _, function in PARTS if not names or process in names or function.__name__ in names]
+    if weight is not None:
+        return repeat(chosen, weight)
+    for function in chosen:
         try:
             value = function()
             results[function.__name__] = None if value is None else float(value)
