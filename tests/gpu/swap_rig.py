@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 GIB = 1 << 30
@@ -64,6 +65,13 @@ def ready():
     """In a program of its own: told to begin by go()."""
     say("ready")
     sys.stdin.readline()
+
+
+def told_again():
+    """In a program that has been told to begin: an event that is set once it is told to end."""
+    told = threading.Event()
+    threading.Thread(target=lambda: (sys.stdin.readline(), told.set()), daemon=True).start()
+    return told
 
 
 def ballast(room):
@@ -176,10 +184,14 @@ class Served:
         self.ballast = None
         self.environment = dict(os.environ, ROTA_SOCKET=str(folder / "rotad.sock"), ROTA_LOG="debug", ROTA_LOCK_DIRECTORY=str(folder / "locks"))
 
-    def fill(self, room):
+    def fill(self, room, gpu=0):
         """From now on a ballast leaves so many bytes free: at once, but where the options have no room."""
-        self.ballast = start(own("ballast", room))
-        await_line(self.ballast, "ready")
+        filled = start(own("ballast", room), env=dict(os.environ, CUDA_VISIBLE_DEVICES=str(gpu)) if gpu else None)
+        if gpu == 0:
+            self.ballast = filled
+        else:
+            self.running.append(filled)
+        await_line(filled, "ready")
 
     def free_bytes(self):
         """As a program without rota sees it."""

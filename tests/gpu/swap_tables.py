@@ -112,7 +112,7 @@ def measure(options, chosen):
                         for name, command, environment in those}
             ready = ready_in_time(launched, options.warm)
             for name in launched.keys() - ready.keys():
-                end(launched[name])
+                launched[name].kill()
             return launched, ready
 
         started, ready = launch([each for each in chosen if "--repeat" in each[1]])
