@@ -40,11 +40,15 @@ STAYS = re.compile(r"rota: (rota cannot see every use of this process's GPU memo
 MOST_FEATURES = 512 * MIB
 
 
+# The first needs two GPUs (swap_nccl.py), the part of the other resets the context in which the weight lies.
+NOT_HERE = ("nccl_two_gpus", "numba")
+
+
 def programs(options):
     """(name, command, environment) of what can run here."""
     for script in sorted(options.libraries.glob("use_*.py")):
         library = script.stem.removeprefix("use_")
-        if library == "nccl_two_gpus" or any(importlib.util.find_spec(module) is None for module in LIBRARIES.get(library, [])):
+        if library in NOT_HERE or any(importlib.util.find_spec(module) is None for module in LIBRARIES.get(library, [])):
             continue
         listed = subprocess.run([sys.executable, "-B", script, "--list"], capture_output=True, text=True)
         if listed.returncode == 0 and listed.stdout.strip():
