@@ -1,4 +1,6 @@
 // Contexts come and go: which GPUs this process touches, what can be drained, whose memory ends.
+#include <cstdint>
+
 #include "generated/driver_real.h"
 #include "runtime/account/account.h"
 #include "runtime/core/runtime.h"
@@ -34,48 +36,47 @@ CUresult make(const CUcontext* context, CUdevice device, bool primary, Call&& ca
   return made(with_room(device, call), context, device, primary);
 }
 
-// What a result of the driver means for the context: whether it has ended.
-struct Ended {
-  bool context;
-  bool memory;
-};
+// What a call has done to a context: nothing, ended everything in it, although its handle is that of a context, or
+// ended it altogether.
+enum class Fate : std::uint8_t { kStays, kBeginsAnew, kEnded };
 
-// Runs a call that may end `context` and removes it from rota's books if `ended` says so of the result: before another
-// thread, which may have got the same handle from the driver, can use it.
+// Runs a call that may end `context` and removes what is gone from rota's books, as `judge` says of the result: before
+// another thread, which may have got the same handle from the driver, can use it.
 template <typename Call, typename Judge>
-CUresult end(CUcontext context, Call&& call, Judge&& ended) {
+CUresult end(CUcontext context, Call&& call, Judge&& judge) {
   Runtime& parts = runtime();
   memory::Memory::ContextEnd its_memory(parts.memory, context);
   return parts.contexts.end_context(context, call, [&](CUresult answer) {
-    const Ended what = ended(answer);
-    if (what.memory) its_memory.gone();
-    if (what.memory || what.context) {
-      parts.monitor.context_ended(context);
-      account::context_ended(context);
-    }
-    return what.context;
+    const Fate fate = judge(answer);
+    if (fate == Fate::kStays) return false;
+    its_memory.gone();
+    parts.monitor.context_ended(context);
+    account::context_ended(context);
+    if (fate == Fate::kBeginsAnew) parts.contexts.begin_anew(context);
+    return fate == Fate::kEnded;
   });
 }
 
 template <typename Call>
 CUresult destroy(CUcontext context, Call&& call) {
-  return end(context, call, [](CUresult answer) {
-    const bool gone = answer == api::CUDA_SUCCESS;
-    return Ended{gone, gone};
-  });
+  return end(context, call, [](CUresult answer) { return answer == api::CUDA_SUCCESS ? Fate::kEnded : Fate::kStays; });
 }
 
 // A primary context ends when its last user releases it; the driver counts the users, so the driver is asked. A reset
-// destroys its contents even while it has users.
-enum class End { kRelease, kReset };
+// destroys its contents even while it has users. By the time that the driver answers, another thread may have retained
+// the next one, which has the same handle.
+enum class End : std::uint8_t { kRelease, kReset };
 template <typename Call>
 CUresult end_primary(CUdevice device, End how, Call&& call) {
-  return end(runtime().contexts.primary(device), call, [&](CUresult answer) {
+  const CUcontext context = runtime().contexts.primary(device);
+  return end(context, call, [&](CUresult answer) {
+    if (answer != api::CUDA_SUCCESS) return Fate::kStays;
     unsigned int flags = 0;
     int active = 1;
-    const bool inactive = answer == api::CUDA_SUCCESS &&
-                          real::cuDevicePrimaryCtxGetState(device, &flags, &active) == api::CUDA_SUCCESS && active == 0;
-    return Ended{inactive, inactive || (how == End::kReset && answer == api::CUDA_SUCCESS)};
+    const bool known = real::cuDevicePrimaryCtxGetState(device, &flags, &active) == api::CUDA_SUCCESS;
+    if (known && active == 0) return Fate::kEnded;
+    if (how == End::kReset || (known && runtime().contexts.replaced(context))) return Fate::kBeginsAnew;
+    return Fate::kStays;
   });
 }
 
@@ -178,7 +179,7 @@ CUresult cuCtxDetach(CUcontext ctx) {
       [&](CUresult answer) {
         unsigned int version = 0;
         const bool gone = answer == api::CUDA_SUCCESS && real::cuCtxGetApiVersion(ctx, &version) != api::CUDA_SUCCESS;
-        return Ended{gone, gone};
+        return gone ? Fate::kEnded : Fate::kStays;
       });
 }
 

@@ -23,9 +23,8 @@ class Moves {
   // `start(stream)` submits moves to the stream, of some context of this GPU, and returns their bytes.
   template <typename Start>
   void add(int device, Start&& start) {
-    Move move{.context = contexts_.any(device)};
-    if (move.context == nullptr) return;
-    contexts_.within(move.context, [&] {
+    Move move{.life = contexts_.any(device)};
+    contexts_.within(move.life, [&] {
       if (real::cuStreamCreate(&move.stream, api::CU_STREAM_NON_BLOCKING) != api::CUDA_SUCCESS) return;
       bytes_ += start(move.stream);
       if (real::cuEventCreate(&move.event, api::CU_EVENT_DISABLE_TIMING) == api::CUDA_SUCCESS) {
@@ -41,14 +40,14 @@ class Moves {
     for (const Move& move : all_) {
       bool waiting = move.event != nullptr;
       for (std::chrono::nanoseconds pause = 50us; waiting && !stopping() && Clock::now() < until;) {
-        // Takes the lock each time: the context may be destroyed during the wait, and stream and event with it.
-        const auto looked = contexts_.within(
-            move.context, [&] { waiting = real::cuEventQuery(move.event) == api::CUDA_ERROR_NOT_READY; });
+        // Takes the lock each time: the context may end during the wait, and stream and event with it.
+        const auto looked =
+            contexts_.within(move.life, [&] { waiting = real::cuEventQuery(move.event) == api::CUDA_ERROR_NOT_READY; });
         if (looked == gate::Contexts::Within::kGone) break;
         if (waiting) std::this_thread::sleep_for(pause);
         pause = std::min<std::chrono::nanoseconds>(pause * 2, 1ms);
       }
-      contexts_.within(move.context, [&] {
+      contexts_.within(move.life, [&] {
         if (move.event != nullptr) real::cuEventDestroy_v2(move.event);
         real::cuStreamDestroy_v2(move.stream);
       });
@@ -57,7 +56,7 @@ class Moves {
 
  private:
   struct Move {
-    api::CUcontext context;
+    gate::ContextLife life;
     api::CUstream stream = nullptr;
     api::CUevent event = nullptr;
   };
@@ -92,15 +91,19 @@ class OwnContext {
   api::CUcontext context_ = nullptr;
 };
 
-// Moves extents of one GPU, in a stream of one of its contexts.
+// Moves extents of one GPU, in a stream of one of its contexts. If that context ends meanwhile, nothing has failed:
+// what did not move can move in another one.
 template <typename Move>
-memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, const ExchangeOf& exchange,
-                                      const std::function<bool()>& stopping, const Move& move) {
+memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBackend& swap, int device,
+                                      const ExchangeOf& exchange, const std::function<bool()>& stopping,
+                                      const Move& move) {
   using Mover = memory::SwapBackend::Mover;
-  api::CUcontext context = contexts.any(device);
+  const gate::ContextLife life = contexts.any(device);
   std::optional<OwnContext> own;
-  if (context == nullptr && contexts.none(device)) context = own.emplace(device).get();
+  if (!life && contexts.none(device)) own.emplace(device);
+  const api::CUcontext context = own ? own->get() : life.context;
   if (context == nullptr) return {.failed = true};
+  bool ended = false;
   const auto within = [&](const std::function<void()>& step) {
     if (own) {
       const driver::PushedContext pushed(context);
@@ -108,7 +111,8 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
       return static_cast<bool>(pushed);
     }
     for (;;) {
-      const auto how = contexts.within(context, step);
+      const auto how = contexts.within(life, step);
+      ended = ended || how == gate::Contexts::Within::kGone;
       if (how != gate::Contexts::Within::kBusy) return how == gate::Contexts::Within::kRan;
       std::this_thread::sleep_for(50us);  // a context is being made or destroyed
     }
@@ -120,23 +124,26 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, int device, cons
   // legacy stream waits for nothing; but it would end a capture.
   const bool full = made == api::CUDA_ERROR_OUT_OF_MEMORY;
   if (full && contexts.captures() != 0) return {.failed = true};
-  if (!full && stream == nullptr) return {.failed = true, .error = made};
-  const memory::SwapBackend::Moved all =
-      move(Mover{within, stopping, stream, exchange(device), own ? nullptr : context});
+  if (!full && stream == nullptr) return {.failed = !ended, .error = made};
+  memory::SwapBackend::Moved all = move(Mover{within, stopping, stream, exchange(device), own ? nullptr : context});
   if (stream != nullptr) within([&] { real::cuStreamDestroy_v2(stream); });
+  if (own) swap.host().context_ended(context);
+  if (ended) all.failed = false;
   return all;
 }
 
 // Memory of contexts that an error has ended permanently need not be moved any more: the program sees that error. Nor
 // does memory that belongs to no context, if all of the GPU's contexts have ended like that. Returns the bytes that
-// were on the GPU.
+// were on the GPU. No context ends during that: its handle would be the next one's, whose memory is in use.
 std::uint64_t release_failed(gate::Contexts& contexts, memory::Memory& memory, int device) {
   std::uint64_t bytes = 0;
-  const std::vector<api::CUcontext> failed = contexts.failed(device);
-  for (const api::CUcontext context : failed) bytes += memory.swap().context_failed(context, device);
-  if (!failed.empty() && std::find(failed.begin(), failed.end(), contexts.any(device)) != failed.end()) {
-    bytes += memory.swap().context_failed(nullptr, device);
-  }
+  contexts.while_all_live([&] {
+    const std::vector<api::CUcontext> failed = contexts.failed(device);
+    for (const api::CUcontext context : failed) bytes += memory.swap().context_failed(context, device);
+    if (!failed.empty() && std::find(failed.begin(), failed.end(), contexts.any(device).context) != failed.end()) {
+      bytes += memory.swap().context_failed(nullptr, device);
+    }
+  });
   return bytes;
 }
 
@@ -146,7 +153,7 @@ Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destinatio
               const std::function<bool()>& stopping) {
   const std::uint64_t released = release_failed(contexts, memory, from.device);
   if (released >= from.most) return {.bytes = released};
-  const auto all = with_mover(contexts, from.device, exchange, stopping, [&](const auto& mover) {
+  const auto all = with_mover(contexts, memory.swap(), from.device, exchange, stopping, [&](const auto& mover) {
     return memory.swap().move_out(from.device, from.most - released, mover);
   });
   return {.bytes = released + all.bytes + all.without_copy,
@@ -163,17 +170,18 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
     if (memory.swap().out_bytes(device) != 0) release_failed(contexts, memory, device);
     if (memory.swap().out_bytes(device) == 0) continue;
     std::size_t free = 0;
-    const auto all = with_mover(contexts, device, exchange, stopping, [&, device = device](const auto& mover) {
-      if (memory.swap().host().low()) mover.within([&] { memory.swap().give_host_back(); });
-      memory.swap().count_copies();
-      if (const std::uint64_t excess = memory.swap().host().excess(); excess != 0) {
-        mover.within([&] { memory.swap().give_host_back(excess, true); });
-      }
-      const auto brought = memory.swap().bring_in(device, mover);
-      std::size_t total = 0;
-      if (brought.lacking != 0) mover.within([&] { real::cuMemGetInfo_v2(&free, &total); });
-      return brought;
-    });
+    const auto all =
+        with_mover(contexts, memory.swap(), device, exchange, stopping, [&, device = device](const auto& mover) {
+          if (memory.swap().host().low()) mover.within([&] { memory.swap().give_host_back(); });
+          memory.swap().count_copies();
+          if (const std::uint64_t excess = memory.swap().host().excess(); excess != 0) {
+            mover.within([&] { memory.swap().give_host_back(excess, true); });
+          }
+          const auto brought = memory.swap().bring_in(device, mover);
+          std::size_t total = 0;
+          if (brought.lacking != 0) mover.within([&] { real::cuMemGetInfo_v2(&free, &total); });
+          return brought;
+        });
     back.bytes += all.bytes;
     back.taken_over += all.taken_over;
     back.some = back.some || all.bytes + all.without_copy != 0;

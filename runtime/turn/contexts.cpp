@@ -73,9 +73,26 @@ bool has_failed(api::CUcontext context) {
   return result != api::CUDA_ERROR_DEINITIALIZED && runs_nothing(result);
 }
 
+// A number that no other context of this process has or had. Zero before CUDA 12.0.
+std::uint64_t driver_id_of(api::CUcontext context) {
+  unsigned long long id = 0;
+  return real::cuCtxGetId(context, &id) == api::CUDA_SUCCESS ? id : 0;
+}
+
 }  // namespace
 
 Contexts::Contexts() : state_(std::make_unique<State>()) {}
+
+// With both locks held.
+Contexts::Context Contexts::born(State& state, api::CUcontext context, int device, bool primary) {
+  Context fresh;
+  fresh.handle = context;
+  fresh.life = ++state.lives;
+  fresh.driver_id = driver_id_of(context);
+  fresh.device = device;
+  fresh.primary = primary;
+  return fresh;
+}
 
 void Contexts::add(api::CUcontext context, int device, bool primary) {
   if (context == nullptr) return;
@@ -85,17 +102,19 @@ void Contexts::add(api::CUcontext context, int device, bool primary) {
     known.primary = known.primary || primary;
     return;
   }
-  Context fresh;
-  fresh.handle = context;
-  fresh.device = device;
-  fresh.primary = primary;
-  state_->contexts.push_back(std::move(fresh));
+  state_->contexts.push_back(born(*state_, context, device, primary));
 }
 
 bool Contexts::known(api::CUcontext context) const {
+  return static_cast<bool>(life_of(context));
+}
+
+ContextLife Contexts::life_of(api::CUcontext context) const {
   const std::lock_guard lock(state_->lists);
-  return std::any_of(state_->contexts.begin(), state_->contexts.end(),
-                     [&](const Context& known) { return known.handle == context; });
+  for (const Context& known : state_->contexts) {
+    if (known.handle == context) return {known.handle, known.life};
+  }
+  return {};
 }
 
 api::CUcontext Contexts::primary(int device) const {
@@ -114,9 +133,31 @@ api::CUresult Contexts::end_context(api::CUcontext context, const std::function<
     const std::lock_guard lists(state_->lists);
     // Its events ended with it.
     std::erase_if(state_->contexts, [&](const Context& known) { return known.handle == context; });
-    drop_captures(*state_, [&](const Capture& capture) { return capture.context == context; });
+    drop_captures_of(*state_, context);
   }
   return result;
+}
+
+void Contexts::begin_anew(api::CUcontext context) {
+  const std::scoped_lock lock(state_->closing, state_->lists);
+  for (Context& known : state_->contexts) {
+    if (known.handle == context) known = born(*state_, context, known.device, known.primary);
+  }
+  drop_captures_of(*state_, context);
+}
+
+bool Contexts::replaced(api::CUcontext context) const {
+  const std::lock_guard lock(state_->lists);
+  for (const Context& known : state_->contexts) {
+    if (known.handle != context || known.driver_id == 0) continue;
+    const std::uint64_t id = driver_id_of(context);
+    return id != 0 && id != known.driver_id;
+  }
+  return false;
+}
+
+void Contexts::drop_captures_of(State& state, api::CUcontext context) {
+  drop_captures(state, [&](const Capture& capture) { return capture.context == context; });
 }
 
 void Contexts::drop_captures(State& state, const std::function<bool(const Capture&)>& gone) {
@@ -226,11 +267,11 @@ bool Contexts::sweep_last(State& state, Context& context) {
 api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call) {
   // The driver lets the stream's work finish after it has destroyed the stream, and may give its handle to a new one at
   // once: a last event is recorded behind that work, and the handle is forgotten first.
-  api::CUcontext tracked_in = nullptr;
+  std::uint64_t tracked_in = 0;
   if (needs_streams()) {
     const std::lock_guard lock(state_->lists);
     for (Context& context : state_->contexts) {
-      if (end_track(*state_, context, stream)) tracked_in = context.handle;
+      if (end_track(*state_, context, stream)) tracked_in = context.life;
     }
   }
   const api::CUresult result = call();
@@ -238,10 +279,10 @@ api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function
     const std::lock_guard lock(state_->lists);
     drop_captures(*state_, [&](const Capture& capture) { return capture.stream == stream; });
   }
-  if (result != api::CUDA_SUCCESS && tracked_in != nullptr) {
+  if (result != api::CUDA_SUCCESS && tracked_in != 0) {
     const std::lock_guard lock(state_->lists);
     for (Context& context : state_->contexts) {
-      if (context.handle == tracked_in) context.tracks.push_back({.stream = stream, .pending = {}});
+      if (context.life == tracked_in) context.tracks.push_back({.stream = stream, .pending = {}});
     }
   }
   return result;
@@ -366,14 +407,14 @@ bool Contexts::none(int device) const {
                       [&](const Context& context) { return context.device == device; });
 }
 
-api::CUcontext Contexts::any(int device) const {
+ContextLife Contexts::any(int device) const {
   const std::unique_lock lock(state_->closing, std::try_to_lock);
-  if (!lock || state_->shut) return nullptr;
-  api::CUcontext some = nullptr;
+  ContextLife some;
+  if (!lock || state_->shut) return some;
   for (const Context& context : state_->contexts) {
     if (context.device != device) continue;
-    some = context.handle;
-    if (state_->contexts.size() == 1 || captures() != 0 || !has_failed(some)) break;
+    some = {context.handle, context.life};
+    if (state_->contexts.size() == 1 || captures() != 0 || !has_failed(some.context)) break;
   }
   return some;
 }
@@ -388,14 +429,15 @@ std::vector<api::CUcontext> Contexts::failed(int device) const {
   return all;
 }
 
-Contexts::Within Contexts::within(api::CUcontext context, const std::function<void()>& work) {
+Contexts::Within Contexts::within(const ContextLife& life, const std::function<void()>& work) {
   const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock) return Within::kBusy;
-  if (state_->shut || std::none_of(state_->contexts.begin(), state_->contexts.end(),
-                                   [&](const Context& known) { return known.handle == context; })) {
+  if (state_->shut || std::none_of(state_->contexts.begin(), state_->contexts.end(), [&](const Context& known) {
+        return ContextLife{known.handle, known.life} == life;
+      })) {
     return Within::kGone;
   }
-  if (real::cuCtxPushCurrent_v2(context) != api::CUDA_SUCCESS) return Within::kGone;
+  if (real::cuCtxPushCurrent_v2(life.context) != api::CUDA_SUCCESS) return Within::kGone;
   work();
   api::CUcontext popped = nullptr;
   real::cuCtxPopCurrent_v2(&popped);

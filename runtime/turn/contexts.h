@@ -16,6 +16,11 @@
 // rota tracks streams, and each gets its own events; for the legacy stream's work they go into a blocking stream of
 // rota's own, for which nothing waits. No event of the monitor can show the progress of the threads' own default
 // streams: whether they are idle is known by a query of the legacy stream, which covers all but non-blocking streams.
+//
+// A handle does not say which context it is: the driver gives it to a new one, and that of a primary context stays the
+// same after a reset. So each *life* of a context has a number of its own. Whatever the monitor has made in a context
+// (streams, events, modules, host memory) belongs to that life and ends with it: it is only used within() the same
+// life, and afterwards dropped without a call of the driver, which may have given those handles to the program.
 #pragma once
 
 #include <atomic>
@@ -31,6 +36,15 @@
 
 namespace rota::gate {
 
+// One life of a context: from when it was made, or its GPU reset, until it ends or the next reset.
+struct ContextLife {
+  api::CUcontext context = nullptr;
+  std::uint64_t number = 0;  // of no other life in this process; 0: of none
+
+  explicit operator bool() const { return number != 0; }
+  bool operator==(const ContextLife&) const = default;
+};
+
 class Contexts {
  public:
   Contexts();
@@ -43,6 +57,11 @@ class Contexts {
   // handle that has ended is done before another thread gets the same handle for a new context.
   api::CUresult end_context(api::CUcontext context, const std::function<api::CUresult()>& call,
                             const std::function<bool(api::CUresult)>& ended);
+  // Called in `ended`: everything in the context is gone, but its handle is that of a context; a new life begins.
+  void begin_anew(api::CUcontext context);
+  // Called in `ended` with a handle that is that of a context: whether it is another one than was added, as far as the
+  // driver says (from CUDA 12.0 on).
+  bool replaced(api::CUcontext context) const;
   // The primary context of a device as last seen, or null.
   api::CUcontext primary(int device) const;
 
@@ -74,14 +93,16 @@ class Contexts {
   Progress progress();
   // Whether there is no context of a device.
   bool none(int device) const;
-  // Some live context of a device, or null.
-  api::CUcontext any(int device) const;
+  // Some live context of a device, or none.
+  ContextLife any(int device) const;
+  // That of a context which has been added, or none.
+  ContextLife life_of(api::CUcontext context) const;
   // Contexts of a device whose work an error has ended permanently. None while the lock is not available or a capture
   // is under way.
   std::vector<api::CUcontext> failed(int device) const;
-  // Runs `work` with `context` current, unless it no longer exists.
+  // Runs `work` with the context current, unless that life of it has ended.
   enum class Within { kRan, kGone, kBusy };
-  Within within(api::CUcontext context, const std::function<void()>& work);
+  Within within(const ContextLife& life, const std::function<void()>& work);
   // Runs `work` while no context ends; returns false and does nothing if one is ending or the process is exiting.
   bool while_all_live(const std::function<void()>& work);
   // After this the monitor's calls do nothing: the process is exiting. Waits up to a second for one that is under way.
@@ -101,6 +122,8 @@ class Contexts {
   static constexpr std::size_t kFewLast = 8;
   struct Context {
     api::CUcontext handle = nullptr;
+    std::uint64_t life = 0;       // its number
+    std::uint64_t driver_id = 0;  // the driver's own number of it; 0: it does not say
     int device = 0;
     bool primary = false;
     std::vector<Track> tracks = std::vector<Track>(1);  // the first belongs to the whole context
@@ -124,6 +147,7 @@ class Contexts {
     std::vector<Context> contexts;
     std::vector<Capture> captures;
     std::uint64_t reached = 0;
+    std::uint64_t lives = 0;  // that have begun
     bool shut = false;
   };
 
@@ -133,6 +157,8 @@ class Contexts {
     kUnknown,      // the driver refused, and work may still be running there
   };
   Recorded record(Context& context, Track& track);
+  static Context born(State& state, api::CUcontext context, int device, bool primary);
+  void drop_captures_of(State& state, api::CUcontext context);
   bool end_track(State& state, Context& context, api::CUstream stream);
   static bool sweep_last(State& state, Context& context);
   bool anything_captures(State& state);

@@ -122,8 +122,8 @@ bool Monitor::lose_memory(api::CUresult error) {
 void Monitor::give_host_back_if_low() {
   if (!memory_.swap().host().low()) return;
   for (const Gpu& gpu : gpus_) {
-    const api::CUcontext context = contexts_.any(gpu.device);
-    if (context == nullptr) continue;
+    const gate::ContextLife context = contexts_.any(gpu.device);
+    if (!context) continue;
     contexts_.within(context, [&] { memory_.swap().host().trim(); });
     return;
   }
@@ -153,8 +153,8 @@ void Monitor::keep_to_host_share() {
   // No stream uses it, but while it is unpinned the program's launches may wait for the driver.
   if (!machine_.still() && now() - *exceeds_host_since_ < kGivesBackBusy) return;
   for (const Gpu& gpu : gpus_) {
-    const api::CUcontext context = contexts_.any(gpu.device);
-    if (context == nullptr) continue;
+    const gate::ContextLife context = contexts_.any(gpu.device);
+    if (!context) continue;
     contexts_.within(context, [&] { swap.give_host_back(host.excess(), true); });
     return;
   }
@@ -240,10 +240,10 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
     stuck_until_ = std::max(stuck_until_, now() + kCheckpointed);
     return;
   }
-  const api::CUcontext context = contexts_.any(from.front().device);
+  const gate::ContextLife context = contexts_.any(from.front().device);
   bool none_captures = false;
   gate_.close();
-  if (context == nullptr || contexts_.within(context, [&] {
+  if (!context || contexts_.within(context, [&] {
         none_captures = contexts_.captures() == 0;
         if (none_captures) gate::out_of_place.store(true);
       }) != gate::Contexts::Within::kRan) {
@@ -304,8 +304,8 @@ void Monitor::move_out_of_the_way(GpuMask gpus) {
 // The gate is closed and nothing runs: memory whose free would wait for the GPU can be freed.
 void Monitor::collect() {
   for (const Gpu& gpu : gpus_) {
-    const api::CUcontext context = contexts_.any(gpu.device);
-    if (context == nullptr) continue;
+    const gate::ContextLife context = contexts_.any(gpu.device);
+    if (!context) continue;
     contexts_.within(context, [&] {
       memory_.collect_deferred();
       memory::SwapBackend& swap = memory_.swap();

@@ -49,6 +49,7 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
 api::CUresult SwapBackend::refill(const Extent& extent, const Mover& mover, api::CUevent* event) {
   api::CUresult result = api::CUDA_SUCCESS;
   const bool there = mover.within([&] {
+    if (extent.saved) host_.pin_again(extent.host, extent.bytes);
     *event = driver::make_event();  // none: a full GPU has no room for one, so this waits for the copy
     result = extent.saved ? real::cuMemcpyHtoDAsync_v2(extent.address, extent.host, extent.bytes, mover.stream)
                           : real::cuMemsetD8Async(extent.address, 0, extent.bytes, mover.stream);
@@ -99,7 +100,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       if (copied) times.ended();
       if (host != nullptr) {
         host_.add_copies(-static_cast<std::int64_t>(flight.bytes));
-        mover.within([&] { host_.end(host, flight.bytes); });
+        if (!mover.within([&] { host_.end(host, flight.bytes); })) host_.give(host, flight.bytes);
       }
       (copied ? moved.bytes : moved.without_copy) += flight.bytes;
     } else {

@@ -135,25 +135,23 @@ std::vector<Fingerprints::Seen> Fingerprints::look(const std::vector<Memory>& al
   if (result == api::CUDA_SUCCESS) result = wait_for(event);
   std::vector<Print> prints;
   const bool there = within([&] {
-    // Even if it is not known whether the kernels have ended: what they read may be unmapped after this.
-    const api::CUresult ended = real::cuStreamSynchronize(stream);
-    if (result == api::CUDA_SUCCESS) result = ended;
+    // Even if it is not known whether the kernels have ended: what they read may be unmapped after this. The prints are
+    // host memory of the context's, so they are read only here.
+    const api::CUresult over = real::cuStreamSynchronize(stream);
+    if (result == api::CUDA_SUCCESS) result = over;
     if (result == api::CUDA_SUCCESS) prints.assign(loaded.prints, loaded.prints + chunks);
     if (event != nullptr) real::cuEventDestroy_v2(event);
     real::cuStreamDestroy_v2(stream);
-  });
-  if (!there) return seen;
-  if (result != api::CUDA_SUCCESS) {
-    // A context that has ended meanwhile says nothing about the next one, which may have its handle.
+    // A context that has ended without rota's knowledge says nothing about the next one, which may have its handle.
     const bool ended = result == api::CUDA_ERROR_INVALID_HANDLE || result == api::CUDA_ERROR_INVALID_CONTEXT ||
                        result == api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (ended) {
       forget(context);
-    } else if (result != api::CUDA_ERROR_OUT_OF_MEMORY) {
+    } else if (result != api::CUDA_SUCCESS && result != api::CUDA_ERROR_OUT_OF_MEMORY) {
       give_up(context, "the kernel", result);
     }
-    return seen;
-  }
+  });
+  if (!there || result != api::CUDA_SUCCESS) return seen;
   auto next = prints.begin();
   for (std::size_t index = 0; index < all.size(); ++index) {
     const auto end = next + static_cast<std::ptrdiff_t>(chunks_of(all[index].bytes));

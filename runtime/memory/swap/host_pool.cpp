@@ -14,6 +14,7 @@
 #include "generated/driver_real.h"
 #include "runtime/core/log.h"
 #include "runtime/core/own_thread.h"
+#include "runtime/driver/context.h"
 #include "runtime/memory/round_up.h"
 #include "scheduler/protocol/host_memory.h"
 
@@ -152,11 +153,17 @@ void* HostPool::map(std::uint64_t bytes, int node) {
 
 void HostPool::pin(void* block, std::uint64_t bytes) {
   const api::CUresult pinned = real::cuMemHostRegister_v2(block, bytes, kPortable);
-  if (pinned == api::CUDA_SUCCESS) return;
+  const bool is = pinned == api::CUDA_SUCCESS || pinned == api::CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
   {
     const std::lock_guard lock(mutex_);
-    unpinned_.insert(block);
+    lapsed_.erase(block);
+    if (is) {
+      pinned_in_[block] = driver::current_context();
+    } else {
+      unpinned_.insert(block);
+    }
   }
+  if (is) return;
   static log::Once once;
   if (once.first()) {
     log::warn(
@@ -184,6 +191,8 @@ bool HostPool::unmap(void* block, std::uint64_t bytes) {
   {
     const std::lock_guard lock(mutex_);
     nodes_.erase(block);
+    pinned_in_.erase(block);
+    lapsed_.erase(block);
   }
   munmap(block, bytes);
   shrink(bytes);
@@ -203,7 +212,7 @@ void* HostPool::take(std::uint64_t bytes, int node) {
         block = *found;
         blocks.erase(std::next(found).base());
         kept_bytes_ -= bytes;
-        pinned = prepared_.erase(block) == 0;
+        pinned = prepared_.erase(block) == 0 && !lapsed_.contains(block);
         publish();
       }
     }
@@ -214,6 +223,22 @@ void* HostPool::take(std::uint64_t bytes, int node) {
   if (block != nullptr && !ready) touch_at_once(static_cast<char*>(block), bytes);
   if (block != nullptr && !pinned) pin(block, bytes);
   return block;
+}
+
+void HostPool::pin_again(void* block, std::uint64_t bytes) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!lapsed_.contains(block)) return;
+  }
+  pin(block, bytes);
+}
+
+void HostPool::context_ended(api::CUcontext context) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(pinned_in_, [&](const auto& each) {
+    if (each.second == context) lapsed_.insert(each.first);
+    return each.second == context;
+  });
 }
 
 bool HostPool::prepare(std::uint64_t bytes, int node) {

@@ -6,8 +6,9 @@
 // pages, which needs no driver (measured on an H100, 128 MiB: 22 ms, and 3 ms to pin them then; while the driver pins,
 // no thread of the process can launch). So blocks can be prepared, page by page, before they are needed, and are pinned
 // once they are; and several threads prepare one that is needed at once. What the driver does not pin (it may have a
-// limit on that, as under WSL) is used anyway: copies then take longer. If the host has no memory for a block, the pool
-// refuses it, since a full cgroup kills instead of refusing.
+// limit on that, as under WSL) is used anyway: copies then take longer. What was pinned in a context that has ended is
+// pinned once more before it is used again: the driver may have unpinned it. If the host has no memory for a block, the
+// pool refuses it, since a full cgroup kills instead of refusing.
 //
 // Limits on host memory that processes share count all of it (scheduler/core/quota.h). So the pool says in rotad's page
 // what it has and what of that is *spare*, and grows only within its share. Only the monitor makes it grow.
@@ -23,6 +24,7 @@
 #include <set>
 #include <vector>
 
+#include "generated/driver_types.h"
 #include "runtime/memory/backend.h"
 #include "scheduler/protocol/pages.h"
 
@@ -51,6 +53,11 @@ class HostPool {
   // has none, even after kept blocks of other sizes have been released. With some context current.
   void* take(std::uint64_t bytes, int node = kAnyNode);
   void give(void* block, std::uint64_t bytes);
+  // Before a copy from or to a taken block: pins it if the context in which it was pinned has ended. With some context
+  // current.
+  void pin_again(void* block, std::uint64_t bytes);
+  // Calls no driver.
+  void context_ended(api::CUcontext context);
   // Prepares the next few MiB of a block of `bytes`, which take() finds once it is complete. False: the host has none
   // to spare. No context need be current.
   bool prepare(std::uint64_t bytes, int node = kAnyNode);
@@ -113,6 +120,8 @@ class HostPool {
   std::map<std::uint64_t, std::vector<void*>> kept_;  // by size
   std::set<void*> unpinned_;                          // blocks, taken or kept
   std::set<void*> prepared_;                          // kept ones, and the growing one: not pinned yet
+  std::map<void*, api::CUcontext> pinned_in_;         // blocks, taken or kept
+  std::set<void*> lapsed_;                            // blocks that were pinned in a context that has ended
   std::map<void*, int> nodes_;                        // blocks that prefer one, taken or kept
   struct Growing {
     void* block = nullptr;

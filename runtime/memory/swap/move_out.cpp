@@ -236,6 +236,7 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
     bool started = false;
     bool no_host = false;
     mover.within([&] {
+      if (host != nullptr) host_.pin_again(host, flight.bytes);
       if (host == nullptr) host = place_on_host(ordinal, flight.bytes);
       no_host = host == nullptr;
       if (no_host) return;

@@ -410,6 +410,7 @@ void SwapBackend::free(std::uint64_t address) {
 void SwapBackend::context_ended(api::CUcontext context) {
   if (!any() || context == nullptr) return;
   fingerprints_.forget(context);
+  host_.context_ended(context);
   std::vector<Range> gone;
   {
     const std::lock_guard lock(mutex_);

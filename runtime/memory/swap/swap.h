@@ -169,7 +169,7 @@ class SwapBackend final : public Backend {
   struct Mover {
     std::function<bool(const std::function<void()>& step)> within;
     std::function<bool()> stopping;
-    api::CUstream stream = nullptr;  // of that context
+    api::CUstream stream = nullptr;  // of that context; used in such steps only, as all else that belongs to it
     Exchange exchange = {};
     // The context in which to check what memory contains; null: all of it counts as changed.
     api::CUcontext context = nullptr;
@@ -350,7 +350,7 @@ class SwapBackend final : public Backend {
     bool takes_any() const { return !own || *own == Making{}; }
   };
   std::deque<Lacking> off_gpu(int device);
-  static api::CUresult refill(const Extent& extent, const Mover& mover, api::CUevent* event);
+  api::CUresult refill(const Extent& extent, const Mover& mover, api::CUevent* event);
   bool unused(const Extent& extent) const { return extent.in_place() && extent.came == opened_; }
   std::uint64_t drop_unused(int device, std::uint64_t bytes, const Exchange& exchange, Moved& moved);
   void landed(std::uint64_t address);

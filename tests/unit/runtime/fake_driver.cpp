@@ -224,4 +224,11 @@ void FakeDriver::destroy(CUcontext context) {
   contexts.erase(context);
 }
 
+void FakeDriver::reset(CUcontext context) {
+  const std::lock_guard lock(mutex);
+  contexts.insert(context);
+  std::erase_if(event_context,
+                [&](const auto& each) { return each.second == context && events.erase(each.first) > 0; });
+}
+
 }  // namespace rota::test

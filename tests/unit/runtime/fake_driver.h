@@ -36,6 +36,8 @@ class FakeDriver {
   api::CUcontext enter_context(int device);
   void leave_context();
   void destroy(api::CUcontext context);
+  // Ends everything in it; its handle is that of a context again.
+  void reset(api::CUcontext context);
 
   // The GPU: `submitted` counts work, `finished` how much of it is done.
   std::atomic<std::uint64_t> submitted{0};

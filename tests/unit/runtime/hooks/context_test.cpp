@@ -135,7 +135,7 @@ TEST_CASE("every call that makes a context makes it known, with its GPU, and as 
       EXPECT(row.call(&made) == api::CUDA_SUCCESS);
       EXPECT(made == (row.symbol == Symbol::k_cuGreenCtxCreate ? nullptr : of_driver));
       EXPECT(runtime().contexts.known(of_driver));
-      EXPECT(runtime().contexts.any(kGpu) == of_driver);
+      EXPECT(runtime().contexts.any(kGpu).context == of_driver);
       EXPECT(runtime().contexts.primary(kGpu) == (row.primary ? of_driver : nullptr));
       // As often as without rota.
       EXPECT(kept == (row.symbol == Symbol::k_cuDevicePrimaryCtxRetain ? 1 : 0));
@@ -167,9 +167,11 @@ TEST_CASE("every call that ends a context ends its memory with it, once the last
       answer = api::CUDA_SUCCESS;
       if (row.counts != Ending::Counts::kNo) {
         active = 1;
+        const auto before = runtime().contexts.life_of(of_driver);
         EXPECT(row.call() == api::CUDA_SUCCESS);
         EXPECT(live_bytes() == (row.empties ? 1 : 2) * kMiB);
         EXPECT(runtime().contexts.known(of_driver));
+        EXPECT((runtime().contexts.life_of(of_driver) != before) == row.empties);
         if (row.empties) allocate();
         EXPECT(live_bytes() == 2 * kMiB);
       }
@@ -178,6 +180,31 @@ TEST_CASE("every call that ends a context ends its memory with it, once the last
       EXPECT(row.call() == api::CUDA_SUCCESS);
       EXPECT(live_bytes() == kMiB);
       EXPECT(!runtime().contexts.known(of_driver));
+    }));
+  }
+}
+
+TEST_CASE("a primary context that another thread has retained anew by the time that it is asked about has ended") {
+  for (const bool anew : {false, true}) {
+    CHECK(holds({}, [&](FakeDriver& driver) {
+      install(driver);
+      static unsigned long long number;
+      number = 1;
+      driver.set<api::cuCtxGetId_fn>(Symbol::k_cuCtxGetId, [](CUcontext, unsigned long long* id) {
+        *id = number;
+        return api::CUDA_SUCCESS;
+      });
+      CUcontext made = nullptr;
+      EXPECT(overrides::cuDevicePrimaryCtxRetain(&made, kGpu) == api::CUDA_SUCCESS);
+      api::CUdeviceptr address = 0;
+      EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
+      const auto before = runtime().contexts.life_of(of_driver);
+      if (anew) ++number;
+      active = 1;
+      EXPECT(overrides::cuDevicePrimaryCtxRelease_v2(kGpu) == api::CUDA_SUCCESS);
+      EXPECT(live_bytes() == (anew ? 0 : kMiB));
+      EXPECT(runtime().contexts.known(of_driver));
+      EXPECT((runtime().contexts.life_of(of_driver) != before) == anew);
     }));
   }
 }

@@ -144,7 +144,7 @@ void expect_empty_books(bool marked) {
   EXPECT(!runtime().memory.has_deferred());
   EXPECT(!runtime().contexts.known(reinterpret_cast<api::CUcontext>(kUnwritten)));
   // But for the current context, which a gated call makes known.
-  for (int device = 1; device < memory::kMaxDevices; ++device) EXPECT(runtime().contexts.any(device) == nullptr);
+  for (int device = 1; device < memory::kMaxDevices; ++device) EXPECT(!runtime().contexts.any(device));
 }
 
 // Where the managed backend serves, the driver is asked for another kind of memory.

@@ -53,7 +53,7 @@ inline Swap& swap() {
 }
 
 struct Carrier {
-  explicit Carrier(CUcontext where) : context(where) {
+  explicit Carrier(CUcontext where) : context(where), life(runtime().contexts.life_of(where)) {
     EXPECT_OK(real::cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   }
   Swap::Mover mover() {
@@ -66,12 +66,13 @@ struct Carrier {
   bool within(const std::function<void()>& step) {
     for (;;) {
       begins();
-      const auto how = runtime().contexts.within(context, step);
+      const auto how = runtime().contexts.within(life, step);
       if (how != gate::Contexts::Within::kBusy) return how == gate::Contexts::Within::kRan;
       std::this_thread::yield();
     }
   }
   CUcontext context;
+  gate::ContextLife life;
   CUstream stream = nullptr;
   bool looks = false;  // at what memory holds
   std::function<void()> begins = [] {};

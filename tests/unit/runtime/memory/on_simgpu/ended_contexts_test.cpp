@@ -1,0 +1,222 @@
+// Contexts that are reset or end while memory moves in them. The driver gives the handles of what was in them, and
+// their own, to what the program makes next: nothing of that is touched, and no contents are lost.
+#include <catch2/catch.hpp>
+
+#include <utility>
+#include <vector>
+
+#include "tests/unit/runtime/memory/on_simgpu/moving.h"
+
+using namespace rota;
+using namespace rota::test;
+
+namespace {
+
+// Of memory that outlives contexts, in extents of 32 MiB.
+constexpr std::uint64_t kPiece = 32 * kMiB;
+
+CUmemoryPool make_pool() {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0};
+  CUmemoryPool pool = nullptr;
+  EXPECT_OK(cu.cuMemPoolCreate(&pool, &properties));
+  return pool;
+}
+
+CUdeviceptr take(CUmemoryPool pool, unsigned char pattern) {
+  CUdeviceptr address = 0;
+  EXPECT_OK(cu.cuMemAllocFromPoolAsync(&address, kPiece, pool, nullptr));
+  EXPECT_OK(cu.cuMemsetD8Async(address, pattern, kPiece, nullptr));
+  EXPECT_OK(cu.cuCtxSynchronize());
+  return address;
+}
+
+// The primary context of GPU 0 is reset and retained again until its handle is the one that it had: NVIDIA's driver
+// keeps it, simgpu gives it out again now and then, and with a sanitizer's allocator never.
+void reset(CUcontext before) {
+  for (int tries = 0; tries < 100; ++tries) {
+    EXPECT_OK(cu.cuDevicePrimaryCtxReset_v2(0));
+    if (enter(0) == before) return;
+  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  note("no context has the handle of the one before");
+#endif
+}
+
+// What the program makes after a reset: it gets handles that have just become free.
+struct Objects {
+  std::vector<CUstream> streams{16};
+  std::vector<CUevent> events{16};
+
+  void make() {
+    for (CUstream& stream : streams) EXPECT_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    for (CUevent& event : events) EXPECT_OK(cu.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+  }
+  // All are there as they were made.
+  void end() {
+    for (std::size_t index = 0; index < streams.size(); ++index) {
+      EXPECT_OK(cu.cuEventRecord(events[index], streams[index]));
+      EXPECT_OK(cu.cuEventSynchronize(events[index]));
+      EXPECT_OK(cu.cuEventDestroy_v2(events[index]));
+      EXPECT_OK(cu.cuStreamDestroy_v2(streams[index]));
+    }
+  }
+};
+
+// The GPU's context is reset in front of this step of a carrier's move, from the first to the last; false: there are
+// fewer. Afterwards all of `pieces` can move there and back in the new one.
+template <typename Move>
+bool reset_in_front_of(int number, bool looks, const std::vector<CUdeviceptr>& pieces, Move&& move) {
+  const CUcontext context = enter(0);
+  Carrier carrier(context);
+  carrier.looks = looks;
+  Objects objects;
+  int steps = 0;
+  carrier.begins = [&] {
+    if (++steps != number) return;
+    reset(context);
+    objects.make();
+  };
+  move(carrier);
+  if (steps < number) {
+    EXPECT_OK(cu.cuStreamDestroy_v2(carrier.stream));
+    return false;
+  }
+  objects.end();
+  Carrier next(enter(0));
+  next.looks = looks;
+  for (int tries = 0; tries < 3 && !swap().in_place(); ++tries) swap().bring_in(0, next.mover());
+  EXPECT(swap().use_if_in_place([] {}));
+  for (std::size_t index = 0; index < pieces.size(); ++index) {
+    expect_pattern(pieces[index], kPiece, static_cast<unsigned char>(index + 1), "after a reset in front of a step");
+  }
+  EXPECT_OK(cu.cuStreamDestroy_v2(next.stream));
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("a context is reset in front of any step in which memory leaves: nothing of the next one is touched") {
+  for (const bool looks : {false, true}) {
+    check([looks] {
+      enter(0);
+      const CUmemoryPool pool = make_pool();
+      const std::vector<CUdeviceptr> pieces = {take(pool, 1), take(pool, 2)};
+      int number = 1;
+      const auto leave = [](Carrier& carrier) {
+        swap().move_out(0, kAll, carrier.mover());
+        EXPECT(swap().resident_bytes(0) + swap().out_bytes(0) == 2 * kPiece);
+      };
+      while (reset_in_front_of(number, looks, pieces, leave)) ++number;
+      EXPECT(number > 4);
+    });
+  }
+}
+
+TEST_CASE("a context is reset in front of any step in which memory comes: nothing of the next one is touched") {
+  check([] {
+    enter(0);
+    const CUmemoryPool pool = make_pool();
+    const std::vector<CUdeviceptr> pieces = {take(pool, 1), take(pool, 2)};
+    int number = 1;
+    const auto come = [](Carrier& carrier) {
+      Carrier out(carrier.context);
+      EXPECT(!swap().move_out(0, kAll, out.mover()).failed);
+      EXPECT_OK(cu.cuStreamDestroy_v2(out.stream));
+      EXPECT(!swap().in_place());
+      swap().bring_in(0, carrier.mover());
+    };
+    while (reset_in_front_of(number, false, pieces, come)) ++number;
+    EXPECT(number > 4);
+  });
+}
+
+TEST_CASE("the host's copy goes to the kept blocks where the context ends before it could be released") {
+  check([] {
+    const CUcontext context = enter(0);
+    const CUmemoryPool pool = make_pool();
+    const CUdeviceptr piece = take(pool, 1);
+    Carrier carrier(context);
+    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece);
+    EXPECT(swap().host().bytes() == kPiece && swap().host().kept_bytes() == 0);
+    bool low = false;
+    swap().host().set_left([&] {
+      low = true;  // asked once the copy has ended
+      return std::uint64_t{0};
+    });
+    carrier.begins = [&] {
+      if (std::exchange(low, false)) reset(context);
+    };
+    swap().bring_in(0, carrier.mover());
+    EXPECT(swap().in_place());
+    EXPECT(swap().host().kept_bytes() == swap().host().bytes());
+    Carrier next(enter(0));
+    swap().give_host_back();
+    EXPECT(swap().host().bytes() == 0);
+    expect_pattern(piece, kPiece, 1, "after the swap");
+  });
+}
+
+TEST_CASE("what was pinned in a context that has ended is pinned again before it is used, once, and can be released") {
+  check([] {
+    const CUcontext context = enter(0);
+    const CUmemoryPool pool = make_pool();
+    const CUdeviceptr piece = take(pool, 1);
+    const CUdeviceptr plain = allocate(8 * kMiB, 2);  // ends with its context; its block is kept
+    std::map<Symbol, int> calls;
+    counted = &calls;
+    const auto pinned = [&] { return std::exchange(calls[Symbol::k_cuMemHostRegister_v2], 0); };
+    {
+      Carrier carrier(context);
+      EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
+      EXPECT(pinned() == 2);
+      EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+      EXPECT(swap().use_if_in_place([] {}));
+      expect_pattern(plain, 8 * kMiB, 2, "after the swap");
+    }
+    EXPECT(swap().host().kept_bytes() == 0);
+    reset(context);
+    EXPECT(swap().host().kept_bytes() == 8 * kMiB);
+    allocate(8 * kMiB, 3);
+    Carrier carrier(enter(0));
+    for (const int expected : {2, 0}) {
+      EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
+      EXPECT(pinned() == expected);
+      EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+      EXPECT(swap().use_if_in_place([] {}));
+      expect_pattern(piece, kPiece, 1, "after the reset");
+    }
+    // A copy is pinned again before it comes back, too.
+    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece + 8 * kMiB);
+    reset(carrier.context);
+    Carrier last(enter(0));
+    EXPECT(!swap().bring_in(0, last.mover()).failed);
+    EXPECT(pinned() == 1);
+    expect_pattern(piece, kPiece, 1, "after another reset");
+    swap().give_host_back(UINT64_MAX, true);
+    EXPECT(swap().host().bytes() == 0);
+    counted = nullptr;
+  });
+}
+
+TEST_CASE("a driver that keeps host memory pinned after its context is not said to refuse to pin it") {
+  check([] {
+    const CUcontext context = enter(0);
+    const CUmemoryPool pool = make_pool();
+    const CUdeviceptr piece = take(pool, 1);
+    Carrier carrier(context);
+    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == kPiece);
+    reset(context);
+    fails_at = {{Symbol::k_cuMemHostRegister_v2, kAlways}};
+    fails_with = CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    std::map<Symbol, int> calls;
+    counted = &calls;
+    Carrier next(enter(0));
+    EXPECT(!swap().bring_in(0, next.mover()).failed);
+    swap().give_host_back(UINT64_MAX, true);
+    counted = nullptr;
+    EXPECT(calls[Symbol::k_cuMemHostUnregister] == 1);
+    expect_pattern(piece, kPiece, 1, "after the reset");
+  });
+}
