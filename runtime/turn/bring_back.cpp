@@ -117,6 +117,11 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
       std::this_thread::sleep_for(50us);  // a context is being made or destroyed
     }
   };
+  const auto while_alive = [&](const std::function<void()>& step) {
+    if (!own) return contexts.while_alive(life, step);
+    step();
+    return true;
+  };
   api::CUstream stream = nullptr;
   api::CUresult made = api::CUDA_SUCCESS;
   within([&] { made = real::cuStreamCreate(&stream, api::CU_STREAM_NON_BLOCKING); });
@@ -125,7 +130,12 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
   const bool full = made == api::CUDA_ERROR_OUT_OF_MEMORY;
   if (full && contexts.captures() != 0) return {.failed = true};
   if (!full && stream == nullptr) return {.failed = !ended, .error = made};
-  memory::SwapBackend::Moved all = move(Mover{within, stopping, stream, exchange(device), own ? nullptr : context});
+  memory::SwapBackend::Moved all = move(Mover{.within = within,
+                                              .stopping = stopping,
+                                              .while_alive = while_alive,
+                                              .stream = stream,
+                                              .exchange = exchange(device),
+                                              .context = own ? nullptr : context});
   if (stream != nullptr) within([&] { real::cuStreamDestroy_v2(stream); });
   if (own) swap.host().context_ended(context);
   if (ended) all.failed = false;

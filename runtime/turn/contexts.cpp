@@ -429,19 +429,32 @@ std::vector<api::CUcontext> Contexts::failed(int device) const {
   return all;
 }
 
+// With the closing lock held.
+bool Contexts::alive(const State& state, const ContextLife& life) {
+  return !state.shut && std::any_of(state.contexts.begin(), state.contexts.end(), [&](const Context& known) {
+    return ContextLife{known.handle, known.life} == life;
+  });
+}
+
 Contexts::Within Contexts::within(const ContextLife& life, const std::function<void()>& work) {
   const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock) return Within::kBusy;
-  if (state_->shut || std::none_of(state_->contexts.begin(), state_->contexts.end(), [&](const Context& known) {
-        return ContextLife{known.handle, known.life} == life;
-      })) {
-    return Within::kGone;
-  }
-  if (real::cuCtxPushCurrent_v2(life.context) != api::CUDA_SUCCESS) return Within::kGone;
+  if (!alive(*state_, life) || real::cuCtxPushCurrent_v2(life.context) != api::CUDA_SUCCESS) return Within::kGone;
   work();
   api::CUcontext popped = nullptr;
   real::cuCtxPopCurrent_v2(&popped);
   return Within::kRan;
+}
+
+bool Contexts::while_alive(const ContextLife& life, const std::function<void()>& work) {
+  for (;;) {
+    if (const std::unique_lock lock(state_->closing, std::try_to_lock); lock) {
+      if (!alive(*state_, life)) return false;
+      work();
+      return true;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
 }
 
 bool Contexts::while_all_live(const std::function<void()>& work) {

@@ -103,6 +103,9 @@ class Contexts {
   // Runs `work` with the context current, unless that life of it has ended.
   enum class Within { kRan, kGone, kBusy };
   Within within(const ContextLife& life, const std::function<void()>& work);
+  // The same for work that needs no current context; false: that life has ended. Waits while a context is being made or
+  // ended.
+  bool while_alive(const ContextLife& life, const std::function<void()>& work);
   // Runs `work` while no context ends; returns false and does nothing if one is ending or the process is exiting.
   bool while_all_live(const std::function<void()>& work);
   // After this the monitor's calls do nothing: the process is exiting. Waits up to a second for one that is under way.
@@ -157,6 +160,7 @@ class Contexts {
     kUnknown,      // the driver refused, and work may still be running there
   };
   Recorded record(Context& context, Track& track);
+  static bool alive(const State& state, const ContextLife& life);
   static Context born(State& state, api::CUcontext context, int device, bool primary);
   void drop_captures_of(State& state, api::CUcontext context);
   bool end_track(State& state, Context& context, api::CUstream stream);

@@ -17,8 +17,8 @@ inline constexpr std::size_t kInFlight = 6;
 // For a copy without an event: it is over when this returns, and its memory may be released. With the context current.
 void wait_for_stream(const SwapBackend::Mover& mover);
 
-// Waits until the event is reached, with a query under the context's lock each time. Any error: the context is gone, or
-// its work has failed; in either case the copy is over.
+// Waits until the event is reached, with a query under the context's lock each time. Any error: the context has ended,
+// or its work has failed; in either case the copy is over.
 api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event);
 
 // When the first copy of a move was submitted, and when the last was seen to have ended (CLOCK_MONOTONIC).

@@ -169,6 +169,9 @@ class SwapBackend final : public Backend {
   struct Mover {
     std::function<bool(const std::function<void()>& step)> within;
     std::function<bool()> stopping;
+    // The same without making the context current, which the driver may refuse; false: it has ended, and its work with
+    // it.
+    std::function<bool(const std::function<void()>& step)> while_alive;
     api::CUstream stream = nullptr;  // of that context; used in such steps only, as all else that belongs to it
     Exchange exchange = {};
     // The context in which to check what memory contains; null: all of it counts as changed.

@@ -59,6 +59,11 @@ struct Carrier {
   Swap::Mover mover() {
     return {.within = [this](const std::function<void()>& step) { return within(step); },
             .stopping = [] { return false; },
+            .while_alive =
+                [this](const std::function<void()>& step) {
+                  begins();
+                  return runtime().contexts.while_alive(life, step);
+                },
             .stream = stream,
             .context = looks ? context : nullptr};
   }

@@ -41,13 +41,11 @@ class Moves {
 
  private:
   SwapBackend::Mover mover() const {
-    return {.within =
-                [](const std::function<void()>& step) {
-                  step();
-                  return true;
-                },
-            .stopping = [] { return false; },
-            .stream = stream_};
+    const auto step = [](const std::function<void()>& work) {
+      work();
+      return true;
+    };
+    return {.within = step, .stopping = [] { return false; }, .while_alive = step, .stream = stream_};
   }
   CUstream stream_ = nullptr;
 };
