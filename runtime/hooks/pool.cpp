@@ -94,7 +94,7 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, api::CUmemPool_attribute attr,
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, api::CUmemPool_attribute attr, void* value) {
   const CUresult result = real::cuMemPoolSetAttribute(pool, attr, value);
-  if (result == api::CUDA_SUCCESS) runtime().memory.reset_pool_attribute(pool, attr);
+  if (result == api::CUDA_SUCCESS) runtime().memory.pool_attribute_set(pool, attr);
   return result;
 }
 

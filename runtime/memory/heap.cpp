@@ -6,16 +6,18 @@
 namespace rota::memory {
 
 void Heap::add(const Span& span) {
-  spans_.emplace(span.address, span.bytes);
+  spans_.emplace(span.address, Known{.bytes = span.bytes});
   reserved_ += span.bytes;
+  unused_ += span.bytes;
   list(blocks_.emplace(span.address, Block{.bytes = span.bytes}).first);
 }
 
 std::vector<Heap::Span> Heap::empty_spans() const {
   std::vector<Span> empty;
-  for (const auto& [address, bytes] : spans_) {
+  for (const auto& [address, span] : spans_) {
+    if (span.used != 0) continue;
     const Block& first = blocks_.at(address);
-    if (first.state == State::kFree && first.bytes == bytes) empty.push_back({address, bytes});
+    if (first.state == State::kFree && first.bytes == span.bytes) empty.push_back({address, span.bytes});
   }
   return empty;
 }
@@ -23,16 +25,18 @@ std::vector<Heap::Span> Heap::empty_spans() const {
 void Heap::remove(std::uint64_t span) {
   const auto known = spans_.find(span);
   const auto block = blocks_.find(span);
-  if (known == spans_.end() || block->second.state != State::kFree || block->second.bytes != known->second) return;
+  if (known == spans_.end() || block->second.state != State::kFree || block->second.bytes != known->second.bytes)
+    return;
   unlist(block);
   blocks_.erase(block);
-  reserved_ -= known->second;
+  reserved_ -= known->second.bytes;
+  unused_ -= known->second.bytes;
   spans_.erase(known);
 }
 
 bool Heap::fills_span(Blocks::const_iterator block) const {
   const auto span = spans_.find(block->first);
-  return span != spans_.end() && span->second == block->second.bytes;
+  return span != spans_.end() && span->second.bytes == block->second.bytes;
 }
 
 // Adds a block that is not in use to the indexes.
@@ -104,6 +108,7 @@ Heap::Taken Heap::use(Blocks::iterator block, std::uint64_t bytes) {
                     .fence = was.fence};
   block->second = Block{.bytes = bytes, .state = State::kUsed};
   used_ += bytes;
+  if (Known& span = span_of(taken.address); span.used++ == 0) unused_ -= span.bytes;
   if (was.bytes > bytes) {
     Block rest = was;
     rest.bytes = was.bytes - bytes;
@@ -140,6 +145,7 @@ void Heap::give(std::uint64_t address, Stream stream, Fence fence, std::uint64_t
   const auto block = blocks_.find(address);
   if (block == blocks_.end() || block->second.state != State::kUsed) return;
   used_ -= block->second.bytes;
+  if (Known& span = span_of(address); --span.used == 0) unused_ += span.bytes;
   block->second.state = fence == 0 ? State::kFree : State::kPending;
   block->second.stream = fence == 0 ? 0 : stream;
   block->second.fence = fence;

@@ -10,7 +10,9 @@
 // and pending ones of one stream, which then wait for the later fence of the two.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -68,6 +70,8 @@ class Heap {
   std::uint64_t reserved_bytes() const { return reserved_; }  // of all spans
   std::uint64_t pending_charge() const { return charged_; }
   std::uint64_t empty_bytes() const { return empty_; }  // of empty_spans()
+  // Of the spans without a block in use: those, and the ones that only wait for fences.
+  std::uint64_t unused_bytes() const { return unused_; }
 
  private:
   enum class State : std::uint8_t { kUsed, kFree, kPending };
@@ -78,9 +82,14 @@ class Heap {
     Fence fence = 0;
     std::uint64_t charge = 0;
   };
+  struct Known {
+    std::uint64_t bytes = 0;
+    std::size_t used = 0;  // blocks in use
+  };
   using Blocks = std::map<std::uint64_t, Block>;  // by address; those of a span follow each other without gaps
   using BySize = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // bytes, address
 
+  Known& span_of(std::uint64_t address) { return std::prev(spans_.upper_bound(address))->second; }
   bool fills_span(Blocks::const_iterator block) const;
   void list(Blocks::iterator block);
   void unlist(Blocks::iterator block);
@@ -88,7 +97,7 @@ class Heap {
   static bool alike(const Block& first, const Block& second);
   Taken use(Blocks::iterator block, std::uint64_t bytes);
 
-  std::map<std::uint64_t, std::uint64_t> spans_;  // address -> bytes
+  std::map<std::uint64_t, Known> spans_;  // by address
   Blocks blocks_;
   BySize free_;
   std::map<Stream, BySize> pending_;
@@ -97,6 +106,7 @@ class Heap {
   std::uint64_t reserved_ = 0;
   std::uint64_t charged_ = 0;
   std::uint64_t empty_ = 0;
+  std::uint64_t unused_ = 0;
 };
 
 }  // namespace rota::memory

@@ -122,7 +122,8 @@ class Memory {
   // Adds what rota serves to what the driver reports for a pool (CU_MEMPOOL_ATTR_{USED,RESERVED}_MEM_*), and nothing to
   // other attributes. Called after the driver's own call has succeeded.
   void add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute, void* value);
-  void reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute);
+  // The program has set it: its release threshold, or a high mark to 0, which is all that the driver accepts.
+  void pool_attribute_set(api::CUmemoryPool pool, api::CUmemPool_attribute attribute);
   void trim_pool(api::CUmemoryPool pool, std::uint64_t keep);
   // cuMemPoolSetAccess, which the driver has granted.
   void set_pool_access(api::CUmemoryPool pool, const api::CUmemAccessDesc* accesses, std::size_t count);

@@ -174,16 +174,22 @@ void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute
       return;
   }
   if (!stream_ordered_.any()) return;
-  sweep_deferred();
+  StreamOrdered::Marks marks = stream_ordered_.marks(pool);
   // The driver returns unused memory above the threshold when the program waits for something; rota does when the pool
-  // is queried.
-  std::uint64_t threshold = 0;
-  if (real::cuMemPoolGetAttribute(pool, api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == api::CUDA_SUCCESS) {
-    stream_ordered_.trim(pool, threshold);
+  // is queried. Programs query at each allocation, so the streams are asked how far they are only if that can return
+  // anything.
+  if (marks.above_threshold) {
+    stream_ordered_.learn_threshold(pool);
+    marks = stream_ordered_.marks(pool);
+  }
+  if (marks.above_threshold) {
+    for (const int ordinal : stream_ordered_.sweep()) changed(ordinal);
+    stream_ordered_.trim_to_threshold(pool);
+    marks = stream_ordered_.marks(pool);
   }
   std::uint64_t bytes = 0;
   std::memcpy(&bytes, value, sizeof bytes);
-  bytes += stream_ordered_.marks(pool).*field;
+  bytes += marks.*field;
   std::memcpy(value, &bytes, sizeof bytes);
 }
 
@@ -191,16 +197,12 @@ void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute
 // moving, and this waits for it: the caller must not hold a lock that the mover waits for.
 void Memory::trim_to_thresholds() {
   const driver::RelaxedCapture relaxed;
-  for (const api::CUmemoryPool pool : stream_ordered_.lasting_pools()) {
-    std::uint64_t threshold = 0;
-    if (real::cuMemPoolGetAttribute(pool, api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) == api::CUDA_SUCCESS) {
-      stream_ordered_.trim(pool, threshold);
-    }
-  }
+  for (const api::CUmemoryPool pool : stream_ordered_.lasting_pools()) stream_ordered_.trim_to_threshold(pool);
   if (deferred_.any()) deferred_.free_unused(Owner::of(api::CUcontext{}));
 }
 
-void Memory::reset_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute) {
+void Memory::pool_attribute_set(api::CUmemoryPool pool, api::CUmemPool_attribute attribute) {
+  if (attribute == api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) stream_ordered_.threshold_changed(pool);
   if (attribute == api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) stream_ordered_.reset_used_high(pool);
   if (attribute == api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) stream_ordered_.reset_reserved_high(pool);
 }

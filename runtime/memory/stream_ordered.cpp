@@ -36,23 +36,6 @@ Kind booked(const Allocation& block) {
 
 }  // namespace
 
-std::uint64_t ServedPool::used() const {
-  std::uint64_t sum = 0;
-  for (const auto& [context, heap] : heaps) sum += heap.used_bytes();
-  return sum;
-}
-
-std::uint64_t ServedPool::reserved() const {
-  std::uint64_t sum = 0;
-  for (const auto& [context, heap] : heaps) sum += heap.reserved_bytes();
-  return sum;
-}
-
-void ServedPool::note_highs() {
-  used_high = std::max(used_high, used());
-  reserved_high = std::max(reserved_high, reserved());
-}
-
 StreamOrdered::PoolPointer StreamOrdered::pool_of(api::CUmemoryPool handle, int device) {
   const bool plain = handle == nullptr;
   PoolPointer& pool = plain ? plain_[device] : pools_[handle];
@@ -61,6 +44,7 @@ StreamOrdered::PoolPointer StreamOrdered::pool_of(api::CUmemoryPool handle, int 
     if (plain) pool->keep = kLargeSpan;
     pool->handle = handle;
     pool->device = device;
+    if (PoolFigures* figures = plain ? nullptr : figures_.add(handle); figures != nullptr) pool->figures = figures;
   }
   return pool;
 }
@@ -102,7 +86,7 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
 // A block that was taken from the heap, as the program sees it.
 void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken) {
   live_[taken.address] = {wanted.bytes, ++last_buffer_id_, taken.stream, taken.fence};
-  pool.note_highs();
+  pool.publish();
 }
 
 // The block was taken but is not used after all. True: its previous charge applies again.
@@ -113,9 +97,11 @@ bool StreamOrdered::put_back(const Wanted& wanted, const PoolPointer& pool, cons
   live_.erase(taken.address);
   if (taken.fence == 0 || fences_.outstanding(Fences::queue_of(taken.stream, taken.fence), taken.fence)) {
     heap->second.put_back(taken);
+    pool->publish();
     return true;
   }
   heap->second.give(taken.address, 0, 0, 0);  // passed since
+  pool->publish();
   return false;
 }
 
@@ -291,9 +277,11 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
     const Live what = live ? live.mapped() : Live{};
     if (what.behind != 0 && fences_.outstanding(Fences::queue_of(what.stream, what.behind), what.behind)) {
       heap.give(allocation.address, what.stream, what.behind, charge);
+      pool->publish();
       return;
     }
     heap.give(allocation.address, 0, 0, 0);
+    pool->publish();
     ledger_.release(allocation.device, charge, pool->kind());
     trim_empty(*pool);
     return;
@@ -307,6 +295,7 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
                       .heap_context = context,
                       .bytes = charge});
   heap.give(allocation.address, own, behind.fence, charge);
+  pool->publish();
   fences_.look_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
 }
 
@@ -335,97 +324,7 @@ std::vector<int> StreamOrdered::sweep() {
   return {devices.begin(), devices.end()};
 }
 
-// --- pools
-
-void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
-  std::uint64_t reserved = pool.reserved();
-  for (auto& [context, heap] : pool.heaps) {
-    if (reserved <= keep) return;
-    if (fences_.is_ending(context)) continue;  // its addresses may already have been reused
-    for (const Heap::Span& span : heap.empty_spans()) {
-      if (reserved <= keep || reserved - span.bytes < keep) continue;
-      heap.remove(span.address);
-      spans_.erase(span.address);
-      deferred_.add_unused(span.address, context, pool.shared ? 0 : span.bytes);
-      reserved -= span.bytes;
-    }
-  }
-}
-
-void StreamOrdered::trim_empty(ServedPool& pool) {
-  std::uint64_t empty = 0;
-  for (const auto& [context, heap] : pool.heaps) empty += heap.empty_bytes();
-  if (empty > pool.keep) trim(pool, pool.reserved() - (empty - pool.keep));
-}
-
-void StreamOrdered::trim(api::CUmemoryPool pool, std::uint64_t keep) {
-  if (!any()) return;
-  const std::lock_guard lock(mutex_);
-  if (const auto known = pools_.find(pool); known != pools_.end()) trim(*known->second, keep);
-}
-
-StreamOrdered::Marks StreamOrdered::marks(api::CUmemoryPool pool) const {
-  const std::lock_guard lock(mutex_);
-  const auto known = pools_.find(pool);
-  if (known == pools_.end()) return {};
-  const ServedPool& what = *known->second;
-  return {.used = what.used(),
-          .used_high = what.used_high,
-          .reserved = what.reserved(),
-          .reserved_high = what.reserved_high};
-}
-
-std::vector<api::CUmemoryPool> StreamOrdered::lasting_pools() const {
-  std::vector<api::CUmemoryPool> all;
-  if (!any()) return all;
-  const std::lock_guard lock(mutex_);
-  for (const auto& [handle, pool] : pools_) {
-    if (pool->heaps.contains(nullptr)) all.push_back(handle);
-  }
-  return all;
-}
-
-// With the lock held.
-void StreamOrdered::set_access(const Span& span, int accessing, api::CUmemAccess_flags flags) {
-  const driver::PushedContext its_own(span.context);
-  if (span.context != nullptr && !its_own) return;
-  const Place place{.context = span.context, .device = span.pool->device};
-  span.backend->set_access(place, span.address, span.bytes, accessing, flags);
-}
-
-void StreamOrdered::set_access(api::CUmemoryPool handle, int device, int accessing, api::CUmemAccess_flags flags) {
-  const std::lock_guard lock(mutex_);
-  const PoolPointer pool = pool_of(handle, device);
-  if (flags == api::CU_MEM_ACCESS_FLAGS_PROT_NONE) {
-    pool->access.erase(accessing);
-  } else {
-    pool->access[accessing] = flags;
-    pool->shared = true;
-  }
-  for (const auto& [address, span] : spans_) {
-    if (span.pool == pool && !fences_.is_ending(span.context)) set_access(span, accessing, flags);
-  }
-}
-
-void StreamOrdered::reset_used_high(api::CUmemoryPool pool) {
-  const std::lock_guard lock(mutex_);
-  if (const auto known = pools_.find(pool); known != pools_.end()) known->second->used_high = known->second->used();
-}
-
-void StreamOrdered::reset_reserved_high(api::CUmemoryPool pool) {
-  const std::lock_guard lock(mutex_);
-  const auto known = pools_.find(pool);
-  if (known != pools_.end()) known->second->reserved_high = known->second->reserved();
-}
-
-void StreamOrdered::pool_destroyed(api::CUmemoryPool pool) {
-  const std::lock_guard lock(mutex_);
-  const auto known = pools_.find(pool);
-  if (known == pools_.end()) return;
-  known->second->keep = 0;
-  trim_empty(*known->second);
-  pools_.erase(known);  // its spans and points keep it alive
-}
+// --- addresses
 
 bool StreamOrdered::find(std::uint64_t address, std::optional<Block>* block) const {
   block->reset();
@@ -477,10 +376,13 @@ void StreamOrdered::context_ended(api::CUcontext context, bool gone) {
     if (heap == pool->heaps.end()) continue;
     ledger_.release(pool->device, heap->second.pending_charge(), pool->kind());
     pool->heaps.erase(heap);
+    pool->publish();
   }
   if (gone) {
     pools_of_.erase(context);
     context_numbers_.erase(context);
+    // Whether a device's reset resets this in its pools is not documented.
+    for (const auto& [handle, pool] : pools_) forget_threshold(*pool);
   }
   fences_.context_ended(context, gone, [&](const Fences::Point& point) { passed(point, nullptr); });
 }

@@ -31,27 +31,9 @@
 #include "runtime/memory/fences.h"
 #include "runtime/memory/heap.h"
 #include "runtime/memory/ledger.h"
+#include "runtime/memory/served_pool.h"
 
 namespace rota::memory {
-
-// What rota serves instead of one pool, or as a GPU's small plain memory. Under the lock of StreamOrdered.
-struct ServedPool {
-  // As what its blocks are booked.
-  Kind kind() const { return handle == nullptr ? Kind::kShared : Kind::kServed; }
-
-  api::CUmemoryPool handle = nullptr;
-  int device = 0;
-  std::map<api::CUcontext, Heap> heaps;          // by the context that their spans end with
-  std::map<int, api::CUmemAccess_flags> access;  // of other GPUs to its spans
-  bool shared = false;                           // there has been access: its spans serve no other pool
-  std::uint64_t used_high = 0;
-  std::uint64_t reserved_high = 0;
-  std::uint64_t keep = UINT64_MAX;  // bytes of unused spans to keep; the rest is freed
-
-  std::uint64_t used() const;
-  std::uint64_t reserved() const;
-  void note_highs();
-};
 
 // Any thread may call each function.
 class StreamOrdered {
@@ -109,16 +91,22 @@ class StreamOrdered {
   // Whether a span begins here: memory that the driver's free would accept.
   bool holds(std::uint64_t address) const;
 
-  // What a pool has here, in bytes.
+  // What a pool has here, in bytes. Takes no lock, except in a program of many pools.
   struct Marks {
     std::uint64_t used = 0;
     std::uint64_t used_high = 0;
     std::uint64_t reserved = 0;
     std::uint64_t reserved_high = 0;
+    bool above_threshold = false;  // whether trim_to_threshold() may release anything, perhaps after a sweep()
   };
+  Marks marks(api::CUmemoryPool pool) const;
   // Releases unused spans while more than `keep` bytes are reserved.
   void trim(api::CUmemoryPool pool, std::uint64_t keep);
-  Marks marks(api::CUmemoryPool pool) const;
+  // The same for the pool's release threshold.
+  void trim_to_threshold(api::CUmemoryPool pool);
+  // Asks the driver for the threshold unless it is known. It is the program's to change, by a call that says so here.
+  void learn_threshold(api::CUmemoryPool pool);
+  void threshold_changed(api::CUmemoryPool pool);
   // The pools with spans that do not end with a context.
   std::vector<api::CUmemoryPool> lasting_pools() const;
   // Allows or forbids (CU_MEM_ACCESS_FLAGS_PROT_NONE) the use of the spans of a pool of this GPU, including future
@@ -163,6 +151,8 @@ class StreamOrdered {
   std::optional<Heap::Taken> take_behind(const Wanted& wanted, const PoolPointer& pool, const Reserve& reserve);
   const Span* span_at(std::uint64_t address) const;
   void passed(const Fences::Point& point, std::set<int>* devices);
+  static Marks marks_of(const PoolFigures& figures);
+  static void forget_threshold(ServedPool& pool);
   void trim(ServedPool& pool, std::uint64_t keep);
   void trim_empty(ServedPool& pool);
 
@@ -170,6 +160,7 @@ class StreamOrdered {
   Deferred& deferred_;
   mutable std::mutex mutex_;  // the fields below
   std::map<api::CUmemoryPool, PoolPointer> pools_;
+  FiguresOfPools figures_;                                    // of those; read without the lock
   std::map<int, PoolPointer> plain_;                          // by device
   std::map<api::CUcontext, std::set<PoolPointer>> pools_of_;  // with a heap of that context
   std::map<std::uint64_t, Span> spans_;                       // by address

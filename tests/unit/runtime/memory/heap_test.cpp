@@ -144,6 +144,7 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
   Heap heap;
   std::map<std::uint64_t, Granule> granules;
   std::map<std::uint64_t, Live> live;
+  std::map<std::uint64_t, std::uint64_t> spans;  // address -> bytes
   std::vector<Heap::Fence> outstanding;
   Heap::Fence last_fence = 0;
   std::uint64_t charged = 0;  // what was given with pending blocks and has not come back
@@ -169,6 +170,7 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
         if (heap.reserved_bytes() > 40 * kSpan) break;
         const std::uint64_t bytes = (1 + pick(64)) * Heap::kGranule;
         heap.add({next_span, bytes});
+        spans[next_span] = bytes;
         for (std::uint64_t at = next_span; at < next_span + bytes; at += Heap::kGranule) granules[at] = {};
         next_span += bytes;
         break;
@@ -211,6 +213,7 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
             granules.erase(at);
           }
           heap.remove(span.address);
+          spans.erase(span.address);
         }
         break;
       }
@@ -222,6 +225,12 @@ TEST_CASE("no granule is ever two blocks', or another stream's before its fence,
     std::uint64_t empty = 0;
     for (const Heap::Span& span : heap.empty_spans()) empty += span.bytes;
     sound = sound && heap.empty_bytes() == empty;
+    std::uint64_t unused = 0;
+    for (const auto& [address, bytes] : spans) {
+      const auto block = live.lower_bound(address);
+      if (block == live.end() || block->first - address >= bytes) unused += bytes;
+    }
+    sound = sound && heap.unused_bytes() == unused;
     if (!sound) FAIL("unsound after step " << step);
   }
   for (const auto& [address, block] : live) heap.give(address, 0, 0, block.charge);

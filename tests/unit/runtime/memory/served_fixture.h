@@ -76,8 +76,12 @@ struct Served : Fixture {
   }
   // Once the program has looked: what its streams have passed is found out for several frees at a time.
   std::uint64_t live_bytes() {
-    reserved();
+    memory.sweep_deferred();
     return ledger.live_bytes(0);
+  }
+  void set_threshold(std::uint64_t bytes) {
+    threshold = bytes;
+    memory.pool_attribute_set(kPool, api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD);
   }
   std::uint64_t reserved() { return attribute(api::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT); }
   api::CUcontext context = nullptr;

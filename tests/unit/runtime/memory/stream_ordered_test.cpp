@@ -157,7 +157,7 @@ TEST_CASE("what a pool keeps unused above its threshold goes, by the monitor or 
   CHECK(f.reserved() == kSpan);
   f.memory.trim_pool(kPool, kSpan - 1);  // would leave less than that
   CHECK(f.reserved() == kSpan);
-  threshold = 0;
+  f.set_threshold(0);
   CHECK(f.reserved() == 0);
   CHECK(f.memory.has_deferred());
   CHECK(f.taken(kSpan) == first);
@@ -176,13 +176,13 @@ TEST_CASE("marks of a pool's use rise and stay until they are reset") {
   f.free(second);
   CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 1024);
   CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 2048);
-  f.memory.reset_pool_attribute(kPool, api::CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+  f.memory.pool_attribute_set(kPool, api::CU_MEMPOOL_ATTR_USED_MEM_HIGH);
   CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 1024);
   f.free(first);
   CHECK(f.attribute(api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == kSpan);
-  threshold = 0;
+  f.set_threshold(0);
   CHECK(f.reserved() == 0);
-  f.memory.reset_pool_attribute(kPool, api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
+  f.memory.pool_attribute_set(kPool, api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
   CHECK(f.attribute(api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) == 0);
 }
 
@@ -248,9 +248,9 @@ TEST_CASE("memory of a destroyed pool stays until it is freed, and a new pool wi
   CHECK(f.live_bytes() == 2 * kMiB);
   CHECK_FALSE(f.memory.has_deferred());
   f.finish();
+  CHECK(f.live_bytes() == kMiB);
   CHECK(f.reserved() == kSpan);
   CHECK(f.memory.has_deferred());
-  CHECK(f.live_bytes() == kMiB);
 }
 
 TEST_CASE("stream-ordered memory is freed once, by either free, and only at its beginning") {
@@ -365,9 +365,7 @@ TEST_CASE("a context that was not destroyed after all keeps its memory, and its 
   Served f;
   const api::CUdeviceptr first = f.taken(kMiB);
   f.free(first);
-  {
-    const Memory::ContextEnd kept(f.memory, f.context);
-  }
+  { const Memory::ContextEnd kept(f.memory, f.context); }
   CHECK(f.reserved() == kSpan);
   CHECK(f.live_bytes() == 0);
   CHECK(f.taken(kMiB, kOther) == first);
@@ -445,7 +443,7 @@ TEST_CASE("threads that allocate, free, look and trim at once keep apart, and le
   }
   for (std::thread& worker : workers) worker.join();
   CHECK(overlaps == 0);
-  threshold = 0;
+  f.set_threshold(0);
   CHECK(f.reserved() == 0);
   CHECK(f.live_bytes() == 0);
   CHECK(f.ledger.entries() == 0);

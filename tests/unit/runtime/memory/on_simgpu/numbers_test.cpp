@@ -205,6 +205,29 @@ TEST_CASE("a pool that the program made tells of what is used and reserved, and 
   });
 }
 
+TEST_CASE("a pool gives back what it keeps once the program lowers its threshold, and keeps it once that is raised") {
+  check("", [] {
+    enter(0);
+    CUmemoryPool pool = nullptr;
+    EXPECT_OK(cu.cuDeviceGetDefaultMemPool(&pool, 0));
+    const auto reserved_after_a_free = [&](cuuint64_t threshold) {
+      EXPECT_OK(cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold));
+      CUdeviceptr address = 0;
+      EXPECT_OK(cu.cuMemAllocAsync(&address, kMiB, nullptr));
+      cuuint64_t reserved = 0;
+      EXPECT_OK(cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+      EXPECT(reserved >= kMiB);
+      EXPECT_OK(cu.cuMemFreeAsync(address, nullptr));
+      EXPECT_OK(cu.cuStreamSynchronize(nullptr));
+      EXPECT_OK(cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved));
+      return reserved;
+    };
+    EXPECT(reserved_after_a_free(0) == 0);
+    EXPECT(reserved_after_a_free(UINT64_MAX) >= kMiB);
+    EXPECT(reserved_after_a_free(0) == 0);
+  });
+}
+
 TEST_CASE("memory of a place's current pool is charged to that place, of the host to none") {
   check("64M", [] {
     enter(1);

@@ -1,0 +1,81 @@
+// What rota serves instead of one pool of the driver, or as a GPU's small plain memory; and the figures of pools, which
+// programs ask for again and again: CuPy asks for two at each allocation, and the driver answers in 80 ns (H100).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "runtime/memory/heap.h"
+#include "runtime/memory/ledger.h"
+
+namespace rota::memory {
+
+// A pool's figures in bytes. Written with the lock of StreamOrdered held, read without.
+struct alignas(64) PoolFigures {
+  std::atomic<std::uint64_t> used{0};
+  std::atomic<std::uint64_t> used_high{0};
+  std::atomic<std::uint64_t> reserved{0};
+  std::atomic<std::uint64_t> reserved_high{0};
+  // More is reserved than the pool's threshold, as far as that is known, and there are spans without a block in use: a
+  // query may give some of them back.
+  std::atomic<bool> above_threshold{false};
+};
+
+// Finds the figures of a pool without a lock, for as many pools as programs have; those of further ones are found with
+// the lock only.
+class FiguresOfPools {
+ public:
+  // Any thread; the pool is not being destroyed meanwhile. Null: it has none here.
+  const PoolFigures* find(api::CUmemoryPool pool) const {
+    const std::size_t slot = pool != nullptr ? slot_of(pool) : kMost;
+    return slot != kMost ? &figures_[slot] : nullptr;
+  }
+  // These two with the lock held. Null: there are too many pools.
+  PoolFigures* add(api::CUmemoryPool pool);
+  void remove(api::CUmemoryPool pool);
+
+ private:
+  static constexpr std::size_t kMost = 8;
+
+  // kMost: none.
+  std::size_t slot_of(api::CUmemoryPool pool) const {
+    std::size_t slot = 0;
+    while (slot < kMost && pools_[slot].load(std::memory_order_acquire) != pool) ++slot;
+    return slot;
+  }
+
+  std::array<std::atomic<api::CUmemoryPool>, kMost> pools_{};  // null: the slot is free
+  std::array<PoolFigures, kMost> figures_;
+};
+
+// Under the lock of StreamOrdered.
+struct ServedPool {
+  // As what its blocks are booked.
+  Kind kind() const { return handle == nullptr ? Kind::kShared : Kind::kServed; }
+
+  api::CUmemoryPool handle = nullptr;
+  int device = 0;
+  std::map<api::CUcontext, Heap> heaps;          // by the context that their spans end with
+  std::map<int, api::CUmemAccess_flags> access;  // of other GPUs to its spans
+  bool shared = false;                           // there has been access: its spans serve no other pool
+  std::uint64_t used_high = 0;
+  std::uint64_t reserved_high = 0;
+  std::uint64_t keep = UINT64_MAX;  // bytes of unused spans to keep; the rest is freed
+  // The pool's release threshold, once the driver has been asked; and how often the program may have changed it.
+  std::optional<std::uint64_t> threshold;
+  std::uint64_t threshold_changes = 0;
+  PoolFigures own_figures;  // if there was no slot
+  PoolFigures* figures = &own_figures;
+
+  std::uint64_t used() const;
+  std::uint64_t reserved() const;
+  std::uint64_t unused() const;  // of spans without a block in use
+  // After each change of the heaps, the marks or the threshold.
+  void publish();
+};
+
+}  // namespace rota::memory

@@ -1,0 +1,207 @@
+// The pools behind stream-ordered memory: what each has, and what it gives back.
+#include <algorithm>
+
+#include "generated/driver_real.h"
+#include "runtime/driver/context.h"
+#include "runtime/memory/stream_ordered.h"
+
+namespace rota::memory {
+
+PoolFigures* FiguresOfPools::add(api::CUmemoryPool pool) {
+  const std::size_t slot = slot_of(nullptr);
+  if (slot == kMost) return nullptr;
+  PoolFigures& figures = figures_[slot];
+  for (std::atomic<std::uint64_t>* figure :
+       {&figures.used, &figures.used_high, &figures.reserved, &figures.reserved_high}) {
+    figure->store(0, std::memory_order_relaxed);
+  }
+  figures.above_threshold.store(false, std::memory_order_relaxed);
+  pools_[slot].store(pool, std::memory_order_release);
+  return &figures;
+}
+
+void FiguresOfPools::remove(api::CUmemoryPool pool) {
+  if (const std::size_t slot = slot_of(pool); slot != kMost) pools_[slot].store(nullptr, std::memory_order_relaxed);
+}
+
+std::uint64_t ServedPool::used() const {
+  std::uint64_t sum = 0;
+  for (const auto& [context, heap] : heaps) sum += heap.used_bytes();
+  return sum;
+}
+
+std::uint64_t ServedPool::reserved() const {
+  std::uint64_t sum = 0;
+  for (const auto& [context, heap] : heaps) sum += heap.reserved_bytes();
+  return sum;
+}
+
+std::uint64_t ServedPool::unused() const {
+  std::uint64_t sum = 0;
+  for (const auto& [context, heap] : heaps) sum += heap.unused_bytes();
+  return sum;
+}
+
+void ServedPool::publish() {
+  const std::uint64_t now_used = used();
+  const std::uint64_t now_reserved = reserved();
+  used_high = std::max(used_high, now_used);
+  reserved_high = std::max(reserved_high, now_reserved);
+  figures->used.store(now_used, std::memory_order_relaxed);
+  figures->used_high.store(used_high, std::memory_order_relaxed);
+  figures->reserved.store(now_reserved, std::memory_order_relaxed);
+  figures->reserved_high.store(reserved_high, std::memory_order_relaxed);
+  figures->above_threshold.store(now_reserved > threshold.value_or(0) && unused() != 0, std::memory_order_relaxed);
+}
+
+// --- what it has
+
+StreamOrdered::Marks StreamOrdered::marks_of(const PoolFigures& figures) {
+  return {.used = figures.used.load(std::memory_order_relaxed),
+          .used_high = figures.used_high.load(std::memory_order_relaxed),
+          .reserved = figures.reserved.load(std::memory_order_relaxed),
+          .reserved_high = figures.reserved_high.load(std::memory_order_relaxed),
+          .above_threshold = figures.above_threshold.load(std::memory_order_relaxed)};
+}
+
+StreamOrdered::Marks StreamOrdered::marks(api::CUmemoryPool pool) const {
+  if (const PoolFigures* figures = figures_.find(pool); figures != nullptr) return marks_of(*figures);
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(pool);
+  return known != pools_.end() ? marks_of(*known->second->figures) : Marks{};
+}
+
+std::vector<api::CUmemoryPool> StreamOrdered::lasting_pools() const {
+  std::vector<api::CUmemoryPool> all;
+  if (!any()) return all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [handle, pool] : pools_) {
+    if (pool->heaps.contains(nullptr)) all.push_back(handle);
+  }
+  return all;
+}
+
+void StreamOrdered::reset_used_high(api::CUmemoryPool pool) {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(pool);
+  if (known == pools_.end()) return;
+  known->second->used_high = 0;
+  known->second->publish();
+}
+
+void StreamOrdered::reset_reserved_high(api::CUmemoryPool pool) {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(pool);
+  if (known == pools_.end()) return;
+  known->second->reserved_high = 0;
+  known->second->publish();
+}
+
+// --- what it gives back
+
+void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
+  std::uint64_t reserved = pool.reserved();
+  for (auto& [context, heap] : pool.heaps) {
+    if (reserved <= keep) break;
+    if (fences_.is_ending(context)) continue;  // its addresses may already have been reused
+    for (const Heap::Span& span : heap.empty_spans()) {
+      if (reserved <= keep || reserved - span.bytes < keep) continue;
+      heap.remove(span.address);
+      spans_.erase(span.address);
+      deferred_.add_unused(span.address, context, pool.shared ? 0 : span.bytes);
+      reserved -= span.bytes;
+    }
+  }
+  pool.publish();
+}
+
+void StreamOrdered::trim_empty(ServedPool& pool) {
+  std::uint64_t empty = 0;
+  for (const auto& [context, heap] : pool.heaps) empty += heap.empty_bytes();
+  if (empty > pool.keep) trim(pool, pool.reserved() - (empty - pool.keep));
+}
+
+void StreamOrdered::trim(api::CUmemoryPool pool, std::uint64_t keep) {
+  if (!any()) return;
+  const std::lock_guard lock(mutex_);
+  if (const auto known = pools_.find(pool); known != pools_.end()) trim(*known->second, keep);
+}
+
+void StreamOrdered::trim_to_threshold(api::CUmemoryPool pool) {
+  learn_threshold(pool);
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(pool);
+  if (known != pools_.end() && known->second->threshold) trim(*known->second, *known->second->threshold);
+}
+
+// The driver is asked with no lock held. If the program changes the threshold meanwhile, the answer may be the old one,
+// and the next query asks again.
+void StreamOrdered::learn_threshold(api::CUmemoryPool handle) {
+  PoolPointer pool;
+  std::uint64_t changes = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = pools_.find(handle);
+    if (known == pools_.end() || known->second->threshold) return;
+    pool = known->second;
+    changes = pool->threshold_changes;
+  }
+  std::uint64_t threshold = 0;
+  if (real::cuMemPoolGetAttribute(handle, api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold) != api::CUDA_SUCCESS) {
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (pool->threshold_changes != changes) return;
+  pool->threshold = threshold;
+  pool->publish();
+}
+
+void StreamOrdered::forget_threshold(ServedPool& pool) {
+  pool.threshold.reset();
+  ++pool.threshold_changes;
+  pool.publish();
+}
+
+void StreamOrdered::threshold_changed(api::CUmemoryPool pool) {
+  const std::lock_guard lock(mutex_);
+  if (const auto known = pools_.find(pool); known != pools_.end()) forget_threshold(*known->second);
+}
+
+// --- who may use it, and its end
+
+// With the lock held.
+void StreamOrdered::set_access(const Span& span, int accessing, api::CUmemAccess_flags flags) {
+  const driver::PushedContext its_own(span.context);
+  if (span.context != nullptr && !its_own) return;
+  const Place place{.context = span.context, .device = span.pool->device};
+  span.backend->set_access(place, span.address, span.bytes, accessing, flags);
+}
+
+void StreamOrdered::set_access(api::CUmemoryPool handle, int device, int accessing, api::CUmemAccess_flags flags) {
+  const std::lock_guard lock(mutex_);
+  const PoolPointer pool = pool_of(handle, device);
+  if (flags == api::CU_MEM_ACCESS_FLAGS_PROT_NONE) {
+    pool->access.erase(accessing);
+  } else {
+    pool->access[accessing] = flags;
+    pool->shared = true;
+  }
+  for (const auto& [address, span] : spans_) {
+    if (span.pool == pool && !fences_.is_ending(span.context)) set_access(span, accessing, flags);
+  }
+}
+
+void StreamOrdered::pool_destroyed(api::CUmemoryPool handle) {
+  const std::lock_guard lock(mutex_);
+  const auto known = pools_.find(handle);
+  if (known == pools_.end()) return;
+  ServedPool& pool = *known->second;
+  figures_.remove(handle);
+  pool.figures = &pool.own_figures;
+  ++pool.threshold_changes;
+  pool.keep = 0;
+  trim_empty(pool);
+  pools_.erase(known);  // its spans and points keep it alive
+}
+
+}  // namespace rota::memory
