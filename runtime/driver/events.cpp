@@ -1,5 +1,6 @@
 #include "runtime/driver/events.h"
 
+#include "runtime/driver/capture_mode.h"
 #include "runtime/driver/own_streams.h"
 
 namespace rota::driver {
@@ -14,6 +15,7 @@ api::CUevent SpareEvents::take(api::CUcontext context) {
       return event;
     }
   }
+  const RelaxedCapture relaxed;
   return make_event();
 }
 

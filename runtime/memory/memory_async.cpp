@@ -112,8 +112,10 @@ api::CUresult Memory::free_stream_ordered(const Allocation& taken, bool capturin
 
 api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind) {
   const driver::KnownStream known = streams_.identify(stream, per_thread);
-  const driver::CurrentContext current(known.context);
-  if (!current) {
+  // Nearly always its own already. Asking is a driver call.
+  std::optional<driver::CurrentContext> made_current;
+  if (!driver::of_current_context(stream)) made_current.emplace(known.context);
+  if (known.context == nullptr || (made_current && !*made_current)) {
     const bool no_stream = known.context == nullptr && stream != nullptr && driver::current_context() != nullptr;
     return no_stream ? api::CUDA_ERROR_INVALID_HANDLE : api::CUDA_ERROR_INVALID_CONTEXT;
   }
@@ -142,7 +144,9 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   if (!taken) return served ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);  // another thread has just freed it
   // The driver does not take managed memory here. An event behind the stream's work shows when it can be freed.
-  const driver::RelaxedCapture relaxed;
+  // Recording one harms no capture that begins meanwhile in another stream (measured on an H200: a query would).
+  std::optional<driver::RelaxedCapture> relaxed;
+  if (capturing) relaxed.emplace();
   StreamOrdered::Behind behind;
   const api::CUresult result = record_behind(stream, per_thread, &behind);
   if (result != api::CUDA_SUCCESS) {

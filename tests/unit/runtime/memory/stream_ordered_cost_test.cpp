@@ -46,6 +46,56 @@ TEST_CASE("stream-ordered memory served from the heap asks the driver for little
   CHECK(counted.total() < 1000 * 7);
 }
 
+TEST_CASE(
+    "allocating, asking for the pool's figures and freeing are four calls of the driver, or seven in a null stream") {
+  for (const api::CUstream stream : {kStream, api::CUstream{nullptr}}) {
+    Served f;
+    // So many frees that an event is spare, and none is due to be asked about.
+    for (int round = 0; round < 9; ++round) f.free(f.taken(4096, stream), stream);
+    f.memory.sweep_deferred();
+    const CountingDriver counted;
+    const api::CUdeviceptr address = f.taken(4096, stream);
+    f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT);
+    f.attribute(api::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    f.free(address, stream);
+    if (stream != nullptr) {
+      CHECK(counted.calls() == Calls{{"cuStreamGetId", 2}, {"cuCtxGetCurrent", 1}, {"cuEventRecord", 1}});
+    } else {
+      CHECK(counted.calls() ==
+            Calls{{"cuStreamGetId", 2}, {"cuCtxGetCurrent", 2}, {"cuCtxGetDevice", 2}, {"cuEventRecord", 1}});
+    }
+  }
+}
+
+TEST_CASE("while some stream captures, and where an event is made, a free calls the driver in relaxed mode") {
+  static api::CUstreamCaptureMode mode;
+  static bool relaxed;
+  static bool made_relaxed;
+  Served f;
+  mode = api::CU_STREAM_CAPTURE_MODE_GLOBAL;
+  f.driver.set<api::cuThreadExchangeStreamCaptureMode_fn>(Symbol::k_cuThreadExchangeStreamCaptureMode,
+                                                          [](api::CUstreamCaptureMode* exchanged) {
+                                                            std::swap(mode, *exchanged);
+                                                            return api::CUDA_SUCCESS;
+                                                          });
+  f.driver.set<api::cuEventRecord_fn>(Symbol::k_cuEventRecord, [](auto...) {
+    relaxed = mode == api::CU_STREAM_CAPTURE_MODE_RELAXED;
+    return api::CUDA_SUCCESS;
+  });
+  f.driver.set<api::cuEventCreate_fn>(Symbol::k_cuEventCreate, [](api::CUevent* event, unsigned) {
+    made_relaxed = mode == api::CU_STREAM_CAPTURE_MODE_RELAXED;
+    *event = reinterpret_cast<api::CUevent>(0x7000);
+    return api::CUDA_SUCCESS;
+  });
+  f.free(f.taken(4096));
+  CHECK(made_relaxed);
+  for (const bool captures : {true, false}) {
+    REQUIRE(f.memory.free_async(f.taken(4096), kStream, false, no_call, captures) == api::CUDA_SUCCESS);
+    CHECK(relaxed == captures);
+    CHECK(mode == api::CU_STREAM_CAPTURE_MODE_GLOBAL);
+  }
+}
+
 TEST_CASE("a stream that never gets any further is not asked about at each free") {
   Served f;
   const CountingDriver counted;
