@@ -17,7 +17,7 @@
 // rota's own, for which nothing waits. No event of the monitor can show the progress of the threads' own default
 // streams: whether they are idle is known by a query of the legacy stream, which covers all but non-blocking streams.
 //
-// A handle does not say which context it is: the driver gives it to a new one, and that of a primary context stays the
+// A handle does not say which context it is: the driver gives it to a new one, and that of a primary context may be the
 // same after a reset. So each *life* of a context has a number of its own. Whatever the monitor has made in a context
 // (streams, events, modules, host memory) belongs to that life and ends with it: it is only used within() the same
 // life, and afterwards dropped without a call of the driver, which may have given those handles to the program.
