@@ -61,7 +61,9 @@ struct Carrier {
             .stopping = [] { return false; },
             .while_alive =
                 [this](const std::function<void()>& step) {
+                  looks_again = true;
                   begins();
+                  looks_again = false;
                   return runtime().contexts.while_alive(life, step);
                 },
             .stream = stream,
@@ -79,8 +81,9 @@ struct Carrier {
   CUcontext context;
   gate::ContextLife life;
   CUstream stream = nullptr;
-  bool looks = false;  // at what memory holds
-  std::function<void()> begins = [] {};
+  bool looks = false;                    // at what memory holds
+  std::function<void()> begins = [] {};  // in front of each step
+  bool looks_again = false;              // in it: the step only looks whether a copy has ended, perhaps once more
 };
 
 inline constexpr std::uint64_t kAll = UINT64_MAX / 2;
