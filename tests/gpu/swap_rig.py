@@ -139,7 +139,9 @@ def ask(program, line=""):
 
 
 def answer(program, timeout=600):
-    return json.loads(program.communicate(timeout=timeout)[0].splitlines()[-1])
+    lines = program.communicate(timeout=timeout)[0].splitlines()
+    assert lines, f"it said nothing and ended with {program.returncode}: {program.args}"
+    return json.loads(lines[-1])
 
 
 def duplex(size=GIB):

@@ -173,5 +173,6 @@ int main(int argc, char** argv) {
   std::printf("{\"rounds\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"looks\":%" PRIu64 ",\"foreign\":%" PRIu64
               ",\"kept\":%zu,\"left\":%zu,\"looks_while_away\":%" PRIu64 "}\n",
               rounds, wrong, looks.load(), foreign.load(), kept.size(), left, away.load());
+  std::fflush(stdout);
   return wrong == 0 ? 0 : 1;
 }
