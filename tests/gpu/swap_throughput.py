@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """What swap mode costs a program that is alone on the GPU: throughput under `rota run --memory swap` over native throughput.
 
-    tests/gpu/swap_throughput.py --build DIR [--pairs 20] [--batches 6] [--budget 290] [--whole 2] [--only REGEX]
+    tests/gpu/swap_throughput.py --build DIR [--pairs 10] [--batches 8] [--budget 290] [--whole 2] [--only REGEX]
 
 PyTorch with its three allocators, JAX without preallocation and with the platform's allocator, CuPy with its pool and with the
-driver's. For each, --pairs pairs of processes, one native and one under rota, that take turns batch by batch (pairs.py); while one
-pair is measured the next ones start, on other processors. A pair's figure is the middle of its batches' ratios, the result the mean of
-the pairs' with its 95% interval by the t distribution. Then --whole pairs of whole processes, start-up and allocation included, side
+driver's. For each, --pairs pairs of processes, one native and one under rota, that take turns batch by batch (pairs.py). All pairs of
+a program start together, on other processors, and are measured one after the other once the last is ready. A pair's figure is the middle
+of its batches' ratios, the result the mean of the pairs' with its 95% interval by the t distribution. Then --whole pairs of whole processes, start-up and allocation included, side
 by side on processors of their own: what a process needed from its start to its end for the same work. Every program under rota has a rotad
-of its own. What does not fit into --budget seconds is not run: the pairs of all programs come in turn.
+of its own. A program that would begin after --budget seconds is not run.
 
 Prints a line of JSON for each; `rule` says whether the interval reaches 0.99 and its lower end 0.97. Exits 77 where there is no GPU.
 """
@@ -64,7 +64,6 @@ class Pair:
     def ratios(self, batches):
         """Of native time to that under rota."""
         for each in self.both:
-            each.wait_until_ready()
             each.move_to(PROCESSORS)
         return ratios_of(*self.both, batches, self.number)
 
@@ -117,37 +116,27 @@ def said(part, name, ratios, extra):
 
 
 def steady(options, names, scratch, deadline):
-    ratios = {name: collections.defaultdict(list) for name in names}
-    problems = collections.defaultdict(list)
-    plan = iter([(name, number) for number in range(options.pairs) for name in names])
-    ahead, ending = collections.deque(), collections.deque()
-    try:
-        while True:
-            while len(ahead) <= options.ahead and time.monotonic() < deadline and (following := next(plan, None)):
-                if len(problems[following[0]]) < 2:
-                    ahead.append(Pair(*following, options.build, scratch).begin())
-            if not ahead or time.monotonic() > deadline:
-                break
-            pair = ahead.popleft()
-            try:
-                for what, ratio in pair.ratios(options.batches).items():
-                    ratios[pair.name][what].append(ratio)
-            except (AssertionError, ValueError) as error:
-                problems[pair.name].append(f"{error} {pair.log.read_text()[-500:]}")
-            finally:
-                pair.may_end()
-                ending.append(pair)
-            if len(ending) > 2:
-                ending.popleft().end()
-    finally:
-        for pair in ending:
-            pair.end()
-        for pair in ahead:
-            for each in pair.both:
-                each.process.kill()
-            pair.end()
+    """All pairs of a program start together, and nothing starts or ends while they are measured one after the other."""
     for name in names:
-        said("throughput", name, ratios[name], {"problems": problems[name]} if problems[name] else {})
+        if time.monotonic() > deadline:
+            return
+        ratios, problems = collections.defaultdict(list), []
+        pairs = [Pair(name, number, options.build, scratch).begin() for number in range(options.pairs)]
+        try:
+            for pair in pairs:
+                for each in pair.both:
+                    each.wait_until_ready()
+            for pair in pairs:
+                for what, ratio in pair.ratios(options.batches).items():
+                    ratios[what].append(ratio)
+        except (AssertionError, ValueError) as error:
+            problems.append(f"{error} {''.join(pair.log.read_text()[-300:] for pair in pairs)[-900:]}")
+        finally:
+            for pair in pairs:
+                pair.may_end()
+            for pair in pairs:
+                pair.end()
+        said("throughput", name, ratios, {"batches": options.batches, **({"problems": problems} if problems else {})})
 
 
 def whole(options, names, scratch, deadline):
@@ -165,9 +154,8 @@ def whole(options, names, scratch, deadline):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, required=True)
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--batches", type=int, default=6, help="of each process of a pair")
-    parser.add_argument("--ahead", type=int, default=max(1, len(OTHERS) // 2 - 1), help="how many pairs start while one is measured")
+    parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--batches", type=int, default=8, help="of each process of a pair")
     parser.add_argument("--budget", type=float, default=290, help="seconds for all")
     parser.add_argument("--whole", type=int, default=2, help="pairs of whole processes")
     parser.add_argument("--work", type=float, default=2, help="how many seconds a whole process works once it has started")

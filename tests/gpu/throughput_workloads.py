@@ -98,7 +98,7 @@ def timed(work, count):
 def main():
     step, forget = {"torch": torch_program, "jax": jax_program, "cupy": cupy_program, "cupy_async": cupy_program, "driver": driver_program}[sys.argv[1]]()
     count = max(1, round(0.03e6 / timed(step, 3)))  # the first steps compile and load
-    count = max(1, round(0.03e6 / timed(step, count)))
+    count = max(1, round(0.1e6 / timed(step, count)))
 
     def fresh():
         forget()
@@ -107,7 +107,7 @@ def main():
     def batch():
         taken = {"step": timed(step, count)}
         if forget:
-            taken["fresh"] = timed(fresh, max(1, count // 2))
+            taken["fresh"] = timed(fresh, max(1, count // 4))
         return taken
 
     if len(sys.argv) > 2:

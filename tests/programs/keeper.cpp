@@ -10,7 +10,7 @@
 // {"rounds":…,"wrong":…,"looks":…,"foreign":…,"kept":…,"left":…,"looks_while_away":…}; `wrong` counts words of its own
 // that did not hold what it wrote (exit status 1), `foreign` words seen through the kept mappings that it has never
 // written and that are not zero. `left` of the `kept` pieces were seen to have lost the memory that the mapping keeps:
-// nothing was mapped at the piece's address then, or other memory; so it was at `looks_while_away` looks.
+// nothing was mapped at the piece's address then; so it was at `looks_while_away` looks.
 #include <algorithm>
 #include <atomic>
 #include <cinttypes>
@@ -74,7 +74,6 @@ class File {
 struct Kept {
   CUdeviceptr piece = 0;    // where rota has it
   CUdeviceptr mapping = 0;  // where this program has mapped its memory a second time
-  CUmemGenericAllocationHandle memory = 0;
   bool left = false;
 };
 
@@ -91,7 +90,7 @@ Kept keep(const File& driver, CUdeviceptr piece, uint64_t bytes) {
   const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = 0},
                                .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   check(driver.find<cuMemSetAccess_fn>("cuMemSetAccess")(kept, bytes, &access, 1), "the driver's cuMemSetAccess");
-  return {.piece = piece, .mapping = kept, .memory = handle};
+  return {.piece = piece, .mapping = kept};
 }
 
 }  // namespace
@@ -138,15 +137,15 @@ int main(int argc, char** argv) {
   std::thread looking([&] {
     check(driver.find<cuCtxSetCurrent_fn>("cuCtxSetCurrent")(context), "the driver's cuCtxSetCurrent");
     auto* const look = driver.find<cuMemcpyDtoH_v2_fn>("cuMemcpyDtoH_v2");
-    auto* const retain = driver.find<cuMemRetainAllocationHandle_fn>("cuMemRetainAllocationHandle");
-    auto* const release = driver.find<cuMemRelease_fn>("cuMemRelease");
+    // Not cuMemRetainAllocationHandle, which would say whose memory lies there: beside a thread that unmaps and
+    // releases it, a release of what that returned made the driver free memory that it had freed (seen on an H100,
+    // 580.159.04).
+    auto* const ask = driver.find<cuPointerGetAttribute_fn>("cuPointerGetAttribute");
     std::vector<unsigned> seen(kLook / sizeof(unsigned));
     while (!end) {
       for (Kept& each : kept) {
-        CUmemGenericAllocationHandle there = 0;
-        const bool mapped = retain(&there, reinterpret_cast<void*>(each.piece)) == CUDA_SUCCESS;
-        if (mapped) release(there);
-        if (!mapped || there != each.memory) {
+        unsigned mapped = 0;
+        if (ask(&mapped, CU_POINTER_ATTRIBUTE_MAPPED, each.piece) != CUDA_SUCCESS || mapped == 0) {
           each.left = true;
           ++away;
         }
