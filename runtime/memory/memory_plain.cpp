@@ -7,14 +7,18 @@
 
 namespace rota::memory {
 
-// For a part of a span, which stays, or extents, whose release never waits, a plain byte is freed instead: so the
-// driver refuses what it would have refused, with the same effect on a capture, and waits for what it would have waited
-// for.
+// For a part of a span, which stays, or extents, whose release never waits. The driver's cuMemFree waits for the work
+// of the memory's context, host functions included, and for no other context's; so does cuCtxSynchronize (measured on
+// an H100, 580.159.04), which takes 0.3 us there if nothing runs, where a free and its allocation take 4.4. Where
+// something captures or another context is current, a plain byte is freed instead: so the driver refuses what it would
+// have refused, with the same effect on a capture.
 api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   const auto context = reinterpret_cast<api::CUcontext>(taken.owner.id);
   api::CUdeviceptr stand_in = 0;
   api::CUresult result = api::CUDA_SUCCESS;
-  {
+  if (!capturing && driver::current_context() == context) {
+    result = real::cuCtxSynchronize();
+  } else {
     const driver::CurrentContext its_own(context);
     result = real::cuMemAlloc_v2(&stand_in, 1);
     if (result == api::CUDA_SUCCESS) see_to_a_byte({.context = context, .device = taken.device});
