@@ -144,7 +144,8 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   if (!taken) return served ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);  // another thread has just freed it
   // The driver does not take managed memory here. An event behind the stream's work shows when it can be freed.
-  // Recording one harms no capture that begins meanwhile in another stream (measured on an H200: a query would).
+  // A capture that begins meanwhile in another stream forbids queries of events, which are made in relaxed mode, and
+  // not their recording (as read; only measured for threads in relaxed mode).
   std::optional<driver::RelaxedCapture> relaxed;
   if (capturing) relaxed.emplace();
   StreamOrdered::Behind behind;
@@ -160,7 +161,7 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
 }
 
 void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute, void* value) {
-  std::uint64_t StreamOrdered::Marks::* field = nullptr;
+  std::uint64_t StreamOrdered::Marks::*field = nullptr;
   switch (attribute) {
     case api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
       field = &StreamOrdered::Marks::used;

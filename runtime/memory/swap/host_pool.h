@@ -7,8 +7,8 @@
 // no thread of the process can launch). So blocks can be prepared, page by page, before they are needed, and are pinned
 // once they are; and several threads prepare one that is needed at once. What the driver does not pin (it may have a
 // limit on that, as under WSL) is used anyway: copies then take longer. What was pinned in a context that has ended is
-// pinned once more before it is used again: the driver may have unpinned it. If the host has no memory for a block, the
-// pool refuses it, since a full cgroup kills instead of refusing.
+// pinned once more before it is used again: a reset unpins it (measured on an H100). If the host has no memory for a
+// block, the pool refuses it, since a full cgroup kills instead of refusing.
 //
 // Limits on host memory that processes share count all of it (scheduler/core/quota.h). So the pool says in rotad's page
 // what it has and what of that is *spare*, and grows only within its share. Only the monitor makes it grow.

@@ -32,8 +32,8 @@ CUdeviceptr take(CUmemoryPool pool, unsigned char pattern) {
   return address;
 }
 
-// The primary context of GPU 0 is reset and retained again until its handle is the one that it had: NVIDIA's driver may
-// keep it, simgpu gives it out again now and then, and with a sanitizer's allocator never.
+// The primary context of GPU 0 is reset and retained again until its handle is the one that it had: NVIDIA's driver
+// keeps it, simgpu gives it out again now and then, and with a sanitizer's allocator never.
 void reset(CUcontext before) {
   for (int tries = 0; tries < 100; ++tries) {
     EXPECT_OK(cu.cuDevicePrimaryCtxReset_v2(0));
