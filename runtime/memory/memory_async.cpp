@@ -161,7 +161,7 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
 }
 
 void Memory::add_pool_attribute(api::CUmemoryPool pool, api::CUmemPool_attribute attribute, void* value) {
-  std::uint64_t StreamOrdered::Marks::*field = nullptr;
+  std::uint64_t StreamOrdered::Marks::* field = nullptr;
   switch (attribute) {
     case api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
       field = &StreamOrdered::Marks::used;

@@ -85,7 +85,7 @@ int main(int argc, char** argv) {
   bool untouched = options.flag("--untouched");
   auto count = std::max(1U, static_cast<unsigned>(options.number("--pieces", 8)));
   options.end();
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = [](int) { terminated = 1; };
   if (hold) sigaction(SIGTERM, &action, nullptr);
 

@@ -365,7 +365,9 @@ TEST_CASE("a context that was not destroyed after all keeps its memory, and its 
   Served f;
   const api::CUdeviceptr first = f.taken(kMiB);
   f.free(first);
-  { const Memory::ContextEnd kept(f.memory, f.context); }
+  {
+    const Memory::ContextEnd kept(f.memory, f.context);
+  }
   CHECK(f.reserved() == kSpan);
   CHECK(f.live_bytes() == 0);
   CHECK(f.taken(kMiB, kOther) == first);

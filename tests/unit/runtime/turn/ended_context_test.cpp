@@ -150,8 +150,8 @@ TEST_CASE("memory of a context that has failed is released, and not that of the 
     }).join();
     return api::CUDA_SUCCESS;
   });
-  const turn::Left left = turn::swap_out(
-      contexts, memory, {0, kBytes}, [](int) { return memory::Exchange{}; }, [] { return false; });
+  const turn::Left left =
+      turn::swap_out(contexts, memory, {0, kBytes}, [](int) { return memory::Exchange{}; }, [] { return false; });
   CHECK(left.bytes == kBytes);
   CHECK(copies.load() == 0);
   CHECK(beside.load() == 0);

@@ -37,16 +37,15 @@ struct Between {
 
   Swap::Mover mover() {
     Swap::Mover mover = carrier.mover();
-    mover.exchange = {.give =
-                          [this](int memory, std::uint64_t bytes) {
-                            pieces.push_back({bytes, shared(fcntl(memory, F_DUPFD_CLOEXEC, 0))});
-                          },
-                      .take = [this]() -> std::optional<Handed> {
-                        if (pieces.empty()) return std::nullopt;
-                        Handed first = std::move(pieces.front());
-                        pieces.pop_front();
-                        return first;
-                      }};
+    mover.exchange = {
+        .give = [this](int memory,
+                       std::uint64_t bytes) { pieces.push_back({bytes, shared(fcntl(memory, F_DUPFD_CLOEXEC, 0))}); },
+        .take = [this]() -> std::optional<Handed> {
+          if (pieces.empty()) return std::nullopt;
+          Handed first = std::move(pieces.front());
+          pieces.pop_front();
+          return first;
+        }};
     return mover;
   }
   Swap::Moved out() { return swap().move_out(0, kAll, mover()); }
