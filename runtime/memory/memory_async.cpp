@@ -208,8 +208,12 @@ void Memory::trim_to_thresholds() {
 
 void Memory::pool_attribute_set(api::CUmemoryPool pool, api::CUmemPool_attribute attribute) {
   if (attribute == api::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) stream_ordered_.threshold_changed(pool);
-  if (attribute == api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) stream_ordered_.reset_used_high(pool);
-  if (attribute == api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) stream_ordered_.reset_reserved_high(pool);
+  if (attribute == api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) {
+    stream_ordered_.reset_high(pool, &PoolFigures::used_high, &PoolFigures::used);
+  }
+  if (attribute == api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH) {
+    stream_ordered_.reset_high(pool, &PoolFigures::reserved_high, &PoolFigures::reserved);
+  }
 }
 
 void Memory::set_pool_access(api::CUmemoryPool pool, const api::CUmemAccessDesc* accesses, std::size_t count) {

@@ -62,19 +62,17 @@ struct ServedPool {
   std::map<api::CUcontext, Heap> heaps;          // by the context that their spans end with
   std::map<int, api::CUmemAccess_flags> access;  // of other GPUs to its spans
   bool shared = false;                           // there has been access: its spans serve no other pool
-  std::uint64_t used_high = 0;
-  std::uint64_t reserved_high = 0;
-  std::uint64_t keep = UINT64_MAX;  // bytes of unused spans to keep; the rest is freed
+  std::uint64_t keep = UINT64_MAX;               // bytes of unused spans to keep; the rest is freed
   // The pool's release threshold, once the driver has been asked; and how often the program may have changed it.
   std::optional<std::uint64_t> threshold;
   std::uint64_t threshold_changes = 0;
-  PoolFigures own_figures;  // if there was no slot
+  PoolFigures own_figures;  // if there is no slot
   PoolFigures* figures = &own_figures;
 
   std::uint64_t used() const;
   std::uint64_t reserved() const;
   std::uint64_t unused() const;  // of spans without a block in use
-  // After each change of the heaps, the marks or the threshold.
+  // After each change of the heaps or the threshold.
   void publish();
 };
 

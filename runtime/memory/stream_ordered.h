@@ -113,8 +113,9 @@ class StreamOrdered {
   // ones, from another GPU. Only here and for new spans of such pools is the driver called with the lock held: no
   // context can end and no span be freed before it returns.
   void set_access(api::CUmemoryPool pool, int device, int accessing, api::CUmemAccess_flags flags);
-  void reset_used_high(api::CUmemoryPool pool);
-  void reset_reserved_high(api::CUmemoryPool pool);
+  // A high mark begins anew at what is current.
+  using Figure = std::atomic<std::uint64_t> PoolFigures::*;
+  void reset_high(api::CUmemoryPool pool, Figure high, Figure current);
   // The program has destroyed the pool: its handle may be reused from now on; its memory stays until freed.
   void pool_destroyed(api::CUmemoryPool pool);
 

@@ -43,14 +43,13 @@ std::uint64_t ServedPool::unused() const {
 }
 
 void ServedPool::publish() {
-  const std::uint64_t now_used = used();
+  const auto show = [](std::uint64_t now, std::atomic<std::uint64_t>& current, std::atomic<std::uint64_t>& high) {
+    current.store(now, std::memory_order_relaxed);
+    high.store(std::max(high.load(std::memory_order_relaxed), now), std::memory_order_relaxed);
+  };
   const std::uint64_t now_reserved = reserved();
-  used_high = std::max(used_high, now_used);
-  reserved_high = std::max(reserved_high, now_reserved);
-  figures->used.store(now_used, std::memory_order_relaxed);
-  figures->used_high.store(used_high, std::memory_order_relaxed);
-  figures->reserved.store(now_reserved, std::memory_order_relaxed);
-  figures->reserved_high.store(reserved_high, std::memory_order_relaxed);
+  show(used(), figures->used, figures->used_high);
+  show(now_reserved, figures->reserved, figures->reserved_high);
   figures->above_threshold.store(now_reserved > threshold.value_or(0) && unused() != 0, std::memory_order_relaxed);
 }
 
@@ -81,20 +80,12 @@ std::vector<api::CUmemoryPool> StreamOrdered::lasting_pools() const {
   return all;
 }
 
-void StreamOrdered::reset_used_high(api::CUmemoryPool pool) {
+void StreamOrdered::reset_high(api::CUmemoryPool pool, Figure high, Figure current) {
   const std::lock_guard lock(mutex_);
   const auto known = pools_.find(pool);
   if (known == pools_.end()) return;
-  known->second->used_high = 0;
-  known->second->publish();
-}
-
-void StreamOrdered::reset_reserved_high(api::CUmemoryPool pool) {
-  const std::lock_guard lock(mutex_);
-  const auto known = pools_.find(pool);
-  if (known == pools_.end()) return;
-  known->second->reserved_high = 0;
-  known->second->publish();
+  PoolFigures& figures = *known->second->figures;
+  (figures.*high).store((figures.*current).load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 // --- what it gives back

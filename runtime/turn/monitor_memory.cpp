@@ -151,7 +151,7 @@ void Monitor::keep_to_host_share() {
     return;
   }
   if (!exceeds_host_since_) exceeds_host_since_ = now();
-  // No stream uses it, but while it is unpinned the program's launches may wait for the driver.
+  // No stream uses it, but the driver waits for kernels before it unpins memory, and so does this thread.
   if (!machine_.still() && now() - *exceeds_host_since_ < kGivesBackBusy) return;
   for (const Gpu& gpu : gpus_) {
     const gate::ContextLife context = contexts_.any(gpu.device);

@@ -8,7 +8,7 @@ driver's. For each, --pairs pairs of processes, one native and one under rota, t
 a program start together, on other processors, and are measured one after the other once the last is ready. A pair's figure is the middle
 of its batches' ratios, the result the mean of the pairs' with its 95% interval by the t distribution. Then --whole pairs of whole processes, start-up and allocation included, side
 by side on processors of their own: what a process needed from its start to its end for the same work. Every program under rota has a rotad
-of its own. A program that would begin after --budget seconds is not run.
+of its own. A program whose turn comes after the steady part of --budget seconds is not run, and a line says so.
 
 Prints a line of JSON for each; `rule` says whether the interval reaches 0.99 and its lower end 0.97. Exits 77 where there is no GPU.
 """
@@ -119,7 +119,8 @@ def steady(options, names, scratch, deadline):
     """All pairs of a program start together, and nothing starts or ends while they are measured one after the other."""
     for name in names:
         if time.monotonic() > deadline:
-            return
+            print(json.dumps({"part": "throughput", "program": name, "skipped": "the time was over"}), flush=True)
+            continue
         ratios, problems = collections.defaultdict(list), []
         pairs = [Pair(name, number, options.build, scratch).begin() for number in range(options.pairs)]
         try:

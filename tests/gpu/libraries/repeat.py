@@ -1,11 +1,13 @@
-"""`use_X.py NAME… --repeat`: the parts again and again, beside --weight bytes of other memory, while others take the GPU (swap_tables.py).
+"""`use_X.py NAME… --repeat BYTES`: the parts again and again, beside so many bytes of other memory, the *weight*, while others take the
+GPU (swap_tables.py).
 
 Two passes by themselves say what each part's number is; then "ready". After a line of standard input the parts go on until another
-comes. The last line says how often each pass was compared: {"rounds": …, "exact": …, "close": …, "wrong": […], "failed": {…}, "unsteady": […],
-"weight_wrong": …}. `exact` numbers are those of before bit for bit; `close` ones differ by less than a relative 1e-4, which sums in
-another order do; what already differed by more between the two first passes is `unsteady` and is not compared. The weight is written anew with every part
-and compared before; it lies in pieces of 2 MiB, which leave the GPU after all else (runtime/memory/swap/move_out.cpp): so
-if any of it leaves, the library's memory has left before.
+comes. The last line says how often each pass was compared: {"parts": […], "unable": {…}, "unsteady": […], "rounds": …, "exact": …,
+"close": …, "wrong": […], "failed": {…}, "wrong_count": …, "weight_wrong": …}. What fails in the first two passes is `unable` and is not
+tried again. `exact` numbers are those of before bit for bit; `close` ones differ by less than a relative 1e-4, which sums in another
+order do; what already differed by more between the first two passes is `unsteady` and is not compared. The weight is compared and written
+anew with every part; it lies in pieces of 2 MiB, which leave the GPU after all else (runtime/memory/swap/move_out.cpp): so if any of it
+leaves, the library's memory has left before.
 """
 import ctypes
 import json

@@ -8,6 +8,7 @@
 #include "generated/driver_real.h"
 #include "runtime/turn/contexts.h"
 #include "tests/unit/runtime/fake_driver.h"
+#include "tests/unit/runtime/turn/ending.h"
 
 using namespace rota;
 using gate::ContextLife;
@@ -15,6 +16,18 @@ using gate::Contexts;
 using Within = gate::Contexts::Within;
 
 namespace {
+
+// Two contexts of a GPU.
+struct Two {
+  Two() {
+    contexts.add(context, 0, true);
+    contexts.add(other, 0, false);
+  }
+  test::FakeDriver driver;
+  Contexts contexts;
+  const api::CUcontext context = driver.enter_context(0);
+  const api::CUcontext other = driver.enter_context(0);
+};
 
 // What the driver says of any context.
 std::atomic<unsigned long long> number{0};
@@ -42,13 +55,7 @@ void reset(Contexts& contexts, test::FakeDriver& driver, api::CUcontext context)
 
 // As cuCtxDestroy, and cuCtxCreate that gets the same handle.
 void make_again(Contexts& contexts, test::FakeDriver& driver, api::CUcontext context) {
-  contexts.end_context(
-      context,
-      [&] {
-        driver.destroy(context);
-        return api::CUDA_SUCCESS;
-      },
-      [](api::CUresult) { return true; });
+  test::destroy(contexts, driver, context);
   driver.reset(context);
   contexts.add(context, 0, false);
 }
@@ -56,12 +63,8 @@ void make_again(Contexts& contexts, test::FakeDriver& driver, api::CUcontext con
 }  // namespace
 
 TEST_CASE("what was begun in a context is not gone on with in the next one that has its handle") {
-  test::FakeDriver driver;
-  Contexts contexts;
-  const api::CUcontext context = driver.enter_context(0);
-  const api::CUcontext other = driver.enter_context(0);
-  contexts.add(context, 0, true);
-  contexts.add(other, 0, false);
+  Two two;
+  auto& [driver, contexts, context, other] = two;
   const ContextLife before = contexts.any(0);
   const ContextLife beside = contexts.life_of(other);
   REQUIRE(before.context == context);
@@ -131,12 +134,8 @@ TEST_CASE("before 12.5 the streams that a context had before a reset are forgott
 }
 
 TEST_CASE("a reset ends the captures in its context, and no others") {
-  test::FakeDriver driver;
-  Contexts contexts;
-  const api::CUcontext context = driver.enter_context(0);
-  const api::CUcontext other = driver.enter_context(0);
-  contexts.add(context, 0, true);
-  contexts.add(other, 0, false);
+  Two two;
+  auto& [driver, contexts, context, other] = two;
   const auto begin = [&](std::uintptr_t stream) {
     contexts.begin_capture(reinterpret_cast<api::CUstream>(stream), false, [] { return api::CUDA_SUCCESS; });
   };

@@ -8,6 +8,7 @@
 #include "generated/driver_real.h"
 #include "runtime/turn/contexts.h"
 #include "tests/unit/runtime/fake_driver.h"
+#include "tests/unit/runtime/turn/ending.h"
 
 using namespace rota;
 using gate::Contexts;
@@ -252,13 +253,7 @@ TEST_CASE("a context that is being destroyed is not touched by the monitor, nor 
   for (int round = 0; round < 300; ++round) {
     const auto context = driver.enter_context(0);
     contexts.add(context, 0, false);
-    contexts.end_context(
-        context,
-        [&] {
-          driver.destroy(context);
-          return api::CUDA_SUCCESS;
-        },
-        [](api::CUresult result) { return result == api::CUDA_SUCCESS; });
+    test::destroy(contexts, driver, context);
     driver.leave_context();
   }
   stop.store(true);

@@ -12,6 +12,7 @@
 #include "generated/driver_real.h"
 #include "runtime/turn/contexts.h"
 #include "tests/unit/runtime/fake_driver.h"
+#include "tests/unit/runtime/turn/ending.h"
 
 using namespace rota;
 using namespace std::chrono_literals;
@@ -341,13 +342,7 @@ TEST_CASE("before 12.5 streams, captures and contexts come and go in all threads
           if (i % 2 == 0) contexts.end_capture(stream, false, [] { return api::CUDA_SUCCESS; });
           contexts.destroy_stream(stream, [] { return api::CUDA_SUCCESS; });
         }
-        contexts.end_context(
-            context,
-            [&] {
-              driver.destroy(context);
-              return api::CUDA_SUCCESS;
-            },
-            [](api::CUresult) { return true; });
+        test::destroy(contexts, driver, context);
         driver.leave_context();
       }
     });
