@@ -96,9 +96,10 @@ class Rig(Case):
             os.mkfifo(fifo)
         hold = os.open(fifos[0], os.O_RDWR)
         self.addCleanup(os.close, hold)
-        linger, ready = f"exec {PROGRAMS}/linger --stream blocking", self.scratch / "ready"
-        self.build(first=["sh", "-c", f"{linger} < {fifos[0]} > {ready} 3> {fifos[1]}"],
-                   second=["sh", "-c", f"exec < {fifos[1]}; until grep -q ready {ready}; do sleep 0.01; done; {linger}"])
+        # The shells stay: two tests that become the same program, and end at once, could not be told apart.
+        linger, ready = f"{PROGRAMS}/linger --stream blocking", self.scratch / "ready"
+        self.build(first=["sh", "-c", f"{linger} < {fifos[0]} > {ready} 3> {fifos[1]}; exit $?"],
+                   second=["sh", "-c", f"exec < {fifos[1]}; until grep -q ready {ready}; do sleep 0.01; done; {linger}; exit $?"])
         result, report = self.rig("--hang-after", "4s")
         self.assertEqual(result.returncode, 8, result.stderr)
         self.assertEqual(self.named(report, "second")["outcome"], "passed", result.stderr)

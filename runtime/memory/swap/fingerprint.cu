@@ -3,7 +3,7 @@
 
 using namespace rota::memory::fingerprint;
 
-// `prints` lies in the host's memory: what the GPU copies there would wait for the copies of extents that are under way.
+// `prints` lies in the host's memory: what the GPU copies there would wait for the copies of extents under way.
 extern "C" __global__ void __launch_bounds__(kThreads)
     rota_fingerprint(const uint4* memory, std::uint64_t bytes, Print* prints, Keys keys) {
   const std::uint64_t begin = std::uint64_t{blockIdx.x} * kChunkVectors;

@@ -44,6 +44,8 @@ int stack_signal() {
 
 // How often processes are looked at for hangs, at least.
 constexpr auto kLook = 1s;
+// What one that was ended may have been in the way of has this long to go on, on a machine that is busy too.
+constexpr auto kGoesOn = 5s;
 // Debuggers are asked as long as this, of all processes together, when a signal ends the job: whoever sent it will not
 // wait for long.
 constexpr auto kWhileEnding = 8s;
@@ -95,14 +97,17 @@ class Watcher {
  private:
   void run() {
     std::unique_lock lock(mutex_);
-    while (!changed_.wait_for(lock, std::min<Time>(kLook, after_ / 4), [this] { return stops_; })) {
+    const Time most = std::min<Time>(kLook, after_ / 4);
+    Time pause = most;
+    while (!changed_.wait_for(lock, pause, [this] { return stops_; })) {
       lock.unlock();
-      look();
+      pause = look() ? kGoesOn : most;
       lock.lock();
     }
   }
 
-  void look() {
+  // Whether a process was ended.
+  bool look() {
     const auto running = identify_.running();
     std::vector<Glimpse> seen;
     for (const auto& process : running) {
@@ -114,15 +119,17 @@ class Watcher {
       seen.push_back(std::move(glimpse));
     }
     const auto stopped = watch_.look(seen, now());
-    if (!stopped) return;
+    if (!stopped) return false;
     const auto process =
         std::ranges::find(running, stopped->id, [](const auto& each) { return each.account.self.id(); });
-    if (process == running.end()) return;
+    if (process == running.end()) return false;
     const bool tests = !identify_.test_of(process->account).names.empty();
     const auto so_long = std::chrono::duration_cast<std::chrono::seconds>(now() - stopped->since).count();
     put_down(*process, fmt::format("no CUDA call for {} s", so_long), now() + 60s);
     // One that does something else, or nothing, may be meant to be there.
-    if (tests || !process->account.inside.empty()) end(process->account.self);
+    if (!tests && process->account.inside.empty()) return false;
+    end(process->account.self);
+    return true;
   }
 
   void put_down(const Identify::Process& process, const std::string& why, Time until) {

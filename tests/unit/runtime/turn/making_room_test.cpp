@@ -24,8 +24,7 @@ api::CUresult refused_at_first() {
 
 struct Refusing : Program {
   explicit Refusing(int times, std::chrono::nanoseconds for_now_patience = 1min)
-      : Program(
-            memory::Choice::kNative, true, [](FakeDriver&) {}, for_now_patience) {
+      : Program(memory::Choice::kNative, true, [](FakeDriver&) {}, for_now_patience) {
     refusals = times;
     calls = 0;
     driver.set<api::cuMemAlloc_v2_fn>(Symbol::k_cuMemAlloc_v2, [](api::CUdeviceptr* address, std::size_t) {

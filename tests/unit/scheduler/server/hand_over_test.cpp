@@ -65,7 +65,7 @@ Descriptor make_memory() {
 }
 
 ino_t identity(int descriptor) {
-  struct stat file {};
+  struct stat file{};
   REQUIRE(fstat(descriptor, &file) == 0);
   return file.st_ino;
 }

@@ -300,7 +300,7 @@ TEST_CASE("only pinned memory of a GPU that nobody else can open, or by a file d
   CUmemAllocationProp plain{};
   plain.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   plain.location = kGpu;
-  const auto moves = [&](void (*change)(CUmemAllocationProp & what)) {
+  const auto moves = [&](void (*change)(CUmemAllocationProp& what)) {
     CUmemAllocationProp what = plain;
     change(what);
     return memory::OwnPhysical::can_move(what).has_value();
