@@ -89,6 +89,19 @@ class Rig(Case):
         self.assertIn("not finished; the last launch was spin_until", hangs[0]["details"])
         self.assertEqual(self.named(report, "passes")["outcome"], "passed")
 
+    def test_a_test_that_hangs_is_ended_where_listing_the_tests_takes_longer_than_a_test_waits_for_it(self):
+        fifo, slow = self.scratch / "fifo", self.scratch / "slow"
+        os.mkfifo(fifo)
+        hold = os.open(fifo, os.O_RDWR)
+        self.addCleanup(os.close, hold)
+        folder = self.build(hangs=["sh", "-c", f"touch {slow} && {PROGRAMS}/linger --stream blocking < {fifo}; exit $?"])
+        with (folder / "CTestTestfile.cmake").open("a", encoding="utf-8") as tests:
+            tests.write(f"if(EXISTS {slow})\nfile(REMOVE {slow})\nexecute_process(COMMAND sleep 4)\nendif()\n")
+        result, report = self.rig("--hang-after", "1s")
+        self.assertEqual(result.returncode, 8, result.stderr)
+        self.assertIn("rota ci: hangs: hangs, linger", result.stderr)
+        self.assertEqual(self.named(report, "hangs")["outcome"], "failed")
+
     def test_a_test_that_went_on_once_another_had_been_ended_is_no_hang(self):
         # The second one's standard input closes with the first one's end; both stand still when they are looked at.
         fifos = [self.scratch / name for name in ("first", "second")]

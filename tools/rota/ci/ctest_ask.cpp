@@ -19,7 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kPatience{30};
 constexpr const char* kScratch = "rota-ctest";
 constexpr std::size_t kMostOutput = 256U << 20;
 
@@ -57,12 +56,12 @@ fs::path build_folder(const CtestRun& run) {
   return found;
 }
 
-// Its standard output, within kPatience.
+// Its standard output, within kMostListing.
 Result<std::string> listing_of(const std::vector<std::string>& command, const fs::path& folder) {
-  auto output = run_helper(command, folder.string(), steady_clock::now() + kPatience, kMostOutput);
+  auto output = run_helper(command, folder.string(), steady_clock::now() + kMostListing, kMostOutput);
   if (!output) return output.error();
   if (!output->ended) {
-    return Error{fmt::format("{} did not list its tests within {} s", command.front(), kPatience.count())};
+    return Error{fmt::format("{} did not list its tests within {} s", command.front(), kMostListing.count())};
   }
   if (output->missing) return Error{fmt::format("{} is not there any more", command.front())};
   return std::move(output->text);

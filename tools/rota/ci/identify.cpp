@@ -22,7 +22,7 @@ namespace {
 constexpr std::streamoff kLatestEvents = 16 << 10;
 constexpr auto kListing = std::chrono::seconds(2);
 
-// On a thread of its own, which ends by itself: a listing takes half a minute at most.
+// On a thread of its own, which ends by itself within kMostListing.
 std::shared_future<std::optional<AskedCtest>> ask_beside(const CtestRun& run) {
   std::promise<std::optional<AskedCtest>> promise;
   auto answer = promise.get_future().share();
@@ -97,7 +97,7 @@ std::optional<std::string> Identify::told_by(const std::string& id) const {
   return running_test(file, id);
 }
 
-std::optional<RunningTest> Identify::by_ctest(const report::ProcessAccount& account) {
+std::optional<RunningTest> Identify::by_ctest(const report::ProcessAccount& account, std::chrono::seconds patience) {
   const std::vector<report::ProcessAccount> one{account};
   for (const CtestRun& run : ctest_runs(one)) {
     const std::string id = run.runner.id();
@@ -109,7 +109,8 @@ std::optional<RunningTest> Identify::by_ctest(const report::ProcessAccount& acco
       listing = known;
     }
     // The first test of a build that takes long to list waits for a moment; until it is listed nothing is known.
-    if (listing.answer.wait_until(listing.patience) != std::future_status::ready) continue;
+    const auto until = std::max(listing.patience, std::chrono::steady_clock::now() + patience);
+    if (listing.answer.wait_until(until) != std::future_status::ready) continue;
     std::optional<AskedCtest> asked = listing.answer.get();
     if (!asked) continue;
     asked->logged.clear();  // of earlier runs
@@ -126,7 +127,7 @@ std::optional<RunningTest> Identify::by_ctest(const report::ProcessAccount& acco
   return std::nullopt;
 }
 
-RunningTest Identify::test_of(const report::ProcessAccount& account) {
+RunningTest Identify::test_of(const report::ProcessAccount& account, std::chrono::seconds patience) {
   const std::string id = account.self.id();
   if (auto name = told_by(id)) return {{*name}, id};
   for (const report::PersonRecord& ancestor : account.ancestors) {
@@ -135,7 +136,7 @@ RunningTest Identify::test_of(const report::ProcessAccount& account) {
   const std::vector<report::ProcessAccount> one{account};
   if (const auto bazel = bazel_tests(one, boot_time()); !bazel.empty())
     return {{bazel.front().name}, bazel.front().name};
-  if (auto test = by_ctest(account)) return std::move(*test);
+  if (auto test = by_ctest(account, patience)) return std::move(*test);
   return {{}, id};
 }
 

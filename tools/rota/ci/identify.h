@@ -36,12 +36,13 @@ class Identify {
   std::vector<Process> running();
   // Of a process of this session; it may have no account yet.
   RunningTest test_of(pid_t process);
-  RunningTest test_of(const report::ProcessAccount& account);
+  // Where ctest's list of tests is still being made, it is waited for, `patience` from now at least.
+  RunningTest test_of(const report::ProcessAccount& account, std::chrono::seconds patience = {});
 
  private:
   // The test that the plugin in this process says it is running.
   std::optional<std::string> told_by(const std::string& id) const;
-  std::optional<RunningTest> by_ctest(const report::ProcessAccount& account);
+  std::optional<RunningTest> by_ctest(const report::ProcessAccount& account, std::chrono::seconds patience);
 
   std::string folder_;
   std::mutex mutex_;

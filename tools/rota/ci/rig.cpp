@@ -90,7 +90,7 @@ class Watcher {
     const Time until = now() + kWhileEnding;
     for (const auto& process : identify_.running()) {
       if (process.account.inside.empty()) continue;
-      put_down(process, "it was told to end (SIGTERM)", until);
+      put_down(process, identify_.test_of(process.account), "it was told to end (SIGTERM)", until);
     }
   }
 
@@ -123,18 +123,18 @@ class Watcher {
     const auto process =
         std::ranges::find(running, stopped->id, [](const auto& each) { return each.account.self.id(); });
     if (process == running.end()) return false;
-    const bool tests = !identify_.test_of(process->account).names.empty();
+    // Who is no test may be meant to stand still: on a busy machine, too, that has to be known.
+    const RunningTest test = identify_.test_of(process->account, kMostListing);
     const auto so_long = std::chrono::duration_cast<std::chrono::seconds>(now() - stopped->since).count();
-    put_down(*process, fmt::format("no CUDA call for {} s", so_long), now() + 60s);
+    put_down(*process, test, fmt::format("no CUDA call for {} s", so_long), now() + 60s);
     // One that does something else, or nothing, may be meant to be there.
-    if (!tests && process->account.inside.empty()) return false;
+    if (test.names.empty() && process->account.inside.empty()) return false;
     end(process->account.self);
     return true;
   }
 
-  void put_down(const Identify::Process& process, const std::string& why, Time until) {
+  void put_down(const Identify::Process& process, const RunningTest& test, const std::string& why, Time until) {
     const report::ProcessAccount& account = process.account;
-    const RunningTest test = identify_.test_of(account);
     std::string text =
         fmt::format("{} (pid {}): {}\n", report::command_text(account.self.command, 60), account.self.pid, why);
     text += place(folder_, account, process.path, stack_signal(), until);
