@@ -22,7 +22,7 @@ api::CUresult run_begin_capture(api::CUstream stream, bool per_thread, const std
       out = gate::out_of_place.load();
       return out ? api::CUDA_ERROR_NOT_READY : call();
     });
-    if (!out || gate::is_inside()) return result;
+    if (!out || gate::may_not_wait()) return result;
   }
 }
 

@@ -143,13 +143,24 @@ const char* file_of(const void* address) noexcept {
                                : owner.path;
 }
 
+// NVIDIA's profiling library. It calls the driver's tables with its own lock held, also in the middle of other threads'
+// calls: one that waited at the gate would keep rota's own thread, which calls the driver, from ever opening it.
+bool is_cupti(const char* path) noexcept {
+  const char* const slash = std::strrchr(path, '/');
+  return std::string_view(slash != nullptr ? slash + 1 : path).starts_with("libcupti.so");
+}
+
 // What the program gets instead of the driver's table, which may be that table itself.
 const void* handed_out(const void* table, const api::CUuuid& id, const void* caller) noexcept {
   const std::uint64_t bytes = table_length(table);
   const KnownTable* entry = known_table(id, bytes);
-  const void* copy = entry != nullptr && entry->gated ? gated_copy(table, bytes) : nullptr;
+  const bool gated = entry != nullptr && entry->gated;
+  const bool profiles = gated && is_cupti(file_of(caller));
+  const void* copy = gated && !profiles ? gated_copy(table, bytes) : nullptr;
   const char* const unseen = entry == nullptr ? "it uses a private table of the driver that rota does not know"
-                             : entry->gated && copy == nullptr
+                             : profiles       ? "a profiler (CUPTI) uses a private table of the driver through which "
+                                                "work is submitted"
+                             : gated && copy == nullptr
                                  ? "it submits work through a private table of the driver, which rota can gate only on "
                                    "x86-64 and with CUDA 12.5 or later"
                                  : nullptr;

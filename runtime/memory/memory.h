@@ -187,10 +187,11 @@ class Memory {
 
   // --- the monitor
 
-  // When the lease has come back: starts moving this process's memory to the GPU (move_order.h), except what the
-  // program wants elsewhere, up to `most` bytes together with what cannot move. `stream` and the context belong to
-  // `device`. Returns the bytes requested.
-  std::uint64_t bring(int device, api::CUstream stream, std::uint64_t most);
+  // When the lease has come back: what of this process's managed memory is to move to the GPU, in this order
+  // (move_order.h). Not what the program wants elsewhere; up to `most` bytes together with what cannot move.
+  std::vector<Allocation> to_bring(int device, std::uint64_t most);
+  // Starts moving it. `stream` and the context belong to `device`. Returns the bytes requested.
+  std::uint64_t bring(int device, api::CUstream stream, const std::vector<Allocation>& ranges);
   // Before the lease goes to a process that needs the room: starts moving this many bytes to the host, or as many as
   // there are. Returns the bytes requested.
   std::uint64_t move_out(int device, api::CUstream stream, std::uint64_t bytes);

@@ -41,7 +41,7 @@ std::vector<Allocation> Memory::movable(int ordinal) const {
   return all;
 }
 
-std::uint64_t Memory::bring(int ordinal, api::CUstream stream, std::uint64_t most) {
+std::vector<Allocation> Memory::to_bring(int ordinal, std::uint64_t most) {
   std::vector<Allocation> all = movable(ordinal);
   // The program's own managed memory only if the program has put it there.
   for (const Allocation& range : ledger_.list(ordinal, Kind::kManaged)) {
@@ -53,7 +53,11 @@ std::uint64_t Memory::bring(int ordinal, api::CUstream stream, std::uint64_t mos
   if (ledger_.live_bytes(ordinal) > most) most -= most / 16;
   const std::uint64_t fixed = ledger_.fixed_bytes(ordinal);
   const std::uint64_t since = std::exchange(entry.turn_began, ledger_.clock(ordinal));
-  return managed_.bring(ordinal, stream, to_bring(std::move(all), since, most - std::min(most, fixed)));
+  return memory::to_bring(std::move(all), since, most - std::min(most, fixed));
+}
+
+std::uint64_t Memory::bring(int ordinal, api::CUstream stream, const std::vector<Allocation>& ranges) {
+  return managed_.bring(ordinal, stream, ranges);
 }
 
 std::uint64_t Memory::move_out(int ordinal, api::CUstream stream, std::uint64_t bytes) {

@@ -202,9 +202,10 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
   if (!back.resident) return back;
   Moves moves(contexts);
   for (const auto& [device, most] : destinations) {
-    if (memory.ledger().live_bytes(device) == memory.ledger().fixed_bytes(device)) continue;
-    moves.add(device,
-              [&, device = device, most = most](api::CUstream stream) { return memory.bring(device, stream, most); });
+    // Without any, no call of the driver's is made: the gate opens at once.
+    const std::vector<memory::Allocation> ranges = memory.to_bring(device, most);
+    if (ranges.empty()) continue;
+    moves.add(device, [&, device = device](api::CUstream stream) { return memory.bring(device, stream, ranges); });
   }
   // 20 GB/s: well below the speed of the link, well above that of faults.
   moves.wait(Clock::now() + time_for(moves.bytes(), 20), stopping);

@@ -119,6 +119,7 @@ Thread* register_this_thread() {
     } while (!threads.compare_exchange_weak(head, record, memory_order_release, memory_order_relaxed));
   }
   record->metered = {};
+  record->exempt = false;
   self = record;
   // If that fails, the record stays this thread's until another thread finds that this one is dead.
   if (told_of_ends) pthread_setspecific(thread_end_key, record);
@@ -132,7 +133,7 @@ bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_
     // With the fence, all threads see the store of the word and the load of the state in one order.
     thread.word.fetch_add(0, memory_order_seq_cst);
     const std::uint32_t now = state.load(memory_order_seq_cst);
-    if ((now & (kClosedBit | kMeteredBit)) == 0) return true;
+    if ((now & (kClosedBit | kMeteredBit)) == 0 || thread.exempt) return true;
     // A call inside a call: the outer one is already counted, and the closer waits for it. Waiting here would mean
     // waiting for ourselves.
     const std::uint64_t inside = depth_of_own(thread);
@@ -168,7 +169,7 @@ bool hold_slowly(Thread& thread) {
     if ((state.load(memory_order_seq_cst) & kClosedBit) == 0 || !out_of_place.load(memory_order_seq_cst)) return true;
     // Inside another call nothing moves.
     const std::uint64_t inside = depth_of_own(thread);
-    if (inside != kEnterMapping && inside != 0) return true;
+    if ((inside != kEnterMapping && inside != 0) || thread.exempt) return true;
     if (refuses()) return false;
     Gate* gate = the_gate.load(memory_order_acquire);
     if (gate == nullptr) return true;
@@ -178,9 +179,14 @@ bool hold_slowly(Thread& thread) {
   }
 }
 
+void exempt_this_thread() {
+  Thread* const own = self != nullptr ? self : register_this_thread();
+  if (own != &no_memory) own->exempt = true;
+}
+
 bool wait_in_place() {
   Gate* gate = the_gate.load(memory_order_acquire);
-  while (gate != nullptr && out_of_place.load(memory_order_seq_cst) && !is_inside()) {
+  while (gate != nullptr && out_of_place.load(memory_order_seq_cst) && !may_not_wait()) {
     if (refuses()) return false;
     gate->pass();
   }
@@ -188,7 +194,7 @@ bool wait_in_place() {
 }
 
 void make_room(const std::function<bool()>& again) {
-  if (is_inside()) return;
+  if (may_not_wait()) return;
   Gate* gate = the_gate.load(memory_order_acquire);
   Attendant* attendant = gate != nullptr ? gate->attendant_.load(memory_order_acquire) : nullptr;
   if (attendant != nullptr) attendant->make_room(again);

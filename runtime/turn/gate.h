@@ -122,10 +122,14 @@ class Gate {
   bool fenced_ = false;
 };
 
+// From now on the calling thread waits for nothing at the gate: it is rota's own, which opens the gate. Code of others
+// runs on it, too: a profiler's callbacks in the driver's functions that it calls.
+void exempt_this_thread();
+
 // Whether the calling thread is inside: the closer waits for it, so it must not wait for anything that needs the gate
-// closed.
-inline bool is_inside() {
-  return self != nullptr && (self->word.load(std::memory_order_relaxed) & kDepthMask) != 0;
+// closed. Nor must a thread that is exempt.
+inline bool may_not_wait() {
+  return self != nullptr && (self->exempt || (self->word.load(std::memory_order_relaxed) & kDepthMask) != 0);
 }
 
 // In the child of a fork, before it creates its own gate: forgets the parent's other threads and its gate, which

@@ -163,7 +163,7 @@ void Monitor::shares() {
 
 void Monitor::wait_for_room(int device) {
   if (device < 0 || device >= memory::kMaxDevices || room_.covered(device)) return;
-  if (gate::is_inside() || contexts_.captures() != 0) {
+  if (gate::may_not_wait() || contexts_.captures() != 0) {
     bell_.ring();
     return;
   }
@@ -313,6 +313,7 @@ void Monitor::forget_in_child() {
 // --- the monitor's thread
 
 void Monitor::run() {
+  gate::exempt_this_thread();
   // Measured: a query from a thread that is not in RELAXED mode invalidates a global capture.
   api::CUstreamCaptureMode mode = api::CU_STREAM_CAPTURE_MODE_RELAXED;
   real::cuThreadExchangeStreamCaptureMode(&mode);

@@ -103,7 +103,7 @@ std::uint64_t Monitor::fixed_of_others_bytes(int device) const {
 }
 
 void Monitor::make_room_for_context(int device, const std::function<bool()>& again) {
-  if (device < 0 || device >= memory::kMaxDevices || gate::is_inside() || contexts_.captures() != 0) return;
+  if (device < 0 || device >= memory::kMaxDevices || gate::may_not_wait() || contexts_.captures() != 0) return;
   touch(device);
   // A new GPU: rotad has to be told, and the grant has to be extended to it. If this is the process's first GPU, the
   // grant is there at the first look; until then the gate is closed.
@@ -119,7 +119,7 @@ void Monitor::make_room(int device, const std::function<bool()>& again) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   if (memory_.swap().drop_kept(device) != 0 && again()) return;
   if (!served()) return;
-  if (gate::is_inside() || contexts_.captures() != 0) return;
+  if (gate::may_not_wait() || contexts_.captures() != 0) return;
   std::size_t total = 0;
   if (real::cuDeviceTotalMem_v2(&total, device) != api::CUDA_SUCCESS || total == 0) return;
   if (memory_.ledger().live_bytes(device) > total) return;
@@ -195,7 +195,7 @@ void Monitor::make_room(const std::function<bool()>& again) {
 }
 
 void Monitor::close_for_room(int device, const std::function<void()>& begin) {
-  if (gate::is_inside() || contexts_.captures() != 0) return;
+  if (gate::may_not_wait() || contexts_.captures() != 0) return;
   if (!others_can_clear(device)) return;
   begin();
   bell_.ring();

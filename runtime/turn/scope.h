@@ -31,6 +31,7 @@ struct alignas(64) Thread {
   // place. The rest: how many submitting calls have left, for the idle detection.
   std::atomic<std::uint64_t> word{0};
   std::atomic<pid_t> tid{0};  // 0: free
+  bool exempt = false;        // waits for nothing (exempt_this_thread()); only its thread uses it
   Thread* next = nullptr;
   // The stream that this thread last submitted to while calls were metered (meter.h), so that it need not look it up
   // again. Only this thread uses it.

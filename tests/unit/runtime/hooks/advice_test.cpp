@@ -133,7 +133,7 @@ TEST_CASE("the program's own managed memory is advised and prefetched by nobody 
     driver.enter_context(0);
     CUdeviceptr own = 0;
     EXPECT(overrides::cuMemAllocManaged(&own, kMiB, api::CU_MEM_ATTACH_GLOBAL) == api::CUDA_SUCCESS);
-    EXPECT(runtime().memory.bring(0, nullptr, UINT64_MAX) == 0);
+    EXPECT(runtime().memory.bring(0, nullptr, runtime().memory.to_bring(0, UINT64_MAX)) == 0);
     EXPECT(advised == 0);
     EXPECT(driver.prefetches == 0);
   }));

@@ -1,6 +1,7 @@
 // Overrides of what hands out the driver's functions and tables: the program gets the shim's own functions, and what
 // rota does not know marks the process. (attach_test.cpp has drivers without cuGetProcAddress, contract_test.cpp the
 // list of known tables.)
+#include <dlfcn.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -192,4 +193,23 @@ TEST_CASE("a table through which work is submitted goes out gated, and where it 
       EXPECT(!says("unknown") && !says("does not know"));
     }));
   }
+  // NVIDIA's profiling library must not wait at the gate: it gets the driver's own.
+  version = 13000;
+  CHECK(holds({}, [&](FakeDriver& driver) {
+    driver.set<api::cuGetExportTable_fn>(Symbol::k_cuGetExportTable, [](const void** into, const api::CUuuid*) {
+      *into = table.data();
+      return api::CUDA_SUCCESS;
+    });
+    void* const library = dlopen(ROTA_TEST_CUPTI, RTLD_NOW);
+    EXPECT(library != nullptr);
+    using Ask = CUresult(decltype(&overrides::cuGetExportTable), const void**, const api::CUuuid*);
+    auto* const ask = reinterpret_cast<Ask*>(dlsym(library, "ask"));
+    EXPECT(ask != nullptr);
+    const void* got = nullptr;
+    const std::string said =
+        logged([&] { EXPECT(ask(overrides::cuGetExportTable, &got, &of_cufft) == api::CUDA_SUCCESS); });
+    EXPECT(got == table.data());
+    EXPECT(runtime().unevictable());
+    EXPECT(said.find("a profiler (CUPTI) uses a private table") != std::string::npos);
+  }));
 }

@@ -90,16 +90,16 @@ TEST_CASE("a turn is judged by what was allocated since the one before began") {
   const auto weights = take(64 * kMiB);
   const auto table = take(8 * kMiB);
   watch(f.driver);
-  f.memory.bring(0, kStream, UINT64_MAX);
+  f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX));
   CHECK(moved == Pieces{{table, 8 * kMiB}, {weights, 64 * kMiB}});
   CHECK(moved_to == 0);
   f.our_turn = false;
   const auto activations = take(128 * kMiB);
   watch(f.driver);
-  f.memory.bring(0, kStream, UINT64_MAX);
+  f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX));
   CHECK(moved == Pieces{{activations, 128 * kMiB}, {table, 8 * kMiB}, {weights, 64 * kMiB}});
   watch(f.driver);
-  f.memory.bring(0, kStream, UINT64_MAX);
+  f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX));
   CHECK(moved == Pieces{{table, 8 * kMiB}, {weights, 64 * kMiB}, {activations, 128 * kMiB}});
 }
 
@@ -111,8 +111,8 @@ TEST_CASE("a process with more than it may have or the GPU has brings what fits 
   REQUIRE(f.memory.reserve(0, 10 * kMiB, Kind::kAsync));
   for (int i = 0; i < 4; ++i) REQUIRE(f.memory.allocate(&address, 50 * kMiB) == api::CUDA_SUCCESS);
   // 160 less a sixteenth, less 10.
-  CHECK(f.memory.bring(0, kStream, UINT64_MAX) == 140 * kMiB);
-  CHECK(f.memory.bring(0, kStream, 64 * kMiB) == 50 * kMiB);
+  CHECK(f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX)) == 140 * kMiB);
+  CHECK(f.memory.bring(0, kStream, f.memory.to_bring(0, 64 * kMiB)) == 50 * kMiB);
 }
 
 TEST_CASE("what the program has placed elsewhere is left there, and its own managed memory comes if it put it here") {
@@ -126,7 +126,7 @@ TEST_CASE("what the program has placed elsewhere is left there, and its own mana
               [&] { return own; }) == api::CUDA_SUCCESS);
   const auto comes = [&] {
     watch(f.driver);
-    f.memory.bring(0, kStream, UINT64_MAX);
+    f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX));
     return moved;
   };
   const Pieces ours{{converted, 8 * kMiB}};

@@ -44,7 +44,7 @@ TEST_CASE("small plain allocations share one piece of managed memory, each with 
   CHECK(f.ledger.fixed_bytes(0) == 0);
   CHECK(f.ledger.find(second + kBytes)->address == second);
   CHECK(f.ledger.find(first)->kind.converted());
-  CHECK(f.memory.bring(0, kStream, UINT64_MAX) == 2 * kBytes + 1 + kMiB);
+  CHECK(f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX)) == 2 * kBytes + 1 + kMiB);
   CHECK(f.memory.only_converted_makes_it_wait(first, large));
   f.memory.set_synchronous(first, true);
   CHECK(f.memory.synchronous(first) == true);

@@ -20,9 +20,9 @@ TEST_CASE("stream-ordered memory is managed, can leave the GPU, and is many allo
   CHECK(f.ledger.fixed_bytes(0) == 0);
   CHECK(f.ledger.find(second + 999)->address == second);
   CHECK_FALSE(f.ledger.find(first + 1023));
-  CHECK(f.memory.bring(0, kStream, UINT64_MAX) == 0);  // too small to be worth it
+  CHECK(f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX)) == 0);  // too small to be worth it
   const api::CUdeviceptr large = f.taken(3 * kMiB);
-  CHECK(f.memory.bring(0, kStream, UINT64_MAX) == 3 * kMiB);
+  CHECK(f.memory.bring(0, kStream, f.memory.to_bring(0, UINT64_MAX)) == 3 * kMiB);
   for (const api::CUdeviceptr address : {first, second, large}) f.free(address);
   CHECK(f.live_bytes() == 0);
   CHECK(f.ledger.entries() == 0);

@@ -221,6 +221,31 @@ TEST_CASE("a call inside a call passes the closed gate, and the closer waits for
   thread.join();
 }
 
+TEST_CASE("a thread of rota's own, which opens the gate, waits for nothing in front of it") {
+  Gate gate;
+  Capturing attendant;
+  gate.set_attendant(&attendant);
+  gate.close();
+  gate::out_of_place.store(true);
+  std::thread([&] {
+    gate::exempt_this_thread();
+    CHECK(gate::may_not_wait());
+    const gate::Scope submits(kCall);
+    CHECK_FALSE(submits.refused());
+  }).join();
+  std::thread([&] {
+    gate::exempt_this_thread();
+    const gate::MappingScope maps;
+    CHECK(gate::wait_in_place());
+  }).join();
+  gate::out_of_place.store(false);
+  // The next thread that gets the record waits again.
+  std::thread waits([&] { const gate::Scope submits(kCall); });
+  CHECK(eventually([&] { return gate.standing() == 1; }));
+  gate.open();
+  waits.join();
+}
+
 TEST_CASE("a call that submits nothing, as into a capturing stream, passes the closed gate") {
   Gate gate;
   Capturing attendant;

@@ -40,7 +40,7 @@ struct Watched<kSymbol, CUresult(Parameters...)> {
     if (kSymbol != tried->symbol) return simulated(parameters...);
     tried->reached = true;
     tried->in_place = in_place;
-    tried->inside = gate::is_inside();
+    tried->inside = gate::may_not_wait();
     if (tried->succeeds) return CUDA_SUCCESS;
     const CUresult result = simulated(parameters...);
     tried->stood_in = result == CUDA_ERROR_NOT_SUPPORTED;
