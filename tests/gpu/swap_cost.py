@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """What allocating costs in swap mode, against the driver; and what a program of its own memory costs to move.
 
-    tests/gpu/swap_cost.py --build DIR [--only allocate|own] [--sizes 64K 2M 64M 1G] [--repeats 5]
+    tests/gpu/swap_cost.py --build DIR [--only allocate|stream|own] [--sizes 64K 2M 64M 1G] [--repeats 5]
 
 allocate  cuMemAlloc and cuMemFree of each size, cold (nothing of that size was freed before) and warm, in processes that run natively
           and under `rota run --memory swap` in turn (tests/programs/alloc_cost of the build). The figures are the medians of the
           processes' means, and rota's over native.
+stream    cuMemAllocAsync and cuMemFreeAsync in a stream, by themselves and around a short kernel (alloc_cost --stream-ordered), likewise.
 own       two programs with memory of their own making (cuMemCreate) in pieces of 2, 20, 64 and 256 MiB, which swap: what a moved GiB
           takes (swap.py --own --piece), beside a ballast.
 
@@ -27,29 +28,47 @@ HERE = pathlib.Path(__file__).resolve().parent
 CALLS = ("cold_alloc", "first_free", "warm_alloc_and_free")
 
 
-def allocate(options):
+def in_turn(options, *arguments):
+    """What alloc_cost says natively and under rota, in turn: lists of what it printed, and what failures said."""
     program = options.build / "tests/programs/alloc_cost"
     with tempfile.TemporaryDirectory(prefix="rota-cost-", ignore_cleanup_errors=True) as folder:
         environment = dict(os.environ, ROTA_SOCKET=f"{folder}/rotad.sock", ROTA_LOCK_DIRECTORY=f"{folder}/locks", ROTA_LOG="warn")
         prefixes = {"native": [], "rota": [options.build / "bin/rota", "run", "--memory", "swap", "--"]}
-        for size in options.sizes:
-            taken = {who: [] for who in prefixes}
-            for number in range(options.repeats):
-                for who in list(prefixes)[::1 if number % 2 else -1]:
-                    done = subprocess.run(list(map(str, [*prefixes[who], program, "--bytes", size])), env=environment, capture_output=True, text=True)
-                    if done.returncode != 0:
-                        taken[who].append(done.stderr.strip()[-200:])
-                        continue
-                    taken[who].append(json.loads(done.stdout))
-            line = {"part": "allocate", "size": size, "repeats": options.repeats,
-                    "failed": [each for all_of in taken.values() for each in all_of if isinstance(each, str)][:2]}
-            for call in CALLS:
-                means = {who: statistics.median(each[call]["mean"] for each in values if not isinstance(each, str)) for who, values in taken.items()
-                         if any(not isinstance(each, str) for each in values)}
-                line[call] = {**{f"{who}_us": round(value, 2) for who, value in means.items()},
-                              "longest_us": {who: max(each[call]["max"] for each in values if not isinstance(each, str)) for who, values in taken.items() if who in means},
-                              "rota_over_native": round(means["rota"] / means["native"], 3) if len(means) == 2 else None}
-            print(json.dumps(line), flush=True)
+        taken, failed = {who: [] for who in prefixes}, []
+        for number in range(options.repeats):
+            for who in list(prefixes)[::1 if number % 2 else -1]:
+                done = subprocess.run(list(map(str, [*prefixes[who], program, *arguments])), env=environment, capture_output=True, text=True)
+                if done.returncode != 0:
+                    failed.append(done.stderr.strip()[-200:])
+                    continue
+                taken[who].append(json.loads(done.stdout))
+    return taken, failed
+
+
+def compared(taken, figure):
+    """The medians of a figure, and rota's over native."""
+    medians = {who: statistics.median(map(figure, values)) for who, values in taken.items() if values}
+    return {**{f"{who}_us": round(value, 3) for who, value in medians.items()},
+            "rota_over_native": round(medians["rota"] / medians["native"], 3) if len(medians) == 2 else None}
+
+
+def allocate(options):
+    for size in options.sizes:
+        taken, failed = in_turn(options, "--bytes", size)
+        line = {"part": "allocate", "size": size, "repeats": options.repeats, "failed": failed[:2]}
+        for call in CALLS:
+            line[call] = {**compared(taken, lambda each, call=call: each[call]["mean"]),
+                          "longest_us": {who: max(each[call]["max"] for each in values) for who, values in taken.items() if values}}
+        print(json.dumps(line), flush=True)
+
+
+def stream_ordered(options):
+    for size in ("4K", "2M"):
+        taken, failed = in_turn(options, "--bytes", size, "--stream-ordered")
+        line = {"part": "stream", "size": size, "repeats": options.repeats, "failed": failed[:2]}
+        for figure in ("pair", "kernel", "pair_and_kernel"):
+            line[figure] = compared(taken, lambda each, figure=figure: each[figure])
+        print(json.dumps(line), flush=True)
 
 
 def moves_of_own_memory(options):
@@ -69,17 +88,16 @@ def moves_of_own_memory(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser, room=5.2, size=4, seconds=5)
-    parser.add_argument("--only", choices=["allocate", "own"])
+    parser.add_argument("--only", choices=["allocate", "stream", "own"])
     parser.add_argument("--sizes", nargs="+", default=["64K", "2M", "64M", "1G"])
     parser.add_argument("--pieces", nargs="+", default=["2M", "20M", "64M", "256M"])
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     driver_library()
     options.build = options.build.resolve()
-    if options.only != "own":
-        allocate(options)
-    if options.only != "allocate":
-        moves_of_own_memory(options)
+    for part, run in (("allocate", allocate), ("stream", stream_ordered), ("own", moves_of_own_memory)):
+        if options.only in (None, part):
+            run(options)
     return 0
 
 

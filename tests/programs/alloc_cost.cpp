@@ -1,10 +1,15 @@
 // How long cuMemAlloc and cuMemFree take: cold, when nothing of that size was freed before, and warm, when it was.
 //
 //   alloc_cost --bytes N[K|M|G] [--count N]
+//   alloc_cost --bytes N[K|M|G] --stream-ordered
 //
 // Allocates --count pieces (default: as many as make 2 GiB, at least 2 and at most 512), frees them, and then allocates
 // and frees one again and again. Prints a line of JSON: for each kind of call the mean, the median and the longest, in
 // microseconds. tests/gpu/swap_cost.py compares it with and without rota.
+//
+// --stream-ordered: cuMemAllocAsync and cuMemFreeAsync in a stream, 20 000 pairs of them: by themselves, and each
+// around a short kernel, where the GPU is the one that is busy; the same kernels alone. Microseconds for each pair,
+// until the stream has finished.
 #include <algorithm>
 #include <vector>
 
@@ -36,13 +41,43 @@ class Taken {
 
 }  // namespace
 
+int stream_ordered(uint64_t bytes) {
+  constexpr int kPairs = 20'000;
+  CUstream stream = nullptr;
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUfunction poke = kernel("_Z4pokePjj");
+  CUdeviceptr word = 0;
+  CHECK(cuMemAlloc_v2(&word, 256));
+  unsigned value = 0;
+  const auto each = [&](bool allocates, bool launches) {
+    const double began = seconds();
+    for (int pair = 0; pair < kPairs; ++pair) {
+      CUdeviceptr memory = word;
+      if (allocates) CHECK(cuMemAllocAsync(&memory, bytes, stream));
+      void* parameters[] = {&memory, &value};
+      if (launches) CHECK(cuLaunchKernel(poke, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+      if (allocates) CHECK(cuMemFreeAsync(memory, stream));
+    }
+    CHECK(cuStreamSynchronize(stream));
+    return (seconds() - began) * 1e6 / kPairs;
+  };
+  each(true, true);  // what the first calls set up counts for none
+  std::printf("{\"bytes\":%llu", static_cast<unsigned long long>(bytes));
+  std::printf(",\"pair\":%.3f", each(true, false));
+  std::printf(",\"kernel\":%.3f", each(false, true));
+  std::printf(",\"pair_and_kernel\":%.3f}\n", each(true, true));
+  return 0;
+}
+
 int main(int argc, char** argv) {
-  Options options(argc, argv, "alloc_cost --bytes N[K|M|G] [--count N]");
+  Options options(argc, argv, "alloc_cost --bytes N[K|M|G] [--count N] [--stream-ordered]");
   start();
   const uint64_t bytes = options.bytes("--bytes", uint64_t{2} << 20);
   const auto usual = std::clamp<uint64_t>((uint64_t{2} << 30) / bytes, 2, 512);
   const auto count = static_cast<size_t>(options.number("--count", static_cast<double>(usual)));
+  const bool in_stream = options.flag("--stream-ordered");
   options.end();
+  if (in_stream) return stream_ordered(bytes);
   CUdeviceptr first = 0;  // what the first call of all sets up counts for none
   CHECK(cuMemAlloc_v2(&first, 256));
   CHECK(cuMemsetD32_v2(first, 0, 64));
