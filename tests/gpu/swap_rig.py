@@ -7,6 +7,7 @@ import json
 import math
 import os
 import pathlib
+import shutil
 import statistics
 import subprocess
 import sys
@@ -250,6 +251,17 @@ def served(options, *arguments):
             options.logs.mkdir(parents=True, exist_ok=True)
             for file in folder.glob("*.log"):
                 (options.logs / f"{folder.name}-{file.name}").write_bytes(file.read_bytes())
+
+
+def stacks(pid):
+    """Where each thread of a process stands that does not go on, by whichever debugger there is."""
+    debugger = shutil.which("gdb") or shutil.which("cuda-gdb")
+    if debugger is None:
+        return "no debugger"
+    try:
+        return subprocess.run([debugger, "-p", str(pid), "-batch", "-nx", "-ex", "thread apply all bt 40"], capture_output=True, text=True, timeout=60).stdout
+    except subprocess.TimeoutExpired:
+        return "the debugger did not answer"
 
 
 def end(program, patience=0):

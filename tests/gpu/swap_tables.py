@@ -34,7 +34,7 @@ import evidence
 import swap_switches
 from export_tables import LINE, file_name
 from library_checks import LIBRARIES
-from swap_rig import GIB, MIB, add_options, context_bytes, driver_library, end, served, tell
+from swap_rig import GIB, MIB, add_options, context_bytes, driver_library, end, served, stacks, tell
 
 STAYS = re.compile(r"rota: (rota cannot see every use of this process's GPU memory: .*|.* this process's memory stays native.*|.* this program's memory stays on the GPU)$", re.M)
 MOST_FEATURES = 512 * MIB
@@ -139,6 +139,7 @@ def measure(options, chosen):
                 line = (program.communicate(timeout=max(1, until - time.monotonic()))[0].splitlines() or [""])[-1]
             except subprocess.TimeoutExpired:
                 line = ""
+                (rig.folder / f"{log_of(name)}-stacks.log").write_text(stacks(program.pid), encoding="utf-8")
                 end(program)
             found[name] = row(program, line, rig.said(log_of(name)))
             if name not in ready:
