@@ -8,10 +8,13 @@
 
 #include <link.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
+#include <string_view>
 
 #include "runtime/core/attach.h"
 #include "runtime/core/log.h"
@@ -39,17 +42,29 @@ constexpr Lookup kLookups[] = {
 constexpr unsigned long long kPerThreadStream = api::CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM;
 constexpr unsigned long long kAllFlags = kPerThreadStream | api::CU_GET_PROC_ADDRESS_LEGACY_STREAM;
 
-// Names that have been logged; a program may ask for the same one many times. Once the list is full, no new ones are
-// logged.
-bool first_report(const void* function) noexcept {
-  static std::atomic<const void*> reported[256];
-  for (auto& entry : reported) {
-    const void* seen = nullptr;
-    if (entry.compare_exchange_strong(seen, function, std::memory_order_relaxed)) return true;
-    if (seen == function) return false;
+// Addresses that have been met before; there are few of them.
+class Seen {
+ public:
+  // Whether it is the first time; false as well once there are too many.
+  bool add(const void* what) noexcept {
+    for (auto& entry : all_) {
+      const void* seen = nullptr;
+      if (entry.compare_exchange_strong(seen, what, std::memory_order_relaxed)) return true;
+      if (seen == what) return false;
+    }
+    return false;
   }
-  return false;
-}
+  bool contains(const void* what) const noexcept {
+    return std::any_of(std::begin(all_), std::end(all_),
+                       [what](const auto& entry) { return entry.load(std::memory_order_relaxed) == what; });
+  }
+
+ private:
+  std::atomic<const void*> all_[256]{};
+};
+
+constinit Seen reported;  // functions and tables that were logged; a program may ask for the same one many times
+constinit Seen tools;     // paths of files that have asked for unknown tables, as file_of() returns them
 
 // Replaces a real function's address by rota's own.
 void hand_out_thunk(const char* name, void** function) noexcept {
@@ -60,7 +75,7 @@ void hand_out_thunk(const char* name, void** function) noexcept {
   }
   runtime().unknown_pointers.fetch_add(1, std::memory_order_relaxed);
   runtime().mark_unevictable("the driver returned a function that rota does not know", name != nullptr ? name : "");
-  if (first_report(*function)) {
+  if (reported.add(*function)) {
     log::info(
         "cuGetProcAddress: rota does not know the function that the driver returned for '{}' and does not see calls to "
         "it",
@@ -143,11 +158,12 @@ const char* file_of(const void* address) noexcept {
                                : owner.path;
 }
 
-// NVIDIA's profiling library. It calls the driver's tables with its own lock held, also in the middle of other threads'
-// calls: one that waited at the gate would keep rota's own thread, which calls the driver, from ever opening it.
-bool is_cupti(const char* path) noexcept {
+// NVIDIA's profiling library, CUPTI, or a file that it is linked into: nobody else is known to ask for so much. It
+// calls the driver's tables with its own lock held, also in the middle of other threads' calls: one that waited at the
+// gate would keep rota's own thread, which calls the driver, from ever opening it.
+bool is_tool(const char* path) noexcept {
   const char* const slash = std::strrchr(path, '/');
-  return std::string_view(slash != nullptr ? slash + 1 : path).starts_with("libcupti.so");
+  return tools.contains(path) || std::string_view(slash != nullptr ? slash + 1 : path).starts_with("libcupti.so");
 }
 
 // What the program gets instead of the driver's table, which may be that table itself.
@@ -155,18 +171,19 @@ const void* handed_out(const void* table, const api::CUuuid& id, const void* cal
   const std::uint64_t bytes = table_length(table);
   const KnownTable* entry = known_table(id, bytes);
   const bool gated = entry != nullptr && entry->gated;
-  const bool profiles = gated && is_cupti(file_of(caller));
-  const void* copy = gated && !profiles ? gated_copy(table, bytes) : nullptr;
+  const bool tool = gated && is_tool(file_of(caller));
+  const void* copy = gated && !tool ? gated_copy(table, bytes) : nullptr;
   const char* const unseen = entry == nullptr ? "it uses a private table of the driver that rota does not know"
-                             : profiles       ? "a profiler (CUPTI) uses a private table of the driver through which "
+                             : tool           ? "a profiler (CUPTI) uses a private table of the driver through which "
                                                 "work is submitted"
                              : gated && copy == nullptr
                                  ? "it submits work through a private table of the driver, which rota can gate only on "
                                    "x86-64 and with CUDA 12.5 or later"
                                  : nullptr;
   if (unseen != nullptr) runtime().mark_unevictable(unseen, "cuGetExportTable");
+  if (entry == nullptr) tools.add(file_of(caller));
   const auto level = unseen != nullptr ? log::Level::kInfo : log::Level::kDebug;
-  if (log::enabled(log::Level::kDebug) || (log::enabled(level) && first_report(table))) {
+  if (log::enabled(log::Level::kDebug) || (log::enabled(level) && reported.add(table))) {
     log::message(level, "cuGetExportTable: {} table {} of {} bytes for {}",
                  entry == nullptr    ? "unknown"
                  : copy != nullptr   ? "gated"

@@ -155,6 +155,11 @@ TEST_CASE("a private table goes out as the driver's own, an unknown one marks th
   }));
 }
 
+const api::CUuuid kOfCufft{.bytes = {0x6e, 0x16, 0x3f, static_cast<char>(0xbe), static_cast<char>(0xb9), 0x58, 0x44,
+                                     0x4d, static_cast<char>(0x83), 0x5c, static_cast<char>(0xe1),
+                                     static_cast<char>(0x82), static_cast<char>(0xaf), static_cast<char>(0xf1),
+                                     static_cast<char>(0x99), 0x1e}};
+
 TEST_CASE("a table through which work is submitted goes out gated, and where it cannot be, that is said") {
   struct Case {
     int driver;
@@ -166,10 +171,6 @@ TEST_CASE("a table through which work is submitted goes out gated, and where it 
   const std::array<Case, 2> cases{Case{13000, false}, Case{12040, false}};
 #endif
   static std::array<std::uint64_t, 99> table{792, 0x1000};
-  static const api::CUuuid of_cufft{.bytes = {0x6e, 0x16, 0x3f, static_cast<char>(0xbe), static_cast<char>(0xb9), 0x58,
-                                              0x44, 0x4d, static_cast<char>(0x83), 0x5c, static_cast<char>(0xe1),
-                                              static_cast<char>(0x82), static_cast<char>(0xaf), static_cast<char>(0xf1),
-                                              static_cast<char>(0x99), 0x1e}};
   static int version;
   for (const Case& each : cases) {
     version = each.driver;
@@ -183,7 +184,7 @@ TEST_CASE("a table through which work is submitted goes out gated, and where it 
         return api::CUDA_SUCCESS;
       });
       const void* got = nullptr;
-      const std::string said = logged([&] { EXPECT(kTabling.front().call(&got, &of_cufft) == api::CUDA_SUCCESS); });
+      const std::string said = logged([&] { EXPECT(kTabling.front().call(&got, &kOfCufft) == api::CUDA_SUCCESS); });
       const auto says = [&](const char* text) { return said.find(text) != std::string::npos; };
       EXPECT((got != table.data()) == each.gated);
       EXPECT(runtime().unevictable() != each.gated);
@@ -193,23 +194,42 @@ TEST_CASE("a table through which work is submitted goes out gated, and where it 
       EXPECT(!says("unknown") && !says("does not know"));
     }));
   }
-  // NVIDIA's profiling library must not wait at the gate: it gets the driver's own.
-  version = 13000;
-  CHECK(holds({}, [&](FakeDriver& driver) {
-    driver.set<api::cuGetExportTable_fn>(Symbol::k_cuGetExportTable, [](const void** into, const api::CUuuid*) {
-      *into = table.data();
-      return api::CUDA_SUCCESS;
-    });
-    void* const library = dlopen(ROTA_TEST_CUPTI, RTLD_NOW);
-    EXPECT(library != nullptr);
-    using Ask = CUresult(decltype(&overrides::cuGetExportTable), const void**, const api::CUuuid*);
-    auto* const ask = reinterpret_cast<Ask*>(dlsym(library, "ask"));
-    EXPECT(ask != nullptr);
-    const void* got = nullptr;
-    const std::string said =
-        logged([&] { EXPECT(ask(overrides::cuGetExportTable, &got, &of_cufft) == api::CUDA_SUCCESS); });
-    EXPECT(got == table.data());
-    EXPECT(runtime().unevictable());
-    EXPECT(said.find("a profiler (CUPTI) uses a private table") != std::string::npos);
-  }));
 }
+
+#if defined(__x86_64__)
+TEST_CASE("a profiler gets the driver's own tables, known by its name or by what else it has asked for") {
+  static std::array<std::uint64_t, 99> table{792, 0x1000};
+  static const api::CUuuid unknown{.bytes = {1, 2, 3}};
+  using Ask = CUresult(decltype(&overrides::cuGetExportTable), const void**, const api::CUuuid*);
+  struct Case {
+    const char* library;
+    bool asks_before;
+    bool gated;
+  };
+  for (const auto& [path, asks_before, gated] :
+       {Case{ROTA_TEST_CUPTI, false, false}, Case{ROTA_TEST_LIBRARY, false, true},
+        Case{ROTA_TEST_LIBRARY, true, false}}) {
+    CHECK(holds({}, [&](FakeDriver& driver) {
+      driver.set<api::cuDriverGetVersion_fn>(Symbol::k_cuDriverGetVersion, [](int* version) {
+        *version = 13000;
+        return api::CUDA_SUCCESS;
+      });
+      driver.set<api::cuGetExportTable_fn>(Symbol::k_cuGetExportTable, [](const void** into, const api::CUuuid*) {
+        *into = table.data();
+        return api::CUDA_SUCCESS;
+      });
+      void* const library = dlopen(path, RTLD_NOW);
+      EXPECT(library != nullptr);
+      auto* const ask = reinterpret_cast<Ask*>(dlsym(library, "ask"));
+      const void* got = nullptr;
+      const std::string said = logged([&] {
+        if (asks_before) EXPECT(ask(overrides::cuGetExportTable, &got, &unknown) == api::CUDA_SUCCESS);
+        EXPECT(ask(overrides::cuGetExportTable, &got, &kOfCufft) == api::CUDA_SUCCESS);
+      });
+      EXPECT((got != table.data()) == gated);
+      EXPECT(runtime().unevictable() != gated);
+      EXPECT((said.find(": ungated table 6e163fbe-") != std::string::npos) != gated);
+    }));
+  }
+}
+#endif
