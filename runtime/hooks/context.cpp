@@ -64,7 +64,7 @@ CUresult destroy(CUcontext context, Call&& call) {
 
 // A primary context ends when its last user releases it; the driver counts the users, so the driver is asked. A reset
 // destroys its contents even while it has users. By the time that the driver answers, another thread may have retained
-// the next one, which has the same handle.
+// the next one, by the same handle or by another.
 enum class End : std::uint8_t { kRelease, kReset };
 template <typename Call>
 CUresult end_primary(CUdevice device, End how, Call&& call) {
@@ -75,8 +75,10 @@ CUresult end_primary(CUdevice device, End how, Call&& call) {
     int active = 1;
     const bool known = real::cuDevicePrimaryCtxGetState(device, &flags, &active) == api::CUDA_SUCCESS;
     if (known && active == 0) return Fate::kEnded;
-    if (how == End::kReset || (known && runtime().contexts.replaced(context))) return Fate::kBeginsAnew;
-    return Fate::kStays;
+    using Handle = gate::Contexts::Handle;
+    const Handle now = runtime().contexts.handle_now(context);
+    if (now == Handle::kNobodys) return Fate::kEnded;
+    return how == End::kReset || (known && now == Handle::kOthers) ? Fate::kBeginsAnew : Fate::kStays;
   });
 }
 

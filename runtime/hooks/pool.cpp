@@ -78,11 +78,12 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const api::CUmemPoolProps* poolProp
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   // Forgotten first: once the driver has destroyed it, the handle may be another thread's new pool.
-  Pools& pools = runtime().memory.pools();
-  const std::optional<Pools::Pool> known = pools.forget(pool);
+  memory::Memory& memory = runtime().memory;
+  const std::optional<Pools::Pool> known = memory.pools().forget(pool);
+  const auto served = memory.pool_ending(pool);
   const CUresult result = real::cuMemPoolDestroy(pool);
-  if (result != api::CUDA_SUCCESS && known) pools.made(pool, *known);
-  if (result == api::CUDA_SUCCESS) runtime().memory.pool_destroyed(pool);
+  if (result != api::CUDA_SUCCESS && known) memory.pools().made(pool, *known);
+  memory.pool_ended(served, result == api::CUDA_SUCCESS);
   return result;
 }
 

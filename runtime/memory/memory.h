@@ -48,6 +48,10 @@ class Memory {
   void set_served(bool served);
   void set_observer(std::function<void(int device)> changed) { changed_ = std::move(changed); }
   void set_room(Room room) { room_ = std::move(room); }
+  // Waits for the work of a context, as cuMemFree of memory in it does, or returns nothing: then that is not possible
+  // without disturbing something else.
+  using Synchronize = std::function<std::optional<api::CUresult>(api::CUcontext context)>;
+  void set_synchronize(Synchronize synchronize) { synchronize_ = std::move(synchronize); }
 
   // --- overrides; results are the driver's own, or CUDA_ERROR_OUT_OF_MEMORY where a limit is exceeded. None waits for
   // the GPU where the driver's own call would not.
@@ -127,7 +131,8 @@ class Memory {
   void trim_pool(api::CUmemoryPool pool, std::uint64_t keep);
   // cuMemPoolSetAccess, which the driver has granted.
   void set_pool_access(api::CUmemoryPool pool, const api::CUmemAccessDesc* accesses, std::size_t count);
-  void pool_destroyed(api::CUmemoryPool pool) { stream_ordered_.pool_destroyed(pool); }
+  std::shared_ptr<ServedPool> pool_ending(api::CUmemoryPool pool) { return stream_ordered_.pool_ending(pool); }
+  void pool_ended(const std::shared_ptr<ServedPool>& pool, bool gone) { stream_ordered_.pool_ended(pool, gone); }
   // What lies at an address.
   struct Block : StreamOrdered::Block {
     // A plain byte of the same context (for a pool's block: of any context on the same GPU), for which the driver
@@ -254,6 +259,7 @@ class Memory {
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
   api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);
   api::CUresult free_plain(const Allocation& taken, bool capturing);
+  api::CUresult free_a_byte(const Place& place);
   api::CUresult refused_while_capturing(api::CUcontext context);
   api::CUdeviceptr keep_a_byte(const Place& place);
   void see_to_a_byte(const Place& place);
@@ -284,6 +290,7 @@ class Memory {
   StreamOrdered stream_ordered_;
   std::function<void(int)> changed_;
   Room room_;
+  Synchronize synchronize_;
   std::atomic<bool> served_{false};
   std::atomic<bool> exports_{false};  // a function refused converted memory: allocations stay native from then on
   std::set<std::string> explained_;   // functions; under the lock below

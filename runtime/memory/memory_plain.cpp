@@ -9,26 +9,19 @@ namespace rota::memory {
 
 // For a part of a span, which stays, or extents, whose release never waits. The driver's cuMemFree waits for the work
 // of the memory's context, host functions included, and for no other context's; so does cuCtxSynchronize (measured on
-// an H100, 580.159.04), which takes 0.3 us there if nothing runs, where a free and its allocation take 4.4. Where
-// something captures or another context is current, a plain byte is freed instead: so the driver refuses what it would
-// have refused, with the same effect on a capture.
+// an H100, 580.159.04), which takes 0.3 us there if nothing runs, where a free and its allocation take 4.4. Where that
+// is not the same for everybody else (Contexts::synchronize), a plain byte is freed instead: so the driver refuses what
+// it would have refused, with the same effect on a capture. Nor is it where some pool is the driver's own, which a
+// synchronization trims to its threshold.
 api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   const auto context = reinterpret_cast<api::CUcontext>(taken.owner.id);
-  api::CUdeviceptr stand_in = 0;
-  api::CUresult result = api::CUDA_SUCCESS;
-  if (!capturing && driver::current_context() == context) {
-    result = real::cuCtxSynchronize();
-  } else {
-    const driver::CurrentContext its_own(context);
-    result = real::cuMemAlloc_v2(&stand_in, 1);
-    if (result == api::CUDA_SUCCESS) see_to_a_byte({.context = context, .device = taken.device});
-    // On a full GPU there is no room even for that.
-    if (result == api::CUDA_ERROR_OUT_OF_MEMORY) result = real::cuCtxSynchronize();
+  std::optional<api::CUresult> waited;
+  if (driver::current_context() == nullptr) {
+    waited = api::CUDA_ERROR_INVALID_CONTEXT;
+  } else if (synchronize_ && !capturing && !pools_.any_left_to_driver()) {
+    waited = synchronize_(context);
   }
-  if (stand_in != 0) {
-    result = real::cuMemFree_v2(stand_in);
-    if (result != api::CUDA_SUCCESS) deferred_.add_unused(stand_in, context);
-  }
+  const api::CUresult result = waited ? *waited : free_a_byte({.context = context, .device = taken.device});
   if (result != api::CUDA_SUCCESS) {
     ledger_.cancel_free(taken);
     return result;
@@ -44,6 +37,19 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
     swap_.free(taken.address);
   }
   changed(taken.device);
+  return result;
+}
+
+// In another allocation's place. On a full GPU there may be no room even for that.
+api::CUresult Memory::free_a_byte(const Place& place) {
+  const driver::CurrentContext its_own(place.context);
+  api::CUdeviceptr stand_in = 0;
+  api::CUresult result = real::cuMemAlloc_v2(&stand_in, 1);
+  if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return real::cuCtxSynchronize();
+  if (result != api::CUDA_SUCCESS) return result;
+  see_to_a_byte(place);
+  result = real::cuMemFree_v2(stand_in);
+  if (result != api::CUDA_SUCCESS) deferred_.add_unused(stand_in, place.context);
   return result;
 }
 

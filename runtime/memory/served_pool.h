@@ -14,7 +14,8 @@
 
 namespace rota::memory {
 
-// A pool's figures in bytes. Written with the lock of StreamOrdered held, read without.
+// A pool's figures in bytes. Written with the lock of StreamOrdered held, read without: who reads what is current and
+// then the high mark finds none that is lower, and no less reserved than used.
 struct alignas(64) PoolFigures {
   std::atomic<std::uint64_t> used{0};
   std::atomic<std::uint64_t> used_high{0};
@@ -23,6 +24,9 @@ struct alignas(64) PoolFigures {
   // More is reserved than the pool's threshold, as far as that is known, and there are spans without a block in use: a
   // query may give some of them back.
   std::atomic<bool> above_threshold{false};
+
+  // Takes over the high marks of the same pool.
+  void raise_to(const PoolFigures& other);
 };
 
 // Finds the figures of a pool without a lock, for as many pools as programs have; those of further ones are found with
@@ -66,7 +70,8 @@ struct ServedPool {
   // The pool's release threshold, once the driver has been asked; and how often the program may have changed it.
   std::optional<std::uint64_t> threshold;
   std::uint64_t threshold_changes = 0;
-  PoolFigures own_figures;  // if there is no slot
+  std::uint64_t unpaid = 0;  // bytes of blocks in use that may still be refused, and count for nothing until then
+  PoolFigures own_figures;   // if there is no slot
   PoolFigures* figures = &own_figures;
 
   std::uint64_t used() const;

@@ -79,19 +79,21 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
     fences_.look(lock, [&](const Fences::Point& point) { passed(point, nullptr); });
     taken = try_to();
   }
-  if (taken) note(wanted, **pool, *taken);
+  if (taken) note(wanted, **pool, *taken, is_paid(wanted, *taken));
   return taken;
 }
 
-// A block that was taken from the heap, as the program sees it.
-void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken) {
+// A block that was taken from the heap, as the program sees it. Unpaid: pay() says what becomes of it.
+void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken, bool paid) {
+  if (!paid) pool.unpaid += taken.bytes;
   live_[taken.address] = {wanted.bytes, ++last_buffer_id_, taken.stream, taken.fence};
   pool.publish();
 }
 
 // The block was taken but is not used after all. True: its previous charge applies again.
-bool StreamOrdered::put_back(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken) {
+bool StreamOrdered::put_back(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken, bool unpaid) {
   const std::lock_guard lock(mutex_);
+  if (unpaid) pool->unpaid -= taken.bytes;
   const auto heap = pool->heaps.find(home_of(wanted).context);
   if (heap == pool->heaps.end()) return false;
   live_.erase(taken.address);
@@ -111,11 +113,18 @@ bool StreamOrdered::pay(const Wanted& wanted, const PoolPointer& pool, const Hea
                         const Reserve& reserve) {
   const int device = wanted.place.device;
   if (taken.charge > wanted.bytes) ledger_.release(device, taken.charge - wanted.bytes, pool->kind());
-  if (taken.charge >= wanted.bytes) return true;
+  if (is_paid(wanted, taken)) return true;
   struct Unpaid {
     ~Unpaid() {
-      if (paid || owner.put_back(wanted, pool, taken)) return;
-      owner.ledger_.release(pool->device, taken.charge, pool->kind());
+      if (!paid) {
+        if (!owner.put_back(wanted, pool, taken, true)) {
+          owner.ledger_.release(pool->device, taken.charge, pool->kind());
+        }
+        return;
+      }
+      const std::lock_guard lock(owner.mutex_);
+      pool->unpaid -= taken.bytes;
+      pool->publish();
     }
     StreamOrdered& owner;
     const Wanted& wanted;
@@ -183,7 +192,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   heap.add({address, bytes});
   // From what is free and fits now: never what a stream still uses.
   *taken = *heap.take(wanted.bytes, 0);
-  note(wanted, *pool, *taken);
+  note(wanted, *pool, *taken, true);
   return api::CUDA_SUCCESS;
 }
 
@@ -200,7 +209,7 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
     if (heap == pool->heaps.end()) return std::nullopt;
     taken = heap->second.take_behind(wanted.bytes);
     if (!taken) return std::nullopt;
-    note(wanted, *pool, *taken);
+    note(wanted, *pool, *taken, is_paid(wanted, *taken));
     queue = Fences::queue_of(taken->stream, taken->fence);
     event = fences_.hold(queue, taken->fence);
   }
@@ -223,7 +232,7 @@ std::optional<Heap::Taken> StreamOrdered::take_behind(const Wanted& wanted, cons
       ledger_.release(wanted.place.device, wanted.bytes, pool->kind());
       Heap::Taken unpaid = *taken;
       unpaid.charge = 0;
-      put_back(wanted, pool, unpaid);
+      put_back(wanted, pool, unpaid, false);
       used = false;
     }
   }

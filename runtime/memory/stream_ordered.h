@@ -116,8 +116,10 @@ class StreamOrdered {
   // A high mark begins anew at what is current.
   using Figure = std::atomic<std::uint64_t> PoolFigures::*;
   void reset_high(api::CUmemoryPool pool, Figure high, Figure current);
-  // The program has destroyed the pool: its handle may be reused from now on; its memory stays until freed.
-  void pool_destroyed(api::CUmemoryPool pool);
+  // The program is about to destroy the pool: its handle may be reused as soon as the driver has done so. Null: there
+  // is nothing of it here. Then says whether it is gone: its memory stays until freed.
+  std::shared_ptr<ServedPool> pool_ending(api::CUmemoryPool pool);
+  void pool_ended(const std::shared_ptr<ServedPool>& pool, bool gone);
 
   // A context is about to be destroyed: its events are left alone from now on. Then says whether it is gone.
   void context_ending(api::CUcontext context);
@@ -143,9 +145,10 @@ class StreamOrdered {
   static void set_access(const Span& span, int accessing, api::CUmemAccess_flags flags);
   static Place home_of(const Wanted& wanted);
   Heap::Stream stream_of(api::CUcontext context, Heap::Stream number);
-  bool put_back(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken);
+  bool put_back(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken, bool unpaid);
   bool pay(const Wanted& wanted, const PoolPointer& pool, const Heap::Taken& taken, const Reserve& reserve);
-  void note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken);
+  static bool is_paid(const Wanted& wanted, const Heap::Taken& taken) { return taken.charge >= wanted.bytes; }
+  void note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken, bool paid);
   void enter(const Wanted& wanted, const Heap::Taken& taken, api::CUdeviceptr* into);
   std::optional<Heap::Taken> take(const Wanted& wanted, PoolPointer* pool);
   api::CUresult grow(const Wanted& wanted, const PoolPointer& pool, Backend& backend, Heap::Taken* taken);

@@ -1,5 +1,6 @@
 // The pools behind stream-ordered memory: what each has, and what it gives back.
 #include <algorithm>
+#include <utility>
 
 #include "generated/driver_real.h"
 #include "runtime/driver/context.h"
@@ -24,6 +25,11 @@ void FiguresOfPools::remove(api::CUmemoryPool pool) {
   if (const std::size_t slot = slot_of(pool); slot != kMost) pools_[slot].store(nullptr, std::memory_order_relaxed);
 }
 
+void PoolFigures::raise_to(const PoolFigures& other) {
+  used_high.store(other.used_high.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  reserved_high.store(other.reserved_high.load(std::memory_order_relaxed), std::memory_order_relaxed);
+}
+
 std::uint64_t ServedPool::used() const {
   std::uint64_t sum = 0;
   for (const auto& [context, heap] : heaps) sum += heap.used_bytes();
@@ -44,22 +50,26 @@ std::uint64_t ServedPool::unused() const {
 
 void ServedPool::publish() {
   const auto show = [](std::uint64_t now, std::atomic<std::uint64_t>& current, std::atomic<std::uint64_t>& high) {
-    current.store(now, std::memory_order_relaxed);
-    high.store(std::max(high.load(std::memory_order_relaxed), now), std::memory_order_relaxed);
+    if (now > high.load(std::memory_order_relaxed)) high.store(now, std::memory_order_release);
+    current.store(now, std::memory_order_release);
   };
   const std::uint64_t now_reserved = reserved();
-  show(used(), figures->used, figures->used_high);
-  show(now_reserved, figures->reserved, figures->reserved_high);
+  const std::uint64_t all_used = used();
+  const std::uint64_t now_used = all_used - std::min(all_used, unpaid);
+  const bool grows = now_reserved > figures->reserved.load(std::memory_order_relaxed);
+  if (grows) show(now_reserved, figures->reserved, figures->reserved_high);
+  show(now_used, figures->used, figures->used_high);
+  if (!grows) show(now_reserved, figures->reserved, figures->reserved_high);
   figures->above_threshold.store(now_reserved > threshold.value_or(0) && unused() != 0, std::memory_order_relaxed);
 }
 
 // --- what it has
 
 StreamOrdered::Marks StreamOrdered::marks_of(const PoolFigures& figures) {
-  return {.used = figures.used.load(std::memory_order_relaxed),
-          .used_high = figures.used_high.load(std::memory_order_relaxed),
-          .reserved = figures.reserved.load(std::memory_order_relaxed),
-          .reserved_high = figures.reserved_high.load(std::memory_order_relaxed),
+  return {.used = figures.used.load(std::memory_order_acquire),
+          .used_high = figures.used_high.load(std::memory_order_acquire),
+          .reserved = figures.reserved.load(std::memory_order_acquire),
+          .reserved_high = figures.reserved_high.load(std::memory_order_acquire),
           .above_threshold = figures.above_threshold.load(std::memory_order_relaxed)};
 }
 
@@ -182,17 +192,36 @@ void StreamOrdered::set_access(api::CUmemoryPool handle, int device, int accessi
   }
 }
 
-void StreamOrdered::pool_destroyed(api::CUmemoryPool handle) {
+StreamOrdered::PoolPointer StreamOrdered::pool_ending(api::CUmemoryPool handle) {
   const std::lock_guard lock(mutex_);
   const auto known = pools_.find(handle);
-  if (known == pools_.end()) return;
-  ServedPool& pool = *known->second;
-  figures_.remove(handle);
-  pool.figures = &pool.own_figures;
-  ++pool.threshold_changes;
-  pool.keep = 0;
-  trim_empty(pool);
+  if (known == pools_.end()) return nullptr;
+  const PoolPointer pool = known->second;
   pools_.erase(known);  // its spans and points keep it alive
+  PoolFigures* const shown = std::exchange(pool->figures, &pool->own_figures);
+  if (shown != pool->figures) {
+    pool->figures->raise_to(*shown);
+    figures_.remove(handle);
+  }
+  return pool;
+}
+
+void StreamOrdered::pool_ended(const PoolPointer& pool, bool gone) {
+  if (!pool) return;
+  const std::lock_guard lock(mutex_);
+  // If the driver has refused, but another thread has allocated from the pool meanwhile, that one goes on under its
+  // handle.
+  if (!gone && pools_.try_emplace(pool->handle, pool).second) {
+    if (PoolFigures* const figures = figures_.add(pool->handle); figures != nullptr) {
+      figures->raise_to(pool->own_figures);
+      pool->figures = figures;
+    }
+    pool->publish();
+    return;
+  }
+  ++pool->threshold_changes;
+  pool->keep = 0;
+  trim_empty(*pool);
 }
 
 }  // namespace rota::memory

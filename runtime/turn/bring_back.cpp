@@ -43,7 +43,8 @@ class Moves {
         // Takes the lock each time: the context may end during the wait, and stream and event with it.
         const auto looked =
             contexts_.within(move.life, [&] { waiting = real::cuEventQuery(move.event) == api::CUDA_ERROR_NOT_READY; });
-        if (looked == gate::Contexts::Within::kGone) break;
+        using Within = gate::Contexts::Within;
+        if (looked == Within::kGone || looked == Within::kRefused) break;
         if (waiting) std::this_thread::sleep_for(pause);
         pause = std::min<std::chrono::nanoseconds>(pause * 2, 1ms);
       }
@@ -104,6 +105,7 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
   const api::CUcontext context = own ? own->get() : life.context;
   if (context == nullptr) return {.failed = true};
   bool ended = false;
+  api::CUresult refused = api::CUDA_SUCCESS;
   const auto within = [&](const std::function<void()>& step) {
     if (own) {
       const driver::PushedContext pushed(context);
@@ -111,7 +113,7 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
       return static_cast<bool>(pushed);
     }
     for (;;) {
-      const auto how = contexts.within(life, step);
+      const auto how = contexts.within(life, step, &refused);
       ended = ended || how == gate::Contexts::Within::kGone;
       if (how != gate::Contexts::Within::kBusy) return how == gate::Contexts::Within::kRan;
       std::this_thread::sleep_for(50us);  // a context is being made or destroyed
@@ -129,7 +131,9 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
   // legacy stream waits for nothing; but it would end a capture.
   const bool full = made == api::CUDA_ERROR_OUT_OF_MEMORY;
   if (full && contexts.captures() != 0) return {.failed = true};
-  if (!full && stream == nullptr) return {.failed = !ended, .error = made};
+  if (!full && stream == nullptr) {
+    return {.failed = !ended, .error = made == api::CUDA_SUCCESS && !ended ? refused : made};
+  }
   memory::SwapBackend::Moved all = move(Mover{.within = within,
                                               .stopping = stopping,
                                               .while_alive = while_alive,
@@ -139,6 +143,10 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
   if (stream != nullptr) within([&] { real::cuStreamDestroy_v2(stream); });
   if (own) swap.host().context_ended(context);
   if (ended) all.failed = false;
+  if (!ended && refused != api::CUDA_SUCCESS) {
+    all.failed = true;
+    all.error = refused;
+  }
   return all;
 }
 

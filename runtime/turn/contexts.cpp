@@ -13,6 +13,7 @@
 #include "runtime/driver/answers.h"
 #include "runtime/driver/context.h"
 #include "runtime/driver/stream.h"
+#include "runtime/turn/counted.h"
 #include "runtime/turn/own_tid.h"
 
 namespace rota::gate {
@@ -100,6 +101,12 @@ void Contexts::add(api::CUcontext context, int device, bool primary) {
   for (Context& known : state_->contexts) {
     if (known.handle != context) continue;
     known.primary = known.primary || primary;
+    // What is left of one whose end was not noticed belongs to no other.
+    const std::uint64_t id = driver_id_of(context);
+    if (id != 0 && known.driver_id != 0 && id != known.driver_id) {
+      known = born(*state_, context, device, known.primary);
+      drop_captures_of(*state_, context);
+    }
     return;
   }
   state_->contexts.push_back(born(*state_, context, device, primary));
@@ -146,14 +153,18 @@ void Contexts::begin_anew(api::CUcontext context) {
   drop_captures_of(*state_, context);
 }
 
-bool Contexts::replaced(api::CUcontext context) const {
+Contexts::Handle Contexts::handle_now(api::CUcontext context) const {
   const std::lock_guard lock(state_->lists);
   for (const Context& known : state_->contexts) {
     if (known.handle != context || known.driver_id == 0) continue;
-    const std::uint64_t id = driver_id_of(context);
-    return id != 0 && id != known.driver_id;
+    unsigned long long id = 0;
+    const api::CUresult result = real::cuCtxGetId(context, &id);
+    if (result == api::CUDA_ERROR_INVALID_CONTEXT || result == api::CUDA_ERROR_CONTEXT_IS_DESTROYED) {
+      return Handle::kNobodys;
+    }
+    return result != api::CUDA_SUCCESS || id == known.driver_id ? Handle::kSame : Handle::kOthers;
   }
-  return false;
+  return Handle::kSame;
 }
 
 void Contexts::drop_captures_of(State& state, api::CUcontext context) {
@@ -170,15 +181,39 @@ api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread,
   Capture capture;
   capture.stream = meant(stream, per_thread);
   capture.tid = capture.stream == kPerThreadStream ? own_tid() : 0;
+  forbid_synchronizing();
   const std::lock_guard lock(state_->closing);
   if (real::cuStreamGetCtx(capture.stream, &capture.context) != api::CUDA_SUCCESS) capture.context = current_context();
-  const api::CUresult result = call();
-  if (result == api::CUDA_SUCCESS) {
+  {
     const std::lock_guard lists(state_->lists);
+    capture.number = ++state_->captures_begun;
     state_->captures.push_back(capture);
     capture_count_.store(static_cast<std::uint32_t>(state_->captures.size()), std::memory_order_release);
   }
+  const api::CUresult result = call();
+  if (result != api::CUDA_SUCCESS) {
+    const std::lock_guard lists(state_->lists);
+    drop_captures(*state_, [&](const Capture& known) { return known.number == capture.number; });
+  }
   return result;
+}
+
+// In front of this process's first capture. Whoever synchronizes already, or is just about to, finds no capture yet,
+// unless that takes longer than this: it may be waiting for work that waits for this very thread.
+void Contexts::forbid_synchronizing() {
+  if (has_captured_.exchange(true)) return;
+  const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(10);
+  while (synchronizing_.load() != 0 && std::chrono::steady_clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+}
+
+std::optional<api::CUresult> Contexts::synchronize(api::CUcontext context) {
+  const Counted synchronizing(synchronizing_);
+  if (has_captured_.load() || current_context() != context || !known(context)) return std::nullopt;
+  const api::CUresult result = real::cuCtxSynchronize();
+  // Something captures that rota does not know of.
+  return result == api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? std::nullopt : std::optional(result);
 }
 
 api::CUresult Contexts::end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
@@ -436,10 +471,14 @@ bool Contexts::alive(const State& state, const ContextLife& life) {
   });
 }
 
-Contexts::Within Contexts::within(const ContextLife& life, const std::function<void()>& work) {
+Contexts::Within Contexts::within(const ContextLife& life, const std::function<void()>& work, api::CUresult* error) {
   const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock) return Within::kBusy;
-  if (!alive(*state_, life) || real::cuCtxPushCurrent_v2(life.context) != api::CUDA_SUCCESS) return Within::kGone;
+  if (!alive(*state_, life)) return Within::kGone;
+  if (const api::CUresult pushed = real::cuCtxPushCurrent_v2(life.context); pushed != api::CUDA_SUCCESS) {
+    if (error != nullptr) *error = pushed;
+    return Within::kRefused;
+  }
   work();
   api::CUcontext popped = nullptr;
   real::cuCtxPopCurrent_v2(&popped);

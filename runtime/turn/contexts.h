@@ -29,6 +29,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "generated/driver_types.h"
@@ -59,9 +60,10 @@ class Contexts {
                             const std::function<bool(api::CUresult)>& ended);
   // Called in `ended`: everything in the context is gone, but its handle is that of a context; a new life begins.
   void begin_anew(api::CUcontext context);
-  // Called in `ended` with a handle that is that of a context: whether it is another one than was added, as far as the
-  // driver says (from CUDA 12.0 on).
-  bool replaced(api::CUcontext context) const;
+  // Called in `ended`: whether the handle of a context is still that of the one which was added, of another, or of none,
+  // as far as the driver says (from CUDA 12.0 on).
+  enum class Handle { kSame, kOthers, kNobodys };
+  Handle handle_now(api::CUcontext context) const;
   // The primary context of a device as last seen, or null.
   api::CUcontext primary(int device) const;
 
@@ -71,7 +73,13 @@ class Contexts {
   api::CUresult destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call);
   // After the driver has created a stream in the current context.
   void stream_made(api::CUstream stream);
+  // Counted from before the driver's call that begins one.
   std::uint32_t captures() const { return capture_count_.load(std::memory_order_acquire); }
+  // Waits for the work of a context by cuCtxSynchronize, or does nothing: where it is not the current one, or none that
+  // was added (a green context is not all of a primary one), and once this process has ever captured. That call would
+  // end a capture of any mode in its context, also one that another thread begins meanwhile (cuMemFree leaves those
+  // alone that are not GLOBAL). The driver's result.
+  std::optional<api::CUresult> synchronize(api::CUcontext context);
   // Whether a call puts nothing on the GPU: it goes into a capture, or there is no context.
   bool submits_nothing(const Call& call) const;
 
@@ -100,9 +108,10 @@ class Contexts {
   // Contexts of a device whose work an error has ended permanently. None while the lock is not available or a capture
   // is under way.
   std::vector<api::CUcontext> failed(int device) const;
-  // Runs `work` with the context current, unless that life of it has ended.
-  enum class Within { kRan, kGone, kBusy };
-  Within within(const ContextLife& life, const std::function<void()>& work);
+  // Runs `work` with the context current, unless that life of it has ended, or the driver refuses to make it current:
+  // `error` says why.
+  enum class Within { kRan, kGone, kBusy, kRefused };
+  Within within(const ContextLife& life, const std::function<void()>& work, api::CUresult* error = nullptr);
   // The same for work that needs no current context; false: that life has ended. Waits while a context is being made or
   // ended.
   bool while_alive(const ContextLife& life, const std::function<void()>& work);
@@ -139,6 +148,7 @@ class Contexts {
     api::CUstream stream = nullptr;
     api::CUcontext context = nullptr;
     pid_t tid = 0;  // of a per-thread stream, whose handle is the same in every thread; otherwise 0
+    std::uint64_t number = 0;
   };
   // Marks kept per track: enough to show progress within a long queue, few enough to cost nothing.
   static constexpr std::size_t kMarkers = 32;
@@ -149,6 +159,7 @@ class Contexts {
                        // `contexts`
     std::vector<Context> contexts;
     std::vector<Capture> captures;
+    std::uint64_t captures_begun = 0;
     std::uint64_t reached = 0;
     std::uint64_t lives = 0;  // that have begun
     bool shut = false;
@@ -166,10 +177,13 @@ class Contexts {
   bool end_track(State& state, Context& context, api::CUstream stream);
   static bool sweep_last(State& state, Context& context);
   bool anything_captures(State& state);
+  void forbid_synchronizing();
   void drop_captures(State& state, const std::function<bool(const Capture&)>& gone);
 
   std::unique_ptr<State> state_;
   std::atomic<std::uint32_t> capture_count_{0};
+  std::atomic<bool> has_captured_{false};  // or is about to, for the first time
+  std::atomic<std::uint32_t> synchronizing_{0};
   std::atomic<int> driver_version_{0};  // 0: not asked yet
 };
 

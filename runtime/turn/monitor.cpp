@@ -80,6 +80,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .all_contexts = [this](int device) { return all_context_bytes(device); },
        .fixed_of_others = [this](int device) { return fixed_of_others_bytes(device); },
        .full = [this](int device) { say_full(device); }});
+  memory_.set_synchronize([this](api::CUcontext context) { return contexts_.synchronize(context); });
   memory_.swap().set_observer(
       {.out_of_place = [] { gate::out_of_place.store(true); },
        .resident = [this](int device) { usage_.changed(device); },
@@ -102,6 +103,7 @@ Monitor::~Monitor() {
   gate_.set_attendant(nullptr);
   memory_.set_observer({});
   memory_.set_room({});
+  memory_.set_synchronize({});
   memory_.swap().set_observer({});
 }
 

@@ -244,12 +244,14 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   const gate::ContextLife context = contexts_.any(from.front().device);
   bool none_captures = false;
   gate_.close();
-  if (!context || contexts_.within(context, [&] {
-        none_captures = contexts_.captures() == 0;
-        if (none_captures) gate::out_of_place.store(true);
-      }) != gate::Contexts::Within::kRan) {
-    return;
-  }
+  if (!context) return;
+  using Within = gate::Contexts::Within;
+  const Within looked = contexts_.within(context, [&] {
+    none_captures = contexts_.captures() == 0;
+    if (none_captures) gate::out_of_place.store(true);
+  });
+  if (looked == Within::kRefused) stuck_until_ = now() + kStuck;
+  if (looked != Within::kRan) return;
   // Check once more, for calls that hold memory in place: from now on they wait.
   gate_.close();
   // Check again: a thread that pins after this sees that memory may be out of place and waits for it.

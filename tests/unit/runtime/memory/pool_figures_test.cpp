@@ -184,7 +184,7 @@ TEST_CASE("each of many pools has its own figures, and one that gets the handle 
         f.free(held[index]);
         CHECK(told(index, api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
       }
-      f.memory.pool_destroyed(pool_at(index));
+      f.memory.pool_ended(f.memory.pool_ending(pool_at(index)), true);
       CHECK(told(index, api::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
     }
   }

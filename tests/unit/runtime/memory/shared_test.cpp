@@ -1,11 +1,14 @@
 // Small plain memory, of which several allocations share a span of managed memory.
 #include <atomic>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "generated/driver_real.h"
+#include "runtime/driver/context.h"
 #include "tests/unit/runtime/counting_driver.h"
 #include "tests/unit/runtime/memory/served_fixture.h"
 
@@ -19,7 +22,12 @@ using Calls = std::map<std::string, long>;
 constexpr std::uint64_t kBytes = 100 << 10;
 
 struct Shared : Served {
-  using Served::Served;
+  template <typename... Arguments>
+  explicit Shared(Arguments&&... arguments) : Served(std::forward<Arguments>(arguments)...) {
+    memory.set_synchronize([](api::CUcontext of) {
+      return driver::current_context() == of ? std::optional(real::cuCtxSynchronize()) : std::nullopt;
+    });
+  }
   api::CUdeviceptr plain(std::uint64_t bytes = kBytes) {
     api::CUdeviceptr address = 0;
     REQUIRE(memory.allocate(&address, bytes) == api::CUDA_SUCCESS);
@@ -79,12 +87,15 @@ TEST_CASE("its free waits for its context as the driver's does, and then it is e
   CHECK(f.driver.managed_allocations == 1);
 }
 
-TEST_CASE("while something captures, and beside another current context, a plain byte is freed in its place") {
-  for (const bool capturing : {true, false}) {
+TEST_CASE("a plain byte is freed in its place where a synchronization would do something else") {
+  enum class Where : std::uint8_t { kCapturing, kBesideAnother, kWithPoolOfDriver };
+  for (const Where where : {Where::kCapturing, Where::kBesideAnother, Where::kWithPoolOfDriver}) {
+    const bool capturing = where == Where::kCapturing;
     Shared f;
     const api::CUdeviceptr first = f.plain();
     const api::CUdeviceptr second = f.plain();
-    if (!capturing) f.driver.enter_context(0);
+    if (where == Where::kBesideAnother) f.driver.enter_context(0);
+    if (where == Where::kWithPoolOfDriver) f.memory.pools().made(reinterpret_cast<api::CUmemoryPool>(0x77), {});
     // The first free of a context leaves a byte there, for which the driver keeps its block of small memory.
     CHECK(f.free_plain(second, capturing) == api::CUDA_SUCCESS);
     const CountingDriver counted;
@@ -94,6 +105,17 @@ TEST_CASE("while something captures, and beside another current context, a plain
     CHECK(calls["cuMemAlloc_v2"] == 1);
     CHECK(calls["cuMemFree_v2"] == 1);
   }
+}
+
+TEST_CASE("a thread without a current context frees nothing, and calls the driver for nothing that a capture forbids") {
+  Shared f;
+  const api::CUdeviceptr first = f.plain();
+  f.driver.leave_context();
+  const CountingDriver counted;
+  CHECK(f.free_plain(first) == api::CUDA_ERROR_INVALID_CONTEXT);
+  Calls calls = counted.calls();
+  CHECK(calls["cuMemAlloc_v2"] + calls["cuMemFree_v2"] + calls["cuCtxSynchronize"] == 0);
+  CHECK(f.ledger.live_bytes(0) == kBytes);
 }
 
 TEST_CASE("what the driver refuses to free under a capture stays allocated, and so it does where its free fails") {

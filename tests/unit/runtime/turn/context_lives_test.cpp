@@ -149,25 +149,60 @@ TEST_CASE("a reset ends the captures in its context, and no others") {
   CHECK(contexts.captures() == 0);
 }
 
-TEST_CASE("a context is another one where the driver gives its handle another number, and only there") {
+TEST_CASE("a context is another one where the driver gives its handle another number, and gone where it knows none") {
+  using Handle = Contexts::Handle;
   test::FakeDriver driver;
   Contexts contexts;
   const api::CUcontext context = driver.enter_context(0);
   SECTION("a driver that says no numbers") {
     contexts.add(context, 0, true);
-    CHECK_FALSE(contexts.replaced(context));
+    CHECK(contexts.handle_now(context) == Handle::kSame);
   }
   SECTION("one that does") {
     says_numbers(driver);
     number = 3;
     contexts.add(context, 0, true);
-    CHECK_FALSE(contexts.replaced(context));
+    CHECK(contexts.handle_now(context) == Handle::kSame);
     number = 4;
-    CHECK(contexts.replaced(context));
+    CHECK(contexts.handle_now(context) == Handle::kOthers);
     reset(contexts, driver, context);
-    CHECK_FALSE(contexts.replaced(context));
+    CHECK(contexts.handle_now(context) == Handle::kSame);
+    for (const auto& [result, handle] : {std::pair(api::CUDA_ERROR_INVALID_CONTEXT, Handle::kNobodys),
+                                         std::pair(api::CUDA_ERROR_ILLEGAL_ADDRESS, Handle::kSame)}) {
+      static api::CUresult answer;
+      answer = result;
+      driver.set<api::cuCtxGetId_fn>(Symbol::k_cuCtxGetId, [](auto...) { return answer; });
+      CHECK(contexts.handle_now(context) == handle);
+    }
   }
-  CHECK_FALSE(contexts.replaced(nullptr));
+  CHECK(contexts.handle_now(nullptr) == Handle::kSame);
+}
+
+TEST_CASE("a context that is added under the handle of one whose end was not noticed begins a life of its own") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  const api::CUcontext context = driver.enter_context(0);
+  says_numbers(driver);
+  number = 3;
+  contexts.add(context, 0, true);
+  const gate::ContextLife before = contexts.life_of(context);
+  contexts.add(context, 0, true);
+  CHECK(contexts.life_of(context) == before);
+  number = 4;
+  contexts.add(context, 0, true);
+  CHECK_FALSE(contexts.life_of(context) == before);
+}
+
+TEST_CASE("a context that the driver does not make current is not gone, and why is said") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  const api::CUcontext context = driver.enter_context(0);
+  contexts.add(context, 0, true);
+  driver.set<api::cuCtxPushCurrent_v2_fn>(Symbol::k_cuCtxPushCurrent_v2,
+                                          [](auto...) { return api::CUDA_ERROR_UNKNOWN; });
+  api::CUresult why = api::CUDA_SUCCESS;
+  CHECK(contexts.within(contexts.life_of(context), [] {}, &why) == Contexts::Within::kRefused);
+  CHECK(why == api::CUDA_ERROR_UNKNOWN);
 }
 
 TEST_CASE("while a thread resets contexts over and over, the monitor touches nothing that has ended") {

@@ -1,5 +1,7 @@
 // What the monitor does to the program's contexts, and what it must not touch.
+#include <atomic>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +16,16 @@ using namespace rota;
 using gate::Contexts;
 
 namespace {
+
+template <typename Condition>
+bool eventually(Condition&& condition) {
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > until) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
+}
 
 const api::CUstream kStream = reinterpret_cast<api::CUstream>(0x500);
 
@@ -75,6 +87,60 @@ TEST_CASE("a context that captures is left alone until the capture ends") {
   CHECK(contexts.captures() == 0);
   CHECK(contexts.mark() == Contexts::Mark::kMarked);
   CHECK(driver.broken_captures.load() == 0);
+}
+
+TEST_CASE(
+    "a context is waited for by a synchronization only where that is all of it, and never once anything captures") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  const api::CUcontext other = driver.enter_context(1);
+  const api::CUcontext context = driver.enter_context(0);
+  CHECK_FALSE(contexts.synchronize(context));  // as if it were a green one
+  contexts.add(context, 0, true);
+  contexts.add(other, 1, true);
+  CHECK(contexts.synchronize(context) == api::CUDA_SUCCESS);
+  CHECK(driver.synchronizations == 1);
+  CHECK_FALSE(contexts.synchronize(other));
+  static api::CUresult answer;
+  driver.set<api::cuCtxSynchronize_fn>(Symbol::k_cuCtxSynchronize, [] { return answer; });
+  answer = api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;  // of a capture that rota does not know of
+  CHECK_FALSE(contexts.synchronize(context));
+  answer = api::CUDA_ERROR_ILLEGAL_ADDRESS;
+  CHECK(contexts.synchronize(context) == api::CUDA_ERROR_ILLEGAL_ADDRESS);
+  REQUIRE(begin(contexts, driver) == api::CUDA_SUCCESS);
+  REQUIRE(end(contexts, driver) == api::CUDA_SUCCESS);
+  CHECK_FALSE(contexts.synchronize(context));
+}
+
+TEST_CASE("a capture is counted from before it begins, and is about to begin only once nobody synchronizes") {
+  test::FakeDriver driver;
+  static Contexts* at_hand;
+  Contexts contexts;
+  at_hand = &contexts;
+  const api::CUcontext context = driver.enter_context(0);
+  contexts.add(context, 0, true);
+  static std::atomic<bool> synchronizes;
+  static std::atomic<bool> counted;
+  synchronizes = counted = false;
+  driver.set<api::cuCtxSynchronize_fn>(Symbol::k_cuCtxSynchronize, [] {
+    synchronizes = true;
+    eventually([] { return !synchronizes.load(); });
+    return api::CUDA_SUCCESS;
+  });
+  std::thread frees([&] {
+    real::cuCtxPushCurrent_v2(context);
+    contexts.synchronize(context);
+  });
+  REQUIRE(eventually([] { return synchronizes.load(); }));
+  // It waits for the other thread only for a moment: that one may be waiting for this one.
+  CHECK(contexts.begin_capture(nullptr, false, [] {
+    counted = at_hand->captures() == 1;
+    return api::CUDA_ERROR_ILLEGAL_STATE;
+  }) == api::CUDA_ERROR_ILLEGAL_STATE);
+  CHECK(counted.load());
+  CHECK(contexts.captures() == 0);
+  synchronizes = false;
+  frees.join();
 }
 
 TEST_CASE("while anything captures, no context is marked: a capture can span them") {
