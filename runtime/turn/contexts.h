@@ -60,8 +60,8 @@ class Contexts {
                             const std::function<bool(api::CUresult)>& ended);
   // Called in `ended`: everything in the context is gone, but its handle is that of a context; a new life begins.
   void begin_anew(api::CUcontext context);
-  // Called in `ended`: whether the handle of a context is still that of the one which was added, of another, or of none,
-  // as far as the driver says (from CUDA 12.0 on).
+  // Called in `ended`: whether the handle of a context is still that of the one which was added, of another, or of
+  // none, as far as the driver says (from CUDA 12.0 on).
   enum class Handle { kSame, kOthers, kNobodys };
   Handle handle_now(api::CUcontext context) const;
   // The primary context of a device as last seen, or null.
