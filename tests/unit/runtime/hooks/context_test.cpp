@@ -185,26 +185,28 @@ TEST_CASE("every call that ends a context ends its memory with it, once the last
 }
 
 TEST_CASE("a primary context that another thread has retained anew by the time that it is asked about has ended") {
-  for (const bool anew : {false, true}) {
+  enum class Next : std::uint8_t { kSame, kUnderItsHandle, kUnderAnother };
+  for (const Next next : {Next::kSame, Next::kUnderItsHandle, Next::kUnderAnother}) {
     CHECK(holds({}, [&](FakeDriver& driver) {
       install(driver);
       static unsigned long long number;
       number = 1;
       driver.set<api::cuCtxGetId_fn>(Symbol::k_cuCtxGetId, [](CUcontext, unsigned long long* id) {
         *id = number;
-        return api::CUDA_SUCCESS;
+        return number != 0 ? api::CUDA_SUCCESS : api::CUDA_ERROR_INVALID_CONTEXT;
       });
       CUcontext made = nullptr;
       EXPECT(overrides::cuDevicePrimaryCtxRetain(&made, kGpu) == api::CUDA_SUCCESS);
       api::CUdeviceptr address = 0;
       EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
       const auto before = runtime().contexts.life_of(of_driver);
-      if (anew) ++number;
+      if (next == Next::kUnderItsHandle) number = 2;
+      if (next == Next::kUnderAnother) number = 0;
       active = 1;
       EXPECT(overrides::cuDevicePrimaryCtxRelease_v2(kGpu) == api::CUDA_SUCCESS);
-      EXPECT(live_bytes() == (anew ? 0 : kMiB));
-      EXPECT(runtime().contexts.known(of_driver));
-      EXPECT((runtime().contexts.life_of(of_driver) != before) == anew);
+      EXPECT(live_bytes() == (next == Next::kSame ? kMiB : 0));
+      EXPECT(runtime().contexts.known(of_driver) == (next != Next::kUnderAnother));
+      EXPECT((runtime().contexts.life_of(of_driver) == before) == (next == Next::kSame));
     }));
   }
 }

@@ -82,6 +82,64 @@ TEST_CASE("a query asks how far the streams are only while that can give memory 
   CHECK(counted.calls() == Calls{});
 }
 
+TEST_CASE("an allocation that is refused counts for nothing, neither while it is nor in the high mark") {
+  static Served* program;
+  static std::uint64_t used_meanwhile;
+  Served f;
+  program = &f;
+  f.free(f.taken(40 * kMiB));
+  f.memory.sweep_deferred();
+  f.memory.pool_attribute_set(kPool, api::CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+  used_meanwhile = UINT64_MAX;
+  Room room;
+  room.allowed = [](int, std::uint64_t bytes, Kind kind) {
+    used_meanwhile = used(*program);
+    program->ledger.release(0, bytes, kind);
+    return false;
+  };
+  f.memory.set_room(room);
+  api::CUdeviceptr address = 0;
+  CHECK(f.take(30 * kMiB, &address) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  CHECK(used_meanwhile == 0);
+  CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 0);
+  f.memory.set_room({});
+  f.taken(30 * kMiB);
+  CHECK(used(f) == 30 * kMiB);
+  CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 30 * kMiB);
+}
+
+TEST_CASE(
+    "a pool whose destruction the driver refuses keeps its memory and figures; one that is made meanwhile is another") {
+  Served f;
+  const api::CUdeviceptr first = f.taken(4096);
+  f.free(f.taken(8192));
+  f.memory.sweep_deferred();
+  const auto figures = [&] {
+    std::vector<std::uint64_t> all;
+    for (const api::CUmemPool_attribute which : kFigures) all.push_back(f.attribute(which));
+    return all;
+  };
+  const auto before = figures();
+  const auto ending = f.memory.pool_ending(kPool);
+  REQUIRE(ending != nullptr);
+  CHECK(figures() == std::vector<std::uint64_t>(4));
+  f.memory.pool_ended(ending, false);
+  CHECK(figures() == before);
+  CHECK(f.taken(8192) > first);  // from the same span
+  CHECK(f.reserved() == kSpan);
+  // The driver gives another thread's new pool the handle before this thread goes on.
+  const auto old = f.memory.pool_ending(kPool);
+  const api::CUdeviceptr of_new = f.taken(4096);
+  f.memory.pool_ended(old, true);
+  CHECK(used(f) == 4096);
+  f.free(first);  // of the old one
+  f.memory.sweep_deferred();
+  CHECK(used(f) == 4096);
+  CHECK(f.reserved() == kSpan);
+  f.free(of_new);
+  CHECK(f.taken(4096) == of_new);
+}
+
 TEST_CASE("a pool is held to the threshold that the program has set last") {
   Served f;
   f.set_threshold(3 * kSpan);
