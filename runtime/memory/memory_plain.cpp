@@ -9,10 +9,9 @@ namespace rota::memory {
 
 // For a part of a span, which stays, or extents, whose release never waits. The driver's cuMemFree waits for the work
 // of the memory's context, host functions included, and for no other context's; so does cuCtxSynchronize (measured on
-// an H100, 580.159.04), which takes 0.3 us there if nothing runs, where a free and its allocation take 4.4. Where that
-// is not the same for everybody else (Contexts::synchronize), a plain byte is freed instead: so the driver refuses what
-// it would have refused, with the same effect on a capture. Nor is it where some pool is the driver's own, which a
-// synchronization trims to its threshold.
+// an H100, 580.159.04), which takes 0.3 us there if nothing runs, where a free and its allocation take 4.4. A plain
+// byte is freed instead where a synchronization might do something else: to a capture (Contexts::synchronize), or to a
+// pool of the driver's, which it trims. Then the driver refuses what it would have refused, with the same effect.
 api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   const auto context = reinterpret_cast<api::CUcontext>(taken.owner.id);
   std::optional<api::CUresult> waited;

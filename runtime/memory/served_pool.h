@@ -25,8 +25,8 @@ struct alignas(64) PoolFigures {
   // query may give some of them back.
   std::atomic<bool> above_threshold{false};
 
-  // Takes over the high marks of the same pool.
-  void raise_to(const PoolFigures& other);
+  // Of the same pool, shown elsewhere.
+  void take_high_marks(const PoolFigures& other);
 };
 
 // Finds the figures of a pool without a lock, for as many pools as programs have; those of further ones are found with

@@ -25,7 +25,7 @@ void FiguresOfPools::remove(api::CUmemoryPool pool) {
   if (const std::size_t slot = slot_of(pool); slot != kMost) pools_[slot].store(nullptr, std::memory_order_relaxed);
 }
 
-void PoolFigures::raise_to(const PoolFigures& other) {
+void PoolFigures::take_high_marks(const PoolFigures& other) {
   used_high.store(other.used_high.load(std::memory_order_relaxed), std::memory_order_relaxed);
   reserved_high.store(other.reserved_high.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
@@ -200,7 +200,7 @@ StreamOrdered::PoolPointer StreamOrdered::pool_ending(api::CUmemoryPool handle) 
   pools_.erase(known);  // its spans and points keep it alive
   PoolFigures* const shown = std::exchange(pool->figures, &pool->own_figures);
   if (shown != pool->figures) {
-    pool->figures->raise_to(*shown);
+    pool->figures->take_high_marks(*shown);
     figures_.remove(handle);
   }
   return pool;
@@ -213,7 +213,7 @@ void StreamOrdered::pool_ended(const PoolPointer& pool, bool gone) {
   // handle.
   if (!gone && pools_.try_emplace(pool->handle, pool).second) {
     if (PoolFigures* const figures = figures_.add(pool->handle); figures != nullptr) {
-      figures->raise_to(pool->own_figures);
+      figures->take_high_marks(pool->own_figures);
       pool->figures = figures;
     }
     pool->publish();

@@ -210,7 +210,8 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
   if (!back.resident) return back;
   Moves moves(contexts);
   for (const auto& [device, most] : destinations) {
-    // Without any, no call of the driver's is made: the gate opens at once.
+    if (memory.ledger().live_bytes(device) == memory.ledger().fixed_bytes(device)) continue;
+    // Without any, the driver is not called: the gate opens at once.
     const std::vector<memory::Allocation> ranges = memory.to_bring(device, most);
     if (ranges.empty()) continue;
     moves.add(device, [&, device = device](api::CUstream stream) { return memory.bring(device, stream, ranges); });

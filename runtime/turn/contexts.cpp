@@ -198,10 +198,10 @@ api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread,
   return result;
 }
 
-// In front of this process's first capture. Whoever synchronizes already, or is just about to, finds no capture yet,
-// unless that takes longer than this: it may be waiting for work that waits for this very thread.
+// In front of a capture. Whoever synchronizes already, or is just about to, finds no capture yet, unless that takes
+// longer than this: it may be waiting for work that waits for this very thread.
 void Contexts::forbid_synchronizing() {
-  if (has_captured_.exchange(true)) return;
+  has_captured_.store(true);
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(10);
   while (synchronizing_.load() != 0 && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -209,8 +209,9 @@ void Contexts::forbid_synchronizing() {
 }
 
 std::optional<api::CUresult> Contexts::synchronize(api::CUcontext context) {
-  const Counted synchronizing(synchronizing_);
   if (has_captured_.load() || current_context() != context || !known(context)) return std::nullopt;
+  const Counted synchronizing(synchronizing_);
+  if (has_captured_.load()) return std::nullopt;
   const api::CUresult result = real::cuCtxSynchronize();
   // Something captures that rota does not know of.
   return result == api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? std::nullopt : std::optional(result);

@@ -182,7 +182,7 @@ class Contexts {
 
   std::unique_ptr<State> state_;
   std::atomic<std::uint32_t> capture_count_{0};
-  std::atomic<bool> has_captured_{false};  // or is about to, for the first time
+  std::atomic<bool> has_captured_{false};  // or is about to
   std::atomic<std::uint32_t> synchronizing_{0};
   std::atomic<int> driver_version_{0};  // 0: not asked yet
 };
