@@ -201,7 +201,9 @@ api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread,
 // In front of a capture. Whoever synchronizes already, or is just about to, finds no capture yet, unless that takes
 // longer than this: it may be waiting for work that waits for this very thread.
 void Contexts::forbid_synchronizing() {
-  has_captured_.store(true);
+  const pid_t own = own_tid();
+  pid_t captures = 0;
+  if (!capturer_.compare_exchange_strong(captures, own) && captures != own) capturer_.store(kSeveral);
   const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(10);
   while (synchronizing_.load() != 0 && std::chrono::steady_clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::microseconds(20));
@@ -209,9 +211,15 @@ void Contexts::forbid_synchronizing() {
 }
 
 std::optional<api::CUresult> Contexts::synchronize(api::CUcontext context) {
-  if (has_captured_.load() || current_context() != context || !known(context)) return std::nullopt;
+  pid_t own = 0;  // asked for only if need be, and once
+  const auto others_capture = [&] {
+    const pid_t captures = capturer_.load();
+    if (captures != 0 && own == 0) own = own_tid();
+    return captures != 0 && captures != own;
+  };
+  if (others_capture() || current_context() != context || !known(context)) return std::nullopt;
   const Counted synchronizing(synchronizing_);
-  if (has_captured_.load()) return std::nullopt;
+  if (others_capture()) return std::nullopt;
   const api::CUresult result = real::cuCtxSynchronize();
   // Something captures that rota does not know of.
   return result == api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? std::nullopt : std::optional(result);

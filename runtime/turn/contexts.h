@@ -23,6 +23,8 @@
 // life, and afterwards dropped without a call of the driver, which may have given those handles to the program.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -76,9 +78,9 @@ class Contexts {
   // Counted from before the driver's call that begins one.
   std::uint32_t captures() const { return capture_count_.load(std::memory_order_acquire); }
   // Waits for the work of a context by cuCtxSynchronize, or does nothing: where it is not the current one, or none that
-  // was added (a green context is not all of a primary one), and once this process has ever captured. That call would
-  // end a capture of any mode in its context, also one that another thread begins meanwhile (cuMemFree leaves those
-  // alone that are not GLOBAL). The driver's result.
+  // was added (a green context is not all of a primary one), and once another thread of this process has ever captured.
+  // That call would end a capture of any mode in its context, also one that another thread begins meanwhile (cuMemFree
+  // leaves those alone that are not GLOBAL). The driver's result.
   std::optional<api::CUresult> synchronize(api::CUcontext context);
   // Whether a call puts nothing on the GPU: it goes into a capture, or there is no context.
   bool submits_nothing(const Call& call) const;
@@ -182,7 +184,8 @@ class Contexts {
 
   std::unique_ptr<State> state_;
   std::atomic<std::uint32_t> capture_count_{0};
-  std::atomic<bool> has_captured_{false};  // or is about to
+  static constexpr pid_t kSeveral = -1;
+  std::atomic<pid_t> capturer_{0};  // the thread that has captured or is about to; 0: none
   std::atomic<std::uint32_t> synchronizing_{0};
   std::atomic<int> driver_version_{0};  // 0: not asked yet
 };

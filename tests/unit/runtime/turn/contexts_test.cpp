@@ -90,7 +90,8 @@ TEST_CASE("a context that captures is left alone until the capture ends") {
 }
 
 TEST_CASE(
-    "a context is waited for by a synchronization only where that is all of it, and never once anything captures") {
+    "a context is waited for by a synchronization only where that is all of it, and never beside a capture that "
+    "another thread may begin") {
   test::FakeDriver driver;
   Contexts contexts;
   const api::CUcontext other = driver.enter_context(1);
@@ -109,6 +110,15 @@ TEST_CASE(
   CHECK(contexts.synchronize(context) == api::CUDA_ERROR_ILLEGAL_ADDRESS);
   REQUIRE(begin(contexts, driver) == api::CUDA_SUCCESS);
   REQUIRE(end(contexts, driver) == api::CUDA_SUCCESS);
+  CHECK(contexts.synchronize(context));  // this thread cannot begin another one meanwhile
+  const auto by_another_thread = [&](const auto& call) { std::thread(call).join(); };
+  by_another_thread([&] {
+    real::cuCtxPushCurrent_v2(context);
+    CHECK_FALSE(contexts.synchronize(context));
+    begin(contexts, driver);
+    end(contexts, driver);
+    CHECK_FALSE(contexts.synchronize(context));
+  });
   CHECK_FALSE(contexts.synchronize(context));
 }
 
