@@ -146,7 +146,7 @@ trap '' TERM; while :; do sleep 1000; done"""
     def test_it_works_on_simulated_gpus(self):
         for name in ("ROTA_REAL_LIBCUDA", "ROTA_SOCKET", "LD_LIBRARY_PATH"):
             self.environment.pop(name)
-        result = self.checked(ROTA, "sim", "--gpu", "h200", "--memory", "1G", "--", ROTA, "try", "--", PROGRAMS / "saxpy")
+        result = self.checked(ROTA, "sim", "--gpu", "h200", "--memory", "1G", "--", ROTA, "try", "--", PROGRAMS / "memhog", "--bytes", "32M", "--rounds", "5", "--think", "0.1")
         self.assertRegex(result.stdout, r"NVIDIA H200, 1 round after a warm-up\n(.|\n)*finished +1 of 1 +2 of 2 +2 of 2\n")
         self.assertEqual(list(self.temporary.iterdir()), [])
 
