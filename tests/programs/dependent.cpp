@@ -72,6 +72,7 @@ CUdeviceptr allocate(unsigned long words) {
   CUdeviceptr address = 0;
   CHECK(cuMemAlloc_v2(&address, words * sizeof(unsigned)));
   CHECK(cuMemsetD32_v2(address, 0, words));
+  CHECK(cuCtxSynchronize());  // a non-blocking stream does not wait for the null stream's work
   return address;
 }
 
