@@ -71,6 +71,7 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const api::CUmemPoolProps* poolProps) {
   const CUresult result = real::cuMemPoolCreate(pool, poolProps);
   if (result == api::CUDA_SUCCESS) {
+    runtime().memory.pool_made(*pool);
     runtime().memory.pools().made(*pool, Pools::described(*poolProps));
   }
   return result;
@@ -80,10 +81,10 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   // Forgotten first: once the driver has destroyed it, the handle may be another thread's new pool.
   memory::Memory& memory = runtime().memory;
   const std::optional<Pools::Pool> known = memory.pools().forget(pool);
-  const auto served = memory.pool_ending(pool);
+  const auto served = memory.serving(pool);
   const CUresult result = real::cuMemPoolDestroy(pool);
   if (result != api::CUDA_SUCCESS && known) memory.pools().made(pool, *known);
-  memory.pool_ended(served, result == api::CUDA_SUCCESS);
+  if (result == api::CUDA_SUCCESS) memory.pool_destroyed(served);
   return result;
 }
 

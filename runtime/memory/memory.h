@@ -131,8 +131,9 @@ class Memory {
   void trim_pool(api::CUmemoryPool pool, std::uint64_t keep);
   // cuMemPoolSetAccess, which the driver has granted.
   void set_pool_access(api::CUmemoryPool pool, const api::CUmemAccessDesc* accesses, std::size_t count);
-  std::shared_ptr<ServedPool> pool_ending(api::CUmemoryPool pool) { return stream_ordered_.pool_ending(pool); }
-  void pool_ended(const std::shared_ptr<ServedPool>& pool, bool gone) { stream_ordered_.pool_ended(pool, gone); }
+  std::shared_ptr<ServedPool> serving(api::CUmemoryPool pool) const { return stream_ordered_.serving(pool); }
+  void pool_destroyed(const std::shared_ptr<ServedPool>& pool) { stream_ordered_.pool_destroyed(pool); }
+  void pool_made(api::CUmemoryPool pool) { stream_ordered_.pool_made(pool); }
   // What lies at an address.
   struct Block : StreamOrdered::Block {
     // A plain byte of the same context (for a pool's block: of any context on the same GPU), for which the driver
@@ -301,7 +302,8 @@ class Memory {
   std::map<api::CUcontext, KeptByte> kept_bytes_;      // keep_a_byte(); under the same
   std::atomic<api::CUcontext> byte_seen_to_{nullptr};  // the last context that was found to have one
   std::atomic<bool> has_converted_{false};
-  std::atomic<bool> has_synchronous_{false};  // some memory that rota has to make calls wait for
+  std::atomic<bool> has_pool_of_driver_{false};  // memory came from one
+  std::atomic<bool> has_synchronous_{false};     // some memory that rota has to make calls wait for
   std::array<Device, kMaxDevices> devices_;
   std::optional<std::uint64_t> host_bytes_;  // that the host had left when it was first asked
   std::mutex devices_mutex_;

@@ -37,6 +37,7 @@ api::CUresult Memory::allocate_async(const AsyncCall& wanted, const RealCall& ca
                                                          server);
     if (!turned_native(result, server, place.device)) return result;
   }
+  if (!has_pool_of_driver_.load(std::memory_order_relaxed)) has_pool_of_driver_.store(true, std::memory_order_relaxed);
   return allocate_counted({.bytes = wanted.bytes,
                            .owner = Owner::of(wanted.pool),
                            .device = what.device.value_or(place.device),

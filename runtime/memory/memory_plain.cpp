@@ -17,7 +17,7 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   std::optional<api::CUresult> waited;
   if (driver::current_context() == nullptr) {
     waited = api::CUDA_ERROR_INVALID_CONTEXT;
-  } else if (synchronize_ && !capturing && !pools_.any_left_to_driver()) {
+  } else if (synchronize_ && !capturing && !has_pool_of_driver_.load(std::memory_order_relaxed)) {
     waited = synchronize_(context);
   }
   const api::CUresult result = waited ? *waited : free_a_byte({.context = context, .device = taken.device});

@@ -33,7 +33,6 @@ Pools::Pool Pools::described(const api::CUmemPoolProps& properties) {
 }
 
 void Pools::made(api::CUmemoryPool pool, const Pool& what) {
-  if (!what.replaceable) left_to_driver_.store(true, std::memory_order_relaxed);
   const std::lock_guard lock(state_->mutex);
   state_->pools[pool] = what;
 }

@@ -36,8 +36,6 @@ class Pools {
   // The program is about to destroy the pool; it lives on while memory of it does. Call made() again if the driver
   // refuses.
   std::optional<Pool> forget(api::CUmemoryPool pool);
-  // Whether the program has ever made or imported a pool that rota may not replace.
-  bool any_left_to_driver() const { return left_to_driver_.load(std::memory_order_relaxed); }
   // The program set a GPU's current pool: from now on it has to be queried; before that it is the default one.
   void chosen() { chosen_.store(true, std::memory_order_relaxed); }
 
@@ -53,7 +51,6 @@ class Pools {
   };
   std::unique_ptr<State> state_;
   std::atomic<bool> chosen_{false};
-  std::atomic<bool> left_to_driver_{false};
   std::array<std::atomic<api::CUmemoryPool>, kMaxDevices> default_{};
 };
 

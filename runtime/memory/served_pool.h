@@ -24,9 +24,6 @@ struct alignas(64) PoolFigures {
   // More is reserved than the pool's threshold, as far as that is known, and there are spans without a block in use: a
   // query may give some of them back.
   std::atomic<bool> above_threshold{false};
-
-  // Of the same pool, shown elsewhere.
-  void take_high_marks(const PoolFigures& other);
 };
 
 // Finds the figures of a pool without a lock, for as many pools as programs have; those of further ones are found with

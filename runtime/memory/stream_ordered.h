@@ -116,10 +116,12 @@ class StreamOrdered {
   // A high mark begins anew at what is current.
   using Figure = std::atomic<std::uint64_t> PoolFigures::*;
   void reset_high(api::CUmemoryPool pool, Figure high, Figure current);
-  // The program is about to destroy the pool: its handle may be reused as soon as the driver has done so. Null: there
-  // is nothing of it here. Then says whether it is gone: its memory stays until freed.
-  std::shared_ptr<ServedPool> pool_ending(api::CUmemoryPool pool);
-  void pool_ended(const std::shared_ptr<ServedPool>& pool, bool gone);
+  // What serves a pool that the program is about to destroy; null: nothing. And the driver has destroyed it: its memory
+  // stays until freed, but its handle may be another thread's new pool by now.
+  std::shared_ptr<ServedPool> serving(api::CUmemoryPool pool) const;
+  void pool_destroyed(const std::shared_ptr<ServedPool>& pool);
+  // The program has got a new pool: what served one of its handle serves it no longer.
+  void pool_made(api::CUmemoryPool pool) { pool_destroyed(serving(pool)); }
 
   // A context is about to be destroyed: its events are left alone from now on. Then says whether it is gone.
   void context_ending(api::CUcontext context);

@@ -1,6 +1,5 @@
 // The pools behind stream-ordered memory: what each has, and what it gives back.
 #include <algorithm>
-#include <utility>
 
 #include "generated/driver_real.h"
 #include "runtime/driver/context.h"
@@ -23,11 +22,6 @@ PoolFigures* FiguresOfPools::add(api::CUmemoryPool pool) {
 
 void FiguresOfPools::remove(api::CUmemoryPool pool) {
   if (const std::size_t slot = slot_of(pool); slot != kMost) pools_[slot].store(nullptr, std::memory_order_relaxed);
-}
-
-void PoolFigures::take_high_marks(const PoolFigures& other) {
-  used_high.store(other.used_high.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  reserved_high.store(other.reserved_high.load(std::memory_order_relaxed), std::memory_order_relaxed);
 }
 
 std::uint64_t ServedPool::used() const {
@@ -192,32 +186,19 @@ void StreamOrdered::set_access(api::CUmemoryPool handle, int device, int accessi
   }
 }
 
-StreamOrdered::PoolPointer StreamOrdered::pool_ending(api::CUmemoryPool handle) {
+StreamOrdered::PoolPointer StreamOrdered::serving(api::CUmemoryPool handle) const {
   const std::lock_guard lock(mutex_);
   const auto known = pools_.find(handle);
-  if (known == pools_.end()) return nullptr;
-  const PoolPointer pool = known->second;
-  pools_.erase(known);  // its spans and points keep it alive
-  PoolFigures* const shown = std::exchange(pool->figures, &pool->own_figures);
-  if (shown != pool->figures) {
-    pool->figures->take_high_marks(*shown);
-    figures_.remove(handle);
-  }
-  return pool;
+  return known != pools_.end() ? known->second : nullptr;
 }
 
-void StreamOrdered::pool_ended(const PoolPointer& pool, bool gone) {
+void StreamOrdered::pool_destroyed(const PoolPointer& pool) {
   if (!pool) return;
   const std::lock_guard lock(mutex_);
-  // If the driver has refused, but another thread has allocated from the pool meanwhile, that one goes on under its
-  // handle.
-  if (!gone && pools_.try_emplace(pool->handle, pool).second) {
-    if (PoolFigures* const figures = figures_.add(pool->handle); figures != nullptr) {
-      figures->take_high_marks(pool->own_figures);
-      pool->figures = figures;
-    }
-    pool->publish();
-    return;
+  if (const auto known = pools_.find(pool->handle); known != pools_.end() && known->second == pool) {
+    pools_.erase(known);  // its spans and points keep it alive
+    figures_.remove(pool->handle);
+    pool->figures = &pool->own_figures;
   }
   ++pool->threshold_changes;
   pool->keep = 0;

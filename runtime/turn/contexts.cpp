@@ -44,10 +44,19 @@ bool runs_nothing(api::CUresult result) {
   }
 }
 
+// Makes a context current. CUDA_ERROR_INVALID_CONTEXT and the like are believed only if the driver does not know the
+// context by its number either: a refusal for a moment says nothing about its work. CUDA_ERROR_UNKNOWN stands for that.
+api::CUresult push(api::CUcontext context) {
+  const api::CUresult result = real::cuCtxPushCurrent_v2(context);
+  const bool gone = result == api::CUDA_ERROR_INVALID_CONTEXT || result == api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  unsigned long long id = 0;
+  return gone && real::cuCtxGetId(context, &id) == api::CUDA_SUCCESS ? api::CUDA_ERROR_UNKNOWN : result;
+}
+
 // Queries a stream that every context has; CUDA_SUCCESS means that only non-blocking streams may have work. Its result
 // never hides an error that cannot be cleared. Must not be called during a capture, which it might end.
 api::CUresult query_legacy_stream(api::CUcontext context) {
-  api::CUresult result = real::cuCtxPushCurrent_v2(context);
+  api::CUresult result = push(context);
   if (result != api::CUDA_SUCCESS) return result;
   result = real::cuStreamQuery(kLegacyStream);
   api::CUcontext popped = nullptr;
@@ -248,7 +257,7 @@ api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function
 
 Contexts::Recorded Contexts::record(Context& context, Track& track) {
   const auto failed = [](api::CUresult why) { return runs_nothing(why) ? Recorded::kRunsNothing : Recorded::kUnknown; };
-  api::CUresult result = real::cuCtxPushCurrent_v2(context.handle);
+  api::CUresult result = push(context.handle);
   if (result != api::CUDA_SUCCESS) return failed(result);
   api::CUevent event = nullptr;
   if (!context.spare.empty()) {

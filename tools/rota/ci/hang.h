@@ -38,6 +38,8 @@ class HangWatch {
     Time since{0};
   };
   std::optional<Stopped> look(const std::vector<Glimpse>& running, Time now);
+  // Nothing has come of that: it may be answered again.
+  void again(const std::string& id) { seen_.at(id).told = false; }
 
  private:
   struct Seen {

@@ -97,7 +97,7 @@ std::optional<std::string> Identify::told_by(const std::string& id) const {
   return running_test(file, id);
 }
 
-std::optional<RunningTest> Identify::by_ctest(const report::ProcessAccount& account, std::chrono::seconds patience) {
+std::optional<RunningTest> Identify::by_ctest(const report::ProcessAccount& account) {
   const std::vector<report::ProcessAccount> one{account};
   for (const CtestRun& run : ctest_runs(one)) {
     const std::string id = run.runner.id();
@@ -109,8 +109,7 @@ std::optional<RunningTest> Identify::by_ctest(const report::ProcessAccount& acco
       listing = known;
     }
     // The first test of a build that takes long to list waits for a moment; until it is listed nothing is known.
-    const auto until = std::max(listing.patience, std::chrono::steady_clock::now() + patience);
-    if (listing.answer.wait_until(until) != std::future_status::ready) continue;
+    if (listing.answer.wait_until(listing.patience) != std::future_status::ready) continue;
     std::optional<AskedCtest> asked = listing.answer.get();
     if (!asked) continue;
     asked->logged.clear();  // of earlier runs
@@ -127,7 +126,14 @@ std::optional<RunningTest> Identify::by_ctest(const report::ProcessAccount& acco
   return std::nullopt;
 }
 
-RunningTest Identify::test_of(const report::ProcessAccount& account, std::chrono::seconds patience) {
+bool Identify::is_listing() {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(asked_, [](const auto& entry) {
+    return entry.second.answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  });
+}
+
+RunningTest Identify::test_of(const report::ProcessAccount& account) {
   const std::string id = account.self.id();
   if (auto name = told_by(id)) return {{*name}, id};
   for (const report::PersonRecord& ancestor : account.ancestors) {
@@ -136,7 +142,7 @@ RunningTest Identify::test_of(const report::ProcessAccount& account, std::chrono
   const std::vector<report::ProcessAccount> one{account};
   if (const auto bazel = bazel_tests(one, boot_time()); !bazel.empty())
     return {{bazel.front().name}, bazel.front().name};
-  if (auto test = by_ctest(account, patience)) return std::move(*test);
+  if (auto test = by_ctest(account)) return std::move(*test);
   return {{}, id};
 }
 

@@ -36,13 +36,14 @@ class Identify {
   std::vector<Process> running();
   // Of a process of this session; it may have no account yet.
   RunningTest test_of(pid_t process);
-  // Where ctest's list of tests is still being made, it is waited for, `patience` from now at least.
-  RunningTest test_of(const report::ProcessAccount& account, std::chrono::seconds patience = {});
+  RunningTest test_of(const report::ProcessAccount& account);
+  // Whether a list of ctest's tests is still being made, so that more may be known later.
+  bool is_listing();
 
  private:
   // The test that the plugin in this process says it is running.
   std::optional<std::string> told_by(const std::string& id) const;
-  std::optional<RunningTest> by_ctest(const report::ProcessAccount& account, std::chrono::seconds patience);
+  std::optional<RunningTest> by_ctest(const report::ProcessAccount& account);
 
   std::string folder_;
   std::mutex mutex_;

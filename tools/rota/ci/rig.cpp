@@ -123,8 +123,11 @@ class Watcher {
     const auto process =
         std::ranges::find(running, stopped->id, [](const auto& each) { return each.account.self.id(); });
     if (process == running.end()) return false;
-    // Who is no test may be meant to stand still: on a busy machine, too, that has to be known.
-    const RunningTest test = identify_.test_of(process->account, kMostListing);
+    const RunningTest test = identify_.test_of(process->account);
+    if (test.names.empty() && identify_.is_listing()) {  // who is no test may be meant to stand still
+      watch_.again(stopped->id);
+      return false;
+    }
     const auto so_long = std::chrono::duration_cast<std::chrono::seconds>(now() - stopped->since).count();
     put_down(*process, test, fmt::format("no CUDA call for {} s", so_long), now() + 60s);
     // One that does something else, or nothing, may be meant to be there.

@@ -108,36 +108,26 @@ TEST_CASE("an allocation that is refused counts for nothing, neither while it is
   CHECK(f.attribute(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH) == 30 * kMiB);
 }
 
-TEST_CASE(
-    "a pool whose destruction the driver refuses keeps its memory and figures; one that is made meanwhile is another") {
-  Served f;
-  const api::CUdeviceptr first = f.taken(4096);
-  f.free(f.taken(8192));
-  f.memory.sweep_deferred();
-  const auto figures = [&] {
-    std::vector<std::uint64_t> all;
-    for (const api::CUmemPool_attribute which : kFigures) all.push_back(f.attribute(which));
-    return all;
-  };
-  const auto before = figures();
-  const auto ending = f.memory.pool_ending(kPool);
-  REQUIRE(ending != nullptr);
-  CHECK(figures() == std::vector<std::uint64_t>(4));
-  f.memory.pool_ended(ending, false);
-  CHECK(figures() == before);
-  CHECK(f.taken(8192) > first);  // from the same span
-  CHECK(f.reserved() == kSpan);
-  // The driver gives another thread's new pool the handle before this thread goes on.
-  const auto old = f.memory.pool_ending(kPool);
-  const api::CUdeviceptr of_new = f.taken(4096);
-  f.memory.pool_ended(old, true);
-  CHECK(used(f) == 4096);
-  f.free(first);  // of the old one
-  f.memory.sweep_deferred();
-  CHECK(used(f) == 4096);
-  CHECK(f.reserved() == kSpan);
-  f.free(of_new);
-  CHECK(f.taken(4096) == of_new);
+TEST_CASE("a pool that is made under the handle of one being destroyed by another thread is another") {
+  for (const bool at_once : {true, false}) {
+    Served f;
+    const api::CUdeviceptr first = f.taken(4096);
+    const auto old = f.memory.serving(kPool);
+    REQUIRE(old != nullptr);
+    CHECK(used(f) == 4096);  // until the driver has destroyed it
+    if (at_once) f.memory.pool_destroyed(old);
+    f.memory.pool_made(kPool);
+    CHECK(used(f) == 0);
+    const api::CUdeviceptr of_new = f.taken(4096);
+    if (!at_once) f.memory.pool_destroyed(old);
+    CHECK(used(f) == 4096);
+    f.free(first);  // of the old one
+    f.memory.sweep_deferred();
+    CHECK(used(f) == 4096);
+    CHECK(f.reserved() == kSpan);
+    f.free(of_new);
+    CHECK(f.taken(4096) == of_new);
+  }
 }
 
 TEST_CASE("a pool is held to the threshold that the program has set last") {
@@ -242,7 +232,7 @@ TEST_CASE("each of many pools has its own figures, and one that gets the handle 
         f.free(held[index]);
         CHECK(told(index, api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT) == 0);
       }
-      f.memory.pool_ended(f.memory.pool_ending(pool_at(index)), true);
+      f.memory.pool_destroyed(f.memory.serving(pool_at(index)));
       CHECK(told(index, api::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) == 0);
     }
   }

@@ -95,7 +95,15 @@ TEST_CASE("a plain byte is freed in its place where a synchronization would do s
     const api::CUdeviceptr first = f.plain();
     const api::CUdeviceptr second = f.plain();
     if (where == Where::kBesideAnother) f.driver.enter_context(0);
-    if (where == Where::kWithPoolOfDriver) f.memory.pools().made(reinterpret_cast<api::CUmemoryPool>(0x77), {});
+    if (where == Where::kWithPoolOfDriver) {
+      const auto pool = reinterpret_cast<api::CUmemoryPool>(0x77);
+      f.memory.pools().made(pool, {.device = 0});
+      api::CUdeviceptr address = 0;
+      REQUIRE(f.memory.allocate_async({.address = &address, .bytes = 4096, .pool = pool, .stream = kStream}, [&] {
+        address = 0x123000;
+        return api::CUDA_SUCCESS;
+      }) == api::CUDA_SUCCESS);
+    }
     // The first free of a context leaves a byte there, for which the driver keeps its block of small memory.
     CHECK(f.free_plain(second, capturing) == api::CUDA_SUCCESS);
     const CountingDriver counted;

@@ -238,7 +238,7 @@ TEST_CASE("pools that other processes can open, or of other memory, are left to 
 TEST_CASE("memory of a destroyed pool stays until it is freed, and a new pool with its handle starts anew") {
   Served f;
   const api::CUdeviceptr first = f.taken(kMiB);
-  f.memory.pool_ended(f.memory.pool_ending(kPool), true);
+  f.memory.pool_destroyed(f.memory.serving(kPool));
   CHECK(f.reserved() == 0);
   const api::CUdeviceptr second = f.taken(kMiB);
   CHECK(f.reserved() == kSpan);
@@ -346,7 +346,7 @@ TEST_CASE(
 TEST_CASE("what a destroyed pool leaves unused is not the program's to free once more") {
   Served f;
   const api::CUdeviceptr address = f.taken(kMiB);
-  f.memory.pool_ended(f.memory.pool_ending(kPool), true);
+  f.memory.pool_destroyed(f.memory.serving(kPool));
   CHECK(f.memory.free_waiting(address, false, no_call) == api::CUDA_SUCCESS);
   CHECK(f.memory.has_deferred());
   CHECK(f.memory.free_waiting(address, false, no_call) == api::CUDA_ERROR_INVALID_VALUE);

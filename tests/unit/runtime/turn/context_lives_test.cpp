@@ -193,6 +193,25 @@ TEST_CASE("a context that is added under the handle of one whose end was not not
   CHECK_FALSE(contexts.life_of(context) == before);
 }
 
+TEST_CASE("a context that the driver does not make current for once has neither failed nor finished") {
+  test::FakeDriver driver;
+  Contexts contexts;
+  const api::CUcontext context = driver.enter_context(0);
+  says_numbers(driver);
+  number = 3;
+  contexts.add(context, 0, true);
+  contexts.add(driver.enter_context(1), 1, true);
+  driver.submitted = 7;
+  driver.set<api::cuCtxPushCurrent_v2_fn>(Symbol::k_cuCtxPushCurrent_v2,
+                                          [](auto...) { return api::CUDA_ERROR_INVALID_CONTEXT; });
+  CHECK(contexts.failed(0).empty());
+  CHECK(contexts.any(0).context == context);
+  CHECK(contexts.mark() == Contexts::Mark::kUnknown);
+  driver.set<api::cuCtxGetId_fn>(Symbol::k_cuCtxGetId, [](auto...) { return api::CUDA_ERROR_INVALID_CONTEXT; });
+  CHECK(contexts.failed(0).size() == 1);
+  CHECK(contexts.mark() == Contexts::Mark::kMarked);
+}
+
 TEST_CASE("a context that the driver does not make current is not gone, and why is said") {
   test::FakeDriver driver;
   Contexts contexts;

@@ -21,6 +21,8 @@ TEST_CASE("a process that begins no call for long enough hangs, and is told once
   REQUIRE(id_of(stopped) == "a");
   CHECK(stopped->since == Time(0s));
   CHECK_FALSE(watch.look({{.id = "a", .progress = 1}}, 30s));
+  watch.again("a");
+  CHECK(id_of(watch.look({{.id = "a", .progress = 1}}, 30s)) == "a");
   CHECK_FALSE(watch.look({{.id = "a", .progress = 2}}, 31s));
   CHECK(id_of(watch.look({{.id = "a", .progress = 2}}, 41s)) == "a");
 }
