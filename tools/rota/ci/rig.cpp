@@ -123,10 +123,13 @@ class Watcher {
     const auto process =
         std::ranges::find(running, stopped->id, [](const auto& each) { return each.account.self.id(); });
     if (process == running.end()) return false;
-    const RunningTest test = identify_.test_of(process->account);
-    if (test.names.empty() && identify_.is_listing()) {  // who is no test may be meant to stand still
-      watch_.again(stopped->id);
-      return false;
+    RunningTest test = identify_.test_of(process->account);
+    if (test.names.empty()) {  // who is no test may be meant to stand still
+      if (identify_.is_listing()) {
+        watch_.again(stopped->id);
+        return false;
+      }
+      test = identify_.test_of(process->account);  // its list may have come in between
     }
     const auto so_long = std::chrono::duration_cast<std::chrono::seconds>(now() - stopped->since).count();
     put_down(*process, test, fmt::format("no CUDA call for {} s", so_long), now() + 60s);
