@@ -171,17 +171,18 @@ const void* handed_out(const void* table, const api::CUuuid& id, const void* cal
   const std::uint64_t bytes = table_length(table);
   const KnownTable* entry = known_table(id, bytes);
   const bool gated = entry != nullptr && entry->gated;
-  const bool tool = gated && is_tool(file_of(caller));
+  const char* const asker = file_of(caller);
+  const bool tool = gated && is_tool(asker);
   const void* copy = gated && !tool ? gated_copy(table, bytes) : nullptr;
   const char* const unseen = entry == nullptr ? "it uses a private table of the driver that rota does not know"
-                             : tool           ? "a profiler (CUPTI) uses a private table of the driver through which "
-                                                "work is submitted"
+                             : tool ? "like a profiler (CUPTI) it uses private tables of the driver, and submits "
+                                      "work through one that is not gated for those"
                              : gated && copy == nullptr
                                  ? "it submits work through a private table of the driver, which rota can gate only on "
                                    "x86-64 and with CUDA 12.5 or later"
                                  : nullptr;
   if (unseen != nullptr) runtime().mark_unevictable(unseen, "cuGetExportTable");
-  if (entry == nullptr) tools.add(file_of(caller));
+  if (entry == nullptr) tools.add(asker);
   const auto level = unseen != nullptr ? log::Level::kInfo : log::Level::kDebug;
   if (log::enabled(log::Level::kDebug) || (log::enabled(level) && reported.add(table))) {
     log::message(level, "cuGetExportTable: {} table {} of {} bytes for {}",
@@ -189,7 +190,7 @@ const void* handed_out(const void* table, const api::CUuuid& id, const void* cal
                  : copy != nullptr   ? "gated"
                  : unseen != nullptr ? "ungated"
                                      : "known",
-                 spelled(id).data(), bytes, file_of(caller));
+                 spelled(id).data(), bytes, asker);
   }
   return copy != nullptr ? copy : table;
 }

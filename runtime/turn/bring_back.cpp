@@ -131,9 +131,8 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
   // legacy stream waits for nothing; but it would end a capture.
   const bool full = made == api::CUDA_ERROR_OUT_OF_MEMORY;
   if (full && contexts.captures() != 0) return {.failed = true};
-  if (!full && stream == nullptr) {
-    return {.failed = !ended, .error = made == api::CUDA_SUCCESS && !ended ? refused : made};
-  }
+  if (made == api::CUDA_SUCCESS) made = refused;  // then it was not even tried
+  if (!full && stream == nullptr) return {.failed = !ended, .error = made};
   memory::SwapBackend::Moved all = move(Mover{.within = within,
                                               .stopping = stopping,
                                               .while_alive = while_alive,

@@ -4,7 +4,6 @@
 // how long each attempt took and in which order they ended; where several assignments fit, tests are marked ambiguous.
 #pragma once
 
-#include <chrono>
 #include <optional>
 #include <set>
 #include <string>
@@ -35,9 +34,8 @@ struct AskedCtest {
   double timeout_s = 1500;         // of tests that have none of their own
 };
 
-constexpr std::chrono::seconds kMostListing{30};
 // The tests are listed from a folder of rota's own that refers to the build folder: ctest would overwrite the log
-// there. Takes kMostListing at most.
+// there.
 Result<AskedCtest> ask_ctest(const CtestRun& run, report::Realtime boot_ns);
 
 // Tests without CUDA have no processes, and no begin. A test that had not ended when ctest was killed is unknown.

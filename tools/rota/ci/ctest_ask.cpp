@@ -19,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::steady_clock;
 
+constexpr std::chrono::seconds kPatience{30};
 constexpr const char* kScratch = "rota-ctest";
 constexpr std::size_t kMostOutput = 256U << 20;
 
@@ -56,12 +57,12 @@ fs::path build_folder(const CtestRun& run) {
   return found;
 }
 
-// Its standard output, within kMostListing.
+// Its standard output, within kPatience.
 Result<std::string> listing_of(const std::vector<std::string>& command, const fs::path& folder) {
-  auto output = run_helper(command, folder.string(), steady_clock::now() + kMostListing, kMostOutput);
+  auto output = run_helper(command, folder.string(), steady_clock::now() + kPatience, kMostOutput);
   if (!output) return output.error();
   if (!output->ended) {
-    return Error{fmt::format("{} did not list its tests within {} s", command.front(), kMostListing.count())};
+    return Error{fmt::format("{} did not list its tests within {} s", command.front(), kPatience.count())};
   }
   if (output->missing) return Error{fmt::format("{} is not there any more", command.front())};
   return std::move(output->text);

@@ -22,7 +22,7 @@ namespace {
 constexpr std::streamoff kLatestEvents = 16 << 10;
 constexpr auto kListing = std::chrono::seconds(2);
 
-// On a thread of its own, which ends by itself within kMostListing.
+// On a thread of its own, which ends by itself: a listing takes half a minute at most.
 std::shared_future<std::optional<AskedCtest>> ask_beside(const CtestRun& run) {
   std::promise<std::optional<AskedCtest>> promise;
   auto answer = promise.get_future().share();

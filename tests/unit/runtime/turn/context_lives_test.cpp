@@ -39,6 +39,18 @@ void says_numbers(test::FakeDriver& driver) {
   });
 }
 
+// A context that the driver knows by a number.
+struct Numbered {
+  Numbered() {
+    says_numbers(driver);
+    number = 3;
+    contexts.add(context, 0, true);
+  }
+  test::FakeDriver driver;
+  Contexts contexts;
+  api::CUcontext context = driver.enter_context(0);
+};
+
 // As cuDevicePrimaryCtxReset of a context that is in use.
 void reset(Contexts& contexts, test::FakeDriver& driver, api::CUcontext context) {
   contexts.end_context(
@@ -179,12 +191,8 @@ TEST_CASE("a context is another one where the driver gives its handle another nu
 }
 
 TEST_CASE("a context that is added under the handle of one whose end was not noticed begins a life of its own") {
-  test::FakeDriver driver;
-  Contexts contexts;
-  const api::CUcontext context = driver.enter_context(0);
-  says_numbers(driver);
-  number = 3;
-  contexts.add(context, 0, true);
+  Numbered numbered;
+  auto& [driver, contexts, context] = numbered;
   const gate::ContextLife before = contexts.life_of(context);
   contexts.add(context, 0, true);
   CHECK(contexts.life_of(context) == before);
@@ -194,12 +202,8 @@ TEST_CASE("a context that is added under the handle of one whose end was not not
 }
 
 TEST_CASE("a context that the driver does not make current for once has neither failed nor finished") {
-  test::FakeDriver driver;
-  Contexts contexts;
-  const api::CUcontext context = driver.enter_context(0);
-  says_numbers(driver);
-  number = 3;
-  contexts.add(context, 0, true);
+  Numbered numbered;
+  auto& [driver, contexts, context] = numbered;
   contexts.add(driver.enter_context(1), 1, true);
   driver.submitted = 7;
   driver.set<api::cuCtxPushCurrent_v2_fn>(Symbol::k_cuCtxPushCurrent_v2,

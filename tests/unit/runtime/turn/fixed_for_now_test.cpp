@@ -3,15 +3,12 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 
-#include "tests/unit/runtime/turn/mapping_driver.h"
-#include "tests/unit/runtime/turn/turning_program.h"
+#include "tests/unit/runtime/turn/swapping_program.h"
 
 using namespace rota;
 using namespace rota::test;
 
 namespace {
-
-constexpr std::uint64_t kBytes = 64 * kMega;
 
 std::atomic<bool> checkpointed;
 std::atomic<int> asked;  // whether it is
@@ -28,40 +25,18 @@ void can_be_checkpointed(FakeDriver& driver) {
       });
 }
 
-struct Asking : FakeRotad {
-  Asking() { speak(protocol::kVersion); }
-  void wait_for(Kind kind) {
-    while (next().kind != kind) {
-    }
-  }
-};
-
 // Rests, with memory on the GPU that it can move.
-struct Resting : Program {
-  explicit Resting(Asking& rotad) : Program(memory::Choice::kSwap, true, can_be_checkpointed), rotad(rotad) {
-    launch();
-    rotad.wait_for(Kind::kWant);
-    rotad.grant(1, 1, 1024 * kMega);
-    launcher.join();
-    driver.finished = UINT64_MAX;
-    REQUIRE(eventually([&] { return !gate.closed(); }));
-    api::CUdeviceptr address = 0;
-    REQUIRE(memory.swap().serves(0));
-    REQUIRE(memory.swap().allocate({context, 0}, &address, kBytes) == api::CUDA_SUCCESS);
-    rotad.somebody_waits(1);
-    rotad.wait_for(Kind::kGiveBack);
-    rotad.grant(0, 0);
-    rotad.somebody_waits(0);
+struct Resting : Holding {
+  explicit Resting(Speaking& rotad) : Holding(rotad, can_be_checkpointed) {
+    rest();
     REQUIRE(eventually([&] { return fixed() == 0; }));
   }
-  std::uint64_t fixed() const { return rotad.usage().fixed_bytes[0].load(); }
-  Asking& rotad;
 };
 
 }  // namespace
 
 TEST_CASE("memory of a process that captures counts as fixed, until the capture ends") {
-  Asking rotad;
+  Speaking rotad(protocol::kVersion);
   Resting program(rotad);
   const auto stream = reinterpret_cast<api::CUstream>(0x1000);
   const auto done = [] { return api::CUDA_SUCCESS; };
@@ -78,7 +53,7 @@ TEST_CASE("memory of a process that captures counts as fixed, until the capture 
 }
 
 TEST_CASE("memory of a process that is being checkpointed neither leaves nor comes, and counts as fixed") {
-  Asking rotad;
+  Speaking rotad(protocol::kVersion);
   Resting program(rotad);
   memory::SwapBackend& swap = program.memory.swap();
   checkpointed = true;

@@ -28,7 +28,7 @@ void profiled(FakeDriver& driver) {
 
 }  // namespace
 
-TEST_CASE("a turn of a program whose memory is in place begins without a call of the driver's") {
+TEST_CASE("a turn of a program whose memory is in place begins without a stream of rota's") {
   Speaking rotad(protocol::kSwapVersion);
   Holding program(rotad, profiled);
   program.rest();
