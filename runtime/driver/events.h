@@ -24,7 +24,7 @@ class SpareEvents {
 
  private:
   // A program that once had a thousand frees outstanding need not have as many again.
-  static constexpr std::size_t kMost = 256;
+  static constexpr std::size_t kMost = 4096;
 
   std::mutex mutex_;
   std::map<api::CUcontext, std::vector<api::CUevent>> spare_;

@@ -24,8 +24,11 @@ Fences::Point* Fences::find(const Queue& queue, Fence fence) {
 void Fences::add(const Queue& queue, Point point) {
   Points& points = queues_[queue];
   points.bytes += point.bytes;
-  points.points.insert(at(points, point.fence),
-                       std::move(point));  // threads that free at the same time may overtake each other
+  if (points.points.empty() || points.points.back().fence < point.fence) {
+    points.points.push_back(std::move(point));
+  } else {  // threads that free at the same time may overtake each other
+    points.points.insert(at(points, point.fence), std::move(point));
+  }
 }
 
 api::CUevent Fences::hold(const Queue& queue, Fence fence) {

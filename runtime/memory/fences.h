@@ -80,8 +80,8 @@ class Fences {
 
  private:
   // When a query after a free is worthwhile: this many points, or this many bytes (a span's) behind them.
-  static constexpr std::size_t kFew = 8;
-  static constexpr std::uint64_t kMuch = std::uint64_t{32} << 20;
+  static constexpr std::size_t kFew = 64;
+  static constexpr std::uint64_t kMuch = std::uint64_t{256} << 20;
 
   struct Points {
     std::deque<Point> points;  // in order of their fences

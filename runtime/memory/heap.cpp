@@ -61,7 +61,8 @@ void Heap::unlist(Blocks::iterator block) {
   }
   const auto of_stream = pending_.find(what.stream);
   of_stream->second.erase({what.bytes, address});
-  if (of_stream->second.empty()) pending_.erase(of_stream);
+  // Nearly always the stream soon gives something back again.
+  if (of_stream->second.empty() && pending_.size() > kFewStreams) pending_.erase(of_stream);
   const auto [first, last] = fences_.equal_range(what.fence);
   fences_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == block->first; }));
   charged_ -= what.charge;

@@ -133,17 +133,22 @@ api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, Strea
 
 api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread, const RealCall& call,
                                  bool capturing) {
-  const std::optional<Allocation> owner =
-      has_converted_.load(std::memory_order_relaxed) ? ledger_.find(address) : std::nullopt;
-  if (!owner || owner->address != address || !owner->kind.converted()) return free(address, call);
-  // A capture has no point in time at which to free it.
-  const bool served = owner->kind.from_heap();
-  if (capturing && driver::captures(stream, per_thread)) {
-    // The driver refuses what it does not know, and frees what is Unified Memory.
-    return owner->kind.backing == Backing::kUnified && !served ? free(address, call) : call();
-  }
+  if (!has_converted_.load(std::memory_order_relaxed)) return free(address, call);
   const std::optional<Allocation> taken = ledger_.begin_free(address);
-  if (!taken) return served ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);  // another thread has just freed it
+  if (!taken) {  // it begins no allocation, or another thread has just freed that
+    const std::optional<Allocation> freed = ledger_.find(address);
+    const bool refused = freed && freed->address == address && freed->kind.converted() && freed->kind.from_heap();
+    return refused ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);
+  }
+  const bool served = taken->kind.from_heap();
+  // A capture has no point in time at which to free it: the driver refuses what it does not know, and frees what is
+  // Unified Memory.
+  const bool captured = taken->kind.converted() && capturing && driver::captures(stream, per_thread);
+  if (!taken->kind.converted() || captured) {
+    ledger_.cancel_free(*taken);
+    const bool known_to_driver = !captured || (taken->kind.backing == Backing::kUnified && !served);
+    return known_to_driver ? free(address, call) : call();
+  }
   // The driver does not take managed memory here. An event behind the stream's work shows when it can be freed.
   // A capture that begins meanwhile in another stream forbids queries of events, which are made in relaxed mode, and
   // not their recording (as read; only measured for threads in relaxed mode).

@@ -94,6 +94,12 @@ void Physical::mapped(std::uint64_t address, std::uint64_t bytes, Handle handle)
 
 api::CUresult Physical::unmap(std::uint64_t address, std::uint64_t size, const std::function<api::CUresult()>& call,
                               std::vector<int>* freed) {
+  bool any = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    any = !state_->pieces.empty();
+  }
+  if (!any) return call();
   // Removed from the ledger first: once the driver has unmapped them, another thread may map something else there.
   const std::vector<Allocation> mappings = ledger_.take_range(address, size, Kind::kMapping);
   const api::CUresult result = call();

@@ -9,6 +9,12 @@ namespace {
 // Changes of usage below 1/64 of a GPU are not worth a message.
 constexpr std::uint64_t kFraction = 64;
 
+// Nearly always it is there already, and storing it costs more than seeing that.
+template <typename Shown>
+void show(Shown& shown, std::uint64_t value) {
+  if (shown.load() != value) shown.store(value);
+}
+
 }  // namespace
 
 void Usage::changed(int device) {
@@ -27,12 +33,12 @@ void Usage::changed(int device) {
     const std::uint64_t resident = extents != 0 ? extents + fixed : 0;
     // The thread that writes last checks again: another thread may have written newer sums before these. A total order
     // of these stores and of the ledger's sums ensures that (no fence: TSan does not know fences).
-    page->device_bytes[index].store(bytes);
+    show(page->device_bytes[index], bytes);
     const Pinned pinned = pinned_.load();
     const std::uint64_t stays = pinned == Pinned::kNo ? fixed : std::max(fixed, resident);
-    page->fixed_bytes[index].store(stays);
-    page->fixed_for_now_bytes[index].store(pinned == Pinned::kForNow ? stays - fixed : 0);
-    page->resident_bytes[index].store(resident);
+    show(page->fixed_bytes[index], stays);
+    show(page->fixed_for_now_bytes[index], pinned == Pinned::kForNow ? stays - fixed : 0);
+    show(page->resident_bytes[index], resident);
   } while (bytes != memory_.ledger().live_bytes(device) || fixed != memory_.ledger().fixed_bytes(device) ||
            extents != memory_.swap().resident_bytes(device));
   page->memory_modes[index].store(static_cast<std::uint8_t>(memory_.mode(device)), std::memory_order_relaxed);

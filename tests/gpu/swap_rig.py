@@ -267,6 +267,8 @@ def stacks(pid):
 def end(program, patience=0):
     with contextlib.suppress(subprocess.TimeoutExpired):
         program.wait(patience)
+    if program.poll() is None:  # its forked children have the GPU open as well, and with it its memory
+        subprocess.run(["pkill", "-KILL", "-P", str(program.pid)])
     program.kill()
     program.wait()
     for pipe in (program.stdin, program.stdout):

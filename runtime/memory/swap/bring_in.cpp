@@ -178,6 +178,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       Extent* extent = extent_at(what.address, &range);
       if (extent == nullptr || extent->bytes != what.bytes || extent->piece || range->ending) return coming;
       extent->moving = true;
+      extent->mapped = true;
       coming = *extent;
       access = access_of(*range);
       return coming;

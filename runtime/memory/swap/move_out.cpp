@@ -27,7 +27,7 @@ std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
   return all;
 }
 
-// What the program has created becomes reachable, as much as lies beside each other by one call of the driver.
+// What the program has created becomes reachable: access by one call of the driver for what lies beside each other.
 void SwapBackend::make_reachable(int ordinal) {
   const std::lock_guard lock(mutex_);
   std::vector<Extent*> run;
@@ -45,6 +45,9 @@ void SwapBackend::make_reachable(int ordinal) {
     if (range.device != ordinal || !range.own) continue;
     for (Extent& extent : range.extents) {
       if (extent.reachable || !extent.in_place()) continue;
+      extent.mapped =
+          extent.mapped || real::cuMemMap(extent.address, extent.bytes, 0, extent.piece.handle, 0) == api::CUDA_SUCCESS;
+      if (!extent.mapped) continue;
       if (!run.empty() && run.back()->address + run.back()->bytes != extent.address) end_run();
       run.push_back(&extent);
     }

@@ -202,9 +202,10 @@ api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, con
         });
     if (result != api::CUDA_SUCCESS) return result;
     others_.erase(others_.lower_bound(address), others_.lower_bound(address + bytes));
-    ledger_.take_range(address, bytes, Kind::kMovingMapping);
     for (std::size_t index = 0; index < overlap.all.size(); ++index) {
-      mappings_.erase(overlap.all[index].address);
+      const std::uint64_t start = overlap.all[index].address;
+      mappings_.erase(start);
+      if (const auto entry = ledger_.begin_free(start)) ledger_.finish_free(*entry);
       Piece& piece = pieces_.at(overlap.pieces[index]);
       --piece.mappings;
       const int device = piece.device();

@@ -95,14 +95,13 @@ api::CUresult SwapBackend::create(const std::optional<Making>& own, std::uint64_
 api::CUresult SwapBackend::populate(Range& range, const Access& access, bool exports) {
   api::CUresult result = api::CUDA_SUCCESS;
   for (Extent& extent : range.extents) {
+    extent.mapped = extent.reachable = !range.own;
     Piece piece;
     result = create(range.own, extent.bytes, range.device, exports, &piece.handle);
     if (result == api::CUDA_SUCCESS) result = map(range.device, extent, std::move(piece));
     if (result != api::CUDA_SUCCESS) break;
   }
-  if (range.own) {
-    for (Extent& extent : range.extents) extent.reachable = false;
-  } else if (result == api::CUDA_SUCCESS) {
+  if (result == api::CUDA_SUCCESS && !range.own) {
     result = give_access(range.address, range.bytes, range.device, access);
   }
   if (result == api::CUDA_SUCCESS) return result;
@@ -155,13 +154,18 @@ void SwapBackend::insert(Range&& range) {
 std::uint64_t SwapBackend::destroy(Range&& range, const Exchange& exchange) {
   std::uint64_t had = 0;
   std::uint64_t gone = 0;
+  bool stuck = false;  // then the addresses stay reserved
   for (Extent& extent : range.extents) {
     const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
     had += bytes;
-    if (drop(range.device, extent, exchange)) gone += bytes;
+    if (drop(range.device, extent, exchange)) {
+      gone += bytes;
+    } else {
+      stuck = true;
+    }
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
   }
-  real::cuMemAddressFree(range.address, range.bytes);  // refused where memory is stuck: the addresses stay reserved
+  if (!stuck) free_addresses(range);
   take_resident(range.device, had);
   return gone;
 }
@@ -248,7 +252,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   }
   const int ordinal = range.device;
   const std::uint64_t bytes = range.bytes;
-  api::CUresult result = real::cuMemAddressReserve(address, range.bytes, 0, 0, 0);
+  api::CUresult result = reserve_addresses(range, address);
   if (result != api::CUDA_SUCCESS) return result;
   range.address = *address;
   std::uint64_t next = range.address;
@@ -294,6 +298,29 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   }
   if (result != api::CUDA_SUCCESS) real::cuMemAddressFree(*address, bytes);
   return result;
+}
+
+api::CUresult SwapBackend::reserve_addresses(const Range& range, api::CUdeviceptr* address) {
+  if (range.own) {
+    const std::lock_guard lock(mutex_);
+    if (const auto spare = spare_addresses_.extract(range.bytes)) {
+      *address = spare.mapped();
+      return api::CUDA_SUCCESS;
+    }
+  }
+  return real::cuMemAddressReserve(address, range.bytes, 0, 0, 0);
+}
+
+// Of a range with nothing mapped there any more.
+void SwapBackend::free_addresses(const Range& range) {
+  if (range.own) {
+    const std::lock_guard lock(mutex_);
+    if (spare_addresses_.size() < kMostSpareAddresses) {
+      spare_addresses_.emplace(range.bytes, range.address);
+      return;
+    }
+  }
+  real::cuMemAddressFree(range.address, range.bytes);
 }
 
 // With the lock held.

@@ -234,9 +234,10 @@ class SwapBackend final : public Backend {
     bool steady = false;                   // it left without a copy the last time
     bool zeros = false;                    // and as nothing but zeros
     bool moving = false;
-    // Whether it can be copied by its own address. What the program creates gets that when it may first leave: many
-    // programs create and release such memory all the time (JAX's platform allocator), and access costs as much as the
-    // memory.
+    // Whether it is mapped at its own address, and can be copied by it. What the program creates gets both when it may
+    // first leave: many programs create and release such memory all the time (JAX's platform allocator), and a mapping
+    // and access cost as much as the memory.
+    bool mapped = true;
     bool reachable = true;
     std::uint64_t came = 0;  // the value of opened_ when it was brought in
     bool in_place() const { return piece && !moving; }
@@ -273,11 +274,14 @@ class SwapBackend final : public Backend {
     std::uint64_t address;
     auto operator<=>(const Candidate&) const = default;
   };
+  static constexpr std::size_t kMostSpareAddresses = 64;
+
   struct Leaving;
   struct Departure;
   class ClosesGate;
   using Lock = std::unique_lock<std::mutex>;
 
+  static std::vector<std::uint64_t> mappings_of(const Extent& extent);
   Device& device(int ordinal);
   std::uint64_t most(int ordinal);
   Range cut(const Place& place, std::uint64_t bytes, std::uint64_t most);
@@ -285,6 +289,8 @@ class SwapBackend final : public Backend {
   static api::CUresult create(const std::optional<Making>& own, std::uint64_t bytes, int device, bool exports,
                               PhysicalHandle* handle);
   api::CUresult make(Range&& range, api::CUdeviceptr* address);
+  api::CUresult reserve_addresses(const Range& range, api::CUdeviceptr* address);
+  void free_addresses(const Range& range);
   api::CUresult map(int device, Extent& extent, Piece&& piece);
   static api::CUresult map_aliases(std::uint64_t bytes, const Aliases& aliases, PhysicalHandle handle,
                                    std::size_t* mapped);
@@ -371,6 +377,8 @@ class SwapBackend final : public Backend {
   std::array<std::atomic<protocol::MemoryMode>, kMaxDevices> untried_{};  // of those that serve, likewise
   Ranges ranges_;
   std::vector<Stuck> stuck_;
+  // Reserved for what the program creates next (bytes, address): reserving and freeing them takes the driver 4 us.
+  std::multimap<std::uint64_t, std::uint64_t> spare_addresses_;
   std::atomic<std::uint64_t> out_of_place_{0};  // extents
   std::uint64_t opened_ = 1;                    // how many times the gate has opened
   std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};

@@ -29,10 +29,19 @@ api::CUresult unmap_from(std::vector<std::uint64_t>& mapped, std::uint64_t bytes
 
 }  // namespace
 
+// Its own address first, if it is mapped there.
+std::vector<std::uint64_t> SwapBackend::mappings_of(const Extent& extent) {
+  std::vector<std::uint64_t> all;
+  if (extent.mapped) all.push_back(extent.address);
+  for (const Alias& alias : extent.aliases) all.push_back(alias.address);
+  return all;
+}
+
 // The memory is the extent's from now on, or released.
 api::CUresult SwapBackend::map(int ordinal, Extent& extent, Piece&& piece) {
   Piece taken = std::move(piece);
-  api::CUresult result = real::cuMemMap(extent.address, extent.bytes, 0, taken.handle, 0);
+  api::CUresult result =
+      extent.mapped ? real::cuMemMap(extent.address, extent.bytes, 0, taken.handle, 0) : api::CUDA_SUCCESS;
   if (result != api::CUDA_SUCCESS) {
     release_piece(ordinal, extent.bytes, std::move(taken));
     return result;
@@ -52,12 +61,12 @@ api::CUresult SwapBackend::map(int ordinal, Extent& extent, Piece&& piece) {
 
 api::CUresult SwapBackend::unmap(int ordinal, Extent& extent, const Exchange& exchange) {
   if (!extent.piece) return api::CUDA_SUCCESS;
-  std::vector<std::uint64_t> mapped = {extent.address};
-  for (const Alias& alias : extent.aliases) mapped.push_back(alias.address);
+  std::vector<std::uint64_t> mapped = mappings_of(extent);
   api::CUresult result = unmap_from(mapped, extent.bytes);
   if (result != api::CUDA_SUCCESS) {
     log::debug("an extent of {} bytes cannot be unmapped: error {}", extent.bytes, static_cast<int>(result));
-    const Aliases gone(extent.aliases.begin() + static_cast<std::ptrdiff_t>(mapped.size() - 1), extent.aliases.end());
+    const std::size_t left = mapped.size() - (extent.mapped ? 1 : 0);
+    const Aliases gone(extent.aliases.begin() + static_cast<std::ptrdiff_t>(left), extent.aliases.end());
     std::size_t again = 0;
     if (map_aliases(extent.bytes, gone, extent.piece.handle, &again) == api::CUDA_SUCCESS) return result;
     for (std::size_t index = 0; index < again; ++index) mapped.push_back(gone[index].address);
@@ -82,8 +91,7 @@ api::CUresult SwapBackend::unmap(int ordinal, Extent& extent, const Exchange& ex
 bool SwapBackend::drop(int ordinal, Extent& extent, const Exchange& exchange) {
   if (unmap(ordinal, extent, exchange) == api::CUDA_SUCCESS) return true;
   if (!extent.piece) return false;
-  std::vector<std::uint64_t> mapped = {extent.address};
-  for (const Alias& alias : extent.aliases) mapped.push_back(alias.address);
+  std::vector<std::uint64_t> mapped = mappings_of(extent);
   add_stuck({.device = ordinal,
              .bytes = extent.bytes,
              .piece = std::exchange(extent.piece, {}),

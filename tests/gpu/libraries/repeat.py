@@ -10,8 +10,10 @@ anew with every part; it lies in pieces of 2 MiB, which leave the GPU after all 
 leaves, the library's memory has left before.
 """
 import ctypes
+import gc
 import json
 import math
+import os
 import sys
 import threading
 import traceback
@@ -66,6 +68,15 @@ def once(function):
         return (None if value is None else float(value)), None
     except Exception as error:
         return None, "".join(traceback.format_exception_only(error)).strip()[:300]
+    finally:
+        gc.collect()  # a part's rest is not left to the next part's forked children: PyTorch's memory cannot be freed there
+
+
+def line_of_input():
+    """Waits for one. sys.stdin has a lock, and a process that is forked while a thread waits with it cannot close its own sys.stdin, which
+    multiprocessing's do (PyTorch's DataLoader): they hang, and so do those that wait for them."""
+    while os.read(0, 1) not in (b"\n", b""):
+        pass
 
 
 def agree(one, other):
@@ -82,9 +93,9 @@ def repeat(functions, weight_bytes, rounds=300):
     steady = [each for each in functions if each.__name__ not in unable]
     weight = Weight(weight_bytes)
     print("ready", flush=True)
-    sys.stdin.readline()
+    line_of_input()
     end = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.readline(), end.set()), daemon=True).start()
+    threading.Thread(target=lambda: (line_of_input(), end.set()), daemon=True).start()
     said = {"parts": [each.__name__ for each in functions], "unable": unable, "unsteady": unsteady, "rounds": 0, "exact": 0, "close": 0, "wrong": [], "failed": {}}
     while steady and said["rounds"] < rounds:
         for function in steady:

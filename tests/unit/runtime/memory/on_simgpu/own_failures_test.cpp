@@ -81,12 +81,34 @@ TEST_CASE("making memory fails as the driver says, and leaves nothing behind") {
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(&handle, 0, &what, 0));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(&handle, kPiece, &what, 1));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(nullptr, kPiece, &what, 0));
-    // Where it cannot be mapped for rota, it is made as the program has asked.
-    fails_at = {{Symbol::k_cuMemMap, 1}};
+    // Where rota gets no addresses to move it by, it is made as the program has asked.
+    fails_at = {{Symbol::k_cuMemAddressReserve, 1}};
     EXPECT_OK(cu.cuMemCreate(&handle, kPiece, &what, 0));
     EXPECT(runtime().ledger.fixed_bytes(0) == kPiece && swap().needed_bytes(0) == 0);
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT(free_on_gpu() == free_before);
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("memory that cannot be mapped for rota when it may first leave stays, and leaves the next time") {
+  check([] {
+    Carrier carrier(enter(0));
+    const Handle handle = create();
+    const CUdeviceptr address = map(handle);
+    fill(address, 5);
+    for (const Symbol refused : {Symbol::k_cuMemMap, Symbol::k_cuMemSetAccess}) {
+      fails_at = {{refused, kAlways}};
+      EXPECT(swap().move_out(0, kAll, carrier.mover()).without_copy == 0);
+      EXPECT(swap().resident_bytes(0) == kPiece && swap().in_place());
+      fails_at.clear();
+      expect_pattern(address, kPiece, 5, "where it was");
+    }
+    go(carrier);
+    come(carrier);
+    expect_pattern(address, kPiece, 5, "after it was out");
+    unmap(address);
+    EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT_EMPTY_BOOKS();
   });
 }

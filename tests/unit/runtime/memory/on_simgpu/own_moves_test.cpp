@@ -43,8 +43,8 @@ TEST_CASE("memory that the program made leaves the GPU and is there again at eac
 }
 
 TEST_CASE(
-    "memory that the program made costs no access of rota's before it may leave, and then one call for what lies "
-    "together") {
+    "memory that the program made costs no mapping or access of rota's before it may leave, and then one call for "
+    "what lies together") {
   check([] {
     Carrier carrier(enter(0));
     std::map<Symbol, int> calls;
@@ -53,7 +53,7 @@ TEST_CASE(
     for (int number = 0; number < 8; ++number) handles.push_back(create());
     EXPECT_OK(cu.cuMemRelease(handles.back()));
     handles.pop_back();
-    EXPECT(calls[Symbol::k_cuMemSetAccess] == 0);
+    EXPECT(calls[Symbol::k_cuMemMap] == 0 && calls[Symbol::k_cuMemSetAccess] == 0);
     std::vector<CUdeviceptr> mapped;
     for (const Handle handle : handles) mapped.push_back(map(handle));
     for (std::size_t number = 0; number < mapped.size(); ++number) {
@@ -79,6 +79,30 @@ TEST_CASE(
     unmap(also);
     for (const CUdeviceptr address : mapped) unmap(address);
     for (const Handle handle : handles) EXPECT_OK(cu.cuMemRelease(handle));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("memory that the program makes and releases again and again takes rota no addresses, and no more calls") {
+  check([] {
+    Carrier carrier(enter(0));
+    EXPECT_OK(cu.cuMemRelease(create()));
+    std::map<Symbol, int> calls;
+    counted = &calls;
+    for (int round = 0; round < 100; ++round) EXPECT_OK(cu.cuMemRelease(create()));
+    counted = nullptr;
+    EXPECT(calls == (std::map<Symbol, int>{{Symbol::k_cuMemCreate, 100}, {Symbol::k_cuMemRelease, 100}}));
+    // The same addresses, now of memory that has been out.
+    for (const unsigned char pattern : {3, 4}) {
+      const Handle handle = create();
+      const CUdeviceptr address = map(handle);
+      fill(address, pattern);
+      go(carrier);
+      come(carrier);
+      expect_pattern(address, kPiece, pattern, "after it was out");
+      unmap(address);
+      EXPECT_OK(cu.cuMemRelease(handle));
+    }
     EXPECT_EMPTY_BOOKS();
   });
 }
