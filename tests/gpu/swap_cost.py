@@ -87,7 +87,7 @@ def moves_of_own_memory(options):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, room=5.2, size=4, seconds=5)
+    add_options(parser, room=5.2, size=4, seconds=10)
     parser.add_argument("--only", choices=["allocate", "stream", "own"])
     parser.add_argument("--sizes", nargs="+", default=["64K", "2M", "64M", "1G"])
     parser.add_argument("--pieces", nargs="+", default=["2M", "20M", "64M", "256M"])
