@@ -15,7 +15,7 @@ api::CUresult SwapBackend::allocate_own(int ordinal, api::CUdeviceptr* address, 
   return make(std::move(range), address);
 }
 
-// Until the driver refuses one: says how many are mapped.
+// Until the driver refuses one: says how many are mapped. Without access.
 api::CUresult SwapBackend::map_aliases(std::uint64_t bytes, const Aliases& aliases, PhysicalHandle handle,
                                        std::size_t* mapped) {
   api::CUresult result = api::CUDA_SUCCESS;
@@ -24,12 +24,6 @@ api::CUresult SwapBackend::map_aliases(std::uint64_t bytes, const Aliases& alias
     result = real::cuMemMap(alias.address, bytes, 0, handle, 0);
     if (result != api::CUDA_SUCCESS) break;
     ++*mapped;
-    std::vector<api::CUmemAccessDesc> accesses;
-    for (const auto& [device, flags] : alias.access) {
-      accesses.push_back({.location = {.type = api::CU_MEM_LOCATION_TYPE_DEVICE, .id = device}, .flags = flags});
-    }
-    if (!accesses.empty()) result = real::cuMemSetAccess(alias.address, bytes, accesses.data(), accesses.size());
-    if (result != api::CUDA_SUCCESS) break;
   }
   return result;
 }

@@ -2,8 +2,8 @@
 // flight.
 //
 // While copies run, each cuMemSetAccess call takes 0.8 ms regardless of its size (measured on an H200), while an extent
-// of 2 MiB is copied in 0.04 ms. So adjacent small extents, of whatever ranges, are mapped first and get their access
-// by one call (the driver accepts one for several reservations: tested on an H100, driver 580.159.04).
+// of 2 MiB is copied in 0.04 ms. So small extents are mapped first and what is adjacent of them, of whatever ranges,
+// gets its access by one call (the driver accepts one for several reservations: tested on an H100, driver 580.159.04).
 #include <algorithm>
 #include <chrono>
 #include <deque>
@@ -170,54 +170,65 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     // Not before: while the driver refuses one request after the other, what is counted has to be what is there.
     add_resident(ordinal, chosen.bytes);
     auto beside = all.erase(next);
-    Access access;
+    struct Coming {
+      Extent extent;
+      Access access;
+    };
     const auto set_out = [&](const Lacking& what) {
-      Extent coming;
+      Coming coming;
       const std::lock_guard lock(mutex_);
       Range* range = nullptr;
       Extent* extent = extent_at(what.address, &range);
       if (extent == nullptr || extent->bytes != what.bytes || extent->piece || range->ending) return coming;
       extent->moving = true;
       extent->mapped = true;
-      coming = *extent;
-      access = access_of(*range);
+      coming = {.extent = *extent, .access = access_of(*range)};
       return coming;
     };
-    std::deque<Extent> run = {set_out(chosen)};
-    if (run.front().address == 0) {  // it has just been freed
+    std::deque<Coming> run = {set_out(chosen)};
+    if (run.front().extent.address == 0) {  // it has just been freed
       if (piece) release_piece(ordinal, chosen.bytes, std::move(piece));
       take_resident(ordinal, chosen.bytes);
       continue;
     }
-    if (result == api::CUDA_SUCCESS) result = map(ordinal, run.front(), std::move(piece));
-    const bool mapped = static_cast<bool>(run.front().piece);
+    if (result == api::CUDA_SUCCESS) result = map(ordinal, run.front().extent, std::move(piece));
+    const bool mapped = static_cast<bool>(run.front().extent.piece);
     std::uint64_t sum = chosen.bytes;
-    // Adjacent small extents as well, so that the driver sets access for all of them at once. Extents for which that
-    // fails come separately, as does memory that the program created.
-    while (mapped && !chosen.own && chosen.bytes < kLeastHandedOver && sum < kMostOfSmall && beside != all.end() &&
-           !beside->own && beside->address == chosen.address + sum && beside->bytes < kLeastHandedOver) {
+    // Adjacent small extents as well, so that the driver sets access for all of them at once, and of the small pieces
+    // that the program created the next ones: wherever those are, the program's mappings of them often lie together.
+    // Extents for which that fails come separately.
+    const auto goes_along = [&](const Lacking& other) {
+      return other.own == chosen.own && other.bytes < kLeastHandedOver &&
+             (chosen.own || other.address == chosen.address + sum);
+    };
+    while (mapped && chosen.bytes < kLeastHandedOver && sum < kMostOfSmall && beside != all.end() &&
+           goes_along(*beside)) {
       Piece more;
-      if (create(beside->bytes, ordinal, exports, &more.handle) != api::CUDA_SUCCESS) break;
+      if (create(beside->own, beside->bytes, ordinal, exports, &more.handle) != api::CUDA_SUCCESS) break;
       add_resident(ordinal, beside->bytes);
-      Extent coming = set_out(*beside);
-      if (coming.address == 0) {
+      Coming coming = set_out(*beside);
+      if (coming.extent.address == 0) {
         release_piece(ordinal, beside->bytes, std::move(more));
-      } else if (map(ordinal, coming, std::move(more)) != api::CUDA_SUCCESS) {
-        landed(coming.address);
+      } else if (map(ordinal, coming.extent, std::move(more)) != api::CUDA_SUCCESS) {
+        landed(coming.extent.address);
       }
-      if (!coming.piece) {
+      if (!coming.extent.piece) {
         take_resident(ordinal, beside->bytes);
         break;
       }
-      sum += coming.bytes;
+      sum += coming.extent.bytes;
       run.push_back(std::move(coming));
       beside = all.erase(beside);
     }
-    // The access of the last one, which the others get, too.
-    const bool together = run.size() > 1 && give_access(chosen.address, sum, ordinal, access) == api::CUDA_SUCCESS;
+    const auto allow = [&](auto first, auto last) {
+      std::vector<Allowed> allowed;
+      for (; first != last; ++first) add_allowed(allowed, first->extent, ordinal, first->access);
+      return give_access(std::move(allowed));
+    };
+    const bool together = run.size() > 1 && allow(run.begin(), run.end()) == api::CUDA_SUCCESS;
     for (; !run.empty(); run.pop_front()) {
-      Extent& coming = run.front();
-      if (mapped && !together) result = give_access(coming.address, coming.bytes, ordinal, access);
+      const auto& [coming, access] = run.front();
+      if (mapped && !together) result = allow(run.begin(), run.begin() + 1);
       Flight flight{.address = coming.address, .bytes = coming.bytes};
       if (coming.saved) times.starts();
       // Fresh memory from the driver is zero, and a program may rely on that.
@@ -237,11 +248,11 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       if (flights.size() >= kInFlight) land();
     }
     if (result == api::CUDA_SUCCESS) continue;
-    log::debug("an extent of {} bytes cannot be brought back: error {}", run.front().bytes, static_cast<int>(result));
-    for (Extent& coming : run) {
-      drop(ordinal, coming);
-      take_resident(ordinal, coming.bytes);
-      landed(coming.address);
+    log::debug("an extent of {} bytes cannot be brought back: error {}", chosen.bytes, static_cast<int>(result));
+    for (Coming& coming : run) {
+      drop(ordinal, coming.extent);
+      take_resident(ordinal, coming.extent.bytes);
+      landed(coming.extent.address);
     }
     if (!mapped && used_before) {
       all.push_front(chosen);  // the handed-over memory is not what its owner said

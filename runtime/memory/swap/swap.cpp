@@ -154,18 +154,13 @@ void SwapBackend::insert(Range&& range) {
 std::uint64_t SwapBackend::destroy(Range&& range, const Exchange& exchange) {
   std::uint64_t had = 0;
   std::uint64_t gone = 0;
-  bool stuck = false;  // then the addresses stay reserved
   for (Extent& extent : range.extents) {
     const std::uint64_t bytes = extent.piece ? extent.bytes : 0;
     had += bytes;
-    if (drop(range.device, extent, exchange)) {
-      gone += bytes;
-    } else {
-      stuck = true;
-    }
+    if (drop(range.device, extent, exchange)) gone += bytes;
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
   }
-  if (!stuck) free_addresses(range);
+  real::cuMemAddressFree(range.address, range.bytes);  // refused where memory is stuck: the addresses stay reserved
   take_resident(range.device, had);
   return gone;
 }
@@ -252,7 +247,7 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   }
   const int ordinal = range.device;
   const std::uint64_t bytes = range.bytes;
-  api::CUresult result = reserve_addresses(range, address);
+  api::CUresult result = real::cuMemAddressReserve(address, range.bytes, 0, 0, 0);
   if (result != api::CUDA_SUCCESS) return result;
   range.address = *address;
   std::uint64_t next = range.address;
@@ -298,29 +293,6 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   }
   if (result != api::CUDA_SUCCESS) real::cuMemAddressFree(*address, bytes);
   return result;
-}
-
-api::CUresult SwapBackend::reserve_addresses(const Range& range, api::CUdeviceptr* address) {
-  if (range.own) {
-    const std::lock_guard lock(mutex_);
-    if (const auto spare = spare_addresses_.extract(range.bytes)) {
-      *address = spare.mapped();
-      return api::CUDA_SUCCESS;
-    }
-  }
-  return real::cuMemAddressReserve(address, range.bytes, 0, 0, 0);
-}
-
-// Of a range with nothing mapped there any more.
-void SwapBackend::free_addresses(const Range& range) {
-  if (range.own) {
-    const std::lock_guard lock(mutex_);
-    if (spare_addresses_.size() < kMostSpareAddresses) {
-      spare_addresses_.emplace(range.bytes, range.address);
-      return;
-    }
-  }
-  real::cuMemAddressFree(range.address, range.bytes);
 }
 
 // With the lock held.

@@ -274,8 +274,6 @@ class SwapBackend final : public Backend {
     std::uint64_t address;
     auto operator<=>(const Candidate&) const = default;
   };
-  static constexpr std::size_t kMostSpareAddresses = 64;
-
   struct Leaving;
   struct Departure;
   class ClosesGate;
@@ -289,8 +287,7 @@ class SwapBackend final : public Backend {
   static api::CUresult create(const std::optional<Making>& own, std::uint64_t bytes, int device, bool exports,
                               PhysicalHandle* handle);
   api::CUresult make(Range&& range, api::CUdeviceptr* address);
-  api::CUresult reserve_addresses(const Range& range, api::CUdeviceptr* address);
-  void free_addresses(const Range& range);
+  // Without access at first.
   api::CUresult map(int device, Extent& extent, Piece&& piece);
   static api::CUresult map_aliases(std::uint64_t bytes, const Aliases& aliases, PhysicalHandle handle,
                                    std::size_t* mapped);
@@ -298,6 +295,16 @@ class SwapBackend final : public Backend {
   api::CUresult change_at(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
                           const std::function<void(Extent& extent, Aliases::iterator alias, bool asked)>& change);
   const Access& access_of(const Range& range) { return range.access ? *range.access : device(range.device).access; }
+  // What may be used from where, once it is mapped: the owner included.
+  struct Allowed {
+    std::uint64_t address = 0;
+    std::uint64_t bytes = 0;
+    Access access;
+  };
+  // All mappings of an extent; `access` is what GPUs besides the owner have at its own address.
+  static void add_allowed(std::vector<Allowed>& all, const Extent& extent, int owner, const Access& access);
+  // By one call of the driver for what lies beside each other and is allowed the same.
+  static api::CUresult give_access(std::vector<Allowed> all);
   static api::CUresult give_access(std::uint64_t address, std::uint64_t bytes, int owner, const Access& access);
   static void change_access(std::uint64_t address, std::uint64_t bytes, int accessing, api::CUmemAccess_flags flags);
   void catch_up(const Range& range, const Extent& extent, const Access& given);
@@ -377,8 +384,6 @@ class SwapBackend final : public Backend {
   std::array<std::atomic<protocol::MemoryMode>, kMaxDevices> untried_{};  // of those that serve, likewise
   Ranges ranges_;
   std::vector<Stuck> stuck_;
-  // Reserved for what the program creates next (bytes, address): reserving and freeing them takes the driver 4 us.
-  std::multimap<std::uint64_t, std::uint64_t> spare_addresses_;
   std::atomic<std::uint64_t> out_of_place_{0};  // extents
   std::uint64_t opened_ = 1;                    // how many times the gate has opened
   std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};

@@ -66,10 +66,18 @@ api::CUresult SwapBackend::unmap(int ordinal, Extent& extent, const Exchange& ex
   if (result != api::CUDA_SUCCESS) {
     log::debug("an extent of {} bytes cannot be unmapped: error {}", extent.bytes, static_cast<int>(result));
     const std::size_t left = mapped.size() - (extent.mapped ? 1 : 0);
-    const Aliases gone(extent.aliases.begin() + static_cast<std::ptrdiff_t>(left), extent.aliases.end());
+    Extent back;
+    back.bytes = extent.bytes;
+    back.aliases.assign(extent.aliases.begin() + static_cast<std::ptrdiff_t>(left), extent.aliases.end());
+    back.mapped = false;
     std::size_t again = 0;
-    if (map_aliases(extent.bytes, gone, extent.piece.handle, &again) == api::CUDA_SUCCESS) return result;
-    for (std::size_t index = 0; index < again; ++index) mapped.push_back(gone[index].address);
+    std::vector<Allowed> allowed;
+    add_allowed(allowed, back, ordinal, {});
+    if (map_aliases(back.bytes, back.aliases, extent.piece.handle, &again) == api::CUDA_SUCCESS &&
+        give_access(std::move(allowed)) == api::CUDA_SUCCESS) {
+      return result;
+    }
+    for (std::size_t index = 0; index < again; ++index) mapped.push_back(back.aliases[index].address);
   } else {
     // It is offered once this process has given it up.
     const SharedDescriptor memory = descriptor_of(extent.piece, extent.bytes, exchange);

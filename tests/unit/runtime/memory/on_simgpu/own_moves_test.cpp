@@ -83,7 +83,7 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("memory that the program makes and releases again and again takes rota no addresses, and no more calls") {
+TEST_CASE("memory that the program makes and releases again and again takes rota an address and no more calls") {
   check([] {
     Carrier carrier(enter(0));
     EXPECT_OK(cu.cuMemRelease(create()));
@@ -91,18 +91,46 @@ TEST_CASE("memory that the program makes and releases again and again takes rota
     counted = &calls;
     for (int round = 0; round < 100; ++round) EXPECT_OK(cu.cuMemRelease(create()));
     counted = nullptr;
-    EXPECT(calls == (std::map<Symbol, int>{{Symbol::k_cuMemCreate, 100}, {Symbol::k_cuMemRelease, 100}}));
-    // The same addresses, now of memory that has been out.
-    for (const unsigned char pattern : {3, 4}) {
-      const Handle handle = create();
-      const CUdeviceptr address = map(handle);
-      fill(address, pattern);
-      go(carrier);
-      come(carrier);
-      expect_pattern(address, kPiece, pattern, "after it was out");
-      unmap(address);
-      EXPECT_OK(cu.cuMemRelease(handle));
+    EXPECT(calls == (std::map<Symbol, int>{{Symbol::k_cuMemAddressReserve, 100},
+                                           {Symbol::k_cuMemCreate, 100},
+                                           {Symbol::k_cuMemRelease, 100},
+                                           {Symbol::k_cuMemAddressFree, 100}}));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("small pieces that the program has mapped beside each other get their access by one call") {
+  check([] {
+    Carrier carrier(enter(0));
+    constexpr std::size_t kPieces = 12;
+    const CUdeviceptr place = reserve(kPieces * kPiece);
+    std::vector<Handle> handles;
+    for (std::size_t number = 0; number < kPieces; ++number) {
+      handles.push_back(create());
+      EXPECT_OK(cu.cuMemMap(place + number * kPiece, kPiece, 0, handles.back(), 0));
     }
+    EXPECT_OK(allow(place, kPieces * kPiece));
+    // Not for one of them.
+    EXPECT_OK(allow(place + 5 * kPiece, kPiece, CU_MEM_ACCESS_FLAGS_PROT_NONE));
+    for (std::size_t number = 0; number < kPieces; ++number) {
+      if (number != 5) fill(place + number * kPiece, static_cast<unsigned char>(number + 1));
+    }
+    go(carrier);
+    std::map<Symbol, int> calls;
+    counted = &calls;
+    come(carrier);
+    counted = nullptr;
+    EXPECT(calls[Symbol::k_cuMemCreate] == kPieces && calls[Symbol::k_cuMemMap] == 2 * kPieces);
+    EXPECT(calls[Symbol::k_cuMemSetAccess] <= 4);
+    EXPECT(access_of(place + 5 * kPiece) == CU_MEM_ACCESS_FLAGS_PROT_NONE);
+    for (std::size_t number = 0; number < kPieces; ++number) {
+      if (number == 5) continue;
+      EXPECT(access_of(place + number * kPiece) == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+      expect_pattern(place + number * kPiece, kPiece, static_cast<unsigned char>(number + 1), "after it was out");
+    }
+    EXPECT_OK(cu.cuMemUnmap(place, kPieces * kPiece));
+    EXPECT_OK(cu.cuMemAddressFree(place, kPieces * kPiece));
+    for (const Handle handle : handles) EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT_EMPTY_BOOKS();
   });
 }
