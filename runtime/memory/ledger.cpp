@@ -325,6 +325,23 @@ std::vector<Allocation> Ledger::take_range(std::uint64_t address, std::uint64_t 
   return taken;
 }
 
+void Ledger::take_at(std::uint64_t address, Kind kind) {
+  for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
+    if ((*levels_)[level].count.load() == 0) continue;
+    std::optional<Allocation> gone;
+    {
+      Shard& place = shard(level, address >> kRegionBits[level]);
+      const std::lock_guard lock(place.mutex);
+      const auto entry = place.entries.find(address);
+      if (entry == place.entries.end() || !(entry->second.kind == kind)) continue;
+      gone = entry->second;
+      place.entries.erase(entry);
+    }
+    removed(level, *gone);
+    return forget(*gone);
+  }
+}
+
 // Every shard, one lock after the other: contexts rarely end.
 std::size_t Ledger::drop(const Owner& owner) {
   std::size_t dropped = 0;

@@ -183,6 +183,8 @@ class Ledger {
   // Removes the entries of one kind that begin in [address, address + size), in no order. Their bytes stay reserved,
   // for add() or to be released by the caller.
   std::vector<Allocation> take_range(std::uint64_t address, std::uint64_t size, Kind kind);
+  // The same for the entry of this kind that begins at `address`, if there is one.
+  void take_at(std::uint64_t address, Kind kind);
   // An owner is gone, and its memory with it: removes and releases its entries. Returns how many there were.
   std::size_t drop(const Owner& owner);
   // Copies of the entries of one kind on one GPU, in order of address; kAll: including those that are being freed.

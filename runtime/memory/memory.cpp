@@ -60,11 +60,7 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
                   }
                 }),
       stream_ordered_(ledger, deferred_, events_) {
-  swap_.set_free_unused([this] {
-    const driver::RelaxedCapture relaxed;
-    sweep_deferred();
-    return deferred_.free_extents([this](api::CUdeviceptr address) { return swap_.begins(address); });
-  });
+  swap_.set_free_unused([this] { return free_unused_extents(); });
 }
 
 bool Memory::here(Place& place) {
@@ -330,9 +326,16 @@ bool Memory::sweep_deferred() {
   return true;
 }
 
-void Memory::collect_deferred(const std::optional<Owner>& owner) {
-  if (!deferred_.any()) return;
+bool Memory::free_unused_extents() {
+  const driver::RelaxedCapture relaxed;
   sweep_deferred();
+  stream_ordered_.trim_all();
+  return deferred_.free_extents([this](api::CUdeviceptr address) { return swap_.begins(address); });
+}
+
+void Memory::collect_deferred(const std::optional<Owner>& owner) {
+  sweep_deferred();
+  if (!deferred_.any()) return;
   const driver::RelaxedCapture relaxed;
   deferred_.free_unused(owner);
 }

@@ -122,6 +122,13 @@ void StreamOrdered::trim(api::CUmemoryPool pool, std::uint64_t keep) {
   if (const auto known = pools_.find(pool); known != pools_.end()) trim(*known->second, keep);
 }
 
+void StreamOrdered::trim_all() {
+  if (!any()) return;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [handle, pool] : pools_) trim(*pool, 0);
+  for (const auto& [device, pool] : plain_) trim(*pool, 0);
+}
+
 void StreamOrdered::trim_to_threshold(api::CUmemoryPool pool) {
   learn_threshold(pool);
   const std::lock_guard lock(mutex_);

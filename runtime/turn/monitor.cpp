@@ -26,6 +26,9 @@ namespace {
 // handler may take for ever. A judgment.
 constexpr Time kWakes = 50ms;
 
+// How often the driver is asked about frees in streams that are idle, for what `rota status` shows.
+constexpr Time kBetweenSweeps = 250ms;
+
 // The largest GPU that rotad accepts (scheduler/server/decode.cpp).
 constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 48;
 
@@ -340,6 +343,10 @@ void Monitor::run() {
     // Nobody waits, so nothing drains; but memory may have to leave.
     const bool undisturbed =
         machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu() && !timing_.in_flight();
+    if (undisturbed && now() >= next_sweep_) {
+      memory_.sweep_deferred();  // what the program freed before it paused is not its own any more
+      next_sweep_ = now() + kBetweenSweeps;
+    }
     keep_to_host_share();
     const auto has_unneeded = [this] { return memory_.has_deferred() || has_unneeded_host(); };
     if (undisturbed && now() >= next_collect_ && has_unneeded()) collect_if_idle();
@@ -430,6 +437,7 @@ void Monitor::carry_out(const Action& action) {
       move_out_of_the_way(action.gpus);
       break;
     case Act::kCollect:
+      memory_.sweep_deferred();
       if (memory_.has_deferred() || has_unneeded_host()) collect();
       break;
     case Act::kSay:

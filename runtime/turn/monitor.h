@@ -245,6 +245,7 @@ class Monitor final : public gate::Attendant {
   bool reached_ = false;   // memory can be accessed without calls that rota sees
   Time next_look_outside_{0};
   Time next_collect_{0};
+  Time next_sweep_{0};
   Time next_count_{0};  // of what could be given back to the host
   Time opened_at_{0};   // when the gate last opened
   Machine machine_;

@@ -1,10 +1,32 @@
 """What `rota status` says about how programs share a GPU, and why."""
 import fcntl
 import os
+import sys
 import termios
+import textwrap
 import unittest
 
 from harness import Case, PROGRAMS, ROTA
+
+
+FREES_IN_ORDER = textwrap.dedent("""
+    import ctypes, sys
+    cuda, word, context, stream = ctypes.CDLL("libcuda.so.1"), ctypes.c_ulonglong, ctypes.c_void_p(), ctypes.c_void_p()
+    def check(result):
+        assert result == 0, result
+    check(cuda.cuInit(0))
+    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
+    check(cuda.cuCtxSetCurrent(context))
+    check(cuda.cuStreamCreate(ctypes.byref(stream), 1))
+    blocks = [word() for _ in range(20)]
+    for block in blocks:
+        check(cuda.cuMemAllocAsync(ctypes.byref(block), word(4 << 20), stream))
+    for block in blocks:
+        check(cuda.cuMemFreeAsync(block, stream))
+    check(cuda.cuStreamSynchronize(stream))
+    print("ready", flush=True)
+    sys.stdin.readline()
+""")
 
 
 class Why(Case):
@@ -65,6 +87,22 @@ class Why(Case):
         self.assertEqual((sharing["candidate"], sharing["reason"]), ("in turns", "mode"))
         self.assertIn("in turns, each of 2 s: rotad is in exclusive mode", self.checked(ROTA, "status").stdout)
         for child in both:
+            self.assertEqual(self.finish(child).returncode, 0)
+
+
+class Idle(Case):
+    def test_what_a_program_has_freed_in_the_order_of_a_stream_before_it_paused_is_not_shown_as_its_own(self):
+        for memory in ("swap", "managed"):
+            child = self.start(ROTA, "run", "--memory", memory, "--", sys.executable, "-c", FREES_IN_ORDER)
+            self.assertEqual(child.stdout.readline(), "ready\n")
+
+            def has():
+                [client] = [client for client in self.clients() if client["pid"] == child.pid]
+                return client["bytes"]
+
+            self.eventually(lambda: has() < 20 << 20, f"{memory}: nothing that was freed is shown")
+            child.stdin.close()
+            child.stdin = None
             self.assertEqual(self.finish(child).returncode, 0)
 
 

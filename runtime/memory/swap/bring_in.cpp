@@ -39,7 +39,7 @@ std::deque<SwapBackend::Lacking> SwapBackend::off_gpu(int ordinal) {
   for (const auto& [address, range] : ranges_) {
     if (range.device != ordinal || range.ending || range.failed) continue;
     for (const Extent& extent : range.extents) {
-      if (!extent.piece && !extent.moving) all.push_back({extent.address, extent.bytes, range.own});
+      if (!extent.piece && !extent.moving) all.push_back({extent.address, extent.bytes, range.id, range.own});
     }
   }
   return all;
@@ -179,7 +179,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       const std::lock_guard lock(mutex_);
       Range* range = nullptr;
       Extent* extent = extent_at(what.address, &range);
-      if (extent == nullptr || extent->bytes != what.bytes || extent->piece || range->ending) return coming;
+      if (extent == nullptr || range->id != what.range || extent->piece || range->ending) return coming;
       extent->moving = true;
       extent->mapped = true;
       coming = {.extent = *extent, .access = access_of(*range)};

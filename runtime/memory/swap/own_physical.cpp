@@ -205,7 +205,7 @@ api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, con
     for (std::size_t index = 0; index < overlap.all.size(); ++index) {
       const std::uint64_t start = overlap.all[index].address;
       mappings_.erase(start);
-      if (const auto entry = ledger_.begin_free(start)) ledger_.finish_free(*entry);
+      ledger_.take_at(start, Kind::kMovingMapping);  // another thread may just be refused to free it
       Piece& piece = pieces_.at(overlap.pieces[index]);
       --piece.mappings;
       const int device = piece.device();

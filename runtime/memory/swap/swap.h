@@ -361,6 +361,7 @@ class SwapBackend final : public Backend {
   struct Lacking {
     std::uint64_t address;
     std::uint64_t bytes;
+    std::uint64_t range;  // its number, since an address can be reused
     std::optional<Making> own;
     // Not for memory with special properties: descriptors can be created only of memory that was created here.
     bool takes_any() const { return !own || *own == Making{}; }

@@ -261,3 +261,23 @@ TEST_CASE("a GPU that is full refuses as without rota by every route, and serves
     }
   }
 }
+
+TEST_CASE("what streams have freed is room for memory of any kind and size") {
+  for (const bool in_order : {false, true}) {
+    for (const std::size_t each : {2 * kMiB, 4 * kMiB, 80 * kMiB}) {
+      const std::string report = on_simgpu({.mode = Mode::kSwap, .limit = "", .replace = {}, .neighbour = {}}, [&] {
+        enter(0);
+        CUstream stream = nullptr;
+        EXPECT_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        std::vector<CUdeviceptr> blocks(160 * kMiB / each);
+        for (CUdeviceptr& block : blocks) EXPECT_OK(cu.cuMemAllocAsync(&block, each, stream));
+        for (const CUdeviceptr block : blocks) EXPECT_OK(cu.cuMemFreeAsync(block, stream));
+        EXPECT_OK(cu.cuStreamSynchronize(stream));
+        CUdeviceptr large = 0;
+        EXPECT_OK(in_order ? cu.cuMemAllocAsync(&large, 150 * kMiB, stream) : cu.cuMemAlloc_v2(&large, 150 * kMiB));
+        EXPECT_OK(cu.cuMemFree_v2(large));
+      });
+      CHECK(report == "");
+    }
+  }
+}

@@ -5,6 +5,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -408,5 +410,62 @@ TEST_CASE("a range of memory that moves and memory that stays is unmapped and al
       EXPECT(swap().in_place());
       EXPECT_EMPTY_BOOKS();
     }
+  });
+}
+
+TEST_CASE("a mapping that is unmapped leaves the ledger, although another thread is being refused to free it") {
+  check([] {
+    enter(0);
+    const Handle handle = create();
+    const CUdeviceptr address = map(handle);
+    const auto other = runtime().ledger.begin_free(address);
+    EXPECT(other.has_value());
+    EXPECT_OK(cu.cuMemUnmap(address, kPiece));
+    if (other) runtime().ledger.cancel_free(*other);
+    EXPECT(!runtime().ledger.find(address));
+    EXPECT_OK(cu.cuMemAddressFree(address, kPiece));
+    EXPECT_OK(cu.cuMemRelease(handle));
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("memory that is made at a released address while others come back is not taken for what was there") {
+  check([] {
+    Carrier carrier(enter(0));
+    bool ours = true;
+    Swap own([&ours](const memory::OwnWork& work) {
+      if (ours) work();
+    });
+    own.set_asked(true);
+    EXPECT(own.serves(0));
+    const auto make = [&own](const memory::Making& making) {
+      CUdeviceptr address = 0;
+      EXPECT(own.reserve(0, kPiece));
+      EXPECT_OK(own.allocate_own(0, &address, kPiece, making));
+      return address;
+    };
+    std::vector<CUdeviceptr> all;
+    for (int number = 0; number < 3; ++number) all.push_back(make({}));
+    std::sort(all.begin(), all.end());  // as they come back
+    ours = false;
+    EXPECT(!own.move_out(0, kAll, carrier.mover()).failed && own.resident_bytes(0) == 0);
+    const memory::Making wanted{.exportable = false, .for_rdma = true};
+    CUdeviceptr made = 0;
+    int created = 0;
+    before = [&](Symbol symbol) {
+      if (symbol != Symbol::k_cuMemCreate || ++created != 2) return;
+      own.free(all[1]);
+      made = make(wanted);
+    };
+    EXPECT(!own.bring_in(0, carrier.mover()).failed);
+    before = [](Symbol) {};
+    EXPECT(made == all[1]);  // or this shows nothing
+    if (!own.in_place()) EXPECT(!own.bring_in(0, carrier.mover()).failed);
+    EXPECT(own.in_place() && own.resident_bytes(0) == 3 * kPiece && own.out_bytes(0) == 0);
+    CUmemAllocationProp has{};
+    EXPECT_OK(real::cuMemGetAllocationPropertiesFromHandle(&has, own.handle_of(made)));
+    EXPECT(has.allocFlags.gpuDirectRDMACapable != 0);
+    for (const CUdeviceptr address : all) own.free(address);
+    EXPECT(own.resident_bytes(0) == 0);
   });
 }
