@@ -23,7 +23,7 @@ class SpareEvents {
   void forget(api::CUcontext context);
 
  private:
-  // A program that once had a thousand frees outstanding need not have as many again.
+  // A program that is some thousand frees ahead of the GPU is so again in its next round.
   static constexpr std::size_t kMost = 4096;
 
   std::mutex mutex_;

@@ -79,7 +79,7 @@ class Fences {
   void context_ended(api::CUcontext context, bool gone, const Passed& passed);
 
  private:
-  // When a query after a free is worthwhile: this many points, or this many bytes (a span's) behind them.
+  // When a query after a free is worthwhile: this many points, or this many bytes (some spans') behind them.
   static constexpr std::size_t kFew = 64;
   static constexpr std::uint64_t kMuch = std::uint64_t{256} << 20;
 
