@@ -91,6 +91,7 @@ class Why(Case):
 
 
 class Idle(Case):
+    # ctest labels: unsanitized
     def test_what_a_program_has_freed_in_the_order_of_a_stream_before_it_paused_is_not_shown_as_its_own(self):
         for memory in ("swap", "managed"):
             child = self.start(ROTA, "run", "--memory", memory, "--", sys.executable, "-c", FREES_IN_ORDER)
