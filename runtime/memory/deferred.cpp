@@ -38,11 +38,12 @@ void Deferred::add(const Allocation& allocation, api::CUevent event, api::CUcont
   insert(block);
 }
 
-void Deferred::add_unused(api::CUdeviceptr address, api::CUcontext context, std::uint64_t bytes) {
+void Deferred::add_unused(api::CUdeviceptr address, const Place& place, std::uint64_t bytes) {
   Block block;
   block.allocation.address = address;
   block.allocation.bytes = bytes;
-  block.allocation.owner = Owner::of(context);
+  block.allocation.owner = Owner::of(place.context);
+  block.allocation.device = place.device;
   block.in_ledger = false;
   insert(block);
 }
@@ -99,18 +100,19 @@ std::vector<int> Deferred::sweep() {
   return {devices.begin(), devices.end()};
 }
 
-bool Deferred::may_be_taken(const Block& block, bool in_ledger) {
+bool Deferred::may_be_taken(const Block& block, bool in_ledger, int device) {
   // Memory that the program has made synchronous stays so in the driver, and new memory never is.
-  return block.in_ledger == in_ledger && block.held == 0 && !block.asked && !block.allocation.synchronous;
+  return block.in_ledger == in_ledger && (in_ledger || block.allocation.device == device) && block.held == 0 &&
+         !block.asked && !block.allocation.synchronous;
 }
 
-std::optional<api::CUdeviceptr> Deferred::take(api::CUcontext context, std::uint64_t bytes, bool in_ledger) {
+std::optional<api::CUdeviceptr> Deferred::take(const Place& place, std::uint64_t bytes, bool in_ledger) {
   Lock lock(state_->mutex);
   const auto find = [&]() -> std::optional<api::CUdeviceptr> {
-    const auto [first, last] = state_->by_size.equal_range({Owner::of(context).id, bytes});
+    const auto [first, last] = state_->by_size.equal_range({Owner::of(place.context).id, bytes});
     for (auto entry = first; entry != last; ++entry) {
       const auto block = state_->blocks.find(entry->second);
-      if (block->second.event != nullptr || !may_be_taken(block->second, in_ledger)) continue;
+      if (block->second.event != nullptr || !may_be_taken(block->second, in_ledger, place.device)) continue;
       const Allocation taken = block->second.allocation;
       if (in_ledger) ledger_.finish_free(taken);
       erase(block);
@@ -121,19 +123,19 @@ std::optional<api::CUdeviceptr> Deferred::take(api::CUcontext context, std::uint
   };
   if (const auto found = find()) return found;
   std::vector<Id> few;
-  const auto [first, last] = state_->by_size.equal_range({Owner::of(context).id, bytes});
+  const auto [first, last] = state_->by_size.equal_range({Owner::of(place.context).id, bytes});
   for (auto entry = first; entry != last && few.size() < kFew; ++entry) {
-    if (may_be_taken(state_->blocks.at(entry->second), in_ledger)) few.push_back(entry->second);
+    if (may_be_taken(state_->blocks.at(entry->second), in_ledger, place.device)) few.push_back(entry->second);
   }
   return ask(lock, few).empty() ? std::nullopt : find();
 }
 
 std::optional<api::CUdeviceptr> Deferred::reuse(api::CUcontext context, std::uint64_t bytes) {
-  return take(context, bytes, true);
+  return take({.context = context}, bytes, true);
 }
 
-std::optional<api::CUdeviceptr> Deferred::reuse_unused(api::CUcontext context, std::uint64_t bytes) {
-  return take(context, bytes, false);
+std::optional<api::CUdeviceptr> Deferred::reuse_unused(const Place& place, std::uint64_t bytes) {
+  return take(place, bytes, false);
 }
 
 void Deferred::free_unused(const std::optional<Owner>& owner) {

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "runtime/driver/events.h"
+#include "runtime/memory/backend.h"
 #include "runtime/memory/ledger.h"
 
 namespace rota::memory {
@@ -48,7 +49,7 @@ class Deferred {
   // use.
   void add(const Allocation& allocation, api::CUevent event, api::CUcontext event_context);
   // Adds a block of rota's own that is unused and not in the ledger. `bytes`: for reuse_unused(); 0: not reusable.
-  void add_unused(api::CUdeviceptr address, api::CUcontext context, std::uint64_t bytes = 0);
+  void add_unused(api::CUdeviceptr address, const Place& place, std::uint64_t bytes = 0);
   // Whether a block begins here: for the program the address is freed, for the driver it is not.
   bool holds(api::CUdeviceptr address) const;
   // Checks which blocks' use is over; their bytes count as free from then on. Returns their GPUs.
@@ -57,7 +58,7 @@ class Deferred {
   // the driver about a few blocks of that size and no others.
   std::optional<api::CUdeviceptr> reuse(api::CUcontext context, std::uint64_t bytes);
   // One of those of add_unused(), of exactly this size.
-  std::optional<api::CUdeviceptr> reuse_unused(api::CUcontext context, std::uint64_t bytes);
+  std::optional<api::CUdeviceptr> reuse_unused(const Place& place, std::uint64_t bytes);
   // Frees every block whose use is over, or those of one owner. Waits for the GPU and makes others wait: call it where
   // nothing runs there.
   void free_unused(const std::optional<Owner>& owner = std::nullopt);
@@ -97,11 +98,12 @@ class Deferred {
 
   static Size size_of(const Block& block) { return {block.allocation.owner.id, block.allocation.bytes}; }
   static bool of(const Block& block, api::CUcontext context);
-  static bool may_be_taken(const Block& block, bool in_ledger);
+  // `device`: of blocks that are in no ledger, and may belong to no context.
+  static bool may_be_taken(const Block& block, bool in_ledger, int device);
   void insert(const Block& block);
   bool free_those(const std::function<bool(const Block&)>& which);
   Blocks::iterator erase(Blocks::iterator block);
-  std::optional<api::CUdeviceptr> take(api::CUcontext context, std::uint64_t bytes, bool in_ledger);
+  std::optional<api::CUdeviceptr> take(const Place& place, std::uint64_t bytes, bool in_ledger);
   std::set<int> ask(Lock& lock, const std::vector<Id>& blocks);
   void recount() { count_.store(state_->blocks.size(), std::memory_order_release); }
 

@@ -60,7 +60,7 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
                   }
                 }),
       stream_ordered_(ledger, deferred_, events_) {
-  swap_.set_free_unused([this] { return free_unused_extents(); });
+  swap_.set_free_unused([this](int ordinal) { return free_unused_extents(ordinal); });
 }
 
 bool Memory::here(Place& place) {
@@ -235,7 +235,7 @@ std::size_t Memory::pitch_unit(const Place& place, unsigned element_bytes) {
   std::size_t pitch = 0;
   if (real::cuMemAllocPitch_v2(&probe, &pitch, 1, 1, element_bytes) != api::CUDA_SUCCESS) return 0;
   // Not freed here: that would wait for the GPU.
-  deferred_.add_unused(probe, place.context);
+  deferred_.add_unused(probe, place);
   const std::lock_guard lock(devices_mutex_);
   return entry.pitch_unit[element_bytes] = pitch;
 }
@@ -326,10 +326,10 @@ bool Memory::sweep_deferred() {
   return true;
 }
 
-bool Memory::free_unused_extents() {
+bool Memory::free_unused_extents(int ordinal) {
   const driver::RelaxedCapture relaxed;
   sweep_deferred();
-  stream_ordered_.trim_all();
+  stream_ordered_.trim_all(ordinal);
   return deferred_.free_extents([this](api::CUdeviceptr address) { return swap_.begins(address); });
 }
 

@@ -248,9 +248,9 @@ class Memory {
   std::uint64_t beside(int ordinal);
   // And what others have allocated there that never leaves.
   std::uint64_t fixed_of_others(int ordinal);
-  // Extents that nothing of the program uses: what streams have freed, and what pools keep. Returns whether there were
-  // any.
-  bool free_unused_extents();
+  // For more room on a GPU: frees extents that nothing of the program uses, and what pools keep there. Returns whether
+  // there were any.
+  bool free_unused_extents(int ordinal);
   api::CUresult with_room(int ordinal, const RealCall& call);
   bool admitted(int ordinal, std::uint64_t bytes, Kind kind);
   Room::Limit shared_limit(int device) const;

@@ -118,7 +118,10 @@ api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, Strea
   if (!driver::of_current_context(stream)) made_current.emplace(known.context);
   if (known.context == nullptr || (made_current && !*made_current)) {
     const bool no_stream = known.context == nullptr && stream != nullptr && driver::current_context() != nullptr;
-    return no_stream ? api::CUDA_ERROR_INVALID_HANDLE : api::CUDA_ERROR_INVALID_CONTEXT;
+    if (!no_stream) return api::CUDA_ERROR_INVALID_CONTEXT;
+    api::CUcontext none = nullptr;  // its context may have failed, and the driver answers with that
+    const api::CUresult refused = real::cuStreamGetCtx(driver::meant(stream, per_thread), &none);
+    return refused != api::CUDA_SUCCESS ? refused : api::CUDA_ERROR_INVALID_HANDLE;
   }
   *behind = {.fence = stream_ordered_.next_fence(),
              .event = events_.take(known.context),

@@ -48,7 +48,7 @@ api::CUresult Memory::free_a_byte(const Place& place) {
   if (result != api::CUDA_SUCCESS) return result;
   see_to_a_byte(place);
   result = real::cuMemFree_v2(stand_in);
-  if (result != api::CUDA_SUCCESS) deferred_.add_unused(stand_in, place.context);
+  if (result != api::CUDA_SUCCESS) deferred_.add_unused(stand_in, place);
   return result;
 }
 
@@ -56,7 +56,7 @@ api::CUresult Memory::free_a_byte(const Place& place) {
 api::CUresult Memory::refused_while_capturing(api::CUcontext context) {
   api::CUdeviceptr probe = 0;
   const api::CUresult result = real::cuMemAlloc_v2(&probe, 1);
-  if (result == api::CUDA_SUCCESS) deferred_.add_unused(probe, context);
+  if (result == api::CUDA_SUCCESS) deferred_.add_unused(probe, {.context = context});
   return result == api::CUDA_ERROR_OUT_OF_MEMORY ? api::CUDA_SUCCESS : result;
 }
 
@@ -74,7 +74,7 @@ api::CUdeviceptr Memory::keep_a_byte(const Place& place) {
   if (real::cuMemAlloc_v2(&kept, 1) != api::CUDA_SUCCESS) return 0;
   const std::lock_guard lock(devices_mutex_);
   const auto [entry, first] = kept_bytes_.try_emplace(place.context, KeptByte{kept, place.device});
-  if (!first) deferred_.add_unused(kept, place.context);
+  if (!first) deferred_.add_unused(kept, place);
   return entry->second.address;
 }
 

@@ -135,7 +135,7 @@ api::CUresult Memory::with_room(int ordinal, const RealCall& call) {
     result = call();
     return result != api::CUDA_ERROR_OUT_OF_MEMORY;
   };
-  const bool freed = free_unused_extents();
+  const bool freed = free_unused_extents(ordinal);
   if ((swap_.drop_kept(ordinal) != 0 || freed) && again()) return result;
   const bool cleared = served_.load(std::memory_order_relaxed) && backend(ordinal).backing() == Backing::kSwapped;
   const auto coming = [&] { return room_.coming && room_.coming(ordinal); };

@@ -168,7 +168,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   const Place home = home_of(wanted);
   api::CUdeviceptr address = 0;
   const auto get = [&] {
-    if (const auto again = deferred_.reuse_unused(home.context, bytes)) {
+    if (const auto again = deferred_.reuse_unused(home, bytes)) {
       address = *again;
       return api::CUDA_SUCCESS;
     }

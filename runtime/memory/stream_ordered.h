@@ -104,8 +104,8 @@ class StreamOrdered {
   void trim(api::CUmemoryPool pool, std::uint64_t keep);
   // The same for the pool's release threshold.
   void trim_to_threshold(api::CUmemoryPool pool);
-  // At a shortage: all unused spans, of plain memory as well.
-  void trim_all();
+  // At a shortage on a GPU: all unused spans there, of plain memory as well.
+  void trim_all(int device);
   // Asks the driver for the threshold unless it is known. It is the program's to change, by a call that says so here.
   void learn_threshold(api::CUmemoryPool pool);
   void threshold_changed(api::CUmemoryPool pool);

@@ -103,7 +103,7 @@ void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
       if (reserved <= keep || reserved - span.bytes < keep) continue;
       heap.remove(span.address);
       spans_.erase(span.address);
-      deferred_.add_unused(span.address, context, pool.shared ? 0 : span.bytes);
+      deferred_.add_unused(span.address, {.context = context, .device = pool.device}, pool.shared ? 0 : span.bytes);
       reserved -= span.bytes;
     }
   }
@@ -122,11 +122,13 @@ void StreamOrdered::trim(api::CUmemoryPool pool, std::uint64_t keep) {
   if (const auto known = pools_.find(pool); known != pools_.end()) trim(*known->second, keep);
 }
 
-void StreamOrdered::trim_all() {
+void StreamOrdered::trim_all(int device) {
   if (!any()) return;
   const std::lock_guard lock(mutex_);
-  for (const auto& [handle, pool] : pools_) trim(*pool, 0);
-  for (const auto& [device, pool] : plain_) trim(*pool, 0);
+  for (const auto& [handle, pool] : pools_) {
+    if (pool->device == device) trim(*pool, 0);
+  }
+  if (const auto pool = plain_.find(device); pool != plain_.end()) trim(*pool->second, 0);
 }
 
 void StreamOrdered::trim_to_threshold(api::CUmemoryPool pool) {

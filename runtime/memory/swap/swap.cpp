@@ -187,7 +187,7 @@ bool SwapBackend::reserve(int ordinal, std::uint64_t bytes) {
     if (there) asking.more = 0;
     return there;
   };
-  return fits() || (free_unused_ && free_unused_() && fits());
+  return fits() || (free_unused_ && free_unused_(ordinal) && fits());
 }
 
 void SwapBackend::release(int ordinal, std::uint64_t bytes) {

@@ -71,9 +71,9 @@ class SwapBackend final : public Backend {
     std::function<void(int device, const std::function<void()>& begin)> close_for_room = {};
   };
   void set_observer(Observer observer) { observer_ = std::move(observer); }
-  // Called to free unused ranges that wait to be freed when no more fit. Returns whether there were any. Set before
-  // there are ranges.
-  void set_free_unused(std::function<bool()> free_unused) { free_unused_ = std::move(free_unused); }
+  // Called to free unused ranges that wait to be freed when no more fit on a GPU. Returns whether there were any. Set
+  // before there are ranges.
+  void set_free_unused(std::function<bool(int device)> free_unused) { free_unused_ = std::move(free_unused); }
 
   // --- Backend
 
@@ -374,7 +374,7 @@ class SwapBackend final : public Backend {
 
   const IfOurTurn if_our_turn_;
   Observer observer_;
-  std::function<bool()> free_unused_;
+  std::function<bool(int device)> free_unused_;
   HostPool host_;
   Fingerprints fingerprints_;
   mutable std::mutex mutex_;  // the fields below

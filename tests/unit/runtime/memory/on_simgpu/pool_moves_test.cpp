@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "runtime/turn/bring_back.h"
 #include "tests/unit/runtime/memory/on_simgpu/moving.h"
@@ -223,5 +224,47 @@ TEST_CASE("what belongs to no context is released when every context of its GPU 
     EXPECT_OK(cu.cuMemFree_v2(block));
     EXPECT_OK(cu.cuMemFree_v2(plain));
     EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE(
+    "what a pool of one GPU gives back serves no pool of another GPU, and a shortage there takes nothing from it") {
+  check([] {
+    const CUcontext other = enter(1);
+    const CUcontext here = enter(0);
+    const auto allocate_on = [](CUcontext context, std::size_t bytes) {
+      EXPECT_OK(cu.cuCtxSetCurrent(context));
+      CUstream stream = nullptr;
+      EXPECT_OK(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+      CUdeviceptr address = 0;
+      EXPECT_OK(cu.cuMemAllocAsync(&address, bytes, stream));
+      return std::pair(address, stream);
+    };
+    const auto free_on = [](std::pair<CUdeviceptr, CUstream> block) {
+      EXPECT_OK(cu.cuMemFreeAsync(block.first, block.second));
+      EXPECT_OK(cu.cuStreamSynchronize(block.second));
+    };
+    CUmemoryPool pool = nullptr;
+    EXPECT_OK(cu.cuDeviceGetDefaultMemPool(&pool, 1));
+    const auto reserved = [&pool] {
+      std::uint64_t bytes = 0;
+      EXPECT_OK(cu.cuMemPoolGetAttribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &bytes));
+      return bytes;
+    };
+    const std::uint64_t all = UINT64_MAX;
+    EXPECT_OK(cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, const_cast<std::uint64_t*>(&all)));
+    free_on(allocate_on(other, kMiB));
+    const std::uint64_t kept = reserved();
+    EXPECT(kept != 0);
+    EXPECT_OK(cu.cuCtxSetCurrent(here));
+    CUdeviceptr never = 0;
+    EXPECT_RESULT(CUDA_ERROR_OUT_OF_MEMORY, cu.cuMemAlloc_v2(&never, 2 * kGpuBytes));
+    EXPECT(reserved() == kept);
+    EXPECT_OK(cu.cuMemPoolTrimTo(pool, 0));
+    const auto block = allocate_on(here, kMiB);
+    int ordinal = -1;
+    EXPECT_OK(real::cuPointerGetAttribute(&ordinal, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, block.first));
+    EXPECT(ordinal == 0 && swap().resident_bytes(0) != 0);
+    free_on(block);
   });
 }
