@@ -100,19 +100,19 @@ std::vector<int> Deferred::sweep() {
   return {devices.begin(), devices.end()};
 }
 
-bool Deferred::may_be_taken(const Block& block, bool in_ledger, int device) {
+bool Deferred::may_be_taken(const Block& block, bool in_ledger) {
   // Memory that the program has made synchronous stays so in the driver, and new memory never is.
-  return block.in_ledger == in_ledger && (in_ledger || block.allocation.device == device) && block.held == 0 &&
-         !block.asked && !block.allocation.synchronous;
+  return block.in_ledger == in_ledger && block.held == 0 && !block.asked && !block.allocation.synchronous;
 }
 
 std::optional<api::CUdeviceptr> Deferred::take(const Place& place, std::uint64_t bytes, bool in_ledger) {
+  const Size size{Owner::of(place.context).id, place.device, bytes};
   Lock lock(state_->mutex);
   const auto find = [&]() -> std::optional<api::CUdeviceptr> {
-    const auto [first, last] = state_->by_size.equal_range({Owner::of(place.context).id, bytes});
+    const auto [first, last] = state_->by_size.equal_range(size);
     for (auto entry = first; entry != last; ++entry) {
       const auto block = state_->blocks.find(entry->second);
-      if (block->second.event != nullptr || !may_be_taken(block->second, in_ledger, place.device)) continue;
+      if (block->second.event != nullptr || !may_be_taken(block->second, in_ledger)) continue;
       const Allocation taken = block->second.allocation;
       if (in_ledger) ledger_.finish_free(taken);
       erase(block);
@@ -123,15 +123,15 @@ std::optional<api::CUdeviceptr> Deferred::take(const Place& place, std::uint64_t
   };
   if (const auto found = find()) return found;
   std::vector<Id> few;
-  const auto [first, last] = state_->by_size.equal_range({Owner::of(place.context).id, bytes});
+  const auto [first, last] = state_->by_size.equal_range(size);
   for (auto entry = first; entry != last && few.size() < kFew; ++entry) {
-    if (may_be_taken(state_->blocks.at(entry->second), in_ledger, place.device)) few.push_back(entry->second);
+    if (may_be_taken(state_->blocks.at(entry->second), in_ledger)) few.push_back(entry->second);
   }
   return ask(lock, few).empty() ? std::nullopt : find();
 }
 
-std::optional<api::CUdeviceptr> Deferred::reuse(api::CUcontext context, std::uint64_t bytes) {
-  return take({.context = context}, bytes, true);
+std::optional<api::CUdeviceptr> Deferred::reuse(const Place& place, std::uint64_t bytes) {
+  return take(place, bytes, true);
 }
 
 std::optional<api::CUdeviceptr> Deferred::reuse_unused(const Place& place, std::uint64_t bytes) {

@@ -25,6 +25,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -56,7 +57,7 @@ class Deferred {
   std::vector<int> sweep();
   // Returns a block of exactly this size whose use is over, for reuse by the program: it is no longer an entry. Queries
   // the driver about a few blocks of that size and no others.
-  std::optional<api::CUdeviceptr> reuse(api::CUcontext context, std::uint64_t bytes);
+  std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
   // One of those of add_unused(), of exactly this size.
   std::optional<api::CUdeviceptr> reuse_unused(const Place& place, std::uint64_t bytes);
   // Frees every block whose use is over, or those of one owner. Waits for the GPU and makes others wait: call it where
@@ -83,7 +84,7 @@ class Deferred {
   };
   using Id = std::uint64_t;
   using Blocks = std::map<Id, Block>;
-  using Size = std::pair<std::uint64_t, std::uint64_t>;  // the owner's id, bytes
+  using Size = std::tuple<std::uint64_t, int, std::uint64_t>;  // the owner's id, the GPU, bytes
   struct State {
     std::mutex mutex;
     std::condition_variable answered;
@@ -96,10 +97,11 @@ class Deferred {
   // How many blocks of a size the driver is asked about before another one is allocated.
   static constexpr std::size_t kFew = 2;
 
-  static Size size_of(const Block& block) { return {block.allocation.owner.id, block.allocation.bytes}; }
+  static Size size_of(const Block& block) {
+    return {block.allocation.owner.id, block.allocation.device, block.allocation.bytes};
+  }
   static bool of(const Block& block, api::CUcontext context);
-  // `device`: of blocks that are in no ledger, and may belong to no context.
-  static bool may_be_taken(const Block& block, bool in_ledger, int device);
+  static bool may_be_taken(const Block& block, bool in_ledger);
   void insert(const Block& block);
   bool free_those(const std::function<bool(const Block&)>& which);
   Blocks::iterator erase(Blocks::iterator block);

@@ -88,7 +88,7 @@ class Heap {
   };
   using Blocks = std::map<std::uint64_t, Block>;  // by address; those of a span follow each other without gaps
   using BySize = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // bytes, address
-  static constexpr std::size_t kFewStreams = 16;
+  static constexpr std::size_t kFewStreams = 16;                     // that may be listed with nothing pending
 
   Known& span_of(std::uint64_t address) { return std::prev(spans_.upper_bound(address))->second; }
   bool fills_span(Blocks::const_iterator block) const;

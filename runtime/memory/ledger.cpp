@@ -143,13 +143,14 @@ void Ledger::removed(std::size_t level, const Allocation& gone) {
   }
 }
 
-std::optional<Allocation> Ledger::take(std::size_t level, std::uint64_t address, std::uint64_t serial) {
+template <typename Meant>
+std::optional<Allocation> Ledger::take(std::size_t level, std::uint64_t address, const Meant& meant) {
   Allocation gone;
   {
     Shard& place = shard(level, address >> kRegionBits[level]);
     const std::lock_guard lock(place.mutex);
     const auto entry = place.entries.find(address);
-    if (entry == place.entries.end() || (serial != 0 && entry->second.serial != serial)) return std::nullopt;
+    if (entry == place.entries.end() || !meant(entry->second)) return std::nullopt;
     gone = entry->second;
     place.entries.erase(entry);
   }
@@ -157,8 +158,12 @@ std::optional<Allocation> Ledger::take(std::size_t level, std::uint64_t address,
   return gone;
 }
 
+std::optional<Allocation> Ledger::take_numbered(std::size_t level, std::uint64_t address, std::uint64_t serial) {
+  return take(level, address, [serial](const Allocation& entry) { return serial == 0 || entry.serial == serial; });
+}
+
 void Ledger::remove(std::size_t level, std::uint64_t address, std::uint64_t serial) {
-  const std::optional<Allocation> gone = take(level, address, serial);
+  const std::optional<Allocation> gone = take_numbered(level, address, serial);
   if (gone) let_go(*gone);
 }
 
@@ -212,7 +217,7 @@ void Ledger::finish_free(const Allocation& allocation) {
 }
 
 std::uint64_t Ledger::hand_over(const Allocation& allocation) {
-  const std::optional<Allocation> gone = take(level_of(allocation), allocation.address, allocation.serial);
+  const std::optional<Allocation> gone = take_numbered(level_of(allocation), allocation.address, allocation.serial);
   if (!gone || !gone->charged) return 0;
   forget(*gone);
   return gone->bytes;
@@ -328,17 +333,8 @@ std::vector<Allocation> Ledger::take_range(std::uint64_t address, std::uint64_t 
 void Ledger::take_at(std::uint64_t address, Kind kind) {
   for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
     if ((*levels_)[level].count.load() == 0) continue;
-    std::optional<Allocation> gone;
-    {
-      Shard& place = shard(level, address >> kRegionBits[level]);
-      const std::lock_guard lock(place.mutex);
-      const auto entry = place.entries.find(address);
-      if (entry == place.entries.end() || !(entry->second.kind == kind)) continue;
-      gone = entry->second;
-      place.entries.erase(entry);
-    }
-    removed(level, *gone);
-    return forget(*gone);
+    const auto gone = take(level, address, [kind](const Allocation& entry) { return entry.kind == kind; });
+    if (gone) return forget(*gone);
   }
 }
 

@@ -228,8 +228,11 @@ class Ledger {
   // The regions of its level that it begins and ends in.
   static std::pair<std::uint64_t, std::uint64_t> regions(std::size_t level, const Allocation& allocation);
   Shard& shard(std::size_t level, std::uint64_t region) const;
+  // The entry at this address, if it is the one meant.
+  template <typename Meant>
+  std::optional<Allocation> take(std::size_t level, std::uint64_t address, const Meant& meant);
   // `serial`: only that very entry; 0: whichever is there.
-  std::optional<Allocation> take(std::size_t level, std::uint64_t address, std::uint64_t serial);
+  std::optional<Allocation> take_numbered(std::size_t level, std::uint64_t address, std::uint64_t serial);
   void remove(std::size_t level, std::uint64_t address, std::uint64_t serial);
   void removed(std::size_t level, const Allocation& gone);
   void let_go(const Allocation& gone);

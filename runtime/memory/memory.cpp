@@ -208,7 +208,7 @@ api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::C
   BackendRoom room(backend, place.device, bytes);
   const auto call = [&] {
     if (may_reuse && kind.converted() && deferred_.any()) {
-      if (const auto again = deferred_.reuse(place.context, bytes)) {
+      if (const auto again = deferred_.reuse(place, bytes)) {
         *address = *again;
         return api::CUDA_SUCCESS;
       }
@@ -334,8 +334,8 @@ bool Memory::free_unused_extents(int ordinal) {
 }
 
 void Memory::collect_deferred(const std::optional<Owner>& owner) {
-  sweep_deferred();
   if (!deferred_.any()) return;
+  sweep_deferred();
   const driver::RelaxedCapture relaxed;
   deferred_.free_unused(owner);
 }

@@ -99,7 +99,7 @@ api::CUresult Physical::unmap(std::uint64_t address, std::uint64_t size, const s
     const std::lock_guard lock(state_->mutex);
     any = !state_->pieces.empty();
   }
-  if (!any) return call();
+  if (!any) return call();  // the ledger would look through all of its shards
   // Removed from the ledger first: once the driver has unmapped them, another thread may map something else there.
   const std::vector<Allocation> mappings = ledger_.take_range(address, size, Kind::kMapping);
   const api::CUresult result = call();

@@ -1,31 +1,22 @@
 """What `rota status` says about how programs share a GPU, and why."""
 import fcntl
 import os
-import sys
 import termios
-import textwrap
 import unittest
 
 from harness import Case, PROGRAMS, ROTA
+from sim_case import program
 
 
-FREES_IN_ORDER = textwrap.dedent("""
-    import ctypes, sys
-    cuda, word, context, stream = ctypes.CDLL("libcuda.so.1"), ctypes.c_ulonglong, ctypes.c_void_p(), ctypes.c_void_p()
-    def check(result):
-        assert result == 0, result
-    check(cuda.cuInit(0))
-    check(cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0))
-    check(cuda.cuCtxSetCurrent(context))
-    check(cuda.cuStreamCreate(ctypes.byref(stream), 1))
-    blocks = [word() for _ in range(20)]
-    for block in blocks:
-        check(cuda.cuMemAllocAsync(ctypes.byref(block), word(4 << 20), stream))
-    for block in blocks:
-        check(cuda.cuMemFreeAsync(block, stream))
-    check(cuda.cuStreamSynchronize(stream))
-    print("ready", flush=True)
-    sys.stdin.readline()
+FREES_IN_ORDER = program("""
+assert context() == 0
+stream, blocks = ctypes.c_void_p(), [ctypes.c_uint64() for _ in range(20)]
+assert call("cuStreamCreate", ctypes.byref(stream), 1) == 0
+assert all(call("cuMemAllocAsync", ctypes.byref(block), ctypes.c_size_t(4 << 20), stream) == 0 for block in blocks)
+assert all(call("cuMemFreeAsync", block, stream) == 0 for block in blocks)
+assert call("cuStreamSynchronize", stream) == 0
+print("ready", flush=True)
+sys.stdin.readline()
 """)
 
 
@@ -94,7 +85,7 @@ class Idle(Case):
     # ctest labels: unsanitized
     def test_what_a_program_has_freed_in_the_order_of_a_stream_before_it_paused_is_not_shown_as_its_own(self):
         for memory in ("swap", "managed"):
-            child = self.start(ROTA, "run", "--memory", memory, "--", sys.executable, "-c", FREES_IN_ORDER)
+            child = self.start(ROTA, "run", "--memory", memory, "--", *FREES_IN_ORDER)
             self.assertEqual(child.stdout.readline(), "ready\n")
 
             def has():

@@ -27,20 +27,11 @@ std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
   return all;
 }
 
-// What the program has created becomes reachable: access by one call of the driver for what lies beside each other.
+// What the program has created becomes reachable by the addresses of its ranges.
 void SwapBackend::make_reachable(int ordinal) {
   const std::lock_guard lock(mutex_);
-  std::vector<Extent*> run;
-  const auto end_run = [&] {
-    if (run.empty()) return;
-    const std::uint64_t first = run.front()->address;
-    const bool together =
-        give_access(first, run.back()->address + run.back()->bytes - first, ordinal, {}) == api::CUDA_SUCCESS;
-    for (Extent* const extent : run) {
-      extent->reachable = together || give_access(extent->address, extent->bytes, ordinal, {}) == api::CUDA_SUCCESS;
-    }
-    run.clear();
-  };
+  std::vector<Extent*> mapped;
+  std::vector<Allowed> allowed;
   for (auto& [address, range] : ranges_) {
     if (range.device != ordinal || !range.own) continue;
     for (Extent& extent : range.extents) {
@@ -48,11 +39,16 @@ void SwapBackend::make_reachable(int ordinal) {
       extent.mapped =
           extent.mapped || real::cuMemMap(extent.address, extent.bytes, 0, extent.piece.handle, 0) == api::CUDA_SUCCESS;
       if (!extent.mapped) continue;
-      if (!run.empty() && run.back()->address + run.back()->bytes != extent.address) end_run();
-      run.push_back(&extent);
+      mapped.push_back(&extent);
+      allowed.push_back({.address = extent.address,
+                         .bytes = extent.bytes,
+                         .access = {{ordinal, api::CU_MEM_ACCESS_FLAGS_PROT_READWRITE}}});
     }
   }
-  end_run();
+  const bool together = give_access(std::move(allowed)) == api::CUDA_SUCCESS;
+  for (Extent* const extent : mapped) {
+    extent->reachable = together || give_access(extent->address, extent->bytes, ordinal, {}) == api::CUDA_SUCCESS;
+  }
 }
 
 bool SwapBackend::prepare_host(const std::vector<Excess>& all) {
