@@ -19,8 +19,8 @@ optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
 side, losses = torch.cuda.Stream(), []
 for step in range(20):
     x = torch.randn(64 + 8 * step, 512, device="cuda")
+    side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        side.wait_stream(torch.cuda.current_stream())
         y = (x * 2).contiguous()
         x.record_stream(side)
     torch.cuda.current_stream().wait_stream(side)
