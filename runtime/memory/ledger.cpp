@@ -90,18 +90,6 @@ void Ledger::release(int device, std::uint64_t bytes, Kind kind) {
   sum.bytes.fetch_sub(bytes);
 }
 
-std::uint64_t Ledger::live_bytes(int device) const {
-  return known(device) ? sums_[static_cast<std::size_t>(device)].bytes.load() : 0;
-}
-
-std::uint64_t Ledger::small_bytes(int device) const {
-  return known(device) ? sums_[static_cast<std::size_t>(device)].small.load() : 0;
-}
-
-std::uint64_t Ledger::fixed_bytes(int device) const {
-  return known(device) ? sums_[static_cast<std::size_t>(device)].fixed.load() : 0;
-}
-
 std::uint64_t Ledger::bytes_by(int device, Route route) const {
   return known(device) ? sums_[static_cast<std::size_t>(device)].by_route[static_cast<std::size_t>(route)].load() : 0;
 }
@@ -115,7 +103,7 @@ void Ledger::let_go(const Allocation& gone) {
 
 std::size_t Ledger::level_of(const Allocation& allocation) {
   std::size_t level = 0;
-  while (extent(allocation) > std::uint64_t{1} << kRegionBits[level]) ++level;
+  while (extent(allocation) > std::uint64_t{1} << kSizeBits[level]) ++level;
   return level;
 }
 
@@ -129,16 +117,37 @@ Ledger::Shard& Ledger::shard(std::size_t level, std::uint64_t region) const {
   return (*levels_)[level].shards[mixed >> 58];
 }
 
-// Releases what the entry owned and removes its note from the region that it reached into.
+void Ledger::Shard::add(const Allocation& allocation) {
+  spare_entries.add(entries, allocation.address, allocation);
+  auto& alike = like(allocation.address);
+  alike.store(alike.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
+Ledger::Shard::Entries::iterator Ledger::Shard::erase(Entries::iterator entry) {
+  auto& alike = like(entry->first);
+  alike.store(alike.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+  const auto next = std::next(entry);
+  spare_entries.erase(entries, entry);
+  return next;
+}
+
+void Ledger::Shard::add_note(std::uint64_t region, const Note& note) {
+  if (const auto known = notes.find(region); known != notes.end()) {
+    known->second = note;
+  } else {
+    spare_notes.add(notes, region, note);
+  }
+}
+
+// Removes its note from the region that it reached into.
 void Ledger::removed(std::size_t level, const Allocation& gone) {
-  (*levels_)[level].count.fetch_sub(1);
   const auto [first, last] = regions(level, gone);
   if (last != first) {
     Shard& next = shard(level, last);
     const std::lock_guard lock(next.mutex);
     const auto note = next.notes.find(last);
     if (note != next.notes.end() && note->second.address == gone.address && note->second.serial == gone.serial) {
-      next.notes.erase(note);
+      next.erase_note(note);
     }
   }
 }
@@ -148,11 +157,12 @@ std::optional<Allocation> Ledger::take(std::size_t level, std::uint64_t address,
   Allocation gone;
   {
     Shard& place = shard(level, address >> kRegionBits[level]);
+    if (!place.may_begin(address)) return std::nullopt;
     const std::lock_guard lock(place.mutex);
     const auto entry = place.entries.find(address);
     if (entry == place.entries.end() || !meant(entry->second)) return std::nullopt;
     gone = entry->second;
-    place.entries.erase(entry);
+    place.erase(entry);
   }
   removed(level, gone);
   return gone;
@@ -174,7 +184,7 @@ void Ledger::add(Allocation allocation) {
         sums_[static_cast<std::size_t>(allocation.device)].made.fetch_add(1, std::memory_order_relaxed) + 1;
   }
   for (std::size_t other = 0; other < kRegionBits.size(); ++other) {
-    if (other != level && (*levels_)[other].count.load() != 0) remove(other, allocation.address, 0);
+    if (other != level && used(other)) remove(other, allocation.address, 0);
   }
   note(allocation);
   const auto [first, last] = regions(level, allocation);
@@ -183,10 +193,15 @@ void Ledger::add(Allocation allocation) {
     Shard& place = shard(level, first);
     const std::lock_guard lock(place.mutex);
     allocation.serial = ++place.serials;
-    const auto [entry, fresh] = place.entries.try_emplace(allocation.address, allocation);
-    if (!fresh) stale = std::exchange(entry->second, allocation);
+    const auto before =
+        place.may_begin(allocation.address) ? place.entries.find(allocation.address) : place.entries.end();
+    if (before != place.entries.end()) {
+      stale = std::exchange(before->second, allocation);
+    } else {
+      place.add(allocation);
+    }
   }
-  (*levels_)[level].count.fetch_add(1);
+  if (!used(level)) (*levels_)[level].used.store(true);
   if (stale) {
     removed(level, *stale);
     let_go(*stale);
@@ -194,14 +209,15 @@ void Ledger::add(Allocation allocation) {
   if (last != first) {
     Shard& next = shard(level, last);
     const std::lock_guard lock(next.mutex);
-    next.notes[last] = {allocation.address, allocation.serial};
+    next.add_note(last, {allocation.address, allocation.serial});
   }
 }
 
 std::optional<Allocation> Ledger::begin_free(std::uint64_t address) {
   for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
-    if ((*levels_)[level].count.load() == 0) continue;
+    if (!used(level)) continue;
     Shard& place = shard(level, address >> kRegionBits[level]);
+    if (!place.may_begin(address)) continue;
     const std::lock_guard lock(place.mutex);
     const auto entry = place.entries.find(address);
     if (entry == place.entries.end()) continue;
@@ -296,7 +312,7 @@ std::optional<Allocation> Ledger::find_in(std::size_t level, std::uint64_t addre
 std::optional<Allocation> Ledger::find(std::uint64_t address) const {
   std::optional<Allocation> answer;
   for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
-    if ((*levels_)[level].count.load() == 0) continue;
+    if (!used(level)) continue;
     const std::optional<Allocation> found = find_in(level, address);
     if (!found) continue;
     if (!found->freeing) return found;
@@ -308,19 +324,26 @@ std::optional<Allocation> Ledger::find(std::uint64_t address) const {
 std::vector<Allocation> Ledger::take_range(std::uint64_t address, std::uint64_t size, Kind kind) {
   std::vector<Allocation> taken;
   for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
-    if ((*levels_)[level].count.load() == 0) continue;
+    if (!used(level)) continue;
     const std::size_t before = taken.size();
-    for (Shard& place : (*levels_)[level].shards) {
+    const auto take_from = [&](Shard& place) {
       const std::lock_guard lock(place.mutex);
       for (auto entry = place.entries.lower_bound(address);
            entry != place.entries.end() && entry->first - address < size;) {
         if (entry->second.kind == kind) {
           taken.push_back(entry->second);
-          entry = place.entries.erase(entry);
+          entry = place.erase(entry);
         } else {
           ++entry;
         }
       }
+    };
+    const std::uint64_t first = address >> kRegionBits[level];
+    const std::uint64_t last = (address + std::max<std::uint64_t>(size, 1) - 1) >> kRegionBits[level];
+    if (last - first < kShards) {
+      for (std::uint64_t region = first; region <= last; ++region) take_from(shard(level, region));
+    } else {
+      for (Shard& place : (*levels_)[level].shards) take_from(place);
     }
     for (std::size_t index = before; index < taken.size(); ++index) {
       removed(level, taken[index]);
@@ -332,7 +355,7 @@ std::vector<Allocation> Ledger::take_range(std::uint64_t address, std::uint64_t 
 
 void Ledger::take_at(std::uint64_t address, Kind kind) {
   for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
-    if ((*levels_)[level].count.load() == 0) continue;
+    if (!used(level)) continue;
     const auto gone = take(level, address, [kind](const Allocation& entry) { return entry.kind == kind; });
     if (gone) return forget(*gone);
   }
@@ -342,15 +365,18 @@ void Ledger::take_at(std::uint64_t address, Kind kind) {
 std::size_t Ledger::drop(const Owner& owner) {
   std::size_t dropped = 0;
   for (std::size_t level = 0; level < kRegionBits.size(); ++level) {
-    if ((*levels_)[level].count.load() == 0) continue;
+    if (!used(level)) continue;
     std::vector<Allocation> gone;
     for (Shard& place : (*levels_)[level].shards) {
       const std::lock_guard lock(place.mutex);
-      std::erase_if(place.entries, [&](const auto& entry) {
-        if (!(entry.second.owner == owner)) return false;
-        gone.push_back(entry.second);
-        return true;
-      });
+      for (auto entry = place.entries.begin(); entry != place.entries.end();) {
+        if (!(entry->second.owner == owner)) {
+          ++entry;
+          continue;
+        }
+        gone.push_back(entry->second);
+        entry = place.erase(entry);
+      }
     }
     for (const Allocation& entry : gone) {
       removed(level, entry);
@@ -378,7 +404,12 @@ std::vector<Allocation> Ledger::list(int device, Kind kind, Listed which) const 
 
 std::size_t Ledger::entries() const {
   std::size_t count = 0;
-  for (const Level& level : *levels_) count += level.count.load();
+  for (const Level& level : *levels_) {
+    for (const Shard& place : level.shards) {
+      const std::lock_guard lock(place.mutex);
+      count += place.entries.size();
+    }
+  }
   return count;
 }
 

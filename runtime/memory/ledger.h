@@ -8,7 +8,8 @@
 // Entries are found by any address inside them. They lie in levels by size, each cut into regions at least as large as
 // its entries: an entry touches two regions at most. It is kept in the shard of the region that it begins in, and the
 // region that it reaches into, if any, has a note of it. So a look-up takes one lock per level in use, two where the
-// address is just behind a region's edge, and threads contend only if their addresses share a shard.
+// address is just behind a region's edge, and threads contend only if their addresses share a shard. Which level holds
+// the entry that begins at an address is nearly always seen without a lock.
 #pragma once
 
 #include <array>
@@ -24,6 +25,7 @@
 #include <vector>
 
 #include "generated/driver_types.h"
+#include "runtime/memory/spare_nodes.h"
 
 namespace rota::memory {
 
@@ -150,11 +152,11 @@ class Ledger {
   void charge(int device, std::uint64_t bytes, Kind kind);
   void release(int device, std::uint64_t bytes, Kind kind);
   // Reserved bytes: what is live plus what is being allocated right now.
-  std::uint64_t live_bytes(int device) const;
+  std::uint64_t live_bytes(int device) const { return sum(device, &Sum::bytes); }
   // The part of them that is Kind::kSmall.
-  std::uint64_t small_bytes(int device) const;
+  std::uint64_t small_bytes(int device) const { return sum(device, &Sum::small); }
   // The part of them that cannot leave the GPU.
-  std::uint64_t fixed_bytes(int device) const;
+  std::uint64_t fixed_bytes(int device) const { return sum(device, &Sum::fixed); }
   // The part of them that came by one route.
   std::uint64_t bytes_by(int device, Route route) const;
 
@@ -190,12 +192,15 @@ class Ledger {
   // Copies of the entries of one kind on one GPU, in order of address; kAll: including those that are being freed.
   enum class Listed : std::uint8_t { kLive, kAll };
   std::vector<Allocation> list(int device, Kind kind, Listed which = Listed::kLive) const;
+  // How many there are. Looks at every shard.
   std::size_t entries() const;
 
  private:
   static constexpr std::size_t kShards = 64;
-  // Entries of up to 64 KiB, 2 MiB and 512 MiB, and larger ones, which are few and lie in one region.
-  static constexpr std::array<unsigned, 4> kRegionBits{16, 21, 29, 63};
+  // Entries of up to 64 KiB, 2 MiB and 512 MiB, and larger ones. Their regions are four times as large, so that few
+  // entries reach into a second one; the larger ones, which are few, lie in a single region.
+  static constexpr std::array<unsigned, 4> kSizeBits{16, 21, 29, 63};
+  static constexpr std::array<unsigned, 4> kRegionBits{18, 23, 31, 63};
 
   // An entry that reaches into a region from the previous one.
   struct Note {
@@ -203,14 +208,29 @@ class Ledger {
     std::uint64_t serial;
   };
   struct alignas(64) Shard {
+    using Entries = std::map<std::uint64_t, Allocation>;    // by first address
+    using Notes = std::unordered_map<std::uint64_t, Note>;  // by region
+
+    // How many entries begin at addresses like this one: without the lock. 0: none begins there.
+    std::atomic<std::uint32_t>& like(std::uint64_t address) { return starts[address * 0x9e3779b97f4a7c15u >> 60]; }
+    bool may_begin(std::uint64_t address) { return like(address).load(std::memory_order_acquire) != 0; }
+    // All under the lock.
+    void add(const Allocation& allocation);
+    Entries::iterator erase(Entries::iterator entry);
+    void add_note(std::uint64_t region, const Note& note);
+    void erase_note(Notes::iterator note) { spare_notes.erase(notes, note); }
+
     mutable std::mutex mutex;
-    std::map<std::uint64_t, Allocation> entries;    // by first address
-    std::unordered_map<std::uint64_t, Note> notes;  // by region
+    Entries entries;
+    Notes notes;
     std::uint64_t serials = 0;
+    SpareNodes<Entries> spare_entries;
+    SpareNodes<Notes> spare_notes;
+    std::array<std::atomic<std::uint32_t>, 16> starts{};
   };
   struct Level {
     std::array<Shard, kShards> shards;
-    std::atomic<std::size_t> count{0};
+    std::atomic<bool> used{false};  // there has been an entry
   };
   struct alignas(64) Sum {
     std::atomic<std::uint64_t> bytes{0};
@@ -224,10 +244,15 @@ class Ledger {
   };
   using Levels = std::array<Level, kRegionBits.size()>;
 
+  std::uint64_t sum(int device, std::atomic<std::uint64_t> Sum::* what) const {
+    return device >= 0 && device < kMaxDevices ? (sums_[static_cast<std::size_t>(device)].*what).load() : 0;
+  }
+
   static std::size_t level_of(const Allocation& allocation);
   // The regions of its level that it begins and ends in.
   static std::pair<std::uint64_t, std::uint64_t> regions(std::size_t level, const Allocation& allocation);
   Shard& shard(std::size_t level, std::uint64_t region) const;
+  bool used(std::size_t level) const { return (*levels_)[level].used.load(std::memory_order_relaxed); }
   // The entry at this address, if it is the one meant.
   template <typename Meant>
   std::optional<Allocation> take(std::size_t level, std::uint64_t address, const Meant& meant);
