@@ -16,7 +16,29 @@ int device_of(api::CUcontext context) {
 
 }  // namespace
 
+// Never changes in the life of a context, unlike the calling thread's own stream.
+KnownStream KnownStreams::legacy_of_current() {
+  KnownStream found;
+  found.context = current_context();
+  if (found.context == nullptr) return found;
+  Slot& slot = slot_of(reinterpret_cast<std::uintptr_t>(found.context));
+  {
+    const std::lock_guard lock(slot.mutex);
+    if (slot.handle == kLegacyStream && slot.stream.context == found.context) return slot.stream;
+  }
+  found.number = number_of(kLegacyStream, false);
+  api::CUdevice device = 0;
+  if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) found.device = device;
+  if (found.device >= 0) {
+    const std::lock_guard lock(slot.mutex);
+    slot.handle = kLegacyStream;
+    slot.stream = found;
+  }
+  return found;
+}
+
 KnownStream KnownStreams::identify(api::CUstream stream, bool per_thread) {
+  if (meant(stream, per_thread) == kLegacyStream) return legacy_of_current();
   KnownStream found;
   found.number = number_of(stream, per_thread);
   if (of_current_context(stream)) {
@@ -25,7 +47,7 @@ KnownStream KnownStreams::identify(api::CUstream stream, bool per_thread) {
     if (found.context != nullptr && real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) found.device = device;
     return found;
   }
-  Slot& slot = (*slots_)[(found.number * 0x9e3779b97f4a7c15u) >> 58];  // 64 of them
+  Slot& slot = slot_of(found.number);
   if (found.number != 0) {
     const std::lock_guard lock(slot.mutex);
     if (slot.handle == stream && slot.stream.number == found.number) return slot.stream;

@@ -1,5 +1,6 @@
 // A cache of what never changes about a stream, its context and its GPU, by its handle and its number. The handle alone
-// is not a key: the driver reuses it once its stream is destroyed, but never a number.
+// is not a key: the driver reuses it once its stream is destroyed, but never a number. A context's legacy stream lives
+// as long as the context, which is its key.
 #pragma once
 
 #include <array>
@@ -23,7 +24,8 @@ class KnownStreams {
  public:
   KnownStreams() : slots_(std::make_unique<Slots>()) {}
 
-  // Asks the driver for the number, and for the rest if the stream is not known.
+  // Asks the driver for the number, or for a legacy stream which context is current, and for the rest if the stream is
+  // not known.
   KnownStream identify(api::CUstream stream, bool per_thread);
   // The context has ended, and its streams with it.
   void forget(api::CUcontext context);
@@ -35,6 +37,9 @@ class KnownStreams {
     KnownStream stream;
   };
   using Slots = std::array<Slot, 64>;  // the last one seen of those that share it
+
+  Slot& slot_of(std::uint64_t key) { return (*slots_)[(key * 0x9e3779b97f4a7c15u) >> 58]; }
+  KnownStream legacy_of_current();
 
   std::unique_ptr<Slots> slots_;
 };
