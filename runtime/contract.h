@@ -15,10 +15,9 @@
 // that is made.
 #pragma once
 
-#include <functional>
-
 #include "generated/driver_symbols.h"
 #include "generated/driver_types.h"
+#include "runtime/core/function_ref.h"
 #include "runtime/turn/scope.h"
 
 namespace rota::contract {
@@ -53,17 +52,7 @@ inline api::CUresult exported(Symbol symbol, api::CUresult result) noexcept {
 }
 
 // `per_thread`: a _ptsz form, whose NULL stream is the calling thread's own.
-api::CUresult run_begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
-api::CUresult run_end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
-
-// By reference, so that no call allocates for what it captures.
-template <typename Call>
-api::CUresult begin_capture(api::CUstream stream, bool per_thread, const Call& call) {
-  return run_begin_capture(stream, per_thread, std::cref(call));
-}
-template <typename Call>
-api::CUresult end_capture(api::CUstream stream, bool per_thread, const Call& call) {
-  return run_end_capture(stream, per_thread, std::cref(call));
-}
+api::CUresult begin_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
+api::CUresult end_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
 
 }  // namespace rota::contract

@@ -16,6 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOG = "runtime/core/log.h"
 FILES = "runtime/core/files.h"  # one way to read a small file and to reserve a large one
 OWN_THREAD = "runtime/core/own_thread.h"  # one way to start a thread that is not the program's
+FUNCTION_REF = "runtime/core/function_ref.h"  # a callable that is passed down
 BYTE_SIZE = "scheduler/protocol/byte_size.h"  # one way to write a size, everywhere
 RESULT = "scheduler/protocol/result.h"  # one type for a value or why there is none
 DESCRIPTOR = "scheduler/protocol/descriptor.h"  # one owner of a file descriptor
@@ -25,18 +26,18 @@ ALLOWED = {
     "codegen": [],
     # What each of them sees of what it calls: the gates, the tracers, the tables of names.
     "generated": ["runtime/contract.h", "runtime/trace/record.h", "runtime/trace/names.h"],
-    "runtime/contract.h": ["runtime/turn/scope.h", "generated"],
+    "runtime/contract.h": ["runtime/turn/scope.h", "generated", FUNCTION_REF],
     # With the table of overrides; the preload's share of the runtime API's tracer is the interface of the trace.
     "runtime/preload": ["generated", "runtime/trace/thread.h"],
     "runtime/core": ["runtime", "generated"],
     "runtime/account": ["generated", "runtime/preload/symbol_list.h", LOG, FILES],
-    "runtime/driver": ["generated", "scheduler/protocol/descriptor.h"],
+    "runtime/driver": ["generated", "scheduler/protocol/descriptor.h", FUNCTION_REF],
     # core's runtime.h owns the parts; attach.h and tables.h lead from an address to the function.
     "runtime/hooks": ["runtime/account/account.h", "runtime/memory", "runtime/turn", "runtime/driver", "generated", "runtime/overrides.inc",
                       "runtime/core/runtime.h", "runtime/core/attach.h", "runtime/core/tables.h", LOG],
     "runtime/turn": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "runtime/memory/memory.h", "generated", LOG,
-                     OWN_THREAD],
-    "runtime/memory": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "generated", LOG, OWN_THREAD],
+                     OWN_THREAD, FUNCTION_REF],
+    "runtime/memory": ["runtime/account/account.h", "runtime/driver", "scheduler/protocol", "generated", LOG, OWN_THREAD, FUNCTION_REF],
     "runtime/trace": ["generated", BYTE_SIZE, LOG, FILES],
     "scheduler/protocol": [],
     "scheduler/core": ["scheduler/protocol"],

@@ -11,7 +11,7 @@ void mark_exporting(Symbol symbol) noexcept {
                              kSymbolNames[static_cast<std::size_t>(symbol)]);
 }
 
-api::CUresult run_begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
+api::CUresult begin_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call) {
   // A capture keeps memory where it is, so all memory must be in place when it begins; and it must not wait for that
   // under the lock, which bringing memory back needs.
   for (;;) {
@@ -26,7 +26,7 @@ api::CUresult run_begin_capture(api::CUstream stream, bool per_thread, const std
   }
 }
 
-api::CUresult run_end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
+api::CUresult end_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call) {
   return runtime().contexts.end_capture(stream, per_thread, call);
 }
 

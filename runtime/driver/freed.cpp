@@ -24,7 +24,7 @@ std::size_t free_now() {
 
 }  // namespace
 
-bool retry_while_freed(const std::function<bool()>& again, const std::function<bool()>& coming) {
+bool retry_while_freed(FunctionRef<bool()> again, FunctionRef<bool()> coming) {
   using Clock = std::chrono::steady_clock;
   std::size_t free = free_now();
   for (Clock::time_point last = Clock::now(); Clock::now() - last < kNoProgress;) {

@@ -16,7 +16,7 @@ namespace {
 
 template <typename Call>
 [[gnu::cold, gnu::noinline]] CUresult record_timed(CUevent event, CUstream stream, bool per_thread, const Call& call) {
-  return runtime().monitor.record(event, stream, per_thread, std::cref(call));
+  return runtime().monitor.record(event, stream, per_thread, call);
 }
 
 template <typename Call>

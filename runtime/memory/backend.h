@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "generated/driver_types.h"
+#include "runtime/core/function_ref.h"
 #include "runtime/memory/ledger.h"
 
 namespace rota::memory {
@@ -22,7 +23,7 @@ struct Place {
 
 // Runs work of rota's own that puts something on the GPU, if this process may do so now; otherwise does nothing. Never
 // waits. The runtime provides it. Called on any of the program's threads.
-using OwnWork = std::function<void()>;
+using OwnWork = FunctionRef<void()>;
 using IfOurTurn = std::function<void(const OwnWork& work)>;
 
 class Backend {

@@ -142,13 +142,13 @@ void Deferred::free_unused(const std::optional<Owner>& owner) {
   free_those([&](const Block& block) { return !owner || block.allocation.owner == *owner; });
 }
 
-bool Deferred::free_extents(const std::function<bool(api::CUdeviceptr)>& is_extents) {
+bool Deferred::free_extents(FunctionRef<bool(api::CUdeviceptr)> is_extents) {
   if (!any()) return false;
   return free_those([&](const Block& block) { return !block.captured && is_extents(block.allocation.address); });
 }
 
 // Frees those whose use is over. Returns whether there were any.
-bool Deferred::free_those(const std::function<bool(const Block&)>& which) {
+bool Deferred::free_those(FunctionRef<bool(const Block&)> which) {
   Lock lock(state_->mutex);
   for (bool any = false;; any = true) {
     const auto next = std::find_if(state_->blocks.begin(), state_->blocks.end(), [&](const auto& entry) {

@@ -29,6 +29,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/core/function_ref.h"
 #include "runtime/driver/events.h"
 #include "runtime/memory/backend.h"
 #include "runtime/memory/ledger.h"
@@ -65,7 +66,7 @@ class Deferred {
   void free_unused(const std::optional<Owner>& owner = std::nullopt);
   // The same for blocks that `is_extents` identifies: freeing them never waits, so this may be called at any time.
   // Except for blocks that were freed during a capture, which may still refer to them. Returns whether there were any.
-  bool free_extents(const std::function<bool(api::CUdeviceptr)>& is_extents);
+  bool free_extents(FunctionRef<bool(api::CUdeviceptr)> is_extents);
 
   // A context is about to be destroyed: from now on none of its blocks is freed in the driver, and frees under way have
   // finished. The second call says whether it is gone.
@@ -103,7 +104,7 @@ class Deferred {
   static bool of(const Block& block, api::CUcontext context);
   static bool may_be_taken(const Block& block, bool in_ledger);
   void insert(const Block& block);
-  bool free_those(const std::function<bool(const Block&)>& which);
+  bool free_those(FunctionRef<bool(const Block&)> which);
   Blocks::iterator erase(Blocks::iterator block);
   std::optional<api::CUdeviceptr> take(const Place& place, std::uint64_t bytes, bool in_ledger);
   std::set<int> ask(Lock& lock, const std::vector<Id>& blocks);

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "generated/driver_types.h"
+#include "runtime/core/function_ref.h"
 #include "runtime/driver/events.h"
 #include "runtime/memory/heap.h"
 
@@ -48,11 +48,12 @@ class Fences {
     api::CUcontext event_context = nullptr;
     std::shared_ptr<ServedPool> pool;  // whose heap
     api::CUcontext heap_context = nullptr;
+    std::uint64_t address = 0;  // of the block
     std::uint64_t bytes = 0;
     int awaited = 0;  // threads that use the event
   };
   // With the lock held: the block behind the point is available to all streams.
-  using Passed = std::function<void(const Point& point)>;
+  using Passed = FunctionRef<void(const Point& point)>;
   using Lock = std::unique_lock<std::mutex>;
 
   explicit Fences(driver::SpareEvents& events) : events_(events) {}

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 namespace rota::memory {
 
@@ -12,7 +13,8 @@ void Heap::add(const Span& span) {
   list(blocks_.emplace(span.address, Block{.bytes = span.bytes}).first);
 }
 
-std::vector<Heap::Span> Heap::empty_spans() const {
+std::vector<Heap::Span> Heap::empty_spans() {
+  settle();
   std::vector<Span> empty;
   for (const auto& [address, span] : spans_) {
     if (span.used != 0) continue;
@@ -46,7 +48,7 @@ void Heap::list(Blocks::iterator block) {
     free_.emplace(what.bytes, address);
     if (fills_span(block)) empty_ += what.bytes;
   } else {
-    pending_[what.stream].emplace(what.bytes, address);
+    pending_[what.stream].blocks.emplace(what.bytes, address);
     fences_.emplace(what.fence, address);
     charged_ += what.charge;
   }
@@ -60,16 +62,16 @@ void Heap::unlist(Blocks::iterator block) {
     return;
   }
   const auto of_stream = pending_.find(what.stream);
-  of_stream->second.erase({what.bytes, address});
+  of_stream->second.blocks.erase({what.bytes, address});
   // Nearly always the stream soon gives something back again.
-  if (of_stream->second.empty() && pending_.size() > kFewStreams) pending_.erase(of_stream);
+  if (of_stream->second.blocks.empty() && pending_.size() > kFewStreams && apart_ == 0) pending_.erase(of_stream);
   const auto [first, last] = fences_.equal_range(what.fence);
   fences_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == block->first; }));
   charged_ -= what.charge;
 }
 
 bool Heap::alike(const Block& first, const Block& second) {
-  if (first.state != second.state || first.state == State::kUsed) return false;
+  if (first.state != second.state || first.state == State::kUsed || first.apart || second.apart) return false;
   return first.state == State::kFree || (first.stream == second.stream && first.stream != 0);
 }
 
@@ -119,43 +121,115 @@ Heap::Taken Heap::use(Blocks::iterator block, std::uint64_t bytes) {
   return taken;
 }
 
-std::optional<Heap::Taken> Heap::take(std::uint64_t bytes, Stream stream) {
-  bytes = rounded(bytes);
+// A block that stands apart, and has exactly this size.
+std::optional<Heap::Taken> Heap::take_apart(Pending& own, std::uint64_t bytes) {
+  auto& blocks = own.apart[slot_of(bytes)];
+  const auto found = std::find_if(blocks.rbegin(), blocks.rend(),
+                                  [&](Blocks::iterator block) { return block->second.bytes == bytes; });
+  if (found == blocks.rend()) return std::nullopt;
+  const Blocks::iterator block = *found;
+  blocks.erase(std::prev(found.base()));
+  --apart_;
+  const Block was = std::exchange(block->second, {.bytes = bytes, .state = State::kUsed});
+  charged_ -= was.charge;
+  used_ += bytes;
+  if (Known& span = span_of(block->first); span.used++ == 0) unused_ -= span.bytes;
+  return Taken{.address = block->first, .bytes = bytes, .charge = was.charge, .stream = was.stream, .fence = was.fence};
+}
+
+std::optional<Heap::Taken> Heap::take_joined(std::uint64_t bytes, Pending* own) {
   const auto fits = [&](const BySize& blocks) { return blocks.lower_bound({bytes, 0}); };
-  if (const auto own = stream != 0 ? pending_.find(stream) : pending_.end(); own != pending_.end()) {
-    if (const auto found = fits(own->second); found != own->second.end()) {
+  if (own != nullptr) {
+    if (const auto found = fits(own->blocks); found != own->blocks.end())
       return use(blocks_.find(found->second), bytes);
-    }
   }
   if (const auto found = fits(free_); found != free_.end()) return use(blocks_.find(found->second), bytes);
   return std::nullopt;
 }
 
+std::optional<Heap::Taken> Heap::take(std::uint64_t bytes, Stream stream) {
+  bytes = rounded(bytes);
+  const auto of_stream = [&]() -> Pending* {
+    const auto known = stream != 0 ? pending_.find(stream) : pending_.end();
+    return known != pending_.end() ? &known->second : nullptr;
+  };
+  Pending* const own = of_stream();
+  if (own != nullptr && apart_ != 0) {
+    if (const auto taken = take_apart(*own, bytes)) return taken;
+  }
+  if (const auto taken = take_joined(bytes, own)) return taken;
+  if (apart_ == 0) return std::nullopt;
+  settle();
+  return take_joined(bytes, of_stream());
+}
+
 std::optional<Heap::Taken> Heap::take_behind(std::uint64_t bytes) {
+  settle();
   bytes = rounded(bytes);
   std::optional<std::pair<std::uint64_t, std::uint64_t>> best;
-  for (const auto& [stream, blocks] : pending_) {
-    const auto found = blocks.lower_bound({bytes, 0});
-    if (found != blocks.end() && (!best || *found < *best)) best = *found;
+  for (const auto& [stream, pending] : pending_) {
+    const auto found = pending.blocks.lower_bound({bytes, 0});
+    if (found != pending.blocks.end() && (!best || *found < *best)) best = *found;
   }
   if (!best) return std::nullopt;
   return use(blocks_.find(best->second), bytes);
 }
 
-void Heap::give(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge) {
+// A block that is no longer in use, in no index yet; blocks_.end(): it was not in use.
+Heap::Blocks::iterator Heap::unuse(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge) {
   const auto block = blocks_.find(address);
-  if (block == blocks_.end() || block->second.state != State::kUsed) return;
-  used_ -= block->second.bytes;
+  if (block == blocks_.end() || block->second.state != State::kUsed) return blocks_.end();
+  const std::uint64_t bytes = block->second.bytes;
+  used_ -= bytes;
   if (Known& span = span_of(address); --span.used == 0) unused_ += span.bytes;
-  block->second.state = fence == 0 ? State::kFree : State::kPending;
-  block->second.stream = fence == 0 ? 0 : stream;
-  block->second.fence = fence;
-  block->second.charge = fence == 0 ? 0 : charge;
-  join(block);
+  block->second =
+      fence == 0 ? Block{.bytes = bytes}
+                 : Block{.bytes = bytes, .state = State::kPending, .stream = stream, .fence = fence, .charge = charge};
+  return block;
 }
 
-std::uint64_t Heap::passed(Fence fence) {
+void Heap::give(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge) {
+  if (const auto block = unuse(address, stream, fence, charge); block != blocks_.end()) join(block);
+}
+
+void Heap::give_behind_its_own(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge) {
+  if (stream == 0) return give(address, stream, fence, charge);
+  if (apart_ == kMostApart) settle();
+  const auto block = unuse(address, stream, fence, charge);
+  if (block == blocks_.end()) return;
+  block->second.apart = true;
+  pending_[stream].apart[slot_of(block->second.bytes)].push_back(block);
+  charged_ += charge;
+  ++apart_;
+}
+
+void Heap::settle() {
+  if (apart_ == 0) return;
+  apart_ = 0;
+  std::vector<Blocks::iterator> all;
+  for (auto& [stream, pending] : pending_) {
+    for (auto& blocks : pending.apart) {
+      all.insert(all.end(), blocks.begin(), blocks.end());
+      blocks.clear();
+    }
+  }
+  for (const Blocks::iterator block : all) {
+    Block& what = block->second;
+    charged_ -= what.charge;
+    if (what.fence == 0) what = {.bytes = what.bytes};
+    what.apart = false;
+    join(block);
+  }
+}
+
+std::uint64_t Heap::passed(Fence fence, std::uint64_t address) {
   std::uint64_t released = 0;
+  if (const auto block = blocks_.find(address);
+      block != blocks_.end() && block->second.apart && block->second.fence == fence) {
+    block->second.fence = 0;
+    released = std::exchange(block->second.charge, 0);
+    charged_ -= released;
+  }
   for (auto found = fences_.find(fence); found != fences_.end(); found = fences_.find(fence)) {
     const auto block = blocks_.find(found->second);
     released += block->second.charge;

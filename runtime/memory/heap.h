@@ -8,8 +8,13 @@
 //
 // Sizes and addresses are multiples of kGranule. Neighbours of a span join when they are of the same state: free ones,
 // and pending ones of one stream, which then wait for the later fence of the two.
+//
+// Most programs soon ask for the same size again in the same stream. So a pending block first stands *apart*, as it
+// was given back, for an allocation of exactly its size in its stream: that changes no index. It joins its neighbours
+// once nothing else fits, when many stand apart, and before spans are looked through.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -49,27 +54,32 @@ class Heap {
 
   void add(const Span& span);
   // The spans that hold no block and nothing pending, in order of address.
-  std::vector<Span> empty_spans() const;
+  std::vector<Span> empty_spans();
   // One of those.
   void remove(std::uint64_t span);
 
-  // Takes the smallest block of at least `bytes` (not 0), preferably one that this stream has given back, otherwise a
-  // free one. Nothing if there is no such block.
+  // Takes a block of at least `bytes` (not 0): one of just that size that this stream has given back, otherwise the
+  // smallest that it has given back or that is free. Nothing if there is no such block.
   std::optional<Taken> take(std::uint64_t bytes, Stream stream);
   // The same for blocks that are pending in any stream: the caller makes its stream wait for `fence` before the block
   // is used.
   std::optional<Taken> take_behind(std::uint64_t bytes);
   // Gives a taken block back; `charge` bytes of it stay charged until the fence is passed (0 if there is none).
   void give(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge);
+  // The same behind a fence of its own, with which passed() names this address: so that it may stand apart.
+  void give_behind_its_own(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge);
   // The block was not used after all.
   void put_back(const Taken& taken) { give(taken.address, taken.stream, taken.fence, taken.charge); }
-  // The stream has passed this fence. Returns the bytes that are no longer charged.
-  std::uint64_t passed(Fence fence);
+  // The stream has passed this fence, whose own block was given back at `address`. Returns the bytes that are no longer
+  // charged.
+  std::uint64_t passed(Fence fence, std::uint64_t address);
+  // Joins what stands apart with its neighbours.
+  void settle();
 
   std::uint64_t used_bytes() const { return used_; }
   std::uint64_t reserved_bytes() const { return reserved_; }  // of all spans
   std::uint64_t pending_charge() const { return charged_; }
-  std::uint64_t empty_bytes() const { return empty_; }  // of empty_spans()
+  std::uint64_t empty_bytes() const { return empty_; }  // of empty_spans(), once settled
   // Of the spans without a block in use: those, and the ones that only wait for fences.
   std::uint64_t unused_bytes() const { return unused_; }
 
@@ -79,8 +89,9 @@ class Heap {
     std::uint64_t bytes = 0;
     State state = State::kFree;
     Stream stream = 0;
-    Fence fence = 0;
+    Fence fence = 0;  // 0 where it stands apart: passed since
     std::uint64_t charge = 0;
+    bool apart = false;  // pending, and in no index
   };
   struct Known {
     std::uint64_t bytes = 0;
@@ -89,19 +100,30 @@ class Heap {
   using Blocks = std::map<std::uint64_t, Block>;  // by address; those of a span follow each other without gaps
   using BySize = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // bytes, address
   static constexpr std::size_t kFewStreams = 16;                     // that may be listed with nothing pending
+  static constexpr std::size_t kMostApart = 1024;                    // then all of them join
+  // What a stream has given back.
+  struct Pending {
+    BySize blocks;
+    std::array<std::vector<Blocks::iterator>, 64> apart;  // by a hash of their size, the latest last
+  };
 
   Known& span_of(std::uint64_t address) { return std::prev(spans_.upper_bound(address))->second; }
   bool fills_span(Blocks::const_iterator block) const;
   void list(Blocks::iterator block);
   void unlist(Blocks::iterator block);
   void join(Blocks::iterator block);
+  Blocks::iterator unuse(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge);
   static bool alike(const Block& first, const Block& second);
   Taken use(Blocks::iterator block, std::uint64_t bytes);
+  std::optional<Taken> take_apart(Pending& own, std::uint64_t bytes);
+  std::optional<Taken> take_joined(std::uint64_t bytes, Pending* own);
+  static std::size_t slot_of(std::uint64_t bytes) { return bytes / kGranule * 0x9e3779b97f4a7c15u >> 58; }
 
   std::map<std::uint64_t, Known> spans_;  // by address
   Blocks blocks_;
   BySize free_;
-  std::map<Stream, BySize> pending_;
+  std::map<Stream, Pending> pending_;
+  std::size_t apart_ = 0;                       // blocks that stand apart
   std::multimap<Fence, std::uint64_t> fences_;  // address of the pending block
   std::uint64_t used_ = 0;
   std::uint64_t reserved_ = 0;

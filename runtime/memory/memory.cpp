@@ -97,9 +97,10 @@ Memory::Device& Memory::device(int ordinal) {
 // would not refuse either. If the user allows more, nine tenths of what the host had left when this was first needed
 // are added.
 std::uint64_t Memory::capacity(int ordinal) {
-  Device& entry = device(ordinal);
   const Backing backing = backend(ordinal).backing();
-  if (backing == Backing::kDevice || entry.total_bytes == 0) return kNoLimit;
+  if (backing == Backing::kDevice) return kNoLimit;
+  Device& entry = device(ordinal);
+  if (entry.total_bytes == 0) return kNoLimit;
   // Swapped memory must all fit on the GPU at once.
   if (backing == Backing::kSwapped || !settings_.oversubscribe) return less(entry.total_bytes, beside(ordinal));
   const std::lock_guard lock(devices_mutex_);

@@ -14,6 +14,7 @@
 
 #include "generated/driver_types.h"
 #include "runtime/account/account.h"
+#include "runtime/core/function_ref.h"
 #include "runtime/driver/events.h"
 #include "runtime/driver/known_streams.h"
 #include "runtime/memory/backend.h"
@@ -37,9 +38,9 @@ namespace rota::memory {
 
 class Memory {
  public:
-  using RealCall = std::function<api::CUresult()>;
-  using GivenAddress = std::function<std::uint64_t()>;
-  using GivenPitch = std::function<std::uint64_t()>;
+  using RealCall = FunctionRef<api::CUresult()>;
+  using GivenAddress = FunctionRef<std::uint64_t()>;
+  using GivenPitch = FunctionRef<std::uint64_t()>;
 
   Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings);
 

@@ -54,7 +54,7 @@ void Physical::retained(Handle handle, std::uint64_t address) {
   state_->handles[handle] = piece->first;  // perhaps released before, and so no longer in the table
 }
 
-api::CUresult Physical::release(Handle handle, const std::function<api::CUresult()>& call, int* freed) {
+api::CUresult Physical::release(Handle handle, FunctionRef<api::CUresult()> call, int* freed) {
   *freed = kNobody;
   std::uint64_t number = 0;
   {
@@ -92,7 +92,7 @@ void Physical::mapped(std::uint64_t address, std::uint64_t bytes, Handle handle)
   ledger_.add(mapping);
 }
 
-api::CUresult Physical::unmap(std::uint64_t address, std::uint64_t size, const std::function<api::CUresult()>& call,
+api::CUresult Physical::unmap(std::uint64_t address, std::uint64_t size, FunctionRef<api::CUresult()> call,
                               std::vector<int>* freed) {
   bool any = false;
   {

@@ -6,13 +6,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
+#include "runtime/core/function_ref.h"
 #include "runtime/memory/ledger.h"
 
 namespace rota::memory {
@@ -31,10 +31,10 @@ class Physical {
   // cuMemRetainAllocationHandle gave `handle` for what is mapped at `address`.
   void retained(Handle handle, std::uint64_t address);
   // Runs cuMemRelease. Returns the GPU whose bytes are freed by it, or kNobody.
-  api::CUresult release(Handle handle, const std::function<api::CUresult()>& call, int* freed);
+  api::CUresult release(Handle handle, FunctionRef<api::CUresult()> call, int* freed);
   void mapped(std::uint64_t address, std::uint64_t bytes, Handle handle);
   // Runs cuMemUnmap for every mapping in [address, address + size). Returns the GPUs whose bytes are freed by it.
-  api::CUresult unmap(std::uint64_t address, std::uint64_t size, const std::function<api::CUresult()>& call,
+  api::CUresult unmap(std::uint64_t address, std::uint64_t size, FunctionRef<api::CUresult()> call,
                       std::vector<int>* freed);
 
  private:

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "runtime/core/function_ref.h"
 #include "runtime/memory/ledger.h"
 
 namespace rota::memory {
@@ -27,7 +28,7 @@ struct Room {
   // The driver has refused an allocation on this GPU for lack of memory, although it is within the limits. Waits until
   // others have made room, at most until all of them have left the GPU, and calls `again`, which returns whether the
   // driver no longer refuses it.
-  std::function<void(int device, const std::function<bool()>& again)> make;
+  std::function<void(int device, FunctionRef<bool()> again)> make;
   // Whether others are said to be making room on this GPU.
   std::function<bool(int device)> coming;
   // What limits shared with others leave on a GPU. UINT64_MAX: there are none.

@@ -71,9 +71,12 @@ struct ServedPool {
   PoolFigures own_figures;   // if there is no slot
   PoolFigures* figures = &own_figures;
 
-  std::uint64_t used() const;
-  std::uint64_t reserved() const;
-  std::uint64_t unused() const;  // of spans without a block in use
+  struct Sums {
+    std::uint64_t used = 0;
+    std::uint64_t reserved = 0;
+    std::uint64_t unused = 0;  // of spans without a block in use
+  };
+  Sums sums() const;
   // After each change of the heaps or the threshold.
   void publish();
 };

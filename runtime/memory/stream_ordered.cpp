@@ -58,9 +58,12 @@ Place StreamOrdered::home_of(const Wanted& wanted) {
 // A number unique among all streams of the process. 0: the stream cannot be identified. With the lock held.
 Heap::Stream StreamOrdered::stream_of(api::CUcontext context, Heap::Stream number) {
   if (number == 0 || number >> kStreamBits != 0) return 0;
-  const auto [known, first] = context_numbers_.try_emplace(context, last_context_number_ + 1);
-  if (first) ++last_context_number_;
-  return known->second > kMostContexts ? 0 : known->second << kStreamBits | number;
+  if (last_context_.second == 0 || context != last_context_.first) {
+    const auto [known, first] = context_numbers_.try_emplace(context, last_context_number_ + 1);
+    if (first) ++last_context_number_;
+    last_context_ = *known;
+  }
+  return last_context_.second > kMostContexts ? 0 : last_context_.second << kStreamBits | number;
 }
 
 // --- allocating
@@ -86,7 +89,12 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
 // A block that was taken from the heap, as the program sees it. Unpaid: pay() says what becomes of it.
 void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken, bool paid) {
   if (!paid) pool.unpaid += taken.bytes;
-  live_[taken.address] = {wanted.bytes, ++last_buffer_id_, taken.stream, taken.fence};
+  const Live live{wanted.bytes, ++last_buffer_id_, taken.stream, taken.fence};
+  if (const auto stale = live_.find(taken.address); stale != live_.end()) {
+    stale->second = live;
+  } else {
+    spare_live_.add(live_, taken.address, live);
+  }
   pool.publish();
 }
 
@@ -156,12 +164,12 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
     const std::lock_guard lock(mutex_);
     std::uint64_t span = wanted.gpu_bytes >= kLargeGpu ? kLargeSpan : kSmallSpan;
     // A program that allocates little plain memory gets small spans; one that allocates more gets fewer, larger ones.
-    if (wanted.pool == nullptr) span = std::clamp(round_up(pool->reserved() / 4, kSmallSpan), kSmallSpan, span);
+    if (wanted.pool == nullptr) span = std::clamp(round_up(pool->sums().reserved / 4, kSmallSpan), kSmallSpan, span);
     bytes = round_up(wanted.bytes, span);
     if (bytes < wanted.bytes) return api::CUDA_ERROR_OUT_OF_MEMORY;
     const std::uint64_t most =
         wanted.pool_maximum > UINT64_MAX - kSmallSpan ? UINT64_MAX : round_up(wanted.pool_maximum, kSmallSpan);
-    const std::uint64_t left = most - std::min(most, pool->reserved());
+    const std::uint64_t left = most - std::min(most, pool->sums().reserved);
     if (bytes > left) bytes = round_up(wanted.bytes, kSmallSpan);
     if (bytes > left) return api::CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -270,7 +278,11 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
 void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
   const std::uint64_t charge = ledger_.hand_over(allocation);
   Lock lock(mutex_);
-  const auto live = live_.extract(allocation.address);
+  Live what;
+  if (const auto live = live_.find(allocation.address); live != live_.end()) {
+    what = live->second;
+    spare_live_.erase(live_, live);
+  }
   const Span* span = span_at(allocation.address);
   if (span == nullptr) {  // its context has just ended, and the span with it; the event's context may still exist
     ledger_.release(allocation.device, charge, booked(allocation));
@@ -283,7 +295,6 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
   Heap& heap = pool->heaps.at(context);
   if (behind.event == nullptr) {
     // The block's own use is over, but its stream may have received it behind work on the block's previous contents.
-    const Live what = live ? live.mapped() : Live{};
     if (what.behind != 0 && fences_.outstanding(Fences::queue_of(what.stream, what.behind), what.behind)) {
       heap.give(allocation.address, what.stream, what.behind, charge);
       pool->publish();
@@ -302,8 +313,9 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
                       .event_context = behind.context,
                       .pool = pool,
                       .heap_context = context,
+                      .address = allocation.address,
                       .bytes = charge});
-  heap.give(allocation.address, own, behind.fence, charge);
+  heap.give_behind_its_own(allocation.address, own, behind.fence, charge);
   pool->publish();
   fences_.look_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
 }
@@ -318,7 +330,7 @@ const StreamOrdered::Span* StreamOrdered::span_at(std::uint64_t address) const {
 void StreamOrdered::passed(const Fences::Point& point, std::set<int>* devices) {
   const auto heap = point.pool->heaps.find(point.heap_context);
   if (heap == point.pool->heaps.end()) return;
-  if (const std::uint64_t charge = heap->second.passed(point.fence); charge != 0) {
+  if (const std::uint64_t charge = heap->second.passed(point.fence, point.address); charge != 0) {
     ledger_.release(point.pool->device, charge, point.pool->kind());
     if (devices != nullptr) devices->insert(point.pool->device);
   }
@@ -390,6 +402,7 @@ void StreamOrdered::context_ended(api::CUcontext context, bool gone) {
   if (gone) {
     pools_of_.erase(context);
     context_numbers_.erase(context);
+    last_context_ = {};
     // Whether a device's reset resets this in its pools is not documented.
     for (const auto& [handle, pool] : pools_) forget_threshold(*pool);
   }

@@ -18,7 +18,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -26,12 +25,14 @@
 #include <set>
 #include <vector>
 
+#include "runtime/core/function_ref.h"
 #include "runtime/memory/backend.h"
 #include "runtime/memory/deferred.h"
 #include "runtime/memory/fences.h"
 #include "runtime/memory/heap.h"
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/served_pool.h"
+#include "runtime/memory/spare_nodes.h"
 
 namespace rota::memory {
 
@@ -39,7 +40,7 @@ namespace rota::memory {
 class StreamOrdered {
  public:
   // Reserves room for this many bytes, or returns false. May wait.
-  using Reserve = std::function<bool(std::uint64_t bytes)>;
+  using Reserve = FunctionRef<bool(std::uint64_t bytes)>;
 
   struct Wanted {
     Place place;                              // the stream's, or for plain memory the thread's
@@ -173,8 +174,10 @@ class StreamOrdered {
   std::map<api::CUcontext, std::set<PoolPointer>> pools_of_;  // with a heap of that context
   std::map<std::uint64_t, Span> spans_;                       // by address
   std::map<std::uint64_t, Live> live_;                        // by address
-  std::map<api::CUcontext, std::uint64_t> context_numbers_;   // stream_of()
+  SpareNodes<std::map<std::uint64_t, Live>> spare_live_;
+  std::map<api::CUcontext, std::uint64_t> context_numbers_;  // stream_of()
   std::uint64_t last_context_number_ = 0;
+  std::pair<api::CUcontext, std::uint64_t> last_context_{};  // the entry that was looked up last
   Fences fences_;
   std::uint64_t last_buffer_id_ = std::uint64_t{1} << 48;  // beyond the driver's
   std::atomic<bool> any_{false};                           // there was a span

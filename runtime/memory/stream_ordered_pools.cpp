@@ -24,22 +24,14 @@ void FiguresOfPools::remove(api::CUmemoryPool pool) {
   if (const std::size_t slot = slot_of(pool); slot != kMost) pools_[slot].store(nullptr, std::memory_order_relaxed);
 }
 
-std::uint64_t ServedPool::used() const {
-  std::uint64_t sum = 0;
-  for (const auto& [context, heap] : heaps) sum += heap.used_bytes();
-  return sum;
-}
-
-std::uint64_t ServedPool::reserved() const {
-  std::uint64_t sum = 0;
-  for (const auto& [context, heap] : heaps) sum += heap.reserved_bytes();
-  return sum;
-}
-
-std::uint64_t ServedPool::unused() const {
-  std::uint64_t sum = 0;
-  for (const auto& [context, heap] : heaps) sum += heap.unused_bytes();
-  return sum;
+ServedPool::Sums ServedPool::sums() const {
+  Sums all;
+  for (const auto& [context, heap] : heaps) {
+    all.used += heap.used_bytes();
+    all.reserved += heap.reserved_bytes();
+    all.unused += heap.unused_bytes();
+  }
+  return all;
 }
 
 void ServedPool::publish() {
@@ -47,14 +39,14 @@ void ServedPool::publish() {
     if (now > high.load(std::memory_order_relaxed)) high.store(now, std::memory_order_release);
     current.store(now, std::memory_order_release);
   };
-  const std::uint64_t now_reserved = reserved();
-  const std::uint64_t all_used = used();
-  const std::uint64_t now_used = all_used - std::min(all_used, unpaid);
+  const Sums now = sums();
+  const std::uint64_t now_reserved = now.reserved;
+  const std::uint64_t now_used = now.used - std::min(now.used, unpaid);
   const bool grows = now_reserved > figures->reserved.load(std::memory_order_relaxed);
   if (grows) show(now_reserved, figures->reserved, figures->reserved_high);
   show(now_used, figures->used, figures->used_high);
   if (!grows) show(now_reserved, figures->reserved, figures->reserved_high);
-  figures->above_threshold.store(now_reserved > threshold.value_or(0) && unused() != 0, std::memory_order_relaxed);
+  figures->above_threshold.store(now_reserved > threshold.value_or(0) && now.unused != 0, std::memory_order_relaxed);
 }
 
 // --- what it has
@@ -95,7 +87,7 @@ void StreamOrdered::reset_high(api::CUmemoryPool pool, Figure high, Figure curre
 // --- what it gives back
 
 void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
-  std::uint64_t reserved = pool.reserved();
+  std::uint64_t reserved = pool.sums().reserved;
   for (auto& [context, heap] : pool.heaps) {
     if (reserved <= keep) break;
     if (fences_.is_ending(context)) continue;  // its addresses may already have been reused
@@ -111,9 +103,13 @@ void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
 }
 
 void StreamOrdered::trim_empty(ServedPool& pool) {
+  if (pool.keep == UINT64_MAX) return;
   std::uint64_t empty = 0;
-  for (const auto& [context, heap] : pool.heaps) empty += heap.empty_bytes();
-  if (empty > pool.keep) trim(pool, pool.reserved() - (empty - pool.keep));
+  for (auto& [context, heap] : pool.heaps) {
+    heap.settle();
+    empty += heap.empty_bytes();
+  }
+  if (empty > pool.keep) trim(pool, pool.sums().reserved - (empty - pool.keep));
 }
 
 void StreamOrdered::trim(api::CUmemoryPool pool, std::uint64_t keep) {

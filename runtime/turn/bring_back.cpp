@@ -36,7 +36,7 @@ class Moves {
   std::uint64_t bytes() const { return bytes_; }
 
   // Waits until everything is in place or the time is over. Moves still under way then continue by themselves.
-  void wait(Clock::time_point until, const std::function<bool()>& stopping) {
+  void wait(Clock::time_point until, FunctionRef<bool()> stopping) {
     for (const Move& move : all_) {
       bool waiting = move.event != nullptr;
       for (std::chrono::nanoseconds pause = 50us; waiting && !stopping() && Clock::now() < until;) {
@@ -96,8 +96,7 @@ class OwnContext {
 // what did not move can move in another one.
 template <typename Move>
 memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBackend& swap, int device,
-                                      const ExchangeOf& exchange, const std::function<bool()>& stopping,
-                                      const Move& move) {
+                                      const ExchangeOf& exchange, FunctionRef<bool()> stopping, const Move& move) {
   using Mover = memory::SwapBackend::Mover;
   const gate::ContextLife life = contexts.any(device);
   std::optional<OwnContext> own;
@@ -106,7 +105,7 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
   if (context == nullptr) return {.failed = true};
   bool ended = false;
   api::CUresult refused = api::CUDA_SUCCESS;
-  const auto within = [&](const std::function<void()>& step) {
+  const auto within = [&](FunctionRef<void()> step) {
     if (own) {
       const driver::PushedContext pushed(context);
       if (pushed) step();
@@ -119,7 +118,7 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
       std::this_thread::sleep_for(50us);  // a context is being made or destroyed
     }
   };
-  const auto while_alive = [&](const std::function<void()>& step) {
+  const auto while_alive = [&](FunctionRef<void()> step) {
     if (!own) return contexts.while_alive(life, step);
     step();
     return true;
@@ -167,7 +166,7 @@ std::uint64_t release_failed(gate::Contexts& contexts, memory::Memory& memory, i
 }  // namespace
 
 Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destination& from, const ExchangeOf& exchange,
-              const std::function<bool()>& stopping) {
+              FunctionRef<bool()> stopping) {
   const std::uint64_t released = release_failed(contexts, memory, from.device);
   if (released >= from.most) return {.bytes = released};
   const auto all = with_mover(contexts, memory.swap(), from.device, exchange, stopping, [&](const auto& mover) {
@@ -181,7 +180,7 @@ Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destinatio
 }
 
 Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
-                const ExchangeOf& exchange, const std::function<bool()>& stopping) {
+                const ExchangeOf& exchange, FunctionRef<bool()> stopping) {
   Back back;
   for (const auto& [device, most] : destinations) {
     if (memory.swap().out_bytes(device) != 0) release_failed(contexts, memory, device);
@@ -221,7 +220,7 @@ Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vec
 }
 
 std::uint64_t move_out(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& from,
-                       Clock::time_point latest, const std::function<bool()>& stopping) {
+                       Clock::time_point latest, FunctionRef<bool()> stopping) {
   Moves moves(contexts);
   for (const auto& [device, most] : from) {
     moves.add(device, [&, device = device, most = most](api::CUstream stream) {

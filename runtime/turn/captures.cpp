@@ -27,13 +27,12 @@ void Contexts::drop_captures_of(State& state, api::CUcontext context) {
   drop_captures(state, [&](const Capture& capture) { return capture.context == context; });
 }
 
-void Contexts::drop_captures(State& state, const std::function<bool(const Capture&)>& gone) {
+void Contexts::drop_captures(State& state, FunctionRef<bool(const Capture&)> gone) {
   std::erase_if(state.captures, gone);
   capture_count_.store(static_cast<std::uint32_t>(state.captures.size()), std::memory_order_release);
 }
 
-api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread,
-                                      const std::function<api::CUresult()>& call) {
+api::CUresult Contexts::begin_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call) {
   Capture capture;
   capture.stream = meant(stream, per_thread);
   capture.tid = capture.stream == kPerThreadStream ? own_tid() : 0;
@@ -81,7 +80,7 @@ std::optional<api::CUresult> Contexts::synchronize(api::CUcontext context) {
   return result == api::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED ? std::nullopt : std::optional(result);
 }
 
-api::CUresult Contexts::end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call) {
+api::CUresult Contexts::end_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call) {
   const api::CUstream which = meant(stream, per_thread);
   const pid_t tid = which == kPerThreadStream ? own_tid() : 0;
   const std::lock_guard lock(state_->closing);

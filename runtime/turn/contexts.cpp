@@ -132,8 +132,8 @@ api::CUcontext Contexts::primary(int device) const {
   return nullptr;
 }
 
-api::CUresult Contexts::end_context(api::CUcontext context, const std::function<api::CUresult()>& call,
-                                    const std::function<bool(api::CUresult)>& ended) {
+api::CUresult Contexts::end_context(api::CUcontext context, FunctionRef<api::CUresult()> call,
+                                    FunctionRef<bool(api::CUresult)> ended) {
   const std::lock_guard lock(state_->closing);
   const api::CUresult result = call();
   if (ended(result)) {
@@ -231,7 +231,7 @@ bool Contexts::sweep_last(State& state, Context& context) {
   return context.last.empty();
 }
 
-api::CUresult Contexts::destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call) {
+api::CUresult Contexts::destroy_stream(api::CUstream stream, FunctionRef<api::CUresult()> call) {
   // The driver lets the stream's work finish after it has destroyed the stream, and may give its handle to a new one at
   // once: a last event is recorded behind that work, and the handle is forgotten first.
   std::uint64_t tracked_in = 0;
@@ -371,7 +371,7 @@ bool Contexts::alive(const State& state, const ContextLife& life) {
   });
 }
 
-Contexts::Within Contexts::within(const ContextLife& life, const std::function<void()>& work, api::CUresult* error) {
+Contexts::Within Contexts::within(const ContextLife& life, FunctionRef<void()> work, api::CUresult* error) {
   const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock) return Within::kBusy;
   if (!alive(*state_, life)) return Within::kGone;
@@ -385,7 +385,7 @@ Contexts::Within Contexts::within(const ContextLife& life, const std::function<v
   return Within::kRan;
 }
 
-bool Contexts::while_alive(const ContextLife& life, const std::function<void()>& work) {
+bool Contexts::while_alive(const ContextLife& life, FunctionRef<void()> work) {
   for (;;) {
     if (const std::unique_lock lock(state_->closing, std::try_to_lock); lock) {
       if (!alive(*state_, life)) return false;
@@ -396,7 +396,7 @@ bool Contexts::while_alive(const ContextLife& life, const std::function<void()>&
   }
 }
 
-bool Contexts::while_all_live(const std::function<void()>& work) {
+bool Contexts::while_all_live(FunctionRef<void()> work) {
   const std::unique_lock lock(state_->closing, std::try_to_lock);
   if (!lock || state_->shut) return false;
   work();

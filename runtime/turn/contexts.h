@@ -28,13 +28,13 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 #include "generated/driver_types.h"
+#include "runtime/core/function_ref.h"
 #include "runtime/turn/scope.h"
 
 namespace rota::gate {
@@ -58,8 +58,8 @@ class Contexts {
   // Runs a call that may end `context` under the closing lock; the context is forgotten if `ended` returns true for the
   // call's result. `ended` runs under that lock, too, and add() of a new context waits for it: so its bookkeeping for a
   // handle that has ended is done before another thread gets the same handle for a new context.
-  api::CUresult end_context(api::CUcontext context, const std::function<api::CUresult()>& call,
-                            const std::function<bool(api::CUresult)>& ended);
+  api::CUresult end_context(api::CUcontext context, FunctionRef<api::CUresult()> call,
+                            FunctionRef<bool(api::CUresult)> ended);
   // Called in `ended`: everything in the context is gone, but its handle is that of a context; a new life begins.
   void begin_anew(api::CUcontext context);
   // Called in `ended`: whether the handle of a context is still that of the one which was added, of another, or of
@@ -70,9 +70,9 @@ class Contexts {
   api::CUcontext primary(int device) const;
 
   // Run the real call under the closing lock and track the captures. `per_thread`: a _ptsz form.
-  api::CUresult begin_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
-  api::CUresult end_capture(api::CUstream stream, bool per_thread, const std::function<api::CUresult()>& call);
-  api::CUresult destroy_stream(api::CUstream stream, const std::function<api::CUresult()>& call);
+  api::CUresult begin_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
+  api::CUresult end_capture(api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
+  api::CUresult destroy_stream(api::CUstream stream, FunctionRef<api::CUresult()> call);
   // After the driver has created a stream in the current context.
   void stream_made(api::CUstream stream);
   // Counted from before the driver's call that begins one.
@@ -113,12 +113,12 @@ class Contexts {
   // Runs `work` with the context current, unless that life of it has ended, or the driver refuses to make it current:
   // `error` says why.
   enum class Within { kRan, kGone, kBusy, kRefused };
-  Within within(const ContextLife& life, const std::function<void()>& work, api::CUresult* error = nullptr);
+  Within within(const ContextLife& life, FunctionRef<void()> work, api::CUresult* error = nullptr);
   // The same for work that needs no current context; false: that life has ended. Waits while a context is being made or
   // ended.
-  bool while_alive(const ContextLife& life, const std::function<void()>& work);
+  bool while_alive(const ContextLife& life, FunctionRef<void()> work);
   // Runs `work` while no context ends; returns false and does nothing if one is ending or the process is exiting.
-  bool while_all_live(const std::function<void()>& work);
+  bool while_all_live(FunctionRef<void()> work);
   // After this the monitor's calls do nothing: the process is exiting. Waits up to a second for one that is under way.
   void shut();
 
@@ -180,7 +180,7 @@ class Contexts {
   static bool sweep_last(State& state, Context& context);
   bool anything_captures(State& state);
   void forbid_synchronizing();
-  void drop_captures(State& state, const std::function<bool(const Capture&)>& gone);
+  void drop_captures(State& state, FunctionRef<bool(const Capture&)> gone);
 
   std::unique_ptr<State> state_;
   std::atomic<std::uint32_t> capture_count_{0};

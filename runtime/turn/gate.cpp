@@ -193,7 +193,7 @@ bool wait_in_place() {
   return true;
 }
 
-void make_room(const std::function<bool()>& again) {
+void make_room(FunctionRef<bool()> again) {
   if (may_not_wait()) return;
   Gate* gate = the_gate.load(memory_order_acquire);
   Attendant* attendant = gate != nullptr ? gate->attendant_.load(memory_order_acquire) : nullptr;
@@ -321,7 +321,7 @@ void Gate::refuse(api::CUresult error) {
   outside_.wake_all();
 }
 
-bool Gate::run_if_open(const std::function<void()>& work) {
+bool Gate::run_if_open(FunctionRef<void()> work) {
   Thread* thread = self != nullptr ? self : register_this_thread();
   if (self == nullptr) {
     if ((state.load(memory_order_seq_cst) & kClosedBit) != 0) return false;

@@ -7,11 +7,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 
+#include "runtime/core/function_ref.h"
 #include "runtime/turn/scope.h"
 #include "runtime/turn/waiters.h"
 
@@ -32,7 +32,7 @@ class Attendant {
   // While the gate is metered: whether this call may continue at once. If not, its thread waits until resume().
   virtual bool may_submit(const Call& /*call*/) { return true; }
   // make_room() of scope.h, for a thread that is not inside the gate.
-  virtual void make_room(const std::function<bool()>& /*again*/) {}
+  virtual void make_room(FunctionRef<bool()> /*again*/) {}
   // The thread has waited this long. Called when it begins to wait (0), and again after each time that this returns;
   // nothing: not again.
   virtual std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds /*so_long*/) { return std::nullopt; }
@@ -85,7 +85,7 @@ class Gate {
 
   // Runs `work` inside the gate if it is open, and returns whether it did; never waits. For rota's own work
   // (prefetches) on the program's threads.
-  bool run_if_open(const std::function<void()>& work);
+  bool run_if_open(FunctionRef<void()> work);
 
   // Threads that wait in front of the closed gate.
   std::uint32_t standing() const { return standing_.load(std::memory_order_acquire); }
@@ -97,7 +97,7 @@ class Gate {
   bool fenced() const { return fenced_; }
 
  private:
-  friend void make_room(const std::function<bool()>& again);
+  friend void make_room(FunctionRef<bool()> again);
   friend bool enter_slowly(Thread& thread, Symbol symbol, api::CUstream stream, bool has_stream, bool per_thread);
   friend bool hold_slowly(Thread& thread);
   friend Thread* register_this_thread();

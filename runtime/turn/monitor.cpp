@@ -75,7 +75,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .wait_for_others = [this](int device) { return quota_.wait_for_others(device); },
        .explain = [this](int device) { quota_.explain(device); },
        .wait = [this](int device) { wait_for_room(device); },
-       .make = [this](int device, const std::function<bool()>& again) { make_room(device, again); },
+       .make = [this](int device, FunctionRef<bool()> again) { make_room(device, again); },
        .coming = [this](int device) { return others_clear(device); },
        .limit = [this](int device) { return limit(device); },
        .limited = [this] { return limited(); },
@@ -89,12 +89,12 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .resident = [this](int device) { usage_.changed(device); },
        .contexts = [this](int device) { return all_context_bytes(device); },
        .fits =
-           [this](int device, std::uint64_t bytes, const std::function<void()>& release) {
+           [this](int device, std::uint64_t bytes, FunctionRef<void()> release) {
              if (quota_.covers_swapped(device, bytes, release)) return true;
              quota_.explain(device);
              return false;
            },
-       .close_for_room = [this](int device, const std::function<void()>& begin) { close_for_room(device, begin); }});
+       .close_for_room = [this](int device, FunctionRef<void()> begin) { close_for_room(device, begin); }});
   quota_.set_swapped([this](int device) { return memory_.swap().needed_bytes(device); });
 }
 

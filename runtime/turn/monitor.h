@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/core/function_ref.h"
 #include "runtime/memory/memory.h"
 #include "runtime/turn/activity.h"
 #include "runtime/turn/bell.h"
@@ -53,7 +54,7 @@ class Monitor final : public gate::Attendant {
   void context_made(api::CUcontext context, int device, bool primary);
   // make_room() for a context that the driver refused because it was out of memory: this process may have no context on
   // the GPU yet.
-  void make_room_for_context(int device, const std::function<bool()>& again);
+  void make_room_for_context(int device, FunctionRef<bool()> again);
   // Under the lock that contexts end under.
   void context_ended(api::CUcontext context) {
     meter_.forget(context);
@@ -62,8 +63,7 @@ class Monitor final : public gate::Attendant {
   // What the program times. record() makes the call, some form of cuEventRecord, which opens or closes a pair of the
   // stream. If the pair counts, it may first wait until others have left the GPU.
   Timing& timing() { return timing_; }
-  api::CUresult record(api::CUevent event, api::CUstream stream, bool per_thread,
-                       const std::function<api::CUresult()>& call);
+  api::CUresult record(api::CUevent event, api::CUstream stream, bool per_thread, FunctionRef<api::CUresult()> call);
   // This process has handed memory or events to others, which may have to run at the same time: tells rotad.
   void shares();
   bool shared() const { return activity_.shared(); }
@@ -78,8 +78,8 @@ class Monitor final : public gate::Attendant {
   // The driver has refused a call on this GPU because it was out of memory: waits until only this process holds the
   // GPU, and calls `again`, repeatedly while memory of others is leaving. Does nothing where that cannot help: the
   // process wants more than there is, or rotad promises nothing. Does not wait inside the gate or during a capture.
-  void make_room(int device, const std::function<bool()>& again);
-  void make_room(const std::function<bool()>& again) override;  // for the GPU of the current context
+  void make_room(int device, FunctionRef<bool()> again);
+  void make_room(FunctionRef<bool()> again) override;  // for the GPU of the current context
   void usage_changed(int device) {
     usage_.changed(device);
     room_.changed();
@@ -87,7 +87,7 @@ class Monitor final : public gate::Attendant {
   // The driver has no room for memory that may be out of place. Where others may make room later, calls `begin`, from
   // which on not all memory is in place, and returns once the gate is closed or never will be; the monitor closes it
   // without waiting for work when it sees that. Otherwise, inside the gate, and during a capture, it returns at once.
-  void close_for_room(int device, const std::function<void()>& begin);
+  void close_for_room(int device, FunctionRef<void()> begin);
   // Bytes have been reserved in the ledger: returns once rotad's promise covers them, or at once where this process
   // does not hold the GPU. Does not wait inside the gate or during a capture: an allocation that a capture forbids must
   // fail with the driver's error. rotad is asked in those cases, too.

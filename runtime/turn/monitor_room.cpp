@@ -102,7 +102,7 @@ std::uint64_t Monitor::fixed_of_others_bytes(int device) const {
   return here ? here->page.fixed_of_others_bytes[here->index].load() : 0;
 }
 
-void Monitor::make_room_for_context(int device, const std::function<bool()>& again) {
+void Monitor::make_room_for_context(int device, FunctionRef<bool()> again) {
   if (device < 0 || device >= memory::kMaxDevices || gate::may_not_wait() || contexts_.captures() != 0) return;
   touch(device);
   // A new GPU: rotad has to be told, and the grant has to be extended to it. If this is the process's first GPU, the
@@ -115,7 +115,7 @@ void Monitor::make_room_for_context(int device, const std::function<bool()>& aga
   make_room(device, again);
 }
 
-void Monitor::make_room(int device, const std::function<bool()>& again) {
+void Monitor::make_room(int device, FunctionRef<bool()> again) {
   if (device < 0 || device >= memory::kMaxDevices) return;
   if (memory_.swap().drop_kept(device) != 0 && again()) return;
   if (!served()) return;
@@ -189,12 +189,12 @@ bool Monitor::wait_for_later(int device, std::chrono::steady_clock::time_point u
   return true;
 }
 
-void Monitor::make_room(const std::function<bool()>& again) {
+void Monitor::make_room(FunctionRef<bool()> again) {
   api::CUdevice device = -1;
   if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) make_room(device, again);
 }
 
-void Monitor::close_for_room(int device, const std::function<void()>& begin) {
+void Monitor::close_for_room(int device, FunctionRef<void()> begin) {
   if (gate::may_not_wait() || contexts_.captures() != 0) return;
   if (!others_can_clear(device)) return;
   begin();

@@ -16,7 +16,7 @@ constexpr Time kMostPatience = 2 * Timing::kLongest;
 // --- the program's threads
 
 api::CUresult Monitor::record(api::CUevent event, api::CUstream stream, bool per_thread,
-                              const std::function<api::CUresult()>& call) {
+                              FunctionRef<api::CUresult()> call) {
   // A call within a call, in a profiler's callback, does not wait.
   if (gate::may_not_wait() || !timing_.has_time(event)) return call();
   if (contexts_.captures() != 0) {

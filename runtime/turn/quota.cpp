@@ -62,11 +62,11 @@ bool Quota::covers(int device, std::uint64_t bytes, memory::Kind kind) {
   return covers(device, own, [&] { ledger_.release(device, bytes, kind); });
 }
 
-bool Quota::covers_swapped(int device, std::uint64_t bytes, const std::function<void()>& release) {
+bool Quota::covers_swapped(int device, std::uint64_t bytes, FunctionRef<void()> release) {
   return covers(device, {.swapped = bytes}, release);
 }
 
-bool Quota::covers(int device, const Bytes& own, const std::function<void()>& release) {
+bool Quota::covers(int device, const Bytes& own, FunctionRef<void()> release) {
   Slot& here = slot(device);
   const auto granted = [&] { return here.granted_bytes.load(); };
   if (within(live(device), granted())) return true;

@@ -18,6 +18,7 @@
 #include <string>
 #include <utility>
 
+#include "runtime/core/function_ref.h"
 #include "runtime/memory/memory.h"
 #include "runtime/turn/bell.h"
 #include "scheduler/protocol/protocol.h"
@@ -45,7 +46,7 @@ class Quota {
   // and they have been released.
   bool covers(int device, std::uint64_t bytes, memory::Kind kind);
   // The same for bytes that extents are about to take; `release` gives them back.
-  bool covers_swapped(int device, std::uint64_t bytes, const std::function<void()>& release);
+  bool covers_swapped(int device, std::uint64_t bytes, FunctionRef<void()> release);
   // The reservation of a thread that asks, and may be refused, is possibly in the way in the ledger: returns when that
   // thread has its answer. False: no thread asks.
   bool wait_for_others(int device);
@@ -110,7 +111,7 @@ class Quota {
   };
   Slot& slot(int device) { return slots_[static_cast<std::size_t>(device)]; }
   const Slot& slot(int device) const { return slots_[static_cast<std::size_t>(device)]; }
-  bool covers(int device, const Bytes& own, const std::function<void()>& release);
+  bool covers(int device, const Bytes& own, FunctionRef<void()> release);
   Bytes live(int device) const;
   Bytes settled(int device, const Slot& slot) const;
   Bytes tighten_locked(int device, Slot& slot);

@@ -9,10 +9,10 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 
 #include "generated/driver_symbols.h"
 #include "generated/driver_types.h"
+#include "runtime/core/function_ref.h"
 
 namespace rota::gate {
 
@@ -118,7 +118,7 @@ class HeldInPlace {
 // The driver has refused a call of this thread, which has left the gate, because it is out of memory. Waits until
 // others have made room, at most until all of them have left the GPU, and calls `again`, which returns whether the
 // driver no longer refuses the call.
-[[gnu::cold]] void make_room(const std::function<bool()>& again);
+[[gnu::cold]] void make_room(FunctionRef<bool()> again);
 
 // The gate is closed, and this thread's word is raised for a call that only holds memory in place: returns at once
 // while all memory is in place, otherwise with the gate open. False: it is refused.

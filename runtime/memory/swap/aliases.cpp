@@ -48,9 +48,8 @@ api::CUresult SwapBackend::map_at(const Mapped& where, const OnGpu& call, const 
 }
 
 // With the lock held throughout, so that nothing starts to move; none of these driver functions waits for work.
-api::CUresult SwapBackend::change_at(
-    const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
-    const std::function<void(Extent& extent, Aliases::iterator alias, bool asked)>& change) {
+api::CUresult SwapBackend::change_at(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
+                                     FunctionRef<void(Extent& extent, Aliases::iterator alias, bool asked)> change) {
   Lock lock(mutex_);
   const auto each_is = [&](const auto& what) {
     return std::all_of(all.begin(), all.end(), [&](const Mapped& each) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "generated/driver_types.h"
+#include "runtime/core/function_ref.h"
 #include "runtime/memory/swap/fingerprint_kernel.h"
 
 namespace rota::memory {
@@ -33,7 +34,7 @@ class Fingerprints {
   static constexpr std::uint64_t kMost = std::uint64_t{1} << 30;
 
   // Runs a step with the context current, if there still is one.
-  using Within = std::function<bool(const std::function<void()>& step)>;
+  using Within = std::function<bool(FunctionRef<void()> step)>;
   // Waits until the event is reached.
   using WaitFor = std::function<api::CUresult(api::CUevent event)>;
 

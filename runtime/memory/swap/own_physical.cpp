@@ -85,12 +85,12 @@ api::CUresult OwnPhysical::release(Handle handle, int* freed) {
   return api::CUDA_SUCCESS;
 }
 
-// Whether the driver would certainly do it.
-bool OwnPhysical::would_map(const Piece& piece, std::uint64_t address, std::uint64_t bytes, std::uint64_t offset,
-                            unsigned long long flags) const {
-  return flags == 0 && offset == 0 && bytes == piece.bytes && address % swap_.granularity(piece.device()) == 0 &&
+// Whether the driver would certainly do it, where pieces have to lie at multiples of `granule`.
+bool OwnPhysical::would_map(const Piece& piece, std::uint64_t granule, std::uint64_t address, std::uint64_t bytes,
+                            std::uint64_t offset, unsigned long long flags) const {
+  return flags == 0 && offset == 0 && bytes == piece.bytes && address % granule == 0 &&
          lies_in(reservations_, address, bytes) && !touches(others_, address, bytes) &&
-         overlapping(address, bytes).all.empty();
+         !overlaps_locked(address, bytes);
 }
 
 std::optional<api::CUresult> OwnPhysical::map(std::uint64_t address, std::uint64_t bytes, std::uint64_t offset,
@@ -98,16 +98,16 @@ std::optional<api::CUresult> OwnPhysical::map(std::uint64_t address, std::uint64
   const std::lock_guard lock(mutex_);
   Piece* const piece = live(handle);
   if (piece == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
-  const bool certain = would_map(*piece, address, bytes, offset, flags);
-  bool asked = false;
+  const std::uint64_t granule = swap_.granularity(piece->device());
+  bool certain = true;
   const api::CUresult result = swap_.map_at(
       {.range = piece->range, .address = address},
-      [&](Handle real) {
-        asked = true;
-        return real::cuMemMap(address, bytes, offset, real, flags);
-      },
-      [&] { return certain ? api::CUDA_SUCCESS : api::CUDA_ERROR_NOT_READY; });
-  if (!asked && !certain) return std::nullopt;
+      [&](Handle real) { return real::cuMemMap(address, bytes, offset, real, flags); },
+      [&] {
+        certain = would_map(*piece, granule, address, bytes, offset, flags);
+        return certain ? api::CUDA_SUCCESS : api::CUDA_ERROR_NOT_READY;
+      });
+  if (!certain) return std::nullopt;
   if (result != api::CUDA_SUCCESS) return result;
   ++piece->mappings;
   mappings_[address] = {.piece = handle, .bytes = bytes, .buffer_id = ++last_id_};
@@ -166,7 +166,13 @@ OwnPhysical::Overlap OwnPhysical::overlapping(std::uint64_t address, std::uint64
 bool OwnPhysical::overlaps(std::uint64_t address, std::uint64_t bytes) const {
   if (!any()) return false;
   const std::lock_guard lock(mutex_);
-  return !overlapping(address, std::max<std::uint64_t>(bytes, 1)).all.empty();
+  return overlaps_locked(address, bytes);
+}
+
+bool OwnPhysical::overlaps_locked(std::uint64_t address, std::uint64_t bytes) const {
+  const auto next = mappings_.lower_bound(address);
+  if (next != mappings_.end() && next->first - address < std::max<std::uint64_t>(bytes, 1)) return true;
+  return mapping_at(address) != mappings_.end();
 }
 
 std::optional<OwnPhysical::Found> OwnPhysical::find(std::uint64_t address) const {

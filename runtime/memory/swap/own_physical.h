@@ -11,12 +11,12 @@
 
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <vector>
 
+#include "runtime/core/function_ref.h"
 #include "runtime/memory/ledger.h"
 #include "runtime/memory/swap/swap.h"
 
@@ -25,9 +25,9 @@ namespace rota::memory {
 class OwnPhysical {
  public:
   using Handle = PhysicalHandle;
-  using RealCall = std::function<api::CUresult()>;
+  using RealCall = FunctionRef<api::CUresult()>;
   // cuMemUnmap of a part of the range that the program has named.
-  using UnmapPart = std::function<api::CUresult(std::uint64_t address, std::uint64_t bytes)>;
+  using UnmapPart = FunctionRef<api::CUresult(std::uint64_t address, std::uint64_t bytes)>;
 
   OwnPhysical(SwapBackend& swap, Ledger& ledger) : swap_(swap), ledger_(ledger) {}
 
@@ -107,8 +107,9 @@ class OwnPhysical {
   // All with the lock held.
   Piece* live(Handle handle);
   std::map<std::uint64_t, Mapping>::const_iterator mapping_at(std::uint64_t address) const;
-  bool would_map(const Piece& piece, std::uint64_t address, std::uint64_t bytes, std::uint64_t offset,
-                 unsigned long long flags) const;
+  bool overlaps_locked(std::uint64_t address, std::uint64_t bytes) const;
+  bool would_map(const Piece& piece, std::uint64_t granule, std::uint64_t address, std::uint64_t bytes,
+                 std::uint64_t offset, unsigned long long flags) const;
   bool known_by_books(const std::vector<SwapBackend::Mapped>& all, const api::CUmemAccessDesc* accesses,
                       std::size_t count) const;
   // The mappings that any of these addresses belongs to.

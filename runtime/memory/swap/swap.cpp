@@ -18,6 +18,9 @@ namespace {
 // The most that is kept for the next allocation of its size: a 64th of the GPU.
 constexpr std::uint64_t kKeptPart = 64;
 
+// How many addresses are reserved at once for what the program creates.
+constexpr std::uint64_t kAddresses = std::uint64_t{1} << 30;
+
 }  // namespace
 
 bool SwapBackend::serves(int ordinal) {
@@ -160,7 +163,7 @@ std::uint64_t SwapBackend::destroy(Range&& range, const Exchange& exchange) {
     if (drop(range.device, extent, exchange)) gone += bytes;
     if (extent.host != nullptr) host_.give(extent.host, extent.bytes);
   }
-  real::cuMemAddressFree(range.address, range.bytes);  // refused where memory is stuck: the addresses stay reserved
+  free_addresses(range.own.has_value(), range.address, range.bytes);
   take_resident(range.device, had);
   return gone;
 }
@@ -247,7 +250,8 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
   }
   const int ordinal = range.device;
   const std::uint64_t bytes = range.bytes;
-  api::CUresult result = real::cuMemAddressReserve(address, range.bytes, 0, 0, 0);
+  const bool own = range.own.has_value();
+  api::CUresult result = reserve_addresses(own, bytes, address);
   if (result != api::CUDA_SUCCESS) return result;
   range.address = *address;
   std::uint64_t next = range.address;
@@ -291,8 +295,39 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
     insert(std::move(range));
     if (observer_.out_of_place) observer_.out_of_place();
   }
-  if (result != api::CUDA_SUCCESS) real::cuMemAddressFree(*address, bytes);
+  if (result != api::CUDA_SUCCESS) free_addresses(own, *address, bytes);
   return result;
+}
+
+// `own`: for what the program creates itself.
+api::CUresult SwapBackend::reserve_addresses(bool own, std::uint64_t bytes, api::CUdeviceptr* address) {
+  if (!own) return real::cuMemAddressReserve(address, bytes, 0, 0, 0);
+  const auto cut = [&] {
+    const auto taken = own_addresses_.take(bytes, 0);
+    if (taken) *address = taken->address;
+    return taken.has_value();
+  };
+  {
+    const std::lock_guard lock(mutex_);
+    if (cut()) return api::CUDA_SUCCESS;
+  }
+  api::CUdeviceptr more = 0;
+  const api::CUresult result = real::cuMemAddressReserve(&more, round_up(bytes, kAddresses), 0, 0, 0);
+  if (result != api::CUDA_SUCCESS) return result;
+  const std::lock_guard lock(mutex_);
+  own_addresses_.add({more, round_up(bytes, kAddresses)});
+  cut();
+  return result;
+}
+
+// Where memory is stuck, the driver refuses to free them; and of the program's memory some may be stuck at these.
+void SwapBackend::free_addresses(bool own, std::uint64_t address, std::uint64_t bytes) {
+  if (!own) {
+    real::cuMemAddressFree(address, bytes);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  if (stuck_.empty() && releasing_stuck_ == 0) own_addresses_.give(address, 0, 0, 0);
 }
 
 // With the lock held.
@@ -439,14 +474,14 @@ bool SwapBackend::being_checkpointed() {
   return memory::being_checkpointed();
 }
 
-bool SwapBackend::if_in_place(const std::function<void()>& work) {
+bool SwapBackend::if_in_place(FunctionRef<void()> work) {
   const std::lock_guard lock(mutex_);
   if (!in_place()) return false;
   work();
   return true;
 }
 
-bool SwapBackend::use_if_in_place(const std::function<void()>& open) {
+bool SwapBackend::use_if_in_place(FunctionRef<void()> open) {
   const std::lock_guard lock(mutex_);
   if (!in_place()) return false;
   ++opened_;

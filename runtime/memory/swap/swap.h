@@ -42,7 +42,9 @@
 #include <string>
 #include <vector>
 
+#include "runtime/core/function_ref.h"
 #include "runtime/memory/backend.h"
+#include "runtime/memory/heap.h"
 #include "runtime/memory/swap/fingerprints.h"
 #include "runtime/memory/swap/hand_over.h"
 #include "runtime/memory/swap/host_pool.h"
@@ -64,11 +66,11 @@ class SwapBackend final : public Backend {
     std::function<std::uint64_t(int device)> contexts;
     // Whether this many more bytes, which needed_bytes() already counts, can be there at once next to what others have
     // there. If not, `release` has given them back. With no lock held.
-    std::function<bool(int device, std::uint64_t bytes, const std::function<void()>& release)> fits;
+    std::function<bool(int device, std::uint64_t bytes, FunctionRef<void()> release)> fits;
     // The driver has no room for fresh memory. If others have some there that can leave, and this thread may wait for
     // the monitor: calls `begin`, from which on in_place() is false, and returns once the gate is closed or never will
     // be. Otherwise returns at once, and the monitor sees nothing of it. With no lock held.
-    std::function<void(int device, const std::function<void()>& begin)> close_for_room = {};
+    std::function<void(int device, FunctionRef<void()> begin)> close_for_room = {};
   };
   void set_observer(Observer observer) { observer_ = std::move(observer); }
   // Called to free unused ranges that wait to be freed when no more fit on a GPU. Returns whether there were any. Set
@@ -102,8 +104,8 @@ class SwapBackend final : public Backend {
     std::uint64_t range;
     std::uint64_t address;
   };
-  using OnGpu = std::function<api::CUresult(PhysicalHandle handle)>;
-  using OffGpu = std::function<api::CUresult()>;
+  using OnGpu = FunctionRef<api::CUresult(PhysicalHandle handle)>;
+  using OffGpu = FunctionRef<api::CUresult()>;
   // Maps it at another address: by `call` or, while it is swapped out, with the result of `unasked`.
   api::CUresult map_at(const Mapped& where, const OnGpu& call, const OffGpu& unasked);
   // For several mappings: `call` is the driver's function for all that the program has named and is made if they are
@@ -159,19 +161,19 @@ class SwapBackend final : public Backend {
   // Whether all memory is where work expects it.
   bool in_place() const { return out_of_place_.load(std::memory_order_acquire) == 0; }
   // Runs `work` if it is, under the lock that keeps allocations from ending up out of place during that.
-  bool if_in_place(const std::function<void()>& work);
+  bool if_in_place(FunctionRef<void()> work);
   // The same for work that opens the gate: from then on memory on the GPU may be written.
-  bool use_if_in_place(const std::function<void()>& open);
+  bool use_if_in_place(FunctionRef<void()> open);
 
   // --- the monitor, with nothing of this process running and the gate closed
 
   // How a move proceeds: runs a step with the context current, if it still exists; and whether to give up.
   struct Mover {
-    std::function<bool(const std::function<void()>& step)> within;
+    std::function<bool(FunctionRef<void()> step)> within;
     std::function<bool()> stopping;
     // The same without making the context current, which the driver may refuse; false: it has ended, and its work with
     // it.
-    std::function<bool(const std::function<void()>& step)> while_alive;
+    std::function<bool(FunctionRef<void()> step)> while_alive;
     api::CUstream stream = nullptr;  // of that context; used in such steps only, as all else that belongs to it
     Exchange exchange = {};
     // The context in which to check what memory contains; null: all of it counts as changed.
@@ -287,13 +289,15 @@ class SwapBackend final : public Backend {
   static api::CUresult create(const std::optional<Making>& own, std::uint64_t bytes, int device, bool exports,
                               PhysicalHandle* handle);
   api::CUresult make(Range&& range, api::CUdeviceptr* address);
+  api::CUresult reserve_addresses(bool own, std::uint64_t bytes, api::CUdeviceptr* address);
+  void free_addresses(bool own, std::uint64_t address, std::uint64_t bytes);
   // Without access at first.
   api::CUresult map(int device, Extent& extent, Piece&& piece);
   static api::CUresult map_aliases(std::uint64_t bytes, const Aliases& aliases, PhysicalHandle handle,
                                    std::size_t* mapped);
   Extent* settled(Lock& lock, std::uint64_t range);
   api::CUresult change_at(const std::vector<Mapped>& all, const OffGpu& call, const OffGpu& unasked,
-                          const std::function<void(Extent& extent, Aliases::iterator alias, bool asked)>& change);
+                          FunctionRef<void(Extent& extent, Aliases::iterator alias, bool asked)> change);
   const Access& access_of(const Range& range) { return range.access ? *range.access : device(range.device).access; }
   // What may be used from where, once it is mapped: the owner included.
   struct Allowed {
@@ -385,6 +389,10 @@ class SwapBackend final : public Backend {
   std::array<std::atomic<protocol::MemoryMode>, kMaxDevices> untried_{};  // of those that serve, likewise
   Ranges ranges_;
   std::vector<Stuck> stuck_;
+  int releasing_stuck_ = 0;  // threads that have taken some from there
+  // The addresses of what the program creates itself, cut from large reservations that stay: such memory comes and goes
+  // all the time in some programs, and a reservation of its own would cost two calls of the driver each time.
+  Heap own_addresses_;
   std::atomic<std::uint64_t> out_of_place_{0};  // extents
   std::uint64_t opened_ = 1;                    // how many times the gate has opened
   std::array<std::atomic<std::uint64_t>, kMaxDevices> resident_{};

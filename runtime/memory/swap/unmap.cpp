@@ -130,6 +130,7 @@ std::uint64_t SwapBackend::release_stuck(int ordinal) {
         std::stable_partition(stuck_.begin(), stuck_.end(), [&](const Stuck& each) { return each.device != ordinal; });
     std::move(first, stuck_.end(), std::back_inserter(all));
     stuck_.erase(first, stuck_.end());
+    ++releasing_stuck_;
   }
   std::uint64_t sum = 0;
   for (Stuck& each : all) {
@@ -141,6 +142,10 @@ std::uint64_t SwapBackend::release_stuck(int ordinal) {
     }
     const std::lock_guard lock(mutex_);
     stuck_.push_back(std::move(each));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    --releasing_stuck_;
   }
   take_resident(ordinal, sum);
   return sum;

@@ -98,7 +98,7 @@ namespace {
 struct MakingRoom : gate::Attendant {
   void arrived() override {}
   bool submits_nothing(const gate::Call&) override { return false; }
-  void make_room(const std::function<bool()>& again) override {
+  void make_room(FunctionRef<bool()> again) override {
     ++asked;
     EXPECT(runtime().gate.traffic().inside == 0);
     if (!enough) return;

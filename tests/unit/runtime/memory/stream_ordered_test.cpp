@@ -370,7 +370,7 @@ TEST_CASE("a context that was not destroyed after all keeps its memory, and its 
   }
   CHECK(f.reserved() == kSpan);
   CHECK(f.live_bytes() == 0);
-  CHECK(f.taken(kMiB, kOther) == first);
+  CHECK(f.taken(kSpan, kOther) == first);
 }
 
 TEST_CASE("the block around an address is told, and that a span's other addresses are nobody's") {
