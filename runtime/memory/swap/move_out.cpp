@@ -13,6 +13,13 @@
 
 namespace rota::memory {
 
+namespace {
+
+// What is examined before the first copy is less, so that this begins sooner: 1 GiB takes 0.6 ms (H200). Judgement.
+constexpr std::uint64_t kExaminedFirst = std::uint64_t{256} << 20;
+
+}  // namespace
+
 // Extents on the GPU that are in use: those that did not change the last time first, then the largest.
 std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
   std::deque<Candidate> all;
@@ -110,9 +117,10 @@ struct SwapBackend::Leaving {
 };
 
 // Removes the first extents from `all` that together make `bytes` of room, the last one no larger than necessary, or as
-// many as can be examined at a time. Larger ones that were skipped stay in `all`: the one chosen may be unable to
+// many as are examined at a time: `most` bytes, or one. Larger ones that were skipped stay in `all`: the one chosen may be unable to
 // leave.
-std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all, std::uint64_t bytes) {
+std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all, std::uint64_t bytes,
+                                                     std::uint64_t most) {
   std::deque<Leaving> chosen;
   std::uint64_t sum = 0;
   const std::lock_guard lock(mutex_);
@@ -121,7 +129,7 @@ std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all,
     for (auto next = which + 1; next != all.end() && next->steady == which->steady && next->bytes >= bytes - sum;) {
       which = next++;
     }
-    if (!chosen.empty() && sum + which->bytes > Fingerprints::kMost) break;
+    if (!chosen.empty() && sum + which->bytes > most) break;
     const std::uint64_t address = which->address;
     all.erase(which);
     Range* range = nullptr;
@@ -205,11 +213,12 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
   make_reachable(ordinal);
   std::deque<Candidate> candidates = on_gpu(ordinal);
   std::deque<Leaving> chosen;
+  std::uint64_t most = kExaminedFirst;
   while (!moved.failed && !mover.stopping()) {
     if (chosen.empty()) {
       const std::uint64_t sum = moved.without_copy + moved.bytes + under_way;
       if (sum >= bytes) break;
-      chosen = choose(candidates, bytes - sum);
+      chosen = choose(candidates, bytes - sum, std::exchange(most, Fingerprints::kMost));
       if (chosen.empty()) break;
       look_at(chosen, mover);
       continue;

@@ -358,7 +358,7 @@ class SwapBackend final : public Backend {
   void* take_copy(const Copy& copy);
   void* place_on_host(int device, std::uint64_t bytes);
   Moved move_out_now(int device, std::uint64_t bytes, const Mover& mover);
-  std::deque<Leaving> choose(std::deque<Candidate>& all, std::uint64_t bytes);
+  std::deque<Leaving> choose(std::deque<Candidate>& all, std::uint64_t bytes, std::uint64_t most);
   Extent* set_out(const Leaving& leaving);
   void look_at(std::deque<Leaving>& chosen, const Mover& mover);
   void left(int device, Departure&& flight, const Exchange& exchange, Moved& moved);
