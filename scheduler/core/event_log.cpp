@@ -355,7 +355,7 @@ Replay replay(std::istream& log) {
     const std::string_view name = words.next("event");
     const auto event = read_event(name, words);
     std::string wrong = words.problem();
-    if (!event && !name.empty()) wrong = "unknown event " + quoted(name);
+    if (!event && (wrong.empty() || !name.empty())) wrong = "unknown event " + quoted(name);
     if (!wrong.empty()) return fail(unreadable(lines.number, wrong));
     if (time < now) return fail(unreadable(lines.number, "the time is earlier than that of the event before it"));
     if (const auto* join = std::get_if<event::Join>(&*event); join != nullptr && core.client(join->client) != nullptr) {

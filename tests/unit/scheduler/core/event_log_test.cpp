@@ -147,6 +147,7 @@ TEST_CASE("what cannot be read in a log is named with its line, what is wrong th
        "'86400000000001' is not a valid number of nanoseconds (maximum 86400000000000)"},
       {join + "1001 fly 1\n", "line 3: unknown event 'fly'", third},
       {join + "1001\n", "line 3: the line ends before the event", third},
+      {join + "1001 \n", "line 3: unknown event ''", third},
       {join + "soon join 2\n", "line 3: 'soon' is not a valid time in nanoseconds (maximum ", third},
       {join + "-5 join 2\n", "line 3: the time is earlier than that of the event before it", third},
       {join + "999 join 2\n", "line 3: the time is earlier than that of the event before it", third},
