@@ -29,7 +29,7 @@ KnownStream KnownStreams::legacy_of_current() {
   found.number = number_of(kLegacyStream, false);
   api::CUdevice device = 0;
   if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) found.device = device;
-  if (found.device >= 0) {
+  if (found.number != 0 && found.device >= 0) {
     const std::lock_guard lock(slot.mutex);
     slot.handle = kLegacyStream;
     slot.stream = found;
@@ -66,6 +66,13 @@ void KnownStreams::forget(api::CUcontext context) {
   for (Slot& slot : *slots_) {
     const std::lock_guard lock(slot.mutex);
     if (slot.stream.context == context) slot.handle = nullptr;
+  }
+}
+
+void KnownStreams::forget_null_streams() {
+  for (Slot& slot : *slots_) {
+    const std::lock_guard lock(slot.mutex);
+    if (slot.handle == kLegacyStream) slot.handle = nullptr;
   }
 }
 

@@ -27,8 +27,10 @@ class KnownStreams {
   // Asks the driver for the number, or for a legacy stream which context is current, and for the rest if the stream is
   // not known.
   KnownStream identify(api::CUstream stream, bool per_thread);
-  // The context has ended, and its streams with it.
+  // The context has ended or is about to, and its streams with it.
   void forget(api::CUcontext context);
+  // The same for the null streams of all contexts, where it is not known which one ends.
+  void forget_null_streams();
 
  private:
   struct alignas(64) Slot {

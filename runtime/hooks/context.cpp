@@ -162,6 +162,7 @@ CUresult cuGreenCtxCreate(api::CUgreenCtx* phCtx, api::CUdevResourceDesc desc, C
 // It may have been the last user of the primary context.
 CUresult cuGreenCtxDestroy(api::CUgreenCtx hCtx) {
   GreenContext green;
+  runtime().memory.green_context_ending();
   if (!look_up(hCtx, green)) return real::cuGreenCtxDestroy(hCtx);
   return end_primary(green.device, End::kRelease, [&] { return real::cuGreenCtxDestroy(hCtx); });
 }

@@ -63,11 +63,17 @@ void Heap::unlist(Blocks::iterator block) {
   }
   const auto of_stream = pending_.find(what.stream);
   of_stream->second.blocks.erase({what.bytes, address});
-  // Nearly always the stream soon gives something back again.
-  if (of_stream->second.blocks.empty() && pending_.size() > kFewStreams && apart_ == 0) pending_.erase(of_stream);
+  forget_if_idle(of_stream);
   const auto [first, last] = fences_.equal_range(what.fence);
   fences_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == block->first; }));
   charged_ -= what.charge;
+}
+
+// Nearly always a stream soon gives something back again.
+void Heap::forget_if_idle(Streams::iterator stream) {
+  if (stream->second.blocks.empty() && stream->second.apart == 0 && pending_.size() > kFewStreams) {
+    pending_.erase(stream);
+  }
 }
 
 bool Heap::alike(const Block& first, const Block& second) {
@@ -122,14 +128,16 @@ Heap::Taken Heap::use(Blocks::iterator block, std::uint64_t bytes) {
 }
 
 // A block that stands apart, and has exactly this size.
-std::optional<Heap::Taken> Heap::take_apart(Pending& own, std::uint64_t bytes) {
-  auto& blocks = own.apart[slot_of(bytes)];
-  const auto found = std::find_if(blocks.rbegin(), blocks.rend(),
-                                  [&](Blocks::iterator block) { return block->second.bytes == bytes; });
-  if (found == blocks.rend()) return std::nullopt;
-  const Blocks::iterator block = *found;
-  blocks.erase(std::prev(found.base()));
-  --apart_;
+std::optional<Heap::Taken> Heap::take_apart(Streams::iterator own, std::uint64_t bytes) {
+  const Stream stream = own->first;
+  std::vector<Apart>& alike = apart_like(stream, bytes);
+  const auto found = std::find_if(alike.rbegin(), alike.rend(),
+                                  [&](const Apart& each) { return each.stream == stream && each.bytes == bytes; });
+  if (found == alike.rend()) return std::nullopt;
+  const Blocks::iterator block = found->block;
+  alike.erase(std::prev(found.base()));
+  --own->second.apart;
+  --all_apart_;
   const Block was = std::exchange(block->second, {.bytes = bytes, .state = State::kUsed});
   charged_ -= was.charge;
   used_ += bytes;
@@ -137,30 +145,26 @@ std::optional<Heap::Taken> Heap::take_apart(Pending& own, std::uint64_t bytes) {
   return Taken{.address = block->first, .bytes = bytes, .charge = was.charge, .stream = was.stream, .fence = was.fence};
 }
 
-std::optional<Heap::Taken> Heap::take_joined(std::uint64_t bytes, Pending* own) {
-  const auto fits = [&](const BySize& blocks) { return blocks.lower_bound({bytes, 0}); };
-  if (own != nullptr) {
-    if (const auto found = fits(own->blocks); found != own->blocks.end())
-      return use(blocks_.find(found->second), bytes);
-  }
-  if (const auto found = fits(free_); found != free_.end()) return use(blocks_.find(found->second), bytes);
-  return std::nullopt;
-}
-
 std::optional<Heap::Taken> Heap::take(std::uint64_t bytes, Stream stream) {
   bytes = rounded(bytes);
-  const auto of_stream = [&]() -> Pending* {
-    const auto known = stream != 0 ? pending_.find(stream) : pending_.end();
-    return known != pending_.end() ? &known->second : nullptr;
+  const auto fits = [&](const BySize& blocks) -> std::optional<Taken> {
+    const auto found = blocks.lower_bound({bytes, 0});
+    return found != blocks.end() ? std::optional(use(blocks_.find(found->second), bytes)) : std::nullopt;
   };
-  Pending* const own = of_stream();
-  if (own != nullptr && apart_ != 0) {
-    if (const auto taken = take_apart(*own, bytes)) return taken;
+  if (const auto own = stream != 0 ? pending_.find(stream) : pending_.end(); own != pending_.end()) {
+    if (own->second.apart != 0) {
+      if (const auto taken = take_apart(own, bytes)) return taken;
+      settle(stream);
+    }
+    // It may have been forgotten, where all of it had been passed.
+    if (const auto still = pending_.find(stream); still != pending_.end()) {
+      if (const auto taken = fits(still->second.blocks)) return taken;
+    }
   }
-  if (const auto taken = take_joined(bytes, own)) return taken;
-  if (apart_ == 0) return std::nullopt;
+  if (const auto taken = fits(free_)) return taken;
+  if (all_apart_ == 0) return std::nullopt;
   settle();
-  return take_joined(bytes, of_stream());
+  return fits(free_);
 }
 
 std::optional<Heap::Taken> Heap::take_behind(std::uint64_t bytes) {
@@ -194,31 +198,38 @@ void Heap::give(std::uint64_t address, Stream stream, Fence fence, std::uint64_t
 
 void Heap::give_behind_its_own(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge) {
   if (stream == 0) return give(address, stream, fence, charge);
-  if (apart_ == kMostApart) settle();
+  if (all_apart_ == kMostApart) settle();
   const auto block = unuse(address, stream, fence, charge);
   if (block == blocks_.end()) return;
+  const std::uint64_t bytes = block->second.bytes;
   block->second.apart = true;
-  pending_[stream].apart[slot_of(block->second.bytes)].push_back(block);
+  apart_like(stream, bytes).push_back({.stream = stream, .bytes = bytes, .block = block});
   charged_ += charge;
-  ++apart_;
+  ++pending_[stream].apart;
+  ++all_apart_;
 }
 
-void Heap::settle() {
-  if (apart_ == 0) return;
-  apart_ = 0;
-  std::vector<Blocks::iterator> all;
-  for (auto& [stream, pending] : pending_) {
-    for (auto& blocks : pending.apart) {
-      all.insert(all.end(), blocks.begin(), blocks.end());
-      blocks.clear();
-    }
+// Of one stream, or of all.
+void Heap::settle(std::optional<Stream> stream) {
+  if (all_apart_ == 0) return;
+  std::vector<Apart> settled;
+  for (std::vector<Apart>& alike : apart_) {
+    const auto first = stream ? std::stable_partition(alike.begin(), alike.end(),
+                                                      [&](const Apart& each) { return each.stream != *stream; })
+                              : alike.begin();
+    settled.insert(settled.end(), first, alike.end());
+    alike.erase(first, alike.end());
   }
-  for (const Blocks::iterator block : all) {
-    Block& what = block->second;
+  all_apart_ -= settled.size();
+  for (const Apart& each : settled) {
+    Block& what = each.block->second;
     charged_ -= what.charge;
     if (what.fence == 0) what = {.bytes = what.bytes};
     what.apart = false;
-    join(block);
+    join(each.block);
+    const auto of_stream = pending_.find(each.stream);
+    --of_stream->second.apart;
+    forget_if_idle(of_stream);
   }
 }
 

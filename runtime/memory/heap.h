@@ -11,7 +11,8 @@
 //
 // Most programs soon ask for the same size again in the same stream. So a pending block first stands *apart*, as it
 // was given back, for an allocation of exactly its size in its stream: that changes no index. It joins its neighbours
-// once nothing else fits, when many stand apart, and before spans are looked through.
+// when its stream asks for another size, since a stream's own memory comes before what is free for all; and once
+// nothing else fits, when many stand apart, and before spans are looked through.
 #pragma once
 
 #include <array>
@@ -59,7 +60,7 @@ class Heap {
   void remove(std::uint64_t span);
 
   // Takes a block of at least `bytes` (not 0): one of just that size that this stream has given back, otherwise the
-  // smallest that it has given back or that is free. Nothing if there is no such block.
+  // smallest that it has given back, otherwise the smallest that is free. Nothing if there is no such block.
   std::optional<Taken> take(std::uint64_t bytes, Stream stream);
   // The same for blocks that are pending in any stream: the caller makes its stream wait for `fence` before the block
   // is used.
@@ -74,7 +75,7 @@ class Heap {
   // charged.
   std::uint64_t passed(Fence fence, std::uint64_t address);
   // Joins what stands apart with its neighbours.
-  void settle();
+  void settle() { settle(std::nullopt); }
 
   std::uint64_t used_bytes() const { return used_; }
   std::uint64_t reserved_bytes() const { return reserved_; }  // of all spans
@@ -82,6 +83,8 @@ class Heap {
   std::uint64_t empty_bytes() const { return empty_; }  // of empty_spans(), once settled
   // Of the spans without a block in use: those, and the ones that only wait for fences.
   std::uint64_t unused_bytes() const { return unused_; }
+  // The streams that have something pending, and a few that had.
+  std::size_t streams() const { return pending_.size(); }
 
  private:
   enum class State : std::uint8_t { kUsed, kFree, kPending };
@@ -104,8 +107,14 @@ class Heap {
   // What a stream has given back.
   struct Pending {
     BySize blocks;
-    std::array<std::vector<Blocks::iterator>, 64> apart;  // by a hash of their size, the latest last
+    std::size_t apart = 0;  // how many more stand apart
   };
+  struct Apart {
+    Stream stream = 0;
+    std::uint64_t bytes = 0;
+    Blocks::iterator block;
+  };
+  using Streams = std::map<Stream, Pending>;
 
   Known& span_of(std::uint64_t address) { return std::prev(spans_.upper_bound(address))->second; }
   bool fills_span(Blocks::const_iterator block) const;
@@ -115,15 +124,19 @@ class Heap {
   Blocks::iterator unuse(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge);
   static bool alike(const Block& first, const Block& second);
   Taken use(Blocks::iterator block, std::uint64_t bytes);
-  std::optional<Taken> take_apart(Pending& own, std::uint64_t bytes);
-  std::optional<Taken> take_joined(std::uint64_t bytes, Pending* own);
-  static std::size_t slot_of(std::uint64_t bytes) { return bytes / kGranule * 0x9e3779b97f4a7c15u >> 58; }
+  std::optional<Taken> take_apart(Streams::iterator own, std::uint64_t bytes);
+  void settle(std::optional<Stream> stream);
+  void forget_if_idle(Streams::iterator stream);
+  std::vector<Apart>& apart_like(Stream stream, std::uint64_t bytes) {
+    return apart_[(bytes / kGranule + stream) * 0x9e3779b97f4a7c15u >> 58];
+  }
 
   std::map<std::uint64_t, Known> spans_;  // by address
   Blocks blocks_;
   BySize free_;
-  std::map<Stream, Pending> pending_;
-  std::size_t apart_ = 0;                       // blocks that stand apart
+  Streams pending_;
+  std::array<std::vector<Apart>, 64> apart_;  // by a hash of stream and size, the latest last
+  std::size_t all_apart_ = 0;
   std::multimap<Fence, std::uint64_t> fences_;  // address of the pending block
   std::uint64_t used_ = 0;
   std::uint64_t reserved_ = 0;

@@ -426,6 +426,7 @@ std::optional<bool> Memory::synchronous(api::CUdeviceptr address) const {
 
 Memory::ContextEnd::ContextEnd(Memory& memory, api::CUcontext context) : memory_(memory), context_(context) {
   if (context_ == nullptr) return;
+  memory_.streams_.forget(context_);  // before another one can have its handle
   memory_.deferred_.context_ending(context_);
   memory_.stream_ordered_.context_ending(context_);
 }

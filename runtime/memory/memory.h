@@ -176,6 +176,8 @@ class Memory {
   // The program's setting for converted memory, for which the driver always reports synchronous.
   std::optional<bool> synchronous(api::CUdeviceptr address) const;
 
+  // A green context is about to be destroyed, and its null stream with it.
+  void green_context_ending() { streams_.forget_null_streams(); }
   // Memory of a context around its end: created before the driver is called, told at once if the context is gone, since
   // the driver may reuse its handle.
   class ContextEnd {

@@ -25,7 +25,8 @@ void wait_for_stream(const SwapBackend::Mover& mover) {
 }
 
 api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
-  for (std::chrono::nanoseconds pause = 20us;; pause = std::min<std::chrono::nanoseconds>(pause * 3 / 2, kLongestPause)) {
+  for (std::chrono::nanoseconds pause = 20us;;
+       pause = std::min<std::chrono::nanoseconds>(pause * 3 / 2, kLongestPause)) {
     api::CUresult result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (!mover.while_alive([&] { result = real::cuEventQuery(event); })) return api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (result == api::CUDA_SUCCESS) return result;

@@ -117,8 +117,8 @@ struct SwapBackend::Leaving {
 };
 
 // Removes the first extents from `all` that together make `bytes` of room, the last one no larger than necessary, or as
-// many as are examined at a time: `most` bytes, or one. Larger ones that were skipped stay in `all`: the one chosen may be unable to
-// leave.
+// many as are examined at a time: `most` bytes, or one. Larger ones that were skipped stay in `all`: the one chosen may
+// be unable to leave.
 std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all, std::uint64_t bytes,
                                                      std::uint64_t most) {
   std::deque<Leaving> chosen;

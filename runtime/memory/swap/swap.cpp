@@ -311,23 +311,33 @@ api::CUresult SwapBackend::reserve_addresses(bool own, std::uint64_t bytes, api:
     const std::lock_guard lock(mutex_);
     if (cut()) return api::CUDA_SUCCESS;
   }
+  std::uint64_t all = round_up(bytes, kAddresses);
   api::CUdeviceptr more = 0;
-  const api::CUresult result = real::cuMemAddressReserve(&more, round_up(bytes, kAddresses), 0, 0, 0);
+  api::CUresult result = real::cuMemAddressReserve(&more, all, 0, 0, 0);
+  if (result != api::CUDA_SUCCESS) result = real::cuMemAddressReserve(&more, all = bytes, 0, 0, 0);
   if (result != api::CUDA_SUCCESS) return result;
   const std::lock_guard lock(mutex_);
-  own_addresses_.add({more, round_up(bytes, kAddresses)});
+  own_addresses_.add({more, all});
   cut();
   return result;
 }
 
-// Where memory is stuck, the driver refuses to free them; and of the program's memory some may be stuck at these.
+// With the lock held: whether memory that the driver has refused to take back may be mapped there.
+bool SwapBackend::is_stuck_at(std::uint64_t address, std::uint64_t bytes) const {
+  const auto here = [&](std::uint64_t mapped) { return mapped - address < bytes; };
+  return std::any_of(being_released_.begin(), being_released_.end(), here) ||
+         std::any_of(stuck_.begin(), stuck_.end(),
+                     [&](const Stuck& each) { return std::any_of(each.mapped.begin(), each.mapped.end(), here); });
+}
+
+// The driver refuses to free addresses at which memory is stuck; those that rota hands out itself are lost then.
 void SwapBackend::free_addresses(bool own, std::uint64_t address, std::uint64_t bytes) {
   if (!own) {
     real::cuMemAddressFree(address, bytes);
     return;
   }
   const std::lock_guard lock(mutex_);
-  if (stuck_.empty() && releasing_stuck_ == 0) own_addresses_.give(address, 0, 0, 0);
+  if (!is_stuck_at(address, bytes)) own_addresses_.give(address, 0, 0, 0);
 }
 
 // With the lock held.

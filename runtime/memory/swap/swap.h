@@ -291,6 +291,7 @@ class SwapBackend final : public Backend {
   api::CUresult make(Range&& range, api::CUdeviceptr* address);
   api::CUresult reserve_addresses(bool own, std::uint64_t bytes, api::CUdeviceptr* address);
   void free_addresses(bool own, std::uint64_t address, std::uint64_t bytes);
+  bool is_stuck_at(std::uint64_t address, std::uint64_t bytes) const;
   // Without access at first.
   api::CUresult map(int device, Extent& extent, Piece&& piece);
   static api::CUresult map_aliases(std::uint64_t bytes, const Aliases& aliases, PhysicalHandle handle,
@@ -389,7 +390,7 @@ class SwapBackend final : public Backend {
   std::array<std::atomic<protocol::MemoryMode>, kMaxDevices> untried_{};  // of those that serve, likewise
   Ranges ranges_;
   std::vector<Stuck> stuck_;
-  int releasing_stuck_ = 0;  // threads that have taken some from there
+  std::multiset<std::uint64_t> being_released_;  // where that is mapped which release_stuck() has taken from there
   // The addresses of what the program creates itself, cut from large reservations that stay: such memory comes and goes
   // all the time in some programs, and a reservation of its own would cost two calls of the driver each time.
   Heap own_addresses_;

@@ -130,22 +130,20 @@ std::uint64_t SwapBackend::release_stuck(int ordinal) {
         std::stable_partition(stuck_.begin(), stuck_.end(), [&](const Stuck& each) { return each.device != ordinal; });
     std::move(first, stuck_.end(), std::back_inserter(all));
     stuck_.erase(first, stuck_.end());
-    ++releasing_stuck_;
+    for (const Stuck& each : all) being_released_.insert(each.mapped.begin(), each.mapped.end());
   }
   std::uint64_t sum = 0;
   for (Stuck& each : all) {
-    if (unmap_from(each.mapped, each.bytes) == api::CUDA_SUCCESS &&
-        real::cuMemRelease(each.piece.handle) == api::CUDA_SUCCESS) {
+    const std::vector<std::uint64_t> mapped = each.mapped;
+    const bool released = unmap_from(each.mapped, each.bytes) == api::CUDA_SUCCESS &&
+                          real::cuMemRelease(each.piece.handle) == api::CUDA_SUCCESS;
+    if (released) {
       each.piece = {};
       sum += each.bytes;
-      continue;
     }
     const std::lock_guard lock(mutex_);
-    stuck_.push_back(std::move(each));
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    --releasing_stuck_;
+    for (const std::uint64_t address : mapped) being_released_.erase(being_released_.find(address));
+    if (!released) stuck_.push_back(std::move(each));
   }
   take_resident(ordinal, sum);
   return sum;

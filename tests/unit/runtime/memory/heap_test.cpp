@@ -123,6 +123,30 @@ TEST_CASE("an allocation of just the size that its stream gave back gets that bl
   CHECK(heap.take(Heap::kGranule, 7)->address == small->address);
 }
 
+TEST_CASE("a stream's own memory, which is charged already, comes before what is free for all") {
+  Heap heap = with_span();
+  const auto first = heap.take(Heap::kGranule, 7);
+  const auto second = heap.take(Heap::kGranule, 7);
+  heap.give_behind_its_own(first->address, 7, 1, 10);
+  heap.give_behind_its_own(second->address, 7, 2, 20);
+  const auto both = heap.take(2 * Heap::kGranule, 7);
+  REQUIRE(both);
+  CHECK(both->address == first->address);
+  CHECK(both->charge == 30);
+}
+
+TEST_CASE("streams that come and go leave nothing behind") {
+  Heap heap = with_span();
+  for (Heap::Stream stream = 1; stream <= 1000; ++stream) {
+    const auto block = heap.take(Heap::kGranule, stream);
+    REQUIRE(block);
+    heap.give_behind_its_own(block->address, stream, stream, 1);
+    heap.passed(stream, block->address);
+    if (stream % 10 == 0) heap.settle();
+  }
+  CHECK(heap.streams() < 30);
+}
+
 TEST_CASE("blocks that stand apart join once nothing else fits, and those that the stream has passed are anybody's") {
   Heap heap = with_span();
   const auto first = heap.take(kSpan / 4, 7);

@@ -79,6 +79,26 @@ TEST_CASE("which stream the null stream of a context is, is asked once in the co
   // The driver may give the handle to another context.
   f.free(f.taken(4096, nullptr), nullptr);
   CHECK(counted.calls()["cuStreamGetId"] == 1);
+  // It has no other handle that rota knows.
+  f.memory.green_context_ending();
+  f.free(f.taken(4096, nullptr), nullptr);
+  CHECK(counted.calls()["cuStreamGetId"] == 2);
+}
+
+TEST_CASE("a null stream of which the driver does not say which it is for once is asked about again") {
+  static bool says;
+  says = false;
+  Served f;
+  f.driver.set<api::cuStreamGetId_fn>(Symbol::k_cuStreamGetId, [](api::CUstream, unsigned long long* number) {
+    *number = 9;
+    return says ? api::CUDA_SUCCESS : api::CUDA_ERROR_UNKNOWN;
+  });
+  f.work();  // so that nothing has been passed
+  f.free(f.taken(4096, nullptr), nullptr);
+  says = true;
+  const api::CUdeviceptr address = f.taken(4096, nullptr);
+  f.free(address, nullptr);
+  CHECK(f.taken(4096, nullptr) == address);
 }
 
 TEST_CASE("while some stream captures, and where an event is made, a free calls the driver in relaxed mode") {

@@ -82,10 +82,34 @@ TEST_CASE("making memory fails as the driver says, and leaves nothing behind") {
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(&handle, kPiece, &what, 1));
     EXPECT_RESULT(CUDA_ERROR_INVALID_VALUE, cu.cuMemCreate(nullptr, kPiece, &what, 0));
     // Where rota gets no addresses to move it by, it is made as the program has asked.
-    fails_at = {{Symbol::k_cuMemAddressReserve, 1}};
+    fails_at = {{Symbol::k_cuMemAddressReserve, kAlways}};
     EXPECT_OK(cu.cuMemCreate(&handle, kPiece, &what, 0));
+    fails_at.clear();
     EXPECT(runtime().ledger.fixed_bytes(0) == kPiece && swap().needed_bytes(0) == 0);
     EXPECT_OK(cu.cuMemRelease(handle));
+    // Where there are no more than just as many, it takes those.
+    fails_at = {{Symbol::k_cuMemAddressReserve, 1}};
+    EXPECT_OK(cu.cuMemCreate(&handle, kPiece, &what, 0));
+    EXPECT(runtime().ledger.fixed_bytes(0) == 0 && swap().needed_bytes(0) == kPiece);
+    EXPECT_OK(cu.cuMemRelease(handle));
+    EXPECT(free_on_gpu() == free_before);
+    EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("a piece that the driver does not take back at once costs what is made later no addresses") {
+  check([] {
+    enter(0);
+    const std::uint64_t free_before = free_on_gpu();
+    fails_at = {{Symbol::k_cuMemRelease, 1}};
+    EXPECT_OK(cu.cuMemRelease(create()));
+    std::map<Symbol, int> calls;
+    counted = &calls;
+    for (int round = 0; round < 100; ++round) EXPECT_OK(cu.cuMemRelease(create()));
+    counted = nullptr;
+    EXPECT(calls[Symbol::k_cuMemAddressReserve] == 0);
+    EXPECT(free_on_gpu() == free_before - kPiece);
+    swap().drop_kept(0);  // asks for it again
     EXPECT(free_on_gpu() == free_before);
     EXPECT_EMPTY_BOOKS();
   });
