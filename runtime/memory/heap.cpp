@@ -1,6 +1,7 @@
 #include "runtime/memory/heap.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <utility>
 
@@ -130,12 +131,13 @@ Heap::Taken Heap::use(Blocks::iterator block, std::uint64_t bytes) {
 // A block that stands apart, and has exactly this size.
 std::optional<Heap::Taken> Heap::take_apart(Streams::iterator own, std::uint64_t bytes) {
   const Stream stream = own->first;
-  std::vector<Apart>& alike = apart_like(stream, bytes);
+  std::vector<Apart>& alike = apart_[slot_of(stream, bytes)];
   const auto found = std::find_if(alike.rbegin(), alike.rend(),
                                   [&](const Apart& each) { return each.stream == stream && each.bytes == bytes; });
   if (found == alike.rend()) return std::nullopt;
   const Blocks::iterator block = found->block;
   alike.erase(std::prev(found.base()));
+  if (alike.empty()) slots_ &= ~(std::uint64_t{1} << slot_of(stream, bytes));
   --own->second.apart;
   --all_apart_;
   const Block was = std::exchange(block->second, {.bytes = bytes, .state = State::kUsed});
@@ -152,13 +154,14 @@ std::optional<Heap::Taken> Heap::take(std::uint64_t bytes, Stream stream) {
     return found != blocks.end() ? std::optional(use(blocks_.find(found->second), bytes)) : std::nullopt;
   };
   if (const auto own = stream != 0 ? pending_.find(stream) : pending_.end(); own != pending_.end()) {
-    if (own->second.apart != 0) {
-      if (const auto taken = take_apart(own, bytes)) return taken;
+    const bool apart = own->second.apart != 0;
+    if (const auto taken = apart ? take_apart(own, bytes) : std::nullopt) return taken;
+    if (const auto taken = fits(own->second.blocks)) return taken;
+    if (apart) {
       settle(stream);
-    }
-    // It may have been forgotten, where all of it had been passed.
-    if (const auto still = pending_.find(stream); still != pending_.end()) {
-      if (const auto taken = fits(still->second.blocks)) return taken;
+      // It may have been forgotten: all of it had been passed.
+      const auto still = pending_.find(stream);
+      if (const auto taken = still != pending_.end() ? fits(still->second.blocks) : std::nullopt) return taken;
     }
   }
   if (const auto taken = fits(free_)) return taken;
@@ -203,7 +206,8 @@ void Heap::give_behind_its_own(std::uint64_t address, Stream stream, Fence fence
   if (block == blocks_.end()) return;
   const std::uint64_t bytes = block->second.bytes;
   block->second.apart = true;
-  apart_like(stream, bytes).push_back({.stream = stream, .bytes = bytes, .block = block});
+  apart_[slot_of(stream, bytes)].push_back({.stream = stream, .bytes = bytes, .block = block});
+  slots_ |= std::uint64_t{1} << slot_of(stream, bytes);
   charged_ += charge;
   ++pending_[stream].apart;
   ++all_apart_;
@@ -213,12 +217,14 @@ void Heap::give_behind_its_own(std::uint64_t address, Stream stream, Fence fence
 void Heap::settle(std::optional<Stream> stream) {
   if (all_apart_ == 0) return;
   std::vector<Apart> settled;
-  for (std::vector<Apart>& alike : apart_) {
-    const auto first = stream ? std::stable_partition(alike.begin(), alike.end(),
-                                                      [&](const Apart& each) { return each.stream != *stream; })
-                              : alike.begin();
+  for (std::uint64_t slots = slots_; slots != 0; slots &= slots - 1) {
+    const int slot = std::countr_zero(slots);
+    std::vector<Apart>& alike = apart_[static_cast<std::size_t>(slot)];
+    const auto other = [&](const Apart& each) { return each.stream != *stream; };
+    const auto first = stream ? std::stable_partition(alike.begin(), alike.end(), other) : alike.begin();
     settled.insert(settled.end(), first, alike.end());
     alike.erase(first, alike.end());
+    if (alike.empty()) slots_ &= ~(std::uint64_t{1} << slot);
   }
   all_apart_ -= settled.size();
   for (const Apart& each : settled) {

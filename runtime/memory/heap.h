@@ -11,8 +11,8 @@
 //
 // Most programs soon ask for the same size again in the same stream. So a pending block first stands *apart*, as it
 // was given back, for an allocation of exactly its size in its stream: that changes no index. It joins its neighbours
-// when its stream asks for another size, since a stream's own memory comes before what is free for all; and once
-// nothing else fits, when many stand apart, and before spans are looked through.
+// when nothing else of its stream fits, since a stream's own memory comes before what is free for all; when nothing
+// fits at all, when many stand apart, and before spans are looked through.
 #pragma once
 
 #include <array>
@@ -127,8 +127,8 @@ class Heap {
   std::optional<Taken> take_apart(Streams::iterator own, std::uint64_t bytes);
   void settle(std::optional<Stream> stream);
   void forget_if_idle(Streams::iterator stream);
-  std::vector<Apart>& apart_like(Stream stream, std::uint64_t bytes) {
-    return apart_[(bytes / kGranule + stream) * 0x9e3779b97f4a7c15u >> 58];
+  static std::size_t slot_of(Stream stream, std::uint64_t bytes) {
+    return (bytes / kGranule + stream) * 0x9e3779b97f4a7c15u >> 58;
   }
 
   std::map<std::uint64_t, Known> spans_;  // by address
@@ -136,6 +136,7 @@ class Heap {
   BySize free_;
   Streams pending_;
   std::array<std::vector<Apart>, 64> apart_;  // by a hash of stream and size, the latest last
+  std::uint64_t slots_ = 0;                   // those of them with blocks, a bit each
   std::size_t all_apart_ = 0;
   std::multimap<Fence, std::uint64_t> fences_;  // address of the pending block
   std::uint64_t used_ = 0;
