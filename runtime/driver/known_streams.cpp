@@ -27,8 +27,7 @@ KnownStream KnownStreams::legacy_of_current() {
     if (slot.handle == kLegacyStream && slot.stream.context == found.context) return slot.stream;
   }
   found.number = number_of(kLegacyStream, false);
-  api::CUdevice device = 0;
-  if (real::cuCtxGetDevice(&device) == api::CUDA_SUCCESS) found.device = device;
+  found.device = device_of(found.context);
   if (found.number != 0 && found.device >= 0) {
     const std::lock_guard lock(slot.mutex);
     slot.handle = kLegacyStream;

@@ -106,6 +106,13 @@ void Heap::join(Blocks::iterator block) {
   list(block);
 }
 
+// The first `bytes` of a block that is in no index.
+void Heap::set_used(Blocks::iterator block, std::uint64_t bytes) {
+  block->second = {.bytes = bytes, .state = State::kUsed};
+  used_ += bytes;
+  if (Known& span = span_of(block->first); span.used++ == 0) unused_ -= span.bytes;
+}
+
 // Splits off the first `bytes` of a block that is not in use; the rest keeps its state and what is charged beyond
 // `bytes`.
 Heap::Taken Heap::use(Blocks::iterator block, std::uint64_t bytes) {
@@ -116,9 +123,7 @@ Heap::Taken Heap::use(Blocks::iterator block, std::uint64_t bytes) {
                     .charge = std::min(was.charge, bytes),
                     .stream = was.stream,
                     .fence = was.fence};
-  block->second = Block{.bytes = bytes, .state = State::kUsed};
-  used_ += bytes;
-  if (Known& span = span_of(taken.address); span.used++ == 0) unused_ -= span.bytes;
+  set_used(block, bytes);
   if (was.bytes > bytes) {
     Block rest = was;
     rest.bytes = was.bytes - bytes;
@@ -140,10 +145,9 @@ std::optional<Heap::Taken> Heap::take_apart(Streams::iterator own, std::uint64_t
   if (alike.empty()) slots_ &= ~(std::uint64_t{1} << slot_of(stream, bytes));
   --own->second.apart;
   --all_apart_;
-  const Block was = std::exchange(block->second, {.bytes = bytes, .state = State::kUsed});
+  const Block was = block->second;
   charged_ -= was.charge;
-  used_ += bytes;
-  if (Known& span = span_of(block->first); span.used++ == 0) unused_ -= span.bytes;
+  set_used(block, bytes);
   return Taken{.address = block->first, .bytes = bytes, .charge = was.charge, .stream = was.stream, .fence = was.fence};
 }
 

@@ -121,6 +121,7 @@ class Heap {
   void list(Blocks::iterator block);
   void unlist(Blocks::iterator block);
   void join(Blocks::iterator block);
+  void set_used(Blocks::iterator block, std::uint64_t bytes);
   Blocks::iterator unuse(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge);
   static bool alike(const Block& first, const Block& second);
   Taken use(Blocks::iterator block, std::uint64_t bytes);
