@@ -12,6 +12,13 @@ api::CUresult SwapBackend::allocate_own(int ordinal, api::CUdeviceptr* address, 
                                         const Making& making) {
   Range range = cut({.context = nullptr, .device = ordinal}, bytes, bytes);
   range.own = making;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto again = reuse(range)) {
+      *address = *again;
+      return api::CUDA_SUCCESS;
+    }
+  }
   return make(std::move(range), address);
 }
 

@@ -27,7 +27,7 @@ inline constexpr std::uint64_t kLeastHandedOver = std::uint64_t{16} << 20;
 struct Making {
   bool exportable = false;  // a descriptor of it can be made
   bool for_rdma = false;    // other devices can reach it
-  bool operator==(const Making&) const = default;
+  auto operator<=>(const Making&) const = default;
 };
 
 // Of a GPU's memory.

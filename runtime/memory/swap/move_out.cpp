@@ -40,7 +40,7 @@ void SwapBackend::make_reachable(int ordinal) {
   std::vector<Extent*> mapped;
   std::vector<Allowed> allowed;
   for (auto& [address, range] : ranges_) {
-    if (range.device != ordinal || !range.own) continue;
+    if (range.device != ordinal || !range.own || range.kept) continue;
     for (Extent& extent : range.extents) {
       if (extent.reachable || !extent.in_place()) continue;
       extent.mapped =

@@ -60,28 +60,37 @@ OwnPhysical::Piece* OwnPhysical::live(Handle handle) {
   return found != pieces_.end() && found->second.handles > 0 ? &found->second : nullptr;
 }
 
-std::uint64_t OwnPhysical::drop(Handle number) {
+std::optional<OwnPhysical::Piece> OwnPhysical::drop(Handle number) {
   const auto found = pieces_.find(number);
-  if (found == pieces_.end() || found->second.handles > 0 || found->second.mappings > 0) return 0;
+  if (found == pieces_.end() || found->second.handles > 0 || found->second.mappings > 0) return std::nullopt;
   const Piece piece = found->second;
   pieces_.erase(found);
   ledger_.release(piece.device(), piece.bytes, Kind::kMovingPhysical);
-  return piece.range;
+  return piece;
+}
+
+void OwnPhysical::free(const Piece& gone) {
+  if (gone.given_out) {
+    swap_.free_for_good(gone.range);
+  } else {
+    swap_.free(gone.range);
+  }
 }
 
 api::CUresult OwnPhysical::release(Handle handle, int* freed) {
   *freed = kNobody;
-  std::uint64_t gone = 0;
+  std::optional<Piece> gone;
   {
     const std::lock_guard lock(mutex_);
     Piece* const piece = live(handle);
     if (piece == nullptr) return api::CUDA_ERROR_INVALID_VALUE;
     --piece->handles;
-    const int device = piece->device();
     gone = drop(handle);
-    if (gone != 0) *freed = device;
   }
-  if (gone != 0) swap_.free(gone);
+  if (gone) {
+    *freed = gone->device();
+    free(*gone);
+  }
   return api::CUDA_SUCCESS;
 }
 
@@ -128,8 +137,10 @@ api::CUresult OwnPhysical::properties(api::CUmemAllocationProp* into, Handle han
 
 OwnPhysical::Handle OwnPhysical::driver_handle(Handle handle) {
   const std::lock_guard lock(mutex_);
-  const Piece* const piece = live(handle);
-  return piece != nullptr ? swap_.handle_of(piece->range) : 0;
+  Piece* const piece = live(handle);
+  if (piece == nullptr) return 0;
+  piece->given_out = true;
+  return swap_.handle_of(piece->range);
 }
 
 bool OwnPhysical::exportable(Handle handle) const {
@@ -192,7 +203,7 @@ api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, con
     others_.erase(others_.lower_bound(address), others_.lower_bound(address + bytes));
     return result;
   }
-  std::vector<std::uint64_t> gone;
+  std::vector<Piece> gone;
   {
     const std::lock_guard lock(mutex_);
     const Overlap overlap = overlapping(address, bytes);
@@ -214,14 +225,13 @@ api::CUresult OwnPhysical::unmap(std::uint64_t address, std::uint64_t bytes, con
       ledger_.take_at(start, Kind::kMovingMapping);  // another thread may just be refused to free it
       Piece& piece = pieces_.at(overlap.pieces[index]);
       --piece.mappings;
-      const int device = piece.device();
-      const std::uint64_t range = drop(overlap.pieces[index]);
-      if (range == 0) continue;
-      gone.push_back(range);
-      freed->push_back(device);
+      const std::optional<Piece> last = drop(overlap.pieces[index]);
+      if (!last) continue;
+      gone.push_back(*last);
+      freed->push_back(last->device());
     }
   }
-  for (const std::uint64_t range : gone) swap_.free(range);
+  for (const Piece& each : gone) free(each);
   return api::CUDA_SUCCESS;
 }
 

@@ -95,6 +95,7 @@ class OwnPhysical {
     api::CUmemAllocationProp wanted{};
     std::uint64_t handles = 0;
     std::uint64_t mappings = 0;
+    bool given_out = false;  // the driver's handle was: others may have the memory, even once the program has not
     int device() const { return wanted.location.id; }
   };
   struct Mapping {
@@ -120,8 +121,9 @@ class OwnPhysical {
     std::vector<Handle> pieces;
   };
   Overlap overlapping(std::uint64_t address, std::uint64_t bytes) const;
-  // If nothing is left of it: its range, which has then been removed from the books; otherwise 0.
-  std::uint64_t drop(Handle number);
+  // If nothing is left of it: what it was, removed from the books; to be freed with no lock held.
+  std::optional<Piece> drop(Handle number);
+  void free(const Piece& gone);
 
   SwapBackend& swap_;
   Ledger& ledger_;

@@ -15,7 +15,7 @@ namespace rota::memory {
 
 namespace {
 
-// The most that is kept for the next allocation of its size: a 64th of the GPU.
+// The most that is kept for the next allocations: a 64th of the GPU.
 constexpr std::uint64_t kKeptPart = 64;
 
 }  // namespace
@@ -228,7 +228,7 @@ api::CUresult SwapBackend::allocate(const Place& place, api::CUdeviceptr* addres
     const Device& entry = device(place.device);
     if (bytes > UINT64_MAX - entry.granularity) return api::CUDA_ERROR_OUT_OF_MEMORY;
     range = cut(place, round_up(bytes, entry.granularity), round_up(protocol::kLargestExtent, entry.granularity));
-    if (const auto again = reuse(place, range.bytes)) {
+    if (const auto again = reuse(range)) {
       *address = *again;
       return api::CUDA_SUCCESS;
     }
@@ -297,18 +297,18 @@ api::CUresult SwapBackend::make(Range&& range, api::CUdeviceptr* address) {
 }
 
 // With the lock held.
-std::optional<api::CUdeviceptr> SwapBackend::reuse(const Place& place, std::uint64_t bytes) {
-  Device& entry = device(place.device);
-  // Kept ranges have the access of plain memory.
-  const bool pools = place.context == nullptr;
-  const auto same = pools && !entry.access.empty() ? entry.kept_by_size.end() : entry.kept_by_size.find(bytes);
-  if (same == entry.kept_by_size.end()) return std::nullopt;
+std::optional<api::CUdeviceptr> SwapBackend::reuse(const Range& wanted) {
+  Device& entry = device(wanted.device);
+  // Kept ranges have the access of plain memory, except for what the program had created, which has none.
+  const bool lacks_access = !wanted.own && wanted.access && !entry.access.empty();
+  const auto same = lacks_access ? entry.kept_alike.end() : entry.kept_alike.find(like(wanted));
+  if (same == entry.kept_alike.end()) return std::nullopt;
   Range& range = ranges_.at(same->second);
-  entry.kept_by_size.erase(same);
+  entry.kept_alike.erase(same);
   entry.kept -= range.bytes;
   range.kept = false;
-  range.context = place.context;
-  if (pools) range.access.emplace();
+  range.context = wanted.context;
+  range.access = wanted.access;
   range.id = ++last_id_;
   return range.address;
 }
@@ -321,8 +321,8 @@ std::uint64_t SwapBackend::drop_kept(int ordinal, std::uint64_t bytes, const Exc
     std::uint64_t sum = released;
     const std::lock_guard lock(mutex_);
     Device& entry = device(ordinal);
-    while (sum < bytes && !entry.kept_by_size.empty()) {
-      const auto largest = std::prev(entry.kept_by_size.end());
+    while (sum < bytes && !entry.kept_alike.empty()) {
+      const auto largest = std::prev(entry.kept_alike.end());
       auto range = ranges_.extract(largest->second);
       take_off(range.mapped());
       sum += range.mapped().bytes;
@@ -373,11 +373,11 @@ void SwapBackend::take_off(const Range& range) {
   if (!range.kept) return;
   Device& entry = device(range.device);
   entry.kept -= range.bytes;
-  const auto [first, last] = entry.kept_by_size.equal_range(range.bytes);
-  entry.kept_by_size.erase(std::find_if(first, last, [&](const auto& each) { return each.second == range.address; }));
+  const auto [first, last] = entry.kept_alike.equal_range(like(range));
+  entry.kept_alike.erase(std::find_if(first, last, [&](const auto& each) { return each.second == range.address; }));
 }
 
-void SwapBackend::free(std::uint64_t address) {
+void SwapBackend::free(std::uint64_t address, bool may_keep) {
   Range gone;
   {
     Lock lock(mutex_);
@@ -393,11 +393,13 @@ void SwapBackend::free(std::uint64_t address) {
     Device& entry = device(range.device);
     const bool here =
         std::all_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.in_place(); });
-    if (here && range.context != nullptr && entry.kept + range.bytes <= entry.most_kept) {
+    // A pool keeps its own itself. What the program created others may have registered, once the process is pinned.
+    const bool keeps = may_keep && (range.own ? !pinned() : range.context != nullptr);
+    if (keeps && here && entry.kept + range.bytes <= entry.most_kept) {
       range.kept = true;
       needed_[static_cast<std::size_t>(range.device)] -= range.bytes;
       entry.kept += range.bytes;
-      entry.kept_by_size.emplace(range.bytes, range.address);
+      entry.kept_alike.emplace(like(range), range.address);
       return;
     }
     take_off(range);

@@ -134,8 +134,11 @@ class SwapBackend final : public Backend {
   bool begins(std::uint64_t address) const;
   // Whether any of these addresses is in a range, freed or not.
   bool overlaps(std::uint64_t address, std::uint64_t bytes) const;
-  // The range that begins here is no longer used. Waits for no work, only for its extents if they are moving.
-  void free(std::uint64_t address);
+  // The range that begins here is no longer used, and may serve another allocation like it. Waits for no work, only for
+  // its extents if they are moving.
+  void free(std::uint64_t address) { free(address, true); }
+  // The same for one whose memory others may still have.
+  void free_for_good(std::uint64_t address) { free(address, false); }
   // Why memory may be accessed without any call that rota sees, or nothing; and whether it must not move for now
   // (reach.h).
   static std::string reached_from_outside();
@@ -250,7 +253,7 @@ class SwapBackend final : public Backend {
     int device = 0;
     api::CUcontext context = nullptr;  // null: it ends with none
     std::uint64_t id = 0;
-    bool kept = false;             // unused and on the GPU: serves the next allocation of its size
+    bool kept = false;             // unused and on the GPU: serves the next allocation like it
     bool ending = false;           // its context ended while it was moving
     bool failed = false;           // its context has failed: none of it is on the GPU or has to be
     std::optional<Access> access;  // its pool's access; none: that of its GPU's plain memory
@@ -258,6 +261,13 @@ class SwapBackend final : public Backend {
     std::vector<Extent> extents;
   };
   using Ranges = std::map<std::uint64_t, Range>;  // by address
+  // What an allocation and a kept range have in common if one serves the other.
+  struct Like {
+    std::uint64_t bytes = 0;
+    std::optional<Making> own;
+    auto operator<=>(const Like&) const = default;
+  };
+  static Like like(const Range& range) { return {.bytes = range.bytes, .own = range.own}; }
   struct Device {
     bool known = false;
     bool serves = false;
@@ -267,7 +277,7 @@ class SwapBackend final : public Backend {
     std::uint64_t most_kept = 0;
     Access access;  // of plain memory
     std::uint64_t kept = 0;
-    std::multimap<std::uint64_t, std::uint64_t> kept_by_size;  // bytes, address
+    std::multimap<Like, std::uint64_t> kept_alike;  // address
   };
   // The extents that could leave, in order; the first leaves last.
   struct Candidate {
@@ -338,7 +348,8 @@ class SwapBackend final : public Backend {
   Gone take_out(const Range& range, Extent& extent);
   api::CUresult leave(int device, Gone&& gone, const Exchange& exchange);
   api::CUresult populate(Range& range, const Access& access, bool exports);
-  std::optional<api::CUdeviceptr> reuse(const Place& place, std::uint64_t bytes);
+  std::optional<api::CUdeviceptr> reuse(const Range& wanted);
+  void free(std::uint64_t address, bool may_keep);
   void insert(Range&& range);
   void take_off(const Range& range);
   void add_resident(int device, std::uint64_t bytes);

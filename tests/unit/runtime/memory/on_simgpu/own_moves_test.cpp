@@ -38,7 +38,8 @@ TEST_CASE("memory that the program made leaves the GPU and is there again at eac
     unmap(one);
     expect_pattern(other, kPiece, 3, "the last mapping, without any handle");
     unmap(other);
-    EXPECT(swap().resident_bytes(0) == 0 && swap().needed_bytes(0) == 0);
+    EXPECT(swap().resident_bytes(0) == kPiece && swap().needed_bytes(0) == 0);
+    EXPECT(swap().drop_kept(0) == kPiece);
     EXPECT(free_on_gpu() == free_before);
     EXPECT_EMPTY_BOOKS();
   });
@@ -85,14 +86,17 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("memory that the program makes and releases again and again takes no calls but the program's") {
+TEST_CASE("memory that the program makes and releases again and again takes no calls, or no more than the program's") {
   check([] {
     Carrier carrier(enter(0));
-    EXPECT_OK(cu.cuMemRelease(create()));
     std::map<Symbol, int> calls;
-    counted = &calls;
-    for (int round = 0; round < 100; ++round) EXPECT_OK(cu.cuMemRelease(create()));
-    counted = nullptr;
+    for (const std::size_t bytes : {kPiece, kNotKept}) {
+      EXPECT_OK(cu.cuMemRelease(create(bytes)));
+      counted = &calls;
+      for (int round = 0; round < 100; ++round) EXPECT_OK(cu.cuMemRelease(create(bytes)));
+      counted = nullptr;
+      if (bytes == kPiece) EXPECT(calls.empty());
+    }
     EXPECT(calls == (std::map<Symbol, int>{{Symbol::k_cuMemCreate, 100}, {Symbol::k_cuMemRelease, 100}}));
     EXPECT_EMPTY_BOOKS();
   });
@@ -183,6 +187,7 @@ TEST_CASE("what the program maps, allows, unmaps and releases while memory is ou
     EXPECT_OK(cu.cuMemRelease(handle));
     EXPECT_OK(cu.cuMemUnmap(other, kPiece));
     EXPECT_OK(cu.cuMemAddressFree(other, 2 * kPiece));
+    swap().drop_kept(0);
     EXPECT(free_on_gpu() == free_before);
     EXPECT_EMPTY_BOOKS();
   });
@@ -463,6 +468,7 @@ TEST_CASE("memory that is made at a released address while others come back is n
     EXPECT_OK(real::cuMemGetAllocationPropertiesFromHandle(&has, own.handle_of(made)));
     EXPECT(has.allocFlags.gpuDirectRDMACapable != 0);
     for (const CUdeviceptr address : all) own.free(address);
+    own.drop_kept(0);
     EXPECT(own.resident_bytes(0) == 0);
   });
 }
