@@ -67,6 +67,9 @@ class Fences {
   api::CUevent hold(const Queue& queue, Fence fence);
   void let_go(Lock& lock, const Queue& queue, Fence fence);
 
+  // The event stands for nothing any more.
+  void release(api::CUcontext context, api::CUevent event);
+
   // Queries what the streams have passed, with `lock` released during the queries. An idle stream costs one query, a
   // busy one two or a few.
   void look(Lock& lock, const Passed& passed);
@@ -100,7 +103,6 @@ class Fences {
   Point* find(const Queue& queue, Fence fence);
   bool reached(Lock& lock, const Queue& queue, Fence fence);
   void retire(const Queue& queue, Fence upto, const Passed& passed);
-  void release(api::CUcontext context, api::CUevent event);
   void destroy_surplus(Lock& lock);
   // Makes a driver call about a context, with `lock` released, in RELAXED capture mode.
   template <typename Question>

@@ -46,13 +46,19 @@ bool Heap::fills_span(Blocks::const_iterator block) const {
 void Heap::list(Blocks::iterator block) {
   const auto& [address, what] = *block;
   if (what.state == State::kFree) {
-    free_.emplace(what.bytes, address);
+    free_.emplace(std::pair(what.bytes, address), block);
     if (fills_span(block)) empty_ += what.bytes;
   } else {
-    pending_[what.stream].blocks.emplace(what.bytes, address);
+    pending_[what.stream].blocks.emplace(std::pair(what.bytes, address), block);
     fences_.emplace(what.fence, address);
     charged_ += what.charge;
   }
+}
+
+// Of a pending block that is listed.
+Heap::Fences::iterator Heap::fence_of(Blocks::const_iterator block) {
+  const auto [first, last] = fences_.equal_range(block->second.fence);
+  return std::find_if(first, last, [&](const auto& entry) { return entry.second == block->first; });
 }
 
 void Heap::unlist(Blocks::iterator block) {
@@ -65,8 +71,7 @@ void Heap::unlist(Blocks::iterator block) {
   const auto of_stream = pending_.find(what.stream);
   of_stream->second.blocks.erase({what.bytes, address});
   forget_if_idle(of_stream);
-  const auto [first, last] = fences_.equal_range(what.fence);
-  fences_.erase(std::find_if(first, last, [&](const auto& entry) { return entry.second == block->first; }));
+  fences_.erase(fence_of(block));
   charged_ -= what.charge;
 }
 
@@ -113,23 +118,35 @@ void Heap::set_used(Blocks::iterator block, std::uint64_t bytes) {
   if (Known& span = span_of(block->first); span.used++ == 0) unused_ -= span.bytes;
 }
 
-// Splits off the first `bytes` of a block that is not in use; the rest keeps its state and what is charged beyond
-// `bytes`.
-Heap::Taken Heap::use(Blocks::iterator block, std::uint64_t bytes) {
-  unlist(block);
+// Splits off the first `bytes` of a listed block; the rest keeps its state, what is charged beyond `bytes`, and its
+// places in the indexes.
+Heap::Taken Heap::use(BySize& blocks, BySize::iterator listed, std::uint64_t bytes) {
+  const Blocks::iterator block = listed->second;
   const Block was = block->second;
   const Taken taken{.address = block->first,
                     .bytes = bytes,
                     .charge = std::min(was.charge, bytes),
                     .stream = was.stream,
                     .fence = was.fence};
-  set_used(block, bytes);
-  if (was.bytes > bytes) {
+  if (was.bytes == bytes) {
+    unlist(block);
+  } else {
     Block rest = was;
     rest.bytes = was.bytes - bytes;
     rest.charge = was.charge - taken.charge;
-    list(blocks_.emplace(taken.address + bytes, rest).first);
+    const std::uint64_t left = taken.address + bytes;
+    if (was.state == State::kPending) {
+      fence_of(block)->second = left;
+      charged_ -= taken.charge;
+    } else if (fills_span(block)) {
+      empty_ -= was.bytes;
+    }
+    BySize::node_type entry = blocks.extract(listed);
+    entry.key() = {rest.bytes, left};
+    entry.mapped() = blocks_.emplace_hint(std::next(block), left, rest);
+    blocks.insert(std::move(entry));
   }
+  set_used(block, bytes);
   return taken;
 }
 
@@ -151,39 +168,50 @@ std::optional<Heap::Taken> Heap::take_apart(Streams::iterator own, std::uint64_t
   return Taken{.address = block->first, .bytes = bytes, .charge = was.charge, .stream = was.stream, .fence = was.fence};
 }
 
+// The smallest that is large enough.
+std::optional<Heap::Taken> Heap::take_fitting(BySize& blocks, std::uint64_t bytes) {
+  const auto found = blocks.lower_bound({bytes, 0});
+  return found != blocks.end() ? std::optional(use(blocks, found, bytes)) : std::nullopt;
+}
+
+std::optional<Heap::Taken> Heap::take_own(std::uint64_t bytes, Stream stream) {
+  bytes = rounded(bytes);
+  const auto own = stream != 0 ? pending_.find(stream) : pending_.end();
+  if (own == pending_.end()) return std::nullopt;
+  const auto taken = own->second.apart != 0 ? take_apart(own, bytes) : std::nullopt;
+  return taken ? taken : take_fitting(own->second.blocks, bytes);
+}
+
 std::optional<Heap::Taken> Heap::take(std::uint64_t bytes, Stream stream) {
   bytes = rounded(bytes);
-  const auto fits = [&](const BySize& blocks) -> std::optional<Taken> {
-    const auto found = blocks.lower_bound({bytes, 0});
-    return found != blocks.end() ? std::optional(use(blocks_.find(found->second), bytes)) : std::nullopt;
-  };
-  if (const auto own = stream != 0 ? pending_.find(stream) : pending_.end(); own != pending_.end()) {
-    const bool apart = own->second.apart != 0;
-    if (const auto taken = apart ? take_apart(own, bytes) : std::nullopt) return taken;
-    if (const auto taken = fits(own->second.blocks)) return taken;
-    if (apart) {
-      settle(stream);
-      // It may have been forgotten: all of it had been passed.
-      const auto still = pending_.find(stream);
-      if (const auto taken = still != pending_.end() ? fits(still->second.blocks) : std::nullopt) return taken;
-    }
+  if (const auto taken = take_own(bytes, stream)) return taken;
+  if (const auto own = stream != 0 ? pending_.find(stream) : pending_.end();
+      own != pending_.end() && own->second.apart != 0) {
+    settle(stream);
+    // It may have been forgotten: all of it had been passed.
+    const auto still = pending_.find(stream);
+    const auto taken = still != pending_.end() ? take_fitting(still->second.blocks, bytes) : std::nullopt;
+    if (taken) return taken;
   }
-  if (const auto taken = fits(free_)) return taken;
+  if (const auto taken = take_fitting(free_, bytes)) return taken;
   if (all_apart_ == 0) return std::nullopt;
   settle();
-  return fits(free_);
+  return take_fitting(free_, bytes);
 }
 
 std::optional<Heap::Taken> Heap::take_behind(std::uint64_t bytes) {
   settle();
   bytes = rounded(bytes);
-  std::optional<std::pair<std::uint64_t, std::uint64_t>> best;
-  for (const auto& [stream, pending] : pending_) {
+  BySize* in = nullptr;
+  BySize::iterator best;
+  for (auto& [stream, pending] : pending_) {
     const auto found = pending.blocks.lower_bound({bytes, 0});
-    if (found != pending.blocks.end() && (!best || *found < *best)) best = *found;
+    if (found == pending.blocks.end() || (in != nullptr && best->first < found->first)) continue;
+    in = &pending.blocks;
+    best = found;
   }
-  if (!best) return std::nullopt;
-  return use(blocks_.find(best->second), bytes);
+  if (in == nullptr) return std::nullopt;
+  return use(*in, best, bytes);
 }
 
 // A block that is no longer in use, in no index yet; blocks_.end(): it was not in use.

@@ -21,7 +21,6 @@
 #include <iterator>
 #include <map>
 #include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -62,6 +61,8 @@ class Heap {
   // Takes a block of at least `bytes` (not 0): one of just that size that this stream has given back, otherwise the
   // smallest that it has given back, otherwise the smallest that is free. Nothing if there is no such block.
   std::optional<Taken> take(std::uint64_t bytes, Stream stream);
+  // The same, only if nothing has to be joined for it and the stream has given it back.
+  std::optional<Taken> take_own(std::uint64_t bytes, Stream stream);
   // The same for blocks that are pending in any stream: the caller makes its stream wait for `fence` before the block
   // is used.
   std::optional<Taken> take_behind(std::uint64_t bytes);
@@ -101,9 +102,9 @@ class Heap {
     std::size_t used = 0;  // blocks in use
   };
   using Blocks = std::map<std::uint64_t, Block>;  // by address; those of a span follow each other without gaps
-  using BySize = std::set<std::pair<std::uint64_t, std::uint64_t>>;  // bytes, address
-  static constexpr std::size_t kFewStreams = 16;                     // that may be listed with nothing pending
-  static constexpr std::size_t kMostApart = 1024;                    // then all of them join
+  using BySize = std::map<std::pair<std::uint64_t, std::uint64_t>, Blocks::iterator>;  // by bytes, address
+  static constexpr std::size_t kFewStreams = 16;   // that may be listed with nothing pending
+  static constexpr std::size_t kMostApart = 1024;  // then all of them join
   // What a stream has given back.
   struct Pending {
     BySize blocks;
@@ -115,17 +116,20 @@ class Heap {
     Blocks::iterator block;
   };
   using Streams = std::map<Stream, Pending>;
+  using Fences = std::multimap<Fence, std::uint64_t>;  // address of the pending block
 
   Known& span_of(std::uint64_t address) { return std::prev(spans_.upper_bound(address))->second; }
   bool fills_span(Blocks::const_iterator block) const;
   void list(Blocks::iterator block);
   void unlist(Blocks::iterator block);
+  Fences::iterator fence_of(Blocks::const_iterator block);
   void join(Blocks::iterator block);
   void set_used(Blocks::iterator block, std::uint64_t bytes);
   Blocks::iterator unuse(std::uint64_t address, Stream stream, Fence fence, std::uint64_t charge);
   static bool alike(const Block& first, const Block& second);
-  Taken use(Blocks::iterator block, std::uint64_t bytes);
+  Taken use(BySize& blocks, BySize::iterator listed, std::uint64_t bytes);
   std::optional<Taken> take_apart(Streams::iterator own, std::uint64_t bytes);
+  std::optional<Taken> take_fitting(BySize& blocks, std::uint64_t bytes);
   void settle(std::optional<Stream> stream);
   void forget_if_idle(Streams::iterator stream);
   static std::size_t slot_of(Stream stream, std::uint64_t bytes) {
@@ -139,7 +143,7 @@ class Heap {
   std::array<std::vector<Apart>, 64> apart_;  // by a hash of stream and size, the latest last
   std::uint64_t slots_ = 0;                   // those of them with blocks, a bit each
   std::size_t all_apart_ = 0;
-  std::multimap<Fence, std::uint64_t> fences_;  // address of the pending block
+  Fences fences_;
   std::uint64_t used_ = 0;
   std::uint64_t reserved_ = 0;
   std::uint64_t charged_ = 0;

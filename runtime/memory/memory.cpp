@@ -283,6 +283,7 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
 }
 
 api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool capturing) {
+  if (stream_ordered_.is_quick_freed(address)) return api::CUDA_ERROR_INVALID_VALUE;
   // The ledger is updated before the driver is called: once it has freed the memory, another thread may get the same
   // address.
   const std::optional<Allocation> taken = ledger_.begin_free(address);

@@ -272,8 +272,11 @@ class Memory {
   void see_to_a_byte(const Place& place);
   api::CUdeviceptr twin_of(const Block& block);
   bool is_kept(std::uint64_t address) const;
-  // An event behind all work in the stream so far; or the driver's error.
-  api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind);
+  // An event behind all work in the stream so far; or the driver's error. That of `before`, if it can be.
+  api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind,
+                              StreamOrdered::Behind* before = nullptr);
+  api::CUresult free_quickly(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
+                             StreamOrdered::Behind before);
   std::size_t pitch_unit(const Place& place, unsigned element_bytes);
   // The part that rota may move to the GPU and off it, except for the program's own managed memory.
   std::vector<Allocation> movable(int ordinal) const;

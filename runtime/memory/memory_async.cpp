@@ -1,5 +1,6 @@
 // Memory's stream-ordered calls, and the pool functions that programs call.
 #include <cstring>
+#include <utility>
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
@@ -63,6 +64,7 @@ api::CUresult Memory::allocate_captured(const AsyncCall& wanted, const RealCall&
 
 api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted,
                                               Backend& server) {
+  if (!call.capturing && stream_ordered_.quick_allocate(wanted, call.address)) return api::CUDA_SUCCESS;
   if (call.capturing) {
     // The driver may refuse, since a capture forbids work in this stream; rota's own code would not.
     const driver::RelaxedCapture relaxed;
@@ -111,7 +113,8 @@ api::CUresult Memory::free_stream_ordered(const Allocation& taken, bool capturin
   return api::CUDA_SUCCESS;
 }
 
-api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind) {
+api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind,
+                                    StreamOrdered::Behind* before) {
   const driver::KnownStream known = streams_.identify(stream, per_thread);
   // Nearly always its own already. Asking is a driver call.
   std::optional<driver::CurrentContext> made_current;
@@ -123,20 +126,48 @@ api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, Strea
     const api::CUresult refused = real::cuStreamGetCtx(driver::meant(stream, per_thread), &none);
     return refused != api::CUDA_SUCCESS ? refused : api::CUDA_ERROR_INVALID_HANDLE;
   }
-  *behind = {.fence = stream_ordered_.next_fence(),
-             .event = events_.take(known.context),
-             .context = known.context,
-             .number = known.number};
+  *behind = {.fence = stream_ordered_.next_fence(), .event = nullptr, .context = known.context, .number = known.number};
+  const bool again = before != nullptr && before->event != nullptr && before->context == known.context;
+  behind->event = again ? before->event : events_.take(known.context);
   if (behind->event == nullptr) return api::CUDA_ERROR_OUT_OF_MEMORY;
   const api::CUresult result =
       per_thread ? gates::cuEventRecord_ptsz(behind->event, stream) : gates::cuEventRecord(behind->event, stream);
-  if (result != api::CUDA_SUCCESS) real::cuEventDestroy_v2(behind->event);
+  if (again && result == api::CUDA_SUCCESS) *before = {};
+  if (!again && result != api::CUDA_SUCCESS) real::cuEventDestroy_v2(behind->event);
+  return result;
+}
+
+api::CUresult Memory::free_quickly(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
+                                   StreamOrdered::Behind before) {
+  StreamOrdered::Behind behind;
+  const api::CUresult result = record_behind(stream, per_thread, &behind, &before);
+  if (result == api::CUDA_SUCCESS) {
+    stream_ordered_.quick_free(address, behind, before);
+  } else {
+    stream_ordered_.cancel_quick_free(address, before);
+  }
   return result;
 }
 
 api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream, bool per_thread, const RealCall& call,
                                  bool capturing) {
   if (!has_converted_.load(std::memory_order_relaxed)) return free(address, call);
+  if (!capturing && !account::wanted() && !has_synchronous_.load(std::memory_order_relaxed)) {
+    StreamOrdered::Behind before;
+    api::CUmemoryPool pool = nullptr;
+    switch (stream_ordered_.begin_quick_free(address, &before, &pool)) {
+      case StreamOrdered::QuickFree::kYes:
+        return free_quickly(address, stream, per_thread, before);
+      case StreamOrdered::QuickFree::kTwice:
+        return api::CUDA_ERROR_INVALID_VALUE;
+      case StreamOrdered::QuickFree::kNotYet:
+        stream_ordered_.learn_threshold(pool);
+        break;
+      case StreamOrdered::QuickFree::kNo:
+        break;
+    }
+  }
+  if (stream_ordered_.is_quick_freed(address)) return api::CUDA_ERROR_INVALID_VALUE;
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   if (!taken) {  // it begins no allocation, or another thread has just freed that
     const std::optional<Allocation> freed = ledger_.find(address);

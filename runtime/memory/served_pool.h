@@ -68,6 +68,7 @@ struct ServedPool {
   std::optional<std::uint64_t> threshold;
   std::uint64_t threshold_changes = 0;
   std::uint64_t unpaid = 0;  // bytes of blocks in use that may still be refused, and count for nothing until then
+  std::uint64_t quick = 0;   // bytes of blocks in the quick list (quick_list.h), which the heaps say are in use
   PoolFigures own_figures;   // if there is no slot
   PoolFigures* figures = &own_figures;
 
@@ -79,6 +80,11 @@ struct ServedPool {
   Sums sums() const;
   // After each change of the heaps or the threshold.
   void publish();
+  // So many bytes enter the quick list, or leave it to be in use again.
+  void add_quick(std::uint64_t bytes);
+  void take_quick(std::uint64_t bytes);
+  // The program has destroyed it.
+  bool destroyed() const { return handle != nullptr && keep == 0; }
 };
 
 }  // namespace rota::memory

@@ -12,17 +12,17 @@ namespace rota::memory {
 template <typename Map>
 class SpareNodes {
  public:
-  // A new entry, whose key is not there yet.
+  // A new entry, whose key is not there yet, at best right before `hint`.
+  typename Map::iterator add(Map& into, typename Map::iterator hint, const typename Map::key_type& key,
+                             const typename Map::mapped_type& value) {
+    return spare_.empty() ? into.emplace_hint(hint, key, value) : into.insert(hint, taken(key, value));
+  }
   void add(Map& into, const typename Map::key_type& key, const typename Map::mapped_type& value) {
     if (spare_.empty()) {
       into.emplace(key, value);
-      return;
+    } else {
+      into.insert(taken(key, value));
     }
-    typename Map::node_type node = std::move(spare_.back());
-    spare_.pop_back();
-    node.key() = key;
-    node.mapped() = value;
-    into.insert(std::move(node));
   }
   void erase(Map& from, typename Map::iterator entry) {
     typename Map::node_type node = from.extract(entry);
@@ -31,6 +31,14 @@ class SpareNodes {
 
  private:
   static constexpr std::size_t kMost = 16;
+
+  typename Map::node_type taken(const typename Map::key_type& key, const typename Map::mapped_type& value) {
+    typename Map::node_type node = std::move(spare_.back());
+    spare_.pop_back();
+    node.key() = key;
+    node.mapped() = value;
+    return node;
+  }
 
   std::vector<typename Map::node_type> spare_;
 };

@@ -73,14 +73,20 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
   *pool = pool_of(wanted.pool, wanted.place.device);
   const api::CUcontext home = home_of(wanted).context;
   const Heap::Stream stream = stream_of(wanted.place.context, wanted.number);
-  const auto try_to = [&]() -> std::optional<Heap::Taken> {
+  const auto try_to = [&](auto Heap::* how) -> std::optional<Heap::Taken> {
     const auto heap = (*pool)->heaps.find(home);
-    return heap != (*pool)->heaps.end() ? heap->second.take(wanted.bytes, stream) : std::nullopt;
+    return heap != (*pool)->heaps.end() ? (heap->second.*how)(wanted.bytes, stream) : std::nullopt;
   };
-  std::optional<Heap::Taken> taken = try_to();
+  std::optional<Heap::Taken> taken;
+  if (quick_.size() != 0) {
+    // As little as possible leaves the list: it serves what comes.
+    taken = try_to(&Heap::take_own);
+    if (!taken) flush();
+  }
+  if (!taken) taken = try_to(&Heap::take);
   if (!taken && (*pool)->heaps.contains(home)) {
     fences_.look(lock, [&](const Fences::Point& point) { passed(point, nullptr); });
-    taken = try_to();
+    taken = try_to(&Heap::take);
   }
   if (taken) note(wanted, **pool, *taken, is_paid(wanted, *taken));
   return taken;
@@ -89,13 +95,36 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
 // A block that was taken from the heap, as the program sees it. Unpaid: pay() says what becomes of it.
 void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken, bool paid) {
   if (!paid) pool.unpaid += taken.bytes;
-  const Live live{wanted.bytes, ++last_buffer_id_, taken.stream, taken.fence};
-  if (const auto stale = live_.find(taken.address); stale != live_.end()) {
-    stale->second = live;
+  // Memory that stays on the GPU in turns is as good in the list as in use; managed memory would be moved for nothing.
+  const bool quick = wanted.pool != nullptr && wanted.backing == Backing::kSwapped;
+  const Live live{.bytes = wanted.bytes,
+                  .buffer_id = ++last_buffer_id_,
+                  .stream = taken.stream,
+                  .behind = taken.fence,
+                  .pool = quick ? &pool : nullptr};
+  auto entry = live_.lower_bound(taken.address);
+  if (entry != live_.end() && entry->first == taken.address) {
+    entry->second = live;
   } else {
-    spare_live_.add(live_, taken.address, live);
+    entry = spare_live_.add(live_, entry, taken.address, live);
   }
+  latest(taken.address) = entry;
   pool.publish();
+}
+
+// Most look-ups are of what was allocated last.
+StreamOrdered::Lives::iterator StreamOrdered::live_at(std::uint64_t address) {
+  const Lives::iterator known = latest(address);
+  return known != Lives::iterator() && known->first == address ? known : live_.find(address);
+}
+
+void StreamOrdered::forget(Lives::iterator live) {
+  if (latest(live->first) == live) latest(live->first) = {};
+  spare_live_.erase(live_, live);
+}
+
+void StreamOrdered::forget(std::uint64_t address, std::uint64_t bytes) {
+  for (auto live = live_.lower_bound(address); live != live_.end() && live->first - address < bytes;) forget(live++);
 }
 
 // The block was taken but is not used after all. True: its previous charge applies again.
@@ -104,7 +133,7 @@ bool StreamOrdered::put_back(const Wanted& wanted, const PoolPointer& pool, cons
   if (unpaid) pool->unpaid -= taken.bytes;
   const auto heap = pool->heaps.find(home_of(wanted).context);
   if (heap == pool->heaps.end()) return false;
-  live_.erase(taken.address);
+  if (const auto live = live_.find(taken.address); live != live_.end()) forget(live);
   if (taken.fence == 0 || fences_.outstanding(Fences::queue_of(taken.stream, taken.fence), taken.fence)) {
     heap->second.put_back(taken);
     pool->publish();
@@ -194,7 +223,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   Heap& heap = pool->heaps[home.context];
   if (home.context != nullptr) pools_of_[home.context].insert(pool);
   // The driver reuses addresses as soon as their context is gone, which may not be known here yet.
-  live_.erase(live_.lower_bound(address), live_.lower_bound(address + bytes));
+  forget(address, bytes);
   const Span& span = spans_[address] = {pool, home.context, address, bytes, &backend};
   for (const auto& [accessing, flags] : pool->access) set_access(span, accessing, flags);
   heap.add({address, bytes});
@@ -278,16 +307,28 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
 void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
   const std::uint64_t charge = ledger_.hand_over(allocation);
   Lock lock(mutex_);
+  give_back(allocation, charge, behind);
+  if (behind.event == nullptr) return;
+  const Fences::Queue queue = Fences::queue_of(stream_of(behind.context, behind.number), behind.fence);
+  fences_.look_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
+}
+
+// With the lock held.
+void StreamOrdered::give_back(const Allocation& allocation, std::uint64_t charge, Behind behind) {
   Live what;
-  if (const auto live = live_.find(allocation.address); live != live_.end()) {
+  if (const auto live = live_at(allocation.address); live != live_.end()) {
     what = live->second;
-    spare_live_.erase(live_, live);
+    forget(live);
+  }
+  if (behind.event == nullptr) {
+    behind = what.last;
+  } else {
+    fences_.release(what.last.context, what.last.event);
   }
   const Span* span = span_at(allocation.address);
   if (span == nullptr) {  // its context has just ended, and the span with it; the event's context may still exist
     ledger_.release(allocation.device, charge, booked(allocation));
-    lock.unlock();
-    if (behind.event != nullptr) real::cuEventDestroy_v2(behind.event);
+    fences_.release(behind.context, behind.event);
     return;
   }
   const PoolPointer pool = span->pool;
@@ -307,17 +348,15 @@ void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
     return;
   }
   const Heap::Stream own = stream_of(behind.context, behind.number);
-  const Fences::Queue queue = Fences::queue_of(own, behind.fence);
-  fences_.add(queue, {.fence = behind.fence,
-                      .event = behind.event,
-                      .event_context = behind.context,
-                      .pool = pool,
-                      .heap_context = context,
-                      .address = allocation.address,
-                      .bytes = charge});
+  fences_.add(Fences::queue_of(own, behind.fence), {.fence = behind.fence,
+                                                    .event = behind.event,
+                                                    .event_context = behind.context,
+                                                    .pool = pool,
+                                                    .heap_context = context,
+                                                    .address = allocation.address,
+                                                    .bytes = charge});
   heap.give_behind_its_own(allocation.address, own, behind.fence, charge);
   pool->publish();
-  fences_.look_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
 }
 
 const StreamOrdered::Span* StreamOrdered::span_at(std::uint64_t address) const {
@@ -341,6 +380,7 @@ std::vector<int> StreamOrdered::sweep() {
   if (!any()) return {};
   std::set<int> devices;
   Lock lock(mutex_);
+  flush();
   fences_.look(lock, [&](const Fences::Point& point) { passed(point, &devices); });
   return {devices.begin(), devices.end()};
 }
@@ -356,7 +396,9 @@ bool StreamOrdered::find(std::uint64_t address, std::optional<Block>* block) con
   const auto after = live_.upper_bound(address);
   if (after == live_.begin()) return true;
   const auto& [start, what] = *std::prev(after);
-  if (start < span->address || address - start >= what.bytes) return true;
+  if (start < span->address || address - start >= what.bytes || what.use != Live::Use::kUsed) {
+    return true;
+  }
   *block = {.address = start,
             .bytes = what.bytes,
             .buffer_id = what.buffer_id,
@@ -378,17 +420,22 @@ bool StreamOrdered::holds(std::uint64_t address) const {
 
 void StreamOrdered::context_ending(api::CUcontext context) {
   Lock lock(mutex_);
+  flush();
   fences_.context_ending(lock, context);
 }
 
 void StreamOrdered::context_ended(api::CUcontext context, bool gone) {
   const std::lock_guard lock(mutex_);
+  flush();
+  for (auto& [address, live] : live_) {
+    if (gone && live.last.context == context) live.last = {};
+  }
   for (auto span = spans_.begin(); gone && span != spans_.end();) {
     if (span->second.context != context) {
       ++span;
       continue;
     }
-    live_.erase(live_.lower_bound(span->first), live_.lower_bound(span->first + span->second.bytes));
+    forget(span->first, span->second.bytes);
     span = spans_.erase(span);
   }
   // Even if another context has its spans' addresses by now.

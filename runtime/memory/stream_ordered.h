@@ -12,10 +12,13 @@
 // all contexts of its GPU share. Unified Memory ends with the context that it was allocated in: there each context has
 // its own heap.
 //
+// Before all that stands the quick list (quick_list.h): most blocks serve an allocation like the one that they had.
+//
 // Small plain memory comes from separate heaps, one per context: a piece of Unified Memory for each allocation would
 // cost three driver calls.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -31,6 +34,7 @@
 #include "runtime/memory/fences.h"
 #include "runtime/memory/heap.h"
 #include "runtime/memory/ledger.h"
+#include "runtime/memory/quick_list.h"
 #include "runtime/memory/served_pool.h"
 #include "runtime/memory/spare_nodes.h"
 
@@ -70,6 +74,22 @@ class StreamOrdered {
   Heap::Fence next_fence() { return fences_.next(); }
   // An entry of the ledger that is being freed (begin_free). Takes the event.
   void free(const Allocation& allocation, const Behind& behind);
+
+  // --- the quick list (quick_list.h): the same, with the block's entry in the ledger left as it is
+
+  // Begins to free what begins at an address: kTwice is for what is freed already, kNo for what cannot be freed so, and
+  // kNotYet for what can be once learn_threshold() has been called for its pool. `before`: what it was received behind;
+  // its event can be recorded once more, if it is of the stream's context.
+  enum class QuickFree : std::uint8_t { kNo, kNotYet, kYes, kTwice };
+  QuickFree begin_quick_free(std::uint64_t address, Behind* before, api::CUmemoryPool* pool);
+  // End that. Both take the events that are left.
+  void quick_free(std::uint64_t address, const Behind& behind, const Behind& before);
+  void cancel_quick_free(std::uint64_t address, const Behind& before);
+  // Whether what begins there was freed so. One load as long as nothing is in the list.
+  bool is_quick_freed(std::uint64_t address) const;
+  // False: no block in the list is like this.
+  bool quick_allocate(const Wanted& wanted, api::CUdeviceptr* address);
+
   // Whether there has been anything to serve.
   bool any() const { return any_.load(std::memory_order_relaxed); }
   // Checks which frees the streams have passed. Returns the GPUs whose bytes became free.
@@ -144,8 +164,13 @@ class StreamOrdered {
     std::uint64_t bytes = 0;
     std::uint64_t buffer_id = 0;
     Heap::Stream stream = 0;
-    Heap::Fence behind = 0;  // the stream received the block behind this fence of its own
+    Heap::Fence behind = 0;      // the stream received the block behind this fence of its own
+    ServedPool* pool = nullptr;  // where it can be freed quickly
+    enum class Use : std::uint8_t { kUsed, kGoing, kFreed } use = Use::kUsed;
+    // kFreed: behind what. kUsed, where that was so before: behind what the stream received it, instead of `behind`.
+    Behind last{};
   };
+  using Lives = std::map<std::uint64_t, Live>;  // by address
   PoolPointer pool_of(api::CUmemoryPool handle, int device);
   static void set_access(const Span& span, int accessing, api::CUmemAccess_flags flags);
   static Place home_of(const Wanted& wanted);
@@ -155,6 +180,13 @@ class StreamOrdered {
   static bool is_paid(const Wanted& wanted, const Heap::Taken& taken) { return taken.charge >= wanted.bytes; }
   void note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken, bool paid);
   void enter(const Wanted& wanted, const Heap::Taken& taken, api::CUdeviceptr* into);
+  void give_back(const Allocation& allocation, std::uint64_t charge, Behind behind);
+  void free_properly(std::uint64_t address, const Behind& behind);
+  void flush();
+  Lives::iterator live_at(std::uint64_t address);
+  void forget(Lives::iterator live);
+  void forget(std::uint64_t address, std::uint64_t bytes);
+  Lives::iterator& latest(std::uint64_t address) { return latest_[address * 0x9e3779b97f4a7c15u >> 54]; }
   std::optional<Heap::Taken> take(const Wanted& wanted, PoolPointer* pool);
   api::CUresult grow(const Wanted& wanted, const PoolPointer& pool, Backend& backend, Heap::Taken* taken);
   std::optional<Heap::Taken> take_behind(const Wanted& wanted, const PoolPointer& pool, const Reserve& reserve);
@@ -173,8 +205,11 @@ class StreamOrdered {
   std::map<int, PoolPointer> plain_;                          // by device
   std::map<api::CUcontext, std::set<PoolPointer>> pools_of_;  // with a heap of that context
   std::map<std::uint64_t, Span> spans_;                       // by address
-  std::map<std::uint64_t, Live> live_;                        // by address
-  SpareNodes<std::map<std::uint64_t, Live>> spare_live_;
+  Lives live_;
+  std::array<Lives::iterator, 1024> latest_{};  // of live_, by a hash of the address; changed by the two below
+  SpareNodes<Lives> spare_live_;
+  QuickList<Lives::iterator> quick_;
+  std::atomic<std::size_t> quick_freed_{0};                  // of live_, those that are not in use
   std::map<api::CUcontext, std::uint64_t> context_numbers_;  // stream_of()
   std::uint64_t last_context_number_ = 0;
   std::pair<api::CUcontext, std::uint64_t> last_context_{};  // the entry that was looked up last

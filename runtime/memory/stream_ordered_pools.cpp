@@ -34,19 +34,35 @@ ServedPool::Sums ServedPool::sums() const {
   return all;
 }
 
+namespace {
+
+void show(std::uint64_t now, std::atomic<std::uint64_t>& current, std::atomic<std::uint64_t>& high) {
+  if (now > high.load(std::memory_order_relaxed)) high.store(now, std::memory_order_release);
+  current.store(now, std::memory_order_release);
+}
+
+}  // namespace
+
 void ServedPool::publish() {
-  const auto show = [](std::uint64_t now, std::atomic<std::uint64_t>& current, std::atomic<std::uint64_t>& high) {
-    if (now > high.load(std::memory_order_relaxed)) high.store(now, std::memory_order_release);
-    current.store(now, std::memory_order_release);
-  };
   const Sums now = sums();
   const std::uint64_t now_reserved = now.reserved;
-  const std::uint64_t now_used = now.used - std::min(now.used, unpaid);
+  const std::uint64_t now_used = now.used - std::min(now.used, unpaid + quick);
   const bool grows = now_reserved > figures->reserved.load(std::memory_order_relaxed);
   if (grows) show(now_reserved, figures->reserved, figures->reserved_high);
   show(now_used, figures->used, figures->used_high);
   if (!grows) show(now_reserved, figures->reserved, figures->reserved_high);
-  figures->above_threshold.store(now_reserved > threshold.value_or(0) && now.unused != 0, std::memory_order_relaxed);
+  figures->above_threshold.store(now_reserved > threshold.value_or(0) && (now.unused != 0 || quick != 0),
+                                 std::memory_order_relaxed);
+}
+
+void ServedPool::add_quick(std::uint64_t bytes) {
+  quick += bytes;
+  show(figures->used.load(std::memory_order_relaxed) - bytes, figures->used, figures->used_high);
+}
+
+void ServedPool::take_quick(std::uint64_t bytes) {
+  quick -= bytes;
+  show(figures->used.load(std::memory_order_relaxed) + bytes, figures->used, figures->used_high);
 }
 
 // --- what it has
@@ -115,12 +131,14 @@ void StreamOrdered::trim_empty(ServedPool& pool) {
 void StreamOrdered::trim(api::CUmemoryPool pool, std::uint64_t keep) {
   if (!any()) return;
   const std::lock_guard lock(mutex_);
+  flush();
   if (const auto known = pools_.find(pool); known != pools_.end()) trim(*known->second, keep);
 }
 
 void StreamOrdered::trim_all(int device) {
   if (!any()) return;
   const std::lock_guard lock(mutex_);
+  flush();
   for (const auto& [handle, pool] : pools_) {
     if (pool->device == device) trim(*pool, 0);
   }
@@ -130,6 +148,7 @@ void StreamOrdered::trim_all(int device) {
 void StreamOrdered::trim_to_threshold(api::CUmemoryPool pool) {
   learn_threshold(pool);
   const std::lock_guard lock(mutex_);
+  flush();
   const auto known = pools_.find(pool);
   if (known != pools_.end() && known->second->threshold) trim(*known->second, *known->second->threshold);
 }
@@ -200,6 +219,7 @@ StreamOrdered::PoolPointer StreamOrdered::serving(api::CUmemoryPool handle) cons
 void StreamOrdered::pool_destroyed(const PoolPointer& pool) {
   if (!pool) return;
   const std::lock_guard lock(mutex_);
+  flush();
   if (const auto known = pools_.find(pool->handle); known != pools_.end() && known->second == pool) {
     pools_.erase(known);  // its spans and points keep it alive
     figures_.remove(pool->handle);

@@ -2,6 +2,7 @@
 //
 //   alloc_cost --bytes N[K|M|G] [--count N]
 //   alloc_cost --bytes N[K|M|G] --stream-ordered
+//   alloc_cost --among-others
 //
 // Allocates --count pieces (default: as many as make 2 GiB, at least 2 and at most 512), frees them, and then allocates
 // and frees one again and again. Prints a line of JSON: for each kind of call the mean, the median and the longest, in
@@ -10,7 +11,16 @@
 // --stream-ordered: cuMemAllocAsync and cuMemFreeAsync in a stream, 20 000 pairs of them: by themselves, and each
 // around a short kernel, where the GPU is the one that is busy; the same kernels alone. Microseconds for each pair,
 // until the stream has finished.
+//
+// --among-others: cuMemAllocAsync and cuMemFreeAsync as a framework calls them, of 40 sizes, 200 pieces at a time, with
+// other work between the calls, which takes the processor's caches: nanoseconds for each, the median and the mean of
+// the middle half.
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <random>
 #include <vector>
 
 #include "tests/programs/program.h"
@@ -69,6 +79,83 @@ int stream_ordered(uint64_t bytes) {
   return 0;
 }
 
+// Work that leaves little of the processor's first caches, and of what it knows about branches, to what runs next.
+class Others {
+ public:
+  Others() : data_(kData / sizeof(uint64_t), 1) {
+    code_ = static_cast<unsigned char*>(
+        mmap(nullptr, kCode, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    if (code_ == MAP_FAILED) fail("mmap");
+    constexpr unsigned char kNop[] = {0x66, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0};
+    for (size_t at = 0; at + sizeof kNop < kCode; at += sizeof kNop) std::memcpy(code_ + at, kNop, sizeof kNop);
+    std::memset(code_ + kCode - sizeof kNop - 1, 0x90, sizeof kNop);
+    code_[kCode - 1] = 0xc3;
+  }
+  void work() {
+    for (size_t at = 0; at < data_.size(); at += 8) data_[at] += at;
+    reinterpret_cast<void (*)()>(code_)();
+  }
+
+ private:
+  static constexpr size_t kData = 256 << 10;
+  static constexpr size_t kCode = 128 << 10;
+  std::vector<uint64_t> data_;
+  unsigned char* code_;
+};
+
+int among_others() {
+  constexpr int kCalls = 20'000;
+  CUstream stream = nullptr;
+  CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUmemoryPool pool = nullptr;
+  CHECK(cuDeviceGetDefaultMemPool(&pool, 0));
+  uint64_t keep = UINT64_MAX;
+  CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
+  Others others;
+  std::mt19937_64 random(7);
+  std::vector<size_t> sizes;
+  for (int index = 0; index < 40; ++index) sizes.push_back((size_t{512} << (random() % 13)) * (2 + random() % 3));
+  std::vector<CUdeviceptr> kept;
+  std::vector<double> allocations, frees;
+  const auto nanoseconds = [&](auto&& call) {
+    others.work();
+    const auto began = std::chrono::steady_clock::now();
+    call();
+    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - began).count();
+  };
+  for (int call = 0; call < kCalls; ++call) {
+    if (kept.size() < 200) {
+      CUdeviceptr memory = 0;
+      allocations.push_back(
+          nanoseconds([&] { CHECK(cuMemAllocAsync(&memory, sizes[random() % sizes.size()], stream)); }));
+      kept.push_back(memory);
+      if (kept.size() < 200 && random() % 2 == 0) continue;
+    }
+    std::swap(kept[random() % kept.size()], kept.back());
+    frees.push_back(nanoseconds([&] { CHECK(cuMemFreeAsync(kept.back(), stream)); }));
+    kept.pop_back();
+    if (random() % 2 == 0 && call % 16 == 0) {
+      for (const auto each : kept) CHECK(cuMemFreeAsync(each, stream));
+      kept.clear();
+    }
+  }
+  CHECK(cuStreamSynchronize(stream));
+  const auto print = [](const char* name, std::vector<double>& all) {
+    all.erase(all.begin(), all.begin() + static_cast<ptrdiff_t>(all.size() / 4));  // the first set things up
+    std::sort(all.begin(), all.end());
+    double sum = 0;
+    for (size_t index = all.size() / 4; index < all.size() * 3 / 4; ++index) sum += all[index];
+    std::printf("\"%s\":%.0f,\"%s_mean\":%.0f", name, all[all.size() / 2], name,
+                sum / static_cast<double>(all.size() / 2));
+  };
+  std::printf("{");
+  print("allocation", allocations);
+  std::printf(",");
+  print("free", frees);
+  std::printf("}\n");
+  return 0;
+}
+
 int main(int argc, char** argv) {
   Options options(argc, argv, "alloc_cost --bytes N[K|M|G] [--count N] [--stream-ordered]");
   start();
@@ -76,7 +163,9 @@ int main(int argc, char** argv) {
   const auto usual = std::clamp<uint64_t>((uint64_t{2} << 30) / bytes, 2, 512);
   const auto count = static_cast<size_t>(options.number("--count", static_cast<double>(usual)));
   const bool in_stream = options.flag("--stream-ordered");
+  const bool with_others = options.flag("--among-others");
   options.end();
+  if (with_others) return among_others();
   if (in_stream) return stream_ordered(bytes);
   CUdeviceptr first = 0;  // what the first call of all sets up counts for none
   CHECK(cuMemAlloc_v2(&first, 256));

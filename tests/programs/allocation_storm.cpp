@@ -176,6 +176,8 @@ class Worker {
     Block block;
     block.route = routes_[random_() % routes_.size()];
     block.bytes = (1 + random_() % (most_ / 4)) * 4;
+    // Many sizes come again and again.
+    if (random_() % 2 == 0 && most_ >= 64) block.bytes = (1 + random_() % 8) * (most_ / 64 * 4);
     block.value = static_cast<unsigned>(random_());
     CUresult result = CUDA_SUCCESS;
     std::optional<Timer> timer(std::in_place, timed(block, kAllocate));
@@ -408,6 +410,9 @@ int main(int argc, char** argv) {
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   CUmemoryPool pool = nullptr;
   check(functions.pool_create(&pool, &properties), "cuMemPoolCreate");
+  // As frameworks have it: what is freed stays in the pool.
+  uint64_t keep = UINT64_MAX;
+  CHECK(cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &keep));
   if (table) print_table(storm, functions, context, pool);
   const Outcome outcome = table ? Outcome{.took = 1} : run(storm, functions, context, pool);
   check(functions.pool_destroy(pool), "cuMemPoolDestroy");

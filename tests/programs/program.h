@@ -43,6 +43,8 @@ inline void fail(const char* format, ...) {
   USE(cuMemAllocManaged, "cuMemAllocManaged", 6000, 0)                               \
   USE(cuMemAllocAsync, "cuMemAllocAsync", 11020, 0)                                  \
   USE(cuMemFreeAsync, "cuMemFreeAsync", 11020, 0)                                    \
+  USE(cuDeviceGetDefaultMemPool, "cuDeviceGetDefaultMemPool", 11020, 0)              \
+  USE(cuMemPoolSetAttribute, "cuMemPoolSetAttribute", 11020, 0)                      \
   USE(cuMemFree_v2, "cuMemFree", 3020, 0)                                            \
   USE(cuMemGetInfo_v2, "cuMemGetInfo", 3020, 0)                                      \
   USE(cuMemCreate, "cuMemCreate", 10020, 0)                                          \

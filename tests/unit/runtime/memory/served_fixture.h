@@ -26,8 +26,8 @@ inline api::CUmemPoolProps plain_pool() {
 }
 
 struct Served : Fixture {
-  explicit Served(std::uint64_t limit = 64 * kMiB)
-      : Fixture({.backend = memory::Choice::kManaged, .limit_bytes = limit}) {
+  explicit Served(std::uint64_t limit = 64 * kMiB, memory::Choice backend = memory::Choice::kManaged)
+      : Fixture({.backend = backend, .limit_bytes = limit}) {
     may_wait = 1;
     threshold = UINT64_MAX;
     awaited.clear();

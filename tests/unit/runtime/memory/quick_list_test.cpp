@@ -1,0 +1,305 @@
+// Stream-ordered memory that is freed to the quick list and allocated from it: with extents behind it, since managed
+// memory is not.
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "generated/driver_real.h"
+#include "tests/unit/runtime/counting_driver.h"
+#include "tests/unit/runtime/memory/served_fixture.h"
+#include "tests/unit/runtime/turn/mapping_driver.h"
+
+using namespace rota;
+using namespace rota::memory;
+using namespace rota::test;
+
+namespace {
+
+using Calls = std::map<std::string, long>;
+
+struct Quick : Served {
+  explicit Quick(std::uint64_t limit = 64 * kMiB) : Served(limit, Choice::kSwap) {
+    maps(driver);
+    memory.set_served(true);
+    memory.swap().set_asked(true);
+    driver.set<api::cuDeviceGetAttribute_fn>(
+        Symbol::k_cuDeviceGetAttribute, [](int* value, api::CUdevice_attribute which, api::CUdevice) {
+          *value = which != api::CU_DEVICE_ATTRIBUTE_MPS_ENABLED &&
+                   which != api::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES;
+          return api::CUDA_SUCCESS;
+        });
+    // The first free learns the pool's threshold and goes the usual way.
+    free(taken(512));
+    finish();
+    memory.sweep_deferred();
+    REQUIRE(memory.mode(0) == protocol::MemoryMode::kSwap);
+  }
+  std::uint64_t used() { return attribute(api::CU_MEMPOOL_ATTR_USED_MEM_CURRENT); }
+  std::uint64_t used_high() { return attribute(api::CU_MEMPOOL_ATTR_USED_MEM_HIGH); }
+  std::uint64_t number(api::CUdeviceptr address) {
+    std::optional<Memory::Block> block;
+    REQUIRE(memory.find_block(address, &block));
+    return block ? block->buffer_id : 0;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("memory of the size that its stream has just freed costs no book, and is a new allocation") {
+  Quick f;
+  const api::CUdeviceptr first = f.taken(5000);
+  const api::CUdeviceptr other = f.taken(3000);
+  f.free(first);
+  const std::uint64_t entries = f.ledger.clock(0);
+  const CountingDriver counted;
+  CHECK(f.taken(5000) == first);
+  CHECK(counted.calls() == Calls{{"cuStreamGetId", 1}});
+  const std::uint64_t number = f.number(first);
+  counted.reset();
+  f.free(first);
+  CHECK(counted.calls() == Calls{{"cuStreamGetId", 1}, {"cuCtxGetCurrent", 1}, {"cuEventRecord", 1}});
+  CHECK(f.taken(5000) == first);
+  CHECK(f.number(first) > number);
+  CHECK(f.ledger.clock(0) == entries);
+  CHECK(f.used() == 5120 + 3072);
+  f.free(first);
+  f.free(other);
+  CHECK(f.live_bytes() == 0);
+  CHECK(f.ledger.entries() == 0);
+}
+
+TEST_CASE("what is in the quick list is freed as far as the program can tell") {
+  Quick f;
+  const auto refused = [] { return api::CUDA_ERROR_INVALID_VALUE; };
+  const api::CUdeviceptr first = f.taken(kMiB);
+  const api::CUdeviceptr second = f.taken(kMiB);
+  CHECK(f.used() == 2 * kMiB);
+  f.work();
+  f.free(first);
+  CHECK(f.number(first) == 0);
+  CHECK(f.number(second) != 0);
+  CHECK(f.used() == kMiB);
+  CHECK(f.used_high() == 2 * kMiB);
+  CHECK(f.memory.free_async(first, kStream, false, refused) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_async(first, kStream, false, refused, true) == api::CUDA_ERROR_INVALID_VALUE);
+  CHECK(f.memory.free_waiting(first, false, refused) == api::CUDA_ERROR_INVALID_VALUE);
+  f.memory.pool_attribute_set(kPool, api::CU_MEMPOOL_ATTR_USED_MEM_HIGH);
+  CHECK(f.used_high() == kMiB);
+  CHECK(f.taken(kMiB) == first);
+  CHECK(f.used() == 2 * kMiB);
+  CHECK(f.used_high() == 2 * kMiB);
+  CHECK(f.memory.free_waiting(first, false, refused) == api::CUDA_SUCCESS);
+}
+
+TEST_CASE("what is in the quick list is nobody else's before its stream has passed the free") {
+  Quick f(3 * kSpan);
+  const api::CUdeviceptr first = f.taken(kSpan);
+  f.work();
+  f.free(first);
+  const api::CUdeviceptr other = f.taken(kSpan, kOther);
+  CHECK(other != first);
+  CHECK(f.taken(kSpan) == first);
+  f.free(first);
+  f.finish();
+  CHECK(f.taken(kSpan, kOther) == first);
+  // Another pool of the program's, with the same stream and size.
+  f.free(first, kOther);
+  const auto pool = reinterpret_cast<api::CUmemoryPool>(0xa000);
+  f.memory.pools().made(pool, Pools::described(plain_pool()));
+  api::CUdeviceptr address = 0;
+  REQUIRE(f.memory.allocate_async({.address = &address, .bytes = kSpan, .pool = pool, .stream = kOther}, no_call) ==
+          api::CUDA_SUCCESS);
+  CHECK(address != first);
+  CHECK(f.taken(kSpan, kOther) == first);
+}
+
+TEST_CASE("a stream's own memory in the quick list serves it in other sizes, and others at a shortage") {
+  Quick f(kSpan);
+  std::vector<api::CUdeviceptr> parts;
+  for (int part = 0; part < 4; ++part) parts.push_back(f.taken(kSpan / 4));
+  f.work();
+  for (const api::CUdeviceptr part : parts) f.free(part);
+  CHECK(f.used() == 0);
+  CHECK(f.taken(kSpan) == parts.front());
+  CHECK(awaited.empty());
+  f.free(parts.front());
+  api::CUdeviceptr other = 0;
+  may_wait = 0;
+  CHECK(f.take(kSpan, &other, kOther) == api::CUDA_ERROR_OUT_OF_MEMORY);
+  may_wait = 1;
+  REQUIRE(f.take(kSpan, &other, kOther) == api::CUDA_SUCCESS);
+  CHECK(other == parts.front());
+  CHECK(awaited.size() == 1);
+  CHECK(f.live_bytes() == kSpan);
+}
+
+TEST_CASE("memory from the quick list that is freed without a stream waits for the work that used it before") {
+  Quick f;
+  const api::CUdeviceptr first = f.taken(kSpan);
+  f.work();
+  f.free(first);
+  REQUIRE(f.taken(kSpan) == first);
+  REQUIRE(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);  // unused, so its own use is over
+  CHECK(f.taken(kSpan, kOther) != first);
+  f.finish();
+  CHECK(f.taken(kSpan, kOther) == first);
+  CHECK(f.live_bytes() == 2 * kSpan);
+}
+
+TEST_CASE("an event that cannot be recorded leaves memory that the quick list would take allocated") {
+  Quick f;
+  const api::CUdeviceptr first = f.taken(kMiB);
+  f.work();
+  f.free(first);
+  REQUIRE(f.taken(kMiB) == first);
+  const std::uint64_t number = f.number(first);
+  static bool fails;
+  fails = true;
+  f.driver.set<api::cuEventRecord_fn>(
+      Symbol::k_cuEventRecord, [](auto...) { return fails ? api::CUDA_ERROR_INVALID_HANDLE : api::CUDA_SUCCESS; });
+  CHECK(f.memory.free_async(first, kStream, false, no_call) == api::CUDA_ERROR_INVALID_HANDLE);
+  CHECK(f.number(first) == number);
+  CHECK(f.live_bytes() == kMiB);
+  fails = false;
+  // It is still known behind what work the stream got it.
+  REQUIRE(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);
+  CHECK(f.live_bytes() == kMiB);
+  f.finish();
+  CHECK(f.live_bytes() == 0);
+}
+
+TEST_CASE("the quick list is empty once a pool is destroyed, trimmed, or beyond its threshold") {
+  Quick f;
+  SECTION("destroyed") {
+    const api::CUdeviceptr first = f.taken(kMiB);
+    const api::CUdeviceptr second = f.taken(kMiB);
+    f.free(first);
+    f.memory.pool_destroyed(f.memory.serving(kPool));
+    f.free(second);
+    // A new pool with its handle starts anew.
+    const api::CUdeviceptr third = f.taken(kMiB);
+    CHECK(third != first);
+    CHECK(third != second);
+    CHECK(f.live_bytes() == kMiB);
+  }
+  SECTION("trimmed") {
+    f.free(f.taken(kSpan));
+    f.memory.trim_pool(kPool, 0);
+    CHECK(f.reserved() == 0);
+  }
+  SECTION("beyond its threshold") {
+    const api::CUdeviceptr first = f.taken(kSpan);
+    f.free(first);
+    f.set_threshold(0);
+    CHECK(f.reserved() == 0);
+    const api::CUdeviceptr second = f.taken(kSpan);
+    f.free(second);
+    CHECK(f.reserved() == 0);
+  }
+  CHECK(f.memory.has_deferred());
+}
+
+TEST_CASE("of more memory than the quick list holds none is lost") {
+  Quick f(UINT64_MAX);
+  const std::uint64_t bytes = GENERATE(std::uint64_t{512}, 8 * kMiB);
+  std::vector<api::CUdeviceptr> held;
+  for (int number = 0; number < 100; ++number) held.push_back(f.taken(bytes));
+  for (int round = 0; round < 30; ++round) {
+    for (const api::CUdeviceptr address : held) f.free(address);
+    std::vector<api::CUdeviceptr> again;
+    for (std::size_t number = 0; number < held.size(); ++number) again.push_back(f.taken(bytes));
+    std::sort(again.begin(), again.end());
+    std::sort(held.begin(), held.end());
+    REQUIRE(again == held);
+  }
+  for (const api::CUdeviceptr address : held) f.free(address);
+  CHECK(f.used() == 0);
+  CHECK(f.live_bytes() == 0);
+  CHECK(f.ledger.entries() == 0);
+  f.memory.trim_pool(kPool, 0);
+  CHECK(f.reserved() == 0);
+}
+
+TEST_CASE("with a context go the events of the quick list, and of what came from it, but not the memory") {
+  Quick f;
+  const api::CUdeviceptr first = f.taken(kMiB);
+  const api::CUdeviceptr second = f.taken(kMiB);
+  for (const api::CUdeviceptr address : {first, second}) f.free(address);
+  const api::CUdeviceptr used = f.taken(kMiB);  // with an event of this context
+  f.work();
+  {
+    Memory::ContextEnd ending(f.memory, f.context);
+    f.driver.destroy(f.context);
+    ending.gone();
+  }
+  f.driver.leave_context();
+  f.driver.enter_context(0);
+  CHECK(f.live_bytes() == kMiB);
+  f.free(used);
+  f.finish();
+  CHECK(f.live_bytes() == 0);
+  f.taken(kMiB);
+  CHECK(f.driver.dead_uses == 0);
+}
+
+TEST_CASE("threads that free to the quick list and allocate from it keep apart, and leave nothing") {
+  Quick f(48 * kMiB);
+  std::atomic<int> wrong{0};
+  std::array<std::atomic<std::uint64_t>, 64 * kMiB / 512> owner{};
+  const std::uint64_t base = f.taken(512);
+  f.free(base);
+  std::vector<std::thread> workers;
+  for (std::uint64_t number = 1; number <= 8; ++number) {
+    workers.emplace_back([&, number] {
+      f.driver.enter_context(0);
+      real::cuCtxPushCurrent_v2(f.context);
+      const auto stream = reinterpret_cast<api::CUstream>(0x1000 * (1 + number % 3));
+      const auto unexpected = [] { return api::CUDA_ERROR_UNKNOWN; };
+      const auto mark = [&](api::CUdeviceptr address, std::uint64_t from, std::uint64_t to) {
+        const std::uint64_t granule = (address - base) / 512;
+        if (granule < owner.size() && !owner[granule].compare_exchange_strong(from, to)) wrong.fetch_add(1);
+      };
+      std::vector<api::CUdeviceptr> held;
+      for (std::uint64_t round = 0; round < 600; ++round) {
+        api::CUdeviceptr address = 0;
+        // No work is ever outstanding here, so whoever has a block has it alone.
+        if (f.memory.allocate_async(
+                {.address = &address, .bytes = 512 * (1 + (round * 7 + number) % 4), .stream = stream}, unexpected) !=
+            api::CUDA_SUCCESS) {
+          wrong.fetch_add(1);
+          continue;
+        }
+        mark(address, 0, number);
+        held.push_back(address);
+        if (held.size() > 5) {
+          mark(held.front(), number, 0);
+          const api::CUresult freed = round % 7 == 0 ? f.memory.free_waiting(held.front(), false, unexpected)
+                                                     : f.memory.free_async(held.front(), stream, false, unexpected);
+          if (freed != api::CUDA_SUCCESS) wrong.fetch_add(1);
+          held.erase(held.begin());
+        }
+        std::optional<Memory::Block> block;
+        if (round % 32 == 0) f.memory.sweep_deferred();
+        if (round % 64 == 0) f.memory.trim_pool(kPool, 0);
+        if (!f.memory.find_block(held.back(), &block) || !block) wrong.fetch_add(1);
+      }
+      for (const api::CUdeviceptr address : held) {
+        mark(address, number, 0);
+        f.memory.free_async(address, stream, false, unexpected);
+      }
+      f.driver.leave_context();
+      f.driver.leave_context();
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  CHECK(wrong == 0);
+  CHECK(f.used() == 0);
+  CHECK(f.live_bytes() == 0);
+  CHECK(f.ledger.entries() == 0);
+  f.memory.trim_pool(kPool, 0);
+  CHECK(f.reserved() == 0);
+  CHECK(f.driver.dead_uses == 0);
+}
