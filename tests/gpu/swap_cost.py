@@ -6,7 +6,8 @@
 allocate  cuMemAlloc and cuMemFree of each size, cold (nothing of that size was freed before) and warm, in processes that run natively
           and under `rota run --memory swap` in turn (tests/programs/alloc_cost of the build). The figures are the medians of the
           processes' means, and rota's over native.
-stream    cuMemAllocAsync and cuMemFreeAsync in a stream, by themselves and around a short kernel (alloc_cost --stream-ordered), likewise.
+stream    cuMemAllocAsync and cuMemFreeAsync in a stream, by themselves and around a short kernel (alloc_cost --stream-ordered), likewise;
+          and of many sizes, with other work between the calls, which takes the processor's caches (alloc_cost --among-others).
 own       two programs with memory of their own making (cuMemCreate) in pieces of 2, 20, 64 and 256 MiB, which swap: what a moved GiB
           takes (swap.py --own --piece), beside a ballast.
 
@@ -69,6 +70,11 @@ def stream_ordered(options):
         for figure in ("pair", "kernel", "pair_and_kernel"):
             line[figure] = compared(taken, lambda each, figure=figure: each[figure])
         print(json.dumps(line), flush=True)
+    taken, failed = in_turn(options, "--among-others")
+    line = {"part": "stream", "size": "many, among other work", "repeats": options.repeats, "failed": failed[:2]}
+    for figure in ("allocation", "free"):
+        line[figure] = compared(taken, lambda each, figure=figure: each[figure])
+    print(json.dumps(line), flush=True)
 
 
 def moves_of_own_memory(options):
