@@ -283,7 +283,14 @@ api::CUresult Memory::allocate_pitch(api::CUdeviceptr* address, std::size_t* pit
 }
 
 api::CUresult Memory::free(std::uint64_t address, const RealCall& call, bool capturing) {
-  if (stream_ordered_.is_quick_freed(address)) return api::CUDA_ERROR_INVALID_VALUE;
+  const StreamOrdered::Claimed claimed = stream_ordered_.claim(address);
+  if (claimed == StreamOrdered::Claimed::kTwice) return api::CUDA_ERROR_INVALID_VALUE;
+  const api::CUresult result = free_claimed(address, call, capturing);
+  if (claimed == StreamOrdered::Claimed::kYes && result != api::CUDA_SUCCESS) stream_ordered_.unclaim(address);
+  return result;
+}
+
+api::CUresult Memory::free_claimed(std::uint64_t address, const RealCall& call, bool capturing) {
   // The ledger is updated before the driver is called: once it has freed the memory, another thread may get the same
   // address.
   const std::optional<Allocation> taken = ledger_.begin_free(address);

@@ -274,9 +274,10 @@ class Memory {
   bool is_kept(std::uint64_t address) const;
   // An event behind all work in the stream so far; or the driver's error. That of `before`, if it can be.
   api::CUresult record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind,
-                              StreamOrdered::Behind* before = nullptr);
-  api::CUresult free_quickly(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
-                             StreamOrdered::Behind before);
+                              const StreamOrdered::Behind& before = {});
+  api::CUresult free_claimed(std::uint64_t address, const RealCall& call, bool capturing);
+  api::CUresult free_async_claimed(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
+                                   const RealCall& call, bool capturing);
   std::size_t pitch_unit(const Place& place, unsigned element_bytes);
   // The part that rota may move to the GPU and off it, except for the program's own managed memory.
   std::vector<Allocation> movable(int ordinal) const;

@@ -1,6 +1,5 @@
 // Memory's stream-ordered calls, and the pool functions that programs call.
 #include <cstring>
-#include <utility>
 
 #include "generated/driver_gates.h"
 #include "generated/driver_real.h"
@@ -114,7 +113,7 @@ api::CUresult Memory::free_stream_ordered(const Allocation& taken, bool capturin
 }
 
 api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, StreamOrdered::Behind* behind,
-                                    StreamOrdered::Behind* before) {
+                                    const StreamOrdered::Behind& before) {
   const driver::KnownStream known = streams_.identify(stream, per_thread);
   // Nearly always its own already. Asking is a driver call.
   std::optional<driver::CurrentContext> made_current;
@@ -127,25 +126,12 @@ api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, Strea
     return refused != api::CUDA_SUCCESS ? refused : api::CUDA_ERROR_INVALID_HANDLE;
   }
   *behind = {.fence = stream_ordered_.next_fence(), .event = nullptr, .context = known.context, .number = known.number};
-  const bool again = before != nullptr && before->event != nullptr && before->context == known.context;
-  behind->event = again ? before->event : events_.take(known.context);
+  const bool again = before.event != nullptr && before.context == known.context;
+  behind->event = again ? before.event : events_.take(known.context);
   if (behind->event == nullptr) return api::CUDA_ERROR_OUT_OF_MEMORY;
   const api::CUresult result =
       per_thread ? gates::cuEventRecord_ptsz(behind->event, stream) : gates::cuEventRecord(behind->event, stream);
-  if (again && result == api::CUDA_SUCCESS) *before = {};
   if (!again && result != api::CUDA_SUCCESS) real::cuEventDestroy_v2(behind->event);
-  return result;
-}
-
-api::CUresult Memory::free_quickly(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
-                                   StreamOrdered::Behind before) {
-  StreamOrdered::Behind behind;
-  const api::CUresult result = record_behind(stream, per_thread, &behind, &before);
-  if (result == api::CUDA_SUCCESS) {
-    stream_ordered_.quick_free(address, behind, before);
-  } else {
-    stream_ordered_.cancel_quick_free(address, before);
-  }
   return result;
 }
 
@@ -154,25 +140,35 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
   if (!has_converted_.load(std::memory_order_relaxed)) return free(address, call);
   if (!capturing && !account::wanted() && !has_synchronous_.load(std::memory_order_relaxed)) {
     StreamOrdered::Behind before;
-    api::CUmemoryPool pool = nullptr;
-    switch (stream_ordered_.begin_quick_free(address, &before, &pool)) {
-      case StreamOrdered::QuickFree::kYes:
-        return free_quickly(address, stream, per_thread, before);
-      case StreamOrdered::QuickFree::kTwice:
-        return api::CUDA_ERROR_INVALID_VALUE;
-      case StreamOrdered::QuickFree::kNotYet:
-        stream_ordered_.learn_threshold(pool);
-        break;
-      case StreamOrdered::QuickFree::kNo:
-        break;
+    api::CUmemoryPool unlearned = nullptr;
+    const StreamOrdered::Claimed claimed = stream_ordered_.claim_quickly(address, &before, &unlearned);
+    if (claimed == StreamOrdered::Claimed::kTwice) return api::CUDA_ERROR_INVALID_VALUE;
+    if (claimed == StreamOrdered::Claimed::kYes) {
+      StreamOrdered::Behind behind;
+      const api::CUresult result = record_behind(stream, per_thread, &behind, before);
+      if (result == api::CUDA_SUCCESS) {
+        stream_ordered_.quick_free(address, behind);
+      } else {
+        stream_ordered_.unclaim(address);
+      }
+      return result;
     }
+    if (unlearned != nullptr) stream_ordered_.learn_threshold(unlearned);
   }
-  if (stream_ordered_.is_quick_freed(address)) return api::CUDA_ERROR_INVALID_VALUE;
+  const StreamOrdered::Claimed claimed = stream_ordered_.claim(address);
+  if (claimed == StreamOrdered::Claimed::kTwice) return api::CUDA_ERROR_INVALID_VALUE;
+  const api::CUresult result = free_async_claimed(address, stream, per_thread, call, capturing);
+  if (claimed == StreamOrdered::Claimed::kYes && result != api::CUDA_SUCCESS) stream_ordered_.unclaim(address);
+  return result;
+}
+
+api::CUresult Memory::free_async_claimed(api::CUdeviceptr address, api::CUstream stream, bool per_thread,
+                                         const RealCall& call, bool capturing) {
   const std::optional<Allocation> taken = ledger_.begin_free(address);
   if (!taken) {  // it begins no allocation, or another thread has just freed that
     const std::optional<Allocation> freed = ledger_.find(address);
     const bool refused = freed && freed->address == address && freed->kind.converted() && freed->kind.from_heap();
-    return refused ? api::CUDA_ERROR_INVALID_VALUE : free(address, call);
+    return refused ? api::CUDA_ERROR_INVALID_VALUE : free_claimed(address, call, false);
   }
   const bool served = taken->kind.from_heap();
   // A capture has no point in time at which to free it: the driver refuses what it does not know, and frees what is
@@ -181,7 +177,7 @@ api::CUresult Memory::free_async(api::CUdeviceptr address, api::CUstream stream,
   if (!taken->kind.converted() || captured) {
     ledger_.cancel_free(*taken);
     const bool known_to_driver = !captured || (taken->kind.backing == Backing::kUnified && !served);
-    return known_to_driver ? free(address, call) : call();
+    return known_to_driver ? free_claimed(address, call, false) : call();
   }
   // The driver does not take managed memory here. An event behind the stream's work shows when it can be freed.
   // A capture that begins meanwhile in another stream forbids queries of events, which are made in relaxed mode, and

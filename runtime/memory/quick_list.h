@@ -6,6 +6,7 @@
 // It holds no block for long: all are freed properly when anything else is to be known or done (StreamOrdered::flush).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -51,6 +52,14 @@ class QuickList {
     }
     return false;
   }
+  // Whether there is one that is as large in a heap.
+  bool has_as_large(const Like& like) const {
+    const std::vector<Entry>& same = entries_[slot_of(like)];
+    return std::any_of(same.begin(), same.end(), [&](const Entry& entry) {
+      return entry.like.pool == like.pool && entry.like.stream == like.stream &&
+             Heap::rounded(entry.like.bytes) == Heap::rounded(like.bytes);
+    });
+  }
   // Takes all, in no order.
   std::vector<Block> take_all() {
     std::vector<Block> all;
@@ -72,7 +81,7 @@ class QuickList {
   };
 
   static std::size_t slot_of(const Like& like) {
-    return (like.bytes / Heap::kGranule + like.stream) * 0x9e3779b97f4a7c15u >> 58;
+    return (Heap::rounded(like.bytes) / Heap::kGranule + like.stream) * 0x9e3779b97f4a7c15u >> 58;
   }
 
   std::array<std::vector<Entry>, 64> entries_;  // by a hash, the latest last

@@ -78,10 +78,10 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
     return heap != (*pool)->heaps.end() ? (heap->second.*how)(wanted.bytes, stream) : std::nullopt;
   };
   std::optional<Heap::Taken> taken;
-  if (quick_.size() != 0) {
+  if (wanted.pool != nullptr && quick_.size() != 0) {
     // As little as possible leaves the list: it serves what comes.
-    taken = try_to(&Heap::take_own);
-    if (!taken) flush();
+    if (!quick_.has_as_large({wanted.pool, stream, wanted.bytes})) taken = try_to(&Heap::take_own);
+    if (!taken) flush_and_look(lock);
   }
   if (!taken) taken = try_to(&Heap::take);
   if (!taken && (*pool)->heaps.contains(home)) {
@@ -102,6 +102,7 @@ void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Tak
                   .stream = taken.stream,
                   .behind = taken.fence,
                   .pool = quick ? &pool : nullptr};
+  if (quick) any_quick_.store(true, std::memory_order_release);
   auto entry = live_.lower_bound(taken.address);
   if (entry != live_.end() && entry->first == taken.address) {
     entry->second = live;
@@ -120,6 +121,7 @@ StreamOrdered::Lives::iterator StreamOrdered::live_at(std::uint64_t address) {
 
 void StreamOrdered::forget(Lives::iterator live) {
   if (latest(live->first) == live) latest(live->first) = {};
+  if (live->second.use != Live::Use::kUsed) not_used_.fetch_sub(1, std::memory_order_relaxed);
   spare_live_.erase(live_, live);
 }
 

@@ -77,16 +77,17 @@ class StreamOrdered {
 
   // --- the quick list (quick_list.h): the same, with the block's entry in the ledger left as it is
 
-  // Begins to free what begins at an address: kTwice is for what is freed already, kNo for what cannot be freed so, and
-  // kNotYet for what can be once learn_threshold() has been called for its pool. `before`: what it was received behind;
-  // its event can be recorded once more, if it is of the stream's context.
-  enum class QuickFree : std::uint8_t { kNo, kNotYet, kYes, kTwice };
-  QuickFree begin_quick_free(std::uint64_t address, Behind* before, api::CUmemoryPool* pool);
-  // End that. Both take the events that are left.
-  void quick_free(std::uint64_t address, const Behind& behind, const Behind& before);
-  void cancel_quick_free(std::uint64_t address, const Behind& before);
-  // Whether what begins there was freed so. One load as long as nothing is in the list.
-  bool is_quick_freed(std::uint64_t address) const;
+  // Whoever frees a block that the list might take claims it first, whichever way he then goes.
+  enum class Claimed : std::uint8_t { kNothing, kYes, kTwice };  // kTwice: it is freed, or another thread is freeing it
+  Claimed claim(std::uint64_t address);
+  // It was not freed after all. Only after kYes.
+  void unclaim(std::uint64_t address);
+  // The same, where the list takes it: otherwise kNothing. `before`: what it was received behind; its event can be
+  // recorded once more, if it is of the stream's context. `pool`: learn_threshold() has to be called for it before the
+  // list takes anything from it; or null.
+  Claimed claim_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool);
+  // Frees it; takes the event.
+  void quick_free(std::uint64_t address, const Behind& behind);
   // False: no block in the list is like this.
   bool quick_allocate(const Wanted& wanted, api::CUdeviceptr* address);
 
@@ -166,8 +167,9 @@ class StreamOrdered {
     Heap::Stream stream = 0;
     Heap::Fence behind = 0;      // the stream received the block behind this fence of its own
     ServedPool* pool = nullptr;  // where it can be freed quickly
-    enum class Use : std::uint8_t { kUsed, kGoing, kFreed } use = Use::kUsed;
-    // kFreed: behind what. kUsed, where that was so before: behind what the stream received it, instead of `behind`.
+    enum class Use : std::uint8_t { kUsed, kClaimed, kFreed } use = Use::kUsed;
+    // kFreed: behind what. Otherwise, where that was so before: behind what the stream received it, instead of
+    // `behind`.
     Behind last{};
   };
   using Lives = std::map<std::uint64_t, Live>;  // by address
@@ -182,7 +184,8 @@ class StreamOrdered {
   void enter(const Wanted& wanted, const Heap::Taken& taken, api::CUdeviceptr* into);
   void give_back(const Allocation& allocation, std::uint64_t charge, Behind behind);
   void free_properly(std::uint64_t address, const Behind& behind);
-  void flush();
+  void flush(std::vector<Fences::Queue>* queues = nullptr);
+  void flush_and_look(Lock& lock);
   Lives::iterator live_at(std::uint64_t address);
   void forget(Lives::iterator live);
   void forget(std::uint64_t address, std::uint64_t bytes);
@@ -209,7 +212,8 @@ class StreamOrdered {
   std::array<Lives::iterator, 1024> latest_{};  // of live_, by a hash of the address; changed by the two below
   SpareNodes<Lives> spare_live_;
   QuickList<Lives::iterator> quick_;
-  std::atomic<std::size_t> quick_freed_{0};                  // of live_, those that are not in use
+  std::atomic<std::size_t> not_used_{0};                     // of live_, those whose `use` says so
+  std::atomic<bool> any_quick_{false};                       // there was a block that the list might take
   std::map<api::CUcontext, std::uint64_t> context_numbers_;  // stream_of()
   std::uint64_t last_context_number_ = 0;
   std::pair<api::CUcontext, std::uint64_t> last_context_{};  // the entry that was looked up last

@@ -12,49 +12,58 @@ namespace {
 
 // The most that the list holds: then all of it is freed properly. A judgement.
 constexpr std::size_t kMostBlocks = 1024;
-constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
 
 }  // namespace
 
-StreamOrdered::QuickFree StreamOrdered::begin_quick_free(std::uint64_t address, Behind* before,
-                                                         api::CUmemoryPool* pool) {
-  if (!any()) return QuickFree::kNo;
+StreamOrdered::Claimed StreamOrdered::claim(std::uint64_t address) {
+  if (!any_quick_.load(std::memory_order_acquire)) return Claimed::kNothing;
   const std::lock_guard lock(mutex_);
   const auto found = live_at(address);
-  if (found == live_.end()) return QuickFree::kNo;
+  if (found == live_.end() || found->second.pool == nullptr) return Claimed::kNothing;
+  if (found->second.use != Live::Use::kUsed) return Claimed::kTwice;
+  found->second.use = Live::Use::kClaimed;
+  not_used_.fetch_add(1, std::memory_order_relaxed);
+  return Claimed::kYes;
+}
+
+StreamOrdered::Claimed StreamOrdered::claim_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool) {
+  if (!any_quick_.load(std::memory_order_acquire)) return Claimed::kNothing;
+  const std::lock_guard lock(mutex_);
+  const auto found = live_at(address);
+  if (found == live_.end()) return Claimed::kNothing;
   Live& live = found->second;
-  if (live.use != Live::Use::kUsed) return QuickFree::kTwice;
-  if (live.pool == nullptr || live.pool->destroyed()) return QuickFree::kNo;
-  *pool = live.pool->handle;
-  // A pool beyond its threshold gives back what it can, which a block in the list would keep from it.
-  if (!live.pool->threshold) return QuickFree::kNotYet;
-  if (live.pool->figures->reserved.load(std::memory_order_relaxed) > *live.pool->threshold) return QuickFree::kNo;
-  live.use = Live::Use::kGoing;
-  quick_freed_.fetch_add(1, std::memory_order_relaxed);
-  *before = std::exchange(live.last, {});
-  return QuickFree::kYes;
-}
-
-void StreamOrdered::cancel_quick_free(std::uint64_t address, const Behind& before) {
-  const std::lock_guard lock(mutex_);
-  quick_freed_.fetch_sub(1, std::memory_order_relaxed);
-  const auto live = live_.find(address);
-  if (live == live_.end()) return fences_.release(before.context, before.event);
-  live->second.use = Live::Use::kUsed;
-  live->second.last = before;
-}
-
-void StreamOrdered::quick_free(std::uint64_t address, const Behind& behind, const Behind& before) {
-  const std::lock_guard lock(mutex_);
-  fences_.release(before.context, before.event);
-  const auto found = live_at(address);
-  const Heap::Stream stream = stream_of(behind.context, behind.number);
-  if (found == live_.end() || stream == 0 || found->second.pool->destroyed()) {
-    quick_freed_.fetch_sub(1, std::memory_order_relaxed);
-    return free_properly(address, behind);
+  if (live.pool == nullptr || live.pool->destroyed()) return Claimed::kNothing;
+  if (live.use != Live::Use::kUsed) return Claimed::kTwice;
+  if (!live.pool->threshold) {
+    *pool = live.pool->handle;
+    return Claimed::kNothing;
   }
+  // A pool beyond its threshold gives back what it can, which a block in the list would keep from it.
+  if (live.pool->figures->reserved.load(std::memory_order_relaxed) > *live.pool->threshold) return Claimed::kNothing;
+  live.use = Live::Use::kClaimed;
+  not_used_.fetch_add(1, std::memory_order_relaxed);
+  *before = live.last;
+  return Claimed::kYes;
+}
+
+void StreamOrdered::unclaim(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  const auto found = live_at(address);
+  if (found == live_.end() || found->second.use != Live::Use::kClaimed) return;
+  found->second.use = Live::Use::kUsed;
+  not_used_.fetch_sub(1, std::memory_order_relaxed);
+}
+
+void StreamOrdered::quick_free(std::uint64_t address, const Behind& behind) {
+  Lock lock(mutex_);
+  const Heap::Stream stream = stream_of(behind.context, behind.number);
+  if (quick_.size() >= kMostBlocks || quick_.bytes() >= kMostBytes) flush_and_look(lock);
+  const auto found = live_at(address);
+  if (found == live_.end() || stream == 0 || found->second.pool->destroyed()) return free_properly(address, behind);
   Live& live = found->second;
-  if (quick_.size() >= kMostBlocks || quick_.bytes() + live.bytes > kMostBytes) flush();
+  // Its context may have ended, and then it is not here any more.
+  if (live.last.event != behind.event) fences_.release(live.last.context, live.last.event);
   live.use = Live::Use::kFreed;
   live.behind = 0;
   live.last = behind;
@@ -62,15 +71,8 @@ void StreamOrdered::quick_free(std::uint64_t address, const Behind& behind, cons
   quick_.add({.pool = live.pool->handle, .stream = stream, .bytes = live.bytes}, found);
 }
 
-bool StreamOrdered::is_quick_freed(std::uint64_t address) const {
-  if (quick_freed_.load(std::memory_order_relaxed) == 0) return false;
-  const std::lock_guard lock(mutex_);
-  const auto live = live_.find(address);
-  return live != live_.end() && live->second.use != Live::Use::kUsed;
-}
-
 bool StreamOrdered::quick_allocate(const Wanted& wanted, api::CUdeviceptr* address) {
-  if (quick_freed_.load(std::memory_order_relaxed) == 0) return false;
+  if (not_used_.load(std::memory_order_relaxed) == 0) return false;
   const std::lock_guard lock(mutex_);
   const Heap::Stream stream = stream_of(wanted.place.context, wanted.number);
   Lives::iterator found;
@@ -79,7 +81,7 @@ bool StreamOrdered::quick_allocate(const Wanted& wanted, api::CUdeviceptr* addre
   live.use = Live::Use::kUsed;
   live.buffer_id = ++last_buffer_id_;
   live.pool->take_quick(Heap::rounded(live.bytes));
-  quick_freed_.fetch_sub(1, std::memory_order_relaxed);
+  not_used_.fetch_sub(1, std::memory_order_relaxed);
   *address = found->first;
   return true;
 }
@@ -91,16 +93,28 @@ void StreamOrdered::free_properly(std::uint64_t address, const Behind& behind) {
 }
 
 // With the lock held: all that is in the list, in the order in which it was freed.
-void StreamOrdered::flush() {
+void StreamOrdered::flush(std::vector<Fences::Queue>* queues) {
   if (quick_.size() == 0) return;
   std::vector<Lives::iterator> all = quick_.take_all();
   std::sort(all.begin(), all.end(), [](Lives::iterator first, Lives::iterator second) {
     return first->second.last.fence < second->second.last.fence;
   });
-  quick_freed_.fetch_sub(all.size(), std::memory_order_relaxed);
   for (const Lives::iterator each : all) {
+    const Behind behind = std::exchange(each->second.last, {});
     each->second.pool->quick -= Heap::rounded(each->second.bytes);
-    free_properly(each->first, std::exchange(each->second.last, {}));
+    free_properly(each->first, behind);
+    if (queues == nullptr) continue;
+    const Fences::Queue queue = Fences::queue_of(stream_of(behind.context, behind.number), behind.fence);
+    if (std::find(queues->begin(), queues->end(), queue) == queues->end()) queues->push_back(queue);
+  }
+}
+
+// As after a free of each.
+void StreamOrdered::flush_and_look(Lock& lock) {
+  std::vector<Fences::Queue> queues;
+  flush(&queues);
+  for (const Fences::Queue& queue : queues) {
+    fences_.look_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
   }
 }
 

@@ -419,7 +419,8 @@ void SwapBackend::context_ended(api::CUcontext context) {
     for (auto next = ranges_.begin(); next != ranges_.end();) {
       const auto each = next++;
       Range& range = each->second;
-      if (range.context != context) continue;
+      // Nobody's memory is not kept for a program that may have no context left.
+      if (range.context != context && !(range.own && range.kept)) continue;
       // The monitor may wait for the lock under which contexts end, so nothing here waits for the monitor: it destroys
       // what it is moving once the move has ended, and no longer finds what it has not begun to move.
       range.ending =

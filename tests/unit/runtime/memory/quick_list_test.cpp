@@ -1,10 +1,13 @@
 // Stream-ordered memory that is freed to the quick list and allocated from it: with extents behind it, since managed
 // memory is not.
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <functional>
 #include <map>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "generated/driver_real.h"
@@ -147,6 +150,109 @@ TEST_CASE("memory from the quick list that is freed without a stream waits for t
   f.finish();
   CHECK(f.taken(kSpan, kOther) == first);
   CHECK(f.live_bytes() == 2 * kSpan);
+}
+
+TEST_CASE("at a limit a stream's own memory suffices although the quick list has it") {
+  SECTION("a block as large in the heap, of which a larger one need not be split") {
+    Quick f(13 * kMiB);
+    const api::CUdeviceptr large = f.taken(8 * kMiB);
+    const api::CUdeviceptr fitting = f.taken(4 * kMiB - 100);
+    f.taken(512);
+    f.work();
+    f.free(large);
+    f.memory.sweep_deferred();
+    f.free(fitting);
+    CHECK(f.taken(4 * kMiB) == fitting);
+    CHECK(f.taken(8 * kMiB) == large);
+  }
+  SECTION("a block whose charge is enough") {
+    Quick f(512 + 5000 + 2049 + 2101);
+    const api::CUdeviceptr pending = f.taken(2049);
+    f.taken(512);
+    const api::CUdeviceptr quick = f.taken(2101);
+    f.work();
+    f.free(pending);
+    f.memory.sweep_deferred();
+    f.taken(5000);
+    f.free(quick);
+    CHECK(f.taken(2100) == quick);
+  }
+}
+
+TEST_CASE("what the streams have passed is found out although all frees go to the quick list") {
+  Quick f(UINT64_MAX);
+  const std::uint64_t largest = 64 * kMiB;
+  const api::CUdeviceptr large = f.taken(largest);
+  f.taken(512);
+  f.free(large);
+  const CountingDriver counted;
+  for (std::uint64_t round = 0; round < 10'000; ++round) {
+    const api::CUdeviceptr address = f.taken(512 + round * 7919 % 1000 * 512);
+    f.work();
+    f.free(address);
+    f.finish();
+  }
+  Calls calls = counted.calls();
+  CHECK(calls["cuEventCreate"] < 1024 + 200);  // one for each block in the list, and those that were asked about
+  CHECK(calls["cuEventQuery"] < 1000);
+  CHECK(f.ledger.live_bytes(0) < 2 * largest);
+}
+
+TEST_CASE("of two threads that free a block one does, whichever way") {
+  static Quick* program;
+  static std::function<void()> meanwhile;
+  static api::CUcontext context;
+  static api::CUdeviceptr block;
+  static api::CUresult other;
+  const bool first_waits = GENERATE(true, false);
+  const bool other_waits = GENERATE(true, false);
+  INFO(first_waits << " " << other_waits);
+  Quick f;
+  program = &f;
+  context = f.context;
+  block = f.taken(kMiB);
+  const auto free = [](bool waits) {
+    const auto refused = [] { return api::CUDA_ERROR_INVALID_VALUE; };
+    return waits ? program->memory.free_waiting(block, false, refused)
+                 : program->memory.free_async(block, kStream, false, refused);
+  };
+  meanwhile = [&] { other = free(other_waits); };
+  f.driver.set<api::cuCtxGetCurrent_fn>(Symbol::k_cuCtxGetCurrent, [](api::CUcontext* current) {
+    if (const auto call = std::exchange(meanwhile, nullptr)) call();
+    *current = context;
+    return api::CUDA_SUCCESS;
+  });
+  CHECK(free(first_waits) == api::CUDA_SUCCESS);
+  CHECK(other == api::CUDA_ERROR_INVALID_VALUE);
+  const api::CUdeviceptr innocent = f.taken(3000);
+  CHECK(f.used() == 3072);
+  CHECK(f.taken(kMiB) != innocent);
+  CHECK(f.number(innocent) != 0);
+}
+
+TEST_CASE("a context that ends while its memory is freed in another's stream takes its event with it") {
+  static Quick* program;
+  static std::function<void()> meanwhile;
+  Quick f;
+  program = &f;
+  const api::CUdeviceptr block = f.taken(kMiB);
+  f.free(block);
+  REQUIRE(f.taken(kMiB) == block);  // with an event of this context
+  f.driver.enter_context(0);
+  meanwhile = [] {
+    Memory::ContextEnd ending(program->memory, program->context);
+    program->driver.reset(program->context);
+    ending.gone();
+  };
+  f.driver.set<api::cuStreamGetId_fn>(Symbol::k_cuStreamGetId, [](api::CUstream stream, unsigned long long* number) {
+    *number = reinterpret_cast<std::uintptr_t>(stream);
+    if (const auto call = std::exchange(meanwhile, nullptr)) call();
+    return api::CUDA_SUCCESS;
+  });
+  f.free(block, kOther);
+  f.driver.leave_context();
+  f.free(f.taken(2 * kMiB));
+  CHECK(f.driver.dead_uses == 0);
 }
 
 TEST_CASE("an event that cannot be recorded leaves memory that the quick list would take allocated") {
