@@ -1,5 +1,4 @@
-// Stream-ordered memory that is freed to the quick list and allocated from it: with extents behind it, since managed
-// memory is not.
+// Stream-ordered memory that is freed to the quick list and allocated from it.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -12,8 +11,7 @@
 
 #include "generated/driver_real.h"
 #include "tests/unit/runtime/counting_driver.h"
-#include "tests/unit/runtime/memory/served_fixture.h"
-#include "tests/unit/runtime/turn/mapping_driver.h"
+#include "tests/unit/runtime/memory/quick_fixture.h"
 
 using namespace rota;
 using namespace rota::memory;
@@ -23,17 +21,8 @@ namespace {
 
 using Calls = std::map<std::string, long>;
 
-struct Quick : Served {
-  explicit Quick(std::uint64_t limit = 64 * kMiB) : Served(limit, Choice::kSwap) {
-    maps(driver);
-    memory.set_served(true);
-    memory.swap().set_asked(true);
-    driver.set<api::cuDeviceGetAttribute_fn>(
-        Symbol::k_cuDeviceGetAttribute, [](int* value, api::CUdevice_attribute which, api::CUdevice) {
-          *value = which != api::CU_DEVICE_ATTRIBUTE_MPS_ENABLED &&
-                   which != api::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES;
-          return api::CUDA_SUCCESS;
-        });
+struct Quick : Swapped {
+  explicit Quick(std::uint64_t limit = 64 * kMiB) : Swapped(limit) {
     // The first free learns the pool's threshold and goes the usual way.
     free(taken(512));
     finish();
