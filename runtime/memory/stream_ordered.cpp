@@ -95,7 +95,7 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
 // A block that was taken from the heap, as the program sees it. Unpaid: pay() says what becomes of it.
 void StreamOrdered::note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken, bool paid) {
   if (!paid) pool.unpaid += taken.bytes;
-  // Memory that stays on the GPU in turns is as good in the list as in use; managed memory would be moved for nothing.
+  // Extents move whatever is in use in them. Managed memory in the list would be moved for nothing.
   const bool quick = wanted.pool != nullptr && wanted.backing == Backing::kSwapped;
   const Live live{.bytes = wanted.bytes,
                   .buffer_id = ++last_buffer_id_,
@@ -309,14 +309,19 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
 void StreamOrdered::free(const Allocation& allocation, const Behind& behind) {
   const std::uint64_t charge = ledger_.hand_over(allocation);
   Lock lock(mutex_);
-  give_back(allocation, charge, behind);
+  const bool given = give_back(allocation, charge, behind);
   if (behind.event == nullptr) return;
+  if (!given) {
+    lock.unlock();
+    real::cuEventDestroy_v2(behind.event);
+    return;
+  }
   const Fences::Queue queue = Fences::queue_of(stream_of(behind.context, behind.number), behind.fence);
   fences_.look_after_free(lock, queue, [&](const Fences::Point& point) { passed(point, nullptr); });
 }
 
-// With the lock held.
-void StreamOrdered::give_back(const Allocation& allocation, std::uint64_t charge, Behind behind) {
+// With the lock held. False: there is nothing to give back, and the event is still the caller's.
+bool StreamOrdered::give_back(const Allocation& allocation, std::uint64_t charge, Behind behind) {
   Live what;
   if (const auto live = live_at(allocation.address); live != live_.end()) {
     what = live->second;
@@ -330,8 +335,7 @@ void StreamOrdered::give_back(const Allocation& allocation, std::uint64_t charge
   const Span* span = span_at(allocation.address);
   if (span == nullptr) {  // its context has just ended, and the span with it; the event's context may still exist
     ledger_.release(allocation.device, charge, booked(allocation));
-    fences_.release(behind.context, behind.event);
-    return;
+    return false;
   }
   const PoolPointer pool = span->pool;
   const api::CUcontext context = span->context;
@@ -341,13 +345,13 @@ void StreamOrdered::give_back(const Allocation& allocation, std::uint64_t charge
     if (what.behind != 0 && fences_.outstanding(Fences::queue_of(what.stream, what.behind), what.behind)) {
       heap.give(allocation.address, what.stream, what.behind, charge);
       pool->publish();
-      return;
+      return true;
     }
     heap.give(allocation.address, 0, 0, 0);
     pool->publish();
     ledger_.release(allocation.device, charge, pool->kind());
     trim_empty(*pool);
-    return;
+    return true;
   }
   const Heap::Stream own = stream_of(behind.context, behind.number);
   fences_.add(Fences::queue_of(own, behind.fence), {.fence = behind.fence,
@@ -359,6 +363,7 @@ void StreamOrdered::give_back(const Allocation& allocation, std::uint64_t charge
                                                     .bytes = charge});
   heap.give_behind_its_own(allocation.address, own, behind.fence, charge);
   pool->publish();
+  return true;
 }
 
 const StreamOrdered::Span* StreamOrdered::span_at(std::uint64_t address) const {
@@ -398,9 +403,7 @@ bool StreamOrdered::find(std::uint64_t address, std::optional<Block>* block) con
   const auto after = live_.upper_bound(address);
   if (after == live_.begin()) return true;
   const auto& [start, what] = *std::prev(after);
-  if (start < span->address || address - start >= what.bytes || what.use != Live::Use::kUsed) {
-    return true;
-  }
+  if (start < span->address || address - start >= what.bytes || what.use != Live::Use::kUsed) return true;
   *block = {.address = start,
             .bytes = what.bytes,
             .buffer_id = what.buffer_id,

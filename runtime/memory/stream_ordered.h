@@ -77,7 +77,7 @@ class StreamOrdered {
 
   // --- the quick list (quick_list.h): the same, with the block's entry in the ledger left as it is
 
-  // Whoever frees a block that the list might take claims it first, whichever way he then goes.
+  // Whoever frees a block that the list might take claims it first, however it is then freed.
   enum class Claimed : std::uint8_t { kNothing, kYes, kTwice };  // kTwice: it is freed, or another thread is freeing it
   Claimed claim(std::uint64_t address);
   // It was not freed after all. Only after kYes.
@@ -182,7 +182,7 @@ class StreamOrdered {
   static bool is_paid(const Wanted& wanted, const Heap::Taken& taken) { return taken.charge >= wanted.bytes; }
   void note(const Wanted& wanted, ServedPool& pool, const Heap::Taken& taken, bool paid);
   void enter(const Wanted& wanted, const Heap::Taken& taken, api::CUdeviceptr* into);
-  void give_back(const Allocation& allocation, std::uint64_t charge, Behind behind);
+  bool give_back(const Allocation& allocation, std::uint64_t charge, Behind behind);
   void free_properly(std::uint64_t address, const Behind& behind);
   void flush(std::vector<Fences::Queue>* queues = nullptr);
   void flush_and_look(Lock& lock);
@@ -209,7 +209,7 @@ class StreamOrdered {
   std::map<api::CUcontext, std::set<PoolPointer>> pools_of_;  // with a heap of that context
   std::map<std::uint64_t, Span> spans_;                       // by address
   Lives live_;
-  std::array<Lives::iterator, 1024> latest_{};  // of live_, by a hash of the address; changed by the two below
+  std::array<Lives::iterator, 1024> latest_{};  // of live_, by a hash of the address: for live_at()
   SpareNodes<Lives> spare_live_;
   QuickList<Lives::iterator> quick_;
   std::atomic<std::size_t> not_used_{0};                     // of live_, those whose `use` says so

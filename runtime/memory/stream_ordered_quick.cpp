@@ -89,7 +89,10 @@ bool StreamOrdered::quick_allocate(const Wanted& wanted, api::CUdeviceptr* addre
 // With the lock held: a block that the ledger has as one in use.
 void StreamOrdered::free_properly(std::uint64_t address, const Behind& behind) {
   const std::optional<Allocation> taken = ledger_.begin_free(address);
-  give_back(taken.value_or(Allocation{.address = address}), taken ? ledger_.hand_over(*taken) : 0, behind);
+  const std::uint64_t charge = taken ? ledger_.hand_over(*taken) : 0;
+  if (!give_back(taken.value_or(Allocation{.address = address}), charge, behind)) {
+    fences_.release(behind.context, behind.event);
+  }
 }
 
 // With the lock held: all that is in the list, in the order in which it was freed.
