@@ -177,9 +177,8 @@ class Swap(Swapping):
         for said in self.right(hogs):
             self.assertNotRegex(said, r"[1-9]\d* of it in memory that others handed over")
 
-    def seen_by_a_keeper(self, trust, switches=8):
+    def seen_by_a_keeper(self, switches=8):
         """What a program sees of another's memory through mappings that it has kept of its own, behind rota's back."""
-        self.rotad(trust=trust)
         keeper = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "keeper", "--share", "0.6", "--pieces", "8", "--keep", "3",
                             ROTA_SIM_TIME_SCALE=SCALE, ROTA_LOG="debug")
         self.assertEqual(keeper.stdout.readline(), "ready\n")
@@ -196,11 +195,14 @@ class Swap(Swapping):
         return said["foreign"]
 
     def test_who_keeps_a_mapping_of_memory_that_left_sees_nothing_of_a_program_that_does_not_trust_it(self):
-        self.assertEqual(self.seen_by_a_keeper("none"), 0)
+        self.rotad(trust="none")
+        self.assertEqual(self.seen_by_a_keeper(), 0)
 
     def test_who_keeps_a_mapping_of_memory_that_left_sees_what_a_program_of_its_own_user_writes(self):
-        """So the test above does look; and what `trust` says about it is so. What is kept need not be what is handed over in a switch."""
-        self.assertGreater(self.seen_by_a_keeper("user", switches=20), 0)
+        """So the test above does look; and what `trust` says about it is so. What is kept need not be what is handed over in a switch, least of all on a
+        busy machine."""
+        self.rotad(trust="user")
+        self.assertTrue(any(self.seen_by_a_keeper(switches=20) for _ in range(3)))
 
     def test_programs_for_which_the_driver_pins_too_little_memory_swap_all_the_same(self):
         self.rotad()
