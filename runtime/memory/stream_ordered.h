@@ -12,7 +12,7 @@
 // all contexts of its GPU share. Unified Memory ends with the context that it was allocated in: there each context has
 // its own heap.
 //
-// Before all that stands the quick list (quick_list.h): most blocks serve an allocation like the one that they had.
+// Before all that stands the quick list (quick_list.h): many blocks serve an allocation like the one that they had.
 //
 // Small plain memory comes from separate heaps, one per context: a piece of Unified Memory for each allocation would
 // cost three driver calls.
@@ -186,6 +186,7 @@ class StreamOrdered {
   void free_properly(std::uint64_t address, const Behind& behind);
   void flush(std::vector<Fences::Queue>* queues = nullptr);
   void flush_and_look(Lock& lock);
+  Claimed claim(Live& live);
   Lives::iterator live_at(std::uint64_t address);
   void forget(Lives::iterator live);
   void forget(std::uint64_t address, std::uint64_t bytes);

@@ -16,15 +16,19 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
 
 }  // namespace
 
+// With the lock held.
+StreamOrdered::Claimed StreamOrdered::claim(Live& live) {
+  if (live.use != Live::Use::kUsed) return Claimed::kTwice;
+  live.use = Live::Use::kClaimed;
+  not_used_.fetch_add(1, std::memory_order_relaxed);
+  return Claimed::kYes;
+}
+
 StreamOrdered::Claimed StreamOrdered::claim(std::uint64_t address) {
   if (!any_quick_.load(std::memory_order_acquire)) return Claimed::kNothing;
   const std::lock_guard lock(mutex_);
   const auto found = live_at(address);
-  if (found == live_.end() || found->second.pool == nullptr) return Claimed::kNothing;
-  if (found->second.use != Live::Use::kUsed) return Claimed::kTwice;
-  found->second.use = Live::Use::kClaimed;
-  not_used_.fetch_add(1, std::memory_order_relaxed);
-  return Claimed::kYes;
+  return found == live_.end() || found->second.pool == nullptr ? Claimed::kNothing : claim(found->second);
 }
 
 StreamOrdered::Claimed StreamOrdered::claim_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool) {
@@ -34,17 +38,14 @@ StreamOrdered::Claimed StreamOrdered::claim_quickly(std::uint64_t address, Behin
   if (found == live_.end()) return Claimed::kNothing;
   Live& live = found->second;
   if (live.pool == nullptr || live.pool->destroyed()) return Claimed::kNothing;
-  if (live.use != Live::Use::kUsed) return Claimed::kTwice;
   if (!live.pool->threshold) {
     *pool = live.pool->handle;
     return Claimed::kNothing;
   }
   // A pool beyond its threshold gives back what it can, which a block in the list would keep from it.
   if (live.pool->figures->reserved.load(std::memory_order_relaxed) > *live.pool->threshold) return Claimed::kNothing;
-  live.use = Live::Use::kClaimed;
-  not_used_.fetch_add(1, std::memory_order_relaxed);
   *before = live.last;
-  return Claimed::kYes;
+  return claim(live);
 }
 
 void StreamOrdered::unclaim(std::uint64_t address) {

@@ -148,7 +148,7 @@ int among_others() {
 }
 
 int main(int argc, char** argv) {
-  Options options(argc, argv, "alloc_cost --bytes N[K|M|G] [--count N] [--stream-ordered]");
+  Options options(argc, argv, "alloc_cost --bytes N[K|M|G] [--count N] [--stream-ordered] | --among-others");
   start();
   const uint64_t bytes = options.bytes("--bytes", uint64_t{2} << 20);
   const auto usual = std::clamp<uint64_t>((uint64_t{2} << 30) / bytes, 2, 512);

@@ -393,7 +393,8 @@ void SwapBackend::free(std::uint64_t address, bool may_keep) {
     Device& entry = device(range.device);
     const bool here =
         std::all_of(range.extents.begin(), range.extents.end(), [](const Extent& extent) { return extent.in_place(); });
-    // A pool keeps its own itself. What the program created others may have registered, once the process is pinned.
+    // Pools keep their unused memory themselves. Once the process is pinned, others may have registered what the
+    // program created.
     const bool keeps = may_keep && (range.own ? !pinned() : range.context != nullptr);
     if (keeps && here && entry.kept + range.bytes <= entry.most_kept) {
       range.kept = true;

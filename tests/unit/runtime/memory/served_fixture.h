@@ -87,4 +87,18 @@ struct Served : Fixture {
   api::CUcontext context = nullptr;
 };
 
+// Memory that a stream got behind its own work and that is freed without a stream is nobody else's before that work has
+// finished.
+inline void expect_to_wait_for_earlier_work(Served& f) {
+  const api::CUdeviceptr first = f.taken(kSpan);
+  f.work();
+  f.free(first);
+  REQUIRE(f.taken(kSpan) == first);
+  REQUIRE(f.memory.free_waiting(first, false, no_call) == api::CUDA_SUCCESS);  // unused, so its own use is over
+  CHECK(f.taken(kSpan, kOther) != first);
+  f.finish();
+  CHECK(f.taken(kSpan, kOther) == first);
+  CHECK(f.live_bytes() == 2 * kSpan);
+}
+
 }  // namespace rota::test
