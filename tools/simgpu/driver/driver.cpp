@@ -137,7 +137,9 @@ CUresult Driver::context_of(CUcontext handle, ContextPointer* context) {
 
 CUresult Driver::create_context(int gpu, unsigned flags, bool primary, unsigned api_version, ContextPointer* out) {
   if (state().lost(gpu)) return CUDA_ERROR_UNKNOWN;
-  auto context = std::make_shared<Context>();
+  const ContextPointer context =
+      primary ? std::allocate_shared<Context>(InKeptBlock<Context>(&devices[static_cast<size_t>(gpu)].primary_memory))
+              : std::make_shared<Context>();
   context->gpu = gpu;
   context->primary = primary;
   context->flags = flags;

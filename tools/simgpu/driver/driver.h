@@ -159,8 +159,51 @@ class SynchronousMemory {
   std::set<uint64_t> buffers_;
 };
 
+// A block of memory for one object after the other: the next one has the address of the one before, once that is gone.
+class KeptBlock {
+ public:
+  void* take(size_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (block_ == nullptr) block_ = ::operator new(bytes_ = bytes);
+    if (used_ || bytes != bytes_) return ::operator new(bytes);
+    used_ = true;
+    return block_;
+  }
+  void give(void* block) {
+    std::lock_guard lock(mutex_);
+    if (block == block_) {
+      used_ = false;
+    } else {
+      ::operator delete(block);
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  void* block_ = nullptr;
+  size_t bytes_ = 0;
+  bool used_ = false;
+};
+
+// For std::allocate_shared.
+template <typename T>
+struct InKeptBlock {
+  using value_type = T;
+  explicit InKeptBlock(KeptBlock* kept) : kept(kept) {}
+  template <typename Other>
+  InKeptBlock(const InKeptBlock<Other>& other) : kept(other.kept) {}  // NOLINT: allocators convert
+  T* allocate(size_t count) { return static_cast<T*>(kept->take(count * sizeof(T))); }
+  void deallocate(T* block, size_t) { kept->give(block); }
+  template <typename Other>
+  friend bool operator==(const InKeptBlock& one, const InKeptBlock<Other>& other) {
+    return one.kept == other.kept;
+  }
+  KeptBlock* kept;
+};
+
 struct Device {
   std::mutex mutex;
+  KeptBlock primary_memory;  // NVIDIA's driver gives a primary context the handle of the one before (seen on an H100)
   ContextPointer primary;
   unsigned retained = 0;
   unsigned primary_flags = 0;
