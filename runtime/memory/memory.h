@@ -257,6 +257,7 @@ class Memory {
   api::CUresult with_room(int ordinal, const RealCall& call);
   bool admitted(int ordinal, std::uint64_t bytes, Kind kind);
   Room::Limit shared_limit(int device) const;
+  bool roomy(const StreamOrdered::Wanted& wanted);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
   // `hopeless`: the allocation cannot succeed, however much room others make.

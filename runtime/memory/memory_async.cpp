@@ -61,6 +61,16 @@ api::CUresult Memory::allocate_captured(const AsyncCall& wanted, const RealCall&
   return result;
 }
 
+// Whether freed blocks may wait in the quick list while the pool grows: nobody lacks that room, and no limit is near.
+bool Memory::roomy(const StreamOrdered::Wanted& wanted) {
+  const int device = wanted.place.device;
+  if (wanted.backing != Backing::kSwapped || limited() || (room_.crowded && room_.crowded(device))) return false;
+  const std::uint64_t most = capacity(device);
+  const std::uint64_t near = 2 * StreamOrdered::most_listed(wanted.gpu_bytes);
+  return wanted.bytes <= most && most - wanted.bytes >= near &&
+         ledger_.live_bytes(device) <= most - wanted.bytes - near;
+}
+
 api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted,
                                               Backend& server) {
   if (!call.capturing && stream_ordered_.quick_allocate(wanted, call.address)) return api::CUDA_SUCCESS;
@@ -76,9 +86,11 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   if (wanted.backing == Backing::kSwapped) see_to_a_byte(wanted.place);
   const int device = wanted.place.device;
   bool limited = false;
+  StreamOrdered::Wanted how = wanted;
+  how.roomy = roomy(wanted);
   const auto take = [&] {
     return stream_ordered_.allocate(
-        wanted, server,
+        how, server,
         [&](std::uint64_t bytes) {
           limited = !reserve(device, bytes, Kind::kServed);
           return !limited;

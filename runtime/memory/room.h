@@ -31,6 +31,8 @@ struct Room {
   std::function<void(int device, FunctionRef<bool()> again)> make;
   // Whether others are said to be making room on this GPU.
   std::function<bool(int device)> coming;
+  // Whether the programs on this GPU have more than it has, or had it within the last seconds.
+  std::function<bool(int device)> crowded;
   // What limits shared with others leave on a GPU. UINT64_MAX: there are none.
   struct Limit {
     std::uint64_t total = UINT64_MAX;  // for all that share it

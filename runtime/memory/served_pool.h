@@ -60,6 +60,7 @@ struct ServedPool {
 
   api::CUmemoryPool handle = nullptr;
   int device = 0;
+  std::uint64_t gpu_bytes = 0;                   // the GPU's size
   std::map<api::CUcontext, Heap> heaps;          // by the context that their spans end with
   std::map<int, api::CUmemAccess_flags> access;  // of other GPUs to its spans
   bool shared = false;                           // there has been access: its spans serve no other pool

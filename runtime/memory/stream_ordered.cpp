@@ -71,6 +71,7 @@ Heap::Stream StreamOrdered::stream_of(api::CUcontext context, Heap::Stream numbe
 std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer* pool) {
   Lock lock(mutex_);
   *pool = pool_of(wanted.pool, wanted.place.device);
+  (*pool)->gpu_bytes = wanted.gpu_bytes;
   const api::CUcontext home = home_of(wanted).context;
   const Heap::Stream stream = stream_of(wanted.place.context, wanted.number);
   const auto try_to = [&](auto Heap::* how) -> std::optional<Heap::Taken> {
@@ -78,7 +79,10 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
     return heap != (*pool)->heaps.end() ? (heap->second.*how)(wanted.bytes, stream) : std::nullopt;
   };
   std::optional<Heap::Taken> taken;
-  if (wanted.pool != nullptr && quick_.size() != 0) {
+  // Where there is room the list is kept: a program whose allocations change from step to step soon finds all of their
+  // sizes there. But a pool beyond its threshold lists nothing more.
+  const bool roomy = wanted.roomy && (*pool)->sums().reserved + wanted.bytes < (*pool)->threshold.value_or(0);
+  if (wanted.pool != nullptr && quick_.size() != 0 && !roomy) {
     // As little as possible leaves the list: it serves what comes.
     if (!quick_.has_as_large({wanted.pool, stream, wanted.bytes})) taken = try_to(&Heap::take_own);
     if (!taken) flush_and_look(lock);
@@ -297,6 +301,14 @@ api::CUresult StreamOrdered::allocate(const Wanted& wanted, Backend& backend, co
   }
   if (result != api::CUDA_ERROR_OUT_OF_MEMORY) return result;
   const driver::RelaxedCapture relaxed;
+  if (wanted.roomy) {  // there was less room than it seemed
+    Wanted scarce = wanted;
+    scarce.roomy = false;
+    if (const auto taken = take(scarce, &pool); taken && pay(scarce, pool, *taken, reserve)) {
+      enter(scarce, *taken, address);
+      return api::CUDA_SUCCESS;
+    }
+  }
   if (const auto taken = take_behind(wanted, pool, reserve)) {
     enter(wanted, *taken, address);
     return api::CUDA_SUCCESS;

@@ -51,6 +51,7 @@ class StreamOrdered {
     api::CUmemoryPool pool = nullptr;         // null: plain memory
     std::uint64_t pool_maximum = UINT64_MAX;  // bytes that the pool may take
     std::uint64_t gpu_bytes = 0;              // the GPU's size, which determines the size of a span
+    bool roomy = false;                       // the pool may grow rather than empty the quick list
     std::uint64_t bytes = 0;                  // not 0
     api::CUstream stream = nullptr;
     bool per_thread = false;
@@ -88,6 +89,8 @@ class StreamOrdered {
   Claimed claim_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool);
   // Frees it; takes the event.
   void quick_free(std::uint64_t address, const Behind& behind);
+  // The most bytes of blocks in the list, on a GPU of this size: more, and all of it is freed properly.
+  static std::uint64_t most_listed(std::uint64_t gpu_bytes);
   // False: no block in the list is like this.
   bool quick_allocate(const Wanted& wanted, api::CUdeviceptr* address);
 

@@ -10,11 +10,17 @@ namespace rota::memory {
 
 namespace {
 
-// The most that the list holds: then all of it is freed properly. A judgement.
+// Judgements.
 constexpr std::size_t kMostBlocks = 1024;
-constexpr std::uint64_t kMostBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMuch = std::uint64_t{256} << 20;
+constexpr std::uint64_t kPart = 128;
+constexpr std::uint64_t kPartOfSmallGpu = 16;
 
 }  // namespace
+
+std::uint64_t StreamOrdered::most_listed(std::uint64_t gpu_bytes) {
+  return std::max(gpu_bytes / kPart, std::min(gpu_bytes / kPartOfSmallGpu, kMuch));
+}
 
 // With the lock held.
 StreamOrdered::Claimed StreamOrdered::claim(Live& live) {
@@ -59,8 +65,12 @@ void StreamOrdered::unclaim(std::uint64_t address) {
 void StreamOrdered::quick_free(std::uint64_t address, const Behind& behind) {
   Lock lock(mutex_);
   const Heap::Stream stream = stream_of(behind.context, behind.number);
-  if (quick_.size() >= kMostBlocks || quick_.bytes() >= kMostBytes) flush_and_look(lock);
-  const auto found = live_at(address);
+  auto found = live_at(address);
+  if (found != live_.end() &&
+      (quick_.size() >= kMostBlocks || quick_.bytes() >= most_listed(found->second.pool->gpu_bytes))) {
+    flush_and_look(lock);
+    found = live_at(address);
+  }
   if (found == live_.end() || stream == 0 || found->second.pool->destroyed()) return free_properly(address, behind);
   Live& live = found->second;
   // Its context may have ended, and then it is not here any more.

@@ -77,6 +77,7 @@ Monitor::Monitor(gate::Gate& gate, gate::Contexts& contexts, memory::Memory& mem
        .wait = [this](int device) { wait_for_room(device); },
        .make = [this](int device, FunctionRef<bool()> again) { make_room(device, again); },
        .coming = [this](int device) { return others_clear(device); },
+       .crowded = [this](int device) { return crowded(device); },
        .limit = [this](int device) { return limit(device); },
        .limited = [this] { return limited(); },
        .contexts = [this](int device) { return context_bytes(device); },

@@ -139,6 +139,7 @@ class Monitor final : public gate::Attendant {
   bool others_clear(int device) const;
   bool turn_ends(int device) const;
   bool others_can_clear(int device) const;
+  bool crowded(int device);
   // Whether they have something that cannot leave it yet.
   bool others_can_later(int device) const;
   bool wait_for_later(int device, std::chrono::steady_clock::time_point until);
@@ -221,6 +222,7 @@ class Monitor final : public gate::Attendant {
   // The page where rotad publishes what limits leave, and the GPUs' indices there; null and -1 where there is none.
   std::atomic<const protocol::LeasePage*> limits_{nullptr};
   std::array<std::atomic<int>, memory::kMaxDevices> limits_index_;
+  std::array<std::atomic<Time>, memory::kMaxDevices> crowded_until_{};
   std::array<std::atomic<std::uint64_t>, memory::kMaxDevices> total_bytes_{};  // of GPUs that were touched
   std::mutex new_gpus_mutex_;
   std::vector<Gpu> new_gpus_;

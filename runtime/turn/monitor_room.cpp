@@ -21,6 +21,9 @@ namespace {
 
 // How long a thread that wants a context on another GPU waits for the process's grant to cover it. A judgment.
 constexpr Time kGrantGrows = 250ms;
+// A GPU counts as crowded for so long after programs had more than fits, so that what one gives back for that reason is
+// not taken anew at once. A judgment.
+constexpr Time kStaysCrowded = 10s;
 // Between two checks of whether the monitor has closed the gate. A judgment.
 constexpr auto kGateCloses = 50us;
 // Between two checks of whether memory that could not leave can now. A judgment.
@@ -200,6 +203,14 @@ void Monitor::close_for_room(int device, FunctionRef<void()> begin) {
   begin();
   bell_.ring();
   while (!gate_.closed() && !stopping() && others_can_clear(device)) std::this_thread::sleep_for(kGateCloses);
+}
+
+bool Monitor::crowded(int device) {
+  const auto here = on_page(device);
+  if (!here) return false;
+  std::atomic<Time>& until = crowded_until_[static_cast<std::size_t>(device)];
+  if (here->page.too_much_mib[here->index].load(std::memory_order_relaxed) != 0) until = now() + kStaysCrowded;
+  return now() < until.load();
 }
 
 bool Monitor::others_can_clear(int device) const {

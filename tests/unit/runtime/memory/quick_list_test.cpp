@@ -289,6 +289,71 @@ TEST_CASE("the quick list is empty once a pool is destroyed, trimmed, or beyond 
   CHECK(f.memory.has_deferred());
 }
 
+namespace {
+
+// In each round the allocations of a program have other sizes; returns the most that the pool had.
+std::uint64_t reserved_by_rounds(Quick& f, int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    const std::uint64_t bytes = round % 2 == 0 ? 4 * kMiB : 3 * kMiB;
+    std::vector<api::CUdeviceptr> all;
+    for (int number = 0; number < 4; ++number) all.push_back(f.taken(bytes));
+    f.work();
+    for (const api::CUdeviceptr address : all) f.free(address);
+    f.finish();
+  }
+  return f.attribute(api::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH);
+}
+
+}  // namespace
+
+TEST_CASE(
+    "where there is room the quick list keeps all sizes of a program whose allocations change, and elsewhere none") {
+  Quick f(UINT64_MAX);
+  SECTION("there is room") {
+    const std::uint64_t reserved = reserved_by_rounds(f, 2);
+    CHECK(reserved >= 28 * kMiB);
+    const std::uint64_t entries = f.ledger.clock(0);
+    CHECK(reserved_by_rounds(f, 10) == reserved);
+    CHECK(f.ledger.clock(0) == entries);  // no book has changed
+    CHECK(f.live_bytes() == 0);
+  }
+  SECTION("programs have more together than the GPU has") {
+    Room room;
+    room.crowded = [](int) { return true; };
+    f.memory.set_room(room);
+    CHECK(reserved_by_rounds(f, 10) < 20 * kMiB);
+  }
+  SECTION("a limit applies") {
+    Quick limited(64 * kMiB);
+    CHECK(reserved_by_rounds(limited, 10) < 20 * kMiB);
+  }
+  SECTION("the pool is to keep no more") {
+    f.set_threshold(20 * kMiB);
+    CHECK(reserved_by_rounds(f, 10) < 24 * kMiB);
+  }
+  SECTION("the process has nearly all that the GPU has for it") {
+    constexpr std::uint64_t capacity = 900 * kMiB;
+    Room room;
+    room.contexts = [](int) { return 1024 * kMiB - capacity; };
+    f.memory.set_room(room);
+    f.taken(capacity - 100 * kMiB);
+    const std::uint64_t before = f.reserved();
+    CHECK(reserved_by_rounds(f, 10) < before + 20 * kMiB);
+  }
+}
+
+TEST_CASE("if the driver has no more memory, what waits in the quick list serves an allocation of another size") {
+  Quick f(UINT64_MAX);
+  std::vector<api::CUdeviceptr> parts;
+  for (int number = 0; number < 4; ++number) parts.push_back(f.taken(kSpan / 4));
+  f.work();
+  for (const api::CUdeviceptr address : parts) f.free(address);
+  f.driver.set<api::cuMemCreate_fn>(Symbol::k_cuMemCreate, [](auto...) { return api::CUDA_ERROR_OUT_OF_MEMORY; });
+  CHECK(f.taken(kSpan) == parts.front());
+  CHECK(awaited.empty());
+  CHECK(f.live_bytes() == kSpan);
+}
+
 TEST_CASE("of more memory than the quick list holds none is lost") {
   Quick f(UINT64_MAX);
   const std::uint64_t bytes = GENERATE(std::uint64_t{512}, 8 * kMiB);
