@@ -61,6 +61,8 @@ Memory::Memory(IfOurTurn if_our_turn, Ledger& ledger, Settings settings)
                 }),
       stream_ordered_(ledger, deferred_, events_) {
   swap_.set_free_unused([this](int ordinal) { return free_unused_extents(ordinal); });
+  swap_.set_in_use(
+      [this](std::uint64_t address, std::uint64_t bytes) { return stream_ordered_.in_use(address, bytes); });
 }
 
 bool Memory::here(Place& place) {

@@ -427,6 +427,18 @@ bool StreamOrdered::find(std::uint64_t address, std::optional<Block>* block) con
   return true;
 }
 
+bool StreamOrdered::in_use(std::uint64_t address, std::uint64_t bytes) const {
+  if (!any()) return true;
+  const std::lock_guard lock(mutex_);
+  if (span_at(address) == nullptr) return true;
+  for (auto next = live_.lower_bound(address + bytes); next != live_.begin();) {
+    const auto& [start, what] = *--next;
+    if (start + what.bytes <= address) break;
+    if (what.use != Live::Use::kFreed) return true;
+  }
+  return false;
+}
+
 bool StreamOrdered::holds(std::uint64_t address) const {
   if (!any()) return false;
   const std::lock_guard lock(mutex_);

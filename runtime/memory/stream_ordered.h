@@ -113,6 +113,8 @@ class StreamOrdered {
   // False: the address is not in rota's spans. True: it is in a span, in the block that `block` describes or in none.
   bool find(std::uint64_t address, std::optional<Block>* block) const;
 
+  // Whether an allocation lies in this range, or may: true outside rota's spans.
+  bool in_use(std::uint64_t address, std::uint64_t bytes) const;
   // Whether a span begins here: memory that the driver's free would accept.
   bool holds(std::uint64_t address) const;
 

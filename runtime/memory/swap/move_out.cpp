@@ -34,6 +34,14 @@ std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
   return all;
 }
 
+// The same, with those in which no allocation lies among the first: the unused memory of pools.
+std::deque<SwapBackend::Candidate> SwapBackend::to_move(int ordinal) {
+  std::deque<Candidate> all = on_gpu(ordinal);
+  for (Candidate& each : all) each.steady = each.steady || !in_use(each.address, each.bytes);
+  std::sort(all.rbegin(), all.rend());
+  return all;
+}
+
 // What the program has created becomes reachable by the addresses of its ranges.
 void SwapBackend::make_reachable(int ordinal) {
   const std::lock_guard lock(mutex_);
@@ -157,20 +165,25 @@ SwapBackend::Extent* SwapBackend::set_out(const Leaving& leaving) {
   return extent;
 }
 
-// Checks on the GPU what they contain. They count as moving during that, since they have to stay mapped.
+// Checks on the GPU what they contain. They count as moving during that, since they have to stay mapped. What no
+// allocation lies in is as good as zeros: it has not been written since the gate closed.
 void SwapBackend::look_at(std::deque<Leaving>& chosen, const Mover& mover) {
+  for (Leaving& each : chosen) each.seen.zero = !in_use(each.address, each.bytes);
   if (mover.context == nullptr) return;
+  std::vector<Leaving*> looked;
   {
     const std::lock_guard lock(mutex_);
-    std::erase_if(chosen, [this](const Leaving& each) { return set_out(each) == nullptr; });
+    for (Leaving& each : chosen) {
+      if (!each.seen.zero && set_out(each) != nullptr) looked.push_back(&each);
+    }
   }
   std::vector<Fingerprints::Memory> all;
-  for (const Leaving& each : chosen) all.push_back({each.address, each.bytes});
+  for (const Leaving* each : looked) all.push_back({each->address, each->bytes});
   std::vector<Fingerprints::Seen> seen =
       fingerprints_.look(all, mover.context, mover.within, [&](api::CUevent event) { return wait_for(mover, event); });
-  for (std::size_t index = 0; index < chosen.size(); ++index) {
-    chosen[index].seen = std::move(seen[index]);
-    landed(chosen[index].address);
+  for (std::size_t index = 0; index < looked.size(); ++index) {
+    looked[index]->seen = std::move(seen[index]);
+    landed(looked[index]->address);
   }
 }
 
@@ -211,7 +224,7 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
     }
   };
   make_reachable(ordinal);
-  std::deque<Candidate> candidates = on_gpu(ordinal);
+  std::deque<Candidate> candidates = to_move(ordinal);
   std::deque<Leaving> chosen;
   std::uint64_t most = kExaminedFirst;
   while (!moved.failed && !mover.stopping()) {

@@ -76,6 +76,11 @@ class SwapBackend final : public Backend {
   // Called to free unused ranges that wait to be freed when no more fit on a GPU. Returns whether there were any. Set
   // before there are ranges.
   void set_free_unused(std::function<bool(int device)> free_unused) { free_unused_ = std::move(free_unused); }
+  // Whether an allocation lies in a part of a range, or may: the contents of the rest need not be kept. Called with no
+  // lock held. Set before there are ranges; without it all of it counts as in use.
+  void set_in_use(std::function<bool(std::uint64_t address, std::uint64_t bytes)> in_use) {
+    in_use_ = std::move(in_use);
+  }
 
   // --- Backend
 
@@ -193,7 +198,8 @@ class SwapBackend final : public Backend {
     api::CUresult error = api::CUDA_SUCCESS;  // the driver's error, unless a context ended
   };
   // Makes `bytes` of room, or as much as possible: kept ranges first, then extents that have come in and were not used,
-  // then those that had not changed when they last left, then others, the largest first.
+  // then those in which no allocation lies and those that had not changed when they last left, then others, the largest
+  // first.
   Moved move_out(int device, std::uint64_t bytes, const Mover& mover);
   // Brings everything back. Gives up when the driver has had no room for a while.
   Moved bring_in(int device, const Mover& mover);
@@ -358,6 +364,8 @@ class SwapBackend final : public Backend {
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::deque<Candidate> on_gpu(int device);
+  std::deque<Candidate> to_move(int device);
+  bool in_use(std::uint64_t address, std::uint64_t bytes) const { return !in_use_ || in_use_(address, bytes); }
   void make_reachable(int device);
   struct Copy {
     bool unused;
@@ -391,6 +399,7 @@ class SwapBackend final : public Backend {
   const IfOurTurn if_our_turn_;
   Observer observer_;
   std::function<bool(int device)> free_unused_;
+  std::function<bool(std::uint64_t address, std::uint64_t bytes)> in_use_;
   HostPool host_;
   Fingerprints fingerprints_;
   mutable std::mutex mutex_;  // the fields below

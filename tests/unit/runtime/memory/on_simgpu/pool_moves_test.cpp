@@ -108,6 +108,38 @@ TEST_CASE("what a pool gave is there after its context, leaves and comes by anot
   });
 }
 
+TEST_CASE("what a pool keeps unused leaves first and comes back, both without a copy") {
+  check([] {
+    Carrier carrier(enter(0));
+    carrier.looks = GENERATE(true, false);
+    const CUmemoryPool pool = make_pool();
+    std::uint64_t all = UINT64_MAX;
+    EXPECT_OK(cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
+    const CUstream stream = make_stream();
+    const CUdeviceptr held = take(pool, 6 * kMiB, stream, 1);
+    const std::uint64_t used = swap().resident_bytes(0);
+    const CUdeviceptr freed = take(pool, 8 * kMiB, stream, 2);
+    EXPECT_OK(cu.cuMemFreeAsync(freed, stream));
+    EXPECT_OK(cu.cuStreamSynchronize(stream));
+    const std::uint64_t resident = swap().resident_bytes(0);
+    EXPECT(resident >= used + 8 * kMiB);
+    Swap::Moved moved = swap().move_out(0, 8 * kMiB, carrier.mover());
+    EXPECT(moved.bytes == 0 && moved.without_copy >= 8 * kMiB && moved.spared == moved.without_copy);
+    EXPECT(swap().resident_bytes(0) >= used);
+    moved = swap().move_out(0, kAll, carrier.mover());
+    EXPECT(moved.bytes == used && swap().resident_bytes(0) == 0);
+    const Swap::Moved back = swap().bring_in(0, carrier.mover());
+    EXPECT(!back.failed && swap().in_place() && back.bytes == used);
+    EXPECT(swap().resident_bytes(0) == resident && swap().use_if_in_place([] {}));
+    expect_pattern(held, 6 * kMiB, 1, "beside unused memory");
+    EXPECT(take(pool, 8 * kMiB, stream, 3) == freed);
+    // What has not changed is not copied again.
+    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == (carrier.looks ? resident - used : resident));
+    EXPECT(!swap().bring_in(0, carrier.mover()).failed);
+    expect_pattern(freed, 8 * kMiB, 3, "in use again");
+  });
+}
+
 TEST_CASE("memory of a destroyed pool ends when it is freed, also without any context") {
   check([] {
     const CUcontext other = enter(0);
