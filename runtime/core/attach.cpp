@@ -88,6 +88,10 @@ void note_unknown(const char* name, int first) noexcept {
   log::info("the driver's function {} is unknown to rota and passes through: rota does not see calls to it", name);
 }
 
+void before_load(const char* name) noexcept {
+  if (Runtime* known = made_runtime(); known != nullptr) known->before_load(name);
+}
+
 }  // namespace
 
 int attach(const RotaAttachment& attachment, StartTracing* start_tracing, StartAccounting* start_accounting) noexcept {
@@ -119,6 +123,7 @@ int attach(const RotaAttachment& attachment, StartTracing* start_tracing, StartA
     return 2;
   }
   __atomic_store_n(attached.note_unknown, &note_unknown, __ATOMIC_RELEASE);
+  __atomic_store_n(attached.before_load, &before_load, __ATOMIC_RELEASE);
   for (std::size_t index = 0; index < kSymbolCount; ++index) {
     void* tracer = tracers != nullptr ? tracers[index] : nullptr;
     if (tracer == nullptr && left_to_resolver(static_cast<Symbol>(index))) continue;

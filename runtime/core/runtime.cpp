@@ -52,6 +52,12 @@ void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
   gate::wait_in_place();
 }
 
+void Runtime::before_load(const char* name) noexcept {
+  if (!memory.swap().any() || memory.swap().pinned() || !memory::SwapBackend::lets_reach(name)) return;
+  monitor.keep_in_place();
+  gate::wait_in_place();
+}
+
 Runtime& runtime() {
   Runtime* known = current.load(std::memory_order_acquire);
   return known != nullptr ? *known : *make();

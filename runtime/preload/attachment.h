@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 // Raise it with every change of the struct.
-enum { kRotaAttachmentVersion = 4 };
+enum { kRotaAttachmentVersion = 5 };
 
 enum RotaDriverState {
   kRotaDriverFound = 0,
@@ -22,6 +22,10 @@ enum RotaDriverState {
 // Called by the thin preload, at any time after attach and by any thread, before a function of the driver's that rota
 // does not know is called for the first time. If several threads call at once, each calls it, one of them with `first`.
 typedef void RotaNoteUnknown(const char* name, int first);
+
+// Called by the thin preload, by any thread, before a library is loaded by dlopen: its name or path, as the program gave
+// it. May wait.
+typedef void RotaBeforeLoad(const char* name);
 
 struct RotaAttachment {
   uint32_t version;
@@ -43,8 +47,9 @@ struct RotaAttachment {
   const char* driver_path;
   // Why a driver was refused (one line, without a path), or "".
   const char* detail;
-  // Where the core stores its callback for this (a release store).
+  // Where the core stores its callbacks for these (release stores).
   RotaNoteUnknown** note_unknown;
+  RotaBeforeLoad** before_load;
   // Under ROTA_REPORT: what the test runner called the test, in this process's environment when it started, a line for
   // each runner, the outer one first; at most 511 bytes; else "".
   //   bazel TEST_TARGET[ shard TEST_SHARD_INDEX][ of TEST_TOTAL_SHARDS][ attempt TEST_RUN_NUMBER]

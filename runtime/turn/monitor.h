@@ -72,6 +72,8 @@ class Monitor final : public gate::Attendant {
   bool may_submit(const gate::Call& call) override;
   bool submits_nothing(const gate::Call& call) override;
   void unseen() override { memory_.swap().pin(); }
+  // No memory leaves for a while from now on. What is leaving or out may still be.
+  void keep_in_place() { kept_until_.store(now() + kKeptInPlace); }
   std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds so_long) override {
     return waiting_.stands(so_long);
   }
@@ -114,6 +116,9 @@ class Monitor final : public gate::Attendant {
   bool served() const { return served_.load(std::memory_order_acquire); }
 
  private:
+  // Longer than a library takes to load. A judgment.
+  static constexpr Time kKeptInPlace{5'000'000'000};
+
   struct Gpu {
     int device = -1;
     protocol::AddGpu description{};
@@ -237,6 +242,7 @@ class Monitor final : public gate::Attendant {
   std::uint32_t round_ = 0;  // of tightening, on this connection
   // Extents that had to move did not, since the driver refused: they count as fixed until the next grant or this time.
   Time stuck_until_{0};
+  std::atomic<Time> kept_until_{Time{0}};  // keep_in_place()
   std::optional<Time> exceeds_host_since_;  // since when this process has had more of the host's memory than its share
   std::optional<Time> lacks_host_since_;    // since when the host has had no memory for what others ask for
   // Attempts to bring memory back that the driver refused for reasons other than room, since all of it was last there.

@@ -237,6 +237,10 @@ void Monitor::look_outside() {
 // Extents move only where all work is proven to have finished and no call uses addresses or captures.
 void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   if (memory_.swap().pinned() || pins_what_is_reached()) return;
+  if (now() < kept_until_.load()) {
+    stuck_until_ = std::max(stuck_until_, kept_until_.load());
+    return;
+  }
   if (memory::SwapBackend::being_checkpointed()) {
     stuck_until_ = std::max(stuck_until_, now() + kCheckpointed);
     return;
@@ -254,8 +258,8 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   if (looked != Within::kRan) return;
   // Check once more, for calls that hold memory in place: from now on they wait.
   gate_.close();
-  // Check again: a thread that pins after this sees that memory may be out of place and waits for it.
-  if (none_captures && !memory_.swap().pinned() && gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
+  // Check again: a thread that pins after this, or keeps memory in place, sees that it may be out and waits for it.
+  if (none_captures && !memory_.swap().pinned() && now() >= kept_until_.load() && gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
     for (const Destination& each : from) {
       const Time begun = now();
       const Left left = swap_out(

@@ -1,7 +1,9 @@
 """Swap memory that stays on a GPU. If it cannot leave for now, because work of its program may still run, who needs the
 room waits for it, for a while, and is not out of memory. If it stays for good, programs that no longer fit beside it take
 no turns from the others."""
+import pathlib
 import re
+import shutil
 import signal
 import threading
 import sys
@@ -78,12 +80,29 @@ PINS = BEGIN + textwrap.dedent("""
 """)
 
 
+# Then loads a library.
+LOADS = BEGIN + textwrap.dedent("""
+    result, address = allocate(120 * MIB)
+    check(result)
+    say("ready")
+    sys.stdin.readline()
+    try:
+        ctypes.CDLL(sys.argv[1])
+        say("loaded")
+    except OSError:
+        say("not loaded")
+    sys.stdin.read()
+    say("right", right(address))
+""")
+
+
 class Stays(Case):
     grace = "30s"
+    quantum = "50ms"
 
     def rotad(self):
         daemon = self.start(ROTAD, "--socket", self.environment["ROTA_SOCKET"], "--lock-directory", self.scratch / "locks",
-                            "--mode", "exclusive", "--quantum", "50ms", "--grace", self.grace, ROTA_SIM_TIME_SCALE="1")
+                            "--mode", "exclusive", "--quantum", self.quantum, "--grace", self.grace, ROTA_SIM_TIME_SCALE="1")
         self.eventually(lambda: self.status() is not None, "rotad answers")
         return daemon
 
@@ -149,13 +168,15 @@ class ForNow(Stays):
         self.assertIn(f"`kill {grows.pid}` ends it at once", line)
 
 
-class ForGood(Stays):
+class WithHogs(Stays):
     def hog(self, share):
         hog = self.start(ROTA, "run", "--memory", "swap", "--", PROGRAMS / "memhog", "--share", share, "--hold", "--ahead", "20",
                          ROTA_SIM_TIME_SCALE="1")
         self.ready(hog)
         return hog
 
+
+class ForGood(WithHogs):
     # ctest labels: unsanitized
     def test_a_program_that_no_longer_fits_beside_what_stays_takes_no_turns_from_others_says_why_and_runs_once_that_has_gone(self):
         daemon = self.rotad()
@@ -186,6 +207,45 @@ class ForGood(Stays):
         self.assertEqual(len(said), 1, said)
         self.assertIn(f"(memhog, pid {large.pid}) ", said[0])
         self.assertRegex(said[0], rf"pid {pins.pid} \(python3\) has 12[02] MiB of that")
+
+
+class Libraries(WithHogs):
+    """A library by whose means a program hands memory to a video engine, which asks for it without any call that rota sees."""
+    quantum = "2s"  # so that memory that is out is out for a while
+
+    def after_loading(self, library):
+        """Of a program that loads it while its memory is out."""
+        self.rotad()
+        loads = self.python(LOADS, library)
+        self.ready(loads)
+        hog = self.hog("0.7")
+        self.assertLess(self.client(loads)["resident_bytes"], 120 << 20)
+        self.say(loads)
+        said = loads.stdout.readline()
+        self.assertEqual(self.client(loads)["resident_bytes"], 120 << 20, said)
+        return loads, hog, said
+
+    def ends_right(self, loads, hog):
+        self.assertEqual(self.finish(loads).stdout, "right True\n")
+        self.assertIn('"wrong":0', self.finish(hog).stdout)
+
+    # ctest labels: unsanitized
+    def test_memory_is_back_before_a_library_that_uses_it_privately_is_loaded_and_stays(self):
+        library = self.scratch / "libnvcuvid.so.1"
+        own = re.search(r"(/\S*/libm\.so\.6)$", pathlib.Path("/proc/self/maps").read_text(), re.M)[1]
+        shutil.copy(own, library)
+        loads, hog, said = self.after_loading(library)
+        self.assertEqual(said, "loaded\n")
+        self.eventually(lambda: self.on_gpus(loads, "fixed_bytes") == 120 << 20, "it is known to stay")
+        self.ends_right(loads, hog)
+
+    # ctest labels: unsanitized
+    def test_where_such_a_library_is_not_there_after_all_memory_leaves_again(self):
+        loads, hog, said = self.after_loading(self.scratch / "libnvcuvid.so.1")
+        self.assertEqual(said, "not loaded\n")
+        self.eventually(lambda: self.client(loads)["resident_bytes"] < 120 << 20, "its memory leaves")
+        self.assertEqual(self.on_gpus(loads, "fixed_bytes"), 0)
+        self.ends_right(loads, hog)
 
 
 if __name__ == "__main__":

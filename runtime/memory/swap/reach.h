@@ -5,12 +5,18 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace rota::memory {
 
 // Which of these this process has open, mapped or loaded, or which process traces it, as the beginning of a sentence;
 // or nothing. Reads /proc/self; some tens of microseconds. Tests put `root` in front of /proc.
 std::string reached_from_outside(const std::string& root = "");
+
+// Whether a library of this name or path, once it is loaded, may let others reach this process's GPU memory without any
+// CUDA call: one of the private ones, one that shares memory with other processes, and one by which a program opens such
+// a device, where the machine has the device.
+bool lets_reach(std::string_view library, const std::string& root = "");
 
 // The process that traces this one, as a debugger does; 0: none.
 long traced_by(const std::string& root = "");

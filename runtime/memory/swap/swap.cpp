@@ -440,6 +440,10 @@ std::string SwapBackend::reached_from_outside() {
   return memory::reached_from_outside();
 }
 
+bool SwapBackend::lets_reach(std::string_view library) {
+  return memory::lets_reach(library);
+}
+
 bool SwapBackend::being_checkpointed() {
   return memory::being_checkpointed();
 }

@@ -147,6 +147,7 @@ class SwapBackend final : public Backend {
   // Why memory may be accessed without any call that rota sees, or nothing; and whether it must not move for now
   // (reach.h).
   static std::string reached_from_outside();
+  static bool lets_reach(std::string_view library);
   static bool being_checkpointed();
   // Gives kept ranges of a GPU back to the driver, or to other processes, until they add up to so many bytes. Returns
   // the bytes. Waits for nothing.

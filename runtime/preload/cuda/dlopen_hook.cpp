@@ -4,6 +4,8 @@
 // have) and paths to a driver do not, so those names become "libcuda.so.1". A path to a file that is not there stays as
 // it is: the program gets the failure, and the message, that it would have got without rota.
 //
+// The core is told before each dlopen: a library may let devices reach GPU memory that is not there at that moment.
+//
 // Files that a driver opens are left alone. Under WSL libcuda.so.1 is a loader, which opens the driver proper by its
 // path: if that led here, its calls would return to it through rota's thunks in an endless loop.
 #include <dlfcn.h>
@@ -15,6 +17,8 @@
 
 namespace rota::thin {
 namespace {
+
+RotaBeforeLoad* before_load;  // the core's, once it is attached
 
 constexpr char kShimName[] = "libcuda.so.1";
 constexpr char kPlainName[] = "libcuda.so";
@@ -53,7 +57,20 @@ bool is_for_us(const char* name, const void* caller) noexcept {
   return exists;
 }
 
+// The core brings memory back that a library may let devices reach. What a driver opens is none of that.
+void tell_core(const char* name) noexcept {
+  auto* const call = __atomic_load_n(&before_load, __ATOMIC_ACQUIRE);
+  if (call == nullptr || name == nullptr || this_thread_opens_driver()) return;
+  const int saved = errno;
+  call(name);
+  errno = saved;
+}
+
 }  // namespace
+
+RotaBeforeLoad** before_load_callback() noexcept {
+  return &before_load;
+}
 
 // Returned in two registers, which the tail jump relies on.
 struct DlopenTarget {
@@ -70,6 +87,7 @@ extern "C" ROTA_HIDDEN DlopenTarget rota_dlopen_target(const char* name, const v
     if (function == nullptr) function = reinterpret_cast<void*>(&no_dlopen);
     __atomic_store_n(&next, function, __ATOMIC_RELAXED);
   }
+  tell_core(name);
   return {is_for_us(name, caller) ? kShimName : name, function};
 }
 

@@ -115,6 +115,7 @@ void attach(const Driver& driver, const Core& core) noexcept {
   attachment.driver_path = driver_path;
   attachment.detail = driver_detail;
   attachment.note_unknown = &note_unknown;
+  attachment.before_load = before_load_callback();
   attachment.test = running_test();
   if (core.attach != nullptr && core.attach(&attachment) == 0) return;
   if (core.failure != nullptr) say_core_unusable(core.path, core.failure, "CUDA calls go to the driver without rota");

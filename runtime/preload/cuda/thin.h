@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "runtime/preload/attachment.h"
 #include "runtime/preload/cuda/locate.h"
 
 namespace rota::thin {
@@ -53,5 +54,7 @@ ROTA_HIDDEN void find_driver(Driver& driver) noexcept;
 // dlopen hook, which any thread may call.
 ROTA_HIDDEN bool this_thread_opens_driver() noexcept;
 ROTA_HIDDEN const void* driver_code() noexcept;
+// Where the dlopen hook finds what the core wants to have called before each dlopen.
+ROTA_HIDDEN RotaBeforeLoad** before_load_callback() noexcept;
 
 }  // namespace rota::thin

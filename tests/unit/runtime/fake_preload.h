@@ -22,6 +22,7 @@ struct FakePreload {
   std::vector<char> functions = std::vector<char>(kSymbolCount);
   std::vector<char> thunks = std::vector<char>(kSymbolCount * kStride);
   RotaNoteUnknown* note_unknown = nullptr;
+  RotaBeforeLoad* before_load = nullptr;
   RotaAttachment attachment{};
 
   FakePreload() {
@@ -41,6 +42,7 @@ struct FakePreload {
                   "/fake",
                   "",
                   &note_unknown,
+                  &before_load,
                   ""};
   }
   void*& real_of(Symbol symbol) { return real[static_cast<std::size_t>(symbol)]; }

@@ -11,6 +11,7 @@
 #include "tests/unit/scheduler/machine.h"
 
 namespace api = rota::api;
+using rota::memory::lets_reach;
 using rota::memory::reached_from_outside;
 
 TEST_CASE("an open RDMA device, GDRCopy's or GPUDirect Storage's is found among many files, and so is a mapped one") {
@@ -70,6 +71,27 @@ TEST_CASE(
     unsetenv("WORLD_SIZE");
   }
   // NOLINTEND(concurrency-mt-unsafe)
+}
+
+TEST_CASE("a library by which a program opens such a device counts where the machine has the device") {
+  const rota::test::Machine machine;
+  machine.file("/proc/self/maps", "7f20-7f30 r-xp 0 08:01 3 /usr/lib/libibverbs.so.1\n");
+  machine.file("/dev/infiniband/rdma_cm", "");
+  machine.file("/dev/null", "");
+  CHECK(reached_from_outside(machine.root).empty());
+  for (const char* each : {"libibverbs.so.1", "/opt/lib/libgdrapi.so.2.4", "libcufile.so.0"}) {
+    CHECK_FALSE(lets_reach(each, machine.root));
+  }
+  machine.file("/dev/infiniband/uverbs3", "");
+  machine.file("/dev/gdrdrv", "");
+  machine.file("/dev/nvidia-fs0", "");
+  CHECK(reached_from_outside(machine.root) == "libibverbs.so.1 is loaded");
+  CHECK(lets_reach("libibverbs.so", machine.root));
+  CHECK(lets_reach("/opt/lib/libgdrapi.so.2.4", machine.root));
+  CHECK_FALSE(lets_reach("libcufile.so.0", machine.root));  // what is linked with it need not use it
+  CHECK_FALSE(lets_reach("/opt/libibverbs.so.1/libother.so", machine.root));
+  CHECK(lets_reach("libnvcuvid.so.1", machine.root));
+  CHECK_FALSE(lets_reach("", machine.root));
 }
 
 TEST_CASE("a debugger is found by the number of its process") {
