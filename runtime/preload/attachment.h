@@ -23,8 +23,8 @@ enum RotaDriverState {
 // does not know is called for the first time. If several threads call at once, each calls it, one of them with `first`.
 typedef void RotaNoteUnknown(const char* name, int first);
 
-// Called by the thin preload, by any thread, before a library is loaded by dlopen: its name or path, as the program gave
-// it. May wait.
+// Called by the thin preload, by any thread, before a library is loaded by dlopen: its name or path, as the program
+// gave it. May wait.
 typedef void RotaBeforeLoad(const char* name);
 
 struct RotaAttachment {

@@ -242,7 +242,7 @@ class Monitor final : public gate::Attendant {
   std::uint32_t round_ = 0;  // of tightening, on this connection
   // Extents that had to move did not, since the driver refused: they count as fixed until the next grant or this time.
   Time stuck_until_{0};
-  std::atomic<Time> kept_until_{Time{0}};  // keep_in_place()
+  std::atomic<Time> kept_until_{Time{0}};   // keep_in_place()
   std::optional<Time> exceeds_host_since_;  // since when this process has had more of the host's memory than its share
   std::optional<Time> lacks_host_since_;    // since when the host has had no memory for what others ask for
   // Attempts to bring memory back that the driver refused for reasons other than room, since all of it was last there.

@@ -259,7 +259,8 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   // Check once more, for calls that hold memory in place: from now on they wait.
   gate_.close();
   // Check again: a thread that pins after this, or keeps memory in place, sees that it may be out and waits for it.
-  if (none_captures && !memory_.swap().pinned() && now() >= kept_until_.load() && gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
+  if (none_captures && !memory_.swap().pinned() && now() >= kept_until_.load() &&
+      gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
     for (const Destination& each : from) {
       const Time begun = now();
       const Left left = swap_out(

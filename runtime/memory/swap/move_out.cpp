@@ -9,6 +9,7 @@
 #include "generated/driver_real.h"
 #include "runtime/driver/own_streams.h"
 #include "runtime/memory/swap/flight.h"
+#include "runtime/memory/swap/hand_over.h"
 #include "runtime/memory/swap/swap.h"
 
 namespace rota::memory {
@@ -17,6 +18,10 @@ namespace {
 
 // What is examined before the first copy is less, so that this begins sooner: 1 GiB takes 0.6 ms (H200). Judgement.
 constexpr std::uint64_t kExaminedFirst = std::uint64_t{256} << 20;
+
+// How many small extents leave first, and from which size of a move on. Judgements.
+constexpr std::ptrdiff_t kSmallFirst = 2;
+constexpr std::uint64_t kMuch = 4 * protocol::kLargestExtent;
 
 }  // namespace
 
@@ -34,11 +39,17 @@ std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
   return all;
 }
 
-// The same, with those in which no allocation lies among the first: the unused memory of pools.
-std::deque<SwapBackend::Candidate> SwapBackend::to_move(int ordinal) {
+// The same, with those in which no allocation lies among the first: the unused memory of pools. Of the rest the first
+// that are copied are small ones, where much has to leave: the next holder's copies begin once one of them has left.
+std::deque<SwapBackend::Candidate> SwapBackend::to_move(int ordinal, std::uint64_t bytes) {
   std::deque<Candidate> all = on_gpu(ordinal);
   for (Candidate& each : all) each.steady = each.steady || !in_use(each.address, each.bytes);
   std::sort(all.rbegin(), all.rend());
+  if (bytes < kMuch) return all;
+  const auto copied = std::find_if(all.begin(), all.end(), [](const Candidate& each) { return !each.steady; });
+  const auto smaller =
+      std::find_if(copied, all.end(), [](const Candidate& each) { return each.bytes < kLeastHandedOver; });
+  std::rotate(copied, smaller - std::min(smaller - copied, kSmallFirst), smaller);
   return all;
 }
 
@@ -224,7 +235,7 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
     }
   };
   make_reachable(ordinal);
-  std::deque<Candidate> candidates = to_move(ordinal);
+  std::deque<Candidate> candidates = to_move(ordinal, bytes);
   std::deque<Leaving> chosen;
   std::uint64_t most = kExaminedFirst;
   while (!moved.failed && !mover.stopping()) {

@@ -14,8 +14,8 @@ namespace rota::memory {
 std::string reached_from_outside(const std::string& root = "");
 
 // Whether a library of this name or path, once it is loaded, may let others reach this process's GPU memory without any
-// CUDA call: one of the private ones, one that shares memory with other processes, and one by which a program opens such
-// a device, where the machine has the device.
+// CUDA call: one of the private ones, one that shares memory with other processes, and one by which a program opens
+// such a device, where the machine has the device.
 bool lets_reach(std::string_view library, const std::string& root = "");
 
 // The process that traces this one, as a debugger does; 0: none.

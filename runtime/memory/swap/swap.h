@@ -263,6 +263,7 @@ class SwapBackend final : public Backend {
     bool kept = false;             // unused and on the GPU: serves the next allocation like it
     bool ending = false;           // its context ended while it was moving
     bool failed = false;           // its context has failed: none of it is on the GPU or has to be
+    bool begins_small = false;     // its first extents are smaller than they could be
     std::optional<Access> access;  // its pool's access; none: that of its GPU's plain memory
     std::optional<Making> own;     // the program made it, like this
     std::vector<Extent> extents;
@@ -284,6 +285,7 @@ class SwapBackend final : public Backend {
     std::uint64_t most_kept = 0;
     Access access;  // of plain memory
     std::uint64_t kept = 0;
+    int begin_small = 0;                            // ranges
     std::multimap<Like, std::uint64_t> kept_alike;  // address
   };
   // The extents that could leave, in order; the first leaves last.
@@ -301,7 +303,7 @@ class SwapBackend final : public Backend {
   static std::vector<std::uint64_t> mappings_of(const Extent& extent);
   Device& device(int ordinal);
   std::uint64_t most(int ordinal);
-  Range cut(const Place& place, std::uint64_t bytes, std::uint64_t most);
+  Range cut(const Place& place, std::uint64_t bytes, std::uint64_t most, std::uint64_t first = 0);
   static api::CUresult create(std::uint64_t bytes, int device, bool exports, PhysicalHandle* handle);
   static api::CUresult create(const std::optional<Making>& own, std::uint64_t bytes, int device, bool exports,
                               PhysicalHandle* handle);
@@ -365,7 +367,7 @@ class SwapBackend final : public Backend {
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::deque<Candidate> on_gpu(int device);
-  std::deque<Candidate> to_move(int device);
+  std::deque<Candidate> to_move(int device, std::uint64_t bytes);
   bool in_use(std::uint64_t address, std::uint64_t bytes) const { return !in_use_ || in_use_(address, bytes); }
   void make_reachable(int device);
   struct Copy {

@@ -86,6 +86,34 @@ TEST_CASE("extents come back in memory that was handed over, each with its own c
   });
 }
 
+TEST_CASE("a large move begins and ends with small extents, so that the next holder waits for less") {
+  check(
+      [] {
+        Between between;
+        const std::uint64_t bytes = 256 * kMiB;
+        const CUdeviceptr first = allocate(bytes, 1);
+        const CUdeviceptr second = allocate(bytes, 2);
+        const CUdeviceptr third = allocate(20 * kMiB, 3);
+        const auto left_in_order = [&](std::uint64_t most) {
+          swap().move_out(0, most, between.mover());
+          std::vector<std::uint64_t> mib;
+          for (const Handed& each : between.pieces) mib.push_back(each.bytes / kMiB);
+          EXPECT(!between.in().failed && swap().use_if_in_place([] {}));
+          return mib;
+        };
+        EXPECT((left_in_order(kAll) == std::vector<std::uint64_t>{32, 20, 128, 128, 128, 32, 32, 32}));
+        EXPECT((left_in_order(100 * kMiB) == std::vector<std::uint64_t>{128}));
+        expect_pattern(first, bytes, 1, "the first");
+        expect_pattern(second, bytes, 2, "the second");
+        expect_pattern(third, 20 * kMiB, 3, "the third");
+        // The next large one begins small again once this is gone.
+        EXPECT_OK(cu.cuMemFree_v2(first));
+        allocate(129 * kMiB, 4);
+        EXPECT((left_in_order(kAll) == std::vector<std::uint64_t>{32, 20, 128, 128, 32, 32, 32}));
+      },
+      std::uint64_t{4} << 30);
+}
+
 TEST_CASE("memory that came by a descriptor and leaves without a copy is not kept alive by the descriptor") {
   check([] {
     Between between;
