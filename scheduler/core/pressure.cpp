@@ -40,9 +40,12 @@ bool Pressure::refresh(Client& client, GpuMask pressed, Time now) {
     drain_at = std::max(drain_at, this->drain_at(client, index, now));
   });
   if (client.yields != 0) {
+    // At the end of its turn, or at once if it has nothing to lose: the driver refuses it the memory to begin it.
     Time own{};
-    for_each_gpu(client.yields,
-                 [&](GpuIndex index) { own = std::max(own, client.state.held_since + sharing_.turn(index)); });
+    for_each_gpu(client.yields, [&](GpuIndex index) {
+      const Time turn = client.share(index)->refused ? Time{} : sharing_.turn(index);
+      own = std::max(own, client.state.held_since + turn);
+    });
     drain_at = waiters == 0 ? own : std::min(drain_at, own);
     waiters = std::max(waiters, 1U);
   }

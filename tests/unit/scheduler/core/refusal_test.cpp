@@ -41,6 +41,32 @@ TEST_CASE("memory that nobody has whom rotad knows is learned of when a refusal 
   CHECK(machine.clears(1) == 100 + 20);  // 400 + 250, 150 more for the promise; 20 + 300
 }
 
+TEST_CASE("of two that were granted together and do not fit, the one that has no memory to run with leaves at once") {
+  BesideBallast machine;
+  Settings settings = machine.core.settings();
+  settings.quantum = 2s;
+  machine.core.step(event::Configure{settings}, machine.now);
+  machine.now += 100ms;
+  machine.fails();
+  REQUIRE(machine.pressed(2));
+  CHECK(machine.state(2).drain_at <= machine.now);
+  SECTION("once its memory is there it has the rest of its turn") {
+    machine.has(2, 400, 400);
+    REQUIRE(machine.pressed(2));
+    CHECK(machine.state(2).drain_at == machine.state(2).held_since + 2s);
+  }
+  SECTION("what it has goes to the other, which is refused memory as well") {
+    machine.refused(1, 400, 300, 100, 30);
+    machine.give_back(2);
+    CHECK(machine.clears(2) != 0);
+    machine.want(2);
+    CHECK(machine.holds(1));
+    CHECK_FALSE(machine.holds(2));
+    machine.has(1, 400, 400);
+    CHECK(machine.state(1).drain_at == machine.state(1).held_since + 2s);
+  }
+}
+
 TEST_CASE("while others clear, a refusal says nothing about memory outside") {
   SwapMachine machine;
   machine.rests(1, 600);
