@@ -24,6 +24,22 @@ void tells_when_entered(FakeDriver& driver) {
   });
 }
 
+// Rests, with a driver that copies nothing and counts how often it is to.
+struct Counting {
+  Counting() : rotad(protocol::kSwapVersion), program(rotad, tells_when_entered) {
+    program.rest();
+    REQUIRE(eventually([&] { return program.fixed() == 0; }));
+    copies = 0;
+    program.driver.set<api::cuMemcpyDtoHAsync_v2_fn>(Symbol::k_cuMemcpyDtoHAsync_v2, [](auto...) {
+      ++copies;
+      return api::CUDA_ERROR_UNKNOWN;
+    });
+  }
+  static inline std::atomic<int> copies;
+  Speaking rotad;
+  Holding program;
+};
+
 }  // namespace
 
 TEST_CASE("a rotad that asks nobody but holders for room has nothing swapped, and what was swapped before stays") {
@@ -77,23 +93,36 @@ TEST_CASE("what comes back to a process that exits stays, and the last calls of 
   CHECK(eventually([&] { return !program.gate.closed(); }));
 }
 
-TEST_CASE("memory that is pinned while the gate closes for a move stays") {
-  Speaking rotad(protocol::kSwapVersion);
+TEST_CASE("memory that is to stay in place for a while does not leave before that is over") {
   std::function<void()> call;  // by another thread
-  Holding program(rotad, tells_when_entered);
-  program.rest();
-  REQUIRE(eventually([&] { return program.fixed() == 0; }));
-  static std::atomic<int> copies;
-  copies = 0;
-  program.driver.set<api::cuMemcpyDtoHAsync_v2_fn>(Symbol::k_cuMemcpyDtoHAsync_v2, [](auto...) {
-    ++copies;
-    return api::CUDA_ERROR_UNKNOWN;
-  });
+  Counting with;
+  auto& [rotad, program] = with;
+  const auto keep = [&] { program.monitor.keep_in_place(); };
+  SECTION("said before the move") {
+    keep();
+  }
+  SECTION("while the gate closes for it") {
+    call = [&] {
+      when_entered = nullptr;
+      keep();
+    };
+    when_entered = &call;
+  }
+  rotad.ask_for(kBytes);
+  CHECK(eventually([&] { return program.fixed_for_now() == kBytes && !gate::out_of_place.load(); }));
+  CHECK(with.copies.load() == 0);
+  CHECK(eventually([&] { return with.copies.load() != 0; }));
+}
+
+TEST_CASE("memory that is pinned while the gate closes for a move stays") {
+  std::function<void()> call;  // by another thread
+  Counting with;
+  auto& [rotad, program] = with;
   call = [&] { program.memory.swap().pin(); };
   when_entered = &call;
   rotad.ask_for(kBytes);
   CHECK(eventually([&] { return program.fixed() == kBytes && !gate::out_of_place.load(); }));
-  CHECK(copies.load() == 0);
+  CHECK(with.copies.load() == 0);
   CHECK(program.fixed_for_now() == 0);
 }
 

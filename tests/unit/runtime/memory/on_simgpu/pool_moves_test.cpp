@@ -117,6 +117,7 @@ TEST_CASE("what a pool keeps unused leaves first and comes back, both without a 
     EXPECT_OK(cu.cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &all));
     const CUstream stream = make_stream();
     const CUdeviceptr held = take(pool, 6 * kMiB, stream, 1);
+    const CUdeviceptr plain = allocate(4 * kMiB, 4);
     const std::uint64_t used = swap().resident_bytes(0);
     const CUdeviceptr freed = take(pool, 8 * kMiB, stream, 2);
     EXPECT_OK(cu.cuMemFreeAsync(freed, stream));
@@ -132,6 +133,7 @@ TEST_CASE("what a pool keeps unused leaves first and comes back, both without a 
     EXPECT(!back.failed && swap().in_place() && back.bytes == used);
     EXPECT(swap().resident_bytes(0) == resident && swap().use_if_in_place([] {}));
     expect_pattern(held, 6 * kMiB, 1, "beside unused memory");
+    expect_pattern(plain, 4 * kMiB, 4, "beside a pool's");
     EXPECT(take(pool, 8 * kMiB, stream, 3) == freed);
     // What has not changed is not copied again.
     EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == (carrier.looks ? resident - used : resident));
