@@ -3,7 +3,9 @@
 #include <pthread.h>
 #include <atomic>
 
+#include "runtime/core/inside_loader.h"
 #include "runtime/core/log.h"
+#include "runtime/core/not_cancelled.h"
 
 namespace rota {
 
@@ -49,13 +51,20 @@ void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
   }
   // Memory that is swapped out may be used from now on without a call that waits for it. Waits each time: another
   // thread may have marked first and still be waiting.
+  const NotCancelled waiting;
   gate::wait_in_place();
 }
 
+// Not where the thread holds the loader's lock: rota's own thread may need it, since the driver loads its compiler when
+// it first needs that. Then the library is found a moment after it has been loaded.
 void Runtime::before_load(const char* name) noexcept {
-  if (!memory.swap().any() || memory.swap().pinned() || !memory::SwapBackend::lets_reach(name)) return;
-  monitor.keep_in_place();
-  gate::wait_in_place();
+  try {
+    if (!memory.swap().any() || memory.swap().pinned()) return;
+    if (!memory::SwapBackend::lets_reach(name) || inside_loader()) return;
+    monitor.bring_back_for(name);
+  } catch (...) {
+    // No memory: as above.
+  }
 }
 
 Runtime& runtime() {

@@ -231,8 +231,10 @@ class Memory {
     std::atomic<bool> known{false};
     std::uint64_t total_bytes = 0;
     std::atomic<protocol::MemoryMode> mode{protocol::MemoryMode::kUnknown};
-    std::uint64_t turn_began = 0;                // the ledger's clock when the turn began; used only by the monitor
-    std::map<unsigned, std::size_t> pitch_unit;  // by element size
+    std::uint64_t turn_began = 0;                 // the ledger's clock when the turn began; used only by the monitor
+    std::map<unsigned, std::size_t> pitch_unit;   // by element size
+    std::atomic<std::int64_t> free_looked_at{0};  // roomy(): when the driver was last asked, in ns,
+    std::atomic<bool> much_free{false};           // and whether much of the GPU was free
   };
 
   static bool here(Place& place);
@@ -258,6 +260,7 @@ class Memory {
   bool admitted(int ordinal, std::uint64_t bytes, Kind kind);
   Room::Limit shared_limit(int device) const;
   bool roomy(const StreamOrdered::Wanted& wanted);
+  bool much_is_free(const Place& place, std::uint64_t gpu_bytes);
   api::CUresult allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address, std::uint64_t bytes,
                               bool may_reuse);
   // `hopeless`: the allocation cannot succeed, however much room others make.

@@ -1,4 +1,5 @@
 // Memory's stream-ordered calls, and the pool functions that programs call.
+#include <chrono>
 #include <cstring>
 
 #include "generated/driver_gates.h"
@@ -61,13 +62,31 @@ api::CUresult Memory::allocate_captured(const AsyncCall& wanted, const RealCall&
   return result;
 }
 
+// Asks the driver from time to time. An eighth leaves other programs what they are likely to need before it is found
+// out that they have not enough. Judgements.
+bool Memory::much_is_free(const Place& place, std::uint64_t gpu_bytes) {
+  constexpr std::int64_t kLooks = 50'000'000;
+  constexpr std::uint64_t kPart = 8;
+  Device& entry = devices_[static_cast<std::size_t>(place.device)];
+  const std::int64_t now = std::chrono::steady_clock::now().time_since_epoch() / std::chrono::nanoseconds(1);
+  if (now - entry.free_looked_at.load(std::memory_order_relaxed) >= kLooks) {
+    std::size_t free = 0;
+    std::size_t total = 0;
+    const driver::CurrentContext current(place.context);
+    const bool told = current && real::cuMemGetInfo_v2(&free, &total) == api::CUDA_SUCCESS;
+    entry.much_free.store(told && free >= gpu_bytes / kPart, std::memory_order_relaxed);
+    entry.free_looked_at.store(now, std::memory_order_relaxed);
+  }
+  return entry.much_free.load(std::memory_order_relaxed);
+}
+
 // Whether freed blocks may wait in the quick list while the pool grows: nobody lacks that room, and no limit is near.
 bool Memory::roomy(const StreamOrdered::Wanted& wanted) {
   const int device = wanted.place.device;
   if (wanted.backing != Backing::kSwapped || limited() || (room_.crowded && room_.crowded(device))) return false;
   const std::uint64_t most = capacity(device);
   const std::uint64_t near = 2 * StreamOrdered::most_listed(wanted.gpu_bytes);
-  return wanted.bytes <= most && most - wanted.bytes >= near &&
+  return much_is_free(wanted.place, wanted.gpu_bytes) && wanted.bytes <= most && most - wanted.bytes >= near &&
          ledger_.live_bytes(device) <= most - wanted.bytes - near;
 }
 
@@ -87,7 +106,7 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
   const int device = wanted.place.device;
   bool limited = false;
   StreamOrdered::Wanted how = wanted;
-  how.roomy = roomy(wanted);
+  how.roomy = !call.capturing && roomy(wanted);
   const auto take = [&] {
     return stream_ordered_.allocate(
         how, server,

@@ -81,7 +81,8 @@ std::optional<Heap::Taken> StreamOrdered::take(const Wanted& wanted, PoolPointer
   std::optional<Heap::Taken> taken;
   // Where there is room the list is kept: a program whose allocations change from step to step soon finds all of their
   // sizes there. But a pool beyond its threshold lists nothing more.
-  const bool roomy = wanted.roomy && (*pool)->sums().reserved + wanted.bytes < (*pool)->threshold.value_or(0);
+  const bool roomy = wanted.roomy && quick_.bytes() < most_grown(wanted.gpu_bytes) &&
+                     (*pool)->sums().reserved + wanted.bytes < (*pool)->threshold.value_or(0);
   if (wanted.pool != nullptr && quick_.size() != 0 && !roomy) {
     // As little as possible leaves the list: it serves what comes.
     if (!quick_.has_as_large({wanted.pool, stream, wanted.bytes})) taken = try_to(&Heap::take_own);
@@ -226,6 +227,7 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   backend.settle(home, address, bytes);
   const std::lock_guard lock(mutex_);
   any_.store(true, std::memory_order_relaxed);
+  if (wanted.roomy) pool->grown += bytes;
   Heap& heap = pool->heaps[home.context];
   if (home.context != nullptr) pools_of_[home.context].insert(pool);
   // The driver reuses addresses as soon as their context is gone, which may not be known here yet.

@@ -89,8 +89,10 @@ class StreamOrdered {
   Claimed claim_quickly(std::uint64_t address, Behind* before, api::CUmemoryPool* pool);
   // Frees it; takes the event.
   void quick_free(std::uint64_t address, const Behind& behind);
-  // The most bytes of blocks in the list, on a GPU of this size: more, and all of it is freed properly.
+  // The most bytes of blocks in the list, on a GPU of this size: more, and all of it is freed properly. And up to what
+  // pools grow rather than empty it.
   static std::uint64_t most_listed(std::uint64_t gpu_bytes);
+  static std::uint64_t most_grown(std::uint64_t gpu_bytes);
   // False: no block in the list is like this.
   bool quick_allocate(const Wanted& wanted, api::CUdeviceptr* address);
 
@@ -133,6 +135,8 @@ class StreamOrdered {
   void trim_to_threshold(api::CUmemoryPool pool);
   // At a shortage on a GPU: all unused spans there, of plain memory as well.
   void trim_all(int device);
+  // Releases unused spans by which pools of this GPU have grown rather than empty the list.
+  void give_back_grown(int device);
   // Asks the driver for the threshold unless it is known. It is the program's to change, by a call that says so here.
   void learn_threshold(api::CUmemoryPool pool);
   void threshold_changed(api::CUmemoryPool pool);

@@ -1,5 +1,6 @@
 // The pools behind stream-ordered memory: what each has, and what it gives back.
 #include <algorithm>
+#include <utility>
 
 #include "generated/driver_real.h"
 #include "runtime/driver/context.h"
@@ -143,6 +144,20 @@ void StreamOrdered::trim_all(int device) {
     if (pool->device == device) trim(*pool, 0);
   }
   if (const auto pool = plain_.find(device); pool != plain_.end()) trim(*pool->second, 0);
+}
+
+void StreamOrdered::give_back_grown(int device) {
+  if (!any()) return;
+  const std::lock_guard lock(mutex_);
+  const auto grown = [&](const auto& known) { return known.second->device == device && known.second->grown != 0; };
+  if (std::none_of(pools_.begin(), pools_.end(), grown)) return;
+  flush();
+  for (const auto& known : pools_) {
+    if (!grown(known)) continue;
+    ServedPool& pool = *known.second;
+    const std::uint64_t reserved = pool.sums().reserved;
+    trim(pool, reserved - std::min(reserved, std::exchange(pool.grown, 0)));
+  }
 }
 
 void StreamOrdered::trim_to_threshold(api::CUmemoryPool pool) {

@@ -18,8 +18,12 @@ constexpr std::uint64_t kPartOfSmallGpu = 16;
 
 }  // namespace
 
+std::uint64_t StreamOrdered::most_grown(std::uint64_t gpu_bytes) {
+  return gpu_bytes / kPart;
+}
+
 std::uint64_t StreamOrdered::most_listed(std::uint64_t gpu_bytes) {
-  return std::max(gpu_bytes / kPart, std::min(gpu_bytes / kPartOfSmallGpu, kMuch));
+  return std::max(most_grown(gpu_bytes), std::min(gpu_bytes / kPartOfSmallGpu, kMuch));
 }
 
 // With the lock held.

@@ -481,7 +481,8 @@ event::Look Monitor::look() {
   seen.measures = measured.measures;
   seen.alone = measured.alone;
   seen.sharer_waits = connection_ && (connection_->watch() & protocol::kWatchSharers) != 0;
-  if (reached_ && !seen.resident) ++seen.standing;  // whoever accesses that memory is in effect waiting for it
+  // Whoever accesses that memory is in effect waiting for it.
+  if ((reached_ || kept()) && !seen.resident) ++seen.standing;
   if (machine_.watches_gpu()) {
     const gate::Contexts::Progress progress = contexts_.progress();
     seen.looked = progress.looked;

@@ -11,9 +11,12 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "runtime/core/function_ref.h"
@@ -72,8 +75,12 @@ class Monitor final : public gate::Attendant {
   bool may_submit(const gate::Call& call) override;
   bool submits_nothing(const gate::Call& call) override;
   void unseen() override { memory_.swap().pin(); }
-  // No memory leaves for a while from now on. What is leaving or out may still be.
-  void keep_in_place() { kept_until_.store(now() + kKeptInPlace); }
+  // No memory leaves for a while from now on. What is leaving or out comes back.
+  void keep_in_place();
+  // The same for a library that is about to be loaded, by which memory may be reached: returns once all of it is in
+  // place, or after half a minute, and a line says so. If that library was to be loaded within the last minute and was
+  // not there, at once.
+  void bring_back_for(std::string_view library);
   std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds so_long) override {
     return waiting_.stands(so_long);
   }
@@ -116,9 +123,6 @@ class Monitor final : public gate::Attendant {
   bool served() const { return served_.load(std::memory_order_acquire); }
 
  private:
-  // Longer than a library takes to load. A judgment.
-  static constexpr Time kKeptInPlace{5'000'000'000};
-
   struct Gpu {
     int device = -1;
     protocol::AddGpu description{};
@@ -198,6 +202,7 @@ class Monitor final : public gate::Attendant {
   void lost_rotad();
   void send(const protocol::Message& message);
   void say(const Action& action) const;
+  bool kept() const { return now() < kept_until_.load(); }
   bool stopping() const { return stopping_.load(std::memory_order_acquire); }
 
   gate::Gate& gate_;
@@ -242,9 +247,11 @@ class Monitor final : public gate::Attendant {
   std::uint32_t round_ = 0;  // of tightening, on this connection
   // Extents that had to move did not, since the driver refused: they count as fixed until the next grant or this time.
   Time stuck_until_{0};
-  std::atomic<Time> kept_until_{Time{0}};   // keep_in_place()
-  std::optional<Time> exceeds_host_since_;  // since when this process has had more of the host's memory than its share
-  std::optional<Time> lacks_host_since_;    // since when the host has had no memory for what others ask for
+  std::atomic<Time> kept_until_{Time{0}};    // keep_in_place()
+  std::mutex loads_mutex_;                   // the field below
+  std::map<std::string, Time> brought_for_;  // when bring_back_for() was called for it
+  std::optional<Time> exceeds_host_since_;   // since when this process has had more of the host's memory than its share
+  std::optional<Time> lacks_host_since_;     // since when the host has had no memory for what others ask for
   // Attempts to bring memory back that the driver refused for reasons other than room, since all of it was last there.
   int refused_ = 0;
   Time refused_since_{0};

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "runtime/core/log.h"
+#include "runtime/core/not_cancelled.h"
 #include "runtime/turn/bring_back.h"
 #include "runtime/turn/monitor.h"
 #include "scheduler/protocol/byte_text.h"
@@ -40,6 +41,15 @@ constexpr Time kLongestRefusal = 3s;
 // Between two checks of who may access memory that is swapped out. Reading the process's files takes some tens of
 // microseconds, more if many are mapped.
 constexpr Time kLookOutside = 250ms;
+
+// For a library that is to be loaded: how long memory stays in place, which is longer than loading takes; after what
+// time one that was not there may be waited for again, and how many are remembered; how long that wait is at most, and
+// when it is said. Judgments.
+constexpr Time kKeptInPlace = 5s;
+constexpr Time kLoadsAgain = 60s;
+constexpr std::size_t kMostLoads = 64;
+constexpr Time kMostForLoad = 30s;
+constexpr Time kSayLoad = 1s;
 
 // It may come within a moment: from others' shares.
 constexpr Time kSayNoHost = 1s;
@@ -234,10 +244,42 @@ void Monitor::look_outside() {
   pins_what_is_reached();
 }
 
+void Monitor::keep_in_place() {
+  kept_until_.store(now() + kKeptInPlace);
+  bell_.ring();
+}
+
+void Monitor::bring_back_for(std::string_view library) {
+  {
+    const std::lock_guard lock(loads_mutex_);
+    if (brought_for_.size() >= kMostLoads) brought_for_.clear();
+    const auto [known, first] = brought_for_.try_emplace(std::string(library), now());
+    // Or a program that looks for it again and again would keep others from the GPU.
+    if (!first && now() - std::exchange(known->second, now()) < kLoadsAgain) return;
+  }
+  const NotCancelled waiting;
+  const Time begun = now();
+  for (bool said = false;; std::this_thread::sleep_for(now() - begun < 10ms ? 100us : 1ms)) {
+    keep_in_place();  // in each round, so that all of that time is left once memory is there
+    if (!gate::out_of_place.load() || gate::may_not_wait() || stopping()) return;
+    const Time waited = now() - begun;
+    if (waited >= kMostForLoad) {
+      return log::warn("{} is loaded before this program's memory is back on the GPU, after {} s", library,
+                       waited / 1s);
+    }
+    if (waited < kSayLoad || std::exchange(said, true)) continue;
+    log::warn(
+        "loading {} waits until this program's memory is back on the GPU, since it may be used from then on without "
+        "any "
+        "CUDA call; `rota status` says who has the GPU",
+        library);
+  }
+}
+
 // Extents move only where all work is proven to have finished and no call uses addresses or captures.
 void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   if (memory_.swap().pinned() || pins_what_is_reached()) return;
-  if (now() < kept_until_.load()) {
+  if (kept()) {
     stuck_until_ = std::max(stuck_until_, kept_until_.load());
     return;
   }
@@ -259,7 +301,7 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
   // Check once more, for calls that hold memory in place: from now on they wait.
   gate_.close();
   // Check again: a thread that pins after this, or keeps memory in place, sees that it may be out and waits for it.
-  if (none_captures && !memory_.swap().pinned() && now() >= kept_until_.load() &&
+  if (none_captures && !memory_.swap().pinned() && !kept() &&
       gate_.wait_until_empty(std::chrono::steady_clock::now() + 5ms)) {
     for (const Destination& each : from) {
       const Time begun = now();

@@ -106,9 +106,9 @@ class Stays(Case):
         self.eventually(lambda: self.status() is not None, "rotad answers")
         return daemon
 
-    def python(self, program, *arguments):
+    def python(self, program, *arguments, **variables):
         return self.start(ROTA, "run", "--memory", "swap", "--", sys.executable, "-c", program, *map(str, arguments),
-                          ROTA_SIM_TIME_SCALE="1", ROTA_LOG="debug")
+                          ROTA_SIM_TIME_SCALE="1", ROTA_LOG="debug", **variables)
 
     def ready(self, child):
         line = child.stdout.readline()
@@ -213,30 +213,40 @@ class Libraries(WithHogs):
     """A library by whose means a program hands memory to a video engine, which asks for it without any call that rota sees."""
     quantum = "2s"  # so that memory that is out is out for a while
 
-    def after_loading(self, library):
+    def after_loading(self, library, is_back=True, **variables):
         """Of a program that loads it while its memory is out."""
         self.rotad()
-        loads = self.python(LOADS, library)
+        loads = self.python(LOADS, library, **variables)
         self.ready(loads)
         hog = self.hog("0.7")
         self.assertLess(self.client(loads)["resident_bytes"], 120 << 20)
         self.say(loads)
         said = loads.stdout.readline()
-        self.assertEqual(self.client(loads)["resident_bytes"], 120 << 20, said)
+        self.assertEqual(self.client(loads)["resident_bytes"] == 120 << 20, is_back, said)
         return loads, hog, said
 
     def ends_right(self, loads, hog):
         self.assertEqual(self.finish(loads).stdout, "right True\n")
         self.assertIn('"wrong":0', self.finish(hog).stdout)
 
-    # ctest labels: unsanitized
-    def test_memory_is_back_before_a_library_that_uses_it_privately_is_loaded_and_stays(self):
+    def library(self):
         library = self.scratch / "libnvcuvid.so.1"
         own = re.search(r"(/\S*/libm\.so\.6)$", pathlib.Path("/proc/self/maps").read_text(), re.M)[1]
         shutil.copy(own, library)
-        loads, hog, said = self.after_loading(library)
+        return library
+
+    # ctest labels: unsanitized
+    def test_memory_is_back_before_a_library_that_uses_it_privately_is_loaded_and_stays(self):
+        loads, hog, said = self.after_loading(self.library())
         self.assertEqual(said, "loaded\n")
         self.eventually(lambda: self.on_gpus(loads, "fixed_bytes") == 120 << 20, "it is known to stay")
+        self.ends_right(loads, hog)
+
+    # ctest labels: unsanitized
+    def test_a_constructor_that_loads_such_a_library_waits_for_nothing_since_it_holds_the_loaders_lock(self):
+        loads, hog, said = self.after_loading(PROGRAMS / "libloads_when_loaded.so", is_back=False, ROTA_TEST_LOADS=str(self.library()))
+        self.assertEqual(said, "loaded\n")
+        self.eventually(lambda: self.on_gpus(loads, "fixed_bytes") == 120 << 20, "it is found a little later")
         self.ends_right(loads, hog)
 
     # ctest labels: unsanitized

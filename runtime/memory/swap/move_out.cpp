@@ -114,11 +114,12 @@ struct SwapBackend::Leaving {
   std::uint64_t range = 0;               // its number, since an address can be reused
   std::shared_ptr<const Prints> copied;  // of its copy on the host, if that is there and they are known
   Fingerprints::Seen seen;
+  bool unused = false;  // no allocation lies in it
 
   // What the copy on the host lacks, as [begin, end) within the extent.
   using Part = std::pair<std::uint64_t, std::uint64_t>;
   std::vector<Part> changed() const {
-    if (seen.zero) return {};
+    if (seen.zero || unused) return {};
     if (!copied || copied->size() != seen.chunks.size()) return {{0, bytes}};
     std::vector<Part> parts;
     for (std::size_t chunk = 0; chunk < seen.chunks.size(); ++chunk) {
@@ -159,7 +160,8 @@ std::deque<SwapBackend::Leaving> SwapBackend::choose(std::deque<Candidate>& all,
                       .bytes = extent->bytes,
                       .range = range->id,
                       .copied = extent->saved ? extent->prints : nullptr,
-                      .seen = {}});
+                      .seen = {},
+                      .unused = false});
     sum += extent->bytes;
   }
   return chosen;
@@ -177,15 +179,15 @@ SwapBackend::Extent* SwapBackend::set_out(const Leaving& leaving) {
 }
 
 // Checks on the GPU what they contain. They count as moving during that, since they have to stay mapped. What no
-// allocation lies in is as good as zeros: it has not been written since the gate closed.
+// allocation lies in needs no look: nothing has been written there since the gate closed.
 void SwapBackend::look_at(std::deque<Leaving>& chosen, const Mover& mover) {
-  for (Leaving& each : chosen) each.seen.zero = !in_use(each.address, each.bytes);
+  for (Leaving& each : chosen) each.unused = !in_use(each.address, each.bytes);
   if (mover.context == nullptr) return;
   std::vector<Leaving*> looked;
   {
     const std::lock_guard lock(mutex_);
     for (Leaving& each : chosen) {
-      if (!each.seen.zero && set_out(each) != nullptr) looked.push_back(&each);
+      if (!each.unused && set_out(each) != nullptr) looked.push_back(&each);
     }
   }
   std::vector<Fingerprints::Memory> all;
@@ -205,6 +207,7 @@ struct SwapBackend::Departure {
   std::uint64_t copied = 0;
   api::CUevent event = nullptr;  // null: nothing to wait for
   Fingerprints::Seen seen;
+  bool unused = false;
 };
 
 // As far as the host has memory for it now.
@@ -260,7 +263,8 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
       if (!parts.empty()) extent->saved = false;
       host = extent->host;
     }
-    Departure flight{.address = leaving.address, .bytes = leaving.bytes, .seen = std::move(leaving.seen)};
+    Departure flight{
+        .address = leaving.address, .bytes = leaving.bytes, .seen = std::move(leaving.seen), .unused = leaving.unused};
     if (parts.empty()) {
       left(ordinal, std::move(flight), mover.exchange, moved);
       continue;
@@ -323,12 +327,13 @@ void SwapBackend::left(int ordinal, Departure&& flight, const Exchange& exchange
     Range* range = nullptr;
     Extent* extent = extent_at(flight.address, &range);
     leaving = take_out(*range, *extent);
-    extent->saved = !flight.seen.zero;  // otherwise it comes back as fresh memory
-    extent->steady = flight.copied == 0;
+    const bool fresh = flight.seen.zero || flight.unused;
+    extent->saved = !fresh;  // otherwise it comes back as fresh memory
+    extent->steady = flight.copied == 0 && !flight.unused;
     extent->zeros = flight.seen.zero;
     extent->prints =
         flight.seen.chunks.empty() ? nullptr : std::make_shared<const Prints>(std::move(flight.seen.chunks));
-    if (flight.seen.zero) unread = std::exchange(extent->host, nullptr);
+    if (fresh) unread = std::exchange(extent->host, nullptr);
   }
   if (unread != nullptr) host_.give(unread, flight.bytes);
   if (const api::CUresult result = leave(ordinal, std::move(leaving), exchange); result != api::CUDA_SUCCESS) {

@@ -79,7 +79,7 @@ struct DlopenTarget {
 };
 static_assert(sizeof(DlopenTarget) == 16);
 
-extern "C" ROTA_HIDDEN DlopenTarget rota_dlopen_target(const char* name, const void* caller) noexcept {
+extern "C" ROTA_HIDDEN DlopenTarget rota_dlopen_target(const char* name, const void* caller, int mode) noexcept {
   static void* next;
   void* function = __atomic_load_n(&next, __ATOMIC_RELAXED);
   if (function == nullptr) {
@@ -87,7 +87,7 @@ extern "C" ROTA_HIDDEN DlopenTarget rota_dlopen_target(const char* name, const v
     if (function == nullptr) function = reinterpret_cast<void*>(&no_dlopen);
     __atomic_store_n(&next, function, __ATOMIC_RELAXED);
   }
-  tell_core(name);
+  if ((mode & RTLD_NOLOAD) == 0) tell_core(name);
   return {is_for_us(name, caller) ? kShimName : name, function};
 }
 

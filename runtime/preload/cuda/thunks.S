@@ -8,7 +8,7 @@
 #if defined(__x86_64__)
 
 // void* dlopen(const char* name, int flags): the loader looks at the return address to find the caller's RUNPATH and
-// $ORIGIN, so this must jump to dlopen instead of calling it. rota_dlopen_target(name, return address) in
+// $ORIGIN, so this must jump to dlopen instead of calling it. rota_dlopen_target(name, return address, flags) in
 // dlopen_hook.cpp returns the name to pass (rax) and the address to jump to (rdx).
         .p2align 4
         .globl  dlopen
@@ -17,6 +17,7 @@ dlopen:
         .cfi_startproc
         pushq   %rsi
         .cfi_adjust_cfa_offset 8
+        movl    %esi, %edx
         movq    8(%rsp), %rsi
         call    rota_dlopen_target
         popq    %rsi
@@ -40,6 +41,7 @@ dlopen:
         .cfi_offset x29, -0x20
         .cfi_offset x30, -0x18
         str     x1, [sp, #0x10]
+        mov     w2, w1
         mov     x1, x30
         bl      rota_dlopen_target
         mov     x16, x1

@@ -7,8 +7,16 @@
 namespace rota::test {
 
 struct Swapped : Served {
-  explicit Swapped(std::uint64_t limit = 64 * kMiB) : Served(limit, memory::Choice::kSwap) {
+  // `free`: of the GPU, by the driver.
+  explicit Swapped(std::uint64_t limit = 64 * kMiB, std::size_t free = 1024 * kMiB)
+      : Served(limit, memory::Choice::kSwap) {
     maps(driver);
+    free_on_gpu = free;
+    driver.set<api::cuMemGetInfo_v2_fn>(Symbol::k_cuMemGetInfo_v2, [](std::size_t* left, std::size_t* total) {
+      *left = free_on_gpu;
+      *total = 1024 * kMiB;
+      return api::CUDA_SUCCESS;
+    });
     memory.set_served(true);
     memory.swap().set_asked(true);
     driver.set<api::cuDeviceGetAttribute_fn>(
@@ -18,6 +26,7 @@ struct Swapped : Served {
           return api::CUDA_SUCCESS;
         });
   }
+  static inline std::size_t free_on_gpu;
 };
 
 }  // namespace rota::test

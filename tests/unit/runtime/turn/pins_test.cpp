@@ -1,5 +1,7 @@
 // What keeps memory on the GPU by the monitor's own decision: a rotad that never asks for room, and the end of the
 // process.
+#include <pthread.h>
+
 #include <catch2/catch.hpp>
 
 #include "tests/unit/runtime/turn/swapping_program.h"
@@ -112,6 +114,42 @@ TEST_CASE("memory that is to stay in place for a while does not leave before tha
   CHECK(eventually([&] { return program.fixed_for_now() == kBytes && !gate::out_of_place.load(); }));
   CHECK(with.copies.load() == 0);
   CHECK(eventually([&] { return with.copies.load() != 0; }));
+}
+
+TEST_CASE("a thread that is cancelled while it waits for memory before it loads a library waits all the same") {
+  Counting with;
+  static turn::Monitor* monitor;
+  static std::atomic<bool> goes_on;
+  monitor = &with.program.monitor;
+  goes_on = false;
+  gate::out_of_place.store(true);
+  pthread_t thread{};
+  REQUIRE(pthread_create(
+              &thread, nullptr,
+              [](void*) -> void* {
+                []() noexcept { monitor->bring_back_for("libnvcuvid.so.1"); }();  // as a program's dlopen does
+                goes_on = true;
+                pthread_testcancel();
+                return nullptr;
+              },
+              nullptr) == 0);
+  pthread_cancel(thread);
+  gate::out_of_place.store(false);
+  void* result = nullptr;
+  pthread_join(thread, &result);
+  CHECK(goes_on.load());
+  CHECK(result == PTHREAD_CANCELED);
+}
+
+TEST_CASE("a library that was not there is waited for again only after a while") {
+  Counting with;
+  auto& [rotad, program] = with;
+  program.monitor.bring_back_for("libnvcuvid.so.1");
+  rotad.ask_for(kBytes);
+  CHECK(eventually([&] {
+    program.monitor.bring_back_for("libnvcuvid.so.1");
+    return with.copies.load() != 0;
+  }));
 }
 
 TEST_CASE("memory that is pinned while the gate closes for a move stays") {
