@@ -133,10 +133,14 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
   bool lacks_room = false;
   Clock::time_point last_room = Clock::now();
   while (!all.empty() && !moved.failed && !mover.stopping()) {
-    // An extent for which there is handed-over memory, otherwise the next one.
+    // An extent for which there is handed-over memory, otherwise the next large one.
     handed.collect();
     auto next = std::find_if(all.begin(), all.end(),
                              [&](const Lacking& each) { return each.takes_any() && handed.has(each.bytes); });
+    // Small ones wait for those that leave first elsewhere (move_out.cpp).
+    if (next == all.end()) {
+      next = std::find_if(all.begin(), all.end(), [](const Lacking& each) { return each.bytes > kSmallExtent; });
+    }
     if (next == all.end()) next = all.begin();
     const Lacking chosen = *next;
     Piece piece = chosen.takes_any() ? handed.take(chosen.bytes) : Piece{};
@@ -145,25 +149,24 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
         used_before ? api::CUDA_SUCCESS : create(chosen.own, chosen.bytes, ordinal, exports, &piece.handle);
     if (result == api::CUDA_ERROR_OUT_OF_MEMORY) {
       if (drop_kept(ordinal, chosen.bytes) != 0 || handed.release()) continue;
-      if (!flights.empty()) {
-        land();  // a thread that frees it need not wait for the following extents
-        continue;
-      }
+      const bool copies = !flights.empty();
       // They may wait for this process's share of the host's memory, without which theirs cannot leave.
-      if (const std::uint64_t excess = host_.excess(); excess != 0) {
+      if (const std::uint64_t excess = host_.excess(); excess != 0 && !copies) {
         std::uint64_t gone = 0;
         mover.within([&] { gone = give_host_back(excess, true); });
         if (gone != 0) continue;
       }
-      lacks_room = Clock::now() - last_room > (mover.exchange.coming() ? kRoomComes : kNoRoom);
+      lacks_room = !copies && Clock::now() - last_room > (mover.exchange.coming() ? kRoomComes : kNoRoom);
       if (lacks_room) break;
       // Where memory is handed over the driver has none in the meantime, and a refused request keeps others from the
-      // driver.
-      const Clock::time_point again = Clock::now() + (handed.any_came() ? 1ms : 100us);
+      // driver. What arrives while the last copy runs is mapped during that, so that the engine goes on.
+      const Clock::time_point again = Clock::now() + (handed.any_came() ? 1ms : copies ? 500us : 100us);
+      const auto over = [&] { return copies && is_over(mover, flights.front().event); };
       do {
         std::this_thread::sleep_for(50us);
         handed.collect();
-      } while (handed.empty() && Clock::now() < again);
+      } while (handed.empty() && Clock::now() < again && !over());
+      if (handed.empty() && over()) land();  // a thread that frees it need not wait for the following extents
       continue;
     }
     last_room = Clock::now();

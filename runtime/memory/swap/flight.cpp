@@ -39,6 +39,12 @@ api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event) {
   }
 }
 
+bool is_over(const SwapBackend::Mover& mover, api::CUevent event) {
+  api::CUresult result = api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  mover.while_alive([&] { result = real::cuEventQuery(event); });
+  return result != api::CUDA_ERROR_NOT_READY;
+}
+
 void CopyTimes::starts() {
   if (first_.count() == 0) first_ = std::chrono::steady_clock::now().time_since_epoch();
 }

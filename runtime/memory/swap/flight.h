@@ -21,6 +21,9 @@ void wait_for_stream(const SwapBackend::Mover& mover);
 // or its work has failed; in either case the copy is over.
 api::CUresult wait_for(const SwapBackend::Mover& mover, api::CUevent event);
 
+// Whether wait_for() would return at once.
+bool is_over(const SwapBackend::Mover& mover, api::CUevent event);
+
 // When the first copy of a move was submitted, and when the last was seen to have ended (CLOCK_MONOTONIC).
 class CopyTimes {
  public:

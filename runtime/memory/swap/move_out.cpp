@@ -40,12 +40,12 @@ std::deque<SwapBackend::Candidate> SwapBackend::on_gpu(int ordinal) {
 }
 
 // The same, with those in which no allocation lies among the first: the unused memory of pools. Of the rest the first
-// that are copied are small ones, where much has to leave: the next holder's copies begin once one of them has left.
-std::deque<SwapBackend::Candidate> SwapBackend::to_move(int ordinal, std::uint64_t bytes) {
+// that are copied are small ones, where so much is handed over: the next holder's copies begin once it has one of them.
+std::deque<SwapBackend::Candidate> SwapBackend::to_move(int ordinal, std::uint64_t handed) {
   std::deque<Candidate> all = on_gpu(ordinal);
   for (Candidate& each : all) each.steady = each.steady || !in_use(each.address, each.bytes);
   std::sort(all.rbegin(), all.rend());
-  if (bytes < kMuch) return all;
+  if (handed < kMuch) return all;
   const auto copied = std::find_if(all.begin(), all.end(), [](const Candidate& each) { return !each.steady; });
   const auto smaller =
       std::find_if(copied, all.end(), [](const Candidate& each) { return each.bytes < kLeastHandedOver; });
@@ -238,7 +238,8 @@ SwapBackend::Moved SwapBackend::move_out_now(int ordinal, std::uint64_t bytes, c
     }
   };
   make_reachable(ordinal);
-  std::deque<Candidate> candidates = to_move(ordinal, bytes);
+  const bool gives = mover.exchange.give && mover.exchange.gives();
+  std::deque<Candidate> candidates = to_move(ordinal, gives ? bytes : 0);
   std::deque<Leaving> chosen;
   std::uint64_t most = kExaminedFirst;
   while (!moved.failed && !mover.stopping()) {

@@ -15,9 +15,6 @@ namespace rota::memory {
 
 namespace {
 
-// A large allocation on each GPU begins with extents of this size. While the first of a move leaves, and the last comes
-// in, one of the two copy engines has nothing to do: that takes a quarter of the time with them (move_out.cpp).
-constexpr std::uint64_t kSmallExtent = std::uint64_t{32} << 20;
 // The most that is kept for the next allocations: a 64th of the GPU.
 constexpr std::uint64_t kKeptPart = 64;
 

@@ -367,7 +367,7 @@ class SwapBackend final : public Backend {
   const Range* range_at(std::uint64_t address) const;
   Extent* extent_at(std::uint64_t address, Range** range = nullptr);
   std::deque<Candidate> on_gpu(int device);
-  std::deque<Candidate> to_move(int device, std::uint64_t bytes);
+  std::deque<Candidate> to_move(int device, std::uint64_t handed);
   bool in_use(std::uint64_t address, std::uint64_t bytes) const { return !in_use_ || in_use_(address, bytes); }
   void make_reachable(int device);
   struct Copy {

@@ -7,12 +7,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <deque>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
+#include <thread>
+#include <utility>
 
 #include "tests/unit/runtime/memory/on_simgpu/own_memory.h"
 
@@ -83,6 +86,37 @@ TEST_CASE("extents come back in memory that was handed over, each with its own c
     EXPECT_OK(cu.cuMemFree_v2(first));
     EXPECT_OK(cu.cuMemFree_v2(second));
     EXPECT_EMPTY_BOOKS();
+  });
+}
+
+TEST_CASE("memory that arrives while the last copy is under way is put to use during that") {
+  check([] {
+    Between between;
+    const CUdeviceptr first = allocate(kLarge, 1);
+    const CUdeviceptr second = allocate(kLarge, 2);
+    between.out();
+    std::deque<Handed> later = std::exchange(between.pieces, {});
+    later.pop_back();
+    // Nothing ends in the mover's stream before both have been mapped.
+    static std::atomic<int> mapped;
+    mapped = 0;
+    EXPECT_OK(cu.cuLaunchHostFunc(
+        between.carrier.stream,
+        [](void*) {
+          while (mapped < 2) std::this_thread::yield();
+        },
+        nullptr));
+    fails_with = CUDA_ERROR_OUT_OF_MEMORY;
+    fails_at[Symbol::k_cuMemCreate] = 2;
+    before = [&](Symbol symbol) {
+      if (symbol == Symbol::k_cuMemSetAccess) ++mapped;
+      if (symbol == Symbol::k_cuMemCreate && mapped == 1) std::swap(between.pieces, later);
+    };
+    const Swap::Moved back = between.in();
+    before = [](Symbol) {};
+    EXPECT(!back.failed && back.bytes == 2 * kLarge && back.taken_over == kLarge);
+    expect_pattern(first, kLarge, 1, "the first");
+    expect_pattern(second, kLarge, 2, "the second");
   });
 }
 
