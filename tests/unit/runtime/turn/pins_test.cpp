@@ -1,8 +1,12 @@
 // What keeps memory on the GPU by the monitor's own decision: a rotad that never asks for room, and the end of the
 // process.
 #include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <fstream>
+#include <string>
 
 #include "tests/unit/runtime/turn/swapping_program.h"
 
@@ -119,21 +123,35 @@ TEST_CASE("memory that is to stay in place for a while does not leave before tha
 TEST_CASE("a thread that is cancelled while it waits for memory before it loads a library waits all the same") {
   Counting with;
   static turn::Monitor* monitor;
+  static std::atomic<bool> cancelled;
   static std::atomic<bool> goes_on;
+  static std::atomic<pid_t> number;
   monitor = &with.program.monitor;
-  goes_on = false;
+  cancelled = goes_on = false;
+  number = 0;
   gate::out_of_place.store(true);
   pthread_t thread{};
   REQUIRE(pthread_create(
               &thread, nullptr,
               [](void*) -> void* {
+                number = gettid();
+                while (!cancelled) sched_yield();
                 []() noexcept { monitor->bring_back_for("libnvcuvid.so.1"); }();  // as a program's dlopen does
                 goes_on = true;
                 pthread_testcancel();
                 return nullptr;
               },
               nullptr) == 0);
+  REQUIRE(eventually([] { return number != 0; }));
   pthread_cancel(thread);
+  cancelled = true;
+  // Until it sleeps there, or is gone.
+  CHECK(eventually([] {
+    std::ifstream stat("/proc/self/task/" + std::to_string(number) + "/stat");
+    std::string line;
+    std::getline(stat, line);
+    return line.find(") R ") == std::string::npos;
+  }));
   gate::out_of_place.store(false);
   void* result = nullptr;
   pthread_join(thread, &result);
