@@ -69,7 +69,7 @@ struct ServedPool {
   std::optional<std::uint64_t> threshold;
   std::uint64_t threshold_changes = 0;
   std::uint64_t unpaid = 0;  // bytes of blocks in use that may still be refused, and count for nothing until then
-  std::uint64_t grown = 0;   // bytes by which it has grown rather than empty the quick list
+  std::uint64_t grown = 0;   // bytes by which it has grown rather than empty the quick list, and not yet given back
   std::uint64_t quick = 0;   // bytes of blocks in the quick list (quick_list.h), which the heaps say are in use
   PoolFigures own_figures;   // if there is no slot
   PoolFigures* figures = &own_figures;

@@ -1,6 +1,5 @@
 // The pools behind stream-ordered memory: what each has, and what it gives back.
 #include <algorithm>
-#include <utility>
 
 #include "generated/driver_real.h"
 #include "runtime/driver/context.h"
@@ -114,6 +113,7 @@ void StreamOrdered::trim(ServedPool& pool, std::uint64_t keep) {
       spans_.erase(span.address);
       deferred_.add_unused(span.address, {.context = context, .device = pool.device}, pool.shared ? 0 : span.bytes);
       reserved -= span.bytes;
+      pool.grown -= std::min(pool.grown, span.bytes);
     }
   }
   pool.publish();
@@ -156,7 +156,7 @@ void StreamOrdered::give_back_grown(int device) {
     if (!grown(known)) continue;
     ServedPool& pool = *known.second;
     const std::uint64_t reserved = pool.sums().reserved;
-    trim(pool, reserved - std::min(reserved, std::exchange(pool.grown, 0)));
+    trim(pool, reserved - std::min(reserved, pool.grown));
   }
 }
 

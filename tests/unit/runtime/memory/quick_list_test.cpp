@@ -367,6 +367,11 @@ TEST_CASE("what a pool has grown by for the quick list is given back once progra
   CHECK(f.reserved() != 0);
   CHECK(f.ledger.find(held));
   CHECK(f.memory.has_deferred());  // which the monitor frees
+  // What the program makes it keep from then on is its own.
+  const api::CUdeviceptr large = f.taken(8 * kMiB);
+  f.free(large);
+  f.memory.sweep_deferred();
+  CHECK(f.reserved() >= 8 * kMiB);
 }
 
 TEST_CASE("if the driver has no more memory, what waits in the quick list serves an allocation of another size") {
