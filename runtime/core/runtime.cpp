@@ -5,7 +5,7 @@
 
 #include "runtime/core/inside_loader.h"
 #include "runtime/core/log.h"
-#include "runtime/core/not_cancelled.h"
+#include "runtime/turn/not_cancelled.h"
 
 namespace rota {
 

@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "runtime/core/log.h"
-#include "runtime/core/not_cancelled.h"
 #include "runtime/turn/bring_back.h"
 #include "runtime/turn/monitor.h"
+#include "runtime/turn/not_cancelled.h"
 #include "scheduler/protocol/byte_text.h"
 
 namespace rota::turn {
