@@ -1,7 +1,9 @@
 #include "runtime/core/runtime.h"
 
 #include <pthread.h>
+#include <unistd.h>
 #include <atomic>
+#include <cstring>
 
 #include "runtime/core/inside_loader.h"
 #include "runtime/core/log.h"
@@ -56,11 +58,12 @@ void Runtime::mark_unevictable(const char* why, const char* function) noexcept {
 }
 
 // Not where the thread holds the loader's lock: rota's own thread may need it, since the driver loads its compiler when
-// it first needs that. Then the library is found a moment after it has been loaded.
+// it first needs that. Then the library is found a moment after it has been loaded. Nor for a file that is not there.
 void Runtime::before_load(const char* name) noexcept {
   try {
     if (!memory.swap().any() || memory.swap().pinned()) return;
     if (!memory::SwapBackend::lets_reach(name) || inside_loader()) return;
+    if (std::strchr(name, '/') != nullptr && access(name, F_OK) != 0) return;
     monitor.bring_back_for(name);
   } catch (...) {
     // No memory: as above.

@@ -227,7 +227,9 @@ api::CUresult StreamOrdered::grow(const Wanted& wanted, const PoolPointer& pool,
   backend.settle(home, address, bytes);
   const std::lock_guard lock(mutex_);
   any_.store(true, std::memory_order_relaxed);
-  if (wanted.roomy) pool->grown += bytes;
+  // What the list would have given instead.
+  if (wanted.roomy) pool->grown += std::min(bytes, quick_.bytes());
+  pool->grown = std::min(pool->grown, most_grown(wanted.gpu_bytes));
   Heap& heap = pool->heaps[home.context];
   if (home.context != nullptr) pools_of_[home.context].insert(pool);
   // The driver reuses addresses as soon as their context is gone, which may not be known here yet.

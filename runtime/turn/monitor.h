@@ -75,11 +75,10 @@ class Monitor final : public gate::Attendant {
   bool may_submit(const gate::Call& call) override;
   bool submits_nothing(const gate::Call& call) override;
   void unseen() override { memory_.swap().pin(); }
-  // No memory leaves for a while from now on. What is leaving or out comes back.
-  void keep_in_place();
-  // The same for a library that is about to be loaded, by which memory may be reached: returns once all of it is in
-  // place, or after half a minute, and a line says so. If that library was to be loaded within the last minute and was
-  // not there, at once.
+  // For so long no memory leaves from now on. What is leaving or out comes back.
+  void keep_in_place(Time so_long);
+  // The same for as long as a library takes to load, by which memory may be reached: returns once all memory is in
+  // place, or after half a minute, and a line says so.
   void bring_back_for(std::string_view library);
   std::optional<std::chrono::nanoseconds> stands(std::chrono::nanoseconds so_long) override {
     return waiting_.stands(so_long);
@@ -149,6 +148,7 @@ class Monitor final : public gate::Attendant {
   bool turn_ends(int device) const;
   bool others_can_clear(int device) const;
   bool crowded(int device);
+  Time time_to_load(std::string_view library);
   // Whether they have something that cannot leave it yet.
   bool others_can_later(int device) const;
   bool wait_for_later(int device, std::chrono::steady_clock::time_point until);

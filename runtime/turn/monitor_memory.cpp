@@ -42,10 +42,11 @@ constexpr Time kLongestRefusal = 3s;
 // microseconds, more if many are mapped.
 constexpr Time kLookOutside = 250ms;
 
-// For a library that is to be loaded: how long memory stays in place, which is longer than loading takes; after what
-// time one that was not there may be waited for again, and how many are remembered; how long that wait is at most, and
+// For a library that is to be loaded: how long memory stays in place, which is longer than loading takes; how long if
+// it was to be loaded a short time ago, what that is, and how many are remembered; how long the wait is at most, and
 // when it is said. Judgments.
 constexpr Time kKeptInPlace = 5s;
+constexpr Time kKeptAgain = 500ms;
 constexpr Time kLoadsAgain = 60s;
 constexpr std::size_t kMostLoads = 64;
 constexpr Time kMostForLoad = 30s;
@@ -244,28 +245,29 @@ void Monitor::look_outside() {
   pins_what_is_reached();
 }
 
-void Monitor::keep_in_place() {
-  kept_until_.store(now() + kKeptInPlace);
+void Monitor::keep_in_place(Time so_long) {
+  kept_until_.store(now() + so_long);
   bell_.ring();
 }
 
+// A program that looks for a library again and again must not keep others from the GPU.
+Time Monitor::time_to_load(std::string_view library) {
+  const std::lock_guard lock(loads_mutex_);
+  const auto known = brought_for_.find(std::string(library));
+  return known != brought_for_.end() && now() - known->second < kLoadsAgain ? kKeptAgain : kKeptInPlace;
+}
+
 void Monitor::bring_back_for(std::string_view library) {
-  {
-    const std::lock_guard lock(loads_mutex_);
-    if (brought_for_.size() >= kMostLoads) brought_for_.clear();
-    const auto [known, first] = brought_for_.try_emplace(std::string(library), now());
-    // Or a program that looks for it again and again would keep others from the GPU.
-    if (!first && now() - std::exchange(known->second, now()) < kLoadsAgain) return;
-  }
   const NotCancelled waiting;
   const Time begun = now();
+  const Time so_long = time_to_load(library);
   for (bool said = false;; std::this_thread::sleep_for(now() - begun < 10ms ? 100us : 1ms)) {
-    keep_in_place();  // in each round, so that all of that time is left once memory is there
-    if (!gate::out_of_place.load() || gate::may_not_wait() || stopping()) return;
+    keep_in_place(so_long);  // in each round, so that all of that time is left once memory is there
+    if (!gate::out_of_place.load() || gate::may_not_wait() || stopping()) break;
     const Time waited = now() - begun;
     if (waited >= kMostForLoad) {
-      return log::warn("{} is loaded before this program's memory is back on the GPU, after {} s", library,
-                       waited / 1s);
+      log::warn("{} is loaded before this program's memory is back on the GPU, after {} s", library, waited / 1s);
+      break;
     }
     if (waited < kSayLoad || std::exchange(said, true)) continue;
     log::warn(
@@ -274,6 +276,9 @@ void Monitor::bring_back_for(std::string_view library) {
         "CUDA call; `rota status` says who has the GPU",
         library);
   }
+  const std::lock_guard lock(loads_mutex_);
+  if (brought_for_.size() >= kMostLoads) brought_for_.clear();
+  brought_for_[std::string(library)] = now();
 }
 
 // Extents move only where all work is proven to have finished and no call uses addresses or captures.

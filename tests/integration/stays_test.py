@@ -251,7 +251,7 @@ class Libraries(WithHogs):
 
     # ctest labels: unsanitized
     def test_where_such_a_library_is_not_there_after_all_memory_leaves_again(self):
-        loads, hog, said = self.after_loading(self.scratch / "libnvcuvid.so.1")
+        loads, hog, said = self.after_loading("libnvcuvid.so.none")  # wherever the loader may look for it
         self.assertEqual(said, "not loaded\n")
         self.eventually(lambda: self.client(loads)["resident_bytes"] < 120 << 20, "its memory leaves")
         self.assertEqual(self.on_gpus(loads, "fixed_bytes"), 0)
