@@ -7,7 +7,7 @@
 
 #include "runtime/core/inside_loader.h"
 #include "runtime/core/log.h"
-#include "runtime/turn/not_cancelled.h"
+#include "scheduler/protocol/not_cancelled.h"
 
 namespace rota {
 

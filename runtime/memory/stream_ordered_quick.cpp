@@ -10,7 +10,7 @@ namespace rota::memory {
 
 namespace {
 
-// Judgements.
+// The most that the list holds, which is a part of the GPU: then all of it is freed properly. Judgements.
 constexpr std::size_t kMostBlocks = 1024;
 constexpr std::uint64_t kMuch = std::uint64_t{256} << 20;
 constexpr std::uint64_t kPart = 128;

@@ -249,7 +249,7 @@ class Monitor final : public gate::Attendant {
   Time stuck_until_{0};
   std::atomic<Time> kept_until_{Time{0}};    // keep_in_place()
   std::mutex loads_mutex_;                   // the field below
-  std::map<std::string, Time> brought_for_;  // when bring_back_for() was called for it
+  std::map<std::string, Time> brought_for_;  // when bring_back_for() last returned
   std::optional<Time> exceeds_host_since_;   // since when this process has had more of the host's memory than its share
   std::optional<Time> lacks_host_since_;     // since when the host has had no memory for what others ask for
   // Attempts to bring memory back that the driver refused for reasons other than room, since all of it was last there.

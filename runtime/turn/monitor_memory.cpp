@@ -7,8 +7,8 @@
 #include "runtime/core/log.h"
 #include "runtime/turn/bring_back.h"
 #include "runtime/turn/monitor.h"
-#include "runtime/turn/not_cancelled.h"
 #include "scheduler/protocol/byte_text.h"
+#include "scheduler/protocol/not_cancelled.h"
 
 namespace rota::turn {
 
@@ -272,8 +272,7 @@ void Monitor::bring_back_for(std::string_view library) {
     if (waited < kSayLoad || std::exchange(said, true)) continue;
     log::warn(
         "loading {} waits until this program's memory is back on the GPU, since it may be used from then on without "
-        "any "
-        "CUDA call; `rota status` says who has the GPU",
+        "any CUDA call; `rota status` says who has the GPU",
         library);
   }
   const std::lock_guard lock(loads_mutex_);

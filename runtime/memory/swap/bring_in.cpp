@@ -159,7 +159,8 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       lacks_room = !copies && Clock::now() - last_room > (mover.exchange.coming() ? kRoomComes : kNoRoom);
       if (lacks_room) break;
       // Where memory is handed over the driver has none in the meantime, and a refused request keeps others from the
-      // driver. What arrives while the last copy runs is mapped during that, so that the engine goes on.
+      // driver: while copies run it is made less often. What arrives then is mapped during the copy, so that the engine
+      // goes on.
       const Clock::time_point again = Clock::now() + (handed.any_came() ? 1ms : copies ? 500us : 100us);
       const auto over = [&] { return copies && is_over(mover, flights.front().event); };
       do {

@@ -4,14 +4,13 @@
 // the host's call; with none of these enabled, it only defers the thread's cancellation.
 #pragma once
 
-#include <pthread.h>
-
 #include <atomic>
 #include <cstddef>
 #include <string>
 
 #include "generated/driver_symbols.h"
 #include "generated/driver_types.h"
+#include "scheduler/protocol/not_cancelled.h"
 #include "tools/simgpu/driver/entry/clock_hook.h"
 
 extern "C" void* rota_sim_table[];  // exports.S: in the order of the symbols
@@ -35,18 +34,6 @@ api::CUresult leave_export(Symbol symbol, api::CUresult answer);
 // be C.
 api::CUresult answer_of_exception();
 
-// A thread is cancelled only after the call, never inside the driver, whose destructors wait and close files.
-class NotCancelled {
- public:
-  NotCancelled() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  ~NotCancelled() { pthread_setcancelstate(before_, nullptr); }
-  NotCancelled(const NotCancelled&) = delete;
-  NotCancelled& operator=(const NotCancelled&) = delete;
-
- private:
-  int before_ = 0;
-};
-
 template <auto function, Symbol symbol>
 struct Entry;
 
@@ -54,7 +41,7 @@ template <class... Arguments, api::CUresult (*function)(Arguments...), Symbol sy
 struct Entry<function, symbol> {
   Entry() { rota_sim_table[static_cast<size_t>(symbol)] = reinterpret_cast<void*>(&call); }
   static api::CUresult call(Arguments... arguments) {
-    NotCancelled inside;
+    NotCancelled inside;  // only after the call, never in the driver, whose destructors wait and close files
     try {
       if (!entries_watched.load(std::memory_order_relaxed)) return function(arguments...);
       HostCall under_way;

@@ -1,5 +1,5 @@
-// While one exists, its thread is not cancelled (pthread_cancel): a wait would be a point for that, and in a function
-// that must not throw the program would end.
+// While one exists, its thread is not cancelled (pthread_cancel). A wait would be a point for that: in a function that
+// must not throw the program would end, and in one that is used like a driver's its locks and files would be left.
 #pragma once
 
 #include <pthread.h>
