@@ -10,13 +10,19 @@
 #include "runtime/core/runtime.h"
 #include "runtime/turn/scope.h"
 
-#if defined(__x86_64__)
-
 namespace rota::interpose {
 namespace {
 
 constexpr std::size_t kStubs = 256;
 constexpr std::size_t kStubBytes = 16;
+
+#if defined(__x86_64__)
+constexpr std::size_t kGeneral = 8;
+constexpr std::size_t kVectorResults = 2;
+#else
+constexpr std::size_t kGeneral = 10;  // the last is not used
+constexpr std::size_t kVectorResults = 4;
+#endif
 
 // Written before the copy with the stub is handed out, never again.
 constinit std::array<void*, kStubs> driver_functions{};
@@ -28,14 +34,15 @@ extern "C" {
 
 // As the stubs' common part lays it out.
 struct RotaGatedCall {
-  std::uint64_t general[8];
+  std::uint64_t general[rota::interpose::kGeneral];
   alignas(16) unsigned char vectors[8][16];
   std::uint64_t number;
   const void* stacked;
   std::uint64_t results[2];
-  unsigned char vector_results[2][16];
+  unsigned char vector_results[rota::interpose::kVectorResults][16];
 };
-static_assert(sizeof(RotaGatedCall) == 256);
+static_assert(sizeof(RotaGatedCall) ==
+              192 + 8 * (rota::interpose::kGeneral - 8) + 32 + 16 * rota::interpose::kVectorResults);
 
 extern const unsigned char rota_gated_stubs[];
 void rota_gated_go_on(RotaGatedCall* call, void* function);
@@ -88,15 +95,3 @@ const void* gated_copy(const void* table, std::size_t bytes) noexcept {
 }
 
 }  // namespace rota::interpose
-
-#else
-
-namespace rota::interpose {
-
-const void* gated_copy(const void*, std::size_t) noexcept {
-  return nullptr;
-}
-
-}  // namespace rota::interpose
-
-#endif

@@ -8,8 +8,8 @@
 namespace rota::interpose {
 
 // The copy of a table of so many bytes, the first word of which is that length; the same each time. Null where there
-// can be none: on another processor than x86-64, with a driver before CUDA 12.5 (all streams that are used have to be
-// known there, and those of these functions are not), or for more functions than there are stubs.
+// can be none: with a driver before CUDA 12.5 (all streams that are used have to be known there, and those of these
+// functions are not), or for more functions than there are stubs.
 const void* gated_copy(const void* table, std::size_t bytes) noexcept;
 
 }  // namespace rota::interpose

@@ -8,6 +8,10 @@ skip_under_qemu("monitor_test:the monitor takes none of the program's signals" "
 skip_under_qemu("simgpu_driver_test:a pool that can be exported allocates more in its life than its file is long" "it maps 50 GiB at once, and qemu-user keeps a record of every page")
 skip_under_qemu("swap_moves_test:memory of the host is no part of a forked child, and begins where huge pages do" "qemu-user does not know MADV_DONTFORK")
 skip_under_qemu("swap_moves_test:a block that the host could not spare is not begun again at once" "the kernel shows how much memory qemu-user has, not the program")
+skip_under_qemu("swap_moves_test:memory of the host is in no core dump and in no forked child, and in huge pages where there are any" "qemu-user does not know MADV_DONTDUMP and MADV_DONTFORK")
+skip_under_qemu("swap_moves_test:a block that nothing has prepared is in memory when it is taken, whatever its size is" "qemu-user does not know MADV_POPULATE_WRITE, and says that it did it")
+skip_under_qemu("memory_test:a debugger that is there at the first allocation makes what would be swapped native, one that comes later does not" "under qemu-user no process can trace another")
+skip_under_qemu("rota_try_test:what a copy leaves running is ended, however it detached itself" "qemu-user does not know PR_SET_CHILD_SUBREAPER")
 skip_under_qemu("scheduler_server_test:of several descriptors beside one message rotad keeps none" "qemu-user takes descriptors that the program has no room for, and keeps them")
 
 # rota refuses, as it should, to reach into a program for another processor.

@@ -8,8 +8,6 @@
 #include "runtime/core/runtime.h"
 #include "tests/unit/runtime/hooks/program.h"
 
-#if defined(__x86_64__)
-
 using namespace rota;
 using namespace rota::test;
 
@@ -40,6 +38,13 @@ double of_doubles(double a, double b, double c, double d, double e, double f, do
 Two of_two(std::uint64_t value) {
   return {value, ~value};
 }
+// In vector registers where there are four for results.
+struct Doubles {
+  double first, second, third, fourth;
+};
+Doubles of_four(double value) {
+  return {value, value + 1, value + 2, value + 3};
+}
 Wide of_wide(std::uint64_t value) {
   return {{value, value + 1, value + 2, value + 3, value + 4}};
 }
@@ -67,13 +72,13 @@ Function* as(const void* table, std::size_t index, Function*) {
 TEST_CASE("functions of a gated table get their arguments and give their results, inside the gate") {
   CHECK(holds({}, [](FakeDriver&) {
     runtime();
-    const std::array<std::uint64_t, 7> table{56,           word(of_many), word(of_doubles), 0,
-                                             word(of_two), word(of_wide), word(of_variable)};
+    const std::array<std::uint64_t, 8> table{64,           word(of_many), word(of_doubles),  0,
+                                             word(of_two), word(of_wide), word(of_variable), word(of_four)};
     const void* copy = interpose::gated_copy(table.data(), sizeof table);
     EXPECT(copy != nullptr && copy != table.data());
     EXPECT(interpose::gated_copy(table.data(), sizeof table) == copy);
     const auto* words = static_cast<const std::uint64_t*>(copy);
-    EXPECT(words[0] == 56 && words[3] == 0);
+    EXPECT(words[0] == 64 && words[3] == 0);
     EXPECT(as(copy, 1, of_many)(-1, 2L << 40, "c", nullptr, 5, 'f', 1.5, -2.5F, -9, 0.125, -11) == 0x1122334455667788);
     EXPECT(inside == 1);
     EXPECT(runtime().gate.traffic().inside == 0 && runtime().gate.traffic().calls == 1);
@@ -82,6 +87,8 @@ TEST_CASE("functions of a gated table get their arguments and give their results
     EXPECT(two.first == 7 && two.second == ~std::uint64_t{7});
     EXPECT(as(copy, 5, of_wide)(3).words[4] == 7);
     EXPECT(as(copy, 6, of_variable)(3, 1, 2, 3, 4.0) == 10);
+    const Doubles four = as(copy, 7, of_four)(0.5);
+    EXPECT(four.first == 0.5 && four.second == 1.5 && four.third == 2.5 && four.fourth == 3.5);
   }));
 }
 
@@ -114,5 +121,3 @@ TEST_CASE("there are no gated tables where every stream has to be known, nor wit
     EXPECT(interpose::gated_copy(table.data(), sizeof table) != nullptr);
   }));
 }
-
-#endif
