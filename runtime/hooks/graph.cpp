@@ -1,4 +1,5 @@
-// Graphs that allocate: their nodes, and the calls by which the driver takes memory for them or gives it back.
+// Nodes of graphs: those that allocate, with the calls by which the driver takes memory for them or gives it back, and
+// those that set memory.
 #include <cstddef>
 
 #include "generated/driver_gates.h"
@@ -23,6 +24,20 @@ CUresult added(CUresult result, const api::CUgraphNodeParams* parameters) {
   return result;
 }
 
+// The context of a node that sets memory, if none is given: that of the memory, if that is plain. The driver finds it
+// by the address, but not for memory that is mapped, nor for a pool's (measured on an H200, 580.159.04).
+api::CUcontext context_of_set(api::CUcontext given, api::CUdeviceptr address) {
+  return given != nullptr ? given : runtime().memory.context_of_plain(address);
+}
+
+// The parameters that the driver is called with, perhaps a copy.
+api::CUgraphNodeParams* with_context(api::CUgraphNodeParams* given, api::CUgraphNodeParams& copy) {
+  if (given == nullptr || given->type != api::CU_GRAPH_NODE_TYPE_MEMSET || given->memset.ctx != nullptr) return given;
+  copy = *given;
+  copy.memset.ctx = context_of_set(nullptr, given->memset.dst);
+  return &copy;
+}
+
 CUresult ran(CUresult result) {
   if (result == api::CUDA_SUCCESS) runtime().memory.graph_memory_changed();
   return result;
@@ -40,21 +55,35 @@ CUresult cuGraphAddMemAllocNode(api::CUgraphNode* phGraphNode, api::CUgraph hGra
 
 CUresult cuGraphAddNode(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies,
                         std::size_t numDependencies, api::CUgraphNodeParams* nodeParams) {
-  return added(gates::cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, nodeParams), nodeParams);
+  api::CUgraphNodeParams copy;
+  return added(
+      gates::cuGraphAddNode(phGraphNode, hGraph, dependencies, numDependencies, with_context(nodeParams, copy)),
+      nodeParams);
 }
 
 CUresult cuGraphAddNode_v2(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies,
                            const api::CUgraphEdgeData* dependencyData, std::size_t numDependencies,
                            api::CUgraphNodeParams* nodeParams) {
-  return added(gates::cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams),
+  api::CUgraphNodeParams copy;
+  return added(gates::cuGraphAddNode_v2(phGraphNode, hGraph, dependencies, dependencyData, numDependencies,
+                                        with_context(nodeParams, copy)),
                nodeParams);
 }
 
 CUresult cuGraphAddNode_v3(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies,
                            const api::CUgraphEdgeData* dependencyData, std::size_t numDependencies,
                            api::CUgraphNodeParams* nodeParams) {
-  return added(gates::cuGraphAddNode_v3(phGraphNode, hGraph, dependencies, dependencyData, numDependencies, nodeParams),
+  api::CUgraphNodeParams copy;
+  return added(gates::cuGraphAddNode_v3(phGraphNode, hGraph, dependencies, dependencyData, numDependencies,
+                                        with_context(nodeParams, copy)),
                nodeParams);
+}
+
+CUresult cuGraphAddMemsetNode(api::CUgraphNode* phGraphNode, api::CUgraph hGraph, const api::CUgraphNode* dependencies,
+                              std::size_t numDependencies, const api::CUDA_MEMSET_NODE_PARAMS* memsetParams,
+                              api::CUcontext ctx) {
+  if (memsetParams != nullptr) ctx = context_of_set(ctx, memsetParams->dst);
+  return gates::cuGraphAddMemsetNode(phGraphNode, hGraph, dependencies, numDependencies, memsetParams, ctx);
 }
 
 // The first launch, or an upload before it, takes the memory.

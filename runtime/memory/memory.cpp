@@ -186,15 +186,12 @@ api::CUresult Memory::allocate(api::CUdeviceptr* address, std::size_t bytes, boo
 api::CUresult Memory::allocate_from(Backend& backend, const Place& place, api::CUdeviceptr* address,
                                     std::uint64_t bytes, bool may_reuse) {
   const Kind kind{Route::kPlain, backend.backing()};
-  if (kind.converted() && !has_converted_.load(std::memory_order_relaxed)) {
-    has_converted_.store(true, std::memory_order_relaxed);
+  if (kind.converted()) {
+    if (!has_converted_.load(std::memory_order_relaxed)) has_converted_.store(true, std::memory_order_relaxed);
+    const api::CUresult refused = refused_by_driver();  // below it may not be called at all
+    if (refused != api::CUDA_SUCCESS) return refused;
   }
-  if (kind.backing == Backing::kSwapped) {
-    // No driver call below is refused during a capture.
-    const api::CUresult result = may_reuse ? api::CUDA_SUCCESS : refused_while_capturing(place.context);
-    if (result != api::CUDA_SUCCESS) return result;
-    see_to_a_byte(place);
-  }
+  if (kind.backing == Backing::kSwapped) see_to_a_byte(place);
   const bool shares = kind.backing == Backing::kSwapped ? bytes < kOwnExtent : may_reuse && bytes < kOwnAllocation;
   if (shares && kind.converted()) {
     const api::CUresult result = stream_ordered_.allocate(

@@ -143,6 +143,8 @@ class Memory {
   };
   // False: the driver knows the address. True: rota has to answer, with the block or that there is none.
   bool find_block(api::CUdeviceptr address, std::optional<Block>* block);
+  // The context of plain memory that is swapped; null: of other memory.
+  api::CUcontext context_of_plain(api::CUdeviceptr address) const;
   // The byte that is passed to the driver instead of this address, whose memory may be out of place: queries of the
   // byte wait for nothing. 0: the address itself is passed.
   api::CUdeviceptr twin(api::CUdeviceptr address);
@@ -271,7 +273,7 @@ class Memory {
   api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);
   api::CUresult free_plain(const Allocation& taken, bool capturing);
   api::CUresult free_a_byte(const Place& place);
-  api::CUresult refused_while_capturing(api::CUcontext context);
+  static api::CUresult refused_by_driver();
   api::CUdeviceptr keep_a_byte(const Place& place);
   void see_to_a_byte(const Place& place);
   api::CUdeviceptr twin_of(const Block& block);

@@ -309,6 +309,53 @@ RULE(graphs, a_graph_cannot_be_printed_nowhere, "lenient:cuGraphDebugDotPrint",
   CHECK_EQ(cu.cuGraphDebugDotPrint(graph, "/nonexistent/folder/graph.dot", 0), CUDA_ERROR_OPERATING_SYSTEM);
 }
 
+RULE(graphs, nodes_that_set_find_the_context_of_plain_memory, "refuse:cuGraphAddMemsetNode",
+     "a node that sets plain or managed memory needs no context, by cuGraphAddMemsetNode and by cuGraphAddNode") {
+  Session session;
+  Buffer buffer(64);
+  Buffer large(8 << 20);
+  CUdeviceptr managed = 0;
+  CHECK_OK(cu.cuMemAllocManaged(&managed, 4096, CU_MEM_ATTACH_GLOBAL));
+  for (const CUdeviceptr address : {buffer.address(), large.address(), managed}) {
+    Graph graph;
+    CUgraphNode node = nullptr;
+    CUDA_MEMSET_NODE_PARAMS set{.dst = address, .pitch = 0, .value = 3, .elementSize = 4, .width = 4, .height = 1};
+    CHECK_OK(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, nullptr));
+    CUgraphExec executable = nullptr;
+    CHECK_OK(cu.cuGraphInstantiateWithFlags(&executable, graph, 0));
+    CHECK_OK(cu.cuGraphLaunch(executable, nullptr));
+    unsigned value = 0;
+    CHECK_OK(cu.cuMemcpyDtoH_v2(&value, address, sizeof value));
+    CHECK_EQ(value, 3U);
+    CHECK_OK(cu.cuGraphExecDestroy(executable));
+  }
+  CHECK_OK(cu.cuMemFree_v2(managed));
+}
+
+RULE(graphs, nodes_that_set_other_memory_need_a_context, "sets_find_any_context",
+     "a node that sets a pool's memory, by cuGraphAddMemsetNode or cuGraphAddNode, needs a context: without one it "
+     "answers CUDA_ERROR_INVALID_VALUE") {
+  SKIP_UNLESS(exported("cuGraphAddNode_v2"), "needs CUDA 12.3");
+  Session session;
+  CUdeviceptr address = 0;
+  CHECK_OK(cu.cuMemAllocAsync(&address, 4096, nullptr));
+  Graph graph;
+  CUgraphNode node = nullptr;
+  CUDA_MEMSET_NODE_PARAMS set{.dst = address, .pitch = 0, .value = 3, .elementSize = 4, .width = 4, .height = 1};
+  CHECK_EQ(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, nullptr), CUDA_ERROR_INVALID_VALUE);
+  CHECK_OK(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, session.context()));
+  CUgraphNodeParams parameters{};
+  parameters.type = CU_GRAPH_NODE_TYPE_MEMSET;
+  parameters.memset.dst = address;
+  parameters.memset.elementSize = 4;
+  parameters.memset.width = 4;
+  parameters.memset.height = 1;
+  CHECK_EQ(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters), CUDA_ERROR_INVALID_VALUE);
+  parameters.memset.ctx = session.context();
+  CHECK_OK(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters));
+  CHECK_OK(cu.cuMemFreeAsync(address, nullptr));
+}
+
 RULE(graphs, general_nodes_are_typed_nodes, "idle:cuGraphAddNode_v2",
      "a node of cuGraphAddNode tells its parameters as one of the typed functions does") {
   Session session;

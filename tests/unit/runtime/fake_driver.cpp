@@ -123,7 +123,7 @@ CUresult FakeDriver::give_memory(CUdeviceptr* address, std::uint64_t bytes) {
 
 CUresult FakeDriver::take_memory(std::uint64_t address) {
   const std::lock_guard lock(mutex);
-  return memory.erase(address) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return address == 0 || memory.erase(address) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 FakeDriver::FakeDriver() {

@@ -223,6 +223,8 @@ class Driver {
 
   // The calling thread's current context, or why none can be used.
   CUresult current(ContextPointer* context);
+  // For a call in a stream: if no context is current, that of the stream, unless it is a default stream.
+  CUresult current_for(CUstream stream, ContextPointer* context);
   // The calling thread's stack of contexts; the last is current. May hold contexts that were destroyed since.
   static std::vector<CUcontext>& stack();
   static CUstreamCaptureMode& thread_capture_mode();
@@ -254,7 +256,7 @@ class Driver {
 
   // cuMemFree, and with `host` cuMemFreeHost: frees memory once its context's work no longer needs it; for memory from
   // a pool, also the current context's work. Waits for that work, except for memory of a pool on a GPU.
-  CUresult free_memory(Context& current, uint64_t address, bool host);
+  CUresult free_memory(const ContextPointer& current, uint64_t address, bool host);
   void release(const Allocation& allocation);
   // Evicting managed memory to make room takes this many nanoseconds; pass them to push_out() without holding a lock.
   CUresult allocate_device(Context& context, uint64_t bytes, uint64_t* address, int64_t* pushing_out);
@@ -304,7 +306,7 @@ class Driver {
 
  private:
   Driver();
-  CUresult free_pool_memory(Context& current, const Allocation& allocation);
+  CUresult free_pool_memory(const ContextPointer& current, const Allocation& allocation);
   std::mutex initialise_mutex_;
   std::atomic<SharedState*> state_{nullptr};
   CUresult initialise_result_ = CUDA_ERROR_NOT_INITIALIZED;
@@ -339,6 +341,13 @@ inline bool is_device(CUdevice device) {
   ROTA_SIM_READY();                                                                                               \
   ::rota::sim::ContextPointer name;                                                                               \
   if (::rota::api::CUresult failed_ = ::rota::sim::driver().current(&name); failed_ != ::rota::api::CUDA_SUCCESS) \
+  return failed_
+// The same for a call in a stream, which needs no current context unless the stream is that of one.
+#define ROTA_SIM_CONTEXT_FOR(stream, name)                                              \
+  ROTA_SIM_READY();                                                                     \
+  ::rota::sim::ContextPointer name;                                                     \
+  if (::rota::api::CUresult failed_ = ::rota::sim::driver().current_for(stream, &name); \
+      failed_ != ::rota::api::CUDA_SUCCESS)                                             \
   return failed_
 #define ROTA_SIM_CHECK(expression) \
   if (::rota::api::CUresult failed_ = (expression); failed_ != ::rota::api::CUDA_SUCCESS) return failed_

@@ -49,13 +49,17 @@ void install(FakeDriver& driver) {
     return answer_of_free;                                   \
   });
   FREES(cuMemFree)
-  FREES(cuMemFree_v2)
   FREES(cuMemFreeAsync)
   FREES(cuMemFreeAsync_ptsz)
   FREES(cuArrayDestroy)
   FREES(cuMipmappedArrayDestroy)
   FREES(cuMemRelease)
 #undef FREES
+  driver.set<api::cuMemFree_v2_fn>(Symbol::k_cuMemFree_v2, [](api::CUdeviceptr address) {
+    if (address == 0) return api::CUDA_SUCCESS;  // only asks whether frees are refused
+    ++frees;
+    return answer_of_free;
+  });
 #define GIVES_HANDLE(name) \
   driver.set<api::name##_fn>(Symbol::k_##name, [](auto* handle, auto...) { return give_handle(handle); });
   GIVES_HANDLE(cuArrayCreate)

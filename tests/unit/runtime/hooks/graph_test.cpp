@@ -19,6 +19,7 @@ int questions = 0;
 void install(FakeDriver& driver) {
 #define ANSWERS(name) driver.set<api::name##_fn>(Symbol::k_##name, [](auto...) { return answer; });
   ANSWERS(cuGraphAddMemAllocNode)
+  ANSWERS(cuGraphAddMemsetNode)
   ANSWERS(cuGraphAddNode)
   ANSWERS(cuGraphAddNode_v2)
   ANSWERS(cuGraphAddNode_v3)
@@ -78,6 +79,44 @@ const Table<Adding> kAdding = {
      }},
 };
 
+// The context that the driver gets for a node that sets memory.
+api::CUcontext context_of_set = nullptr;
+
+void note_sets(FakeDriver& driver) {
+  driver.set<api::cuGraphAddMemsetNode_fn>(Symbol::k_cuGraphAddMemsetNode,
+                                           [](api::CUgraphNode*, api::CUgraph, const api::CUgraphNode*, std::size_t,
+                                              const api::CUDA_MEMSET_NODE_PARAMS*, api::CUcontext context) {
+                                             context_of_set = context;
+                                             return answer;
+                                           });
+  driver.set<api::cuGraphAddNode_v2_fn>(
+      Symbol::k_cuGraphAddNode_v2, [](api::CUgraphNode*, api::CUgraph, const api::CUgraphNode*,
+                                      const api::CUgraphEdgeData*, std::size_t, api::CUgraphNodeParams* parameters) {
+        context_of_set = parameters->memset.ctx;
+        return answer;
+      });
+}
+
+struct Setting {
+  Symbol symbol;
+  CUresult (*call)(api::CUdeviceptr address, api::CUcontext context);
+};
+const Table<Setting> kSetting = {
+    {Symbol::k_cuGraphAddMemsetNode,
+     [](api::CUdeviceptr address, api::CUcontext context) {
+       const api::CUDA_MEMSET_NODE_PARAMS what{
+           .dst = address, .pitch = 0, .value = 0, .elementSize = 1, .width = 1, .height = 1};
+       return overrides::cuGraphAddMemsetNode(nullptr, nullptr, nullptr, 0, &what, context);
+     }},
+    {Symbol::k_cuGraphAddNode_v2,
+     [](api::CUdeviceptr address, api::CUcontext context) {
+       auto what = node(api::CU_GRAPH_NODE_TYPE_MEMSET);
+       what.memset.dst = address;
+       what.memset.ctx = context;
+       return overrides::cuGraphAddNode_v2(nullptr, nullptr, nullptr, nullptr, 0, &what);
+     }},
+};
+
 struct Running {
   Symbol symbol;
   CUresult (*call)();
@@ -117,6 +156,24 @@ TEST_CASE("a graph with an allocation node is charged with what the driver reser
       }));
     }
   }
+}
+
+TEST_CASE("a node that sets memory of the driver's gets the context that it was given, or none") {
+  CHECK(holds({}, [](FakeDriver& driver) {
+    install(driver);
+    note_sets(driver);
+    const auto given = reinterpret_cast<api::CUcontext>(0x77);
+    api::CUdeviceptr address = 0;
+    EXPECT(overrides::cuMemAlloc_v2(&address, kMiB) == api::CUDA_SUCCESS);
+    for (const Setting& setting : kSetting) {
+      now_testing(name_of(setting.symbol));
+      EXPECT(setting.call(address, given) == api::CUDA_SUCCESS);
+      EXPECT(context_of_set == given);
+      EXPECT(setting.call(address, nullptr) == api::CUDA_SUCCESS);
+      EXPECT(context_of_set == nullptr);
+    }
+    EXPECT(overrides::cuGraphAddMemsetNode(nullptr, nullptr, nullptr, 0, nullptr, given) == api::CUDA_SUCCESS);
+  }));
 }
 
 TEST_CASE("the driver is not asked what graphs reserve while none of them allocates") {

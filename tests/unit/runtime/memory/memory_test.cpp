@@ -336,7 +336,7 @@ TEST_CASE(
     Fixture f(limited(64 * kMiB, backend));
     f.driver.enter_context(0);
     f.driver.set<api::cuMemFree_v2_fn>(Symbol::k_cuMemFree_v2, [](api::CUdeviceptr address) {
-      FAIL_CHECK("a call that waits");
+      if (address != 0) FAIL_CHECK("a call that waits");  // 0 only asks whether frees are refused
       return FakeDriver::the().take_memory(address);
     });
     api::CUdeviceptr address = 0;

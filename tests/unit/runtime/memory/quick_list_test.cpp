@@ -194,13 +194,18 @@ TEST_CASE("of two threads that free a block one does, whichever way") {
   block = f.taken(kMiB);
   const auto free = [](bool waits) {
     const auto refused = [] { return api::CUDA_ERROR_INVALID_VALUE; };
-    return waits ? program->memory.free_waiting(block, false, refused)
+    return waits ? program->memory.free_waiting(block, true, refused)
                  : program->memory.free_async(block, kStream, false, refused);
   };
   meanwhile = [&] { other = free(other_waits); };
+  // Between the claim and the end of the free: where a stream's context is asked for, or whether a capture forbids it.
   f.driver.set<api::cuCtxGetCurrent_fn>(Symbol::k_cuCtxGetCurrent, [](api::CUcontext* current) {
     if (const auto call = std::exchange(meanwhile, nullptr)) call();
     *current = context;
+    return api::CUDA_SUCCESS;
+  });
+  f.driver.set<api::cuMemFree_v2_fn>(Symbol::k_cuMemFree_v2, [](auto...) {
+    if (const auto call = std::exchange(meanwhile, nullptr)) call();
     return api::CUDA_SUCCESS;
   });
   CHECK(free(first_waits) == api::CUDA_SUCCESS);

@@ -30,7 +30,7 @@ bool find_nodes(const Graph& graph, const CUgraphNode* handles, size_t count, st
 
 CUresult begin(CUstream handle, CUstreamCaptureMode mode, const GraphPointer& into, std::vector<GraphNode*> tail,
                Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   ContextPointer owner = driver().owner_of(*stream);
@@ -66,7 +66,7 @@ CUresult begin_capture_to_graph(CUstream stream, CUgraph handle, const CUgraphNo
 }
 
 CUresult end_capture(CUstream handle, CUgraph* out, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
@@ -83,7 +83,7 @@ CUresult end_capture(CUstream handle, CUgraph* out, Form form) {
 
 CUresult update_dependencies(CUstream handle, CUgraphNode* dependencies, const CUgraphEdgeData* edges, size_t count,
                              unsigned flags, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   if (flags > CU_STREAM_SET_CAPTURE_DEPENDENCIES || (count != 0 && dependencies == nullptr)) {
@@ -116,7 +116,7 @@ struct CaptureQuery {
 };
 
 CUresult capture_info(CUstream handle, const CaptureQuery& query, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   if (query.status == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (query.edges != nullptr && query.dependencies == nullptr) return CUDA_ERROR_INVALID_VALUE;
   StreamPointer stream;

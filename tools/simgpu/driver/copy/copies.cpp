@@ -311,7 +311,7 @@ CUresult make_copy(Context& context, const CUDA_MEMCPY3D& parameters, Operation*
 }
 
 CUresult copy(const CUDA_MEMCPY3D& parameters, bool asynchronous, CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   // Measured on driver 580.159: not one of the calls that are unsafe while capturing; the default stream has its own
   // rules.
   if (!asynchronous && mutated(Mutation::copies_are_unsafe_while_capturing)) {

@@ -26,7 +26,7 @@ SourceOrder order_of(CUmemcpySrcAccessOrder order) {
 
 // The stream of a batch: any except the legacy default stream.
 CUresult batch_stream(CUstream handle, Form form, ContextPointer* context, StreamPointer* stream) {
-  ROTA_SIM_CONTEXT(current);
+  ROTA_SIM_CONTEXT_FOR(handle, current);
   ROTA_SIM_CHECK(driver().stream_of(handle, form, current, stream));
   if (*stream == current->legacy) return CUDA_ERROR_INVALID_VALUE;
   *context = std::move(current);
@@ -185,7 +185,7 @@ CUresult copy_3d_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, u
   ContextPointer context;
   StreamPointer stream;
   if (any_stream) {
-    ROTA_SIM_CONTEXT(current);
+    ROTA_SIM_CONTEXT_FOR(handle, current);
     ROTA_SIM_CHECK(driver().stream_of(handle, form, current, &stream));
     context = std::move(current);
   } else {
@@ -204,7 +204,7 @@ CUresult copy_3d_batch(size_t count, const CUDA_MEMCPY3D_BATCH_OP* operations, u
 
 CUresult copy_with_attributes(CUdeviceptr to, CUdeviceptr from, size_t bytes, const CUmemcpyAttributes* attributes,
                               CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   if (attributes == nullptr || !valid(attributes->srcAccessOrder, attributes->flags)) return CUDA_ERROR_INVALID_VALUE;

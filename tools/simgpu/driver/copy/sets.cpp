@@ -89,7 +89,7 @@ CUresult make_set(Context& context, const CUDA_MEMSET_NODE_PARAMS& parameters, O
 }
 
 CUresult set(const CUDA_MEMSET_NODE_PARAMS& parameters, bool asynchronous, CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   if (empty(parameters)) return CUDA_SUCCESS;

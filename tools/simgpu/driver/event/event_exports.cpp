@@ -66,7 +66,7 @@ CUresult capture_external_record(const StreamPointer& stream, const CapturePoint
 }
 
 CUresult record(CUevent handle, CUstream stream_handle, unsigned flags, Form form) {
-  ROTA_SIM_CONTEXT(current);
+  ROTA_SIM_CONTEXT_FOR(stream_handle, current);
   StreamPointer stream;
   if (!driver().events.find(handle)) return CUDA_ERROR_INVALID_HANDLE;
   if ((flags & ~unsigned{CU_EVENT_RECORD_EXTERNAL}) != 0) return CUDA_ERROR_INVALID_VALUE;
@@ -118,7 +118,7 @@ CUresult submit_wait(const StreamPointer& stream, const Record& record) {
 }
 
 CUresult wait_event(CUstream stream_handle, CUevent handle, unsigned flags, Form form) {
-  ROTA_SIM_CONTEXT(current);
+  ROTA_SIM_CONTEXT_FOR(stream_handle, current);
   EventPointer event = driver().events.find(handle);
   StreamPointer stream;
   if (!event) return CUDA_ERROR_INVALID_HANDLE;

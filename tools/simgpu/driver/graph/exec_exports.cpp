@@ -32,7 +32,7 @@ CUresult instantiate_logged(CUgraphExec* out, CUgraph graph, CUgraphNode* node, 
 }
 
 CUresult upload(CUgraphExec handle, CUstream stream_handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(stream_handle, context);
   GraphExecPointer executable;
   StreamPointer stream;
   ROTA_SIM_CHECK(find_exec(handle, &executable));
@@ -58,7 +58,7 @@ CUresult instantiate_with_parameters(CUgraphExec* out, CUgraph graph, CUDA_GRAPH
 }
 
 CUresult launch(CUgraphExec handle, CUstream stream_handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(stream_handle, context);
   GraphExecPointer executable;
   StreamPointer stream;
   ROTA_SIM_CHECK(find_exec(handle, &executable));

@@ -276,12 +276,12 @@ CUresult capture_free(const StreamPointer& stream, const CapturePointer& capture
   return result;
 }
 
-CUresult free_graph_memory(uint64_t address, Context& current) {
+CUresult free_graph_memory(uint64_t address, const ContextPointer& current) {
   auto memory = graph_state().memory.find(address);
   if (!memory || !graph_state().memory.live(*memory)) return CUDA_ERROR_INVALID_VALUE;
   if (!mutated(Mutation::free_does_not_wait)) {
     if (TaskPointer last = graph_state().memory.last_use(*memory)) last->wait();
-    driver().wait_for(current);
+    if (current) driver().wait_for(*current);
   }
   return graph_state().memory.free(memory) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

@@ -87,7 +87,7 @@ CUresult capture_free(const StreamPointer& stream, const CapturePointer& capture
 
 // Frees an address from an allocation node, for cuMemFree and cuMemFreeAsync.
 bool is_graph_memory(uint64_t address);
-CUresult free_graph_memory(uint64_t address, Context& current);
+CUresult free_graph_memory(uint64_t address, const ContextPointer& current);
 CUresult free_graph_memory(uint64_t address, const StreamPointer& stream);
 
 }  // namespace rota::sim

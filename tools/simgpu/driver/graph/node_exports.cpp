@@ -94,6 +94,9 @@ CUresult add_any(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencie
     default:
       return add(out, graph, dependencies, count, [&](const GraphPointer&, Operation* operation) {
         if (strict) ROTA_SIM_CHECK(check_kernel_context(*parameters));
+        if (parameters->type == CU_GRAPH_NODE_TYPE_MEMSET) {
+          ROTA_SIM_CHECK(check_set_context(parameters->memset.ctx, parameters->memset.dst));
+        }
         return make_node(*parameters, operation);
       });
   }
@@ -226,6 +229,7 @@ ROTA_SIM_EXPORT(cuGraphMemcpyNodeSetParams)(CUgraphNode node, const CUDA_MEMCPY3
 
 ROTA_SIM_EXPORT(cuGraphAddMemsetNode)(NODE_PLACE, const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) {
   if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  ROTA_SIM_CHECK(check_set_context(context, parameters->dst));
   return add(out, graph, dependencies, count,
              [=](const GraphPointer&, Operation* operation) { return make_set_node(*parameters, context, operation); });
 }

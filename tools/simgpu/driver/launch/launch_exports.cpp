@@ -23,7 +23,7 @@ struct Target {
 };
 
 CUresult find_target(CUfunction function, CUstream stream, Form form, Target* target) {
-  ROTA_SIM_CONTEXT(current);
+  ROTA_SIM_CONTEXT_FOR(stream, current);
   ROTA_SIM_CHECK(driver().stream_of(stream, form, current, &target->stream));
   ContextPointer owner = driver().owner_of(*target->stream);
   if (!owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -163,7 +163,7 @@ CUresult submit_moves(const StreamPointer& stream, std::vector<Move> moves) {
 }
 
 CUresult prefetch(CUdeviceptr address, size_t bytes, CUmemLocation given, unsigned flags, CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   if (flags != 0) return CUDA_ERROR_INVALID_VALUE;
   Location location;
   ROTA_SIM_CHECK(location_of(given, &location));
@@ -184,7 +184,7 @@ struct Batch {
 };
 
 CUresult submit_batch(const Batch& batch, unsigned long long flags, CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   if (flags != 0 || batch.count == 0 || batch.addresses == nullptr || batch.sizes == nullptr) {
     return CUDA_ERROR_INVALID_VALUE;
   }
@@ -325,7 +325,7 @@ CUresult locations(CUdeviceptr address, size_t bytes, size_t summary, size_t sam
 }
 
 CUresult attach(CUstream handle, CUdeviceptr address, size_t bytes, unsigned flags, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   bool single = flags == CU_MEM_ATTACH_SINGLE;
   if (flags != CU_MEM_ATTACH_GLOBAL && flags != CU_MEM_ATTACH_HOST && !single) return CUDA_ERROR_INVALID_VALUE;
   StreamPointer stream;

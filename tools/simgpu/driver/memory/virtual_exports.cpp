@@ -47,7 +47,7 @@ unsigned long long flags_of(bool read, bool write) {
 }
 
 CUresult map_arrays(CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   return CUDA_ERROR_NOT_SUPPORTED;  // sparse arrays are not simulated

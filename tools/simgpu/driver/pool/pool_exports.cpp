@@ -29,7 +29,7 @@ PoolPointer current_pool(int gpu) {
 }
 
 CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, bool from_current, CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   if (out == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
@@ -52,7 +52,7 @@ CUresult allocate(CUdeviceptr* out, size_t bytes, CUmemoryPool pool, bool from_c
 }
 
 CUresult free_in_stream(CUdeviceptr address, CUstream handle, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   if (address == 0) return CUDA_SUCCESS;
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));

@@ -12,7 +12,7 @@ enum class Version { kFirst, kSecond };
 
 CUresult submit(CUstream handle, const CUstreamBatchMemOpParams* operations, unsigned count, unsigned flags,
                 Version version, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   ContextPointer owner = driver().owner_of(*stream);

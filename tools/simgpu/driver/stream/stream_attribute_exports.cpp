@@ -78,7 +78,7 @@ CUresult set(Stream& stream, CUstreamAttrID attribute, const CUstreamAttrValue* 
 
 template <class Use>
 CUresult with_stream_locked(CUstream handle, Form form, Use use) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   ContextPointer owner = driver().owner_of(*stream);
@@ -88,7 +88,7 @@ CUresult with_stream_locked(CUstream handle, Form form, Use use) {
 }
 
 CUresult copy(CUstream to, CUstream from, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(to, context);
   StreamPointer target;
   StreamPointer source;
   ROTA_SIM_CHECK(driver().stream_of(to, form, context, &target));

@@ -59,7 +59,7 @@ CUresult destroy_stream(CUstream handle) {
 
 // A stream that the call only queries or waits for: it must not be capturing.
 CUresult idle_stream(CUstream handle, Form form, StreamPointer* stream, ContextPointer* owner) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, stream));
   *owner = driver().owner_of(**stream);
   if (!*owner) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -115,7 +115,7 @@ CUresult query_stream(CUstream handle, Form form) {
 }
 
 CUresult launch_host_function(CUstream handle, CUhostFn function, void* data, unsigned sync_mode, Form form) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   if (function == nullptr || sync_mode > CU_HOST_TASK_SPINWAIT) return CUDA_ERROR_INVALID_VALUE;
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
@@ -148,7 +148,7 @@ CUresult add_callback(CUstream handle, CUstreamCallback callback, void* data, un
 // Calls f(stream, its context) after the usual look-up.
 template <class Use>
 CUresult with_stream(CUstream handle, Form form, Use use) {
-  ROTA_SIM_CONTEXT(context);
+  ROTA_SIM_CONTEXT_FOR(handle, context);
   StreamPointer stream;
   ROTA_SIM_CHECK(driver().stream_of(handle, form, context, &stream));
   ContextPointer owner = driver().owner_of(*stream);

@@ -140,6 +140,47 @@ TEST_CASE("a capture that begins while memory is out waits until it is back") {
   }
 }
 
+TEST_CASE("work in a stream waits for memory that is out also where its thread has no context, and a free does not") {
+  CHECK(on_simgpu({.mode = Mode::kSwap, .limit = {}, .replace = {}, .neighbour = {}}, [] {
+          alarm(kPatience);
+          Turns turns;
+          const Fixtures fixtures;
+          CUdeviceptr address = 0;
+          CUdeviceptr other = 0;
+          EXPECT_OK(cu.cuMemAlloc_v2(&address, 2 * kMiB));
+          EXPECT_OK(cu.cuMemAlloc_v2(&other, 2 * kMiB));
+          EXPECT_OK(cu.cuMemsetD8_v2(address, 1, 64));
+          EXPECT_OK(cu.cuCtxSynchronize());
+          EXPECT(turns.take_away());
+          std::atomic<int> over{0};
+          std::vector<std::thread> bare;
+          for (const std::function<CUresult()>& call : std::vector<std::function<CUresult()>>{
+                   [&] { return cu.cuMemsetD8Async(address, 2, 64, fixtures.stream); },
+                   [&] { return cu.cuMemcpyDtoDAsync_v2(fixtures.mapped, address + 64, 64, fixtures.stream); },
+                   [&] {
+                     CUdeviceptr words = address + 128;
+                     unsigned long count = 16;
+                     unsigned value = 0x03030303;
+                     void* arguments[] = {&words, &count, &value};
+                     return cu.cuLaunchKernel(fixtures.fill, 1, 1, 1, 32, 1, 1, 0, fixtures.stream, arguments, nullptr);
+                   }}) {
+            bare.emplace_back([call, &over] {
+              EXPECT_OK(call());
+              ++over;
+            });
+          }
+          EXPECT(eventually([&] { return over.load() + runtime().gate.standing() >= 3; }));
+          EXPECT(over == 0);
+          std::thread([&] { EXPECT_OK(cu.cuMemFree_v2(other)); }).join();
+          turns.give();
+          for (std::thread& thread : bare) thread.join();
+          EXPECT_OK(cu.cuCtxSynchronize());
+          std::array<unsigned char, 192> bytes{};
+          EXPECT_OK(cu.cuMemcpyDtoH_v2(bytes.data(), address, bytes.size()));
+          EXPECT(bytes[0] == 2 && bytes[128] == 3);
+        }) == "");
+}
+
 namespace {
 
 // Streams that the driver was told to wait for.

@@ -20,16 +20,6 @@ constexpr const char* kCode =
     "\x7f"
     "ELF";  // what simgpu takes for any code
 
-template <typename Condition>
-bool eventually(Condition&& condition) {
-  const auto until = std::chrono::steady_clock::now() + 20s;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > until) return false;
-    std::this_thread::sleep_for(100us);
-  }
-  return true;
-}
-
 memory::SwapBackend& swap() {
   return runtime().memory.swap();
 }
