@@ -296,7 +296,7 @@ api::CUresult Memory::free_claimed(std::uint64_t address, const RealCall& call, 
   // Already freed in the order of a stream: the driver, which still has it, would free it, and rota would free it
   // again.
   if (!taken && is_kept(address)) return api::CUDA_ERROR_INVALID_VALUE;
-  if (taken && taken->kind.route == Route::kServed) return free_stream_ordered(*taken, capturing);
+  if (taken && taken->kind.route == Route::kServed) return free_stream_ordered(*taken);
   const bool ours = taken && (taken->kind.route == Route::kShared ||
                               (taken->kind.converted() && taken->kind.backing == Backing::kSwapped));
   if (ours) return free_plain(*taken, capturing);

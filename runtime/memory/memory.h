@@ -270,7 +270,7 @@ class Memory {
                                  bool hopeless = false);
   api::CUresult allocate_captured(const AsyncCall& wanted, const RealCall& call);
   api::CUresult allocate_stream_ordered(const AsyncCall& call, const StreamOrdered::Wanted& wanted, Backend& backend);
-  api::CUresult free_stream_ordered(const Allocation& taken, bool capturing);
+  api::CUresult free_stream_ordered(const Allocation& taken);
   api::CUresult free_plain(const Allocation& taken, bool capturing);
   api::CUresult free_a_byte(const Place& place);
   static api::CUresult refused_by_driver();

@@ -128,8 +128,8 @@ api::CUresult Memory::allocate_stream_ordered(const AsyncCall& call, const Strea
 
 // cuMemFree of stream-ordered memory. It does not wait and needs no context (measured on an H200 and an H100); by the
 // documentation the caller must ensure that nothing uses the memory any more.
-api::CUresult Memory::free_stream_ordered(const Allocation& taken, bool capturing) {
-  const api::CUresult result = capturing ? refused_by_driver() : api::CUDA_SUCCESS;
+api::CUresult Memory::free_stream_ordered(const Allocation& taken) {
+  const api::CUresult result = refused_by_driver();
   if (result != api::CUDA_SUCCESS) {
     ledger_.cancel_free(taken);
     return result;
@@ -146,8 +146,7 @@ api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, Strea
   std::optional<driver::CurrentContext> made_current;
   if (!driver::of_current_context(stream)) made_current.emplace(known.context);
   if (known.context == nullptr || (made_current && !*made_current)) {
-    const bool no_stream = known.context == nullptr && stream != nullptr && driver::current_context() != nullptr;
-    if (!no_stream) return api::CUDA_ERROR_INVALID_CONTEXT;
+    if (driver::of_current_context(stream)) return api::CUDA_ERROR_INVALID_CONTEXT;
     api::CUcontext none = nullptr;  // its context may have failed, and the driver answers with that
     const api::CUresult refused = real::cuStreamGetCtx(driver::meant(stream, per_thread), &none);
     return refused != api::CUDA_SUCCESS ? refused : api::CUDA_ERROR_INVALID_HANDLE;
@@ -155,7 +154,12 @@ api::CUresult Memory::record_behind(api::CUstream stream, bool per_thread, Strea
   *behind = {.fence = stream_ordered_.next_fence(), .event = nullptr, .context = known.context, .number = known.number};
   const bool again = before.event != nullptr && before.context == known.context;
   behind->event = again ? before.event : events_.take(known.context);
-  if (behind->event == nullptr) return api::CUDA_ERROR_OUT_OF_MEMORY;
+  if (behind->event == nullptr) {
+    int lowest = 0;
+    int highest = 0;
+    const api::CUresult failed = real::cuCtxGetStreamPriorityRange(&lowest, &highest);  // as all calls, if it has
+    return failed != api::CUDA_SUCCESS ? failed : api::CUDA_ERROR_OUT_OF_MEMORY;
+  }
   const api::CUresult result =
       per_thread ? gates::cuEventRecord_ptsz(behind->event, stream) : gates::cuEventRecord(behind->event, stream);
   if (!again && result != api::CUDA_SUCCESS) real::cuEventDestroy_v2(behind->event);

@@ -15,11 +15,17 @@ namespace rota::memory {
 // No context has to be current (Numba frees after it has popped its last one).
 api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   const auto context = reinterpret_cast<api::CUcontext>(taken.owner.id);
-  std::optional<api::CUresult> waited;
-  if (synchronize_ && !capturing && !has_pool_of_driver_.load(std::memory_order_relaxed)) {
-    waited = synchronize_(context);
+  api::CUresult result = refused_by_driver();
+  if (result == api::CUDA_SUCCESS) {
+    std::optional<api::CUresult> waited;
+    if (synchronize_ && !capturing && !has_pool_of_driver_.load(std::memory_order_relaxed)) {
+      waited = synchronize_(context);
+    }
+    result = waited ? *waited : free_a_byte({.context = context, .device = taken.device});
+    // Another thread is destroying the context. The memory goes with it: there is no allocation at the address.
+    const bool ends = result == api::CUDA_ERROR_INVALID_CONTEXT || result == api::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    if (ends) result = api::CUDA_ERROR_INVALID_VALUE;
   }
-  const api::CUresult result = waited ? *waited : free_a_byte({.context = context, .device = taken.device});
   if (result != api::CUDA_SUCCESS) {
     ledger_.cancel_free(taken);
     return result;
@@ -38,9 +44,11 @@ api::CUresult Memory::free_plain(const Allocation& taken, bool capturing) {
   return result;
 }
 
-// In another allocation's place. On a full GPU there may be no room even for that.
+// In another allocation's place, and in no other context, whose work may be waiting for this very thread. On a full GPU
+// there may be no room even for that.
 api::CUresult Memory::free_a_byte(const Place& place) {
   const driver::CurrentContext its_own(place.context);
+  if (!its_own) return api::CUDA_ERROR_INVALID_CONTEXT;
   api::CUdeviceptr stand_in = 0;
   api::CUresult result = real::cuMemAlloc_v2(&stand_in, 1);
   if (result == api::CUDA_ERROR_OUT_OF_MEMORY) return real::cuCtxSynchronize();
@@ -51,9 +59,9 @@ api::CUresult Memory::free_a_byte(const Place& place) {
   return result;
 }
 
-// What allocates or frees has to fail where the driver's own call would: during a capture that forbids it, which that
-// ends, and once an error has ended the context. So does the free of address 0, which does nothing else, needs no
-// context and takes 30 ns (measured on an H100 and an H200, 580.159.04).
+// What allocates plain memory or frees any has to fail where the driver's own call would: during a capture that forbids
+// it, which that ends, and where the current context has failed or is no more. So does the free of address 0, which
+// does nothing else, needs no context, waits for nobody and takes 30 ns (measured on an H100 and an H200, 580.159.04).
 api::CUresult Memory::refused_by_driver() {
   return real::cuMemFree_v2(0);
 }
@@ -128,7 +136,7 @@ bool Memory::find_block(api::CUdeviceptr address, std::optional<Block>* block) {
 api::CUcontext Memory::context_of_plain(api::CUdeviceptr address) const {
   if (!swap_.any()) return nullptr;
   const std::optional<Allocation> what = ledger_.find(address);
-  const bool plain = what && what->kind.backing == Backing::kSwapped &&
+  const bool plain = what && !what->freeing && what->kind.backing == Backing::kSwapped &&
                      (what->kind.route == Route::kPlain || what->kind.route == Route::kShared);
   return plain ? reinterpret_cast<api::CUcontext>(what->owner.id) : nullptr;
 }

@@ -311,6 +311,7 @@ RULE(graphs, a_graph_cannot_be_printed_nowhere, "lenient:cuGraphDebugDotPrint",
 
 RULE(graphs, nodes_that_set_find_the_context_of_plain_memory, "refuse:cuGraphAddMemsetNode",
      "a node that sets plain or managed memory needs no context, by cuGraphAddMemsetNode and by cuGraphAddNode") {
+  SKIP_UNLESS(exported("cuGraphAddNode_v2"), "needs CUDA 12.3");
   Session session;
   Buffer buffer(64);
   Buffer large(8 << 20);
@@ -321,6 +322,14 @@ RULE(graphs, nodes_that_set_find_the_context_of_plain_memory, "refuse:cuGraphAdd
     CUgraphNode node = nullptr;
     CUDA_MEMSET_NODE_PARAMS set{.dst = address, .pitch = 0, .value = 3, .elementSize = 4, .width = 4, .height = 1};
     CHECK_OK(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, nullptr));
+    CUgraphNodeParams parameters{};
+    parameters.type = CU_GRAPH_NODE_TYPE_MEMSET;
+    parameters.memset.dst = address;
+    parameters.memset.value = 3;
+    parameters.memset.elementSize = 4;
+    parameters.memset.width = 4;
+    parameters.memset.height = 1;
+    CHECK_OK(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters));
     CUgraphExec executable = nullptr;
     CHECK_OK(cu.cuGraphInstantiateWithFlags(&executable, graph, 0));
     CHECK_OK(cu.cuGraphLaunch(executable, nullptr));
@@ -333,27 +342,43 @@ RULE(graphs, nodes_that_set_find_the_context_of_plain_memory, "refuse:cuGraphAdd
 }
 
 RULE(graphs, nodes_that_set_other_memory_need_a_context, "sets_find_any_context",
-     "a node that sets a pool's memory, by cuGraphAddMemsetNode or cuGraphAddNode, needs a context: without one it "
-     "answers CUDA_ERROR_INVALID_VALUE") {
+     "a node that sets a pool's memory or mapped memory, by cuGraphAddMemsetNode or cuGraphAddNode, needs a context: "
+     "without one it answers CUDA_ERROR_INVALID_VALUE") {
   SKIP_UNLESS(exported("cuGraphAddNode_v2"), "needs CUDA 12.3");
   Session session;
-  CUdeviceptr address = 0;
-  CHECK_OK(cu.cuMemAllocAsync(&address, 4096, nullptr));
-  Graph graph;
-  CUgraphNode node = nullptr;
-  CUDA_MEMSET_NODE_PARAMS set{.dst = address, .pitch = 0, .value = 3, .elementSize = 4, .width = 4, .height = 1};
-  CHECK_EQ(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, nullptr), CUDA_ERROR_INVALID_VALUE);
-  CHECK_OK(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, session.context()));
-  CUgraphNodeParams parameters{};
-  parameters.type = CU_GRAPH_NODE_TYPE_MEMSET;
-  parameters.memset.dst = address;
-  parameters.memset.elementSize = 4;
-  parameters.memset.width = 4;
-  parameters.memset.height = 1;
-  CHECK_EQ(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters), CUDA_ERROR_INVALID_VALUE);
-  parameters.memset.ctx = session.context();
-  CHECK_OK(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters));
-  CHECK_OK(cu.cuMemFreeAsync(address, nullptr));
+  CUdeviceptr pooled = 0;
+  CHECK_OK(cu.cuMemAllocAsync(&pooled, 4096, nullptr));
+  constexpr size_t kMapped = size_t{2} << 20;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = session.device()};
+  const CUmemAccessDesc access{.location = prop.location, .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr mapped = 0;
+  CHECK_OK(cu.cuMemCreate(&handle, kMapped, &prop, 0));
+  CHECK_OK(cu.cuMemAddressReserve(&mapped, kMapped, 0, 0, 0));
+  CHECK_OK(cu.cuMemMap(mapped, kMapped, 0, handle, 0));
+  CHECK_OK(cu.cuMemSetAccess(mapped, kMapped, &access, 1));
+  for (const CUdeviceptr address : {pooled, mapped}) {
+    Graph graph;
+    CUgraphNode node = nullptr;
+    CUDA_MEMSET_NODE_PARAMS set{.dst = address, .pitch = 0, .value = 3, .elementSize = 4, .width = 4, .height = 1};
+    CHECK_EQ(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, nullptr), CUDA_ERROR_INVALID_VALUE);
+    CHECK_OK(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, session.context()));
+    CUgraphNodeParams parameters{};
+    parameters.type = CU_GRAPH_NODE_TYPE_MEMSET;
+    parameters.memset.dst = address;
+    parameters.memset.elementSize = 4;
+    parameters.memset.width = 4;
+    parameters.memset.height = 1;
+    CHECK_EQ(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters), CUDA_ERROR_INVALID_VALUE);
+    parameters.memset.ctx = session.context();
+    CHECK_OK(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters));
+  }
+  CHECK_OK(cu.cuMemFreeAsync(pooled, nullptr));
+  CHECK_OK(cu.cuMemUnmap(mapped, kMapped));
+  CHECK_OK(cu.cuMemRelease(handle));
+  CHECK_OK(cu.cuMemAddressFree(mapped, kMapped));
 }
 
 RULE(graphs, general_nodes_are_typed_nodes, "idle:cuGraphAddNode_v2",

@@ -138,6 +138,7 @@ CUresult Driver::current_for(CUstream stream, ContextPointer* context) {
   if (!found) return CUDA_ERROR_INVALID_HANDLE;
   *context = owner_of(*found);
   if (!*context) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (state().lost((*context)->gpu)) return CUDA_ERROR_UNKNOWN;
   return static_cast<CUresult>((*context)->sticky.load(std::memory_order_acquire));
 }
 

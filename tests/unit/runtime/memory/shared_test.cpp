@@ -89,7 +89,7 @@ TEST_CASE("its free waits for its context as the driver's does, and then it is e
     Calls calls = counted.calls();
     CHECK(calls["cuCtxSynchronize"] == 1);
     CHECK(calls["cuMemAlloc_v2"] == 0);
-    CHECK(calls["cuMemFree_v2"] == 0);
+    CHECK(calls["cuMemFree_v2"] == 1);  // of address 0
   }
   CHECK(f.ledger.live_bytes(0) == 0);
   CHECK(f.ledger.bytes_by(0, Route::kShared) == 0);
@@ -124,8 +124,22 @@ TEST_CASE("a plain byte is freed in its place where a synchronization would do s
     Calls calls = counted.calls();
     CHECK(calls["cuCtxSynchronize"] == 0);
     CHECK(calls["cuMemAlloc_v2"] == 1);
-    CHECK(calls["cuMemFree_v2"] == 1);
+    CHECK(calls["cuMemFree_v2"] == 2);  // one of address 0
   }
+}
+
+TEST_CASE("a free beside the end of the memory's context waits for no other context's work") {
+  Shared f;
+  const api::CUdeviceptr first = f.plain();
+  f.driver.enter_context(0);
+  f.driver.set<api::cuCtxPushCurrent_v2_fn>(Symbol::k_cuCtxPushCurrent_v2,
+                                            [](auto...) { return api::CUDA_ERROR_INVALID_CONTEXT; });
+  const CountingDriver counted;
+  CHECK(f.free_plain(first) == api::CUDA_ERROR_INVALID_VALUE);
+  Calls calls = counted.calls();
+  CHECK(calls["cuMemAlloc_v2"] == 0);
+  CHECK(calls["cuMemFree_v2"] == 1);  // of address 0
+  CHECK(f.ledger.live_bytes(0) == kBytes);
 }
 
 TEST_CASE("a thread without a current context frees as well: behind a plain byte of the memory's context") {

@@ -94,10 +94,11 @@ CUresult add_any(CUgraphNode* out, CUgraph graph, const CUgraphNode* dependencie
     default:
       return add(out, graph, dependencies, count, [&](const GraphPointer&, Operation* operation) {
         if (strict) ROTA_SIM_CHECK(check_kernel_context(*parameters));
-        if (parameters->type == CU_GRAPH_NODE_TYPE_MEMSET) {
-          ROTA_SIM_CHECK(check_set_context(parameters->memset.ctx, parameters->memset.dst));
+        CUgraphNodeParams found = *parameters;
+        if (found.type == CU_GRAPH_NODE_TYPE_MEMSET) {
+          ROTA_SIM_CHECK(find_set_context(found.memset.dst, &found.memset.ctx));
         }
-        return make_node(*parameters, operation);
+        return make_node(found, operation);
       });
   }
 }
@@ -229,7 +230,7 @@ ROTA_SIM_EXPORT(cuGraphMemcpyNodeSetParams)(CUgraphNode node, const CUDA_MEMCPY3
 
 ROTA_SIM_EXPORT(cuGraphAddMemsetNode)(NODE_PLACE, const CUDA_MEMSET_NODE_PARAMS* parameters, CUcontext context) {
   if (parameters == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  ROTA_SIM_CHECK(check_set_context(context, parameters->dst));
+  ROTA_SIM_CHECK(find_set_context(parameters->dst, &context));
   return add(out, graph, dependencies, count,
              [=](const GraphPointer&, Operation* operation) { return make_set_node(*parameters, context, operation); });
 }

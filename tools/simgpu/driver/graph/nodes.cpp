@@ -135,10 +135,12 @@ CUresult make_copy_node(const CUDA_MEMCPY3D& asked, CUcontext handle, Operation*
 }
 
 // Measured on an H200, driver 580.159.
-CUresult check_set_context(CUcontext given, CUdeviceptr address) {
-  if (given != nullptr || mutated(Mutation::sets_find_any_context)) return CUDA_SUCCESS;
+CUresult find_set_context(CUdeviceptr address, CUcontext* context) {
+  if (*context != nullptr || mutated(Mutation::sets_find_any_context)) return CUDA_SUCCESS;
   auto allocation = driver().memory.find(address);
-  return allocation && (allocation->physical || allocation->pool) ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+  if (!allocation || allocation->physical || allocation->pool) return CUDA_ERROR_INVALID_VALUE;
+  *context = allocation->context;
+  return CUDA_SUCCESS;
 }
 
 CUresult make_set_node(const CUDA_MEMSET_NODE_PARAMS& asked, CUcontext handle, Operation* operation) {

@@ -10,8 +10,8 @@ namespace rota::sim {
 // is the calling thread's current one.
 CUresult make_kernel_node(const CUDA_KERNEL_NODE_PARAMS& parameters, Operation* operation);
 CUresult make_copy_node(const CUDA_MEMCPY3D& parameters, CUcontext context, Operation* operation);
-// For a new node that sets memory: whether its context is given, or found by the address.
-CUresult check_set_context(CUcontext given, CUdeviceptr address);
+// For a new node that sets memory: its context, which is given or found by the address.
+CUresult find_set_context(CUdeviceptr address, CUcontext* context);
 CUresult make_set_node(const CUDA_MEMSET_NODE_PARAMS& parameters, CUcontext context, Operation* operation);
 CUresult make_host_node(CUhostFn function, void* data, Operation* operation);
 CUresult make_event_node(CUgraphNodeType type, CUevent event, Operation* operation);
