@@ -313,7 +313,10 @@ void Monitor::swap_out_of_the_way(const std::vector<Destination>& from) {
           contexts_, memory_, each, [this](int device) { return exchange(device); },
           [this] { return stops_waiting(); });
       if (left.failed) stuck_until_ = now() + kStuck;
-      if (left.bytes != 0) due_.push_back(event::Cleared{});
+      if (left.bytes != 0) {
+        due_.push_back(event::Cleared{});
+        usage_.tell();  // whoever lacks a little more asks once rotad knows that nothing more is on its way
+      }
       next_look_outside_ = Time{0};  // something may have been opened in the meantime
       usage_.moved_out(left.copied, left.spared, now() - begun);
       const Time ended = now();

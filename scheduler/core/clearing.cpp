@@ -14,11 +14,11 @@ Bytes excess(const Gpu& gpu) {
 }
 
 // What is asked for beyond the excess: the books do not know to the byte what contexts take and what the driver keeps
-// for itself. If the last extent lacks a few MiB, the switch takes another round, some 25 ms (measured on an H100).
-// Whole pages, so nothing on a GPU of less than 4 GiB.
+// for itself. If the last extent lacks a few MiB, the switch takes another round, some 25 ms (measured on an H100,
+// where half of this was 20 MiB too little). Whole pages, so nothing on a GPU of less than 2 GiB.
 Bytes margin(const Gpu& gpu) {
   constexpr Bytes kPage = Bytes{2} << 20;
-  return gpu.total / 2048 / kPage * kPage;
+  return gpu.total / 1024 / kPage * kPage;
 }
 
 // What all clients have there now, contexts aside. Unified Memory of clients that do not hold the GPU does not count:

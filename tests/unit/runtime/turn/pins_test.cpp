@@ -171,6 +171,21 @@ TEST_CASE("a program that looks for a library again and again does not keep its 
   CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(4));  // the first time it would be five
 }
 
+TEST_CASE("rotad is told at once when a move is over, however little has left") {
+  Speaking rotad(protocol::kSwapVersion);
+  Holding program(rotad, [](FakeDriver& driver) {
+    driver.device_bytes = 128 * kBytes;  // less than a 64th of it leaves
+    tells_when_entered(driver);
+  });
+  program.rest();
+  REQUIRE(eventually([&] { return program.fixed() == 0; }));
+  program.driver.set<api::cuMemcpyDtoHAsync_v2_fn>(Symbol::k_cuMemcpyDtoHAsync_v2,
+                                                   [](auto...) { return api::CUDA_SUCCESS; });
+  rotad.ask_for(kBytes);
+  rotad.wait_for(Kind::kUsage);
+  CHECK(rotad.usage().resident_bytes[0].load() == 0);
+}
+
 TEST_CASE("memory that is pinned while the gate closes for a move stays") {
   std::function<void()> call;  // by another thread
   Counting with;
