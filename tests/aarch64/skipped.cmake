@@ -12,6 +12,7 @@ skip_under_qemu("swap_moves_test:memory of the host is in no core dump and in no
 skip_under_qemu("swap_moves_test:a block that nothing has prepared is in memory when it is taken, whatever its size is" "qemu-user does not know MADV_POPULATE_WRITE, and says that it did it")
 skip_under_qemu("memory_test:a debugger that is there at the first allocation makes what would be swapped native, one that comes later does not" "under qemu-user no process can trace another")
 skip_under_qemu("rota_try_test:what a copy leaves running is ended, however it detached itself" "qemu-user does not know PR_SET_CHILD_SUBREAPER")
+skip_under_qemu("rota_try_test:processes that start others and end at once are ended, too" "qemu-user does not know PR_SET_CHILD_SUBREAPER")
 skip_under_qemu("scheduler_server_test:of several descriptors beside one message rotad keeps none" "qemu-user takes descriptors that the program has no room for, and keeps them")
 
 # rota refuses, as it should, to reach into a program for another processor.
