@@ -176,11 +176,10 @@ TEST_CASE("rotad is told at once when a move is over, however little has left") 
   Holding program(rotad, [](FakeDriver& driver) {
     driver.device_bytes = 128 * kBytes;  // less than a 64th of it leaves
     tells_when_entered(driver);
+    driver.set<api::cuMemcpyDtoHAsync_v2_fn>(Symbol::k_cuMemcpyDtoHAsync_v2, [](auto...) { return api::CUDA_SUCCESS; });
   });
   program.rest();
   REQUIRE(eventually([&] { return program.fixed() == 0; }));
-  program.driver.set<api::cuMemcpyDtoHAsync_v2_fn>(Symbol::k_cuMemcpyDtoHAsync_v2,
-                                                   [](auto...) { return api::CUDA_SUCCESS; });
   rotad.ask_for(kBytes);
   rotad.wait_for(Kind::kUsage);
   CHECK(rotad.usage().resident_bytes[0].load() == 0);
