@@ -37,6 +37,18 @@ size_t count_of(CUgraph graph) {
   return count;
 }
 
+// Four words to 3, by a node of the general kind, with no context given.
+CUgraphNodeParams node_that_sets(CUdeviceptr address) {
+  CUgraphNodeParams parameters{};
+  parameters.type = CU_GRAPH_NODE_TYPE_MEMSET;
+  parameters.memset.dst = address;
+  parameters.memset.value = 3;
+  parameters.memset.elementSize = 4;
+  parameters.memset.width = 4;
+  parameters.memset.height = 1;
+  return parameters;
+}
+
 }  // namespace
 
 RULE(graphs, clones_are_of_their_own, "clones_share_their_nodes",
@@ -322,13 +334,7 @@ RULE(graphs, nodes_that_set_find_the_context_of_plain_memory, "refuse:cuGraphAdd
     CUgraphNode node = nullptr;
     CUDA_MEMSET_NODE_PARAMS set{.dst = address, .pitch = 0, .value = 3, .elementSize = 4, .width = 4, .height = 1};
     CHECK_OK(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, nullptr));
-    CUgraphNodeParams parameters{};
-    parameters.type = CU_GRAPH_NODE_TYPE_MEMSET;
-    parameters.memset.dst = address;
-    parameters.memset.value = 3;
-    parameters.memset.elementSize = 4;
-    parameters.memset.width = 4;
-    parameters.memset.height = 1;
+    CUgraphNodeParams parameters = node_that_sets(address);
     CHECK_OK(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters));
     CUgraphExec executable = nullptr;
     CHECK_OK(cu.cuGraphInstantiateWithFlags(&executable, graph, 0));
@@ -365,12 +371,7 @@ RULE(graphs, nodes_that_set_other_memory_need_a_context, "sets_find_any_context"
     CUDA_MEMSET_NODE_PARAMS set{.dst = address, .pitch = 0, .value = 3, .elementSize = 4, .width = 4, .height = 1};
     CHECK_EQ(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, nullptr), CUDA_ERROR_INVALID_VALUE);
     CHECK_OK(cu.cuGraphAddMemsetNode(&node, graph, nullptr, 0, &set, session.context()));
-    CUgraphNodeParams parameters{};
-    parameters.type = CU_GRAPH_NODE_TYPE_MEMSET;
-    parameters.memset.dst = address;
-    parameters.memset.elementSize = 4;
-    parameters.memset.width = 4;
-    parameters.memset.height = 1;
+    CUgraphNodeParams parameters = node_that_sets(address);
     CHECK_EQ(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters), CUDA_ERROR_INVALID_VALUE);
     parameters.memset.ctx = session.context();
     CHECK_OK(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters));
@@ -386,13 +387,7 @@ RULE(graphs, general_nodes_are_typed_nodes, "idle:cuGraphAddNode_v2",
   Session session;
   Buffer buffer(64);
   Graph graph;
-  CUgraphNodeParams parameters{};
-  parameters.type = CU_GRAPH_NODE_TYPE_MEMSET;
-  parameters.memset.dst = buffer;
-  parameters.memset.value = 3;
-  parameters.memset.elementSize = 4;
-  parameters.memset.width = 4;
-  parameters.memset.height = 1;
+  CUgraphNodeParams parameters = node_that_sets(buffer);
   CUgraphNode node = nullptr;
   CHECK_OK(cu.cuGraphAddNode_v2(&node, graph, nullptr, nullptr, 0, &parameters));
   CUDA_MEMSET_NODE_PARAMS told{};
