@@ -96,7 +96,8 @@ class OwnContext {
 // what did not move can move in another one.
 template <typename Move>
 memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBackend& swap, int device,
-                                      const ExchangeOf& exchange, FunctionRef<bool()> stopping, const Move& move) {
+                                      const ExchangeOf& exchange, FunctionRef<bool()> stopping,
+                                      FunctionRef<bool()> idle, const Move& move) {
   using Mover = memory::SwapBackend::Mover;
   const gate::ContextLife life = contexts.any(device);
   std::optional<OwnContext> own;
@@ -134,6 +135,7 @@ memory::SwapBackend::Moved with_mover(gate::Contexts& contexts, memory::SwapBack
   if (!full && stream == nullptr) return {.failed = !ended, .error = made};
   memory::SwapBackend::Moved all = move(Mover{.within = within,
                                               .stopping = stopping,
+                                              .idle = idle,
                                               .while_alive = while_alive,
                                               .stream = stream,
                                               .exchange = exchange(device),
@@ -169,7 +171,8 @@ Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destinatio
               FunctionRef<bool()> stopping) {
   const std::uint64_t released = release_failed(contexts, memory, from.device);
   if (released >= from.most) return {.bytes = released};
-  const auto all = with_mover(contexts, memory.swap(), from.device, exchange, stopping, [&](const auto& mover) {
+  const auto idle = [] { return true; };
+  const auto all = with_mover(contexts, memory.swap(), from.device, exchange, stopping, idle, [&](const auto& mover) {
     return memory.swap().move_out(from.device, from.most - released, mover);
   });
   return {.bytes = released + all.bytes + all.without_copy,
@@ -180,17 +183,17 @@ Left swap_out(gate::Contexts& contexts, memory::Memory& memory, const Destinatio
 }
 
 Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
-                const ExchangeOf& exchange, FunctionRef<bool()> stopping) {
+                const ExchangeOf& exchange, FunctionRef<bool()> stopping, FunctionRef<bool()> idle) {
   Back back;
   for (const auto& [device, most] : destinations) {
     if (memory.swap().out_bytes(device) != 0) release_failed(contexts, memory, device);
     if (memory.swap().out_bytes(device) == 0) continue;
     std::size_t free = 0;
     const auto all =
-        with_mover(contexts, memory.swap(), device, exchange, stopping, [&, device = device](const auto& mover) {
-          if (memory.swap().host().low()) mover.within([&] { memory.swap().give_host_back(); });
+        with_mover(contexts, memory.swap(), device, exchange, stopping, idle, [&, device = device](const auto& mover) {
+          if (memory.swap().host().low() && idle()) mover.within([&] { memory.swap().give_host_back(); });
           memory.swap().count_copies();
-          if (const std::uint64_t excess = memory.swap().host().excess(); excess != 0) {
+          if (const std::uint64_t excess = memory.swap().host().excess(); excess != 0 && idle()) {
             mover.within([&] { memory.swap().give_host_back(excess, true); });
           }
           const auto brought = memory.swap().bring_in(device, mover);

@@ -43,9 +43,9 @@ struct Back {
 // `stopping` returns true. Called by the monitor.
 //
 // Extents (memory/swap/swap.h) have to be there before work runs: as many as the driver has room for are brought back,
-// the rest in another attempt.
+// the rest in another attempt. Host memory is unpinned only once `idle` says that no work of the process runs.
 Back bring_back(gate::Contexts& contexts, memory::Memory& memory, const std::vector<Destination>& destinations,
-                const ExchangeOf& exchange, FunctionRef<bool()> stopping);
+                const ExchangeOf& exchange, FunctionRef<bool()> stopping, FunctionRef<bool()> idle);
 
 // Makes room for the next process while no work of this one runs: otherwise the faults and prefetches of the other
 // would make it piece by piece. `most` is how much has to leave each GPU. Waits until the memory has left, at most as

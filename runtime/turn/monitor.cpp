@@ -342,15 +342,16 @@ void Monitor::run() {
     meter();
     if (exits_.load(std::memory_order_acquire) && in_place_.load()) return stop();
     // Nobody waits, so nothing drains; but memory may have to leave.
-    const bool undisturbed =
-        machine_.phase() == Phase::kHolding && machine_.gate_open() && !machine_.watches_gpu() && !timing_.in_flight();
+    const bool runs = machine_.phase() == Phase::kHolding && machine_.gate_open();
+    const bool undisturbed = runs && !machine_.watches_gpu() && !timing_.in_flight();
     if (undisturbed && now() >= next_sweep_) {
       memory_.sweep_deferred();  // what the program freed before it paused is not its own any more
       next_sweep_ = now() + kBetweenSweeps;
     }
     keep_to_host_share();
     const auto has_unneeded = [this] { return memory_.has_deferred() || has_unneeded_host(); };
-    if (undisturbed && now() >= next_collect_ && has_unneeded()) collect_if_idle();
+    const bool collects = (undisturbed && has_unneeded()) || (runs && host_presses());
+    if (collects && now() >= next_collect_) collect_if_idle();
     if (machine_.still() && memory_.swap().host().kept_bytes() != 0) give_host_back_if_low();
     if (!stopping() && !prepare_host()) sleep(heard, event_seen);
   }

@@ -177,6 +177,14 @@ class Monitor final : public gate::Attendant {
   void collect_if_idle();
   bool lose_memory(api::CUresult error);
   void give_host_back_if_low();
+  // Whether others have needed host memory of this process's for a while.
+  bool host_presses() const;
+  // What is known of that while the gate stays closed: one who asks again and again marks only once.
+  struct Resting {
+    std::optional<bool> marked;
+    bool proven = false;
+  };
+  bool rests(Resting& asked);
   bool prepare_host();
   void keep_to_host_share();
   // The host lacks memory that this process could give back.
@@ -250,6 +258,7 @@ class Monitor final : public gate::Attendant {
   std::atomic<Time> kept_until_{Time{0}};    // keep_in_place()
   std::mutex loads_mutex_;                   // the field below
   std::map<std::string, Time> brought_for_;  // when bring_back_for() last returned
+  Time pause_{0};                            // of the next attempt to give back what a busy process has of the host
   std::optional<Time> exceeds_host_since_;   // since when this process has had more of the host's memory than its share
   std::optional<Time> lacks_host_since_;     // since when the host has had no memory for what others ask for
   // Attempts to bring memory back that the driver refused for reasons other than room, since all of it was last there.

@@ -26,8 +26,14 @@ constexpr Time kStuck = 10s;
 // How long memory of a process that is being checkpointed counts as fixed before the driver is asked again. A judgment.
 constexpr Time kCheckpointed = 1s;
 
-// How long a program that is never idle keeps pinned memory of the host's that others need. A judgment.
-constexpr Time kGivesBackBusy = 250ms;
+// How long it is closed then, at most.
+constexpr Time kShortPause = 1ms;
+// For what others have needed of the host's memory for this long without a moment in which the program was idle: from
+// then on its work is metered, and the gate closes for longer with each attempt, up to a limit, and less often.
+// Judgments.
+constexpr Time kHostPresses = 250ms;
+constexpr Time kLongestPause = 64ms;
+constexpr int kBetweenPauses = 16;  // times a pause
 
 // How often it is counted what of the host's memory could be given back: where a limit applies, and where only `rota
 // status` and the next rotad want to know it.
@@ -92,7 +98,8 @@ event::Brought Monitor::bring_memory_back() {
   const Time begun = now();
   const Back back = bring_back(
       contexts_, memory_, destinations, [this](int device) { return exchange(device); },
-      [this] { return stops_waiting() || (connection_ && now() >= machine_.last_moment(connection_->lease())); });
+      [this] { return stops_waiting() || (connection_ && now() >= machine_.last_moment(connection_->lease())); },
+      [this, asked = Resting{}]() mutable { return rests(asked); });
   for (const Gpu& gpu : gpus_) {
     const auto shortage = std::find_if(back.shortages.begin(), back.shortages.end(),
                                        [&](const auto& each) { return each.device == gpu.device; });
@@ -142,8 +149,8 @@ void Monitor::give_host_back_if_low() {
 }
 
 // What rotad leaves this process of the host's memory (scheduler/protocol/pages.h): says what it has, and gives back
-// what is spare and more than that. What is pinned while no work of this process runs, or after a while all the
-// same.
+// what is spare and more than that. What is pinned only while no work of this process runs: here, at the end of a turn,
+// or behind a gate that is closed for it (collect_if_idle()).
 void Monitor::keep_to_host_share() {
   memory::SwapBackend& swap = memory_.swap();
   memory::HostPool& host = swap.host();
@@ -161,15 +168,21 @@ void Monitor::keep_to_host_share() {
     exceeds_host_since_.reset();
     return;
   }
-  if (!exceeds_host_since_) exceeds_host_since_ = now();
-  // No stream uses it, but the driver waits for kernels before it unpins memory, and so does this thread.
-  if (!machine_.still() && now() - *exceeds_host_since_ < kGivesBackBusy) return;
+  if (!exceeds_host_since_) {
+    exceeds_host_since_ = now();
+    pause_ = kShortPause;
+  }
+  if (!machine_.still()) return;
   for (const Gpu& gpu : gpus_) {
     const gate::ContextLife context = contexts_.any(gpu.device);
     if (!context) continue;
     contexts_.within(context, [&] { swap.give_host_back(host.excess(), true); });
     return;
   }
+}
+
+bool Monitor::host_presses() const {
+  return exceeds_host_since_ && now() - *exceeds_host_since_ >= kHostPresses;
 }
 
 // Called while others lack room that this process will have to make, so that the first memory to leave need not wait
@@ -367,30 +380,44 @@ void Monitor::collect() {
       memory_.collect_deferred();
       memory::SwapBackend& swap = memory_.swap();
       if (swap.host().low()) swap.give_host_back();
-      if (const std::uint64_t excess = swap.host().excess(); excess != 0) swap.give_host_back(excess);
+      if (const std::uint64_t excess = swap.host().excess(); excess != 0) swap.give_host_back(excess, host_presses());
     });
     return;
   }
   memory_.collect_deferred(memory::Owner::of(api::CUcontext{}));  // memory without a context needs none to be freed
 }
 
-// Only where nothing runs and no thread is inside the gate; otherwise later. The gate is closed for at most a
-// millisecond, and calls that come in that time wait for the free as they would for their own.
+// Whether it is proven, behind a closed gate, that no work of this process runs.
+bool Monitor::rests(Resting& asked) {
+  if (asked.proven || machine_.still()) return asked.proven = true;
+  if (!asked.marked) {
+    if (!gate_.wait_until_empty(std::chrono::steady_clock::now())) return false;
+    asked.marked = contexts_.mark() == gate::Contexts::Mark::kMarked;
+  }
+  if (!*asked.marked) return false;
+  const gate::Contexts::Progress progress = contexts_.progress();
+  return asked.proven = progress.looked && progress.done;
+}
+
+// Only where nothing runs and no thread is inside the gate; otherwise later. The gate is closed for a moment, and calls
+// that come in that time wait for the free as they would for their own.
 void Monitor::collect_if_idle() {
+  const bool presses = host_presses();
+  const Time pause = presses ? pause_ : kShortPause;
   gate_.close();
-  const auto until = std::chrono::steady_clock::now() + 1ms;
-  if (gate_.wait_until_empty(until) && contexts_.mark() == gate::Contexts::Mark::kMarked) {
-    bool idle = false;
-    do {
-      const gate::Contexts::Progress progress = contexts_.progress();
-      idle = progress.looked && progress.done;
-      if (!idle) std::this_thread::sleep_for(20us);
-    } while (!idle && std::chrono::steady_clock::now() < until);
-    if (idle) collect();
+  Resting asked;
+  const auto cannot_tell = [&] { return asked.marked == false; };
+  for (const Time until = now() + pause; !rests(asked) && !cannot_tell() && now() < until && !stopping();) {
+    std::this_thread::sleep_for(20us);
+  }
+  if (asked.proven) {
+    collect();
+  } else if (presses) {
+    pause_ = std::min(2 * pause, kLongestPause);
   }
   if (may_open(machine_.claim())) open_gate();
   // Calls that found the gate closed have rung the bell: without a pause the gate would close again at once.
-  next_collect_ = now() + kBetweenCollections;
+  next_collect_ = now() + std::max(kBetweenCollections, presses ? kBetweenPauses * pause : Time{0});
 }
 
 }  // namespace rota::turn

@@ -24,9 +24,10 @@ bool is_about(Time turn) {
 
 }  // namespace
 
-// What is in flight while programs take turns.
+// What is in flight while programs take turns, or others need host memory that is given back once nothing is.
 void Monitor::meter() {
-  const bool wanted = !stopping() && connection_ && (connection_->watch() & protocol::kWatchMeter) != 0;
+  const bool asked = connection_ && ((connection_->watch() & protocol::kWatchMeter) != 0 || host_presses());
+  const bool wanted = !stopping() && asked;
   if (wanted != gate_.metered()) {
     if (!wanted) meter_.stop();
     gate_.set_metered(wanted);

@@ -8,7 +8,8 @@ limit       Two programs of --size GiB (tests/programs/renewer of the build) tha
             limit, by rotad (`rota status`) and by the kernel (smaps). First the same without a limit that matters: unless they
             then have more than the limit, the run proves nothing ("proves": false).
 unregister  Without rota: whether cuMemHostRegister and cuMemHostUnregister of memory that no work uses wait for a kernel that runs,
-            how long they take, and cuMemFree, which does wait, for comparison.
+            how long they take, and cuMemFree, which does wait, for comparison; and how long other threads' calls take
+            while cuMemHostUnregister waits.
 
 Prints a line of JSON for each; the exit status is 1 if anything was not as it should be, and 77 where there is no GPU. Plain memory only.
 """
@@ -21,6 +22,7 @@ import pathlib
 import statistics
 import sys
 import tempfile
+import threading
 import time
 
 sys.dont_write_bytecode = True
@@ -144,13 +146,48 @@ def unregister(kernels, milliseconds):
         idle, beside = ([row(*calls, during) for _ in range(4)][1:] for during in (False, True))
         found[name] = {"idle_ms": round(statistics.median(each[0] for each in idle), 2), "beside_a_kernel_ms": round(statistics.median(each[0] for each in beside), 2),
                        "kernel_ran": all(each[1] for each in beside), "waits": not any(each[2] for each in beside)}
+    found["while_cuMemHostUnregister_waits_ms"] = others(driver, register, give_back, spin, stream, parameters)
     swap_rig.say(json.dumps(found))
+
+
+def others(driver, register, give_back, spin, stream, parameters):
+    """How long calls take that do not wait by themselves, by this thread while another is in cuMemHostUnregister."""
+    second, device = ctypes.c_void_p(), driver.allocate(2 * MIB)
+    context = ctypes.c_void_p()
+    driver.call("cuStreamCreate", ctypes.byref(second), 1)
+    driver.call("cuCtxGetCurrent", ctypes.byref(context))
+    host = ctypes.c_void_p()
+    driver.call("cuMemHostAlloc", ctypes.byref(host), ctypes.c_size_t(MIB), PORTABLE)
+    nanoseconds = ctypes.c_uint64(1000)
+    short = (ctypes.c_void_p * 1)(ctypes.cast(ctypes.byref(nanoseconds), ctypes.c_void_p))
+    calls = {"cuLaunchKernel": lambda: driver.call("cuLaunchKernel", spin, 1, 1, 1, 1, 1, 1, 0, second, short, None),
+             "cuMemcpyHtoDAsync": lambda: driver.call("cuMemcpyHtoDAsync_v2", device, host, ctypes.c_size_t(MIB), second),
+             "cuMemAlloc": lambda: driver.allocate(2 * MIB)}
+
+    def unregister_there():
+        driver.call("cuCtxSetCurrent", context)
+        give_back()
+
+    found = {}
+    for name, call in calls.items():
+        call()
+        register()
+        driver.call("cuLaunchKernel", spin, 1, 1, 1, 1, 1, 1, 0, stream, parameters, None)
+        thread = threading.Thread(target=unregister_there)
+        thread.start()
+        time.sleep(0.03)  # it is in the call by then
+        begun = time.monotonic()
+        call()
+        found[name] = {"ms": round((time.monotonic() - begun) * 1e3, 2), "the_other_still_waited": thread.is_alive()}
+        thread.join()
+        driver.call("cuCtxSynchronize")
+    return found
 
 
 def calls_beside_a_kernel(options):
     found = answer(start(own("unregister", options.build / "tests/programs/kernels.ptx", options.kernel_ms)))
     # cuMemFree waits for all of the context's work, and so shows that the kernel did run and that a wait is seen.
-    return {"proves": found["cuMemFree"]["waits"] and all(each["kernel_ran"] for each in found.values()), "kernel_ms": options.kernel_ms, "bytes": BLOCK, **found}
+    return {"proves": found["cuMemFree"]["waits"] and all(each["kernel_ran"] for each in found.values() if "kernel_ran" in each), "kernel_ms": options.kernel_ms, "bytes": BLOCK, **found}
 
 
 def main():

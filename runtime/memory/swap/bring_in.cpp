@@ -80,10 +80,6 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
     const bool there = result == api::CUDA_SUCCESS;
     if (flight.event != nullptr) mover.within([&] { real::cuEventDestroy_v2(flight.event); });
     if (there) {
-      // If the host is low on memory, or others need this process's share of it, the copy there is released for what
-      // they have to move out.
-      const bool low = host_.low();
-      void* host = nullptr;
       bool copied = false;
       {
         const std::lock_guard lock(mutex_);
@@ -91,14 +87,19 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
         copied = extent->saved;
         extent->came = opened_;
         if (extent->host != nullptr) host_.add_copies(static_cast<std::int64_t>(flight.bytes));
-        if ((low || host_.excess() != 0) && extent->saved) {
+      }
+      if (copied) times.ended();
+      // If the host is low on memory, or others need this process's share of it, the copy there is released for what
+      // they have to move out.
+      if (copied && (host_.low() || host_.excess() != 0) && mover.idle()) {
+        void* host = nullptr;
+        {
+          const std::lock_guard lock(mutex_);
+          Extent* extent = extent_at(flight.address);
           host = std::exchange(extent->host, nullptr);
           extent->saved = false;
           extent->came = 0;
         }
-      }
-      if (copied) times.ended();
-      if (host != nullptr) {
         host_.add_copies(-static_cast<std::int64_t>(flight.bytes));
         if (!mover.within([&] { host_.end(host, flight.bytes); })) host_.give(host, flight.bytes);
       }
@@ -151,7 +152,7 @@ SwapBackend::Moved SwapBackend::bring_in(int ordinal, const Mover& mover) {
       if (drop_kept(ordinal, chosen.bytes) != 0 || handed.release()) continue;
       const bool copies = !flights.empty();
       // They may wait for this process's share of the host's memory, without which theirs cannot leave.
-      if (const std::uint64_t excess = host_.excess(); excess != 0 && !copies) {
+      if (const std::uint64_t excess = host_.excess(); excess != 0 && !copies && mover.idle()) {
         std::uint64_t gone = 0;
         mover.within([&] { gone = give_host_back(excess, true); });
         if (gone != 0) continue;

@@ -180,7 +180,10 @@ class SwapBackend final : public Backend {
   struct Mover {
     std::function<bool(FunctionRef<void()> step)> within;
     std::function<bool()> stopping;
-    // The same without making the context current, which the driver may refuse; false: it has ended, and its work with
+    // Whether no work of the process runs. Only then is host memory unpinned: the driver waits for kernels first, and
+    // launches by all threads wait with it (measured on an H100), so a kernel that waits for one would never end.
+    std::function<bool()> idle;
+    // `within` without making the context current, which the driver may refuse; false: it has ended, and its work with
     // it.
     std::function<bool(FunctionRef<void()> step)> while_alive;
     api::CUstream stream = nullptr;  // of that context; used in such steps only, as all else that belongs to it

@@ -1,5 +1,6 @@
-// Whose work cuMemFree waits for, and whose captures cuMemAlloc and cuMemFree see, where there are several contexts and
-// GPUs.
+// Whose work cuMemFree and cuMemHostUnregister wait for, and whose captures cuMemAlloc and cuMemFree see, where there
+// are several contexts and GPUs.
+#include <cstdlib>
 #include <optional>
 
 #include "tests/simgpu/conformance/managed.h"
@@ -32,6 +33,19 @@ void free_behind(CUstream stream, CUdeviceptr address) {
   CHECK_OK(cu.cuMemFree_v2(address));
   blocker.release();
 }
+
+// Memory of the host's, registered in the current context.
+class Registered {
+ public:
+  Registered() : pages_(std::aligned_alloc(4096, kMiB)) { CHECK_OK(cu.cuMemHostRegister_v2(pages_, kMiB, 0)); }
+  ~Registered() { std::free(pages_); }
+  Registered(const Registered&) = delete;
+  Registered& operator=(const Registered&) = delete;
+  void unregister() { CHECK_OK(cu.cuMemHostUnregister(pages_)); }
+
+ private:
+  void* pages_;
+};
 
 // Two GPUs, each of which may use the other's memory. The first's context is current.
 struct Peers {
@@ -115,6 +129,45 @@ RULE(waiting, freeing_managed_memory_waits_for_no_other_gpu, "frees_wait_for_eve
   Session second(1);
   Stream stream;
   free_behind(stream, address);
+}
+
+RULE(waiting, registering_does_not_wait, "waits:cuMemHostRegister_v2",
+     "cuMemHostRegister returns while a kernel runs") {
+  Session session;
+  Stream stream;
+  Blocker blocker(stream);
+  Registered memory;
+  blocker.release();
+  memory.unregister();
+}
+
+RULE(waiting, unregistering_waits_for_the_memorys_context, "unregistering_does_not_wait",
+     "cuMemHostUnregister waits for the kernels of the context in which the memory was registered, also with another "
+     "context current") {
+  Session session;
+  Stream stream;
+  Registered memory;
+  Blocker blocker(stream);
+  another_context(session);
+  std::thread releasing = release_soon(blocker);
+  memory.unregister();
+  CUresult state = cu.cuStreamQuery(stream);
+  releasing.join();
+  CHECK_EQ(state, CUDA_SUCCESS);
+}
+
+RULE(waiting, unregistering_waits_for_no_other_context, "unregistering_waits_for_every_context",
+     "cuMemHostUnregister returns while a kernel of another context of the same GPU runs, whichever is current") {
+  Session session;
+  Registered first;
+  Registered second;
+  another_context(session);
+  Stream stream;
+  Blocker blocker(stream);
+  first.unregister();
+  CHECK_OK(cu.cuCtxSetCurrent(session.context()));
+  second.unregister();
+  blocker.release();
 }
 
 RULE(capture, allocations_of_other_contexts_destroy_global_captures, "captures_allow_unsafe_calls",

@@ -34,7 +34,9 @@ gate::Gate* gate_of_program = nullptr;
 
 // A process with one context that holds the GPU.
 struct Holder {
-  Holder() {
+  // `prepare` changes the driver before rota uses it.
+  explicit Holder(void (*prepare)(test::FakeDriver&) = [](test::FakeDriver&) {}) {
+    prepare(driver);
     frees = 0;
     always_closed = always_idle = always_in_context = true;
     gate_of_program = &parts.gate;
@@ -197,18 +199,29 @@ TEST_CASE("prepared pages go back to a host that is low while the GPU works") {
   holder.finish();
 }
 
-TEST_CASE(
-    "what others need of the host's memory goes back while the GPU works: prepared pages at once, pinned ones after a "
-    "while") {
-  static std::atomic<int> unpinned;
-  unpinned = 0;
-  Holder holder;
-  holder.driver.set<api::cuMemHostRegister_v2_fn>(Symbol::k_cuMemHostRegister_v2,
-                                                  [](void*, std::size_t, unsigned) { return api::CUDA_SUCCESS; });
-  holder.driver.set<api::cuMemHostUnregister_fn>(Symbol::k_cuMemHostUnregister, [](void*) {
-    unpinned.fetch_add(1);
+namespace {
+
+// Of a driver that pins: where it was asked to unpin.
+std::atomic<int> unpinned;
+std::atomic<int> beside_work;  // of those: while work ran, or the gate was open
+
+void pins(test::FakeDriver& driver) {
+  unpinned = beside_work = 0;
+  driver.set<api::cuMemHostRegister_v2_fn>(Symbol::k_cuMemHostRegister_v2,
+                                           [](void*, std::size_t, unsigned) { return api::CUDA_SUCCESS; });
+  driver.set<api::cuMemHostUnregister_fn>(Symbol::k_cuMemHostUnregister, [](void*) {
+    const test::FakeDriver& fake = test::FakeDriver::the();
+    if (!gate_of_program->closed() || fake.finished.load() < fake.submitted.load()) ++beside_work;
+    ++unpinned;
     return api::CUDA_SUCCESS;
   });
+}
+
+}  // namespace
+
+TEST_CASE(
+    "of what others need of the host's memory, prepared pages go back at once, and pinned ones once no work runs") {
+  Holder holder(pins);
   memory::HostPool& host = holder.parts.memory.swap().host();
   host.set_left([] { return std::uint64_t{1} << 40; });
   void* const pinned = host.take(8 << 20);
@@ -219,11 +232,38 @@ TEST_CASE(
   for (int step = 0; step < 2; ++step) REQUIRE(host.prepare(16 << 20));
   REQUIRE(host.kept_bytes() == 24 << 20);
   CHECK(eventually([&] { return holder.rotad.usage().host_spare_bytes.load() == 24 << 20; }));
+  SECTION("while nobody waits for the GPU") {}
+  SECTION("while others wait for the GPU") {
+    holder.rotad.somebody_waits(1);
+  }
   holder.rotad.share_host(0, 0);
-  CHECK(eventually([&] { return holder.rotad.usage().host_bytes.load() <= 8 << 20; }));
+  CHECK(eventually([&] { return holder.rotad.usage().host_bytes.load() == 8 << 20; }));
+  // The gate closes for a moment again and again, in which a thread that launches waits, and no longer.
+  const int before = holder.driver.marks.load();
+  CHECK(eventually([&] { return holder.driver.marks.load() >= before + 4; }));
+  Holder::launch();
+  CHECK(unpinned.load() == 0);
+  CHECK(holder.rotad.usage().host_bytes.load() == 8 << 20);
+  holder.finish();
   CHECK(eventually([&] { return holder.rotad.usage().host_bytes.load() == 0; }));
   CHECK(unpinned.load() == 1);
-  CHECK(holder.driver.finished.load() < holder.driver.submitted.load());
+  CHECK(beside_work.load() == 0);
   CHECK(holder.rotad.next().kind == Kind::kUsage);  // others wait for it
+}
+
+TEST_CASE("work is metered while others need what only an idle program can give back") {
+  Holder holder(pins);
+  memory::HostPool& host = holder.parts.memory.swap().host();
+  host.set_left([] { return std::uint64_t{1} << 40; });
+  void* const pinned = host.take(8 << 20);
+  REQUIRE(pinned != nullptr);
+  host.give(pinned, 8 << 20);
   holder.finish();
+  CHECK_FALSE(holder.parts.gate.metered());
+  Holder::launch();  // and continues
+  holder.rotad.share_host(0, 0);
+  CHECK(eventually([&] { return holder.parts.gate.metered(); }));
+  holder.finish();
+  CHECK(eventually([&] { return unpinned.load() == 1; }));
+  CHECK(eventually([&] { return !holder.parts.gate.metered(); }));
 }

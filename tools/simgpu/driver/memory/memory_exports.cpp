@@ -160,6 +160,12 @@ ROTA_SIM_EXPORT(cuMemHostUnregister)(void* address) {
   if (!allocation || allocation->address != start || allocation->kind != MemoryKind::kRegistered) {
     return CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
   }
+  if (!mutated(Mutation::unregistering_does_not_wait)) {
+    for (const ContextPointer& each : driver().contexts.all()) {
+      const bool own = each->handle() == allocation->context;
+      if (own || mutated(Mutation::unregistering_waits_for_every_context)) driver().wait_for(*each);
+    }
+  }
   driver().memory.remove(start, allocation->buffer_id);
   return CUDA_SUCCESS;
 }

@@ -79,22 +79,25 @@ TEST_CASE("memory that leaves waits for what others give back, and goes on with 
   });
 }
 
-TEST_CASE("a copy that others need the place of is given up as soon as its memory has come in") {
-  const bool enough = GENERATE(false, true);
+TEST_CASE("a copy that others need the place of is given up as soon as its memory has come in, unless work runs") {
+  const bool needed = GENERATE(true, false);
+  const bool idle = GENERATE(true, false);
+  const bool stays = !needed || !idle;
   check([=] {
     Carrier carrier(enter(0));
+    carrier.idle = idle;
     const CUdeviceptr one = allocate(8 * kMiB, 1);
     const CUdeviceptr other = allocate(4 * kMiB, 2);
     follow();
     allow(64 * kMiB, 64 * kMiB);
     EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == 12 * kMiB);
     EXPECT(usage.host_bytes == 12 * kMiB && usage.host_spare_bytes == 0);
-    allow(64 * kMiB, enough ? 64 * kMiB : 0);
+    allow(64 * kMiB, needed ? 0 : 64 * kMiB);
     swap().bring_in(0, carrier.mover());
-    EXPECT(usage.host_bytes == (enough ? 12 : 0) * kMiB);
+    EXPECT(usage.host_bytes == (stays ? 12 : 0) * kMiB);
     EXPECT(usage.host_spare_bytes == usage.host_bytes);
     // Without its copy it cannot leave as if it had not come.
-    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == (enough ? 0 : 12) * kMiB);
+    EXPECT(swap().move_out(0, kAll, carrier.mover()).bytes == (stays ? 0 : 12) * kMiB);
     swap().bring_in(0, carrier.mover());
     expect_pattern(one, 8 * kMiB, 1, "after the swap");
     expect_pattern(other, 4 * kMiB, 2, "after the swap");

@@ -59,6 +59,7 @@ struct Carrier {
   Swap::Mover mover() {
     return {.within = [this](const std::function<void()>& step) { return within(step); },
             .stopping = [] { return false; },
+            .idle = [this] { return idle; },
             .while_alive =
                 [this](const std::function<void()>& step) {
                   looks_again = true;
@@ -81,6 +82,7 @@ struct Carrier {
   CUcontext context;
   gate::ContextLife life;
   CUstream stream = nullptr;
+  bool idle = true;                      // the process: no work of it runs
   bool looks = false;                    // at what memory holds
   std::function<void()> begins = [] {};  // in front of each step
   bool looks_again = false;              // in it: the step only looks whether a copy has ended, perhaps once more

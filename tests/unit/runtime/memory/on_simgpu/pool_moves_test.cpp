@@ -232,8 +232,8 @@ TEST_CASE("what a pool gave comes back where no context is left on its GPU, so t
     EXPECT(!swap().in_place());
     EXPECT(runtime().contexts.none(0));
     const turn::Back back = turn::bring_back(
-        runtime().contexts, runtime().memory, {{0, kAll}}, [](int) { return memory::Exchange{}; },
-        [] { return false; });
+        runtime().contexts, runtime().memory, {{0, kAll}}, [](int) { return memory::Exchange{}; }, [] { return false; },
+        [] { return true; });
     EXPECT(back.resident && back.bytes >= 4 * kMiB);
     make_context();
     expect_pattern(block, 4 * kMiB, 3, "back again");

@@ -377,7 +377,8 @@ TEST_CASE("on a GPU that has no room for a stream or an event either, memory lea
         const turn::Left left = turn::swap_out(runtime().contexts, runtime().memory, {0, kAll}, nobody, goes_on);
         EXPECT(!left.failed && left.copied >= 8 * kMiB);
         EXPECT(swap().resident_bytes(0) == 0);
-        const turn::Back back = turn::bring_back(runtime().contexts, runtime().memory, {{0, kAll}}, nobody, goes_on);
+        const turn::Back back =
+            turn::bring_back(runtime().contexts, runtime().memory, {{0, kAll}}, nobody, goes_on, [] { return true; });
         EXPECT(back.resident && back.error == CUDA_SUCCESS && back.bytes >= 8 * kMiB);
         EXPECT(swap().use_if_in_place([] {}));
       }

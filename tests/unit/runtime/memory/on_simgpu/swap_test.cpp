@@ -45,7 +45,11 @@ class Moves {
       work();
       return true;
     };
-    return {.within = step, .stopping = [] { return false; }, .while_alive = step, .stream = stream_};
+    return {.within = step,
+            .stopping = [] { return false; },
+            .idle = [] { return true; },
+            .while_alive = step,
+            .stream = stream_};
   }
   CUstream stream_ = nullptr;
 };
