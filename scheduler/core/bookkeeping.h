@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "scheduler/core/event.h"
@@ -107,6 +108,10 @@ struct Evidence {
   Time rested_at{};         // when it last came back after a long pause; 0: never
   Time held_when_heard{};   // Client::held_time when it last reported how long its turns take to begin
   std::uint64_t wakes = 0;  // how often it has come to the gate after it paused by itself
+  // How long it could make calls between its last two pauses (event::Activity::open), and the reading at the last one.
+  Time spell{};
+  Time open_when_paused{};
+  void paused() { spell = std::max(last.open - std::exchange(open_when_paused, last.open), Time{}); }
 };
 
 // What a client that measures has asked for, and how much time it has taken (alone.h).

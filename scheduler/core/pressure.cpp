@@ -7,8 +7,8 @@ namespace rota::scheduler {
 
 // At once if the first in the queue is urgent. Otherwise at the end of the turn, or later, once the holder has had as
 // much of the GPU as the first in the queue; or earlier, once the holder has had more, if that client comes back after
-// a pause. So a program that needs little of a GPU gets it at once and in one piece, and nobody has to say which
-// program that is.
+// a pause and will be done soon, going by its last time. So a program that needs little of a GPU gets it at once and in
+// one piece, and nobody has to say which program that is.
 Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   const Gpu& gpu = books_.gpu(index);
   const Client* next = order_.first(index);
@@ -27,7 +27,12 @@ Time Pressure::drain_at(const Client& holder, GpuIndex index, Time now) const {
   if (!next->woke || sharing_.pages_in(index)) return std::max(over, even_at);
   // Sending a holder away costs two hand-overs.
   const Time cost = holder.share(index)->switching + next->share(index)->switching;
-  const Time worth_while = even_at + cost * holders;
+  Time worth_while = even_at + cost * holders;
+  // Where memory moves, two jobs that cut each other short move it more often than their work is worth: the holder may
+  // go on for as long as the other did before its last pause.
+  if (gpu.crowded) {
+    worth_while = std::max(worth_while, begun + holder.share(index)->switching + next->evidence.spell);
+  }
   return std::max(std::min(over, worth_while), std::max(even_at, next->state.wanted_since));
 }
 

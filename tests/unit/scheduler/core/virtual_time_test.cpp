@@ -36,9 +36,9 @@ struct Parties {
 // Clients that all want one GPU, one at a time.
 struct Turns {
   Turns() { configure(true); }
-  void configure(bool measured) {
+  void configure(bool measured, Mode mode = Mode::kExclusive) {
     Settings settings;
-    settings.mode = Mode::kExclusive;
+    settings.mode = mode;
     settings.measured_turns = measured;
     core.step(event::Configure{settings}, now);
   }
@@ -386,6 +386,37 @@ TEST_CASE("who comes back after a pause and is behind does not wait for the end 
   // Now the first one's turn was over: it comes back at once, and waits for the other's turn to end.
   turns.want(1);
   CHECK(turns.core.client(2)->drain_at > turns.now + 10ms);
+}
+
+TEST_CASE("where memory moves, who comes back waits for no longer than its own work took before its last pause") {
+  Turns turns;
+  const bool moves = GENERATE(true, false);
+  const Time spell = GENERATE(Time{20ms}, Time{1s}, Time{10s});
+  CAPTURE(moves, spell.count());
+  if (moves) turns.configure(true, Mode::kAutomatic);
+  for (const ClientId id : {1U, 2U}) {
+    turns.come(id);
+    turns.core.step(event::Usage{.client = id, .gpu = 0, .used = Bytes{60} << 30, .resident = Bytes{10} << 30},
+                    turns.now);
+  }
+  turns.want(1);
+  turns.now += 100ms + spell;
+  turns.core.step(event::Activity{.client = 1, .calls = 1, .open = spell, .switches = 1, .switching = 100ms},
+                  turns.now);
+  turns.give_back(1);
+  turns.want(2);
+  const Time begun = turns.now;
+  turns.core.step(event::Activity{.client = 2, .calls = 1}, turns.now);
+  turns.now += 400ms;
+  turns.want(1);
+  REQUIRE(turns.core.gpu(0).crowded == moves);
+  REQUIRE(turns.core.gpu(0).switching == 100ms);
+  const Time until = turns.core.client(2)->drain_at;
+  if (!moves || spell == 20ms) {
+    CHECK(until <= begun + 700ms);  // it has had enough once sending it away is worth two hand-overs
+  } else {
+    CHECK(until == begun + std::min(spell, turns.core.gpu(0).turn));  // how long its own hand-over takes is not known
+  }
 }
 
 }  // namespace
